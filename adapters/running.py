@@ -68,9 +68,9 @@ class LocalRunner:
         left = dict(enumerate(tasks))
         for _ in range(POOLS_MAX):
             try:
-                with ProcessPoolExecutor(workers, mp_context=context, initializer=_begin) as pool:
+                with ProcessPoolExecutor(workers, mp_context=context, initializer=_start_worker) as pool:
                     running = {pool.submit(_call, function, task): number for number, task in left.items()}
-                    yield from _ended(pool, running, left)
+                    yield from _collect_ended(pool, running, left)
             except BrokenProcessPool:
                 logger.warning("a worker process died; its unfinished tasks run again")
             else:
@@ -78,7 +78,7 @@ class LocalRunner:
         raise WorkerLost(hint="look for the system's out-of-memory killer; apply.load_workers = 1 needs least memory")
 
 
-def _begin() -> None:
+def _start_worker() -> None:
     """Prepare a worker before its imports."""
     keep_freed_memory()
     delay_collection()
@@ -90,7 +90,7 @@ def _call(function: Callable[[T], R], task: T) -> R:
     return function(task)
 
 
-def _ended(pool: ProcessPoolExecutor, running: dict[Future[R], int], left: dict[int, T]) -> Iterator[R]:
+def _collect_ended(pool: ProcessPoolExecutor, running: dict[Future[R], int], left: dict[int, T]) -> Iterator[R]:
     """Yield results and remove their tasks from `left`; start no more once a task fails or the caller stops."""
     pending = set(running)
     try:

@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Callable
 
-from venus.flow.admission import Admission, Limits
+from venus.flow.admission import Admission, AdmissionLimits
 from venus.flow.degradation import Degradation
 from venus.flow.fair_queue import FairQueue
 
@@ -32,11 +32,11 @@ def admitted(admission: Admission) -> Callable[[], object]:
     """Return what is done for each frame of half messages: judged, counted, let go, counted back."""
 
     def call() -> None:
-        admission.ingest("main", "p", rows=1, nbytes=100, behind_bytes=0, now=time.monotonic())
+        admission.judge_halves("main", "p", rows=1, nbytes=100, behind_bytes=0, now=time.monotonic())
         admission.unsaved.add("main", 100)
-        turn = admission.turns.ask(100)
-        admission.unsaved.has_room("main", admission.turns.size)
-        admission.turns.saved(turn, 0.001)
+        turn = admission.write_queue.request_slot(100)
+        admission.unsaved.has_room("main", admission.write_queue.size)
+        admission.write_queue.on_saved(turn, 0.001)
         admission.unsaved.remove("main", 100, 0.001)
 
     return call
@@ -45,8 +45,8 @@ def admitted(admission: Admission) -> Callable[[], object]:
 def main() -> int:
     """Print the costs."""
     degradation = Degradation((), 1.0)
-    print(f"without limits     {cost_us(admitted(Admission(Limits(), degradation))):6.2f} us")
-    limited = Limits(rows_per_s=1e12, bytes_per_s=1e12)
+    print(f"without limits     {cost_us(admitted(Admission(AdmissionLimits(), degradation))):6.2f} us")
+    limited = AdmissionLimits(rows_per_s=1e12, bytes_per_s=1e12)
     print(f"with token buckets {cost_us(admitted(Admission(limited, degradation))):6.2f} us")
     queue: FairQueue[int] = FairQueue(512 << 10)
 

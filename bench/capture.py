@@ -61,7 +61,7 @@ class Drain:
 
     def __init__(self, source: PostgresSource) -> None:
         self.source = source
-        state = source.raise_epoch(Epoch(source.state().epoch + 1))
+        state = source.raise_epoch(Epoch(source.read_state().epoch + 1))
         self.epoch, self.batch_no, self.sequence = state.epoch, int(state.last_batch) + 1, int(state.next_sequence)
 
     def __call__(self) -> int:
@@ -70,7 +70,7 @@ class Drain:
         if cut is None:
             return 0
         records = []
-        for section in cut.sections(rows_max=5000, bytes_max=1 << 20):
+        for section in cut.read_sections(rows_max=5000, bytes_max=1 << 20):
             records.append(
                 BatchRecord(
                     batch_no=BatchNo(self.batch_no),

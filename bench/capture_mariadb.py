@@ -44,8 +44,8 @@ def drain(source: Source) -> int:
     """Take cuts until there is nothing more; return the changes."""
     found = 0
     while (cut := source.open_cut([])) is not None:
-        count = sum(s.count for s in cut.sections(rows_max=5000, bytes_max=1 << 20))
-        state = source.state()
+        count = sum(s.count for s in cut.read_sections(rows_max=5000, bytes_max=1 << 20))
+        state = source.read_state()
         record = BatchRecord(
             batch_no=BatchNo(state.last_batch + 1),
             epoch=state.epoch,

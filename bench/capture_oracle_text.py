@@ -14,7 +14,7 @@ from typing import Any
 from bench.capture_mariadb import timed
 from tests.support.mariadb import ORACLE_MODE, running_mariadb
 from tests.support.oracle_standin import SCHEMA, StandIn
-from venus.adapters.dialects.oracle.driver import Options
+from venus.adapters.dialects.oracle.driver import OracleOptions
 from venus.adapters.dialects.oracle.source import OracleSource
 
 COLUMNS = (
@@ -53,7 +53,7 @@ def main() -> None:
             cursor = application.cursor()
             for table in TABLES:
                 cursor.execute(f'CREATE TABLE "{table}" ({COLUMNS})')
-            with closing(OracleSource(standin, Options(inline=True))) as paper:
+            with closing(OracleSource(standin, OracleOptions(inline=True))) as paper:
                 paper.install(["PAPER"], [])
             with closing(OracleSource(standin)) as source:
                 source.install(["LOGGED"], ["PAPER"])

@@ -85,17 +85,17 @@ def read_rates(file: Path, count: int) -> dict[str, float]:
 def drain(source: SqliteSource) -> None:
     source.raise_epoch(Epoch(1))
     while True:
-        fills = [t.fill for t in source.registered() if not t.fill.done]
+        fills = [t.fill for t in source.read_registered_tables() if not t.fill.done]
         cut = source.open_cut(fills[:1])
         if cut is None:
             return
-        count = sum(s.count for s in cut.sections(rows_max=5000, bytes_max=1 << 20))
+        count = sum(s.count for s in cut.read_sections(rows_max=5000, bytes_max=1 << 20))
         after = []
         for fill in fills[:1]:
-            chunk, state = cut.fill_chunk(fill, rows_max=20_000, bytes_max=1 << 20)
+            chunk, state = cut.read_fill_chunk(fill, rows_max=20_000, bytes_max=1 << 20)
             count += sum(s.count for s in chunk)
             after.append(state)
-        state = source.state()
+        state = source.read_state()
         record = BatchRecord(
             batch_no=BatchNo(state.last_batch + 1),
             epoch=state.epoch,

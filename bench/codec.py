@@ -17,9 +17,9 @@ from rich.console import Console
 from rich.table import Table
 
 from venus.codec.columns import from_columns, to_columns
-from venus.codec.copytext import from_copy, to_copy
+from venus.codec.copy_text import from_copy, to_copy
 from venus.codec.layout import Layout
-from venus.codec.packed import Packed
+from venus.codec.packed import PackedBytes
 from venus.codec.schema import message_class
 from venus.model import Column, Kind, LogicalType, TableSchema
 
@@ -59,7 +59,7 @@ class Peer:
         self.message: type[Message] = message_class(schema)
         self.names = [f.name for f in self.message.DESCRIPTOR.fields]
 
-    def from_text(self, text: bytes) -> tuple[Packed, Packed]:
+    def from_text(self, text: bytes) -> tuple[PackedBytes, PackedBytes]:
         keys, rows, key = [], [], self.names[0]
         others = self.names[1:]
         for line in text.decode().split("\n")[:-1]:
@@ -67,9 +67,9 @@ class Peer:
             keys.append(self.message(**{key: first}).SerializeToString())
             values = {n: _unescaped(v) for n, v in zip(others, rest, strict=True) if v != "\\N"}
             rows.append(self.message(**values).SerializeToString())
-        return Packed.of(keys), Packed.of(rows)
+        return PackedBytes.of(keys), PackedBytes.of(rows)
 
-    def to_text(self, keys: Packed, rows: Packed) -> bytes:
+    def to_text(self, keys: PackedBytes, rows: PackedBytes) -> bytes:
         lines = []
         for key, row in zip(keys.split(), rows.split(), strict=True):
             message = self.message.FromString(key + row)

@@ -19,7 +19,7 @@ import numpy as np
 import xxhash
 
 from venus.broker.core import Core
-from venus.config import Broker
+from venus.config import BrokerSettings
 from venus.wire import broker_pb2, change_pb2
 
 KEY_BYTES = 9
@@ -62,7 +62,7 @@ def open_engine(path: Path) -> Core:
     def on_fatal(error: BaseException) -> None:
         raise SystemExit(f"the engine failed: {error}")
 
-    settings = Broker()
+    settings = BrokerSettings()
     engine = Core(
         path,
         settings,
@@ -84,7 +84,7 @@ def run(rows: int, row_bytes: int, batches: int, *, shuffled: bool) -> None:
         begin, cpu = time.perf_counter(), time.process_time()
         waiting = []
         for message in messages:
-            engine.producers.halves("bench", epoch, [message])
+            engine.producers.take_halves("bench", epoch, [message])
             waiting.append(engine.producers.decide("bench", epoch, message.batch_no, message.digest, broker_pb2.COMMIT))
             if len(waiting) > PRODUCED_AHEAD:
                 waiting.pop(0).result()

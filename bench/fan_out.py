@@ -48,10 +48,10 @@ class Messages:
         for half in halves:
             producer.send_half(half)
         while decided < last:
-            producer.wait_persisted(decided + 1)
+            producer.wait_until_persisted(decided + 1)
             decided = producer.persisted_through
             producer.decide(decided, halves[decided - first].digest, Verdict.COMMIT)
-        producer.wait_decided(last)
+        producer.wait_until_decided(last)
 
     def steadily(self, rate: float, seconds: float) -> dict[int, float]:
         """Send so many a second, decided when durable; return when each was sent, by the offset behind it."""
@@ -66,9 +66,9 @@ class Messages:
             if (through := producer.persisted_through) > decided:
                 producer.decide(through, digests[through], Verdict.COMMIT)
                 decided = through
-        producer.wait_persisted(self.count)
+        producer.wait_until_persisted(self.count)
         producer.decide(self.count, digests[self.count], Verdict.COMMIT)
-        producer.wait_decided(self.count)
+        producer.wait_until_decided(self.count)
         return begun
 
     def _next(self) -> broker_pb2.Half:

@@ -206,7 +206,7 @@ def pace(at: Place, environ: dict[str, str]) -> dict[str, float]:
         bare_us = min(change(at) for _ in range(TRIES))
         source.install(["*"], [])
         captured_us = min(change(at) for _ in range(TRIES))
-        epoch = Epoch(source.state().epoch + 1)
+        epoch = Epoch(source.read_state().epoch + 1)
         state = source.raise_epoch(epoch)
         rows, seconds = read_all(source, epoch, int(state.last_batch) + 1, int(state.next_sequence))
     finally:
@@ -221,7 +221,7 @@ def pace(at: Place, environ: dict[str, str]) -> dict[str, float]:
 def read_all(source: Source, epoch: Epoch, batch: int, sequence: int) -> tuple[int, float]:
     """Read what is due, cut by cut, as capture does."""
     rows, seconds = 0, 0.0
-    while due := [t.fill for t in source.registered() if not t.fill.done]:
+    while due := [t.fill for t in source.read_registered_tables() if not t.fill.done]:
         try:
             cut = source.open_cut(due)
         except SchemaChanged:
@@ -229,11 +229,11 @@ def read_all(source: Source, epoch: Epoch, batch: int, sequence: int) -> tuple[i
             continue
         if cut is None:
             break
-        sections = list(cut.sections(rows_max=5_000, bytes_max=1 << 20))
+        sections = list(cut.read_sections(rows_max=5_000, bytes_max=1 << 20))
         started = time.process_time()
         after = []
         for fill_state in due:
-            found, state = cut.fill_chunk(fill_state, rows_max=20_000, bytes_max=1 << 20)
+            found, state = cut.read_fill_chunk(fill_state, rows_max=20_000, bytes_max=1 << 20)
             sections += found
             after.append(state)
             rows += sum(section.count for section in found)
@@ -250,14 +250,14 @@ def read_all(source: Source, epoch: Epoch, batch: int, sequence: int) -> tuple[i
 
 def measured(pipeline: Pipeline, at: Place, server: Server) -> dict[str, Any]:
     """Return the forecast beside what happened; what happened also as the time of all processors."""
-    found = pipeline.ask("assess")["forecast"]
+    found = pipeline.request_types("assess")["forecast"]
     bare_us = change(at)
-    pipeline.ask("install-triggers")
+    pipeline.request_types("install-triggers")
     captured_us = change(at)
     log_bytes = asked(at, LOG_BYTES[at.kind])
     pipeline.start_broker()
     busy, started = processors(pipeline, server), time.monotonic()
-    loaded = pipeline.ask("migrate", "--target", "main", "--engine", "local")
+    loaded = pipeline.request_types("migrate", "--target", "main", "--engine", "local")
     whole_s = time.monotonic() - started
     migrate_cpu_s = processors(pipeline, server) - busy
     disk = size_of(pipeline.folder / "data")
@@ -265,7 +265,7 @@ def measured(pipeline: Pipeline, at: Place, server: Server) -> dict[str, Any]:
     pipeline.caught_up("main")
     while True:
         busy, started = processors(pipeline, server), time.monotonic()
-        rehearsed = pipeline.ask("cutover", "--target", "main", "--rehearse", code=(0, 3))
+        rehearsed = pipeline.request_types("cutover", "--target", "main", "--rehearse", code=(0, 3))
         cutover_s = time.monotonic() - started
         cutover_cpu_s = processors(pipeline, server) - busy
         if not rehearsed["blocks"]:

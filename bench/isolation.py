@@ -24,11 +24,11 @@ from pathlib import Path
 
 from bench.figures.figure import Figure, Finding, at_most, percentile
 from bench.venus_transmission import _MAIN
-from venus.config import Broker, Settings
+from venus.config import BrokerSettings, Settings
 from venus.errors import Unavailable
-from venus.rpc import brokers as rpc_brokers
-from venus.rpc.brokers import Brokers
-from venus.rpc.connection import Connection
+from venus.rpc import broker_selection as rpc_brokers
+from venus.rpc.broker_selection import BrokerSelector
+from venus.rpc.connection import BrokerConnection
 
 PAPER = '30 s -> "milliseconds"'
 GOAL_MS = 10.0
@@ -40,7 +40,7 @@ class Process:
     """A broker."""
 
     def __init__(self, folder: Path) -> None:
-        settings = Settings(broker=Broker(listen="127.0.0.1:0", http="", data_dir=folder))
+        settings = Settings(broker=BrokerSettings(listen="127.0.0.1:0", http="", data_dir=folder))
         self.process = subprocess.Popen(
             [sys.executable, "-c", _MAIN, settings.model_dump_json()], stdout=subprocess.PIPE, text=True
         )
@@ -69,26 +69,26 @@ def three() -> Iterator[list[Process]]:
                 each.stop()
 
 
-class Noted(Brokers):
+class Noted(BrokerSelector):
     """Remembers how long it took from a failure or a slow answer until the peer was isolated."""
 
     def __init__(self, addresses: tuple[str, ...]) -> None:
         super().__init__(addresses)
         self.behind_ms: list[float] = []
 
-    def lost(self, address: str, reason: str = "") -> None:
+    def record_lost(self, address: str, reason: str = "") -> None:
         """Measure from the failure until nobody asks the peer first."""
         at = time.monotonic()
-        super().lost(address, reason)
-        assert address in self.isolated()
+        super().record_lost(address, reason)
+        assert address in self.isolated_brokers()
         assert self.in_order("")[0] != address
         self.behind_ms.append((time.monotonic() - at) * 1000)
 
-    def answered(self, address: str, latency_s: float) -> None:
+    def record_success(self, address: str, latency_s: float) -> None:
         """Measure the same for an answer that was too slow."""
         at = time.monotonic()
-        super().answered(address, latency_s)
-        if address in self.isolated():
+        super().record_success(address, latency_s)
+        if address in self.isolated_brokers():
             assert self.in_order("")[0] != address
             self.behind_ms.append((time.monotonic() - at) * 1000)
 
@@ -96,7 +96,7 @@ class Noted(Brokers):
 def connect(reach: str) -> float:
     """Open a connection and close it; return how many milliseconds it took."""
     began = time.monotonic()
-    Connection(reach).close()
+    BrokerConnection(reach).close()
     return (time.monotonic() - began) * 1000
 
 
@@ -115,7 +115,7 @@ def fault(kind: str) -> tuple[float, float, float]:
             connect(reach)
         except Unavailable as error:
             raise AssertionError(f"two of three live: {error}") from error
-        assert started[0].address in known.isolated(), f"a {kind} peer was not isolated by the first connection"
+        assert started[0].address in known.isolated_brokers(), f"a {kind} peer was not isolated by the first connection"
         following = connect(reach)
         if timer is not None:
             timer.join()
@@ -130,7 +130,7 @@ def false_isolations(seconds: float) -> int:
         end, found, was = time.monotonic() + seconds, 0, False
         while time.monotonic() < end:
             connect(reach)
-            now = bool(known.isolated())
+            now = bool(known.isolated_brokers())
             found += now and not was
             was = now
             time.sleep(PAUSE_S)

@@ -39,8 +39,8 @@ from bench.overload_clients import (
     spawn,
 )
 from bench.venus_transmission import _MAIN
-from venus.config import Broker, Degrade, Settings
-from venus.rpc.admin import Admin
+from venus.config import BrokerSettings, DegradeSettings, Settings
+from venus.rpc.admin import AdminClient
 from venus.wire import broker_pb2
 
 FLOODS, READERS = 2, 2
@@ -52,8 +52,8 @@ TIMES = 2.0
 def broker() -> Iterator[tuple[str, str, int]]:
     """Start a broker; give its addresses and its process."""
     with tempfile.TemporaryDirectory(prefix="venus-bench-") as folder:
-        options = Broker(
-            listen="127.0.0.1:0", http="127.0.0.1:0", data_dir=Path(folder), degrade=Degrade(cpu_sustain_s=5)
+        options = BrokerSettings(
+            listen="127.0.0.1:0", http="127.0.0.1:0", data_dir=Path(folder), degrade=DegradeSettings(cpu_sustain_s=5)
         )
         process = subprocess.Popen(
             [sys.executable, "-c", _MAIN, Settings(broker=options).model_dump_json()], stdout=subprocess.PIPE, text=True
@@ -82,7 +82,7 @@ def overload(address: str, cores: set[int], pace: float) -> Iterator[list[float]
     with on_cores(cores):
         for each in work[:FLOODS]:
             each.start()
-    with Admin(address) as admin:  # nothing can be read before it is there
+    with AdminClient(address) as admin:  # nothing can be read before it is there
         while sum(bool(b.next_offset) for b in admin.status().businesses if b.business in names) < FLOODS:
             time.sleep(0.1)
     with on_cores(cores):
@@ -101,7 +101,7 @@ def overload(address: str, cores: set[int], pace: float) -> Iterator[list[float]
 
 def taken(address: str) -> int:
     """Return how many rows of the floods are committed."""
-    with Admin(address) as admin:
+    with AdminClient(address) as admin:
         return sum(found.next_offset for found in admin.status().businesses if found.business != "trickle")
 
 
@@ -119,7 +119,7 @@ def what_fits(quick: bool, cores: set[int]) -> float:
 
 def lanes(address: str) -> list[int]:
     """Return the degraded lanes, the last one to go first."""
-    with Admin(address) as admin:
+    with AdminClient(address) as admin:
         return sorted((lane.lane for lane in admin.status().traffic.lanes if lane.degraded_since_us), reverse=True)
 
 
@@ -159,7 +159,7 @@ def run(quick: bool, *, shared_cores: bool = False, flat_out: bool = False) -> S
             with overload(address, clients, pace) as seen.offered:
                 beside(seen, trickle, loaded_s, address, pid)
             trickle.close()
-            with Admin(address) as admin:
+            with AdminClient(address) as admin:
                 count(seen, trickle.rows, admin.status())
     where = f"{len(own | theirs)} cores" + (" for all" if shared_cores else f", {len(own)} of them the broker's")
     return [*findings_of_latencies(seen, where), *findings_of_overload(seen)]

@@ -17,7 +17,7 @@ from urllib.request import urlopen
 from bench.venus_transmission import make_half
 from venus.model import Verdict
 from venus.rpc.producer import Producer
-from venus.rpc.snapshots import Snapshots
+from venus.rpc.snapshots import SnapshotClient
 
 BATCH_ROWS = 1000
 #: How often a flood that has sent what is due looks what has come to the disk.
@@ -59,9 +59,9 @@ class Source:
 
     def finish(self) -> None:
         """Commit everything that was sent."""
-        self._producer.wait_persisted(self._sent)
+        self._producer.wait_until_persisted(self._sent)
         self._producer.decide(self._sent, self._digests[self._sent], Verdict.COMMIT)
-        self._producer.wait_decided(self._sent, 120)
+        self._producer.wait_until_decided(self._sent, 120)
 
 
 def flood(address: str, business: str, pace: float, stop: Event, said: Queue[float]) -> None:
@@ -106,7 +106,7 @@ def keep_pace(source: Source, rows_per_s: float, stop: Event) -> float:
 
 def read(address: str, business: str, stop: Event) -> None:
     """Read the full data over and over."""
-    with Snapshots(address) as snapshots:
+    with SnapshotClient(address) as snapshots:
         while not stop.is_set():
             snapshot = snapshots.open(business, splits=4, holder="bench")
             for split in snapshot.splits:
@@ -192,10 +192,10 @@ class Trickle:
         half = make_half(self.rows, self.rows, 1)
         began = time.monotonic()
         self._producer.send_half(half)
-        self._producer.wait_persisted(self.rows)
+        self._producer.wait_until_persisted(self.rows)
         persisted = time.monotonic()
         self._producer.decide(self.rows, half.digest, Verdict.COMMIT)
-        self._producer.wait_decided(self.rows)
+        self._producer.wait_until_decided(self.rows)
         decided = time.monotonic()
         found.half.append((persisted - began) * 1000)
         found.decision.append((decided - persisted) * 1000)

@@ -28,7 +28,7 @@ from bench.processes import Postgres, Venus
 from bench.shapes import NARROW
 from venus.adapters.targets.postgresql.control import pause, resume
 from venus.config import load
-from venus.rpc.admin import Admin
+from venus.rpc.admin import AdminClient
 
 WAIT_S = 300.0
 ENGINES = ("local", "spark")
@@ -63,14 +63,14 @@ class Bench:
 
     def _broker_answers(self) -> bool:
         try:
-            with Admin(self.settings.broker.listen) as admin:
+            with AdminClient(self.settings.broker.listen) as admin:
                 admin.status()
         except Exception:
             return False
         return True
 
     def _next_offset(self) -> int:
-        with Admin(self.settings.broker.listen) as admin:
+        with AdminClient(self.settings.broker.listen) as admin:
             return int(admin.status("main").businesses[0].next_offset)
 
     @contextmanager

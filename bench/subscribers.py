@@ -24,7 +24,7 @@ import grpc
 
 from bench.arrivals import Arrivals, Seen
 from bench.venus_transmission import BUSINESS
-from venus.rpc.channel import aio_channel, options
+from venus.rpc.channel import aio_channel, channel_options
 from venus.rpc.event_loop import run
 from venus.rpc.sealed import SUBSCRIBE, seal
 from venus.wire import broker_pb2
@@ -69,7 +69,9 @@ class _Seen(Seen):
 
 
 def _channel(address: str) -> grpc.aio.Channel:
-    return aio_channel(address, [*options(), ("grpc.use_local_subchannel_pool", 1), ("grpc.enable_http_proxy", 0)])
+    return aio_channel(
+        address, [*channel_options(), ("grpc.use_local_subchannel_pool", 1), ("grpc.enable_http_proxy", 0)]
+    )
 
 
 async def _subscribe(
@@ -180,7 +182,7 @@ class Subscribers:
         """Wait until the brokers have answered all of them."""
         self._answer()
 
-    def ask(self, offsets: Sequence[int]) -> None:
+    def request_types(self, offsets: Sequence[int]) -> None:
         """Ask when all of them had everything below these offsets; `arrivals` waits for it."""
         self._orders.send(offsets)
 
@@ -230,7 +232,7 @@ def subscribers(
 
     def reach(*offsets: int) -> Arrivals:
         for each in many:
-            each.ask(offsets)
+            each.request_types(offsets)
         found = [each.arrivals() for each in many]
         return Arrivals(
             first=min(arrivals.first for arrivals in found),

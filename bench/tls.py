@@ -17,7 +17,7 @@ from bench.rates import TOTAL
 from bench.rounds import Figures, Pair, Round
 from bench.venus_transmission import Venus
 from tests.support.certificates import EVERYTHING, Authority
-from venus.config import Security
+from venus.config import SecuritySettings
 
 
 class Secured(Venus):
@@ -28,7 +28,7 @@ class Secured(Venus):
         self.name = "VENUS with mutual TLS"
         self._authority = authority
 
-    def security(self) -> Security:
+    def security(self) -> SecuritySettings:
         """Return the broker's certificates."""
         return self._authority.security()
 

@@ -17,7 +17,7 @@ from tests.support.broker_clusters import BrokerCluster
 from tests.support.etcd import running_etcd
 from venus.errors import VenusError
 from venus.model import Verdict
-from venus.rpc.admin import Admin
+from venus.rpc.admin import AdminClient
 from venus.rpc.producer import Producer
 from venus.wire import broker_pb2
 
@@ -63,7 +63,7 @@ class Brokers:
 
     def status(self, name: str) -> broker_pb2.BusinessStatus | None:
         """Return what a broker says of the business; None = nothing."""
-        with contextlib.suppress(VenusError), Admin(self._cluster.brokers[name].address) as admin:
+        with contextlib.suppress(VenusError), AdminClient(self._cluster.brokers[name].address) as admin:
             return next(iter(admin.status(BUSINESS).businesses), None)
         return None
 
@@ -136,9 +136,9 @@ class Writer:
         try:
             half = make_half(self.committed + 1, self._rows + 1, rows)
             producer.send_half(half, timeout_s=ANSWER_S)
-            producer.wait_persisted(half.batch_no, ANSWER_S)
+            producer.wait_until_persisted(half.batch_no, ANSWER_S)
             producer.decide(half.batch_no, half.digest, Verdict.COMMIT)
-            producer.wait_decided(half.batch_no, ANSWER_S)
+            producer.wait_until_decided(half.batch_no, ANSWER_S)
         except VenusError:
             self.close()
             raise
@@ -180,9 +180,9 @@ class Writer:
                 decided = through
                 producer.decide(decided, halves[decided - first].digest, Verdict.COMMIT)
         last = halves[-1]
-        producer.wait_persisted(last.batch_no)
+        producer.wait_until_persisted(last.batch_no)
         producer.decide(last.batch_no, last.digest, Verdict.COMMIT)
-        producer.wait_decided(last.batch_no)
+        producer.wait_until_decided(last.batch_no)
         self.committed, self._rows = last.batch_no, self._rows + batches * rows
 
     def _connected(self) -> Producer:
@@ -204,7 +204,7 @@ class Writer:
         self.committed, self._rows = ack.last_batch, ack.last_sequence
         for ref in ack.undecided:
             producer.decide(ref.batch_no, ref.digest, Verdict.COMMIT)
-            producer.wait_decided(ref.batch_no, ANSWER_S)
+            producer.wait_until_decided(ref.batch_no, ANSWER_S)
             self.committed, self._rows = ref.batch_no, ref.first_sequence + ref.count - 1
 
     def close(self) -> None:

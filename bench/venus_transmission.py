@@ -15,9 +15,9 @@ import numpy as np
 
 from bench.rounds import Receiver, Round, Sender
 from venus.codec.batch import digest
-from venus.config import Broker, Security, Settings
+from venus.config import BrokerSettings, SecuritySettings, Settings
 from venus.model import Verdict
-from venus.rpc.admin import Admin
+from venus.rpc.admin import AdminClient
 from venus.rpc.producer import Producer
 from venus.rpc.subscriber import Subscriber
 from venus.wire import broker_pb2, change_pb2
@@ -92,18 +92,18 @@ class VenusSender:
         for half in halves:
             producer.send_half(half)
             if self._one_at_a_time:
-                producer.wait_persisted(half.batch_no)
+                producer.wait_until_persisted(half.batch_no)
                 producer.decide(half.batch_no, half.digest, Verdict.COMMIT)
                 if self._awaits_commits:
-                    producer.wait_decided(half.batch_no)
+                    producer.wait_until_decided(half.batch_no)
             elif (through := producer.persisted_through) > decided:
                 decided = through
                 producer.decide(decided, halves[decided - first].digest, Verdict.COMMIT)
         while decided < last and not self._one_at_a_time:
-            producer.wait_persisted(decided + 1)
+            producer.wait_until_persisted(decided + 1)
             decided = producer.persisted_through
             producer.decide(decided, halves[decided - first].digest, Verdict.COMMIT)
-        producer.wait_decided(last)
+        producer.wait_until_decided(last)
 
     def close(self) -> None:
         """End the stream."""
@@ -115,7 +115,7 @@ class VenusReceiver:
 
     def __init__(self, address: str, *, business: str = BUSINESS, credit_bytes: int = 16 << 20) -> None:
         self._subscriber = Subscriber(address, business, "bench", credit_bytes=credit_bytes)
-        with Admin(address) as admin:
+        with AdminClient(address) as admin:
             known = admin.status(business).businesses
         self._offset = known[0].next_offset if known else 0
         self._subscriber.open(self._offset, 0)
@@ -148,7 +148,7 @@ class Venus:
         self._awaits_commits = awaits_commits
         self._folder = Path()
         self._process: subprocess.Popen[str] | None = None
-        self._admin: Admin | None = None
+        self._admin: AdminClient | None = None
         self.address = ""
 
     def missing(self) -> str:
@@ -158,22 +158,22 @@ class Venus:
     def start(self) -> None:
         """Start a broker on an empty data directory."""
         self._folder = Path(tempfile.mkdtemp(prefix="venus-bench-"))
-        options = Broker(listen="127.0.0.1:0", http="", data_dir=self._folder)
+        options = BrokerSettings(listen="127.0.0.1:0", http="", data_dir=self._folder)
         settings = Settings(broker=options, security=self.security())
         self._process = subprocess.Popen(
             [sys.executable, "-c", _MAIN, settings.model_dump_json()], stdout=subprocess.PIPE, text=True
         )
         assert self._process.stdout is not None
         self.address = self.reach(self._process.stdout.readline().split()[3].rstrip(","))
-        self._admin = Admin(self.address)
+        self._admin = AdminClient(self.address)
         first = VenusSender(self.address, one_at_a_time=True)  # a business exists from its first batch on
         first.prepare(Round(number=0, rows=1, batches=1))
         first.send(Round(number=0, rows=1, batches=1))
         first.close()
 
-    def security(self) -> Security:
+    def security(self) -> SecuritySettings:
         """Return how the broker proves who it is: not at all."""
-        return Security()
+        return SecuritySettings()
 
     def reach(self, address: str) -> str:
         """Return where clients find it."""

@@ -22,8 +22,8 @@ from rich.table import Table
 
 from bench.processes import Postgres, Venus, exit_on_sigterm
 from bench.shapes import NARROW
-from venus.adapters.verify.findings import Result
-from venus.adapters.verify.run import Options, verify
+from venus.adapters.verify.findings import VerifyResult
+from venus.adapters.verify.run import VerifyOptions, run_verify
 from venus.config import Settings, load
 
 PLANTED = 32
@@ -83,12 +83,14 @@ class Verified:
                 self.planted.add((str(key), "different", "capture"))
         self.source.execute("SET session_replication_role = origin")
 
-    def verify(self, **options: object) -> Result:
+    def verify(self, **options: object) -> VerifyResult:
         """Compare the table."""
         self.venus.check()
-        return verify(self.settings, Options(**{"target": "main", "tables": ("narrow",), "wait_s": 60.0, **options}))  # type: ignore[arg-type]
+        return run_verify(
+            self.settings, VerifyOptions(**{"target": "main", "tables": ("narrow",), "wait_s": 60.0, **options})
+        )  # type: ignore[arg-type]
 
-    def exact(self, result: Result) -> bool:
+    def exact(self, result: VerifyResult) -> bool:
         """Say whether the findings are those that were planted, and nothing is undecided."""
         found = {(d.key["id"], d.kind.value, d.fault.value) for d in result.differences}
         return found == self.planted and not result.undecided
@@ -139,7 +141,7 @@ class Writer:
         return self.changes / (time.monotonic() - self._began)
 
 
-def measured(verified: Verified, table: Table, what: str, **options: object) -> Result:
+def measured(verified: Verified, table: Table, what: str, **options: object) -> VerifyResult:
     """Compare and note the figures."""
     result = verified.verify(**options)
     share = result.moved / max(1, result.rows)

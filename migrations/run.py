@@ -45,7 +45,7 @@ def downgrade(engine: sa.Engine | sa.Connection, side: Side, *, schema: str | No
     return _execute(engine, side, schema, "downgrade")
 
 
-def sql(
+def render_sql(
     engine: sa.Engine | sa.Connection, side: Side, *, schema: str | None, direction: Direction = "upgrade"
 ) -> list[str]:
     """Return the statements that `upgrade` or `downgrade` would run now; only reads."""
@@ -53,13 +53,13 @@ def sql(
         return _statements(connection, side, schema, direction)
 
 
-def installed(engine: sa.Engine | sa.Connection, side: Side, *, schema: str | None) -> bool:
+def is_installed(engine: sa.Engine | sa.Connection, side: Side, *, schema: str | None) -> bool:
     """Return whether the tables of `side` exist, in any revision."""
     with _connection(engine) as connection:
         return any(_is_of(revision, side) for revision in _revisions(connection, schema))
 
 
-def newest(side: Side) -> str:
+def newest_revision(side: Side) -> str:
     """Return the newest revision of a side: files are named after their revision, and revisions are numbered."""
     names = (entry.name for entry in files("venus.migrations.versions").iterdir())
     return max("_".join(name.split("_")[:2]) for name in names if _is_of(name, side))
@@ -67,7 +67,7 @@ def newest(side: Side) -> str:
 
 def _execute(engine: sa.Engine | sa.Connection, side: Side, schema: str | None, direction: Direction) -> list[str]:
     with _connection(engine) as connection:
-        _take_turns(connection)
+        _lock_migrations(connection)
         statements = _statements(connection, side, schema, direction)
         for statement in statements:
             connection.exec_driver_sql(statement, execution_options={"no_parameters": True}).close()
@@ -84,7 +84,7 @@ def _connection(engine: sa.Engine | sa.Connection) -> Iterator[sa.Connection]:
         yield connection
 
 
-def _take_turns(connection: sa.Connection) -> None:
+def _lock_migrations(connection: sa.Connection) -> None:
     """Wait for another process that is doing the same. The lock ends with the transaction."""
     if connection.dialect.name == "postgresql":
         connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_ADVISORY_LOCK)))
@@ -98,7 +98,9 @@ def _statements(connection: sa.Connection, side: Side, schema: str | None, direc
     revisions = _revisions(connection, schema)
     own = [revision for revision in revisions if _is_of(revision, side)]
     if direction == "upgrade":
-        if own == [newest(side)]:  # most commands find it so, and alembic takes a quarter of a second to say it
+        if own == [
+            newest_revision(side)
+        ]:  # most commands find it so, and alembic takes a quarter of a second to say it
             return []
         # Where alembic starts; the other side's revision only shows that the version table exists.
         start = (own or revisions or ["base"])[0]
@@ -106,7 +108,7 @@ def _statements(connection: sa.Connection, side: Side, schema: str | None, direc
     if not own:
         return []
     statements = _render(connection, schema, f"{own[0]}:{side}@base", direction)
-    return statements if len(revisions) > len(own) else statements + _farewell(connection, schema)
+    return statements if len(revisions) > len(own) else statements + _drop_statements(connection, schema)
 
 
 def _render(connection: sa.Connection, schema: str | None, span: str, direction: Direction) -> list[str]:
@@ -171,7 +173,7 @@ def _schema_statements(connection: sa.Connection, schema: str | None) -> list[st
     return [f"CREATE SCHEMA {name}", f"COMMENT ON SCHEMA {name} IS '{SCHEMA_COMMENT}'"]
 
 
-def _farewell(connection: sa.Connection, schema: str | None) -> list[str]:
+def _drop_statements(connection: sa.Connection, schema: str | None) -> list[str]:
     quote = connection.dialect.identifier_preparer.quote
     if schema is None:
         return [f"DROP TABLE {quote(VERSION_TABLE)}"]

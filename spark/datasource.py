@@ -11,7 +11,7 @@ from pyspark.sql.types import StructType
 
 from venus.errors import ConfigError
 from venus.spark.datasource_columns import spark_schema
-from venus.spark.datasource_options import STARTING_MISSING, Options, find, told
+from venus.spark.datasource_options import STARTING_MISSING, DataSourceOptions, find_table, raise_in_spark
 from venus.spark.datasource_read import FullDataReader, own_fields
 from venus.spark.streaming_rows import STREAM_FIELDS
 
@@ -24,15 +24,15 @@ class VenusSource(DataSource):
         """Return the name for `format`."""
         return "venus"
 
-    def _read_options(self) -> Options:
-        with told():
-            return Options.of(self.options)
+    def _read_options(self) -> DataSourceOptions:
+        with raise_in_spark():
+            return DataSourceOptions.of(self.options)
 
     def schema(self) -> StructType:
         """Return the table's columns; Spark does not pass the purpose, so the option `starting` marks a stream."""
         options = self._read_options()
-        with told():
-            table = find(options).newest
+        with raise_in_spark():
+            table = find_table(options).newest
             if options.starting:
                 return spark_schema(table, options, STREAM_FIELDS, len(STREAM_FIELDS))
             return spark_schema(table, options, own_fields(table), 0)

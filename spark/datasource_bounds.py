@@ -15,9 +15,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from venus.codec.arrowrows import Shape, parsed
+from venus.codec.arrow_rows import ArrowShape, parse_values
 from venus.codec.layout import Layout, varint
-from venus.codec.packed import Packed
+from venus.codec.packed import PackedBytes
 from venus.errors import ConfigError
 from venus.model import Column, Kind, TableSchema
 from venus.wire import broker_pb2
@@ -32,20 +32,20 @@ _UUID = "xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bounds:
+class KeyBounds:
     """Bounds of the first key column, low <= value < high; None means no bound."""
 
-    shape: Shape
+    shape: ArrowShape
     low: pa.Scalar | None
     high: pa.Scalar | None
 
     @classmethod
-    def of(cls, schema: TableSchema, low: str, high: str) -> Bounds | None:
+    def of(cls, schema: TableSchema, low: str, high: str) -> KeyBounds | None:
         """Read the bounds in the type of the column. Raises ConfigError; None if there are none."""
         if not low and not high:
             return None
         column = schema.wire_columns[0]
-        shape = Shape.of(schema, [column.name])
+        shape = ArrowShape.of(schema, [column.name])
         place = f"{schema.qualified}: bounds of {column.name}"
         as_text = pa.types.is_string(shape.types[0]) and column.type.kind not in _TEXTS
         if column.type.kind not in _ORDERED or as_text:
@@ -57,22 +57,22 @@ class Bounds:
             raise ConfigError(f"{place}: low {low!r} is above high {high!r}")
         return cls(shape=shape, low=first, high=end)
 
-    def within(
-        self, record_ids: Packed, rows: Packed, numbers: Numbers, version: TableSchema
-    ) -> tuple[Packed, Packed, Numbers]:
+    def select_within(
+        self, record_ids: PackedBytes, rows: PackedBytes, numbers: Numbers, version: TableSchema
+    ) -> tuple[PackedBytes, PackedBytes, Numbers]:
         """Return the rows within the bounds, with their sequences."""
         mask = np.asarray(self._holds(record_ids, version).to_numpy(zero_copy_only=False), dtype=np.bool_)
-        return _chosen(record_ids, mask), _chosen(rows, mask), numbers[mask]
+        return _filter_packed(record_ids, mask), _filter_packed(rows, mask), numbers[mask]
 
-    def _holds(self, record_ids: Packed, version: TableSchema) -> pa.Array:
-        nothing = Packed(b"", record_ids.sizes * 0)
+    def _holds(self, record_ids: PackedBytes, version: TableSchema) -> pa.Array:
+        nothing = PackedBytes(b"", record_ids.sizes * 0)
         (keys,) = self.shape.arrays(record_ids, nothing, version)
         inside = pa.repeat(pa.scalar(True), len(keys))
         if self.low is not None:
             inside = pc.and_(inside, pc.invert(_below(keys, self.low)))
         return inside if self.high is None else pc.and_(inside, _below(keys, self.high))
 
-    def clipped(self, split: broker_pb2.Split) -> broker_pb2.Split | None:
+    def clip(self, split: broker_pb2.Split) -> broker_pb2.Split | None:
         """Return the part of a split that can have rows within the bounds, None if there is none."""
         column, low, high = self.shape.columns[0], split.low, split.high
         whole = column.type.kind is Kind.INT or (column.type.kind is Kind.DECIMAL and column.type.scale == 0)
@@ -101,9 +101,9 @@ def _above(low: pa.Scalar, high: pa.Scalar) -> bool:
     return bool(below.as_py())
 
 
-def _chosen(packed: Packed, mask: npt.NDArray[np.bool_]) -> Packed:
+def _filter_packed(packed: PackedBytes, mask: npt.NDArray[np.bool_]) -> PackedBytes:
     data = np.frombuffer(packed.data, dtype=np.uint8)
-    return Packed(data[np.repeat(mask, packed.sizes)].tobytes(), packed.sizes[mask])
+    return PackedBytes(data[np.repeat(mask, packed.sizes)].tobytes(), packed.sizes[mask])
 
 
 def _scalar(text: str, column: Column, wanted: pa.DataType, place: str) -> pa.Scalar | None:
@@ -114,7 +114,7 @@ def _scalar(text: str, column: Column, wanted: pa.DataType, place: str) -> pa.Sc
     if column.type.kind is Kind.UUID:
         text = _uuid(text, place)
     try:
-        return parsed(pa.array([text.encode()], type=pa.large_binary()), column, wanted)[0]
+        return parse_values(pa.array([text.encode()], type=pa.large_binary()), column, wanted)[0]
     except pa.ArrowInvalid:
         raise ConfigError(f"{place}: {text!r} is no {wanted}") from None
 

@@ -8,25 +8,27 @@ import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
-from venus.codec.arrowrows import Shape, parsed
-from venus.codec.packed import Packed
+from venus.codec.arrow_rows import ArrowShape, parse_values
+from venus.codec.packed import PackedBytes
 from venus.errors import ConfigError
 from venus.model import Column, Kind, TableSchema
-from venus.spark.datasource_options import Options
+from venus.spark.datasource_options import DataSourceOptions
 
 
-def spark_schema(schema: TableSchema, options: Options, own: tuple[pa.Field, ...], default_own: int) -> StructType:
+def spark_schema(
+    schema: TableSchema, options: DataSourceOptions, own: tuple[pa.Field, ...], default_own: int
+) -> StructType:
     """Return the columns of a table with VENUS's own: of `own` the first `default_own`, others if they are named."""
     named = [f for f in own if f.name in options.columns]
     names = [c for c in options.columns if c not in {f.name for f in own}]
-    shape = Shape.of(schema, names, frozenset(options.text_columns))
-    _refuse_twice(schema, own[:default_own], names if options.columns else [c.name for c in shape.columns])
+    shape = ArrowShape.of(schema, names, frozenset(options.text_columns))
+    _refuse_duplicates(schema, own[:default_own], names if options.columns else [c.name for c in shape.columns])
     chosen = list(own[:default_own]) + [f for f in named if f not in own[:default_own]]
     fields = shape.fields if names or not options.columns else []  # only VENUS's own were named
     return from_arrow_schema(pa.schema([*chosen, *fields]))
 
 
-def _refuse_twice(schema: TableSchema, always: tuple[pa.Field, ...], names: list[str]) -> None:
+def _refuse_duplicates(schema: TableSchema, always: tuple[pa.Field, ...], names: list[str]) -> None:
     """Raise ConfigError if columns of the table have the names of VENUS's own: one of the two would be lost."""
     if taken := [field.name for field in always if field.name in names]:
         others = ",".join(name for name in names if name not in taken)
@@ -39,7 +41,7 @@ def _refuse_twice(schema: TableSchema, always: tuple[pa.Field, ...], names: list
 def _refuse_unreadable(schema: TableSchema, column: Column, wanted: pa.DataType) -> None:
     """Raise ConfigError for a type that no value of the column converts to; single values are checked later."""
     try:
-        parsed(pa.array([], pa.large_binary()), column, wanted)
+        parse_values(pa.array([], pa.large_binary()), column, wanted)
     except pa.ArrowNotImplementedError:
         as_what = "BINARY" if column.type.kind is Kind.BYTES else "STRING"
         raise ConfigError(
@@ -48,14 +50,14 @@ def _refuse_unreadable(schema: TableSchema, column: Column, wanted: pa.DataType)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class PlannedColumns:
     """The columns that Spark expects, in its order and types; created again in every worker."""
 
     schema: pa.Schema
-    shape: Shape
+    shape: ArrowShape
 
     @classmethod
-    def of(cls, planned: StructType, table: TableSchema, own: tuple[pa.Field, ...]) -> Wanted:
+    def of(cls, planned: StructType, table: TableSchema, own: tuple[pa.Field, ...]) -> PlannedColumns:
         """Match Spark's columns with the table's. Raises ConfigError for a name that neither has."""
         arrow = to_arrow_schema(planned, timezone="UTC")
         own_types = {f.name: f.type for f in own}
@@ -73,21 +75,23 @@ class Wanted:
             _refuse_unreadable(table, by_name[field.name], field.type)
             columns.append(by_name[field.name])
             types.append(field.type)
-        return cls(schema=arrow, shape=Shape(schema=table, columns=tuple(columns), types=tuple(types)))
+        return cls(schema=arrow, shape=ArrowShape(schema=table, columns=tuple(columns), types=tuple(types)))
 
-    def batch(self, record_ids: Packed, rows: Packed, version: TableSchema, own: dict[str, pa.Array]) -> pa.RecordBatch:
+    def batch(
+        self, record_ids: PackedBytes, rows: PackedBytes, version: TableSchema, own: dict[str, pa.Array]
+    ) -> pa.RecordBatch:
         """Return rows with VENUS's own columns beside them. Raises Misfit."""
         values = dict(
             zip((c.name for c in self.shape.columns), self.shape.arrays(record_ids, rows, version), strict=True)
         )
-        return self._laid(own | values)
+        return self._arrange(own | values)
 
     def marker(self, own: dict[str, pa.Array]) -> pa.RecordBatch:
         """Return a row that is about the whole table."""
         nothing = {c.name: pa.nulls(1, t) for c, t in zip(self.shape.columns, self.shape.types, strict=True)}
-        return self._laid(own | nothing)
+        return self._arrange(own | nothing)
 
-    def _laid(self, columns: dict[str, pa.Array]) -> pa.RecordBatch:
+    def _arrange(self, columns: dict[str, pa.Array]) -> pa.RecordBatch:
         for field in self.schema:
             if not field.nullable and columns[field.name].null_count:
                 raise ConfigError(

@@ -14,9 +14,9 @@ from venus.codec import schema as schemas_codec
 from venus.errors import ConfigError, VenusError
 from venus.model import TableSchema, is_address
 from venus.rpc.address import from_options
-from venus.rpc.admin import Admin
-from venus.rpc.snapshots import Snapshots
-from venus.suggest import nearest
+from venus.rpc.admin import AdminClient
+from venus.rpc.snapshots import SnapshotClient
+from venus.text.hints import suggest_nearest
 from venus.wire import broker_pb2, change_pb2
 
 #: Options that Spark itself adds.
@@ -27,7 +27,7 @@ STARTING_MISSING = 'say .option("starting", "latest"), "earliest", "full" or an 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
+class DataSourceOptions:
     """Options of a job. Empty means not given."""
 
     #: Where the broker is, HOST:PORT; several of a cluster with commas between.
@@ -67,7 +67,7 @@ class Options:
     idle_s: int = 60
 
     @classmethod
-    def of(cls, given: Mapping[str, str]) -> Options:
+    def of(cls, given: Mapping[str, str]) -> DataSourceOptions:
         """Check and convert options. Raises ConfigError."""
         known = {f.name: f for f in fields(cls)}
         values: dict[str, object] = {}
@@ -76,11 +76,11 @@ class Options:
             if name in _FOREIGN:
                 continue
             if name not in known:
-                meant = nearest(name, known)
+                meant = suggest_nearest(name, known)
                 raise ConfigError(f"format venus has no option {key!r}{meant}", hint=f"it has: {', '.join(known)}")
             # a key may begin with a blank, or end with one
             given_text = str(text) if name in _FULL_ONLY else str(text).strip()
-            values[name] = _converted(name, given_text, known[name].default)
+            values[name] = _convert(name, given_text, known[name].default)
         if isinstance(address := values.get("address"), str):
             values["address"] = re.sub(r"\s*([,;])\s*", r"\1", address)
         made = cls(**values)  # type: ignore[arg-type]
@@ -105,7 +105,7 @@ class Options:
             raise ConfigError("options splits and lease_s must be 1 or more")
 
 
-def _converted(name: str, text: str, default: object) -> object:
+def _convert(name: str, text: str, default: object) -> object:
     if isinstance(default, bool):
         if text.lower() not in ("true", "false"):
             raise ConfigError(f"option {name}: {text!r} should be true or false")
@@ -120,7 +120,7 @@ def _converted(name: str, text: str, default: object) -> object:
 
 
 @contextmanager
-def told() -> Iterator[None]:
+def raise_in_spark() -> Iterator[None]:
     """Append an error's hint to its text: Spark carries nothing else from a worker to the user."""
     try:
         yield
@@ -131,7 +131,7 @@ def told() -> Iterator[None]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Registered:
+class BrokerTable:
     """Table as the broker knows it; picklable, for executors."""
 
     table_id: int
@@ -144,9 +144,9 @@ class Registered:
         return {v: schemas_codec.from_wire(change_pb2.TableSchema.FromString(w)) for v, w in self.versions.items()}
 
 
-def business_status(options: Options, *named: str) -> broker_pb2.BusinessStatus:
+def read_business_status(options: DataSourceOptions, *named: str) -> broker_pb2.BusinessStatus:
     """Return the business's status, of the named tables only if any. Raises ConfigError for an unknown business."""
-    with Admin(options.address) as admin:
+    with AdminClient(options.address) as admin:
         found = admin.status(named=named).businesses
     for entry in found:
         if entry.business == options.business:
@@ -155,24 +155,24 @@ def business_status(options: Options, *named: str) -> broker_pb2.BusinessStatus:
     raise ConfigError(f"the broker at {options.address} has no business {options.business!r}", hint=f"it has: {known}")
 
 
-def find(options: Options) -> Registered:
+def find_table(options: DataSourceOptions) -> BrokerTable:
     """Return the table that the option `table` names. Raises ConfigError, which lists the tables."""
     wanted = options.table
-    found = [t for t in business_status(options, wanted).tables if wanted in (f"{t.namespace}.{t.name}", t.name)]
+    found = [t for t in read_business_status(options, wanted).tables if wanted in (f"{t.namespace}.{t.name}", t.name)]
     if len(found) != 1:
-        known = ", ".join(sorted(f"{t.namespace}.{t.name}" for t in business_status(options).tables)[:12])
+        known = ", ".join(sorted(f"{t.namespace}.{t.name}" for t in read_business_status(options).tables)[:12])
         what = "no table is" if not found else "more than one table is"
         raise ConfigError(f"{what} called {wanted!r} in business {options.business}", hint=f"there are: {known}")
-    with Snapshots(options.address) as snapshots:
+    with SnapshotClient(options.address) as snapshots:
         opened = snapshots.open(options.business, table_ids=[found[0].table_id], holder="Spark: the schema")
         snapshots.close(opened.snapshot_id)
-    return registered(opened, found[0].table_id)
+    return table_of_snapshot(opened, found[0].table_id)
 
 
-def registered(snapshot: broker_pb2.Snapshot, table_id: int) -> Registered:
+def table_of_snapshot(snapshot: broker_pb2.Snapshot, table_id: int) -> BrokerTable:
     """Return a table from the schemas of a snapshot."""
     wires = {wire.version: wire.SerializeToString() for wire in snapshot.schemas if wire.table_id == table_id}
     if not wires:
         raise ConfigError(f"the broker has no description of table {table_id}")
     newest = schemas_codec.from_wire(change_pb2.TableSchema.FromString(wires[max(wires)]))
-    return Registered(table_id=table_id, newest=newest, versions=wires)
+    return BrokerTable(table_id=table_id, newest=newest, versions=wires)

@@ -18,10 +18,10 @@ from pyspark.sql.types import StructType
 from venus.codec.chunk import Chunk
 from venus.errors import Overloaded, SnapshotExpired, VenusError
 from venus.model import TableSchema
-from venus.rpc.snapshots import Resume, Snapshots
-from venus.spark.datasource_bounds import Bounds
-from venus.spark.datasource_columns import Wanted
-from venus.spark.datasource_options import Options, Registered, registered, told
+from venus.rpc.snapshots import Resume, SnapshotClient
+from venus.spark.datasource_bounds import KeyBounds
+from venus.spark.datasource_columns import PlannedColumns
+from venus.spark.datasource_options import BrokerTable, DataSourceOptions, raise_in_spark, table_of_snapshot
 from venus.wire import broker_pb2
 
 SEQUENCE = "_sequence"
@@ -42,45 +42,45 @@ class SplitPartition(InputPartition):
 
     snapshot_id: str
     split: bytes
-    table: Registered
+    table: BrokerTable
 
 
 class FullDataReader(DataSourceReader):
     """Reader of full data. It has no pushFilters: Spark 4.3 leaks pushed filters between queries, and miscounts."""
 
-    def __init__(self, options: Options, planned: StructType) -> None:
+    def __init__(self, options: DataSourceOptions, planned: StructType) -> None:
         self._options = options
         self._planned = planned
 
     def partitions(self) -> Sequence[InputPartition]:
         """Open the snapshot; called once for a DataFrame."""
-        with told():
+        with raise_in_spark():
             return self._partitions()
 
     def _partitions(self) -> list[SplitPartition]:
-        from venus.spark.datasource_options import find
+        from venus.spark.datasource_options import find_table
 
         options = self._options
-        table_id = find(options).table_id
+        table_id = find_table(options).table_id
         snapshot = open_snapshot(options, table_id)
-        table = registered(snapshot, table_id)
-        Wanted.of(self._planned, table.newest, own_fields(table.newest))
-        bounds = Bounds.of(table.newest, options.low, options.high)
-        clipped = [split if bounds is None else bounds.clipped(split) for split in snapshot.splits]
+        table = table_of_snapshot(snapshot, table_id)
+        PlannedColumns.of(self._planned, table.newest, own_fields(table.newest))
+        bounds = KeyBounds.of(table.newest, options.low, options.high)
+        clipped = [split if bounds is None else bounds.clip(split) for split in snapshot.splits]
         return [SplitPartition(snapshot.snapshot_id, s.SerializeToString(), table) for s in clipped if s is not None]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a key range."""
         assert isinstance(partition, SplitPartition)
         table = partition.table.newest
-        wanted = Wanted.of(self._planned, table, own_fields(table))
+        wanted = PlannedColumns.of(self._planned, table, own_fields(table))
         return split_batches(self._options, partition, wanted)
 
 
-def open_snapshot(options: Options, table_id: int) -> broker_pb2.Snapshot:
+def open_snapshot(options: DataSourceOptions, table_id: int) -> broker_pb2.Snapshot:
     """Open a snapshot of one table; the broker keeps only a few, so wait until one is free."""
     until = time.monotonic() + options.patience_s
-    with Snapshots(options.address) as snapshots:
+    with SnapshotClient(options.address) as snapshots:
         while True:
             try:
                 return snapshots.open(
@@ -93,30 +93,32 @@ def open_snapshot(options: Options, table_id: int) -> broker_pb2.Snapshot:
                 time.sleep(RETRY_S)
 
 
-def split_batches(options: Options, partition: SplitPartition, wanted: Wanted) -> Iterator[pa.RecordBatch]:
+def split_batches(
+    options: DataSourceOptions, partition: SplitPartition, wanted: PlannedColumns
+) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a key range as batches."""
     versions = partition.table.schemas()
-    bounds = Bounds.of(partition.table.newest, options.low, options.high)
-    with told():
+    bounds = KeyBounds.of(partition.table.newest, options.low, options.high)
+    with raise_in_spark():
         for chunk in split_chunks(options, partition):
             for section in chunk.sections:
                 version = versions[section.schema_version]
                 sequences = section.stored.sequences.astype(np.int64)
                 record_ids, rows = section.stored.record_ids, section.stored.rows
                 if bounds is not None:
-                    record_ids, rows, sequences = bounds.within(record_ids, rows, sequences, version)
+                    record_ids, rows, sequences = bounds.select_within(record_ids, rows, sequences, version)
                 if len(sequences):
                     yield wanted.batch(record_ids, rows, version, {SEQUENCE: pa.array(sequences)})
 
 
-def split_chunks(options: Options, partition: SplitPartition) -> Iterator[Chunk]:
+def split_chunks(options: DataSourceOptions, partition: SplitPartition) -> Iterator[Chunk]:
     """Yield the chunks of a key range; wait for a broker that is away, and continue after the last row."""
     resume, waits_since = Resume(), 0.0
     own_range = options.low is not None or options.high is not None
     split = broker_pb2.Split.FromString(partition.split)
     while True:
         try:
-            with Snapshots(options.address) as snapshots:
+            with SnapshotClient(options.address) as snapshots:
                 snapshots.renew(partition.snapshot_id)
                 for chunk in snapshots.read_split(partition.snapshot_id, split, resume, own_range=own_range):
                     waits_since = 0.0

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from venus.errors import ConfigError
-from venus.user_folders import cache_folder
+from venus.process.system import cache_folder
 
 #: Spark 4 runs on this and newer.
 MAJOR_MIN = 17
@@ -105,7 +105,7 @@ def _major(version: str) -> int:
     return numbers[1] if numbers[0] == 1 and len(numbers) > 1 else numbers[0]
 
 
-def wrapped(java: Java, cache: Path | None = None) -> Path:
+def wrap_java(java: Java, cache: Path | None = None) -> Path:
     """Return a Java home for Spark: a folder whose bin/java drops the module that Spark requests in vain.
 
     It is in the user's cache, created once for each Java; if that is not writable, in a folder of this process.

@@ -28,7 +28,7 @@ class Worker:
     missing: tuple[str, ...]
 
 
-def look(pause_s: float) -> Worker:
+def describe_worker(pause_s: float) -> Worker:
     """Return a description of this worker; the pause lets other workers take the other tasks."""
     time.sleep(pause_s)
     return Worker(
@@ -37,11 +37,11 @@ def look(pause_s: float) -> Worker:
         python=platform.python_version(),
         executable=sys.executable,
         venus=venus.__version__,
-        missing=tuple(name for name in NEEDED if not _importable(name)),
+        missing=tuple(name for name in NEEDED if not _is_importable(name)),
     )
 
 
-def _importable(name: str) -> bool:
+def _is_importable(name: str) -> bool:
     try:
         importlib.import_module(name)
     except ImportError:

@@ -19,7 +19,7 @@ from pyspark import AccumulatorParam
 from venus.config import Settings
 from venus.errors import WorkerLost
 from venus.spark.session import open_context, open_session
-from venus.spark.tasks import call, carried_error, packed
+from venus.spark.tasks import carried_error, pack_call, run_call
 
 if TYPE_CHECKING:
     from pyspark import Accumulator, SparkContext
@@ -63,7 +63,7 @@ class SparkRunner:
         group = f"venus-{uuid.uuid4().hex}"
         taken: set[int] = set()
         with ThreadPoolExecutor(1) as pool:
-            job = pool.submit(self._job, group, [packed(function, task) for task in tasks], arrived)
+            job = pool.submit(self._job, group, [pack_call(function, task) for task in tasks], arrived)
             try:
                 while True:
                     over = bool(wait([job], LOOK_S).done)
@@ -83,7 +83,7 @@ class SparkRunner:
         self._context.setJobGroup(group, f"VENUS: {len(work)} tasks", interruptOnCancel=True)
 
         def run_one(numbered: tuple[int, bytes]) -> None:
-            arrived.add([(numbered[0], call(numbered[1]))])
+            arrived.add([(numbered[0], run_call(numbered[1]))])
 
         self._context.parallelize(list(enumerate(work)), len(work)).foreach(run_one)
 
@@ -112,7 +112,7 @@ class ConnectRunner:
 
         if not tasks:
             return
-        source = task_source([packed(function, task) for task in tasks])
+        source = task_source([pack_call(function, task) for task in tasks])
         job: Future[list[bytes]] = Future()
         try:
             self._session.dataSource.register(source)

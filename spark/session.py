@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from venus.config import Settings, is_secret
 from venus.errors import ConfigError, SparkFailed, Unavailable
-from venus.spark.java import find_java, wrapped
+from venus.spark.java import find_java, wrap_java
 from venus.spark.sessionlog import SessionLog, failures, last_cause
 
 if TYPE_CHECKING:
@@ -30,8 +30,16 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 __all__ = [
-    "NOT_INSTALLED", "Plan", "last_cause", "open_context", "open_session", "plan", "require_reachable", "require_spark",
-    "submitted", "with_retries",
+    "NOT_INSTALLED",
+    "SparkPlan",
+    "is_submitted",
+    "last_cause",
+    "open_context",
+    "open_session",
+    "plan_session",
+    "require_reachable",
+    "require_spark",
+    "with_retries",
 ]  # fmt: skip
 
 logger = logging.getLogger(__name__)
@@ -66,7 +74,7 @@ _LOCAL_CONF = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class SparkPlan:
     """Plan of a session."""
 
     master: str
@@ -75,18 +83,18 @@ class Plan:
     environ: dict[str, str]
 
 
-def plan(settings: Settings, *, app: str = "venus") -> Plan:
+def plan_session(settings: Settings, *, app: str = "venus") -> SparkPlan:
     """Plan a classic session; find Java unless another program has started the JVM."""
     master = with_retries(settings.spark.master or f"local[{settings.apply.load_workers}]")
     here = master.startswith("local")
     conf = _CONF | (_LOCAL_CONF if here else {}) | {"spark.app.name": app} | settings.spark.conf
-    if submitted():  # spark-submit has its own settings, which ours must not override
+    if is_submitted():  # spark-submit has its own settings, which ours must not override
         conf = {"spark.app.name": app} | settings.spark.conf
     python = conf.get("spark.pyspark.python") or os.environ.get("PYSPARK_PYTHON") or sys.executable
     environ = {"PYSPARK_PYTHON": python} | ({"SPARK_LOCAL_IP": "127.0.0.1"} if here else {})
-    if not submitted():
-        environ["JAVA_HOME"] = str(wrapped(find_java(settings.spark.java_home)))
-    return Plan(master=master, conf=conf, environ=environ)
+    if not is_submitted():
+        environ["JAVA_HOME"] = str(wrap_java(find_java(settings.spark.java_home)))
+    return SparkPlan(master=master, conf=conf, environ=environ)
 
 
 def with_retries(master: str) -> str:
@@ -96,7 +104,7 @@ def with_retries(master: str) -> str:
     return re.sub(r"^local\[(\d+|\*)\]$", rf"local[\1,{FAILURES_MAX}]", master)
 
 
-def submitted() -> bool:
+def is_submitted() -> bool:
     """Return whether spark-submit has started this process: master and JVM are its own."""
     return "PYSPARK_GATEWAY_PORT" in os.environ
 
@@ -105,7 +113,7 @@ def require_reachable(settings: Settings) -> None:
     """Raise Unavailable if nothing listens where Spark should be: Spark itself would try for minutes, in silence."""
     option, address = ("remote", settings.spark.remote) if settings.spark.remote else ("master", settings.spark.master)
     found = re.match(r"(?:sc|spark)://([^/;]+)", address)
-    if found is None or submitted():
+    if found is None or is_submitted():
         return
     complaint: OSError | None = None
     for place in found[1].split(","):
@@ -127,7 +135,7 @@ def require_spark(settings: Settings) -> None:
         for needed in ("pandas", "grpc_status", "zstandard"):
             if importlib.util.find_spec(needed) is None:
                 raise ConfigError(f"Spark Connect needs {needed}, which is not installed", hint=NO_CONNECT)
-    elif not submitted():
+    elif not is_submitted():
         find_java(settings.spark.java_home)
 
 
@@ -186,21 +194,21 @@ def _new_context(settings: Settings, app: str) -> Iterator[SparkContext]:
     from pyspark import SparkConf
 
     require_reachable(settings)
-    made = plan(settings, app=app)
+    made = plan_session(settings, app=app)
     conf = SparkConf(loadDefaults=False).setAll(list(made.conf.items()))
-    if not submitted():
+    if not is_submitted():
         conf.setMaster(made.master)
     log = SessionLog()
     with log, _environment(made.environ), _own_signals(), failures(log):
         gateway = _launch(conf, log)
         try:
             with failures(log):  # while the JVM is there: Py4J asks it for the text of an exception
-                yield _started(conf, gateway, made.master)
+                yield _start_context(conf, gateway, made.master)
         finally:
             _end(gateway)
 
 
-def _started(conf: SparkConf, gateway: Any, master: str) -> SparkContext:
+def _start_context(conf: SparkConf, gateway: Any, master: str) -> SparkContext:
     from pyspark import SparkContext
 
     began = time.monotonic()
@@ -217,7 +225,7 @@ def _launch(conf: Any, log: SessionLog) -> Any:
 
     One that ends before it can be spoken to is started once more: beside other work that happens, and means nothing.
     """
-    if submitted():
+    if is_submitted():
         return None
     try:
         return _gateway(conf, log)

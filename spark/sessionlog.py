@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from venus.errors import SparkFailed, VenusError
-from venus.user_folders import state_folder
+from venus.process.system import state_folder
 
 #: What Spark says of workers that cannot run VENUS, and the way out.
 _WORKERS = (
@@ -87,9 +87,9 @@ class SessionLog:
     def _watch(self) -> None:
         while not self._ended.wait(self._look_every_s):
             with suppress(OSError):  # a full disk, or the file was removed: the next check tries again
-                self._cut()
+                self._truncate()
 
-    def _cut(self) -> None:
+    def _truncate(self) -> None:
         """Truncate a log that is too long, after a copy: the JVM keeps appending to the same file.
 
         What it says between the two is lost: a line, at most a few.

@@ -27,11 +27,18 @@ from venus.errors import OffsetTrimmed, VenusError
 from venus.network import rows_identity
 from venus.network.rows_identity import RowsIdentity
 from venus.rpc import reports
-from venus.rpc.snapshots import Snapshots
-from venus.spark.datasource_columns import Wanted
-from venus.spark.datasource_options import Options, Registered, business_status, find, registered, told
+from venus.rpc.snapshots import SnapshotClient
+from venus.spark.datasource_columns import PlannedColumns
+from venus.spark.datasource_options import (
+    BrokerTable,
+    DataSourceOptions,
+    find_table,
+    raise_in_spark,
+    read_business_status,
+    table_of_snapshot,
+)
 from venus.spark.datasource_read import SplitPartition, open_snapshot, split_chunks
-from venus.spark.streaming_plan import Limit, Planner
+from venus.spark.streaming_plan import BatchLimit, BatchPlanner
 from venus.spark.streaming_rows import STREAM_FIELDS, OffsetPartition, change_batches, state_batch
 
 logger = logging.getLogger(__name__)
@@ -45,24 +52,24 @@ LOOKS_MAX = 5
 Offset = dict[str, Any]
 
 
-def said(identity: RowsIdentity | None) -> Offset:
+def encode_rows(identity: RowsIdentity | None) -> Offset:
     """Return the part of an offset with the identity of the rows read so far; {} if that is not known."""
-    return {} if identity is None else {"rows": rows_identity.encode(identity)}
+    return {} if identity is None else {"rows": rows_identity.encode_identity(identity)}
 
 
-def identity_in(offset: Offset) -> RowsIdentity | None:
+def decode_rows(offset: Offset) -> RowsIdentity | None:
     """Return the identity of the rows read up to an offset; None if not known, as in checkpoints of older versions."""
-    return rows_identity.decode(offset.get("rows"))
+    return rows_identity.decode_identity(offset.get("rows"))
 
 
 class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reader of one query; runs in a worker beside the driver, and as a copy in every task."""
 
-    def __init__(self, options: Options, planned: StructType) -> None:
+    def __init__(self, options: DataSourceOptions, planned: StructType) -> None:
         self._options = options
         self._planned = planned
-        self._planner: Planner | None = None
-        self._table: Registered | None = None
+        self._planner: BatchPlanner | None = None
+        self._table: BrokerTable | None = None
         self._until: int | None = None
         #: Start of a stream at the earliest offset without a group, once it is open.
         self._earliest: int | None = None
@@ -74,23 +81,23 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     # -- beside the driver -----------------------------------------------------------------------------------------
 
-    def _known(self) -> Registered:
+    def _find_table(self) -> BrokerTable:
         if self._table is None:
-            self._table = find(self._options)
-            Wanted.of(self._planned, self._table.newest, STREAM_FIELDS)
+            self._table = find_table(self._options)
+            PlannedColumns.of(self._planned, self._table.newest, STREAM_FIELDS)
         return self._table
 
-    def _plan(self) -> Planner:
+    def _plan(self) -> BatchPlanner:
         if self._planner is None:
-            options, table_id = self._options, self._known().table_id
-            self._planner = Planner(options.address, options.business, options.group, lambda t: t == table_id)
+            options, table_id = self._options, self._find_table().table_id
+            self._planner = BatchPlanner(options.address, options.business, options.group, lambda t: t == table_id)
         return self._planner
 
     def initialOffset(self) -> Offset:  # noqa: N802
         """Return the start of a query without checkpoint: the position of its group, or the option `starting`."""
-        with told():
-            options, status = self._options, business_status(self._options)
-            self._known()
+        with raise_in_spark():
+            options, status = self._options, read_business_status(self._options)
+            self._find_table()
             group = next((c for c in status.consumers if options.group and c.group == options.group), None)
             if group is not None:
                 return {"offset": group.kept, "epoch": 0}
@@ -116,7 +123,7 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 self._plan().begin(offset, 0)
             except OffsetTrimmed as trimmed:
                 logger.info("%s; looking again for the earliest offset", trimmed)
-                offset = business_status(self._options).log_start
+                offset = read_business_status(self._options).log_start
             else:
                 return offset
         self._plan().begin(offset, 0)
@@ -129,7 +136,7 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         planner = self._plan()
         if "from" in start or self._options.starting != "earliest" or self._options.group:
-            planner.begin(start["offset"], start["epoch"], identity_in(start))
+            planner.begin(start["offset"], start["epoch"], decode_rows(start))
             return int(start["offset"])
         if self._earliest is None:
             self._earliest = self._begin_at_earliest(start["offset"])
@@ -144,19 +151,19 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def reportLatestOffset(self) -> Offset | None:  # noqa: N802
         """Return the queue's end, for the query's progress."""
         try:
-            return {"offset": business_status(self._options).next_offset}
+            return {"offset": read_business_status(self._options).next_offset}
         except VenusError:
             return None
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Record the queue's end, which is the end of a cut, because a cut is committed as a whole."""
-        with told():
-            self._until = business_status(self._options).next_offset
+        with raise_in_spark():
+            self._until = read_business_status(self._options).next_offset
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802
         """Return the end of the next micro-batch, or `start` if there is nothing new or the broker is away."""
         try:
-            with told():
+            with raise_in_spark():
                 return self._cut_of_full_data() if start["offset"] == FULL else self._next(start, limit)
         except VenusError as error:
             if not error.retryable or self._until is not None:
@@ -169,7 +176,11 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _next(self, start: Offset, limit: ReadLimit) -> Offset:
         options, planner = self._options, self._plan()
         first = self._begin(start)
-        asked = Limit(rows=limit.max_rows, nbytes=options.max_bytes) if isinstance(limit, ReadMaxRows) else Limit()
+        asked = (
+            BatchLimit(rows=limit.max_rows, nbytes=options.max_bytes)
+            if isinstance(limit, ReadMaxRows)
+            else BatchLimit()
+        )
         mark = planner.end_within(asked, whole_cuts=options.whole_cuts, until=self._until)
         if mark is None:
             return start
@@ -177,44 +188,44 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if idle and self._until is None and time.monotonic() - self._moved < options.idle_s:
             return start  # only other tables have changed: no micro-batch
         self._moved = time.monotonic()
-        return {"from": first, "offset": mark.end, "epoch": mark.epoch} | said(mark.identity)
+        return {"from": first, "offset": mark.end, "epoch": mark.epoch} | encode_rows(mark.identity)
 
     def _cut_of_full_data(self) -> Offset:
         options = self._options
-        snapshot = open_snapshot(options, self._known().table_id)
-        self._table = registered(snapshot, self._known().table_id)
+        snapshot = open_snapshot(options, self._find_table().table_id)
+        self._table = table_of_snapshot(snapshot, self._find_table().table_id)
         splits = ",".join(base64.b64encode(s.SerializeToString()).decode() for s in snapshot.splits)
         return {
             "from": FULL, "offset": snapshot.offset, "epoch": snapshot.epoch, "snapshot": snapshot.snapshot_id,
             "splits": splits,
-        } | said(self._plan().own(reports.said_in(snapshot)))  # fmt: skip
+        } | encode_rows(self._plan().own(reports.rows_in(snapshot)))  # fmt: skip
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
         """Divide a micro-batch into pieces of about the same number of offsets."""
-        with told():
-            table = self._newest_known()
+        with raise_in_spark():
+            table = self._refresh_table()
         first, last = end.get("from", start["offset"]), end["offset"]
         if first == FULL:
             splits = [base64.b64decode(text) for text in end["splits"].split(",") if text]
             return [SplitPartition(end["snapshot"], split, table) for split in splits]
         pieces = max(1, min(self._options.splits, (last - first) // PIECE_OFFSETS_MIN))
         bounds = [first + (last - first) * i // pieces for i in range(pieces + 1)]
-        begun, known = bounds[0], identity_in(start)
+        begun, known = bounds[0], decode_rows(start)
         return [OffsetPartition(a, b, table, begun, known) for a, b in pairwise(bounds) if a < b]
 
-    def _newest_known(self) -> Registered:
+    def _refresh_table(self) -> BrokerTable:
         """Return the table with every version seen since the query began."""
-        table, planner = self._known(), self._planner
+        table, planner = self._find_table(), self._planner
         fresh = {v: wire for (_, v), wire in planner.versions.items()} if planner is not None else {}
-        return Registered(table_id=table.table_id, newest=table.newest, versions=table.versions | fresh)
+        return BrokerTable(table_id=table.table_id, newest=table.newest, versions=table.versions | fresh)
 
     def commit(self, end: Offset) -> None:
         """Record that Spark will not request anything below `end` again."""
         try:
             if "snapshot" in end:
                 if self._options.group:  # not earlier: a group that the broker knows has received its full data
-                    self._plan().begin(end["offset"], 0, identity_in(end))
-                with Snapshots(self._options.address) as snapshots:
+                    self._plan().begin(end["offset"], 0, decode_rows(end))
+                with SnapshotClient(self._options.address) as snapshots:
                     snapshots.close(end["snapshot"])
             if self._planner is not None:
                 self._planner.acknowledge(end["offset"])
@@ -230,16 +241,16 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a piece."""
-        with told():
+        with raise_in_spark():
             if isinstance(partition, SplitPartition):
                 yield from self._full_rows(partition)
                 return
             assert isinstance(partition, OffsetPartition)
-            wanted = Wanted.of(self._planned, partition.table.newest, STREAM_FIELDS)
+            wanted = PlannedColumns.of(self._planned, partition.table.newest, STREAM_FIELDS)
             yield from change_batches(self._options, partition, wanted)
 
     def _full_rows(self, partition: SplitPartition) -> Iterator[pa.RecordBatch]:
-        wanted = Wanted.of(self._planned, partition.table.newest, STREAM_FIELDS)
+        wanted = PlannedColumns.of(self._planned, partition.table.newest, STREAM_FIELDS)
         versions = partition.table.schemas()
         for chunk in split_chunks(self._options, partition):
             for rows in chunk.sections:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from venus.config import Settings
 from venus.errors import SparkFailed, VenusError
-from venus.rpc.address import broker_of, in_options
+from venus.rpc.address import broker_address, to_options
 from venus.spark.session import last_cause
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 from pyspark.sql.streaming.datasource import ReadLimit
 
 from venus.rpc.address import from_options
-from venus.spark.streaming_plan import Limit, Planner
+from venus.spark.streaming_plan import BatchLimit, BatchPlanner
 
 NAME = "venus_ranges"
 #: A micro-batch ends after this many bytes of changes, because its tasks hold it in memory.
@@ -49,7 +49,7 @@ class RangesReader(DataSourceStreamReader):
 
     def __init__(self, options: dict[str, str]) -> None:
         self._options = options
-        self._planner: Planner | None = None
+        self._planner: BatchPlanner | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         """Drop the connection: the copy goes to executors."""
@@ -63,10 +63,10 @@ class RangesReader(DataSourceStreamReader):
         """Return the end of the next micro-batch; a broker that is away has nothing new."""
         options = self._options
         if self._planner is None:
-            self._planner = Planner(from_options(options), options["business"], "", lambda _: True)
+            self._planner = BatchPlanner(from_options(options), options["business"], "", lambda _: True)
         try:
             self._planner.begin(start["offset"], start["epoch"])
-            most = Limit(rows=int(options["rows_max"]), nbytes=BATCH_BYTES_MAX)
+            most = BatchLimit(rows=int(options["rows_max"]), nbytes=BATCH_BYTES_MAX)
             mark = self._planner.end_within(most, whole_cuts=True)
         except VenusError as error:
             self._planner.close()
@@ -113,19 +113,19 @@ logger = logging.getLogger(__name__)
 STOP_S = 0.2
 
 
-class Applies(Protocol):
+class RangeApply(Protocol):
     """Interface of the target that the stream needs."""
 
     def start(self) -> tuple[int, int]:
         """Return the applied offset and its epoch."""
         ...
 
-    def up_to(self, end: int) -> None:
+    def apply_up_to(self, end: int) -> None:
         """Apply everything below an offset, exactly once however often it is called."""
         ...
 
 
-def run_stream(spark: SparkSession, settings: Settings, applies: Applies, stop: threading.Event) -> None:
+def run_stream(spark: SparkSession, settings: Settings, applies: RangeApply, stop: threading.Event) -> None:
     """Apply until `stop`. Raises what `applies` raises, and SparkFailed."""
     offset, epoch = applies.start()
     failures: list[VenusError] = []
@@ -133,7 +133,7 @@ def run_stream(spark: SparkSession, settings: Settings, applies: Applies, stop: 
     def micro_batch(frame: DataFrame, _: int) -> None:
         try:
             for row in frame.collect():
-                applies.up_to(row["end"])
+                applies.apply_up_to(row["end"])
         except VenusError as error:
             failures.append(error)
             raise
@@ -142,7 +142,7 @@ def run_stream(spark: SparkSession, settings: Settings, applies: Applies, stop: 
     with tempfile.TemporaryDirectory(prefix="venus-checkpoint-", ignore_cleanup_errors=True) as checkpoint:
         query = (
             spark.readStream.format(NAME)
-            .options(**in_options(broker_of(settings)), business=settings.business.name)
+            .options(**to_options(broker_address(settings)), business=settings.business.name)
             .options(offset=offset, epoch=epoch, rows_max=settings.spark.batch_rows_max)
             .load()
             .writeStream.foreachBatch(micro_batch)

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from venus.errors import OtherRows, ProtocolError
-from venus.network.rows_identity import RowsIdentity, differing, told
+from venus.network.rows_identity import RowsIdentity, describe_differences, find_differing
 from venus.rpc import reports
 from venus.rpc.subscriber import Subscriber
 from venus.wire import broker_pb2, change_pb2
@@ -26,7 +26,7 @@ MARKS_MAX = 100_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Mark:
+class IncrementMark:
     """End of an increment, with the figures of its changes that concern the stream."""
 
     end: int
@@ -38,39 +38,39 @@ class Mark:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limit:
+class BatchLimit:
     """Limit of a micro-batch; 0 means no limit."""
 
     rows: int = 0
     nbytes: int = 0
 
-    def reached(self, rows: int, nbytes: int) -> bool:
+    def is_reached(self, rows: int, nbytes: int) -> bool:
         """Return whether to stop reading ahead."""
         return bool((self.rows and rows >= self.rows) or (self.nbytes and nbytes >= self.nbytes))
 
-    def exceeded(self, rows: int, nbytes: int) -> bool:
+    def is_exceeded(self, rows: int, nbytes: int) -> bool:
         """Return whether this exceeds the limit of a micro-batch."""
         return bool((self.rows and rows > self.rows) or (self.nbytes and nbytes > self.nbytes))
 
 
-def boundary(marks: deque[Mark], limit: Limit, *, whole_cuts: bool) -> Mark | None:
+def boundary(marks: deque[IncrementMark], limit: BatchLimit, *, whole_cuts: bool) -> IncrementMark | None:
     """Return the end of a micro-batch that begins before these marks: as far as `limit` allows, at least one step.
 
     None if there is no step: no increment, or no whole cut yet. Has no side effects.
     """
-    chosen: Mark | None = None
+    chosen: IncrementMark | None = None
     rows = nbytes = 0
     for mark in marks:
         rows += mark.rows
         nbytes += mark.nbytes
-        if chosen is not None and limit.exceeded(rows, nbytes):
+        if chosen is not None and limit.is_exceeded(rows, nbytes):
             break
         if mark.cut_end or not whole_cuts:
             chosen = mark
     return chosen
 
 
-class Planner:
+class BatchPlanner:
     """Planner that reads ahead. A `group` holds back retention, and acknowledges what Spark has committed."""
 
     def __init__(self, address: str, business: str, group: str, concerns: Callable[[int], bool]) -> None:
@@ -79,7 +79,7 @@ class Planner:
         self._subscriber: Subscriber | None = None
         self._start = self._read_to = -1
         self._committed: int | None = None  # Spark requests nothing below any more
-        self._marks: deque[Mark] = deque()
+        self._marks: deque[IncrementMark] = deque()
         self._rows = self._nbytes = self._cut_ends = 0  # of all marks
         self._identity: RowsIdentity | None = None  # at the position of `_read_to`
         #: Table versions that were described while reading, by table and version.
@@ -103,7 +103,7 @@ class Planner:
         )
         try:
             opened = subscriber.open(offset, epoch, kept=self._committed if self._group else None)
-            self._identity = self._same(identity, reports.said_in(opened))
+            self._identity = self._check_same_rows(identity, reports.rows_in(opened))
         except BaseException:
             subscriber.close()
             raise
@@ -115,44 +115,44 @@ class Planner:
             return None
         return replace(identity, tables=tuple(one for one in identity.tables if self._concerns(one.table_id)))
 
-    def _same(self, brought: RowsIdentity | None, here: RowsIdentity | None) -> RowsIdentity | None:
+    def _check_same_rows(self, brought: RowsIdentity | None, here: RowsIdentity | None) -> RowsIdentity | None:
         """Return the identity of the set's rows. Raises OtherRows if it differs from the rows read so far."""
         brought, here = self.own(brought), self.own(here)
-        if brought is not None and here is not None and (differ := differing(brought, here)):
+        if brought is not None and here is not None and (differ := find_differing(brought, here)):
             raise OtherRows(
                 f"{self._business}: set {here.set} has other rows than those that the stream has read: "
-                f"{told(differ, brought, here)}",
+                f"{describe_differences(differ, brought, here)}",
                 hint="give that set the same predicates, or begin again with a new checkpoint",
             )
         return here
 
-    def end_within(self, limit: Limit, *, whole_cuts: bool, until: int | None = None) -> Mark | None:
+    def end_within(self, limit: BatchLimit, *, whole_cuts: bool, until: int | None = None) -> IncrementMark | None:
         """Return the end of the next micro-batch, not beyond `until`; None if there is nothing new."""
         assert self._subscriber is not None
-        while not self._enough(limit, whole_cuts=whole_cuts) and (until is None or self._read_to < until):
+        while not self._has_enough(limit, whole_cuts=whole_cuts) and (until is None or self._read_to < until):
             increments = self._subscriber.increments(PAUSE_S)
             for increment in increments:
                 self._take(increment)
             if (
                 not increments
                 and self._subscriber.position <= self._read_to
-                and (until is None or not self._behind(until))
+                and (until is None or not self._is_behind(until))
             ):
                 break
         known = deque(m for m in self._marks if until is None or m.end <= until)
         return boundary(known, limit, whole_cuts=whole_cuts)
 
-    def _behind(self, until: int) -> bool:
+    def _is_behind(self, until: int) -> bool:
         """Return whether known increments are still to come; pause briefly to avoid spinning."""
         if self._read_to < until:
             time.sleep(PAUSE_S)
         return self._read_to < until
 
-    def _enough(self, limit: Limit, *, whole_cuts: bool) -> bool:
+    def _has_enough(self, limit: BatchLimit, *, whole_cuts: bool) -> bool:
         has_step = bool(self._cut_ends) if whole_cuts else bool(self._marks)
-        return has_step and (limit.reached(self._rows, self._nbytes) or len(self._marks) >= MARKS_MAX)
+        return has_step and (limit.is_reached(self._rows, self._nbytes) or len(self._marks) >= MARKS_MAX)
 
-    def _count(self, mark: Mark, sign: int = 1) -> None:
+    def _count(self, mark: IncrementMark, sign: int = 1) -> None:
         self._rows += sign * mark.rows
         self._nbytes += sign * mark.nbytes
         self._cut_ends += sign * mark.cut_end
@@ -168,8 +168,8 @@ class Planner:
             if self._concerns(schema.table_id):
                 self.versions[schema.table_id, schema.version] = schema.SerializeToString()
         self._read_to = increment.base_offset + increment.count
-        self._identity = self.own(reports.said_in(increment)) or self._identity
-        mark = Mark(
+        self._identity = self.own(reports.rows_in(increment)) or self._identity
+        mark = IncrementMark(
             end=self._read_to, rows=sum(t.count for t in own),
             nbytes=sum(len(t.record_ids) + len(t.rows) for t in own), cut_end=body.cut_end, epoch=increment.epoch,
             identity=self._identity,

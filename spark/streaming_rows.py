@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
-from venus.codec.arrowrows import CHANGE_FIELDS, COMMITTED, DELETED, GONE_BEFORE, OFFSET, SEQUENCE, gone_before
+from venus.codec.arrow_rows import CHANGE_FIELDS, COMMITTED, DELETED, GONE_BEFORE, OFFSET, SEQUENCE, gone_before
 from venus.codec.batch import decode
 from venus.codec.changes import TableChanges
 from venus.codec.chunk import FullRows
@@ -23,8 +23,8 @@ from venus.errors import OffsetTrimmed, ProtocolError, VenusError
 from venus.model import ChangeKind, TableSchema
 from venus.network.rows_identity import RowsIdentity
 from venus.rpc.subscriber import Subscriber
-from venus.spark.datasource_columns import Wanted
-from venus.spark.datasource_options import Options, Registered
+from venus.spark.datasource_columns import PlannedColumns
+from venus.spark.datasource_options import BrokerTable, DataSourceOptions
 from venus.wire import broker_pb2
 
 #: VENUS's own columns of a stream: the same as in a lake's history.
@@ -40,13 +40,13 @@ class OffsetPartition(InputPartition):
 
     start: int
     end: int
-    table: Registered
+    table: BrokerTable
     #: Identity of the rows of the set that the micro-batch was planned with, and its offset.
-    told_at: int = 0
+    reported_at: int = 0
     identity: RowsIdentity | None = None
 
 
-def increments(options: Options, piece: OffsetPartition) -> Iterator[broker_pb2.Increment]:
+def increments(options: DataSourceOptions, piece: OffsetPartition) -> Iterator[broker_pb2.Increment]:
     """Yield the increments of one table between two offsets; wait for a broker that is away."""
     at, end, waits_since = piece.start, piece.end, 0.0
     while at < end:
@@ -58,7 +58,7 @@ def increments(options: Options, piece: OffsetPartition) -> Iterator[broker_pb2.
                 credit_bytes=CREDIT_BYTES,
                 transient=True,
             ) as subscriber:
-                subscriber.open(at, 0, [piece.table.table_id], rows=piece.identity, rows_at=piece.told_at)
+                subscriber.open(at, 0, [piece.table.table_id], rows=piece.identity, rows_at=piece.reported_at)
                 while at < end:
                     for increment in subscriber.increments(WAIT_S):
                         if increment.base_offset < end:
@@ -78,7 +78,9 @@ def increments(options: Options, piece: OffsetPartition) -> Iterator[broker_pb2.
             time.sleep(RETRY_S)
 
 
-def change_batches(options: Options, piece: OffsetPartition, wanted: Wanted) -> Iterator[pa.RecordBatch]:
+def change_batches(
+    options: DataSourceOptions, piece: OffsetPartition, wanted: PlannedColumns
+) -> Iterator[pa.RecordBatch]:
     """Yield the changes of a piece."""
     versions = piece.table.schemas()
     for increment in increments(options, piece):
@@ -114,7 +116,13 @@ def _within(
 
 
 def section_batch(
-    section: TableChanges, version: TableSchema, wanted: Wanted, *, offset: int, sequence: int, committed_at_us: int
+    section: TableChanges,
+    version: TableSchema,
+    wanted: PlannedColumns,
+    *,
+    offset: int,
+    sequence: int,
+    committed_at_us: int,
 ) -> pa.RecordBatch | None:
     """Return a section as rows of a stream; None for a marker that removes nothing. Raises Misfit."""
     count = section.count
@@ -133,7 +141,7 @@ def section_batch(
     return wanted.batch(section.record_ids, section.rows, version, own)
 
 
-def state_batch(rows: FullRows, version: TableSchema, wanted: Wanted) -> pa.RecordBatch:
+def state_batch(rows: FullRows, version: TableSchema, wanted: PlannedColumns) -> pa.RecordBatch:
     """Return rows of the full data as rows of a stream: they have no offset, and are not deleted."""
     count = len(rows)
     own = {

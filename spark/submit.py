@@ -19,7 +19,7 @@ from pathlib import Path
 import venus
 from venus.config import Settings, is_secret
 from venus.errors import ConfigError, VenusError
-from venus.spark.java import find_java, wrapped
+from venus.spark.java import find_java, wrap_java
 from venus.spark.session import NOT_INSTALLED
 
 
@@ -31,7 +31,7 @@ class Submission:
     environ: dict[str, str]
 
 
-def submission(
+def plan_submission(
     settings: Settings,
     command: Sequence[str],
     application: Path,
@@ -52,7 +52,7 @@ def submission(
     words += [word for name, value in conf.items() for word in ("--conf", f"{name}={value}")]
     words += ["--files", str(pex.resolve())] if pex is not None else []
     environ = {
-        "JAVA_HOME": str(wrapped(find_java(settings.spark.java_home))),
+        "JAVA_HOME": str(wrap_java(find_java(settings.spark.java_home))),
         "PYSPARK_DRIVER_PYTHON": sys.executable,
         "PYSPARK_PYTHON": f"./{pex.name}" if pex is not None else os.environ.get("PYSPARK_PYTHON", sys.executable),
     }

@@ -26,12 +26,12 @@ class TaskFailed(Exception):
         super().__init__(f"{type(error).__name__}: {error} venus-error:{kept}:")
 
 
-def packed(function: Callable[[Any], Any], task: Any) -> bytes:
+def pack_call(function: Callable[[Any], Any], task: Any) -> bytes:
     """Pickle a call for Spark, with the function by its name."""
     return pickle.dumps((function, task))
 
 
-def call(work: bytes) -> bytes:
+def run_call(work: bytes) -> bytes:
     """Run one packed call and return its pickled result; only VenusErrors keep their class."""
     function, task = pickle.loads(work)
     # Spark's worker collects garbage behind every task: without this it walks over every module that was imported,

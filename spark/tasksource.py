@@ -12,7 +12,7 @@ from typing import Any
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
-from venus.spark.tasks import call
+from venus.spark.tasks import run_call
 
 
 class WorkPartition(InputPartition):
@@ -35,7 +35,7 @@ class WorkReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[tuple[bytes]]:
         """Run one call."""
-        yield (call(partition.value),)
+        yield (run_call(partition.value),)
 
 
 def task_source(work: list[bytes]) -> type[DataSource]:

@@ -25,7 +25,7 @@ class TableFillFigures:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison:
+class LastComparison:
     """The last comparison of a target by `venus verify`."""
 
     ended_at_us: int
@@ -49,17 +49,17 @@ class AdapterFigures:
     rows: Mapping[int, int] = field(default_factory=dict)
     counted_at_us: int = 0
     fills: tuple[TableFillFigures, ...] = ()
-    compared: Comparison | None = None
+    compared: LastComparison | None = None
 
 
-def comparison_to_text(compared: Comparison) -> str:
+def encode_comparison(compared: LastComparison) -> str:
     """Encode a comparison as the JSON text that a target stores."""
     return json.dumps(asdict(compared))
 
 
-def comparison_from_text(text: str | None) -> Comparison | None:
+def decode_comparison(text: str | None) -> LastComparison | None:
     """Decode the text of `comparison_to_text`; fields of a newer version are ignored."""
     if not text:
         return None
     found = json.loads(text)
-    return Comparison(**{name: found[name] for name in Comparison.__slots__ if name in found})
+    return LastComparison(**{name: found[name] for name in LastComparison.__slots__ if name in found})

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from venus.adapter_figures import AdapterFigures
-from venus.model import counted
+from venus.model import count_phrase
 from venus.network.topology import PULLS_AS
 
 ACTIVE = "ACTIVE"  # every change is applied at once
@@ -58,34 +58,34 @@ class TableCondition:
     rows: str = ""
 
     @property
-    def follows(self) -> bool:
+    def is_following(self) -> bool:
         """Whether every change is applied at once."""
         return self.state == ACTIVE and not self.quarantined
 
     @property
-    def ordinary(self) -> bool:
+    def is_ordinary(self) -> bool:
         """Whether there is nothing to report about it."""
-        return self.follows and not self.rows and not self.resync_failed
+        return self.is_following and not self.rows and not self.has_failed_resync
 
     @property
-    def resync_failed(self) -> bool:
+    def has_failed_resync(self) -> bool:
         """Whether it follows, but a requested resync has failed."""
         return self.state == ACTIVE and self.reason.startswith(RESYNC_FAILED)
 
 
-def at_source(table_id: int, name: str, state: str, reason: str) -> TableCondition:
+def source_condition(table_id: int, name: str, state: str, reason: str) -> TableCondition:
     """Return the condition of a registered table; one that VENUS halted differs from one that an operator paused."""
     halted = state == "PAUSED" and reason.startswith((UNFIT, UNREADABLE))
     return TableCondition(table_id=table_id, name=name, state="HALTED" if halted else state, reason=reason)
 
 
-def own_at_source(name: str, grant: str) -> TableCondition:
+def own_table_condition(name: str, grant: str) -> TableCondition:
     """Return the condition of a table of VENUS that the source's user may not use: capture waits for `grant`."""
     reason = f"{UNUSABLE}nothing is captured until `{grant}`; then capture continues by itself"
     return TableCondition(table_id=0, name=name, state="HALTED", reason=reason)
 
 
-def uncaptured_at_source(name: str, obstacle: str) -> TableCondition:
+def uncaptured_condition(name: str, obstacle: str) -> TableCondition:
     """Return the condition of a table that the patterns match and that is not captured; `obstacle` says why."""
     return TableCondition(table_id=0, name=name, state=NOT_CAPTURED, reason=obstacle)
 
@@ -101,7 +101,7 @@ def uncaptured_problem(name: str, obstacle: str) -> str:
     return f"{name} {MATCHES} is not captured: `venus install-triggers` captures it, or {leaves_out}"
 
 
-def locked_at_source(name: str, holder: str) -> TableCondition:
+def locked_condition(name: str, holder: str) -> TableCondition:
     """Return the condition of a table at the source for which cuts wait, because another session has it locked."""
     return TableCondition(table_id=0, name=name, state=WAITING, reason=f"for a lock of {holder}")
 
@@ -132,7 +132,7 @@ class AdapterCondition:
     ) -> AdapterCondition:
         """Omit ordinary tables. Those that need an operator come first, those that were never captured after them."""
         reported = sorted(
-            (t for t in tables if not t.ordinary),
+            (t for t in tables if not t.is_ordinary),
             key=lambda t: (t.state in MOVING_STATES, t.state == NOT_CAPTURED, t.name),
         )
         return cls(paused=paused, tables=tuple(reported), quarantined=quarantined, cut_over=cut_over, figures=figures)
@@ -151,20 +151,20 @@ def problems(condition: AdapterCondition, target: str = "") -> list[str]:
             found.append(f"{where}: {uncaptured_problem(table.name, table.reason)}")
         elif table.state not in MOVING_STATES:
             why = f" ({table.reason})" if table.reason else ""
-            found.append(f"{where}: {table.name} is {table.state}{why}; {_way_out(table, at)}".rstrip("; "))
-        elif table.resync_failed:
-            found.append(f"{where}: {table.name}: {table.reason}; {_way_out(table, at)}".rstrip("; "))
+            found.append(f"{where}: {table.name} is {table.state}{why}; {_find_way_out(table, at)}".rstrip("; "))
+        elif table.has_failed_resync:
+            found.append(f"{where}: {table.name}: {table.reason}; {_find_way_out(table, at)}".rstrip("; "))
     if condition.left_out:
         verb = "does" if condition.left_out == 1 else "do"
-        tables = counted(condition.left_out, "more table")
+        tables = count_phrase(condition.left_out, "more table")
         found.append(f"{where}: {tables} {verb} not follow; `venus status` lists them")
     # the refused change of a halted table is reported with the table
     waiting = condition.quarantined - sum(t.quarantined for t in condition.tables if t.state == "HALTED")
     if waiting > 0:
         verb = "waits" if waiting == 1 else "wait"
-        found.append(f"{where}: {counted(waiting, 'refused change')} {verb}; see `venus quarantine list{at}`")
+        found.append(f"{where}: {count_phrase(waiting, 'refused change')} {verb}; see `venus quarantine list{at}`")
     if target and (compared := condition.figures.compared) is not None and compared.verdict == "different":
-        rows = counted(compared.different, "row")
+        rows = count_phrase(compared.different, "row")
         way_out = f"`venus verify{at} --repair` ships what differs again"
         found.append(f"{where}: the last comparison found {rows} different; {way_out}")
     return found
@@ -176,14 +176,14 @@ def apply_problems(
     """Yield the problem on the way to a target: apply is not connected, or else it is behind."""
     where = f"broker -> target {target}"
     late = backlog_rows and late_s > late_max_s
-    behind = f"{counted(backlog_rows, 'change')} behind, the oldest {late_s:,.0f} s"
+    behind = f"{count_phrase(backlog_rows, 'change')} behind, the oldest {late_s:,.0f} s"
     if not connected:
         yield f"{where}: apply is not connected{f', {behind}' if late else ''}; is `venus sync` running?"
     elif late:
         yield f"{where}: {behind}"
 
 
-def released(condition: AdapterCondition) -> list[str]:
+def released_tables(condition: AdapterCondition) -> list[str]:
     """Return a sentence for each table that was removed from capture: a reminder, not a problem."""
     return [
         f"{table.name} is not captured any more{f' ({table.reason})' if table.reason else ''}: broker and targets keep "
@@ -197,12 +197,12 @@ def unaccounted_problem(rows: int, target: str) -> str:
     """Return the sentence that changes are not at the target although its offset has passed them."""
     verb = "is" if rows == 1 else "are"
     return (
-        f"target {target}: {counted(rows, 'change')} below its offset {verb} unaccounted for; "
+        f"target {target}: {count_phrase(rows, 'change')} below its offset {verb} unaccounted for; "
         f"`venus resync --all --target {target}` makes it equal to the full data"
     )
 
 
-def _way_out(table: TableCondition, at: str) -> str:
+def _find_way_out(table: TableCondition, at: str) -> str:
     """Return the way out, unless the reason has it; `at` names the target as an option, empty at the source."""
     if "`venus " in table.reason or table.reason.startswith((UNREADABLE, UNUSABLE)):
         return ""
@@ -234,7 +234,7 @@ def set_problems(group: str, *, connected: bool, backlog_rows: int, late_s: floa
     """Yield the problem of a broker set below, as seen by the set that it replicates from."""
     where = f"broker -> set {group.removeprefix(PULLS_AS)}"
     late = backlog_rows and late_s > late_max_s
-    behind = f"{counted(backlog_rows, 'change')} behind, the oldest {late_s:,.0f} s"
+    behind = f"{count_phrase(backlog_rows, 'change')} behind, the oldest {late_s:,.0f} s"
     if not connected:
         state = f"it does not pull{f', {behind}' if late else ''}"
         yield f"{where}: {state}; the queue is kept for it: is its broker running, and the line up?"
@@ -242,11 +242,11 @@ def set_problems(group: str, *, connected: bool, backlog_rows: int, late_s: floa
         yield f"{where}: {behind}"
 
 
-def silence(seconds: float, halves: int) -> str:
+def silence_sentence(seconds: float, halves: int) -> str:
     """Return the sentence that no change has arrived for `seconds`; `halves` = undecided half messages that have."""
     sentence = f"source -> broker: nothing has been captured for {seconds:,.0f} s"
     return (
-        f"{sentence}; a large transaction is being read: {counted(halves, 'half message')} so far"
+        f"{sentence}; a large transaction is being read: {count_phrase(halves, 'half message')} so far"
         if halves
         else sentence
     )

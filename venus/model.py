@@ -129,17 +129,17 @@ class OwnType:
 
     namespace: str
     name: str
-    spelled: str
+    sql_name: str
     labels: tuple[str, ...] = ()  # of an enum, in order
     base: LogicalType | None = None  # of a domain: the type of its values; None = an enum
-    base_spelled: str = ""  # of a domain: its base type, which may be another domain
+    base_sql_name: str = ""  # of a domain: its base type, which may be another domain
     not_null: bool = False
     default_sql: str = ""
     checks: tuple[Check, ...] = ()  # about VALUE
 
 
 #: The kind of `LeftOut` for a child table: one for each table that inherits from this one, by name in SQL's spelling.
-HEIR = "heir"
+CHILD_TABLE = "heir"
 #: The reason for an index that is being built, by REINDEX CONCURRENTLY for one: it appears and disappears by itself.
 UNFINISHED = "it is not valid at the source either"
 
@@ -178,9 +178,9 @@ class TableSchema:
         return f"{self.namespace}.{self.name}"
 
     @property
-    def heirs(self) -> tuple[str, ...]:
+    def child_tables(self) -> tuple[str, ...]:
         """The tables that inherit from this one at the source; queries of it there include their rows."""
-        return tuple(left.name for left in self.left_out if left.what == HEIR)
+        return tuple(left.name for left in self.left_out if left.what == CHILD_TABLE)
 
     @property
     def identity(self) -> tuple[tuple[str, int], ...]:
@@ -261,6 +261,6 @@ def is_name(text: str, chars_max: int = NAME_CHARS_MAX) -> bool:
     return 0 < len(text) <= chars_max and text.isprintable() and text == text.strip()
 
 
-def counted(count: int, noun: str, plural: str = "") -> str:
+def count_phrase(count: int, noun: str, plural: str = "") -> str:
     """Return a number with its noun: "1 table", "2 tables"; `plural` if it is not formed by an s."""
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {plural or noun + 's'}"

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 import xxhash
 
-from venus import cutlog
+from venus import cut_stages
 from venus.errors import ConfigError
 
 if TYPE_CHECKING:
-    from venus.config import Tracing
+    from venus.config import TracingSettings
 
 logger = logging.getLogger(__name__)
 
@@ -29,7 +29,7 @@ TIMEOUT_S = 3.0
 ROOT = "captured"
 
 
-def trace_id(stage: cutlog.Stage) -> int:
+def trace_id(stage: cut_stages.CutStage) -> int:
     """Return the id of a cut's trace, the same in every process. Batch numbers start again with a new store."""
     name = f"{stage.business}\0{stage.cut}\0{stage.captured_at_us}"
     return xxhash.xxh3_128_intdigest(name.encode()) or 1
@@ -43,12 +43,12 @@ def span_id(trace: int, name: str, target: str = "") -> int:
     )
 
 
-def sampled(trace: int, share: float) -> bool:
+def is_sampled(trace: int, share: float) -> bool:
     """Return whether a cut is in this share of all cuts."""
     return (trace & (1 << 64) - 1) < share * 2.0**64
 
 
-class Spans:
+class SpanListener:
     """Listener that turns stages into spans and passes them to the exporter's thread."""
 
     def __init__(self, endpoint: str, share: float, role: str) -> None:
@@ -62,17 +62,17 @@ class Spans:
         exporter = OTLPSpanExporter(endpoint=f"{endpoint.rstrip('/')}/v1/traces", timeout=TIMEOUT_S)
         self._processor = BatchSpanProcessor(exporter, max_queue_size=QUEUE_MAX, schedule_delay_millis=EVERY_MS)
 
-    def __call__(self, stage: cutlog.Stage) -> None:
+    def __call__(self, stage: cut_stages.CutStage) -> None:
         """Export a stage, if its cut is sampled; return at once."""
         trace = trace_id(stage)
-        if sampled(trace, self._share):
+        if is_sampled(trace, self._share):
             self._processor.on_end(self._span(stage, trace))
 
     def close(self) -> None:
         """Send the waiting spans, if the collector accepts them in time."""
         self._processor.shutdown()  # type: ignore[no-untyped-call]
 
-    def _span(self, stage: cutlog.Stage, trace: int) -> Any:
+    def _span(self, stage: cut_stages.CutStage, trace: int) -> Any:
         from opentelemetry.sdk.trace import ReadableSpan
         from opentelemetry.trace import SpanContext, TraceFlags
 
@@ -91,21 +91,21 @@ class Spans:
         )
 
 
-def begin(tracing: Tracing, role: str) -> Spans | None:
+def start_tracing(tracing: TracingSettings, role: str) -> SpanListener | None:
     """Start tracing, if it is configured. Raises ConfigError if the extra is not installed."""
     if not tracing.endpoint:
         return None
     try:
-        spans = Spans(tracing.endpoint, tracing.sample, role)
+        spans = SpanListener(tracing.endpoint, tracing.sample, role)
     except ImportError:
         hint = "pip install 'venus-cdc[otel]', or remove tracing.endpoint"
         raise ConfigError("tracing.endpoint is set, and OpenTelemetry is not installed", hint=hint) from None
-    cutlog.listen(spans)
+    cut_stages.add_listener(spans)
     return spans
 
 
-def end(spans: Spans | None) -> None:
+def stop_tracing(spans: SpanListener | None) -> None:
     """Stop tracing."""
     if spans is not None:
-        cutlog.unlisten(spans)
+        cut_stages.remove_listener(spans)
         spans.close()

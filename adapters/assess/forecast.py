@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from venus.adapters.dialects.surveying import Pace, Size
+from venus.adapters.dialects.survey_contract import ReadingPace, TableSize
 
 _HOUR_S = 3600.0
 _KIB = 1024.0
@@ -51,7 +51,7 @@ class TableForecast:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
+class ForecastLine:
     """One figure of the forecast, with its formula."""
 
     what: str
@@ -74,10 +74,12 @@ class Forecast:
     trigger_ms_per_s: float | None
     log_bytes_per_hour: float | None
     speed: float
-    lines: tuple[Line, ...] = ()
+    lines: tuple[ForecastLine, ...] = ()
 
 
-def of_table(size: Size, columns: int, key_bytes: int, pace: Pace, speed: float) -> TableForecast | None:
+def forecast_table(
+    size: TableSize, columns: int, key_bytes: int, pace: ReadingPace, speed: float
+) -> TableForecast | None:
     """Return the forecast of a table; None if its number of rows is unknown."""
     if size.rows is None:
         return None
@@ -103,14 +105,14 @@ def _us(row: float, value: float, kib: float, columns: int, row_bytes: float) ->
     return (row + value * columns + kib * row_bytes / _KIB) / 1e6
 
 
-def _row_bytes(size: Size) -> float:
+def _row_bytes(size: TableSize) -> float:
     large = size.large_bytes / size.rows if size.rows else 0.0
     if size.sample and size.sample.rows:
         return size.sample.nbytes / size.sample.rows + large
     return size.data_bytes / size.rows if size.data_bytes and size.rows else ROW_BYTES_ASSUMED
 
 
-def _read_like(size: Size) -> float:
+def _read_like(size: TableSize) -> float:
     """Return how long all rows take at the sample's rate; the first round trip counts once."""
     assert size.sample is not None
     assert size.rows is not None
@@ -121,7 +123,7 @@ def _read_like(size: Size) -> float:
 _TELLING_ROWS = 1_000
 
 
-def of_source(tables: Iterable[TableForecast], rows: int, speed: float) -> Forecast:
+def forecast_source(tables: Iterable[TableForecast], rows: int, speed: float) -> Forecast:
     """Return the sum of all tables."""
     known = list(tables)
     pool_s = POOL_S * speed if rows >= POOL_ROWS else 0.0
@@ -151,28 +153,28 @@ def _sum(figures: Iterable[float | None]) -> float | None:
 def _with_lines(f: Forecast, fixed_s: float, compare_s: float, tables: int) -> Forecast:
     speed = f"speed {f.speed:.2f} (this machine's time for what the bench's takes 1)"
     lines = [
-        Line(
+        ForecastLine(
             what="first fill and load (`venus migrate`)", value=f.fill_s, unit="s",
             formula=f"start {fixed_s:.1f} s ({FIXED_S:g} s + {tables:,} tables x {TABLE_S:g} s) + reading"
             f" {f.read_s:.1f} s + loading {f.load_s:.1f} s; {speed}",
         ),
-        Line(
+        ForecastLine(
             what="reading at the source", value=f.read_s, unit="s",
             formula="sum of rows x the larger of (row + columns x value + KiB x kib) x speed and the sample's seconds a"
             " row",
         ),
-        Line(
+        ForecastLine(
             what="loading one target", value=f.load_s, unit="s",
             formula=f"sum of rows x ({LOAD_ROW_US:g} + {LOAD_VALUE_US:g} x columns + {LOAD_KIB_US:g} x KiB) us x speed,"
             f" and {POOL_S:g} s x speed for its processes if there are {POOL_ROWS:,} rows or more",
         ),
-        Line(
+        ForecastLine(
             what="cut-over, the application at rest", value=f.cutover_s, unit="s",
             formula=f"quiet {QUIET_S:g} s + {CUTOVER_FIXED_S:g} s x speed + comparing {compare_s:.1f} s: rows x"
             f" ({COMPARE_ROW_US:g} + {COMPARE_VALUE_US:g} x columns + {COMPARE_KIB_US:g} x KiB) us x speed;"
             " plus what capture and apply lag behind when it begins",
         ),
-        Line(
+        ForecastLine(
             what="disk of the broker", value=f.broker_bytes, unit="bytes",
             formula=f"sum of rows x (bytes of a row + {BROKER_ROW_BYTES}) x {BROKER_COPIES}: once in the log until"
             " every target has it, once in the full data; plus what the slowest target lags behind",
@@ -182,7 +184,7 @@ def _with_lines(f: Forecast, fixed_s: float, compare_s: float, tables: int) -> F
     return replace(f, lines=tuple(lines))
 
 
-def _rates(f: Forecast) -> list[Line]:
+def _rates(f: Forecast) -> list[ForecastLine]:
     found = [
         (f.changes_per_s, "changed rows", "/s", "the database's own counts, divided by the time they cover"),
         (f.trigger_ms_per_s, "cost of the triggers", "ms/s",
@@ -190,4 +192,4 @@ def _rates(f: Forecast) -> list[Line]:
         (f.log_bytes_per_hour, "growth of the logs without capture", "bytes/h",
          "changes/s x 3600 x (a log row + twice its key)"),
     ]  # fmt: skip
-    return [Line(what=what, value=v, unit=unit, formula=how) for v, what, unit, how in found if v is not None]
+    return [ForecastLine(what=what, value=v, unit=unit, formula=how) for v, what, unit, how in found if v is not None]

@@ -8,10 +8,10 @@ from importlib.resources import files
 from pathlib import Path
 from string import Template
 
-from venus.adapters.assess.report import Assessed, Assessment
+from venus.adapters.assess.report import AssessedTable, Assessment
 from venus.errors import VenusError
-from venus.figures import bytes_shown, seconds_shown, unit_shown
-from venus.model import Finding, counted
+from venus.model import Finding, count_phrase
+from venus.text.formatting import format_bytes, format_duration, format_figure
 
 #: Browsers cannot open pages with more entries; the rest is counted here, and listed by --json.
 SHOWN_MAX = 3_000
@@ -21,25 +21,25 @@ _NONE = '<span class="soft">?</span>'
 def write_html(found: Assessment, file: Path) -> None:
     """Write the report, replacing the file."""
     try:
-        file.write_text(page(found), encoding="utf-8")
+        file.write_text(render_page(found), encoding="utf-8")
     except OSError as error:
         raise VenusError(f"--html {file}: {error.strerror or error}") from error
 
 
-def page(found: Assessment) -> str:
+def render_page(found: Assessment) -> str:
     """Return the report as HTML."""
     template = Template((files(__package__) / "assess.html").read_text(encoding="utf-8"))
     blocking = [finding for finding in found.findings if finding.blocks]
     return template.substitute(
         title=escape(found.title), version=escape(found.version), taken_at=escape(found.taken_at),
         tone="bad" if blocking else "good", verdict=escape(verdict(found)), cards=_cards(found),
-        tables=_tables(found), blocking=_blocking(found, blocking), not_carried=_not_carried(found),
+        tables=_tables(found), blocking=_blocking(found, blocking), not_carried=_refused_section(found),
         formulas=_grid(("figure", "value", "formula"), [], (
-            f'<tr><td>{escape(line.what)}</td><td class="number">{unit_shown(line.value, line.unit)}</td>'
+            f'<tr><td>{escape(line.what)}</td><td class="number">{format_figure(line.value, line.unit)}</td>'
             f'<td class="soft">{escape(line.formula)}</td></tr>' for line in found.forecast.lines
         )),
         unknown=_listing("What could not be known", map(escape, found.unknown)),
-        notes=_listing("Worth knowing", (_said(f) for f in found.findings if not f.blocks)),
+        notes=_listing("Worth knowing", (_format_finding(f) for f in found.findings if not f.blocks)),
     )  # fmt: skip
 
 
@@ -48,9 +48,11 @@ def verdict(found: Assessment) -> str:
     carried, all_, blocking = len(found.carried), len(found.tables), sum(f.blocks for f in found.findings)
     if not all_:
         return "No table matches the patterns of the configuration."
-    tables = f"{carried:,} of {counted(all_, 'table')} can be carried as they are"
+    tables = f"{carried:,} of {count_phrase(all_, 'table')} can be carried as they are"
     return (
-        f"{tables}; {counted(blocking, 'finding')} to be settled first." if blocking else f"{tables}: nothing blocks."
+        f"{tables}; {count_phrase(blocking, 'finding')} to be settled first."
+        if blocking
+        else f"{tables}: nothing blocks."
     )
 
 
@@ -58,9 +60,9 @@ def _cards(found: Assessment) -> str:
     f = found.forecast
     figures = [
         (f"{f.rows:,}", "rows to carry"),
-        (seconds_shown(f.fill_s), "first fill and load of one target, while the application runs"),
-        (seconds_shown(f.cutover_s), "cut-over with the application at rest"),
-        (bytes_shown(f.broker_bytes), "disk of the broker"),
+        (format_duration(f.fill_s), "first fill and load of one target, while the application runs"),
+        (format_duration(f.cutover_s), "cut-over with the application at rest"),
+        (format_bytes(f.broker_bytes), "disk of the broker"),
         (_or_unknown(f.changes_per_s, "/s"), "changed rows"),
         (_or_unknown(f.trigger_ms_per_s, "ms/s"), "cost of the triggers, spread over the application"),
         (_or_unknown(f.log_bytes_per_hour, "bytes/h"), "growth of the logs while VENUS is away"),
@@ -69,7 +71,7 @@ def _cards(found: Assessment) -> str:
 
 
 def _or_unknown(value: float | None, unit: str) -> str:
-    return "unknown" if value is None else unit_shown(value, unit)
+    return "unknown" if value is None else format_figure(value, unit)
 
 
 def _tables(found: Assessment) -> str:
@@ -81,13 +83,13 @@ def _tables(found: Assessment) -> str:
     return grid + (f"<p>{more:,} more are not shown here; --json has them.</p>" if more > 0 else "")
 
 
-def _table(t: Assessed, largest: int) -> str:
+def _table(t: AssessedTable, largest: int) -> str:
     f, size = t.forecast, t.size
     rows = _NONE if size.rows is None else f"{'' if size.counted else '≈ '}{size.rows:,}"
     numbers = (
         rows, _bytes(size.data_bytes), _bytes(size.index_bytes), f"{t.columns:,}" if t.columns else _NONE,
         _figure(f.changes_per_s if f else None, "/s"), _figure(f.trigger_ms_per_s if f else None, "ms/s"),
-        seconds_shown(f.read_s + f.load_s) if f else _NONE,
+        format_duration(f.read_s + f.load_s) if f else _NONE,
     )  # fmt: skip
     types = ", ".join(f"{name}{f' x{count}' if count > 1 else ''}" for name, count in t.types.items())
     details = "".join(f'<div class="soft">{escape(text)}</div>' for text in (types, *t.refused, *t.left_out) if text)
@@ -98,11 +100,11 @@ def _table(t: Assessed, largest: int) -> str:
 
 
 def _bytes(count: int | None) -> str:
-    return _NONE if count is None else bytes_shown(count)
+    return _NONE if count is None else format_bytes(count)
 
 
 def _figure(value: float | None, unit: str) -> str:
-    return _NONE if value is None else unit_shown(value, unit)
+    return _NONE if value is None else format_figure(value, unit)
 
 
 def _blocking(found: Assessment, blocking: list[Finding]) -> str:
@@ -120,16 +122,16 @@ def _blocking(found: Assessment, blocking: list[Finding]) -> str:
     return f'<section><h2>What blocks</h2><div class="scroll">{grid}</div>{scripts}</section>'
 
 
-def _not_carried(found: Assessment) -> str:
+def _refused_section(found: Assessment) -> str:
     kinds = {f"{kind}": names for kind, names in found.kinds.items()}
     chips = "".join(
-        f"<details><summary>{counted(len(names), escape(kind))}</summary>{_list(map(escape, names))}</details>"
+        f"<details><summary>{count_phrase(len(names), escape(kind))}</summary>{_list(map(escape, names))}</details>"
         for kind, names in kinds.items()
     )
     sequences = [n.name or f"{n.table}.{n.column}" for n in found.numberings]
     if sequences:
         chips += (
-            f"<details><summary>{counted(len(sequences), 'sequence')}</summary>{_list(map(escape, sequences))}"
+            f"<details><summary>{count_phrase(len(sequences), 'sequence')}</summary>{_list(map(escape, sequences))}"
             '<p class="soft">Values travel with their rows. A cut-over sets each counter past the highest number used'
             " and past what the source has handed out; numbers that were drawn and never used stay gaps.</p></details>"
         )
@@ -139,7 +141,7 @@ def _not_carried(found: Assessment) -> str:
     return f'<section><h2>Not carried</h2><p>{intro}</p><div class="kinds">{chips}</div></section>'
 
 
-def _said(finding: Finding) -> str:
+def _format_finding(finding: Finding) -> str:
     way = f' <span class="soft">{escape(finding.remedy)}</span>' if finding.remedy else ""
     return f"<b>{escape(finding.where)}</b>: {escape(finding.message)}{way}"
 

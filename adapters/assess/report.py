@@ -12,9 +12,9 @@ from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
 from typing import Any
 
-from venus.adapters.assess.forecast import Forecast, TableForecast, of_source, of_table
+from venus.adapters.assess.forecast import Forecast, TableForecast, forecast_source, forecast_table
 from venus.adapters.dialects.contract import Numbering, OtherObject
-from venus.adapters.dialects.surveying import Size, Survey
+from venus.adapters.dialects.survey_contract import Survey, TableSize
 from venus.model import Column, Finding, Kind, TableSchema
 
 FORMAT = "venus-assessment/1"
@@ -24,10 +24,10 @@ _LENGTH_MAX = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Assessed:
+class AssessedTable:
     """Assessment of one table."""
 
-    size: Size
+    size: TableSize
     columns: int
     #: Declared types, with how many columns have each.
     types: Mapping[str, int]
@@ -47,7 +47,7 @@ class Assessment:
     place: str
     version: str  # VENUS's own
     taken_at: str
-    tables: tuple[Assessed, ...]
+    tables: tuple[AssessedTable, ...]
     findings: tuple[Finding, ...]
     numberings: tuple[Numbering, ...]
     others: tuple[OtherObject, ...]
@@ -64,12 +64,12 @@ class Assessment:
         return f"{self.place} ({self.server})" if self.place else self.server
 
     @property
-    def carried(self) -> tuple[Assessed, ...]:
+    def carried(self) -> tuple[AssessedTable, ...]:
         """The tables that VENUS carries as they are."""
         return tuple(t for t in self.tables if not t.refused)
 
     @property
-    def refused(self) -> tuple[Assessed, ...]:
+    def refused(self) -> tuple[AssessedTable, ...]:
         """The tables that VENUS refuses."""
         return tuple(t for t in self.tables if t.refused)
 
@@ -82,7 +82,7 @@ class Assessment:
         return dict(sorted(found.items()))
 
 
-def assessment(
+def build_assessment(
     survey: Survey, schemas: Seq[TableSchema], findings: Seq[Finding], *, speed: float, version: str, taken_at: str,
     transactional: bool, place: str = "",
 ) -> Assessment:  # fmt: skip
@@ -92,7 +92,7 @@ def assessment(
     tables = []
     for size in survey.sizes:
         refused = tuple(dict.fromkeys(f.message for f in blocking if _is_about(f, size.qualified)))
-        tables.append(_assessed(size, by_name.get(size.qualified), refused, survey, speed))
+        tables.append(_assess_table(size, by_name.get(size.qualified), refused, survey, speed))
     carried = [t for t in tables if not t.refused]
     unknown = list(survey.unknown)
     if nameless := [t.size.qualified for t in carried if t.forecast is None]:
@@ -102,9 +102,9 @@ def assessment(
         server=survey.server, place=place, version=version, taken_at=taken_at,
         tables=tuple(tables), findings=tuple(findings),
         numberings=survey.numberings, others=survey.others, unknown=tuple(unknown),
-        forecast=of_source(forecasts, sum(t.size.rows or 0 for t in carried), speed),
-        script=script(findings, transactional=transactional),
-        exclusion=exclusion([t.size.qualified for t in tables if t.refused]),
+        forecast=forecast_source(forecasts, sum(t.size.rows or 0 for t in carried), speed),
+        script=build_script(findings, transactional=transactional),
+        exclusion=build_exclusion([t.size.qualified for t in tables if t.refused]),
     )  # fmt: skip
 
 
@@ -112,19 +112,19 @@ def _is_about(finding: Finding, table: str) -> bool:
     return finding.where == table or finding.where.startswith(f"{table}.")
 
 
-def _assessed(
-    size: Size, schema: TableSchema | None, refused: tuple[str, ...], survey: Survey, speed: float
-) -> Assessed:
+def _assess_table(
+    size: TableSize, schema: TableSchema | None, refused: tuple[str, ...], survey: Survey, speed: float
+) -> AssessedTable:
     if schema is None:
         reasons = refused or ("it is not among the tables that can be captured: see the findings",)
-        return Assessed(size=size, columns=0, types={}, refused=reasons, left_out=(), forecast=None)
-    return Assessed(
+        return AssessedTable(size=size, columns=0, types={}, refused=reasons, left_out=(), forecast=None)
+    return AssessedTable(
         size=size,
         columns=len(schema.columns),
         types=dict(Counter(column.source_type.lower() for column in schema.columns).most_common()),
         refused=refused,
         left_out=tuple(f"{left.what} {left.name}".rstrip() + f": {left.reason}" for left in schema.left_out),
-        forecast=of_table(size, len(schema.columns), _key_bytes(schema), survey.pace, speed),
+        forecast=forecast_table(size, len(schema.columns), _key_bytes(schema), survey.pace, speed),
     )
 
 
@@ -139,7 +139,7 @@ def _column_bytes(column: Column) -> int:
     return 16 if column.type.kind is Kind.UUID else _KEY_COLUMN_BYTES
 
 
-def document(found: Assessment) -> dict[str, Any]:
+def to_document(found: Assessment) -> dict[str, Any]:
     """Return the assessment as a JSON document; unknown figures are null."""
     f = found.forecast
     return {
@@ -169,7 +169,7 @@ def document(found: Assessment) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _table_document(t: Assessed) -> dict[str, Any]:
+def _table_document(t: AssessedTable) -> dict[str, Any]:
     forecast = t.forecast
     return {
         "table": t.size.qualified, "carried": not t.refused, "refused": list(t.refused), "rows": t.size.rows,
@@ -190,7 +190,7 @@ _STATEMENT = re.compile(r"^(?:(?:GRANT|ALTER|CREATE|SET|EXEC|ANALYZE)\b[^;]*;\s*
 _OPEN = re.compile(r"\.\.\.")
 
 
-def script(findings: Seq[Finding], *, transactional: bool) -> str:
+def build_script(findings: Seq[Finding], *, transactional: bool) -> str:
     """Return the statements for all blocking findings, a comment where there is none; "" if nothing blocks."""
     blocking = [finding for finding in findings if finding.blocks]
     if not blocking:
@@ -204,7 +204,7 @@ def _paragraphs(findings: Iterable[Finding], *, transactional: bool) -> Iterator
         remark = f"-- {_line(finding.where)}: {_line(finding.message)}"
         statements = "".join(f"{statement.rstrip().rstrip(';')};\n" for statement in finding.script).rstrip()
         if statements:
-            ways = f"-- or: {_line(finding.remedy)}" if _offers_more(finding) else ""
+            ways = f"-- or: {_line(finding.remedy)}" if _has_statement(finding) else ""
             body = f"BEGIN;\n{statements}\nCOMMIT;" if transactional else statements
             yield "\n".join(filter(None, (remark, body, ways)))
         elif is_statement(finding.remedy):
@@ -213,7 +213,7 @@ def _paragraphs(findings: Iterable[Finding], *, transactional: bool) -> Iterator
             yield f"{remark}\n-- fix: {_line(finding.remedy or 'exclude the table')}"
 
 
-def _offers_more(finding: Finding) -> bool:
+def _has_statement(finding: Finding) -> bool:
     return bool(finding.remedy) and finding.remedy not in finding.script
 
 
@@ -222,15 +222,15 @@ def is_statement(text: str) -> bool:
     return bool(_STATEMENT.match(text)) and not _OPEN.search(text)
 
 
-def exclusion(tables: Seq[str]) -> str:
+def build_exclusion(tables: Seq[str]) -> str:
     """Return the lines of venus.toml that exclude these tables; "" without tables."""
     if not tables:
         return ""
-    names = ",\n".join(f'    "{_quoted(name)}"' for name in tables)
+    names = ",\n".join(f'    "{_quote(name)}"' for name in tables)
     return f"[source]\nexclude = [\n{names},\n]\n"
 
 
-def _quoted(name: str) -> str:
+def _quote(name: str) -> str:
     """Return a name as a TOML string."""
     return "".join(c if c.isprintable() and c not in '"\\' else f"\\u{ord(c):04x}" for c in name)
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from venus.adapters.assess.report import Assessment, assessment
+from venus.adapters.assess.report import Assessment, build_assessment
 from venus.adapters.dialects.contract import Source
+from venus.adapters.dialects.database_urls import describe_database
 from venus.adapters.dialects.registry import survey
-from venus.adapters.dialects.surveying import Asked
-from venus.adapters.dialects.urls import describe_database
+from venus.adapters.dialects.survey_contract import SurveyRequest
 from venus.codec.columns import from_columns
-from venus.codec.copytext import to_copy
+from venus.codec.copy_text import to_copy
 from venus.codec.layout import Layout
 from venus.config import Settings
 from venus.model import Column, Kind, LogicalType, TableSchema
@@ -32,16 +32,16 @@ _SCHEMA = TableSchema(
 )
 
 
-def speed(clock: Callable[[], float] = time.process_time) -> float:
+def measure_speed(clock: Callable[[], float] = time.process_time) -> float:
     """Return how many times as long a core takes here as on the machine of the bench.
 
     Other load of the machine does not count, because it may be different during the fill. Other work costs
     processor time too, by caches and by cores that are two of one, so the quickest part counts.
     """
-    return min(parts(clock)) * PARTS / REFERENCE_S
+    return min(measure_parts(clock)) * PARTS / REFERENCE_S
 
 
-def parts(clock: Callable[[], float]) -> list[float]:
+def measure_parts(clock: Callable[[], float]) -> list[float]:
     """Do the work in equal parts; return the duration of each."""
     layout = Layout.of(_SCHEMA)
     columns = [[f"{name} of row {row}" for row in range(_ROWS)] for name in "abcdefgh"]
@@ -58,11 +58,11 @@ def parts(clock: Callable[[], float]) -> list[float]:
 def assess(settings: Settings, source: Source, *, count_rows: bool, version: str, taken_at: str) -> Assessment:
     """Assess a source; VENUS need not be installed there."""
     include, exclude = settings.source.tables, settings.source.exclude
-    schemas = source.tables(include, exclude)
+    schemas = source.read_tables(include, exclude)
     findings = source.check(include, exclude)
-    found = survey(settings, Asked(include=include, exclude=exclude, count_rows=count_rows))
+    found = survey(settings, SurveyRequest(include=include, exclude=exclude, count_rows=count_rows))
     place = describe_database(settings.source.url.get_secret_value())
-    return assessment(
-        found, schemas, findings, place=place, speed=speed(), version=version, taken_at=taken_at,
+    return build_assessment(
+        found, schemas, findings, place=place, speed=measure_speed(), version=version, taken_at=taken_at,
         transactional=source.capabilities.transactional_ddl,
     )  # fmt: skip

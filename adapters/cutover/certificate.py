@@ -14,15 +14,15 @@ from typing import Any
 import xxhash
 
 from venus.adapters.dialects.contract import UncapturedTable
-from venus.adapters.targets.cutting import Block, Counter, Reference, SchemaDifference
+from venus.adapters.targets.cutover_contract import CounterSetting, CutoverObstacle, ReferenceCheck, SchemaDifference
 from venus.codec.changes import TableChanges
 from venus.codec.columns import from_columns, to_columns
 from venus.codec.layout import Layout
-from venus.codec.packed import Packed
+from venus.codec.packed import PackedBytes
 from venus.conditions import MATCHES
 from venus.errors import ConfigError
-from venus.model import TableSchema, counted
-from venus.suggest import nearest
+from venus.model import TableSchema, count_phrase
+from venus.text.hints import suggest_nearest
 
 _MODULUS = 1 << 128
 
@@ -34,7 +34,7 @@ class TableHash:
     rows: int = 0
     total: int = 0
 
-    def add(self, record_ids: Packed, rows: Packed) -> None:
+    def add(self, record_ids: PackedBytes, rows: PackedBytes) -> None:
         """Add the rows of a section; each is hashed as record_id and row together."""
         pairs = zip(record_ids.split(), rows.split(), strict=True)
         digests = map(xxhash.xxh3_128_intdigest, (record_id + row for record_id, row in pairs))
@@ -47,7 +47,7 @@ class TableHash:
         return f"{self.total:032x}"
 
 
-def laid_out(section: TableChanges, version: TableSchema, newest: TableSchema) -> tuple[Packed, Packed]:
+def align_section(section: TableChanges, version: TableSchema, newest: TableSchema) -> tuple[PackedBytes, PackedBytes]:
     """Return the rows of a section in the layout of the newest version.
 
     Columns that older rows lack are NULL; columns that have been dropped are left out.
@@ -64,7 +64,7 @@ HASH = "sum of xxh3-128 over the row messages, modulo 2^128"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Compared:
+class ComparedTable:
     """Comparison of one table on the three sides. `spelled`: compared as the target spells its values."""
 
     table: str
@@ -105,12 +105,12 @@ class Compared:
         }
 
 
-def document(
+def to_document(
     *,
     head: dict[str, Any],
-    tables: Sequence[Compared],
-    foreign_keys: Sequence[Reference],
-    counters: Sequence[Counter],
+    tables: Sequence[ComparedTable],
+    foreign_keys: Sequence[ReferenceCheck],
+    counters: Sequence[CounterSetting],
     left_out: Sequence[str],
     tables_left_out: Sequence[dict[str, Any]] = (),
 ) -> dict[str, Any]:
@@ -139,7 +139,7 @@ def document(
     }
 
 
-def schema(differences: Sequence[SchemaDifference]) -> dict[str, Any]:
+def schema_document(differences: Sequence[SchemaDifference]) -> dict[str, Any]:
     """Return the certificate's part about schema differences between source and target."""
     return {
         "schema_differences": [
@@ -148,7 +148,7 @@ def schema(differences: Sequence[SchemaDifference]) -> dict[str, Any]:
     }
 
 
-def text(found: dict[str, Any]) -> str:
+def to_text(found: dict[str, Any]) -> str:
     """Return the certificate as text."""
     lines = [
         f"VENUS {found['venus']}: {found['kind']} of target {found['target']} (business {found['business']})",
@@ -164,7 +164,7 @@ def text(found: dict[str, Any]) -> str:
     lines += left_out_lines(found.get("tables_left_out", ()))
     lines += ["", f"foreign keys: {len(found['foreign_keys'])} checked row by row"]
     lines += [
-        f"  ! {f['name']} {f['reference']}: {dangling(f['orphans'])}, for example {f['example']}"
+        f"  ! {f['name']} {f['reference']}: {describe_dangling(f['orphans'])}, for example {f['example']}"
         for f in found["foreign_keys"]
         if f["orphans"]
     ]
@@ -186,9 +186,9 @@ def _table_line(table: dict[str, Any]) -> str:
     return f"{table['table']:<40} DIFFERENT: {sides}"
 
 
-def dangling(rows: int) -> str:
+def describe_dangling(rows: int) -> str:
     """Describe how many rows violate a foreign key."""
-    return f"{counted(rows, 'row')} {'refers' if rows == 1 else 'refer'} to nothing"
+    return f"{count_phrase(rows, 'row')} {'refers' if rows == 1 else 'refer'} to nothing"
 
 
 OPTION = "--leave-out"
@@ -211,24 +211,27 @@ def choose_left_out(uncaptured: Iterable[UncapturedTable], names: Sequence[str])
         if not meant:
             hint = f"not captured: {', '.join(known[:12])}" if known else "every table that matches is captured"
             raise ConfigError(
-                f"{OPTION} {name}: no such table is left to capture{nearest(name, known, in_full=True)}", hint=hint
+                f"{OPTION} {name}: no such table is left to capture{suggest_nearest(name, known, in_full=True)}",
+                hint=hint,
             )
         found[meant[0].name] = meant[0]
     return list(found.values())
 
 
-def uncaptured_blocks(uncaptured: Iterable[UncapturedTable], left_out: Iterable[UncapturedTable]) -> list[Block]:
+def find_uncaptured_blocks(
+    uncaptured: Iterable[UncapturedTable], left_out: Iterable[UncapturedTable]
+) -> list[CutoverObstacle]:
     """Return a block for each table that is neither captured nor left out."""
     names = {table.name for table in left_out}
     return [_block(table) for table in uncaptured if table.name not in names]
 
 
-def _block(table: UncapturedTable) -> Block:
+def _block(table: UncapturedTable) -> CutoverObstacle:
     without = f"to go without it: {OPTION} {table.name}"
     if table.obstacle:
         what = f"{table.name} {MATCHES} cannot be captured: {table.obstacle}"
-        return Block(what=what, remedy=f"venus check says what to do, then venus install-triggers; {without}")
-    return Block(what=f"{table.name} {MATCHES} is not captured", remedy=f"venus install-triggers; {without}")
+        return CutoverObstacle(what=what, remedy=f"venus check says what to do, then venus install-triggers; {without}")
+    return CutoverObstacle(what=f"{table.name} {MATCHES} is not captured", remedy=f"venus install-triggers; {without}")
 
 
 def left_out_document(left_out: Iterable[UncapturedTable], released: Mapping[str, str]) -> list[dict[str, Any]]:

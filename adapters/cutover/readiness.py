@@ -11,12 +11,12 @@ from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
 
 from venus.adapters.dialects.contract import Source, UncapturedTable
-from venus.adapters.targets.cutting import Block, CutoverTarget
+from venus.adapters.targets.cutover_contract import CutoverObstacle, CutoverTarget
 from venus.adapters.targets.views import TargetTable, TargetView
 from venus.conditions import MATCHES, NOT_CAPTURED, RESYNCING
-from venus.model import counted
+from venus.model import count_phrase
 from venus.network.topology import PULLS_AS
-from venus.rpc.admin import Admin
+from venus.rpc.admin import AdminClient
 from venus.rpc.reports import decode
 from venus.wire import broker_pb2
 
@@ -27,7 +27,7 @@ _CATCHING_UP = ("CATCHUP", RESYNCING)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SourceTable:
+class SourceTableState:
     """State of a captured table at the source."""
 
     name: str
@@ -43,7 +43,7 @@ class Readiness:
     """State of all parts, read in the order of a row's path, so that no change is missed between two reads."""
 
     target: str
-    source: tuple[SourceTable, ...]
+    source: tuple[SourceTableState, ...]
     producer: str
     halves: int
     next_offset: int
@@ -71,41 +71,46 @@ def counters_of(tables: Iterable[TargetTable]) -> dict[str, int]:
     return {t.name: t.rows_applied + t.quarantined + t.skipped + t.held for t in tables}
 
 
-def look(
-    source: Source, admin: Admin, business: str, target: CutoverTarget, include: Seq[str] = (), exclude: Seq[str] = ()
+def read_readiness(
+    source: Source,
+    admin: AdminClient,
+    business: str,
+    target: CutoverTarget,
+    include: Seq[str] = (),
+    exclude: Seq[str] = (),
 ) -> Readiness:
     """Read source, broker and target in turn; the patterns are those of the configuration."""
-    backlog = source.backlog()
+    backlog = source.read_backlog()
     tables = tuple(
-        SourceTable(
+        SourceTableState(
             name=t.schema.qualified, state=t.state, reason=t.reason, fill_done=t.fill.done,
             log_rows=backlog.get(t.schema.table_id, (0, 0))[0], blocked_s=backlog.get(t.schema.table_id, (0, 0))[1],
         )
-        for t in source.registered()
+        for t in source.read_registered_tables()
         if not t.schema.is_heartbeat
     )  # fmt: skip
     status = admin.whole_status(business)
     own = next((b for b in status.businesses if b.business == business), None)
-    view = target.look()
-    out = {t.schema.qualified: t.reason for t in source.released()}
+    view = target.read_view()
+    out = {t.schema.qualified: t.reason for t in source.read_released_tables()}
     return Readiness(
         target=view.name,
         source=tables,
         released=out,
-        uncaptured=tuple(source.uncaptured_tables(include, exclude)),
-        gone=frozenset(out).difference(source.table_names()) if out else frozenset(),
-        missing=frozenset(t.name for t in view.tables).difference(t.schema.qualified for t in target.tables()),
+        uncaptured=tuple(source.find_uncaptured_tables(include, exclude)),
+        gone=frozenset(out).difference(source.read_table_names()) if out else frozenset(),
+        missing=frozenset(t.name for t in view.tables).difference(t.schema.qualified for t in target.read_tables()),
         producer=own.producer if own else "",
         halves=len(own.halves) if own else 0,
         next_offset=own.next_offset if own else 0,
         committed={t.table_id: t.committed_changes for t in own.tables} if own else {},
         applied=any(c.connected for c in own.consumers if c.group == view.group) if own else False,
         at_target=view,
-        alarms=(*status.alarms, *(concerning(view.group, own) if own else ())),
+        alarms=(*status.alarms, *(relevant_alarms(view.group, own) if own else ())),
     )
 
 
-def concerning(group: str, own: broker_pb2.BusinessStatus) -> list[str]:
+def relevant_alarms(group: str, own: broker_pb2.BusinessStatus) -> list[str]:
     """Return the alarms of a business, without those of other targets and sets, which a cut-over does not affect.
 
     Alarms about uncaptured tables are left out as well: the source has just been asked, and the operator may leave
@@ -122,24 +127,26 @@ def concerning(group: str, own: broker_pb2.BusinessStatus) -> list[str]:
     return [alarm for alarm in own.alarms if not any(mark in alarm for mark in marks)]
 
 
-def blocks(readiness: Readiness) -> list[Block]:
+def find_blocks(readiness: Readiness) -> list[CutoverObstacle]:
     """Return the obstacles that need an operator. Pure."""
     at, view = f"--target {readiness.target}", readiness.at_target
     if not view.loaded:
-        return [Block(what=f"target {readiness.target} has not been loaded", remedy=f"venus migrate {at}")]
+        return [CutoverObstacle(what=f"target {readiness.target} has not been loaded", remedy=f"venus migrate {at}")]
     found = [b for t in readiness.source if (b := _source_block(t))]
     captured, there = {t.name for t in readiness.source}, {t.name for t in view.tables} - readiness.missing
     found += [
-        Block(what=f"{name} is captured and not at the target", remedy=f"start `venus sync`, or venus migrate {at}")
+        CutoverObstacle(
+            what=f"{name} is captured and not at the target", remedy=f"start `venus sync`, or venus migrate {at}"
+        )
         for name in sorted(captured - there)
     ]
     found += [_released_block(readiness, name) for name in readiness.released if name in there]
-    found += [Block(what=f"broker: {alarm}", remedy="venus status") for alarm in readiness.alarms]
+    found += [CutoverObstacle(what=f"broker: {alarm}", remedy="venus status") for alarm in readiness.alarms]
     if view.paused:
-        found.append(Block(what=f"target {readiness.target} is paused", remedy=f"venus resume {at}"))
+        found.append(CutoverObstacle(what=f"target {readiness.target} is paused", remedy=f"venus resume {at}"))
     found += [b for t in view.tables if (b := _table_block(t, at))]
     found += [
-        Block(
+        CutoverObstacle(
             what=f"{t.name} gets a part of its rows: {t.rows_shown}",
             remedy=f"take it out of [targets.{readiness.target}.where]",
         )
@@ -148,34 +155,38 @@ def blocks(readiness: Readiness) -> list[Block]:
     ]
     if view.open_quarantine:
         verb = "waits" if view.open_quarantine == 1 else "wait"
-        what = f"{counted(view.open_quarantine, 'refused change')} {verb} in quarantine"
+        what = f"{count_phrase(view.open_quarantine, 'refused change')} {verb} in quarantine"
         remedy = f"venus quarantine list {at}, then venus quarantine retry, or skip --reason"
-        found.append(Block(what=what, remedy=remedy))
+        found.append(CutoverObstacle(what=what, remedy=remedy))
     if view.unaccounted_rows:
-        what = f"{counted(view.unaccounted_rows, 'change')} unaccounted for"
-        found.append(Block(what=what, remedy=f"venus resync --all {at}"))
+        what = f"{count_phrase(view.unaccounted_rows, 'change')} unaccounted for"
+        found.append(CutoverObstacle(what=what, remedy=f"venus resync --all {at}"))
     return found
 
 
-def _released_block(readiness: Readiness, name: str) -> Block:
+def _released_block(readiness: Readiness, name: str) -> CutoverObstacle:
     """Return the block of a table that is not captured any more: its content at the target cannot be proved."""
     dropped = "drop it at the target, if it is not needed there"
     if name in readiness.gone:
-        return Block(what=f"{name} was dropped at the source and is still at the target", remedy=dropped)
+        return CutoverObstacle(what=f"{name} was dropped at the source and is still at the target", remedy=dropped)
     remedy = f"venus install-triggers takes it up again; or {dropped}"
-    return Block(what=f"{name} is not captured any more ({readiness.released[name]})", remedy=remedy)
+    return CutoverObstacle(what=f"{name} is not captured any more ({readiness.released[name]})", remedy=remedy)
 
 
-def _source_block(table: SourceTable) -> Block | None:
+def _source_block(table: SourceTableState) -> CutoverObstacle | None:
     why = f" ({table.reason})" if table.reason else ""
     if table.state == "RESYNC":
-        return Block(what=f"{table.name} has missed changes at the source{why}", remedy=f"venus resync {table.name}")
+        return CutoverObstacle(
+            what=f"{table.name} has missed changes at the source{why}", remedy=f"venus resync {table.name}"
+        )
     if table.state != "ACTIVE":
-        return Block(what=f"{table.name} is {table.state} at the source{why}", remedy=f"venus resume {table.name}")
+        return CutoverObstacle(
+            what=f"{table.name} is {table.state} at the source{why}", remedy=f"venus resume {table.name}"
+        )
     return None
 
 
-def _table_block(table: TargetTable, at: str) -> Block | None:
+def _table_block(table: TargetTable, at: str) -> CutoverObstacle | None:
     why = f" ({table.reason})" if table.reason else ""
     remedies = {
         "HALTED": f"venus quarantine list {at} shows the row; fix it, then venus quarantine retry",
@@ -184,47 +195,53 @@ def _table_block(table: TargetTable, at: str) -> Block | None:
     }
     if table.state not in remedies:
         return None
-    return Block(what=f"{table.name} is {table.state} at the target{why}", remedy=remedies[table.state])
+    return CutoverObstacle(what=f"{table.name} is {table.state} at the target{why}", remedy=remedies[table.state])
 
 
-def absent(readiness: Readiness) -> list[Block]:
+def find_missing(readiness: Readiness) -> list[CutoverObstacle]:
     """Return changes that wait for a process that is not running; a reconnecting process is briefly away. Pure."""
     found = []
     if not readiness.producer and (readiness.halves or any(t.log_rows or not t.fill_done for t in readiness.source)):
-        found.append(Block(what="changes wait at the source and no process captures them", remedy="start `venus sync`"))
+        found.append(
+            CutoverObstacle(what="changes wait at the source and no process captures them", remedy="start `venus sync`")
+        )
     behind = readiness.at_target.loaded and readiness.at_target.offset < readiness.next_offset
     if not readiness.applied and behind:
         what = "changes wait at the broker and no process applies them"
-        found.append(Block(what=what, remedy=f"start `venus sync --apply-only --target {readiness.target}`"))
+        found.append(CutoverObstacle(what=what, remedy=f"start `venus sync --apply-only --target {readiness.target}`"))
     return found
 
 
-def pending(readiness: Readiness) -> list[Block]:
+def find_pending(readiness: Readiness) -> list[CutoverObstacle]:
     """Return what needs no more than time and a source at rest. Pure."""
     found = []
     for t in readiness.source:
         if not t.fill_done:
-            found.append(Block(what=f"{t.name} is being read for the first time, or again"))
+            found.append(CutoverObstacle(what=f"{t.name} is being read for the first time, or again"))
         elif t.log_rows:
-            found.append(Block(what=f"{t.name}: {counted(t.log_rows, 'change')} waiting at the source"))
+            found.append(CutoverObstacle(what=f"{t.name}: {count_phrase(t.log_rows, 'change')} waiting at the source"))
         elif t.blocked_s > _OPEN_S:
-            found.append(Block(what=f"{t.name}: a transaction is open at the source for {t.blocked_s} s"))
+            found.append(CutoverObstacle(what=f"{t.name}: a transaction is open at the source for {t.blocked_s} s"))
     if readiness.halves:
-        what = f"{counted(readiness.halves, 'undecided batch', 'undecided batches')} at the broker"
-        found.append(Block(what=what, remedy="venus half list, if that does not change"))
+        what = f"{count_phrase(readiness.halves, 'undecided batch', 'undecided batches')} at the broker"
+        found.append(CutoverObstacle(what=what, remedy="venus half list, if that does not change"))
     view = readiness.at_target
     if view.loaded and view.offset < readiness.next_offset:
         found.append(
-            Block(what=f"the target is {counted(readiness.next_offset - view.offset, 'change')} behind the broker")
+            CutoverObstacle(
+                what=f"the target is {count_phrase(readiness.next_offset - view.offset, 'change')} behind the broker"
+            )
         )
-    found += [Block(what=f"{t.name} catches up at the target") for t in view.tables if t.state in _CATCHING_UP]
+    found += [
+        CutoverObstacle(what=f"{t.name} catches up at the target") for t in view.tables if t.state in _CATCHING_UP
+    ]
     return found
 
 
-def moved(before: dict[str, int], after: dict[str, int]) -> list[Block]:
+def find_movement(before: dict[str, int], after: dict[str, int]) -> list[CutoverObstacle]:
     """Return the tables that changed between two readings: the application still writes. Pure."""
     return [
-        Block(what=f"{name}: {counted(after[name] - before.get(name, 0), 'change')} arrived meanwhile")
+        CutoverObstacle(what=f"{name}: {count_phrase(after[name] - before.get(name, 0), 'change')} arrived meanwhile")
         for name in after
         if after[name] != before.get(name, 0)
     ]

@@ -16,19 +16,41 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from venus.adapters.cutover import certificate
-from venus.adapters.cutover.certificate import Compared, choose_left_out, dangling, left_out_document, uncaptured_blocks
-from venus.adapters.cutover.legs import Comparing, NotAtRest, Table, target_hash
-from venus.adapters.cutover.readiness import Readiness, absent, blocks, counters_of, look, moved, pending
+from venus.adapters.cutover.certificate import (
+    ComparedTable,
+    choose_left_out,
+    describe_dangling,
+    find_uncaptured_blocks,
+    left_out_document,
+)
+from venus.adapters.cutover.comparison import CutoverComparison, NotAtRest, VersionedTable, hash_target
+from venus.adapters.cutover.readiness import (
+    Readiness,
+    counters_of,
+    find_blocks,
+    find_missing,
+    find_movement,
+    find_pending,
+    read_readiness,
+)
 from venus.adapters.dialects.contract import Source, UncapturedTable
 from venus.adapters.dialects.registry import open_source
 from venus.adapters.targets.contract import Target
-from venus.adapters.targets.cutting import Block, Counter, CutoverTarget, Mark, Reference, SchemaDifference, TableThere
+from venus.adapters.targets.cutover_contract import (
+    CounterSetting,
+    CutoverMark,
+    CutoverObstacle,
+    CutoverTable,
+    CutoverTarget,
+    ReferenceCheck,
+    SchemaDifference,
+)
 from venus.adapters.targets.registry import open_target
 from venus.adapters.targets.views import TargetTable
 from venus.config import Settings
 from venus.errors import Refused, SourceError
-from venus.rpc.address import broker_of
-from venus.rpc.admin import Admin
+from venus.rpc.address import broker_address
+from venus.rpc.admin import AdminClient
 from venus.wire import broker_pb2
 
 LOOK_EVERY_S = 0.2
@@ -40,7 +62,7 @@ Report = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wish:
+class CutoverRequest:
     """Options of a cut-over."""
 
     rehearse: bool = False
@@ -55,49 +77,51 @@ class Wish:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class CutoverOutcome:
     """Outcome of a cut-over. Only a rehearsal may have `blocks`."""
 
     certificate: dict[str, Any]
-    blocks: tuple[Block, ...] = ()
+    blocks: tuple[CutoverObstacle, ...] = ()
     already: bool = False
     resumed: bool = False
 
 
-def cutover(settings: Settings, name: str, wish: Wish, report: Report = lambda *_: None) -> Outcome:
+def run_cutover(
+    settings: Settings, name: str, wish: CutoverRequest, report: Report = lambda *_: None
+) -> CutoverOutcome:
     """Cut target `name` over, or rehearse it.
 
     Raises Refused with one line for each obstacle, ConfigError if that kind of target cannot be cut over.
     """
     target = open_target(settings, name)
-    with target.cutover() as session:
+    with target.open_cutover() as session:
         session.prepare()
-        mark = session.mark()
+        mark = session.read_mark()
         if mark is not None and mark.done:
-            return Outcome(certificate=mark.certificate, already=True)
-        with _running(settings, target, session, wish, report) as run:
+            return CutoverOutcome(certificate=mark.certificate, already=True)
+        with _open_cutover(settings, target, session, wish, report) as run:
             return run.finish(mark.certificate, resumed=True) if mark is not None else run.run()
 
 
-def undo(settings: Settings, name: str, report: Report = lambda *_: None) -> Mark:
+def undo_target_cutover(settings: Settings, name: str, report: Report = lambda *_: None) -> CutoverMark:
     """Return a target to VENUS, as it was before the mark. Raises Refused if it has been written to since."""
     target = open_target(settings, name)
-    with target.cutover() as session:
-        mark = session.mark()
+    with target.open_cutover() as session:
+        mark = session.read_mark()
         if mark is None:
             raise Refused(f"target {name} was not cut over: there is nothing to undo")
-        with _running(settings, target, session, Wish(), report) as run:
+        with _open_cutover(settings, target, session, CutoverRequest(), report) as run:
             run.undo(mark)
     return mark
 
 
 @contextmanager
-def _running(
-    settings: Settings, target: Target, session: CutoverTarget, wish: Wish, report: Report
+def _open_cutover(
+    settings: Settings, target: Target, session: CutoverTarget, wish: CutoverRequest, report: Report
 ) -> Iterator[_Cutover]:
     source = open_source(settings)
     try:
-        with Admin(broker_of(settings)) as admin:
+        with AdminClient(broker_address(settings)) as admin:
             yield _Cutover(settings, target, session, source, admin, wish, report)
     finally:
         source.close()
@@ -112,8 +136,8 @@ class _Cutover:
         target: Target,
         session: CutoverTarget,
         source: Source,
-        admin: Admin,
-        wish: Wish,
+        admin: AdminClient,
+        wish: CutoverRequest,
         report: Report,
     ) -> None:
         self._settings = settings
@@ -123,131 +147,146 @@ class _Cutover:
         self._admin = admin
         self._wish = wish
         self._report = report
-        self._blocks: list[Block] = []
+        self._blocks: list[CutoverObstacle] = []
 
-    def run(self) -> Outcome:
+    def run(self) -> CutoverOutcome:
         """Do everything up to the mark, then mark and finish; a rehearsal stops before."""
-        start = self._drained()
-        self._watch(start)
-        there = self._session.tables()
-        self._add(self._session.differences())
+        start = self._wait_until_drained()
+        self._check_quiet(start)
+        there = self._session.read_tables()
+        self._add_block(self._session.find_differences())
         schema = self._compare_schemas()
-        numberings = self._source.numberings()
-        tables, snapshot = self._compared(there, start)
-        keys = self._asked()
+        numberings = self._source.read_numberings()
+        tables, snapshot = self._compare_tables(there, start)
+        keys = self._read_references()
         counters = self._session.set_counters(numberings)
-        end = self._drained()
-        self._add(moved(start.counters, end.counters), "stop the application's writes at the source, and try again")
-        found = self._certificate(there, tables, keys, counters, snapshot, end) | certificate.schema(schema)
+        end = self._wait_until_drained()
+        self._add_block(
+            find_movement(start.counters, end.counters), "stop the application's writes at the source, and try again"
+        )
+        found = self._build_certificate(there, tables, keys, counters, snapshot, end) | certificate.schema_document(
+            schema
+        )
         if self._wish.rehearse:
-            return Outcome(certificate=found, blocks=tuple(self._blocks))
+            return CutoverOutcome(certificate=found, blocks=tuple(self._blocks))
         self._mark(found, end)
         return self.finish(found)
 
     # -- what forbids it -------------------------------------------------------------------------------------------
 
-    def _add(self, found: Sequence[Block], hint: str = "") -> None:
+    def _add_block(self, found: Sequence[CutoverObstacle], hint: str = "") -> None:
         """Record obstacles: a rehearsal continues and reports all of them, a real cut-over raises Refused."""
         if found and not self._wish.rehearse:
             raise Refused("\n".join(b.line for b in found), hint=hint or "fix that, then run the command again")
         self._blocks += [b for b in found if b not in self._blocks]
 
-    def _drained(self) -> Readiness:
+    def _wait_until_drained(self) -> Readiness:
         """Wait until nothing is on its way to the target."""
         end = time.monotonic() + self._wish.wait_s
         before: dict[str, int] | None = None
         there_at = time.monotonic()  # when all processes were last there
         while True:
             chosen = self._settings.source
-            readiness = look(
+            readiness = read_readiness(
                 self._source, self._admin, self._settings.business.name, self._session, chosen.tables, chosen.exclude
             )
             before = readiness.counters if before is None else before
             if not readiness.at_target.loaded:
-                raise Refused(blocks(readiness)[0].line)
-            self._add([*blocks(readiness), *uncaptured_blocks(readiness.uncaptured, self._left_out(readiness))])
-            away = absent(readiness)
+                raise Refused(find_blocks(readiness)[0].line)
+            self._add_block(
+                [
+                    *find_blocks(readiness),
+                    *find_uncaptured_blocks(readiness.uncaptured, self._choose_left_out(readiness)),
+                ]
+            )
+            away = find_missing(readiness)
             if not away:
                 there_at = time.monotonic()
             elif time.monotonic() - there_at > RECONNECT_S:
-                self._add(away)
-            waits = away + pending(readiness)
+                self._add_block(away)
+            waits = away + find_pending(readiness)
             if not waits:
                 return readiness
             if self._blocks or time.monotonic() > end:
-                self._add(away)  # it has its own remedy
+                self._add_block(away)  # it has its own remedy
                 # waiting changes do not show which tables are written to; changes that have passed do
-                self._add(
-                    [*waits, *moved(before, readiness.counters)],
+                self._add_block(
+                    [*waits, *find_movement(before, readiness.counters)],
                     "stop the application's writes at the source; `venus status --watch` shows what is late",
                 )
                 return readiness
             self._report(f"waits: {waits[0].what}", 0, 0)
             time.sleep(LOOK_EVERY_S)
 
-    def _left_out(self, readiness: Readiness) -> list[UncapturedTable]:
+    def _choose_left_out(self, readiness: Readiness) -> list[UncapturedTable]:
         """Return the tables that are not captured and that the operator leaves out. Raises ConfigError."""
         return choose_left_out(readiness.uncaptured, self._wish.leave_out)
 
-    def _not_captured(self, readiness: Readiness) -> list[dict[str, Any]]:
+    def _document_left_out(self, readiness: Readiness) -> list[dict[str, Any]]:
         """Return the tables of the source that the target does not have, for the certificate."""
         released = {name: why for name, why in readiness.released.items() if name not in readiness.gone}
-        return left_out_document(self._left_out(readiness), released)
+        return left_out_document(self._choose_left_out(readiness), released)
 
-    def _watch(self, before: Readiness) -> None:
+    def _check_quiet(self, before: Readiness) -> None:
         """Check that the source is at rest."""
         end = time.monotonic() + self._wish.quiet_s
         while (left := end - time.monotonic()) > 0:
             self._report("watches for writes at the source", 0, 0)
             time.sleep(min(left, 1.0))
-        after = self._drained()
-        self._add(moved(before.counters, after.counters), "stop the application's writes at the source, and try again")
+        after = self._wait_until_drained()
+        self._add_block(
+            find_movement(before.counters, after.counters), "stop the application's writes at the source, and try again"
+        )
 
     # -- what is proved --------------------------------------------------------------------------------------------
 
-    def _compared(
-        self, there: Sequence[TableThere], start: Readiness
-    ) -> tuple[list[Compared], broker_pb2.Snapshot | None]:
+    def _compare_tables(
+        self, there: Sequence[CutoverTable], start: Readiness
+    ) -> tuple[list[ComparedTable], broker_pb2.Snapshot | None]:
         group = start.at_target.group
         try:
-            with Comparing(self._session, self._source, self._settings, group, self._report) as comparing:
+            with CutoverComparison(self._session, self._source, self._settings, group, self._report) as comparing:
                 tables = comparing.compare(there)
         except (NotAtRest, SourceError) as error:
             if not self._wish.rehearse:
                 raise
-            self._add([Block(what=str(error), remedy=error.hint)])
+            self._add_block([CutoverObstacle(what=str(error), remedy=error.hint)])
             return [], None
         wrong = [t for t in tables if not t.equal]
-        found = [Block(what=f"{t.table} is not the same everywhere: {t.difference}") for t in wrong]
-        self._add(found, f"`venus verify --target {self._target.name}` finds the rows")
+        found = [CutoverObstacle(what=f"{t.table} is not the same everywhere: {t.difference}") for t in wrong]
+        self._add_block(found, f"`venus verify --target {self._target.name}` finds the rows")
         return tables, comparing.snapshot
 
     def _compare_schemas(self) -> list[SchemaDifference]:
         """Compare the schemas of the target's tables with those of the source, on which the application relies."""
         self._report("compares the schemas", 0, 0)
-        found = self._session.schema_differences()
+        found = self._session.find_schema_differences()
         if not self._wish.leave_differences:
             hint = "run these at the target, or accept them all: --leave-differences"
-            self._add([d.block for d in found if d.blocks], hint)
+            self._add_block([d.block for d in found if d.blocks], hint)
         return found
 
-    def _asked(self) -> list[Reference]:
+    def _read_references(self) -> list[ReferenceCheck]:
         self._report("checks the foreign keys", 0, 0)
-        found = self._session.references()
+        found = self._session.check_references()
         orphans = [f for f in found if f.orphans and not f.not_valid]
         if not self._wish.leave_invalid:
-            self._add(
-                [Block(what=f"foreign key {f.name} {f.shown}: {dangling(f.orphans)}, for example {f.example}")
-                 for f in orphans],
+            self._add_block(
+                [
+                    CutoverObstacle(
+                        what=f"foreign key {f.name} {f.shown}: {describe_dangling(f.orphans)}, for example {f.example}"
+                    )
+                    for f in orphans
+                ],
                 "fix the rows at the source, or let these keys hold for new rows only: --leave-invalid",
-            )  # fmt: skip
+            )
         return found
 
-    def _certificate(
-        self, there: Sequence[TableThere], tables: Sequence[Compared], keys: Sequence[Reference],
-        counters: Sequence[Counter], snapshot: broker_pb2.Snapshot | None, end: Readiness,
+    def _build_certificate(
+        self, there: Sequence[CutoverTable], tables: Sequence[ComparedTable], keys: Sequence[ReferenceCheck],
+        counters: Sequence[CounterSetting], snapshot: broker_pb2.Snapshot | None, end: Readiness,
     ) -> dict[str, Any]:  # fmt: skip
-        conversion = self._target.conversion([t.schema for t in there], (), self._source.other_objects())
+        conversion = self._target.build_ddl([t.schema for t in there], (), self._source.read_other_objects())
         head = self._wish.head | {
             "kind": "rehearsal" if self._wish.rehearse else "certificate",
             "business": self._settings.business.name,
@@ -256,9 +295,9 @@ class _Cutover:
             "offset": int(snapshot.offset) if snapshot else 0,
             "committed_changes": {str(t): n for t, n in end.committed.items()},
         }
-        return certificate.document(
+        return certificate.to_document(
             head=head, tables=tables, foreign_keys=keys, counters=counters,
-            left_out=conversion.left_out, tables_left_out=self._not_captured(end),
+            left_out=conversion.left_out, tables_left_out=self._document_left_out(end),
         )  # fmt: skip
 
     # -- what is final ---------------------------------------------------------------------------------------------
@@ -267,34 +306,34 @@ class _Cutover:
         """Stop VENUS at this target, if nothing has moved since the comparison."""
 
         def check(tables: Sequence[TargetTable]) -> None:
-            late = moved(end.counters, counters_of(tables))
-            self._add(late, "stop the application's writes at the source, and try again")
+            late = find_movement(end.counters, counters_of(tables))
+            self._add_block(late, "stop the application's writes at the source, and try again")
 
         self._session.put_mark(found, check)
 
-    def finish(self, found: dict[str, Any], *, resumed: bool = False) -> Outcome:
+    def finish(self, found: dict[str, Any], *, resumed: bool = False) -> CutoverOutcome:
         """Enable what would have disturbed VENUS: actions of foreign keys, GENERATED ALWAYS."""
-        self._session.tables()
+        self._session.read_tables()
         self._report("enforces the foreign keys", 0, 0)
-        warnings = self._session.enforce(_invalid(found), self._source.numberings())
+        warnings = self._session.enforce(_invalid(found), self._source.read_numberings())
         found = found | {"warnings": warnings}
         self._session.finish_mark(found)
-        return Outcome(certificate=found, resumed=resumed)
+        return CutoverOutcome(certificate=found, resumed=resumed)
 
-    def undo(self, mark: Mark) -> None:
+    def undo(self, mark: CutoverMark) -> None:
         """Compare the target with its certificate, then revert `finish` and the mark."""
         session = self._session
-        tables = [Table(t, (t.schema,)) for t in session.tables()]
+        tables = [VersionedTable(t, (t.schema,)) for t in session.read_tables()]
         certified = {t["target_table"]: t["hash"]["target"] for t in mark.certificate["tables"]}
-        with session.reading():
-            now = {t.there.name: target_hash(session, t, self._told).text for t in tables}
-        written = [Block(what=f"{table} has been written to since the cut-over") for table in now
+        with session.open_snapshot():
+            now = {t.there.name: hash_target(session, t, self._report_rows).text for t in tables}
+        written = [CutoverObstacle(what=f"{table} has been written to since the cut-over") for table in now
                    if now[table] != certified.get(table)]  # fmt: skip
-        self._add(written, "these changes exist only here: carry them over by hand, or load another target")
-        session.relax(_invalid(mark.certificate), self._source.numberings())
+        self._add_block(written, "these changes exist only here: carry them over by hand, or load another target")
+        session.relax(_invalid(mark.certificate), self._source.read_numberings())
         session.remove_mark()
 
-    def _told(self, table: str, rows: int) -> None:
+    def _report_rows(self, table: str, rows: int) -> None:
         self._report(f"hashes target: {table}", rows, 0)
 
 

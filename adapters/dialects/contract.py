@@ -31,7 +31,7 @@ class SnapshotLost(DatabaseUnavailable):
     """The snapshot can no longer be read: roll the cut back and open another, which the dialect makes smaller."""
 
 
-class TableHalts(SourceError):
+class TableHalted(SourceError):
     """A row of a captured table cannot be carried: roll the cut back, `halt` the table, open the cut again."""
 
     def __init__(self, table: TableSchema, why: str, *, hint: str = "") -> None:
@@ -54,7 +54,7 @@ class Option(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Capabilities:
+class SourceCapabilities:
     """The differences between databases, by name: code asks these, never `if name == ...`."""
 
     transactional_ddl: bool  # DDL takes part in a transaction: a script applies completely or not at all
@@ -120,7 +120,7 @@ class UncapturedTable:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OwnLack:
+class MissingGrant:
     """A privilege that the user of VENUS lacks on one of VENUS's own tables, and the statement that grants it."""
 
     table: str
@@ -174,7 +174,7 @@ class Cut(Protocol):
         """The source's clock when the snapshot was opened, Unix microseconds."""
         ...
 
-    def sections(self, *, rows_max: int, bytes_max: int) -> Iterator[TableChanges]:
+    def read_sections(self, *, rows_max: int, bytes_max: int) -> Iterator[TableChanges]:
         """Stream the changes, each section within the limits (one larger row travels alone).
 
         Each key appears once per cut. A TRUNCATE marker precedes the changes of its table. Where keys can be equal
@@ -186,7 +186,9 @@ class Cut(Protocol):
         """
         ...
 
-    def fill_chunk(self, fill: FillState, *, rows_max: int, bytes_max: int) -> tuple[list[TableChanges], FillState]:
+    def read_fill_chunk(
+        self, fill: FillState, *, rows_max: int, bytes_max: int
+    ) -> tuple[list[TableChanges], FillState]:
         """Read the next key range of a table being filled, in this same snapshot.
 
         Returns only changes (no markers), together about within the limits, each section within `bytes_max`. The caller
@@ -210,21 +212,21 @@ class Source(Protocol):
     """One source database, used by one thread."""
 
     name: str
-    capabilities: Capabilities
+    capabilities: SourceCapabilities
 
     def close(self) -> None: ...
 
     # -- dictionary and installation ---------------------------------------------------------------------
 
-    def tables(self, include: Seq[str], exclude: Seq[str]) -> list[TableSchema]:
+    def read_tables(self, include: Seq[str], exclude: Seq[str]) -> list[TableSchema]:
         """Read the dictionary; table ids are those of the registry, or 0 for tables not captured yet."""
         ...
 
-    def table_names(self) -> list[str]:
+    def read_table_names(self) -> list[str]:
         """Return every table of the application as `namespace.table`, including those that cannot be captured."""
         ...
 
-    def uncaptured_tables(self, include: Seq[str], exclude: Seq[str]) -> list[UncapturedTable]:
+    def find_uncaptured_tables(self, include: Seq[str], exclude: Seq[str]) -> list[UncapturedTable]:
         """Return the tables that these patterns choose and the registry does not contain, by name.
 
         Empty if VENUS is not installed. A table that an operator took out of capture is in the registry. Reads the
@@ -232,15 +234,15 @@ class Source(Protocol):
         """
         ...
 
-    def unmatched(self, patterns: Seq[str]) -> list[str]:
+    def find_unmatched_patterns(self, patterns: Seq[str]) -> list[str]:
         """Return the patterns that choose no table; reads the dictionary once for all of them."""
         ...
 
-    def numberings(self) -> list[Numbering]:
+    def read_numberings(self) -> list[Numbering]:
         """Return the current counters of the captured tables, and the other sequences. Reads only."""
         ...
 
-    def other_objects(self) -> list[OtherObject]:
+    def read_other_objects(self) -> list[OtherObject]:
         """Return the objects of the application that are neither tables nor sequences. Reads only."""
         ...
 
@@ -248,7 +250,7 @@ class Source(Protocol):
         """Return what is missing or cannot be carried; reads only, no DDL and no DML."""
         ...
 
-    def install_plan(self, include: Seq[str], exclude: Seq[str]) -> list[InstallStep]:
+    def plan_install(self, include: Seq[str], exclude: Seq[str]) -> list[InstallStep]:
         """Return every statement of the installation, in order. Raises Refused if a finding blocks."""
         ...
 
@@ -259,13 +261,13 @@ class Source(Protocol):
         """
         ...
 
-    def uninstall_plan(self) -> list[InstallStep]: ...
+    def plan_uninstall(self) -> list[InstallStep]: ...
 
     def uninstall(self) -> list[InstallStep]:
         """Restore the catalogue to its state before the installation."""
         ...
 
-    def release_plan(self, table_ids: Seq[int]) -> list[InstallStep]:
+    def plan_release(self, table_ids: Seq[int]) -> list[InstallStep]:
         """Return every statement that takes these tables out of capture: those of `release`, then of `drop_logs`."""
         ...
 
@@ -292,15 +294,15 @@ class Source(Protocol):
 
     # -- the registry and the checkpoint row ---------------------------------------------------------------
 
-    def registered(self) -> list[RegisteredTable]:
+    def read_registered_tables(self) -> list[RegisteredTable]:
         """Return the captured tables: every table of the registry that is not RELEASED."""
         ...
 
-    def released(self) -> list[RegisteredTable]:
+    def read_released_tables(self) -> list[RegisteredTable]:
         """Return the RELEASED tables."""
         ...
 
-    def registry_sign(self) -> str:
+    def read_registry_fingerprint(self) -> str:
         """Return a text that differs whenever `registered` returns something else. Cheap even for many tables."""
         ...
 
@@ -310,7 +312,7 @@ class Source(Protocol):
         """Make the next cuts read the whole table again (with a sweep if it was filled before)."""
         ...
 
-    def start_over(self, table_id: int, version: int) -> None:
+    def restart_with_sweep(self, table_id: int, version: int) -> None:
         """Make the next cuts read the whole table again, always with a sweep, in at least this version.
 
         For a source that is behind its broker: the broker has rows of the table that this source does not know of,
@@ -326,46 +328,46 @@ class Source(Protocol):
         """
         ...
 
-    def state(self) -> SourceState: ...
+    def read_state(self) -> SourceState: ...
 
     def raise_epoch(self, epoch: Epoch) -> SourceState:
         """Fence older instances. Raises Fenced if the source already has a higher epoch."""
         ...
 
-    def batches(self, numbers: Seq[BatchNo]) -> dict[BatchNo, BatchRecord]:
+    def read_batches(self, numbers: Seq[BatchNo]) -> dict[BatchNo, BatchRecord]:
         """Return those of the batches that are in the batch table; the adapter answers a review with them.
 
         Waits for a local transaction that is committing, so that the absence of a batch of an older epoch is final.
         """
         ...
 
-    def beat(self) -> None:
+    def write_heartbeat(self) -> None:
         """Update the heartbeat row; it is captured like any other row."""
         ...
 
-    def backlog(self) -> dict[int, tuple[int, int]]:
+    def read_backlog(self) -> dict[int, tuple[int, int]]:
         """Return, per table_id, the number of waiting log rows and the age of the oldest blocker in seconds."""
         ...
 
-    def row_counts(self) -> dict[int, int]:
+    def read_row_counts(self) -> dict[int, int]:
         """Return, per table_id, the approximate row count of a captured table, if the database has statistics.
 
         Runs one statement, which reads no row of the application except in a small SQLite file.
         """
         ...
 
-    def own_lacking(self) -> list[OwnLack]:
+    def find_missing_grants(self) -> list[MissingGrant]:
         """Return the privileges that VENUS's user lacks on VENUS's own tables; without them nothing can be captured.
 
         Log tables do not count. Empty if VENUS is not installed. Costs a few round trips.
         """
         ...
 
-    def locked(self) -> dict[str, str]:
+    def find_blocking_locks(self) -> dict[str, str]:
         """Return, by table, the sessions whose table locks have delayed cuts for seconds."""
         ...
 
-    def blocked_by(self) -> str:
+    def describe_blockers(self) -> str:
         """Name the sessions whose open transactions delay captured tables, as far as this database shows them."""
         ...
 

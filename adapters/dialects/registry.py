@@ -13,9 +13,9 @@ from importlib import import_module
 from typing import Protocol, cast
 
 from venus.adapters.dialects.contract import InstallStep, Option, Source
-from venus.adapters.dialects.folders import DIALECTS
-from venus.adapters.dialects.surveying import Asked, Survey, Surveyor
-from venus.adapters.dialects.urls import taken_apart
+from venus.adapters.dialects.database_urls import parse_url
+from venus.adapters.dialects.dialect_names import DIALECTS
+from venus.adapters.dialects.survey_contract import Survey, Surveyor, SurveyRequest
 from venus.config import Settings
 from venus.errors import ConfigError
 
@@ -24,36 +24,40 @@ class _SourceModule(Protocol):
     def open_source(self, settings: Settings) -> Source: ...
 
 
-class _Adopts(Protocol):
+class _AdoptingSource(Protocol):
     def adopt(self, include: Seq[str], exclude: Seq[str]) -> list[InstallStep]: ...
 
 
-class _Asked(Protocol):
-    def ask(self, type_map: Mapping[str, str], include: Seq[str], exclude: Seq[str]) -> None: ...
+class _TypeMapSource(Protocol):
+    def request_types(self, type_map: Mapping[str, str], include: Seq[str], exclude: Seq[str]) -> None: ...
 
 
 def open_source(settings: Settings, type_map: Mapping[str, str] | None = None) -> Source:
     """Connect to the source that `[source] url` names; `type_map` is the value of `--type-map`."""
     dialect = dialect_of(settings.source.url.get_secret_value())
     if settings.source.mode == "inline" and Option.INLINE not in options_of(dialect):
-        hint = f"it is available for {_with(Option.INLINE)}; elsewhere omit --mode and [source] mode"
+        hint = f"it is available for {_dialects_with(Option.INLINE)}; elsewhere omit --mode and [source] mode"
         raise ConfigError(f"[source] mode: inline is not available for {dialect}", hint=hint)
     for option, given in (("[source.type_map]", settings.source.type_map), ("--type-map", type_map)):
         if given and Option.TYPE_MAP not in options_of(dialect):
-            raise ConfigError(f"{option} is not available for {dialect}", hint=f"it is for {_with(Option.TYPE_MAP)}")
+            raise ConfigError(
+                f"{option} is not available for {dialect}", hint=f"it is for {_dialects_with(Option.TYPE_MAP)}"
+            )
     if settings.source.columns != type(settings.source.columns)() and Option.COLUMNS not in options_of(dialect):
-        raise ConfigError(f"[source.columns] is not available for {dialect}", hint=f"it is for {_with(Option.COLUMNS)}")
+        raise ConfigError(
+            f"[source.columns] is not available for {dialect}", hint=f"it is for {_dialects_with(Option.COLUMNS)}"
+        )
     source = cast(_SourceModule, _module(dialect, "source")).open_source(settings)
     if type_map:
         try:
-            cast(_Asked, source).ask(type_map, settings.source.tables, settings.source.exclude)
+            cast(_TypeMapSource, source).request_types(type_map, settings.source.tables, settings.source.exclude)
         except BaseException:
             source.close()
             raise
     return source
 
 
-def survey(settings: Settings, asked: Asked) -> Survey:
+def survey(settings: Settings, asked: SurveyRequest) -> Survey:
     """Survey the source that `[source] url` names, before or after an installation. Reads only."""
     dialect = dialect_of(settings.source.url.get_secret_value())
     return cast(Surveyor, _module(dialect, "survey")).survey(settings, asked)
@@ -73,8 +77,10 @@ def _module(dialect: str, name: str) -> object:
 def adopt(source: Source, include: Seq[str], exclude: Seq[str]) -> list[InstallStep]:
     """Complete an installation that was run by hand. Raises ConfigError for a dialect without this option."""
     if Option.ADOPT not in options_of(source.name):
-        raise ConfigError(f"--adopt is not available for {source.name}", hint=f"it is for {_with(Option.ADOPT)}")
-    return cast(_Adopts, source).adopt(include, exclude)
+        raise ConfigError(
+            f"--adopt is not available for {source.name}", hint=f"it is for {_dialects_with(Option.ADOPT)}"
+        )
+    return cast(_AdoptingSource, source).adopt(include, exclude)
 
 
 def options_of(dialect: str) -> frozenset[Option]:
@@ -83,7 +89,7 @@ def options_of(dialect: str) -> frozenset[Option]:
     return cast(frozenset[Option], getattr(package, "OPTIONS", frozenset()))
 
 
-def _with(option: Option) -> str:
+def _dialects_with(option: Option) -> str:
     return ", ".join(sorted({dialect for dialect in DIALECTS.values() if option in options_of(dialect)}))
 
 
@@ -92,7 +98,7 @@ def dialect_of(url: str) -> str:
     known = ", ".join(f"{scheme}://" for scheme in DIALECTS)
     if not url:
         raise ConfigError("no source is configured", hint=f"set [source] url to a URL of {known}")
-    scheme = taken_apart(url, "[source] url", f"it must start with one of {known}").get_backend_name()
+    scheme = parse_url(url, "[source] url", f"it must start with one of {known}").get_backend_name()
     if scheme not in DIALECTS:
         raise ConfigError(f"[source] url: {scheme} is not a source that VENUS knows", hint=f"valid options are {known}")
     return DIALECTS[scheme]

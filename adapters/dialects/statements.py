@@ -38,10 +38,10 @@ class Statements:
         if file not in self._read:
             parts = _HEAD.split((self._folder / f"{file}.sql").read_text(encoding="utf-8"))
             named = zip(parts[1::2], parts[2::2], strict=True)
-            self._read[file] = {name: self._plain(body) for name, body in named}
+            self._read[file] = {name: self._strip_comments(body) for name, body in named}
         return self._read[file]
 
-    def _plain(self, body: str) -> str:
+    def _strip_comments(self, body: str) -> str:
         """Drop the comments, which the database would otherwise receive and store with every statement."""
         lines = (line for line in body.splitlines() if line.strip() and not line.lstrip().startswith("--"))
         text = "\n".join(lines)

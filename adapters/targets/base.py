@@ -9,29 +9,29 @@ from typing import TYPE_CHECKING, NoReturn
 
 from pydantic import SecretStr
 
-from venus.adapters.dialects.urls import describe_database
+from venus.adapters.dialects.database_urls import describe_database
 from venus.adapters.targets.contract import (
-    Capabilities,
-    Conversion,
-    FollowTold,
+    FollowReporter,
     Quarantine,
     ScaledApply,
-    require,
+    TargetCapabilities,
+    TargetDdl,
+    require_capability,
 )
 from venus.config import Settings, require_target
 from venus.errors import Diverged, OtherRows, Refused
 from venus.model import TableSchema
-from venus.rpc.address import broker_of
+from venus.rpc.address import broker_address
 
 if TYPE_CHECKING:
-    from venus.adapter_figures import Comparison
+    from venus.adapter_figures import LastComparison
     from venus.adapters.dialects.contract import Numbering, OtherObject
     from venus.adapters.running import Runner
     from venus.adapters.targets.contract import LoadedTable, TargetReader
-    from venus.adapters.targets.cutting import CutoverTarget
+    from venus.adapters.targets.cutover_contract import CutoverTarget
 
 
-class Configured:
+class ConfiguredTarget:
     """Target `name` of the configuration, with its URL, its business and its broker."""
 
     def __init__(self, settings: Settings, name: str) -> None:
@@ -59,14 +59,14 @@ class Configured:
     @property
     def broker(self) -> str:
         """The address of the broker."""
-        return broker_of(self.settings)
+        return broker_address(self.settings)
 
     @property
-    def not_loaded(self) -> Refused:
+    def not_loaded_error(self) -> Refused:
         """The error for a target that was never loaded."""
         return Refused(f"target {self.name} has not been loaded yet", hint=f"venus migrate --target {self.name}")
 
-    def diverged(self, error: Diverged) -> Diverged:
+    def diverged_error(self, error: Diverged) -> Diverged:
         """Return the error for a broker whose history or rows differ from those of the target."""
         again = (
             f"`venus resync --all --target {self.name}`, then `venus sync`, make it equal to that broker's full data"
@@ -75,42 +75,42 @@ class Configured:
         return type(error)(f"target {self.name}: {error}", hint=hint)
 
     @property
-    def at_work(self) -> Refused:
+    def locked_error(self) -> Refused:
         """The error for a target that another process has locked."""
         return Refused(
             f"another process is working on target {self.name}", hint="stop it first (venus sync, venus migrate)"
         )
 
 
-class Lacking:
+class TargetBase:
     """A target without the optional capabilities; a kind that has one overrides its method."""
 
     name: str
-    capabilities: Capabilities
+    capabilities: TargetCapabilities
 
-    def _lacks(self, capability: str) -> NoReturn:
-        require(self, capability)
+    def _raise_unsupported(self, capability: str) -> NoReturn:
+        require_capability(self, capability)
         raise AssertionError(capability)
 
-    def conversion(self, schemas: Seq[TableSchema], numberings: Seq[Numbering], others: Seq[OtherObject]) -> Conversion:
-        self._lacks("prints_ddl")
+    def build_ddl(self, schemas: Seq[TableSchema], numberings: Seq[Numbering], others: Seq[OtherObject]) -> TargetDdl:
+        self._raise_unsupported("prints_ddl")
 
-    def scaled(
-        self, runner: Runner, stop: threading.Event, report: FollowTold | None = None
+    def open_scaled_apply(
+        self, runner: Runner, stop: threading.Event, report: FollowReporter | None = None
     ) -> AbstractContextManager[ScaledApply]:
-        self._lacks("follows_by_runner")
+        self._raise_unsupported("follows_by_runner")
 
-    def quarantine(self) -> Quarantine:
-        self._lacks("quarantines")
+    def open_quarantine(self) -> Quarantine:
+        self._raise_unsupported("quarantines")
 
-    def record_comparison(self, compared: Comparison) -> None:
-        self._lacks("verifies")
+    def record_comparison(self, compared: LastComparison) -> None:
+        self._raise_unsupported("verifies")
 
-    def loaded_tables(self) -> dict[int, LoadedTable] | None:
-        self._lacks("verifies")
+    def read_loaded_tables(self) -> dict[int, LoadedTable] | None:
+        self._raise_unsupported("verifies")
 
     def open_reader(self) -> TargetReader:
-        self._lacks("verifies")
+        self._raise_unsupported("verifies")
 
-    def cutover(self) -> AbstractContextManager[CutoverTarget]:
-        self._lacks("cuts_over")
+    def open_cutover(self) -> AbstractContextManager[CutoverTarget]:
+        self._raise_unsupported("cuts_over")

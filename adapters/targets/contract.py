@@ -19,16 +19,16 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Protocol
 
-from venus.adapters.dialects.verifying import Reader, Subject
+from venus.adapters.dialects.verify_contract import Reader, Subject
 from venus.adapters.targets.views import TargetView
 from venus.errors import ConfigError
 from venus.model import Finding, TableSchema
 
 if TYPE_CHECKING:
-    from venus.adapter_figures import Comparison
+    from venus.adapter_figures import LastComparison
     from venus.adapters.dialects.contract import Numbering, OtherObject
     from venus.adapters.running import Runner
-    from venus.adapters.targets.cutting import CutoverTarget
+    from venus.adapters.targets.cutover_contract import CutoverTarget
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +41,7 @@ class LoadedTable:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reached:
+class ReachedOffset:
     """The offset up to which a table has its changes; `held` says why that is below the target's offset."""
 
     offset: int
@@ -51,17 +51,17 @@ class Reached:
 class TargetReader(Reader, Protocol):
     """A session that reads a target for a comparison."""
 
-    def reached(self, subject: Subject) -> Reached:
+    def read_reached_offset(self, subject: Subject) -> ReachedOffset:
         """Return how far this table is in the snapshot of `begin`. Raises TargetError if it was never loaded."""
         ...
 
-    def parked(self, subject: Subject) -> dict[bytes, str]:
+    def read_parked_rows(self, subject: Subject) -> dict[bytes, str]:
         """Return the reasons why changes of single rows were not applied, by record id."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Capabilities:
+class TargetCapabilities:
     """Differences between kinds of targets. Code checks these, never `if kind == ...`; a new kind has none."""
 
     #: The kind in messages: "a PostgreSQL database".
@@ -77,7 +77,7 @@ class Capabilities:
 
 
 #: Message for a target that lacks a capability, behind "target NAME is KIND: ".
-WITHOUT = {
+UNSUPPORTED_TEXTS = {
     "pauses_tables": "it can be paused as a whole only",
     "quarantines": "it refuses no row, so that there is no quarantine",
     "prints_ddl": "there is no DDL to print",
@@ -89,22 +89,24 @@ WITHOUT = {
 }
 
 
-class _Able(Protocol):
+class _HasCapabilities(Protocol):
     name: str
-    capabilities: Capabilities
+    capabilities: TargetCapabilities
 
 
-def require(target: _Able, capability: str, hint: str = "") -> None:
+def require_capability(target: _HasCapabilities, capability: str, hint: str = "") -> None:
     """Raise ConfigError if the target lacks this capability; the message names the kind and what it cannot do."""
     if not getattr(target.capabilities, capability):
-        raise ConfigError(f"target {target.name} is {target.capabilities.kind}: {WITHOUT[capability]}", hint=hint)
+        raise ConfigError(
+            f"target {target.name} is {target.capabilities.kind}: {UNSUPPORTED_TEXTS[capability]}", hint=hint
+        )
 
 
 # -- what a target reports ---------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Commanded:
+class CommandResult:
     """The outcome of an operator's command."""
 
     table: str | None  # its name at the source; None = all
@@ -188,7 +190,7 @@ class RetryReport:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Conversion:
+class TargetDdl:
     """The objects that a load would create."""
 
     text: str  # as a file that a DBA can read and run
@@ -229,24 +231,24 @@ class ScaledApply(Protocol):
         """Return the applied offset and its epoch."""
         ...
 
-    def up_to(self, end: int) -> None:
+    def apply_up_to(self, end: int) -> None:
         """Apply everything below an offset exactly once, however often it is called."""
         ...
 
 
 # -- the target --------------------------------------------------------------------------------------------------------
 
-LoadTold = Callable[[LoadProgress], None]
-FollowTold = Callable[[FollowReport], None]
+LoadReporter = Callable[[LoadProgress], None]
+FollowReporter = Callable[[FollowReport], None]
 #: Chooses the runner of a load's tasks by the estimated number of rows.
-Chooser = Callable[[int], "Runner"]
+RunnerChooser = Callable[[int], "Runner"]
 
 
 class Target(Protocol):
     """One target of the configuration. It opens nothing before a method is called, and leaves nothing open."""
 
     name: str
-    capabilities: Capabilities
+    capabilities: TargetCapabilities
 
     # -- before anything is written ------------------------------------------------------------------------------------
 
@@ -261,14 +263,14 @@ class Target(Protocol):
         """Raise Refused with one line for each obstacle to making these tables."""
         ...
 
-    def conversion(self, schemas: Seq[TableSchema], numberings: Seq[Numbering], others: Seq[OtherObject]) -> Conversion:
+    def build_ddl(self, schemas: Seq[TableSchema], numberings: Seq[Numbering], others: Seq[OtherObject]) -> TargetDdl:
         """Return what a load would create, without a database connection (capability `prints_ddl`)."""
         ...
 
     # -- load and follow -----------------------------------------------------------------------------------------------
 
     def load(
-        self, report: LoadTold | None = None, *, choose: Chooser | None = None, empty_meanwhile: bool = False
+        self, report: LoadReporter | None = None, *, choose: RunnerChooser | None = None, empty_meanwhile: bool = False
     ) -> LoadReport:
         """Load all tables at a cut of the full data, unless the target can continue from its offset.
 
@@ -278,7 +280,7 @@ class Target(Protocol):
         """
         ...
 
-    def follow(self, stop: threading.Event, report: FollowTold | None = None) -> None:
+    def follow(self, stop: threading.Event, report: FollowReporter | None = None) -> None:
         """Apply increments in whole cuts until `stop`, and wait out transient errors.
 
         If the broker no longer has the next increments, the target continues from the full data; readers keep their
@@ -287,23 +289,23 @@ class Target(Protocol):
         """
         ...
 
-    def scaled(
-        self, runner: Runner, stop: threading.Event, report: FollowTold | None = None
+    def open_scaled_apply(
+        self, runner: Runner, stop: threading.Event, report: FollowReporter | None = None
     ) -> AbstractContextManager[ScaledApply]:
         """Apply by tasks of `runner` (capability `follows_by_runner`)."""
         ...
 
     # -- operators -----------------------------------------------------------------------------------------------------
 
-    def look(self) -> TargetView:
+    def read_view(self) -> TargetView:
         """Return the current state of the target. Never raises a VenusError: the view contains the error."""
         ...
 
-    def row_counts(self) -> dict[int, int]:
+    def read_row_counts(self) -> dict[int, int]:
         """Return the approximate row count of each table by its number, where known without reading the rows."""
         ...
 
-    def pause(self, table: str | None, reason: str) -> Commanded:
+    def pause(self, table: str | None, reason: str) -> CommandResult:
         """Stop applying to one table (capability `pauses_tables`) or to all.
 
         Nothing is lost: changes wait at the broker. Works whether a loop is running or not. Raises ConfigError for an
@@ -311,21 +313,21 @@ class Target(Protocol):
         """
         ...
 
-    def resume(self, table: str | None) -> Commanded:
+    def resume(self, table: str | None) -> CommandResult:
         """Continue to apply, also to a table that has halted."""
         ...
 
-    def resync(self, table: str | None) -> Commanded:
+    def resync(self, table: str | None) -> CommandResult:
         """Request that a table, or all, be made equal to the full data while the others stream."""
         ...
 
-    def quarantine(self) -> Quarantine:
+    def open_quarantine(self) -> Quarantine:
         """Return the refused changes (capability `quarantines`)."""
         ...
 
     # -- verification --------------------------------------------------------------------------------------------------
 
-    def loaded_tables(self) -> dict[int, LoadedTable] | None:
+    def read_loaded_tables(self) -> dict[int, LoadedTable] | None:
         """Return every table by its number; None if the target was never loaded (capability `verifies`)."""
         ...
 
@@ -333,12 +335,12 @@ class Target(Protocol):
         """Open a session for a comparison (capability `verifies`)."""
         ...
 
-    def record_comparison(self, compared: Comparison) -> None:
+    def record_comparison(self, compared: LastComparison) -> None:
         """Store the outcome of the last comparison at the target (capability `verifies`)."""
         ...
 
     # -- cut-over ------------------------------------------------------------------------------------------------------
 
-    def cutover(self) -> AbstractContextManager[CutoverTarget]:
+    def open_cutover(self) -> AbstractContextManager[CutoverTarget]:
         """Open a session that hands the target over to the application (capability `cuts_over`)."""
         ...

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 
 from venus.errors import ConfigError
 from venus.model import TableSchema
-from venus.predicates.ranges import compiled
-from venus.predicates.syntax import PredicateRefused, parse, written
-from venus.suggest import nearest
+from venus.predicates.ranges import compile_predicate
+from venus.predicates.syntax import PredicateRefused, parse, to_sql
+from venus.text.hints import suggest_nearest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Assigned:
+class AssignedPredicate:
     """A predicate of the configuration and its table."""
 
     place: str  # its place in the configuration
@@ -24,50 +24,50 @@ class Assigned:
     def check(self) -> None:
         """Raise ConfigError with its place if it does not fit its table."""
         try:
-            compiled(self.text, self.schema)
+            compile_predicate(self.text, self.schema)
         except PredicateRefused as refused:
             raise ConfigError(f"{self.place}: {self.text}: {refused}", hint=refused.hint) from None
 
 
-def assigned(
+def assign_predicates(
     where: Mapping[str, str], schemas: Iterable[TableSchema], target: str, *, elsewhere: Seq[str] = ()
-) -> dict[int, Assigned]:
+) -> dict[int, AssignedPredicate]:
     """Return the predicate of each table that has one.
 
     A name that only `elsewhere` contains is ignored. Raises ConfigError for an unknown or ambiguous name.
     """
     known = [s for s in schemas if not s.is_heartbeat]
-    found: dict[int, Assigned] = {}
+    found: dict[int, AssignedPredicate] = {}
     for name, text in where.items():
         place = f"targets.{target}.where.{name}"
-        schema = _meant(name, known, place, elsewhere)
+        schema = _find_table(name, known, place, elsewhere)
         if schema is None:
             continue
         if schema.table_id in found:
             raise ConfigError(f"{place}: {schema.qualified} has a predicate already, by another of its names")
-        found[schema.table_id] = Assigned(place=place, text=written(parse(text)), schema=schema)
+        found[schema.table_id] = AssignedPredicate(place=place, text=to_sql(parse(text)), schema=schema)
     return found
 
 
-def checked(where: Mapping[str, str], schemas: Iterable[TableSchema], target: str) -> dict[int, str]:
+def check_predicates(where: Mapping[str, str], schemas: Iterable[TableSchema], target: str) -> dict[int, str]:
     """Return the predicate text of each table that has one. Raises ConfigError if one does not fit its table."""
-    found = assigned(where, schemas, target)
+    found = assign_predicates(where, schemas, target)
     for one in found.values():
         one.check()
     return {table_id: one.text for table_id, one in found.items()}
 
 
-def text_for(where: Mapping[str, str], qualified: str) -> str:
+def predicate_text(where: Mapping[str, str], qualified: str) -> str:
     """Return the predicate text of a table by its name; empty = every row."""
     names = (qualified, qualified.partition(".")[2])
     for fold in (str, str.casefold):
         for name, text in where.items():
             if fold(name) in map(fold, names):
-                return written(parse(text))
+                return to_sql(parse(text))
     return ""
 
 
-def _meant(name: str, known: Seq[TableSchema], place: str, elsewhere: Seq[str]) -> TableSchema | None:
+def _find_table(name: str, known: Seq[TableSchema], place: str, elsewhere: Seq[str]) -> TableSchema | None:
     for fold in (str, str.casefold):
         meant = [s for s in known if fold(name) in (fold(s.name), fold(s.qualified))]
         if len(meant) == 1:
@@ -79,6 +79,6 @@ def _meant(name: str, known: Seq[TableSchema], place: str, elsewhere: Seq[str]) 
         return None
     names_known = sorted({*(s.qualified for s in known), *elsewhere})
     raise ConfigError(
-        f"{place}: there is no table {name}{nearest(name, names_known)}",
+        f"{place}: there is no table {name}{suggest_nearest(name, names_known)}",
         hint=f"captured are {', '.join(names_known[:12]) or 'none'}",
     )

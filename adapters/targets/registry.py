@@ -9,8 +9,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Protocol, cast
 
-from venus.adapters.dialects.urls import VARIABLE
-from venus.adapters.targets.contract import Target, require
+from venus.adapters.dialects.database_urls import VARIABLE
+from venus.adapters.targets.contract import Target, require_capability
 from venus.config import Settings, require_target
 from venus.errors import ConfigError
 
@@ -29,7 +29,7 @@ def open_target(settings: Settings, name: str) -> Target:
     """Return target `name` of the configuration; it connects on first use."""
     config = require_target(settings, name)
     url = config.url.get_secret_value()
-    kind = kind_of(url, f"targets.{name}.url")
+    kind = target_kind(url, f"targets.{name}.url")
     try:
         module = cast(_TargetModule, import_module(f"venus.adapters.targets.{kind}.target"))
     except ModuleNotFoundError as error:
@@ -38,21 +38,21 @@ def open_target(settings: Settings, name: str) -> Target:
         raise ConfigError(f"targets.{name}.url: {error.name} is not installed", hint="pip install venus-cdc") from error
     target = module.open_target(settings, name)
     if config.where:
-        require(target, "filters", hint=f"take [targets.{name}.where] out of the configuration")
+        require_capability(target, "filters", hint=f"take [targets.{name}.where] out of the configuration")
     return target
 
 
-def _filled(url: str) -> str:
+def _variable_hint(url: str) -> str:
     return f"; {VARIABLE}" if url.startswith("$") else ""
 
 
-def kind_of(url: str, place: str) -> str:
+def target_kind(url: str, place: str) -> str:
     """Return the folder for a URL. The URL itself never appears in a message, because it may contain a password."""
     scheme, colon, _ = url.partition(":")
     known = ", ".join(f"{known}:" for known in sorted(KINDS))
     if not colon:
         raise ConfigError(
-            f"{place} is not the URL of a target", hint=f"it must start with one of {known}{_filled(url)}"
+            f"{place} is not the URL of a target", hint=f"it must start with one of {known}{_variable_hint(url)}"
         )
     scheme = scheme.partition("+")[0]
     if scheme not in KINDS:

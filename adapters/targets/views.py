@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from venus.adapter_figures import AdapterFigures, Comparison
+from venus.adapter_figures import AdapterFigures, LastComparison
 from venus.conditions import AdapterCondition, TableCondition
-from venus.model import counted
+from venus.model import count_phrase
 
 
 def age_s(moment_us: int, now_us: int) -> float | None:
@@ -14,20 +14,23 @@ def age_s(moment_us: int, now_us: int) -> float | None:
     return max(0.0, (now_us - moment_us) / 1e6) if moment_us else None
 
 
-def rows_where(predicate: str) -> str:
+def describe_rows(predicate: str) -> str:
     """Return which rows a predicate selects, as text."""
     return f"the rows where {predicate}" if predicate else "every row"
 
 
-def rows_shown(predicate: str, before: str | None, brought: int, removed: int) -> str:
+def describe_selection(predicate: str, before: str | None, brought: int, removed: int) -> str:
     """Return which rows a table gets, with the last change of that, as text; empty = every row since the start."""
     if before is not None:
-        return f"{rows_where(predicate)}; previously {rows_where(before)}, the difference is being added and removed"
+        return (
+            f"{describe_rows(predicate)}; previously {describe_rows(before)}, the difference is being added and removed"
+        )
     if brought or removed:
         return (
-            f"{rows_where(predicate)}; the last change of that added {counted(brought, 'row')} and removed {removed:,}"
+            f"{describe_rows(predicate)}; the last change of that added {count_phrase(brought, 'row')} and "
+            f"removed {removed:,}"
         )
-    return rows_where(predicate) if predicate else ""
+    return describe_rows(predicate) if predicate else ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,11 +60,13 @@ class TargetTable:
     @property
     def rows_shown(self) -> str:
         """Which rows it gets, as text; empty = every row since the start."""
-        text = rows_shown(self.predicate, self.predicate_before, self.rows_brought, self.rows_removed)
+        text = describe_selection(self.predicate, self.predicate_before, self.rows_brought, self.rows_removed)
         if self.predicate_configured is not None and not text:
-            text = rows_where("")
+            text = describe_rows("")
         if self.predicate_configured is not None:
-            text += f"; configured is {rows_where(self.predicate_configured)}, which `venus sync` applies at its start"
+            text += (
+                f"; configured is {describe_rows(self.predicate_configured)}, which `venus sync` applies at its start"
+            )
         return text
 
 
@@ -85,7 +90,7 @@ class TargetView:
     constraints: str = ""  # whether foreign keys and triggers are off while VENUS applies
     note: str = ""
     #: The last comparison by `venus verify`.
-    compared: Comparison | None = None
+    compared: LastComparison | None = None
     #: When it was handed over to the application; empty = it follows the source.
     cut_over: str = ""
     #: How many changes of each table the broker had committed by then.

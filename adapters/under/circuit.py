@@ -10,7 +10,7 @@ import logging
 import time
 
 from venus.flow.breaker import Breaker, Circuit, Classes
-from venus.patience import REMIND_S, is_waited_for
+from venus.retry_rules import REMIND_S, should_retry
 
 logger = logging.getLogger(__name__)
 
@@ -38,13 +38,13 @@ class TargetCircuit:
     @property
     def left_s(self) -> float:
         """The rest of the isolation."""
-        return self.breaker.left_s(time.monotonic())
+        return self.breaker.remaining_s(time.monotonic())
 
-    def answered(self, latency_s: float) -> str:
+    def record_latency(self, latency_s: float) -> str:
         """Record how long the target took for a few rows; return the error text if it is isolated from now on."""
         if self.is_isolated:
             return ""  # a late reply is no probe
-        self.breaker.worked(latency_s, time.monotonic())
+        self.breaker.record_success(latency_s, time.monotonic())
         if not self.is_isolated:
             return ""
         error = f"{self.breaker.reason}; isolated for {self.left_s:.0f} s, then probed"
@@ -53,17 +53,17 @@ class TargetCircuit:
 
     def is_probe(self) -> bool:
         """Return whether the next call is the probe that an open circuit lets through."""
-        return self.breaker.probe(time.monotonic())
+        return self.breaker.start_probe(time.monotonic())
 
-    def begin(self) -> None:
+    def begin_attempt(self) -> None:
         """Begin an attempt, which is the probe if the circuit is open."""
         self.is_probe()
 
-    def failed(self, error: BaseException | None) -> float:
+    def record_failure(self, error: BaseException | None) -> float:
         """Record a failure; return the seconds to wait before the next try."""
-        return self.breaker.failed(time.monotonic(), str(error or ""))
+        return self.breaker.record_failure(time.monotonic(), str(error or ""))
 
-    def trying_again(self, error: BaseException | None) -> None:
+    def on_retry(self, error: BaseException | None) -> None:
         """Log an error before the next try, when it begins and from time to time while it lasts."""
         now = time.monotonic()
         if str(error) == self._said and now < self._said_at + REMIND_S:
@@ -73,7 +73,7 @@ class TargetCircuit:
 
     def is_waited_for(self, error: BaseException | None) -> bool:
         """Return whether the loop tries again after this error."""
-        return is_waited_for(error, has_worked=self.has_worked)
+        return should_retry(error, has_worked=self.has_worked)
 
     def record_session(self) -> None:
         """Record that both connections are open; a later error counts as a new one."""

@@ -55,9 +55,9 @@ class Batcher:
         """Sequence of the first change of the next section, which a sweep's begin marker must name."""
         return Sequence(self._first_sequence + self._rows)
 
-    def described(self) -> Iterator[Batch]:
+    def schema_batches(self) -> Iterator[Batch]:
         """Yield leading batches with table versions only, if these are too large for the first batch of changes."""
-        groups = _grouped(self._schemas)
+        groups = _group_schemas(self._schemas)
         for self._schemas in groups[:-1]:
             yield self._close(cut_end=False)
         self._schemas = groups[-1]
@@ -94,7 +94,7 @@ class Batcher:
         return batch
 
 
-def _grouped(schemas: Seq[TableSchema]) -> list[tuple[TableSchema, ...]]:
+def _group_schemas(schemas: Seq[TableSchema]) -> list[tuple[TableSchema, ...]]:
     """Divide table versions, in order, into groups of limited size; the last group may travel with changes."""
     groups: list[tuple[TableSchema, ...]] = [()]
     nbytes = 0
@@ -112,7 +112,7 @@ def _grouped(schemas: Seq[TableSchema]) -> list[tuple[TableSchema, ...]]:
 RECENT_S = 0.5
 
 
-class Pace:
+class PollInterval:
     """Interval between two polls of an idle adapter. Time is an argument."""
 
     def __init__(self, *, min_s: float, max_s: float) -> None:
@@ -121,12 +121,12 @@ class Pace:
         self._delay_s = min_s
         self._last_traffic = float("-inf")
 
-    def traffic(self, now: float) -> None:
+    def on_traffic(self, now: float) -> None:
         """Record that a poll found changes."""
         self._last_traffic = now
         self._delay_s = self._min_s
 
-    def delay_s(self, now: float) -> float:
+    def next_delay_s(self, now: float) -> float:
         """Return the wait after a poll that found nothing."""
         if now - self._last_traffic < RECENT_S:
             return self._min_s

@@ -19,21 +19,21 @@ from functools import partial
 
 from tenacity import RetryCallState, Retrying, retry_if_exception, sleep_using_event, stop_when_event_set
 
-from venus.adapters.dialects.contract import OwnLack, Source
+from venus.adapters.dialects.contract import MissingGrant, Source
+from venus.adapters.dialects.database_urls import describe_database
 from venus.adapters.dialects.registry import open_source
-from venus.adapters.dialects.urls import describe_database
-from venus.adapters.upper.batching import Pace
-from venus.adapters.upper.chores import Chores, wait_for_grants
-from venus.adapters.upper.cutting import Cutter, Found
-from venus.adapters.upper.ingest import Connect, Ingest
+from venus.adapters.upper.batching import PollInterval
+from venus.adapters.upper.cutting import CutResult, Cutter
+from venus.adapters.upper.ingest import Connect, IngestClient
+from venus.adapters.upper.periodic import PeriodicTasks, wait_for_grants
 from venus.adapters.upper.report import CaptureReport, FillReport, Reporter
-from venus.adapters.upper.session import Claim, Session, open_session
+from venus.adapters.upper.session import CaptureSession, SourceClaim, open_session
 from venus.config import Settings
 from venus.errors import Unavailable, VenusError
 from venus.model import BatchNo
-from venus.patience import is_waited_for
-from venus.rpc.address import broker_of
-from venus.rpc.admin import Admin
+from venus.retry_rules import should_retry
+from venus.rpc.address import broker_address
+from venus.rpc.admin import AdminClient
 from venus.rpc.producer import Producer
 from venus.wire.broker_pb2 import BusinessStatus
 
@@ -47,35 +47,35 @@ BACKOFF_MIN_S = 0.1
 BACKOFF_MAX_S = 10.0
 
 
-def connect_producer(settings: Settings) -> Ingest:
+def connect_producer(settings: Settings) -> IngestClient:
     """Open a stream to the broker of the settings."""
     return Producer(
-        broker_of(settings),
+        broker_address(settings),
         settings.business.name,
         f"{socket.gethostname()}:{os.getpid()}",
         window_bytes_max=settings.capture.window_bytes_max,
     )
 
 
-def broker_status_of(settings: Settings) -> BusinessStatus:
+def read_broker_status(settings: Settings) -> BusinessStatus:
     """Return the state of the business at the broker; an unknown business has committed nothing."""
-    with closing(Admin(broker_of(settings))) as admin:
+    with closing(AdminClient(broker_address(settings))) as admin:
         businesses = admin.status(settings.business.name).businesses
     return businesses[0] if businesses else BusinessStatus()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outside:
+class CaptureDependencies:
     """Dependencies of the adapter: the two ends, which are reopened after every failure, clock and randomness."""
 
     source: Callable[[Settings], Source] = open_source
     ingest: Connect = connect_producer
-    broker_status: Callable[[Settings], BusinessStatus] = broker_status_of
+    broker_status: Callable[[Settings], BusinessStatus] = read_broker_status
     monotonic: Callable[[], float] = time.monotonic
     owner: Callable[[], str] = lambda: uuid.uuid4().hex
 
 
-REAL = Outside()
+REAL = CaptureDependencies()
 
 
 def run_capture(
@@ -83,7 +83,7 @@ def run_capture(
     stop: threading.Event,
     *,
     report: Callable[[CaptureReport], None] | None = None,
-    outside: Outside = REAL,
+    outside: CaptureDependencies = REAL,
     take_over: bool = False,
 ) -> None:
     """Capture until `stop` is set.
@@ -91,15 +91,15 @@ def run_capture(
     Transient failures (a database or a broker that is away) are retried for ever. Raises Held if another upper adapter
     is active, unless `take_over` is set; Fenced if another one has taken over; and every error that is not retryable.
     """
-    Capture(settings, stop, report, outside, take_over=take_over).run()
+    CaptureLoop(settings, stop, report, outside, take_over=take_over).run()
 
 
-def first_fill(
+def run_capture_fill(
     settings: Settings,
     stop: threading.Event,
     report: Callable[[CaptureReport], None] | None = None,
     *,
-    outside: Outside = REAL,
+    outside: CaptureDependencies = REAL,
 ) -> FillReport:
     """Capture until every registered table has been read once; resumes where an earlier run ended.
 
@@ -108,22 +108,24 @@ def first_fill(
     """
     filled, last_batch = _fill_report(settings, outside)
     if not filled.complete or not _has_committed(settings, outside, last_batch, stop):
-        Capture(settings, stop, report, outside, gives_way=True).run(until=lambda session: session.fills.finished)
+        CaptureLoop(settings, stop, report, outside, gives_way=True).run(until=lambda session: session.fills.finished)
         filled, _ = _fill_report(settings, outside)
     return filled
 
 
-def _fill_report(settings: Settings, outside: Outside) -> tuple[FillReport, BatchNo]:
+def _fill_report(settings: Settings, outside: CaptureDependencies) -> tuple[FillReport, BatchNo]:
     with closing(outside.source(settings)) as source:
-        tables = source.registered()
-        last_batch = source.state().last_batch
+        tables = source.read_registered_tables()
+        last_batch = source.read_state().last_batch
     report = FillReport(
         rows={t.schema.qualified: t.fill.rows_done for t in tables}, complete=all(t.is_read for t in tables)
     )
     return report, last_batch
 
 
-def _has_committed(settings: Settings, outside: Outside, last_batch: BatchNo, stop: threading.Event) -> bool:
+def _has_committed(
+    settings: Settings, outside: CaptureDependencies, last_batch: BatchNo, stop: threading.Event
+) -> bool:
     """Return whether the broker has committed this batch, or does so soon because its producer is connected."""
     deadline = outside.monotonic() + GOODBYE_S
     while True:
@@ -137,7 +139,7 @@ def _has_committed(settings: Settings, outside: Outside, last_batch: BatchNo, st
             return False
 
 
-class Capture:
+class CaptureLoop:
     """Loop of sessions, with growing pauses between failed attempts."""
 
     def __init__(
@@ -145,7 +147,7 @@ class Capture:
         settings: Settings,
         stop: threading.Event,
         report: Callable[[CaptureReport], None] | None,
-        outside: Outside,
+        outside: CaptureDependencies,
         *,
         take_over: bool = False,
         gives_way: bool = False,
@@ -154,9 +156,9 @@ class Capture:
         self._stop = stop
         self._reporter = Reporter(report, monotonic=outside.monotonic)
         self._outside = outside
-        self._claim = Claim(owner=outside.owner(), take_over=take_over, gives_way=gives_way)
+        self._claim = SourceClaim(owner=outside.owner(), take_over=take_over, gives_way=gives_way)
 
-    def run(self, *, until: Callable[[Session], bool] = lambda session: False) -> None:
+    def run(self, *, until: Callable[[CaptureSession], bool] = lambda session: False) -> None:
         """Run until stopped, or until `until` returns True."""
         finished = False
         while not finished and not self._stop.is_set():
@@ -165,9 +167,9 @@ class Capture:
             except VenusError as e:
                 if self._stop.is_set() and e.retryable:
                     break
-                self._reporter.state("failed", error=e)
+                self._reporter.set_state("failed", error=e)
                 raise
-        self._reporter.state("stopped")
+        self._reporter.set_state("stopped")
 
     def _retrying(self) -> Retrying:
         return Retrying(
@@ -180,20 +182,20 @@ class Capture:
         )
 
     def _is_waited_for(self, error: BaseException) -> bool:
-        return is_waited_for(error, has_worked=self._reporter.current.connections > 0)
+        return should_retry(error, has_worked=self._reporter.current.connections > 0)
 
     def _note_failure(self, retry: RetryCallState) -> None:
         assert retry.outcome is not None
-        self._reporter.state(WAITING, error=retry.outcome.exception())
+        self._reporter.set_state(WAITING, error=retry.outcome.exception())
         self._reporter.remind()
 
-    def _serve(self, until: Callable[[Session], bool]) -> bool:
+    def _serve(self, until: Callable[[CaptureSession], bool]) -> bool:
         """Run one session; return whether it ended because `until` was reached.
 
         A session that failed after a commit does not count as a failed attempt: the pauses start over.
         """
         if self._reporter.current.state != WAITING:
-            self._reporter.state("connecting")
+            self._reporter.set_state("connecting")
         cuts_before = self._reporter.current.cuts
         try:
             with (
@@ -201,7 +203,7 @@ class Capture:
                 closing(self._outside.ingest(self._settings)) as producer,
             ):
                 timeout_s = self._settings.capture.cut_timeout_s
-                if lacks := source.own_lacking():
+                if lacks := source.find_missing_grants():
                     self._wait_for_grants(lacks, producer, timeout_s)
                     return False
                 chosen = self._settings.source
@@ -212,33 +214,35 @@ class Capture:
                 session.place = describe_database(self._settings.source.url.get_secret_value())
                 self._reporter.count(connections=1)
                 self._loop(session, until)
-                _say_goodbye(session)
+                _close_session(session)
                 return until(session)
         except VenusError as e:
             if not e.retryable or self._reporter.current.cuts == cuts_before:
                 raise
-            self._reporter.state("reconnecting", error=e)
+            self._reporter.set_state("reconnecting", error=e)
             return False
 
-    def _wait_for_grants(self, lacks: Sequence[OwnLack], producer: Ingest, timeout_s: float) -> None:
+    def _wait_for_grants(self, lacks: Sequence[MissingGrant], producer: IngestClient, timeout_s: float) -> None:
         opened = partial(self._outside.source, self._settings)
         wait_for_grants(opened, lacks, producer, self._claim, self._stop, self._reporter, timeout_s=timeout_s)
 
-    def _loop(self, session: Session, until: Callable[[Session], bool]) -> None:
+    def _loop(self, session: CaptureSession, until: Callable[[CaptureSession], bool]) -> None:
         limits = self._settings.capture
-        pace = Pace(min_s=limits.poll_min_ms / 1000, max_s=limits.poll_max_ms / 1000)
-        chores = Chores(session, self._reporter, heartbeat_s=limits.heartbeat_s, monotonic=self._outside.monotonic)
+        pace = PollInterval(min_s=limits.poll_min_ms / 1000, max_s=limits.poll_max_ms / 1000)
+        chores = PeriodicTasks(
+            session, self._reporter, heartbeat_s=limits.heartbeat_s, monotonic=self._outside.monotonic
+        )
         cutter = Cutter(session, limits, self._stop, self._reporter)
         while not self._stop.is_set() and not until(session):
             now = self._outside.monotonic()
             chores.run()
-            self._reporter.state("capturing" if session.fills.finished else "filling")
+            self._reporter.set_state("capturing" if session.fills.finished else "filling")
             filling = not session.fills.finished
-            if cutter.cut() is Found.CHANGES:
-                pace.traffic(now)
+            if cutter.cut() is CutResult.CHANGES:
+                pace.on_traffic(now)
                 if not filling:
-                    session.source.wait(pace.delay_s(now))
-            elif not session.source.wait(pause_s := pace.delay_s(now), chores.rest_s()):
+                    session.source.wait(pace.next_delay_s(now))
+            elif not session.source.wait(pause_s := pace.next_delay_s(now), chores.rest_s()):
                 self._stop.wait(pause_s)
             self._reporter.tick()
 
@@ -250,8 +254,8 @@ def pause_s(failures: int, chance: float) -> float:
     return chance * min(BACKOFF_MAX_S, BACKOFF_MIN_S * float(2 ** min(failures - QUICK_TRIES, 30)))
 
 
-def _say_goodbye(session: Session) -> None:
+def _close_session(session: CaptureSession) -> None:
     """Wait for the answer to the last COMMIT, so that no half stays undecided while the producer is away."""
     if session.confirmed is not None:
         with suppress(VenusError):
-            session.producer.wait_decided(session.confirmed, GOODBYE_S)
+            session.producer.wait_until_decided(session.confirmed, GOODBYE_S)

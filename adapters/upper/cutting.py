@@ -15,16 +15,16 @@ from collections.abc import Sequence as Seq
 from contextlib import suppress
 from enum import Enum
 
-from venus import cutlog
-from venus.adapters.dialects.contract import Cut, FillState, SnapshotLost, TableHalts
+from venus import cut_stages
+from venus.adapters.dialects.contract import Cut, FillState, SnapshotLost, TableHalted
 from venus.adapters.upper.batching import Batcher
-from venus.adapters.upper.fills import Chunk
-from venus.adapters.upper.ingest import Ingest
+from venus.adapters.upper.fills import FillChunk
+from venus.adapters.upper.ingest import IngestClient
 from venus.adapters.upper.report import Reporter
-from venus.adapters.upper.session import Session
+from venus.adapters.upper.session import CaptureSession
 from venus.codec.batch import Batch, digest, encode
 from venus.codec.changes import TableChanges
-from venus.config import Capture as Limits
+from venus.config import CaptureSettings as Limits
 from venus.errors import SourceError, Unavailable, VenusError
 from venus.model import BatchNo, BatchRecord, Epoch, Sequence, Verdict
 from venus.wire.broker_pb2 import Half
@@ -37,7 +37,7 @@ REREADS_MAX = 3
 FILLS_MAX = 64
 
 
-class Found(Enum):
+class CutResult(Enum):
     """Result of a poll."""
 
     NOTHING = "nothing, or a cut that had to be taken back"
@@ -49,15 +49,15 @@ class Found(Enum):
 class Cutter:
     """Ships the cuts of one session."""
 
-    def __init__(self, session: Session, limits: Limits, stop: threading.Event, reporter: Reporter) -> None:
+    def __init__(self, session: CaptureSession, limits: Limits, stop: threading.Event, reporter: Reporter) -> None:
         self._session = session
         self._limits = limits
         self._stop = stop
         self._reporter = reporter
         self._rereads = 0
-        self._found = Found.NOTHING
+        self._found = CutResult.NOTHING
 
-    def cut(self) -> Found:
+    def cut(self) -> CutResult:
         """Ship one cut; return its content.
 
         A table with a row that cannot be carried halts, and the cut is read again without it at once: any step in
@@ -66,76 +66,76 @@ class Cutter:
         while True:
             try:
                 return self._attempt()
-            except TableHalts as why:
-                self._halt(why)
+            except TableHalted as why:
+                self._halt_table(why)
 
-    def _attempt(self) -> Found:
+    def _attempt(self) -> CutResult:
         session = self._session
-        fills = session.fills.next(FILLS_MAX)
-        steps = {"looked": cutlog.now_us()}
+        fills = session.fills.next_states(FILLS_MAX)
+        steps = {"looked": cut_stages.step_time_us()}
         try:
             cut = session.source.open_cut(fills)
         except SourceError as e:
             self._read_again(e)
-            return Found.NOTHING
+            return CutResult.NOTHING
         except SnapshotLost as e:
-            return self._smaller(e)
+            return self._reduce_limits(e)
         if cut is None:
-            return Found.NOTHING
-        steps["opened"] = cutlog.now_us()
+            return CutResult.NOTHING
+        steps["opened"] = cut_stages.step_time_us()
         shipment = Shipment(session.producer, self._stop, timeout_s=self._limits.cut_timeout_s)
         try:
             chunks, forget_below = self._persist(cut, fills, shipment, steps)
-        except Stopped:
-            return Found.NOTHING
-        except TableHalts:
+        except CaptureStopped:
+            return CutResult.NOTHING
+        except TableHalted:
             raise
         except SourceError as e:
             self._read_again(e)
-            return Found.NOTHING
+            return CutResult.NOTHING
         except SnapshotLost as e:
-            return self._smaller(e)
+            return self._reduce_limits(e)
         cut.commit(session.epoch, shipment.records, [chunk.after for chunk in chunks], forget_below)
-        steps["ended"] = cutlog.now_us()
+        steps["ended"] = cut_stages.step_time_us()
         try:
             shipment.confirm()  # before all else: the targets wait for it
         finally:
-            self._committed(cut, shipment, chunks, steps)
+            self._on_commit(cut, shipment, chunks, steps)
         return self._found
 
     def _persist(
         self, cut: Cut, fills: Seq[FillState], shipment: Shipment, steps: dict[str, int]
-    ) -> tuple[list[Chunk], BatchNo]:
+    ) -> tuple[list[FillChunk], BatchNo]:
         """Persist a whole cut at the broker, or roll it back after any failure.
 
         Return its fill chunks, and the batch up to which no outcome will be requested again.
         """
         try:
             chunks = self._ship(cut, fills, shipment)
-            steps["sent"] = cutlog.now_us()
+            steps["sent"] = cut_stages.step_time_us()
             shipment.wait_persisted()
-            steps["persisted"] = cutlog.now_us()
+            steps["persisted"] = cut_stages.step_time_us()
             return chunks, BatchNo(self._session.producer.decided_through)
         except BaseException:
             self._take_back(cut, shipment)
             raise
 
-    def _ship(self, cut: Cut, fills: Seq[FillState], shipment: Shipment) -> list[Chunk]:
+    def _ship(self, cut: Cut, fills: Seq[FillState], shipment: Shipment) -> list[FillChunk]:
         """Send the content of the snapshot: the changes, then the next chunk of a fill, or several small tables."""
         session, limits = self._session, self._limits
         batcher = self._batcher(cut)
-        for batch in batcher.described():
+        for batch in batcher.schema_batches():
             self._send(batch, shipment)
-        self._found = Found.HEARTBEAT
+        self._found = CutResult.HEARTBEAT
 
         def take(section: TableChanges) -> None:
             session.schemas.require(section.table_id, section.schema_version)
             if not session.schemas.newest(section.table_id).is_heartbeat:
-                self._found = Found.CHANGES
+                self._found = CutResult.CHANGES
             if (batch := batcher.add(section)) is not None:
                 self._send(batch, shipment)
 
-        sections = cut.sections(rows_max=limits.batch_rows_max, bytes_max=limits.batch_bytes_max)
+        sections = cut.read_sections(rows_max=limits.batch_rows_max, bytes_max=limits.batch_bytes_max)
         try:
             for section in sections:
                 take(section)
@@ -143,16 +143,16 @@ class Cutter:
             # an unfinished generator still holds the source's connection, and the cut could not be closed
             if isinstance(sections, Generator):
                 sections.close()
-        chunks: list[Chunk] = []
+        chunks: list[FillChunk] = []
         rows_left = limits.fill_chunk_rows
         bytes_left = limits.batch_bytes_max
         for fill in fills:
             if rows_left <= 0 or bytes_left <= 0 or (chunks and not chunks[-1].after.done):
                 break  # the next cut continues here
-            chunk = Chunk(cut, fill, session.schemas.newest(fill.table_id))
+            chunk = FillChunk(cut, fill, session.schemas.newest(fill.table_id))
             chunks.append(chunk)
-            self._found = Found.CHANGES
-            for section in chunk.sections(batcher, rows_max=rows_left, bytes_max=limits.batch_bytes_max):
+            self._found = CutResult.CHANGES
+            for section in chunk.read_sections(batcher, rows_max=rows_left, bytes_max=limits.batch_bytes_max):
                 bytes_left -= section.nbytes
                 take(section)
             rows_left -= chunk.after.rows_done - fill.rows_done
@@ -183,7 +183,7 @@ class Cutter:
             shipment.retract()
         self._reporter.count(retracted_cuts=1)
 
-    def _halt(self, why: TableHalts) -> None:
+    def _halt_table(self, why: TableHalted) -> None:
         """Halt a table until it is written to again; its changes stay at the source."""
         session, table = self._session, why.table
         session.source.halt(session.epoch, table.table_id, why.why)
@@ -195,19 +195,19 @@ class Cutter:
         self._rereads += 1
         if self._rereads > REREADS_MAX:
             raise error
-        self._reporter.state("reading the dictionary again", error=error)
+        self._reporter.set_state("reading the dictionary again", error=error)
         self._session.refresh_schemas()
 
-    def _smaller(self, error: SnapshotLost) -> Found:
+    def _reduce_limits(self, error: SnapshotLost) -> CutResult:
         """Report a lost snapshot; the source makes the next cut smaller."""
         logger.warning("%s; the next cut is smaller; %s", error, error.hint)
-        self._reporter.state("taking a smaller cut", error=error)
-        return Found.NOTHING
+        self._reporter.set_state("taking a smaller cut", error=error)
+        return CutResult.NOTHING
 
-    def _committed(self, cut: Cut, shipment: Shipment, chunks: Seq[Chunk], steps: dict[str, int]) -> None:
+    def _on_commit(self, cut: Cut, shipment: Shipment, chunks: Seq[FillChunk], steps: dict[str, int]) -> None:
         records, session = shipment.records, self._session
         self._rereads = 0
-        session.schemas.sent(session.schemas.unsent)
+        session.schemas.record_sent(session.schemas.unsent)
         for chunk in chunks:
             session.fills.advance(chunk.after)
         if chunks:
@@ -221,10 +221,10 @@ class Cutter:
             lag_s=max(0.0, time.time() - cut.captured_at_us / 1e6),
             last_captured_at_us=cut.captured_at_us,
         )
-        if cutlog.wanted():
+        if cut_stages.has_listener():
             rows = records[-1].last_sequence - records[0].first_sequence + 1
-            cutlog.ended(
-                cutlog.Stage(
+            cut_stages.report_stage(
+                cut_stages.CutStage(
                     name="captured", business=session.business, cut=records[0].batch_no,
                     captured_at_us=cut.captured_at_us, began_us=cut.captured_at_us, ended_us=steps.pop("ended"),
                     facts={"batches": len(records), "rows": rows}, steps=steps,
@@ -236,14 +236,14 @@ class Cutter:
 SLICE_S = 0.25
 
 
-class Stopped(Exception):
+class CaptureStopped(Exception):
     """The adapter was asked to stop in the middle of a cut."""
 
 
 class Shipment:
     """Halves of one cut on their way to the broker."""
 
-    def __init__(self, producer: Ingest, stop: threading.Event, *, timeout_s: float) -> None:
+    def __init__(self, producer: IngestClient, stop: threading.Event, *, timeout_s: float) -> None:
         self._producer = producer
         self._stop = stop
         self._timeout_s = timeout_s
@@ -262,13 +262,13 @@ class Shipment:
         )
         self.records.append(record)
         half = Half(batch_no=record.batch_no, digest=record.digest, body=body)
-        self._patiently(lambda timeout_s: self._producer.send_half(half, timeout_s=timeout_s))
+        self._retry_unavailable(lambda timeout_s: self._producer.send_half(half, timeout_s=timeout_s))
         self._offered = True
 
     def wait_persisted(self) -> None:
         """Wait until all halves are on the broker's disk; only then may the local transaction happen."""
         last = self.records[-1].batch_no
-        self._patiently(lambda timeout_s: self._producer.wait_persisted(last, timeout_s))
+        self._retry_unavailable(lambda timeout_s: self._producer.wait_until_persisted(last, timeout_s))
 
     def confirm(self) -> None:
         """Send COMMIT: the local transaction is durable. Does not wait: the next cut's halves follow at once."""
@@ -281,11 +281,11 @@ class Shipment:
             first = self.records[0]
             self._producer.decide(first.batch_no, first.digest, Verdict.ROLLBACK)
 
-    def _patiently(self, attempt: Callable[[float], None]) -> None:
+    def _retry_unavailable(self, attempt: Callable[[float], None]) -> None:
         deadline = time.monotonic() + self._timeout_s
         while True:
             if self._stop.is_set():
-                raise Stopped
+                raise CaptureStopped
             try:
                 return attempt(SLICE_S)
             except Unavailable:

@@ -49,7 +49,7 @@ class Fills:
         kept = dict.fromkeys(table_id for table_id in self._turn if table_id in open_ids)
         self._turn = list(kept | open_ids)
 
-    def next(self, count: int) -> list[FillState]:
+    def next_states(self, count: int) -> list[FillState]:
         """Return the next tables to fill, at most `count`."""
         return [self._states[table_id] for table_id in self._turn[:count]]
 
@@ -99,7 +99,7 @@ class Fills:
         return self._progress
 
 
-class Chunk:
+class FillChunk:
     """Chunk of a fill within a cut: its sections between the sweep's markers, and the state after it."""
 
     def __init__(self, cut: Cut, before: FillState, schema: TableSchema) -> None:
@@ -108,14 +108,14 @@ class Chunk:
         self.before = before
         self.after = before
 
-    def sections(self, batcher: Batcher, *, rows_max: int, bytes_max: int) -> Iterator[TableChanges]:
+    def read_sections(self, batcher: Batcher, *, rows_max: int, bytes_max: int) -> Iterator[TableChanges]:
         """Read the chunk. Must be consumed to the end before `after` is right."""
         state = self.before
         if state.sweep_from and not state.cursor:
             # the begin marker names its own Sequence: whatever was sent before it lies below
             state = replace(state, sweep_from=Sequence(batcher.next_sequence))
             yield self._marker(ChangeKind.SWEEP_BEGIN, state.sweep_from)
-        sections, self.after = self._cut.fill_chunk(state, rows_max=rows_max, bytes_max=bytes_max)
+        sections, self.after = self._cut.read_fill_chunk(state, rows_max=rows_max, bytes_max=bytes_max)
         yield from sections
         if self.after.done and self.after.sweep_from:
             yield self._marker(ChangeKind.SWEEP_END, self.after.sweep_from)

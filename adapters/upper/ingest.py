@@ -18,7 +18,7 @@ from venus.model import Verdict
 from venus.wire.broker_pb2 import Decided, Half, HalfRef, InitAck
 
 
-class Ingest(Protocol):
+class IngestClient(Protocol):
     """Stream of one producer. Once it has broken, every call raises the cause (Unavailable, Fenced, Diverged, ...)."""
 
     def connect(
@@ -38,7 +38,7 @@ class Ingest(Protocol):
         """Queue a half message; raises Overloaded, and queues nothing, if the window stays full."""
         ...
 
-    def wait_persisted(self, batch_no: int, timeout_s: float) -> None:
+    def wait_until_persisted(self, batch_no: int, timeout_s: float) -> None:
         """Wait until every half up to `batch_no` is on the broker's disk; raise Unavailable after `timeout_s`."""
         ...
 
@@ -53,7 +53,7 @@ class Ingest(Protocol):
         """Queue what the source has committed, for a broker in doubt, which continues after it."""
         ...
 
-    def wait_decided(self, batch_no: int, timeout_s: float) -> Decided: ...
+    def wait_until_decided(self, batch_no: int, timeout_s: float) -> Decided: ...
 
     @property
     def decided_through(self) -> int:
@@ -71,13 +71,13 @@ class Ingest(Protocol):
     def close(self) -> None: ...
 
 
-Connect = Callable[[Settings], Ingest]
+Connect = Callable[[Settings], IngestClient]
 
 
 logger = logging.getLogger(__name__)
 
 
-def pass_over(producer: Ingest, state: SourceState, committed: int, *, timeout_s: float) -> None:
+def pass_over(producer: IngestClient, state: SourceState, committed: int, *, timeout_s: float) -> None:
     """Send the source's position to a broker without batches after `committed`, and wait until it has skipped there."""
     if state.last_batch > committed:
         logger.error(
@@ -87,4 +87,4 @@ def pass_over(producer: Ingest, state: SourceState, committed: int, *, timeout_s
             state.last_batch,
         )
     producer.pass_over(state.last_batch, state.next_sequence)
-    producer.wait_decided(max(state.last_batch, committed), timeout_s)
+    producer.wait_until_decided(max(state.last_batch, committed), timeout_s)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from venus.adapters.upper.fills import FillProgress
-from venus.patience import REMIND_S
+from venus.retry_rules import REMIND_S
 
 logger = logging.getLogger(__name__)
 
@@ -69,7 +69,7 @@ class Reporter:
         if any(increments.values()):
             self.update(**{name: getattr(self.current, name) + n for name, n in increments.items()})
 
-    def state(self, state: str, *, error: BaseException | None = None) -> None:
+    def set_state(self, state: str, *, error: BaseException | None = None) -> None:
         """Enter a state; log one line if it is new. An error that differs in figures only is not new."""
         is_news = error is not None and _without_figures(str(error)) != _without_figures(self.current.last_error)
         changed = state != self.current.state or is_news

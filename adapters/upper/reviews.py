@@ -18,7 +18,7 @@ from venus.model import BatchNo, BatchRecord, TableSchema, Verdict
 from venus.wire.broker_pb2 import HalfRef
 
 
-def judge(
+def judge_halves(
     halves: Seq[HalfRef],
     records: Mapping[BatchNo, BatchRecord],
     *,
@@ -55,7 +55,7 @@ def _decisions(committed: HalfRef | None, other: HalfRef | None, verdict: Verdic
     return first + ([(other, verdict)] if other is not None else [])
 
 
-class Schemas:
+class SentSchemas:
     """Table versions of one connection, sent and unsent."""
 
     def __init__(self) -> None:
@@ -89,7 +89,7 @@ class Schemas:
         """Versions that the next batch must carry."""
         return tuple(self._unsent.values())
 
-    def sent(self, schemas: Iterable[TableSchema]) -> None:
+    def record_sent(self, schemas: Iterable[TableSchema]) -> None:
         """Record that these are committed at the source, in a batch that the broker has on disk."""
         for schema in schemas:
             self._unsent.pop((schema.table_id, schema.version), None)

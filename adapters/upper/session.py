@@ -16,9 +16,9 @@ from venus.adapter_figures import AdapterFigures
 from venus.adapters.dialects.contract import RegisteredTable, Source, SourceState, UncapturedTable
 from venus.adapters.upper import ingest
 from venus.adapters.upper.fills import ACTIVE, Fills
-from venus.adapters.upper.ingest import Ingest
-from venus.adapters.upper.reviews import Schemas, judge
-from venus.conditions import NO_FIGURES, AdapterCondition, at_source, locked_at_source, uncaptured_at_source
+from venus.adapters.upper.ingest import IngestClient
+from venus.adapters.upper.reviews import SentSchemas, judge_halves
+from venus.conditions import NO_FIGURES, AdapterCondition, locked_condition, source_condition, uncaptured_condition
 from venus.errors import Diverged, Fenced, VenusError
 from venus.model import BatchNo, BatchRecord, Epoch, Sequence, Verdict
 from venus.wire.broker_pb2 import HalfRef, InitAck
@@ -30,15 +30,15 @@ CONNECT_TIMEOUT_MIN_S = 45.0
 
 
 @dataclass(slots=True, kw_only=True)
-class Session:
+class CaptureSession:
     """Session with both ends open, its epoch, and the next numbers to assign."""
 
     source: Source
-    producer: Ingest
+    producer: IngestClient
     epoch: Epoch
     next_batch: BatchNo
     next_sequence: Sequence
-    schemas: Schemas = field(default_factory=Schemas)
+    schemas: SentSchemas = field(default_factory=SentSchemas)
     fills: Fills = field(default_factory=Fills)
     #: For the log of cuts.
     business: str = ""
@@ -65,19 +65,19 @@ class Session:
     def read_registry(self) -> None:
         """Load the registered tables with their fills and schemas, and report their condition to the broker."""
         # read first: a change in between is read once more, and never missed
-        self.sign = self.source.registry_sign()
-        tables = self._registered()
+        self.sign = self.source.read_registry_fingerprint()
+        tables = self._read_registered()
         self.schemas.offer(t.schema for t in tables)
         self.fills.read(tables)
-        self.locked = self.source.locked()
-        self.uncaptured = self.source.uncaptured_tables(self.include, self.exclude)
-        self.condition = standing_of([*tables, *self.source.released()], self.locked, self.uncaptured)
+        self.locked = self.source.find_blocking_locks()
+        self.uncaptured = self.source.find_uncaptured_tables(self.include, self.exclude)
+        self.condition = build_condition([*tables, *self.source.read_released_tables()], self.locked, self.uncaptured)
         self.report_figures()
 
     def count_rows(self, now_us: int) -> None:
         """Read the approximate number of rows of each table. A refusal does not stop the capture."""
         try:
-            if rows := self.source.row_counts():
+            if rows := self.source.read_row_counts():
                 self.figures = replace(self.figures, rows=rows, counted_at_us=now_us)
         except VenusError as error:
             if error.retryable:
@@ -91,29 +91,29 @@ class Session:
             self.producer.report(condition)
             self.reported = condition
 
-    def _registered(self) -> list[RegisteredTable]:
+    def _read_registered(self) -> list[RegisteredTable]:
         """Return the registered tables; a new one with changes at the broker will be swept.
 
         Most likely it was captured after the backup from which the source was restored, and is captured again.
         """
-        tables = self.source.registered()
+        tables = self.source.read_registered_tables()
         foreign = [t.schema for t in tables if _is_untouched(t) and t.schema.table_id in self.changed]
         for schema in foreign:
-            self.source.start_over(schema.table_id, self.changed[schema.table_id] + 1)
-        return self.source.registered() if foreign else tables
+            self.source.restart_with_sweep(schema.table_id, self.changed[schema.table_id] + 1)
+        return self.source.read_registered_tables() if foreign else tables
 
     def refresh_schemas(self) -> None:
         """Compare dictionary and registry: tables that changed get a new version, new ones join."""
         self.schemas.offer(self.source.refresh_schemas())
         # a fill without progress waits until the registry is read again, even if its fingerprint is unchanged
-        if self.source.registry_sign() != self.sign or not self.fills.complete or self._stands_otherwise():
+        if self.source.read_registry_fingerprint() != self.sign or not self.fills.complete or self._has_changed():
             self.read_registry()
 
-    def _stands_otherwise(self) -> bool:
+    def _has_changed(self) -> bool:
         """Return whether locks or uncaptured tables differ from the last report."""
-        if self.source.locked() != self.locked:
+        if self.source.find_blocking_locks() != self.locked:
             return True
-        return self.source.uncaptured_tables(self.include, self.exclude) != self.uncaptured
+        return self.source.find_uncaptured_tables(self.include, self.exclude) != self.uncaptured
 
     def answer_reviews(self) -> int:
         """Answer the broker's reviews from the batch table; return the number of halves.
@@ -125,9 +125,9 @@ class Session:
             return 0
         decided_through = self.producer.decided_through
         halves = [h for h in halves if h.batch_no > decided_through]
-        records = self.source.batches([BatchNo(h.batch_no) for h in halves])
+        records = self.source.read_batches([BatchNo(h.batch_no) for h in halves])
         return self._answer(
-            judge(
+            judge_halves(
                 [h for h in halves if (r := records.get(BatchNo(h.batch_no))) is None or r.digest == h.digest], records
             )
         )
@@ -138,7 +138,7 @@ class Session:
         The source's connection is busy with the cut; the broker asks again later about earlier halves.
         """
         halves = [h for h in self.producer.take_reviews() if h.batch_no >= in_flight_from]
-        return self._answer(judge(halves, {}, in_flight_from=in_flight_from))
+        return self._answer(judge_halves(halves, {}, in_flight_from=in_flight_from))
 
     def _answer(self, decisions: list[tuple[HalfRef, Verdict]]) -> int:
         for half, verdict in decisions:
@@ -158,17 +158,17 @@ def _is_untouched(table: RegisteredTable) -> bool:
     return table.state == ACTIVE and not (fill.done or fill.sweep_from or fill.cursor or fill.rows_done)
 
 
-def standing_of(
+def build_condition(
     tables: Iterable[RegisteredTable], locked: Mapping[str, str], uncaptured: Iterable[UncapturedTable] = ()
 ) -> AdapterCondition:
     """Return the condition: tables that are not captured, with the reason; `locked` tables, with the holder."""
-    found = [at_source(t.schema.table_id, t.schema.qualified, t.state, t.reason) for t in tables]
-    found += [locked_at_source(table, holder) for table, holder in locked.items()]
-    return AdapterCondition.of([*found, *(uncaptured_at_source(t.name, t.obstacle) for t in uncaptured)])
+    found = [source_condition(t.schema.table_id, t.schema.qualified, t.state, t.reason) for t in tables]
+    found += [locked_condition(table, holder) for table, holder in locked.items()]
+    return AdapterCondition.of([*found, *(uncaptured_condition(t.name, t.obstacle) for t in uncaptured)])
 
 
 @dataclass(slots=True, kw_only=True)
-class Claim:
+class SourceClaim:
     """Claim of one process to the business, for its lifetime."""
 
     #: Unique identifier of the process, across machines.
@@ -182,14 +182,20 @@ class Claim:
 
 
 def open_session(
-    source: Source, producer: Ingest, claim: Claim, *, timeout_s: float, include: Seq[str] = (), exclude: Seq[str] = ()
-) -> Session:
+    source: Source,
+    producer: IngestClient,
+    claim: SourceClaim,
+    *,
+    timeout_s: float,
+    include: Seq[str] = (),
+    exclude: Seq[str] = (),
+) -> CaptureSession:
     """Run the start-up; `include` and `exclude` are the patterns of the configuration.
 
     Raises Fenced if another process has taken over since this process' last session: a process that lost its
     connection must not take the stream back from its successor. Raises Held if another process is active.
     """
-    state = source.state()
+    state = source.read_state()
     if claim.epoch is not None and state.epoch > claim.epoch:
         raise Fenced(
             f"another capture holds epoch {state.epoch} at the source, this one had {claim.epoch}",
@@ -208,18 +214,18 @@ def open_session(
     committed = _resolve(source, producer, ack)
     if ack.in_doubt:
         ingest.pass_over(producer, state, committed, timeout_s=timeout_s)
-    session = _positioned(source, producer, state, ack, max(committed, state.last_batch if ack.in_doubt else 0))
+    session = _build_session(source, producer, state, ack, max(committed, state.last_batch if ack.in_doubt else 0))
     session.include, session.exclude = include, exclude
     session.read_registry()
     return session
 
 
-def _resolve(source: Source, producer: Ingest, ack: InitAck) -> int:
+def _resolve(source: Source, producer: IngestClient, ack: InitAck) -> int:
     """Decide the undecided halves from the batch table; return the broker's last committed batch after that."""
     halves = list(ack.undecided)
     committed = int(ack.last_batch)
-    records = source.batches([BatchNo(h.batch_no) for h in halves]) if halves else {}
-    for half, verdict in judge(halves, records, in_doubt=ack.in_doubt):
+    records = source.read_batches([BatchNo(h.batch_no) for h in halves]) if halves else {}
+    for half, verdict in judge_halves(halves, records, in_doubt=ack.in_doubt):
         logger.info("capture: half message %s left undecided by an earlier run: %s", half.batch_no, verdict.name)
         producer.decide(half.batch_no, half.digest, verdict)
         if verdict is Verdict.COMMIT:
@@ -227,7 +233,9 @@ def _resolve(source: Source, producer: Ingest, ack: InitAck) -> int:
     return committed
 
 
-def _positioned(source: Source, producer: Ingest, state: SourceState, ack: InitAck, committed: int) -> Session:
+def _build_session(
+    source: Source, producer: IngestClient, state: SourceState, ack: InitAck, committed: int
+) -> CaptureSession:
     if state.last_batch > committed:
         raise Diverged(
             f"the source has committed batch {state.last_batch}, the broker has nothing after batch {committed}",
@@ -236,7 +244,7 @@ def _positioned(source: Source, producer: Ingest, state: SourceState, ack: InitA
     versions = {table.table_id: table.version for table in ack.tables}
     if state.last_batch < committed:
         _read_everything_again(source, state.last_batch, committed, versions)
-    return Session(
+    return CaptureSession(
         source=source,
         producer=producer,
         epoch=Epoch(ack.epoch),
@@ -257,6 +265,6 @@ def _read_everything_again(source: Source, last_batch: int, committed: int, vers
         committed,
         last_batch,
     )
-    for table in source.registered():
+    for table in source.read_registered_tables():
         table_id, version = table.schema.table_id, table.schema.version
-        source.start_over(table_id, max(version, versions.get(table_id, 0) + 1))
+        source.restart_with_sweep(table_id, max(version, versions.get(table_id, 0) + 1))

@@ -16,7 +16,7 @@ class Fault(Enum):
     BOTH = "both"
 
 
-class Kind(Enum):
+class DifferenceKind(Enum):
     """How a row differs, as seen from the side that it should come from."""
 
     MISSING = "missing"
@@ -25,7 +25,7 @@ class Kind(Enum):
     REPEATED = "repeated"  # several rows have its key: no unique index keeps them out
 
 
-class Verdict(Enum):
+class ComparisonVerdict(Enum):
     """Outcome of a comparison; the value is the exit code."""
 
     SAME = 0
@@ -42,12 +42,12 @@ class ColumnDifference:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Difference:
+class RowDifference:
     """A wrong row."""
 
     table: str
     key: dict[str, str]
-    kind: Kind
+    kind: DifferenceKind
     fault: Fault
     columns: tuple[ColumnDifference, ...]
     #: The sides that have the row.
@@ -57,7 +57,7 @@ class Difference:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Undecided:
+class UndecidedRow:
     """A row that differs and may be on its way, or a table that could not be compared (key empty)."""
 
     table: str
@@ -75,23 +75,23 @@ class TableResult:
     moved: int = 0
     seconds: float = 0.0
     method: str = ""
-    differences: list[Difference] = field(default_factory=list)
-    undecided: list[Undecided] = field(default_factory=list)
+    differences: list[RowDifference] = field(default_factory=list)
+    undecided: list[UndecidedRow] = field(default_factory=list)
     in_flight: int = 0  # differed between two snapshots, and were right for the position of each
     notes: list[str] = field(default_factory=list)
     #: The comparison stopped at the limit of differences; there may be more.
     cut_short: bool = False
 
     @property
-    def verdict(self) -> Verdict:
+    def verdict(self) -> ComparisonVerdict:
         """The verdict: differences outweigh undecided rows, and rows not compared are undecided."""
         if self.differences:
-            return Verdict.DIFFERENT
-        return Verdict.UNDECIDED if self.undecided or self.cut_short else Verdict.SAME
+            return ComparisonVerdict.DIFFERENT
+        return ComparisonVerdict.UNDECIDED if self.undecided or self.cut_short else ComparisonVerdict.SAME
 
 
 @dataclass(slots=True, kw_only=True)
-class Result:
+class VerifyResult:
     """Result of a comparison."""
 
     business: str
@@ -108,23 +108,26 @@ class Result:
     not_compared: dict[str, str] = field(default_factory=dict)
 
     @property
-    def verdict(self) -> Verdict:
+    def verdict(self) -> ComparisonVerdict:
         """The worst verdict of a table."""
         verdicts = {t.verdict for t in self.tables}
-        return next((v for v in (Verdict.DIFFERENT, Verdict.UNDECIDED) if v in verdicts), Verdict.SAME)
+        return next(
+            (v for v in (ComparisonVerdict.DIFFERENT, ComparisonVerdict.UNDECIDED) if v in verdicts),
+            ComparisonVerdict.SAME,
+        )
 
     @property
-    def differences(self) -> list[Difference]:
+    def differences(self) -> list[RowDifference]:
         """Of all tables."""
         return [d for t in self.tables for d in t.differences]
 
     @property
-    def shippable(self) -> list[Difference]:
+    def shippable(self) -> list[RowDifference]:
         """Differences that shipping the row again repairs; a repeated row would get another copy."""
-        return [d for d in self.differences if d.kind is not Kind.REPEATED]
+        return [d for d in self.differences if d.kind is not DifferenceKind.REPEATED]
 
     @property
-    def undecided(self) -> list[Undecided]:
+    def undecided(self) -> list[UndecidedRow]:
         """Of all tables."""
         return [u for t in self.tables for u in t.undecided]
 
@@ -144,6 +147,6 @@ class Result:
         return sum(t.moved for t in self.tables)
 
 
-def shown(value: Value) -> str | None:
+def value_text(value: Value) -> str | None:
     """Format a value for output."""
     return value.hex() if isinstance(value, bytes) else value

@@ -11,14 +11,14 @@ from collections.abc import Collection, Iterable, Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
 
-from venus.adapters.dialects.verifying import Key, Subject
+from venus.adapters.dialects.verify_contract import Key, Subject
 from venus.adapters.verify.rows import Row, columns_of, keys_of
 from venus.codec.batch import decode
 from venus.codec.changes import TableChanges
-from venus.codec.packed import Packed
+from venus.codec.packed import PackedBytes
 from venus.errors import Unavailable
 from venus.model import ChangeKind, TableSchema
-from venus.rpc.admin import Admin
+from venus.rpc.admin import AdminClient
 from venus.rpc.subscriber import Subscriber
 
 CREDIT_BYTES = 8 << 20
@@ -28,14 +28,14 @@ _NOTHING: tuple[Row | None, int] = (None, 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Known:
+class KnownRow:
     """State of a key; `row` None: there is no row."""
 
     row: Row | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class KeyChange:
     """A change of one key, or (`before` set) the removal of all rows whose Sequence is below that."""
 
     offset: int
@@ -45,7 +45,7 @@ class Step:
 
 
 @dataclass(slots=True)
-class History:
+class KeyHistory:
     """History of some keys of one table. `pinned`: cut of the full data; `end`: increments below it were read."""
 
     pinned: int
@@ -56,40 +56,40 @@ class History:
     end_sequence: int = 0
     #: Rows of the full data, each with the Sequence of its last change.
     base: dict[Key, tuple[Row, int]] = field(default_factory=dict)
-    steps: dict[Key, list[Step]] = field(default_factory=dict)
-    removals: list[Step] = field(default_factory=list)
+    steps: dict[Key, list[KeyChange]] = field(default_factory=dict)
+    removals: list[KeyChange] = field(default_factory=list)
 
-    def at_offset(self, key: Key, offset: int) -> Known | None:
+    def at_offset(self, key: Key, offset: int) -> KnownRow | None:
         """Return the state after every change below `offset`; None if that is not known."""
         if not self.start <= offset <= self.end:
             return None
         if offset < self.pinned:
             # the full data is ahead: it has no older state of keys that have changed in between
             touched = [s for s in self._of(key) if offset <= s.offset < self.pinned]
-            return None if touched else Known(row=self.base.get(key, _NOTHING)[0])
+            return None if touched else KnownRow(row=self.base.get(key, _NOTHING)[0])
         return self._after(key, [s for s in self._of(key) if self.pinned <= s.offset < offset])
 
-    def at_sequence(self, key: Key, sequence: int) -> Known | None:
+    def at_sequence(self, key: Key, sequence: int) -> KnownRow | None:
         """Return the state after every change below `sequence`; None if that is not known."""
         if sequence <= self.sequence or sequence > max(self.end_sequence, self.sequence + 1):
             return None
         return self._after(key, [s for s in self._of(key) if s.offset >= self.pinned and s.sequence < sequence])
 
-    def _of(self, key: Key) -> list[Step]:
+    def _of(self, key: Key) -> list[KeyChange]:
         return sorted([*self.steps.get(key, ()), *self.removals], key=lambda step: step.offset)
 
-    def _after(self, key: Key, steps: Iterable[Step]) -> Known:
+    def _after(self, key: Key, steps: Iterable[KeyChange]) -> KnownRow:
         row, changed = self.base.get(key, _NOTHING)
         for step in steps:
             if not step.before:
                 row, changed = step.row, step.sequence
             elif changed < step.before:
                 row = None
-        return Known(row=row)
+        return KnownRow(row=row)
 
 
 def read_increments(
-    history: History, *, address: str, business: str, subject: Subject, versions: Mapping[int, TableSchema],
+    history: KeyHistory, *, address: str, business: str, subject: Subject, versions: Mapping[int, TableSchema],
     keys: Collection[Key], start: int, end: int, end_sequence: int,
 ) -> None:  # fmt: skip
     """Add the changes of these keys in the increments from `start` up to `end`."""
@@ -119,13 +119,13 @@ def read_increments(
         subscriber.close()
 
 
-def queue_end(address: str, business: str, history: History) -> tuple[int, int]:
+def read_queue_end(address: str, business: str, history: KeyHistory) -> tuple[int, int]:
     """Return a matching offset and Sequence: everything committed by now is below both.
 
     Read from the newest increment itself; the broker's status may name the Sequence of a batch that no reader is
     shown yet.
     """
-    with Admin(address) as admin:
+    with AdminClient(address) as admin:
         found = admin.status(business).businesses
     end = next((b.next_offset for b in found if b.business == business), 0)
     if end <= history.pinned:
@@ -143,14 +143,14 @@ def queue_end(address: str, business: str, history: History) -> tuple[int, int]:
 
 
 def _add(
-    history: History, section: TableChanges, offset: int, sequence: int, subject: Subject,
+    history: KeyHistory, section: TableChanges, offset: int, sequence: int, subject: Subject,
     versions: Mapping[int, TableSchema], wanted: set[Key],
 ) -> None:  # fmt: skip
     if section.kind is ChangeKind.TRUNCATE:
-        history.removals.append(Step(offset=offset, sequence=sequence, row=None, before=sequence))
+        history.removals.append(KeyChange(offset=offset, sequence=sequence, row=None, before=sequence))
     elif section.kind is ChangeKind.SWEEP_END:
         before = int(section.sweep_before)
-        history.removals.append(Step(offset=offset, sequence=sequence, row=None, before=before))
+        history.removals.append(KeyChange(offset=offset, sequence=sequence, row=None, before=before))
     if section.kind is not ChangeKind.CHANGES:
         return
     keys = keys_of(section, versions, subject.schema)
@@ -159,7 +159,7 @@ def _add(
         return
     rows = _rows(section, touched, subject, versions)
     for n in touched:
-        step = Step(offset=offset + n, sequence=sequence + n, row=rows.get(n))
+        step = KeyChange(offset=offset + n, sequence=sequence + n, row=rows.get(n))
         history.steps.setdefault(keys[n], []).append(step)
 
 
@@ -170,14 +170,14 @@ def _rows(
     live = [n for n in touched if not section.is_deleted[n]]
     if not live:
         return {}
-    columns = columns_of(_picked(section, live), versions, subject.schema)
+    columns = columns_of(_pick_rows(section, live), versions, subject.schema)
     return dict(zip(live, zip(*columns, strict=True), strict=True))
 
 
-def _picked(section: TableChanges, numbers: Seq[int]) -> TableChanges:
+def _pick_rows(section: TableChanges, numbers: Seq[int]) -> TableChanges:
     ids, rows = section.record_ids.split(), section.rows.split()
     return TableChanges(
         table_id=section.table_id, schema_version=section.schema_version,
-        record_ids=Packed.of([ids[n] for n in numbers]), rows=Packed.of([rows[n] for n in numbers]),
+        record_ids=PackedBytes.of([ids[n] for n in numbers]), rows=PackedBytes.of([rows[n] for n in numbers]),
         is_deleted=section.is_deleted[list(numbers)],
     )  # fmt: skip

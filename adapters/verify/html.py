@@ -8,25 +8,25 @@ from importlib.resources import files
 from pathlib import Path
 from string import Template
 
-from venus.adapters.verify.findings import Difference, Result, TableResult, Undecided, shown
-from venus.adapters.verify.tasks import Place
+from venus.adapters.verify.findings import RowDifference, TableResult, UndecidedRow, VerifyResult, value_text
+from venus.adapters.verify.slice_tasks import ComparisonSide
 from venus.errors import VenusError
 
 #: Browsers cannot open pages with more findings; the others are counted here, and listed by --json and --parquet.
 SHOWN_MAX = 2_000
 VALUE_CHARACTERS = 400
-_PLACES = [place.value for place in Place]
+_PLACES = [place.value for place in ComparisonSide]
 
 
-def write_html(result: Result, file: Path) -> None:
+def write_html(result: VerifyResult, file: Path) -> None:
     """Write the report, replacing the file."""
     try:
-        file.write_text(page(result), encoding="utf-8")
+        file.write_text(render_page(result), encoding="utf-8")
     except OSError as error:
         raise VenusError(f"--html {file}: {error.strerror or error}") from error
 
 
-def page(result: Result) -> str:
+def render_page(result: VerifyResult) -> str:
     """Return the report as HTML."""
     template = Template((files(__package__) / "report.html").read_text(encoding="utf-8"))
     found, open_ = len(result.differences), len(result.undecided)
@@ -46,12 +46,20 @@ def page(result: Result) -> str:
         summary=f"{result.rows:,} rows compared, {result.moved:,} of them moved; {found:,} rows differ, "
         f"{open_:,} undecided.",
         circumstances=escape(" · ".join(circumstances)),
-        tables=_table(("table", "compared", "rows", "moved", "on their way", "different", "undecided", "notes"),
-                      map(_summary, result.tables)),
-        differences=_section("Differences", ("table", "key", "what", "column", *_PLACES), found,
-                             (line for d in result.differences[:SHOWN_MAX] for line in _difference(d))),
-        undecided=_section("Undecided", ("table", "key", "reason"), open_, map(_open, result.undecided[:SHOWN_MAX])),
-    )  # fmt: skip
+        tables=_table(
+            ("table", "compared", "rows", "moved", "on their way", "different", "undecided", "notes"),
+            map(_summary, result.tables),
+        ),
+        differences=_section(
+            "Differences",
+            ("table", "key", "what", "column", *_PLACES),
+            found,
+            (line for d in result.differences[:SHOWN_MAX] for line in _difference(d)),
+        ),
+        undecided=_section(
+            "Undecided", ("table", "key", "reason"), open_, map(_undecided_row, result.undecided[:SHOWN_MAX])
+        ),
+    )
 
 
 def _section(title: str, columns: tuple[str, ...], count: int, lines: Iterable[str]) -> str:
@@ -75,7 +83,7 @@ def _summary(table: TableResult) -> str:
     )
 
 
-def _difference(found: Difference) -> Iterable[str]:
+def _difference(found: RowDifference) -> Iterable[str]:
     what = f"{found.kind.value}, {found.fault.value} fault" + (f": {found.note}" if found.note else "")
     head = f"<td>{escape(found.table)}</td><td>{_key(found.key)}</td><td>{escape(what)}</td>"
     blank = "<td></td><td></td><td></td>"
@@ -90,7 +98,7 @@ def _difference(found: Difference) -> Iterable[str]:
 def _value(values: dict[str, str | bytes | None], place: str) -> str:
     if place not in values:
         return '<span class="absent">&ndash;</span>'
-    value = shown(values[place])
+    value = value_text(values[place])
     if value is None:
         return '<span class="null">NULL</span>'
     cut = value if len(value) <= VALUE_CHARACTERS else f"{value[:VALUE_CHARACTERS]}… ({len(value):,} characters)"
@@ -101,5 +109,5 @@ def _key(key: dict[str, str]) -> str:
     return ", ".join(f"{escape(name)}=<code>{escape(value)}</code>" for name, value in key.items())
 
 
-def _open(found: Undecided) -> str:
+def _undecided_row(found: UndecidedRow) -> str:
     return f"<tr><td>{escape(found.table)}</td><td>{_key(found.key)}</td><td>{escape(found.reason)}</td></tr>"

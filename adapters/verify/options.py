@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from venus.adapters.dialects.verifying import Subject
+from venus.adapters.dialects.verify_contract import Subject
 from venus.adapters.running import Runner
+from venus.adapters.verify.slice_tasks import ComparisonSide
 from venus.adapters.verify.slices import SLICE_ROWS
-from venus.adapters.verify.tasks import Place
 from venus.errors import VenusError
 
 #: Pairs of sides by name; `auto` uses `ends` while the source can be reached.
-LEGS: dict[str, tuple[tuple[Place, Place], ...]] = {
-    "ends": ((Place.SOURCE, Place.TARGET),),
-    "target": ((Place.FULL, Place.TARGET),),
-    "source": ((Place.SOURCE, Place.FULL),),
-    "all": ((Place.FULL, Place.TARGET), (Place.SOURCE, Place.FULL)),
+LEGS: dict[str, tuple[tuple[ComparisonSide, ComparisonSide], ...]] = {
+    "ends": ((ComparisonSide.SOURCE, ComparisonSide.TARGET),),
+    "target": ((ComparisonSide.FULL, ComparisonSide.TARGET),),
+    "source": ((ComparisonSide.SOURCE, ComparisonSide.FULL),),
+    "all": ((ComparisonSide.FULL, ComparisonSide.TARGET), (ComparisonSide.SOURCE, ComparisonSide.FULL)),
 }
 LEG_NAMES = ("auto", *LEGS)
 MODES = ("auto", "hash", "scan")
@@ -33,7 +33,7 @@ class VerificationFailed(VenusError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
+class VerifyOptions:
     """Options of a comparison."""
 
     target: str
@@ -52,7 +52,7 @@ class Options:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Progress:
+class VerifyProgress:
     """Progress of a comparison."""
 
     table: str
@@ -61,7 +61,7 @@ class Progress:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Chosen:
+class ChosenTable:
     """Table to compare, or the reason why it cannot be compared."""
 
     subject: Subject
@@ -69,5 +69,5 @@ class Chosen:
     obstacle: str = ""
 
 
-Report = Callable[[Progress], None]
+Report = Callable[[VerifyProgress], None]
 RunnerFor = Callable[[int], Runner]

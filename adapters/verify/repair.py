@@ -12,17 +12,17 @@ from collections import defaultdict
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 
-from venus.adapters.dialects.verifying import Key, Subject, open_reader
+from venus.adapters.dialects.verify_contract import Key, Subject, open_reader
 from venus.adapters.targets.registry import open_target
-from venus.adapters.verify.findings import Difference, Kind, Result
-from venus.adapters.verify.full import opened_snapshot
-from venus.adapters.verify.options import Options
-from venus.adapters.verify.settling import Settling
-from venus.adapters.verify.tasks import Ends, Place, close_opened
+from venus.adapters.verify.findings import DifferenceKind, RowDifference, VerifyResult
+from venus.adapters.verify.full_data import open_snapshot
+from venus.adapters.verify.options import VerifyOptions
+from venus.adapters.verify.slice_tasks import ComparisonEnds, ComparisonSide, close_sides
+from venus.adapters.verify.suspect_resolution import SuspectResolver
 from venus.config import Settings
 from venus.errors import VenusError
-from venus.rpc.address import broker_of
-from venus.rpc.admin import Admin
+from venus.rpc.address import broker_address
+from venus.rpc.admin import AdminClient
 
 #: Keys written into the log with one transaction.
 KEYS_AT_ONCE = 1_000
@@ -30,7 +30,7 @@ CURE = "delete all but one there, and give the table its primary key again"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StillWrong:
+class UnrepairedRow:
     """A row that is still wrong."""
 
     table: str
@@ -39,39 +39,39 @@ class StillWrong:
 
 
 @dataclass(slots=True, kw_only=True)
-class Repaired:
+class RepairResult:
     """Result of a repair."""
 
     emitted: dict[str, int] = field(default_factory=dict)  # keys by table
     repaired: int = 0
-    left: list[StillWrong] = field(default_factory=list)
+    left: list[UnrepairedRow] = field(default_factory=list)
 
 
-def repair(settings: Settings, target: str, result: Result, *, wait_s: float) -> Repaired:
+def run_repair(settings: Settings, target: str, result: VerifyResult, *, wait_s: float) -> RepairResult:
     """Ship the differing rows of a comparison again and wait until they are right, for `wait_s` at most."""
-    wanted: dict[str, dict[Key, Difference]] = defaultdict(dict)
-    done = Repaired()
+    wanted: dict[str, dict[Key, RowDifference]] = defaultdict(dict)
+    done = RepairResult()
     for difference in result.shippable:
         wanted[difference.table][difference.forms] = difference
     for difference in result.differences:
-        if difference.kind is Kind.REPEATED:
+        if difference.kind is DifferenceKind.REPEATED:
             done.left.append(
-                StillWrong(table=difference.table, key=difference.key, reason=f"{difference.note}; {CURE}")
+                UnrepairedRow(table=difference.table, key=difference.key, reason=f"{difference.note}; {CURE}")
             )
     if not wanted:
         return done
     try:
-        right = Place.FULL if result.leg == "source" else Place.TARGET
+        right = ComparisonSide.FULL if result.leg == "source" else ComparisonSide.TARGET
         subjects = _touch(settings, wanted, done)
-        if right is Place.TARGET:
-            subjects = _as_at_target(settings, target, subjects)
-        _wait(settings, target, right, wanted, subjects, done, wait_s)
+        if right is ComparisonSide.TARGET:
+            subjects = _target_subjects(settings, target, subjects)
+        _wait_until_repaired(settings, target, right, wanted, subjects, done, wait_s)
     finally:
-        close_opened()
+        close_sides()
     return done
 
 
-def _touch(settings: Settings, wanted: dict[str, dict[Key, Difference]], done: Repaired) -> dict[str, Subject]:
+def _touch(settings: Settings, wanted: dict[str, dict[Key, RowDifference]], done: RepairResult) -> dict[str, Subject]:
     subjects = {}
     try:
         reader = open_reader(settings)
@@ -81,7 +81,7 @@ def _touch(settings: Settings, wanted: dict[str, dict[Key, Difference]], done: R
             hint="without the source, `venus resync TABLE --target NAME` makes a table equal to the full data",
         ) from error
     with closing(reader):
-        schemas = {t.schema.qualified: t.schema for t in reader.tables()}
+        schemas = {t.schema.qualified: t.schema for t in reader.read_tables()}
         for table, differences in wanted.items():
             subject = subjects[table] = Subject(schema=schemas[table])
             keys = list(differences)
@@ -91,9 +91,9 @@ def _touch(settings: Settings, wanted: dict[str, dict[Key, Difference]], done: R
     return subjects
 
 
-def _as_at_target(settings: Settings, target: str, subjects: dict[str, Subject]) -> dict[str, Subject]:
+def _target_subjects(settings: Settings, target: str, subjects: dict[str, Subject]) -> dict[str, Subject]:
     """Return the tables with the target's predicates."""
-    loaded = (open_target(settings, target).loaded_tables() or {}).values()
+    loaded = (open_target(settings, target).read_loaded_tables() or {}).values()
     predicates = {table.schema.table_id: table.predicate for table in loaded}
     return {
         name: replace(subject, predicate=predicates.get(subject.schema.table_id, ""))
@@ -101,27 +101,31 @@ def _as_at_target(settings: Settings, target: str, subjects: dict[str, Subject])
     }
 
 
-def _wait(
-    settings: Settings, target: str, right: Place, wanted: dict[str, dict[Key, Difference]],
-    subjects: dict[str, Subject], done: Repaired, wait_s: float,
+def _wait_until_repaired(
+    settings: Settings, target: str, right: ComparisonSide, wanted: dict[str, dict[Key, RowDifference]],
+    subjects: dict[str, Subject], done: RepairResult, wait_s: float,
 ) -> None:  # fmt: skip
-    address = broker_of(settings)
+    address = broker_address(settings)
     table_ids = [s.schema.table_id for s in subjects.values()]
-    with opened_snapshot(address, settings.business.name, table_ids, f"repair of {target}") as snapshot:
-        ends = Ends(
-            settings=settings, left=Place.SOURCE, right=right, target=target, snapshot=snapshot.SerializeToString()
+    with open_snapshot(address, settings.business.name, table_ids, f"repair of {target}") as snapshot:
+        ends = ComparisonEnds(
+            settings=settings,
+            left=ComparisonSide.SOURCE,
+            right=right,
+            target=target,
+            snapshot=snapshot.SerializeToString(),
         )
         for table, differences in wanted.items():
-            left = Settling(ends, subjects[table]).until_right(list(differences), wait_s)
+            left = SuspectResolver(ends, subjects[table]).wait_until_right(list(differences), wait_s)
             done.repaired += len(differences) - len(left)
             done.left += [
-                StillWrong(table=table, key=differences[key].key, reason=decision.reason or "not applied yet")
+                UnrepairedRow(table=table, key=differences[key].key, reason=decision.reason or "not applied yet")
                 for key, decision in left.items()
             ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Windows:
+class LossWindows:
     """Open windows of possible loss: the terms of unclean elections, and the home terms of promotions."""
 
     terms: tuple[int, ...] = ()
@@ -136,7 +140,7 @@ class Windows:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Closing:
+class WindowClosing:
     """Outcome for the windows that were open when a comparison began."""
 
     terms: tuple[int, ...]
@@ -145,33 +149,35 @@ class Closing:
     why: str = ""  # not closed
 
 
-def open_windows(settings: Settings) -> Windows:
+def read_loss_windows(settings: Settings) -> LossWindows:
     """Return the open windows that the leader knows. Raises Unavailable."""
-    with Admin(broker_of(settings)) as admin:
+    with AdminClient(broker_address(settings)) as admin:
         business = settings.business.name
         found = [entry for entry in admin.status(business).businesses if entry.business == business]
-    return Windows(
+    return LossWindows(
         terms=tuple(window.term for entry in found for window in entry.replication.losses),
         home_terms=tuple(window.home_term for entry in found for window in entry.losses),
     )
 
 
-def close(settings: Settings, options: Options, result: Result, repaired: Repaired, windows: Windows) -> Closing:
+def close_loss_windows(
+    settings: Settings, options: VerifyOptions, result: VerifyResult, repaired: RepairResult, windows: LossWindows
+) -> WindowClosing:
     """Close the windows at the broker, if the comparison has shown that source, full data and target are equal."""
     terms, home_terms = windows.terms, windows.home_terms
-    why = _unproved(options, result, repaired)
+    why = _reason_unproved(options, result, repaired)
     if why:
-        return Closing(terms=terms, home_terms=home_terms, why=why)
-    with Admin(broker_of(settings)) as admin:
+        return WindowClosing(terms=terms, home_terms=home_terms, why=why)
+    with AdminClient(broker_address(settings)) as admin:
         business = settings.business.name
         waiting = admin.close_losses(business, f"{business}/{options.target}", terms, home_terms)
     if waiting:
         why = f"still to be compared and repaired: {', '.join(waiting)}"
-        return Closing(terms=terms, home_terms=home_terms, why=why)
-    return Closing(terms=terms, home_terms=home_terms, closed=True)
+        return WindowClosing(terms=terms, home_terms=home_terms, why=why)
+    return WindowClosing(terms=terms, home_terms=home_terms, closed=True)
 
 
-def _unproved(options: Options, result: Result, repaired: Repaired) -> str:
+def _reason_unproved(options: VerifyOptions, result: VerifyResult, repaired: RepairResult) -> str:
     """Return why a comparison does not prove that everything is equal; "" if it does."""
     if result.leg != "all":
         return f"--leg {result.leg} does not compare source, full data and target with each other: use --leg all"

@@ -20,15 +20,15 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from venus.adapters.dialects.forms import forms, key_forms
-from venus.adapters.dialects.verifying import HEX_DIGITS, SEPARATOR, Key, Style, style_of
+from venus.adapters.dialects.comparison_forms import key_forms, sized_forms
+from venus.adapters.dialects.verify_contract import HEX_DIGITS, SEPARATOR, FormStyle, Key, style_of
 from venus.codec.changes import TableChanges
 from venus.codec.columns import Value, keys_from_columns, keys_to_columns, to_columns
 from venus.codec.layout import Layout
 from venus.errors import ProtocolError
 from venus.model import Column, Kind, LogicalType, TableSchema
-from venus.predicates.judging import Bools, inside
-from venus.predicates.ranges import Predicate, compiled
+from venus.predicates.evaluation import Bools, evaluate_predicate
+from venus.predicates.ranges import Predicate, compile_predicate
 
 Row = tuple[Value, ...]
 Columns = Seq[Seq[Value]]
@@ -54,7 +54,7 @@ def columns_of(section: TableChanges, versions: Mapping[int, TableSchema], wante
     return [by_number.get(c.number, missing) for c in wanted.wire_columns]
 
 
-def inside_of(predicate: str, columns: Columns, schema: TableSchema) -> Bools:
+def rows_inside(predicate: str, columns: Columns, schema: TableSchema) -> Bools:
     """Return which rows are inside a predicate; the values are in the schema's wire order."""
     by_number = {c.number: values for c, values in zip(schema.wire_columns, columns, strict=True)}
 
@@ -62,12 +62,12 @@ def inside_of(predicate: str, columns: Columns, schema: TableSchema) -> Bools:
         values = (v.encode() if isinstance(v, str) else v for v in by_number[wanted.number])
         return pa.array(list(values), pa.large_binary())
 
-    return inside(_compiled(predicate, schema), column, len(columns[0]))
+    return evaluate_predicate(_compile_predicate(predicate, schema), column, len(columns[0]))
 
 
 @lru_cache(maxsize=16)
-def _compiled(predicate: str, schema: TableSchema) -> Predicate:
-    return compiled(predicate, schema)
+def _compile_predicate(predicate: str, schema: TableSchema) -> Predicate:
+    return compile_predicate(predicate, schema)
 
 
 def keys_of(section: TableChanges, versions: Mapping[int, TableSchema], wanted: TableSchema) -> list[Key]:
@@ -78,7 +78,7 @@ def keys_of(section: TableChanges, versions: Mapping[int, TableSchema], wanted: 
 
 def checksums(columns: Columns, schema: TableSchema, digest: str) -> Checksums:
     """Return the checksum of each row, or of each key if `columns` are the key's alone."""
-    texts = [forms(c.type, values) for c, values in zip(schema.wire_columns, columns, strict=False)]
+    texts = [sized_forms(c.type, values) for c, values in zip(schema.wire_columns, columns, strict=False)]
     hashed, words = _DIGESTS[digest]
     lines = map(SEPARATOR.join, zip(*texts, strict=True))
     octets = b"".join([hashed(line.encode()) for line in lines])
@@ -89,7 +89,7 @@ def record_ids(keys: Seq[Key], schema: TableSchema) -> list[bytes] | None:
     """Return the record ids of keys; None if a form does not determine the spelling of the key (1.5 or 1.50)."""
     layout = Layout.of(schema)
     types = [c.type for c in layout.columns[: layout.key_count]]
-    if any(style_of(t) is Style.NUMBER for t in types):
+    if any(style_of(t) is FormStyle.NUMBER for t in types):
         return None
     columns = [[_spelt(kind, key[n]) for key in keys] for n, kind in enumerate(types)]
     return keys_from_columns(columns, layout).split()
@@ -97,9 +97,9 @@ def record_ids(keys: Seq[Key], schema: TableSchema) -> list[bytes] | None:
 
 def _spelt(kind: LogicalType, form: str) -> str | bytes:
     match style_of(kind):
-        case Style.HEX:
+        case FormStyle.HEX:
             return bytes.fromhex(form)
-        case Style.PADDED:
+        case FormStyle.PADDED:
             return form.ljust(kind.length)
     return form
 
@@ -112,7 +112,7 @@ def key_as_dict(key: Key, schema: TableSchema) -> dict[str, str]:
 _STRING_OR_BLANKS = re.compile(r'("(?:[^"\\]|\\.)*")|[ \t\r\n]+')
 
 
-def same(kind: LogicalType, one: Value, other: Value) -> bool:
+def is_same_value(kind: LogicalType, one: Value, other: Value) -> bool:
     """Return whether two canonical values are equal; NULL equals NULL."""
     if one == other:
         return True
@@ -127,12 +127,12 @@ def same(kind: LogicalType, one: Value, other: Value) -> bool:
         return False
 
 
-def differing(schema: TableSchema, one: Row, other: Row) -> list[int]:
+def differing_columns(schema: TableSchema, one: Row, other: Row) -> list[int]:
     """Return the differing columns, in wire order."""
     return list(_differing(schema, one, other))
 
 
-def equal(schema: TableSchema, one: Row | None, other: Row | None) -> bool:
+def is_equal_row(schema: TableSchema, one: Row | None, other: Row | None) -> bool:
     """Return whether two rows are equal; None is no row."""
     if one is None or other is None:
         return one is other
@@ -141,27 +141,27 @@ def equal(schema: TableSchema, one: Row | None, other: Row | None) -> bool:
 
 def _differing(schema: TableSchema, one: Row, other: Row) -> Iterator[int]:
     for n, column in enumerate(schema.wire_columns):
-        if one[n] != other[n] and not same(column.type, one[n], other[n]):
+        if one[n] != other[n] and not is_same_value(column.type, one[n], other[n]):
             yield n
 
 
-def _numbers(one: str, other: str, _: LogicalType) -> bool:
+def _is_same_number(one: str, other: str, _: LogicalType) -> bool:
     left, right = Decimal(one), Decimal(other)
     return left == right or (left.is_nan() and right.is_nan())
 
 
-def _floats(one: str, other: str, kind: LogicalType) -> bool:
+def _is_same_float(one: str, other: str, kind: LogicalType) -> bool:
     left, right = float(one), float(other)
     if kind.length == 4:
         left, right = (struct.unpack("f", struct.pack("f", v))[0] for v in (left, right))
     return left == right or (math.isnan(left) and math.isnan(right))
 
 
-def _padded(one: str, other: str, _: LogicalType) -> bool:
+def _is_same_padded(one: str, other: str, _: LogicalType) -> bool:
     return one.rstrip(" ") == other.rstrip(" ")
 
 
-def _documents(one: str, other: str, _: LogicalType) -> bool:
+def _is_same_json(one: str, other: str, _: LogicalType) -> bool:
     try:
         return _same_document(_document(one), _document(other))
     except RecursionError:  # nested more deeply than Python goes: the order of members counts then
@@ -196,7 +196,7 @@ def _same_document(one: Any, other: Any) -> bool:
     return bool(one == other)
 
 
-def _moments(one: str, other: str, _: LogicalType) -> bool:
+def _is_same_moment(one: str, other: str, _: LogicalType) -> bool:
     return _plain_moment(one) == _plain_moment(other)
 
 
@@ -214,19 +214,19 @@ def _plain_moment(text: str) -> str:
     return f"{head}{dot if fraction else ''}{fraction}{era}"
 
 
-def _uuids(one: str, other: str, _: LogicalType) -> bool:
+def _is_same_uuid(one: str, other: str, _: LogicalType) -> bool:
     return one.replace("-", "").lower() == other.replace("-", "").lower()
 
 
 _COMPARE: dict[Kind, Callable[[str, str, LogicalType], bool]] = {
-    Kind.INT: _numbers,
-    Kind.DECIMAL: _numbers,
-    Kind.FLOAT: _floats,
-    Kind.CHAR: _padded,
-    Kind.JSON: _documents,
-    Kind.TIME: _moments,
-    Kind.TIMETZ: _moments,
-    Kind.TIMESTAMP: _moments,
-    Kind.TIMESTAMPTZ: _moments,
-    Kind.UUID: _uuids,
+    Kind.INT: _is_same_number,
+    Kind.DECIMAL: _is_same_number,
+    Kind.FLOAT: _is_same_float,
+    Kind.CHAR: _is_same_padded,
+    Kind.JSON: _is_same_json,
+    Kind.TIME: _is_same_moment,
+    Kind.TIMETZ: _is_same_moment,
+    Kind.TIMESTAMP: _is_same_moment,
+    Kind.TIMESTAMPTZ: _is_same_moment,
+    Kind.UUID: _is_same_uuid,
 }

@@ -16,33 +16,33 @@ from datetime import UTC, datetime
 from venus import __version__
 from venus.adapters.dialects.contract import RegisteredTable, UncapturedTable
 from venus.adapters.dialects.registry import open_source
-from venus.adapters.dialects.verifying import Subject, open_reader
+from venus.adapters.dialects.verify_contract import Subject, open_reader
 from venus.adapters.running import LocalRunner
-from venus.adapters.targets.contract import LoadedTable, require
+from venus.adapters.targets.contract import LoadedTable, require_capability
 from venus.adapters.targets.registry import open_target
-from venus.adapters.targets.views import rows_where
-from venus.adapters.verify.findings import Result
-from venus.adapters.verify.full import opened_snapshot
-from venus.adapters.verify.options import LEGS, Chosen, Options, Report, RunnerFor, VerificationFailed
-from venus.adapters.verify.table import Comparison
-from venus.adapters.verify.tasks import Ends, Place, close_opened
+from venus.adapters.targets.views import describe_rows
+from venus.adapters.verify.findings import VerifyResult
+from venus.adapters.verify.full_data import open_snapshot
+from venus.adapters.verify.options import LEGS, ChosenTable, Report, RunnerFor, VerificationFailed, VerifyOptions
+from venus.adapters.verify.slice_tasks import ComparisonEnds, ComparisonSide, close_sides
+from venus.adapters.verify.table_comparison import TableComparison
 from venus.conditions import GONE, RELEASED, RELEASING, gone_way_out, uncaptured_problem
 from venus.config import Settings
 from venus.errors import ConfigError, VenusError
 from venus.model import TableSchema
-from venus.network.topology import is_wanted
-from venus.predicates.ranges import compiled, same
+from venus.network.topology import is_labelled
+from venus.predicates.ranges import compile_predicate, is_same
 from venus.predicates.syntax import PredicateRefused
-from venus.rpc.address import broker_of
-from venus.rpc.admin import Admin
-from venus.suggest import nearest
+from venus.rpc.address import broker_address
+from venus.rpc.admin import AdminClient
+from venus.text.hints import suggest_nearest
 
-__all__ = ["Options", "VerificationFailed", "verify"]
+__all__ = ["VerificationFailed", "VerifyOptions", "run_verify"]
 
 
-def verify(
-    settings: Settings, options: Options, *, runner_for: RunnerFor | None = None, report: Report | None = None
-) -> Result:
+def run_verify(
+    settings: Settings, options: VerifyOptions, *, runner_for: RunnerFor | None = None, report: Report | None = None
+) -> VerifyResult:
     """Run a comparison; it changes nothing."""
     workers = settings.apply.load_workers
     run = _Run(
@@ -51,13 +51,13 @@ def verify(
     try:
         return run.run()
     finally:
-        close_opened()
+        close_sides()
 
 
 @dataclass(slots=True)
 class _Run:
     settings: Settings
-    options: Options
+    options: VerifyOptions
     runner_for: RunnerFor
     report: Report
     notes: list[str] = field(default_factory=list)
@@ -71,13 +71,13 @@ class _Run:
     #: Tables of which it mirrors only some rows, each with the predicate.
     filters: tuple[tuple[str, str], ...] = ()
 
-    def run(self) -> Result:
+    def run(self) -> VerifyResult:
         began, options = time.monotonic(), self.options
-        result = Result(
+        result = VerifyResult(
             business=self.settings.business.name, target=options.target, leg=options.leg, version=__version__,
             started_at=datetime.now(UTC).isoformat(timespec="seconds"), sample=options.sample, where=options.where,
         )  # fmt: skip
-        registered, result.leg = self._registered()
+        registered, result.leg = self._read_registered()
         registered = self._leave_out_released(registered)
         self._note_uncaptured(registered)
         registered = self._leave_out(registered)
@@ -87,17 +87,17 @@ class _Run:
                 hint="use --leg ends, or --table",
             )
         for left, right in LEGS[result.leg]:
-            chosen = self._chosen(registered, left, right)
+            chosen = self._choose_tables(registered, left, right)
             table_ids = [c.subject.schema.table_id for c in chosen]
-            address = broker_of(self.settings)
+            address = broker_address(self.settings)
             holder = f"verify of {options.target}"
-            with opened_snapshot(address, self.settings.business.name, table_ids, holder) as snapshot:
-                ends = Ends(
+            with open_snapshot(address, self.settings.business.name, table_ids, holder) as snapshot:
+                ends = ComparisonEnds(
                     settings=self.settings, left=left, right=right, target=options.target,
                     snapshot=snapshot.SerializeToString(),
                 )  # fmt: skip
                 for one in chosen:
-                    result.tables.append(Comparison(options, ends, one, self.runner_for, self.report).compare())
+                    result.tables.append(TableComparison(options, ends, one, self.runner_for, self.report).compare())
         if not options.tables:
             result.not_compared = {t.name: t.obstacle or "not captured" for t in self.uncaptured}
         result.notes, result.seconds = self.notes, time.monotonic() - began
@@ -105,7 +105,7 @@ class _Run:
 
     # -- what is compared --------------------------------------------------------------------------------------------
 
-    def _registered(self) -> tuple[dict[int, RegisteredTable] | None, str]:
+    def _read_registered(self) -> tuple[dict[int, RegisteredTable] | None, str]:
         """Return the source's registry if the comparison needs it, and the chosen pair of sides."""
         leg = self.options.leg
         if leg == "target":
@@ -114,7 +114,7 @@ class _Run:
             if not self.settings.source.url.get_secret_value():
                 raise ConfigError("no [source] url is set", hint="set it, or use --leg target")
             with closing(open_reader(self.settings)) as reader:
-                tables = [t for t in reader.tables() if not _is_own(t.schema)]
+                tables = [t for t in reader.read_tables() if not _is_own(t.schema)]
         except VenusError as error:
             if leg != "auto":
                 raise
@@ -122,13 +122,15 @@ class _Run:
             return None, "target"
         return {t.schema.table_id: t for t in tables}, "ends" if leg == "auto" else leg
 
-    def _chosen(self, registered: dict[int, RegisteredTable] | None, left: Place, right: Place) -> list[Chosen]:
-        at_target = self._at_target() if Place.TARGET in (left, right) else None
-        if Place.SOURCE not in (left, right):
+    def _choose_tables(
+        self, registered: dict[int, RegisteredTable] | None, left: ComparisonSide, right: ComparisonSide
+    ) -> list[ChosenTable]:
+        at_target = self._read_target_tables() if ComparisonSide.TARGET in (left, right) else None
+        if ComparisonSide.SOURCE not in (left, right):
             registered = None
         table_ids = sorted(((registered or {}).keys() | (at_target or {}).keys()) - self.released.keys())
-        found = [self._one(table_id, registered, at_target) for table_id in table_ids]
-        return [c for c in found if self._wanted(c.subject.schema, [f.subject.schema for f in found])]
+        found = [self._choose_table(table_id, registered, at_target) for table_id in table_ids]
+        return [c for c in found if self._is_wanted(c.subject.schema, [f.subject.schema for f in found])]
 
     def _leave_out_released(self, registered: dict[int, RegisteredTable] | None) -> dict[int, RegisteredTable] | None:
         """Return the registry without the tables removed from capture, and add notes about these."""
@@ -145,7 +147,7 @@ class _Run:
         chosen = self.settings.source
         try:
             with closing(open_source(self.settings)) as source:
-                self.uncaptured = source.uncaptured_tables(chosen.tables, chosen.exclude)
+                self.uncaptured = source.find_uncaptured_tables(chosen.tables, chosen.exclude)
         except VenusError as error:
             self.notes.append(f"which tables are not captured is not known: {error}")
         if not self.options.tables:
@@ -153,9 +155,9 @@ class _Run:
 
     def _leave_out(self, registered: dict[int, RegisteredTable] | None) -> dict[int, RegisteredTable] | None:
         """Return the registry without tables that this broker set does not mirror, and add notes about these."""
-        with Admin(broker_of(self.settings)) as admin:
-            self.mirrored = admin.mirrored(self.settings.business.name)
-            self.filters = admin.filters(self.settings.business.name)
+        with AdminClient(broker_address(self.settings)) as admin:
+            self.mirrored = admin.mirrored_tables(self.settings.business.name)
+            self.filters = admin.row_filters(self.settings.business.name)
         if not self.mirrored:
             return registered
         self.left_out = [t.schema for t in (registered or {}).values() if not self._is_mirrored(t.schema)]
@@ -167,23 +169,23 @@ class _Run:
         return {number: table for number, table in registered.items() if self._is_mirrored(table.schema)}
 
     def _is_mirrored(self, schema: TableSchema) -> bool:
-        return not self.mirrored or is_wanted(self.mirrored, schema.namespace, schema.name)
+        return not self.mirrored or is_labelled(self.mirrored, schema.namespace, schema.name)
 
-    def _at_target(self) -> dict[int, LoadedTable]:
+    def _read_target_tables(self) -> dict[int, LoadedTable]:
         """Return each table's version at the target, and what prevents its comparison."""
         target = open_target(self.settings, self.options.target)
-        require(target, "verifies")
-        found = target.loaded_tables()
+        require_capability(target, "verifies")
+        found = target.read_loaded_tables()
         if found is None:
             raise VerificationFailed(
                 f"target {target.name} has not been loaded yet", hint=f"venus migrate --target {target.name}"
             )
         return {number: t for number, t in found.items() if not _is_own(t.schema)}
 
-    def _one(
+    def _choose_table(
         self, table_id: int, registered: dict[int, RegisteredTable] | None,
         at_target: dict[int, LoadedTable] | None,
-    ) -> Chosen:  # fmt: skip
+    ) -> ChosenTable:  # fmt: skip
         known = registered.get(table_id) if registered is not None else None
         loaded = at_target.get(table_id) if at_target is not None else None
         schema = known.schema if known else loaded.schema  # type: ignore[union-attr]
@@ -206,39 +208,39 @@ class _Run:
             obstacle = obstacle or reason
         note = note or reason
         subject = Subject(schema=schema, where=self.options.where, digest=self.options.digest, predicate=predicate)
-        return Chosen(subject=subject, note=note, obstacle=obstacle)
+        return ChosenTable(subject=subject, note=note, obstacle=obstacle)
 
     def _rows(self, schema: TableSchema, predicate: str) -> tuple[str, str]:
         """Return the predicate of the compared rows ("" for every row or none), and a note."""
-        mirrored = next((p for name, p in self.filters if is_wanted((name,), schema.namespace, schema.name)), "")
-        note = f"the target gets {rows_where(predicate)}: it is compared with those" if predicate else ""
-        if not mirrored or same(predicate, mirrored, (schema,)):
+        mirrored = next((p for name, p in self.filters if is_labelled((name,), schema.namespace, schema.name)), "")
+        note = f"the target gets {describe_rows(predicate)}: it is compared with those" if predicate else ""
+        if not mirrored or is_same(predicate, mirrored, (schema,)):
             return predicate, note
         both = f"({predicate}) and ({mirrored})" if predicate else mirrored
         try:
-            compiled(both, schema)
+            compile_predicate(both, schema)
         except PredicateRefused as refused:
             return "", f"the broker set here does not mirror it by its predicate ({both}): {refused}"
-        here = f"the broker set here has {rows_where(mirrored)}: no others are compared"
+        here = f"the broker set here has {describe_rows(mirrored)}: no others are compared"
         return both, "; ".join(filter(None, (note, here)))
 
-    def _wanted(self, schema: TableSchema, every: list[TableSchema]) -> bool:
+    def _is_wanted(self, schema: TableSchema, every: list[TableSchema]) -> bool:
         patterns = self.options.tables
         for pattern in patterns:
-            if not any(_named(s, pattern) for s in every):
-                if any(_named(s, pattern) for s in self.left_out):
+            if not any(_is_named_by(s, pattern) for s in every):
+                if any(_is_named_by(s, pattern) for s in self.left_out):
                     raise ConfigError(
                         f"{pattern!r} is not mirrored by the broker set here", hint="compare it where it is mirrored"
                     )
-                if any(_named(s, pattern) for s in self.released.values()):
+                if any(_is_named_by(s, pattern) for s in self.released.values()):
                     hint = "--leg target compares the target with what the broker keeps of it"
                     raise ConfigError(f"{pattern!r} is not captured any more", hint=hint)
-                if missing := next((t for t in self.uncaptured if _chooses(pattern, t.name)), None):
+                if missing := next((t for t in self.uncaptured if _is_chosen_by(pattern, t.name)), None):
                     raise ConfigError(uncaptured_problem(missing.name, missing.obstacle))
                 known = sorted(s.qualified for s in every)
                 hint = f"compared can be: {', '.join(known[:12])}"
-                raise ConfigError(f"no table is named {pattern!r}{nearest(pattern, known)}", hint=hint)
-        return not patterns or any(_named(schema, pattern) for pattern in patterns)
+                raise ConfigError(f"no table is named {pattern!r}{suggest_nearest(pattern, known)}", hint=hint)
+        return not patterns or any(_is_named_by(schema, pattern) for pattern in patterns)
 
 
 def _is_own(schema: TableSchema) -> bool:
@@ -246,9 +248,9 @@ def _is_own(schema: TableSchema) -> bool:
     return schema.is_heartbeat or schema.name == "VENUS_HEARTBEAT"
 
 
-def _chooses(pattern: str, qualified: str) -> bool:
+def _is_chosen_by(pattern: str, qualified: str) -> bool:
     return any(fnmatch.fnmatchcase(name, pattern) for name in (qualified, qualified.partition(".")[2]))
 
 
-def _named(schema: TableSchema, pattern: str) -> bool:
+def _is_named_by(schema: TableSchema, pattern: str) -> bool:
     return any(fnmatch.fnmatchcase(name, pattern) for name in (schema.qualified, schema.name))

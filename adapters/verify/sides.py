@@ -14,9 +14,9 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from venus.adapters.dialects.forms import key_forms
-from venus.adapters.dialects.verifying import Buckets, Key, Reader, Slice, Subject
-from venus.adapters.verify.rows import Columns, Row, checksums, columns_of, inside_of
+from venus.adapters.dialects.comparison_forms import key_forms
+from venus.adapters.dialects.verify_contract import Buckets, Key, Reader, Slice, Subject
+from venus.adapters.verify.rows import Columns, Row, checksums, columns_of, rows_inside
 from venus.codec.changes import TableChanges
 from venus.model import TableSchema
 
@@ -52,30 +52,30 @@ class PushedSide:
         self.repeated: dict[Key, int] = {}
 
     def buckets(self, part: Slice) -> Buckets:
-        return self._reader.buckets(self._subject, part)
+        return self._reader.read_buckets(self._subject, part)
 
     def hashes(self, part: Slice, buckets: Collection[int]) -> dict[Key, int]:
-        found = list(self._reader.hashes(self._subject, part, buckets))
+        found = list(self._reader.read_hashes(self._subject, part, buckets))
         self.moved += len(found)
-        self.repeated = _repeated(key for key, _ in found)
+        self.repeated = _find_repeated(key for key, _ in found)
         return dict(found)
 
     def rows(self, part: Slice, keys: Seq[Key]) -> dict[Key, Row]:
-        found = found_rows(self._reader, self._subject, keys)
+        found = find_rows(self._reader, self._subject, keys)
         self.moved += len(found)
         return found
 
 
-def _repeated(keys: Iterable[Key]) -> dict[Key, int]:
+def _find_repeated(keys: Iterable[Key]) -> dict[Key, int]:
     return {key: rows for key, rows in Counter(keys).items() if rows > 1}
 
 
-def found_rows(reader: Reader, subject: Subject, keys: Seq[Key]) -> dict[Key, Row]:
+def find_rows(reader: Reader, subject: Subject, keys: Seq[Key]) -> dict[Key, Row]:
     """Read the rows with these keys, many at a time."""
     wanted, schema = set(keys), subject.schema
     found: dict[Key, Row] = {}
     for first in range(0, len(keys), KEYS_AT_ONCE):
-        for section in reader.find(subject, keys[first : first + KEYS_AT_ONCE]):
+        for section in reader.find_rows(subject, keys[first : first + KEYS_AT_ONCE]):
             columns = columns_of(section, {schema.version: schema}, schema)
             pairs = zip(key_forms(columns, schema), zip(*columns, strict=True), strict=True)
             found |= {key: row for key, row in pairs if key in wanted}
@@ -83,7 +83,7 @@ def found_rows(reader: Reader, subject: Subject, keys: Seq[Key]) -> dict[Key, Ro
 
 
 @dataclass(slots=True)
-class _Read:
+class _ReadSection:
     """Section with its checksums and buckets."""
 
     columns: Columns
@@ -102,7 +102,7 @@ class ScannedSide:
     predicate: str = ""
     moved: int = 0
     repeated: dict[Key, int] = field(default_factory=dict)
-    _kept: tuple[Slice, list[_Read]] | None = None
+    _kept: tuple[Slice, list[_ReadSection]] | None = None
     _rows: dict[Key, Row] = field(default_factory=dict)
 
     def buckets(self, part: Slice) -> Buckets:
@@ -126,13 +126,13 @@ class ScannedSide:
             every += keys
             found.update(zip(keys, read.sums[chosen].tolist(), strict=True))
             self._rows.update(zip(keys, zip(*columns, strict=True), strict=True))
-        self.repeated = _repeated(every)
+        self.repeated = _find_repeated(every)
         return found
 
     def rows(self, part: Slice, keys: Seq[Key]) -> dict[Key, Row]:
         return {key: self._rows[key] for key in keys if key in self._rows}
 
-    def _sections(self, part: Slice, buckets: Collection[int] | None) -> Iterable[_Read]:
+    def _sections(self, part: Slice, buckets: Collection[int] | None) -> Iterable[_ReadSection]:
         if self._kept is not None and self._kept[0] == part:
             return self._kept[1]
         if not part.step:
@@ -140,13 +140,13 @@ class ScannedSide:
         self._kept = (part, list(self._reading(part, None)))
         return self._kept[1]
 
-    def _reading(self, part: Slice, buckets: Collection[int] | None) -> Iterator[_Read]:
+    def _reading(self, part: Slice, buckets: Collection[int] | None) -> Iterator[_ReadSection]:
         schema = self.subject.schema
         for section in self.scan(part, buckets):
             self.moved += section.count
             columns = columns_of(section, self.versions, schema)
             if self.predicate and section.count:
-                chosen = np.flatnonzero(inside_of(self.predicate, columns, schema)).tolist()
+                chosen = np.flatnonzero(rows_inside(self.predicate, columns, schema)).tolist()
                 columns = [[column[n] for n in chosen] for column in columns]
             sums = checksums(columns, schema, self.subject.digest)
             places = places_of(columns, part, self.subject)
@@ -154,7 +154,7 @@ class ScannedSide:
                 inside = np.flatnonzero(places < part.sampled).tolist()
                 columns = [[column[n] for n in inside] for column in columns]
                 sums, places = sums[inside], places[inside]
-            yield _Read(columns, sums, places)
+            yield _ReadSection(columns, sums, places)
 
 
 def places_of(columns: Columns, part: Slice, subject: Subject) -> Ints:
@@ -167,7 +167,7 @@ def places_of(columns: Columns, part: Slice, subject: Subject) -> Ints:
     return (inside - part.origin) // part.step
 
 
-def _add(totals: list[int], read: _Read) -> None:
+def _add(totals: list[int], read: _ReadSection) -> None:
     """Add exactly: sums of many 60-bit values exceed 64 bits, so the halves are added separately."""
     low = np.bincount(read.places, weights=(read.sums & np.uint64(0x3FFFFFFF)).astype(np.float64))
     high = np.bincount(read.places, weights=(read.sums >> np.uint64(30)).astype(np.float64))

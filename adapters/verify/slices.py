@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence as Seq
 
-from venus.adapters.dialects.verifying import Slice
+from venus.adapters.dialects.verify_contract import Slice
 from venus.model import Kind, TableSchema
 
 #: Rows of a slice: a tenth or two of a second at a database, and little to read again after a change.
@@ -22,7 +22,7 @@ BUCKETS_MIN, BUCKETS_MAX = 64, 1 << 16
 _RANGE_MAX = 1 << 61
 
 
-def by_range(schema: TableSchema) -> bool:
+def can_slice_by_range(schema: TableSchema) -> bool:
     """Return whether the table can be divided by ranges of its key."""
     return schema.wire_columns[0].type.kind is Kind.INT
 
@@ -54,7 +54,7 @@ def whole_slice(rows: int) -> Slice:
     return Slice(buckets=1 << (wanted - 1).bit_length())
 
 
-def sample(slices: Seq[Slice], share: float, draw: random.Random) -> list[Slice]:
+def draw_sample(slices: Seq[Slice], share: float, draw: random.Random) -> list[Slice]:
     """Return a share of the slices, at least one; of a whole table, a share of its buckets."""
     if share >= 1:
         return list(slices)

@@ -40,12 +40,12 @@ def commits(reach: str, *, quick: bool) -> list[float]:
 
         def decide() -> None:
             for half in halves:
-                producer.wait_persisted(half.batch_no)
+                producer.wait_until_persisted(half.batch_no)
                 producer.decide(half.batch_no, half.digest, Verdict.COMMIT)
 
         def note() -> None:
             for half in halves:
-                producer.wait_decided(half.batch_no)
+                producer.wait_until_decided(half.batch_no)
                 answered.append(time.monotonic())
 
         with ThreadPoolExecutor(2) as pool:

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from bench.figures.figure import Figure, Finding, at_most
 from tests.support.brokers import BrokerProcess, business_status, fill, settings
-from venus.network.scheduling import ALL, CHOICES, Load, Report, Scheduler, by_rank
+from venus.network.scheduling import ALL, CHOICES, Load, BrokerLoadReport, Scheduler, rank_brokers
 
 BROKERS = 64
 REAL = 8
@@ -46,15 +46,15 @@ class Simulated:
             self._placed[told[-1][1]] += 1
             if n >= late:  # late 0: at once
                 for each in self._schedulers:
-                    each.placed(f"x{told[n - late][0]}", told[n - late][1], n * STEP_S)
+                    each.record_placement(f"x{told[n - late][0]}", told[n - late][1], n * STEP_S)
 
     def _report(self, n: int) -> None:
         for name in self._names:
             used = min(1.0, self._placed[name] * self._share)
             load = Load(memory=used, cpu=used, disk=used, network=used)
             for scheduler in self._schedulers:
-                scheduler.report(
-                    name, Report(load=load, businesses=self._placed[name], number=n, at=(n - 0.5) * STEP_S)
+                scheduler.record_report(
+                    name, BrokerLoadReport(load=load, businesses=self._placed[name], number=n, at=(n - 0.5) * STEP_S)
                 )
 
     @property
@@ -65,7 +65,7 @@ class Simulated:
 
 def by_hash(businesses: int) -> float:
     """Return the same for rendezvous hashing alone."""
-    placed = Counter(by_rank(f"x{n}", [f"b{n}" for n in range(BROKERS)])[0] for n in range(businesses))
+    placed = Counter(rank_brokers(f"x{n}", [f"b{n}" for n in range(BROKERS)])[0] for n in range(businesses))
     return max(placed.values()) / (businesses / BROKERS)
 
 
@@ -95,7 +95,7 @@ def real(businesses: int) -> list[Finding]:
         try:
             scheduler = Scheduler(choices=ALL)
             for name in brokers:
-                scheduler.report(name, Report(load=Load(), businesses=0, at=0.0))
+                scheduler.record_report(name, BrokerLoadReport(load=Load(), businesses=0, at=0.0))
             places = {f"x{n}": scheduler.choose(f"x{n}", sorted(brokers), 1.0) for n in range(businesses)}
 
             def write(business: str) -> tuple[str, int]:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from bench.figures.figure import Figure, Finding
 from bench.network.chord import Ring
-from venus.network.skipcloud.clusters import Shape
+from venus.network.skipcloud.clusters import CloudShape
 from venus.network.skipcloud.simulation import Cloud
 
 GOAL = 60.0
@@ -22,7 +22,7 @@ CYCLES = 3
 
 def skipcloud(brokers: int, messages: int) -> tuple[float, float]:
     """Return the mean hops of a message, and how many neighbours a broker knows."""
-    cloud = Cloud([f"b{n}" for n in range(brokers)], Shape.of(brokers), random.Random(brokers).randrange)
+    cloud = Cloud([f"b{n}" for n in range(brokers)], CloudShape.of(brokers), random.Random(brokers).randrange)
     for _ in range(CYCLES):
         cloud.cycle()
     sent = cloud.send_some(messages)

@@ -15,7 +15,15 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from bench.figures.figure import Figure, Finding
-from venus.network.matching.choosing import COPIES_MAX, SHAPES, Chosen, HPartition, Intervals, Tables, copies_of
+from venus.network.matching.indexes import (
+    COPIES_MAX,
+    SHAPES,
+    HPartition,
+    IntervalIndex,
+    TableIndex,
+    TableIndexes,
+    estimate_copies,
+)
 from venus.network.matching.interests import Events, Interest
 
 GOAL = 3.7
@@ -42,7 +50,9 @@ def some_events(seed: int, count: int) -> Events:
 def largest(interests: list[Interest]) -> HPartition:
     """Return the partition with the largest groups that can be afforded."""
     size, segments = next(
-        shape for shape in reversed(SHAPES) if copies_of(interests, size=shape[0], segments=shape[1]) <= COPIES_MAX
+        shape
+        for shape in reversed(SHAPES)
+        if estimate_copies(interests, size=shape[0], segments=shape[1]) <= COPIES_MAX
     )
     return HPartition(interests, size=size, segments=segments)
 
@@ -62,10 +72,10 @@ def one_table(name: str, interests: list[Interest], events: Events, rounds: int)
     hybrid, single, plain = (
         largest(interests),
         HPartition(interests, size=1),
-        Intervals(interests),
+        IntervalIndex(interests),
     )
     assert hybrid.match(events).pairs() == single.match(events).pairs()
-    some = events.taken(np.arange(min(events.count, 200)))
+    some = events.select(np.arange(min(events.count, 200)))
     ours = rate(lambda: hybrid.match(events), events.count, rounds)
     theirs = rate(lambda: single.match(events), events.count, rounds)
     all_of_them = rate(lambda: plain.match(some), some.count, rounds)
@@ -84,7 +94,7 @@ def by_table(count: int, events: int, rounds: int) -> Finding:
     chance = random.Random(9)
     interests = [some_interests(chance, count // TABLES, 3, 10) for _ in range(TABLES)]
     come = [some_events(table, events // TABLES) for table in range(TABLES)]
-    tables = Tables({n: Chosen(each, come[n]) for n, each in enumerate(interests)})
+    tables = TableIndexes({n: TableIndex(each, come[n]) for n, each in enumerate(interests)})
     whole = [
         Interest(between={**one.between, "table": (float(n), float(n))})
         for n, each in enumerate(interests)

@@ -10,7 +10,7 @@ import random
 from collections.abc import Sequence
 
 from bench.figures.figure import Figure, Finding
-from venus.network.skipcloud.clusters import Shape
+from venus.network.skipcloud.clusters import CloudShape
 from venus.network.skipcloud.simulation import Cloud
 
 CYCLES = 3
@@ -22,7 +22,7 @@ def lost(brokers: int, percent: int, messages: int, seeds: int) -> tuple[float, 
     """Return the share that arrived in the first second, in percent, and after how many seconds none was lost."""
     arrived, silent_from = 0, 0
     for seed in range(seeds):
-        cloud = Cloud([f"b{n}" for n in range(brokers)], Shape.of(brokers), random.Random(seed).randrange)
+        cloud = Cloud([f"b{n}" for n in range(brokers)], CloudShape.of(brokers), random.Random(seed).randrange)
         for _ in range(CYCLES):
             cloud.cycle()
         cloud.kill(brokers * percent // 100)

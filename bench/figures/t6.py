@@ -20,7 +20,7 @@ from bench.sets import Sets, sets
 from bench.venus_transmission import BUSINESS
 from bench.watchers import Seen, watching
 from tests.support.networks import mirror_of
-from venus.rpc.snapshots import Snapshots
+from venus.rpc.snapshots import SnapshotClient
 
 SITES = tuple(f"site{n}" for n in range(5))
 CHANGES_PER_S = 100
@@ -46,7 +46,7 @@ class Outage:
 def rows_served(address: str) -> int:
     """Return how many rows of full data a set gives to somebody who asks for all of them."""
     rows = 0
-    with Snapshots(address) as snapshots:
+    with SnapshotClient(address) as snapshots:
         snapshot = snapshots.open(BUSINESS)
         for split in snapshot.splits:
             rows += sum(len(chunk.rows) for chunk in snapshots.read_split(snapshot.snapshot_id, split))

@@ -19,7 +19,7 @@ from bench.sets import Sets, sets
 from bench.venus_transmission import BUSINESS
 from tests.support.brokers import business_status, take, wait_for
 from tests.support.networks import has, mirror_of
-from venus.config import Broker, Cluster
+from venus.config import BrokerSettings, ClusterSettings
 from venus.errors import OffsetTrimmed
 from venus.rpc.subscriber import Subscriber
 
@@ -33,7 +33,7 @@ MIB = 1 << 20
 
 def rules() -> dict[str, Callable[[], Rule]]:
     """Return the product's, with its defaults."""
-    broker, cluster = Broker(), Cluster()
+    broker, cluster = BrokerSettings(), ClusterSettings()
     known = partial(Known, retain_bytes=broker.retain_bytes, ttl_s=broker.consumer_ttl_s)
     known_alone = partial(Known, retain_bytes=10_000_000, ttl_s=broker.consumer_ttl_s)
     followers = partial(Followers, retain_bytes=broker.retain_bytes, bytes_max=cluster.follower_backlog_bytes)

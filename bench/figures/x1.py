@@ -22,13 +22,13 @@ import pyarrow.compute as pc
 from bench.figures.figure import Figure, Finding, at_least, at_most, percentile
 from venus.broker.store.keys import ROW, row_prefix
 from venus.broker.store.rocks import Store
-from venus.codec.arrowrows import ColumnValues
+from venus.codec.arrow_rows import ColumnValues
 from venus.codec.columns import from_columns
 from venus.codec.layout import Layout
-from venus.codec.packed import Packed
-from venus.codec.stored import StoredRows
+from venus.codec.packed import PackedBytes
+from venus.codec.stored_rows import StoredRows
 from venus.model import Column, Kind, LogicalType, TableSchema
-from venus.network.matching.choosing import Chosen
+from venus.network.matching.indexes import TableIndex
 from venus.network.matching.interests import Events, Interest, Matches
 
 SUBSCRIPTIONS = 10_000
@@ -47,7 +47,7 @@ ORDERS = TableSchema(
 )  # fmt: skip
 LAYOUT = Layout.of(ORDERS)
 PREFIX = row_prefix(1, 1)
-Rows = tuple[Packed, Packed]
+Rows = tuple[PackedBytes, PackedBytes]
 
 
 @dataclass(frozen=True)
@@ -64,15 +64,15 @@ class Judge:
 
     def __init__(self, store: Store, interests: Sequence[Interest], sample: Rows) -> None:
         self._store, self._count = store, len(interests)
-        self._index = Chosen(interests, events_of(ColumnValues.of(*sample, LAYOUT)))
+        self._index = TableIndex(interests, events_of(ColumnValues.of(*sample, LAYOUT)))
 
     def judge(self, rows: Rows) -> Verdicts:
         """Return who is concerned by a batch."""
         names = [PREFIX + name for name in rows[0].split()]
         found = self._store.look_up(ROW, names)
         there = [n for n, name in enumerate(names) if name in found]
-        stored = StoredRows(Packed.of([found[names[n]] for n in there]))
-        before = self._codes(events_of(ColumnValues.of_stored(stored, LAYOUT)), np.array(there, np.int64))
+        stored = StoredRows(PackedBytes.of([found[names[n]] for n in there]))
+        before = self._codes(events_of(ColumnValues.of_stored_rows(stored, LAYOUT)), np.array(there, np.int64))
         after = self._codes(events_of(ColumnValues.of(*rows, LAYOUT)), np.arange(len(names)))
         stay = len(np.intersect1d(before, after, assume_unique=True))
         return Verdicts(stay, len(after) - stay, len(before) - stay)

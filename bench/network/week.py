@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from venus.broker.machine import consumers
-from venus.broker.machine.consumers import Consumer
+from venus.broker.machine.consumers import ConsumerState
 from venus.broker.pipeline.shared_log import Backlog
 
 TICK_S = 30
@@ -42,7 +42,7 @@ class Known:
 
     retain_bytes: int
     ttl_s: float
-    _known: dict[str, Consumer] = field(default_factory=dict)
+    _known: dict[str, ConsumerState] = field(default_factory=dict)
     _start: int = 0
 
     def left(self, name: str, position: int, now_s: int) -> None:
@@ -50,16 +50,16 @@ class Known:
             self._known[name] = consumers.detach(self._known[name], now_us=now_s * 10**6)
 
     def came(self, name: str, position: int, away_s: float, now_s: int) -> None:
-        wanted = Consumer(group=name, acknowledged=position, kept=position, token=1)
+        wanted = ConsumerState(group=name, acknowledged=position, kept=position, token=1)
         self._known[name] = consumers.attach(self._known.get(name), wanted, kept=None, log_start=self._start)
 
     def tick(self, present: set[str], end: int, written: int, now_s: int) -> int:
         for name in present:
-            known = self._known.get(name) or Consumer(group=name, acknowledged=end, kept=end, token=1)
+            known = self._known.get(name) or ConsumerState(group=name, acknowledged=end, kept=end, token=1)
             self._known[name] = consumers.acknowledge(known, applied=end, kept=None, end=end, now_us=now_s * 10**6)
-        away = {name: consumers.away(each, TICK_S * 10**6) for name, each in self._known.items()}
+        away = {name: consumers.count_absence(each, TICK_S * 10**6) for name, each in self._known.items()}
         self._known = {name: each for name, each in away.items() if not consumers.has_expired(each, self.ttl_s)}
-        point = consumers.trim_point(end, consumers.kept_for(self._known.values()), [])
+        point = consumers.trim_point(end, consumers.kept_offsets(self._known.values()), [])
         self._start = max(self._start, point - self.retain_bytes)
         return self._start
 
@@ -85,7 +85,9 @@ class Followers:
         backlog = Backlog(needed_from=min(self._needed.values(), default=end) + 1, bytes_max=self.bytes_max)
         target = consumers.trim_point(end, [], []) - self.retain_bytes
         while (
-            self._entries and self._entries[0] <= target and not backlog.keeps(self._entries[0], end - self._entries[0])
+            self._entries
+            and self._entries[0] <= target
+            and not backlog.must_keep(self._entries[0], end - self._entries[0])
         ):
             self._start = self._entries.popleft()
         return self._start

@@ -45,12 +45,12 @@ OWN = ("load_manifest", "load_job", "held", "sweep", "quarantine", "target_schem
 
 def upgrade() -> None:
     """Create the tables and the function."""
-    _applied()
+    _create_applied()
     _target_table()
     _target_schema()
     _quarantine()
     _sweep()
-    _held()
+    _create_held()
     _load()
 
 
@@ -62,7 +62,7 @@ def downgrade() -> None:
         op.drop_table(own_name(name, schema=schema), schema=schema)
 
 
-def _applied() -> None:
+def _create_applied() -> None:
     schema = own_schema()
     op.create_table(
         own_name("applied", schema=schema),
@@ -166,7 +166,7 @@ def _sweep() -> None:
     )
 
 
-def _held() -> None:
+def _create_held() -> None:
     """Hold where the held changes of a table lie, while it is resynced: the resync contains those before its cut."""
     schema = own_schema()
     op.create_table(

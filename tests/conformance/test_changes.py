@@ -221,7 +221,7 @@ def test_a_change_without_effect_is_harmless(app: Application, item: Follower) -
 
 
 def test_the_heartbeat_row_is_captured_like_any_other(item: Follower) -> None:
-    item.source.beat()
+    item.source.write_heartbeat()
     (seen,) = item.drain()
     (section,) = seen.sections
     schema = item.schemas[section.table_id, section.schema_version]
@@ -232,12 +232,12 @@ def test_the_heartbeat_row_is_captured_like_any_other(item: Follower) -> None:
 
 
 def test_a_heartbeat_row_that_somebody_has_deleted_comes_again(app: Application, item: Follower) -> None:
-    item.source.beat()
+    item.source.write_heartbeat()
     (seen,) = item.drain()
     schema = item.schemas[seen.sections[0].table_id, seen.sections[0].schema_version]
     do(app, f"DELETE FROM {schema.namespace}.{schema.name}")
     item.drain()
     assert not item.rows(schema.name)
-    item.source.beat()
+    item.source.write_heartbeat()
     item.drain()
     assert len(item.rows(schema.name)) == 1

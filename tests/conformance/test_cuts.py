@@ -51,9 +51,9 @@ def test_the_batch_table_holds_every_batch_of_a_committed_cut(app: Application, 
     assert seen is not None
     assert len(seen.batches) == 3
     numbers = [b.batch_no for b in seen.batches]
-    found = item.source.batches([*numbers, BatchNo(numbers[-1] + 1)])
+    found = item.source.read_batches([*numbers, BatchNo(numbers[-1] + 1)])
     assert found == {b.batch_no: b for b in seen.batches}
-    state = item.source.state()
+    state = item.source.read_state()
     assert (state.next_sequence, state.last_batch) == (seen.batches[-1].last_sequence + 1, numbers[-1])
 
 
@@ -66,19 +66,19 @@ def test_old_batches_are_forgotten_when_the_caller_says_so(app: Application, ite
     assert cut is not None
     second = item.read(cut, [], rows_max=10, bytes_max=1 << 20, fill_rows=1)
     cut.commit(item.epoch, second.batches, [], seen.batches[-1].batch_no)
-    kept = item.source.batches([b.batch_no for b in seen.batches + second.batches])
+    kept = item.source.read_batches([b.batch_no for b in seen.batches + second.batches])
     assert sorted(kept) == [seen.batches[-1].batch_no, second.batches[0].batch_no]
 
 
 def test_a_rolled_back_cut_is_delivered_again_in_full(app: Application, item: Follower) -> None:
     fill_items(app, 0, 25)
-    before = item.source.state()
+    before = item.source.read_state()
     cut = item.open([])
     assert cut is not None
     seen = item.read(cut, [], rows_max=10, bytes_max=1 << 20, fill_rows=1)
     cut.rollback()
-    assert item.source.state() == before
-    assert item.source.batches([b.batch_no for b in seen.batches]) == {}
+    assert item.source.read_state() == before
+    assert item.source.read_batches([b.batch_no for b in seen.batches]) == {}
     (again,) = item.drain()
     assert again.count == seen.count == 25
     assert len(item.rows("item")) == 25
@@ -88,7 +88,7 @@ def test_a_cut_abandoned_half_way_is_delivered_again_in_full(app: Application, i
     fill_items(app, 0, 2000)
     cut = item.open([])
     assert cut is not None
-    sections = cut.sections(rows_max=10, bytes_max=1 << 20)
+    sections = cut.read_sections(rows_max=10, bytes_max=1 << 20)
     next(sections)
     next(sections)
     sections.close()  # type: ignore[attr-defined]
@@ -138,7 +138,7 @@ def test_a_newer_instance_fences_the_older_one(place: Place, app: Application, i
         successor = Follower(other)
         with pytest.raises(Fenced):
             cut.commit(item.epoch, seen.batches, [], BatchNo(0))
-        assert other.batches([b.batch_no for b in seen.batches]) == {}
+        assert other.read_batches([b.batch_no for b in seen.batches]) == {}
         (again,) = successor.drain()
         assert again.count == 3
         with pytest.raises(Fenced):
@@ -177,11 +177,11 @@ def test_an_instance_that_died_leaves_nothing_undone(place: Place, app: Applicat
 
 def test_the_backlog_counts_what_waits(app: Application, item: Follower) -> None:
     table_id = item.table_id("item")
-    assert item.source.backlog()[table_id][0] == 0
+    assert item.source.read_backlog()[table_id][0] == 0
     fill_items(app, 0, 12)
-    assert item.source.backlog()[table_id][0] == 12
+    assert item.source.read_backlog()[table_id][0] == 12
     item.drain()
-    assert item.source.backlog()[table_id][0] == 0
+    assert item.source.read_backlog()[table_id][0] == 0
 
 
 def test_a_paused_table_waits_and_drains_in_order(app: Application, item: Follower) -> None:
@@ -189,8 +189,8 @@ def test_a_paused_table_waits_and_drains_in_order(app: Application, item: Follow
     item.source.set_table_state(table_id, "PAUSED", "by hand")
     fill_items(app, 0, 5)
     assert item.cut() is None
-    assert item.source.backlog()[table_id][0] == 5
-    (paused,) = [t for t in item.source.registered() if t.schema.table_id == table_id]
+    assert item.source.read_backlog()[table_id][0] == 5
+    (paused,) = [t for t in item.source.read_registered_tables() if t.schema.table_id == table_id]
     assert (paused.state, paused.reason) == ("PAUSED", "by hand")
     item.source.set_table_state(table_id, "ACTIVE", "")
     item.drain()

@@ -10,7 +10,7 @@ import pytest
 from tests.conformance.places import Application, Place, do
 from tests.support.follower import Follower
 from venus.adapters.dialects.contract import FillState, Source
-from venus.adapters.dialects.fillplace import Place as Cursor
+from venus.adapters.dialects.fill_cursor import FillCursor as Cursor
 from venus.model import BatchNo, ChangeKind
 
 
@@ -34,7 +34,7 @@ def test_rows_from_before_the_installation_are_filled_in_chunks(filled: Follower
     cuts = filled.drain(fill_rows=30)
     assert names(filled) == {i: f"v{i}" for i in range(100)}
     assert [c.count for c in cuts if c.count and c.fills[0].table_id == filled.table_id("item")] == [30, 30, 30, 10]
-    (fill,) = [t.fill for t in filled.source.registered() if t.schema.name == "item"]
+    (fill,) = [t.fill for t in filled.source.read_registered_tables() if t.schema.name == "item"]
     assert (fill.done, fill.rows_done) == (True, 100)
     assert filled.cut() is None
 
@@ -127,18 +127,18 @@ def test_a_table_that_starts_over_is_swept_in_the_version_that_is_wanted(
     if is_filled:
         filled.drain()
     filled.tables[table_id]["777",] = (0, {"id": "777", "name": "ghost", "price": None})
-    filled.source.start_over(table_id, 7)
+    filled.source.restart_with_sweep(table_id, 7)
     filled.read_registry()
     do(app, "INSERT INTO item VALUES (500, 'now', NULL)")
     cuts = filled.drain(fill_rows=40)
     assert names(filled) == {**{i: f"v{i}" for i in range(100)}, 500: "now"}
     assert {s.schema_version for c in cuts for s in c.sections if s.table_id == table_id} == {7}
-    filled.source.start_over(table_id, 5)
-    assert {t.schema.name: t.schema.version for t in filled.source.registered()}["item"] == 7
+    filled.source.restart_with_sweep(table_id, 5)
+    assert {t.schema.name: t.schema.version for t in filled.source.read_registered_tables()}["item"] == 7
 
 
 def test_an_empty_table_is_done_at_once(item: Follower) -> None:
-    (fill,) = [t.fill for t in item.source.registered() if t.schema.name == "item"]
+    (fill,) = [t.fill for t in item.source.read_registered_tables() if t.schema.name == "item"]
     assert fill.done
     assert fill.rows_done == 0
 
@@ -193,7 +193,7 @@ def _begun(follower: Follower, name: str, fill_rows: int) -> FillState:
     """Take cuts until the first chunk of a table has been read."""
     while True:
         follower.cut(fill_rows=fill_rows)
-        (fill,) = [t.fill for t in follower.source.registered() if t.schema.name == name]
+        (fill,) = [t.fill for t in follower.source.read_registered_tables() if t.schema.name == name]
         if fill.cursor:
             return fill
 
@@ -204,7 +204,7 @@ def test_a_fill_ends_while_the_application_appends_faster_than_it_reads(app: App
         do(app, *(f"INSERT INTO item VALUES ({1000 + 40 * step + i}, 'new', NULL)" for i in range(40)))
         filled.cut(fill_rows=20)
     filled.cut(fill_rows=20)  # where the last chunk was full, one that finds nothing more
-    (fill,) = [t.fill for t in filled.source.registered() if t.schema.name == "item"]
+    (fill,) = [t.fill for t in filled.source.read_registered_tables() if t.schema.name == "item"]
     assert (fill.done, fill.rows_done) == (True, 100)
     filled.drain()
     assert names(filled) == {i: f"v{i}" for i in range(100)} | {1000 + i: "new" for i in range(160)}
@@ -221,7 +221,7 @@ def test_a_fill_ends_within_a_composite_key(place: Place, app: Application, sour
         do(app, *(f"INSERT INTO line VALUES ('n{step}{i}', 7, 2)" for i in range(3)))
         do(app, *(f"INSERT INTO line VALUES ('a', {8 + 3 * step + i}, 2)" for i in range(3)))
         follower.cut(fill_rows=2)
-    (fill,) = [t.fill for t in source.registered() if t.schema.name == "line"]
+    (fill,) = [t.fill for t in source.read_registered_tables() if t.schema.name == "line"]
     assert (fill.done, fill.rows_done) == (True, 8)
     follower.drain()
     found = app.execute("SELECT a, b FROM line")
@@ -232,10 +232,10 @@ def test_a_fill_ends_within_a_composite_key(place: Place, app: Application, sour
 def test_a_fill_that_an_older_version_began_goes_on(filled: Follower) -> None:
     """Its cursor knows no end."""
     fill = _begun(filled, "item", 30)
-    old = replace(fill, cursor=json.dumps(Cursor.read(fill.cursor).after).encode())
+    old = replace(fill, cursor=json.dumps(Cursor.parse(fill.cursor).after).encode())
     cut = filled.open([old])
     assert cut is not None
     while not old.done:
-        _, old = cut.fill_chunk(old, rows_max=200, bytes_max=1 << 20)
+        _, old = cut.read_fill_chunk(old, rows_max=200, bytes_max=1 << 20)
     cut.rollback()
     assert old.rows_done == 100

@@ -8,8 +8,8 @@ import pytest
 
 from tests.conformance.places import Application, Place
 from tests.support.follower import Follower, Seen
-from venus.adapters.dialects import limits
-from venus.adapters.dialects.contract import RegisteredTable, Source, TableHalts
+from venus.adapters.dialects import row_limits
+from venus.adapters.dialects.contract import RegisteredTable, Source, TableHalted
 from venus.adapters.dialects.oracle import reading as oracle_reading
 from venus.errors import Fenced
 from venus.model import Sequence
@@ -30,7 +30,7 @@ class SmallRows(Follower):
 
 @pytest.fixture(autouse=True)
 def _small_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (limits, oracle_reading):
+    for module in (row_limits, oracle_reading):
         monkeypatch.setattr(module, "ROW_BYTES_MAX", ROW_BYTES_MAX)
 
 
@@ -58,7 +58,7 @@ def correct(app: Application, table: str, row: int) -> None:
 
 
 def registered(source: Source, name: str) -> RegisteredTable:
-    return next(t for t in source.registered() if t.schema.name == name)
+    return next(t for t in source.read_registered_tables() if t.schema.name == name)
 
 
 def keys(follower: Follower, name: str) -> set[int]:
@@ -80,14 +80,14 @@ def test_nothing_is_seen_of_the_transaction_that_halts_its_table(app: Applicatio
     table = registered(docs.source, "doc")
     assert table.state == "PAUSED"
     assert table.reason.startswith("cannot be carried: row ")
-    assert docs.source.backlog()[docs.table_id("doc")][0] == len(written), "its log rows stay"
+    assert docs.source.read_backlog()[docs.table_id("doc")][0] == len(written), "its log rows stay"
 
     correct(app, "doc", unfit)
     docs.source.refresh_schemas()
     docs.drain(**FEW)
     assert registered(docs.source, "doc").state == "ACTIVE"
     assert keys(docs, "doc") == written
-    assert docs.source.backlog()[docs.table_id("doc")][0] == 0
+    assert docs.source.read_backlog()[docs.table_id("doc")][0] == 0
 
 
 def test_several_tables_of_one_cut_halt_and_go_on_one_by_one(app: Application, docs: Follower) -> None:
@@ -125,8 +125,8 @@ def test_a_table_that_has_halted_is_read_first_and_waits_if_nothing_was_written_
     assert registered(docs.source, "scan").state == "ACTIVE"
     cut = docs.open([])
     assert cut is not None
-    with pytest.raises(TableHalts, match="scan: row"):
-        next(iter(cut.sections(rows_max=1, bytes_max=SECTION_BYTES)))
+    with pytest.raises(TableHalted, match="scan: row"):
+        next(iter(cut.read_sections(rows_max=1, bytes_max=SECTION_BYTES)))
     cut.rollback()
     docs.drain()
     assert keys(docs, "doc") == {1}
@@ -225,7 +225,7 @@ def test_a_sweep_that_halts_in_its_first_chunk_has_not_begun(app: Application, d
     docs.source.set_table_state(docs.table_id("doc"), "ACTIVE", "")
     cut = docs.open([fill])
     assert cut is not None
-    with pytest.raises(TableHalts):
+    with pytest.raises(TableHalted):
         docs.read(cut, [fill], rows_max=5, bytes_max=SECTION_BYTES, fill_rows=10)
     cut.rollback()
     assert registered(docs.source, "doc").fill == before

@@ -9,8 +9,8 @@ import pytest
 from tests.conformance.places import Application, Place, do
 from tests.support.follower import Follower
 from venus.adapters.dialects.contract import Source
-from venus.adapters.dialects.patterns import exact_pattern
-from venus.cli.install import check_patterns, refused_tables
+from venus.adapters.dialects.name_patterns import exact_pattern
+from venus.cli.install import check_patterns, find_refused_tables
 from venus.config import Settings
 from venus.errors import ConfigError, Refused, VenusError
 
@@ -52,16 +52,16 @@ def test_installing_twice_changes_nothing(place: Place, source: Source) -> None:
     second = source.install(["*"], [])
     assert all(s.exists for s in second)
     assert place.dump() == installed
-    assert {t.state for t in source.registered()} == {"ACTIVE"}
+    assert {t.state for t in source.read_registered_tables()} == {"ACTIVE"}
 
 
 @pytest.mark.usefixtures("tables")
 def test_a_dry_run_shows_what_is_executed_and_changes_nothing(place: Place, source: Source) -> None:
     before = place.dump()
-    plan = source.install_plan(["*"], [])
+    plan = source.plan_install(["*"], [])
     assert place.dump() == before
     assert source.install(["*"], []) == plan
-    removal = source.uninstall_plan()
+    removal = source.plan_uninstall()
     installed = place.dump()
     assert place.dump() == installed
     assert source.uninstall() == removal
@@ -79,7 +79,7 @@ def test_a_check_reads_only(place: Place, source: Source) -> None:
 @pytest.mark.usefixtures("tables")
 def test_patterns_choose_the_tables(place: Place, source: Source) -> None:
     def chosen(include: list[str], exclude: list[str]) -> set[str]:
-        return {t.name for t in source.tables(include, exclude)}
+        return {t.name for t in source.read_tables(include, exclude)}
 
     assert chosen(["*"], []) == {"customer", "orders", "audit_a", "audit_b"}
     assert chosen(["*"], ["audit_*"]) == {"customer", "orders"}
@@ -97,7 +97,7 @@ def test_a_table_that_cannot_be_captured_can_be_excluded_by_name(
     for chosen in ("keyless", f"{place.namespace}.keyless", "key*"):
         settings = Settings(source={"url": "sqlite://", "tables": names, "exclude": [chosen]})  # type: ignore[arg-type]
         check_patterns(settings, source)
-        assert [s.name for s in source.tables(["customer", "keyless"], [chosen])] == ["customer"]
+        assert [s.name for s in source.read_tables(["customer", "keyless"], [chosen])] == ["customer"]
     settings = Settings(source={"url": "sqlite://", "exclude": ["keyles"]})  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match=r"source.exclude: 'keyles' matches no table \(did you mean .*keyless\?\)"):
         check_patterns(settings, source)
@@ -107,11 +107,11 @@ def test_a_table_that_cannot_be_captured_can_be_excluded_by_name(
 def test_a_table_that_is_refused_does_not_stop_the_others(place: Place, app: Application, source: Source) -> None:
     do(app, f"CREATE TABLE keyless (a {place.types['int']})")
     settings = Settings(source={"url": "sqlite://"})  # type: ignore[arg-type]
-    refused = refused_tables(source, settings)
+    refused = find_refused_tables(source, settings)
     assert [name.lower() for name in refused] == [f"{place.namespace}.keyless".lower()]
     assert "exclude the table" in next(iter(refused.values()))
     source.install(["*"], [*map(exact_pattern, refused)])
-    registered = {t.schema.name.lower() for t in source.registered() if not t.schema.is_heartbeat}
+    registered = {t.schema.name.lower() for t in source.read_registered_tables() if not t.schema.is_heartbeat}
     assert registered == {"customer", "orders", "audit_a", "audit_b"}
 
 
@@ -119,10 +119,10 @@ def test_a_table_that_is_refused_does_not_stop_the_others(place: Place, app: App
 def test_a_list_of_names_is_held_against_one_reading_of_the_dictionary(
     source: Source, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(type(source), "tables", lambda *_: pytest.fail("the whole dictionary is read"))
+    monkeypatch.setattr(type(source), "read_tables", lambda *_: pytest.fail("the whole dictionary is read"))
     names = ["customer", "orders", *(f"audit_[ab{n}]" for n in range(300))]
     check_patterns(Settings(source={"url": "sqlite://", "tables": names}), source)  # type: ignore[arg-type]
-    assert source.unmatched([*names, "nowhere", "no*where"]) == ["nowhere", "no*where"]
+    assert source.find_unmatched_patterns([*names, "nowhere", "no*where"]) == ["nowhere", "no*where"]
 
 
 @pytest.mark.usefixtures("tables")
@@ -132,9 +132,9 @@ def test_only_chosen_tables_are_captured_and_more_can_join(app: Application, sou
     do(app, "INSERT INTO customer VALUES (1, 'a')", "INSERT INTO audit_a VALUES (1)")
     follower.drain()
     assert len(follower.rows("customer")) == 1
-    numbers = {t.schema.qualified: t.schema.table_id for t in source.registered()}
+    numbers = {t.schema.qualified: t.schema.table_id for t in source.read_registered_tables()}
     source.install(["customer", "audit_a"], [])
-    joined = {t.schema.qualified: t.schema.table_id for t in source.registered()}
+    joined = {t.schema.qualified: t.schema.table_id for t in source.read_registered_tables()}
     assert numbers.items() < joined.items()
     follower.read_registry()
     do(app, "INSERT INTO audit_a VALUES (2)")
@@ -144,7 +144,7 @@ def test_only_chosen_tables_are_captured_and_more_can_join(app: Application, sou
 
 @pytest.mark.usefixtures("tables")
 def test_the_dictionary_is_read_whole(place: Place, source: Source) -> None:
-    schemas = {t.name: t for t in source.tables(["*"], [])}
+    schemas = {t.name: t for t in source.read_tables(["*"], [])}
     orders = schemas["orders"]
     assert orders.table_id == 0
     assert orders.namespace == place.namespace
@@ -191,7 +191,7 @@ def test_a_table_without_a_key_is_refused_with_the_choices(place: Place, app: Ap
     assert [f.where for f in blocking] == [f"{place.namespace}.keyless"]
     assert "PRIMARY KEY" in blocking[0].remedy.upper()
     assert "exclude" in blocking[0].remedy
-    for refuse in (source.install, source.install_plan):
+    for refuse in (source.install, source.plan_install):
         with pytest.raises(Refused, match="keyless"):
             refuse(["*"], [])
     assert place.dump() == before
@@ -223,7 +223,7 @@ def test_a_table_that_is_named_like_ours_is_the_applications(place: Place, app: 
         do(app, f"CREATE TABLE {name} (id {t['int']} NOT NULL PRIMARY KEY)", f"INSERT INTO {name} VALUES (7)")
     before = place.dump()
     source.install(["*"], [])
-    assert {r.schema.name for r in source.registered() if not r.schema.is_heartbeat} == {log, history}
+    assert {r.schema.name for r in source.read_registered_tables() if not r.schema.is_heartbeat} == {log, history}
     follower = Follower(source)
     follower.drain()
     do(app, f"INSERT INTO {log} VALUES (8)")
@@ -235,14 +235,14 @@ def test_a_table_that_is_named_like_ours_is_the_applications(place: Place, app: 
 
 @pytest.mark.usefixtures("tables")
 def test_names_that_venus_makes_are_short(source: Source) -> None:
-    for step in source.install_plan(["*"], []):
+    for step in source.plan_install(["*"], []):
         for word in step.what.split():
             assert len(word.split(".")[-1].encode()) <= 30, step.what
 
 
 def test_nothing_works_before_the_installation(source: Source) -> None:
     with pytest.raises(VenusError):
-        source.state()
+        source.read_state()
     assert source.uninstall() == []
 
 

@@ -13,15 +13,15 @@ def test_the_sign_changes_with_all_that_registered_shows_and_with_nothing_else(
     table_id = item.table_id("item")
 
     def signs(change: object = None) -> bool:
-        before, shown = source.registry_sign(), source.registered()
+        before, shown = source.read_registry_fingerprint(), source.read_registered_tables()
         if callable(change):
             change()
-        changed = source.registry_sign() != before
-        assert changed or source.registered() == shown
+        changed = source.read_registry_fingerprint() != before
+        assert changed or source.read_registered_tables() == shown
         return changed
 
     assert not signs()
-    assert not signs(source.beat)
+    assert not signs(source.write_heartbeat)
     assert signs(lambda: source.set_table_state(table_id, "PAUSED", ""))
     assert signs(lambda: source.set_table_state(table_id, "PAUSED", "by hand"))
     assert signs(lambda: source.set_table_state(table_id, "ACTIVE", ""))

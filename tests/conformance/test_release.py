@@ -11,7 +11,7 @@ import pytest
 from tests.conformance.places import Application, Place, do
 from tests.support.follower import Follower
 from venus.adapters.dialects.contract import RegisteredTable, Source
-from venus.adapters.dialects.sqlite.install import Installation
+from venus.adapters.dialects.sqlite.install import SqliteInstaller
 from venus.errors import Refused
 
 
@@ -81,19 +81,21 @@ def test_what_is_in_the_log_is_captured_before_the_table_leaves(
 
     operator.release([number])
     do(app, "INSERT INTO customer VALUES (3, 'three')", "INSERT INTO orders VALUES (2, 'b')")
-    assert one(operator.registered(), "customer").state == "RELEASING"
-    assert operator.backlog()[number][0] == 2
+    assert one(operator.read_registered_tables(), "customer").state == "RELEASING"
+    assert operator.read_backlog()[number][0] == 2
     follow(shop)
-    assert operator.backlog()[number][0] == 0
+    assert operator.read_backlog()[number][0] == 0
     operator.drop_logs({number: "gone"})
     do(app, "INSERT INTO customer VALUES (4, 'four')", "INSERT INTO orders VALUES (3, 'c')")
     follow(shop)
 
     assert shop.rows("customer") == {("1",): {"id": "1", "name": "uno"}}
     assert list(shop.rows("orders")) == [("1",), ("2",), ("3",)]
-    assert {t.state for t in operator.registered()} == {"ACTIVE"}
-    assert [(t.schema.name, t.state, t.reason) for t in operator.released()] == [("customer", "RELEASED", "gone")]
-    assert number not in operator.backlog()
+    assert {t.state for t in operator.read_registered_tables()} == {"ACTIVE"}
+    assert [(t.schema.name, t.state, t.reason) for t in operator.read_released_tables()] == [
+        ("customer", "RELEASED", "gone")
+    ]
+    assert number not in operator.read_backlog()
 
 
 def test_nothing_of_it_stays_in_the_catalogue(place: Place, app: Application, operator: Source) -> None:
@@ -105,7 +107,7 @@ def test_nothing_of_it_stays_in_the_catalogue(place: Place, app: Application, op
     untouched = place.dump()
     operator.install(["*"], [])
     assert place.dump() != untouched
-    number = one(operator.registered(), "orders").schema.table_id
+    number = one(operator.read_registered_tables(), "orders").schema.table_id
     operator.release([number])
     operator.drop_logs({number: "gone"})
     assert place.dump() == untouched
@@ -116,7 +118,7 @@ def test_nothing_of_it_stays_in_the_catalogue(place: Place, app: Application, op
 
 def test_a_table_that_comes_back_becomes_equal(app: Application, shop: Follower, operator: Source) -> None:
     number = number_of(shop, "customer")
-    version = one(operator.registered(), "customer").schema.version
+    version = one(operator.read_registered_tables(), "customer").schema.version
     released(operator, shop, "customer")
     do(
         app,
@@ -131,9 +133,9 @@ def test_a_table_that_comes_back_becomes_equal(app: Application, shop: Follower,
     follow(shop)
 
     assert shop.rows("customer") == there(app, "customer")
-    back = one(operator.registered(), "customer")
+    back = one(operator.read_registered_tables(), "customer")
     assert (back.schema.table_id, back.schema.version, back.state) == (number, version, "ACTIVE")
-    assert operator.released() == []
+    assert operator.read_released_tables() == []
     assert all(s.exists for s in operator.install(["*"], []))
 
 
@@ -166,8 +168,8 @@ def test_its_columns_may_change_meanwhile(place: Place, app: Application, shop: 
     operator.install(["*"], [])
     follow(shop)
     assert {k: row["extra"] for k, row in shop.rows("customer").items()} == {("1",): None, ("2",): "7"}
-    assert one(operator.registered(), "customer").state == "ACTIVE"
-    assert one(operator.registered(), "customer").schema.version == 2
+    assert one(operator.read_registered_tables(), "customer").state == "ACTIVE"
+    assert one(operator.read_registered_tables(), "customer").schema.version == 2
 
 
 def test_it_may_be_another_table_of_its_name(place: Place, app: Application, shop: Follower, operator: Source) -> None:
@@ -182,7 +184,7 @@ def test_it_may_be_another_table_of_its_name(place: Place, app: Application, sho
     operator.install(["*"], [])
     follow(shop)
     assert {k: (row["price"], row["name"]) for k, row in shop.rows("customer").items()} == {("5",): ("1.50", "five")}
-    assert one(operator.registered(), "customer").state == "ACTIVE"
+    assert one(operator.read_registered_tables(), "customer").state == "ACTIVE"
 
 
 def test_a_table_that_was_dropped_already_leaves_too(app: Application, shop: Follower, operator: Source) -> None:
@@ -192,8 +194,8 @@ def test_a_table_that_was_dropped_already_leaves_too(app: Application, shop: Fol
     do(app, "INSERT INTO orders VALUES (2, 'b')")
     follow(shop)
     assert list(shop.rows("orders")) == [("1",), ("2",)]
-    assert [t.schema.name for t in operator.released()] == ["customer"]
-    assert {t.state for t in operator.registered()} == {"ACTIVE"}
+    assert [t.schema.name for t in operator.read_released_tables()] == ["customer"]
+    assert {t.state for t in operator.read_registered_tables()} == {"ACTIVE"}
 
 
 def test_what_the_configuration_leaves_out_stays_out(
@@ -202,11 +204,11 @@ def test_what_the_configuration_leaves_out_stays_out(
     number = number_of(shop, "orders")
     released(operator, shop, "orders")
     operator.install(["*"], ["orders"])
-    assert [t.schema.name for t in operator.released()] == ["orders"]
+    assert [t.schema.name for t in operator.read_released_tables()] == ["orders"]
     # its number is its own for as long as the registry has it
     do(app, f"CREATE TABLE zebra (id {place.types['int']} NOT NULL PRIMARY KEY)")
     operator.install(["*"], ["orders"])
-    assert one(operator.registered(), "zebra").schema.table_id > number
+    assert one(operator.read_registered_tables(), "zebra").schema.table_id > number
 
 
 def test_an_installation_does_not_end_a_removal_that_was_cut_off(
@@ -215,13 +217,13 @@ def test_an_installation_does_not_end_a_removal_that_was_cut_off(
     number = number_of(shop, "customer")
     operator.release([number])
     operator.install(["*"], ["customer"])
-    assert one(operator.registered(), "customer").state == "RELEASING"
+    assert one(operator.read_registered_tables(), "customer").state == "RELEASING"
     operator.install(["*"], [])
     with pytest.raises(Refused, match="customer has triggers again"):
         operator.drop_logs({number: "gone"})
     do(app, "INSERT INTO customer VALUES (3, 'three')")
     follow(shop)
-    assert one(operator.registered(), "customer").state == "ACTIVE"
+    assert one(operator.read_registered_tables(), "customer").state == "ACTIVE"
     assert shop.rows("customer") == there(app, "customer")
 
 
@@ -231,22 +233,22 @@ def test_twice_is_once(app: Application, shop: Follower, operator: Source) -> No
         operator.release([number])
     do(app, "INSERT INTO customer VALUES (3, 'three')")
     follow(shop)
-    assert one(operator.registered(), "customer").state == "RELEASING"
+    assert one(operator.read_registered_tables(), "customer").state == "RELEASING"
     operator.drop_logs({number: "gone"})
-    assert {s.what.partition(" ")[0] for s in operator.release_plan([number])} == {"state"}
+    assert {s.what.partition(" ")[0] for s in operator.plan_release([number])} == {"state"}
     assert operator.release([number]) == []
     operator.drop_logs({number: "gone"})
-    assert [t.reason for t in operator.released()] == ["gone"]
+    assert [t.reason for t in operator.read_released_tables()] == ["gone"]
     with pytest.raises(Refused, match="table 9999 is not registered"):
         operator.release([9999])
 
 
 def test_the_plan_is_what_is_executed(place: Place, shop: Follower, operator: Source) -> None:
-    from venus.adapters.dialects.releasing import BY_SCRIPT
+    from venus.adapters.dialects.released_tables import BY_SCRIPT
 
     number = number_of(shop, "customer")
     before = place.dump()
-    plan = operator.release_plan([number])
+    plan = operator.plan_release([number])
     assert place.dump() == before
     assert "customer" in operator.as_script(plan, removal=True)
     done = operator.release([number]) + operator.drop_logs({number: BY_SCRIPT})
@@ -263,7 +265,7 @@ def test_a_truncation_while_it_leaves_is_no_accident(
     do(app, "TRUNCATE TABLE customer")
     do(app, "INSERT INTO orders VALUES (2, 'b')")
     follow(shop)
-    assert one(operator.registered(), "customer").state == "RELEASING"
+    assert one(operator.read_registered_tables(), "customer").state == "RELEASING"
     assert list(shop.rows("orders")) == [("1",), ("2",)]
     operator.drop_logs({number: "gone"})
     do(app, "INSERT INTO customer VALUES (5, 'five')")
@@ -271,7 +273,7 @@ def test_a_truncation_while_it_leaves_is_no_accident(
     operator.install(["*"], [])
     follow(shop)
     follow(shop)
-    assert one(operator.registered(), "customer").state == "ACTIVE"
+    assert one(operator.read_registered_tables(), "customer").state == "ACTIVE"
     assert shop.rows("customer") == there(app, "customer") == {}
 
 
@@ -279,13 +281,13 @@ def test_no_other_table_is_read_again(app: Application, shop: Follower, operator
     """Also if capture was away, and sees no more than that statements of DDL were run."""
     number = number_of(shop, "customer")
     follow(shop)
-    before = one(operator.registered(), "orders").fill
+    before = one(operator.read_registered_tables(), "orders").fill
     operator.release([number])
     operator.drop_logs({number: "gone"})
     operator.install(["*"], [])
     follow(shop)
-    assert one(operator.registered(), "orders").fill == before
-    assert one(operator.registered(), "customer").fill.done
+    assert one(operator.read_registered_tables(), "orders").fill == before
+    assert one(operator.read_registered_tables(), "customer").fill.done
 
 
 def test_it_may_come_back_with_another_key(place: Place, app: Application, shop: Follower, operator: Source) -> None:
@@ -307,7 +309,7 @@ def test_it_may_come_back_with_another_key(place: Place, app: Application, shop:
     do(app, "INSERT INTO customer VALUES (7, 2, 'two')")
     follow(shop)
     assert {key: row["name"] for key, row in shop.rows("customer").items()} == {("7", "1"): "one", ("7", "2"): "two"}
-    assert one(operator.registered(), "customer").state == "ACTIVE"
+    assert one(operator.read_registered_tables(), "customer").state == "ACTIVE"
 
 
 @contextmanager
@@ -315,13 +317,13 @@ def cut_off(place: Place, operator: Source, after: int) -> Iterator[list[str]]:
     """Let so many statements through, and then nothing any more, as kill -9 does."""
     ran: list[str] = []
     names = {
-        "postgresql": "venus.adapters.dialects.postgresql.connection.Connection.run",
-        "mysql": "venus.adapters.dialects.mysql.install.run_patiently",
-        "oracle": "venus.adapters.dialects.oracle.executing._run",
+        "postgresql": "venus.adapters.dialects.postgresql.connection.PostgresConnection.run",
+        "mysql": "venus.adapters.dialects.mysql.install.run_with_retries",
+        "oracle": "venus.adapters.dialects.oracle.install_execution._run_step",
     }
     with pytest.MonkeyPatch.context() as patch:
         if place.dialect == "sqlite":
-            whole = Installation._execute
+            whole = SqliteInstaller._execute
 
             def piece(installation: Any, steps: Any) -> None:
                 ran.extend(s.sql for s in steps[: after - len(ran)])
@@ -329,7 +331,7 @@ def cut_off(place: Place, operator: Source, after: int) -> Iterator[list[str]]:
                 if len(steps) > after:
                     raise KeyboardInterrupt
 
-            patch.setattr(Installation, "_execute", piece)
+            patch.setattr(SqliteInstaller, "_execute", piece)
         else:
             module, _, name = names[place.dialect].rpartition(".")
             owner = _resolved(module)
@@ -383,7 +385,7 @@ def test_a_removal_that_is_cut_off_is_finished_by_the_next(
     do(app, "INSERT INTO customer VALUES (4, 'four')", "INSERT INTO orders VALUES (2, 'b')")
     follow(shop)
     assert list(shop.rows("orders")) == [("1",), ("2",)]
-    states = {t.schema.name: t.state for t in [*operator.registered(), *operator.released()]}
+    states = {t.schema.name: t.state for t in [*operator.read_registered_tables(), *operator.read_released_tables()]}
     assert states["orders"] == "ACTIVE"
     assert states["customer"] in ("ACTIVE", "RELEASING", "RELEASED")
     operator.release([number])
@@ -393,7 +395,7 @@ def test_a_removal_that_is_cut_off_is_finished_by_the_next(
     do(app, "INSERT INTO customer VALUES (5, 'five')", "INSERT INTO orders VALUES (3, 'c')")
     follow(shop)
     assert list(shop.rows("orders")) == [("1",), ("2",), ("3",)]
-    assert [(t.schema.name, t.reason) for t in operator.released()] == [("customer", "second")]
+    assert [(t.schema.name, t.reason) for t in operator.read_released_tables()] == [("customer", "second")]
     operator.install(["*"], [])
     follow(shop)
     assert shop.rows("customer") == there(app, "customer")
@@ -419,4 +421,4 @@ def test_a_return_that_is_cut_off_is_finished_by_the_next(
     do(app, "INSERT INTO customer VALUES (5, 'five')")
     follow(shop)
     assert shop.rows("customer") == there(app, "customer")
-    assert {t.state for t in operator.registered()} == {"ACTIVE"}
+    assert {t.state for t in operator.read_registered_tables()} == {"ACTIVE"}

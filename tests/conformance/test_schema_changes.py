@@ -12,7 +12,7 @@ from venus.conditions import GONE
 
 
 def state_of(source: Source, name: str) -> tuple[str, str]:
-    (table,) = [t for t in source.registered() if t.schema.name == name]
+    (table,) = [t for t in source.read_registered_tables() if t.schema.name == name]
     return table.state, table.reason
 
 
@@ -64,7 +64,7 @@ def test_an_index_is_a_new_version_and_no_row_is_read_again(place: Place, app: A
     assert (schema.version, [i.columns for i in schema.indexes]) == (2, [("price",)])
     assert item.source.refresh_schemas() == []
     item.read_registry()
-    assert all(t.fill.done for t in item.source.registered())
+    assert all(t.fill.done for t in item.source.read_registered_tables())
     do(app, "UPDATE item SET name = 'new'")
     item.drain()
     assert item.rows("item")["1",]["name"] == "new"
@@ -122,7 +122,7 @@ def test_tables_registered_by_another_process_join(place: Place, app: Applicatio
 def test_a_trigger_that_vanished_is_made_again_and_the_table_marked(
     place: Place, app: Application, item: Follower
 ) -> None:
-    steps = [s for s in item.source.install_plan(["*"], []) if s.what.startswith("trigger") and "item" in s.table]
+    steps = [s for s in item.source.plan_install(["*"], []) if s.what.startswith("trigger") and "item" in s.table]
     name = steps[-1].what.split()[-1]
     suffix = " ON item" if place.dialect == "postgresql" else ""
     do(app, f"DROP TRIGGER {name}{suffix}")
@@ -175,7 +175,7 @@ def test_widening_a_key_never_fails_the_application_and_is_followed(
     do(app, "INSERT INTO wide VALUES (123456789012345, 'a much longer letter', 1234567.25, 3000000000, 'second')")
     do(app, "UPDATE wide SET what = 'third', code = 223456789012345 WHERE n > 100")
     follower.drain()
-    assert {(t.state, t.reason) for t in source.registered()} == {("ACTIVE", "")}
+    assert {(t.state, t.reason) for t in source.read_registered_tables()} == {("ACTIVE", "")}
     rows = follower.rows("wide")
     assert {key: row["what"] for key, row in rows.items()} == {
         ("1", "a", "1.50", "7"): "before",
@@ -217,5 +217,5 @@ def test_a_log_of_an_older_version_is_widened_without_a_resync(place: Place, app
     source.refresh_schemas()
     follower.drain()
     assert set(follower.rows("word")) == {("a",)}
-    assert {t.state for t in source.registered()} == {"ACTIVE"}
+    assert {t.state for t in source.read_registered_tables()} == {"ACTIVE"}
     assert all(step.exists for step in source.install(["*"], []))

@@ -13,12 +13,12 @@ import pytest
 from tests.conformance.place_oracle import StandInPlace
 from tests.conformance.places import Application, MariaPlace, Place, PostgresPlace, SqlitePlace, do
 from tests.support.oracle_driver import driver_folder
-from venus.adapters.assess.html import page
+from venus.adapters.assess.html import render_page
 from venus.adapters.assess.report import Assessment
 from venus.adapters.assess.run import assess
 from venus.adapters.dialects.contract import Source
 from venus.adapters.dialects.registry import open_source, survey
-from venus.adapters.dialects.surveying import Asked, Size, Survey
+from venus.adapters.dialects.survey_contract import Survey, SurveyRequest, TableSize
 from venus.config import Settings
 
 pytestmark = pytest.mark.integration
@@ -68,10 +68,10 @@ def shop(place: Place, app: Application) -> Application:
 
 
 def surveyed(settings: Settings, *, count_rows: bool = False, sample_s: float = 20.0) -> Survey:
-    return survey(settings, Asked(include=["*"], exclude=[], count_rows=count_rows, sample_s=sample_s))
+    return survey(settings, SurveyRequest(include=["*"], exclude=[], count_rows=count_rows, sample_s=sample_s))
 
 
-def of(found: Survey, name: str) -> Size:
+def of(found: Survey, name: str) -> TableSize:
     return next(size for size in found.sizes if size.name == name)
 
 
@@ -142,7 +142,7 @@ def test_an_assessment_names_the_refused_table_and_offers_a_way_out(
     assert found.forecast.rows == ROWS
     assert "bare" in found.script
     assert found.exclusion.startswith("[source]\nexclude = [\n")
-    shown = page(found)
+    shown = render_page(found)
     assert "bare" in shown
     assert re.search(r"\$[a-z]", shown) is None, "a place of the template that was not filled in"
 

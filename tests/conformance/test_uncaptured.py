@@ -23,7 +23,7 @@ def shop(place: Place, app: Application, source: Source) -> Follower:
 
 def found(source: Source, include: list[str] | None = None, exclude: list[str] | None = None) -> dict[str, str]:
     """Return the obstacles of the tables that are not captured, by name without the namespace."""
-    tables = source.uncaptured_tables(include or ["*"], exclude or EXCLUDE)
+    tables = source.find_uncaptured_tables(include or ["*"], exclude or EXCLUDE)
     assert [t.name for t in tables] == sorted(t.name for t in tables)
     return {t.name.rpartition(".")[2]: t.obstacle for t in tables}
 
@@ -31,7 +31,7 @@ def found(source: Source, include: list[str] | None = None, exclude: list[str] |
 def test_before_the_installation_nothing_is_missing(place: Place, app: Application, source: Source) -> None:
     do(app, f"CREATE TABLE orders (id {place.types['int']} NOT NULL PRIMARY KEY)")
 
-    assert source.uncaptured_tables(["*"], []) == []
+    assert source.find_uncaptured_tables(["*"], []) == []
 
 
 def test_a_table_that_was_made_later_is_named_until_it_is_captured(
@@ -50,7 +50,7 @@ def test_a_table_that_was_made_later_is_named_until_it_is_captured(
     assert found(source) == {"later": ""}
     assert found(source) == {"later": ""}  # capture asks again and again
     assert found(source, include=["orders"]) == {}
-    assert [t.name for t in source.uncaptured_tables(["later"], [])] == [f"{place.namespace}.later"]
+    assert [t.name for t in source.find_uncaptured_tables(["later"], [])] == [f"{place.namespace}.later"]
 
     source.install(["*"], EXCLUDE)
     source.refresh_schemas()

@@ -22,7 +22,7 @@ import sys
 from pathlib import Path
 import sqlalchemy
 from venus.cli.demo.postgres import Postgres
-from venus.cli.demo.servers import remove
+from venus.cli.demo.servers import remove_folder
 home = Path(sys.argv[1])
 home.mkdir(); home.chmod(0o755)
 server = Postgres(home / "postgres")
@@ -35,7 +35,7 @@ try:
                 "current_setting('lc_messages') || ' ' || current_setting('server_encoding')")))
 finally:
     server.stop()
-sys.exit(remove(home) or server.pid is not None)
+sys.exit(remove_folder(home) or server.pid is not None)
 """
 ROOT = Path(__file__).parents[2]
 

@@ -14,9 +14,9 @@ from tests.support.batches import half
 from tests.support.brokers import BUSINESS, commit, settings, wait_for
 from tests.support.collectors import Collected, collecting
 from tests.support.listeners import drip, hanging
-from venus import cutlog, tracing
+from venus import cut_stages, tracing
 from venus.broker.service.process import start_in_thread
-from venus.config import Tracing
+from venus.config import TracingSettings
 from venus.errors import ConfigError
 from venus.rpc.producer import Producer
 
@@ -29,9 +29,9 @@ def collector() -> Iterator[tuple[str, Collected]]:
         yield found
 
 
-def stage(name: str, cut: int = 17, **facts: int | str) -> cutlog.Stage:
+def stage(name: str, cut: int = 17, **facts: int | str) -> cut_stages.CutStage:
     now_us = time.time_ns() // 1000
-    return cutlog.Stage(
+    return cut_stages.CutStage(
         name=name, business="main", cut=cut, captured_at_us=1_700_000_000_000_000, began_us=now_us - 5000,
         ended_us=now_us, facts=dict(facts),
     )  # fmt: skip
@@ -44,10 +44,10 @@ def test_processes_that_know_nothing_of_each_other_make_one_trace(collector: tup
         ("venus broker", [stage("committed")]),
         ("target", [stage("applied", target="eu"), stage("applied", target="us")]),
     ):
-        spans = tracing.begin(Tracing(endpoint=endpoint, sample=1), role)
+        spans = tracing.start_tracing(TracingSettings(endpoint=endpoint, sample=1), role)
         for each in said:
-            cutlog.ended(each)
-        tracing.end(spans)
+            cut_stages.report_stage(each)
+        tracing.stop_tracing(spans)
 
     assert [role for role, _ in taken] == ["capture", "venus broker", "target", "target"]
     assert len({span.trace_id for _, span in taken}) == 1
@@ -63,7 +63,7 @@ def test_processes_that_know_nothing_of_each_other_make_one_trace(collector: tup
 
 def test_a_broker_makes_a_span_of_each_cut(collector: tuple[str, Collected], tmp_path: Path) -> None:
     endpoint, taken = collector
-    spans = tracing.begin(Tracing(endpoint=endpoint, sample=1), "broker")
+    spans = tracing.start_tracing(TracingSettings(endpoint=endpoint, sample=1), "broker")
     broker = start_in_thread(settings(tmp_path / "data"), on_fatal=lambda error: None)
     try:
         with Producer(broker.address, BUSINESS, "p", window_bytes_max=1 << 20) as producer:
@@ -72,39 +72,39 @@ def test_a_broker_makes_a_span_of_each_cut(collector: tuple[str, Collected], tmp
         wait_for(lambda: len(taken) == 5)
     finally:
         broker.stop()
-        tracing.end(spans)
+        tracing.stop_tracing(spans)
     cuts = [next(a.value.string_value for a in span.attributes if a.key == "venus.cut") for _, span in taken]
     assert cuts == [f"main/{n}" for n in range(1, 6)]
 
 
 def test_every_process_samples_the_same_cuts() -> None:
     traces = [tracing.trace_id(stage("captured", cut)) for cut in range(10_000)]
-    chosen = [trace for trace in traces if tracing.sampled(trace, 0.1)]
+    chosen = [trace for trace in traces if tracing.is_sampled(trace, 0.1)]
     assert 800 < len(chosen) < 1200
-    assert not any(tracing.sampled(trace, 0.0) for trace in traces)
-    assert all(tracing.sampled(trace, 1.0) for trace in traces)
+    assert not any(tracing.is_sampled(trace, 0.0) for trace in traces)
+    assert all(tracing.is_sampled(trace, 1.0) for trace in traces)
 
 
 def test_a_collector_that_hangs_delays_nothing() -> None:
     """More cuts than the queue holds, in a fraction of the time that one request to the collector may take."""
     with hanging(drip) as address:
-        spans = tracing.begin(Tracing(endpoint=f"http://{address}", sample=1), "x")
+        spans = tracing.start_tracing(TracingSettings(endpoint=f"http://{address}", sample=1), "x")
         assert spans is not None
         try:
             slowest = 0.0
             for cut in range(2 * tracing.QUEUE_MAX):
                 began = time.monotonic()
-                cutlog.ended(stage("captured", cut))
+                cut_stages.report_stage(stage("captured", cut))
                 slowest = max(slowest, time.monotonic() - began)
             assert slowest < tracing.TIMEOUT_S, "a cut waited for the collector"
         finally:
-            cutlog.unlisten(spans)
+            cut_stages.remove_listener(spans)
 
 
 def test_it_costs_next_to_nothing_when_it_is_off(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, logger=cutlog.logger.name)  # as in a process without -v
-    assert not cutlog.wanted()
-    each_s = min(timeit.repeat(cutlog.wanted, number=10_000, repeat=5)) / 10_000
+    caplog.set_level(logging.INFO, logger=cut_stages.logger.name)  # as in a process without -v
+    assert not cut_stages.has_listener()
+    each_s = min(timeit.repeat(cut_stages.has_listener, number=10_000, repeat=5)) / 10_000
     assert each_s < 5e-6
 
 
@@ -112,7 +112,7 @@ def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(*_: object) -> None:
         raise ImportError
 
-    monkeypatch.setattr(tracing, "Spans", missing)
+    monkeypatch.setattr(tracing, "SpanListener", missing)
     with pytest.raises(ConfigError, match="OpenTelemetry is not installed"):
-        tracing.begin(Tracing(endpoint="http://h:4318"), "x")
-    assert tracing.begin(Tracing(), "x") is None
+        tracing.start_tracing(TracingSettings(endpoint="http://h:4318"), "x")
+    assert tracing.start_tracing(TracingSettings(), "x") is None

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from venus.adapters.dialects.oracle.driver import driver_of
+from venus.adapters.dialects.oracle.driver import parse_driver_url
 from venus.adapters.dialects.oracle.source import OracleSource
 
 IMAGE = "gvenzl/oracle-free:slim-faststart"
@@ -73,7 +73,7 @@ def schema(oracle_server: str) -> str:
 @pytest.fixture
 def application(schema: str) -> Iterator[Any]:
     """Open a session of the application."""
-    connection = driver_of(schema)[0].connect()
+    connection = parse_driver_url(schema)[0].connect()
     yield connection
     connection.close()
 
@@ -81,6 +81,6 @@ def application(schema: str) -> Iterator[Any]:
 @pytest.fixture
 def source(schema: str) -> Iterator[OracleSource]:
     """Open the source."""
-    source = OracleSource(*driver_of(schema))
+    source = OracleSource(*parse_driver_url(schema))
     yield source
     source.close()

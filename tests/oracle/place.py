@@ -14,7 +14,7 @@ from tests.conformance.place_oracle import quoting
 from tests.conformance.places import Application
 from tests.conformance.torture import Torture
 from venus.adapters.dialects.contract import Source
-from venus.adapters.dialects.oracle.driver import driver_of
+from venus.adapters.dialects.oracle.driver import parse_driver_url
 from venus.adapters.dialects.oracle.source import OracleSource
 
 _CATALOGUE = (
@@ -45,13 +45,13 @@ class OraclePlace:
         return str(sqlalchemy.make_url(self.url).username).upper()
 
     def connect(self) -> Application:
-        return OracleApplication(driver_of(self.url)[0].connect())
+        return OracleApplication(parse_driver_url(self.url)[0].connect())
 
     def open(self) -> Source:
-        return OracleSource(*driver_of(self.url))
+        return OracleSource(*parse_driver_url(self.url))
 
     def dump(self) -> str:
-        connection = driver_of(self.url)[0].connect()
+        connection = parse_driver_url(self.url)[0].connect()
         try:
             with connection.cursor() as cursor:
                 return "\n".join(str(row) for sql in _CATALOGUE for row in cursor.execute(sql).fetchall())

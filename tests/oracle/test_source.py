@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.support.follower import Follower
-from venus.adapters.dialects.oracle.driver import driver_of
+from venus.adapters.dialects.oracle.driver import parse_driver_url
 from venus.adapters.dialects.oracle.source import OracleSource
 
 ITEM = 'CREATE TABLE "ITEM" ("ID" NUMBER(10) NOT NULL PRIMARY KEY, "V" VARCHAR2(40))'
@@ -42,7 +42,7 @@ def test_changes_are_captured(item: Follower, application: Any) -> None:
 
 
 def test_a_late_commit_is_not_lost(item: Follower, application: Any, schema: str) -> None:
-    late = driver_of(schema)[0].connect()
+    late = parse_driver_url(schema)[0].connect()
     late.cursor().execute("INSERT INTO \"ITEM\" VALUES (10, 'late')")
     run(application, "INSERT INTO \"ITEM\" VALUES (11, 'soon')")
     item.drain()
@@ -68,7 +68,7 @@ def test_a_new_column_is_followed(item: Follower, application: Any) -> None:
 def test_the_fence_waits_for_whoever_wrote_before(application: Any, schema: str) -> None:
     run(application, ITEM)
     application.cursor().execute("INSERT INTO \"ITEM\" VALUES (1, 'open')")
-    source = OracleSource(*driver_of(schema))
+    source = OracleSource(*parse_driver_url(schema))
     installing = threading.Thread(target=source.install, args=(["*"], []))
     installing.start()
     installing.join(5)
@@ -159,7 +159,7 @@ def test_lobs_of_every_size_travel_whole(application: Any, source: OracleSource)
 
 def test_numbers_of_two_instances_caches_do_no_harm(application: Any, schema: str) -> None:
     """As on a RAC: what is drawn from one cache is lower than what another has given out and committed already."""
-    source = OracleSource(*driver_of(f"{schema}&venus_rac=yes"))
+    source = OracleSource(*parse_driver_url(f"{schema}&venus_rac=yes"))
     run(application, ITEM)
     source.install(["*"], [])
     follower = Follower(source)
@@ -174,7 +174,7 @@ def test_numbers_of_two_instances_caches_do_no_harm(application: Any, schema: st
 
 
 def test_a_compound_trigger_captures_bulk_dml(application: Any, schema: str) -> None:
-    source = OracleSource(*driver_of(f"{schema}&venus_triggers=compound"))
+    source = OracleSource(*parse_driver_url(f"{schema}&venus_triggers=compound"))
     run(application, ITEM)
     source.install(["*"], [])
     follower = Follower(source)
@@ -189,7 +189,7 @@ def test_a_compound_trigger_captures_bulk_dml(application: Any, schema: str) -> 
 
 
 def test_the_papers_own_variant(application: Any, schema: str) -> None:
-    driver, options = driver_of(schema)
+    driver, options = parse_driver_url(schema)
     source = OracleSource(driver, replace(options, inline=True))
     run(application, ITEM, "INSERT INTO \"ITEM\" VALUES (1, 'one')")
     source.install(["*"], [])
@@ -208,7 +208,7 @@ def test_drop_and_rename_are_noted(item: Follower, application: Any, source: Ora
     run(application, 'ALTER TABLE "ITEM" RENAME TO "THING"')
     item.drain()
     source.refresh_schemas()
-    (state,) = [t for t in source.registered() if t.schema.name == "ITEM"]
+    (state,) = [t for t in source.read_registered_tables() if t.schema.name == "ITEM"]
     assert state.state == "RESYNC"
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from tests.simulation.network import BadCalls
 from venus.replication import messages as m
-from venus.replication.position import Patience
+from venus.replication.position import ReplicationTimes
 from venus.replication.records import Policy
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ class Directed:
     policy: Policy = Policy.CONSISTENCY
     brokers: int = 3
     min_in_sync: int = 2
-    patience: Patience = field(default_factory=lambda: Patience(lag_s=10.0, idle_s=0.2, fetch_s=0.3))
+    patience: ReplicationTimes = field(default_factory=lambda: ReplicationTimes(lag_s=10.0, idle_s=0.2, fetch_s=0.3))
 
 
 def play(world: World, directed: Directed) -> None:
@@ -103,7 +103,7 @@ class _Tap:
     """Keeps answers on their way from one broker to another: copies of them, or instead of letting them through."""
 
     def __init__(self, source: Host, target: Host, wanted: Callable[[m.Answer], bool], *, holds: bool = False) -> None:
-        self.kept: list[m.Answered] = []
+        self.kept: list[m.FetchReply] = []
         self._target, self._holds = target, holds
         network, line = source.world.network, (source.name, target.name)
         send = network.send
@@ -111,7 +111,7 @@ class _Tap:
         def tapped(sender: str, receiver: str, deliver: Callable[..., None], *arguments: Any) -> None:
             event: object = arguments[0] if arguments else None
             here = (sender, receiver) == line
-            if here and isinstance(event, m.Answered) and event.answer is not None and wanted(event.answer):
+            if here and isinstance(event, m.FetchReply) and event.answer is not None and wanted(event.answer):
                 self.kept.append(event)
                 if self._holds:
                     return
@@ -201,7 +201,7 @@ def _answer_of_an_older_term(world: World) -> Script:
     a.start()
     a.read()
     yield lambda: a.me in world.coordinator.record.in_sync
-    c.step(m.HandOver(to=a.me))
+    c.step(m.HandOverRequest(to=a.me))
     yield lambda: a.replica.leads and b.replica.known is not None and b.replica.known.leader == a.me
     yield lambda: b.disk.content.end == late.first
     tap.let_go()
@@ -211,7 +211,7 @@ def _answer_of_an_older_term(world: World) -> Script:
 def _late_diverge(world: World) -> Script:
     """Let the word that logs diverge come again, once they do not."""
     a, b, c = yield from cast(world)
-    tap = _Tap(c, b, lambda answer: isinstance(answer, m.Diverge))
+    tap = _Tap(c, b, lambda answer: isinstance(answer, m.LogsDiverge))
     yield from _tail(world, a, b, c)
     world.network.cut.clear()
     yield lambda: bool(tap.kept) and b.me in world.coordinator.record.in_sync
@@ -223,7 +223,7 @@ def _late_diverge(world: World) -> Script:
 def _late_trimmed(world: World) -> Script:
     """Let the word that the leader's log begins later come again, once it does not matter any more."""
     a, b, c = yield from cast(world)
-    tap = _Tap(a, b, lambda answer: isinstance(answer, m.Trimmed))
+    tap = _Tap(a, b, lambda answer: isinstance(answer, m.LogTrimmed))
     world.network.cut |= lines([b], [a])
     yield _in_sync(world, a, c)
     behind = b.disk.content.end
@@ -309,7 +309,7 @@ def _swap_across_leases(world: World) -> Script:
     yield 2.0
 
 
-_IMPATIENT = Patience(lag_s=0.3, idle_s=0.2, fetch_s=0.3, ballot_s=0.5, election_every_s=0.3)
+_IMPATIENT = ReplicationTimes(lag_s=0.3, idle_s=0.2, fetch_s=0.3, ballot_s=0.5, election_every_s=0.3)
 _FIVE = {"policy": Policy.AVAILABILITY, "brokers": 5, "min_in_sync": 1, "patience": _IMPATIENT}
 
 SCRIPTS = (

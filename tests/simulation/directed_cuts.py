@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from tests.simulation.directed import Directed, Script, cast, lines
 from tests.simulation.judge import Violation
 from venus.replication import messages as m
-from venus.replication.position import Patience
+from venus.replication.position import ReplicationTimes
 
 if TYPE_CHECKING:
     from tests.simulation.host import Host
@@ -22,7 +22,7 @@ WRITES_WITHIN_S = 4.0
 WRITES_GO_ON = "writes go on while a leader reaches none of its followers"
 NO_BOUNCE = "a leader that resigned leaves the next term to others"
 FEW_TERMS = "brokers that do not reach each other resign ever more rarely"
-_PATIENCE = Patience(lag_s=10.0, idle_s=0.2, fetch_s=0.3, silence_s=1.0)
+_PATIENCE = ReplicationTimes(lag_s=10.0, idle_s=0.2, fetch_s=0.3, silence_s=1.0)
 
 
 def _writes_go_on(world: World, invariant: str = WRITES_GO_ON) -> Script:
@@ -76,7 +76,7 @@ def _streams_hang(world: World) -> Script:
 
     def without_fetches(sender: str, receiver: str, deliver: Callable[..., None], *arguments: Any) -> None:
         event: object = arguments[0] if arguments else None
-        if not (a.name in (sender, receiver) and isinstance(event, m.Fetched | m.Answered)):
+        if not (a.name in (sender, receiver) and isinstance(event, m.FetchRequest | m.FetchReply)):
             send(sender, receiver, deliver, *arguments)
 
     world.network.send = without_fetches  # type: ignore[method-assign, assignment]

@@ -220,7 +220,7 @@ def _hand_over(world: World, _: float) -> None:
         return
     others = [host.me for host in world.hosts.values() if host is not leader]
     world.loop.counts["hand-over asked for"] += 1
-    leader.run(leader.life, leader.step, (m.HandOver(to=world.loop.random.choice(others)),))
+    leader.run(leader.life, leader.step, (m.HandOverRequest(to=world.loop.random.choice(others)),))
 
     def given_up(life: int, term: int) -> None:
         if leader.life == life and leader.acknowledges_in == term and leader.replica.leads:
@@ -240,7 +240,7 @@ def _rolling_restart(world: World, _: float) -> None:
             record = world.coordinator.record
             others = sorted(record.in_sync - {host.me})
             if others:
-                host.run(host.life, host.step, (m.HandOver(to=others[0]),))
+                host.run(host.life, host.step, (m.HandOverRequest(to=others[0]),))
         world.loop.after(0.5, leave, names)
 
     def leave(names: list[str]) -> None:

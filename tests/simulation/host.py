@@ -83,7 +83,7 @@ class Host(Process):
 
     # -- the coordinator -------------------------------------------------------------------------------------------
 
-    def ask(
+    def request_types(
         self, lane: Lane, work: Callable[[], Any], done: Callable[[Any, bool, float], None], kind: str = ""
     ) -> None:
         life = self.life
@@ -108,9 +108,9 @@ class Host(Process):
                 return
             self.registered = bool(held)
             if held:
-                self.step(m.Leased(until=sent + LEASE_S))
+                self.step(m.LeaseChanged(until=sent + LEASE_S))
 
-        self.ask(
+        self.request_types(
             self.leases,
             lambda: coordinator.refresh(me) if registered else coordinator.register(broker),
             leased,
@@ -129,7 +129,7 @@ class Host(Process):
 
         def found(record: Leadership, answered: bool, _: float) -> None:
             if answered:
-                self.ask(
+                self.request_types(
                     self.records, living, lambda live, heard, _: both(record, live if heard and not self.deaf else None)
                 )
 
@@ -137,12 +137,12 @@ class Host(Process):
             return coordinator.brokers(), self.loop.now
 
         def both(record: Leadership, live: Any) -> None:
-            self.step(m.Seen(leadership=record))
+            self.step(m.RecordRead(leadership=record))
             if live is not None:
                 brokers, self.living_at = live
-                self.step(m.Living(brokers=brokers))
+                self.step(m.BrokersRead(brokers=brokers))
 
-        self.ask(self.records, coordinator.read, found)
+        self.request_types(self.records, coordinator.read, found)
 
     def swap(self, effect: m.Swap) -> None:
         before, after = effect.before, effect.after
@@ -156,10 +156,10 @@ class Host(Process):
                 self.loop.counts[name] += 1
             else:
                 states.swapped(self, before, after, stored)
-            self.step(m.Swapped(before=before, after=after, stored=stored, certain=answered))
+            self.step(m.SwapResult(before=before, after=after, stored=stored, certain=answered))
 
         knew = self.living_at
-        self.ask(self.records, lambda: self.world.coordinator.swap(before, after, knew), done, "swaps")
+        self.request_types(self.records, lambda: self.world.coordinator.swap(before, after, knew), done, "swaps")
 
     # -- the replica -----------------------------------------------------------------------------------------------
 
@@ -175,13 +175,13 @@ class Host(Process):
             _DOES[type(effect)](self, effect)
         self.world.judge.stepped(self)
 
-    def _fetch(self, effect: m.Fetch) -> None:
-        event = m.Fetched(
-            follower=self.me, term=effect.term, index=effect.index, last_term=effect.last_term, version=effect.version
+    def _fetch(self, effect: m.SendFetch) -> None:
+        event = m.FetchRequest(
+            sender=self.me, term=effect.term, index=effect.index, last_term=effect.last_term, version=effect.version
         )
         leader = self.world.hosts[effect.to.broker]
         if not leader.up and self.loop.random.random() < 0.7:
-            self.soon(self.world.network.delay(), self.step, m.Answered(leader=effect.to, answer=None))
+            self.soon(self.world.network.delay(), self.step, m.FetchReply(leader=effect.to, answer=None))
             return
         self._send(effect.to, event)
 
@@ -192,11 +192,11 @@ class Host(Process):
     def take(self, event: m.Event) -> None:
         """Take a message, once this process runs; whether it feels healthy is a matter of luck."""
         if self.up:
-            if type(event) is m.BallotAsked:
+            if type(event) is m.BallotRequest:
                 self.replica.healthy = self.loop.random.random() < 0.7
             self.run(self.life, self.step, (event,))
 
-    def _reply(self, effect: m.Reply) -> None:
+    def _reply(self, effect: m.SendReply) -> None:
         answer = effect.answer
         if isinstance(answer, m.Entries):
             content = self.disk.content
@@ -207,7 +207,7 @@ class Host(Process):
             answer = m.Entries(
                 term=answer.term, first=answer.first, high=answer.high, entries=tuple(map(encoded, entries))
             )
-        self._send(effect.to, m.Answered(leader=self.me, answer=answer))
+        self._send(effect.to, m.FetchReply(leader=self.me, answer=answer))
 
     def _append(self, effect: m.Append) -> None:
         self.log.order(("append", effect.order, effect.first, [decoded(data) for data in effect.entries]))
@@ -231,16 +231,16 @@ class Host(Process):
     def _reinstall(self, effect: m.Reinstall) -> None:
         self.world.install(self, effect)
 
-    def _ask_ballot(self, effect: m.AskBallot) -> None:
-        self._send(effect.to, m.BallotAsked(by=self.me, term=effect.term))
+    def _ask_ballot(self, effect: m.RequestBallot) -> None:
+        self._send(effect.to, m.BallotRequest(sender=self.me, term=effect.term))
 
-    def _give_ballot(self, effect: m.GiveBallot) -> None:
-        self._send(effect.to, m.BallotCame(term=effect.term, ballot=effect.ballot))
+    def _give_ballot(self, effect: m.SendBallot) -> None:
+        self._send(effect.to, m.BallotReceived(term=effect.term, ballot=effect.ballot))
 
 
 _DOES: dict[type, Callable[[Host, Any], None]] = {
-    m.Fetch: Host._fetch,
-    m.Reply: Host._reply,
+    m.SendFetch: Host._fetch,
+    m.SendReply: Host._reply,
     m.Append: Host._append,
     m.Truncate: Host._truncate,
     m.Advance: Host._advance,
@@ -248,9 +248,9 @@ _DOES: dict[type, Callable[[Host, Any], None]] = {
     m.Retire: Host._retire,
     m.Reinstall: Host._reinstall,
     m.Swap: Host.swap,
-    m.Read: lambda host, _: host.read(),
-    m.AskBallot: Host._ask_ballot,
-    m.GiveBallot: Host._give_ballot,
+    m.ReadRecords: lambda host, _: host.read(),
+    m.RequestBallot: Host._ask_ballot,
+    m.SendBallot: Host._give_ballot,
 }
 
 

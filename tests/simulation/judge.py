@@ -47,7 +47,7 @@ class Judge:
         self._high[host.name] = 0
         record = self._world.coordinator.record
         if record.policy is Policy.CONSISTENCY and host.me in record.candidates:
-            raise Violation("whoever may lead has everything that is safe", f"{host.me} begins to install")
+            raise Violation("each broker that may lead has everything that is safe", f"{host.me} begins to install")
 
     def recorded(self, before: Leadership, knew: float) -> None:
         """Judge a record that the coordinator has just stored, by a broker that knew who lived at a time."""
@@ -63,7 +63,7 @@ class Judge:
         if len(record.unclean_terms) > len(before.unclean_terms):
             for member in before.candidates:
                 if coordinator.lives_since(member) < knew:
-                    raise Violation("no unclean election while somebody lives who has everything", f"{member} does")
+                    raise Violation("no unclean election while a replica lives that has everything", f"{member} does")
             for host in self._world.hosts.values():
                 if host.up and host.acknowledges_in is not None and not host.replica.refusal(self._world.loop.now):
                     raise Violation("nothing is acknowledged after an unclean election", f"{host.me} still would")
@@ -77,7 +77,9 @@ class Judge:
         for member in record.candidates:
             host = world.hosts[member.broker]
             if host.me == member and not host.disk.has(newest, self.safe[-1][newest]):
-                raise Violation("whoever may lead has everything that is safe", f"{member} lacks entry {newest}")
+                raise Violation(
+                    "each broker that may lead has everything that is safe", f"{member} lacks entry {newest}"
+                )
 
     def stepped(self, host: Host) -> None:
         position = host.replica.position
@@ -159,7 +161,7 @@ class Judge:
         record = self._world.coordinator.record
         same_era = len(record.unclean_terms) == len(self.safe) - 1
         if same_era and end <= self._newest_safe and host.me in record.candidates:
-            raise Violation("whoever may lead has everything that is safe", f"{host.me} cuts at {end}")
+            raise Violation("each broker that may lead has everything that is safe", f"{host.me} cuts at {end}")
 
     def leads(self, host: Host, term: int) -> None:
         """Note who begins to lead: with the first leader of an era, it is known what may be lost."""

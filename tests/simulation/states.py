@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from venus.replication.messages import Answered, Diverge, Entries, Event, Fetched, Leased, Seen
+from venus.replication.messages import Entries, Event, FetchReply, FetchRequest, LeaseChanged, LogsDiverge, RecordRead
 from venus.replication.records import Leadership, Policy
 
 if TYPE_CHECKING:
@@ -46,17 +46,17 @@ def notice(host: Host, event: Event) -> None:
     replica, counts = host.replica, host.loop.counts
     leading = replica.leading
     match event:
-        case Seen():
+        case RecordRead():
             known = replica.known
             if known is not None and event.leadership.version < known.version:
                 counts["record older than the one known"] += 1
             elif known is None or event.leadership.term > known.term:
                 _named(host, event.leadership)
-        case Leased() if leading is not None and replica.lease_until <= host.loop.now:
+        case LeaseChanged() if leading is not None and replica.lease_until <= host.loop.now:
             counts["the leader's lease ended and began again"] += leading.known.policy is Policy.AVAILABILITY
-        case Answered(answer=Entries(first=index)) | Answered(answer=Diverge(index=index)):
+        case FetchReply(answer=Entries(first=index)) | FetchReply(answer=LogsDiverge(index=index)):
             counts["an answer came that was not to the latest fetch"] += index != replica.position.end
-        case Fetched() if leading is not None and replica.position.terms.newest < leading.known.term == event.term:
+        case FetchRequest() if leading is not None and replica.position.terms.newest < leading.known.term == event.term:
             counts["fetched before the leader's term began in its log"] += 1
         case _:
             pass

@@ -11,7 +11,7 @@ from tests.simulation.judge import Judge, Violation
 from tests.simulation.loop import Loop
 from tests.simulation.network import Network
 from venus.replication import messages as m
-from venus.replication.position import Patience
+from venus.replication.position import ReplicationTimes
 from venus.replication.records import Leadership, Policy
 
 #: From the moment at which everything is whole.
@@ -34,7 +34,7 @@ class World:
         self.script = self.script_of(seed)
         count = random.choice((3, 3, 3, 3, 5))
         spare = random.random() < 0.2  # a broker that has no replica at first
-        self.patience = Patience(
+        self.patience = ReplicationTimes(
             lag_s=random.choice((0.3, 0.6, 1.5, 10.0)),
             idle_s=random.choice((0.2, 0.5)),
             fetch_s=random.choice((0.3, 1.0, 3.0)),
@@ -114,7 +114,7 @@ class World:
         host.disk.crash()
         host.installing = None
         self.judge.reinstalls(host)
-        host.step(m.Installed(log=host.log.now()))
+        host.step(m.CopyInstalled(log=host.log.now()))
 
     def script_of(self, seed: int) -> directed.Directed | None:
         """Return what this seed plays instead of chance, if anything."""

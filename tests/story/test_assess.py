@@ -17,9 +17,9 @@ import pytest
 
 from tests.support.pipeline import Pipeline
 from tests.support.postgres import Server
-from venus.adapters.assess.run import parts
-from venus.cli.demo.shop import build
-from venus.cli.demo.story import disk_of
+from venus.adapters.assess.run import measure_parts
+from venus.cli.demo.shop import build_shop
+from venus.cli.demo.story import largest_folder_bytes
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
@@ -41,28 +41,28 @@ def pipeline(tmp_path: Path, postgres_server: Server) -> Iterator[Pipeline]:
 
 def crowding() -> float:
     """Return how many times as long as its own computing a piece of work takes here just now."""
-    return sum(parts(time.perf_counter)) / sum(parts(time.process_time))
+    return sum(measure_parts(time.perf_counter)) / sum(measure_parts(time.process_time))
 
 
 @pytest.mark.slow
 def test_the_forecast_is_what_then_happens(pipeline: Pipeline) -> None:
     pipeline.new_interpreters = True  # what has to be imported is part of the forecast
-    rows = build(pipeline.folder / "shop.db", customers=10_000, products=500, orders=40_000)
+    rows = build_shop(pipeline.folder / "shop.db", customers=10_000, products=500, orders=40_000)
     stood_at = (pipeline.folder / "shop.db").stat().st_mtime_ns
-    found = pipeline.ask("assess", "--html", "assessment.html")
+    found = pipeline.request_types("assess", "--html", "assessment.html")
     assert found["refused"] == 0
     assert found["forecast"]["rows"] == rows
     assert {t["table"]: t["rows_counted"] for t in found["tables"]}["main.orders"] is True
     assert (pipeline.folder / "shop.db").stat().st_mtime_ns == stood_at
     before = crowding()
-    pipeline.ask("install-triggers")
+    pipeline.request_types("install-triggers")
     pipeline.start_broker()
     started = time.monotonic()
-    loaded = pipeline.ask("migrate", "--target", "main", "--engine", "local")
+    loaded = pipeline.request_types("migrate", "--target", "main", "--engine", "local")
     seconds = time.monotonic() - started
     crowded = max(before, crowding(), 1.0)
     forecast = found["forecast"]["fill_seconds"]
-    disk = disk_of([pipeline.folder / "data"])
+    disk = largest_folder_bytes([pipeline.folder / "data"])
 
     assert loaded["rows"] == rows
     assert forecast / TIME_FACTOR <= seconds <= forecast * crowded * TIME_FACTOR, (forecast, seconds, crowded)
@@ -71,11 +71,11 @@ def test_the_forecast_is_what_then_happens(pipeline: Pipeline) -> None:
 
 
 def test_what_is_refused_has_a_way_out_that_works(pipeline: Pipeline) -> None:
-    build(pipeline.folder / "shop.db", customers=50, products=20, orders=80)
+    build_shop(pipeline.folder / "shop.db", customers=50, products=20, orders=80)
     with closing(sqlite3.connect(pipeline.folder / "shop.db")) as connection:
         connection.execute("CREATE TABLE bare (a INTEGER)")
         connection.execute("CREATE VIEW paid AS SELECT id FROM orders")
-    found = pipeline.ask("assess")
+    found = pipeline.request_types("assess")
     assert [t["table"] for t in found["tables"] if not t["carried"]] == ["main.bare"]
     assert found["not_carried"]["objects"] == {"view": ["paid"]}
     assert "can be carried as they are; 1 finding to be settled first." in pipeline.venus("assess").out
@@ -83,13 +83,13 @@ def test_what_is_refused_has_a_way_out_that_works(pipeline: Pipeline) -> None:
     config = pipeline.folder / "venus.toml"
     lines = found["exclude"].removeprefix("[source]\n")
     config.write_text(config.read_text().replace("[source]\n", f"[source]\n{lines}", 1))
-    again = pipeline.ask("assess")
+    again = pipeline.request_types("assess")
     assert (again["refused"], again["carried"], again["script"]) == (0, 4, "")
-    pipeline.ask("install-triggers")
+    pipeline.request_types("install-triggers")
 
 
 def test_mistakes_are_one_line(pipeline: Pipeline) -> None:
     assert "no such file" in pipeline.venus("assess", code=2).err.splitlines()[0]
-    build(pipeline.folder / "shop.db", customers=5, products=5, orders=5)
+    build_shop(pipeline.folder / "shop.db", customers=5, products=5, orders=5)
     unwritable = pipeline.venus("assess", "--html", "nowhere/a.html", code=12).err
     assert unwritable.splitlines()[0] == "venus: --html nowhere/a.html: No such file or directory"

@@ -17,7 +17,7 @@ import pytest
 from tests.support import forked
 from tests.support.postgres import libpq
 from venus.cli import app
-from venus.cli.demo.shop import build, compare
+from venus.cli.demo.shop import build_shop, compare_shop
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(700)]
 
@@ -92,7 +92,7 @@ def test_the_demo_has_one_broker_or_three(capsys: pytest.CaptureFixture[str]) ->
 
 def test_the_comparison_finds_every_difference(tmp_path: Path, database: str) -> None:
     file = tmp_path / "shop.db"
-    build(file, customers=60, products=40, orders=80)
+    build_shop(file, customers=60, products=40, orders=80)
     with closing(sqlite3.connect(file)) as here, closing(psycopg2.connect(libpq(database))) as there:
         cursor = there.cursor()
         cursor.execute(COPY)
@@ -101,7 +101,7 @@ def test_the_comparison_finds_every_difference(tmp_path: Path, database: str) ->
                 values = [bool(v) if table == "products" and n == 5 else v for n, v in enumerate(row)]
                 cursor.execute(f"INSERT INTO {table} VALUES ({', '.join(['%s'] * len(row))})", values)
         there.commit()
-        assert compare(file, database).different == 0
+        assert compare_shop(file, database).different == 0
 
         for damage in (
             "UPDATE customers SET balance = balance + 0.01 WHERE id = 7",
@@ -114,7 +114,7 @@ def test_the_comparison_finds_every_difference(tmp_path: Path, database: str) ->
             cursor.execute(damage)
             assert cursor.rowcount == 1, damage
             there.commit()
-    found = compare(file, database)
+    found = compare_shop(file, database)
 
     assert found.different == 6, found.examples
 

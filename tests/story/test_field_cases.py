@@ -19,7 +19,7 @@ from tests.support.feed import query
 from tests.support.field_cases import FieldSource, mariadb_source, postgres_source, read_case, sqlite_source
 from tests.support.whole_way import WholeWay, whole_way
 from venus.adapters.dialects.registry import open_source
-from venus.adapters.targets.postgresql.control import progress
+from venus.adapters.targets.postgresql.control import read_progress
 from venus.errors import Refused
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
@@ -59,8 +59,8 @@ class FieldRun:
     def reasons(self) -> dict[str, str]:
         """Return why tables are not active, at the source or at the target, by their names."""
         with closing(open_source(self.way.settings)) as opened:
-            at_source = [(t.schema.name, t.state, t.reason) for t in opened.registered()]
-        at_target = [(t.name, t.state, t.reason) for t in progress(self.way.settings, "main").tables]
+            at_source = [(t.schema.name, t.state, t.reason) for t in opened.read_registered_tables()]
+        at_target = [(t.name, t.state, t.reason) for t in read_progress(self.way.settings, "main").tables]
         return {name: reason for name, state, reason in (*at_target, *at_source) if state != "ACTIVE"}
 
     def change(self, *, live: bool) -> None:
@@ -98,8 +98,8 @@ class FieldRun:
         """Run `venus install-triggers`, then `venus resync` of each table that is named and still there."""
         self.way.install()
         with closing(open_source(self.way.settings)) as opened:
-            there = set(opened.table_names())
-            for table in opened.registered():
+            there = set(opened.read_table_names())
+            for table in opened.read_registered_tables():
                 if table.schema.name in self.named and table.schema.qualified in there:
                     opened.restart_fill(table.schema.table_id)
 

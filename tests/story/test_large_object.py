@@ -19,7 +19,7 @@ from tests.support.proxy import Proxy
 from tests.support.whole_way import Loop, WholeWay, whole_way
 from venus.adapters.targets.postgresql.apply.apply_session import run_apply
 from venus.adapters.upper.capture import run_capture
-from venus.config import Broker
+from venus.config import BrokerSettings
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
@@ -49,7 +49,7 @@ def source(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, Run]:
 
 def through(way: WholeWay, proxy: Proxy) -> None:
     """Start capture and apply, both behind the proxy."""
-    settings = way.settings.model_copy(update={"broker": Broker(address=proxy.address)})
+    settings = way.settings.model_copy(update={"broker": BrokerSettings(address=proxy.address)})
     way.loops["capture"] = Loop(lambda stop: run_capture(settings, stop))
     way.loops["apply"] = Loop(lambda stop: run_apply(settings, "main", stop))
 

@@ -17,7 +17,7 @@ from tests.support.collectors import Collected, collecting
 from tests.support.pipeline import PASSWORD, Pipeline
 from tests.support.postgres import Server
 from tests.support.story_places import sqlite_pipeline
-from venus.cli.demo.servers import listening
+from venus.cli.demo.servers import is_listening
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
@@ -58,7 +58,7 @@ def follow(pipeline: Pipeline, spans: Collected) -> None:
     write(pipeline, "CREATE TABLE t (id INTEGER PRIMARY KEY, v TEXT)", "PRAGMA journal_mode = WAL")
     pipeline.venus("install-triggers")
     pipeline.start("broker", *JSON_LOG, "broker")
-    pipeline.until(lambda: listening(pipeline.ports[0]), "the broker")
+    pipeline.until(lambda: is_listening(pipeline.ports[0]), "the broker")
     pipeline.venus("migrate", "--target", "main")
     pipeline.start("sync", *JSON_LOG, "sync")
     write(pipeline, *(f"INSERT INTO t VALUES ({n}, 'row {n} of the secret kind')" for n in range(321)))

@@ -17,7 +17,7 @@ import pytest
 from tests.support.pipeline import Pipeline
 from tests.support.postgres import Server
 from tests.support.whole_way import run_at
-from venus.cli.demo.shop import build, compare
+from venus.cli.demo.shop import build_shop, compare_shop
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
@@ -41,7 +41,7 @@ def pipeline(tmp_path: Path, postgres_server: Server) -> Iterator[Pipeline]:
     """Make the shop of the README and two empty databases."""
     urls = {name: postgres_server.create_database() for name in ("main", "second")}
     made = Pipeline(folder=tmp_path, source="sqlite:///shop.db", targets=urls)
-    build(tmp_path / "shop.db", customers=100, products=50, orders=300)
+    build_shop(tmp_path / "shop.db", customers=100, products=50, orders=300)
     yield made
     made.close()
     for url in urls.values():
@@ -83,7 +83,7 @@ def some_rows_only(pipeline: Pipeline) -> None:
     pipeline.start("second", "sync", "--apply-only", "--target", "second")
     there = "SELECT count(*), sum(id)::bigint FROM copy.orders"
     pipeline.until(lambda: run_at(pipeline.targets["second"], there) == wanted, "the rows of the predicate")
-    status = pipeline.ask("status", code=(0, 1))
+    status = pipeline.request_types("status", code=(0, 1))
     (orders,) = [t for t in status["targets"][1]["tables"] if t["name"].endswith(".orders")]
     assert (orders["predicate"], orders["rows_removed"]) == (condition, 300 - wanted[0][0])
 
@@ -105,7 +105,7 @@ def wait_equal(pipeline: Pipeline, target: str, schema: str) -> None:
     """Wait until the target is equal; the source is at rest."""
     shop = pipeline.folder / "shop.db"
     pipeline.until(
-        lambda: not compare(shop, pipeline.targets[target], schema=schema).different, f"{target} to be equal"
+        lambda: not compare_shop(shop, pipeline.targets[target], schema=schema).different, f"{target} to be equal"
     )
 
 

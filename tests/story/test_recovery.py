@@ -14,7 +14,7 @@ import sqlalchemy
 
 from tests.support.pipeline import Pipeline, with_password
 from tests.support.postgres import Server, libpq
-from venus.cli.probes import look_at_broker
+from venus.cli.probes import read_broker
 from venus.config import load
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(300)]
@@ -126,7 +126,7 @@ def test_a_target_that_was_put_back_to_a_backup_goes_on_by_itself(
     write(pipeline, "DELETE FROM t WHERE id = 2", "INSERT INTO t VALUES (3, 'meanwhile')")
     pipeline.caught_up("main")
     if queue == "gone":
-        pipeline.until(lambda: look_at_broker(load(pipeline.folder / "venus.toml")).log_start > 5, "the queue to go")
+        pipeline.until(lambda: read_broker(load(pipeline.folder / "venus.toml")).log_start > 5, "the queue to go")
     assert pipeline.stop("sync") == 0
 
     postgres_server.execute(f"DROP DATABASE {name} WITH (FORCE)")

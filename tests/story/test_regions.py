@@ -20,7 +20,7 @@ from tests.support.feed import query
 from tests.support.pipeline import Answer, Pipeline
 from tests.support.ports import free_ports
 from tests.support.postgres import Server
-from venus.cli.demo.shop import build
+from venus.cli.demo.shop import build_shop
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
 
@@ -47,7 +47,7 @@ class Walk:
             for target, url in targets.items():
                 text = text.replace(f"postgresql://venus@{target}-db/shop", url)
             (folder / name).write_text(self._spelled(text))
-        build(folder / "shop.db", customers=100, products=50, orders=300)
+        build_shop(folder / "shop.db", customers=100, products=50, orders=300)
 
     def _spelled(self, text: str) -> str:
         """Return it with ports that are free."""

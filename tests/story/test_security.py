@@ -13,8 +13,8 @@ import pytest
 from tests.support.certificates import Answer, get
 from tests.support.pipeline import Pipeline
 from tests.support.postgres import Server, libpq
-from venus.cli.demo.servers import listening
-from venus.rpc.address import Proof
+from venus.cli.demo.servers import is_listening
+from venus.rpc.address import ClientCredentials
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
@@ -74,7 +74,9 @@ class Secured(Pipeline):
 
     def page(self, path: str, name: str = "ann") -> Answer:
         certs = self.folder / "certs"
-        proof = Proof(ca=str(certs / "ca.crt"), certificate=str(certs / f"{name}.crt"), key=str(certs / f"{name}.key"))
+        proof = ClientCredentials(
+            ca=str(certs / "ca.crt"), certificate=str(certs / f"{name}.crt"), key=str(certs / f"{name}.key")
+        )
         return get(f"127.0.0.1:{self.ports[1]}", path, proof)
 
     def as_somebody(self, name: str) -> tuple[str, str]:
@@ -118,7 +120,7 @@ def pipeline(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, postgres_
     (tmp_path / "venus.toml").write_text(base + SECURITY.format(certs=tmp_path / "certs", name="sync"))
     made.start("broker", "broker", *made.as_somebody("broker"))
     try:
-        made.until(lambda: listening(made.ports[0]), "the broker")
+        made.until(lambda: is_listening(made.ports[0]), "the broker")
         yield made
     finally:
         made.close()
@@ -210,7 +212,7 @@ def test_everybody_has_his_role_only(pipeline: Secured) -> None:
     pipeline.venus("install-triggers")
     pipeline.venus("certs", "issue", "eve", "-d", "certs", "--role", "viewer")
     eve = pipeline.as_somebody("eve")
-    assert pipeline.ask("status", *eve, code=(0, 1))["broker"]["error"] == ""
+    assert pipeline.request_types("status", *eve, code=(0, 1))["broker"]["error"] == ""
     told = pipeline.venus("sync", "--capture-only", *eve, code=3)
     assert "eve may not use Produce: role producer(BUSINESS) is missing" in told.err
     told = pipeline.venus("sync", *eve, code=3)

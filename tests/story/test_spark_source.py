@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.pipeline import Pipeline
-from venus.spark.java import find_java, wrapped
+from venus.spark.java import find_java, wrap_java
 
 pytestmark = [pytest.mark.spark, pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -62,7 +62,7 @@ def test_the_examples_of_the_document_run_as_they_stand_there(pipeline: Pipeline
     code = "\n".join(examples()).replace("127.0.0.1:7400", pipeline.broker)
     environ = {name: value for name, value in os.environ.items() if not name.startswith("VENUS_")}
     environ |= {"PYTHONPATH": str(found), "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
-    environ |= {"JAVA_HOME": str(wrapped(find_java()))}
+    environ |= {"JAVA_HOME": str(wrap_java(find_java()))}
 
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=pipeline.folder, env=environ, capture_output=True, text=True, timeout=400

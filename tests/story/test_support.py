@@ -15,7 +15,7 @@ import pytest
 from tests.support.pipeline import PASSWORD, QUOTED, Pipeline
 from tests.support.postgres import Server, libpq
 from tests.support.story_places import sqlite_pipeline
-from venus.cli.demo.servers import listening
+from venus.cli.demo.servers import is_listening
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
@@ -50,7 +50,7 @@ def test_a_bundle_has_everything_but_rows_and_secrets(pipeline: Pipeline) -> Non
         db.execute("CREATE TABLE unfit (name TEXT PRIMARY KEY, v TEXT)")
     pipeline.venus("install-triggers")
     pipeline.start("broker", "-v", "--log-format", "json", "broker")
-    pipeline.until(lambda: listening(pipeline.ports[0]), "the broker")
+    pipeline.until(lambda: is_listening(pipeline.ports[0]), "the broker")
     pipeline.venus("migrate", "--target", "main")
     pipeline.start("sync", "-v", "sync")
     with closing(psycopg2.connect(libpq(pipeline.targets["main"]))) as target, target, target.cursor() as cursor:
@@ -60,13 +60,15 @@ def test_a_bundle_has_everything_but_rows_and_secrets(pipeline: Pipeline) -> Non
         db.execute("INSERT INTO unfit VALUES (?, CAST(x'ff' AS TEXT))", (ROWS[0],))
 
     def halted() -> bool:
-        problems = pipeline.ask("status", code=(0, 1))["problems"]
+        problems = pipeline.request_types("status", code=(0, 1))["problems"]
         return sum(f"{table} is HALTED" in problem for table in ("people", "unfit") for problem in problems) == 2
 
     pipeline.until(halted, "two tables to halt", every_s=1.0)
-    assert ROWS[0] in pipeline.log.read_text() + str(pipeline.ask("status", code=1)), "nothing is there to be found"
+    assert ROWS[0] in pipeline.log.read_text() + str(pipeline.request_types("status", code=1)), (
+        "nothing is there to be found"
+    )
 
-    done = pipeline.ask("support", "--log", "said.log", "-o", "bundle.tar.gz")
+    done = pipeline.request_types("support", "--log", "said.log", "-o", "bundle.tar.gz")
 
     path = pipeline.folder / "bundle.tar.gz"
     assert path.stat().st_mode & 0o077 == 0
@@ -86,7 +88,7 @@ def test_a_bundle_has_everything_but_rows_and_secrets(pipeline: Pipeline) -> Non
 
 
 def test_what_is_down_is_named_and_the_rest_is_there(pipeline: Pipeline) -> None:
-    done = pipeline.ask("support", "-o", "dead.tar.gz")
+    done = pipeline.request_types("support", "-o", "dead.tar.gz")
 
     assert set(done["missing"]) == {"broker.json", "metrics.txt"}
     found = bundle(pipeline.folder / "dead.tar.gz")

@@ -20,7 +20,7 @@ from tests.support.pipeline import Answer, Pipeline, with_password
 from tests.support.postgres import Server, libpq
 from tests.support.shops import SIZES
 from venus.cli.app import run
-from venus.cli.demo.shop import build
+from venus.cli.demo.shop import build_shop
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
@@ -28,7 +28,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 @pytest.fixture
 def pipeline(tmp_path: Path, postgres_server: Server) -> Iterator[Pipeline]:
     url = postgres_server.create_database()
-    build(tmp_path / "shop.db", **SIZES)
+    build_shop(tmp_path / "shop.db", **SIZES)
     made = Pipeline(folder=tmp_path, source=f"sqlite:///{tmp_path}/shop.db", targets={"main": with_password(url)})
     made.configure()
     try:
@@ -127,9 +127,11 @@ def damage_is_found_and_mended(pipeline: Pipeline) -> None:
     assert found["exit_code"] == 1
     check_reports(pipeline.folder)
     problem = "target main: the last comparison found 3 rows different; `venus verify --target main --repair`"
-    assert any(text.startswith(problem) for text in pipeline.ask("status", code=1)["problems"])
+    assert any(text.startswith(problem) for text in pipeline.request_types("status", code=1)["problems"])
     assert asked(pipeline, "--where", "id < 3", "--table", "orders")["verdict"] == "same"
-    assert any(text.startswith(problem) for text in pipeline.ask("status", code=1)["problems"]), "of other rows"
+    assert any(text.startswith(problem) for text in pipeline.request_types("status", code=1)["problems"]), (
+        "of other rows"
+    )
 
     would = here(pipeline, "verify", "--repair", "--dry-run", code=1)
     assert "3 rows would be shipped again" in would.out
@@ -139,7 +141,7 @@ def damage_is_found_and_mended(pipeline: Pipeline) -> None:
     assert done["repair"]["left"] == []
     assert (done["verdict"], done["exit_code"]) == ("repaired", 0)
     assert asked(pipeline, "--leg", "all")["verdict"] == "same"
-    assert pipeline.ask("status")["problems"] == []
+    assert pipeline.request_types("status")["problems"] == []
 
 
 def check_reports(folder: Path) -> None:

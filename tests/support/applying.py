@@ -8,7 +8,7 @@ from tests.support.feed import (
     rows_at,
     settings_for,
 )
-from venus.adapters.targets.postgresql.control import progress, table_states
+from venus.adapters.targets.postgresql.control import read_progress, read_table_states
 from venus.adapters.targets.postgresql.load.full_sync import full_sync
 from venus.config import Settings
 from venus.model import TableSchema
@@ -30,7 +30,7 @@ def equal(database: str, feed: Feed, *, namespace: str = "shop") -> None:
 
 def counters_close(settings: Settings, feed: Feed, since: dict[int, int]) -> None:
     """Compare applied + quarantined + skipped with what was committed, table by table."""
-    for state in table_states(settings, "a"):
+    for state in read_table_states(settings, "a"):
         known = state.rows_applied + state.rows_quarantined + state.rows_skipped
         assert known == feed.committed[state.table_id] - since.get(state.table_id, 0), state
-    assert progress(settings, "a").unaccounted == 0
+    assert read_progress(settings, "a").unaccounted == 0

@@ -17,13 +17,13 @@ from tests.support.batches import half
 from tests.support.brokers import BUSINESS, BrokerProcess, settings, take
 from tests.support.certificates import EVERYTHING, HOSTS, Authority
 from tests.support.etcd import EtcdCluster
-from venus.codec.chunk import Totals
+from venus.codec.chunk import RowTotals
 from venus.coordination.etcd import EtcdCoordinator
 from venus.errors import VenusError
 from venus.model import Verdict
 from venus.replication.records import Leadership
 from venus.rpc.producer import Producer
-from venus.rpc.snapshots import Snapshots
+from venus.rpc.snapshots import SnapshotClient
 from venus.rpc.subscriber import Subscriber
 from venus.wire import broker_pb2
 
@@ -178,7 +178,7 @@ class Writer:
         assert ack.last_batch >= self.acknowledged, "an acknowledged batch is gone"
         for found in ack.undecided:
             self.producer.decide(found.batch_no, found.digest, Verdict.COMMIT)
-            self.producer.wait_decided(found.batch_no)
+            self.producer.wait_until_decided(found.batch_no)
         self.acknowledged = max([ack.last_batch, *(found.batch_no for found in ack.undecided)])
 
     def write(self, batches: int, rows: int = 10) -> None:
@@ -188,9 +188,9 @@ class Writer:
             message = half(self.acknowledged + 1, rows=rows)
             try:
                 self.producer.send_half(message)
-                self.producer.wait_persisted(message.batch_no)
+                self.producer.wait_until_persisted(message.batch_no)
                 self.producer.decide(message.batch_no, message.digest, Verdict.COMMIT)
-                self.producer.wait_decided(message.batch_no)
+                self.producer.wait_until_decided(message.batch_no)
                 self.acknowledged = message.batch_no
             except VenusError as error:
                 self.errors.append(str(error))
@@ -238,7 +238,7 @@ def bodies(last: int, rows: int) -> list[bytes]:
     return [half(n, rows=rows).body for n in range(1, last + 1)]
 
 
-def totals(address: str) -> dict[int, Totals]:
+def totals(address: str) -> dict[int, RowTotals]:
     """Return the broker's own account of its full data."""
-    with Snapshots(address) as snapshots:
+    with SnapshotClient(address) as snapshots:
         return snapshots.totals(snapshots.open(BUSINESS).snapshot_id)

@@ -17,9 +17,9 @@ import psutil
 from tests.support import forked
 from tests.support.batches import half
 from tests.support.ports import free_port
-from venus.config import Broker, Settings
+from venus.config import BrokerSettings, Settings
 from venus.model import Verdict
-from venus.rpc.admin import Admin
+from venus.rpc.admin import AdminClient
 from venus.rpc.producer import Producer
 from venus.rpc.subscriber import Subscriber
 from venus.wire import broker_pb2
@@ -31,7 +31,7 @@ START_TIMEOUT_S = 60.0
 def settings(data_dir: Path, **options: Any) -> Settings:
     """Return settings of a broker on free ports."""
     chosen: dict[str, Any] = {"listen": f"127.0.0.1:{free_port()}", "http": "127.0.0.1:0", "data_dir": data_dir}
-    return Settings(broker=Broker(**(chosen | options)))
+    return Settings(broker=BrokerSettings(**(chosen | options)))
 
 
 class BrokerProcess:
@@ -114,9 +114,9 @@ def commit(producer: Producer, halves: list[broker_pb2.Half]) -> broker_pb2.Deci
     """Send, wait for the disk, commit and wait again."""
     for message in halves:
         producer.send_half(message)
-    producer.wait_persisted(halves[-1].batch_no)
+    producer.wait_until_persisted(halves[-1].batch_no)
     producer.decide(halves[-1].batch_no, halves[-1].digest, Verdict.COMMIT)
-    return producer.wait_decided(halves[-1].batch_no)
+    return producer.wait_until_decided(halves[-1].batch_no)
 
 
 def fill(address: str, first: int, last: int, *, rows: int = 1, business: str = BUSINESS) -> list[broker_pb2.Half]:
@@ -149,13 +149,13 @@ def wait_for(condition: Callable[[], Any], timeout_s: float = 30.0) -> Any:
 
 def traffic(address: str) -> broker_pb2.TrafficStatus:
     """Return who is held back, and what is degraded."""
-    with Admin(address) as admin:
+    with AdminClient(address) as admin:
         return admin.status().traffic
 
 
 def business_status(address: str, business: str = BUSINESS) -> broker_pb2.BusinessStatus:
     """Return the status of one business."""
-    with Admin(address) as admin:
+    with AdminClient(address) as admin:
         return next(entry for entry in admin.status(business).businesses if entry.business == business)
 
 

@@ -18,9 +18,9 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from tests.support.ports import free_port
-from venus.config import Broker, Security, Settings
-from venus.rpc.address import Address, Proof
-from venus.security.authority import begin, issue
+from venus.config import BrokerSettings, SecuritySettings, Settings
+from venus.rpc.address import BrokerAddress, ClientCredentials
+from venus.security.authority import create_authority, issue_certificate
 
 HOSTS = ("localhost", "127.0.0.1")
 #: Of an authority: its certificates may be older than a test.
@@ -33,7 +33,7 @@ class Authority:
 
     def __init__(self, folder: Path, *, hosts: tuple[str, ...] = HOSTS) -> None:
         self.folder = folder
-        begin(folder, datetime.now(UTC) - timedelta(days=AGE_DAYS))
+        create_authority(folder, datetime.now(UTC) - timedelta(days=AGE_DAYS))
         self.ca = str(folder / "ca.crt")
         self.issue("broker", hosts=hosts)
 
@@ -43,29 +43,29 @@ class Authority:
     ) -> Path:  # fmt: skip
         """Make a certificate; one that is older than its days has expired."""
         then = datetime.now(UTC) - timedelta(days=age_days)
-        made, _ = issue(self.folder, name, then, roles=roles, hosts=hosts, days=days, replace=replace)
+        made, _ = issue_certificate(self.folder, name, then, roles=roles, hosts=hosts, days=days, replace=replace)
         return made
 
-    def security(self, name: str = "broker", **options: Any) -> Security:
+    def security(self, name: str = "broker", **options: Any) -> SecuritySettings:
         """Return the [security] of a broker."""
         own = {"certificate": str(self.folder / f"{name}.crt"), "key": str(self.folder / f"{name}.key"), "ca": self.ca}
-        return Security(**(own | options))
+        return SecuritySettings(**(own | options))
 
     def settings(self, data_dir: Path, **options: Any) -> Settings:
         """Return the settings of a broker on free ports."""
-        broker = Broker(listen=f"127.0.0.1:{free_port()}", http="127.0.0.1:0", data_dir=data_dir)
+        broker = BrokerSettings(listen=f"127.0.0.1:{free_port()}", http="127.0.0.1:0", data_dir=data_dir)
         return Settings(broker=broker, security=self.security(**options))
 
-    def proof(self, name: str, *roles: str) -> Proof:
+    def proof(self, name: str, *roles: str) -> ClientCredentials:
         """Return what a client with these roles shows."""
         path = self.folder / f"{name}.crt"
         if not path.exists():
             self.issue(name, *roles)
-        return Proof(ca=self.ca, certificate=str(path), key=str(path.with_suffix(".key")))
+        return ClientCredentials(ca=self.ca, certificate=str(path), key=str(path.with_suffix(".key")))
 
-    def address(self, text: str, name: str, *roles: str) -> Address:
+    def address(self, text: str, name: str, *roles: str) -> BrokerAddress:
         """Return a broker's address for a client with these roles."""
-        return Address(text, self.proof(name, *roles))
+        return BrokerAddress(text, self.proof(name, *roles))
 
 
 def self_signed(folder: Path) -> tuple[str, str]:
@@ -113,7 +113,7 @@ class Answer(NamedTuple):
     headers: Message
 
 
-def get(address: str, path: str, proof: Proof, authorization: str = "") -> Answer:
+def get(address: str, path: str, proof: ClientCredentials, authorization: str = "") -> Answer:
     """Ask a page over TLS."""
     context = ssl.create_default_context(cafile=proof.ca)
     if proof.certificate:

@@ -10,7 +10,7 @@ from tests.support.brokers import BUSINESS, business_status
 from tests.support.stored import plain_rows
 from venus.broker.service.process import RunningBroker
 from venus.codec.chunk import Chunk
-from venus.codec.packed import Packed
+from venus.codec.packed import PackedBytes
 from venus.rpc.channel import open_channel
 from venus.rpc.sealed import subscribe
 from venus.rpc.subscriber import Subscriber
@@ -30,8 +30,8 @@ def rows_of(tables: Any) -> Rows:
         (table.table_id, record_id): row
         for table in tables
         for record_id, row in zip(
-            Packed.from_wire(table.record_ids, table.record_id_sizes).split(),
-            Packed.from_wire(table.rows, table.row_sizes).split(),
+            PackedBytes.from_wire(table.record_ids, table.record_id_sizes).split(),
+            PackedBytes.from_wire(table.rows, table.row_sizes).split(),
             strict=True,
         )
     }

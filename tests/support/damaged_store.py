@@ -67,7 +67,7 @@ def served(path: Path) -> tuple[str, str]:
     ]  # fmt: skip
     increments = [(i.base_offset, i.count, i.epoch, i.digest, i.body) for i in engines.queue(engine, found.log_start)]
     full = sorted(engines.full_data(engine).items())
-    leased = [leased_rows(engine, pin.snapshot_id) for pin in engine.snapshots.held()]
+    leased = [leased_rows(engine, pin.snapshot_id) for pin in engine.snapshots.all_leases()]
     return digest([told, increments, full]), digest(leased) if leased else "dropped"
 
 

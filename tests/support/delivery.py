@@ -20,8 +20,8 @@ from tests.support.stored import stored_rows
 from venus.codec import schema as schemas_codec
 from venus.codec.batch import Batch, digest, encode
 from venus.codec.changes import TableChanges
-from venus.codec.chunk import Chunk, Totals, encode_chunk
-from venus.codec.stored import StoredRows
+from venus.codec.chunk import Chunk, RowTotals, encode_chunk
+from venus.codec.stored_rows import StoredRows
 from venus.errors import OffsetDiverged, OffsetTrimmed, SnapshotExpired, VenusError
 from venus.model import ChangeKind, TableSchema
 from venus.rpc.errors import to_status
@@ -219,7 +219,7 @@ class FakeDelivery(broker_pb2_grpc.DeliveryServicer):
     ) -> broker_pb2.SnapshotTotals:
         found = broker_pb2.SnapshotTotals()
         for table_id, table in self._pinned(request.snapshot_id, context).rows.items():
-            totals = Totals()
+            totals = RowTotals()
             totals.add(stored_rows((row[0], row[1], k, row[2]) for k, row in table.items()))
             rows, digest = totals.rows + self.sums_off[0], totals.digest ^ self.sums_off[1]
             found.tables.add(table_id=table_id, rows=rows, rows_digest=digest)
@@ -264,7 +264,7 @@ def _chunk(
     def rows(of: list[bytes]) -> StoredRows:
         return stored_rows((table[k][0], table[k][1], k, table[k][2]) for k in of)
 
-    totals = Totals()
+    totals = RowTotals()
     totals.add(rows(all_keys))
     last = keys[-1] if keys else b""
     return encode_chunk(

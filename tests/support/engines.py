@@ -13,15 +13,15 @@ import xxhash
 
 from tests.support.stored import plain_rows
 from venus.broker.core import Core
-from venus.broker.machine.business import Business, Materialised
-from venus.broker.machine.records import decode_materialised, encode_materialised
-from venus.broker.pipeline.shared_log import Alone, SharedLog
-from venus.broker.store import keys, space
+from venus.broker.machine.business import Business, MaterialisedPosition
+from venus.broker.machine.records import decode_materialised_position, encode_materialised_position
+from venus.broker.pipeline.shared_log import SharedLog, StandaloneLog
+from venus.broker.store import data_directory, keys
+from venus.broker.store.data_directory import FreeBytes
 from venus.broker.store.rocks import Store
-from venus.broker.store.space import FreeBytes
 from venus.codec.chunk import Chunk, decode_chunk
-from venus.codec.packed import Packed
-from venus.config import Broker
+from venus.codec.packed import PackedBytes
+from venus.config import BrokerSettings
 from venus.model import Verdict
 from venus.wire import broker_pb2, change_pb2
 
@@ -101,10 +101,10 @@ def make(
     """Start an engine with small limits; `on_write`, `watermark`, `shared`, `free_bytes` are hooks, else settings."""
     on_write: Callable[[str], None] | None = options.pop("on_write", None)
     watermark: Callable[[Business], int] | None = options.pop("watermark", None)
-    shared: SharedLog = options.pop("shared", None) or Alone(watermark)
-    free_bytes: FreeBytes = options.pop("free_bytes", space.free_bytes)
+    shared: SharedLog = options.pop("shared", None) or StandaloneLog(watermark)
+    free_bytes: FreeBytes = options.pop("free_bytes", data_directory.read_free_bytes)
     clock = clock or Clock()
-    settings = Broker(**{"free_bytes_min": 1 << 20, "cache_bytes": 16 << 20, **options})
+    settings = BrokerSettings(**{"free_bytes_min": 1 << 20, "cache_bytes": 16 << 20, **options})
     engine = Core(
         path,
         settings,
@@ -123,10 +123,12 @@ def full_data_from_the_start(path: Path, *, met_before: bool) -> None:
     """Let the next engine here make the full data of its first business again; `met_before`: it knows these rows."""
     store = Store(path / "db")
     key = keys.materialised_key(1)
-    reached = decode_materialised(store.get(keys.STATE, key))
-    start = Materialised(sequence=reached.sequence, floors=reached.floors) if met_before else Materialised()
+    reached = decode_materialised_position(store.get(keys.STATE, key))
+    start = (
+        MaterialisedPosition(sequence=reached.sequence, floors=reached.floors) if met_before else MaterialisedPosition()
+    )
     batch = store.batch()
-    batch.put(keys.STATE, key, encode_materialised(start))
+    batch.put(keys.STATE, key, encode_materialised_position(start))
     store.write(batch, durable=True)
     store.close()
 
@@ -168,8 +170,8 @@ def body(
             sweep_before=sweep_before,
         )
     if changes:
-        ids = Packed.of(record_id for record_id, _ in changes)
-        packed = Packed.of(row or b"" for _, row in changes)
+        ids = PackedBytes.of(record_id for record_id, _ in changes)
+        packed = PackedBytes.of(row or b"" for _, row in changes)
         message.tables.add(
             table_id=table_id,
             schema_version=version,
@@ -210,7 +212,7 @@ class Producer:
 
     def send(self, *messages: broker_pb2.Half) -> None:
         """Persist half messages."""
-        result = self.engine.producers.halves(self.business, self.epoch, list(messages)).result(WAIT_S)
+        result = self.engine.producers.take_halves(self.business, self.epoch, list(messages)).result(WAIT_S)
         assert result.resend_from is None, result.reason
         self.last_digest = messages[-1].digest
 
@@ -259,8 +261,8 @@ def apply(found: dict[bytes, bytes], increment: broker_pb2.Increment) -> int:
     """Apply an increment to rows; return how many deletions met no row."""
     missing = 0
     for table in change_pb2.BatchBody.FromString(increment.body).tables:
-        ids = Packed.from_wire(table.record_ids, table.record_id_sizes).split()
-        packed = Packed.from_wire(table.rows, table.row_sizes).split()
+        ids = PackedBytes.from_wire(table.record_ids, table.record_id_sizes).split()
+        packed = PackedBytes.from_wire(table.rows, table.row_sizes).split()
         for i, record_id in enumerate(ids):
             if table.is_deleted and table.is_deleted[i]:
                 missing += found.pop(record_id, None) is None
@@ -290,7 +292,7 @@ def wait_until(condition: Callable[[], bool]) -> None:
 
 def the_business(engine: Core) -> Business:
     """Return the only business of an engine."""
-    (business,) = engine.catalogue.present()
+    (business,) = engine.catalogue.list_all()
     return business
 
 

@@ -28,11 +28,11 @@ from tests.support.wall_clock import WallClock
 from tests.support.whole_way import Loop, run_at
 from venus.adapters.dialects.registry import open_source
 from venus.adapters.targets.postgresql.apply.apply_session import run_apply
-from venus.adapters.targets.postgresql.control import progress
+from venus.adapters.targets.postgresql.control import read_progress
 from venus.adapters.targets.postgresql.load.full_sync import full_sync
-from venus.adapters.upper.capture import Outside, connect_producer, first_fill, run_capture
-from venus.adapters.upper.ingest import Ingest
-from venus.config import Broker, Capture, Cluster, Settings, Source, Target
+from venus.adapters.upper.capture import CaptureDependencies, connect_producer, run_capture, run_capture_fill
+from venus.adapters.upper.ingest import IngestClient
+from venus.config import BrokerSettings, CaptureSettings, ClusterSettings, Settings, SourceSettings, TargetSettings
 from venus.errors import Unavailable, VenusError
 from venus.wire import broker_pb2
 
@@ -58,9 +58,9 @@ class Acknowledged:
         self.digests: dict[int, int] = {}
         self._sent: dict[int, int] = {}
 
-    def watched(self, producer: Ingest) -> Ingest:
+    def watched(self, producer: IngestClient) -> IngestClient:
         """Return a producer whose acknowledgements are noted."""
-        return cast(Ingest, _Watched(producer, self))
+        return cast(IngestClient, _Watched(producer, self))
 
     def sent(self, half: broker_pb2.Half) -> None:
         """Note a half message on its way."""
@@ -74,7 +74,7 @@ class Acknowledged:
 
 
 class _Watched:
-    def __init__(self, inner: Ingest, noted: Acknowledged) -> None:
+    def __init__(self, inner: IngestClient, noted: Acknowledged) -> None:
         self._inner, self._noted = inner, noted
 
     def send_half(self, half: broker_pb2.Half, **options: Any) -> None:
@@ -82,7 +82,7 @@ class _Watched:
         self._inner.send_half(half, **options)
 
     def wait_decided(self, batch_no: int, *args: Any, **options: Any) -> broker_pb2.Decided:
-        found = self._inner.wait_decided(batch_no, *args, **options)
+        found = self._inner.wait_until_decided(batch_no, *args, **options)
         self._noted.through(self._inner.decided_through)
         return found
 
@@ -114,10 +114,10 @@ class FaultCluster:
         self.acknowledged = Acknowledged()
         self._owed: dict[int, int] = {}
         self.settings = Settings(
-            source=Source.model_validate({"url": source}),
-            targets={"main": Target.model_validate({"url": target})},
-            broker=Broker(addresses=tuple(relay.address for relay in self.links.relays.values())),
-            capture=Capture(heartbeat_s=1.0),
+            source=SourceSettings.model_validate({"url": source}),
+            targets={"main": TargetSettings.model_validate({"url": target})},
+            broker=BrokerSettings(addresses=tuple(relay.address for relay in self.links.relays.values())),
+            capture=CaptureSettings(heartbeat_s=1.0),
         )
         self._loops: list[Loop] = []
         self._damaged = ""
@@ -126,7 +126,7 @@ class FaultCluster:
 
     def start(self, name: str) -> ForkedBroker:
         """Start a broker, or start it again."""
-        cluster = Cluster(
+        cluster = ClusterSettings(
             name=self._name, broker_id=name, etcd=tuple(p.address for p in self.to_etcd[name]), lease_s=LEASE_S
         )
         relay = self.links.relays[name]
@@ -213,12 +213,12 @@ class FaultCluster:
         run_at(self.source, _TABLES)
         with contextlib.closing(open_source(self.settings)) as opened:
             opened.install(self.settings.source.tables, self.settings.source.exclude)
-        first_fill(self.settings, threading.Event())
+        run_capture_fill(self.settings, threading.Event())
         full_sync(self.settings, "main")
         run_at(self.target, _WITNESS)
         self.until(self.in_sync, "all replicas to be in sync")
         assert len(self.links.met & set(NAMES)) == len(NAMES) - 1, "links cannot be cut whose ends are not known"
-        outside = Outside(ingest=lambda chosen: self.acknowledged.watched(connect_producer(chosen)))
+        outside = CaptureDependencies(ingest=lambda chosen: self.acknowledged.watched(connect_producer(chosen)))
         self._loops = [
             Loop(lambda stop: run_capture(self.settings, stop, outside=outside)),
             Loop(lambda stop: run_apply(self.settings, "main", stop)),
@@ -255,7 +255,7 @@ class FaultCluster:
 
     def _captured(self) -> bool:
         with contextlib.closing(open_source(self.settings)) as opened:
-            return not sum(rows for rows, _ in opened.backlog().values())
+            return not sum(rows for rows, _ in opened.read_backlog().values())
 
     def _standing(self) -> dict[str, broker_pb2.BusinessStatus]:
         """Return what every broker says of itself, the leader first; {} = not all are there and in sync."""
@@ -278,7 +278,7 @@ class FaultCluster:
             return False
         leads = next(iter(found.values()))
         ends = {(status.next_offset, status.materialised_offset) for status in found.values()}
-        position = progress(self.settings, "main").position
+        position = read_progress(self.settings, "main").position
         applied = position.offset if position is not None else 0
         halves = any(status.halves for status in found.values())
         return not halves and ends == {(leads.next_offset, leads.next_offset)} and applied >= leads.next_offset

@@ -18,9 +18,9 @@ from venus.codec.batch import Batch
 from venus.codec.changes import TableChanges, marker
 from venus.codec.columns import from_columns, keys_from_columns
 from venus.codec.layout import Layout
-from venus.codec.packed import Packed
-from venus.config import Apply, Settings, Target
-from venus.config import Broker as BrokerSettings
+from venus.codec.packed import PackedBytes
+from venus.config import ApplySettings, Settings, TargetSettings
+from venus.config import BrokerSettings as BrokerSettings
 from venus.model import BatchNo, ChangeKind, Column, ForeignKey, Index, Kind, LogicalType, TableSchema
 from venus.model import Sequence as Seq
 
@@ -77,10 +77,13 @@ def section(schema: TableSchema, changes: Sequence[Change], *, inserts_only: boo
     puts, gones = iter(zip(put_ids, put_rows, strict=True)), iter(gone_ids)
     encoded = [(next(gones), b"") if c.row is None else next(puts) for c in changes]
     return TableChanges(
-        table_id=schema.table_id, schema_version=schema.version,
-        record_ids=Packed.of(record_id for record_id, _ in encoded), rows=Packed.of(row for _, row in encoded),
-        is_deleted=np.array([c.row is None for c in changes]), inserts_only=inserts_only,
-    )  # fmt: skip
+        table_id=schema.table_id,
+        schema_version=schema.version,
+        record_ids=PackedBytes.of(record_id for record_id, _ in encoded),
+        rows=PackedBytes.of(row for _, row in encoded),
+        is_deleted=np.array([c.row is None for c in changes]),
+        inserts_only=inserts_only,
+    )
 
 
 class Broker(Protocol):
@@ -194,8 +197,8 @@ def settings_for(
 ) -> Settings:
     return Settings(
         broker=BrokerSettings(listen=broker),
-        targets={name: Target.model_validate({"url": url} | target) for name, url in targets.items()},
-        apply=Apply(**(apply or {})),
+        targets={name: TargetSettings.model_validate({"url": url} | target) for name, url in targets.items()},
+        apply=ApplySettings(**(apply or {})),
     )
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field, replace
 
-from venus.adapters.dialects.contract import Cut, FillState, SchemaChanged, Source, TableHalts
+from venus.adapters.dialects.contract import Cut, FillState, SchemaChanged, Source, TableHalted
 from venus.codec.changes import TableChanges, marker
 from venus.codec.columns import Value, keys_to_columns, to_columns
 from venus.codec.layout import Layout
@@ -41,7 +41,7 @@ class Follower:
 
     def __init__(self, source: Source) -> None:
         self.source = source
-        before = source.state()
+        before = source.read_state()
         self.epoch = Epoch(before.epoch + 1)
         state = source.raise_epoch(self.epoch)
         self.next_batch = int(state.last_batch) + 1
@@ -52,7 +52,7 @@ class Follower:
 
     def read_registry(self) -> None:
         """Learn the registered versions."""
-        for table in self.source.registered():
+        for table in self.source.read_registered_tables():
             self.schemas.setdefault((table.schema.table_id, table.schema.version), table.schema)
             self.tables.setdefault(table.schema.table_id, {})
 
@@ -86,7 +86,7 @@ class Follower:
                 return None
             try:
                 seen = self.read(cut, fills, rows_max=rows_max, bytes_max=bytes_max, fill_rows=fill_rows)
-            except TableHalts as why:  # as the upper adapter does
+            except TableHalted as why:  # as the upper adapter does
                 cut.rollback()
                 self.source.halt(self.epoch, why.table.table_id, why.why)
                 continue
@@ -97,7 +97,7 @@ class Follower:
 
     def due(self) -> list[FillState]:
         """Return the fills that are not done."""
-        return [t.fill for t in self.source.registered() if not t.fill.done and t.state == "ACTIVE"]
+        return [t.fill for t in self.source.read_registered_tables() if not t.fill.done and t.state == "ACTIVE"]
 
     def drain(self, **limits: int) -> list[Seen]:
         """Take cuts until there is nothing more; return them."""
@@ -133,7 +133,7 @@ class Follower:
     ) -> Iterator[TableChanges]:
         keys: set[tuple[int, bytes]] = set()
         changed: set[int] = set()
-        for section in cut.sections(rows_max=rows_max, bytes_max=bytes_max):
+        for section in cut.read_sections(rows_max=rows_max, bytes_max=bytes_max):
             self._check(section, keys, changed, rows_max=rows_max, bytes_max=bytes_max)
             yield section
         for fill in fills:
@@ -162,7 +162,7 @@ class Follower:
             at = self.next_sequence + seen.count
             fill = replace(fill, sweep_from=Sequence(at))
             yield marker(fill.table_id, version, ChangeKind.SWEEP_BEGIN, at)
-        sections, after = cut.fill_chunk(fill, rows_max=rows_max, bytes_max=bytes_max)
+        sections, after = cut.read_fill_chunk(fill, rows_max=rows_max, bytes_max=bytes_max)
         assert sum(s.count for s in sections) <= rows_max
         assert all(s.kind is ChangeKind.CHANGES and not s.is_deleted.any() for s in sections)
         assert all(s.nbytes <= bytes_max or s.count == 1 for s in sections)

@@ -53,7 +53,7 @@ PRELOADED = (
     "venus.cli.install",
     "venus.rpc.credentials",
     "venus.security.authority",
-    "venus.security.files",
+    "venus.security.certificate_files",
     "venus.security.passwords",
     "venus.spark.session",
     "venus.tracing",

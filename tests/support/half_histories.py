@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-from venus.broker.machine import half
-from venus.broker.machine.half import Action, Half, State
+from venus.broker.machine import half_messages
+from venus.broker.machine.half_messages import HalfAction, HalfMessage, HalfState
 from venus.errors import VenusError
 from venus.model import Verdict
 
@@ -196,19 +196,23 @@ class Broker:
     """half.py, and what it would have in its log. A crash loses no state: it is written before any answer."""
 
     def __init__(self) -> None:
-        self.state = State()
+        self.state = HalfState()
         self.bodies: dict[tuple[int, int], tuple[int, int]] = {}
         self.queue: list[int] = []
         self.offsets: list[int] = []
         self.diverged = False
 
-    def init(self, producer: str, source_epoch: int, source_last_batch: int) -> tuple[int, list[Half], int] | None:
+    def init(
+        self, producer: str, source_epoch: int, source_last_batch: int
+    ) -> tuple[int, list[HalfMessage], int] | None:
         try:
-            half.check_producer(self.state, source_last_batch)
+            half_messages.check_producer(self.state, source_last_batch)
         except VenusError:
             self.diverged = True
             return None
-        self.state = half.raise_epoch(self.state, half.next_epoch(self.state, source_epoch, 0), producer)
+        self.state = half_messages.raise_epoch(
+            self.state, half_messages.next_epoch(self.state, source_epoch, 0), producer
+        )
         return self.state.epoch, list(self.state.halves), self.state.last_batch
 
     def take(self, frame: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -223,25 +227,25 @@ class Broker:
         raise AssertionError(frame)
 
     def _half(self, epoch: int, batch_no: int, digest: int, first: int, last: int) -> tuple[Any, ...]:
-        arriving = Half(batch_no=batch_no, digest=digest, first_sequence=first, count=last - first + 1)
-        match half.accept(self.state, epoch, arriving):
-            case Action.PERSIST:
-                self.state = half.persist(self.state, arriving)
+        arriving = HalfMessage(batch_no=batch_no, digest=digest, first_sequence=first, count=last - first + 1)
+        match half_messages.judge_arrival(self.state, epoch, arriving):
+            case HalfAction.PERSIST:
+                self.state = half_messages.add_half(self.state, arriving)
                 self.bodies[batch_no, digest] = (first, last)
-            case Action.RESEND:
+            case HalfAction.RESEND:
                 return ("resend", self.state.end_batch + 1)
         return ("through", self.state.end_batch)
 
     def _decide(self, epoch: int, batch_no: int, digest: int, verdict: Verdict) -> tuple[Any, ...]:
-        match half.judge(self.state, epoch, batch_no, digest, verdict):
-            case Action.COMMIT:
-                self.state, placed = half.commit(self.state, batch_no)
+        match half_messages.judge_decision(self.state, epoch, batch_no, digest, verdict):
+            case HalfAction.COMMIT:
+                self.state, placed = half_messages.commit(self.state, batch_no)
                 for offset, found in placed:
                     self.offsets.append(offset)
                     first, last = self.bodies[found.batch_no, found.digest]
                     self.queue += range(first, last + 1)
-            case Action.ROLL_BACK:
-                self.state, _ = half.roll_back(self.state, batch_no)
+            case HalfAction.ROLL_BACK:
+                self.state, _ = half_messages.roll_back(self.state, batch_no)
         return ("decided", batch_no, verdict)
 
 

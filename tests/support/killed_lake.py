@@ -15,7 +15,7 @@ from typing import Any
 
 from tests.support.forks import serve
 from tests.support.lakes import load, settings_of
-from venus.adapters.targets.parquet.follow import LakeReport, run_lake
+from venus.adapters.targets.parquet.lake_stream import LakeReport, run_lake
 
 
 def kill_at(step: int, moment: str) -> None:

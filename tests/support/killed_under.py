@@ -15,15 +15,15 @@ from tests.support.feed import settings_for
 from tests.support.forks import serve
 from venus.adapters.targets.postgresql.apply.apply_session import ApplyReport, run_apply
 from venus.adapters.targets.postgresql.load.full_sync import full_sync
-from venus.adapters.targets.postgresql.session import Params, Session
+from venus.adapters.targets.postgresql.session import Params, TargetSession
 
 
 def kill_at(step: int, moment: str) -> None:
     """Die just before or just after the `step`-th transaction is committed."""
     commits = 0
-    original = Session.run
+    original = TargetSession.run
 
-    def run(self: Session, text: str, params: Params = None) -> int:
+    def run(self: TargetSession, text: str, params: Params = None) -> int:
         nonlocal commits
         durable = text.rstrip().endswith("COMMIT")
         commits += durable
@@ -35,7 +35,7 @@ def kill_at(step: int, moment: str) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
         return result
 
-    Session.run = run  # type: ignore[method-assign]
+    TargetSession.run = run  # type: ignore[method-assign]
 
 
 def run(broker: str, url: str, keyed: int, mode: str, goal: int) -> None:

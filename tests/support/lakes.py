@@ -12,12 +12,12 @@ import pyarrow.parquet as pq
 
 from tests.support.feed import Key, Row, wait_for
 from tests.support.loops import looping
-from venus.adapters.targets.parquet.folder import LakeTarget
-from venus.adapters.targets.parquet.follow import LakeReport, run_lake
+from venus.adapters.targets.parquet.folder import ParquetFolder
+from venus.adapters.targets.parquet.lake_stream import LakeReport, run_lake
 from venus.adapters.targets.parquet.load import load_lake
-from venus.adapters.targets.parquet.manifest import Manifest
-from venus.adapters.targets.parquet.refresh import newest
-from venus.config import Broker, Lake, Settings, Target
+from venus.adapters.targets.parquet.manifest import LakeManifest
+from venus.adapters.targets.parquet.refresh import read_newest_rows
+from venus.config import BrokerSettings, LakeSettings, Settings, TargetSettings
 from venus.model import TableSchema
 
 #: Quick, so that a test need not wait.
@@ -26,19 +26,19 @@ QUICK: dict[str, Any] = {"commit_s": 0.05, "refresh_s": 0.05}
 
 def settings_of(broker: str, root: Path, **lake: Any) -> Settings:
     return Settings(
-        broker=Broker(listen=broker),
-        targets={"lake": Target.model_validate({"url": f"parquet://{root}"})},
-        lake=Lake(**(QUICK | lake)),
+        broker=BrokerSettings(listen=broker),
+        targets={"lake": TargetSettings.model_validate({"url": f"parquet://{root}"})},
+        lake=LakeSettings(**(QUICK | lake)),
     )
 
 
 def load(settings: Settings) -> dict[str, int]:
     """Load it from the full data; return how many rows each table has."""
-    return load_lake(LakeTarget(settings, "lake"), lambda *_: None).rows
+    return load_lake(ParquetFolder(settings, "lake"), lambda *_: None).rows
 
 
-def manifest_of(settings: Settings) -> Manifest:
-    found = LakeTarget(settings, "lake").manifest()
+def manifest_of(settings: Settings) -> LakeManifest:
+    found = ParquetFolder(settings, "lake").read_manifest()
     assert found is not None
     return found
 
@@ -54,8 +54,8 @@ def _as_model(rows: pa.Table, schema: TableSchema) -> dict[Key, Row]:
 
 def newest_rows(settings: Settings, schema: TableSchema) -> dict[Key, Row]:
     """Return the rows as of the lake's offset."""
-    target, manifest = LakeTarget(settings, "lake"), manifest_of(settings)
-    return _as_model(newest(target, manifest, manifest.tables[schema.table_id]), schema)
+    target, manifest = ParquetFolder(settings, "lake"), manifest_of(settings)
+    return _as_model(read_newest_rows(target, manifest, manifest.tables[schema.table_id]), schema)
 
 
 def current_rows(root: Path, schema: TableSchema) -> dict[Key, Row]:

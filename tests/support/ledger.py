@@ -14,9 +14,9 @@ from venus.codec.batch import Batch, decode, digest
 from venus.codec.changes import TableChanges
 from venus.codec.columns import to_columns
 from venus.codec.layout import Layout
-from venus.codec.packed import Packed
+from venus.codec.packed import PackedBytes
 from venus.model import ChangeKind, TableSchema
-from venus.rpc.snapshots import Snapshots
+from venus.rpc.snapshots import SnapshotClient
 from venus.rpc.subscriber import Subscriber
 from venus.wire import broker_pb2
 
@@ -74,7 +74,7 @@ class Ledger:
         table_id = self.schemas[table].table_id
         for key, (version, row) in self.tables.get(table_id, {}).items():
             layout = Layout.of(self.versions[table_id, version])
-            columns = [c[0] for c in to_columns(Packed.of([key]), Packed.of([row]), layout)]
+            columns = [c[0] for c in to_columns(PackedBytes.of([key]), PackedBytes.of([row]), layout)]
             found[tuple(columns[: layout.key_count])] = tuple(columns[layout.key_count :])
         return found
 
@@ -84,7 +84,7 @@ def read_ledger(address: str, business: str = "main", *, holder: str = "ledger")
 
     With a `holder` a cluster sends the reader to the leader; without one, each replica answers for itself.
     """
-    with Snapshots(address) as snapshots:
+    with SnapshotClient(address) as snapshots:
         snapshot = snapshots.open(business, holder=holder)
         full = _full_data(snapshots, snapshot)
         snapshots.close(snapshot.snapshot_id)
@@ -114,7 +114,7 @@ def _increments(address: str, business: str, end: int) -> list[bytes]:
     return bodies
 
 
-def _full_data(snapshots: Snapshots, snapshot: broker_pb2.Snapshot) -> Tables:
+def _full_data(snapshots: SnapshotClient, snapshot: broker_pb2.Snapshot) -> Tables:
     tables: Tables = {}
     for split in snapshot.splits:
         for chunk in snapshots.read_split(snapshot.snapshot_id, split):

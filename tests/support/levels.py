@@ -27,8 +27,8 @@ from tests.support.postgres import libpq
 from tests.support.proxy import Proxy
 from venus.adapters.dialects.registry import open_source
 from venus.adapters.targets.postgresql.load.full_sync import full_sync
-from venus.adapters.upper.capture import first_fill
-from venus.config import Broker, Capture, Settings, Source, Target
+from venus.adapters.upper.capture import run_capture_fill
+from venus.config import BrokerSettings, CaptureSettings, Settings, SourceSettings, TargetSettings
 
 #: By set: tier, level, and whom it pulls from, nearest first.
 SETS: Mapping[str, tuple[str, int, tuple[str, ...]]] = {
@@ -119,10 +119,10 @@ class Levels:
         sets = TARGETS.get(client, ("hq",))
         reach = [(self.lines[client, name].address,) for name in sets]
         return Settings(
-            source=Source.model_validate({"url": self.source, "tables": ["public.items", "public.marks"]}),
-            targets={name: Target.model_validate({"url": url}) for name, url in self.targets.items()},
-            broker=Broker(addresses=reach[0], further=tuple(reach[1:])),
-            capture=Capture(heartbeat_s=1.0),
+            source=SourceSettings.model_validate({"url": self.source, "tables": ["public.items", "public.marks"]}),
+            targets={name: TargetSettings.model_validate({"url": url}) for name, url in self.targets.items()},
+            broker=BrokerSettings(addresses=reach[0], further=tuple(reach[1:])),
+            capture=CaptureSettings(heartbeat_s=1.0),
         )
 
     def _file(self, client: str) -> Path:
@@ -146,7 +146,7 @@ class Levels:
             source.install(capture.source.tables, ())
         finally:
             source.close()
-        first_fill(capture, threading.Event())
+        run_capture_fill(capture, threading.Event())
         for name in ("east", "west"):
             networks.has(self.at[name], 201)
         for name in self.targets:

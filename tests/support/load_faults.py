@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from venus.adapters.running import Runner
-from venus.adapters.targets.postgresql.load.task import Lines, SplitResult, SplitTask, load_split
+from venus.adapters.targets.postgresql.load.task import CopyLines, SplitResult, SplitTask, load_split
 
 FAULTS = ("exception", "killed", "killed after commit", "rivals", "killed rival")
 
@@ -67,21 +67,21 @@ def _ways(faulty: FaultyTask) -> dict[str, Callable[[], None]]:
 @contextmanager
 def _behind_the_first_chunk(happens: Callable[[], None]) -> Iterator[None]:
     """Let it happen when a part of the split has gone to the target and the rest has not."""
-    original = Lines.read
+    original = CopyLines.read
     reads = 0
 
-    def read(self: Lines, size: int) -> bytes:
+    def read(self: CopyLines, size: int) -> bytes:
         nonlocal reads
         reads += 1
         if reads == 2:
             happens()
         return original(self, size)
 
-    Lines.read = read  # type: ignore[method-assign]
+    CopyLines.read = read  # type: ignore[method-assign]
     try:
         yield
     finally:
-        Lines.read = original  # type: ignore[method-assign]
+        CopyLines.read = original  # type: ignore[method-assign]
 
 
 class Faulty:

@@ -7,7 +7,7 @@ import random
 import numpy as np
 import pytest
 
-from venus.network.matching.choosing import Chosen, Equality, HPartition, Intervals, copies_of
+from venus.network.matching.indexes import EqualityIndex, HPartition, IntervalIndex, TableIndex, estimate_copies
 from venus.network.matching.interests import Events, Interest
 
 NUMBERS = ("a", "b", "c", "d")
@@ -63,7 +63,7 @@ def brute(interests: list[Interest], events: Events) -> list[tuple[int, int]]:
     for row in range(events.count):
         event: dict[str, object] = {name: float(column[row]) for name, column in events.numbers.items()}
         event |= {name: column[row] for name, column in events.others.items()}
-        found += [(row, n) for n, one in enumerate(interests) if one.holds(event)]
+        found += [(row, n) for n, one in enumerate(interests) if one.is_match(event)]
     return found
 
 
@@ -75,11 +75,11 @@ def compare(seed: int, interests: int, events: int) -> int:
     mixed = chance.sample(ranged + filed, len(ranged) + len(filed))
     come = some_events(chance, events)
     wanted = brute(ranged, come)
-    assert Intervals(ranged).match(come).pairs() == wanted
+    assert IntervalIndex(ranged).match(come).pairs() == wanted
     for size, segments in ((1, 10), (2, 6), (2, 1), (3, 4), (4, 3)):
         index = HPartition(ranged, size=size, segments=segments)
         assert index.match(come).pairs() == wanted, (size, segments)
-        assert index.copies == pytest.approx(copies_of(ranged, size=size, segments=segments))
-    assert Equality(filed).match(come).pairs() == brute(filed, come)
-    assert Chosen(mixed, come).match(come).pairs() == brute(mixed, come)
+        assert index.copies == pytest.approx(estimate_copies(ranged, size=size, segments=segments))
+    assert EqualityIndex(filed).match(come).pairs() == brute(filed, come)
+    assert TableIndex(mixed, come).match(come).pairs() == brute(mixed, come)
     return len(wanted)

@@ -15,7 +15,7 @@ SET = "head-office"
 
 def business_of(engine: Core, name: str = BUSINESS) -> Business:
     """Return the business as the engine has it."""
-    return engine.catalogue.known(name)
+    return engine.catalogue.find(name)
 
 
 def begin(home: Core, mirror: Core, /, **more: object) -> tuple[Business, int, broker_pb2.Snapshot]:
@@ -28,7 +28,7 @@ def begin(home: Core, mirror: Core, /, **more: object) -> tuple[Business, int, b
     )  # fmt: skip
     business = mirror.mirrors.enter(BUSINESS)
     try:
-        return business, mirror.mirrors.begin_full(business, said).result(WAIT_S), snapshot
+        return business, mirror.mirrors.begin_full_data(business, said).result(WAIT_S), snapshot
     except Refused:
         home.full_data.close(snapshot.snapshot_id)
         raise
@@ -42,7 +42,7 @@ def rows(home: Core, mirror: Core, business: Business, index: int, snapshot: bro
     for split in snapshot.splits:
         request = broker_pb2.ReadSplitRequest(snapshot_id=snapshot.snapshot_id, split=split, chunk_bytes=1 << 14)
         for chunk in home.full_data.read_split(request):
-            mirror.mirrors.full_rows(business, index, sent, chunk.body).result(WAIT_S)
+            mirror.mirrors.take_full_rows(business, index, sent, chunk.body).result(WAIT_S)
             sent += 1
     return sent
 
@@ -52,13 +52,13 @@ def fill(home: Core, mirror: Core, /, **more: object) -> Business:
     business, index, snapshot = begin(home, mirror, **more)
     rows(home, mirror, business, index, snapshot)
     home.full_data.close(snapshot.snapshot_id)
-    mirror.mirrors.end_full(business, index, 0).result(WAIT_S)
+    mirror.mirrors.end_full_data(business, index, 0).result(WAIT_S)
     return business
 
 
 def take(mirror: Core, increments: Sequence[broker_pb2.Increment], position: int = 0, *, sparse: bool = False) -> int:
     """Let the mirror take increments."""
-    return mirror.mirrors.take(business_of(mirror), increments, position, sparse=sparse).result(WAIT_S)
+    return mirror.mirrors.take_increments(business_of(mirror), increments, position, sparse=sparse).result(WAIT_S)
 
 
 def follow(home: Core, mirror: Core) -> None:

@@ -12,7 +12,7 @@ from tests.support.feed import Feed, items, put
 from tests.support.ports import free_port
 from tests.support.real_broker import RealBroker
 from venus.broker.service.process import RunningBroker, start_in_thread
-from venus.config import Broker, Cluster, Settings
+from venus.config import BrokerSettings, ClusterSettings, Settings
 from venus.errors import VenusError
 from venus.wire import broker_pb2
 
@@ -28,8 +28,8 @@ def settings_of(
         place |= {"tier": tier, "level": level, "upstream": tuple(upstream), "labels": tuple(labels)}
         place |= {"where": where or {}}
     chosen: dict[str, Any] = {"listen": f"127.0.0.1:{free_port()}", "http": "127.0.0.1:0", "data_dir": data_dir}
-    broker = Broker(**(chosen | options))
-    return Settings(broker=broker, cluster=Cluster(**place), labels=known_labels or {})
+    broker = BrokerSettings(**(chosen | options))
+    return Settings(broker=broker, cluster=ClusterSettings(**place), labels=known_labels or {})
 
 
 def start(data_dir: Path, *upstream: str, **options: Any) -> RunningBroker:

@@ -11,31 +11,40 @@ from pathlib import Path
 
 from tests.support.oracle_double import VARCHAR, Answer, Error, Module
 from venus.adapters.dialects.contract import InstallStep
-from venus.adapters.dialects.oracle import ddl, inline, overrides, ownership, refresh, registry, sampling, types
-from venus.adapters.dialects.oracle.connection import EDITION, SESSION, Session
-from venus.adapters.dialects.oracle.ddl import KeyColumn, Keyed, Style
-from venus.adapters.dialects.oracle.dictionary import Dictionary
-from venus.adapters.dialects.oracle.driver import ModuleDriver, Options
-from venus.adapters.dialects.oracle.install import Installer
-from venus.adapters.dialects.oracle.names import log_table
-from venus.adapters.dialects.oracle.reading import access_to
-from venus.adapters.dialects.oracle.script import script
+from venus.adapters.dialects.oracle import (
+    data_checks,
+    ddl,
+    inline,
+    overrides,
+    ownership,
+    registry,
+    table_comparison,
+    types,
+)
+from venus.adapters.dialects.oracle.connection import EDITION, SESSION, OracleSession
+from venus.adapters.dialects.oracle.ddl import CaptureStyle, KeyedTable, OracleKeyColumn
+from venus.adapters.dialects.oracle.dictionary import OracleDictionary
+from venus.adapters.dialects.oracle.driver import ModuleDriver, OracleOptions
+from venus.adapters.dialects.oracle.install import OracleInstaller
+from venus.adapters.dialects.oracle.names import log_table_name
+from venus.adapters.dialects.oracle.reading import build_access
+from venus.adapters.dialects.oracle.script import build_script
 from venus.adapters.dialects.oracle.statements import statement
-from venus.adapters.dialects.oracle.tables import Listed, Table, described, with_id
+from venus.adapters.dialects.oracle.tables import ListedTable, OracleTable, build_table, with_id
 from venus.adapters.dialects.oracle.versions import VERSIONS, Version
 
 FOLDER = Path(__file__).parents[2] / "docs" / "oracle"
-STUDENT = Keyed(owner="APP", name="STUDENT", key=(KeyColumn(name="ID", log_type="NUMBER", is_text=False),))
-ENROLL = Keyed(
+STUDENT = KeyedTable(owner="APP", name="STUDENT", key=(OracleKeyColumn(name="ID", log_type="NUMBER", is_text=False),))
+ENROLL = KeyedTable(
     owner="APP",
     name="ENROLL",
     key=(
-        KeyColumn(name="STUDENT_ID", log_type="NUMBER", is_text=False),
-        KeyColumn(name="COURSE", log_type="VARCHAR2(4000 CHAR)", is_text=True),
+        OracleKeyColumn(name="STUDENT_ID", log_type="NUMBER", is_text=False),
+        OracleKeyColumn(name="COURSE", log_type="VARCHAR2(4000 CHAR)", is_text=True),
     ),
 )
-ROWS, CLUSTER, INLINE = Options(), Options(cluster=True), Options(inline=True)
-NO_KEY = Keyed(owner="APP", name="NOKEY", key=())
+ROWS, CLUSTER, INLINE = OracleOptions(), OracleOptions(cluster=True), OracleOptions(inline=True)
+NO_KEY = KeyedTable(owner="APP", name="NOKEY", key=())
 _TYPES_HEAD = """# Oracle's types
 
 Generated from the code (`python -m tests.support.oracle_scripts`); a test compares the two.
@@ -47,7 +56,7 @@ def _described(*columns: tuple[object, ...]) -> Answer:
     return Answer(types=[VARCHAR] * 10, rows=columns)
 
 
-def plan(version: Version, options: Options) -> list[InstallStep]:
+def plan(version: Version, options: OracleOptions) -> list[InstallStep]:
     """Return an installation as the installer plans it, on a double whose dictionary has the two tables of a school."""
     module = Module()
     listed = [["APP", name, "NO", "1000", "N", "NO", "N", None, None, "DISABLED"] for name in ("ENROLL", "STUDENT")]
@@ -61,15 +70,15 @@ def plan(version: Version, options: Options) -> list[InstallStep]:
     ]  # fmt: skip
     keys = [[["ENROLL_PK", "P", "STUDENT_ID"], ["ENROLL_PK", "P", "COURSE"]], [["STUDENT_PK", "P", "ID"]]]
     module.answers["SELECT K.NAME, K.KIND"] = [Answer(types=[VARCHAR] * 3, rows=rows) for rows in keys]
-    session = Session(ModuleDriver("double", Error, module, module.connect))
-    installer = Installer(session, Dictionary(session, version, "APP", []), version, options)
+    session = OracleSession(ModuleDriver("double", Error, module, module.connect))
+    installer = OracleInstaller(session, OracleDictionary(session, version, "APP", []), version, options)
     return [step.shown for step in installer.plan(["*"], [])]
 
 
-def statements(version: Version, options: Options = ROWS) -> list[str]:
+def statements(version: Version, options: OracleOptions = ROWS) -> list[str]:
     """Return an installation for a version, in order, and what gives a table without a key an identity."""
     made = [step.sql for step in plan(version, options)]
-    return made + ddl.record_id(NO_KEY, version, "VENUS_R_00000001")
+    return made + ddl.record_id_statements(NO_KEY, version, "VENUS_R_00000001")
 
 
 _ASKED = """
@@ -89,48 +98,51 @@ _EVERY = (
 )  # fmt: skip
 
 
-def everything() -> Table:
+def everything() -> OracleTable:
     """Describe a table with a column of every type that travels, and a key of two columns."""
     rows: list[tuple[object, ...]] = [
         ("STUDENT_ID", "NUMBER", None, 22, 0, None, 10, 0, "N", None),
         ("TAKEN", "TIMESTAMP(6)", None, 11, 0, None, None, 6, "N", None),
     ]
     rows += [(name, kind, None, 40, 20, "C", None, scale, "Y", None) for name, kind, scale in _EVERY]
-    listed = Listed(owner="APP", name="EXAM", partitioned=False, rows=0)
-    return with_id(described(listed, rows, [("EXAM_PK", "P", "STUDENT_ID"), ("EXAM_PK", "P", "TAKEN")]), 3)
+    listed = ListedTable(owner="APP", name="EXAM", partitioned=False, rows=0)
+    return with_id(build_table(listed, rows, [("EXAM_PK", "P", "STUDENT_ID"), ("EXAM_PK", "P", "TAKEN")]), 3)
 
 
 def _probes() -> list[str]:
-    asked = [statement("cut", "probe_log", log=log_table(1)), statement("inline", "probe")]
-    asked.append(statement("cut", "probe_paused", log=log_table(3), table_id="3"))
-    return [statement("cut", "probe", logged=" OR ".join(asked)), statement("cut", "coalesce", log=log_table(1))]
+    asked = [statement("cut", "probe_log", log=log_table_name(1)), statement("inline", "probe")]
+    asked.append(statement("cut", "probe_paused", log=log_table_name(3), table_id="3"))
+    return [statement("cut", "probe", logged=" OR ".join(asked)), statement("cut", "coalesce", log=log_table_name(1))]
 
 
 def running() -> list[str]:
     """Return what the adapter says from its first session on: dictionary, cut, fill, local transaction, review."""
-    access = access_to(everything())
+    access = build_access(everything())
     parts = {"collation": "C.COLLATION", "invisible": "C.USER_GENERATED = 'YES'", "table": everything().keyed.sql}
     asked = [statement("dictionary", name, **parts) for name in statement.blocks("dictionary")]
     asked += [statement(file, name) for file in ("kinds", "visibility", "segments") for name in statement.blocks(file)]
-    claim = "\nUNION ALL ".join(statement("cut", "claim", table_id=str(n), log=log_table(n)) for n in (1, 3))
+    claim = "\nUNION ALL ".join(statement("cut", "claim", table_id=str(n), log=log_table_name(n)) for n in (1, 3))
     cut = [
         statement("cut", "begin"), *_probes(), claim, access.changes_sql, access.fill.first, *access.fill.behind,
         *access.fill.up_to_end, access.fill.last,
         statement("cut", "delete", log=access.log), "COMMIT",
     ]  # fmt: skip
-    asked += [sampling.query(everything(), [("MARK", "uuid"), ("STUDENT_ID", "bigint"), ("GRADE", "boolean")])]
-    asked += [sampling.sample(everything()), statement("sampling", "room")]
+    asked += [data_checks.proof_query(everything(), [("MARK", "uuid"), ("STUDENT_ID", "bigint"), ("GRADE", "boolean")])]
+    asked += [data_checks.sample_query(everything()), statement("sampling", "room")]
     asked += [statement("sampling", "blockers"), statement("sampling", "holder")]
     kept = [
         statement("registry", name, log=access.log, **{"is": "<>"})
         for name in statement.blocks("registry")
         if name not in ("register", "register_piece", "installed", "forget_segments", "take_up")
     ]
-    kept += [registry.registration(everything().schema, 1000), registry.installed(3, registry.ACTIVE, None)]
-    kept += [registry.forget_segments(3), registry.take_up(3)]
-    recorded = overrides.Recorded(owner="APP", table="EXAM", column="PASSED", to="boolean")
-    ways = [overrides.own_table(VERSIONS[-1]).sql, *(sql for _, sql in overrides.rows_of(recorded))]
-    cut += [ownership.widen(3, "K1", "NUMBER")]
+    kept += [
+        registry.register_statement(everything().schema, 1000),
+        registry.installed_state_statement(3, registry.ACTIVE, None),
+    ]
+    kept += [registry.forget_segments_statement(3), registry.recapture_statement(3)]
+    recorded = overrides.RecordedType(owner="APP", table="EXAM", column="PASSED", to="boolean")
+    ways = [overrides.type_map_table(VERSIONS[-1]).sql, *(sql for _, sql in overrides.record_statements(recorded))]
+    cut += [ownership.widen_column(3, "K1", "NUMBER")]
     own = [
         statement("ownership", name, schema=schema) for name in ("recorded", "registered") for schema in ("", '"APP".')
     ]
@@ -140,27 +152,29 @@ def running() -> list[str]:
 def inline_statements(version: Version) -> list[str]:
     """Return what the paper's own variant adds, runs and takes away for one table."""
     found = everything()
-    read = access_to(replace(found, keyed=replace(found.keyed, style=Style.INLINE)))
+    read = build_access(replace(found, keyed=replace(found.keyed, style=CaptureStyle.INLINE)))
     made = [step.sql for step in plan(version, INLINE)]
     made += [statement("inline", "claim"), read.changes_sql, read.fill.first, *read.fill.behind]
-    made += [statement("inline", "advance"), inline.waiting("APP", "STUDENT"), statement("inline", "tables")]
+    made += [statement("inline", "advance"), inline.count_waiting_sql("APP", "STUDENT"), statement("inline", "tables")]
     return [
         *made,
         statement("inline", "has_columns"),
-        inline.forgotten("APP", "STUDENT"),
-        inline.drop_columns("APP", "STUDENT"),
+        inline.delete_polled_row("APP", "STUDENT"),
+        inline.drop_inline_columns("APP", "STUDENT"),
     ]
 
 
 def compound_statements() -> list[str]:
     """Return the experimental triggers for bulk DML."""
-    tables = [replace(table, style=Style.COMPOUND) for table in (STUDENT, ENROLL)]
-    return [made.sql for number, table in enumerate(tables, 1) for made in refresh.triggers(table, number)]
+    tables = [replace(table, style=CaptureStyle.COMPOUND) for table in (STUDENT, ENROLL)]
+    return [
+        made.sql for number, table in enumerate(tables, 1) for made in table_comparison.build_triggers(table, number)
+    ]
 
 
-def script_of(version: Version, options: Options) -> str:
+def script_of(version: Version, options: OracleOptions) -> str:
     """Return an installation as `--dry-run` prints it."""
-    return script(plan(version, options), removal=False, user="APP", version=version.name)
+    return build_script(plan(version, options), removal=False, user="APP", version=version.name)
 
 
 def _written(head: str, said: list[str]) -> str:
@@ -176,7 +190,9 @@ def files() -> dict[str, str]:
     for version in (VERSIONS[0], VERSIONS[-1]):
         found[f"inline-{version.name}.sql"] = script_of(version, INLINE)
     found["compound.sql"] = _written("Experimental: venus_triggers=compound in the URL.", compound_statements())
-    return found | {"TYPES.md": _TYPES_HEAD + types.documentation() + _ASKED + overrides.documentation() + _SWITCHES}
+    return found | {
+        "TYPES.md": _TYPES_HEAD + types.types_documentation() + _ASKED + overrides.overrides_documentation() + _SWITCHES
+    }
 
 
 if __name__ == "__main__":

@@ -20,8 +20,8 @@ from typing import Any
 from tests.support import forked
 from tests.support.ports import free_ports
 from venus.adapters.targets.registry import open_target
-from venus.cli.demo.servers import listening
-from venus.cli.probes import look, look_at_broker, look_at_source
+from venus.cli.demo.servers import is_listening
+from venus.cli.probes import read_broker, read_overview, read_source
 from venus.cli.status import document
 from venus.config import load
 from venus.errors import VenusError
@@ -120,7 +120,7 @@ class Pipeline:
         )
         return Answer(done.returncode, done.stdout, done.stderr)
 
-    def ask(self, *arguments: str, code: int | tuple[int, ...] = 0) -> Any:
+    def request_types(self, *arguments: str, code: int | tuple[int, ...] = 0) -> Any:
         """Run a command for machines and return its document."""
         return self.venus(*arguments, "--json", code=code).json
 
@@ -137,7 +137,7 @@ class Pipeline:
     def start_broker(self) -> None:
         """Start the broker and wait until it listens."""
         self.start("broker", "broker")
-        self.until(lambda: listening(self.ports[0]) or self.running["broker"].poll() is not None, "the broker")
+        self.until(lambda: is_listening(self.ports[0]) or self.running["broker"].poll() is not None, "the broker")
         assert self.running["broker"].poll() is None, self.tail()
 
     def kill(self, name: str) -> None:
@@ -154,7 +154,7 @@ class Pipeline:
 
     def status(self) -> Any:
         """Look at the status as the command does, without a process: what is waited for is asked often."""
-        return document(look(load(self.folder / "venus.toml")))
+        return document(read_overview(load(self.folder / "venus.toml")))
 
     def caught_up(self, *targets: str) -> None:
         """Wait until the log at the source is empty and the targets have applied everything.
@@ -165,13 +165,13 @@ class Pipeline:
         settings = load(self.folder / "venus.toml")
 
         def level() -> bool:
-            source = look_at_source(settings)
+            source = read_source(settings)
             if source.error or sum(table.log_rows for table in source.tables):
                 return False
-            broker = look_at_broker(settings)
+            broker = read_broker(settings)
             if broker.error or broker.halves:
                 return False
-            return all(open_target(settings, name).look().offset >= broker.next_offset for name in targets)
+            return all(open_target(settings, name).read_view().offset >= broker.next_offset for name in targets)
 
         self.until(level, f"{targets} to catch up", every_s=0.1)
 
@@ -210,7 +210,7 @@ class Pipeline:
         except VenusError:
             return  # a test of broken configurations: nothing ever ran
         for name in settings.targets:
-            assert open_target(settings, name).look().unaccounted_rows == 0, name
+            assert open_target(settings, name).read_view().unaccounted_rows == 0, name
 
     @property
     def _run(self) -> Callable[..., subprocess.CompletedProcess[Any]]:

@@ -36,7 +36,7 @@ def note_what_is_synced(note: Path, *, gone_at: int = 0) -> None:
 
     At fsync number `gone_at` the power goes: what is written by then is not synced.
     """
-    sync, bear_witness = rocks.Store._sync, Witness.note
+    sync, bear_witness = rocks.Store._sync, Witness.write_note
     sizes: dict[str, int] = {}
     numbers = itertools.count(1)
 
@@ -59,7 +59,7 @@ def note_what_is_synced(note: Path, *, gone_at: int = 0) -> None:
     patched: Any = rocks.Store
     patched._sync = before_the_sync
     patched = Witness
-    patched.note = behind_the_sync
+    patched.write_note = behind_the_sync
 
 
 def change(phase: str, number: int) -> list[tuple[bytes, bytes | None]]:

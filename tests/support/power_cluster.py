@@ -17,12 +17,12 @@ from tests.support.etcd import EtcdCluster
 from tests.support.forked_brokers import ForkedBroker, supervised
 from tests.support.ports import free_port
 from tests.support.stored import plain_rows
-from venus.config import Cluster
+from venus.config import ClusterSettings
 from venus.errors import VenusError
 from venus.model import Verdict
-from venus.rpc.admin import Admin
+from venus.rpc.admin import AdminClient
 from venus.rpc.producer import Producer
-from venus.rpc.snapshots import Snapshots
+from venus.rpc.snapshots import SnapshotClient
 from venus.rpc.subscriber import Subscriber
 from venus.wire import broker_pb2
 
@@ -41,7 +41,7 @@ class PowerCluster:
         self.brokers = {name: self._start(name) for name in NAMES}
 
     def _start(self, name: str) -> ForkedBroker:
-        cluster = Cluster(name=self._name, broker_id=name, etcd=tuple(self._etcd.addresses), lease_s=2.0)
+        cluster = ClusterSettings(name=self._name, broker_id=name, etcd=tuple(self._etcd.addresses), lease_s=2.0)
         chosen = settings(
             self.folder / name, listen=f"127.0.0.1:{self._ports[name]}", http="", free_bytes_min=1 << 20,
             cache_bytes=2 << 20,
@@ -69,7 +69,7 @@ class PowerCluster:
 
     def status(self, name: str) -> broker_pb2.BusinessStatus | None:
         """Return what a broker says, None if it does not."""
-        with contextlib.suppress(VenusError), Admin(self.brokers[name].address) as admin:
+        with contextlib.suppress(VenusError), AdminClient(self.brokers[name].address) as admin:
             return next(iter(admin.status(BUSINESS).businesses), None)
         return None
 
@@ -103,7 +103,7 @@ class PowerCluster:
     def full_data(self, name: str) -> dict[bytes, bytes]:
         """Return a broker's full data."""
         found: dict[bytes, bytes] = {}
-        with Snapshots(self.brokers[name].address) as snapshots:
+        with SnapshotClient(self.brokers[name].address) as snapshots:
             snapshot = snapshots.open(BUSINESS)
             for split in snapshot.splits:
                 for chunk in snapshots.read_split(snapshot.snapshot_id, split):
@@ -167,7 +167,7 @@ class PhaseWriter:
     def _commit(self, producer: Producer, number: int) -> None:
         message = engines.half(number, (number - 1) * power.ROWS + 1, power.change(self._phase, number))
         producer.send_half(message)
-        producer.wait_persisted(number, ANSWER_S)
+        producer.wait_until_persisted(number, ANSWER_S)
         self.persisted = number
         self._decide(producer, number, message.digest)
         self.committed = number
@@ -175,7 +175,7 @@ class PhaseWriter:
     @staticmethod
     def _decide(producer: Producer, number: int, digest: int) -> None:
         producer.decide(number, digest, Verdict.COMMIT)
-        producer.wait_decided(number, ANSWER_S)
+        producer.wait_until_decided(number, ANSWER_S)
 
 
 def check(cluster: PowerCluster, phase: str, last_batch: int) -> None:

@@ -18,14 +18,14 @@ from unittest.mock import patch
 import numpy as np
 import pyarrow as pa
 
-from venus.adapters.under.fold import Rows, joined, judged, net
+from venus.adapters.under.row_changes import RowChanges, apply_predicate, join_changes, net_changes
 from venus.codec.columns import Value, from_columns
-from venus.codec.filtering import inside_of
+from venus.codec.filtering import find_inside
 from venus.codec.layout import Layout
-from venus.codec.packed import Packed
+from venus.codec.packed import PackedBytes
 from venus.model import Column, Kind, LogicalType, TableSchema
-from venus.predicates.judging import Bools, Values, within
-from venus.predicates.ranges import Predicate, Range, compiled
+from venus.predicates.evaluation import Bools, Values, evaluate_range
+from venus.predicates.ranges import Predicate, Range, compile_predicate
 from venus.predicates.syntax import PredicateRefused
 
 Row = tuple[str | None, int | None, str | None]
@@ -108,7 +108,7 @@ def random_text(rng: random.Random) -> str:
 def predicate_of(text: str) -> Predicate | None:
     """Return what the product makes of a text; None = it says that no value meets it."""
     try:
-        return compiled(text, SCHEMA)
+        return compile_predicate(text, SCHEMA)
     except PredicateRefused as refused:
         if "no value of" not in str(refused):
             raise
@@ -200,7 +200,7 @@ class History:
     def apply(self) -> None:
         """Apply one cut, or some of them in one transaction."""
         end = min(len(self.cuts), self.applied + self.rng.choice((1, 1, 3)))
-        parts: list[Rows] = []
+        parts: list[RowChanges] = []
         for number in range(self.applied, end):
             if self.cuts[number].truncates:
                 self.target.clear()
@@ -211,20 +211,20 @@ class History:
             parts.append(self._judged(number))
         self.applied = end
         if parts:
-            self._merge(net(joined(parts)))
+            self._merge(net_changes(join_changes(parts)))
 
-    def _judged(self, number: int) -> Rows:
+    def _judged(self, number: int) -> RowChanges:
         changes = self.cuts[number].changes
-        rows = Rows(
-            record_ids=Packed.of([IDS[k] for k, _ in changes]),
-            rows=Packed.of([b"" if r is None else BYTES[r] for _, r in changes]),
+        rows = RowChanges(
+            record_ids=PackedBytes.of([IDS[k] for k, _ in changes]),
+            rows=PackedBytes.of([b"" if r is None else BYTES[r] for _, r in changes]),
             is_deleted=np.array([r is None for _, r in changes]),
             offsets=np.full(len(changes), number, dtype=np.int64),
         )
         choice = self.choice
         if self.fault == "judged as before until the resync" and self.before is not None:
             choice = self.before
-        found = rows if self.fault == "no verdict" else judged(rows, choice.predicate, SCHEMA)
+        found = rows if self.fault == "no verdict" else apply_predicate(rows, choice.predicate, SCHEMA)
         if self.fault == "a row that leaves is dropped":
             found = found.where(~(found.is_deleted & ~rows.is_deleted))
         for key, _ in changes:
@@ -232,7 +232,7 @@ class History:
             self.touched[key] = number
         return found
 
-    def _merge(self, rows: Rows) -> None:
+    def _merge(self, rows: RowChanges) -> None:
         for record_id, row, gone in zip(rows.record_ids.split(), rows.rows.split(), rows.is_deleted, strict=True):
             key = IDS.index(record_id)
             if gone:
@@ -266,8 +266,8 @@ class History:
         keys = sorted(state)
         chosen = np.ones(len(keys), dtype=np.bool_)
         if self.choice.predicate is not None and keys and self.fault != "the full data whole":
-            packed = Packed.of([IDS[k] for k in keys]), Packed.of([BYTES[state[k]] for k in keys])
-            chosen = inside_of(self.choice.predicate, *packed, SCHEMA)
+            packed = PackedBytes.of([IDS[k] for k in keys]), PackedBytes.of([BYTES[state[k]] for k in keys])
+            chosen = find_inside(self.choice.predicate, *packed, SCHEMA)
         self.side = cut, {k: state[k] for k, inside in zip(keys, chosen, strict=True) if inside}
 
     def replace(self) -> None:
@@ -307,9 +307,9 @@ def run_histories(numbers: range, steps: int, fault: str = "") -> tuple[int, int
     leaves = changes = 0
     for number in numbers:
         history = History(random.Random(number), fault)
-        judging = _with_nulls if fault == "NULL is in every range" else within
+        judging = _with_nulls if fault == "NULL is in every range" else evaluate_range
         try:
-            with patch("venus.predicates.judging.within", judging):
+            with patch("venus.predicates.evaluation.evaluate_range", judging):
                 history.run(steps)
         except AssertionError as error:
             raise AssertionError(f"history {number}: {error}") from error
@@ -319,4 +319,4 @@ def run_histories(numbers: range, steps: int, fault: str = "") -> tuple[int, int
 
 def _with_nulls(wanted: Range, values: pa.Array | Values) -> Bools:
     known = values if isinstance(values, Values) else Values(values)
-    return within(wanted, known) | known.null
+    return evaluate_range(wanted, known) | known.null

@@ -9,7 +9,7 @@ from decimal import Decimal
 
 from venus.codec.columns import Value, from_columns
 from venus.codec.layout import Layout
-from venus.codec.packed import Packed
+from venus.codec.packed import PackedBytes
 from venus.model import Column, Kind, LogicalType, TableSchema
 
 
@@ -117,6 +117,6 @@ def random_predicate(rng: random.Random, samples: tuple[Sample, ...] = SAMPLES) 
     return " and ".join(f"({term})" if rng.random() < 0.2 else term for term in terms)
 
 
-def packed(rows: list[Row], schema: TableSchema = SCHEMA) -> tuple[Packed, Packed]:
+def packed(rows: list[Row], schema: TableSchema = SCHEMA) -> tuple[PackedBytes, PackedBytes]:
     """Return the rows as a batch has them."""
     return from_columns(list(zip(*rows, strict=True)), Layout.of(schema))

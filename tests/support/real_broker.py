@@ -42,10 +42,10 @@ class RealBroker:
         body = encode(batch)
         number = int(batch.batch_no)
         self._producer.send_half(broker_pb2.Half(batch_no=number, digest=digest(body), body=body))
-        self._producer.wait_persisted(number)
+        self._producer.wait_until_persisted(number)
         if batch.cut_end:
             self._producer.decide(number, digest(body), Verdict.COMMIT)
-            self.next_offset = self._producer.wait_decided(number).next_offset
+            self.next_offset = self._producer.wait_until_decided(number).next_offset
             self._last_batch = number
 
 

@@ -16,24 +16,24 @@ from typing import Any
 from tests.support import engines
 from venus.broker.core import Core
 from venus.broker.replicas import copies
+from venus.broker.replicas.broker_load import BrokerHealth
 from venus.broker.replicas.coordinator_thread import CoordinatorThread
-from venus.broker.replicas.copies import Begin, Copies, Mark, Piece, Place
+from venus.broker.replicas.copies import CopyHeader, CopyMark, CopyPiece, CopyPlace, CopyPool
 from venus.broker.replicas.core_logs import CoreLogs
 from venus.broker.replicas.host import Host
-from venus.broker.replicas.installing import Installer
-from venus.broker.replicas.loads import Health
-from venus.broker.replicas.placement import Wanted
-from venus.broker.replicas.shared import ReplicatedLogs
+from venus.broker.replicas.installation import ReplicaInstaller
+from venus.broker.replicas.placement import ReplicaPlacement
+from venus.broker.replicas.replicated_logs import ReplicatedLogs
 from venus.coordination.memory import MemoryCluster, MemoryCoordinator
 from venus.errors import Unavailable
-from venus.replication.messages import Answer, Answered, Fetch, Fetched
-from venus.replication.position import Patience
+from venus.replication.messages import Answer, FetchReply, FetchRequest, SendFetch
+from venus.replication.position import ReplicationTimes
 from venus.replication.records import LiveBroker, Member, Policy
 
 LEASE_S = 3.0
 TICK_S = 0.02
 #: Impatient, so that tests are short.
-PATIENCE = Patience(lag_s=3.0, idle_s=0.1, ballot_s=0.3, election_every_s=0.3, turn_s=0.1, fetch_s=1.0)
+PATIENCE = ReplicationTimes(lag_s=3.0, idle_s=0.1, ballot_s=0.3, election_every_s=0.3, turn_s=0.1, fetch_s=1.0)
 
 
 class RealClock(engines.Clock):
@@ -70,34 +70,34 @@ class MemoryTransport:
     def __init__(self, net: Net, node: Node) -> None:
         self._net, self._node = net, node
 
-    def fetch(self, to: LiveBroker, business: str, fetch: Fetch) -> None:
-        event = Fetched(
-            follower=self._node.member,
+    def fetch(self, to: LiveBroker, business: str, fetch: SendFetch) -> None:
+        event = FetchRequest(
+            sender=self._node.member,
             term=fetch.term,
             index=fetch.index,
             last_term=fetch.last_term,
             version=fetch.version,
         )
-        self._send(to.member, lambda node: node.host.fetched(business, event))
+        self._send(to.member, lambda node: node.host.on_fetch(business, event))
 
-    def answer(self, to: Member, business: str, answer: Answer) -> None:
-        event = Answered(leader=self._node.member, answer=self._net.mangle(answer))
-        self._net.send(self._node, to, lambda node: node.host.answered(business, event), lambda: None)
+    def reply(self, to: Member, business: str, answer: Answer) -> None:
+        event = FetchReply(leader=self._node.member, answer=self._net.mangle(answer))
+        self._net.send(self._node, to, lambda node: node.host.on_fetch_reply(business, event), lambda: None)
 
     def ask_ballot(self, to: LiveBroker, business: str, term: int) -> None:
         sender = self._node
 
         def ask(node: Node) -> None:
-            ballot = node.host.ballot_asked(business, sender.member, term)
+            ballot = node.host.on_ballot_request(business, sender.member, term)
             if ballot is not None:
                 self._net.send(
-                    node, sender.member, lambda back: back.host.ballot_came(business, term, ballot), lambda: None
+                    node, sender.member, lambda back: back.host.on_ballot(business, term, ballot), lambda: None
                 )
 
         self._net.send(sender, to.member, ask, lambda: None)
 
     def _send(self, to: Member, call: Callable[[Node], None]) -> None:
-        self._net.send(self._node, to, call, lambda: self._node.host.line_lost(to))
+        self._net.send(self._node, to, call, lambda: self._node.host.on_connection_lost(to))
 
 
 class Node:
@@ -124,8 +124,8 @@ class Node:
         self.coordination = CoordinatorThread(
             self.coordinator, lease_s=LEASE_S, monotonic=time.monotonic, post=self.post
         )
-        self.copies = Copies(self.core, time.monotonic)
-        self.installer = Installer(self.core, shared, self, post=self.post)
+        self.copies = CopyPool(self.core, time.monotonic)
+        self.installer = ReplicaInstaller(self.core, shared, self, post=self.post)
         self.host = Host(
             me,
             logs=CoreLogs(self.core, shared, me=name, background=lambda call: self._background(call)),
@@ -137,7 +137,7 @@ class Node:
             patience=PATIENCE,
             monotonic=time.monotonic,
             post=self.post,
-            health=Health(self.core.store, self.core.space),
+            health=BrokerHealth(self.core.store, self.core.space),
         )
         cluster.net.nodes[name] = self
         self._thread = threading.Thread(target=self._run, name=f"host-{name}", daemon=True)
@@ -148,25 +148,29 @@ class Node:
         """Run a call in the host's thread."""
         self._inbox.put(call)
 
-    def copy(self, leader: LiveBroker, business: str, mark: Mark | None) -> Generator[Begin | Piece, None, None]:
+    def read_copy(
+        self, leader: LiveBroker, business: str, mark: CopyMark | None
+    ) -> Generator[CopyHeader | CopyPiece, None, None]:
         """Return the pieces of a leader's copy."""
         node = self._cluster.nodes[leader.member.broker]
         if (self.name, node.name) in self._cluster.net.cut:
             raise Unavailable("no way there")
-        copy = node.copies.take(node.core.catalogue.known(business), mark.copy if mark is not None else "")
+        copy = node.copies.acquire(node.core.catalogue.find(business), mark.copy if mark is not None else "")
         try:
-            yield Begin(copy=copy.name, records_expected=copy.records_expected)
+            yield CopyHeader(copy=copy.name, records_expected=copy.records_expected)
             goes_on = mark is not None and mark.copy == copy.name
             self._cluster.copied.append((copy.name, mark.records if mark is not None and goes_on else 0))
-            for n, piece in enumerate(copies.pieces(copy, mark.place if mark is not None and goes_on else Place())):
+            for n, piece in enumerate(
+                copies.read_pieces(copy, mark.next_place if mark is not None and goes_on else CopyPlace())
+            ):
                 self._cluster.piece_came(self, n)
                 yield piece
         finally:
             node.copies.release(copy)
 
-    def copy_done(self, leader: LiveBroker, _: str, copy: str) -> None:
+    def release_copy(self, leader: LiveBroker, _: str, copy: str) -> None:
         """Let the leader remove a copy."""
-        self._cluster.nodes[leader.member.broker].copies.done(copy)
+        self._cluster.nodes[leader.member.broker].copies.remove_installed(copy)
 
     def _background(self, call: Callable[[], None]) -> None:
         self._pool.submit(call)
@@ -189,7 +193,7 @@ class Node:
                 ticked = time.monotonic()
                 self.host.tick()
 
-    def ask(self, call: Callable[[Host], Any]) -> Any:
+    def request_types(self, call: Callable[[Host], Any]) -> Any:
         """Run a call in the host's thread and return what it returns."""
         answer: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self.post(lambda: answer.put(call(self.host)))
@@ -199,7 +203,7 @@ class Node:
         """Whether it can take writes."""
         standing = self._shared.standing(business)
         started = (
-            business in self.host.replicas and self.core.catalogue.known(business).log.terms.newest == standing.term
+            business in self.host.replicas and self.core.catalogue.find(business).log.terms.newest == standing.term
         )
         return not self.killed and standing.leads and not standing.refusal and started
 
@@ -246,7 +250,7 @@ class Cluster:
         self.copied: list[tuple[str, int]] = []
         self.memory = MemoryCluster(clock=time.monotonic)
         minimum = len(names) // 2 + 1 if policy is Policy.CONSISTENCY else 1
-        self.wanted = Wanted(replicas=len(names), policy=policy, min_in_sync=minimum)
+        self.wanted = ReplicaPlacement(replicas=len(names), policy=policy, min_in_sync=minimum)
         self.nodes: dict[str, Node] = {}
         for name in names:
             self.start(name)
@@ -259,7 +263,7 @@ class Cluster:
     def create(self, name: str = "a", business: str = engines.BUSINESS) -> Node:
         """Make a business and return its leader once it takes writes."""
         node = self.nodes[name]
-        engines.wait_until(lambda: len(node.ask(lambda host: host.brokers.live)) == len(self.nodes))
+        engines.wait_until(lambda: len(node.request_types(lambda host: host.brokers.live)) == len(self.nodes))
         node.post(lambda: node.host.create(business))
         engines.wait_until(lambda: node.leads(business))
         return node
@@ -278,7 +282,7 @@ class Cluster:
 
         def even() -> bool:
             try:
-                logs = [node.core.catalogue.known(business).log for node in self.living()]
+                logs = [node.core.catalogue.find(business).log for node in self.living()]
             except Unavailable:
                 return False  # one starts over
             return len({(log.end, log.applied + 1) for log in logs}) == 1 and logs[0].end == logs[0].applied + 1

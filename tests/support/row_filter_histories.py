@@ -18,19 +18,19 @@ from unittest.mock import patch
 
 from tests.support.predicate_histories import IDS, KEYS, ROWS, SCHEMA, Row, random_text, where
 from venus.broker.machine import envelope, folding
-from venus.broker.mirrors.place import later_cut
-from venus.broker.queue import cutting
-from venus.broker.queue.cutting import Part
+from venus.broker.mirrors.topology_position import explain_late_cut
+from venus.broker.queue import reduced_batches
+from venus.broker.queue.reduced_batches import WantedPart
 from venus.broker.snapshot.reading import refused_tables, row_chooser
 from venus.codec import schema as schemas_codec
 from venus.codec.columns import Value, from_columns
 from venus.codec.filtering import OpenRows
 from venus.codec.layout import Layout
-from venus.codec.packed import Packed, pack
-from venus.codec.stored import TOMBSTONE, StoredRows
+from venus.codec.packed import PackedBytes, pack_items
+from venus.codec.stored_rows import TOMBSTONE, StoredRows
 from venus.model import ChangeKind, TableSchema
 from venus.network import row_filters, rows_identity
-from venus.network.row_filters import Fitted, RowFilter
+from venus.network.row_filters import FittedFilter, RowFilter
 from venus.network.rows_identity import Levels
 from venus.wire import change_pb2
 
@@ -83,8 +83,12 @@ def seen(row: Row, version: int, kind: str) -> Row:
 def _identity(kind: str, levels: Levels, versions: tuple[int, ...], fault: str) -> dict[int, int]:
     """Return what is said of the rows with a position; `fault` is what was taken out of it."""
     starts = min if fault == "a table that stood still is as before" else None
-    with patch.object(rows_identity, "starts_to_fit", lambda _, found: starts(found)) if starts else nullcontext():
-        tables = rows_identity.tables_of(levels, [VERSIONS[kind][version] for version in versions])
+    with (
+        patch.object(rows_identity, "first_fitting_version", lambda _, found: starts(found))
+        if starts
+        else nullcontext()
+    ):
+        tables = rows_identity.partial_tables(levels, [VERSIONS[kind][version] for version in versions])
     return {table_id: one.digest for table_id, one in tables.items()}
 
 
@@ -113,14 +117,14 @@ class Node:
 
     def take(self, body: bytes) -> None:
         """Fold a batch into the rows."""
-        message = envelope.parse(body)
-        envelope.open_mirrored(body)
+        message = envelope.parse_body(body)
+        envelope.open_mirrored_body(body)
         self.versions |= {schema.version for schema in message.schemas}
-        for section in envelope.sections(message):
+        for section in envelope.build_sections(message):
             if section.kind is ChangeKind.TRUNCATE:
                 self.rows.clear()
                 continue
-            for key, value in zip(section.record_ids.split(), folding.encode(section), strict=True):
+            for key, value in zip(section.record_ids.split(), folding.encode_values(section), strict=True):
                 if value[12] & TOMBSTONE:
                     self.rows.pop(key, None)
                 else:
@@ -212,8 +216,8 @@ class History:
         if truncates:
             body.tables.add(table_id=1, schema_version=self.version, kind=change_pb2.TableChanges.TRUNCATE, count=1)
         if changes:
-            ids = Packed.of([IDS[key] for key, _ in changes])
-            rows = Packed.of([b"" if row is None else _BYTES[self.kind][self.version][row] for _, row in changes])
+            ids = PackedBytes.of([IDS[key] for key, _ in changes])
+            rows = PackedBytes.of([b"" if row is None else _BYTES[self.kind][self.version][row] for _, row in changes])
             body.tables.add(
                 table_id=1, schema_version=self.version, count=len(changes), record_ids=ids.data,
                 record_id_sizes=ids.wire_sizes(), rows=rows.data, row_sizes=rows.wire_sizes(),
@@ -282,8 +286,12 @@ class History:
             whole = upper.queue[number]
             versions = {(1, v): self.schemas[v] for v in upper.versions}
             with self._broken():
-                fitted = row_filters.fitted(node.filters, versions.values())
-                body = cutting.OpenBatch(whole).cut_down(Part(frozenset(), node.filters, fitted, versions)).body
+                fitted = row_filters.fit_filters(node.filters, versions.values())
+                body = (
+                    reduced_batches.OpenBatch(whole)
+                    .reduce(WantedPart(frozenset(), node.filters, fitted, versions))
+                    .body
+                )
             if self.fault == "left out instead of deleted":
                 body = _without_deletions(whole, body)
             if self.fault == "still called insertions":
@@ -317,28 +325,28 @@ class History:
         return _identity(self.kind, levels, tuple(sorted(set(self.versions_at[: number + 1]))), self.fault)
 
     def _says(self, filters: tuple[RowFilter, ...]) -> list[tuple[str, str]]:
-        return [one.says for one in filters]
+        return [one.content for one in filters]
 
     def _asked(self, node: Node) -> list[tuple[str, str]]:
-        return self._says(row_filters.configured({"t": node.text} if node.text else {}))
+        return self._says(row_filters.parse_filters({"t": node.text} if node.text else {}))
 
     def _fill(self, node: Node) -> None:
         """Take the full data of the set above, if there is one and its cut will do."""
         upper = node.upper
         assert upper is not None
-        asked = row_filters.configured({"t": node.text} if node.text else {})
+        asked = row_filters.parse_filters({"t": node.text} if node.text else {})
         changed = "changed" if node.wanted and self._says(asked) != self._says(node.filters) else ""
         groups = ["main/eu"] if node.has_consumers and self.fault != "no later cut" else []
-        if not upper.wanted or later_cut(changed, (1, upper.at), (1, node.at), groups):
+        if not upper.wanted or explain_late_cut(changed, (1, upper.at), (1, node.at), groups):
             return
         known = [_WIRE[self.kind][version] for version in sorted(upper.versions)]
-        node.filters = row_filters.at_cut(asked, [self.schemas[version] for version in upper.versions])
+        node.filters = row_filters.with_tables(asked, [self.schemas[version] for version in upper.versions])
         with self._broken():
             choose = row_chooser(node.filters, 1, known) if self.fault != "the full data whole" else None
             values = [upper.rows[key] for key in sorted(upper.rows)]
-            stored = StoredRows(pack(values))
+            stored = StoredRows(pack_items(values))
             if 1 in refused_tables(node.filters, known):
-                stored = StoredRows(pack([]))
+                stored = StoredRows(pack_items([]))
             elif choose is not None and len(stored):
                 stored = choose(stored)
         node.rows = {stored.record_id(n): value for n, value in enumerate(stored.packed.split())}
@@ -351,9 +359,9 @@ class History:
     def _broken(self) -> AbstractContextManager[object]:
         match self.fault:
             case "sent whole":
-                return patch.object(OpenRows, "kept", lambda *_: None)
+                return patch.object(OpenRows, "find_kept", lambda *_: None)
             case "what does not fit goes on":
-                return patch.object(Fitted, "takes", lambda *_: True)
+                return patch.object(FittedFilter, "has_version", lambda *_: True)
             case "another column of the name goes on":
                 return patch.object(row_filters, "differing_column", lambda *_: "")
         return nullcontext()
@@ -388,7 +396,7 @@ class History:
 @cache
 def _decoded(value: bytes, now: int, kind: str) -> Row:
     """Return a stored row as the newest version of its table shows it."""
-    stored = StoredRows(pack([value]))
+    stored = StoredRows(pack_items([value]))
     version = int(stored.heads["version"][0])
     row = _ROW_OF[kind][version][stored.rows.data]
     return row if version == now else seen(row, now, kind)
@@ -416,7 +424,7 @@ def _check_hint(body: bytes, rows: dict[bytes, bytes]) -> None:
     for table in change_pb2.BatchBody.FromString(body).tables:
         if table.inserts_only:
             assert 1 not in table.is_deleted, "a deletion is called an insertion"
-            ids = Packed.from_wire(table.record_ids, table.record_id_sizes).split()
+            ids = PackedBytes.from_wire(table.record_ids, table.record_id_sizes).split()
             assert rows.keys().isdisjoint(ids), "what is here is called new"
 
 

@@ -119,7 +119,7 @@ class ScriptedProducer:
         self.broker.half(half)
         self._step("send_half.after")
 
-    def wait_persisted(self, batch_no: int, timeout_s: float) -> None:
+    def wait_until_persisted(self, batch_no: int, timeout_s: float) -> None:
         self._step("wait_persisted")
         if self.persisted_through < batch_no:
             raise Unavailable(f"half {batch_no} is not acknowledged")
@@ -140,7 +140,7 @@ class ScriptedProducer:
         self._step("pass_over")
         self.broker.last_batch = max(self.broker.last_batch, last_batch)
 
-    def wait_decided(self, batch_no: int, timeout_s: float) -> Decided:
+    def wait_until_decided(self, batch_no: int, timeout_s: float) -> Decided:
         self._check()
         if batch_no <= self.broker.last_batch:
             return Decided(verdict=COMMIT, batch_no=self.broker.last_batch)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from venus.adapters.dialects.contract import (
     FillState,
-    OwnLack,
+    MissingGrant,
     SourceState,
     UncapturedTable,
 )
@@ -70,7 +70,7 @@ class ScriptedDatabase:
         self.next_log = 1
         self.state = SourceState(epoch=Epoch(0), next_sequence=Position(1), last_batch=BatchNo(0))
         self.batches: dict[BatchNo, BatchRecord] = {}
-        self.own_lacking: list[OwnLack] = []
+        self.own_lacking: list[MissingGrant] = []
         self.locked: dict[str, str] = {}
         #: Versions that refresh_schemas will find.
         self.altered: list[TableSchema] = []

@@ -14,22 +14,22 @@ import numpy as np
 
 from tests.support.scripted_database import HEARTBEAT, ScriptedDatabase, schema_of
 from venus.adapters.dialects.contract import (
-    Capabilities,
     Cut,
     FillState,
     InstallStep,
+    MissingGrant,
     Numbering,
     OtherObject,
-    OwnLack,
     RegisteredTable,
     SchemaChanged,
     SnapshotLost,
+    SourceCapabilities,
     SourceState,
-    TableHalts,
+    TableHalted,
     UncapturedTable,
 )
 from venus.codec.changes import TableChanges, marker
-from venus.codec.packed import Packed
+from venus.codec.packed import PackedBytes
 from venus.errors import DatabaseUnavailable, Fenced, VenusError
 from venus.model import (
     BatchNo,
@@ -77,7 +77,7 @@ class ScriptedCut:
         self._reading = False
         self.captured_at_us = 1_000_000
 
-    def sections(self, *, rows_max: int, bytes_max: int) -> Iterator[TableChanges]:
+    def read_sections(self, *, rows_max: int, bytes_max: int) -> Iterator[TableChanges]:
         """Stream the changes."""
         self._reading = True
         try:
@@ -102,7 +102,9 @@ class ScriptedCut:
                 yield self._changes(schema, keys[start : start + rows_max])
                 self._source.pass_step("sections.more")
 
-    def fill_chunk(self, fill: FillState, *, rows_max: int, bytes_max: int) -> tuple[list[TableChanges], FillState]:
+    def read_fill_chunk(
+        self, fill: FillState, *, rows_max: int, bytes_max: int
+    ) -> tuple[list[TableChanges], FillState]:
         """Read the next rows behind the cursor."""
         self._source.pass_step("fill_chunk")
         rows = self._rows[fill.table_id]
@@ -125,15 +127,15 @@ class ScriptedCut:
         for key in keys:
             if key in self._unfit:
                 self._database.extents[schema.table_id] = sum(r.table_id == schema.table_id for r in self._log.values())
-                raise TableHalts(schema, f"row k={key.decode()}: too large")
+                raise TableHalted(schema, f"row k={key.decode()}: too large")
 
     def _changes(self, schema: TableSchema, keys: Sequence[bytes]) -> TableChanges:
         rows = self._rows[schema.table_id]
         return TableChanges(
             table_id=schema.table_id,
             schema_version=schema.version,
-            record_ids=Packed.of(keys),
-            rows=Packed.of(rows.get(k, b"") for k in keys),
+            record_ids=PackedBytes.of(keys),
+            rows=PackedBytes.of(rows.get(k, b"") for k in keys),
             is_deleted=np.array([k not in rows for k in keys], dtype=np.bool_),
         )
 
@@ -178,7 +180,7 @@ class ScriptedSource:
     """One connection. After a step that failed it is broken, as a driver's is."""
 
     name = "scripted"
-    capabilities = Capabilities(transactional_ddl=True)
+    capabilities = SourceCapabilities(transactional_ddl=True)
 
     def __init__(self, database: ScriptedDatabase, script: Script, *, idle: Callable[[], None] = lambda: None) -> None:
         self.database = database
@@ -204,37 +206,37 @@ class ScriptedSource:
     def close(self) -> None:
         self.broken = True
 
-    def tables(self, include: Sequence[str], exclude: Sequence[str]) -> list[TableSchema]:
+    def read_tables(self, include: Sequence[str], exclude: Sequence[str]) -> list[TableSchema]:
         return [t.schema for t in self.database.tables.values()]
 
-    def table_names(self) -> list[str]:
+    def read_table_names(self) -> list[str]:
         return [t.schema.qualified for t in self.database.tables.values()]
 
-    def unmatched(self, patterns: Sequence[str]) -> list[str]:
+    def find_unmatched_patterns(self, patterns: Sequence[str]) -> list[str]:
         return []
 
-    def numberings(self) -> list[Numbering]:
+    def read_numberings(self) -> list[Numbering]:
         return []
 
-    def other_objects(self) -> list[OtherObject]:
+    def read_other_objects(self) -> list[OtherObject]:
         return []
 
     def check(self, include: Sequence[str], exclude: Sequence[str]) -> list[Finding]:
         return []
 
-    def install_plan(self, include: Sequence[str], exclude: Sequence[str]) -> list[InstallStep]:
+    def plan_install(self, include: Sequence[str], exclude: Sequence[str]) -> list[InstallStep]:
         return []
 
     def install(self, include: Sequence[str], exclude: Sequence[str]) -> list[InstallStep]:
         return []
 
-    def uninstall_plan(self) -> list[InstallStep]:
+    def plan_uninstall(self) -> list[InstallStep]:
         return []
 
     def uninstall(self) -> list[InstallStep]:
         return []
 
-    def release_plan(self, table_ids: Sequence[int]) -> list[InstallStep]:
+    def plan_release(self, table_ids: Sequence[int]) -> list[InstallStep]:
         return []
 
     def release(self, table_ids: Sequence[int]) -> list[InstallStep]:
@@ -243,20 +245,20 @@ class ScriptedSource:
     def drop_logs(self, reasons: Mapping[int, str]) -> list[InstallStep]:
         return []
 
-    def released(self) -> list[RegisteredTable]:
+    def read_released_tables(self) -> list[RegisteredTable]:
         return []
 
     def as_script(self, steps: Sequence[InstallStep], *, removal: bool) -> str:
         return ""
 
-    def registered(self) -> list[RegisteredTable]:
+    def read_registered_tables(self) -> list[RegisteredTable]:
         self.pass_step("registered")
         return [
             RegisteredTable(schema=t.schema, state=t.state, reason="", fill=t.fill)
             for t in self.database.tables.values()
         ]
 
-    def registry_sign(self) -> str:
+    def read_registry_fingerprint(self) -> str:
         self.pass_step("registry_sign")
         return repr([(t.schema, t.state, t.fill) for t in self.database.tables.values()])
 
@@ -283,7 +285,7 @@ class ScriptedSource:
             done=False,
         )
 
-    def start_over(self, table_id: int, version: int) -> None:
+    def restart_with_sweep(self, table_id: int, version: int) -> None:
         self.pass_step("start_over")
         table = self.database.tables[table_id]
         self.restart_fill(table_id)
@@ -291,7 +293,7 @@ class ScriptedSource:
         if table.schema.version < version:
             table.schema = schema_of(table_id, table.schema.name, version=version)
 
-    def state(self) -> SourceState:
+    def read_state(self) -> SourceState:
         self.pass_step("state")
         return self.database.state
 
@@ -303,32 +305,32 @@ class ScriptedSource:
         self.pass_step("raise_epoch.after")
         return self.database.state
 
-    def batches(self, numbers: Sequence[BatchNo]) -> dict[BatchNo, BatchRecord]:
+    def read_batches(self, numbers: Sequence[BatchNo]) -> dict[BatchNo, BatchRecord]:
         self.pass_step("batches")
         return {n: self.database.batches[n] for n in numbers if n in self.database.batches}
 
-    def beat(self) -> None:
+    def write_heartbeat(self) -> None:
         self.pass_step("beat")
         self.database.beats += 1
         self.database.put(HEARTBEAT, "beat", str(self.database.beats))
 
-    def backlog(self) -> dict[int, tuple[int, int]]:
+    def read_backlog(self) -> dict[int, tuple[int, int]]:
         return dict.fromkeys(self.database.tables, (0, 0))
 
-    def row_counts(self) -> dict[int, int]:
+    def read_row_counts(self) -> dict[int, int]:
         return {}
 
-    def own_lacking(self) -> list[OwnLack]:
+    def find_missing_grants(self) -> list[MissingGrant]:
         self.pass_step("own_lacking")
         return list(self.database.own_lacking)
 
-    def locked(self) -> dict[str, str]:
+    def find_blocking_locks(self) -> dict[str, str]:
         return dict(self.database.locked)
 
-    def uncaptured_tables(self, include: Sequence[str], exclude: Sequence[str]) -> list[UncapturedTable]:
+    def find_uncaptured_tables(self, include: Sequence[str], exclude: Sequence[str]) -> list[UncapturedTable]:
         return list(self.database.uncaptured)
 
-    def blocked_by(self) -> str:
+    def describe_blockers(self) -> str:
         return ""
 
     def refresh_schemas(self) -> list[TableSchema]:
@@ -365,8 +367,8 @@ def _bulk(schema: TableSchema, count: int, rows_max: int) -> Iterator[TableChang
         yield TableChanges(
             table_id=schema.table_id,
             schema_version=schema.version,
-            record_ids=Packed(keys, np.full(rows, 8, dtype=np.uint32)),
-            rows=Packed(bytes(92 * rows), np.full(rows, 92, dtype=np.uint32)),
+            record_ids=PackedBytes(keys, np.full(rows, 8, dtype=np.uint32)),
+            rows=PackedBytes(bytes(92 * rows), np.full(rows, 92, dtype=np.uint32)),
             is_deleted=np.zeros(rows, dtype=np.bool_),
             inserts_only=True,
         )

@@ -14,7 +14,7 @@ import psycopg2
 import psycopg2.extensions
 
 from tests.support.postgres import Server, libpq
-from venus.cli.demo.shop import Workload, build, compare
+from venus.cli.demo.shop import Workload, build_shop, compare_shop
 
 SIZES = {"customers": 200, "products": 80, "orders": 600}
 
@@ -81,7 +81,7 @@ class SqliteShop:
         self.url = f"sqlite:///{self.file}"
         self._away = folder / "away"
         self._workload = Workload(self.file, pause_s=0.01)
-        build(self.file, **SIZES)
+        build_shop(self.file, **SIZES)
 
     def open_doors(self) -> None:
         self._workload.start()
@@ -105,7 +105,7 @@ class SqliteShop:
             file.rename(self.file.parent / file.name)
 
     def differences(self, target: str) -> list[str]:
-        found = compare(self.file if self.file.exists() else self._away / self.file.name, target)
+        found = compare_shop(self.file if self.file.exists() else self._away / self.file.name, target)
         assert found.total > 1000
         return found.examples
 

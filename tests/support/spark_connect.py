@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pyspark
 
-from venus.spark.java import find_java, wrapped
+from venus.spark.java import find_java, wrap_java
 
 SERVER = "org.apache.spark.sql.connect.service.SparkConnectServer"
 
@@ -33,7 +33,7 @@ def connect_server(pythonpath: str, timeout_s: float = 180.0) -> Iterator[str]:
     }  # fmt: skip
     words = [word for name, value in conf.items() for word in ("--conf", f"{name}={value}")]
     environ = os.environ | {
-        "JAVA_HOME": str(wrapped(find_java())), "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1",
+        "JAVA_HOME": str(wrap_java(find_java())), "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1",
         "PYTHONPATH": pythonpath,
     }  # fmt: skip
     with tempfile.TemporaryFile() as log:

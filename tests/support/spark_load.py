@@ -19,7 +19,7 @@ from tests.support.feed import settings_for
 from tests.support.load_faults import Faulty
 from tests.support.sparks import note_application
 from venus.adapters.targets.postgresql.load.full_sync import full_sync
-from venus.config import Spark
+from venus.config import SparkSettings
 from venus.spark.runner import open_runner
 
 #: The driver kills itself when so many splits have been reported to it.
@@ -40,7 +40,7 @@ def main() -> None:
     """Load and say how it went."""
     master, broker, url, folder, *faults = sys.argv[1:]
     memory = {"spark.driver.memory": "512m", "spark.executor.memory": "512m"}
-    spark = Spark(remote=master) if master.startswith("sc://") else Spark(master=master, conf=memory)
+    spark = SparkSettings(remote=master) if master.startswith("sc://") else SparkSettings(master=master, conf=memory)
     settings = settings_for(broker, {"a": url}).model_copy(update={"spark": spark})
     kind = KilledDriver if DRIVER in faults else Faulty
     with open_runner(settings) as runner:

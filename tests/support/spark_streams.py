@@ -18,7 +18,7 @@ from tests.support.feed import settings_for
 from tests.support.sparks import note_application
 from tests.support.stream_faults import PIECE_OFFSETS, FaultyStages, faulty_source
 from venus.adapters.targets.postgresql.staged import staged_apply as staged
-from venus.config import Settings, Spark
+from venus.config import Settings, SparkSettings
 from venus.spark.runner import SparkRunner
 from venus.spark.session import open_session
 from venus.spark.streaming_apply import run_stream
@@ -89,7 +89,7 @@ def follow(settings: Settings, folder: Path, of_stream: list[str], of_apply: lis
 def main() -> None:
     """Run, and leave the report behind."""
     master, folder, broker, url, of_stream, of_apply = sys.argv[1:]
-    spark = Spark(master=master, conf=LEAN, stage_rows_min=50, batch_rows_max=400)
+    spark = SparkSettings(master=master, conf=LEAN, stage_rows_min=50, batch_rows_max=400)
     settings = settings_for(broker, {"a": url}).model_copy(update={"spark": spark})
     report = follow(settings, Path(folder), of_stream.split(","), of_apply.split(","))
     (Path(folder) / "report.json").write_text(json.dumps(report))

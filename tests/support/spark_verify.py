@@ -13,7 +13,7 @@ from pyspark import SparkContext
 
 from tests.support.sparks import note_application
 from tests.support.whole_way import found
-from venus.adapters.verify.run import Options, verify
+from venus.adapters.verify.run import VerifyOptions, run_verify
 from venus.config import Settings
 from venus.spark.runner import open_runner
 
@@ -31,8 +31,8 @@ def main() -> None:
         if (context := SparkContext._active_spark_context) is not None:
             note_application(context.applicationId, Path(folder))
         for leg in legs:
-            options = Options(target="main", leg=leg, slice_rows=int(slice_rows))
-            result = verify(settings, options, runner_for=lambda _: runner)
+            options = VerifyOptions(target="main", leg=leg, slice_rows=int(slice_rows))
+            result = run_verify(settings, options, runner_for=lambda _: runner)
             said[leg] = {"found": sorted(found(result)), "rows": result.rows, "undecided": len(result.undecided)}
     sys.stdout.write(json.dumps(said))
 

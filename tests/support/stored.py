@@ -5,8 +5,8 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable
 
-from venus.codec.packed import Packed
-from venus.codec.stored import StoredRows
+from venus.codec.packed import PackedBytes
+from venus.codec.stored_rows import StoredRows
 
 HEAD = struct.Struct(">QIBI")
 
@@ -15,7 +15,7 @@ Row = tuple[int, int, bytes, bytes]  # Sequence, schema version, record_id, row
 
 def stored_rows(rows: Iterable[Row], *, flags: int = 0) -> StoredRows:
     """Return rows end to end."""
-    return StoredRows(Packed.of(HEAD.pack(s, v, flags, len(key)) + key + row for s, v, key, row in rows))
+    return StoredRows(PackedBytes.of(HEAD.pack(s, v, flags, len(key)) + key + row for s, v, key, row in rows))
 
 
 def plain_rows(rows: StoredRows) -> list[Row]:

@@ -98,17 +98,17 @@ def stage_faulty(faulty: FaultyStage) -> StageReceipt:
     if fault.endswith(" after commit"):
         stage_range(faulty.task)
         happen(fault.removesuffix(" after commit"))
-    original: Callable[..., None] = stagetask._put
+    original: Callable[..., None] = stagetask._create_stage
 
     def put(*arguments: Any) -> None:
         original(*arguments)
         happen(fault)
 
-    stagetask._put = put  # type: ignore[assignment]
+    stagetask._create_stage = put  # type: ignore[assignment]
     try:
         return stage_range(faulty.task)
     finally:
-        stagetask._put = original
+        stagetask._create_stage = original
 
 
 class FaultyStages:

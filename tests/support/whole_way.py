@@ -16,14 +16,14 @@ from tests.support.brokers import settings as broker_settings
 from tests.support.postgres import Server, libpq
 from venus.adapters.dialects.registry import open_source
 from venus.adapters.targets.postgresql.apply.apply_session import run_apply
-from venus.adapters.targets.postgresql.control import progress
+from venus.adapters.targets.postgresql.control import read_progress
 from venus.adapters.targets.postgresql.load.full_sync import full_sync
-from venus.adapters.upper.capture import first_fill, run_capture
-from venus.adapters.verify.findings import Result
-from venus.adapters.verify.run import Options, verify
+from venus.adapters.upper.capture import run_capture, run_capture_fill
+from venus.adapters.verify.findings import VerifyResult
+from venus.adapters.verify.run import VerifyOptions, run_verify
 from venus.broker.service.process import RunningBroker, start_in_thread
-from venus.config import Broker, Capture, Settings, Source, Target
-from venus.rpc.admin import Admin
+from venus.config import BrokerSettings, CaptureSettings, Settings, SourceSettings, TargetSettings
+from venus.rpc.admin import AdminClient
 
 WAIT_S = 60.0
 
@@ -72,10 +72,10 @@ class WholeWay:
             self.broker: RunningBroker = start_in_thread(broker_settings(self.folder / "broker", free_bytes_min=0))
             addresses = (self.broker.address,)
         self.settings = Settings(
-            source=Source.model_validate({"url": self.source, **self.options}),
-            targets={"main": Target.model_validate({"url": self.target, "on_error": self.on_error})},
-            broker=Broker(addresses=addresses),
-            capture=Capture(heartbeat_s=1.0),
+            source=SourceSettings.model_validate({"url": self.source, **self.options}),
+            targets={"main": TargetSettings.model_validate({"url": self.target, "on_error": self.on_error})},
+            broker=BrokerSettings(addresses=addresses),
+            capture=CaptureSettings(heartbeat_s=1.0),
         )
 
     def install(self) -> None:
@@ -88,7 +88,7 @@ class WholeWay:
 
     def load(self) -> None:
         """Read the source and load the target."""
-        first_fill(self.settings, threading.Event())
+        run_capture_fill(self.settings, threading.Event())
         full_sync(self.settings, "main")
 
     def start(self, *names: str) -> None:
@@ -118,17 +118,17 @@ class WholeWay:
         """Return how many changes wait at the source; a heartbeat, which may come at any time, is none."""
         opened = open_source(self.settings)
         try:
-            beats = {table.schema.table_id for table in opened.registered() if table.schema.is_heartbeat}
-            return sum(rows for table_id, (rows, _) in opened.backlog().items() if table_id not in beats)
+            beats = {table.schema.table_id for table in opened.read_registered_tables() if table.schema.is_heartbeat}
+            return sum(rows for table_id, (rows, _) in opened.read_backlog().items() if table_id not in beats)
         finally:
             opened.close()
 
     def _level(self) -> bool:
         if self.log_rows():
             return False
-        with Admin(self.settings.broker.reach) as admin:
+        with AdminClient(self.settings.broker.reach) as admin:
             (found,) = admin.status("main").businesses
-        position = progress(self.settings, "main").position
+        position = read_progress(self.settings, "main").position
         return not found.halves and position is not None and position.offset >= found.next_offset
 
     def until(self, condition: Callable[[], object], what: str) -> None:
@@ -142,9 +142,9 @@ class WholeWay:
         """Run statements at the target as somebody else than VENUS would."""
         return run_at(self.target, *statements)
 
-    def verify(self, **options: Any) -> Result:
+    def verify(self, **options: Any) -> VerifyResult:
         """Compare."""
-        return verify(self.settings, Options(**{"target": "main", **options}))
+        return run_verify(self.settings, VerifyOptions(**{"target": "main", **options}))
 
     def close(self) -> None:
         """Stop everything."""
@@ -201,12 +201,12 @@ def numbered(
     server.drop_database(target)
 
 
-def found(result: Result) -> set[tuple[str, tuple[str, ...], str, str]]:
+def found(result: VerifyResult) -> set[tuple[str, tuple[str, ...], str, str]]:
     """Return the findings as (table, key, kind, fault)."""
     return {(d.table.partition(".")[2], tuple(d.key.values()), d.kind.value, d.fault.value) for d in result.differences}
 
 
-def values(result: Result, table: str, key: Sequence[str]) -> dict[str, dict[str, Any]]:
+def values(result: VerifyResult, table: str, key: Sequence[str]) -> dict[str, dict[str, Any]]:
     """Return the differing columns of one finding."""
     (one,) = [d for d in result.differences if d.table.endswith(f".{table}") and tuple(d.key.values()) == tuple(key)]
     return {c.column: dict(c.values) for c in one.columns}

@@ -18,7 +18,7 @@ from bench.network.week import Followers, Formula, Known, week
 from bench.venus_transmission import make_half
 from bench.watchers import Seen, numbers
 from venus.errors import DigestMismatch
-from venus.network.topology import is_wanted
+from venus.network.topology import is_labelled
 from venus.rpc.sealed import seal
 from venus.wire import broker_pb2, change_pb2
 
@@ -128,7 +128,7 @@ def test_a_mixed_batch_has_its_part_in_the_labelled_table() -> None:
     counts = {table.table_id: table.count for table in body.tables}
     assert counts == {1: 700, 2: 300}
     assert list(numbers(body.SerializeToString())) == list(range(1, 1001))
-    assert [s.name for s in body.schemas if is_wanted(m5.LABELS["few"], s.namespace, s.name)] == ["few"]
+    assert [s.name for s in body.schemas if is_labelled(m5.LABELS["few"], s.namespace, s.name)] == ["few"]
     assert m5.share(2, 3) == pytest.approx(0.3, abs=0.001)
 
 

@@ -14,10 +14,10 @@ from typer.models import CommandInfo
 from venus.cli.app import app, run
 from venus.cli.failure import explain
 from venus.cli.invocation import Invocation
-from venus.cli.output import Redactor, passwords
+from venus.cli.output import Redactor, find_passwords
 from venus.config import Settings
 from venus.errors import DatabaseUnavailable, Refused
-from venus.figures import bytes_shown, seconds_shown
+from venus.text.formatting import format_bytes, format_duration
 
 SECRET = "hunter2-Xyz"
 
@@ -299,12 +299,12 @@ def test_passwords_are_struck_out_in_every_spelling() -> None:
     text = redact("p%40ss%2Fword p@ss/word qu%26ry qu&ry postgresql://x:unknown@h/d?a=b")
 
     assert text == "*** *** *** *** postgresql://x:***@h/d?a=b"
-    assert passwords("sqlite:///x.db") == set()
+    assert find_passwords("sqlite:///x.db") == set()
 
 
 def test_figures_are_readable() -> None:
-    assert [bytes_shown(n) for n in (0, 1023, 12_900_000, 5 << 40)] == ["0 B", "1023 B", "12.3 MiB", "5.0 TiB"]
-    assert [seconds_shown(s) for s in (0.44, 12, 200, 9000, 400_000)] == ["0.4 s", "12 s", "3.3 min", "2.5 h", "5 d"]
+    assert [format_bytes(n) for n in (0, 1023, 12_900_000, 5 << 40)] == ["0 B", "1023 B", "12.3 MiB", "5.0 TiB"]
+    assert [format_duration(s) for s in (0.44, 12, 200, 9000, 400_000)] == ["0.4 s", "12 s", "3.3 min", "2.5 h", "5 d"]
 
 
 def test_what_a_command_or_a_child_of_it_writes_is_for_its_owner_only(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from rich.console import Group
 from tests.unit.test_cli import configured
 from venus.cli.app import run
 from venus.cli.invocation import Invocation
-from venus.cli.output import table
+from venus.cli.output import build_table
 
 ROWS: list[tuple[object, ...]] = [
     ("main.order_lines", "active", 0, 25_695, "4,415 + 3 in quarantine"),
@@ -21,7 +21,7 @@ ROWS: list[tuple[object, ...]] = [
 def shown(width: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> list[str]:
     monkeypatch.setenv("COLUMNS", str(width))
     Invocation().out.answer(
-        {}, table("table", "state", "in the log", "changes committed", "applied by main", rows=ROWS)
+        {}, build_table("table", "state", "in the log", "changes committed", "applied by main", rows=ROWS)
     )
     return capsys.readouterr().out.splitlines()
 
@@ -69,7 +69,7 @@ def test_what_looks_like_markup_is_shown(
 ) -> None:
     monkeypatch.setenv("COLUMNS", str(width))
     rows: list[tuple[object, ...]] = [("main.t[/b]", "[targets.a]"), ("main.t:x:", "[bold]")]
-    Invocation().out.answer({}, Group("[targets.b]", table("[red]", "what", rows=rows)))
+    Invocation().out.answer({}, Group("[targets.b]", build_table("[red]", "what", rows=rows)))
 
     said = capsys.readouterr().out
     for text in ("main.t[/b]", "[targets.a]", "main.t:x:", "[bold]", "[targets.b]"):

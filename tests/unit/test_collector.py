@@ -15,7 +15,7 @@ import pytest
 
 from venus.cli import sync
 from venus.cli.invocation import Invocation
-from venus.cli.supervisor import Narrator
+from venus.cli.supervisor import EventWriter
 from venus.config import Settings
 
 # Runs in a process of its own: each is about what a whole interpreter does.
@@ -102,8 +102,8 @@ def test_a_loop_of_sync_is_settled_by_its_first_report(monkeypatch: pytest.Monke
 
     monkeypatch.setattr("venus.adapters.upper.capture.run_capture", capture)
     monkeypatch.setattr(sync, "freeze_objects", lambda: settled.append(len(reports)))
-    monkeypatch.setattr(Narrator, "report", lambda _, __, found: reports.append(found))
-    monkeypatch.setattr(Narrator, "event", lambda *_: None)
+    monkeypatch.setattr(EventWriter, "on_report", lambda _, __, found: reports.append(found))
+    monkeypatch.setattr(EventWriter, "on_event", lambda *_: None)
     run = Invocation(json=False)
     monkeypatch.setattr(Invocation, "settings", Settings())
     assert sync.run_one(run, "capture", threading.Event(), None) == 0

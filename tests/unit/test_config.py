@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from venus.config import Settings, effective, load, require_source, require_target
+from venus.config import Settings, effective_settings, load, require_source, require_target
 from venus.errors import ConfigError
 
 pytestmark = pytest.mark.usefixtures("no_venus_environment")
@@ -329,10 +329,12 @@ def test_the_settings_never_print_a_secret() -> None:
         targets={"a": {"url": "postgresql://u:hunter3@h/d?password=hunter4"}},  # type: ignore[dict-item]
     )
 
-    shown = f"{settings!r} {settings} {effective(settings)} {settings.model_dump()} {settings.model_dump_json()}"
+    shown = (
+        f"{settings!r} {settings} {effective_settings(settings)} {settings.model_dump()} {settings.model_dump_json()}"
+    )
 
     assert "hunter" not in shown
-    assert effective(settings)["source"]["url"] == "postgresql://u:***@h/d"
+    assert effective_settings(settings)["source"]["url"] == "postgresql://u:***@h/d"
 
 
 def test_a_source_or_target_that_is_not_there_is_named() -> None:
@@ -387,4 +389,4 @@ def test_the_environment_reaches_a_recipient(tmp_path: Path, monkeypatch: pytest
     assert list(alarms.to) == ["Night-Shift"]
     assert alarms.to["Night-Shift"].webhook.get_secret_value() == "http://planted"
     assert alarms.to["Night-Shift"].timeout_s == 3
-    assert "planted" not in str(effective(load(file)))
+    assert "planted" not in str(effective_settings(load(file)))

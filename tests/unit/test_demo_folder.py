@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from venus.cli.demo import command
-from venus.cli.demo.servers import remove
+from venus.cli.demo.servers import remove_folder
 
 
 @pytest.fixture
@@ -37,13 +37,13 @@ def writing(monkeypatch: pytest.MonkeyPatch, folder: Path, times: int) -> None:
 
 def test_a_server_that_writes_once_more_leaves_nothing(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     writing(monkeypatch, folder, times=2)
-    assert remove(folder) == ""
+    assert remove_folder(folder) == ""
     assert not folder.exists()
 
 
 def test_what_cannot_be_removed_is_told_in_one_line(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     writing(monkeypatch, folder, times=1_000)
-    said = remove(folder, timeout_s=0.2)
+    said = remove_folder(folder, timeout_s=0.2)
     assert said == f"1 file is left in {folder} ({os.strerror(errno.ENOTEMPTY)}); remove it yourself: rm -r {folder}"
 
 
@@ -54,7 +54,7 @@ def test_the_demo_does_not_claim_to_have_cleaned_up(
     from venus.cli.app import run
 
     class Told:
-        def tell(self) -> list[Any]:
+        def run(self) -> list[Any]:
             return []
 
         def close(self) -> None:
@@ -63,12 +63,12 @@ def test_the_demo_does_not_claim_to_have_cleaned_up(
         def figures(self) -> dict[str, Any]:
             return {}
 
-    monkeypatch.setattr(command, "new_story", lambda *_: Told())
+    monkeypatch.setattr(command, "build_demo", lambda *_: Told())
     shutil.rmtree(folder)
     assert run(["demo", "--folder", str(folder)]) == 0
     assert "Everything was cleaned up" in capsys.readouterr().out
 
-    monkeypatch.setattr("venus.cli.demo.servers.remove", lambda _: "2 files are left")
+    monkeypatch.setattr("venus.cli.demo.servers.remove_folder", lambda _: "2 files are left")
     assert run(["demo", "--folder", str(folder)]) == 0
     printed = capsys.readouterr()
     assert "cleaned up" not in printed.out

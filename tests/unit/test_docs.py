@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import venus.broker.service.metrics
+import venus.broker.service.traffic_status
 import venus.broker.status.broker_status
 import venus.cli
 from tests.unit.test_cli import commands
@@ -62,7 +63,8 @@ def test_every_example_configuration_loads(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_metrics_and_options_that_are_named_exist() -> None:
-    source = "".join(p.read_text() for p in Path(venus.broker.service.metrics.__file__).parent.glob("*metrics.py"))
+    files = (venus.broker.service.metrics.__file__, venus.broker.service.traffic_status.__file__)
+    source = "".join(Path(file).read_text() for file in files)
     metrics = set(re.findall(r'"(venus_[a-z_]+)"', source))
     metrics |= {"venus_alarm_messages_total", "venus_braked_total", "venus_braked_seconds_total"}
     metrics |= {"venus_shared_frames_encoded_total", "venus_shared_frames_sent_total"}

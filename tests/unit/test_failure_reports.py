@@ -51,7 +51,7 @@ def test_a_user_without_a_name_and_a_home_gets_a_report(tmp_path: Path, monkeypa
 
     monkeypatch.delenv("XDG_STATE_HOME", raising=False)
     monkeypatch.setattr(Path, "home", unknown)
-    monkeypatch.setattr("venus.user_folders.ROOT", tmp_path)
+    monkeypatch.setattr("venus.process.system.ROOT", tmp_path)
     report = failure.write_report(ValueError("no 1"), INVOCATION)
     assert report.parent == tmp_path / ".local" / "state" / "venus"
     assert "no 1" in report.read_text()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from venus.broker.status import history as module
-from venus.broker.status.history import POINTS, SERIES_MAX, SHOWN_MAX, STEP_S, History
+from venus.broker.status.history import POINTS, SERIES_MAX, SHOWN_MAX, STEP_S, FigureHistory
 from venus.wire import broker_pb2
 
 
@@ -19,11 +19,11 @@ def status(
 
 
 def test_rates_are_rows_per_second() -> None:
-    ring = History()
+    ring = FigureHistory()
     for step in range(4):
-        assert ring.take(status(step * 500, acknowledged=step * 200), 1, 1000 + step * STEP_S)
+        assert ring.add_point(status(step * 500, acknowledged=step * 200), 1, 1000 + step * STEP_S)
 
-    shown = ring.shown()
+    shown = ring.chart_data()
 
     assert shown.times == [1000 + step * STEP_S for step in range(4)]
     assert shown.series["main", "", "in_per_s"] == [None, 50.0, 50.0, 50.0]
@@ -31,30 +31,30 @@ def test_rates_are_rows_per_second() -> None:
 
 
 def test_what_was_not_measured_is_not_shown_as_zero() -> None:
-    ring = History()
-    ring.take(status(500), 1, 1000.0)
-    ring.take(status(0), 1, 1010.0)  # a store that is new
-    ring.take(status(100), 1, 2000.0)  # the machine slept
-    ring.take(broker_pb2.BrokerStatus(), 1, 2010.0)  # the business was forgotten
+    ring = FigureHistory()
+    ring.add_point(status(500), 1, 1000.0)
+    ring.add_point(status(0), 1, 1010.0)  # a store that is new
+    ring.add_point(status(100), 1, 2000.0)  # the machine slept
+    ring.add_point(broker_pb2.BrokerStatus(), 1, 2010.0)  # the business was forgotten
 
-    assert ("main", "", "in_per_s") not in ring.shown().series
-    assert ring.shown().series["main", "", "halves"] == [0.0, 0.0, 0.0, None]
+    assert ("main", "", "in_per_s") not in ring.chart_data().series
+    assert ring.chart_data().series["main", "", "halves"] == [0.0, 0.0, 0.0, None]
 
 
 def test_points_are_not_closer_than_the_step() -> None:
-    ring = History()
-    assert ring.take(status(1), 1, 1000.0)
-    assert not ring.take(status(1), 1, 1005.0)
-    assert ring.take(status(1), 1, 1010.0)
+    ring = FigureHistory()
+    assert ring.add_point(status(1), 1, 1000.0)
+    assert not ring.add_point(status(1), 1, 1005.0)
+    assert ring.add_point(status(1), 1, 1010.0)
 
 
 def test_the_ring_is_bounded_and_shows_the_newest() -> None:
-    ring = History()
+    ring = FigureHistory()
     for step in range(POINTS + 100):
         late = step == POINTS + 50
-        ring.take(status(step, oldest_us=int((step * STEP_S - 77) * 1e6) if late else 0), 1, step * STEP_S)
+        ring.add_point(status(step, oldest_us=int((step * STEP_S - 77) * 1e6) if late else 0), 1, step * STEP_S)
 
-    shown = ring.shown()
+    shown = ring.chart_data()
 
     assert len(shown.times) <= SHOWN_MAX
     assert shown.times[-1] == (POINTS + 99) * STEP_S
@@ -65,11 +65,11 @@ def test_the_ring_is_bounded_and_shows_the_newest() -> None:
 
 def test_series_are_bounded_and_the_rest_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "SERIES_MAX", 8)
-    ring = History()
+    ring = FigureHistory()
     for number in range(5):
-        ring.take(status(1, business=f"b{number}"), 1, 1000 + number * STEP_S)
+        ring.add_point(status(1, business=f"b{number}"), 1, 1000 + number * STEP_S)
 
-    shown = ring.shown()
+    shown = ring.chart_data()
 
     assert len(shown.series) == 8
     assert shown.left_out > 0

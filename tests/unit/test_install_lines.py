@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from venus.adapters.dialects.contract import InstallStep
-from venus.cli.install import per_table
+from venus.cli.install import format_per_table
 
 
 def test_each_table_has_one_line_and_nothing_is_named_twice() -> None:
@@ -14,7 +14,7 @@ def test_each_table_has_one_line_and_nothing_is_named_twice() -> None:
         + [("shop.u", "log table venus.l_2"), ("shop.t", "registration")]
     ]
 
-    assert per_table("+", made) == [
+    assert format_per_table("+", made) == [
         "+ VENUS's own tables",
         "+ shop.t: log table venus.l_1, function venus.f_1, registration",
         "+ shop.u: log table venus.l_2",

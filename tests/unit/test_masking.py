@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from venus.figures import masked
+from venus.text.formatting import mask_url
 
 
 @pytest.mark.parametrize(
@@ -21,4 +21,4 @@ from venus.figures import masked
     ],
 )
 def test_a_url_is_shown_without_its_password(url: str, shown: str) -> None:
-    assert masked(url) == shown
+    assert mask_url(url) == shown

@@ -9,19 +9,19 @@ import pytest
 from venus.adapters.upper.fills import FillProgress
 from venus.adapters.upper.report import CaptureReport
 from venus.cli.invocation import Invocation
-from venus.cli.supervisor import Narrator, sentence
+from venus.cli.supervisor import EventWriter, format_event
 
 CAPTURING = {"event": "report", "state": "capturing", "rows": 5, "last_error": "", "fills": ()}
 
 
 def test_counters_alone_are_no_news(capsys: pytest.CaptureFixture[str]) -> None:
-    narrator = Narrator(Invocation())
+    narrator = EventWriter(Invocation())
 
     for rows in range(5):
-        narrator.event("capture", CAPTURING | {"rows": rows})
-    narrator.event("main", CAPTURING)
-    narrator.event("capture", CAPTURING | {"state": "connecting", "last_error": "gone"})
-    narrator.event("capture", CAPTURING | {"state": "waiting to reconnect", "last_error": "gone"})
+        narrator.on_event("capture", CAPTURING | {"rows": rows})
+    narrator.on_event("main", CAPTURING)
+    narrator.on_event("capture", CAPTURING | {"state": "connecting", "last_error": "gone"})
+    narrator.on_event("capture", CAPTURING | {"state": "waiting to reconnect", "last_error": "gone"})
 
     assert capsys.readouterr().out.splitlines() == [
         "capture: capturing, rows 0",
@@ -31,10 +31,10 @@ def test_counters_alone_are_no_news(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_machines_get_every_report(capsys: pytest.CaptureFixture[str]) -> None:
-    narrator = Narrator(Invocation(json=True))
+    narrator = EventWriter(Invocation(json=True))
 
     for rows in range(3):
-        narrator.event("capture", CAPTURING | {"rows": rows})
+        narrator.on_event("capture", CAPTURING | {"rows": rows})
 
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [(line["loop"], line["rows"]) for line in lines] == [("capture", 0), ("capture", 1), ("capture", 2)]
@@ -43,12 +43,12 @@ def test_machines_get_every_report(capsys: pytest.CaptureFixture[str]) -> None:
 def test_fills_that_have_ended_are_passed_on_once_and_those_that_go_on_always(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    narrator = Narrator(Invocation(json=True))
+    narrator = EventWriter(Invocation(json=True))
     going_on = (FillProgress(table="main.t", rows_done=1, rows_estimate=2, done=False),)
     ended = (FillProgress(table="main.t", rows_done=2, rows_estimate=2, done=True),)
 
     for fills in (going_on, going_on, ended, ended, ended, going_on, ended):
-        narrator.report("capture", CaptureReport(state="capturing", fills=fills))
+        narrator.on_report("capture", CaptureReport(state="capturing", fills=fills))
 
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [[f["rows_done"] for f in line["fills"]] for line in lines] == [[1], [1], [2], [], [], [1], [2]]
@@ -63,7 +63,7 @@ def test_fills_that_have_ended_are_passed_on_once_and_those_that_go_on_always(
     ],
 )
 def test_a_circuit_is_said_in_words_and_only_while_it_is_not_closed(circuit: str, said: str) -> None:
-    assert sentence({"event": "report", "offset": 7, "circuit": circuit}) == said
+    assert format_event({"event": "report", "offset": 7, "circuit": circuit}) == said
 
 
 def test_held_tables_and_fills_are_said() -> None:
@@ -74,18 +74,18 @@ def test_held_tables_and_fills_are_said() -> None:
         "fills": [{"table": "main.t", "rows_done": 1000, "rows_estimate": 5000, "done": False}],
     }
 
-    assert sentence(found) == "offset 7, main.orders halted, main.t 1,000 of about 5,000"
+    assert format_event(found) == "offset 7, main.orders halted, main.t 1,000 of about 5,000"
 
 
 def test_an_error_that_is_history_is_not_repeated() -> None:
-    assert "gone" not in sentence(CAPTURING | {"last_error": "gone"})
+    assert "gone" not in format_event(CAPTURING | {"last_error": "gone"})
 
 
 def test_a_loop_that_ended_says_why() -> None:
-    assert sentence({"event": "restarts", "in_s": 2.0, "code": -9, "error": ""}) == (
+    assert format_event({"event": "restarts", "in_s": 2.0, "code": -9, "error": ""}) == (
         "starts again in 2 s: it ended with code -9"
     )
-    assert sentence({"event": "stays down", "code": 12, "error": "taken over"}) == "stays down: taken over"
+    assert format_event({"event": "stays down", "code": 12, "error": "taken over"}) == "stays down: taken over"
 
 
 @pytest.fixture
@@ -99,14 +99,14 @@ def test_trouble_is_said_when_it_begins_and_once_a_minute(
     capsys: pytest.CaptureFixture[str], clock: list[float]
 ) -> None:
     """A loop that waits, and one that is started again and again, for two minutes and a half."""
-    narrator = Narrator(Invocation())
+    narrator = EventWriter(Invocation())
     for second in range(0, 150, 5):
         clock[0] = 1000.0 + second
-        narrator.event("main", {"event": "waiting", "error": f"down for {second} s", "retry_in_s": 5.0})
+        narrator.on_event("main", {"event": "waiting", "error": f"down for {second} s", "retry_in_s": 5.0})
         for what in ("started", "running"):
-            narrator.event("lake", {"event": what, "pid": second})
-        narrator.event("lake", {"event": "restarts", "in_s": 5.0, "code": 12, "error": "broken", "hint": "mend it"})
-        narrator.event("pg", {"event": "report", "circuit": ("closed", "open")[second > 5], "error": "no server"})
+            narrator.on_event("lake", {"event": what, "pid": second})
+        narrator.on_event("lake", {"event": "restarts", "in_s": 5.0, "code": 12, "error": "broken", "hint": "mend it"})
+        narrator.on_event("pg", {"event": "report", "circuit": ("closed", "open")[second > 5], "error": "no server"})
     said = capsys.readouterr().out.splitlines()
     assert [line for line in said if line.startswith("main")] == [
         "main: waiting: down for 0 s", "main: waiting: down for 60 s", "main: waiting: down for 120 s"
@@ -118,8 +118,8 @@ def test_trouble_is_said_when_it_begins_and_once_a_minute(
 
 
 def test_the_end_of_trouble_is_said_at_once(capsys: pytest.CaptureFixture[str], clock: list[float]) -> None:
-    narrator = Narrator(Invocation())
-    narrator.event("main", {"event": "waiting", "error": "down", "retry_in_s": 5.0})
-    narrator.event("main", {"event": "report", "offset": 7, "error": ""})
-    narrator.event("main", {"event": "waiting", "error": "down", "retry_in_s": 5.0})
+    narrator = EventWriter(Invocation())
+    narrator.on_event("main", {"event": "waiting", "error": "down", "retry_in_s": 5.0})
+    narrator.on_event("main", {"event": "report", "offset": 7, "error": ""})
+    narrator.on_event("main", {"event": "waiting", "error": "down", "retry_in_s": 5.0})
     assert capsys.readouterr().out.splitlines() == ["main: waiting: down", "main: offset 7", "main: waiting: down"]

@@ -13,14 +13,21 @@ from venus.cli.overview import (
     HalfView,
     LeaseView,
     Overview,
-    SourceTable,
+    SourceTableView,
     SourceView,
 )
-from venus.cli.status import mirror_shown, rows_shown, shown, source_position, target_row, verdict
+from venus.cli.status import (
+    build_target_row,
+    format_mirror,
+    format_overview,
+    format_row_filters,
+    source_position,
+    verdict,
+)
 from venus.cli.traffic import MirrorView
-from venus.conditions import GONE, RESYNC_FAILED, uncaptured_at_source
+from venus.conditions import GONE, RESYNC_FAILED, uncaptured_condition
 
-SOURCE = SourceView(tables=(SourceTable(table_id=2, name="main.orders", state="ACTIVE"),))
+SOURCE = SourceView(tables=(SourceTableView(table_id=2, name="main.orders", state="ACTIVE"),))
 CONSUMER = ConsumerView(group="main/a", acknowledged=9, connected=True, backlog_rows=0, backlog_bytes=0, oldest_s=0.0)
 BROKER = BrokerView(known=True, producer="host:1", captured_age_s=4.0, consumers=(CONSUMER,))
 TARGET = TargetView(
@@ -43,14 +50,14 @@ def test_a_reason_that_names_the_way_out_stands_alone() -> None:
 def test_what_held_tables_keep_is_in_the_target_s_row() -> None:
     held = replace(HEALTHY, broker=replace(BROKER, consumers=(replace(CONSUMER, held_bytes=3 << 30),)))
 
-    assert str(target_row(held, TARGET)[-1]).endswith("kept for held tables")
-    assert "held" not in str(target_row(HEALTHY, TARGET)[-1])
+    assert str(build_target_row(held, TARGET)[-1]).endswith("kept for held tables")
+    assert "held" not in str(build_target_row(HEALTHY, TARGET)[-1])
 
 
 def test_when_the_store_was_last_read_as_a_whole_is_shown() -> None:
     line = "the broker last read its whole store 12 s ago: no damage"
-    assert line in shown(replace(HEALTHY, broker=replace(BROKER, scrub_age_s=12.0)))
-    assert not [part for part in shown(HEALTHY) if "whole store" in str(part)]
+    assert line in format_overview(replace(HEALTHY, broker=replace(BROKER, scrub_age_s=12.0)))
+    assert not [part for part in format_overview(HEALTHY) if "whole store" in str(part)]
 
 
 def test_a_target_that_a_new_store_does_not_know_is_a_problem() -> None:
@@ -64,7 +71,7 @@ def test_a_target_that_a_new_store_does_not_know_is_a_problem() -> None:
 
 
 def test_a_table_that_is_not_captured_is_a_problem() -> None:
-    found = (uncaptured_at_source("main.later", ""), uncaptured_at_source("main.log", "has no usable key"))
+    found = (uncaptured_condition("main.later", ""), uncaptured_condition("main.log", "has no usable key"))
     later, log = replace(HEALTHY, source=replace(SOURCE, uncaptured=found)).problems
 
     assert later.startswith("source: main.later matches the patterns and is not captured: `venus install-triggers`")
@@ -74,7 +81,7 @@ def test_a_table_that_is_not_captured_is_a_problem() -> None:
 def test_who_keeps_a_snapshot_is_shown() -> None:
     lease = LeaseView(holder="load of main/a", offset=1200, left_s=3000)
     line = "a snapshot at offset 1,200 is kept for load of main/a, for another 50 min if it is not read"
-    assert line in shown(replace(HEALTHY, broker=replace(BROKER, leases=(lease,))))
+    assert line in format_overview(replace(HEALTHY, broker=replace(BROKER, leases=(lease,))))
 
 
 def test_a_source_that_is_not_configured_here_is_no_problem_while_the_broker_knows_the_business() -> None:
@@ -215,7 +222,7 @@ def test_which_rows_a_table_gets_is_shown_with_how_a_change_of_that_goes() -> No
         changed = replace(TARGET.tables[0], **table)  # type: ignore[arg-type]
         found = replace(HEALTHY, targets=(replace(TARGET, tables=(changed,)),))
         assert found.healthy
-        return rows_shown(found)
+        return format_row_filters(found)
 
     where = "target a: main.orders gets the rows where region = 'EU'"
     assert lines() == []
@@ -241,14 +248,15 @@ def test_a_mirror_that_is_cut_off_does_not_claim_to_have_everything() -> None:
         hop_s=0.0, bytes=2048, rows=0, rows_expected=0,
     )  # fmt: skip
 
-    assert mirror_shown(view) == (
+    assert format_mirror(view) == (
         "mirror of home -> eu: cut off for 12 s; it was level then; 2.0 KiB pulled: nobody answers"
     )
-    assert "it is level" in mirror_shown(replace(view, state="following"))
+    assert "it is level" in format_mirror(replace(view, state="following"))
     away = replace(view, state="following", nearest="north", away_s=75.0, not_back="it does not answer: no")
-    assert mirror_shown(away).endswith("pulled: nobody answers; not from set north, the nearest, for 75 s: it does not "
-                                       "answer: no")  # fmt: skip
-    some = mirror_shown(replace(view, only=("orders", "items"), where=("orders where a = 1", "items where b = 2")))
+    assert format_mirror(away).endswith(
+        "pulled: nobody answers; not from set north, the nearest, for 75 s: it does not answer: no"
+    )
+    some = format_mirror(replace(view, only=("orders", "items"), where=("orders where a = 1", "items where b = 2")))
     assert some.startswith(
         "mirror of orders, items of home -> eu (only rows of orders where a = 1; of items where b = 2): cut off"
     )
@@ -258,7 +266,7 @@ def test_a_set_that_pulls_from_here_is_shown_and_missed_as_a_set() -> None:
     lyon = replace(CONSUMER, group="mirror/lyon", acknowledged=990)
     below = replace(HEALTHY, broker=replace(BROKER, consumers=(CONSUMER, lyon)))
     assert below.healthy
-    assert "set lyon below: offset 990, level" in shown(below)
+    assert "set lyon below: offset 990, level" in format_overview(below)
 
     away = replace(lyon, connected=False, backlog_rows=551, oldest_s=75.0)
     missed = replace(HEALTHY, broker=replace(BROKER, consumers=(CONSUMER, away)))
@@ -266,4 +274,4 @@ def test_a_set_that_pulls_from_here_is_shown_and_missed_as_a_set() -> None:
         "broker -> set lyon: it does not pull, 551 changes behind, the oldest 75 s; "
         "the queue is kept for it: is its broker running, and the line up?",
     )
-    assert "set lyon below: offset 990, 551 changes behind, 75 s; it does not pull" in shown(missed)
+    assert "set lyon below: offset 990, 551 changes behind, 75 s; it does not pull" in format_overview(missed)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from venus.cli.sync import until_stopped
+from venus.cli.sync import run_with_retries
 from venus.errors import (
     ConfigError,
     DatabaseUnavailable,
@@ -25,9 +25,9 @@ from venus.errors import (
     Untrusted,
     VenusError,
 )
-from venus.patience import Patience, is_waited_for, patience_with
+from venus.retry_rules import RetryPolicy, find_retry_policy, should_retry
 
-WAIT, RARELY, END = Patience.WAIT, Patience.RARELY, Patience.END
+WAIT, RARELY, END = RetryPolicy.WAIT, RetryPolicy.RARELY, RetryPolicy.END
 
 
 @pytest.mark.parametrize(
@@ -51,10 +51,10 @@ WAIT, RARELY, END = Patience.WAIT, Patience.RARELY, Patience.END
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, Exception) else value.name,
 )
-def test_the_table(error: Exception, before: Patience, afterwards: Patience) -> None:
-    assert patience_with(error, has_worked=False) is before
-    assert patience_with(error, has_worked=True) is afterwards
-    assert is_waited_for(error, has_worked=False) is (before is WAIT)
+def test_the_table(error: Exception, before: RetryPolicy, afterwards: RetryPolicy) -> None:
+    assert find_retry_policy(error, has_worked=False) is before
+    assert find_retry_policy(error, has_worked=True) is afterwards
+    assert should_retry(error, has_worked=False) is (before is WAIT)
 
 
 def rounds(error: VenusError, *, supervised: bool, has_worked: bool = False) -> list[dict[str, Any]]:
@@ -68,7 +68,7 @@ def rounds(error: VenusError, *, supervised: bool, has_worked: bool = False) -> 
         raise error
 
     stop.wait = lambda timeout=None: stop.is_set()  # type: ignore[method-assign]
-    until_stopped(body, stop, said.append, lambda: has_worked, supervised=supervised)
+    run_with_retries(body, stop, said.append, lambda: has_worked, supervised=supervised)
     return said
 
 

@@ -11,7 +11,7 @@ from tests.unit.test_overview import BROKER, CONSUMER, SOURCE, TARGET
 from venus.cli import probes
 from venus.cli.overview import BrokerView
 from venus.config import Settings
-from venus.rpc.admin import Admin
+from venus.rpc.admin import AdminClient
 from venus.wire import broker_pb2
 
 SETTINGS = Settings.model_validate({"targets": {"a": {"url": "postgresql://h/d"}}})
@@ -19,10 +19,10 @@ SETTINGS = Settings.model_validate({"targets": {"a": {"url": "postgresql://h/d"}
 
 def looked(monkeypatch: pytest.MonkeyPatch, *brokers: BrokerView) -> tuple[str, ...]:
     answers = list(brokers)
-    monkeypatch.setattr(probes, "look_at_source", lambda settings, rows: SOURCE)
-    monkeypatch.setattr(probes, "target_look", lambda settings, name: lambda: replace(TARGET, offset=82))
-    monkeypatch.setattr(probes, "look_at_broker", lambda settings: answers.pop(0))
-    found = probes.look(SETTINGS).problems
+    monkeypatch.setattr(probes, "read_source", lambda settings, rows: SOURCE)
+    monkeypatch.setattr(probes, "target_reader", lambda settings, name: lambda: replace(TARGET, offset=82))
+    monkeypatch.setattr(probes, "read_broker", lambda settings: answers.pop(0))
+    found = probes.read_overview(SETTINGS).problems
     assert answers == []
     return found
 
@@ -52,12 +52,12 @@ def test_ages_are_those_of_the_broker_s_clock(ahead_us: int, monkeypatch: pytest
         business="main", last_captured_at_us=now_us - 4_000_000, last_committed_at_us=now_us - 3_000_000,
         last_scrub_at_us=now_us - 5_000_000,
     ).halves.add(batch_no=1, received_at_us=now_us - 6_000_000)  # fmt: skip
-    monkeypatch.setattr(Admin, "whole_status", lambda self, business: status)
-    monkeypatch.setattr(Admin, "__init__", lambda self, *_, **__: None)
-    monkeypatch.setattr(Admin, "__exit__", lambda self, *_: None)
-    monkeypatch.setattr(Admin, "address", "b:7400")
+    monkeypatch.setattr(AdminClient, "whole_status", lambda self, business: status)
+    monkeypatch.setattr(AdminClient, "__init__", lambda self, *_, **__: None)
+    monkeypatch.setattr(AdminClient, "__exit__", lambda self, *_: None)
+    monkeypatch.setattr(AdminClient, "address", "b:7400")
 
-    found = probes.look_at_broker(SETTINGS)
+    found = probes.read_broker(SETTINGS)
 
     assert (found.captured_age_s, found.committed_age_s, found.ship_s, found.scrub_age_s) == (4.0, 3.0, 1.0, 5.0)
     assert found.halves[0].age_s == 6.0
@@ -87,11 +87,11 @@ def test_the_lag_from_end_to_end_is_that_of_no_clock_that_is_wrong(
     target = replace(TARGET, heartbeat_at_us=captured_us - int(behind_s * 1e6), heartbeat_age_s=300.0)
     told = replace(BROKER, captured_at_us=captured_us, committed_age_s=quiet_s)
 
-    assert probes.aged(target, told).heartbeat_age_s == behind_s + quiet_s
-    assert probes.aged(target, BrokerView(error="away")) == target
-    assert probes.aged(replace(target, heartbeat_at_us=0), told).heartbeat_age_s == 300.0
+    assert probes.with_lag(target, told).heartbeat_age_s == behind_s + quiet_s
+    assert probes.with_lag(target, BrokerView(error="away")) == target
+    assert probes.with_lag(replace(target, heartbeat_at_us=0), told).heartbeat_age_s == 300.0
     ahead = replace(target, heartbeat_at_us=captured_us + 2_000_000)  # it came after the broker was asked
-    assert probes.aged(ahead, told).heartbeat_age_s == quiet_s
+    assert probes.with_lag(ahead, told).heartbeat_age_s == quiet_s
 
 
 def test_many_consumers_of_which_a_target_is_not_named_are_no_strangers(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,9 +8,9 @@ from typing import Any, cast
 import pytest
 
 from venus.adapters.dialects.contract import FillState, RegisteredTable, Source
-from venus.adapters.dialects.halting import reason_of, state_before
+from venus.adapters.dialects.halted_tables import halt_reason, state_before_halt
 from venus.cli import release
-from venus.conditions import AdapterCondition, TableCondition, problems, released
+from venus.conditions import AdapterCondition, TableCondition, problems, released_tables
 from venus.model import Column, Kind, LogicalType, Sequence, TableSchema
 
 SCHEMA = TableSchema(
@@ -32,13 +32,13 @@ class Log:
     state: str = "RELEASING"
     names: list[str] = field(default_factory=lambda: ["shop.orders"])
 
-    def registered(self) -> list[RegisteredTable]:
+    def read_registered_tables(self) -> list[RegisteredTable]:
         return [table(self.state)]
 
-    def table_names(self) -> list[str]:
+    def read_table_names(self) -> list[str]:
         return self.names
 
-    def backlog(self) -> dict[int, tuple[int, int]]:
+    def read_backlog(self) -> dict[int, tuple[int, int]]:
         return {7: (self.left.pop(0) if len(self.left) > 1 else self.left[0], 0)}
 
 
@@ -49,7 +49,7 @@ def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def waited(log: Log, wait_s: float, *, captures: bool = True) -> tuple[int, list[str]]:
     said: list[str] = []
-    found = release.waited(cast(Source, log), [7], wait_s, lambda: captures, said.append)
+    found = release.wait_for_capture(cast(Source, log), [7], wait_s, lambda: captures, said.append)
     return found[7], said
 
 
@@ -73,10 +73,10 @@ def test_what_nobody_will_take_is_not_waited_for(log: Log, arguments: dict[str, 
 
 
 def test_a_table_that_halts_on_its_way_out_goes_on_that_way() -> None:
-    reason = reason_of(table("RELEASING", "x"), "row a=1: it is too large")
+    reason = halt_reason(table("RELEASING", "x"), "row a=1: it is too large")
     assert reason.startswith("cannot be carried: row a=1: it is too large")
-    assert state_before(table("PAUSED", reason))[0] == "RELEASING"
-    assert state_before(table("PAUSED", reason_of(table("ACTIVE"), "no")))[0] == "ACTIVE"
+    assert state_before_halt(table("PAUSED", reason))[0] == "RELEASING"
+    assert state_before_halt(table("PAUSED", halt_reason(table("ACTIVE"), "no")))[0] == "ACTIVE"
 
 
 def test_a_released_table_is_said_and_is_no_problem() -> None:
@@ -86,7 +86,7 @@ def test_a_released_table_is_said_and_is_no_problem() -> None:
             TableCondition(table_id=8, name="shop.lines", state="RELEASING", reason="triggers are gone"),
         ]
     )
-    (sentence,) = released(found)
+    (sentence,) = released_tables(found)
     assert sentence.startswith("shop.orders is not captured any more (at three): ")
     (problem,) = problems(found)
     assert problem.startswith(

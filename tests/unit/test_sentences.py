@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from venus.figures import sentence
+from venus.text.formatting import to_sentence
 
 
 @pytest.mark.parametrize(
@@ -25,5 +25,5 @@ from venus.figures import sentence
     ],
 )
 def test_a_hint_is_a_sentence(hint: str, shown: str) -> None:
-    assert sentence(hint) == shown
-    assert sentence(shown) == shown
+    assert to_sentence(hint) == shown
+    assert to_sentence(shown) == shown

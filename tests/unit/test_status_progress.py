@@ -7,12 +7,12 @@ from dataclasses import replace
 import pytest
 
 from tests.unit.test_overview import BROKER, HEALTHY
-from venus.adapter_figures import Comparison, TableFillFigures
-from venus.adapters.dialects.urls import describe_database
+from venus.adapter_figures import LastComparison, TableFillFigures
+from venus.adapters.dialects.database_urls import describe_database
 from venus.cli.overview import LeaseView
-from venus.cli.status_tables import compared_shown, comparison_shown, loads_shown
+from venus.cli.status_tables import format_comparison, format_comparisons, format_loads
 
-COMPARED = Comparison(ended_at_us=1_000_000, verdict="same", leg="ends", tables=2, rows=3_000)
+COMPARED = LastComparison(ended_at_us=1_000_000, verdict="same", leg="ends", tables=2, rows=3_000)
 
 
 @pytest.mark.parametrize(
@@ -26,14 +26,14 @@ COMPARED = Comparison(ended_at_us=1_000_000, verdict="same", leg="ends", tables=
         ),
     ],
 )
-def test_a_comparison_is_said_with_its_age_and_verdict(compared: Comparison, shown: str) -> None:
-    assert comparison_shown(compared, 61_000_000) == shown
+def test_a_comparison_is_said_with_its_age_and_verdict(compared: LastComparison, shown: str) -> None:
+    assert format_comparison(compared, 61_000_000) == shown
 
 
 def test_each_target_that_follows_has_its_last_comparison() -> None:
     target = replace(HEALTHY.targets[0], compared=COMPARED)
     cut_over = replace(target, name="old", cut_over="2026-11-26 01:00:00 UTC")
-    (line,) = compared_shown(replace(HEALTHY, targets=(target, cut_over, replace(target, compared=None))))
+    (line,) = format_comparisons(replace(HEALTHY, targets=(target, cut_over, replace(target, compared=None))))
     assert line.startswith(f"target {target.name}: last verified ")
 
 
@@ -44,7 +44,7 @@ def test_a_load_says_rows_and_the_time_that_is_left() -> None:
         LeaseView(holder="shop/eu", offset=1, left_s=9.0, rows_expected=1_000),
         LeaseView(holder="", offset=1, left_s=9.0, rows_read=1_200, rows_expected=1_000, reading_s=10.0),
     )
-    assert loads_shown(replace(BROKER, fills=(fill,), leases=leases)) == [
+    assert format_loads(replace(BROKER, fills=(fill,), leases=leases)) == [
         "shop.item is read: 500 of about 500 rows",
         "shop/main loads: 250 of about 1,000 rows, about 30 s left",
         "a load loads: 1,200 of about 1,200 rows",

@@ -10,8 +10,8 @@ from rich.console import Console
 
 from tests.unit.test_overview import HEALTHY
 from venus.adapters.targets.views import TargetTable
-from venus.cli.overview import BrokerView, Overview, SourceTable
-from venus.cli.status_tables import ALL_SHOWN_MAX, LISTED_MAX, tables_shown
+from venus.cli.overview import BrokerView, Overview, SourceTableView
+from venus.cli.status_tables import ALL_SHOWN_MAX, LISTED_MAX, format_tables
 
 MANY = 10_000
 
@@ -20,7 +20,7 @@ def overview(count: int, *, broken: int = 0) -> Overview:
     """Return what is seen of so many tables, the last `broken` of which halt at the target."""
     numbers = range(1, count + 1)
     halting = range(count - broken + 1, count + 1)
-    source = tuple(SourceTable(table_id=n, name=f"shop.t{n}", state="ACTIVE") for n in numbers)
+    source = tuple(SourceTableView(table_id=n, name=f"shop.t{n}", state="ACTIVE") for n in numbers)
     target = tuple(
         TargetTable(table_id=n, name=f"shop.t{n}", state="HALTED" if n in halting else "ACTIVE", rows_applied=n)
         for n in numbers
@@ -36,7 +36,7 @@ def overview(count: int, *, broken: int = 0) -> Overview:
 def lines(found: Overview) -> list[str]:
     """Return what a terminal shows."""
     console = Console(file=StringIO(), width=160)
-    for part in tables_shown(found):
+    for part in format_tables(found):
         console.print(part)
     assert isinstance(console.file, StringIO)
     return console.file.getvalue().splitlines()
@@ -57,13 +57,13 @@ def test_of_many_tables_those_that_halt_are_listed_and_the_rest_counted() -> Non
 @pytest.mark.parametrize(
     "odd",
     [
-        SourceTable(table_id=7, name="shop.odd", state="PAUSED"),
-        SourceTable(table_id=7, name="shop.odd", state="ACTIVE", fill_done=False),
-        SourceTable(table_id=7, name="shop.odd", state="RELEASED"),
-        SourceTable(table_id=999_999, name="shop.odd", state="ACTIVE"),  # not at the target
+        SourceTableView(table_id=7, name="shop.odd", state="PAUSED"),
+        SourceTableView(table_id=7, name="shop.odd", state="ACTIVE", fill_done=False),
+        SourceTableView(table_id=7, name="shop.odd", state="RELEASED"),
+        SourceTableView(table_id=999_999, name="shop.odd", state="ACTIVE"),  # not at the target
     ],
 )
-def test_whatever_differs_from_the_others_is_listed(odd: SourceTable) -> None:
+def test_whatever_differs_from_the_others_is_listed(odd: SourceTableView) -> None:
     many = overview(MANY)
     tables = (*many.source.tables[:6], odd, *many.source.tables[7:])
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from tests.unit.test_overview import BROKER, HEALTHY
 from venus.cli.probes import broker_view
-from venus.cli.status import document, shown
-from venus.cli.traffic import TrafficView, traffic_shown
+from venus.cli.status import document, format_overview
+from venus.cli.traffic import TrafficView, format_traffic
 from venus.wire import broker_pb2
 
 NOW = 10**15
@@ -44,7 +44,7 @@ BUSY = broker_pb2.TrafficStatus(
 def test_whoever_is_held_back_is_named_with_the_brake() -> None:
     view = broker_view(status(BUSY), "main", "b:7400", NOW).traffic
 
-    assert traffic_shown(view) == [
+    assert format_traffic(view) == [
         "~ limiter rows: holds back shop:1 for 12 s; 1,200 times since the broker's start, 3.4 s altogether",
         "~ limiter streams: holds back all clients for 12 s; 1 time since the broker's start, 0.0 s altogether",
         "~ main/eu has taken nothing for 12 s: its window is 64.0 KiB",
@@ -56,7 +56,7 @@ def test_whoever_is_held_back_is_named_with_the_brake() -> None:
 def test_nothing_is_held_back_for_a_business_whose_targets_were_all_cut_over() -> None:
     view = broker_view(status(BUSY), "main", "b:7400", NOW).traffic
 
-    assert traffic_shown(view, follows=False) == [
+    assert format_traffic(view, follows=False) == [
         "~ the broker is sub-healthy: the CPU is at 99 %, last seen 12 s ago",
         "~ unsaved: 60.0 MiB of 64.0 MiB",
     ]
@@ -66,7 +66,7 @@ def test_large_work_that_makes_way_for_small_commits_is_for_machines_only() -> N
     makes_way = broker_pb2.BrakeStatus(brake="small commits", who="large work", times=1, since_us=AGO, on=True)
     view = broker_view(status(broker_pb2.TrafficStatus(brakes=[makes_way])), "main", "b:7400", NOW).traffic
 
-    assert not any("large work" in line for line in traffic_shown(view))
+    assert not any("large work" in line for line in format_traffic(view))
     assert [brake.brake for brake in view.brakes] == ["small commits"]
 
 
@@ -83,7 +83,7 @@ def test_machines_get_everything_of_the_business_and_of_the_broker() -> None:
 
 
 def test_quiet_traffic_says_nothing() -> None:
-    assert traffic_shown(TrafficView()) == []
-    assert traffic_shown(broker_view(broker_pb2.BrokerStatus(), "main", "b:7400", NOW).traffic) == []
+    assert format_traffic(TrafficView()) == []
+    assert format_traffic(broker_view(broker_pb2.BrokerStatus(), "main", "b:7400", NOW).traffic) == []
     busy = replace(HEALTHY, broker=replace(BROKER, traffic=broker_view(status(BUSY), "main", "", NOW).traffic))
-    assert len(shown(busy)) > len(shown(HEALTHY))
+    assert len(format_overview(busy)) > len(format_overview(HEALTHY))

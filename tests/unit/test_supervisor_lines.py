@@ -7,12 +7,12 @@ import json
 import threading
 from typing import Any
 
-from venus.cli.supervisor import LINES_MAX, Loop, Supervisor
+from venus.cli.supervisor import LINES_MAX, LoopProcess, Supervisor
 
 
 def test_reports_do_not_pile_up_while_the_output_of_a_service_is_not_taken() -> None:
     told: list[dict[str, Any]] = []
-    loop = Loop(name="shop", command=())
+    loop = LoopProcess(name="shop", command=())
     supervisor = Supervisor([loop], threading.Event(), lambda _name, said: told.append(said))
     report = json.dumps({"loop": "apply", "event": "report", "rows": 1}) + "\n"
     halted = json.dumps({"loop": "apply", "event": "halted", "table": "t"}) + "\n"

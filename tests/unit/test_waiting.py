@@ -12,12 +12,12 @@ import pytest
 from venus.cli import load
 from venus.cli.output import Output, Redactor
 from venus.cli.overview import BrokerView
-from venus.cli.waiting import (
+from venus.cli.wait_reports import (
     REPEAT_S,
-    Waits,
-    fill_held_up_by,
-    load_held_up_by,
-    watched_fill_held_up_by,
+    WaitReporter,
+    fill_obstacles,
+    load_obstacles,
+    watched_fill_obstacles,
 )
 from venus.config import Settings
 
@@ -32,12 +32,12 @@ Judge = Callable[[BrokerView], list[str]]
 @pytest.mark.parametrize(
     ("judge", "alarms", "said"),
     [
-        (fill_held_up_by, (FULL,), [FULL]),
-        (fill_held_up_by, (LANE.format(4), LANE.format(3)), []),
-        (fill_held_up_by, (LANE.format(1),), [LANE.format(1)]),
-        (load_held_up_by, (LANE.format(4), LANE.format(3)), [LANE.format(3)]),
-        (load_held_up_by, ("main.orders has rows of version 3, whose columns no producer sent",), []),
-        (watched_fill_held_up_by, (FULL,), [FULL]),
+        (fill_obstacles, (FULL,), [FULL]),
+        (fill_obstacles, (LANE.format(4), LANE.format(3)), []),
+        (fill_obstacles, (LANE.format(1),), [LANE.format(1)]),
+        (load_obstacles, (LANE.format(4), LANE.format(3)), [LANE.format(3)]),
+        (load_obstacles, ("main.orders has rows of version 3, whose columns no producer sent",), []),
+        (watched_fill_obstacles, (FULL,), [FULL]),
     ],
 )
 def test_what_holds_up_the_work_is_told_and_nothing_else(
@@ -47,32 +47,32 @@ def test_what_holds_up_the_work_is_told_and_nothing_else(
 
 
 def test_a_fill_that_somebody_else_makes_waits_for_him_and_for_what_he_reports() -> None:
-    assert watched_fill_held_up_by(BROKER) == []
-    assert watched_fill_held_up_by(replace(BROKER, reported={"": (LOCKED,), "main/a": ("x",)})) == [LOCKED]
-    (said,) = watched_fill_held_up_by(replace(BROKER, producer=""))
+    assert watched_fill_obstacles(BROKER) == []
+    assert watched_fill_obstacles(replace(BROKER, reported={"": (LOCKED,), "main/a": ("x",)})) == [LOCKED]
+    (said,) = watched_fill_obstacles(replace(BROKER, producer=""))
     assert said.endswith("capture is not connected; is `venus sync` running?")
-    assert fill_held_up_by(replace(BROKER, producer="")) == []
+    assert fill_obstacles(replace(BROKER, producer="")) == []
 
 
-@pytest.mark.parametrize("judge", [fill_held_up_by, load_held_up_by, watched_fill_held_up_by])
+@pytest.mark.parametrize("judge", [fill_obstacles, load_obstacles, watched_fill_obstacles])
 def test_a_broker_that_is_away_is_all_that_is_known(judge: Judge) -> None:
     assert judge(BrokerView(error="broker b:1 cannot be reached")) == ["broker: b:1 cannot be reached"]
 
 
 def test_a_wait_is_said_once_now_and_then_and_when_it_is_over() -> None:
     now, said = [0.0], list[str]()
-    waits = Waits(said.append, lambda: now[0])
+    waits = WaitReporter(said.append, lambda: now[0])
 
-    waits.found([])
-    waits.found([f"broker: {FULL}"])
-    waits.found([f"broker: {FULL.replace('only 3', 'only 2')}"])
+    waits.update([])
+    waits.update([f"broker: {FULL}"])
+    waits.update([f"broker: {FULL.replace('only 3', 'only 2')}"])
     assert said == [f"waits: broker: {FULL}"], "other figures are no news"
-    waits.found([f"broker: {FULL}", LOCKED])
+    waits.update([f"broker: {FULL}", LOCKED])
     assert said[1:] == [f"waits: {LOCKED}"]
     now[0] = REPEAT_S
-    waits.found([f"broker: {FULL}"])
-    waits.found([])
-    waits.found([])
+    waits.update([f"broker: {FULL}"])
+    waits.update([])
+    waits.update([])
     assert said[2:] == [f"waits: broker: {FULL}", "continues: nothing holds it up any more"]
 
 
@@ -91,7 +91,7 @@ def test_a_fill_is_not_waited_for_where_only_an_operator_can_go_on(monkeypatch: 
 
         def __exit__(self, *_: object) -> None: ...
 
-        def registered(self) -> list[Any]:
+        def read_registered_tables(self) -> list[Any]:
             self.looks += 1
             assert self.looks < 3, "it waits"
             return [
@@ -100,7 +100,7 @@ def test_a_fill_is_not_waited_for_where_only_an_operator_can_go_on(monkeypatch: 
             ]  # fmt: skip
 
     source = Source()
-    monkeypatch.setattr("venus.cli.install.opened_source", lambda _: source)
+    monkeypatch.setattr("venus.cli.install.open_configured_source", lambda _: source)
     monkeypatch.setattr(load, "POLL_S", 0.0)
     with Output(json=True, redactor=Redactor()).progress("reading") as steps:
         assert load.wait_for_fill(cast("Settings", None), steps) == {"a": 7, "b": 7, "c": 7}

@@ -20,8 +20,8 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from venus.alarms.book import ALARMS_MAX, NOTICES_MAX, Alarm, Message, Notice
-from venus.alarms.recipients import Addressee
+from venus.alarms.alarm_state import ALARMS_MAX, NOTIFICATIONS_MAX, Alarm, Message, Notification
+from venus.alarms.recipients import AlarmRecipient
 
 logger = logging.getLogger(__name__)
 
@@ -34,10 +34,10 @@ _NAMES_IN_FILE = {"notified_s": "told_s"}
 _OPTIONAL = {"notified_s", "gone_s"}
 
 
-def load(path: Path) -> list[Alarm]:
+def load_alarms(path: Path) -> list[Alarm]:
     """Read the remembered alarms. A missing or damaged file yields none, and active alarms are notified again."""
     try:
-        return _read(path)
+        return _read_alarms(path)
     except FileNotFoundError:
         return []
     except (OSError, ValueError, KeyError, TypeError) as error:
@@ -45,7 +45,7 @@ def load(path: Path) -> list[Alarm]:
         return []
 
 
-def save(path: Path, alarms: Iterable[Alarm]) -> None:
+def save_alarms(path: Path, alarms: Iterable[Alarm]) -> None:
     """Replace the file. A failure is only logged: a full data directory is an alarm of its own."""
     notified = [_to_file(alarm) for alarm in alarms if alarm.notified_s is not None]
     temporary = path.with_name(f"{path.name}.new")
@@ -58,20 +58,20 @@ def save(path: Path, alarms: Iterable[Alarm]) -> None:
         logger.warning("%s cannot be written: %s", path, error.strerror)
 
 
-def _read(path: Path) -> list[Alarm]:
+def _read_alarms(path: Path) -> list[Alarm]:
     if path.stat().st_size > FILE_BYTES_MAX:
         raise ValueError("it is too large")
     document = json.loads(path.read_text("utf-8"))
     if not isinstance(document, dict) or document.get("format") != FORMAT:
         raise ValueError("it has another format")
-    return [_alarm(found) for found in document["alarms"][:ALARMS_MAX]]
+    return [_parse_alarm(found) for found in document["alarms"][:ALARMS_MAX]]
 
 
 def _to_file(alarm: Alarm) -> dict[str, Any]:
     return {_NAMES_IN_FILE.get(name, name): value for name, value in asdict(alarm).items()}
 
 
-def _alarm(found: Any) -> Alarm:
+def _parse_alarm(found: Any) -> Alarm:
     names = {_NAMES_IN_FILE.get(field.name, field.name): field.name for field in fields(Alarm)}
     if not isinstance(found, dict) or set(found) != set(names):
         raise ValueError("an alarm in it has other fields")
@@ -91,11 +91,11 @@ STOP_S = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sent:
+class DeliveryState:
     """Counters and state of the messages to one recipient since the start."""
 
     name: str
-    way: str
+    way: str  # its name in the JSON of the status
     sent: int
     failed: int
     given_up: int
@@ -103,12 +103,12 @@ class Sent:
     problem: str
 
 
-class Outbox:
+class RecipientQueue:
     """Queue of one recipient, and the thread that sends it."""
 
-    def __init__(self, addressee: Addressee, broker: str) -> None:
+    def __init__(self, addressee: AlarmRecipient, broker: str) -> None:
         self._addressee, self._broker = addressee, broker
-        self._waiting: deque[Notice] = deque()
+        self._waiting: deque[Notification] = deque()
         self._changed = threading.Condition()
         self._stopping = False
         self._failure, self._attempt_began = "", 0.0
@@ -130,9 +130,9 @@ class Outbox:
         if self._thread.is_alive():
             self._thread.join(seconds)
 
-    def put(self, notices: Iterable[Notice]) -> None:
+    def put(self, notices: Iterable[Notification]) -> None:
         """Queue the notifications that this recipient wants; return at once."""
-        wanted = [notice for notice in notices if self._addressee.wants(notice)]
+        wanted = [notice for notice in notices if self._addressee.should_receive(notice)]
         if not wanted:
             return
         with self._changed:
@@ -142,24 +142,24 @@ class Outbox:
                 self._given_up += 1
             self._changed.notify()
 
-    def state(self) -> Sent:
+    def state(self) -> DeliveryState:
         """Return the present state."""
         with self._changed:
-            return Sent(
+            return DeliveryState(
                 name=self._addressee.name,
-                way=self._addressee.way.where,
+                way=self._addressee.channel.destination,
                 sent=self._sent,
                 failed=self._failed,
                 given_up=self._given_up,
                 waiting=len(self._waiting),
-                problem=self._problem(),
+                problem=self._describe_problem(),
             )
 
-    def _problem(self) -> str:
+    def _describe_problem(self) -> str:
         began, failure = self._attempt_began, self._failure
         took_s = time.monotonic() - began if began else 0.0
         if took_s > self._addressee.timeout_s + GRACE_S:
-            failure = f"{self._addressee.way.where}: an attempt has lasted {took_s:.0f} s"
+            failure = f"{self._addressee.channel.destination}: an attempt has lasted {took_s:.0f} s"
         if not failure:
             return ""
         lost = f", {self._given_up:,} were given up" if self._given_up else ""
@@ -171,31 +171,31 @@ class Outbox:
 
     def _run(self) -> None:
         delay_s = RETRY_MIN_S
-        while (batch := self._next()) is not None:
-            if self._try(batch):
+        while (batch := self._next_batch()) is not None:
+            if self._try_send(batch):
                 delay_s = RETRY_MIN_S
             else:
                 self._pause(delay_s)
                 delay_s = min(delay_s * 2, RETRY_MAX_S)
 
-    def _next(self) -> Sequence[Notice] | None:
+    def _next_batch(self) -> Sequence[Notification] | None:
         with self._changed:
             while not self._waiting and not self._stopping:
                 self._changed.wait()
             if not self._waiting or (self._stopping and self._failure):
                 return None
             self._attempt_began = time.monotonic()
-            return list(self._waiting)[:NOTICES_MAX]
+            return list(self._waiting)[:NOTIFICATIONS_MAX]
 
-    def _try(self, batch: Sequence[Notice]) -> bool:
+    def _try_send(self, batch: Sequence[Notification]) -> bool:
         failure = ""
         try:
-            self._addressee.way.send(Message(self._broker, batch))
+            self._addressee.channel.send(Message(self._broker, batch))
         except OSError as error:
             failure = str(error)
         except Exception as error:
             logger.exception("sending an alarm to %s failed", self._addressee.name)
-            failure = f"{self._addressee.way.where}: {type(error).__name__}"
+            failure = f"{self._addressee.channel.destination}: {type(error).__name__}"
         with self._changed:
             self._attempt_began = 0.0
             if failure and failure != self._failure:
@@ -216,8 +216,8 @@ class Outbox:
 class Notifier:
     """Delivery to all recipients."""
 
-    def __init__(self, recipients: Sequence[Addressee], broker: str) -> None:
-        self._outboxes = [Outbox(addressee, broker) for addressee in recipients]
+    def __init__(self, recipients: Sequence[AlarmRecipient], broker: str) -> None:
+        self._outboxes = [RecipientQueue(addressee, broker) for addressee in recipients]
 
     def start(self) -> None:
         """Start sending."""
@@ -232,12 +232,12 @@ class Notifier:
         for outbox in self._outboxes:
             outbox.join(max(0.0, until - time.monotonic()))
 
-    def tell(self, notices: Sequence[Notice]) -> None:
+    def notify(self, notices: Sequence[Notification]) -> None:
         """Queue notifications for all recipients; return at once."""
         for outbox in self._outboxes:
             outbox.put(notices)
 
-    def states(self) -> list[Sent]:
+    def states(self) -> list[DeliveryState]:
         """Return the state of each recipient."""
         return [outbox.state() for outbox in self._outboxes]
 

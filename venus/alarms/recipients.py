@@ -22,13 +22,13 @@ from pathlib import Path
 from typing import Literal, Protocol
 from urllib.parse import urlsplit
 
-from venus.alarms.book import Message, Notice
-from venus.config import Alarms, Recipient
+from venus.alarms.alarm_state import Message, Notification
+from venus.config import AlarmsSettings, RecipientSettings
 from venus.errors import ConfigError
 from venus.security.reading import read_secret
 
 
-class Webhook:
+class WebhookChannel:
     """Channel that sends a POST with JSON. No redirects, no proxies; only the status of the answer is read."""
 
     def __init__(self, url: str, timeout_s: float) -> None:
@@ -51,31 +51,31 @@ class Webhook:
         self._target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
         self._timeout_s = timeout_s
         #: For display: without the path, which may be a secret.
-        self.where = f"{parts.scheme}://{host}" + (f":{port}" if port else "")
+        self.destination = f"{parts.scheme}://{host}" + (f":{port}" if port else "")
 
     def send(self, message: Message) -> None:
         """Send a message. Raises OSError with the reason."""
-        connection = self._connection()
+        connection = self._open_connection()
         try:
-            with within(self._timeout_s, lambda: connection.sock):
-                connection.request("POST", self._target, message.json(), {"Content-Type": "application/json"})
+            with limit_time(self._timeout_s, lambda: connection.sock):
+                connection.request("POST", self._target, message.to_json(), {"Content-Type": "application/json"})
                 status = connection.getresponse().status
         except http.client.HTTPException as error:
-            raise OSError(f"{self.where} does not speak HTTP: {type(error).__name__}") from None
+            raise OSError(f"{self.destination} does not speak HTTP: {type(error).__name__}") from None
         except ssl.SSLCertVerificationError as error:
             raise OSError(
-                f"{self.where}: its certificate is not accepted: {error.verify_message}; "
+                f"{self.destination}: its certificate is not accepted: {error.verify_message}; "
                 "renew it, or let SSL_CERT_FILE name its authority"
             ) from None
         except OSError as error:
-            raise OSError(f"{self.where}: {error.strerror or error}") from None
+            raise OSError(f"{self.destination}: {error.strerror or error}") from None
         finally:
             connection.close()
         if not 200 <= status < 300:
             moved = ", which moves elsewhere: name that URL" if 300 <= status < 400 else ""
-            raise OSError(f"{self.where} answers {status}{moved}")
+            raise OSError(f"{self.destination} answers {status}{moved}")
 
-    def _connection(self) -> http.client.HTTPConnection:
+    def _open_connection(self) -> http.client.HTTPConnection:
         if self._tls:
             context = ssl.create_default_context()
             return http.client.HTTPSConnection(self._host, self._port, timeout=self._timeout_s, context=context)
@@ -87,7 +87,7 @@ class TooSlow(OSError):
 
 
 @contextlib.contextmanager
-def within(seconds: float, sock: Callable[[], socket.socket | None]) -> Iterator[None]:
+def limit_time(seconds: float, sock: Callable[[], socket.socket | None]) -> Iterator[None]:
     """Limit the time of a whole conversation: close the socket that `sock` returns when it is over. Raises TooSlow.
 
     The time limit of the socket itself starts again with each byte that arrives.
@@ -117,7 +117,7 @@ def within(seconds: float, sock: Callable[[], socket.socket | None]) -> Iterator
         raise TooSlow(f"no answer within {seconds:g} s")
 
 
-class Command:
+class CommandChannel:
     """Channel that runs a program of the operator, which gets the message on stdin.
 
     There is no shell. The program does not inherit the options of VENUS in the environment, which may hold secrets.
@@ -131,12 +131,12 @@ class Command:
         if not self._arguments:
             raise ConfigError("command is empty", hint="write a program with its arguments")
         self._timeout_s = timeout_s
-        self.where = self._arguments[0]
+        self.destination = self._arguments[0]
 
     def send(self, message: Message) -> None:
         """Run the program. Raises OSError with the reason. Its output, which may be endless, goes to stderr."""
-        if shutil.which(self.where) is None:
-            raise OSError(f"{self.where} is not an executable program")
+        if shutil.which(self.destination) is None:
+            raise OSError(f"{self.destination} is not an executable program")
         environ = {name: value for name, value in os.environ.items() if not name.upper().startswith("VENUS_")}
         process = subprocess.Popen(
             self._arguments,
@@ -146,18 +146,18 @@ class Command:
             start_new_session=True,
         )
         try:
-            process.communicate(message.json(), timeout=self._timeout_s)
+            process.communicate(message.to_json(), timeout=self._timeout_s)
         except subprocess.TimeoutExpired:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-            raise OSError(f"{self.where} did not end within {self._timeout_s:g} s") from None
+            raise OSError(f"{self.destination} did not end within {self._timeout_s:g} s") from None
         if process.returncode:
-            raise OSError(f"{self.where} ended with exit code {process.returncode}")
+            raise OSError(f"{self.destination} ended with exit code {process.returncode}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Mail:
+class MailChannel:
     """Channel that sends an e-mail by SMTP."""
 
     to: Sequence[str]
@@ -177,7 +177,7 @@ class Mail:
             raise ConfigError("smtp_user is set, and smtp_security is none", hint="a password needs starttls or tls")
 
     @property
-    def where(self) -> str:
+    def destination(self) -> str:
         """The addresses and the server, for display."""
         return f"{', '.join(self.to)} by {self.server}"
 
@@ -185,7 +185,7 @@ class Mail:
         """Send a message. Raises OSError with the reason."""
         opened: list[smtplib.SMTP] = []
         try:
-            with within(self.timeout_s, lambda: opened[0].sock if opened else None):
+            with limit_time(self.timeout_s, lambda: opened[0].sock if opened else None):
                 self._deliver(message, opened)
         except smtplib.SMTPResponseException as error:
             answer = (
@@ -217,10 +217,10 @@ class Mail:
             server.starttls(context=ssl.create_default_context())
         if self.user:
             server.login(self.user, self.password)
-        server.send_message(self._composed(message))
+        server.send_message(self._compose(message))
         server.quit()
 
-    def _composed(self, message: Message) -> EmailMessage:
+    def _compose(self, message: Message) -> EmailMessage:
         mail = EmailMessage()
         mail["Subject"] = message.subject
         mail["From"] = self.sender
@@ -232,11 +232,11 @@ class Mail:
         return mail
 
 
-class Way(Protocol):
+class AlarmChannel(Protocol):
     """Channel that delivers messages to one recipient."""
 
     @property
-    def where(self) -> str:
+    def destination(self) -> str:
         """The destination, without secrets."""
         ...
 
@@ -246,49 +246,57 @@ class Way(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Addressee:
+class AlarmRecipient:
     """A configured recipient."""
 
     name: str
-    way: Way
+    channel: AlarmChannel
     patterns: Sequence[str] = ("*",)
     #: Kinds of alarms that no recipient gets.
     silent: frozenset[str] = field(default=frozenset())
     timeout_s: float = 10.0
 
-    def wants(self, notice: Notice) -> bool:
+    def should_receive(self, notice: Notification) -> bool:
         """Return whether it gets a notification. Only the others learn that it cannot be reached."""
         alarm = notice.alarm
-        return self.wants_rule(alarm.rule) and not (alarm.rule == "alarm_unsent" and alarm.subject == self.name)
+        return self.should_receive_kind(alarm.rule) and not (
+            alarm.rule == "alarm_unsent" and alarm.subject == self.name
+        )
 
-    def wants_rule(self, rule: str) -> bool:
+    def should_receive_kind(self, rule: str) -> bool:
         """Return whether it gets this kind of alarm."""
         return rule not in self.silent and any(fnmatchcase(rule, pattern) for pattern in self.patterns)
 
 
-def addressees(alarms: Alarms) -> list[Addressee]:
+def build_recipients(alarms: AlarmsSettings) -> list[AlarmRecipient]:
     """Build all configured recipients. Raises ConfigError, which names the option."""
     silent = frozenset(name for name, rule in alarms.rules.items() if not rule.send)
     return [
-        Addressee(name=name, way=_way(name, found), patterns=found.rules, silent=silent, timeout_s=found.timeout_s)
+        AlarmRecipient(
+            name=name,
+            channel=_build_channel(name, found),
+            patterns=found.rules,
+            silent=silent,
+            timeout_s=found.timeout_s,
+        )
         for name, found in alarms.to.items()
     ]
 
 
-def _way(name: str, found: Recipient) -> Way:
+def _build_channel(name: str, found: RecipientSettings) -> AlarmChannel:
     section = f"alarms.to.{name}"
     if any(c.isspace() for c in name) or not name.isprintable():
         raise ConfigError(f"[{section}]: its name has spaces", hint="name a recipient with one word")
     try:
-        if found.way == "webhook":
-            url = found.webhook.get_secret_value() or _secret(found.webhook_file, f"{section}.webhook_file")
-            return Webhook(url, found.timeout_s)
-        if found.way == "command":
-            return Command(found.command, found.timeout_s)
+        if found.channel == "webhook":
+            url = found.webhook.get_secret_value() or _read_secret_line(found.webhook_file, f"{section}.webhook_file")
+            return WebhookChannel(url, found.timeout_s)
+        if found.channel == "command":
+            return CommandChannel(found.command, found.timeout_s)
         password = found.smtp_password.get_secret_value()
         if found.smtp_password_file:
-            password = _secret(found.smtp_password_file, f"{section}.smtp_password_file")
-        return Mail(
+            password = _read_secret_line(found.smtp_password_file, f"{section}.smtp_password_file")
+        return MailChannel(
             to=found.mail,
             sender=found.mail_from,
             server=found.smtp,
@@ -302,7 +310,7 @@ def _way(name: str, found: Recipient) -> Way:
         raise error if known else ConfigError(f"{section}: {error}", hint=error.hint) from None
 
 
-def _secret(file: str, option: str) -> str:
+def _read_secret_line(file: str, option: str) -> str:
     line = read_secret(Path(file), option).decode(errors="replace").partition("\n")[0].strip()
     if not line:
         raise ConfigError(f"{option} {file} has no first line", hint="its first line is the secret")

@@ -12,33 +12,33 @@ from pathlib import Path
 
 from venus.broker.machine import consumers, records
 from venus.broker.machine.business import Business
-from venus.broker.machine.catalogue import Catalogue
-from venus.broker.machine.consumers import kept_for
-from venus.broker.machine.review_schedule import Reviews
+from venus.broker.machine.catalogue import BusinessCatalogue
+from venus.broker.machine.consumers import kept_offsets
+from venus.broker.machine.review_schedule import ReviewSchedule
 from venus.broker.pipeline.commit_thread import CommitThread, guard_with
 from venus.broker.pipeline.consumer_groups import ConsumerGroups
 from venus.broker.pipeline.forgetting import Forgetting
-from venus.broker.pipeline.full_data import FullData
-from venus.broker.pipeline.group import Group
-from venus.broker.pipeline.home_commands import Homes
-from venus.broker.pipeline.mirror_commands import Mirrors
+from venus.broker.pipeline.full_data import FullDataService
+from venus.broker.pipeline.group import CommandGroup
+from venus.broker.pipeline.home_commands import HomeCommands
+from venus.broker.pipeline.mirror_commands import MirrorCommands
 from venus.broker.pipeline.producers import Producers
 from venus.broker.pipeline.publisher import Publisher
-from venus.broker.pipeline.recovery import recover, take_up
-from venus.broker.pipeline.shared_log import Alone, SharedLog
+from venus.broker.pipeline.recovery import recover, replay_business
+from venus.broker.pipeline.shared_log import SharedLog, StandaloneLog
 from venus.broker.pipeline.subscriptions import Subscriptions
 from venus.broker.pipeline.upkeep import Upkeep
-from venus.broker.queue.buffer import Buffer
-from venus.broker.snapshot import scrub, vouching
+from venus.broker.queue.buffer import BodyBuffer
+from venus.broker.snapshot import consistency, scrub
 from venus.broker.snapshot.materialiser import Materialiser
 from venus.broker.snapshot.scavenger import Scavenger
 from venus.broker.snapshot.scrub import Scrub
-from venus.broker.snapshot.snapshots import Snapshots
+from venus.broker.snapshot.snapshots import SnapshotManager
 from venus.broker.status.broker_status import StatusReport
-from venus.broker.store import keys, space
+from venus.broker.store import data_directory, keys
+from venus.broker.store.data_directory import FreeBytes, FreeSpace, make_private
 from venus.broker.store.rocks import Store, WriteHook
-from venus.broker.store.space import FreeBytes, Space, make_private
-from venus.config import Broker
+from venus.config import BrokerSettings
 from venus.errors import StorageError
 from venus.flow.precedence import Precedence
 
@@ -51,14 +51,14 @@ class Core:
     def __init__(
         self,
         data_dir: Path,
-        settings: Broker,
+        settings: BrokerSettings,
         *,
         clock_us: Callable[[], int],
         monotonic: Callable[[], float],
         on_fatal: Callable[[BaseException], None],
         on_write: WriteHook | None = None,
         shared: SharedLog | None = None,
-        free_bytes: FreeBytes = space.free_bytes,
+        free_bytes: FreeBytes = data_directory.read_free_bytes,
         steady: Callable[[], float] | None = None,
     ) -> None:
         self.data_dir = data_dir
@@ -68,7 +68,7 @@ class Core:
         self._steady = steady or monotonic  # the clock of the lease at the coordinator
         self.on_fatal = on_fatal
         self._on_write = on_write
-        self._shared = shared or Alone()
+        self._shared = shared or StandaloneLog()
         self._free_bytes = free_bytes
         self._started_at_us = clock_us()
         self.precedence = Precedence(settings.limits.small_commit_ms / 1000)
@@ -82,10 +82,10 @@ class Core:
         self._make_pipeline()
         self._make_interfaces()
         self._recover()
-        self.materialiser.start(self.catalogue.stored())
-        self.commits.start(self.catalogue.stored())
+        self.materialiser.start(self.catalogue.list_stored())
+        self.commits.start(self.catalogue.list_stored())
 
-    def be_called(self, name: str) -> None:
+    def set_name(self, name: str) -> None:
         """Set the name of this broker set. A consumer's position names the set that described its rows."""
         self.snapshots.set_name = self.subscriptions.rows.name = name
 
@@ -109,15 +109,15 @@ class Core:
         settings = self._settings
         make_private(self.data_dir)
         self.store = Store(self.data_dir / "db", cache_bytes=settings.cache_bytes, on_write=self._on_write)
-        self.space = Space(self.data_dir, settings.free_bytes_min, self._free_bytes)
-        self.buffer = Buffer(settings.buffer_bytes_max)
-        self.catalogue = Catalogue(
-            lambda number, name: Business(number, name, Reviews(first_s=settings.review_after_s))
+        self.space = FreeSpace(self.data_dir, settings.free_bytes_min, self._free_bytes)
+        self.buffer = BodyBuffer(settings.buffer_bytes_max)
+        self.catalogue = BusinessCatalogue(
+            lambda number, name: Business(number, name, ReviewSchedule(first_s=settings.review_after_s))
         )
 
     def _make_full_data(self) -> None:
         self.scavenger = Scavenger(self.store, forget_below=self._forget_below, monotonic=self._monotonic)
-        self.scrub = Scrub(self.store, businesses=self.catalogue.stored, clock_us=self.clock_us)
+        self.scrub = Scrub(self.store, businesses=self.catalogue.list_stored, clock_us=self.clock_us)
         self.materialiser = Materialiser(
             self.store,
             self.buffer,
@@ -128,7 +128,7 @@ class Core:
             on_fatal=self._fail,
             precedence=self.precedence,
         )
-        self.snapshots = Snapshots(
+        self.snapshots = SnapshotManager(
             self.data_dir / "snapshots",
             self.space,
             default_lease_s=self._settings.snapshot_lease_s,
@@ -152,7 +152,7 @@ class Core:
             shared=self._shared,
         )
         self.publisher = Publisher(
-            self.catalogue, self.buffer, notice=self.materialiser.notice, monotonic=self._monotonic
+            self.catalogue, self.buffer, notice=self.materialiser.notify, monotonic=self._monotonic
         )
         self.commits = CommitThread(
             self.store,
@@ -175,7 +175,7 @@ class Core:
             submit=self.commits.submit,
             is_stored=self.catalogue.is_stored,
             check_leads=self._check_leads,
-            changed=self.upkeep.acknowledged,
+            changed=self.upkeep.schedule_logging,
             clock_us=self.clock_us,
         )
         self.producers = Producers(
@@ -187,13 +187,13 @@ class Core:
             monotonic=self._monotonic,
             knows_end=self._knows_end,
         )
-        self.homes = Homes(self.catalogue, self.commits, clock_us=self.clock_us)
-        self.mirrors = Mirrors(self.catalogue, self.commits, self.store, self.space, clock_us=self.clock_us)
+        self.homes = HomeCommands(self.catalogue, self.commits, clock_us=self.clock_us)
+        self.mirrors = MirrorCommands(self.catalogue, self.commits, self.store, self.space, clock_us=self.clock_us)
         self.subscriptions = Subscriptions(
             self.catalogue, self.commits, groups, self.store, self.buffer, guard,
             knows_end=self._knows_end, networks=lambda: self.networks,
         )  # fmt: skip
-        self.full_data = FullData(self.catalogue, self.snapshots, guard, networks=lambda: self.networks)
+        self.full_data = FullDataService(self.catalogue, self.snapshots, guard, networks=lambda: self.networks)
         self.forget_business = Forgetting(
             self.catalogue, self.commits, self.materialiser, self.snapshots, self.store, guard
         )
@@ -227,12 +227,12 @@ class Core:
         )
         for business in found:
             self.scavenger.load(business)
-            scrub.load(self.store, business)
-        vouching.vouch_for_all(self.store, found)
+            scrub.load_results(self.store, business)
+        consistency.check_all(self.store, found)
         self.catalogue.load(self.store, found)
         self.snapshots.load(self.store)
 
-    def take_in(self, number: int) -> Business:
+    def load_copy(self, number: int) -> Business:
         """Load and check the business whose complete copy was written under this number.
 
         The catalogue does not list it yet. Raises Corruption, StorageError.
@@ -241,10 +241,10 @@ class Core:
         if value is None:
             raise StorageError("it has no record")
         found = records.load(self.store, number, value, self._settings.review_after_s)
-        take_up(self.store, found, watermark=lambda business: business.log.applied, now=self._monotonic())
+        replay_business(self.store, found, watermark=lambda business: business.log.applied, now=self._monotonic())
         self.scavenger.load(found)
-        scrub.load(self.store, found)
-        vouching.vouch(self.store, found)
+        scrub.load_results(self.store, found)
+        consistency.check_one(self.store, found)
         return found
 
     @property
@@ -258,13 +258,13 @@ class Core:
         self.commits.fail(error)
 
     def _record_pin(self, snapshot_id: str, content: bytes | None) -> Future[None]:
-        def work(group: Group) -> None:
+        def work(group: CommandGroup) -> None:
             group.stage(keys.STATE, keys.pin_key(snapshot_id), content)
             group.durable = group.durable or content is not None
 
         return self.commits.submit(work, first=True)
 
     def _forget_below(self, business: Business) -> int:
-        kept = kept_for(business.attached())
+        kept = kept_offsets(business.list_consumers())
         trim = consumers.trim_point(business.materialised.offset, kept, self.snapshots.offsets(business))
-        return consumers.forget_tombstones_below(business.marks, trim, self.clock_us())
+        return consumers.tombstone_limit(business.marks, trim, self.clock_us())

@@ -7,57 +7,62 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from venus.cli.commands import Commands
+from venus.cli.commands import CommandSet
 from venus.cli.invocation import ConfigOption, Invocation, JsonOption
-from venus.cli.output import table
+from venus.cli.output import build_table
 from venus.errors import ConfigError
-from venus.figures import seconds_shown
-from venus.suggest import nearest
+from venus.text.formatting import format_duration
+from venus.text.hints import suggest_nearest
 
 if TYPE_CHECKING:
-    from venus.alarms.recipients import Addressee
+    from venus.alarms.recipients import AlarmRecipient
 
-app = Commands(help="List the kinds of alarms; send a test message to their recipients.")
+app = CommandSet(help="List the kinds of alarms; send a test message to their recipients.")
 
 
 @app.command("rules")
 def rules(ctx: typer.Context, config: ConfigOption = None, as_json: JsonOption = False) -> int:
     """List the kinds of alarms, when each is sent and to which recipients."""
     from venus.alarm_rules import RULES, UNKNOWN
-    from venus.alarms.recipients import addressees
+    from venus.alarms.recipients import build_recipients
 
-    run = Invocation.of(ctx, config, as_json)
+    run = Invocation.from_options(ctx, config, as_json)
     run.needs_passwords = False
     alarms = run.settings.alarms
-    recipients = addressees(alarms)
+    recipients = build_recipients(alarms)
     found = []
     for rule in (*RULES, UNKNOWN):
-        chosen = alarms.rule(rule.name)
-        after_s = chosen.after_s or rule.lasts_s
-        names = [each.name for each in recipients if each.wants_rule(rule.name)]
+        chosen = alarms.rule_settings(rule.name)
+        after_s = chosen.after_s or rule.min_duration_s
+        names = [each.name for each in recipients if each.should_receive_kind(rule.name)]
         found.append(
             {
                 "rule": rule.name,
-                "says": rule.says,
+                "says": rule.description,
                 "after_s": after_s,
                 "repeat_s": chosen.repeat_s or alarms.repeat_s,
                 "to": names,
             }
         )
     rows: list[tuple[object, ...]] = [
-        (each["rule"], each["says"], after(float(str(each["after_s"]))), ", ".join(told_of(each)) or "no recipient")
+        (
+            each["rule"],
+            each["says"],
+            format_delay(float(str(each["after_s"]))),
+            ", ".join(recipients_of(each)) or "no recipient",
+        )
         for each in found
     ]
-    run.out.answer({"rules": found}, table("kind", "when", "sent after", "sent to", rows=rows))
+    run.out.answer({"rules": found}, build_table("kind", "when", "sent after", "sent to", rows=rows))
     return 0
 
 
-def after(seconds: float) -> str:
+def format_delay(seconds: float) -> str:
     """Format the delay before an alarm is sent."""
-    return seconds_shown(seconds) if seconds else "at once"
+    return format_duration(seconds) if seconds else "at once"
 
 
-def told_of(found: dict[str, object]) -> list[str]:
+def recipients_of(found: dict[str, object]) -> list[str]:
     """Return the recipients of a listed rule."""
     names = found["to"]
     return [str(name) for name in names] if isinstance(names, list) else []
@@ -71,11 +76,11 @@ def send_test(
     as_json: JsonOption = False,
 ) -> int:
     """Send a test message to every recipient of alarms, from this machine. Exit code 1 if one does not arrive."""
-    from venus.alarms.recipients import addressees
+    from venus.alarms.recipients import build_recipients
 
-    run = Invocation.of(ctx, config, as_json)
+    run = Invocation.from_options(ctx, config, as_json)
     run.needs_passwords = False
-    recipients = addressees(run.settings.alarms)
+    recipients = build_recipients(run.settings.alarms)
     if not recipients:
         raise ConfigError(
             "there is no recipient of alarms: no [alarms.to.NAME] section",
@@ -83,16 +88,16 @@ def send_test(
         )
     names = [each.name for each in recipients]
     if to and to not in names:
-        raise ConfigError(f"no recipient named {to!r}{nearest(to, names)}", hint="known: " + ", ".join(names))
-    found = [attempt(each) for each in recipients if to in ("", each.name)]
+        raise ConfigError(f"no recipient named {to!r}{suggest_nearest(to, names)}", hint="known: " + ", ".join(names))
+    found = [send_test_to(each) for each in recipients if to in ("", each.name)]
     lines = [f"{each['to']}: {each['error'] or 'accepted by ' + str(each['where'])}" for each in found]
     run.out.answer({"sent": found}, *lines)
     return int(any(each["error"] for each in found))
 
 
-def attempt(addressee: Addressee) -> dict[str, str]:
+def send_test_to(addressee: AlarmRecipient) -> dict[str, str]:
     """Send a test message to one recipient; return the outcome."""
-    from venus.alarms.book import Alarm, Event, Message, Notice
+    from venus.alarms.alarm_state import Alarm, AlarmEvent, Message, Notification
 
     now_s = time.time()
     alarm = Alarm(
@@ -100,7 +105,7 @@ def attempt(addressee: Addressee) -> dict[str, str]:
     )
     error = ""
     try:
-        addressee.way.send(Message("test", [Notice(event=Event.RAISED, alarm=alarm, at_s=now_s)]))
+        addressee.channel.send(Message("test", [Notification(event=AlarmEvent.RAISED, alarm=alarm, at_s=now_s)]))
     except OSError as failure:
         error = str(failure)
-    return {"to": addressee.name, "where": addressee.way.where, "error": error}
+    return {"to": addressee.name, "where": addressee.channel.destination, "error": error}

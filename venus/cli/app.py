@@ -36,16 +36,16 @@ from venus.cli import broker as broker_command
 from venus.cli import cluster as cluster_command
 from venus.cli import cutover as cutover_command
 from venus.cli import spark as spark_command
-from venus.cli.commands import Commands, columns
+from venus.cli.commands import CommandSet, help_width
 from venus.cli.demo import command as demo_command
 from venus.cli.failure import INTERRUPTED, READER_GONE, UsageProblem, render
 from venus.cli.invocation import ConfigOption, Invocation, JsonOption, LogFormatOption
 from venus.cli.members import accept_loss, promote
 from venus.cli.members import commands as members
-from venus.cli.output import ReaderGone, reader_gone
+from venus.cli.output import ReaderGone, detach_stdout
 from venus.cli.support import command as support_command
-from venus.security.audit import NAME, Audit
-from venus.user_folders import state_folder
+from venus.process.system import state_folder
+from venus.security.audit import NAME, AuditLog
 
 #: Commands that change something in an operator's name; `verify` changes something only with --repair.
 COMMANDS = frozenset(
@@ -78,22 +78,22 @@ COMMANDS = frozenset(
 REPAIRS = "venus verify"
 
 
-def record(invocation: Invocation, arguments: list[str], code: int) -> None:
+def write_audit_record(invocation: Invocation, arguments: list[str], code: int) -> None:
     """Write user, command line and outcome to the audit log, if it is one of these commands."""
     command = invocation.command
     if command not in COMMANDS and not (command == REPAIRS and "--repair" in arguments):
         return
     host = socket.gethostname()
-    audit = Audit(_path(invocation), lambda: datetime.now(UTC))
+    audit = AuditLog(_audit_path(invocation), lambda: datetime.now(UTC))
     audit.write(
-        who=who(),
+        who=user_name(),
         where=host,
         what=invocation.redactor(shlex.join(["venus", *arguments])),
         result="done" if code == 0 else f"exit code {code}",
     )
 
 
-def who() -> str:
+def user_name() -> str:
     """Return the name of the user, and of the user behind sudo."""
     try:
         user = pwd.getpwuid(os.getuid()).pw_name
@@ -103,7 +103,7 @@ def who() -> str:
     return f"{caller} as {user}" if caller and caller != user else user
 
 
-def _path(invocation: Invocation) -> Path:
+def _audit_path(invocation: Invocation) -> Path:
     if invocation.audit_file:
         return Path(invocation.audit_file)
     return state_folder() / NAME
@@ -111,7 +111,7 @@ def _path(invocation: Invocation) -> Path:
 
 TRY, PREPARE, RUN, WATCH, ACT = "Try", "Prepare", "Run", "Watch", "Act"
 
-app = Commands(
+app = CommandSet(
     name="venus",
     help="Keeps a PostgreSQL database equal to a database of a different kind while both are in use, "
     "with triggers alone.",
@@ -130,7 +130,7 @@ def venus(
     log_format: LogFormatOption = "text",
 ) -> None:
     """Handle the options that every command has."""
-    invocation = Invocation.of(ctx, config, as_json)
+    invocation = Invocation.from_options(ctx, config, as_json)
     invocation.verbose = verbose
     invocation.choose_log_format(log_format)
     if verbose:
@@ -173,18 +173,18 @@ def run(arguments: list[str]) -> int:
     try:
         code = _run(arguments, invocation)
     except BrokenPipeError:
-        reader_gone()
+        detach_stdout()
         code = READER_GONE
     except ReaderGone:
         code = READER_GONE
-    record(invocation, arguments, code)
+    write_audit_record(invocation, arguments, code)
     return code
 
 
 def _run(arguments: list[str], invocation: Invocation) -> int:
     try:
         outcome = app(
-            args=arguments, prog_name="venus", standalone_mode=False, obj=invocation, terminal_width=columns()
+            args=arguments, prog_name="venus", standalone_mode=False, obj=invocation, terminal_width=help_width()
         )
     except UsageProblem as error:
         if type(error).__name__ == "NoArgsIsHelpError":

@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from venus.cli.install import check_patterns, opened_source
+from venus.cli.install import check_patterns, open_configured_source
 from venus.cli.invocation import ConfigOption, Invocation, JsonOption
-from venus.cli.output import table
+from venus.cli.output import build_table
 from venus.errors import VenusError
-from venus.figures import bytes_shown, seconds_shown, unit_shown
-from venus.model import counted
+from venus.model import count_phrase
+from venus.text.formatting import format_bytes, format_duration, format_figure
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from venus.adapters.assess.report import Assessed, Assessment
+    from venus.adapters.assess.report import AssessedTable, Assessment
 
 #: Maximum of table lines on a terminal; the rest is counted. --json and --html are complete.
 SHOWN_MAX = 40
@@ -48,12 +48,12 @@ def assess(
     """
     import venus
     from venus.adapters.assess.html import write_html
-    from venus.adapters.assess.report import document
+    from venus.adapters.assess.report import to_document
     from venus.adapters.assess.run import assess as run_assessment
 
-    run = Invocation.of(ctx, config, as_json)
+    run = Invocation.from_options(ctx, config, as_json)
     settings = run.settings
-    with opened_source(settings) as source:
+    with open_configured_source(settings) as source:
         check_patterns(settings, source)
         taken_at = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
         found = run_assessment(settings, source, count_rows=count_rows, version=venus.__version__, taken_at=taken_at)
@@ -61,7 +61,7 @@ def assess(
         write_html(found, html)
     if script is not None:
         write_script(found, script)
-    run.out.answer(document(found), *shown(found))
+    run.out.answer(to_document(found), *format_report(found))
     return 0
 
 
@@ -73,7 +73,7 @@ def write_script(found: Assessment, file: Path) -> None:
         raise VenusError(f"--script {file}: {error.strerror or error}") from error
 
 
-def shown(found: Assessment) -> list[RenderableType]:
+def format_report(found: Assessment) -> list[RenderableType]:
     """Format the report for a terminal."""
     from venus.adapters.assess.html import verdict
 
@@ -81,12 +81,14 @@ def shown(found: Assessment) -> list[RenderableType]:
     ordered = sorted(found.tables, key=lambda t: (not t.refused, -(t.size.rows or 0), t.size.qualified))
     if ordered:
         columns = ("table", "", "rows", "data", "indexes", "changes", "triggers", "fill", "refused because")
-        lines.append(table(*columns, rows=[_row(t) for t in ordered[:SHOWN_MAX]]))
+        lines.append(build_table(*columns, rows=[_table_row(t) for t in ordered[:SHOWN_MAX]]))
     if len(ordered) > SHOWN_MAX:
         lines.append(f"... and {len(ordered) - SHOWN_MAX:,} more: --json, --html FILE")
-    lines += ["", *_not_carried(found), *(f"not known: {text}" for text in found.unknown), ""]
+    lines += ["", *_format_not_carried_objects(found), *(f"not known: {text}" for text in found.unknown), ""]
     lines.append(
-        table("forecast", "", rows=[(line.what, unit_shown(line.value, line.unit)) for line in found.forecast.lines])
+        build_table(
+            "forecast", "", rows=[(line.what, format_figure(line.value, line.unit)) for line in found.forecast.lines]
+        )
     )
     lines += ["", verdict(found)]
     if any(finding.blocks for finding in found.findings):
@@ -94,30 +96,30 @@ def shown(found: Assessment) -> list[RenderableType]:
     return lines
 
 
-def _row(t: Assessed) -> tuple[object, ...]:
+def _table_row(t: AssessedTable) -> tuple[object, ...]:
     f, size = t.forecast, t.size
     return (
         size.qualified,
         "refused" if t.refused else "carried",
         None if size.rows is None else f"{'' if size.counted else '~'}{size.rows:,}",
-        None if size.data_bytes is None else bytes_shown(size.data_bytes),
-        None if size.index_bytes is None else bytes_shown(size.index_bytes),
-        None if f is None or f.changes_per_s is None else unit_shown(f.changes_per_s, "/s"),
-        None if f is None or f.trigger_ms_per_s is None else unit_shown(f.trigger_ms_per_s, "ms/s"),
-        seconds_shown(f.read_s + f.load_s) if f else None,
+        None if size.data_bytes is None else format_bytes(size.data_bytes),
+        None if size.index_bytes is None else format_bytes(size.index_bytes),
+        None if f is None or f.changes_per_s is None else format_figure(f.changes_per_s, "/s"),
+        None if f is None or f.trigger_ms_per_s is None else format_figure(f.trigger_ms_per_s, "ms/s"),
+        format_duration(f.read_s + f.load_s) if f else None,
         "; ".join(t.refused),
     )
 
 
-def _not_carried(found: Assessment) -> list[str]:
+def _format_not_carried_objects(found: Assessment) -> list[str]:
     kinds = dict(found.kinds)
-    lines = [f"not carried: {counted(len(names), kind)} ({_some(names)})" for kind, names in kinds.items()]
+    lines = [f"not carried: {count_phrase(len(names), kind)} ({_join_names(names)})" for kind, names in kinds.items()]
     if found.numberings:
         names = [n.name or f"{n.table}.{n.column}" for n in found.numberings]
-        gaps = f"not carried: gaps of {counted(len(names), 'sequence')} ({_some(names)})"
+        gaps = f"not carried: gaps of {count_phrase(len(names), 'sequence')} ({_join_names(names)})"
         lines.append(f"{gaps}; a cut-over sets each past its rows")
     return lines
 
 
-def _some(names: list[str]) -> str:
+def _join_names(names: list[str]) -> str:
     return ", ".join(names[:NAMES_MAX]) + (" ..." if len(names) > NAMES_MAX else "")

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from venus.cli.invocation import ConfigOption, Invocation, JsonOption, LogFormatOption
-from venus.cli.output import plain
-from venus.model import counted
+from venus.cli.output import to_plain
+from venus.model import count_phrase
 
 if TYPE_CHECKING:
     from venus.broker.service.process import Addresses
@@ -39,12 +39,12 @@ def broker(
     from venus import tracing
     from venus.broker.service.process import serve
 
-    run = Invocation.of(ctx, config, as_json)
+    run = Invocation.from_options(ctx, config, as_json)
     run.choose_log_format(log_format)
     run.needs_passwords = False
     settings = run.settings
     if check:
-        return _check(run)
+        return _check_data_dir(run)
     run.log_to_stderr(logging.INFO)
     data_dir = settings.broker.data_dir.resolve()
 
@@ -57,25 +57,25 @@ def broker(
             "tls": addresses.tls,
             "data_dir": data_dir,
         }
-        run.out.event(document, f"broker listens on {addresses.grpc}{page}, data in {data_dir}")
+        run.out.write_event(document, f"broker listens on {addresses.grpc}{page}, data in {data_dir}")
 
-    spans = tracing.begin(settings.tracing, run.role)
+    spans = tracing.start_tracing(settings.tracing, run.role)
     try:
         return serve(settings, ready)
     finally:
-        tracing.end(spans)
+        tracing.stop_tracing(spans)
 
 
-def _check(run: Invocation) -> int:
+def _check_data_dir(run: Invocation) -> int:
     """Read a whole data directory; report a line for each check."""
     from venus.broker.snapshot import offline
 
     data_dir = run.settings.broker.data_dir.resolve()
     findings = 0
-    for found in offline.check(data_dir):
+    for found in offline.check_directory(data_dir):
         findings += bool(found.finding)
         word, text = ("WRONG", found.finding) if found.finding else ("ok", found.seen)
-        run.out.event({"event": "checked", **plain(found)}, f"{word:5} {found.what}: {text}")
-    end = f"{counted(findings, 'finding')}: none of this may be served" if findings else "no damage found"
-    run.out.event({"event": "ended", "findings": findings}, f"{data_dir}: {end}")
+        run.out.write_event({"event": "checked", **to_plain(found)}, f"{word:5} {found.what}: {text}")
+    end = f"{count_phrase(findings, 'finding')}: none of this may be served" if findings else "no damage found"
+    run.out.write_event({"event": "ended", "findings": findings}, f"{data_dir}: {end}")
     return 1 if findings else 0

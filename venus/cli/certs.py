@@ -8,12 +8,12 @@ from typing import Annotated, Any
 
 import typer
 
-from venus.cli.commands import Commands
+from venus.cli.commands import CommandSet
 from venus.cli.invocation import ConfigOption, Invocation, JsonOption
-from venus.cli.output import table
+from venus.cli.output import build_table
 from venus.errors import ConfigError
 
-app = Commands(help="Certificates and tokens: init, issue, show, token.")
+app = CommandSet(help="Certificates and tokens: init, issue, show, token.")
 DEFAULT_FOLDER = Path("certs")
 FolderOption = Annotated[
     Path, typer.Option("--directory", "-d", metavar="FOLDER", help="The authority's folder; default ./certs.")
@@ -43,10 +43,10 @@ def init(
     as_json: JsonOption = False,
 ) -> int:
     """Create a private authority: ca.crt for every process, and ca.key, which no process gets."""
-    from venus.security.authority import CA_KEY, begin
+    from venus.security.authority import CA_KEY, create_authority
 
-    run = Invocation.of(ctx, config, as_json)
-    made = begin(folder, datetime.now(UTC))
+    run = Invocation.from_options(ctx, config, as_json)
+    made = create_authority(folder, datetime.now(UTC))
     line = f"{made}: give it to every process as [security] ca; keep {folder / CA_KEY} where no broker runs"
     run.out.answer({"ca": made, "key": folder / CA_KEY}, line)
     return 0
@@ -68,15 +68,15 @@ def issue(
 
     --renew without --role and --host keeps those of the existing certificate.
     """
-    from venus.security.authority import described, issue
+    from venus.security.authority import describe_certificate, issue_certificate
 
-    run = Invocation.of(ctx, config, as_json)
+    run = Invocation.from_options(ctx, config, as_json)
     roles, hosts = role or [], host or []
     if renew and not roles and not hosts:
-        roles, hosts = described(folder / f"{name}.crt")
+        roles, hosts = describe_certificate(folder / f"{name}.crt")
     if not roles and not hosts:
         raise ConfigError("a certificate needs a role or a host", hint="add --role or --host")
-    made, key = issue(folder, name, datetime.now(UTC), roles=roles, hosts=hosts, days=days, replace=renew)
+    made, key = issue_certificate(folder, name, datetime.now(UTC), roles=roles, hosts=hosts, days=days, replace=renew)
     run.out.answer(
         {"certificate": made, "key": key, "roles": roles, "hosts": hosts},
         f"{made} and {key} (0600): roles {', '.join(roles) or 'none'}; hosts {', '.join(hosts) or 'none'}",
@@ -93,9 +93,9 @@ def show(
 ) -> int:
     """Show the names, roles and expiry of certificates. Exit code 1 if one is not valid now."""
     from venus.security import pem
-    from venus.security.identify import roles_in
+    from venus.security.identity import roles_in
 
-    run = Invocation.of(ctx, config, as_json)
+    run = Invocation.from_options(ctx, config, as_json)
     now = datetime.now(UTC)
     found: list[dict[str, Any]] = []
     for file in files:
@@ -114,7 +114,7 @@ def show(
         (f["file"], f["name"], "; ".join(f["roles"]), ", ".join(f["hosts"]), f["until"], "yes" if f["valid"] else "NO")
         for f in found
     ]
-    run.out.answer({"certificates": found}, table("file", "name", "roles", "hosts", "until", "valid", rows=rows))
+    run.out.answer({"certificates": found}, build_table("file", "name", "roles", "hosts", "until", "valid", rows=rows))
     return 0 if all(f["valid"] for f in found) else 1
 
 
@@ -127,12 +127,12 @@ def token(
     as_json: JsonOption = False,
 ) -> int:
     """Create a token for a client without a certificate. It is shown once; the broker's file keeps only its hash."""
-    from venus.security.identify import made
+    from venus.security.identity import make_token
 
-    run = Invocation.of(ctx, config, as_json)
+    run = Invocation.from_options(ctx, config, as_json)
     if not role:
         raise ConfigError("a token needs a role", hint="add --role")
-    secret, line = made(name, "; ".join(role))
+    secret, line = make_token(name, "; ".join(role))
     run.out.answer(
         {"token": secret, "line": line},
         f"token: {secret}",

@@ -10,32 +10,32 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from venus.cli.commands import Commands
+from venus.cli.commands import CommandSet
 from venus.cli.invocation import ConfigOption, Invocation, JsonOption
-from venus.cli.output import table
+from venus.cli.output import build_table
 from venus.errors import ConfigError, Unavailable
 
 if TYPE_CHECKING:
     from venus.config import Settings
     from venus.coordination.etcd import EtcdCoordinator
-    from venus.network.drawing import Hop, SetView
-    from venus.replication.records import Installing, Leadership, LiveBroker, LossWindow
+    from venus.network.topology_drawing import Hop, SetView
+    from venus.replication.records import InstallationProgress, Leadership, LiveBroker, LossWindow
 
 #: Long enough for an election within etcd.
 ETCD_TIMEOUT_S = 5.0
 LOOK_EVERY_S = 0.2
 
-app = Commands(
+app = CommandSet(
     help="The brokers of a cluster: status, policies, move, drain, add, remove, dissolve, accept-loss. "
     "The sets of a network: topology, promote."
 )
 
 
 @contextmanager
-def coordinator_of(settings: Settings) -> Iterator[EtcdCoordinator]:
+def open_coordinator(settings: Settings) -> Iterator[EtcdCoordinator]:
     """Connect to the coordinator of the configured cluster. Raises ConfigError if there is none, or none at etcd."""
     from venus.coordination.etcd import EtcdCoordinator
-    from venus.coordination.login import login_of
+    from venus.coordination.login import build_login
 
     cluster = settings.cluster
     if not cluster.name:
@@ -44,7 +44,7 @@ def coordinator_of(settings: Settings) -> Iterator[EtcdCoordinator]:
             hint="a single broker needs none; for several, name, broker_id and etcd are set in [cluster]",
         )
     opened = EtcdCoordinator(
-        cluster.etcd, cluster.name, lease_s=cluster.lease_s, timeout_s=ETCD_TIMEOUT_S, login=login_of(cluster)
+        cluster.etcd, cluster.name, lease_s=cluster.lease_s, timeout_s=ETCD_TIMEOUT_S, login=build_login(cluster)
     )
     with closing(opened):
         if opened.identity(create=False) is None:
@@ -66,34 +66,34 @@ def status(
     as_json: JsonOption = False,
 ) -> int:
     """Show which broker leads each business, and which are in sync. Exit code 1 if something needs attention."""
-    from venus.coordination.changes import problems, waits_for
+    from venus.coordination.operator_changes import find_problems, pending_requests
 
-    run = Invocation.of(ctx, config, as_json)
+    run = Invocation.from_options(ctx, config, as_json)
     end = time.monotonic() + wait
-    with coordinator_of(run.settings) as coordinator:
+    with open_coordinator(run.settings) as coordinator:
         while True:
             living, leaderships = coordinator.brokers(), coordinator.leaderships()
-            found = [*coordinator.invalid, *problems(leaderships, living)]
+            found = [*coordinator.invalid, *find_problems(leaderships, living)]
             healthy = bool(living) and not found
             if healthy or time.monotonic() >= end:
                 break
             time.sleep(LOOK_EVERY_S)
-    under_way = [f"{known.business}: {line}" for known in leaderships for line in waits_for(known, living)]
-    under_way += [installing_shown(broker.member.broker, one) for broker in living for one in broker.installing]
+    under_way = [f"{known.business}: {line}" for known in leaderships for line in pending_requests(known, living)]
+    under_way += [format_installation(broker.member.broker, one) for broker in living for one in broker.installing]
     document = {
         "cluster": run.settings.cluster.name,
         "healthy": healthy,
         "problems": found,
-        "brokers": [_broker(broker) for broker in living],
-        "businesses": [_business(leadership) for leadership in leaderships],
+        "brokers": [_broker_document(broker) for broker in living],
+        "businesses": [_business_document(leadership) for leadership in leaderships],
         "under_way": under_way,
     }
     shown: list[Any] = [
-        table("broker", "address", "site", "store", "", rows=[_broker_row(broker) for broker in living])
+        build_table("broker", "address", "site", "store", "", rows=[_broker_row(broker) for broker in living])
     ]
     if leaderships:
         names = ("business", "leader", "term", "in sync", "replicas", "policy")
-        shown += ["", table(*names, rows=[_business_row(leadership) for leadership in leaderships])]
+        shown += ["", build_table(*names, rows=[_business_row(leadership) for leadership in leaderships])]
     shown = shown if living else ["no broker is alive", *shown[1:]]
     lines = [*(f"~ {line}" for line in under_way), *(f"! {line}" for line in found)]
     run.out.answer(document, *shown, *([""] if lines else []), *lines)
@@ -115,16 +115,18 @@ def policy(
     Under `consistency` writes are refused until enough replicas are in sync. Under `availability` the brokers that
     are alive continue; what that may have lost is shown until `venus verify --repair` closes it.
     """
-    from venus.coordination.changes import switch
+    from venus.coordination.operator_changes import change_policy
     from venus.replication.records import Policy
-    from venus.suggest import nearest
+    from venus.text.hints import suggest_nearest
 
-    run = Invocation.of(ctx, config, as_json)
+    run = Invocation.from_options(ctx, config, as_json)
     if wanted not in list(Policy):
         known = [each.value for each in Policy]
-        raise ConfigError(f"{wanted}: invalid policy{nearest(wanted, known)}", hint=f"one of {', '.join(known)}")
-    with coordinator_of(run.settings) as coordinator:
-        before, after = switch(coordinator, business, Policy(wanted), run.settings.cluster.min_in_sync)
+        raise ConfigError(
+            f"{wanted}: invalid policy{suggest_nearest(wanted, known)}", hint=f"one of {', '.join(known)}"
+        )
+    with open_coordinator(run.settings) as coordinator:
+        before, after = change_policy(coordinator, business, Policy(wanted), run.settings.cluster.min_in_sync)
     same = before == after
     needed = f"{after.min_in_sync} replica{'s' if after.min_in_sync > 1 else ''} in sync for a write"
     line = f"{business} {'has' if same else 'now has'} the policy {after.policy.value}: it needs {needed}"
@@ -141,7 +143,7 @@ def policy(
     return 0
 
 
-def _broker(broker: LiveBroker) -> dict[str, Any]:
+def _broker_document(broker: LiveBroker) -> dict[str, Any]:
     return {
         "broker": broker.member.broker,
         "store": broker.member.store,
@@ -155,7 +157,7 @@ def _broker(broker: LiveBroker) -> dict[str, Any]:
     }
 
 
-def _business(found: Leadership) -> dict[str, Any]:
+def _business_document(found: Leadership) -> dict[str, Any]:
     return {
         "business": found.business,
         "leader": None if found.leader is None else found.leader.broker,
@@ -168,32 +170,32 @@ def _business(found: Leadership) -> dict[str, Any]:
         "unclean_terms": list(found.unclean_terms),
         "leaving": list(found.leaving),
         "successor": found.successor,
-        "losses": [loss(window) for window in found.losses],
+        "losses": [loss_document(window) for window in found.losses],
     }
 
 
-def loss(window: LossWindow) -> dict[str, Any]:
+def loss_document(window: LossWindow) -> dict[str, Any]:
     """Return the JSON document of what an unclean election may have lost."""
     return {
         "term": window.term,
         "first_offset": window.first_offset,
-        "end_offset": window.end_offset if window.measured else None,
-        "changes": window.rows if window.measured else None,
+        "end_offset": window.end_offset if window.is_measured else None,
+        "changes": window.rows if window.is_measured else None,
         "first_batch": window.first_batch,
-        "last_batch": window.last_batch if window.measured else None,
+        "last_batch": window.last_batch if window.is_measured else None,
         "verified": list(window.verified),
     }
 
 
-def installing_shown(broker: str, found: Installing) -> str:
+def format_installation(broker: str, found: InstallationProgress) -> str:
     """Describe the progress of an installation."""
-    from venus.figures import bytes_shown, seconds_shown
+    from venus.text.formatting import format_bytes, format_duration
 
     expected = f" of about {found.records_expected:,}" if found.records_expected else ""
-    left = f", about {seconds_shown(found.seconds_left)} left" if found.seconds_left >= 0 else ""
+    left = f", about {format_duration(found.seconds_left)} left" if found.seconds_left >= 0 else ""
     return (
         f"{found.business} is installed at {broker} from {found.leader}: {found.records:,}{expected} records, "
-        f"{bytes_shown(found.nbytes)}, {bytes_shown(found.bytes_per_s)}/s{left}"
+        f"{format_bytes(found.nbytes)}, {format_bytes(found.bytes_per_s)}/s{left}"
     )
 
 
@@ -231,21 +233,21 @@ def topology(
     It asks the brokers of `[broker] addresses` and `further`, and all sets above them. A set below that is not asked
     is shown as the set above sees it.
     """
-    from venus.cli.topology import look
+    from venus.cli.topology import read_network
     from venus.model import PORT_MAX, is_address
-    from venus.network.drawing import drawn
-    from venus.rpc.address import broker_of, proof_of
+    from venus.network.topology_drawing import draw
+    from venus.rpc.address import broker_address, proof_of
 
-    run = Invocation.of(ctx, config, as_json)
+    run = Invocation.from_options(ctx, config, as_json)
     for address in addresses or ():
         if not is_address(address):
             raise ConfigError(
                 f"{address} should be HOST:PORT, with a port up to {PORT_MAX}",
                 hint="name brokers of more sets, separated by spaces",
             )
-    reach = broker_of(run.settings)
+    reach = broker_address(run.settings)
     starts = [tuple(one.split(",")) for one in reach.split(";")] + [(address,) for address in addresses or ()]
-    view = look(starts, proof_of(reach))
+    view = read_network(starts, proof_of(reach))
     if not any(one.asked for one in view.sets):
         raise Unavailable("; ".join(view.complaints), hint="check [broker] address and addresses")
     document = {
@@ -253,7 +255,7 @@ def topology(
         "problems": list(view.complaints),
         "sets": [_set_document(one) for one in view.sets],
     }
-    lines = drawn(view, run.out.console.width)
+    lines = draw(view, run.out.console.width)
     run.out.answer(document, *lines, *([""] if view.complaints else []), *(f"! {line}" for line in view.complaints))
     return 1 if view.complaints else 0
 

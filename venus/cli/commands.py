@@ -28,7 +28,7 @@ _Context: type[Any] = TyperCommand.context_class
 _Formatter: type[Any] = _Context.formatter_class
 
 
-class Formatter(_Formatter):  # type: ignore[misc]
+class HelpFormatter(_Formatter):  # type: ignore[misc]
     """Formatter of help: names and explanations side by side, on a narrow terminal one below the other."""
 
     def write_dl(self, rows: Any, col_max: int = 30, col_spacing: int = 2) -> None:
@@ -42,16 +42,16 @@ class Formatter(_Formatter):  # type: ignore[misc]
                 self.write_text(explanation)
 
 
-class Context(_Context):  # type: ignore[misc]
+class PlainContext(_Context):  # type: ignore[misc]
     """The context of every command."""
 
-    formatter_class = Formatter
+    formatter_class = HelpFormatter
 
 
-class Command(TyperCommand):
+class PlainCommand(TyperCommand):
     """A command."""
 
-    context_class = Context
+    context_class = PlainContext
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse the arguments; add the command to an error that lacks it, so that its hint names the right help."""
@@ -63,10 +63,10 @@ class Command(TyperCommand):
             raise
 
 
-class Group(TyperGroup):
+class PlainGroup(TyperGroup):
     """A command with subcommands, which its help lists under their headings."""
 
-    context_class = Context
+    context_class = PlainContext
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """List the commands, by heading."""
@@ -83,19 +83,19 @@ class Group(TyperGroup):
                 formatter.write_dl([(name.ljust(widest), explanation) for name, explanation in rows])
 
 
-class Commands(typer.Typer):
+class CommandSet(typer.Typer):
     """A set of commands with plain-text help."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(
-            cls=Group, rich_markup_mode=None, no_args_is_help=True, pretty_exceptions_enable=False, **settings
+            cls=PlainGroup, rich_markup_mode=None, no_args_is_help=True, pretty_exceptions_enable=False, **settings
         )
 
     def command(self, name: str | None = None, **settings: Any) -> Callable[[Any], Any]:
         """Register a command; as in Typer."""
-        return super().command(name, **({"cls": Command} | settings))
+        return super().command(name, **({"cls": PlainCommand} | settings))
 
 
-def columns() -> int:
+def help_width() -> int:
     """Return the width of help."""
     return max(20, min(shutil.get_terminal_size().columns, COLUMNS_MAX))

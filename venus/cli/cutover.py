@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from venus.cli.invocation import ConfigOption, Invocation, JsonOption, TargetOption, only_target
+from venus.cli.invocation import ConfigOption, Invocation, JsonOption, TargetOption, choose_target
 from venus.errors import ConfigError
 
 if TYPE_CHECKING:
-    from venus.adapters.cutover.run import Outcome
+    from venus.adapters.cutover.run import CutoverOutcome
     from venus.config import Settings
 
 REFUSED = 3
@@ -72,35 +72,35 @@ def cutover(
     listed with the command that fixes it, and nothing has changed then. From the last step on VENUS writes no row at
     this target any more.
     """
-    from venus.adapters.targets.contract import require
+    from venus.adapters.targets.contract import require_capability
     from venus.adapters.targets.registry import open_target
 
-    run = Invocation.of(ctx, config, as_json)
+    run = Invocation.from_options(ctx, config, as_json)
     settings = run.settings
-    target = only_target(settings, named)
-    require(open_target(settings, target), "cuts_over")
+    target = choose_target(settings, named)
+    require_capability(open_target(settings, target), "cuts_over")
     if rehearse and undo:
         raise ConfigError("--rehearse and --undo cannot be combined")
     if undo:
-        return take_back(run, settings, target)
-    base = writable(certificate or Path(f"cutover-{target}{'-rehearsal' if rehearse else ''}"))
+        return undo_cutover(run, settings, target)
+    base = check_certificate_path(certificate or Path(f"cutover-{target}{'-rehearsal' if rehearse else ''}"))
     with run.out.progress("cut-over") as steps:
         from venus.adapters.cutover import run as cutting
 
-        options = cutting.Wish(
+        options = cutting.CutoverRequest(
             rehearse=rehearse,
             wait_s=wait,
             quiet_s=quiet,
             leave_invalid=leave_invalid,
             leave_differences=leave_differences,
             leave_out=tuple(leave_out or ()),
-            head=head(settings, target),
+            head=certificate_head(settings, target),
         )
-        outcome = cutting.cutover(settings, target, options, steps.update)
-    return answer(run, settings, target, outcome, base)
+        outcome = cutting.run_cutover(settings, target, options, steps.update)
+    return print_result(run, settings, target, outcome, base)
 
 
-def writable(base: Path) -> Path:
+def check_certificate_path(base: Path) -> Path:
     """Return the base path of the certificate. Raises ConfigError, before anything is done, if it is not writable."""
     base = base.with_suffix("") if base.suffix in (".json", ".txt") else base
     if not base.parent.is_dir() or not os.access(base.parent, os.W_OK):
@@ -110,28 +110,28 @@ def writable(base: Path) -> Path:
     return base
 
 
-def head(settings: Settings, target: str) -> dict[str, Any]:
+def certificate_head(settings: Settings, target: str) -> dict[str, Any]:
     """Return the head of the certificate: user, time and databases; passwords masked."""
     from venus import __version__
-    from venus.figures import masked
+    from venus.text.formatting import mask_url
 
     return {
         "venus": __version__,
         "made_at": datetime.now(UTC).isoformat(timespec="seconds"),
         "made_by": f"{getpass.getuser()}@{socket.gethostname()}",
-        "source_url": masked(settings.source.url.get_secret_value()),
-        "target_url": masked(settings.targets[target].url.get_secret_value()),
+        "source_url": mask_url(settings.source.url.get_secret_value()),
+        "target_url": mask_url(settings.targets[target].url.get_secret_value()),
     }
 
 
-def answer(run: Invocation, settings: Settings, target: str, outcome: Outcome, base: Path) -> int:
+def print_result(run: Invocation, settings: Settings, target: str, outcome: CutoverOutcome, base: Path) -> int:
     """Write the certificate, and print the next steps."""
     import json
 
-    from venus.adapters.cutover.certificate import text
+    from venus.adapters.cutover.certificate import to_text
 
     found = outcome.certificate
-    shown = text(found)
+    shown = to_text(found)
     files = [base.with_name(f"{base.name}{suffix}") for suffix in (".json", ".txt")]
     files[0].write_text(run.redactor(json.dumps(found, indent=2, ensure_ascii=False)) + "\n", encoding="utf-8")
     files[1].write_text(run.redactor(shown), encoding="utf-8")
@@ -157,9 +157,9 @@ def answer(run: Invocation, settings: Settings, target: str, outcome: Outcome, b
 
 def next_steps(settings: Settings, target: str, *, already: bool) -> list[str]:
     """Return the next steps of the operator."""
-    from venus.figures import masked
+    from venus.text.formatting import mask_url
 
-    url = masked(settings.targets[target].url.get_secret_value())
+    url = mask_url(settings.targets[target].url.get_secret_value())
     done = "was already cut over; nothing was done" if already else "is cut over: VENUS writes no row there any more"
     return [
         f"target {target} {done}. Next:",
@@ -171,12 +171,12 @@ def next_steps(settings: Settings, target: str, *, already: bool) -> list[str]:
     ]
 
 
-def take_back(run: Invocation, settings: Settings, target: str) -> int:
+def undo_cutover(run: Invocation, settings: Settings, target: str) -> int:
     """Undo a cut-over."""
     with run.out.progress("taking back") as steps:
-        from venus.adapters.cutover.run import undo
+        from venus.adapters.cutover.run import undo_target_cutover
 
-        mark = undo(settings, target, steps.update)
+        mark = undo_target_cutover(settings, target, steps.update)
     document = {"target": target, "undone": True, "was_cut_over_at": mark.marked_at.isoformat()}
     line = (
         f"target {target} is VENUS's again: changes of the source since {mark.marked_at:%Y-%m-%d %H:%M:%S} UTC follow"

@@ -41,7 +41,7 @@ def require_engine(settings: Settings, engine: str) -> None:
     """Refuse an unavailable engine before anything has been done. Raises ConfigError."""
     if engine not in ENGINES:
         raise ConfigError(f"--engine {engine}: invalid engine", hint=f"one of {', '.join(ENGINES)}")
-    if engine == "spark" or (engine == "auto" and _configured(settings)):
+    if engine == "spark" or (engine == "auto" and _find_configured_reason(settings)):
         from venus.spark.session import require_reachable, require_spark
 
         require_spark(settings)
@@ -51,20 +51,22 @@ def require_engine(settings: Settings, engine: str) -> None:
 @contextmanager
 def choose_runner(settings: Settings, engine: str, rows: int = 0) -> Iterator[Engine]:
     """Yield the runner for work on about `rows` rows. Spark starts with the first task and ends with the context."""
-    with choosing(settings, engine) as choice:
+    with open_runner_choice(settings, engine) as choice:
         runner = choice(rows)
         yield Engine(name=choice.name, why=choice.why, runner=runner)
 
 
 @contextmanager
-def choosing(settings: Settings, engine: str, say: Callable[[str], None] | None = None) -> Iterator[Choice]:
+def open_runner_choice(
+    settings: Settings, engine: str, say: Callable[[str], None] | None = None
+) -> Iterator[RunnerChoice]:
     """Yield a factory of runners, to call once the number of rows is known; what it starts ends with the context."""
     require_engine(settings, engine)
     with ExitStack() as stack:
-        yield Choice(settings, engine, stack, say)
+        yield RunnerChoice(settings, engine, stack, say)
 
 
-class Choice:
+class RunnerChoice:
     """Factory that returns the runner for a number of rows."""
 
     def __init__(self, settings: Settings, engine: str, stack: ExitStack, say: Callable[[str], None] | None) -> None:
@@ -79,37 +81,37 @@ class Choice:
         """Return the runner for about `rows` rows."""
         from venus.adapters.running import LocalRunner
 
-        self.why = _why_spark(self._settings, self._engine, rows)
+        self.why = _find_spark_reason(self._settings, self._engine, rows)
         if not self.why:
             return LocalRunner.for_rows(self._settings.apply.load_workers, rows)
         self.name = "spark"
         if self._say is not None:
             self._say(f"Spark moves the rows ({self.why})")
-        return _StartsWithWork(self._settings, self._stack)
+        return _LazySparkRunner(self._settings, self._stack)
 
 
-def _why_spark(settings: Settings, engine: str, rows: int) -> str:
+def _find_spark_reason(settings: Settings, engine: str, rows: int) -> str:
     if engine == "spark":
         return "--engine spark"
     if engine == "local":
         return ""
-    if configured := _configured(settings):
+    if configured := _find_configured_reason(settings):
         return configured
     wanted = settings.spark.auto_rows_min
-    return f"{rows:,} rows, from {wanted:,} on" if rows >= wanted and spark_usable(settings) else ""
+    return f"{rows:,} rows, from {wanted:,} on" if rows >= wanted and can_use_spark(settings) else ""
 
 
-def _configured(settings: Settings) -> str:
-    from venus.spark.session import submitted
+def _find_configured_reason(settings: Settings) -> str:
+    from venus.spark.session import is_submitted
 
     if settings.spark.remote:
         return "spark.remote is set"
     if settings.spark.master:
         return "spark.master is set"
-    return "started by spark-submit" if submitted() else ""
+    return "started by spark-submit" if is_submitted() else ""
 
 
-def spark_usable(settings: Settings) -> bool:
+def can_use_spark(settings: Settings) -> bool:
     """Return whether Spark can be started; without an explicit choice, processes of this machine do the work."""
     from venus.spark.session import require_spark
 
@@ -120,7 +122,7 @@ def spark_usable(settings: Settings) -> bool:
     return True
 
 
-class _StartsWithWork:
+class _LazySparkRunner:
     """Runner whose Spark session starts with the first task: a target may be loaded already."""
 
     def __init__(self, settings: Settings, stack: ExitStack) -> None:

@@ -27,9 +27,9 @@ import typer
 
 from venus.cli.invocation import Invocation, error_line
 from venus.errors import ConfigError, LoginRefused, VenusError
-from venus.figures import masked, sentence
-from venus.suggest import line_of
-from venus.user_folders import state_folder
+from venus.process.system import state_folder
+from venus.text.formatting import mask_url, to_sentence
+from venus.text.hints import find_option_line
 
 INTERRUPTED = 130
 #: The code that a shell reports for a command ended by SIGPIPE.
@@ -46,21 +46,21 @@ UsageProblem: type[Exception] = typer.BadParameter.__mro__[2]
 def render(error: BaseException, invocation: Invocation) -> int:
     """Print an error and return the exit code."""
     message, hint, code = explain(error, invocation)
-    hint = sentence(hint)
+    hint = to_sentence(hint)
     if invocation.supervised:
         pass
     elif invocation.log_format == "json":
         fields = {"hint": hint, "kind": type(error).__name__, "exit_code": code}
         print(error_line(invocation.role, message, fields), file=sys.stderr)  # noqa: T201
     else:
-        complaints = complaints_of(error, invocation) or [message]
+        complaints = complaint_lines(error, invocation) or [message]
         lines = [*(f"venus: {complaint}" for complaint in complaints), *([f"  {hint}"] if hint else [])]
         print(*lines, sep="\n", file=sys.stderr)  # noqa: T201
     if invocation.json and (invocation.out.streaming or not invocation.out.written):
         error_document = {"kind": type(error).__name__, "message": message, "hint": hint, "exit_code": code}
-        if complaints := complaints_of(error, invocation):
+        if complaints := complaint_lines(error, invocation):
             error_document["complaints"] = complaints
-        invocation.out.last_words({"error": error_document})
+        invocation.out.write_error({"error": error_document})
     return code
 
 
@@ -68,55 +68,55 @@ def explain(error: BaseException, invocation: Invocation) -> tuple[str, str, int
     """Return the message and the hint of an error, a line each, and the exit code."""
     redact = invocation.redactor
     if isinstance(error, LoginRefused | ConfigError):  # the database answers and refuses: the configuration is wrong
-        return one_line(redact(f"{url_place(str(error), invocation)}{error}")), one_line(redact(error.hint)), 2
+        return join_lines(redact(f"{find_url_place(str(error), invocation)}{error}")), join_lines(redact(error.hint)), 2
     if isinstance(error, VenusError):
-        return one_line(redact(str(error))), one_line(redact(error.hint)), error.exit_code
+        return join_lines(redact(str(error))), join_lines(redact(error.hint)), error.exit_code
     if isinstance(error, UsageProblem):
-        return one_line(redact(usage_message(error))), usage_hint(error), 2
+        return join_lines(redact(usage_message(error))), usage_hint(error), 2
     if isinstance(error, KeyboardInterrupt | typer.Abort):
         return "interrupted", "", INTERRUPTED
     report = write_report(error, invocation)
-    return one_line(redact(f"unexpected {type(error).__name__}: {error}")), f"details: {report}", UNEXPECTED
+    return join_lines(redact(f"unexpected {type(error).__name__}: {error}")), f"details: {report}", UNEXPECTED
 
 
-def complaints_of(error: BaseException, invocation: Invocation) -> list[str]:
+def complaint_lines(error: BaseException, invocation: Invocation) -> list[str]:
     """Return a line for each mistake of a configuration; empty if the message is complete."""
     found = error.complaints if isinstance(error, ConfigError) else ()
-    return [one_line(invocation.redactor(complaint)) for complaint in found]
+    return [join_lines(invocation.redactor(complaint)) for complaint in found]
 
 
-def url_place(message: str, invocation: Invocation) -> str:
+def find_url_place(message: str, invocation: Invocation) -> str:
     """Return `venus.toml:3: source.url: ` of the database that a message is about; empty if that is unclear.
 
     A message that names the option itself gets only the line.
     """
     if message.startswith("[source] url"):
-        return option_place("source.url", invocation).removesuffix("source.url: ")
+        return find_option_place("source.url", invocation).removesuffix("source.url: ")
     if named := _URL_OF_TARGET.match(message):  # the settings may be unreadable
-        return option_place(named[0], invocation).removesuffix(f"{named[0]}: ")
+        return find_option_place(named[0], invocation).removesuffix(f"{named[0]}: ")
     if message.startswith("source "):
-        return option_place("source.url", invocation)
+        return find_option_place("source.url", invocation)
     if not message.startswith("target "):
         return ""  # perhaps about the configuration itself, which is unreadable then
     for name, target in invocation.settings.targets.items():
-        bare = masked(target.url.get_secret_value()).partition("://")[2].partition("?")[0]
+        bare = mask_url(target.url.get_secret_value()).partition("://")[2].partition("?")[0]
         if bare and bare in message:
-            return option_place(f"targets.{name}.url", invocation)
+            return find_option_place(f"targets.{name}.url", invocation)
     return ""
 
 
-def option_place(key: str, invocation: Invocation) -> str:
+def find_option_place(key: str, invocation: Invocation) -> str:
     """Return `venus.toml:3: source.url: `, or the variable of the environment that overrides the file."""
-    from venus.config.settings import variable_of
+    from venus.config.settings import find_variable
 
-    if variable := variable_of(key.split(".")):
+    if variable := find_variable(key.split(".")):
         return f"environment: {variable}: "
     file = invocation.file
-    line = line_of(file.read_text(encoding="utf-8"), key.split(".")) if file is not None else 0
+    line = find_option_line(file.read_text(encoding="utf-8"), key.split(".")) if file is not None else 0
     return f"{file}:{line}: {key}: " if line else f"{key}: "
 
 
-def one_line(text: str) -> str:
+def join_lines(text: str) -> str:
     """Join the lines of a text with semicolons."""
     return "; ".join(part.strip() for part in text.splitlines() if part.strip())
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from venus.cli.output import table
-from venus.figures import seconds_shown
-from venus.model import counted
+from venus.cli.output import build_table
+from venus.model import count_phrase
+from venus.text.formatting import format_duration
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from venus.adapters.verify.findings import Difference, Result, TableResult
-    from venus.adapters.verify.repair import Repaired
+    from venus.adapters.verify.findings import RowDifference, TableResult, VerifyResult
+    from venus.adapters.verify.repair import RepairResult
 
 #: Maximum of findings on a terminal; the rest is counted. --json, --html and --parquet are complete.
 SHOWN_MAX = 30
@@ -20,7 +20,7 @@ VALUE_CHARACTERS = 60
 FORMAT = "venus-diff/1"
 
 
-def tables_shown(result: Result) -> RenderableType:
+def format_tables(result: VerifyResult) -> RenderableType:
     """Build a table with a line for each compared table."""
     rows: list[tuple[object, ...]] = [
         (
@@ -37,53 +37,55 @@ def tables_shown(result: Result) -> RenderableType:
         for t in result.tables
     ]
     columns = ("table", "compared", "rows", "moved", "on their way", "different", "undecided", "method", "seconds")
-    return table(*columns, rows=rows)
+    return build_table(*columns, rows=rows)
 
 
-def findings_shown(differences: list[Difference]) -> RenderableType:
+def format_findings(differences: list[RowDifference]) -> RenderableType:
     """Build a table of the findings, with a line for each differing column."""
     rows: list[tuple[object, ...]] = []
     for d in differences[:SHOWN_MAX]:
         what = f"{d.kind.value}" + (f" ({d.note})" if d.note else "")
-        head: tuple[object, ...] = (d.table, key_shown(d.key), what, d.fault.value)
+        head: tuple[object, ...] = (d.table, format_key(d.key), what, d.fault.value)
         if d.kind.value != "different" or not d.columns:
             rows.append((*head, "", f"there: {', '.join(d.present) or 'nowhere'}"))
             continue
         for c in d.columns:
-            rows.append((*head, c.column, "; ".join(f"{place} {value_shown(v)}" for place, v in c.values.items())))
+            rows.append((*head, c.column, "; ".join(f"{place} {format_value(v)}" for place, v in c.values.items())))
             head = ("", "", "", "")
-    return table("table", "key", "row is", "fault", "column", "values", rows=rows)
+    return build_table("table", "key", "row is", "fault", "column", "values", rows=rows)
 
 
-def key_shown(key: dict[str, str]) -> str:
+def format_key(key: dict[str, str]) -> str:
     """Format a key in one line."""
     return ", ".join(f"{name}={value[:VALUE_CHARACTERS]}" for name, value in key.items())
 
 
-def value_shown(value: str | bytes | None) -> str:
+def format_value(value: str | bytes | None) -> str:
     """Format a value, cut to a maximum length."""
-    from venus.adapters.verify.findings import shown
+    from venus.adapters.verify.findings import value_text
 
-    text = shown(value)
+    text = value_text(value)
     if text is None:
         return "NULL"
     return repr(text) if len(text) <= VALUE_CHARACTERS else f"{text[:VALUE_CHARACTERS]!r}..."
 
 
-def verdict_word(result: Result, repaired: Repaired | None, code: int) -> str:
+def verdict_word(result: VerifyResult, repaired: RepairResult | None, code: int) -> str:
     """Return the exit code as a word; after a repair it describes the state now."""
     if code == 0 and repaired is not None and result.differences:
         return "repaired"
     return "undecided" if code == 3 else result.verdict.name.lower()
 
 
-def verdict_line(result: Result, word: str) -> str:
+def verdict_line(result: VerifyResult, word: str) -> str:
     """Return the last line, which summarises the result."""
-    compared = f"{counted(result.rows, 'row')} compared in {seconds_shown(result.seconds)}, {result.moved:,} moved"
+    compared = (
+        f"{count_phrase(result.rows, 'row')} compared in {format_duration(result.seconds)}, {result.moved:,} moved"
+    )
     part = f" (a sample of {result.sample:.1%})" if result.sample < 1 else ""
     faults = sorted({d.fault.value for d in result.differences})
     blame = f", fault of {' and '.join(faults)}" if faults else ""
-    left = f"; {counted(len(result.not_compared), 'table')} not compared" if result.not_compared else ""
+    left = f"; {count_phrase(len(result.not_compared), 'table')} not compared" if result.not_compared else ""
     were = "were " if word == "repaired" else ""
     return (
         f"{word.upper()}: {compared}{part}; {len(result.differences):,} {were}different{blame}, "
@@ -91,7 +93,7 @@ def verdict_line(result: Result, word: str) -> str:
     )
 
 
-def document(result: Result, repaired: Repaired | None, code: int) -> dict[str, Any]:
+def document(result: VerifyResult, repaired: RepairResult | None, code: int) -> dict[str, Any]:
     """Return the complete JSON document."""
     found = {
         "format": FORMAT,
@@ -139,7 +141,7 @@ def _table_document(t: TableResult) -> dict[str, Any]:
     }
 
 
-def _finding_document(d: Difference) -> dict[str, Any]:
+def _finding_document(d: RowDifference) -> dict[str, Any]:
     return {
         "table": d.table,
         "key": d.key,

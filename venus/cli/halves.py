@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from venus.cli.commands import Commands
+from venus.cli.commands import CommandSet
 from venus.cli.invocation import ConfigOption, Invocation, JsonOption
-from venus.cli.output import table
+from venus.cli.output import build_table
 from venus.errors import ConfigError
-from venus.figures import bytes_shown, seconds_shown
-from venus.model import Verdict, counted
+from venus.model import Verdict, count_phrase
+from venus.text.formatting import format_bytes, format_duration
 
 if TYPE_CHECKING:
     from venus.wire.broker_pb2 import BusinessStatus
 
-app = Commands(help="Undecided half messages: list, commit, rollback.")
+app = CommandSet(help="Undecided half messages: list, commit, rollback.")
 BatchArgument = Annotated[int, typer.Argument(metavar="BATCH", help="The batch number, as `venus half list` shows it.")]
 YesOption = Annotated[
     bool,
@@ -30,23 +30,23 @@ YesOption = Annotated[
 ]
 
 
-def business_status(run: Invocation) -> BusinessStatus:
+def read_business(run: Invocation) -> BusinessStatus:
     """Read the status of the configured business; an unknown business has no half message."""
-    return looked_at(run)[0]
+    return read_business_at(run)[0]
 
 
-def looked_at(run: Invocation) -> tuple[BusinessStatus, int]:
+def read_business_at(run: Invocation) -> tuple[BusinessStatus, int]:
     """Read the status of the configured business, and the time of it by the broker's clock."""
-    from venus.cli.probes import moment_of
-    from venus.rpc.address import broker_of
-    from venus.rpc.admin import Admin
+    from venus.cli.probes import status_time_us
+    from venus.rpc.address import broker_address
+    from venus.rpc.admin import AdminClient
     from venus.wire.broker_pb2 import BusinessStatus
 
     name = run.settings.business.name
-    with Admin(broker_of(run.settings)) as admin:
+    with AdminClient(broker_address(run.settings)) as admin:
         status = admin.status(name)
     found = [b for b in status.businesses if b.business == name]
-    return found[0] if found else BusinessStatus(business=name), moment_of(status)
+    return found[0] if found else BusinessStatus(business=name), status_time_us(status)
 
 
 @app.command("list")
@@ -54,8 +54,8 @@ def list_(ctx: typer.Context, config: ConfigOption = None, as_json: JsonOption =
     """List the half messages without a decision, oldest first. Exit code 1 if an alarm is raised."""
     from venus.cli.probes import half_age_s
 
-    run = Invocation.of(ctx, config, as_json)
-    found, now_us = looked_at(run)
+    run = Invocation.from_options(ctx, config, as_json)
+    found, now_us = read_business_at(run)
     halves = [
         {
             "batch_no": half.batch_no,
@@ -75,12 +75,14 @@ def list_(ctx: typer.Context, config: ConfigOption = None, as_json: JsonOption =
         "halves_total": max(found.halves_total, len(halves)),
     }
     rows: list[tuple[object, ...]] = [
-        (h["batch_no"], h["rows"], bytes_shown(int(h["bytes"])), seconds_shown(h["age_s"]), h["reviews"])
+        (h["batch_no"], h["rows"], format_bytes(int(h["bytes"])), format_duration(h["age_s"]), h["reviews"])
         for h in halves
     ]
-    shown = [table("batch", "rows", "size", "age", "reviews", rows=rows)] if rows else ["no undecided half message"]
+    shown = (
+        [build_table("batch", "rows", "size", "age", "reviews", rows=rows)] if rows else ["no undecided half message"]
+    )
     more = found.halves_total - len(halves)
-    behind = [f"and {counted(more, 'half message')} after these"] if more > 0 else []
+    behind = [f"and {count_phrase(more, 'half message')} after these"] if more > 0 else []
     run.out.answer(document, *shown, *behind, *[f"ALARM {alarm}" for alarm in found.alarms])
     return 1 if found.alarms else 0
 
@@ -94,7 +96,7 @@ def commit(
     as_json: JsonOption = False,
 ) -> int:
     """Commit every undecided half message up to BATCH, instead of the producer."""
-    return decide(Invocation.of(ctx, config, as_json), batch, Verdict.COMMIT, yes)
+    return decide(Invocation.from_options(ctx, config, as_json), batch, Verdict.COMMIT, yes)
 
 
 @app.command()
@@ -106,16 +108,16 @@ def rollback(
     as_json: JsonOption = False,
 ) -> int:
     """Roll back every undecided half message from BATCH on, instead of the producer; the source loses nothing."""
-    return decide(Invocation.of(ctx, config, as_json), batch, Verdict.ROLLBACK, yes)
+    return decide(Invocation.from_options(ctx, config, as_json), batch, Verdict.ROLLBACK, yes)
 
 
 def decide(run: Invocation, batch: int, verdict: Verdict, yes: bool) -> int:
     """Send the operator's verdict. The broker refuses it while a producer that can answer is connected."""
     from venus.errors import Refused
-    from venus.rpc.address import broker_of
-    from venus.rpc.admin import Admin
+    from venus.rpc.address import broker_address
+    from venus.rpc.admin import AdminClient
 
-    found = business_status(run)
+    found = read_business(run)
     undecided = [half.batch_no for half in found.halves]
     if batch not in undecided and found.halves_total <= len(undecided):  # only the broker knows the rest
         named = ", ".join(map(str, undecided)) or "none"
@@ -126,7 +128,7 @@ def decide(run: Invocation, batch: int, verdict: Verdict, yes: bool) -> int:
             f"{verdict.name} of batch {batch} cannot be undone",
             hint=f"look at the source first ({where}: a row = COMMIT, none = ROLLBACK), then repeat with --yes",
         )
-    with Admin(broker_of(run.settings)) as admin:
+    with AdminClient(broker_address(run.settings)) as admin:
         decided = admin.decide(found.business, batch, verdict)
     document = {"verdict": verdict.name, "batch_no": decided.batch_no, "next_offset": decided.next_offset}
     run.out.answer(document, f"{verdict.name.lower()} of batch {decided.batch_no}; next offset {decided.next_offset}")

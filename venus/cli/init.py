@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from venus.cli.install import opened_source
+from venus.cli.install import open_configured_source
 from venus.cli.invocation import ConfigOption, Invocation, JsonOption
-from venus.cli.output import table
+from venus.cli.output import build_table
 from venus.errors import ConfigError, DatabaseUnavailable
-from venus.model import counted
+from venus.model import count_phrase
 
 if TYPE_CHECKING:
     from venus.config import Settings
@@ -36,7 +36,7 @@ FILE = """\
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Database:
+class CheckedDatabase:
     """The source or the target, as checked."""
 
     option: str
@@ -63,16 +63,16 @@ def init(
     """
     from venus.config import DEFAULT_FILE
 
-    run = Invocation.of(ctx, config, as_json)
+    run = Invocation.from_options(ctx, config, as_json)
     file = run.config or DEFAULT_FILE
     refuse_existing(file)
-    settings = settings_of(source, target)
+    settings = build_settings(source, target)
     run.settings = settings  # for the place of a message, and for masking its passwords
     run.redactor.learn(settings)
-    names, found_source = look_at_source(settings)
-    found_target = look_at_target(settings)
-    write(file, text_of(found_source, found_target))
-    show(run, file, names, (found_source, found_target))
+    names, found_source = check_source(settings)
+    found_target = check_target(settings)
+    write_configuration(file, build_text(found_source, found_target))
+    print_result(run, file, names, (found_source, found_target))
     return 0
 
 
@@ -82,69 +82,72 @@ def refuse_existing(file: Path) -> None:
         raise ConfigError(f"{file} exists, and is not overwritten", hint="name a new file with -c FILE")
 
 
-def settings_of(source: str, target: str) -> Settings:
+def build_settings(source: str, target: str) -> Settings:
     """Return settings with the two URLs and defaults for everything else. Raises ConfigError."""
     from pydantic import SecretStr
 
     from venus.adapters.dialects.registry import dialect_of
-    from venus.adapters.targets.registry import kind_of
-    from venus.config import Settings, Source, Target
+    from venus.adapters.targets.registry import target_kind
+    from venus.config import Settings, SourceSettings, TargetSettings
 
     dialect_of(source)
-    kind_of(target, f"targets.{TARGET}.url")
-    update = {"source": Source(url=SecretStr(source)), "targets": {TARGET: Target(url=SecretStr(target))}}
+    target_kind(target, f"targets.{TARGET}.url")
+    update = {
+        "source": SourceSettings(url=SecretStr(source)),
+        "targets": {TARGET: TargetSettings(url=SecretStr(target))},
+    }
     return Settings().model_copy(update=update)
 
 
-def look_at_source(settings: Settings) -> tuple[list[str], Database]:
+def check_source(settings: Settings) -> tuple[list[str], CheckedDatabase]:
     """Read the names of the source's tables, and its findings of `venus check`."""
-    with opened_source(settings) as source:
-        names = [schema.qualified for schema in source.tables(["*"], [])]
+    with open_configured_source(settings) as source:
+        names = [schema.qualified for schema in source.read_tables(["*"], [])]
         findings = tuple(source.check(["*"], []))
         kind = source.name
-    return names, found("source.url", settings.source.url.get_secret_value(), kind, findings)
+    return names, build_database("source.url", settings.source.url.get_secret_value(), kind, findings)
 
 
-def look_at_target(settings: Settings) -> Database:
+def check_target(settings: Settings) -> CheckedDatabase:
     """Read the target and its findings. Raises ConfigError or DatabaseUnavailable."""
     from venus.adapters.targets.registry import open_target
 
     target = open_target(settings, TARGET)
     findings = tuple(target.check([]))
-    if error := target.look().error:
+    if error := target.read_view().error:
         blocks = any(finding.blocks for finding in findings)
         hint = next((finding.remedy for finding in findings if finding.message == error), "")
         raise (ConfigError if blocks else DatabaseUnavailable)(error, hint=hint)
     kind = target.capabilities.kind
-    return found(f"targets.{TARGET}.url", settings.targets[TARGET].url.get_secret_value(), kind, findings)
+    return build_database(f"targets.{TARGET}.url", settings.targets[TARGET].url.get_secret_value(), kind, findings)
 
 
-def found(option: str, url: str, kind: str, findings: tuple[Finding, ...]) -> Database:
+def build_database(option: str, url: str, kind: str, findings: tuple[Finding, ...]) -> CheckedDatabase:
     """Build a database without the password of its URL."""
     bare = without_password(url)
     variable = "" if bare == url else f"VENUS_{option.replace('.', '__').upper()}"
-    return Database(option=option, url=bare, variable=variable, kind=kind, findings=findings)
+    return CheckedDatabase(option=option, url=bare, variable=variable, kind=kind, findings=findings)
 
 
 def without_password(url: str) -> str:
     """Return the URL without its secrets."""
     from sqlalchemy import make_url
 
-    from venus.figures import masked
+    from venus.text.formatting import mask_url
 
     parsed = make_url(url)
-    secrets = [name for name in parsed.query if masked(f"?{name}=x") != f"?{name}=x"]
+    secrets = [name for name in parsed.query if mask_url(f"?{name}=x") != f"?{name}=x"]
     if parsed.password is None and not secrets:
         return url
     return parsed._replace(password=None).difference_update_query(secrets).render_as_string(hide_password=False)
 
 
-def text_of(source: Database, target: Database) -> str:
+def build_text(source: CheckedDatabase, target: CheckedDatabase) -> str:
     """Return the text of the file."""
-    return FILE.format(source=option_of(source), goal=option_of(target), target=TARGET)
+    return FILE.format(source=url_option(source), goal=url_option(target), target=TARGET)
 
 
-def option_of(database: Database) -> str:
+def url_option(database: CheckedDatabase) -> str:
     """Return the line with the URL, and a comment on the source of its password."""
     line = f"url = {json.dumps(database.url, ensure_ascii=False)}"
     if not database.variable:
@@ -152,7 +155,7 @@ def option_of(database: Database) -> str:
     return f"# With its password in {database.variable}, which overrides this; or set password_file (0600).\n{line}"
 
 
-def write(file: Path, text: str) -> None:
+def write_configuration(file: Path, text: str) -> None:
     """Write the file. Raises ConfigError if it exists by now."""
     try:
         with open(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644), "w", encoding="utf-8") as opened:
@@ -163,7 +166,9 @@ def write(file: Path, text: str) -> None:
         raise ConfigError(f"{file} cannot be written: {error.strerror}", hint="name another with -c FILE") from error
 
 
-def show(run: Invocation, file: Path, names: list[str], databases: tuple[Database, Database]) -> None:
+def print_result(
+    run: Invocation, file: Path, names: list[str], databases: tuple[CheckedDatabase, CheckedDatabase]
+) -> None:
     """Print the findings and the next commands."""
     findings = [finding for database in databases for finding in database.findings]
     variables = {
@@ -183,9 +188,9 @@ def show(run: Invocation, file: Path, names: list[str], databases: tuple[Databas
             "next": [command for command, _ in following],
             **{database.option: {"url": database.url, "kind": database.kind} for database in databases},
         },
-        f"source: {databases[0].kind}, {counted(len(names), 'table')}: {', '.join(names[:NAMED_MAX])}{more}",
+        f"source: {databases[0].kind}, {count_phrase(len(names), 'table')}: {', '.join(names[:NAMED_MAX])}{more}",
         f"target: {databases[1].kind}",
-        *([table("", "where", "what", "what to do", rows=rows)] if rows else []),
+        *([build_table("", "where", "what", "what to do", rows=rows)] if rows else []),
         f"written: {file}",
         *(f"Set its password: export {name}={shlex.quote(url)}" for name, url in variables.items()),
         "Next:",

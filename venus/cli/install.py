@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from venus.cli.invocation import ConfigOption, Invocation, JsonOption
-from venus.cli.output import table
+from venus.cli.output import build_table
 from venus.conditions import MATCHES
 from venus.errors import ConfigError, Refused, VenusError
-from venus.model import Finding, counted
-from venus.suggest import nearest
+from venus.model import Finding, count_phrase
+from venus.text.hints import suggest_nearest
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -65,20 +65,20 @@ DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the SQL and chang
 
 
 @contextmanager
-def opened_source(settings: Settings, type_map: list[str] | None = None) -> Iterator[Source]:
+def open_configured_source(settings: Settings, type_map: list[str] | None = None) -> Iterator[Source]:
     """Open the configured source, and close it at the end; `type_map` has the values of `--type-map`."""
     from venus.adapters.dialects.registry import open_source
     from venus.config import require_source
 
     require_source(settings)
-    source = open_source(settings, dict(map(_way, type_map or ())))
+    source = open_source(settings, dict(map(_parse_type_map, type_map or ())))
     try:
         yield source
     finally:
         source.close()
 
 
-def _way(asked: str) -> tuple[str, str]:
+def _parse_type_map(asked: str) -> tuple[str, str]:
     """Split a value of --type-map."""
     name, _, to = asked.rpartition("=")
     is_type = name.strip().endswith(")")  # all columns of a type: RAW(16)
@@ -102,15 +102,15 @@ def check(
 
     Exit code 3 if VENUS would refuse to install, or to migrate to one of the targets.
     """
-    run = Invocation.of(ctx, config, as_json)
+    run = Invocation.from_options(ctx, config, as_json)
     settings = run.settings
-    with opened_source(settings, type_map) as source:
+    with open_configured_source(settings, type_map) as source:
         check_patterns(settings, source)
-        schemas = source.tables(settings.source.tables, settings.source.exclude)
+        schemas = source.read_tables(settings.source.tables, settings.source.exclude)
         findings = [
             *source.check(settings.source.tables, settings.source.exclude),
-            *captured_all_the_same(source, run),
-            *not_captured(source, settings),
+            *find_excluded_tables(source, run),
+            *find_tables_without_capture(source, settings),
         ]
         transactional = source.capabilities.transactional_ddl
     if key_script:
@@ -119,25 +119,28 @@ def check(
     findings = [*findings, *check_targets(settings, schemas)]
     blocked = [finding for finding in findings if finding.blocks]
     document = {"tables": names, "findings": findings, "blocks": len(blocked)}
-    verdict = f"{counted(len(names), 'table')}, {counted(len(findings), 'finding')}, {len(blocked)} of them blocking"
+    verdict = (
+        f"{count_phrase(len(names), 'table')}, {count_phrase(len(findings), 'finding')}, {len(blocked)} "
+        "of them blocking"
+    )
     if refused := dict.fromkeys(finding.table for finding in blocked if finding.table):
         verdict += f"; `venus install-triggers` refuses {', '.join(refused)} and installs the others"
     rows: list[tuple[object, ...]] = [
         ("blocks" if f.blocks else "note", f.where, "\n".join((f.message, *f.details)), f.remedy) for f in findings
     ]
-    run.out.answer(document, *([table("", "where", "what", "what to do", rows=rows)] if rows else []), verdict)
+    run.out.answer(document, *([build_table("", "where", "what", "what to do", rows=rows)] if rows else []), verdict)
     return Refused.exit_code if blocked else 0
 
 
 def show_key_script(run: Invocation, findings: list[Finding], *, transactional: bool) -> int:
     """Print the statements that add missing keys; other blocking findings are comments in it."""
-    from venus.cli.keyscript import key_script
+    from venus.cli.key_script import build_key_script
 
     if run.json:
         offered = [{"table": f.where, "statements": f.script} for f in findings if f.script]
         run.out.answer({"tables": offered, "others": [f for f in findings if f.blocks and not f.script]})
     else:
-        sys.stdout.write(run.redactor(key_script(findings, transactional=transactional)))
+        sys.stdout.write(run.redactor(build_key_script(findings, transactional=transactional)))
     return 0
 
 
@@ -159,28 +162,28 @@ def install_triggers(
 
     Exit code 3 if a table is refused: the others are installed, unless all are refused or something else is missing.
     """
-    from venus.adapters.dialects.patterns import exact_pattern
+    from venus.adapters.dialects.name_patterns import exact_pattern
 
-    run = Invocation.of(ctx, config, as_json)
+    run = Invocation.from_options(ctx, config, as_json)
     settings = run.settings
     if adopt and dry_run:
         raise ConfigError("--adopt and --dry-run cannot be combined", hint="print the script, run it, then adopt it")
     if mode is not None:
         settings = settings.model_copy(update={"source": settings.source.model_copy(update={"mode": mode})})
     include, exclude = settings.source.tables, settings.source.exclude
-    with opened_source(settings, type_map) as source:
+    with open_configured_source(settings, type_map) as source:
         check_patterns(settings, source)
         # the user of the script had the privileges; the present user may lack them
-        refused = refused_tables(source, settings, but=PRIVILEGES if adopt else "")
+        refused = find_refused_tables(source, settings, but=PRIVILEGES if adopt else "")
         exclude = (*exclude, *map(exact_pattern, refused))
         if dry_run:
             for line in refused.values():
                 run.out.say(line)
-            show_sql(run, source, source.install_plan(include, exclude), removal=False)
+            show_sql(run, source, source.plan_install(include, exclude), removal=False)
             return Refused.exit_code if refused else 0
         steps = adopt_script(source, include, exclude) if adopt else source.install(include, exclude)
-        registered = [table for table in source.registered() if not table.schema.is_heartbeat]
-        left_in = captured_all_the_same(source, run)
+        registered = [table for table in source.read_registered_tables() if not table.schema.is_heartbeat]
+        left_in = find_excluded_tables(source, run)
     created = [step for step in steps if not step.exists]
     unchanged = len(steps) - len(created)
     how = "run after the script" if adopt else "created"
@@ -192,45 +195,47 @@ def install_triggers(
         "tables": [{"table": t.schema.qualified, "table_id": t.schema.table_id, "state": t.state} for t in registered],
     }
     remarks = [*(f"! {f.where}: {f.message}" for f in left_in), *refused.values()]
-    run.out.answer(document, *per_table("+", created), *remarks, verdict)
+    run.out.answer(document, *format_per_table("+", created), *remarks, verdict)
     return Refused.exit_code if refused else 0
 
 
 def _capture_summary(registered: Sequence[RegisteredTable], refused: Collection[str]) -> str:
-    summary = f"capturing {counted(len(registered), 'table')}"
+    summary = f"capturing {count_phrase(len(registered), 'table')}"
     if again := [t.schema.qualified for t in registered if t.state == "RESYNC"]:
         summary += f"; changes may be missing, run `venus resync`: {', '.join(again)}"
     if refused:
-        summary += f"; {counted(len(refused), 'table')} refused: {', '.join(refused)}"
+        summary += f"; {count_phrase(len(refused), 'table')} refused: {', '.join(refused)}"
     return summary
 
 
-def captured_all_the_same(source: Source, run: Invocation) -> list[Finding]:
+def find_excluded_tables(source: Source, run: Invocation) -> list[Finding]:
     """Return a finding for each captured table that the configuration excludes: excluding does not end capture."""
     from venus.model import Finding
 
-    chosen = {t.table_id for t in source.tables(run.settings.source.tables, run.settings.source.exclude)}
+    chosen = {t.table_id for t in source.read_tables(run.settings.source.tables, run.settings.source.exclude)}
     try:
         others = [
-            t.schema for t in source.registered() if t.schema.table_id not in chosen and not t.schema.is_heartbeat
+            t.schema
+            for t in source.read_registered_tables()
+            if t.schema.table_id not in chosen and not t.schema.is_heartbeat
         ]
     except VenusError:
         return []  # nothing is installed
     # the configuration does not exclude a table that no longer exists or cannot be captured
-    there = source.tables([t.qualified for t in others], []) if others else []
+    there = source.read_tables([t.qualified for t in others], []) if others else []
     message = "is captured, although the configuration excludes it: `venus uninstall-triggers {}` ends that"
     return [Finding(where=t.qualified, message=message.format(t.qualified)) for t in there]
 
 
-def not_captured(source: Source, settings: Settings) -> list[Finding]:
+def find_tables_without_capture(source: Source, settings: Settings) -> list[Finding]:
     """Return a finding for each released table, and for each table created after the installation."""
     from venus.model import Finding
 
     try:
-        out = source.released()
+        out = source.read_released_tables()
     except VenusError:
         return []  # nothing is installed
-    since = source.uncaptured_tables(settings.source.tables, settings.source.exclude)
+    since = source.find_uncaptured_tables(settings.source.tables, settings.source.exclude)
     again = "`venus install-triggers` captures it again, unless the configuration excludes it"
     return [
         *(
@@ -245,7 +250,7 @@ def not_captured(source: Source, settings: Settings) -> list[Finding]:
     ]
 
 
-def per_table(sign: str, steps: list[InstallStep]) -> list[str]:
+def format_per_table(sign: str, steps: list[InstallStep]) -> list[str]:
     """Format the steps in a line for each table; a line for each statement would be too long."""
     made: dict[str, dict[str, None]] = {}
     for step in steps:
@@ -269,7 +274,7 @@ def show_sql(run: Invocation, source: Source, steps: list[InstallStep], *, remov
     return 0
 
 
-def refused_tables(source: Source, settings: Settings, *, but: str = "") -> dict[str, str]:
+def find_refused_tables(source: Source, settings: Settings, *, but: str = "") -> dict[str, str]:
     """Return the tables that cannot be captured, each with a line that gives the reason; the others can be installed.
 
     Raises Refused if no table would be left, or if anything else blocks. Findings of the place `but` do not block.
@@ -279,12 +284,12 @@ def refused_tables(source: Source, settings: Settings, *, but: str = "") -> dict
     refused: dict[str, str] = {}
     for f in blocked:
         refused.setdefault(f.table, f"! {f.where}: refused: {f.message}; {f.remedy or 'see `venus check`'}")
-    if "" in refused or (blocked and {t.qualified for t in source.tables(include, exclude)} <= refused.keys()):
-        refuse_if_blocked(sorted(blocked, key=lambda f: bool(f.table)))
+    if "" in refused or (blocked and {t.qualified for t in source.read_tables(include, exclude)} <= refused.keys()):
+        refuse_blocking_findings(sorted(blocked, key=lambda f: bool(f.table)))
     return refused
 
 
-def refuse_if_blocked(findings: list[Finding]) -> None:
+def refuse_blocking_findings(findings: list[Finding]) -> None:
     """Raise Refused for an installation that would be incomplete."""
     blocked = [f for f in findings if f.blocks]
     if blocked:
@@ -298,7 +303,9 @@ def refuse_if_blocked(findings: list[Finding]) -> None:
 def check_patterns(settings: Settings, source: Source) -> None:
     """Raise ConfigError for a pattern without a table, nearly always a typing error. The dialect matches patterns."""
     for option, patterns in (("tables", settings.source.tables), ("exclude", settings.source.exclude)):
-        for pattern in source.unmatched(patterns):
-            present = source.table_names()
+        for pattern in source.find_unmatched_patterns(patterns):
+            present = source.read_table_names()
             hint = ("tables: " + ", ".join(sorted(present)[:12])) if present else "the source has no tables"
-            raise ConfigError(f"source.{option}: {pattern!r} matches no table{nearest(pattern, present)}", hint=hint)
+            raise ConfigError(
+                f"source.{option}: {pattern!r} matches no table{suggest_nearest(pattern, present)}", hint=hint
+            )

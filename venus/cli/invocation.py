@@ -39,7 +39,7 @@ LogFormatOption = Annotated[
 Redact = Callable[[str], str]
 
 
-class Redacting(logging.Formatter):
+class RedactingFormatter(logging.Formatter):
     """Formatter of lines for people, without passwords in messages and tracebacks."""
 
     def __init__(self, redact: Redact) -> None:
@@ -51,7 +51,7 @@ class Redacting(logging.Formatter):
         return self._redact(super().format(record))
 
 
-class JsonLines(Redacting):
+class JsonFormatter(RedactingFormatter):
     """Formatter of one JSON object a line: time (UTC), level, logger, process, message and extras, such as the cut."""
 
     def __init__(self, redact: Redact, role: str) -> None:
@@ -81,7 +81,7 @@ class JsonLines(Redacting):
 def start_logging(level: int, log_format: str, role: str, redact: Redact) -> None:
     """Start logging to stderr."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(JsonLines(redact, role) if log_format == "json" else Redacting(redact))
+    handler.setFormatter(JsonFormatter(redact, role) if log_format == "json" else RedactingFormatter(redact))
     logging.basicConfig(level=level, handlers=[handler], force=True)
     for chatty in CHATTY:
         logging.getLogger(chatty).setLevel(logging.WARNING)
@@ -92,7 +92,7 @@ def error_line(role: str, message: str, fields: dict[str, object]) -> str:
     record = logging.makeLogRecord(
         {"name": "venus", "levelname": "ERROR", "levelno": logging.ERROR, "msg": message} | fields
     )
-    return JsonLines(str, role).format(record)
+    return JsonFormatter(str, role).format(record)
 
 
 ConfigOption = Annotated[
@@ -126,7 +126,7 @@ class Invocation:
     audit_file: str = ""
 
     @classmethod
-    def of(cls, ctx: typer.Context, config: Path | None, as_json: bool) -> Invocation:
+    def from_options(cls, ctx: typer.Context, config: Path | None, as_json: bool) -> Invocation:
         """Merge the options before and after the name of the command."""
         self = ctx.ensure_object(cls)
         self.config = config or self.config
@@ -147,9 +147,9 @@ class Invocation:
         settings = load(self.file)
         self.audit_file = settings.security.audit_file
         if self.needs_passwords:
-            from venus.security.passwords import resolved
+            from venus.security.passwords import resolve_passwords
 
-            settings = resolved(settings)
+            settings = resolve_passwords(settings)
         self.redactor.learn(settings)
         configured = bool(settings.source.url.get_secret_value() or settings.targets)
         if not self.needs_passwords:  # a broker in a container may be configured by the environment alone
@@ -178,7 +178,7 @@ class Invocation:
             self.log_format = log_format
 
 
-def only_target(settings: Settings, name: str | None) -> str:
+def choose_target(settings: Settings, name: str | None) -> str:
     """Return the named target, or the only one if none is named. Raises ConfigError if there is no such target."""
     from venus.config import require_target
 

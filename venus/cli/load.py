@@ -14,28 +14,28 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from venus.cli.engine import Choice, EngineOption, choosing, require_engine
-from venus.cli.invocation import ConfigOption, Invocation, JsonOption, TargetOption, only_target
-from venus.cli.output import Steps, table
+from venus.cli.engine import EngineOption, RunnerChoice, open_runner_choice, require_engine
+from venus.cli.invocation import ConfigOption, Invocation, JsonOption, TargetOption, choose_target
+from venus.cli.output import ProgressSteps, build_table
 from venus.conditions import ACTIVE, uncaptured_problem
 from venus.errors import ConfigError, Refused, VenusError
-from venus.model import counted
+from venus.model import count_phrase
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from venus.adapters.dialects.contract import Numbering, OtherObject, RegisteredTable, UncapturedTable
-    from venus.adapters.targets.contract import Conversion, LoadProgress, LoadReport, Target
+    from venus.adapters.targets.contract import LoadProgress, LoadReport, Target, TargetDdl
     from venus.config import Settings
     from venus.model import TableSchema
 
 
 def show_ddl(run: Invocation, target: Target) -> int:
     """Print the DDL of a target, from the source's dictionary, or from the broker if the source is unreachable."""
-    from venus.adapters.targets.contract import require
+    from venus.adapters.targets.contract import require_capability
 
-    require(target, "prints_ddl")
-    found = conversion(run.settings, target)
+    require_capability(target, "prints_ddl")
+    found = build_ddl(run.settings, target)
     document = {
         "target": target.name,
         "statements": found.statements,
@@ -49,38 +49,38 @@ def show_ddl(run: Invocation, target: Target) -> int:
     return 0
 
 
-def conversion(settings: Settings, target: Target) -> Conversion:
+def build_ddl(settings: Settings, target: Target) -> TargetDdl:
     """Return the DDL of all tables for the target, and the objects that it does not get."""
-    return target.conversion(*known_schemas(settings))
+    return target.build_ddl(*read_schemas(settings))
 
 
-def known_schemas(settings: Settings) -> tuple[list[TableSchema], list[Numbering], list[OtherObject]]:
+def read_schemas(settings: Settings) -> tuple[list[TableSchema], list[Numbering], list[OtherObject]]:
     """Read the newest version of every captured table, the sequences, and the other objects."""
-    from venus.cli.install import opened_source
+    from venus.cli.install import open_configured_source
 
     try:
-        with opened_source(settings) as source:
+        with open_configured_source(settings) as source:
             try:
-                tables = [t.schema for t in source.registered()]
+                tables = [t.schema for t in source.read_registered_tables()]
             except Refused:  # nothing is installed yet
                 tables = []
             if not tables:
-                tables = source.tables(settings.source.tables, settings.source.exclude)
-            return tables, source.numberings(), source.other_objects()
+                tables = source.read_tables(settings.source.tables, settings.source.exclude)
+            return tables, source.read_numberings(), source.read_other_objects()
     except VenusError as source_error:
         try:
-            return schemas_at_broker(settings), [], []
+            return read_schemas_at_broker(settings), [], []
         except VenusError:
             raise source_error from None
 
 
-def schemas_at_broker(settings: Settings) -> list[TableSchema]:
+def read_schemas_at_broker(settings: Settings) -> list[TableSchema]:
     """Read the table versions of the full data; the snapshot is closed at once."""
     from venus.codec.schema import from_wire
-    from venus.rpc.address import broker_of
-    from venus.rpc.snapshots import Snapshots
+    from venus.rpc.address import broker_address
+    from venus.rpc.snapshots import SnapshotClient
 
-    snapshots = Snapshots(broker_of(settings))
+    snapshots = SnapshotClient(broker_address(settings))
     try:
         snapshot = snapshots.open(settings.business.name, splits=1, holder="venus migrate --ddl-only")
         snapshots.close(snapshot.snapshot_id)
@@ -114,14 +114,14 @@ def migrate(
     has the full data already.
     """
     from venus.adapters.targets.registry import open_target
-    from venus.cli.waiting import load_held_up_by, waits_told
+    from venus.cli.wait_reports import load_obstacles, report_waits
 
-    run = Invocation.of(ctx, config, as_json)
+    run = Invocation.from_options(ctx, config, as_json)
     settings = run.settings
-    opened = open_target(settings, only_target(settings, target))
+    opened = open_target(settings, choose_target(settings, target))
     if ddl_only:
         return show_ddl(run, opened)
-    engine = engine_for(opened, engine)
+    engine = choose_engine(opened, engine)
     require_engine(settings, engine)
     started = time.monotonic()
     with run.out.progress("reading") as steps:
@@ -129,24 +129,26 @@ def migrate(
     read_s = time.monotonic() - started
     with (
         run.out.progress("loading") as steps,
-        choosing(settings, engine, run.out.say) as choice,
-        waits_told(settings, run.out.say, load_held_up_by),
+        open_runner_choice(settings, engine, run.out.say) as choice,
+        report_waits(settings, run.out.say, load_obstacles),
     ):
-        report = load(opened, steps, choice, empty_meanwhile=empty_meanwhile)
-    return answer(run, filled, read_s, report, choice.name, mirrored(settings), out_of_capture(settings))
+        report = run_load(opened, steps, choice, empty_meanwhile=empty_meanwhile)
+    return print_result(
+        run, filled, read_s, report, choice.name, read_mirrored_tables(settings), find_tables_out_of_capture(settings)
+    )
 
 
-def mirrored(settings: Settings) -> tuple[str, ...]:
+def read_mirrored_tables(settings: Settings) -> tuple[str, ...]:
     """Ask the broker which tables its set mirrors, as its labels name them; () = all."""
-    from venus.rpc.address import broker_of
-    from venus.rpc.admin import Admin
+    from venus.rpc.address import broker_address
+    from venus.rpc.admin import AdminClient
 
-    with Admin(broker_of(settings)) as admin:
-        return admin.mirrored(settings.business.name)
+    with AdminClient(broker_address(settings)) as admin:
+        return admin.mirrored_tables(settings.business.name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OutOfCapture:
+class TablesOutOfCapture:
     """Tables without capture: released ones, and new ones that the patterns choose."""
 
     released: tuple[str, ...] = ()
@@ -161,31 +163,33 @@ class OutOfCapture:
         ]
 
 
-def out_of_capture(settings: Settings) -> OutOfCapture:
+def find_tables_out_of_capture(settings: Settings) -> TablesOutOfCapture:
     """Read which tables are not captured; none if the source is unreachable."""
-    from venus.cli.install import opened_source
+    from venus.cli.install import open_configured_source
 
     chosen = settings.source
     try:
-        with opened_source(settings) as source:
-            return OutOfCapture(
-                released=tuple(t.schema.qualified for t in source.released()),
-                uncaptured=tuple(source.uncaptured_tables(chosen.tables, chosen.exclude)),
+        with open_configured_source(settings) as source:
+            return TablesOutOfCapture(
+                released=tuple(t.schema.qualified for t in source.read_released_tables()),
+                uncaptured=tuple(source.find_uncaptured_tables(chosen.tables, chosen.exclude)),
             )
     except VenusError:
-        return OutOfCapture()
+        return TablesOutOfCapture()
 
 
-def engine_for(target: Target, engine: str) -> str:
+def choose_engine(target: Target, engine: str) -> str:
     """Return the engine for a target. Where Spark cannot load it, `auto` means local and `spark` is refused."""
-    from venus.adapters.targets.contract import require
+    from venus.adapters.targets.contract import require_capability
 
     if engine == "spark":
-        require(target, "loads_by_runner")
+        require_capability(target, "loads_by_runner")
     return engine if target.capabilities.loads_by_runner or engine != "auto" else "local"
 
 
-def complete_first_fill(run: Invocation, settings: Settings, target: Target, steps: Steps) -> dict[str, int] | None:
+def complete_first_fill(
+    run: Invocation, settings: Settings, target: Target, steps: ProgressSteps
+) -> dict[str, int] | None:
     """Make sure that every captured table has been read once; return None if the source is unreachable.
 
     The target is checked for the tables before the first row is read, because the fill may take hours.
@@ -193,11 +197,11 @@ def complete_first_fill(run: Invocation, settings: Settings, target: Target, ste
     Without the source the target gets the data of the broker. Nothing is lost: rows that were never read come as
     increments when the source is back.
     """
-    from venus.cli.waiting import fill_held_up_by, waits_told, watched_fill_held_up_by
+    from venus.cli.wait_reports import fill_obstacles, report_waits, watched_fill_obstacles
     from venus.errors import Fenced, Held
 
     try:
-        tables = captured(settings)
+        tables = read_captured_tables(settings)
     except ConfigError:
         raise
     except VenusError as error:
@@ -206,57 +210,57 @@ def complete_first_fill(run: Invocation, settings: Settings, target: Target, ste
     if all(t.is_read for t in tables):
         return {}
     target.require_fit([t.schema for t in tables])
-    if not producer_connected(settings):
+    if not is_capture_connected(settings):
         try:
-            with waits_told(settings, run.out.say, fill_held_up_by):
-                return fill_here(settings, steps)
+            with report_waits(settings, run.out.say, fill_obstacles):
+                return run_first_fill(settings, steps)
         except (Fenced, Held):
             run.out.say("`venus sync` has just been started: it reads the tables, this command waits")
-    with waits_told(settings, run.out.say, watched_fill_held_up_by):
+    with report_waits(settings, run.out.say, watched_fill_obstacles):
         return wait_for_fill(settings, steps)
 
 
-def captured(settings: Settings) -> list[RegisteredTable]:
+def read_captured_tables(settings: Settings) -> list[RegisteredTable]:
     """Read the captured tables. Raises ConfigError if there is none."""
-    from venus.cli.install import opened_source
+    from venus.cli.install import open_configured_source
 
     if not settings.source.url.get_secret_value():
         raise VenusError("no [source] url is set")
-    with opened_source(settings) as source:
-        tables = [t for t in source.registered() if not t.schema.is_heartbeat]
+    with open_configured_source(settings) as source:
+        tables = [t for t in source.read_registered_tables() if not t.schema.is_heartbeat]
     if not tables:
         raise ConfigError("no table is captured yet", hint="run `venus install-triggers` first")
     return tables
 
 
-def producer_connected(settings: Settings) -> bool:
+def is_capture_connected(settings: Settings) -> bool:
     """Return whether capture is connected. Raises VenusError if the broker is unreachable."""
-    from venus.rpc.address import broker_of
-    from venus.rpc.admin import Admin
+    from venus.rpc.address import broker_address
+    from venus.rpc.admin import AdminClient
 
-    with Admin(broker_of(settings)) as admin:
+    with AdminClient(broker_address(settings)) as admin:
         found = admin.status(settings.business.name)
     return any(b.producer for b in found.businesses if b.business == settings.business.name)
 
 
-def fill_here(settings: Settings, steps: Steps) -> dict[str, int]:
+def run_first_fill(settings: Settings, steps: ProgressSteps) -> dict[str, int]:
     """Capture in this process until every table has been read."""
-    from venus.adapters.upper.capture import first_fill
+    from venus.adapters.upper.capture import run_capture_fill
 
     def report(found: Any) -> None:
         for fill in found.fills:
             steps.update(fill.table, fill.rows_done, fill.rows_estimate)
 
-    return dict(first_fill(settings, threading.Event(), report).rows)
+    return dict(run_capture_fill(settings, threading.Event(), report).rows)
 
 
-def wait_for_fill(settings: Settings, steps: Steps) -> dict[str, int]:
+def wait_for_fill(settings: Settings, steps: ProgressSteps) -> dict[str, int]:
     """Watch another process read the tables."""
-    from venus.cli.install import opened_source
+    from venus.cli.install import open_configured_source
 
-    with opened_source(settings) as source:
+    with open_configured_source(settings) as source:
         while True:
-            tables = source.registered()
+            tables = source.read_registered_tables()
             for t in tables:
                 steps.update(t.schema.qualified, t.fill.rows_done, t.fill.rows_estimate)
             if all(t.is_read or t.state != ACTIVE for t in tables):  # tables in other states wait for an operator
@@ -264,7 +268,9 @@ def wait_for_fill(settings: Settings, steps: Steps) -> dict[str, int]:
             time.sleep(POLL_S)
 
 
-def load(target: Target, steps: Steps, choice: Choice, *, empty_meanwhile: bool = False) -> LoadReport:
+def run_load(
+    target: Target, steps: ProgressSteps, choice: RunnerChoice, *, empty_meanwhile: bool = False
+) -> LoadReport:
     """Run the full sync and show its progress."""
 
     def report(found: LoadProgress) -> None:
@@ -276,14 +282,14 @@ def load(target: Target, steps: Steps, choice: Choice, *, empty_meanwhile: bool 
     return target.load(report, choose=choice, empty_meanwhile=empty_meanwhile)
 
 
-def answer(
+def print_result(
     run: Invocation,
     filled: dict[str, int] | None,
     read_s: float,
     report: LoadReport,
     engine: str = "local",
     only: tuple[str, ...] = (),
-    out: OutOfCapture = OutOfCapture(),
+    out: TablesOutOfCapture = TablesOutOfCapture(),
 ) -> int:
     """Print the result of the load. Rows that the target refused count as differences."""
     rows = sum(report.rows.values())
@@ -311,32 +317,34 @@ def answer(
         run.out.answer(document, line)
         return 0
     read = (
-        f"first fill: {counted(sum(filled.values()), 'row')} read from the source in {read_s:.1f} s" if filled else ""
+        f"first fill: {count_phrase(sum(filled.values()), 'row')} read from the source in {read_s:.1f} s"
+        if filled
+        else ""
     )
-    run.out.answer(document, *absent_shown(report, only, out), *([read] if read else []), *loaded_shown(report))
+    run.out.answer(document, *format_tables(report, only, out), *([read] if read else []), *format_position(report))
     return 1 if report.parked else 0
 
 
-def absent_shown(report: LoadReport, only: tuple[str, ...], out: OutOfCapture) -> list[RenderableType]:
+def format_tables(report: LoadReport, only: tuple[str, ...], out: TablesOutOfCapture) -> list[RenderableType]:
     """Format the loaded tables, and the objects of the source that are not among them."""
-    shown: list[RenderableType] = [table("table", "rows", rows=list(report.rows.items()))]
+    shown: list[RenderableType] = [build_table("table", "rows", rows=list(report.rows.items()))]
     shown += [f"! not created: {warning}" for warning in report.warnings]
     if report.left_out:
         look = f"venus migrate --target {report.target} --ddl-only"
         verb = "is" if len(report.left_out) == 1 else "are"
-        objects = counted(len(report.left_out), "object")
+        objects = count_phrase(len(report.left_out), "object")
         shown.append(f"{objects} of the source {verb} not carried over: `{look}` lists them")
     if only:
         shown.append(f"the broker set here mirrors {', '.join(only)} only: the target gets no other table")
     return [*shown, *out.lines]
 
 
-def loaded_shown(report: LoadReport) -> list[str]:
+def format_position(report: LoadReport) -> list[str]:
     """Format the position of the target, and the number of refused rows."""
-    rows = counted(sum(report.rows.values()), "row")
+    rows = count_phrase(sum(report.rows.values()), "row")
     shown = [f"target {report.target}: {rows} in {report.seconds:.1f} s, at offset {report.offset:,}"]
     if report.parked:
         look = f"venus quarantine list --target {report.target}"
         verb = "was" if report.parked == 1 else "were"
-        shown.append(f"! {counted(report.parked, 'row')} {verb} refused by the target: `{look}`")
+        shown.append(f"! {count_phrase(report.parked, 'row')} {verb} refused by the target: `{look}`")
     return shown

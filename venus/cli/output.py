@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NoReturn, TextIO
 from urllib.parse import unquote, unquote_plus
 
-from venus.figures import masked
+from venus.text.formatting import mask_url
 
 if TYPE_CHECKING:
     from pydantic import SecretStr
@@ -48,9 +48,9 @@ class Redactor:
     def learn(self, settings: Settings) -> None:
         """Add the secrets of these settings; passwords in URLs both as written and decoded."""
         for url in (settings.source.url, *(target.url for target in settings.targets.values())):
-            self._secrets |= passwords(url.get_secret_value())
+            self._secrets |= find_passwords(url.get_secret_value())
             self._urls.append(url)
-        self._secrets |= passwords(settings.spark.remote)
+        self._secrets |= find_passwords(settings.spark.remote)
         from venus.config import is_secret
 
         others = [value for name, value in settings.spark.conf.items() if is_secret(name)]
@@ -62,20 +62,20 @@ class Redactor:
 
     def __call__(self, text: str) -> str:
         """Return the text without any password."""
-        for secret in sorted(self._secrets | self._rotated(), key=len, reverse=True):
+        for secret in sorted(self._secrets | self._read_new_passwords(), key=len, reverse=True):
             text = text.replace(secret, STRUCK)
-        return re.sub(r"\S+://\S+", lambda found: masked(found[0]), text)
+        return re.sub(r"\S+://\S+", lambda found: mask_url(found[0]), text)
 
-    def _rotated(self) -> set[str]:
+    def _read_new_passwords(self) -> set[str]:
         """Return the passwords read since: the password of a database may change while VENUS runs."""
         known: set[str] = set()
         for url in self._urls:
             for text in getattr(url, "known", ()):
-                known |= passwords(text)
+                known |= find_passwords(text)
         return known
 
 
-def passwords(url: str) -> set[str]:
+def find_passwords(url: str) -> set[str]:
     """Return every spelling of the passwords in a URL, except those that are too short."""
     found: set[str] = set()
     if match := re.search(r"://[^:/?@]*:(.*)@", url, re.DOTALL):
@@ -97,45 +97,45 @@ class Grid:
         self.rows = rows
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
-        side_by_side = self._table(options.max_width)
+        side_by_side = self._build_table(options.max_width)
         wanted = console.measure(side_by_side, options=options.update(width=10_000))
         folds = wanted.maximum > options.max_width
         if folds and (options.max_width < COLUMNS_MIN or wanted.minimum > options.max_width):
-            yield from self._listed(options.max_width)
+            yield from self._render_list(options.max_width)
         else:
             yield side_by_side
 
-    def _table(self, width: int) -> Table:
+    def _build_table(self, width: int) -> Table:
         from rich.table import Table
 
         shown = Table(box=None, pad_edge=False, header_style="bold")
         for number, name in enumerate(self.columns):
             numeric = any(self.rows) and all(isinstance(row[number], int | float) for row in self.rows)
             # the first column names the subject of the row, and is not broken within a name
-            whole = number == 0 and all(2 * len(cell(row[0])) <= width for row in self.rows)
+            whole = number == 0 and all(2 * len(format_cell(row[0])) <= width for row in self.rows)
             shown.add_column(name, justify="right" if numeric else "left", overflow="fold", no_wrap=whole)
         for row in self.rows:
-            shown.add_row(*(cell(value) for value in row))
+            shown.add_row(*(format_cell(value) for value in row))
         return shown
 
-    def _listed(self, width: int) -> Iterator[RenderableType]:
+    def _render_list(self, width: int) -> Iterator[RenderableType]:
         """Yield each row as its first value, and below it the other values with the names of their columns."""
         from rich.text import Text
 
         for row in self.rows:
-            yield Text(cell(row[0]), style="bold", overflow="fold")
+            yield Text(format_cell(row[0]), style="bold", overflow="fold")
             for name, value in zip(self.columns[1:], row[1:], strict=True):
-                if value is not None and cell(value):
-                    line = f"{name}: {cell(value)}" if name else cell(value)
+                if value is not None and format_cell(value):
+                    line = f"{name}: {format_cell(value)}" if name else format_cell(value)
                     yield Text(textwrap.fill(line, width, initial_indent="  ", subsequent_indent="    "))
 
 
-def table(*columns: str, rows: list[tuple[object, ...]]) -> Grid:
+def build_table(*columns: str, rows: list[tuple[object, ...]]) -> Grid:
     """Build a table for people; numbers are aligned to the right."""
     return Grid(columns, rows)
 
 
-def cell(value: object) -> str:
+def format_cell(value: object) -> str:
     """Format a value for a cell."""
     if value is None:
         return "-"
@@ -160,7 +160,7 @@ class ReaderGone(Exception):
     """The reader of stdout has closed it, as `| head` does; further output is useless."""
 
 
-def reader_gone() -> ReaderGone:
+def detach_stdout() -> ReaderGone:
     """Redirect stdout to nowhere, so that the interpreter's last flush does not fail; return the exception to raise."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())
@@ -168,9 +168,9 @@ def reader_gone() -> ReaderGone:
     return ReaderGone()
 
 
-def _end_unread() -> NoReturn:
+def _on_broken_pipe() -> NoReturn:
     """End the command with its own exit code; rich by itself would end the process with the code for unhealthy."""
-    raise reader_gone()
+    raise detach_stdout()
 
 
 class Output:
@@ -186,12 +186,12 @@ class Output:
     @cached_property
     def console(self) -> Console:
         """The console of the answer."""
-        return console(self._streams[0])
+        return build_console(self._streams[0])
 
     @cached_property
     def stderr(self) -> Console:
         """The console of everything else."""
-        return console(self._streams[1])
+        return build_console(self._streams[1])
 
     def answer(self, document: Any, *shown: RenderableType) -> None:
         """Write the answer of the command: `document` for machines, `shown` for people."""
@@ -204,7 +204,7 @@ class Output:
             else:
                 self.console.print(item)
 
-    def event(self, document: Any, line: str) -> None:
+    def write_event(self, document: Any, line: str) -> None:
         """Write one line of a long-running command."""
         self.streaming = True
         if self.json:
@@ -213,7 +213,7 @@ class Output:
             self.console.print(line, markup=False)
             self._flush(self.console.file)
 
-    def last_words(self, document: Any) -> None:
+    def write_error(self, document: Any) -> None:
         """Write the error of the command in one line: a document, and also an event of a long-running command."""
         self._write_json(document, indent=None)
 
@@ -224,7 +224,7 @@ class Output:
 
     def _write_json(self, document: Any, indent: int | None) -> None:
         self.written = True
-        text = json.dumps(self._struck(document), indent=indent, ensure_ascii=False)
+        text = json.dumps(self._redact_value(document), indent=indent, ensure_ascii=False)
         self._flush(sys.stdout, text + "\n")
 
     @staticmethod
@@ -233,29 +233,29 @@ class Output:
             stream.write(text)
             stream.flush()
         except BrokenPipeError as error:
-            raise reader_gone() from error
+            raise detach_stdout() from error
 
-    def _struck(self, value: Any) -> Any:
+    def _redact_value(self, value: Any) -> Any:
         """Convert a value to JSON types, with passwords masked."""
         if isinstance(value, dict):
-            return {str(name): self._struck(each) for name, each in value.items()}
+            return {str(name): self._redact_value(each) for name, each in value.items()}
         if isinstance(value, list | tuple):
-            return [self._struck(each) for each in value]
+            return [self._redact_value(each) for each in value]
         if isinstance(value, str):
             return self.redact(value)
-        return value if value is None or isinstance(value, bool | int | float) else self._struck(plain(value))
+        return value if value is None or isinstance(value, bool | int | float) else self._redact_value(to_plain(value))
 
     @contextmanager
-    def progress(self, title: str) -> Iterator[Steps]:
+    def progress(self, title: str) -> Iterator[ProgressSteps]:
         """Show the progress of several long steps."""
-        steps = Steps(self, title)
+        steps = ProgressSteps(self, title)
         try:
             yield steps
         finally:
             steps.close()
 
 
-def console(stream: TextIO) -> Console:
+def build_console(stream: TextIO) -> Console:
     """Build a console as wide as the terminal. A pipe has no width, and tables in it are not folded.
 
     COLUMNS in the environment sets the width of any stream. Text is never markup: `[targets.main]` is part of a
@@ -267,11 +267,11 @@ def console(stream: TextIO) -> Console:
         made = Console(file=stream, highlight=False, markup=False, emoji=False)
     else:
         made = Console(file=stream, highlight=False, markup=False, emoji=False, soft_wrap=True, width=PIPE_COLUMNS)
-    made.on_broken_pipe = _end_unread  # type: ignore[method-assign]
+    made.on_broken_pipe = _on_broken_pipe  # type: ignore[method-assign]
     return made
 
 
-class Steps:
+class ProgressSteps:
     """Progress of named steps. It is cheap to update often, because it draws rarely."""
 
     def __init__(self, out: Output, title: str) -> None:
@@ -313,7 +313,7 @@ class Steps:
             self._bar.stop()
 
 
-def plain(value: Any) -> Any:
+def to_plain(value: Any) -> Any:
     """Convert a dataclass, path, enum, bytes or set to JSON types."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}

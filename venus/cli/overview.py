@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from venus.adapter_figures import TableFillFigures
 from venus.adapters.targets.views import TargetView
-from venus.alarm_rules import WAITS, recognised
+from venus.alarm_rules import WAITS, classify_sentence
 from venus.cli.traffic import MirrorView, ReplicationView, TrafficView
 from venus.conditions import (
     HEARTBEATS_LATE,
@@ -21,12 +21,12 @@ from venus.conditions import (
     apply_problems,
     clock_problem,
     problems,
-    released,
+    released_tables,
     set_problems,
-    silence,
+    silence_sentence,
     unaccounted_problem,
 )
-from venus.model import counted
+from venus.model import count_phrase
 from venus.network.topology import PULLS_AS
 
 #: Allowance beyond the heartbeat for a poll, a flush and a transaction on a busy machine.
@@ -38,7 +38,7 @@ HALF_AGE_MAX_S = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SourceTable:
+class SourceTableView:
     """A captured table at the source."""
 
     table_id: int
@@ -65,7 +65,7 @@ class SourceView:
     epoch: int = 0
     last_batch: int = 0
     captured_sequence: int = 0
-    tables: tuple[SourceTable, ...] = ()
+    tables: tuple[SourceTableView, ...] = ()
     #: VENUS's own tables that its user may not use; then nothing else is known.
     unusable: tuple[TableCondition, ...] = ()
     #: Tables that match the patterns and are not captured.
@@ -184,7 +184,7 @@ class Overview:
     @property
     def problems(self) -> tuple[str, ...]:
         """A sentence for each problem, in the order of a row's path."""
-        found = [*source_problems(self.source, self.broker), *self._reported_of_source(), *broker_problems(self.broker)]
+        found = [*source_problems(self.source, self.broker), *self._reported_problems(), *broker_problems(self.broker)]
         if not self.broker.error and self.broker.known:
             found += capture_problems(self) if self.broker.mirror is None else []
         elif not self.broker.error and (
@@ -194,13 +194,13 @@ class Overview:
                 f"broker: it does not know business {self.business}, although it had batches of it: "
                 "its data is lost, or another broker answers at this address"
             )
-        found += [problem for below in self.sets_below for problem in below_problems(below)]
+        found += [problem for below in self.sets_below for problem in downstream_problems(below)]
         for target in self.targets:
             if target.cut_over:
-                found += late_writes(target, self.broker)
+                found += late_write_problems(target, self.broker)
             else:
-                found += target_problems(target, self.consumer(target))
-                found += stranger_problems(target, self.consumer(target), self.broker)
+                found += target_problems(target, self.find_consumer(target))
+                found += missing_data_problems(target, self.find_consumer(target), self.broker)
             if target.error:
                 found += self.broker.reported.get(target.group, ())
         return tuple(found)
@@ -210,9 +210,9 @@ class Overview:
         """A sentence for each released table, from the source or else from the report at the broker."""
         if self.source.error or not self.source.asked:
             return self.broker.released
-        return (*released(self.source.condition), *forgotten(self.source, self.targets))
+        return (*released_tables(self.source.condition), *forgotten_table_problems(self.source, self.targets))
 
-    def _reported_of_source(self) -> tuple[str, ...]:
+    def _reported_problems(self) -> tuple[str, ...]:
         """Return the problems that only reports at the broker show: of an unreachable source and of targets elsewhere.
 
         Of a reachable source, only the waiting of cuts for other sessions is known to capture alone.
@@ -223,7 +223,7 @@ class Overview:
         ]
         of_source = self.broker.reported.get("", ())
         if self.source.asked and not self.source.error:
-            of_source = tuple(p for p in of_source if recognised(p)[0].name == WAITS)
+            of_source = tuple(p for p in of_source if classify_sentence(p)[0].name == WAITS)
         return (*of_source, *elsewhere)
 
     @property
@@ -236,7 +236,7 @@ class Overview:
         """Whether there is no problem."""
         return not self.problems
 
-    def consumer(self, target: TargetView) -> ConsumerView | None:
+    def find_consumer(self, target: TargetView) -> ConsumerView | None:
         """Return the broker's view of a target."""
         return next((c for c in self.broker.consumers if c.group == target.group), None)
 
@@ -248,14 +248,14 @@ def source_problems(source: SourceView, broker: BrokerView) -> list[str]:
         problem = "source: source.url is not set, and the broker does not know this business either"
         return [problem] if unknown else []
     if source.error:
-        return [said("source", source.error)]
+        return [prefix_place("source", source.error)]
     found = problems(source.condition)
     if not source.unusable and all(t.state == RELEASED for t in source.tables):
         found.append("source: no table is captured; run `venus install-triggers`")
     return found
 
 
-def forgotten(source: SourceView, targets: Iterable[TargetView]) -> list[str]:
+def forgotten_table_problems(source: SourceView, targets: Iterable[TargetView]) -> list[str]:
     """Return a sentence for each table of the targets that a source, restored from a backup, does not know."""
     if source.unusable or not source.tables:
         return []  # other sentences report that
@@ -271,10 +271,11 @@ def forgotten(source: SourceView, targets: Iterable[TargetView]) -> list[str]:
 def broker_problems(broker: BrokerView) -> list[str]:
     """Return the problems of the broker."""
     if broker.error:
-        return [said("broker", broker.error)]
+        return [prefix_place("broker", broker.error)]
     found = [f"broker: {alarm}" for alarm in broker.alarms]
     found += [
-        f"broker: batch {half.batch_no} is undecided for {half.age_s:.0f} s after {counted(half.reviews, 'review')}; "
+        f"broker: batch {half.batch_no} is undecided for {half.age_s:.0f} s after "
+        f"{count_phrase(half.reviews, 'review')}; "
         "start `venus sync`, or decide with `venus half`"
         for half in broker.halves[:1]
         if half.age_s > HALF_AGE_MAX_S
@@ -282,7 +283,7 @@ def broker_problems(broker: BrokerView) -> list[str]:
     return found
 
 
-def below_problems(below: ConsumerView) -> list[str]:
+def downstream_problems(below: ConsumerView) -> list[str]:
     """Return the problems of a broker set that pulls from this one."""
     return list(
         set_problems(
@@ -305,15 +306,15 @@ def capture_problems(overview: Overview) -> list[str]:
     if blockers and overview.source.blocked_by:
         found[-1] += f"; open are {overview.source.blocked_by}"
     if not broker.producer:
-        found.append(nobody_captures(broker))
+        found.append(no_capture_problem(broker))
     elif silent is not None and silent > limit:
-        found.append(silence(silent, broker.halves_total))
+        found.append(silence_sentence(silent, broker.halves_total))
     elif problem := clock_problem(broker.ship_s or 0.0, APPLY_LAG_MAX_S):
         found.append(problem)
     return found
 
 
-def nobody_captures(broker: BrokerView) -> str:
+def no_capture_problem(broker: BrokerView) -> str:
     """Return the sentence for a broker without connected capture."""
     age = broker.captured_age_s
     since = "" if age is None else f"; the newest change at the broker is {age:.0f} s old"
@@ -325,7 +326,7 @@ def target_problems(target: TargetView, consumer: ConsumerView | None) -> list[s
     where = f"target {target.name}"
     found = []
     if target.error:
-        found.append(said(where, target.error))
+        found.append(prefix_place(where, target.error))
     elif not target.loaded:
         return [f"{where}: not loaded yet; run `venus migrate --target {target.name}`"]
     found += problems(target.condition, target.name)
@@ -343,7 +344,7 @@ def target_problems(target: TargetView, consumer: ConsumerView | None) -> list[s
     return found
 
 
-def stranger_problems(target: TargetView, consumer: ConsumerView | None, broker: BrokerView) -> list[str]:
+def missing_data_problems(target: TargetView, consumer: ConsumerView | None, broker: BrokerView) -> list[str]:
     """Return the problem of a broker that knows the business, but lacks the data of this target: often a new store."""
     if broker.error or not broker.known or target.error or not target.loaded:
         return []
@@ -363,24 +364,25 @@ def stranger_problems(target: TargetView, consumer: ConsumerView | None, broker:
     return []
 
 
-def late_writes(target: TargetView, broker: BrokerView) -> list[str]:
+def late_write_problems(target: TargetView, broker: BrokerView) -> list[str]:
     """Return the problem of late writes at the source of a target that was cut over."""
     where = f"target {target.name}"
     if target.error:
-        return [said(where, target.error)]
+        return [prefix_place(where, target.error)]
     known = {table.table_id: table.name for table in target.tables}
     late = {
         name: broker.committed_changes.get(number, 0) - target.committed_at_cut.get(number, 0)
         for number, name in known.items()
     }
     return [
-        f"{where}: {counted(late[name], 'change')} of {name} at the source since the cut-over ({target.cut_over}); "
+        f"{where}: {count_phrase(late[name], 'change')} of {name} at the source since the cut-over "
+        f"({target.cut_over}); "
         "they are not carried over"
         for name in late
         if late[name] > 0 and not broker.error
     ]
 
 
-def said(where: str, error: str) -> str:
+def prefix_place(where: str, error: str) -> str:
     """Return an error with its place in front. The place is not repeated if the error names its kind already."""
     return f"{where}: {error.removeprefix(where.partition(' ')[0] + ' ').lstrip()}"

@@ -19,11 +19,11 @@ from venus.cli.overview import (
     HalfView,
     LeaseView,
     Overview,
-    SourceTable,
+    SourceTableView,
     SourceView,
 )
 from venus.cli.traffic import MirrorView, ReplicationView, ReplicaView, traffic_view
-from venus.conditions import at_source, own_at_source, released, uncaptured_at_source
+from venus.conditions import own_table_condition, released_tables, source_condition, uncaptured_condition
 from venus.errors import NotInstalled, VenusError
 from venus.rpc.reports import decode
 
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     )
 
 
-def moment_of(status: BrokerStatus) -> int:
+def status_time_us(status: BrokerStatus) -> int:
     """Return the time of a status in microseconds, by the broker's clock, which may differ from this machine's."""
     return status.now_us or time.time_ns() // 1000
 
@@ -65,31 +65,31 @@ BROKER_TIMEOUT_S = 5.0
 BLOCKED_S = 10.0
 
 
-def look(settings: Settings, *, rows: bool = False) -> Overview:
+def read_overview(settings: Settings, *, rows: bool = False) -> Overview:
     """Read the state of source, broker and targets at the same time; with `rows` also estimated row counts."""
     # here and not in the threads: two threads cannot import SQLAlchemy at once
     import venus.adapters.dialects.registry  # noqa: F401
 
-    looks = [target_look(settings, name) for name in settings.targets]
+    looks = [target_reader(settings, name) for name in settings.targets]
     with ThreadPoolExecutor(max_workers=2 + len(settings.targets)) as pool:
-        source = pool.submit(look_at_source, settings, rows=rows)
-        broker = pool.submit(look_at_broker, settings)
+        source = pool.submit(read_source, settings, rows=rows)
+        broker = pool.submit(read_broker, settings)
         found = [pool.submit(look_at) for look_at in looks]
-        counts = {name: pool.submit(target_rows, settings, name) for name in settings.targets} if rows else None
+        counts = {name: pool.submit(read_target_rows, settings, name) for name in settings.targets} if rows else None
         targets, at_broker = tuple(target.result() for target in found), broker.result()
         if at_broker.known and any(target.offset > at_broker.next_offset for target in targets):
-            at_broker = look_at_broker(settings)  # it answered before the target applied newer changes
+            at_broker = read_broker(settings)  # it answered before the target applied newer changes
         return Overview(
             business=settings.business.name,
             heartbeat_s=settings.capture.heartbeat_s,
             source=source.result(),
             broker=at_broker,
-            targets=tuple(aged(target, at_broker) for target in targets),
+            targets=tuple(with_lag(target, at_broker) for target in targets),
             rows_about={name: count.result() for name, count in counts.items()} if counts is not None else None,
         )
 
 
-def aged(target: TargetView, broker: BrokerView) -> TargetView:
+def with_lag(target: TargetView, broker: BrokerView) -> TargetView:
     """Return a target with its end-to-end lag by the clocks of source and broker, not by that of this machine.
 
     Each difference uses one clock: the source's from the heartbeat to its newest cut, the broker's since then. The
@@ -101,35 +101,35 @@ def aged(target: TargetView, broker: BrokerView) -> TargetView:
     return replace(target, heartbeat_age_s=behind_s + broker.committed_age_s)
 
 
-def target_rows(settings: Settings, name: str) -> dict[int, int]:
+def read_target_rows(settings: Settings, name: str) -> dict[int, int]:
     """Read the estimated row counts of a target's tables; none if it is unreachable, which its view reports."""
     from venus.adapters.targets.registry import open_target
 
     try:
-        return open_target(settings, name).row_counts()
+        return open_target(settings, name).read_row_counts()
     except VenusError:
         return {}
 
 
-def look_at_source(settings: Settings, *, rows: bool = False) -> SourceView:
+def read_source(settings: Settings, *, rows: bool = False) -> SourceView:
     """Read the source: the registry, the checkpoint row and the length of the log."""
-    from venus.adapters.dialects.urls import describe_database
-    from venus.cli.install import opened_source
+    from venus.adapters.dialects.database_urls import describe_database
+    from venus.cli.install import open_configured_source
 
     if not settings.source.url.get_secret_value():
         return SourceView(asked=False)
     try:
-        with opened_source(settings) as source:
-            if lacks := source.own_lacking():
-                return SourceView(unusable=tuple(own_at_source(lack.table, lack.grant) for lack in lacks))
-            registered = [table for table in source.registered() if not table.schema.is_heartbeat]
-            registered += source.released()
+        with open_configured_source(settings) as source:
+            if lacks := source.find_missing_grants():
+                return SourceView(unusable=tuple(own_table_condition(lack.table, lack.grant) for lack in lacks))
+            registered = [table for table in source.read_registered_tables() if not table.schema.is_heartbeat]
+            registered += source.read_released_tables()
             if not registered:
                 return SourceView()
-            state, backlog = source.state(), source.backlog()
-            uncaptured = source.uncaptured_tables(settings.source.tables, settings.source.exclude)
-            counts = source.row_counts() if rows else {}
-            blocked_by = source.blocked_by() if any(age >= BLOCKED_S for _, age in backlog.values()) else ""
+            state, backlog = source.read_state(), source.read_backlog()
+            uncaptured = source.find_uncaptured_tables(settings.source.tables, settings.source.exclude)
+            counts = source.read_row_counts() if rows else {}
+            blocked_by = source.describe_blockers() if any(age >= BLOCKED_S for _, age in backlog.values()) else ""
     except NotInstalled:
         return SourceView()
     except VenusError as error:
@@ -139,7 +139,7 @@ def look_at_source(settings: Settings, *, rows: bool = False) -> SourceView:
         last_batch=state.last_batch,
         captured_sequence=state.next_sequence - 1,
         blocked_by=blocked_by,
-        uncaptured=tuple(uncaptured_at_source(table.name, table.obstacle) for table in uncaptured),
+        uncaptured=tuple(uncaptured_condition(table.name, table.obstacle) for table in uncaptured),
         place=describe_database(settings.source.url.get_secret_value()),
         tables=tuple(
             replace(
@@ -151,12 +151,12 @@ def look_at_source(settings: Settings, *, rows: bool = False) -> SourceView:
     )
 
 
-def table_view(table: RegisteredTable, log_rows: int, blocked_s: float) -> SourceTable:
+def table_view(table: RegisteredTable, log_rows: int, blocked_s: float) -> SourceTableView:
     """Build the view of one captured table."""
-    return SourceTable(
+    return SourceTableView(
         table_id=table.schema.table_id,
         name=table.schema.qualified,
-        state=at_source(table.schema.table_id, table.schema.qualified, table.state, table.reason).state,
+        state=source_condition(table.schema.table_id, table.schema.qualified, table.state, table.reason).state,
         reason=table.reason,
         log_rows=log_rows,
         blocked_s=blocked_s,
@@ -166,19 +166,19 @@ def table_view(table: RegisteredTable, log_rows: int, blocked_s: float) -> Sourc
     )
 
 
-def look_at_broker(settings: Settings) -> BrokerView:
+def read_broker(settings: Settings) -> BrokerView:
     """Read the status of the broker from its Admin service."""
-    from venus.rpc.address import broker_of
-    from venus.rpc.admin import Admin
+    from venus.rpc.address import broker_address
+    from venus.rpc.admin import AdminClient
 
-    address: str = broker_of(settings)
+    address: str = broker_address(settings)
     try:
-        with Admin(broker_of(settings), timeout_s=BROKER_TIMEOUT_S) as admin:
+        with AdminClient(broker_address(settings), timeout_s=BROKER_TIMEOUT_S) as admin:
             status = admin.whole_status(settings.business.name)
             address = admin.address
     except VenusError as error:
         return BrokerView(error=str(error), address=address)
-    return broker_view(status, settings.business.name, address, moment_of(status))
+    return broker_view(status, settings.business.name, address, status_time_us(status))
 
 
 def broker_view(status: BrokerStatus, business: str, address: str, now_us: int) -> BrokerView:
@@ -208,7 +208,7 @@ def broker_view(status: BrokerStatus, business: str, address: str, now_us: int) 
         captured_age_s=age_s(own.last_captured_at_us, now_us),
         committed_age_s=committed_age_s(own, now_us),
         captured_at_us=own.last_captured_at_us,
-        ship_s=shipped_in_s(own),
+        ship_s=ship_time_s(own),
         halves=half_views(own, now_us),
         halves_total=max(own.halves_total, len(own.halves)),
         consumers=tuple(consumer_view(found, now_us) for found in own.consumers),
@@ -224,7 +224,7 @@ def broker_view(status: BrokerStatus, business: str, address: str, now_us: int) 
     )
 
 
-def shipped_in_s(own: BusinessStatus) -> float | None:
+def ship_time_s(own: BusinessStatus) -> float | None:
     """Return how long the newest batch took from the source to its commit; None before the first one."""
     if not (own.last_committed_at_us and own.last_captured_at_us):
         return None
@@ -248,7 +248,7 @@ def consumer_view(found: ConsumerStatus, now_us: int) -> ConsumerView:
 def source_views(own: BusinessStatus) -> dict[str, Any]:
     """Return the report of capture on released tables and on fills."""
     condition = decode(own.source.report)  # empty without a report
-    return {"released": tuple(released(condition)), "fills": condition.figures.fills}
+    return {"released": tuple(released_tables(condition)), "fills": condition.figures.fills}
 
 
 def lease_view(found: LeaseStatus) -> LeaseView:
@@ -336,12 +336,12 @@ def half_views(own: BusinessStatus, now_us: int) -> tuple[HalfView, ...]:
     )
 
 
-def target_look(settings: Settings, name: str) -> Callable[[], TargetView]:
+def target_reader(settings: Settings, name: str) -> Callable[[], TargetView]:
     """Return the function that reads the view of a target; a wrong configuration of one does not hide the others."""
     from venus.adapters.targets.registry import open_target
 
     try:
-        return open_target(settings, name).look
+        return open_target(settings, name).read_view
     except VenusError as error:
         wrong = TargetView(name=name, group=f"{settings.business.name}/{name}", error=str(error))
         return lambda: wrong

@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from venus.cli.commands import Commands
-from venus.cli.invocation import ConfigOption, Invocation, JsonOption, TargetOption, only_target
-from venus.cli.output import table
+from venus.cli.commands import CommandSet
+from venus.cli.invocation import ConfigOption, Invocation, JsonOption, TargetOption, choose_target
+from venus.cli.output import build_table
 from venus.errors import VenusError
 
 if TYPE_CHECKING:
     from venus.adapters.targets.contract import Quarantine, QuarantineRow, RetryReport
     from venus.config import Settings
 
-app = Commands(help="Rows that a target refused: list, retry, skip.")
+app = CommandSet(help="Rows that a target refused: list, retry, skip.")
 
 
 @app.command("list")
@@ -33,13 +33,13 @@ def list_(
     """List refused changes with key, SQLSTATE, message and values. Exit code 1 if there are any."""
     from venus.adapters.targets.registry import open_target
 
-    run = Invocation.of(ctx, config, as_json)
+    run = Invocation.from_options(ctx, config, as_json)
     names = [target] if target is not None else list(run.settings.targets)
     if target is None and len(names) > 1:  # only targets that have a quarantine
         names = [name for name in names if open_target(run.settings, name).capabilities.quarantines] or names
-    kept = {name: quarantine_of(run.settings, name) for name in names}
+    kept = {name: open_quarantine(run.settings, name) for name in names}
     found = {name: quarantine.list(everything=everything) for name, quarantine in kept.items()}
-    values = {name: payloads(name, kept[name], rows) for name, rows in found.items()}
+    values = {name: decode_payloads(name, kept[name], rows) for name, rows in found.items()}
     rows: list[tuple[object, ...]] = [
         (
             row.id,
@@ -49,14 +49,16 @@ def list_(
             row.state,
             row.sqlstate or None,
             row.message,
-            shown_values(values[name][row.id]),
+            format_values(values[name][row.id]),
         )
         for name, waiting in found.items()
         for row in waiting
     ]
-    document = {name: [described(row, values[name][row.id]) for row in waiting] for name, waiting in found.items()}
+    document = {
+        name: [change_document(row, values[name][row.id]) for row in waiting] for name, waiting in found.items()
+    }
     columns = ("id", "target", "table", "key", "state", "SQLSTATE", "message", "row")
-    run.out.answer({"quarantine": document}, table(*columns, rows=rows) if rows else "no refused change")
+    run.out.answer({"quarantine": document}, build_table(*columns, rows=rows) if rows else "no refused change")
     return 1 if any(row.decided_at is None for waiting in found.values() for row in waiting) else 0
 
 
@@ -72,9 +74,9 @@ def retry(
     as_json: JsonOption = False,
 ) -> int:
     """Retry after the target has been fixed; a halted table resumes. Exit code 1 if any is refused again."""
-    run = Invocation.of(ctx, config, as_json)
-    chosen = only_target(run.settings, target)
-    return answer(run, chosen, quarantine_of(run.settings, chosen).retry(ids or (), name or ()))
+    run = Invocation.from_options(ctx, config, as_json)
+    chosen = choose_target(run.settings, target)
+    return print_result(run, chosen, open_quarantine(run.settings, chosen).retry(ids or (), name or ()))
 
 
 @app.command()
@@ -87,22 +89,22 @@ def skip(
     as_json: JsonOption = False,
 ) -> int:
     """Skip changes for good: they are counted as skipped and kept with the reason."""
-    run = Invocation.of(ctx, config, as_json)
-    chosen = only_target(run.settings, target)
-    return answer(run, chosen, quarantine_of(run.settings, chosen).skip(ids, reason=reason))
+    run = Invocation.from_options(ctx, config, as_json)
+    chosen = choose_target(run.settings, target)
+    return print_result(run, chosen, open_quarantine(run.settings, chosen).skip(ids, reason=reason))
 
 
-def quarantine_of(settings: Settings, name: str) -> Quarantine:
+def open_quarantine(settings: Settings, name: str) -> Quarantine:
     """Open the quarantine of a target. Raises ConfigError if its kind has none."""
-    from venus.adapters.targets.contract import require
+    from venus.adapters.targets.contract import require_capability
     from venus.adapters.targets.registry import open_target
 
     target = open_target(settings, name)
-    require(target, "quarantines")
-    return target.quarantine()
+    require_capability(target, "quarantines")
+    return target.open_quarantine()
 
 
-def answer(run: Invocation, target: str, report: RetryReport) -> int:
+def print_result(run: Invocation, target: str, report: RetryReport) -> int:
     """Print the outcome of a retry or skip."""
     line = f"target {target}: {report.applied:,} applied, {report.still_refused:,} refused again"
     if report.resumed:
@@ -111,7 +113,7 @@ def answer(run: Invocation, target: str, report: RetryReport) -> int:
     return 1 if report.still_refused else 0
 
 
-def described(row: QuarantineRow, values: dict[str, str | None]) -> dict[str, object]:
+def change_document(row: QuarantineRow, values: dict[str, str | None]) -> dict[str, object]:
     """Return the JSON document of a refused change."""
     return {
         "id": row.id,
@@ -130,7 +132,7 @@ def described(row: QuarantineRow, values: dict[str, str | None]) -> dict[str, ob
     }
 
 
-def payloads(target: str, quarantine: Quarantine, rows: list[QuarantineRow]) -> dict[int, dict[str, str | None]]:
+def decode_payloads(target: str, quarantine: Quarantine, rows: list[QuarantineRow]) -> dict[int, dict[str, str | None]]:
     """Decode the refused rows with the table versions that the target keeps."""
     from venus.codec.columns import row_as_dict
     from venus.codec.layout import Layout
@@ -148,6 +150,6 @@ def payloads(target: str, quarantine: Quarantine, rows: list[QuarantineRow]) -> 
     return found
 
 
-def shown_values(values: dict[str, str | None]) -> str:
+def format_values(values: dict[str, str | None]) -> str:
     """Format a row in one line, long values cut."""
     return ", ".join(f"{name}={'NULL' if value is None else value[:40]}" for name, value in values.items())

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from venus.cli.install import DryRun, opened_source, per_table, show_sql
+from venus.cli.install import DryRun, format_per_table, open_configured_source, show_sql
 from venus.cli.invocation import ConfigOption, Invocation, JsonOption
-from venus.cli.tables import choose
+from venus.cli.tables import choose_tables
 from venus.conditions import RELEASED, RELEASING
 from venus.errors import VenusError
-from venus.model import counted
+from venus.model import count_phrase
 
 if TYPE_CHECKING:
     from venus.adapters.dialects.contract import InstallStep, RegisteredTable, Source
@@ -60,29 +60,29 @@ def uninstall_triggers(
 
     A released table keeps its last captured state at the targets. `venus install-triggers` captures it again.
     """
-    run = Invocation.of(ctx, config, as_json)
+    run = Invocation.from_options(ctx, config, as_json)
     if names:
-        return release(run, names, dry_run=dry_run, wait_s=wait_s)
-    with opened_source(run.settings) as source:
+        return release_tables(run, names, dry_run=dry_run, wait_s=wait_s)
+    with open_configured_source(run.settings) as source:
         if dry_run:
-            return show_sql(run, source, source.uninstall_plan(), removal=True)
+            return show_sql(run, source, source.plan_uninstall(), removal=True)
         steps = source.uninstall()
     document = {"removed": [{"table": s.table, "what": s.what} for s in steps]}
-    run.out.answer(document, *per_table("-", steps), f"{len(steps)} removed")
+    run.out.answer(document, *format_per_table("-", steps), f"{len(steps)} removed")
     return 0
 
 
-def release(run: Invocation, names: list[str], *, dry_run: bool, wait_s: float) -> int:
+def release_tables(run: Invocation, names: list[str], *, dry_run: bool, wait_s: float) -> int:
     """Release these tables from capture, and print how many logged changes were left out."""
-    with opened_source(run.settings) as source:
-        chosen, gone = chosen_tables(source, names)
+    with open_configured_source(run.settings) as source:
+        chosen, gone = find_chosen_tables(source, names)
         ids = list(chosen)
         if dry_run:
             if ids and not run.json:
                 sys.stdout.write(REMARK)
-            return show_sql(run, source, source.release_plan(ids) if ids else [], removal=True)
-        steps, left = taken_out(source, chosen, wait_s, lambda: captures(run.settings), run.out.say)
-        included = source.tables(run.settings.source.tables, run.settings.source.exclude)
+            return show_sql(run, source, source.plan_release(ids) if ids else [], removal=True)
+        steps, left = release_and_drop(source, chosen, wait_s, lambda: is_capturing(run.settings), run.out.say)
+        included = source.read_tables(run.settings.source.tables, run.settings.source.exclude)
     # a table that was dropped at the source is not chosen, whatever the patterns are
     again = sorted({s.qualified for s in included} & {t.schema.qualified for t in (*chosen.values(), *gone)})
     document = {
@@ -91,8 +91,8 @@ def release(run: Invocation, names: list[str], *, dry_run: bool, wait_s: float) 
         "not_captured": [t.schema.qualified for t in gone],
         "still_chosen": again,
     }
-    lines = per_table("-", [s for s in steps if not s.what.startswith("state ")])
-    lines += [f"{t.schema.qualified} is not captured any more{left_out(left[i])}" for i, t in chosen.items()]
+    lines = format_per_table("-", [s for s in steps if not s.what.startswith("state ")])
+    lines += [f"{t.schema.qualified} is not captured any more{format_left_out(left[i])}" for i, t in chosen.items()]
     lines += [f"{t.schema.qualified} was not captured" for t in gone]
     if again:
         lines.append(
@@ -103,20 +103,20 @@ def release(run: Invocation, names: list[str], *, dry_run: bool, wait_s: float) 
     return 0
 
 
-def chosen_tables(source: Source, names: list[str]) -> tuple[dict[int, RegisteredTable], list[RegisteredTable]]:
+def find_chosen_tables(source: Source, names: list[str]) -> tuple[dict[int, RegisteredTable], list[RegisteredTable]]:
     """Return the named tables, by number; and those of which nothing is left. Raises ConfigError for unknown names."""
-    every = [*source.registered(), *source.released()]
-    named = {t.schema.table_id: t for name in names for t in choose(every, name)}
-    gone = [t for i, t in named.items() if t.state == RELEASED and not _leftovers(source, i)]
+    every = [*source.read_registered_tables(), *source.read_released_tables()]
+    named = {t.schema.table_id: t for name in names for t in choose_tables(every, name)}
+    gone = [t for i, t in named.items() if t.state == RELEASED and not _leftover_steps(source, i)]
     return {i: t for i, t in named.items() if t not in gone}, gone
 
 
-def _leftovers(source: Source, table_id: int) -> list[InstallStep]:
+def _leftover_steps(source: Source, table_id: int) -> list[InstallStep]:
     """Return the steps that an interrupted removal has left."""
-    return [s for s in source.release_plan([table_id]) if not s.what.startswith("state ")]
+    return [s for s in source.plan_release([table_id]) if not s.what.startswith("state ")]
 
 
-def taken_out(
+def release_and_drop(
     source: Source,
     chosen: dict[int, RegisteredTable],
     wait_s: float,
@@ -127,16 +127,16 @@ def taken_out(
     if not chosen:
         return [], {}
     steps = source.release(list(chosen))
-    left = waited(source, chosen, wait_s, captures, say)
+    left = wait_for_capture(source, chosen, wait_s, captures, say)
     when = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
     reasons = {
-        i: t.reason if t.state == RELEASED else f"taken out of capture at {when}{left_out(left[i])}"
+        i: t.reason if t.state == RELEASED else f"taken out of capture at {when}{format_left_out(left[i])}"
         for i, t in chosen.items()
     }
     return steps + source.drop_logs(reasons), left
 
 
-def waited(
+def wait_for_capture(
     source: Source, table_ids: Iterable[int], wait_s: float, captures: Callable[[], bool], say: Callable[[str], None]
 ) -> dict[int, int]:
     """Wait until capture has read these logs; return how many changes are left there.
@@ -144,31 +144,35 @@ def waited(
     Capture cannot read the log of a dropped table, or of one that has halted at a row.
     """
     deadline, was_announced, numbers = time.monotonic() + wait_s, False, list(table_ids)
-    there = set(source.table_names())
+    there = set(source.read_table_names())
     while True:
-        taken = {t.schema.table_id for t in source.registered() if t.state == RELEASING and t.schema.qualified in there}
-        backlog = source.backlog()
+        taken = {
+            t.schema.table_id
+            for t in source.read_registered_tables()
+            if t.state == RELEASING and t.schema.qualified in there
+        }
+        backlog = source.read_backlog()
         left = {i: backlog.get(i, (0, 0))[0] for i in numbers}
         waiting = sum(n for i, n in left.items() if i in taken)
         if not waiting or time.monotonic() >= deadline or not captures():
             return left
         if not was_announced:
-            say(f"waiting up to {wait_s:.0f} s for {counted(waiting, 'change')} to be captured")
+            say(f"waiting up to {wait_s:.0f} s for {count_phrase(waiting, 'change')} to be captured")
             was_announced = True
         time.sleep(LOOK_S)
 
 
-def captures(settings: Settings) -> bool:
+def is_capturing(settings: Settings) -> bool:
     """Return whether capture is connected; False if the broker is unreachable."""
-    from venus.cli.load import producer_connected
+    from venus.cli.load import is_capture_connected
 
     try:
-        return producer_connected(settings)
+        return is_capture_connected(settings)
     except VenusError:
         return False
 
 
-def left_out(changes: int) -> str:
+def format_left_out(changes: int) -> str:
     """Format the number of changes that the targets do not get; empty for none."""
     verb = "was" if changes == 1 else "were"
-    return f"; {counted(changes, 'change')} in its log {verb} left out" if changes else ""
+    return f"; {count_phrase(changes, 'change')} in its log {verb} left out" if changes else ""

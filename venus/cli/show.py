@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from venus.cli.invocation import ConfigOption, Invocation, JsonOption
-from venus.cli.output import table
+from venus.cli.output import build_table
 
 
 def config(
@@ -23,16 +23,16 @@ def config(
     as_json: JsonOption = False,
 ) -> int:
     """Print the settings in force, from file and environment, with passwords masked."""
-    from venus.config import effective
+    from venus.config import effective_settings
 
-    run = Invocation.of(ctx, config, as_json)
+    run = Invocation.from_options(ctx, config, as_json)
     if example:
         return show_example(run)
     run.needs_passwords = False
-    tree = effective(run.settings)
-    rows: list[tuple[object, ...]] = [(name, shown(value)) for name, value in flattened(tree)]
+    tree = effective_settings(run.settings)
+    rows: list[tuple[object, ...]] = [(name, format_option(value)) for name, value in flatten(tree)]
     run.out.answer(
-        tree, f"from {run.file or 'no file (defaults and environment)'}", table("option", "value", rows=rows)
+        tree, f"from {run.file or 'no file (defaults and environment)'}", build_table("option", "value", rows=rows)
     )
     return 0
 
@@ -51,20 +51,20 @@ def show_example(run: Invocation) -> int:
 NAMED = ("targets", "alarms.to", "alarms.rules", "source")
 
 
-def flattened(tree: Mapping[str, object], path: str = "") -> Iterator[tuple[str, object]]:
+def flatten(tree: Mapping[str, object], path: str = "") -> Iterator[tuple[str, object]]:
     """Yield every option with its path; a dictionary that is a value is not flattened."""
     for name, value in tree.items():
         here = f"{path}.{name}" if path else name
         if isinstance(value, dict) and (not path or path in NAMED or here in NAMED):
-            yield from flattened(value, here)
+            yield from flatten(value, here)
         else:
             yield here, value
 
 
-def shown(value: object) -> str:
+def format_option(value: object) -> str:
     """Format a value as in the file, for copying: numbers have no thousands separators."""
     return (
-        f"[{', '.join(map(shown, value))}]"
+        f"[{', '.join(map(format_option, value))}]"
         if isinstance(value, list)
         else f'"{value}"'
         if isinstance(value, str)
@@ -79,12 +79,12 @@ def version(ctx: typer.Context, config: ConfigOption = None, as_json: JsonOption
 
     import venus
 
-    run = Invocation.of(ctx, config, as_json)
+    run = Invocation.from_options(ctx, config, as_json)
     parts = {"venus": venus.__version__, "python": platform.python_version()}
     for name in ("grpcio", "protobuf", "rocksdict", "SQLAlchemy", "psycopg2-binary", "pyspark", "oracledb"):
         try:
             parts[name] = installed(name)
         except PackageNotFoundError:
             parts[name] = "not installed"
-    run.out.answer(parts, table("part", "version", rows=list(parts.items())))
+    run.out.answer(parts, build_table("part", "version", rows=list(parts.items())))
     return 0

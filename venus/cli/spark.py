@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from venus.cli.commands import Commands
+from venus.cli.commands import CommandSet
 from venus.cli.invocation import ConfigOption, Invocation, JsonOption
-from venus.cli.output import table
+from venus.cli.output import build_table
 from venus.errors import ConfigError
-from venus.figures import bytes_shown, seconds_shown
+from venus.text.formatting import format_bytes, format_duration
 
 if TYPE_CHECKING:
     from venus.config import Settings
     from venus.spark.probe import Worker
 
-app = Commands(help="Check Spark; package and submit for clusters.")
+app = CommandSet(help="Check Spark; package and submit for clusters.")
 
 #: The file that spark-submit runs. It imports every command, this module too, and so has no importer.
 APPLICATION = Path(__file__).with_name("spark_job.py")
@@ -40,26 +40,28 @@ def check(ctx: typer.Context, config: ConfigOption = None, as_json: JsonOption =
     import venus
     from venus.spark.session import require_spark
 
-    run = Invocation.of(ctx, config, as_json)
+    run = Invocation.from_options(ctx, config, as_json)
     settings = settings_or_defaults(run)
     require_spark(settings)
-    facts = described(settings)
-    workers, times = probe(settings)
+    facts = describe_session(settings)
+    workers, times = probe_workers(settings)
     python = platform.python_version().rpartition(".")[0]
     wrong = [
         *(f"{w.host}: {', '.join(w.missing)} not installed" for w in workers if w.missing),
         *(f"{w.host}: VENUS {w.venus}, here {venus.__version__}" for w in workers if w.venus != venus.__version__),
         *(f"{w.host}: Python {w.python}, here {python}" for w in workers if w.python.rpartition(".")[0] != python),
     ]
-    rows: list[tuple[object, ...]] = [*facts.items(), *((what, seconds_shown(s)) for what, s in times.items())]
-    rows += [(f"worker on {w.host}", f"Python {w.python}, VENUS {w.venus}, {w.executable}") for w in unique(workers)]
+    rows: list[tuple[object, ...]] = [*facts.items(), *((what, format_duration(s)) for what, s in times.items())]
+    rows += [
+        (f"worker on {w.host}", f"Python {w.python}, VENUS {w.venus}, {w.executable}") for w in unique_workers(workers)
+    ]
     verdict = (
         "Spark can be used"
         if not wrong
         else "these workers cannot load; `venus spark package` provides what is missing"
     )
     document = facts | {"seconds": times, "workers": workers, "wrong": sorted(set(wrong))}
-    run.out.answer(document, table("what", "is", rows=rows), *(f"! {w}" for w in sorted(set(wrong))), verdict)
+    run.out.answer(document, build_table("what", "is", rows=rows), *(f"! {w}" for w in sorted(set(wrong))), verdict)
     return 1 if wrong else 0
 
 
@@ -72,41 +74,41 @@ def settings_or_defaults(run: Invocation) -> Settings:
     return settings
 
 
-def described(settings: Settings) -> dict[str, str]:
+def describe_session(settings: Settings) -> dict[str, str]:
     """Return the parts of a session: master, Java, PySpark."""
     from importlib.metadata import version
 
-    from venus.figures import masked
     from venus.spark.java import find_java
-    from venus.spark.session import plan, submitted
+    from venus.spark.session import is_submitted, plan_session
+    from venus.text.formatting import mask_url
 
     facts = {"PySpark": version("pyspark")}
     if settings.spark.remote:
-        return facts | {"Spark Connect": masked(settings.spark.remote)}
-    if submitted():
+        return facts | {"Spark Connect": mask_url(settings.spark.remote)}
+    if is_submitted():
         return facts | {"master": "that of spark-submit"}
     java = find_java(settings.spark.java_home)
     return facts | {
-        "master": plan(settings).master,
+        "master": plan_session(settings).master,
         "Java": f"{java.version}, {java.home}",
         "found by": java.origin,
     }
 
 
-def probe(settings: Settings) -> tuple[list[Worker], dict[str, float]]:
+def probe_workers(settings: Settings) -> tuple[list[Worker], dict[str, float]]:
     """Run a few tasks; return the workers that ran them, and the time of each phase."""
-    from venus.spark.probe import look
+    from venus.spark.probe import describe_worker
     from venus.spark.runner import open_runner
 
     began = time.monotonic()
     with open_runner(settings) as runner:
         started = time.monotonic()
-        workers = list(runner.run(look, [PROBE_PAUSE_S] * PROBES))
+        workers = list(runner.run(describe_worker, [PROBE_PAUSE_S] * PROBES))
         ran = time.monotonic()
     return workers, {"start": started - began, "first tasks": ran - started, "end": time.monotonic() - ran}
 
 
-def unique(workers: list[Worker]) -> list[Worker]:
+def unique_workers(workers: list[Worker]) -> list[Worker]:
     """Return one worker for each host, interpreter and version of VENUS."""
     return list({(w.host, w.executable, w.venus): w for w in workers}.values())
 
@@ -129,7 +131,7 @@ def package(
     """
     from venus.spark.submit import build_pex
 
-    run = Invocation.of(ctx, config, as_json)
+    run = Invocation.from_options(ctx, config, as_json)
     began = time.monotonic()
     if not output.parent.is_dir():
         raise ConfigError(f"--output {output}: there is no folder {output.parent}")
@@ -138,7 +140,7 @@ def package(
     size = output.stat().st_size
     run.out.answer(
         {"file": str(output), "bytes": size, "seconds": time.monotonic() - began},
-        f"{output}: {bytes_shown(size)}, in {seconds_shown(time.monotonic() - began)}",
+        f"{output}: {format_bytes(size)}, in {format_duration(time.monotonic() - began)}",
         f"next: venus spark submit --pex {output} -- migrate --target NAME",
     )
     return 0
@@ -168,13 +170,13 @@ def submit(
     Prints the command's output and exits with its exit code.
     """
     from venus.spark.sessionlog import SessionLog
-    from venus.spark.submit import submission
+    from venus.spark.submit import plan_submission
     from venus.spark.submit import submit as run_submission
 
-    run = Invocation.of(ctx, config, as_json)
+    run = Invocation.from_options(ctx, config, as_json)
     words = with_config(command, run)
-    options = [word for given in option or () for word in option_words(given)]
-    wanted = submission(settings_or_defaults(run), words, APPLICATION, master=master, pex=pex, options=options)
+    options = [word for given in option or () for word in split_option(given)]
+    wanted = plan_submission(settings_or_defaults(run), words, APPLICATION, master=master, pex=pex, options=options)
     if dry_run:
         line = shlex.join(wanted.command)
         environ = " ".join(f"{name}={shlex.quote(value)}" for name, value in wanted.environ.items())
@@ -188,7 +190,7 @@ def submit(
     return code
 
 
-def option_words(given: str) -> list[str]:
+def split_option(given: str) -> list[str]:
     """Split an option for spark-submit into words, as a shell does."""
     try:
         return shlex.split(given)

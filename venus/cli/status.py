@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from venus.cli.invocation import ConfigOption, Invocation, JsonOption
-from venus.cli.output import table
-from venus.cli.status_tables import compared_shown, loads_shown, tables_shown
-from venus.cli.traffic import traffic_shown
+from venus.cli.output import build_table
+from venus.cli.status_tables import format_comparisons, format_loads, format_tables
+from venus.cli.traffic import format_traffic
 from venus.conditions import RELEASED
-from venus.figures import bytes_shown, seconds_shown
-from venus.model import counted
-from venus.network.drawing import away_shown
+from venus.model import count_phrase
 from venus.network.topology import PULLS_AS
+from venus.network.topology_drawing import format_absence
+from venus.text.formatting import format_bytes, format_duration
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -43,18 +43,18 @@ def status(
 
     With --watch and --json: one object per line.
     """
-    from venus.cli.probes import look
+    from venus.cli.probes import read_overview
 
-    run = Invocation.of(ctx, config, as_json)
+    run = Invocation.from_options(ctx, config, as_json)
     settings = run.settings
     if not watch:
-        found = look(settings, rows=rows)
-        run.out.answer(document(found), *(shown(found) if not run.json else []))
+        found = read_overview(settings, rows=rows)
+        run.out.answer(document(found), *(format_overview(found) if not run.json else []))
         return 0 if found.healthy else 1
     if run.json or not run.out.console.is_terminal:
         while True:
-            found = look(settings, rows=rows)
-            run.out.event(document(found), verdict(found))
+            found = read_overview(settings, rows=rows)
+            run.out.write_event(document(found), verdict(found))
             time.sleep(every)
     return watch_on_terminal(run, every, rows=rows)
 
@@ -64,15 +64,15 @@ def watch_on_terminal(run: Invocation, every: float, *, rows: bool = False) -> i
     from rich.console import Group
     from rich.live import Live
 
-    from venus.cli.probes import look
+    from venus.cli.probes import read_overview
 
-    found = look(run.settings, rows=rows)
+    found = read_overview(run.settings, rows=rows)
     try:
-        with Live(Group(*shown(found)), console=run.out.console, screen=True, auto_refresh=False) as live:
+        with Live(Group(*format_overview(found)), console=run.out.console, screen=True, auto_refresh=False) as live:
             while True:
                 time.sleep(every)
-                found = look(run.settings, rows=rows)
-                live.update(Group(*shown(found)), refresh=True)
+                found = read_overview(run.settings, rows=rows)
+                live.update(Group(*format_overview(found)), refresh=True)
     except KeyboardInterrupt:
         run.out.console.print(verdict(found), markup=False)
         return 0 if found.healthy else 1
@@ -97,8 +97,8 @@ def verdict(found: Overview) -> str:
         if found.targets and not following:
             return f"OK: {found.business} is healthy, and every target was cut over"
         behind = max((t.heartbeat_age_s or 0.0 for t in following), default=0.0)
-        apart = f"; {counted(len(found.released), 'table')} not captured" if found.released else ""
-        return f"OK: {found.business} is healthy, targets at most {seconds_shown(behind)} behind{apart}"
+        apart = f"; {count_phrase(len(found.released), 'table')} not captured" if found.released else ""
+        return f"OK: {found.business} is healthy, targets at most {format_duration(behind)} behind{apart}"
     first, more = found.problems[0], len(found.problems) - 1
     return f"UNHEALTHY: {first}" + (f" (and {more} more)" if more else "")
 
@@ -108,42 +108,42 @@ def lags(found: Overview) -> dict[str, Any]:
     return {
         "source_to_broker_s": found.broker.captured_age_s,
         "ship_s": None if found.broker.ship_s is None else max(0.0, found.broker.ship_s),
-        "broker_to_target_s": {t.name: c.oldest_s for t in found.targets if (c := found.consumer(t)) is not None},
+        "broker_to_target_s": {t.name: c.oldest_s for t in found.targets if (c := found.find_consumer(t)) is not None},
         "end_to_end_s": {t.name: t.heartbeat_age_s for t in found.targets},
     }
 
 
-def shown(found: Overview) -> list[RenderableType]:
+def format_overview(found: Overview) -> list[RenderableType]:
     """Format the overview: the path in its order, the tables, the problems, the verdict last."""
-    parts: list[RenderableType] = [path_table(found)]
+    parts: list[RenderableType] = [build_path_table(found)]
     if found.source.tables or any(t.tables for t in found.targets):
-        parts += ["", *tables_shown(found)]
+        parts += ["", *format_tables(found)]
     broker = found.broker
     groups: list[list[str]] = [
-        compared_shown(found),
-        loads_shown(broker),
-        rows_shown(found),
-        differing_shown(found),
-        scrub_shown(broker),
-        [lease_shown(lease) for lease in broker.leases],
-        replication_shown(broker.replication) if broker.replication is not None else [],
-        traffic_shown(broker.traffic, follows=any(not t.cut_over for t in found.targets)),
-        [mirror_shown(broker.mirror)] if broker.mirror is not None else [],
-        [below_shown(below) for below in found.sets_below],
+        format_comparisons(found),
+        format_loads(broker),
+        format_row_filters(found),
+        format_different_objects(found),
+        format_scrub(broker),
+        [format_lease(lease) for lease in broker.leases],
+        format_replication(broker.replication) if broker.replication is not None else [],
+        format_traffic(broker.traffic, follows=any(not t.cut_over for t in found.targets)),
+        [format_mirror(broker.mirror)] if broker.mirror is not None else [],
+        [format_downstream(below) for below in found.sets_below],
     ]
     for group in filter(None, groups):
         parts += ["", *group]
-    return [*parts, *sentences(found), "", verdict(found)]
+    return [*parts, *format_problems(found), "", verdict(found)]
 
 
-def scrub_shown(broker: BrokerView) -> list[str]:
+def format_scrub(broker: BrokerView) -> list[str]:
     """Format when the broker last read its whole store."""
     if broker.scrub_age_s is None:
         return []
-    return [f"the broker last read its whole store {seconds_shown(broker.scrub_age_s)} ago: no damage"]
+    return [f"the broker last read its whole store {format_duration(broker.scrub_age_s)} ago: no damage"]
 
 
-def sentences(found: Overview) -> list[RenderableType]:
+def format_problems(found: Overview) -> list[RenderableType]:
     """Format the released tables and the problems."""
     parts: list[RenderableType] = ["", *found.released] if found.released else []
     if found.problems:
@@ -151,7 +151,7 @@ def sentences(found: Overview) -> list[RenderableType]:
     return parts
 
 
-def rows_shown(found: Overview) -> list[str]:
+def format_row_filters(found: Overview) -> list[str]:
     """Format the row filters of tables at targets, and the progress of changing them."""
     return [
         f"target {target.name}: {table_.name} gets {table_.rows_shown}"
@@ -161,7 +161,7 @@ def rows_shown(found: Overview) -> list[str]:
     ]
 
 
-def differing_shown(found: Overview) -> list[str]:
+def format_different_objects(found: Overview) -> list[str]:
     """Format the indexes, checks and foreign keys of targets that differ from the source's."""
     return [
         f"target {target.name}: {table_.name}: {line}"
@@ -171,40 +171,40 @@ def differing_shown(found: Overview) -> list[str]:
     ]
 
 
-def lease_shown(lease: LeaseView) -> str:
+def format_lease(lease: LeaseView) -> str:
     """Format a lease on a snapshot."""
     holder = lease.holder or "an unnamed client"
-    left = seconds_shown(lease.left_s)
+    left = format_duration(lease.left_s)
     return f"a snapshot at offset {lease.offset:,} is kept for {holder}, for another {left} if it is not read"
 
 
-def replication_shown(found: ReplicationView) -> list[str]:
+def format_replication(found: ReplicationView) -> list[str]:
     """Format the leader, the mode of replication and each replica."""
     leads = f"broker {found.leader} leads in term {found.term}" if found.leader else "no broker leads"
     mode = f"; replication is {found.mode}: {found.reason}" if found.mode else ""
-    return [leads + mode, *(f"  replica at {replica_shown(replica)}" for replica in found.replicas)]
+    return [leads + mode, *(f"  replica at {format_replica(replica)}" for replica in found.replicas)]
 
 
-def mirror_shown(found: MirrorView) -> str:
+def format_mirror(found: MirrorView) -> str:
     """Format a mirror: its content, its upstream and its lag."""
     way = " -> ".join(found.path)
     what = f"{', '.join(found.only)} of " if found.only else ""
     rows = f" (only rows of {'; of '.join(found.where)})" if found.where else ""
-    state = f"{found.state} for {seconds_shown(found.since_s)}"
+    state = f"{found.state} for {format_duration(found.since_s)}"
     if found.state == "filling" and found.rows_expected:
         state += f", {found.rows:,} rows of about {found.rows_expected:,}"
     level = "it was level then" if found.state == "cut off" else "it is level"
-    behind = level if not found.lag else f"{found.lag:,} offsets, {seconds_shown(found.lag_s)} behind"
+    behind = level if not found.lag else f"{found.lag:,} offsets, {format_duration(found.lag_s)} behind"
     where = f" at {found.address}" if found.address else ""
     reason = f": {found.reason}" if found.reason else ""
-    away = f"; not from {away_shown(found.nearest, found.away_s, found.not_back)}" if found.nearest else ""
-    return f"mirror of {what}{way}{where}{rows}: {state}; {behind}; {bytes_shown(found.bytes)} pulled{reason}{away}"
+    away = f"; not from {format_absence(found.nearest, found.away_s, found.not_back)}" if found.nearest else ""
+    return f"mirror of {what}{way}{where}{rows}: {state}; {behind}; {format_bytes(found.bytes)} pulled{reason}{away}"
 
 
-def below_shown(below: ConsumerView) -> str:
+def format_downstream(below: ConsumerView) -> str:
     """Format the position of a broker set that pulls from this one."""
     behind = (
-        f"{counted(below.backlog_rows, 'change')} behind, {seconds_shown(below.oldest_s)}"
+        f"{count_phrase(below.backlog_rows, 'change')} behind, {format_duration(below.oldest_s)}"
         if below.backlog_rows
         else "level"
     )
@@ -212,14 +212,14 @@ def below_shown(below: ConsumerView) -> str:
     return f"set {below.group.removeprefix(PULLS_AS)} below: offset {below.acknowledged:,}, {behind}{away}"
 
 
-def replica_shown(replica: ReplicaView) -> str:
+def format_replica(replica: ReplicaView) -> str:
     """Format a replica."""
     state = "gone" if not replica.alive else "in sync" if replica.in_sync else "not in sync"
-    behind = f", {counted(replica.behind, 'entry', 'entries')} behind" if replica.behind else ""
+    behind = f", {count_phrase(replica.behind, 'entry', 'entries')} behind" if replica.behind else ""
     return f"{replica.broker} ({replica.address or 'address not known'}): {state}{behind}"
 
 
-def path_table(found: Overview) -> RenderableType:
+def build_path_table(found: Overview) -> RenderableType:
     """Build the table of hops: position, lag, waiting changes."""
     waiting = sum(t.log_rows for t in found.source.tables)
     rows: list[tuple[object, ...]] = [
@@ -227,12 +227,12 @@ def path_table(found: Overview) -> RenderableType:
             "source",
             source_position(found.source),
             None,
-            f"{counted(waiting, 'row')} in the log" if found.source.asked and not found.source.error else None,
+            f"{count_phrase(waiting, 'row')} in the log" if found.source.asked and not found.source.error else None,
         ),
-        ("broker", broker_position(found.broker), age(found.broker.captured_age_s), halves_shown(found.broker)),
+        ("broker", broker_position(found.broker), format_age(found.broker.captured_age_s), format_halves(found.broker)),
     ]
-    rows += [target_row(found, target) for target in found.targets]
-    return table("", "position", "lag", "waiting", rows=rows)
+    rows += [build_target_row(found, target) for target in found.targets]
+    return build_table("", "position", "lag", "waiting", rows=rows)
 
 
 def source_position(source: SourceView) -> str:
@@ -242,53 +242,53 @@ def source_position(source: SourceView) -> str:
     if source.unusable:
         return "may not be read"
     captured = sum(table_.state != RELEASED for table_ in source.tables)
-    return unreachable(source.error) or f"{counted(captured, 'table')} captured"
+    return unreachable_mark(source.error) or f"{count_phrase(captured, 'table')} captured"
 
 
-def target_row(found: Overview, target: TargetView) -> tuple[object, ...]:
+def build_target_row(found: Overview, target: TargetView) -> tuple[object, ...]:
     """Build the row of a target."""
     if target.cut_over and not target.error:
         return f"target {target.name}", f"cut over at {target.cut_over}, offset {target.offset:,}", None, None
-    consumer = found.consumer(target)
-    position = unreachable(target.error) or (f"offset {target.offset:,}" if target.loaded else "not loaded")
+    consumer = found.find_consumer(target)
+    position = unreachable_mark(target.error) or (f"offset {target.offset:,}" if target.loaded else "not loaded")
     if target.unaccounted_rows:
         position += f", {target.unaccounted_rows:,} unaccounted for"
     waiting = None
     if consumer is not None:
-        waiting = f"{counted(consumer.backlog_rows, 'change')}, {bytes_shown(consumer.backlog_bytes)}"
+        waiting = f"{count_phrase(consumer.backlog_rows, 'change')}, {format_bytes(consumer.backlog_bytes)}"
         if consumer.backlog_rows:
-            waiting += f", oldest {seconds_shown(consumer.oldest_s)}"
+            waiting += f", oldest {format_duration(consumer.oldest_s)}"
         if consumer.held_bytes:
-            waiting += f"; {bytes_shown(consumer.held_bytes)} kept for held tables"
-    return f"target {target.name}", position, age(target.heartbeat_age_s), waiting
+            waiting += f"; {format_bytes(consumer.held_bytes)} kept for held tables"
+    return f"target {target.name}", position, format_age(target.heartbeat_age_s), waiting
 
 
 def broker_position(broker: BrokerView) -> str:
     """Format the position of the broker."""
     if broker.error or not broker.known:
-        return unreachable(broker.error) or "does not know this business yet"
+        return unreachable_mark(broker.error) or "does not know this business yet"
     behind = broker.next_offset - broker.materialised_offset
     late = f", full data {behind:,} behind" if behind > 0 else ""
     return f"offset {broker.next_offset:,}{late}"
 
 
-def halves_shown(broker: BrokerView) -> str | None:
+def format_halves(broker: BrokerView) -> str | None:
     """Format the undecided half messages."""
     if broker.error or not broker.known:
         return None
     if not broker.halves:
         return "no half message"
     oldest = broker.halves[0]
-    halves = counted(max(broker.halves_total, len(broker.halves)), "half message")
-    reviews = counted(oldest.reviews, "review")
-    return f"{halves}, oldest {seconds_shown(oldest.age_s)}, {reviews}"
+    halves = count_phrase(max(broker.halves_total, len(broker.halves)), "half message")
+    reviews = count_phrase(oldest.reviews, "review")
+    return f"{halves}, oldest {format_duration(oldest.age_s)}, {reviews}"
 
 
-def unreachable(error: str) -> str:
+def unreachable_mark(error: str) -> str:
     """Return a mark for a part that did not answer; the reason is among the problems."""
     return "UNREACHABLE" if error else ""
 
 
-def age(seconds: float | None) -> str | None:
+def format_age(seconds: float | None) -> str | None:
     """Format an age."""
-    return None if seconds is None else seconds_shown(seconds)
+    return None if seconds is None else format_duration(seconds)

@@ -7,54 +7,54 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from venus.cli.output import table
+from venus.cli.output import build_table
 from venus.conditions import ACTIVE, RELEASED
-from venus.figures import seconds_shown
-from venus.model import counted
+from venus.model import count_phrase
+from venus.text.formatting import format_duration
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from venus.adapter_figures import Comparison
+    from venus.adapter_figures import LastComparison
     from venus.adapters.targets.views import TargetTable
-    from venus.cli.overview import BrokerView, Overview, SourceTable
+    from venus.cli.overview import BrokerView, Overview, SourceTableView
 
     TargetTables = Mapping[str, Mapping[int, TargetTable]]
 
 
-def compared_shown(found: Overview) -> list[str]:
+def format_comparisons(found: Overview) -> list[str]:
     """Format the last comparison of each target."""
     now_us = time.time_ns() / 1000
     return [
-        f"target {target.name}: {comparison_shown(target.compared, now_us)}"
+        f"target {target.name}: {format_comparison(target.compared, now_us)}"
         for target in found.targets
         if target.compared is not None and not target.cut_over
     ]
 
 
-def comparison_shown(compared: Comparison, now_us: float) -> str:
+def format_comparison(compared: LastComparison, now_us: float) -> str:
     """Format the outcome of a comparison."""
-    ago = seconds_shown(max(0.0, (now_us - compared.ended_at_us) / 1e6))
+    ago = format_duration(max(0.0, (now_us - compared.ended_at_us) / 1e6))
     counts = {"different": compared.different, "undecided": compared.undecided}
-    differing = "".join(f", {counted(n, f'{what} row')}" for what, n in counts.items() if n)
+    differing = "".join(f", {count_phrase(n, f'{what} row')}" for what, n in counts.items() if n)
     part = ", not everything was compared" if compared.partial else ""
-    what = f"{counted(compared.rows, 'row')} of {counted(compared.tables, 'table')}"
+    what = f"{count_phrase(compared.rows, 'row')} of {count_phrase(compared.tables, 'table')}"
     return f"last verified {ago} ago: {compared.verdict} ({what}{differing}{part})"
 
 
-def loads_shown(broker: BrokerView) -> list[str]:
+def format_loads(broker: BrokerView) -> list[str]:
     """Format the progress of running loads, from the source into the broker and from the broker into targets."""
-    shown = [f"{fill.name} is read: {progress_shown(fill.rows, fill.rows_expected)}" for fill in broker.fills]
+    shown = [f"{fill.name} is read: {format_progress(fill.rows, fill.rows_expected)}" for fill in broker.fills]
     for lease in broker.leases:
         if lease.rows_read:
-            left = f", about {seconds_shown(lease.load_left_s)} left" if lease.load_left_s is not None else ""
+            left = f", about {format_duration(lease.load_left_s)} left" if lease.load_left_s is not None else ""
             shown.append(
-                f"{lease.holder or 'a load'} loads: {progress_shown(lease.rows_read, lease.rows_expected)}{left}"
+                f"{lease.holder or 'a load'} loads: {format_progress(lease.rows_read, lease.rows_expected)}{left}"
             )
     return shown
 
 
-def progress_shown(rows: int, expected: int) -> str:
+def format_progress(rows: int, expected: int) -> str:
     """Format a number of rows and their estimated total."""
     return f"{rows:,} of about {max(rows, expected):,} rows"
 
@@ -65,7 +65,7 @@ ALL_SHOWN_MAX = 200
 LISTED_MAX = 1_000
 
 
-def tables_shown(found: Overview) -> list[RenderableType]:
+def format_tables(found: Overview) -> list[RenderableType]:
     """Format state and counts of each table. Of many tables those that simply follow are only counted."""
     at_target = {t.name: {row.table_id: row for row in t.tables} for t in found.targets}
     rows = [_captured_row(found, own, at_target) for own in found.source.tables]
@@ -75,7 +75,7 @@ def tables_shown(found: Overview) -> list[RenderableType]:
     many = len(rows) > ALL_SHOWN_MAX
     listed = [row for row in rows if not (many and row.follows)]
     about = ("rows, about", *(f"rows at {name}, about" for name in at_target)) if found.rows_about is not None else ()
-    shown = table(
+    shown = build_table(
         "table",
         "state",
         "in the log",
@@ -86,9 +86,11 @@ def tables_shown(found: Overview) -> list[RenderableType]:
     )
     lines: list[RenderableType] = [shown] if listed else []
     if len(listed) > LISTED_MAX:
-        lines.append(f"{counted(len(listed) - LISTED_MAX, 'more table')} like these: `venus status --json` lists all")
+        lines.append(
+            f"{count_phrase(len(listed) - LISTED_MAX, 'more table')} like these: `venus status --json` lists all"
+        )
     if many and len(listed) < len(rows):
-        lines.append(f"{counted(len(rows) - len(listed), 'table')} simply follow: `venus status --json` lists all")
+        lines.append(f"{count_phrase(len(rows) - len(listed), 'table')} simply follow: `venus status --json` lists all")
     return lines
 
 
@@ -100,7 +102,7 @@ class _Row:
     follows: bool
 
 
-def _captured_row(found: Overview, own: SourceTable, at_target: TargetTables) -> _Row:
+def _captured_row(found: Overview, own: SourceTableView, at_target: TargetTables) -> _Row:
     out = own.state == RELEASED
     is_read = own.fill_done or out
     fill = "" if is_read else f", filling {own.fill_rows:,} of about {own.fill_estimate:,}"
@@ -110,20 +112,24 @@ def _captured_row(found: Overview, own: SourceTable, at_target: TargetTables) ->
         own.name,
         state,
         None if out else own.log_rows,
-        *_about(found, own.table_id, own.rows_about, at_target),
+        *_format_estimates(found, own.table_id, own.rows_about, at_target),
         found.broker.committed_changes.get(own.table_id),
     )
-    return _Row((*cells, *map(_there, there)), own.state == ACTIVE and is_read and all(map(_follows, there)))
+    return _Row(
+        (*cells, *map(_format_at_target, there)), own.state == ACTIVE and is_read and all(map(_is_following, there))
+    )
 
 
 def _loaded_row(found: Overview, table_id: int, name: str, at_target: TargetTables) -> _Row:
     there = [tables.get(table_id) for tables in at_target.values()]
-    about = _about(found, table_id, None, at_target)
+    about = _format_estimates(found, table_id, None, at_target)
     cells = (name, None, None, *about, found.broker.committed_changes.get(table_id))
-    return _Row((*cells, *map(_there, there)), all(map(_follows, there)))
+    return _Row((*cells, *map(_format_at_target, there)), all(map(_is_following, there)))
 
 
-def _about(found: Overview, table_id: int, at_source: int | None, targets: Iterable[str]) -> list[str | None]:
+def _format_estimates(
+    found: Overview, table_id: int, at_source: int | None, targets: Iterable[str]
+) -> list[str | None]:
     """Format the estimated row counts of a table at the source and at each target, if requested."""
     if found.rows_about is None:
         return []
@@ -131,15 +137,15 @@ def _about(found: Overview, table_id: int, at_source: int | None, targets: Itera
     return [None if count is None else f"~{count:,}" for count in counts]
 
 
-def _there(row: TargetTable | None) -> str:
-    return "-" if row is None else table_state(row.state, row.rows_applied, row.quarantined)
+def _format_at_target(row: TargetTable | None) -> str:
+    return "-" if row is None else format_table_state(row.state, row.rows_applied, row.quarantined)
 
 
-def _follows(row: TargetTable | None) -> bool:
+def _is_following(row: TargetTable | None) -> bool:
     return row is not None and row.state == ACTIVE and not row.quarantined
 
 
-def table_state(state: str, applied: int, quarantined: int) -> str:
+def format_table_state(state: str, applied: int, quarantined: int) -> str:
     """Format the state of a table at a target."""
     text = f"{applied:,}" if state == "ACTIVE" else f"{applied:,} {state.lower()}"
     return f"{text} + {quarantined:,} in quarantine" if quarantined else text

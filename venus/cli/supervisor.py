@@ -22,9 +22,9 @@ from dataclasses import dataclass, field
 from typing import IO, Any
 
 from venus.cli.invocation import Invocation
-from venus.cli.output import cell
+from venus.cli.output import format_cell
 from venus.flow.breaker import Circuit
-from venus.patience import REMIND_S
+from venus.retry_rules import REMIND_S
 
 logger = logging.getLogger(__name__)
 
@@ -65,7 +65,7 @@ CIRCUIT = {Circuit.OPEN.value: "the target is paused for a while", Circuit.HALF_
 CALLED = {"circuit": ""}
 
 
-class Narrator:
+class EventWriter:
     """Writer of the events of all loops of one `venus sync`."""
 
     def __init__(self, run: Invocation) -> None:
@@ -74,23 +74,23 @@ class Narrator:
         self._trouble: dict[str, str] = {}  # the error that each loop waits for or ended with
         self._filled: dict[str, object] = {}  # the fills in the last report of each loop
 
-    def report(self, loop: str, found: Any) -> None:
+    def on_report(self, loop: str, found: Any) -> None:
         """Write the report of a loop, a frozen dataclass. Fills that have all ended are written once."""
         fills = getattr(found, "fills", ())
         if fills and fills is self._filled.get(loop):
             found = dataclasses.replace(found, fills=())
         else:
             self._filled[loop] = fills if all(fill.done for fill in fills) else ()
-        self.event(loop, {"event": "report", **dataclasses.asdict(found)})
+        self.on_event(loop, {"event": "report", **dataclasses.asdict(found)})
 
-    def event(self, loop: str, found: dict[str, Any]) -> None:
+    def on_event(self, loop: str, found: dict[str, Any]) -> None:
         """Write an event of a loop, from this process or a child."""
         is_news = self._is_news(loop, found)
         if is_news and found["event"] in (*TROUBLE, "stays down") and self._logs:
-            logger.warning("%s: %s", loop, self._run.redactor(sentence(found)))
+            logger.warning("%s: %s", loop, self._run.redactor(format_event(found)))
         if not self._run.json and not is_news:
             return
-        self._run.out.event({"loop": loop, **found}, self._run.redactor(f"{loop}: {sentence(found)}"))
+        self._run.out.write_event({"loop": loop, **found}, self._run.redactor(f"{loop}: {format_event(found)}"))
 
     @property
     def _logs(self) -> bool:
@@ -105,14 +105,14 @@ class Narrator:
             self._trouble.pop(loop, None)
         elif loop in self._trouble and (what in STARTS or state in BETWEEN):
             return False
-        key = self._key(found)
+        key = self._news_key(found)
         last_key, last_s = self._written.get(loop, (None, 0.0))
         if what in QUIET and key == last_key and time.monotonic() - last_s < EVERY_S:
             return False
         self._written[loop] = (key, time.monotonic())
         return True
 
-    def _key(self, found: dict[str, Any]) -> object:
+    def _news_key(self, found: dict[str, Any]) -> object:
         """Return the part of an event that must differ from that of the last line for a new line."""
         error, state = found.get("error") or "", found.get("state")
         if found["event"] in TROUBLE and error:
@@ -123,7 +123,7 @@ class Narrator:
         return (*(found.get(name) for name in telling), "away" if state in AWAY else state, held)
 
 
-def sentence(found: dict[str, Any]) -> str:
+def format_event(found: dict[str, Any]) -> str:
     """Format an event: what happened, then the figures that are not empty."""
     if found["event"] in ("restarts", "stays down", "waiting"):
         then = f"starts again in {found['in_s']:.0f} s" if found["event"] == "restarts" else found["event"]
@@ -134,17 +134,17 @@ def sentence(found: dict[str, Any]) -> str:
         figures["last_error"] = None
     figures["circuit"] = CIRCUIT.get(str(figures["circuit"]))
     parts = [
-        " ".join(filter(None, (CALLED.get(name, name), cell(value))))
+        " ".join(filter(None, (CALLED.get(name, name), format_cell(value))))
         for name, value in figures.items()
         if value not in (None, "")
     ]
     what = found.get("state") or ("" if found["event"] == "report" else found["event"])
     parts += [f"{t['source_name']} {t['state'].lower()}" for t in found.get("held", ()) if isinstance(t, dict)]
-    parts += [f"{f['table']} {f['rows_done']:,} of about {f['rows_estimate']:,}" for f in unfinished(found)]
+    parts += [f"{f['table']} {f['rows_done']:,} of about {f['rows_estimate']:,}" for f in open_fills(found)]
     return ", ".join(part for part in (what, *parts) if part)
 
 
-def unfinished(found: dict[str, Any]) -> list[dict[str, Any]]:
+def open_fills(found: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the first fills that have not ended."""
     return [f for f in found.get("fills", ()) if isinstance(f, dict) and not f["done"]]
 
@@ -169,7 +169,7 @@ Event = Callable[[str, dict[str, Any]], None]
 
 
 @dataclass(slots=True, kw_only=True)
-class Loop:
+class LoopProcess:
     """A child process: its command and its state."""
 
     name: str
@@ -188,11 +188,11 @@ class Loop:
 class Supervisor:
     """Supervisor that starts loops, passes on their events, restarts them and finally stops them."""
 
-    def __init__(self, loops: Sequence[Loop], stop: threading.Event, event: Event) -> None:
+    def __init__(self, loops: Sequence[LoopProcess], stop: threading.Event, event: Event) -> None:
         self._loops = loops
         self._stop = stop
         self._event = event
-        self._lines: queue.SimpleQueue[tuple[Loop, str]] = queue.SimpleQueue()
+        self._lines: queue.SimpleQueue[tuple[LoopProcess, str]] = queue.SimpleQueue()
 
     def run(self) -> int:
         """Run until all loops are stopped or stay down; return the worst exit code."""
@@ -202,7 +202,7 @@ class Supervisor:
             while not self._stop.is_set() and not self._is_over():
                 self._drain(0.2)
                 for loop in self._loops:
-                    self._look_after(loop)
+                    self._check_loop(loop)
         finally:
             self._end_all()
         return max((loop.code or 0 for loop in self._loops), default=0)
@@ -212,7 +212,7 @@ class Supervisor:
             loop.vital and loop.code is not None for loop in self._loops
         )
 
-    def _start(self, loop: Loop) -> None:
+    def _start(self, loop: LoopProcess) -> None:
         loop.error = {}
         loop.started = time.monotonic()
         # a session of its own: Ctrl-C on the terminal reaches only the parent, which then stops its children in order
@@ -228,7 +228,7 @@ class Supervisor:
         threading.Thread(target=self._read, args=(loop, loop.process.stdout), daemon=True).start()
         self._event(loop.name, {"event": "started", "pid": loop.process.pid})
 
-    def _read(self, loop: Loop, pipe: IO[str]) -> None:
+    def _read(self, loop: LoopProcess, pipe: IO[str]) -> None:
         with pipe:
             for line in pipe:
                 if self._lines.qsize() < LINES_MAX or _REPORT not in line:
@@ -241,9 +241,9 @@ class Supervisor:
                 loop, line = self._lines.get(timeout=left)
             except queue.Empty:
                 return
-            self._take(loop, line)
+            self._on_line(loop, line)
 
-    def _take(self, loop: Loop, line: str) -> None:
+    def _on_line(self, loop: LoopProcess, line: str) -> None:
         try:
             found = json.loads(line)
         except ValueError:
@@ -255,9 +255,9 @@ class Supervisor:
         else:  # the error document with which any command fails
             loop.error = found.get("error", {})
 
-    def _look_after(self, loop: Loop) -> None:
+    def _check_loop(self, loop: LoopProcess) -> None:
         if loop.code is not None:
-            self._remind(loop)
+            self._report_stays_down(loop)
             return
         if loop.process is None:
             if time.monotonic() >= loop.restart_at:
@@ -273,14 +273,14 @@ class Supervisor:
         outcome = {"code": code, "error": loop.error.get("message", ""), "hint": loop.error.get("hint", "")}
         if code in FINAL_CODES or loop.error.get("kind") in FINAL_ERRORS:
             loop.code = code
-            self._remind(loop)
+            self._report_stays_down(loop)
             return
         delay_s = min(RESTART_MAX_S, RESTART_MIN_S * 2.0**loop.restarts) if code != REFUSED_CODE else REFUSED_WAIT_S
         loop.restarts += 1
         loop.restart_at = time.monotonic() + delay_s
         self._event(loop.name, {"event": "restarts", "in_s": delay_s, **outcome})
 
-    def _remind(self, loop: Loop) -> None:
+    def _report_stays_down(self, loop: LoopProcess) -> None:
         """Report that a loop stays down and why: at once, and repeatedly while others run."""
         if time.monotonic() < loop.said_at + REMIND_S and loop.said_at:
             return

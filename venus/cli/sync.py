@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from venus.cli.invocation import ConfigOption, Invocation, JsonOption, LogFormatOption
-from venus.cli.supervisor import HEALTHY_AFTER_S, WELL, Loop, Narrator, Supervisor, stop_with_parent
+from venus.cli.supervisor import HEALTHY_AFTER_S, WELL, EventWriter, LoopProcess, Supervisor, stop_with_parent
 from venus.errors import ConfigError, VenusError
-from venus.patience import Patience, patience_with
 from venus.process.memory import freeze_objects, keep_freed_memory
-from venus.user_folders import stop_signals
+from venus.process.system import stop_signals
+from venus.retry_rules import RetryPolicy, find_retry_policy
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -40,7 +40,7 @@ def run_spark(settings: Settings, target: Target, stop: threading.Event, report:
 
     with (
         open_session(settings, app=f"venus sync {settings.business.name}/{target.name}") as spark,
-        target.scaled(SparkRunner(spark.sparkContext), stop, report) as applies,
+        target.open_scaled_apply(SparkRunner(spark.sparkContext), stop, report) as applies,
     ):
         run_stream(spark, settings, applies, stop)
 
@@ -78,14 +78,14 @@ def sync(
     Without options: the source and every target. With --json one object per line. Only one instance captures: a second
     one is refused (exit code 3) while the first is alive. Exits with an error when capture has ended for good.
     """
-    run = Invocation.of(ctx, config, as_json)
+    run = Invocation.from_options(ctx, config, as_json)
     run.supervised = with_parent
     run.choose_log_format(log_format)
     settings = run.settings
     require_sync_engine(settings, engine)
     if apply_only and take_over:
         raise ConfigError("--take-over concerns capture, but --apply-only does not capture")
-    targets = chosen_targets(settings, target, capture_only=capture_only, apply_only=apply_only)
+    targets = choose_targets(settings, target, capture_only=capture_only, apply_only=apply_only)
     stop = threading.Event()
     stop_on_signals(stop)
     if with_parent:
@@ -98,32 +98,32 @@ def sync(
         return run_one(run, "capture", stop, None, take_over=take_over)
     if only_target:
         return run_one(run, targets[0], stop, targets[0], engine)
-    return run_several(run, targets, stop, engine, capture=not apply_only, take_over=take_over)
+    return run_children(run, targets, stop, engine, capture=not apply_only, take_over=take_over)
 
 
-def run_several(
+def run_children(
     run: Invocation, targets: list[str], stop: threading.Event, engine: str, *, capture: bool, take_over: bool
 ) -> int:
     """Run capture, and apply for each target, as children; return the exit code."""
-    capturing = loop_of(run, "capture", "--capture-only")
+    capturing = build_loop(run, "capture", "--capture-only")
     capturing.at_first = ["--take-over"] if take_over else []
     capturing.vital = True
     loops = [capturing] if capture else []
-    loops += [loop_of(run, name, "--apply-only", "--target", name, "--engine", engine) for name in targets]
-    code = Supervisor(loops, stop, Narrator(run).event).run()
+    loops += [build_loop(run, name, "--apply-only", "--target", name, "--engine", engine) for name in targets]
+    code = Supervisor(loops, stop, EventWriter(run).on_event).run()
     if capturing.code is not None:
-        say_that_capture_ended(run, capturing)
+        report_capture_end(run, capturing)
     return code
 
 
-def say_that_capture_ended(run: Invocation, capture: Loop) -> None:
+def report_capture_end(run: Invocation, capture: LoopProcess) -> None:
     """Print the reason for which the whole command ends."""
     why = capture.error.get("message") or f"it ended with code {capture.code}"
     message, hint = f"capture has ended, and the targets were stopped: {why}", capture.error.get("hint", "")
     for line in (f"venus: {message}", f"  {hint}")[: 2 if hint else 1]:
         print(run.redactor(line), file=sys.stderr)  # noqa: T201
     if run.json:
-        run.out.last_words({"error": {**capture.error, "message": message, "exit_code": capture.code}})
+        run.out.write_error({"error": {**capture.error, "message": message, "exit_code": capture.code}})
 
 
 def require_sync_engine(settings: Settings, engine: str) -> None:
@@ -142,7 +142,7 @@ def require_sync_engine(settings: Settings, engine: str) -> None:
     require_spark(settings)
 
 
-def chosen_targets(settings: Settings, names: list[str] | None, *, capture_only: bool, apply_only: bool) -> list[str]:
+def choose_targets(settings: Settings, names: list[str] | None, *, capture_only: bool, apply_only: bool) -> list[str]:
     """Return the targets to apply to. Raises ConfigError for contradictory options and unknown names."""
     from venus.config import require_source, require_target
 
@@ -174,13 +174,13 @@ def stop_on_signals(stop: threading.Event) -> None:
         signal.signal(number, on_signal)
 
 
-def loop_of(run: Invocation, name: str, *options: str) -> Loop:
+def build_loop(run: Invocation, name: str, *options: str) -> LoopProcess:
     """Build the child process of one loop: this command with the options of that loop."""
     own = [*(["--verbose"] if run.verbose else []), "--log-format", run.log_format]
     command = [sys.executable, "-m", "venus.cli", *own, "sync", *options, "--with-parent", "--json"]
     if run.file is not None:
         command += ["-c", str(run.file)]
-    return Loop(name=name, command=command)
+    return LoopProcess(name=name, command=command)
 
 
 def run_one(
@@ -194,7 +194,7 @@ def run_one(
 ) -> int:
     """Run one loop in this process."""
     keep_freed_memory()
-    narrator = Narrator(run)
+    narrator = EventWriter(run)
     settled = has_worked = False
 
     def report(found: Any) -> None:
@@ -203,7 +203,7 @@ def run_one(
         if not settled:  # both ends of the loop are connected, and all imports are done
             freeze_objects()
             settled = True
-        narrator.report(name, found)
+        narrator.on_report(name, found)
 
     if target is None:
         from venus.adapters.upper.capture import run_capture
@@ -212,22 +212,22 @@ def run_one(
             run.settings, stop, report=report, take_over=take_over
         )
     else:
-        body = follower(run.settings, target, engine, stop, report)
+        body = build_follower(run.settings, target, engine, stop, report)
     from venus import tracing
 
-    spans = tracing.begin(run.settings.tracing, run.role)
+    spans = tracing.start_tracing(run.settings.tracing, run.role)
     try:
-        narrator.event(name, {"event": "running"})
-        until_stopped(
-            body, stop, lambda found: narrator.event(name, found), lambda: has_worked, supervised=run.supervised
+        narrator.on_event(name, {"event": "running"})
+        run_with_retries(
+            body, stop, lambda found: narrator.on_event(name, found), lambda: has_worked, supervised=run.supervised
         )
-        narrator.event(name, {"event": "stopped"})
+        narrator.on_event(name, {"event": "stopped"})
     finally:
-        tracing.end(spans)
+        tracing.stop_tracing(spans)
     return 0
 
 
-def follower(
+def build_follower(
     settings: Settings, name: str, engine: str, stop: threading.Event, report: Callable[[Any], None]
 ) -> Callable[[], None]:
     """Return the loop of one target. This process writes to a target that Spark cannot write to."""
@@ -245,7 +245,7 @@ def is_at_work(report: Any) -> bool:
     return state in WELL if state else not report.error
 
 
-def until_stopped(
+def run_with_retries(
     body: Callable[[], None],
     stop: threading.Event,
     event: Callable[[dict[str, Any]], None],
@@ -263,12 +263,12 @@ def until_stopped(
         try:
             body()
         except VenusError as error:
-            patience = patience_with(error, has_worked=has_worked())
-            if patience is Patience.END or (patience is Patience.RARELY and not supervised):
+            patience = find_retry_policy(error, has_worked=has_worked())
+            if patience is RetryPolicy.END or (patience is RetryPolicy.RARELY and not supervised):
                 raise
             if time.monotonic() - started > HEALTHY_AFTER_S:
                 delay_s = DELAY_MIN_S
-            if patience is Patience.RARELY:
+            if patience is RetryPolicy.RARELY:
                 delay_s = DELAY_MAX_S
             event({"event": "waiting", "error": str(error), "hint": error.hint, "retry_in_s": delay_s})
             stop.wait(delay_s)

@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from venus.cli.install import opened_source
+from venus.cli.install import open_configured_source
 from venus.cli.invocation import ConfigOption, Invocation, JsonOption
 from venus.conditions import RELEASING, gone_way_out
 from venus.errors import ConfigError, Refused
-from venus.model import counted
-from venus.suggest import nearest
+from venus.model import count_phrase
+from venus.text.hints import suggest_nearest
 
 if TYPE_CHECKING:
     from venus.adapters.dialects.contract import RegisteredTable, Source
-    from venus.rpc.admin import Admin
+    from venus.rpc.admin import AdminClient
 
 
 def forget(
@@ -43,22 +43,22 @@ def forget(
     as_json: JsonOption = False,
 ) -> int:
     """Drop what the broker keeps for a target, or a whole business, even if it is no longer configured."""
-    from venus.rpc.address import broker_of
-    from venus.rpc.admin import Admin
+    from venus.rpc.address import broker_address
+    from venus.rpc.admin import AdminClient
 
-    run = Invocation.of(ctx, config, as_json)
+    run = Invocation.from_options(ctx, config, as_json)
     if (target is None) == (business is None):
         raise ConfigError("name what to forget: --target NAME or --business NAME", hint="`venus status` shows both")
-    with Admin(broker_of(run.settings)) as admin:
+    with AdminClient(broker_address(run.settings)) as admin:
         if business is not None:
-            line = _business(admin, business, yes)
+            line = _forget_business(admin, business, yes)
         else:
-            line = _target(admin, run.settings.business.name, str(target), yes)
+            line = _forget_target(admin, run.settings.business.name, str(target), yes)
     run.out.answer({"forgotten": target} if business is None else {"forgotten_business": business}, line)
     return 0
 
 
-def _target(admin: Admin, business: str, target: str, yes: bool) -> str:
+def _forget_target(admin: AdminClient, business: str, target: str, yes: bool) -> str:
     from venus.network.topology import PULLS_AS
 
     group = target if target.startswith(PULLS_AS) else f"{business}/{target}"  # or a broker set that pulls from here
@@ -67,24 +67,25 @@ def _target(admin: Admin, business: str, target: str, yes: bool) -> str:
     if group not in groups and sum(entry.consumers_total for entry in found) <= len(groups):
         known = [g.removeprefix(f"{business}/") for g in groups]
         hint = f"it has {', '.join(known)}" if known else "it has none"
-        raise ConfigError(f"the broker knows no target {target!r}{nearest(target, known)}", hint=hint)
+        raise ConfigError(f"the broker knows no target {target!r}{suggest_nearest(target, known)}", hint=hint)
     if not yes:
         raise Refused(f"target {target} would have to be loaded again", hint="repeat with --yes to confirm")
     admin.forget(business, group)
     return f"the broker no longer keeps anything for target {target}"
 
 
-def _business(admin: Admin, name: str, yes: bool) -> str:
+def _forget_business(admin: AdminClient, name: str, yes: bool) -> str:
     known = {found.business: found for found in admin.status().businesses}
     if name not in known:
         hint = f"it has {', '.join(sorted(known))}" if known else "it has none"
-        raise ConfigError(f"the broker knows no business {name!r}{nearest(name, list(known))}", hint=hint)
+        raise ConfigError(f"the broker knows no business {name!r}{suggest_nearest(name, list(known))}", hint=hint)
     if not yes:
         found = next((b for b in admin.whole_status(name).businesses if b.business == name), known[name])
         rows = sum(table.rows_estimate for table in found.tables)
         raise Refused(
-            f"business {name} would be gone for good: {counted(len(found.tables), 'table')}, about "
-            f"{counted(rows, 'row')}, {counted(found.next_offset, 'change')}; a source could only be filled again",
+            f"business {name} would be gone for good: {count_phrase(len(found.tables), 'table')}, about "
+            f"{count_phrase(rows, 'row')}, {count_phrase(found.next_offset, 'change')}; a source could only be "
+            "filled again",
             hint="stop its capture and its targets, then repeat with --yes to confirm",
         )
     admin.forget_business(name)
@@ -111,10 +112,10 @@ def pause(
     as_json: JsonOption = False,
 ) -> int:
     """Stop capturing a table (or all); with --target, stop applying it there. Nothing is lost: changes wait."""
-    run = Invocation.of(ctx, config, as_json)
+    run = Invocation.from_options(ctx, config, as_json)
     if target is not None:
-        return at_target(run, "pause", target, name)
-    return at_source(run, name, "PAUSED", "paused by an operator")
+        return act_at_target(run, "pause", target, name)
+    return set_state_at_source(run, name, "PAUSED", "paused by an operator")
 
 
 def resume(
@@ -125,10 +126,10 @@ def resume(
     as_json: JsonOption = False,
 ) -> int:
     """Resume a table (or all) that was paused or has halted."""
-    run = Invocation.of(ctx, config, as_json)
+    run = Invocation.from_options(ctx, config, as_json)
     if target is not None:
-        return at_target(run, "resume", target, name)
-    return at_source(run, name, "ACTIVE", "")
+        return act_at_target(run, "resume", target, name)
+    return set_state_at_source(run, name, "ACTIVE", "")
 
 
 def resync(
@@ -143,18 +144,20 @@ def resync(
 
     Exit code 1 if a table cannot be read because it is gone, or its triggers are not in order.
     """
-    run = Invocation.of(ctx, config, as_json)
+    run = Invocation.from_options(ctx, config, as_json)
     if (name is None) != everything:
         raise ConfigError("name a table, or use --all")
     if target is not None:
-        return at_target(run, "resync", target, name)
-    with opened_source(run.settings) as source:
-        chosen = staying(captured_tables(source, name), name)
-        there = set(source.table_names())
+        return act_at_target(run, "resync", target, name)
+    with open_configured_source(run.settings) as source:
+        chosen = without_releasing(find_captured_tables(source, name), name)
+        there = set(source.read_table_names())
         for table in chosen:
             if table.schema.qualified in there:
                 source.restart_fill(table.schema.table_id)
-        missed = {t.schema.qualified for t in choose(source.registered(), name) if t.state == "RESYNC"}
+        missed = {
+            t.schema.qualified for t in choose_tables(source.read_registered_tables(), name) if t.state == "RESYNC"
+        }
     every = [table.schema.qualified for table in chosen]
     names = [q for q in every if q in there - missed]
     lines = [f"will be read again from the source: {', '.join(names)}"] if names else []
@@ -167,10 +170,10 @@ def resync(
     return 1 if left else 0
 
 
-def at_source(run: Invocation, name: str | None, state: str, reason: str) -> int:
+def set_state_at_source(run: Invocation, name: str | None, state: str, reason: str) -> int:
     """Set the state of captured tables. A table that has missed changes cannot be resumed, only resynchronised."""
-    with opened_source(run.settings) as source:
-        chosen = staying(captured_tables(source, name), name)
+    with open_configured_source(run.settings) as source:
+        chosen = without_releasing(find_captured_tables(source, name), name)
         missed = [t.schema.qualified for t in chosen if t.state == "RESYNC"]
         if missed and name is not None:
             raise Refused(f"{missed[0]} has missed changes", hint=f"run `venus resync {missed[0]}` instead")
@@ -184,18 +187,18 @@ def at_source(run: Invocation, name: str | None, state: str, reason: str) -> int
     return 0
 
 
-def captured_tables(source: Source, name: str | None) -> list[RegisteredTable]:
+def find_captured_tables(source: Source, name: str | None) -> list[RegisteredTable]:
     """Return the named captured table, or all. Raises Refused if the named one was released."""
-    registered = source.registered()
+    registered = source.read_registered_tables()
     if name is not None and not any(name in (t.schema.qualified, t.schema.name) for t in registered):
-        for table in source.released():
+        for table in source.read_released_tables():
             if name in (table.schema.qualified, table.schema.name):
                 why = f"{table.schema.qualified} is not captured any more ({table.reason})"
                 raise Refused(why, hint="`venus install-triggers` takes it up again")
-    return choose(registered, name)
+    return choose_tables(registered, name)
 
 
-def staying(tables: list[RegisteredTable], name: str | None) -> list[RegisteredTable]:
+def without_releasing(tables: list[RegisteredTable], name: str | None) -> list[RegisteredTable]:
     """Return the tables that are not being released. Raises Refused if the named one is."""
     leaving = [t.schema.qualified for t in tables if t.state == RELEASING]
     if leaving and name is not None:
@@ -204,7 +207,7 @@ def staying(tables: list[RegisteredTable], name: str | None) -> list[RegisteredT
     return [t for t in tables if t.schema.qualified not in leaving]
 
 
-def choose(tables: list[RegisteredTable], name: str | None) -> list[RegisteredTable]:
+def choose_tables(tables: list[RegisteredTable], name: str | None) -> list[RegisteredTable]:
     """Return the named table, or all. Raises ConfigError for a name of no table or of several."""
     tables = [t for t in tables if not t.schema.is_heartbeat]
     if not tables:
@@ -215,14 +218,14 @@ def choose(tables: list[RegisteredTable], name: str | None) -> list[RegisteredTa
     known = [t.schema.qualified for t in tables]
     if not found:
         hint = "captured: " + ", ".join(sorted(known)[:12])
-        raise ConfigError(f"no captured table is named {name!r}{nearest(name, known)}", hint=hint)
+        raise ConfigError(f"no captured table is named {name!r}{suggest_nearest(name, known)}", hint=hint)
     if len(found) > 1:
         named = " or ".join(t.schema.qualified for t in found)
         raise ConfigError(f"{name!r} matches more than one table: write {named}")
     return found
 
 
-def at_target(run: Invocation, what: str, target: str, name: str | None) -> int:
+def act_at_target(run: Invocation, what: str, target: str, name: str | None) -> int:
     """Pause, resume or resync at a target."""
     from venus.adapters.targets.registry import open_target
 

@@ -10,13 +10,13 @@ from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
-from venus.cli.probes import moment_of
+from venus.cli.probes import status_time_us
 from venus.errors import VenusError
-from venus.network.drawing import Hop, SetView, View
-from venus.network.topology import PULLS_AS, BrokerSet, Tier, merged, problems_of
-from venus.rpc.address import Address, Proof
-from venus.rpc.admin import Admin
-from venus.rpc.homes import is_home
+from venus.network.topology import PULLS_AS, BrokerSet, Tier, merge_reports, topology_problems
+from venus.network.topology_drawing import Hop, SetView, TopologyView
+from venus.rpc.address import BrokerAddress, ClientCredentials
+from venus.rpc.admin import AdminClient
+from venus.rpc.home_status import is_home
 from venus.wire import broker_pb2
 
 SETS_MAX = 200
@@ -24,7 +24,7 @@ ASKED_AT_ONCE = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class BrokerAnswer:
     """The status of the brokers at some addresses, or the error."""
 
     addresses: tuple[str, ...]
@@ -32,9 +32,9 @@ class Answer:
     error: str = ""
 
 
-def look(starts: Iterable[tuple[str, ...]], proof: Proof) -> View:
+def read_network(starts: Iterable[tuple[str, ...]], proof: ClientCredentials) -> TopologyView:
     """Ask the brokers at these addresses, a tuple for each set, and every set above them."""
-    answers: list[Answer] = []
+    answers: list[BrokerAnswer] = []
     asked: set[str] = set()
     waiting = list(starts)
     with ThreadPoolExecutor(ASKED_AT_ONCE, "venus-topology") as pool:
@@ -47,13 +47,13 @@ def look(starts: Iterable[tuple[str, ...]], proof: Proof) -> View:
                 tuple(entries)
                 for answer in found
                 if answer.status is not None
-                for entries in _named(answer.status)
+                for entries in _known_addresses(answer.status)
                 if entries
             ]
-    return view_of(answers)
+    return build_view(answers)
 
 
-def _named(status: broker_pb2.BrokerStatus) -> Iterable[Iterable[str]]:
+def _known_addresses(status: broker_pb2.BrokerStatus) -> Iterable[Iterable[str]]:
     """Yield the addresses of other sets that a broker knows, grouped by set."""
     yield status.network.upstream
     yield status.network.former
@@ -63,31 +63,37 @@ def _named(status: broker_pb2.BrokerStatus) -> Iterable[Iterable[str]]:
             yield entry.home.addresses
 
 
-def _ask(addresses: tuple[str, ...], proof: Proof) -> Answer:
+def _ask(addresses: tuple[str, ...], proof: ClientCredentials) -> BrokerAnswer:
     try:
-        with Admin(Address(",".join(addresses), proof)) as admin:
-            return Answer(addresses, status=admin.status())
+        with AdminClient(BrokerAddress(",".join(addresses), proof)) as admin:
+            return BrokerAnswer(addresses, status=admin.status())
     except VenusError as error:
-        return Answer(addresses, error=str(error))
+        return BrokerAnswer(addresses, error=str(error))
 
 
-def view_of(answers: Iterable[Answer]) -> View:
+def build_view(answers: Iterable[BrokerAnswer]) -> TopologyView:
     """Merge answers into a view: sets that answered, sets that did not, and those that only others mention."""
-    known_sets = [(_set_of(one.status.network, one.addresses), one.status) for one in answers if one.status is not None]
-    topology, problems = merged(found for found, _ in known_sets)
-    problems += [*_namesakes(known_sets), *problems_of(topology.sets, complete=False), *_second_homes(known_sets)]
+    known_sets = [
+        (_build_set(one.status.network, one.addresses), one.status) for one in answers if one.status is not None
+    ]
+    topology, problems = merge_reports(found for found, _ in known_sets)
+    problems += [
+        *_duplicate_names(known_sets),
+        *topology_problems(topology.sets, complete=False),
+        *_double_homes(known_sets),
+    ]
     views: dict[str, SetView] = {}
     for found, status in known_sets:
-        whole = topology.named(found.name) or found
+        whole = topology.find_set(found.name) or found
         if found.name not in views:
             views[found.name] = SetView(
                 set=whole,
-                pulls_from=_pulls_from(status),
-                businesses=tuple(_mirror_hop(entry, moment_of(status)) for entry in status.businesses),
+                pulls_from=_find_upstream(status),
+                businesses=tuple(_build_hop(entry, status_time_us(status)) for entry in status.businesses),
                 trouble=status.network.refused,
             )
     for found, status in known_sets:
-        for lower in _spoken_of(found, status):
+        for lower in _downstream_sets(found, status):
             known = views.get(lower.set.name)
             if known is None:
                 views[lower.set.name] = lower
@@ -96,11 +102,11 @@ def view_of(answers: Iterable[Answer]) -> View:
     for answer in answers:
         if answer.error and not any(set(answer.addresses) & set(one.set.addresses) for one in views.values()):
             name = ", ".join(answer.addresses)
-            views[name] = SetView(set=_unknown(name, 0), asked=False, trouble=f"no answer: {answer.error}")
-    return View(tuple(views.values()), tuple(dict.fromkeys(problems)))
+            views[name] = SetView(set=_unknown_set(name, 0), asked=False, trouble=f"no answer: {answer.error}")
+    return TopologyView(tuple(views.values()), tuple(dict.fromkeys(problems)))
 
 
-def _namesakes(known_sets: Iterable[tuple[BrokerSet, broker_pb2.BrokerStatus]]) -> Iterable[str]:
+def _duplicate_names(known_sets: Iterable[tuple[BrokerSet, broker_pb2.BrokerStatus]]) -> Iterable[str]:
     """Yield a sentence for each name of several sets: they would alternate as one consumer of the set above."""
     homes: defaultdict[str, dict[str, str]] = defaultdict(dict)
     for found, status in known_sets:
@@ -113,7 +119,7 @@ def _namesakes(known_sets: Iterable[tuple[BrokerSet, broker_pb2.BrokerStatus]]) 
             yield f"several sets are called {name}: at {where}; give each a [cluster] set of its own"
 
 
-def _set_of(network: broker_pb2.NetworkStatus, addresses: tuple[str, ...]) -> BrokerSet:
+def _build_set(network: broker_pb2.NetworkStatus, addresses: tuple[str, ...]) -> BrokerSet:
     tier = Tier(network.tier) if network.tier in list(Tier) else Tier.CORE
     return BrokerSet(
         name=network.set or ", ".join(addresses),
@@ -126,7 +132,7 @@ def _set_of(network: broker_pb2.NetworkStatus, addresses: tuple[str, ...]) -> Br
     )
 
 
-def _second_homes(known_sets: Iterable[tuple[BrokerSet, broker_pb2.BrokerStatus]]) -> Iterable[str]:
+def _double_homes(known_sets: Iterable[tuple[BrokerSet, broker_pb2.BrokerStatus]]) -> Iterable[str]:
     """Yield a sentence for each business of which two sets are the home."""
     homes: dict[tuple[str, str], dict[str, int]] = {}
     for found, status in known_sets:
@@ -144,17 +150,17 @@ def _second_homes(known_sets: Iterable[tuple[BrokerSet, broker_pb2.BrokerStatus]
             )
 
 
-def _unknown(name: str, level: int) -> BrokerSet:
+def _unknown_set(name: str, level: int) -> BrokerSet:
     return BrokerSet(name=name, tier=Tier.ACCESS if level else Tier.CORE, level=level)
 
 
-def _pulls_from(status: broker_pb2.BrokerStatus) -> str:
+def _find_upstream(status: broker_pb2.BrokerStatus) -> str:
     """Return the set above that is connected, or was connected last."""
     connected = [entry.mirror.set for entry in status.businesses if entry.HasField("mirror") and entry.mirror.set]
     return next(iter(connected), status.network.path[-2] if len(status.network.path) > 1 else "")
 
 
-def _mirror_hop(entry: broker_pb2.BusinessStatus, now_us: int) -> Hop:
+def _build_hop(entry: broker_pb2.BusinessStatus, now_us: int) -> Hop:
     if not entry.HasField("mirror"):
         reason = f"set {entry.home.set} has become the home; name its brokers in [cluster] upstream"
         state, why = ("replaced", reason) if entry.replaced else ("", "")
@@ -175,7 +181,7 @@ def _mirror_hop(entry: broker_pb2.BusinessStatus, now_us: int) -> Hop:
     )
 
 
-def _spoken_of(upper: BrokerSet, status: broker_pb2.BrokerStatus) -> Iterable[SetView]:
+def _downstream_sets(upper: BrokerSet, status: broker_pb2.BrokerStatus) -> Iterable[SetView]:
     """Yield the sets that pull from `upper`, with the offsets that they have acknowledged there."""
     for entry in status.businesses:
         for consumer in entry.consumers:
@@ -186,5 +192,5 @@ def _spoken_of(upper: BrokerSet, status: broker_pb2.BrokerStatus) -> Iterable[Se
                     behind=max(0, entry.next_offset - consumer.acknowledged),
                     state="" if consumer.connected else "not connected",
                 )
-                lower = _unknown(consumer.group.removeprefix(PULLS_AS), upper.level + 1)
+                lower = _unknown_set(consumer.group.removeprefix(PULLS_AS), upper.level + 1)
                 yield SetView(set=lower, asked=False, pulls_from=upper.name, businesses=(hop,))

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from venus.figures import bytes_shown, seconds_shown
-from venus.flow.braking import Brake
+from venus.flow.limiters import Limiter
+from venus.text.formatting import format_bytes, format_duration
 
 if TYPE_CHECKING:
     from venus.wire.broker_pb2 import BrakeStatus, BusinessStatus, GaugeStatus, TrafficStatus
@@ -69,13 +69,13 @@ class MirrorView:
 
 
 #: The broker's own large work pauses for small commits, which needs no attention.
-COURTESY = Brake.SMALL.value
+COURTESY = Limiter.SMALL.value
 #: From this share of a limit on, the gauge is shown.
 NEAR = 0.8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BrakeView:
+class LimiterView:
     """A limiter that has held back clients since the broker's start; `since_s` = how long without a pause."""
 
     brake: str
@@ -120,7 +120,7 @@ class GaugeView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SlowView:
+class SlowConsumerView:
     """A consumer group without progress, the time since then, and its window."""
 
     group: str
@@ -132,11 +132,11 @@ class SlowView:
 class TrafficView:
     """The traffic of a business and its broker."""
 
-    brakes: tuple[BrakeView, ...] = ()
+    brakes: tuple[LimiterView, ...] = ()
     lanes: tuple[LaneView, ...] = ()
     facts: tuple[FactView, ...] = ()
     gauges: tuple[GaugeView, ...] = ()
-    slow: tuple[SlowView, ...] = ()
+    slow: tuple[SlowConsumerView, ...] = ()
 
 
 def traffic_view(found: TrafficStatus, own: BusinessStatus | None, now_us: int) -> TrafficView:
@@ -147,7 +147,7 @@ def traffic_view(found: TrafficStatus, own: BusinessStatus | None, now_us: int) 
         return max(0.0, (now_us - us) / 1e6)
 
     return TrafficView(
-        brakes=tuple(_brake(brake, ago) for brake in found.brakes if brake.business in names),
+        brakes=tuple(_limiter_view(brake, ago) for brake in found.brakes if brake.business in names),
         lanes=tuple(
             LaneView(
                 lane=lane.lane,
@@ -161,17 +161,19 @@ def traffic_view(found: TrafficStatus, own: BusinessStatus | None, now_us: int) 
             for lane in found.lanes
         ),
         facts=tuple(FactView(fact=f.fact, reason=f.reason, seen_s=ago(f.seen_us)) for f in found.facts),
-        gauges=tuple(_gauge(gauge) for gauge in found.gauges),
+        gauges=tuple(_gauge_view(gauge) for gauge in found.gauges),
         slow=tuple(
-            SlowView(group=consumer.group, since_s=ago(consumer.slow_since_us), window_bytes=consumer.window_bytes)
+            SlowConsumerView(
+                group=consumer.group, since_s=ago(consumer.slow_since_us), window_bytes=consumer.window_bytes
+            )
             for consumer in (own.consumers if own is not None else ())
             if consumer.slow_since_us
         ),
     )
 
 
-def _brake(found: BrakeStatus, ago: Callable[[int], float]) -> BrakeView:
-    return BrakeView(
+def _limiter_view(found: BrakeStatus, ago: Callable[[int], float]) -> LimiterView:
+    return LimiterView(
         brake=found.brake,
         business=found.business,
         who=found.who,
@@ -182,39 +184,41 @@ def _brake(found: BrakeStatus, ago: Callable[[int], float]) -> BrakeView:
     )
 
 
-def _gauge(found: GaugeStatus) -> GaugeView:
+def _gauge_view(found: GaugeStatus) -> GaugeView:
     return GaugeView(name=found.name, value=found.value, limit=found.limit, unit=found.unit)
 
 
-def traffic_shown(found: TrafficView, *, follows: bool = True) -> list[str]:
+def format_traffic(found: TrafficView, *, follows: bool = True) -> list[str]:
     """Format each active limiter, slow consumer, fact and limit that is near; no lines while there is none.
 
     When no target `follows` any more, no write waits for VENUS, and limiters and slow consumers are not shown.
     """
-    lines = [_held(brake) for brake in found.brakes if brake.on and brake.brake != COURTESY and follows]
+    lines = [_format_limiter(brake) for brake in found.brakes if brake.on and brake.brake != COURTESY and follows]
     lines += [
-        f"~ {slow.group} has taken nothing for {seconds_shown(slow.since_s)}: "
-        f"its window is {bytes_shown(slow.window_bytes)}"
+        f"~ {slow.group} has taken nothing for {format_duration(slow.since_s)}: "
+        f"its window is {format_bytes(slow.window_bytes)}"
         for slow in found.slow
         if follows
     ]
     lines += [
-        f"~ the broker is sub-healthy: {fact.reason}, last seen {seconds_shown(fact.seen_s)} ago"
+        f"~ the broker is sub-healthy: {fact.reason}, last seen {format_duration(fact.seen_s)} ago"
         for fact in found.facts
     ]
     near = [gauge for gauge in found.gauges if gauge.limit and gauge.value >= NEAR * gauge.limit]
-    return lines + [f"~ {gauge.name}: {_valued(gauge, gauge.value)} of {_valued(gauge, gauge.limit)}" for gauge in near]
+    return lines + [
+        f"~ {gauge.name}: {_format_value(gauge, gauge.value)} of {_format_value(gauge, gauge.limit)}" for gauge in near
+    ]
 
 
-def _held(brake: BrakeView) -> str:
+def _format_limiter(brake: LimiterView) -> str:
     times = f"{brake.times:,} {'time' if brake.times == 1 else 'times'} since the broker's start"
     return (
-        f"~ limiter {brake.brake}: holds back {brake.who or 'all clients'} for {seconds_shown(brake.since_s)}; "
-        f"{times}, {seconds_shown(brake.waited_s)} altogether"
+        f"~ limiter {brake.brake}: holds back {brake.who or 'all clients'} for {format_duration(brake.since_s)}; "
+        f"{times}, {format_duration(brake.waited_s)} altogether"
     )
 
 
-def _valued(gauge: GaugeView, value: float) -> str:
+def _format_value(gauge: GaugeView, value: float) -> str:
     if gauge.unit == "bytes":
-        return bytes_shown(round(value))
-    return seconds_shown(value / 1000) if gauge.unit == "ms" else f"{value:,.0f}"
+        return format_bytes(round(value))
+    return format_duration(value / 1000) if gauge.unit == "ms" else f"{value:,.0f}"

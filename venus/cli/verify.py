@@ -15,19 +15,27 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from venus.cli.engine import EngineOption, require_engine
-from venus.cli.findings import SHOWN_MAX, document, findings_shown, key_shown, tables_shown, verdict_line, verdict_word
-from venus.cli.invocation import ConfigOption, Invocation, JsonOption, TargetOption, only_target
+from venus.cli.findings import (
+    SHOWN_MAX,
+    document,
+    format_findings,
+    format_key,
+    format_tables,
+    verdict_line,
+    verdict_word,
+)
+from venus.cli.invocation import ConfigOption, Invocation, JsonOption, TargetOption, choose_target
 from venus.errors import ConfigError, Unavailable, VenusError
-from venus.figures import seconds_shown
-from venus.model import counted
+from venus.model import count_phrase
+from venus.text.formatting import format_duration
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from venus.adapters.running import Runner
-    from venus.adapters.verify.findings import Result
-    from venus.adapters.verify.options import Options, Progress, RunnerFor
-    from venus.adapters.verify.repair import Closing, Repaired, Windows
+    from venus.adapters.verify.findings import VerifyResult
+    from venus.adapters.verify.options import RunnerFor, VerifyOptions, VerifyProgress
+    from venus.adapters.verify.repair import LossWindows, RepairResult, WindowClosing
     from venus.config import Settings
 
 Tables = Annotated[
@@ -86,12 +94,12 @@ def verify(
     off), `source` source and full data, `all` the last two; `auto` is `ends` while the source can be reached, else
     `target`. Exit codes: 0 same, 1 different, 3 undecided, 2 could not be compared.
     """
-    from venus.adapters.verify.run import Options
+    from venus.adapters.verify.run import VerifyOptions
 
-    run = Invocation.of(ctx, config, as_json)
+    run = Invocation.from_options(ctx, config, as_json)
     settings = run.settings
-    options = Options(
-        target=only_target(settings, target),
+    options = VerifyOptions(
+        target=choose_target(settings, target),
         leg=leg,
         tables=tuple(tables or ()),
         where=where,
@@ -105,31 +113,31 @@ def verify(
     )
     check_options(options, repair=repair, dry_run=dry_run, engine=engine)
     require_engine(settings, engine)
-    with failing_with_2():
-        windows = doubtful(run, settings)
+    with exit_with_2_on_error():
+        windows = read_loss_windows(run, settings)
         if windows and options.leg == "auto":
             options = replace(options, leg="all")
         result = compare(run, settings, options, engine)
-        repaired = mend(run, settings, options, result) if repair and not dry_run else None
-        closing = closed(run, settings, options, result, repaired, windows)
-        record(run, settings, options, result, repaired)
+        repaired = repair_rows(run, settings, options, result) if repair and not dry_run else None
+        closing = close_windows(run, settings, options, result, repaired, windows)
+        record_comparison(run, settings, options, result, repaired)
         write_reports(result, html, parquet)
-    return answer(run, result, repaired, closing, would=repair and dry_run)
+    return print_result(run, result, repaired, closing, would=repair and dry_run)
 
 
-def write_reports(result: Result, html: Path | None, parquet: Path | None) -> None:
+def write_reports(result: VerifyResult, html: Path | None, parquet: Path | None) -> None:
     """Write the result to the requested files."""
     if html is not None:
         from venus.adapters.verify.html import write_html
 
         write_html(result, html)
     if parquet is not None:
-        from venus.adapters.verify.parquet import write_parquet
+        from venus.adapters.verify.parquet_report import write_parquet
 
         write_parquet(result, parquet)
 
 
-def check_options(options: Options, *, repair: bool, dry_run: bool, engine: str) -> None:
+def check_options(options: VerifyOptions, *, repair: bool, dry_run: bool, engine: str) -> None:
     """Raise ConfigError for misspelt or contradictory options."""
     from venus.adapters.verify.options import DIGESTS, LEG_NAMES, MODES
 
@@ -149,7 +157,7 @@ def check_options(options: Options, *, repair: bool, dry_run: bool, engine: str)
 
 
 @contextmanager
-def failing_with_2() -> Iterator[None]:
+def exit_with_2_on_error() -> Iterator[None]:
     """Turn errors into VerificationFailed, whose exit code differs from those of different and undecided rows."""
     from venus.adapters.verify.run import VerificationFailed
 
@@ -161,22 +169,22 @@ def failing_with_2() -> Iterator[None]:
         raise VerificationFailed(str(error), hint=error.hint) from error
 
 
-def compare(run: Invocation, settings: Settings, options: Options, engine: str) -> Result:
+def compare(run: Invocation, settings: Settings, options: VerifyOptions, engine: str) -> VerifyResult:
     """Run the comparison with a progress bar."""
-    from venus.adapters.verify.run import verify as compare_all
+    from venus.adapters.verify.run import run_verify as compare_all
 
     with run.out.progress("comparing") as steps, ExitStack() as stack:
 
-        def report(found: Progress) -> None:
+        def report(found: VerifyProgress) -> None:
             steps.update(found.table, found.rows, found.rows_estimate)
 
-        result = compare_all(settings, options, runner_for=runners(settings, engine, stack), report=report)
+        result = compare_all(settings, options, runner_for=build_runner_choice(settings, engine, stack), report=report)
     for note in result.notes:
         run.out.say(note)
     return result
 
 
-def runners(settings: Settings, engine: str, stack: ExitStack) -> RunnerFor:
+def build_runner_choice(settings: Settings, engine: str, stack: ExitStack) -> RunnerFor:
     """Return the function that chooses the runner for a table; Spark, once started, runs all of them."""
     from venus.cli.engine import choose_runner
 
@@ -193,36 +201,38 @@ def runners(settings: Settings, engine: str, stack: ExitStack) -> RunnerFor:
     return runner_for
 
 
-def mend(run: Invocation, settings: Settings, options: Options, result: Result) -> Repaired:
+def repair_rows(run: Invocation, settings: Settings, options: VerifyOptions, result: VerifyResult) -> RepairResult:
     """Ship the wrong rows again."""
-    from venus.adapters.verify.repair import repair
+    from venus.adapters.verify.repair import run_repair
 
     count = len(result.shippable)
     if count:
-        rows = f"{counted(count, 'row')} {'is' if count == 1 else 'are'}"
-        run.out.say(f"{rows} shipped again; waiting up to {seconds_shown(options.wait_s)}")
-    return repair(settings, options.target, result, wait_s=options.wait_s)
+        rows = f"{count_phrase(count, 'row')} {'is' if count == 1 else 'are'}"
+        run.out.say(f"{rows} shipped again; waiting up to {format_duration(options.wait_s)}")
+    return run_repair(settings, options.target, result, wait_s=options.wait_s)
 
 
-def record(run: Invocation, settings: Settings, options: Options, result: Result, repaired: Repaired | None) -> None:
+def record_comparison(
+    run: Invocation, settings: Settings, options: VerifyOptions, result: VerifyResult, repaired: RepairResult | None
+) -> None:
     """Store time and verdict at the target, for status and page. A failure does not change the verdict."""
-    from venus.adapter_figures import VERDICTS, Comparison
+    from venus.adapter_figures import VERDICTS, LastComparison
     from venus.adapters.targets.registry import open_target
 
-    code = exit_code_of(result, repaired)
-    compared = Comparison(
+    code = exit_code_for(result, repaired)
+    compared = LastComparison(
         ended_at_us=time.time_ns() // 1000,
         verdict=VERDICTS[{0: 0, 1: 1}.get(code, 2)],
         leg=result.leg,
-        tables=len(compared_rows(result)),
-        rows=sum(compared_rows(result).values()),
+        tables=len(count_rows(result)),
+        rows=sum(count_rows(result).values()),
         different=len(result.differences) if repaired is None else len(repaired.left),
         undecided=len(result.undecided),
         partial=bool(options.tables or options.where or options.sample < 1.0 or result.cut_short),
     )
     try:
         target = open_target(settings, options.target)
-        before = target.look().compared
+        before = target.read_view().compared
         if compared.partial and compared.verdict != "different" and before and before.verdict == "different":
             return  # a partial comparison does not cover the rows that differed
         target.record_comparison(compared)
@@ -230,7 +240,7 @@ def record(run: Invocation, settings: Settings, options: Options, result: Result
         run.out.say(f"status and page will not show this comparison: {error}")
 
 
-def compared_rows(result: Result) -> dict[str, int]:
+def count_rows(result: VerifyResult) -> dict[str, int]:
     """Return how many rows of each table were compared; several legs may have compared a table."""
     found: dict[str, int] = {}
     for one in result.tables:
@@ -238,7 +248,7 @@ def compared_rows(result: Result) -> dict[str, int]:
     return found
 
 
-def exit_code_of(result: Result, repaired: Repaired | None) -> int:
+def exit_code_for(result: VerifyResult, repaired: RepairResult | None) -> int:
     """Return the verdict as an exit code; after a repair, that of the rows that are left."""
     code = int(result.verdict.value)
     if repaired is not None and not repaired.left and code == 1:
@@ -246,60 +256,64 @@ def exit_code_of(result: Result, repaired: Repaired | None) -> int:
     return code
 
 
-def doubtful(run: Invocation, settings: Settings) -> Windows:
+def read_loss_windows(run: Invocation, settings: Settings) -> LossWindows:
     """Read the unclean elections and promotions that may have lost changes."""
-    from venus.adapters.verify.repair import Windows, open_windows
+    from venus.adapters.verify.repair import LossWindows, read_loss_windows
 
     try:
-        windows = open_windows(settings)
+        windows = read_loss_windows(settings)
     except Unavailable:
-        return Windows()  # a leg that needs the broker reports the error
+        return LossWindows()  # a leg that needs the broker reports the error
     if windows:
         run.out.say(f"{windows} may have lost changes: all three sides are compared")
     return windows
 
 
-def closed(
+def close_windows(
     run: Invocation,
     settings: Settings,
-    options: Options,
-    result: Result,
-    repaired: Repaired | None,
-    windows: Windows,
-) -> Closing | None:
+    options: VerifyOptions,
+    result: VerifyResult,
+    repaired: RepairResult | None,
+    windows: LossWindows,
+) -> WindowClosing | None:
     """Close the windows that were open before the comparison, if it proves that nothing is missing."""
-    from venus.adapters.verify.repair import close
+    from venus.adapters.verify.repair import close_loss_windows
 
     if not windows or repaired is None:
         return None
-    closing = close(settings, options, result, repaired, windows)
+    closing = close_loss_windows(settings, options, result, repaired, windows)
     what = "is closed: nothing is missing any more" if closing.closed else f"stays open: {closing.why}"
     run.out.say(f"what {windows} may have lost {what}")
     return closing
 
 
-def answer(run: Invocation, result: Result, repaired: Repaired | None, closing: Closing | None, *, would: bool) -> int:
+def print_result(
+    run: Invocation, result: VerifyResult, repaired: RepairResult | None, closing: WindowClosing | None, *, would: bool
+) -> int:
     """Print the result; return the exit code of the verdict, after a repair that of the rows that are left."""
-    shown: list[RenderableType] = [tables_shown(result)]
+    shown: list[RenderableType] = [format_tables(result)]
     shown += [f"! {t.table}: {note}" for t in result.tables for note in t.notes]
     shown += [
         f"! {t.table}: stopped at the limit of differences, there may be more" for t in result.tables if t.cut_short
     ]
     if result.differences:
-        shown += ["", findings_shown(result.differences)]
+        shown += ["", format_findings(result.differences)]
         if len(result.differences) > SHOWN_MAX:
             shown.append(
                 f"... and {len(result.differences) - SHOWN_MAX:,} more rows: --json, --html FILE or --parquet DIR"
             )
     for u in result.undecided[:SHOWN_MAX]:
-        shown.append(f"? {u.table} {key_shown(u.key)}: {u.reason}".replace(" :", ":"))
+        shown.append(f"? {u.table} {format_key(u.key)}: {u.reason}".replace(" :", ":"))
     if len(result.undecided) > SHOWN_MAX:
         shown.append(f"... and {len(result.undecided) - SHOWN_MAX:,} more undecided")
     if would:
-        shown.append(f"{counted(len(result.shippable), 'row')} would be shipped again; nothing was changed (--dry-run)")
-    code = exit_code_of(result, repaired)
+        shown.append(
+            f"{count_phrase(len(result.shippable), 'row')} would be shipped again; nothing was changed (--dry-run)"
+        )
+    code = exit_code_for(result, repaired)
     if repaired is not None:
-        shown += [f"! still wrong: {s.table} {key_shown(s.key)}: {s.reason}" for s in repaired.left[:SHOWN_MAX]]
+        shown += [f"! still wrong: {s.table} {format_key(s.key)}: {s.reason}" for s in repaired.left[:SHOWN_MAX]]
         shown.append(f"repaired: {repaired.repaired:,} of {sum(repaired.emitted.values()):,} rows")
     shown.append(verdict_line(result, verdict_word(result, repaired, code)))
     found = document(result, repaired, code)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from venus.codec.packed import SIZE_BYTES, Packed, total
+from venus.codec.packed import SIZE_BYTES, PackedBytes, total_of_sizes
 from venus.errors import ProtocolError
 from venus.model import ChangeKind, Sequence
 from venus.wire import change_pb2 as wire
@@ -30,8 +30,8 @@ class TableChanges:
     table_id: int
     schema_version: int
     kind: ChangeKind = ChangeKind.CHANGES
-    record_ids: Packed
-    rows: Packed
+    record_ids: PackedBytes
+    rows: PackedBytes
     is_deleted: npt.NDArray[np.bool_]
     inserts_only: bool = False
     sweep_before: Sequence = _NEVER
@@ -48,7 +48,7 @@ class TableChanges:
         return len(self.record_ids.data) + len(self.rows.data) + 9 * len(self.record_ids) + 32
 
 
-EMPTY = Packed(b"", np.zeros(0, dtype=np.uint32))
+EMPTY = PackedBytes(b"", np.zeros(0, dtype=np.uint32))
 
 
 def marker(table_id: int, schema_version: int, kind: ChangeKind, sweep_before: int = 0) -> TableChanges:
@@ -95,8 +95,8 @@ def changes_from_wire(message: wire.TableChanges) -> TableChanges:
     left_out = message.count if kind is ChangeKind.LEFT_OUT else 0
     if kind not in (ChangeKind.CHANGES, ChangeKind.LEFT_OUT) and message.count != 1:
         raise ProtocolError(f"{place}: a {kind.name} marker counts {message.count} Sequences")
-    record_ids = _packed(message.record_ids, message.record_id_sizes, count, f"{place}: record ids")
-    rows = _packed(message.rows, message.row_sizes, count, f"{place}: rows")
+    record_ids = _read_packed(message.record_ids, message.record_id_sizes, count, f"{place}: record ids")
+    rows = _read_packed(message.rows, message.row_sizes, count, f"{place}: rows")
     is_deleted = _flags(message.is_deleted, count, place)
     if is_deleted.any() and rows.sizes[is_deleted].any():
         at = int(np.flatnonzero(is_deleted & (rows.sizes > 0))[0])
@@ -114,13 +114,13 @@ def changes_from_wire(message: wire.TableChanges) -> TableChanges:
     )
 
 
-def _packed(data: bytes, sizes: bytes, count: int, place: str) -> Packed:
+def _read_packed(data: bytes, sizes: bytes, count: int, place: str) -> PackedBytes:
     if len(sizes) != SIZE_BYTES * count:
         raise ProtocolError(f"{place}: {len(sizes)} bytes of sizes for {count} changes")
-    found = total(sizes)
+    found = total_of_sizes(sizes)
     if found != len(data):
         raise ProtocolError(f"{place}: the sizes add up to {found} bytes, there are {len(data)}")
-    return Packed.from_wire(data, sizes) if count else EMPTY
+    return PackedBytes.from_wire(data, sizes) if count else EMPTY
 
 
 def _flags(flags: bytes, count: int, place: str) -> npt.NDArray[np.bool_]:

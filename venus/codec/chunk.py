@@ -11,8 +11,8 @@ from google.protobuf.message import DecodeError
 
 from venus.codec.changes import TableChanges
 from venus.codec.layout import varint
-from venus.codec.packed import Packed
-from venus.codec.stored import TOMBSTONE, Sequences, StoredRows
+from venus.codec.packed import PackedBytes
+from venus.codec.stored_rows import TOMBSTONE, Sequences, StoredRows
 from venus.errors import ProtocolError
 from venus.wire import broker_pb2 as wire
 
@@ -20,7 +20,7 @@ _MASK_64 = 2**64 - 1
 
 
 @dataclass(slots=True)
-class Totals:
+class RowTotals:
     """The number and the digest of the rows of a split so far."""
 
     rows: int = 0
@@ -31,35 +31,35 @@ class Totals:
         self.rows += len(rows)
         self.digest = (self.digest + rows_digest(rows.sequences)) & _MASK_64
 
-    def include(self, other: Totals) -> None:
+    def include(self, other: RowTotals) -> None:
         """Add other totals."""
         self.rows += other.rows
         self.digest = (self.digest + other.digest) & _MASK_64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sealed:
+class SealedChunk:
     """A chunk's body with its digest."""
 
     digest: int
     body: bytes
 
     @classmethod
-    def of(cls, body: bytes) -> Sealed:
+    def of(cls, body: bytes) -> SealedChunk:
         """Seal a body."""
         return cls(digest=xxhash.xxh3_64_intdigest(body), body=body)
 
-    def message(self) -> wire.SnapshotChunk:
+    def to_message(self) -> wire.SnapshotChunk:
         """Return it as part of another message."""
         return wire.SnapshotChunk(digest=self.digest, body=self.body)
 
     def serialise(self) -> bytes:
         """Return the bytes of the message; this copies the body once, where protobuf copies it three times."""
         digest = wire.SnapshotChunk(digest=self.digest).SerializeToString()
-        return b"".join((digest, _field(wire.SnapshotChunk.BODY_FIELD_NUMBER, self.body), self.body))
+        return b"".join((digest, _field_header(wire.SnapshotChunk.BODY_FIELD_NUMBER, self.body), self.body))
 
 
-def _field(number: int, content: bytes) -> bytes:
+def _field_header(number: int, content: bytes) -> bytes:
     """Return the header of a protobuf field of bytes; fields laid end to end are a message."""
     return varint(number << 3 | 2) + varint(len(content))
 
@@ -97,7 +97,7 @@ class Chunk:
     rows: StoredRows
     last: bytes
     end: bool = False
-    totals: Totals | None = None
+    totals: RowTotals | None = None
 
     @property
     def sections(self) -> Iterator[FullRows]:
@@ -106,13 +106,13 @@ class Chunk:
             return
         versions = self.rows.heads["version"]
         for version in np.unique(versions).tolist():
-            yield FullRows(table_id=self.table_id, schema_version=version, stored=self.rows.where(versions == version))
+            yield FullRows(table_id=self.table_id, schema_version=version, stored=self.rows.select(versions == version))
 
 
 def encode_chunk(chunk: Chunk) -> bytes:
     """Return the body of a chunk. Raises ProtocolError if it has a row that is not live."""
     _check(chunk)
-    totals = chunk.totals or Totals()
+    totals = chunk.totals or RowTotals()
     head = wire.ChunkBody(
         chunk_no=chunk.chunk_no,
         table_id=chunk.table_id,
@@ -122,8 +122,8 @@ def encode_chunk(chunk: Chunk) -> bytes:
         rows_digest=totals.digest,
     ).SerializeToString()
     stored, sizes = chunk.rows.packed.data, chunk.rows.packed.wire_sizes()
-    stored_field = _field(wire.ChunkBody.STORED_FIELD_NUMBER, stored)
-    sizes_field = _field(wire.ChunkBody.STORED_SIZES_FIELD_NUMBER, sizes)
+    stored_field = _field_header(wire.ChunkBody.STORED_FIELD_NUMBER, stored)
+    sizes_field = _field_header(wire.ChunkBody.STORED_SIZES_FIELD_NUMBER, sizes)
     return b"".join((head, stored_field, stored, sizes_field, sizes))
 
 
@@ -138,10 +138,10 @@ def decode_chunk(body: bytes) -> Chunk:
     chunk = Chunk(
         chunk_no=message.chunk_no,
         table_id=message.table_id,
-        rows=StoredRows(Packed.from_wire(message.stored, message.stored_sizes)),
+        rows=StoredRows(PackedBytes.from_wire(message.stored, message.stored_sizes)),
         last=message.last,
         end=message.end,
-        totals=Totals(message.rows, message.rows_digest) if message.end else None,
+        totals=RowTotals(message.rows, message.rows_digest) if message.end else None,
     )
     _check(chunk)
     return chunk

@@ -9,28 +9,28 @@ from collections.abc import Sequence as Seq
 
 import numpy as np
 
-from venus.codec import few
-from venus.codec.copytext import check_nulls, read_keys, read_others
+from venus.codec import few_rows
+from venus.codec.copy_text import check_nulls, read_keys, read_others
 from venus.codec.layout import Layout
-from venus.codec.packed import Ints, Packed, Pieces
-from venus.codec.rowbytes import Cells, Found, bounds_of, write
+from venus.codec.packed import Ints, PackedBytes, Pieces
+from venus.codec.row_bytes import Cells, LocatedCells, bounds_of, write_rows
 from venus.errors import ProtocolError
 
 Value = str | bytes | None
 Columns = Seq[Seq[Value]]
 
 
-def from_columns(columns: Columns, layout: Layout) -> tuple[Packed, Packed]:
+def from_columns(columns: Columns, layout: Layout) -> tuple[PackedBytes, PackedBytes]:
     """Return record ids and rows of the values of each column in wire order.
 
     Raises ProtocolError, naming column and row, for a value of another type than its column's and for a NULL key.
     """
-    return write(_cells(columns, layout, len(layout.columns)), layout.tags, layout.key_count)
+    return write_rows(_cells(columns, layout, len(layout.columns)), layout.tags, layout.key_count)
 
 
-def keys_from_columns(columns: Columns, layout: Layout) -> Packed:
+def keys_from_columns(columns: Columns, layout: Layout) -> PackedBytes:
     """Return record ids of the values of the key columns in key order."""
-    return write(_cells(columns, layout, layout.key_count), layout.tags[: layout.key_count], layout.key_count)[0]
+    return write_rows(_cells(columns, layout, layout.key_count), layout.tags[: layout.key_count], layout.key_count)[0]
 
 
 def _cells(columns: Columns, layout: Layout, expected: int) -> Cells:
@@ -44,13 +44,13 @@ def _cells(columns: Columns, layout: Layout, expected: int) -> Cells:
     present = np.empty((rows, expected), dtype=np.bool_)
     for j, column in enumerate(columns):
         present[:, j] = [v is not None for v in column] if None in column else True
-        data, bounds = _joined(column, layout, j)
+        data, bounds = _join_values(column, layout, j)
         choice[:, j] = pieces.add(data, bounds) + np.arange(rows)
     check_nulls(present, np.zeros(rows, dtype=np.bool_), layout)
     return Cells(*pieces.gatherer().gather_array(choice), present)
 
 
-def _joined(column: Seq[Value], layout: Layout, index: int) -> tuple[bytes, Ints]:
+def _join_values(column: Seq[Value], layout: Layout, index: int) -> tuple[bytes, Ints]:
     """Return a column's values, each after a zero byte, and the positions of these bytes."""
     if not column:
         return b"", np.zeros(1, dtype=np.int64)
@@ -61,7 +61,7 @@ def _joined(column: Seq[Value], layout: Layout, index: int) -> tuple[bytes, Ints
         # The join checks the type of every value, and one call encodes them all.
         data = b"\0" + (b"\0".join(values) if binary else "\0".join(values).encode())  # type: ignore[arg-type]
     except (TypeError, UnicodeEncodeError) as e:
-        raise _misfit(column, layout, index) from e
+        raise _misfit_error(column, layout, index) from e
     if not binary and data.count(0) == len(values):
         bounds = np.append(np.flatnonzero(np.frombuffer(data, dtype=np.uint8) == 0), len(data))
         return data, bounds
@@ -69,7 +69,7 @@ def _joined(column: Seq[Value], layout: Layout, index: int) -> tuple[bytes, Ints
     return data, bounds_of(np.fromiter(lengths, dtype=np.int64, count=len(values)) + 1)
 
 
-def _misfit(column: Seq[Value], layout: Layout, index: int) -> ProtocolError:
+def _misfit_error(column: Seq[Value], layout: Layout, index: int) -> ProtocolError:
     """Return the error for the first value that does not fit its column."""
     wanted = bytes if layout.binary[index] else str
     place = f"{layout.place}: column {layout.columns[index].name}"
@@ -81,27 +81,29 @@ def _misfit(column: Seq[Value], layout: Layout, index: int) -> ProtocolError:
     return ProtocolError(f"{place} does not fit")
 
 
-def to_columns(record_ids: Packed, rows: Packed, layout: Layout) -> list[list[Value]]:
+def to_columns(record_ids: PackedBytes, rows: PackedBytes, layout: Layout) -> list[list[Value]]:
     """Return the values of each column in wire order. Raises ProtocolError for bytes that are no rows of it."""
-    made = few.to_columns(rows, layout, layout.key_count, len(layout.tags)) if len(rows) == len(record_ids) else None
+    made = (
+        few_rows.to_columns(rows, layout, layout.key_count, len(layout.tags)) if len(rows) == len(record_ids) else None
+    )
     if made is None:
         made = _lists(read_others(rows, len(record_ids), layout), layout, layout.key_count)
     return keys_to_columns(record_ids, layout) + made
 
 
-def keys_to_columns(record_ids: Packed, layout: Layout) -> list[list[Value]]:
+def keys_to_columns(record_ids: PackedBytes, layout: Layout) -> list[list[Value]]:
     """Return the values of each key column in key order."""
-    made = few.to_columns(record_ids, layout, 0, layout.key_count)
+    made = few_rows.to_columns(record_ids, layout, 0, layout.key_count)
     if made is not None and not any(None in column for column in made):
         return made
     return _lists(read_keys(record_ids, layout), layout, 0)
 
 
-def _lists(found: Found, layout: Layout, first: int) -> list[list[Value]]:
+def _lists(found: LocatedCells, layout: Layout, first: int) -> list[list[Value]]:
     return [_list(found, j, layout, first + j) for j in range(found.present.shape[1])]
 
 
-def _list(found: Found, j: int, layout: Layout, index: int) -> list[Value]:
+def _list(found: LocatedCells, j: int, layout: Layout, index: int) -> list[Value]:
     present = found.present[:, j]
     starts, ends = found.cuts[:, j, 0] + present, found.cuts[:, j, 1]
     data = found.data
@@ -124,5 +126,5 @@ def _texts(values: list[bytes], layout: Layout, index: int) -> list[Value]:
 
 def row_as_dict(record_id: bytes, row: bytes, layout: Layout) -> dict[str, Value]:
     """Return one row by column name, for display: quarantine, status, messages."""
-    values = to_columns(Packed.of([record_id]), Packed.of([row]), layout)
+    values = to_columns(PackedBytes.of([record_id]), PackedBytes.of([row]), layout)
     return {column.name: value[0] for column, value in zip(layout.columns, values, strict=True)}

@@ -71,16 +71,16 @@ class Gatherer:
 
     def gather(self, choice: Ints) -> bytes:
         """Return the chosen pieces end to end."""
-        return self._taken(choice).buffers()[2].to_pybytes() if choice.size else b""
+        return self._take(choice).buffers()[2].to_pybytes() if choice.size else b""
 
     def gather_array(self, choice: Ints) -> tuple[Bytes, Ints]:
         """Return the chosen pieces end to end, as an array that may be written to, and where each begins and ends."""
         if not choice.size:
             return np.zeros(0, dtype=np.uint8), np.zeros(1, dtype=np.int64)
-        _, bounds, data = self._taken(choice).buffers()
+        _, bounds, data = self._take(choice).buffers()
         return np.frombuffer(data, dtype=np.uint8), np.frombuffer(bounds, dtype=self._offsets, count=choice.size + 1)
 
-    def _taken(self, choice: Ints) -> pa.Array:
+    def _take(self, choice: Ints) -> pa.Array:
         # The caller computes its choice from its own bounds, so Arrow need not check it.
         return pc.take(self._pieces, pa.array(choice.reshape(-1)), boundscheck=False)
 
@@ -92,7 +92,7 @@ Sizes = npt.NDArray[np.uint32]
 SIZE_BYTES = 4
 
 
-def total(sizes: bytes) -> int:
+def total_of_sizes(sizes: bytes) -> int:
     """Return the sum of sizes on the wire; for a single one numpy would take twenty times as long."""
     if len(sizes) == SIZE_BYTES:
         return int.from_bytes(sizes, "little")
@@ -100,7 +100,7 @@ def total(sizes: bytes) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Packed:
+class PackedBytes:
     """`len(sizes)` byte strings; `data` is their concatenation."""
 
     data: bytes
@@ -110,13 +110,13 @@ class Packed:
         return len(self.sizes)
 
     @classmethod
-    def of(cls, items: Iterable[bytes]) -> Packed:
+    def of(cls, items: Iterable[bytes]) -> PackedBytes:
         """Pack separate byte strings."""
         parts = items if isinstance(items, list) else list(items)
         return cls(b"".join(parts), np.fromiter(map(len, parts), dtype=np.uint32, count=len(parts)))
 
     @classmethod
-    def from_wire(cls, data: bytes, sizes: bytes) -> Packed:
+    def from_wire(cls, data: bytes, sizes: bytes) -> PackedBytes:
         """Wrap the two fields of the wire without copying."""
         return cls(data, np.frombuffer(sizes, dtype="<u4"))
 
@@ -137,14 +137,14 @@ class Packed:
         return found
 
 
-def pack(items: Sequence[bytes]) -> Packed:
+def pack_items(items: Sequence[bytes]) -> PackedBytes:
     """Pack separate byte strings; Arrow does it in one pass, joining and measuring."""
     _, offsets, data = pa.array(items, type=pa.large_binary()).buffers()
     bounds = np.frombuffer(offsets, dtype=np.int64)[: len(items) + 1]
-    return Packed(data.to_pybytes() if data is not None else b"", np.diff(bounds).astype(np.uint32))
+    return PackedBytes(data.to_pybytes() if data is not None else b"", np.diff(bounds).astype(np.uint32))
 
 
-def put_together(heads: Bytes, *parts: Packed) -> list[bytes]:
+def join_items(heads: Bytes, *parts: PackedBytes) -> list[bytes]:
     """Return separate byte strings: item i is line i of `heads`, n x bytes, and item i of each part.
 
     Equal sizes, the usual case for keys, are laid side by side by numpy alone.
@@ -163,4 +163,4 @@ def put_together(heads: Bytes, *parts: Packed) -> list[bytes]:
         pieces.add(part.data, part.bounds)
     choice = np.arange((len(parts) + 1) * count, dtype=np.int32).reshape(-1, count).T
     data, bounds = pieces.gatherer().gather_array(choice)
-    return Packed(data.tobytes(), np.diff(bounds[:: len(parts) + 1]).astype(np.uint32)).split()
+    return PackedBytes(data.tobytes(), np.diff(bounds[:: len(parts) + 1]).astype(np.uint32)).split()

@@ -18,7 +18,7 @@ from google.protobuf.message import Message
 from venus.codec.layout import Layout, check
 from venus.errors import ProtocolError
 from venus.model import (
-    HEIR,
+    CHILD_TABLE,
     UNFINISHED,
     Check,
     Column,
@@ -152,10 +152,10 @@ def _own_type_to_wire(own: OwnType) -> wire.OwnType:
     return wire.OwnType(
         namespace=own.namespace,
         name=own.name,
-        spelled=own.spelled,
+        spelled=own.sql_name,
         labels=own.labels,
         base=None if own.base is None else _type_to_wire(own.base),
-        base_spelled=own.base_spelled,
+        base_spelled=own.base_sql_name,
         not_null=own.not_null,
         default_sql=own.default_sql,
         checks=[wire.Check(name=c.name, sql=c.sql, not_valid=c.not_valid) for c in own.checks],
@@ -236,10 +236,10 @@ def _own_type_from_wire(own: wire.OwnType) -> OwnType:
     return OwnType(
         namespace=own.namespace,
         name=own.name,
-        spelled=own.spelled,
+        sql_name=own.spelled,
         labels=tuple(own.labels),
         base=_type_from_wire(own.base, own.spelled) if own.HasField("base") else None,
-        base_spelled=own.base_spelled,
+        base_sql_name=own.base_spelled,
         not_null=own.not_null,
         default_sql=own.default_sql,
         checks=tuple(Check(name=c.name, sql=c.sql, not_valid=c.not_valid) for c in own.checks),
@@ -318,15 +318,15 @@ def canonical_json(schema: TableSchema) -> str:
         for c in schema.columns
     ]
     said: dict[str, object] = {"columns": columns, "key": schema.key}
-    if labels := {t.spelled: t.labels for t in schema.types if t.base is None}:
+    if labels := {t.sql_name: t.labels for t in schema.types if t.base is None}:
         said["labels"] = labels
-    if schema.heirs:
-        said["heirs"] = schema.heirs
-    said |= {what: found for what, found in _besides(schema).items() if found}
+    if schema.child_tables:
+        said["heirs"] = schema.child_tables
+    said |= {what: found for what, found in _secondary_objects(schema).items() if found}
     return json.dumps(said, sort_keys=True, separators=(",", ":"))
 
 
-def _besides(schema: TableSchema) -> dict[str, list[tuple[object, ...]]]:
+def _secondary_objects(schema: TableSchema) -> dict[str, list[tuple[object, ...]]]:
     """Return indexes, constraints and what is left out, each kind in a fixed order."""
     return {
         "indexes": sorted((i.name, i.columns, i.unique, i.constraint, i.definition) for i in schema.indexes),
@@ -336,17 +336,17 @@ def _besides(schema: TableSchema) -> dict[str, list[tuple[object, ...]]]:
         ),
         "checks": sorted((c.name, c.sql) for c in schema.checks),
         "domains": sorted(
-            (t.spelled, t.base_spelled, t.not_null, t.default_sql, sorted((c.name, c.sql) for c in t.checks))
+            (t.sql_name, t.base_sql_name, t.not_null, t.default_sql, sorted((c.name, c.sql) for c in t.checks))
             for t in schema.types
             if t.base is not None
         ),
         "not_valid": sorted(
             [("check", c.name) for c in schema.checks if c.not_valid]
             + [("foreign key", f.name) for f in schema.foreign_keys if f.not_valid]
-            + [(t.spelled, c.name) for t in schema.types for c in t.checks if c.not_valid]
+            + [(t.sql_name, c.name) for t in schema.types for c in t.checks if c.not_valid]
         ),
         "left_out": sorted(
-            (o.what, o.name, o.definition) for o in schema.left_out if o.what != HEIR and o.reason != UNFINISHED
+            (o.what, o.name, o.definition) for o in schema.left_out if o.what != CHILD_TABLE and o.reason != UNFINISHED
         ),
     }
 

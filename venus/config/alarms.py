@@ -8,17 +8,17 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field, SecretStr, field_validator, model_validator
 
 from venus.alarm_rules import NAMES
-from venus.config.values import Address, Patterns, Seconds, Section
-from venus.suggest import nearest
+from venus.config.values import Address, Patterns, Seconds, SettingsSection
+from venus.text.hints import suggest_nearest
 
 
-def _rule_name(name: str) -> str:
+def _check_rule_name(name: str) -> str:
     if name not in NAMES:
-        raise ValueError(f"is not a kind of alarm{nearest(name, NAMES)}; `venus alarms rules` lists them")
+        raise ValueError(f"is not a kind of alarm{suggest_nearest(name, NAMES)}; `venus alarms rules` lists them")
     return name
 
 
-class AlarmRule(Section):
+class AlarmRuleSettings(SettingsSection):
     """Options of one kind of alarm."""
 
     #: How long it must last before it is sent; 0 = the default of this kind, often at once.
@@ -29,7 +29,7 @@ class AlarmRule(Section):
     send: bool = True
 
 
-class Recipient(Section):
+class RecipientSettings(SettingsSection):
     """A recipient of alarms, by one of three channels."""
 
     #: A URL that takes a POST with JSON. Knowing it is often enough to write there, so it counts as a secret.
@@ -51,14 +51,14 @@ class Recipient(Section):
 
     @field_validator("rules")
     @classmethod
-    def _known(cls, patterns: tuple[str, ...]) -> tuple[str, ...]:
+    def _check_patterns(cls, patterns: tuple[str, ...]) -> tuple[str, ...]:
         for pattern in patterns:
             if not any(fnmatchcase(name, pattern) for name in NAMES):
-                raise ValueError(f"has {pattern!r}, which is not a kind of alarm{nearest(pattern, NAMES)}")
+                raise ValueError(f"has {pattern!r}, which is not a kind of alarm{suggest_nearest(pattern, NAMES)}")
         return patterns
 
     @model_validator(mode="after")
-    def _one_way(self) -> Recipient:
+    def _check_channel(self) -> RecipientSettings:
         webhook = bool(self.webhook.get_secret_value() or self.webhook_file)
         if [webhook, bool(self.mail), bool(self.command)].count(True) != 1:
             raise ValueError("one of webhook (or webhook_file), mail and command must be set")
@@ -70,12 +70,12 @@ class Recipient(Section):
         return self
 
     @property
-    def way(self) -> str:
+    def channel(self) -> str:
         """webhook, mail or command."""
         return "mail" if self.mail else "command" if self.command else "webhook"
 
 
-class Alarms(Section):
+class AlarmsSettings(SettingsSection):
     """When an alarm is raised, repeated and cleared, and where it is sent."""
 
     #: How often a broker checks for alarms.
@@ -86,9 +86,9 @@ class Alarms(Section):
     clear_s: float = Field(default=30.0, ge=0)
     #: A target this far behind is an alarm, and so is a source without captured changes for this long.
     late_s: Seconds = 60.0
-    to: dict[str, Recipient] = {}
-    rules: dict[Annotated[str, AfterValidator(_rule_name)], AlarmRule] = {}
+    to: dict[str, RecipientSettings] = {}
+    rules: dict[Annotated[str, AfterValidator(_check_rule_name)], AlarmRuleSettings] = {}
 
-    def rule(self, name: str) -> AlarmRule:
+    def rule_settings(self, name: str) -> AlarmRuleSettings:
         """Return what is configured for a kind of alarm."""
-        return self.rules.get(name, AlarmRule())
+        return self.rules.get(name, AlarmRuleSettings())

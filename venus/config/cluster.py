@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, SecretStr, model_validator
 
-from venus.config.values import Addresses, Name, Names, Predicates, Section
+from venus.config.values import Addresses, Name, Names, Predicates, SettingsSection
 from venus.model import NAME_CHARS_MAX, is_name
 
 #: Maximum number of replicas of one business.
@@ -17,7 +17,7 @@ LEVELS_MAX = 100
 _NETWORK = frozenset({"tier", "level", "set", "site", "upstream", "labels", "where"})
 
 
-def _one_for_each(where: dict[str, str]) -> dict[str, str]:
+def _check_one_for_each(where: dict[str, str]) -> dict[str, str]:
     """Refuse two predicates for one table: ORDERS equals orders, and may be APP.ORDERS. Raises ValueError."""
     known: dict[str, str] = {}
     for name in sorted(where, key=lambda name: "." in name):
@@ -29,7 +29,7 @@ def _one_for_each(where: dict[str, str]) -> dict[str, str]:
     return where
 
 
-class Cluster(Section):
+class ClusterSettings(SettingsSection):
     """Cluster of brokers that replicate each other's businesses, and its place in a network of broker sets.
 
     Without a name this broker is alone and needs no etcd. The place in the network needs no etcd either: a set is one
@@ -62,7 +62,7 @@ class Cluster(Section):
     #: Which labels of `[labels]` are mirrored; empty = everything.
     labels: Names = ()
     #: Which rows of a table are mirrored: {"shop": {"orders": "region = 'EU'"}}, by business; others are complete.
-    where: dict[Name, Annotated[Predicates, AfterValidator(_one_for_each)]] = {}
+    where: dict[Name, Annotated[Predicates, AfterValidator(_check_one_for_each)]] = {}
     #: Among equally eligible brokers the one with the smallest value leads.
     priority: int = Field(default=0, ge=-1000, le=1000)
     #: The number of replicas of a new business.
@@ -94,7 +94,7 @@ class Cluster(Section):
         return self.min_in_sync or self.replicas // 2 + 1
 
     @model_validator(mode="after")
-    def _complete(self) -> Cluster:
+    def _check_complete(self) -> ClusterSettings:
         """Refuse an incomplete cluster: any option beyond its place in the network needs name, broker_id and etcd."""
         self._check_place()
         fields = type(self).model_fields.items()

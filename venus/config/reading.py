@@ -16,9 +16,9 @@ from typing import Any
 from pydantic import ValidationError
 
 from venus.config.sections import options
-from venus.config.settings import PREFIX, Settings, variable_of
+from venus.config.settings import PREFIX, Settings, find_variable
 from venus.errors import ConfigError
-from venus.suggest import line_of, nearest
+from venus.text.hints import find_option_line, suggest_nearest
 
 _WANTED = {
     "tuple_type": 'should be a list of strings, like ["a", "b"]',
@@ -32,7 +32,7 @@ _WANTED = {
 _FORMS = {"broker.further": 'should be a list of sets, like [["a:7400", "b:7400"], ["c:7400"]]'}
 
 
-def refusal(complaints: list[str], *, hint: str = "") -> ConfigError:
+def build_error(complaints: list[str], *, hint: str = "") -> ConfigError:
     """Build one error for all complaints; its message is the first one, with the number of the others."""
     more = f" (and {len(complaints) - 1} more)" if len(complaints) > 1 else ""
     error = ConfigError(f"{complaints[0]}{more}", hint=hint)
@@ -40,37 +40,37 @@ def refusal(complaints: list[str], *, hint: str = "") -> ConfigError:
     return error
 
 
-def explained(error: ValidationError, file: Path | None, text: str) -> list[str]:
+def explain_errors(error: ValidationError, file: Path | None, text: str) -> list[str]:
     """Return a line for each complaint."""
     # misspelt options first: an option that is missing because of one is no second mistake
     return [
-        _explained(dict(found), file, text)
+        _explain_error(dict(found), file, text)
         for found in sorted(error.errors(include_url=False), key=lambda found: found["type"] != "extra_forbidden")
     ]
 
 
-def _explained(found: Mapping[str, Any], file: Path | None, text: str) -> str:
+def _explain_error(found: Mapping[str, Any], file: Path | None, text: str) -> str:
     path = [str(part) for part in found["loc"] if part != "[key]"]  # the name itself is wrong
     dotted = ".".join(path)
-    if variable := variable_of(path):
+    if variable := find_variable(path):
         where = f"environment: {variable}"
     else:
-        line = line_of(text, path)
+        line = find_option_line(text, path)
         where = f"{file}:{line}: {dotted}" if line else f"{file}: {dotted}"
-    return f"{where}: {_complaint(found, path)}"
+    return f"{where}: {_describe_mistake(found, path)}"
 
 
-def _complaint(found: Mapping[str, Any], path: list[str]) -> str:
+def _describe_mistake(found: Mapping[str, Any], path: list[str]) -> str:
     """Describe the mistake in one option. The value is repeated only where it cannot be a secret."""
     kind, value = found["type"], found["input"]
     if kind == "extra_forbidden":
         known = options()
         if len(path) == 1:
-            return "no such section" + nearest(path[0], {name.partition(".")[0] for name in known})
+            return "no such section" + suggest_nearest(path[0], {name.partition(".")[0] for name in known})
         section = "targets.NAME" if path[0] == "targets" else ".".join(path[:-1])
         there = {n.removeprefix(f"{section}.").partition(".")[0] for n in known if n.startswith(f"{section}.")}
         elsewhere = {n.rpartition(".")[2] for n in known if n.startswith(path[0])}
-        return "no such option" + nearest(path[-1], there or elsewhere)
+        return "no such option" + suggest_nearest(path[-1], there or elsewhere)
     if kind == "missing":
         return "must be set"
     if kind in ("model_type", "dict_type", "model_attributes_type"):
@@ -114,10 +114,10 @@ def load(file: Path | None = None) -> Settings:
     except ValidationError as error:
         # pydantic, too, complains of a variable without an option, if the section exists
         named = [complaint.split(" matches ")[0] + ":" for complaint in complaints]
-        others = [line for line in explained(error, file, text) if not line.startswith(tuple(named))]
-        raise refusal([*complaints, *others]) from None
+        others = [line for line in explain_errors(error, file, text) if not line.startswith(tuple(named))]
+        raise build_error([*complaints, *others]) from None
     if complaints:
-        raise refusal(complaints, hint="an option is named VENUS_SECTION__OPTION; `venus config` lists them")
+        raise build_error(complaints, hint="an option is named VENUS_SECTION__OPTION; `venus config` lists them")
     return settings
 
 
@@ -148,17 +148,19 @@ def _parse(file: Path | None, text: str) -> dict[str, Any]:
     except tomllib.TOMLDecodeError as error:
         found = re.fullmatch(r"(.*) \(at (?:line (\d+), column (\d+)|end of document)\)", str(error), re.DOTALL)
         what, line = (found[1], int(found[2] or 0)) if found else (str(error), 0)
-        raise ConfigError(f"{file}:{line or _unfinished(what, text)}: not TOML: {_in_words(what)}") from None
+        raise ConfigError(
+            f"{file}:{line or _unfinished_line(what, text)}: not TOML: {_translate_message(what)}"
+        ) from None
 
 
-def _unfinished(what: str, text: str) -> int:
+def _unfinished_line(what: str, text: str) -> int:
     """Return the last line with the quote that is never closed; for other errors the last line."""
     lines = text.splitlines()
     quote = {'Expected "\'"': "'", "Unterminated string": '"'}.get(what, "")
     return max((number for number, line in enumerate(lines, 1) if quote in line), default=1)
 
 
-def _in_words(what: str) -> str:
+def _translate_message(what: str) -> str:
     """Translate a message of Python's parser for a reader who knows the file and not the parser."""
     for pattern, words in _WORDS:
         if found := re.fullmatch(pattern, what, re.DOTALL):
@@ -177,5 +179,5 @@ def _unknown_variables(environ: Mapping[str, str]) -> list[str]:
             continue
         if any(re.fullmatch(pattern, name) for pattern in named):
             continue
-        found.append(f"environment: {variable} matches no option{nearest(name, known, prefix=PREFIX)}")
+        found.append(f"environment: {variable} matches no option{suggest_nearest(name, known, prefix=PREFIX)}")
     return found

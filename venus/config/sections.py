@@ -7,8 +7,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, Field, SecretStr, model_validator
 
-from venus.config.alarms import AlarmRule, Alarms, Recipient
-from venus.config.cluster import Cluster
+from venus.config.alarms import AlarmRuleSettings, AlarmsSettings, RecipientSettings
+from venus.config.cluster import ClusterSettings
 from venus.config.values import (
     Address,
     Addresses,
@@ -22,13 +22,13 @@ from venus.config.values import (
     Predicates,
     Remote,
     Seconds,
-    Section,
     Sets,
+    SettingsSection,
     SparkValue,
 )
 
 
-class Limits(Section):
+class LimitsSettings(SettingsSection):
     """Limits of traffic. A client above a limit gets the time after which it may continue."""
 
     #: For the half messages of one business; 0 = no limit. The amount of `burst_s` seconds may come at once.
@@ -50,7 +50,7 @@ class Limits(Section):
     slow_consumer_s: Seconds = 5.0
 
 
-class Degrade(Section):
+class DegradeSettings(SettingsSection):
     """Thresholds from which the broker gives up the least important lane; 0 = not checked."""
 
     #: CPU of the broker's process, in percent of one core; degrades lane 4 only.
@@ -64,7 +64,7 @@ class Degrade(Section):
     restore_s: Seconds = 30.0
 
 
-class Health(Section):
+class HealthSettings(SettingsSection):
     """Thresholds that make a broker sub-healthy (Tensor, table III); 0 = not checked."""
 
     silent_s: Limit = 120.0
@@ -78,13 +78,13 @@ class Health(Section):
     keep_s: Seconds = 1800.0
 
 
-class Business(Section):
+class BusinessSettings(SettingsSection):
     """An ordered queue: one source, or a group of its tables."""
 
     name: Name = "main"
 
 
-class Columns(Section):
+class ColumnsSettings(SettingsSection):
     """Which columns are carried, as patterns of TABLE.COLUMN or SCHEMA.TABLE.COLUMN."""
 
     #: Overrides `exclude`; names columns that are not carried by default.
@@ -92,7 +92,7 @@ class Columns(Section):
     exclude: Patterns = ()
 
 
-class Source(Section):
+class SourceSettings(SettingsSection):
     """The database whose changes are captured."""
 
     url: SecretStr = SecretStr("")
@@ -105,10 +105,10 @@ class Source(Section):
     exclude: Patterns = ()
     #: Columns carried as another type than their default: {"APP.STUDENT.ACTIVE": "boolean"} (Oracle only).
     type_map: Pairs = {}
-    columns: Columns = Columns()
+    columns: ColumnsSettings = ColumnsSettings()
 
 
-class Target(Section):
+class TargetSettings(SettingsSection):
     """A database that VENUS keeps equal to the source."""
 
     url: SecretStr
@@ -128,7 +128,7 @@ class Target(Section):
     where: Predicates = {}
 
 
-class Broker(Section):
+class BrokerSettings(SettingsSection):
     """The broker, and how other processes reach it."""
 
     listen: Address = "127.0.0.1:7400"
@@ -149,9 +149,9 @@ class Broker(Section):
     consumer_ttl_s: Seconds = 7 * 86400.0
     snapshot_lease_s: Seconds = 3600.0
     group_commit_ms: Milliseconds = 0.0
-    limits: Limits = Limits()
-    degrade: Degrade = Degrade()
-    health: Health = Health()
+    limits: LimitsSettings = LimitsSettings()
+    degrade: DegradeSettings = DegradeSettings()
+    health: HealthSettings = HealthSettings()
 
     @property
     def reach(self) -> str:
@@ -163,7 +163,7 @@ class Broker(Section):
         return ";".join((nearest, *map(",".join, self.further)))
 
     @model_validator(mode="after")
-    def _in_one_set(self) -> Broker:
+    def _check_sets(self) -> BrokerSettings:
         nearest = self.addresses or (self.address or self.listen,) if self.further else ()
         every = [*nearest, *(address for one in self.further for address in one)]
         if twice := next((address for address in every if every.count(address) > 1), None):
@@ -171,7 +171,7 @@ class Broker(Section):
         return self
 
 
-class Security(Section):
+class SecuritySettings(SettingsSection):
     """TLS, authentication and roles of the connections to brokers (venus/security, docs/SECURITY.md)."""
 
     #: This process's own certificate and key (PEM). At a broker: TLS is on.
@@ -194,7 +194,7 @@ class Security(Section):
     audit_file: str = ""
 
 
-class Tracing(Section):
+class TracingSettings(SettingsSection):
     """Traces of cuts (the extra `otel`)."""
 
     #: An OpenTelemetry collector, http://HOST:4318 (OTLP over HTTP); empty = no traces.
@@ -203,7 +203,7 @@ class Tracing(Section):
     sample: float = Field(default=0.01, ge=0, le=1)
 
 
-class Capture(Section):
+class CaptureSettings(SettingsSection):
     """Capture at the source (the upper adapter)."""
 
     poll_min_ms: Milliseconds = 1.0
@@ -220,7 +220,7 @@ class Capture(Section):
     cut_read_s: Seconds = 300.0
 
 
-class Apply(Section):
+class ApplySettings(SettingsSection):
     """Apply at the targets (the under adapter)."""
 
     #: Fewer changes of one table than this in a cut are applied by keyed statements, more through staging COPY.
@@ -230,7 +230,7 @@ class Apply(Section):
     load_workers: Count = 2
 
 
-class Spark(Section):
+class SparkSettings(SettingsSection):
     """Where `--engine spark` runs, and the sessions of everything else that uses Spark."""
 
     #: spark://HOST:PORT, yarn, k8s://..., local[N]; empty = this machine, and `--engine auto` decides by the size.
@@ -248,7 +248,7 @@ class Spark(Section):
     conf: dict[str, SparkValue] = Field(default={}, repr=False)
 
 
-class Lake(Section):
+class LakeSettings(SettingsSection):
     """Targets that are folders of Parquet files (parquet:///folder)."""
 
     commit_s: Seconds = 10.0
@@ -259,24 +259,24 @@ class Lake(Section):
 def options(prefix: str = "") -> dict[str, Any]:
     """Return the path of every option with its default; targets appear as `targets.NAME`."""
     sections: dict[str, type[BaseModel]] = {
-        "business": Business,
-        "source": Source,
-        "source.columns": Columns,
-        "targets.NAME": Target,
-        "broker": Broker,
-        "broker.limits": Limits,
-        "broker.degrade": Degrade,
-        "broker.health": Health,
-        "cluster": Cluster,
-        "security": Security,
-        "alarms": Alarms,
-        "alarms.to.NAME": Recipient,
-        "alarms.rules.NAME": AlarmRule,
-        "tracing": Tracing,
-        "capture": Capture,
-        "apply": Apply,
-        "lake": Lake,
-        "spark": Spark,
+        "business": BusinessSettings,
+        "source": SourceSettings,
+        "source.columns": ColumnsSettings,
+        "targets.NAME": TargetSettings,
+        "broker": BrokerSettings,
+        "broker.limits": LimitsSettings,
+        "broker.degrade": DegradeSettings,
+        "broker.health": HealthSettings,
+        "cluster": ClusterSettings,
+        "security": SecuritySettings,
+        "alarms": AlarmsSettings,
+        "alarms.to.NAME": RecipientSettings,
+        "alarms.rules.NAME": AlarmRuleSettings,
+        "tracing": TracingSettings,
+        "capture": CaptureSettings,
+        "apply": ApplySettings,
+        "lake": LakeSettings,
+        "spark": SparkSettings,
     }
     found = {
         f"{section}.{field.alias or name}": field.get_default()

@@ -10,36 +10,36 @@ from typing import Any
 from pydantic import ValidationInfo, field_validator, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
-from venus.config.alarms import Alarms
-from venus.config.cluster import Cluster
+from venus.config.alarms import AlarmsSettings
+from venus.config.cluster import ClusterSettings
 from venus.config.sections import (
-    Apply,
-    Broker,
-    Business,
-    Capture,
-    Lake,
-    Security,
-    Source,
-    Spark,
-    Target,
-    Tracing,
+    ApplySettings,
+    BrokerSettings,
+    BusinessSettings,
+    CaptureSettings,
+    LakeSettings,
+    SecuritySettings,
+    SourceSettings,
+    SparkSettings,
+    TargetSettings,
+    TracingSettings,
 )
-from venus.config.values import Labelled, Name
+from venus.config.values import LabelMembers, Name
 from venus.errors import ConfigError
-from venus.figures import masked
-from venus.suggest import nearest
+from venus.text.formatting import mask_url
+from venus.text.hints import suggest_nearest
 
 #: Names of Spark settings with secret values.
 _SECRET = re.compile(r"passw|secret|token|credential|access.?key|account.?key", re.IGNORECASE)
 
 
-def effective(settings: Settings) -> dict[str, Any]:
+def effective_settings(settings: Settings) -> dict[str, Any]:
     """Return the settings in force as plain values, every secret masked."""
     tree = settings.model_dump(mode="json", by_alias=True)
-    tree["source"]["url"] = masked(settings.source.url.get_secret_value())
+    tree["source"]["url"] = mask_url(settings.source.url.get_secret_value())
     for name, target in settings.targets.items():
-        tree["targets"][name]["url"] = masked(target.url.get_secret_value())
-    tree["spark"]["remote"] = masked(settings.spark.remote)
+        tree["targets"][name]["url"] = mask_url(target.url.get_secret_value())
+    tree["spark"]["remote"] = mask_url(settings.spark.remote)
     for name in filter(is_secret, settings.spark.conf):
         tree["spark"]["conf"][name] = "***"
     return tree
@@ -60,20 +60,20 @@ class Settings(BaseSettings):
         env_prefix=PREFIX, env_nested_delimiter="__", extra="forbid", frozen=True, enable_decoding=False
     )
 
-    business: Business = Business()
-    source: Source = Source()
-    targets: dict[str, Target] = {}
-    broker: Broker = Broker()
+    business: BusinessSettings = BusinessSettings()
+    source: SourceSettings = SourceSettings()
+    targets: dict[str, TargetSettings] = {}
+    broker: BrokerSettings = BrokerSettings()
     #: The meaning of each label: tables ("orders", "app.orders") of every business, or "business:NAME".
-    labels: dict[Name, Labelled] = {}
-    cluster: Cluster = Cluster()
-    security: Security = Security()
-    alarms: Alarms = Alarms()
-    tracing: Tracing = Tracing()
-    capture: Capture = Capture()
-    apply: Apply = Apply()
-    lake: Lake = Lake()
-    spark: Spark = Spark()
+    labels: dict[Name, LabelMembers] = {}
+    cluster: ClusterSettings = ClusterSettings()
+    security: SecuritySettings = SecuritySettings()
+    alarms: AlarmsSettings = AlarmsSettings()
+    tracing: TracingSettings = TracingSettings()
+    capture: CaptureSettings = CaptureSettings()
+    apply: ApplySettings = ApplySettings()
+    lake: LakeSettings = LakeSettings()
+    spark: SparkSettings = SparkSettings()
 
     @classmethod
     def settings_customise_sources(
@@ -93,26 +93,26 @@ class Settings(BaseSettings):
         """Let VENUS_TARGETS__MAIN__URL set `[targets.Main]`: the environment knows neither case nor hyphens."""
         if not isinstance(tree, dict):
             return tree
-        tree = _folded(_folded(tree, "targets"), "labels")
+        tree = _fold_section(_fold_section(tree, "targets"), "labels")
         if isinstance(alarms := tree.get("alarms"), dict):
-            tree = tree | {"alarms": _folded(_folded(alarms, "to"), "rules")}
+            tree = tree | {"alarms": _fold_section(_fold_section(alarms, "to"), "rules")}
         return tree
 
     @field_validator("cluster")
     @classmethod
-    def _labels_exist(cls, cluster: Cluster, info: ValidationInfo) -> Cluster:
+    def _check_labels(cls, cluster: ClusterSettings, info: ValidationInfo) -> ClusterSettings:
         known = info.data.get("labels")
         if known is None:  # the labels themselves are wrong, and have their own message
             return cluster
         for label in cluster.labels:
             if label not in known:
                 way_out = f'define it there: {label} = ["TABLE", ...]'
-                raise ValueError(f"label {label!r} is not in [labels]{nearest(label, known)}: {way_out}")
+                raise ValueError(f"label {label!r} is not in [labels]{suggest_nearest(label, known)}: {way_out}")
         return cluster
 
     @field_validator("cluster")
     @classmethod
-    def _not_its_own_upstream(cls, cluster: Cluster, info: ValidationInfo) -> Cluster:
+    def _check_upstream(cls, cluster: ClusterSettings, info: ValidationInfo) -> ClusterSettings:
         broker = info.data.get("broker")
         own = (broker.address or broker.listen) if broker is not None else ""
         if own in cluster.upstream:
@@ -120,7 +120,7 @@ class Settings(BaseSettings):
         return cluster
 
 
-def _folded(tree: dict[str, Any], section: str) -> dict[str, Any]:
+def _fold_section(tree: dict[str, Any], section: str) -> dict[str, Any]:
     """Merge the environment's options of a section into the names as the file spells them; return the tree."""
     found = tree.get(section)
     if not isinstance(found, dict):
@@ -141,7 +141,7 @@ def env_name(name: str) -> str:
     return name.lower().replace("-", "_")
 
 
-def variable_of(path: Sequence[str]) -> str:
+def find_variable(path: Sequence[str]) -> str:
     """Return the environment variable that sets an option; empty = there is none."""
     wanted = PREFIX + "__".join(env_name(part).upper() for part in path)
     return next((name for name in os.environ if name.upper() == wanted), "")
@@ -157,14 +157,14 @@ def require_source(settings: Settings) -> str:
 
 def _refuse_empty(option: str) -> None:
     """Raise ConfigError if an empty variable overrides an option: the file is not to blame."""
-    if variable := variable_of(option.split(".")):
+    if variable := find_variable(option.split(".")):
         raise ConfigError(
             f"environment: {variable} is empty, and overrides {option} of the file",
             hint=f"unset {variable}, or set it to the URL",
         )
 
 
-def require_target(settings: Settings, name: str) -> Target:
+def require_target(settings: Settings, name: str) -> TargetSettings:
     """Return the target of that name. Raises ConfigError, which names the existing ones."""
     if target := settings.targets.get(name):
         if not target.url.get_secret_value():
@@ -173,6 +173,6 @@ def require_target(settings: Settings, name: str) -> Target:
     if not settings.targets:
         raise ConfigError(f"no target named {name!r}: there is no [targets.NAME] section", hint=f"add [targets.{name}]")
     raise ConfigError(
-        f"no target named {name!r}{nearest(name, settings.targets)}",
+        f"no target named {name!r}{suggest_nearest(name, settings.targets)}",
         hint="known: " + ", ".join(sorted(settings.targets)),
     )

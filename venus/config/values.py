@@ -10,17 +10,17 @@ from pydantic_core import PydanticCustomError
 
 from venus.model import NAME_CHARS_MAX, PORT_MAX, is_address, is_name
 from venus.predicates.syntax import PredicateRefused, parse
-from venus.suggest import nearest
+from venus.text.hints import suggest_nearest
 
 
-class Section(BaseModel):
+class SettingsSection(BaseModel):
     """Base of all sections of venus.toml: fields with defaults, no unknown options, immutable."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
 
     @field_validator("*", mode="before")
     @classmethod
-    def _is_no_truth(cls, value: object, info: ValidationInfo) -> object:
+    def _refuse_bool(cls, value: object, info: ValidationInfo) -> object:
         """Refuse true for a number: Python would take it for 1, and a limit of 1 row/s would stop every client."""
         kind = cls.model_fields[info.field_name or ""].annotation
         if isinstance(value, bool) and kind in (int, float):
@@ -32,56 +32,56 @@ class Section(BaseModel):
 BUSINESS = "business"
 
 
-def _name(value: str) -> str:
+def _check_name(value: str) -> str:
     if not is_name(value):
         raise ValueError(f"must have 1 to {NAME_CHARS_MAX} printable characters, no space outside")
     return value
 
 
-def _listed(value: object) -> object:
+def _split_commas(value: object) -> object:
     """Accept `a, b` in the environment for ["a", "b"] in the file."""
     return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
 
 
-def _names(values: tuple[str, ...]) -> tuple[str, ...]:
+def _check_names(values: tuple[str, ...]) -> tuple[str, ...]:
     if twice := next((name for name in values if values.count(name) > 1), None):
         raise ValueError(f"names {twice} twice")
-    return tuple(_name(value) for value in values)
+    return tuple(_check_name(value) for value in values)
 
 
-def _sets(value: object) -> object:
+def _split_sets(value: object) -> object:
     """Accept `a, b; c` in the environment for [["a", "b"], ["c"]] in the file."""
     if isinstance(value, str):
         return [part for part in value.split(";") if part.strip()]
     return value
 
 
-def _filled(values: tuple[str, ...]) -> tuple[str, ...]:
+def _check_not_empty(values: tuple[str, ...]) -> tuple[str, ...]:
     if not values:
         raise ValueError("is a set without a broker")
     return values
 
 
-def _mirrored(values: tuple[str, ...]) -> tuple[str, ...]:
+def _check_label(values: tuple[str, ...]) -> tuple[str, ...]:
     """Check the meaning of a label: names of tables and businesses."""
     if not values:
         raise ValueError('is empty: list tables ("orders", "app.orders") or "business:NAME"')
     for value in values:
         kind, colon, name = value.partition(":")
-        if colon and (not is_name(name) if kind == BUSINESS else nearest(kind.strip().lower(), [BUSINESS])):
+        if colon and (not is_name(name) if kind == BUSINESS else suggest_nearest(kind.strip().lower(), [BUSINESS])):
             raise ValueError(f"has {value!r}: a business is written {BUSINESS}:{name.strip() or 'NAME'}")
         if "*" in value:
             raise ValueError(f"has {value!r}: a label lists names, and no patterns")
     return values
 
 
-def _address(value: object) -> object:
+def _check_address(value: object) -> object:
     if isinstance(value, str) and value and not is_address(value):
         raise ValueError(f"should be HOST:PORT, with a port up to {PORT_MAX}")
     return value
 
 
-def _addresses(values: tuple[str, ...]) -> tuple[str, ...]:
+def _check_addresses(values: tuple[str, ...]) -> tuple[str, ...]:
     if twice := next((address for address in values if values.count(address) > 1), None):
         raise ValueError(f"names {twice} twice")
     if "" in values:
@@ -89,33 +89,33 @@ def _addresses(values: tuple[str, ...]) -> tuple[str, ...]:
     return values
 
 
-def _remote(value: object) -> object:
+def _check_remote(value: object) -> object:
     if isinstance(value, str) and value and not value.startswith("sc://"):
         raise ValueError("should be sc://HOST:PORT")
     return value
 
 
-def _endpoint(value: object) -> object:
+def _check_endpoint(value: object) -> object:
     if isinstance(value, str) and value and not re.fullmatch(r"https?://[^\s/@]+(/\S*)?", value):
         raise ValueError("should be http://HOST:PORT or https://HOST:PORT")
     return value
 
 
-def _spark_value(value: object) -> object:
+def _to_spark_text(value: object) -> object:
     """Accept true and 4 in the file where Spark takes text."""
     if isinstance(value, bool):
         return str(value).lower()
     return str(value) if isinstance(value, int | float) else value
 
 
-def _paired(value: object) -> object:
+def _parse_pairs(value: object) -> object:
     """Accept `A.B=text, C.D=date` in the environment."""
     if not isinstance(value, str):
         return value
     return dict(part.strip().partition("=")[::2] for part in value.split(",") if part.strip())
 
 
-def _predicate(value: str) -> str:
+def _check_predicate(value: str) -> str:
     try:
         parse(value)
     except PredicateRefused as refused:
@@ -123,18 +123,18 @@ def _predicate(value: str) -> str:
     return value
 
 
-Name = Annotated[str, AfterValidator(_name)]
-Pairs = Annotated[dict[str, str], BeforeValidator(_paired)]
-Predicates = dict[str, Annotated[str, AfterValidator(_predicate)]]
-Patterns = Annotated[tuple[str, ...], BeforeValidator(_listed)]
-Names = Annotated[tuple[str, ...], BeforeValidator(_listed), AfterValidator(_names)]
-Address = Annotated[str, BeforeValidator(_address)]
-Labelled = Annotated[Names, AfterValidator(_mirrored)]
-Addresses = Annotated[tuple[Address, ...], BeforeValidator(_listed), AfterValidator(_addresses)]
-Sets = Annotated[tuple[Annotated[Addresses, AfterValidator(_filled)], ...], BeforeValidator(_sets)]
-Remote = Annotated[str, BeforeValidator(_remote)]
-Endpoint = Annotated[str, BeforeValidator(_endpoint)]
-SparkValue = Annotated[str, BeforeValidator(_spark_value)]
+Name = Annotated[str, AfterValidator(_check_name)]
+Pairs = Annotated[dict[str, str], BeforeValidator(_parse_pairs)]
+Predicates = dict[str, Annotated[str, AfterValidator(_check_predicate)]]
+Patterns = Annotated[tuple[str, ...], BeforeValidator(_split_commas)]
+Names = Annotated[tuple[str, ...], BeforeValidator(_split_commas), AfterValidator(_check_names)]
+Address = Annotated[str, BeforeValidator(_check_address)]
+LabelMembers = Annotated[Names, AfterValidator(_check_label)]
+Addresses = Annotated[tuple[Address, ...], BeforeValidator(_split_commas), AfterValidator(_check_addresses)]
+Sets = Annotated[tuple[Annotated[Addresses, AfterValidator(_check_not_empty)], ...], BeforeValidator(_split_sets)]
+Remote = Annotated[str, BeforeValidator(_check_remote)]
+Endpoint = Annotated[str, BeforeValidator(_check_endpoint)]
+SparkValue = Annotated[str, BeforeValidator(_to_spark_text)]
 Count = Annotated[int, Field(gt=0)]
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Milliseconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]

@@ -15,23 +15,23 @@ from dataclasses import replace
 from typing import TypeVar
 from urllib.parse import quote
 
-from venus.coordination.etcd_client import CALL_TIMEOUT_S, EtcdClient, LeaseEnded, Stored
+from venus.coordination.etcd_client import CALL_TIMEOUT_S, EtcdClient, EtcdKey, LeaseExpired
 from venus.coordination.login import NO_LOGIN, Login
-from venus.coordination.stored import (
-    another_broker,
+from venus.coordination.stored_records import (
     decode_broker,
-    decode_drained,
+    decode_draining,
     decode_forgotten,
     decode_identity,
     decode_leadership,
     decode_newest,
     encode_broker,
-    encode_drained,
+    encode_draining,
     encode_forgotten,
     encode_identity,
     encode_leadership,
     encode_newest,
-    replaced,
+    other_broker_error,
+    replaced_error,
     writer_of,
 )
 from venus.errors import ProtocolError, Unavailable
@@ -86,16 +86,19 @@ class EtcdCoordinator:
     def _register(self, key: str, broker: LiveBroker) -> bool:
         self._lease = self._lease or self._client.grant(self._lease_s)
         found = self._client.read(key)
-        if found is not None and (other := another_broker(decode_broker(found.key, found.value), broker)) is not None:
+        if (
+            found is not None
+            and (other := other_broker_error(decode_broker(found.key, found.value), broker)) is not None
+        ):
             raise other
         if found is not None:
-            self._check_place(found)
+            self._check_owner(found)
         mark = self._process + secrets.token_hex(8)
         try:
             swapped = self._client.swap(
                 key, found.revision if found is not None else 0, encode_broker(broker, mark), lease=self._lease
             )
-        except LeaseEnded:
+        except LeaseExpired:
             self._lease = 0
             return False
         return swapped.done or _is_ours(swapped.current, mark)
@@ -112,10 +115,10 @@ class EtcdCoordinator:
             self._lease = 0
             return False
 
-    def _check_place(self, found: Stored) -> None:
+    def _check_owner(self, found: EtcdKey) -> None:
         """Raise Fenced if another process has stored this broker's key."""
         if found.key == self._registered and not writer_of(found.value).startswith(self._process):
-            raise replaced(self._registered.rpartition("/")[2])
+            raise replaced_error(self._registered.rpartition("/")[2])
 
     @property
     def lease(self) -> int:
@@ -134,18 +137,18 @@ class EtcdCoordinator:
 
         A caller that reads the records before this has seen nothing that the other process did in this broker's name.
         """
-        living = self._readable("brokers", self._living)
-        drained = self.drained()
+        living = self._read_valid("brokers", self._decode_living)
+        drained = self.draining_brokers()
         return tuple(replace(one, draining=one.draining or one.member.broker in drained) for one in living)
 
-    def _living(self, found: Stored) -> LiveBroker:
-        self._check_place(found)
+    def _decode_living(self, found: EtcdKey) -> LiveBroker:
+        self._check_owner(found)
         return decode_broker(found.key, found.value)
 
     def drain(self, broker: str, *, draining: bool) -> None:
         """Set or remove the draining mark of a broker."""
         key = self._key("draining", broker)
-        wanted = encode_drained(broker) if draining else None
+        wanted = encode_draining(broker) if draining else None
         for _ in range(TRIES_MAX):
             found = self._client.read(key)
             if (found is not None) == draining:
@@ -154,13 +157,13 @@ class EtcdCoordinator:
                 return
         raise Unavailable(f"broker {broker} cannot be marked: its key keeps changing")
 
-    def drained(self) -> frozenset[str]:
+    def draining_brokers(self) -> frozenset[str]:
         """Return the brokers with a draining mark."""
-        return frozenset(self._readable("draining", lambda found: decode_drained(found.key, found.value)))
+        return frozenset(self._read_valid("draining", lambda found: decode_draining(found.key, found.value)))
 
     # -- stores ----------------------------------------------------------------------------------------------------
 
-    def note(self, store: str, sequence: int) -> None:
+    def save_newest_write(self, store: str, sequence: int) -> None:
         """Store the newest durable write of a store; the stored number never decreases."""
         key, value = f"{self._stores}{quote(store, safe='')}", encode_newest(store, sequence)
         for _ in range(TRIES_MAX):
@@ -171,7 +174,7 @@ class EtcdCoordinator:
                 return
         raise Unavailable(f"the newest write of store {store} cannot be stored: its key keeps changing")
 
-    def noted(self, store: str) -> int:
+    def newest_write(self, store: str) -> int:
         """Return the newest known durable write of a store; 0 = none is known."""
         found = self._client.read(f"{self._stores}{quote(store, safe='')}")
         return 0 if found is None else decode_newest(found.key, found.value)
@@ -180,7 +183,7 @@ class EtcdCoordinator:
 
     def leaderships(self) -> tuple[Leadership, ...]:
         """Return every business of the cluster."""
-        return self._readable("businesses", self._leadership)
+        return self._read_valid("businesses", self._leadership)
 
     def read(self, business: str) -> Leadership | None:
         """Return the record of a business; None = there is none of this name."""
@@ -190,7 +193,7 @@ class EtcdCoordinator:
     def create(self, leadership: Leadership) -> Leadership | None:
         """Store a new business, in a term above those of an earlier one of this name; None if there is one already."""
         for _ in range(TRIES_MAX):
-            key, found = self._forgotten(leadership.business)
+            key, found = self._read_forgotten(leadership.business)
             last = 0 if found is None else decode_forgotten(key, found.value)
             raised = replace(leadership, term=max(leadership.term, last + 1))
             stored = self._store(raised, 0, also=(key, 0 if found is None else found.revision))
@@ -212,26 +215,26 @@ class EtcdCoordinator:
 
     def remove(self, leadership: Leadership) -> bool:
         """Store the term of a business and remove its record; False if `leadership` is no longer current."""
-        self._remember(leadership)
+        self._save_forgotten_term(leadership)
         swapped = self._client.swap(self._key("businesses", leadership.business), leadership.version, None)
         if not swapped.done and swapped.repeated:
-            raise _uncertain(leadership.business)
+            raise _uncertain_error(leadership.business)
         return swapped.done
 
-    def _remember(self, leadership: Leadership) -> None:
+    def _save_forgotten_term(self, leadership: Leadership) -> None:
         """Store the term of a business before its removal; a higher term stored by another process stays."""
         for _ in range(TRIES_MAX):
-            key, found = self._forgotten(leadership.business)
+            key, found = self._read_forgotten(leadership.business)
             if found is not None and decode_forgotten(key, found.value) >= leadership.term:
                 return  # perhaps by an earlier attempt whose answer was lost
             value = encode_forgotten(leadership.business, leadership.term)
             if self._client.swap(key, 0 if found is None else found.revision, value).done:
                 return
-        raise _uncertain(leadership.business)
+        raise _uncertain_error(leadership.business)
 
-    def forgotten(self, business: str) -> int:
+    def last_forgotten_term(self, business: str) -> int:
         """Return the last term of a business of this name that was forgotten; 0 = none is known."""
-        key, found = self._forgotten(business)
+        key, found = self._read_forgotten(business)
         term = 0 if found is None else decode_forgotten(key, found.value)
         return 0 if term and self._still_has(business, term) else term
 
@@ -246,7 +249,7 @@ class EtcdCoordinator:
             return True
         return record is not None and record.term <= term
 
-    def _forgotten(self, business: str) -> tuple[str, Stored | None]:
+    def _read_forgotten(self, business: str) -> tuple[str, EtcdKey | None]:
         key = self._key("forgotten", business)
         return key, self._client.read(key)
 
@@ -262,10 +265,10 @@ class EtcdCoordinator:
         if swapped.repeated:
             if swapped.current is not None and _is_ours(swapped.current, mark):
                 return replace(leadership, version=swapped.current.revision)
-            raise _uncertain(leadership.business)
+            raise _uncertain_error(leadership.business)
         return None
 
-    def _leadership(self, found: Stored) -> Leadership:
+    def _leadership(self, found: EtcdKey) -> Leadership:
         leadership = decode_leadership(found.key, found.value, found.revision)
         if self._key("businesses", leadership.business) != found.key:
             raise ProtocolError(f"the record at {found.key} is about business {leadership.business!r}")
@@ -278,7 +281,7 @@ class EtcdCoordinator:
         """Problems of records that were unusable at the last listing, one sentence each."""
         return tuple(line for _, lines in sorted(self._invalid.items()) for line in lines)
 
-    def _readable(self, kind: str, read: Callable[[Stored], T]) -> tuple[T, ...]:
+    def _read_valid(self, kind: str, read: Callable[[EtcdKey], T]) -> tuple[T, ...]:
         """Read every valid record of a kind; invalid ones are listed in `invalid`."""
         usable: list[T] = []
         invalid: list[str] = []
@@ -311,9 +314,9 @@ class EtcdCoordinator:
         return f"{self._root}{kind}/{quote(name, safe='')}"
 
 
-def _is_ours(found: Stored | None, mark: str) -> bool:
+def _is_ours(found: EtcdKey | None, mark: str) -> bool:
     return found is not None and writer_of(found.value) == mark
 
 
-def _uncertain(business: str) -> Unavailable:
+def _uncertain_error(business: str) -> Unavailable:
     return Unavailable(f"business {business} may have been changed: an answer of etcd was lost")

@@ -60,7 +60,7 @@ _OLD_TOKEN = ("revision in header is old", "revision of auth store is old")
 _FOREIGN = (grpc.StatusCode.UNIMPLEMENTED,)
 
 
-class Stored(NamedTuple):
+class EtcdKey(NamedTuple):
     """A key as etcd stores it."""
 
     key: str
@@ -70,16 +70,16 @@ class Stored(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Swapped:
+class EtcdSwapResult:
     """Result of a swap."""
 
     done: bool
     revision: int  # of the key if `done`
-    current: Stored | None  # the stored value if not `done`
+    current: EtcdKey | None  # the stored value if not `done`
     repeated: bool  # an earlier attempt may have been carried out
 
 
-class LeaseEnded(Refused):
+class LeaseExpired(Refused):
     """The lease has ended or was never granted."""
 
 
@@ -103,19 +103,19 @@ class EtcdClient:
         self._watchers: list[threading.Thread] = []
         self._watching: list[Any] = []
 
-    def read(self, key: str) -> Stored | None:
+    def read(self, key: str) -> EtcdKey | None:
         """Read one key."""
         answer, _ = self._ask("KV/Range", etcd_pb2.RangeRequest(key=key.encode()), etcd_pb2.RangeResponse)
-        return _stored(answer.kvs[0]) if answer.kvs else None
+        return _to_etcd_key(answer.kvs[0]) if answer.kvs else None
 
-    def list(self, prefix: str) -> list[Stored]:
+    def list(self, prefix: str) -> list[EtcdKey]:
         """Read every key below a prefix that ends with "/", in order; the pages are not one consistent snapshot."""
         start, end = prefix.encode(), prefix[:-1].encode() + b"0"  # "0" follows "/"
-        found: list[Stored] = []
+        found: list[EtcdKey] = []
         while True:
             request = etcd_pb2.RangeRequest(key=start, range_end=end, limit=PAGE_KEYS)
             answer, _ = self._ask("KV/Range", request, etcd_pb2.RangeResponse)
-            found += map(_stored, answer.kvs)
+            found += map(_to_etcd_key, answer.kvs)
             if not answer.more:
                 return found
             start = answer.kvs[-1].key + b"\0"
@@ -123,7 +123,7 @@ class EtcdClient:
     def swap(
         self, key: str, revision: int, value: bytes | None, *, lease: int = 0, also: tuple[str, int] | None = None,
         held: tuple[str, int] | None = None,
-    ) -> Swapped:  # fmt: skip
+    ) -> EtcdSwapResult:  # fmt: skip
         """Write `value` (None = remove) if the key is at `revision` (0 = absent). Raises LeaseEnded.
 
         `also`: another key that must be at a revision; `held`: one that must be under a lease. After Unavailable the
@@ -149,10 +149,10 @@ class EtcdClient:
         )
         answer, repeated = self._ask("KV/Txn", request, etcd_pb2.TxnResponse)
         found = answer.responses[0].response_range.kvs if answer.responses and not answer.succeeded else []
-        return Swapped(
+        return EtcdSwapResult(
             done=answer.succeeded,
             revision=answer.header.revision,
-            current=_stored(found[0]) if found else None,
+            current=_to_etcd_key(found[0]) if found else None,
             repeated=repeated,
         )
 
@@ -172,7 +172,7 @@ class EtcdClient:
 
     def revoke(self, lease: int) -> None:
         """Revoke a lease and remove its keys; an expired one is no error."""
-        with contextlib.suppress(LeaseEnded):
+        with contextlib.suppress(LeaseExpired):
             self._ask("Lease/LeaseRevoke", etcd_pb2.LeaseRevokeRequest(ID=lease), etcd_pb2.LeaseRevokeResponse)
 
     def watch(self, prefix: str, changed: Callable[[], None]) -> None:
@@ -209,13 +209,13 @@ class EtcdClient:
                 place = (first + step) % len(self._addresses)
                 address, left = self._addresses[place], end - time.monotonic()
                 if left <= 0 or self._closed.is_set():
-                    raise self._unanswered(failures)
+                    raise self._timeout_error(failures)
                 token = ""  # of this call: another thread may replace the shared one meanwhile
                 try:
                     token = self._token_for(address, min(left, share_s))
                     answer = self._attempt(address, call, request, kind, min(left, share_s), token, one_of_stream)
                 except grpc.RpcError as error:
-                    if self._has_ended(token, error):
+                    if self._has_expired(token, error):
                         failures[address] = "its token had ended"
                         continue
                     failures[address] = _explain(error, address)
@@ -225,7 +225,7 @@ class EtcdClient:
                 self._newest = place
                 return answer, repeated
             if self._closed.wait(ROUND_PAUSE_S):
-                raise self._unanswered(failures)
+                raise self._timeout_error(failures)
 
     def _attempt(
         self, address: str, call: str, request: Message, kind: type[M], timeout_s: float, token: str,
@@ -249,7 +249,7 @@ class EtcdClient:
         with self._lock:
             if self._closed.is_set():
                 raise Unavailable("this connection to etcd is closed")
-            self._take_up_files()
+            self._load_files()
             if address not in self._channels:
                 made = self._credentials
                 self._channels[address] = (
@@ -259,13 +259,13 @@ class EtcdClient:
                 )
             return self._channels[address]
 
-    def _take_up_files(self) -> None:
+    def _load_files(self) -> None:
         """Load renewed certificate files; a half-finished renewal is ignored. Raises ConfigError."""
-        files = self._login.files()
+        files = self._login.modification_times()
         if files == self._files:
             return
         try:
-            made = self._login.credentials()
+            made = self._login.read_credentials()
         except ConfigError as error:
             if self._files is None:
                 raise
@@ -279,12 +279,12 @@ class EtcdClient:
         """Return the token of a call; "" without a user. Raises Refused, grpc.RpcError."""
         token = self._token
         if self._login.user and not token:
-            token = self._token = self._logged_in(address, timeout_s)
+            token = self._token = self._log_in(address, timeout_s)
         return token
 
-    def _logged_in(self, address: str, timeout_s: float) -> str:
+    def _log_in(self, address: str, timeout_s: float) -> str:
         """Log in as the user, instead of the certificate's; return the token. Raises Refused, grpc.RpcError."""
-        request = etcd_pb2.AuthenticateRequest(name=self._login.user, password=self._login.secret())
+        request = etcd_pb2.AuthenticateRequest(name=self._login.user, password=self._login.read_password())
         try:
             answer = self._attempt(address, AUTHENTICATE, request, etcd_pb2.AuthenticateResponse, timeout_s, "")
         except grpc.RpcError as error:
@@ -296,7 +296,7 @@ class EtcdClient:
             ) from error
         return answer.token
 
-    def _has_ended(self, token: str, error: grpc.RpcError) -> bool:
+    def _has_expired(self, token: str, error: grpc.RpcError) -> bool:
         """Whether a call was refused because its token has expired: then it is repeated with a new one.
 
         A new token of another thread stays.
@@ -319,7 +319,7 @@ class EtcdClient:
                 hint="let [cluster] etcd name the members of one etcd cluster; `etcdctl member list` shows them",
             )
 
-    def _unanswered(self, failures: dict[str, str]) -> VenusError:
+    def _timeout_error(self, failures: dict[str, str]) -> VenusError:
         if self._closed.is_set():
             return Unavailable("this connection to etcd is closed")
         hint = "is it running? `etcdctl endpoint health` checks it; its addresses are in [cluster] etcd"
@@ -336,7 +336,7 @@ class EtcdClient:
         place = self._newest
         while not self._closed.is_set():
             with contextlib.suppress(grpc.RpcError, VenusError):
-                for answer in self._watched(self._addresses[place], prefix):
+                for answer in self._read_watch(self._addresses[place], prefix):
                     if answer.created or answer.events:  # created: earlier changes may have been missed
                         changed()
                     if answer.canceled:
@@ -344,7 +344,7 @@ class EtcdClient:
             place = (place + 1) % len(self._addresses)
             self._closed.wait(WATCH_PAUSE_S)
 
-    def _watched(self, address: str, prefix: str) -> Iterator[etcd_pb2.WatchResponse]:
+    def _read_watch(self, address: str, prefix: str) -> Iterator[etcd_pb2.WatchResponse]:
         wanted = etcd_pb2.WatchCreateRequest(key=prefix.encode(), range_end=prefix[:-1].encode() + b"0")
         over = threading.Event()
 
@@ -372,8 +372,8 @@ def _metadata(token: str) -> tuple[tuple[str, str], ...]:
     return (*_METADATA, ("token", token)) if token else _METADATA
 
 
-def _stored(found: etcd_pb2.KeyValue) -> Stored:
-    return Stored(found.key.decode(errors="replace"), found.value, found.mod_revision, found.lease)
+def _to_etcd_key(found: etcd_pb2.KeyValue) -> EtcdKey:
+    return EtcdKey(found.key.decode(errors="replace"), found.value, found.mod_revision, found.lease)
 
 
 def _never_sent(error: grpc.RpcError) -> bool:
@@ -386,7 +386,7 @@ def _explain(error: grpc.RpcError, address: str) -> str:
     """Return why an attempt failed. Raises an error that a retry would not change."""
     code, details = error.code(), " ".join((error.details() or "").split())
     if code is grpc.StatusCode.NOT_FOUND and "lease" in details:
-        raise LeaseEnded(f"etcd at {address}: {details}") from error
+        raise LeaseExpired(f"etcd at {address}: {details}") from error
     if code in _FOREIGN:
         raise Refused(f"{address} is not an etcd ({details})", hint="correct [cluster] etcd") from error
     if code in _REFUSED:

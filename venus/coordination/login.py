@@ -10,7 +10,7 @@ from pathlib import Path
 import grpc
 from pydantic import SecretStr
 
-from venus.config import Cluster
+from venus.config import ClusterSettings
 from venus.security import pem
 from venus.security.reading import read_secret
 
@@ -28,7 +28,7 @@ class Login:
     password: SecretStr = NO_SECRET
     password_file: str = ""
 
-    def credentials(self) -> grpc.ChannelCredentials | None:
+    def read_credentials(self) -> grpc.ChannelCredentials | None:
         """Read the files and return the channel credentials; None without TLS. Raises ConfigError."""
         if not self.ca:
             return None
@@ -39,12 +39,12 @@ class Login:
         own = pem.pair(Path(self.certificate), Path(self.key), now, "cluster.etcd_")
         return grpc.ssl_channel_credentials(authorities, own.key, own.chain)
 
-    def files(self) -> tuple[int, ...]:
+    def modification_times(self) -> tuple[int, ...]:
         """Return the modification times of the files: newer ones require a new channel."""
         named = filter(None, (self.ca, self.certificate, self.key))
         return tuple(os.stat(name).st_mtime_ns if os.path.exists(name) else 0 for name in named)
 
-    def secret(self) -> str:
+    def read_password(self) -> str:
         """Read the user's password. Raises ConfigError."""
         if self.password_file:
             content = read_secret(Path(self.password_file), "cluster.etcd_password_file")
@@ -55,7 +55,7 @@ class Login:
 NO_LOGIN = Login()
 
 
-def login_of(cluster: Cluster) -> Login:
+def build_login(cluster: ClusterSettings) -> Login:
     """Return the login of the settings."""
     return Login(
         ca=cluster.etcd_ca, certificate=cluster.etcd_certificate, key=cluster.etcd_key, user=cluster.etcd_user,

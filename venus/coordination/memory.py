@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
-from venus.coordination.stored import another_broker, replaced
+from venus.coordination.stored_records import other_broker_error, replaced_error
 from venus.errors import Unavailable
 from venus.replication.records import Leadership, LiveBroker
 
@@ -42,13 +42,13 @@ class MemoryCluster:
     newest: dict[str, int] = field(default_factory=dict)
     watchers: list[Callable[[], None]] = field(default_factory=list)
 
-    def living(self) -> dict[str, _Lease]:
+    def living_leases(self) -> dict[str, _Lease]:
         """Return the leases that have not ended; remove the others."""
         now = self.clock()
         self.leases = {name: lease for name, lease in self.leases.items() if lease.ends_at > now}
         return self.leases
 
-    def changed(self) -> None:
+    def notify(self) -> None:
         """Notify every watcher."""
         for watcher in tuple(self.watchers):
             watcher()
@@ -76,77 +76,77 @@ class MemoryCoordinator:
     def register(self, broker: LiveBroker) -> None:
         """Register this broker under a lease. Raises Refused if another living broker has its id."""
         name = broker.member.broker
-        with self._asked() as cluster:
-            found = cluster.living().get(name)
-            if found is not None and (refused := another_broker(found.broker, broker)) is not None:
+        with self._begin_call() as cluster:
+            found = cluster.living_leases().get(name)
+            if found is not None and (refused := other_broker_error(found.broker, broker)) is not None:
                 raise refused
-            self._check_place(cluster)
+            self._check_owner(cluster)
             self.lease += found is None or found.holder is not self
             cluster.leases[name] = _Lease(broker, self, cluster.clock() + self._lease_s)
             self._registered = name
-            self._written(cluster)
+            self._end_write(cluster)
 
     def refresh(self) -> bool:
         """Renew the lease; False = it has ended, or another process of this broker has it."""
-        with self._asked() as cluster:
-            found = self._own(cluster)
+        with self._begin_call() as cluster:
+            found = self._own_lease(cluster)
             if found is not None:
                 found.ends_at = cluster.clock() + self._lease_s
             return found is not None
 
     def leave(self) -> None:
         """Revoke the lease."""
-        with self._asked() as cluster:
-            if self._own(cluster) is not None:
+        with self._begin_call() as cluster:
+            if self._own_lease(cluster) is not None:
                 del cluster.leases[self._registered]
-                self._written(cluster)
+                self._end_write(cluster)
             self._registered = ""
 
     def brokers(self) -> tuple[LiveBroker, ...]:
         """Return the brokers whose leases have not ended. Raises Fenced if another process has replaced this one."""
-        with self._asked() as cluster:
-            self._check_place(cluster)
-            living = [lease.broker for _, lease in sorted(cluster.living().items())]
+        with self._begin_call() as cluster:
+            self._check_owner(cluster)
+            living = [lease.broker for _, lease in sorted(cluster.living_leases().items())]
             return tuple(replace(one, draining=one.draining or one.member.broker in cluster.draining) for one in living)
 
     def drain(self, broker: str, *, draining: bool) -> None:
         """Set or remove the draining mark of a broker."""
-        with self._asked() as cluster:
+        with self._begin_call() as cluster:
             (cluster.draining.add if draining else cluster.draining.discard)(broker)
-            self._written(cluster)
+            self._end_write(cluster)
 
-    def drained(self) -> frozenset[str]:
+    def draining_brokers(self) -> frozenset[str]:
         """Return the brokers with a draining mark."""
-        with self._asked() as cluster:
+        with self._begin_call() as cluster:
             return frozenset(cluster.draining)
 
     # -- stores ----------------------------------------------------------------------------------------------------
 
-    def note(self, store: str, sequence: int) -> None:
+    def save_newest_write(self, store: str, sequence: int) -> None:
         """Store the newest durable write of a store; the stored number never decreases."""
-        with self._asked() as cluster:
+        with self._begin_call() as cluster:
             cluster.newest[store] = max(sequence, cluster.newest.get(store, 0))
 
-    def noted(self, store: str) -> int:
+    def newest_write(self, store: str) -> int:
         """Return the newest known durable write of a store; 0 = none is known."""
-        with self._asked() as cluster:
+        with self._begin_call() as cluster:
             return cluster.newest.get(store, 0)
 
     # -- businesses ----------------------------------------------------------------------------------------------
 
     def leaderships(self) -> tuple[Leadership, ...]:
         """Return every business of the cluster."""
-        with self._asked() as cluster:
+        with self._begin_call() as cluster:
             return tuple(found for _, found in sorted(cluster.leaderships.items()))
 
     def read(self, business: str) -> Leadership | None:
         """Return the record of a business; None = there is none of this name."""
-        with self._asked() as cluster:
+        with self._begin_call() as cluster:
             return cluster.leaderships.get(business)
 
     def create(self, leadership: Leadership) -> Leadership | None:
         """Store a new business, in a term above those of an earlier one of this name; None if there is one already."""
-        with self._asked() as cluster:
+        with self._begin_call() as cluster:
             last = cluster.forgotten.get(leadership.business, 0)
             return self._store(replace(leadership, term=max(leadership.term, last + 1)), 0)
 
@@ -154,43 +154,43 @@ class MemoryCoordinator:
         """Replace `before` by `after`; None if `before` is not current, or another process has this broker's lease."""
         assert before.business == after.business, "a swap changes one business"
         assert before.version > 0, "`before` was never stored"
-        with self._asked() as cluster:
-            if self._registered and self._own(cluster) is None:
+        with self._begin_call() as cluster:
+            if self._registered and self._own_lease(cluster) is None:
                 return None
         return self._store(after, before.version)
 
     def remove(self, leadership: Leadership) -> bool:
         """Remove a business; False if `leadership` is no longer current."""
-        with self._asked() as cluster:
+        with self._begin_call() as cluster:
             found = cluster.leaderships.get(leadership.business)
             if found is None or found.version != leadership.version:
                 return False
             del cluster.leaderships[leadership.business]
             cluster.forgotten[leadership.business] = leadership.term
-            self._written(cluster)
+            self._end_write(cluster)
             return True
 
-    def forgotten(self, business: str) -> int:
+    def last_forgotten_term(self, business: str) -> int:
         """Return the last term of a business of this name that was forgotten; 0 = none was."""
-        with self._asked() as cluster:
+        with self._begin_call() as cluster:
             return cluster.forgotten.get(business, 0)
 
     def _store(self, leadership: Leadership, version: int) -> Leadership | None:
-        with self._asked() as cluster:
+        with self._begin_call() as cluster:
             found = cluster.leaderships.get(leadership.business)
             if (found.version if found is not None else 0) != version:
                 return None
             cluster.version += 1
             stored = replace(leadership, version=cluster.version)
             cluster.leaderships[leadership.business] = stored
-            self._written(cluster)
+            self._end_write(cluster)
             return stored
 
     # -- the cluster ---------------------------------------------------------------------------------------------
 
     def identity(self, *, create: bool) -> str | None:
         """Return the id of the cluster, drawn once; None = there is none and `create` is False."""
-        with self._asked() as cluster:
+        with self._begin_call() as cluster:
             if cluster.identity is None and create:
                 cluster.identity = cluster.new_identity
             return cluster.identity
@@ -209,25 +209,25 @@ class MemoryCoordinator:
                 self._cluster.watchers.remove(watcher)
             self._watchers.clear()
 
-    def _check_place(self, cluster: MemoryCluster) -> None:
-        found = cluster.living().get(self._registered)
+    def _check_owner(self, cluster: MemoryCluster) -> None:
+        found = cluster.living_leases().get(self._registered)
         if found is not None and found.holder is not self:
-            raise replaced(self._registered)
+            raise replaced_error(self._registered)
 
-    def _own(self, cluster: MemoryCluster) -> _Lease | None:
-        found = cluster.living().get(self._registered)
+    def _own_lease(self, cluster: MemoryCluster) -> _Lease | None:
+        found = cluster.living_leases().get(self._registered)
         return found if found is not None and found.holder is self else None
 
     @contextmanager
-    def _asked(self) -> Iterator[MemoryCluster]:
+    def _begin_call(self) -> Iterator[MemoryCluster]:
         """Lock the cluster for one call. Raises Unavailable while a test has switched the coordinator off."""
         if self.away:
             raise Unavailable("the coordinator does not answer")
         with self._cluster.lock:
             yield self._cluster
 
-    def _written(self, cluster: MemoryCluster) -> None:
-        cluster.changed()
+    def _end_write(self, cluster: MemoryCluster) -> None:
+        cluster.notify()
         if self.loses_answer:
             self.loses_answer = False
             raise Unavailable("the coordinator's answer was lost")

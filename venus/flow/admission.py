@@ -12,9 +12,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from venus.flow.braking import Brake, Record
 from venus.flow.degradation import Degradation, Lane
-from venus.flow.turns import Sharing, Turns
+from venus.flow.limiters import Limiter, LimiterRecord
+from venus.flow.write_queue import MemoryShares, WriteQueue
 
 
 @dataclass(slots=True)
@@ -24,14 +24,14 @@ class Slots:
     limit: int
     used: int = 0
 
-    def enter(self) -> bool:
+    def acquire(self) -> bool:
         """Take a slot; return False if there is none."""
         if self.used >= self.limit:
             return False
         self.used += 1
         return True
 
-    def leave(self) -> None:
+    def release(self) -> None:
         """Give a slot back."""
         assert self.used > 0, "left more often than entered"
         self.used -= 1
@@ -66,7 +66,7 @@ class TokenBucket:
         self.level -= n
         return -self.level / self.rate if self.level < 0 else 0.0
 
-    def overdrawn(self, now: float) -> bool:
+    def is_overdrawn(self, now: float) -> bool:
         """Return whether the debt is a whole burst or more: a sender ignores its pauses."""
         if self.rate <= 0:
             return False
@@ -108,7 +108,7 @@ METERS_MAX = 10_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class AdmissionLimits:
     """Settings of [broker.limits], in bytes, rows and seconds; 0 means no limit."""
 
     rows_per_s: float = 0.0
@@ -125,14 +125,14 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class AdmissionVerdict:
     """Decision on half messages: whether they are refused, and how long their producer pauses."""
 
     pause_s: float = 0.0
     refused: bool = False
 
 
-TAKEN = Verdict()
+TAKEN = AdmissionVerdict()
 
 
 @dataclass(slots=True)
@@ -144,13 +144,13 @@ class _Meter:
 class Admission:
     """All limiters of a broker."""
 
-    def __init__(self, limits: Limits, degradation: Degradation) -> None:
+    def __init__(self, limits: AdmissionLimits, degradation: Degradation) -> None:
         self.limits = limits
         self.degradation = degradation
-        self.record = Record()
+        self.record = LimiterRecord()
         target_s = limits.slow_request_s / 2 or 1.0
-        self.unsaved = Sharing(limits.unsaved_bytes_max, target_s)
-        self.turns = Turns(most=limits.unsaved_bytes_max, least=WINDOW_BYTES_MIN, target_s=target_s)
+        self.unsaved = MemoryShares(limits.unsaved_bytes_max, target_s)
+        self.write_queue = WriteQueue(most=limits.unsaved_bytes_max, least=WINDOW_BYTES_MIN, target_s=target_s)
         self.streams = Slots(limits.streams)
         self.loads = Slots(limits.loads)
         self._egress = LeakyBucket(limits.full_data_bytes_per_s)
@@ -163,36 +163,38 @@ class Admission:
 
     # -- half messages -------------------------------------------------------------------------------------------
 
-    def ingest(self, business: str, producer: str, *, rows: int, nbytes: int, behind_bytes: int, now: float) -> Verdict:
+    def judge_halves(
+        self, business: str, producer: str, *, rows: int, nbytes: int, behind_bytes: int, now: float
+    ) -> AdmissionVerdict:
         """Judge half messages that have arrived; accepted ones count against every limit."""
         limits = self.limits
         if not (limits.rows_per_s or limits.bytes_per_s or self.degradation.degraded) and (
             behind_bytes <= limits.behind_bytes_max
         ):
             return TAKEN
-        pause_s, brake, refused = self._metered(business, rows, nbytes, now)
+        pause_s, brake, refused = self._spend_tokens(business, rows, nbytes, now)
         if behind_bytes > limits.behind_bytes_max:
             part = behind_bytes / limits.behind_bytes_max
-            pause_s, brake = max((pause_s, brake), (BEHIND_PAUSE_S * part, Brake.BEHIND), key=lambda p: p[0])
+            pause_s, brake = max((pause_s, brake), (BEHIND_PAUSE_S * part, Limiter.BEHIND), key=lambda p: p[0])
             refused = refused or part > 2
-        if self.degradation.has(Lane.HALVES):
-            pause_s, brake = max((pause_s, brake), (DEGRADED_PAUSE_S, Brake.DEGRADED), key=lambda p: p[0])
+        if self.degradation.is_degraded(Lane.HALVES):
+            pause_s, brake = max((pause_s, brake), (DEGRADED_PAUSE_S, Limiter.DEGRADED), key=lambda p: p[0])
         if not pause_s:
             return TAKEN
         pause_s = min(pause_s, PAUSE_MAX_S)
-        self.record.told(brake, business, producer, pause_s, now)
-        return Verdict(pause_s=pause_s, refused=refused)
+        self.record.record_delay(brake, business, producer, pause_s, now)
+        return AdmissionVerdict(pause_s=pause_s, refused=refused)
 
-    def _metered(self, business: str, rows: int, nbytes: int, now: float) -> tuple[float, Brake, bool]:
+    def _spend_tokens(self, business: str, rows: int, nbytes: int, now: float) -> tuple[float, Limiter, bool]:
         """Spend tokens, unless the business already owes a whole burst: then refuse."""
         limits = self.limits
         if not (limits.rows_per_s or limits.bytes_per_s):
-            return 0.0, Brake.ROWS, False
+            return 0.0, Limiter.ROWS, False
         meter = self._meters.get(business) or self._new_meter(business, now)
-        refused = meter.rows.overdrawn(now) or meter.bytes.overdrawn(now)
+        refused = meter.rows.is_overdrawn(now) or meter.bytes.is_overdrawn(now)
         for_rows = meter.rows.wait_s(now) if refused else meter.rows.take(rows, now)
         for_bytes = meter.bytes.wait_s(now) if refused else meter.bytes.take(nbytes, now)
-        return max((for_rows, Brake.ROWS, refused), (for_bytes, Brake.BYTES, refused), key=lambda found: found[0])
+        return max((for_rows, Limiter.ROWS, refused), (for_bytes, Limiter.BYTES, refused), key=lambda found: found[0])
 
     def _new_meter(self, business: str, now: float) -> _Meter:
         limits = self.limits
@@ -210,12 +212,12 @@ class Admission:
         """Return how long a chunk of full data waits before it is sent."""
         delay_s = self._egress.delay_s(nbytes, now)
         if delay_s:
-            self.record.told(Brake.FULL_DATA, business, "", delay_s, now)
+            self.record.record_delay(Limiter.FULL_DATA, business, "", delay_s, now)
         return delay_s
 
     def snapshot_wait_s(self, business: str, holder: str, now: float) -> float:
         """Return after how long to request a new snapshot again; 0 means now."""
-        if not self.degradation.has(Lane.FULL_DATA):
+        if not self.degradation.is_degraded(Lane.FULL_DATA):
             return 0.0
-        self.record.told(Brake.DEGRADED, business, holder, SLOT_RETRY_S, now)
+        self.record.record_delay(Limiter.DEGRADED, business, holder, SLOT_RETRY_S, now)
         return SLOT_RETRY_S

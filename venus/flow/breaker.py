@@ -40,7 +40,7 @@ Classes = Sequence[tuple[float, float]]
 LATENCY_CLASSES: Classes = ((0.55, 2.0), (1.8, 5.0), (3.0, 6.0), (5.0, 10.0), (15.0, 30.0))
 
 
-def isolation_s(latency_s: float, classes: Classes = LATENCY_CLASSES) -> float:
+def isolation_for_s(latency_s: float, classes: Classes = LATENCY_CLASSES) -> float:
     """Return how long to isolate a peer that answered after `latency_s`; 0 means do not isolate it."""
     return next((isolated for least, isolated in reversed(classes) if latency_s >= least), 0.0)
 
@@ -65,20 +65,20 @@ class Breaker:
         """Return whether not to use the peer: the circuit is open and no probe is due, or a probe is under way."""
         return self.state is not Circuit.CLOSED and now < self._until
 
-    def left_s(self, now: float) -> float:
+    def remaining_s(self, now: float) -> float:
         """Return how long the peer is still isolated."""
         return max(0.0, self._until - now) if self.state is not Circuit.CLOSED else 0.0
 
-    def probe(self, now: float) -> bool:
+    def start_probe(self, now: float) -> bool:
         """Start the one probe that an open circuit allows when it is due; return whether this call is the probe."""
         if self.state is Circuit.CLOSED or now < self._until:
             return False
         self.state, self._until = Circuit.HALF_OPEN, now + self.probe_s
         return True
 
-    def worked(self, latency_s: float, now: float) -> None:
+    def record_success(self, latency_s: float, now: float) -> None:
         """Record an answer and its latency; 0 means that the latency is not known."""
-        isolated = isolation_s(latency_s, self.classes)
+        isolated = isolation_for_s(latency_s, self.classes)
         self.errors = 0
         if isolated:
             self._open(f"answered after {latency_s:.1f} s", isolated, now)
@@ -86,7 +86,7 @@ class Breaker:
             self.state, _ = _NEXT[self.state, True]
             self.reason = ""
 
-    def failed(self, now: float, reason: str = "") -> float:
+    def record_failure(self, now: float, reason: str = "") -> float:
         """Record a failure; return how long to wait before the next attempt."""
         self.errors += 1
         wait_s = min(self.wait_max_s, self.wait_first_s * float(2 ** min(self.errors - 1, 16)))
@@ -95,7 +95,7 @@ class Breaker:
             self._open(reason, wait_s, now)
         return wait_s
 
-    def unclear(self, now: float) -> None:
+    def record_unknown(self, now: float) -> None:
         """Record that a call has no known outcome: its probe is due again."""
         if self.state is Circuit.HALF_OPEN:
             self.state, self._until = Circuit.OPEN, now
@@ -118,13 +118,13 @@ class Stalls:
     _last: float | None = None
     _gaps: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=KEPT))
 
-    def beat(self, now: float) -> None:
+    def record_beat(self, now: float) -> None:
         """Record that the process runs."""
         if self._last is not None and now > self._last + self.every_s:
             self._gaps.append((self._last + self.every_s, now))
         self._last = now
 
-    def rest(self) -> None:
+    def pause(self) -> None:
         """Expect no beat until the next one arrives."""
         self._last = None
 

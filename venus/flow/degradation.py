@@ -34,7 +34,7 @@ THREADS = {Lane.CONTROL: 2, Lane.INCREMENTS: 2, Lane.FULL_DATA: 4, Lane.DETAILS:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rule:
+class HealthRule:
     """Rule of a fact: a reading has been at `limit` or above for `sustain_s`. `text` has {value} and {limit}."""
 
     fact: str
@@ -44,7 +44,7 @@ class Rule:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fact:
+class HealthFact:
     """A rule that was met, with the first and last time of the newest episode."""
 
     fact: str
@@ -54,15 +54,15 @@ class Fact:
 
 
 @dataclass(slots=True)
-class Health:
+class HealthMonitor:
     """Facts of the last `keep_s` seconds. The rules are ordered by severity."""
 
-    rules: tuple[Rule, ...]
+    rules: tuple[HealthRule, ...]
     keep_s: float
-    _facts: dict[str, Fact] = field(default_factory=dict)
+    _facts: dict[str, HealthFact] = field(default_factory=dict)
     _above_since: dict[str, float] = field(default_factory=dict)
 
-    def look(self, readings: Mapping[str, float], now: float) -> list[str]:
+    def evaluate(self, readings: Mapping[str, float], now: float) -> list[str]:
         """Compare readings with the rules; return the reasons that are new, for the log."""
         new = []
         for rule in self.rules:
@@ -78,7 +78,7 @@ class Health:
             if known is None or known.seen < began:
                 new.append(reason)
                 known = None
-            self._facts[rule.fact] = Fact(
+            self._facts[rule.fact] = HealthFact(
                 fact=rule.fact, reason=reason, since=known.since if known else began, seen=now
             )
         for fact in [f for f in self._facts.values() if now - f.seen > self.keep_s]:
@@ -86,7 +86,7 @@ class Health:
         return new
 
     @property
-    def facts(self) -> list[Fact]:
+    def facts(self) -> list[HealthFact]:
         """Return the recent facts, the most severe first."""
         return [self._facts[rule.fact] for rule in self.rules if rule.fact in self._facts]
 
@@ -108,7 +108,7 @@ class Watermark:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Degraded:
+class DegradedLane:
     """A lane that is degraded."""
 
     lane: Lane
@@ -123,11 +123,11 @@ class Degradation:
 
     watermarks: tuple[Watermark, ...]
     restore_s: float
-    degraded: list[Degraded] = field(default_factory=list)  # from lane 4 up
+    degraded: list[DegradedLane] = field(default_factory=list)  # from lane 4 up
     _above_since: dict[str, float] = field(default_factory=dict)
     _calm_since: float | None = None
 
-    def has(self, lane: Lane) -> bool:
+    def is_degraded(self, lane: Lane) -> bool:
         """Return whether a lane is degraded."""
         return bool(self.degraded) and lane >= self.degraded[-1].lane
 
@@ -158,7 +158,7 @@ class Degradation:
         reason = (
             f"{mark.named or mark.resource} is at {value:,.0f}{mark.unit}, the limit is {mark.high:,.0f}{mark.unit}"
         )
-        self.degraded.append(Degraded(lane=lane, since=now, reason=reason, way_out=mark.way_out))
+        self.degraded.append(DegradedLane(lane=lane, since=now, reason=reason, way_out=mark.way_out))
         self._above_since.clear()  # each further lane takes its own time
         self._calm_since = None
         return f"lane {lane.value} ({lane.label}) is degraded: {reason}"

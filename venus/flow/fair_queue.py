@@ -92,9 +92,9 @@ class FairQueue(Generic[T]):
         alone = self._small_ones(small) if small and not self._were_alone else []
         self._were_alone = bool(alone)
         if alone:
-            self._whole(alone, taken, count_max)
+            self._take_whole(alone, taken, count_max)
         else:
-            self._in_order(taken, cost_max, count_max)
+            self._take_in_order(taken, cost_max, count_max)
             self._lately = {key: cost // 2 for key, cost in self._lately.items() if cost > 1}
         self._count -= len(taken)
         return taken
@@ -105,7 +105,7 @@ class FairQueue(Generic[T]):
         found = [key for key, line in lines.items() if line.cost <= small and self._lately.get(key, 0) <= small]
         return found if len(found) < len(lines) else []
 
-    def _whole(self, keys: list[Hashable], taken: list[T], count_max: int) -> None:
+    def _take_whole(self, keys: list[Hashable], taken: list[T], count_max: int) -> None:
         lines = self._sections[0].lines
         for key in keys:
             line = lines[key]
@@ -116,13 +116,13 @@ class FairQueue(Generic[T]):
             if not line.items:
                 del lines[key]
 
-    def _in_order(self, taken: list[T], cost_max: int, count_max: int) -> None:
+    def _take_in_order(self, taken: list[T], cost_max: int, count_max: int) -> None:
         cost = 0
         while len(taken) < count_max and cost < cost_max:
             lines = self._sections[0].lines
             if lines:
-                self._free_ones(lines, taken, count_max)
-                cost += self._in_turns(lines, taken, cost_max - cost, count_max)
+                self._take_free(lines, taken, count_max)
+                cost += self._take_in_turns(lines, taken, cost_max - cost, count_max)
             elif len(self._sections) > 1:
                 self._sections.popleft()
             else:
@@ -138,7 +138,7 @@ class FairQueue(Generic[T]):
         return found
 
     @staticmethod
-    def _free_ones(lines: OrderedDict[Hashable, _Line[T]], taken: list[T], count_max: int) -> None:
+    def _take_free(lines: OrderedDict[Hashable, _Line[T]], taken: list[T], count_max: int) -> None:
         for key in list(lines):
             items = lines[key].items
             while items and not items[0][0] and len(taken) < count_max:
@@ -146,7 +146,9 @@ class FairQueue(Generic[T]):
             if not items:
                 del lines[key]
 
-    def _in_turns(self, lines: OrderedDict[Hashable, _Line[T]], taken: list[T], cost_max: int, count_max: int) -> int:
+    def _take_in_turns(
+        self, lines: OrderedDict[Hashable, _Line[T]], taken: list[T], cost_max: int, count_max: int
+    ) -> int:
         cost = 0
         while lines and cost < cost_max and len(taken) < count_max:
             key, line = next(iter(lines.items()))
@@ -182,7 +184,7 @@ class GroupSize:
     def __post_init__(self) -> None:
         self.size = self.size or self.most
 
-    def took(self, nbytes: int, work_s: float, sync_s: float) -> None:
+    def record_group(self, nbytes: int, work_s: float, sync_s: float) -> None:
         """Adapt to a group's bytes, the time of its work and of its fsync. Groups less than half full are ignored."""
         if nbytes < self.size // 2 or work_s <= 0.0:
             return

@@ -63,20 +63,20 @@ class Precedence:
 
     # -- small commits -------------------------------------------------------------------------------------------
 
-    def arrived(self, business: Hashable, nbytes: int, now: float) -> None:
+    def on_arrival(self, business: Hashable, nbytes: int, now: float) -> None:
         """Count half messages that have arrived."""
         sender = self._senders.pop(business, None) or _Sender(0.0, now)
-        sender.nbytes = _left(sender, now) + nbytes
+        sender.nbytes = _decay(sender, now) + nbytes
         sender.at = now
         if len(self._senders) >= SENDERS_MAX:
             del self._senders[next(iter(self._senders))]
         self._senders[business] = sender
         if sender.nbytes <= SMALL_BYTES:
-            self._is_there(business, now)
+            self._note_sender(business, now)
         elif self._small.pop(business, None) is not None:  # large by now, so large work does not pause for it
             self._small_at = next(reversed(self._small.values()), float("-inf"))
 
-    def _is_there(self, business: Hashable, now: float) -> None:
+    def _note_sender(self, business: Hashable, now: float) -> None:
         self._small.pop(business, None)
         if len(self._small) >= SENDERS_MAX:
             del self._small[next(iter(self._small))]
@@ -85,9 +85,9 @@ class Precedence:
     def is_small(self, business: Hashable, now: float) -> bool:
         """Return whether a business has sent little lately."""
         sender = self._senders.get(business)
-        return sender is None or _left(sender, now) <= SMALL_BYTES
+        return sender is None or _decay(sender, now) <= SMALL_BYTES
 
-    def answered(self, business: Hashable, took_s: float, now: float, *, asked_at: float) -> None:
+    def on_answer(self, business: Hashable, took_s: float, now: float, *, asked_at: float) -> None:
         """Adapt to the latency of a small commit; large commits are ignored.
 
         Whether it was small is judged as of `asked_at`, when it requested its slot: large commits wait for longer than
@@ -95,7 +95,7 @@ class Precedence:
         """
         if not self.is_small(business, asked_at):
             return
-        self._is_there(business, now)
+        self._note_sender(business, now)
         if now - self._large_at >= SEEN_S:
             self.quiet_s = self.quiet_s * (_GROWS if took_s > self.quiet_s else _SHRINKS) if self.quiet_s else took_s
         elif took_s > self.goal_s:
@@ -107,17 +107,17 @@ class Precedence:
 
     # -- large work ----------------------------------------------------------------------------------------------
 
-    def holds(self, now: float) -> bool:
+    def should_rest(self, now: float) -> bool:
         """Return whether large work has to pause for small commits."""
-        return self.share > SHARE_LEAST and self._small_are_there(now)
+        return self.share > SHARE_LEAST and self._has_small(now)
 
-    def _small_are_there(self, now: float) -> bool:
+    def _has_small(self, now: float) -> bool:
         return self.goal_s > 0.0 and now - self._small_at < SEEN_S
 
     def rest_s(self, kind: str, took_s: float, now: float) -> float:
         """Return how long a kind of large work pauses after a slice that took `took_s`; count the pause."""
         self._large_at = now
-        if took_s <= 0.0 or not self.holds(now):
+        if took_s <= 0.0 or not self.should_rest(now):
             return 0.0
         rest_s = min(REST_S_MAX, self.share * took_s)
         self.rested_s[kind] = self.rested_s.get(kind, 0.0) + rest_s
@@ -125,11 +125,11 @@ class Precedence:
 
     def turn_bytes(self, most: int, least: int, now: float) -> int:
         """Return the bytes of one slice of large work: the fewer, the more it has to pause."""
-        if not self._small_are_there(now):
+        if not self._has_small(now):
             return most
-        part = most / (1.0 + self.share) if self.holds(now) else most
+        part = most / (1.0 + self.share) if self.should_rest(now) else most
         return max(min(least, most), min(BESIDE_BYTES, round(part)))
 
 
-def _left(sender: _Sender, now: float) -> float:
+def _decay(sender: _Sender, now: float) -> float:
     return float(sender.nbytes * 0.5 ** (max(0.0, now - sender.at) / HALF_LIFE_S))

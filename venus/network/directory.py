@@ -24,7 +24,7 @@ NameT = TypeVar("NameT")
 
 
 @dataclass(frozen=True, slots=True)
-class Directory:
+class SetDirectory:
     """Directory of one topology. `near` lists sets by site, the nearest first; `load` is 0 (idle) to 1 by set."""
 
     topology: Topology
@@ -33,25 +33,25 @@ class Directory:
 
     def for_producer(self, site: str = "") -> tuple[BrokerSet, ...]:
         """Return the core sets, the preferred one first."""
-        return self._sorted(self.topology.at(0), site)
+        return self._sort(self.topology.sets_at(0), site)
 
     def for_set(self, name: str) -> tuple[BrokerSet, ...]:
         """Return the upstream sets of a set; () for a core set and for an unknown one.
 
         The order is that of the set's `upstream`; without it, all sets of the level above, nearest first.
         """
-        lower = self.topology.named(name)
+        lower = self.topology.find_set(name)
         if lower is None or not lower.level:
             return ()
-        above = self.topology.above(lower)
-        return above if lower.upstream else self._sorted(above, lower.site)
+        above = self.topology.upstreams_of(lower)
+        return above if lower.upstream else self._sort(above, lower.site)
 
     def for_consumer(self, site: str = "") -> tuple[BrokerSet, ...]:
         """Return the access sets; if there are none, the sets of the deepest level."""
         found = tuple(one for one in self.topology.sets if one.tier is Tier.ACCESS)
-        return self._sorted(found or self.topology.at(max(self.topology.levels, default=0)), site)
+        return self._sort(found or self.topology.sets_at(max(self.topology.levels, default=0)), site)
 
-    def _sorted(self, sets: Iterable[BrokerSet], site: str) -> tuple[BrokerSet, ...]:
+    def _sort(self, sets: Iterable[BrokerSet], site: str) -> tuple[BrokerSet, ...]:
         listed = list(self.near.get(site, ()))
 
         def key(one: BrokerSet) -> tuple[int, bool, float, str]:
@@ -82,13 +82,13 @@ class Preference(Generic[NameT]):
         """Return every choice once: the one in use, those behind it, then the nearer ones that were lost."""
         return self.choices[self._in_use :] + self.choices[: self._in_use]
 
-    def failed(self, choice: NameT) -> None:
+    def record_failure(self, choice: NameT) -> None:
         """Record that a choice has failed; if it is in use, switch to the next one."""
         self._healthy.pop(choice, None)
         if choice == self.in_use:
             self._in_use = (self._in_use + 1) % len(self.choices)
 
-    def served(self, choice: NameT) -> None:
+    def record_success(self, choice: NameT) -> None:
         """Record that a choice has served a request: it is now in use.
 
         So a nearer one that served because all others failed is in use at once.
@@ -100,13 +100,13 @@ class Preference(Generic[NameT]):
         """Return the choices that are nearer than the one in use."""
         return self.choices[: self._in_use]
 
-    def due(self, now: float) -> tuple[NameT, ...]:
+    def take_due(self, now: float) -> tuple[NameT, ...]:
         """Return the nearer choices to check now; each is then not due for LOOK_EVERY_S."""
         found = tuple(one for one in self.nearer() if now >= self._looked.get(one, float("-inf")) + LOOK_EVERY_S)
         self._looked.update(dict.fromkeys(found, now))
         return found
 
-    def looked(self, choice: NameT, now: float, *, healthy: bool) -> None:
+    def record_check(self, choice: NameT, now: float, *, healthy: bool) -> None:
         """Record a health check of a nearer choice."""
         if not healthy:
             self._healthy.pop(choice, None)
@@ -114,7 +114,7 @@ class Preference(Generic[NameT]):
         since, seen = self._healthy.get(choice, (now, now))
         self._healthy[choice] = (since if now - seen <= LOOKS_APART_S else now, now)
 
-    def back(self, now: float) -> NameT | None:
+    def find_nearer(self, now: float) -> NameT | None:
         """Return the nearest choice that has been healthy for long enough to move back; None = there is none."""
         for one in self.nearer():
             since, seen = self._healthy.get(one, (now, now))
@@ -122,9 +122,9 @@ class Preference(Generic[NameT]):
                 return one
         return None
 
-    def go_back(self, now: float) -> bool:
+    def move_back(self, now: float) -> bool:
         """Move back to a nearer choice if one has been healthy for long enough. Return True if it moved."""
-        found = self.back(now)
+        found = self.find_nearer(now)
         if found is not None:
-            self.served(found)
+            self.record_success(found)
         return found is not None

@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from venus.model import TableSchema
-from venus.network.topology import is_wanted
-from venus.predicates.ranges import Predicate, compiled, differing_column
-from venus.predicates.syntax import PredicateRefused, parse, written
+from venus.network.topology import is_labelled
+from venus.predicates.ranges import Predicate, compile_predicate, differing_column
+from venus.predicates.syntax import PredicateRefused, parse, to_sql
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,13 +28,13 @@ class RowFilter:
     tables: tuple[tuple[int, int], ...] = ()
 
     @property
-    def says(self) -> tuple[str, str]:
+    def content(self) -> tuple[str, str]:
         """The configured content, without the tables that it was fitted to."""
         return self.table.lower(), self.predicate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fitted:
+class FittedFilter:
     """A filter fitted to one table. `refused` says why nothing is mirrored from the version `until` on."""
 
     name: str
@@ -44,64 +44,64 @@ class Fitted:
     until: int | None = None
     refused: str = ""
 
-    def takes(self, version: int) -> bool:
+    def has_version(self, version: int) -> bool:
         """Whether anything of this version is mirrored."""
         return self.until is None or version < self.until
 
-    def at(self, version: int) -> Predicate | None:
+    def predicate_at(self, version: int) -> Predicate | None:
         """Return the predicate for a mirrored version; None = every row is wanted."""
         if version < self.first and self.first not in self.predicates:
             return None
         return self.predicates.get(max(version, self.first))
 
 
-def configured(where: Mapping[str, str]) -> tuple[RowFilter, ...]:
+def parse_filters(where: Mapping[str, str]) -> tuple[RowFilter, ...]:
     """Parse the configured filters of a business. Raises PredicateRefused."""
-    return tuple(RowFilter(table=name, predicate=written(parse(text))) for name, text in sorted(where.items()))
+    return tuple(RowFilter(table=name, predicate=to_sql(parse(text))) for name, text in sorted(where.items()))
 
 
-def decode(stored: Iterable[Mapping[str, Any]]) -> tuple[RowFilter, ...]:
+def decode_filters(stored: Iterable[Mapping[str, Any]]) -> tuple[RowFilter, ...]:
     """Decode filters from dictionaries of their fields."""
     return tuple(RowFilter(**{**one, "tables": tuple((n, v) for n, v in one["tables"])}) for one in stored)
 
 
-def same(one: Iterable[RowFilter], other: Iterable[RowFilter]) -> bool:
+def is_same(one: Iterable[RowFilter], other: Iterable[RowFilter]) -> bool:
     """Whether two sets of filters select the same rows of the same tables."""
-    return sorted(f.says for f in one) == sorted(f.says for f in other)
+    return sorted(f.content for f in one) == sorted(f.content for f in other)
 
 
-def at_cut(filters: Seq[RowFilter], schemas: Iterable[TableSchema]) -> tuple[RowFilter, ...]:
+def with_tables(filters: Seq[RowFilter], schemas: Iterable[TableSchema]) -> tuple[RowFilter, ...]:
     """Return the filters with the tables that they apply to; `schemas` are all versions below the cut."""
     tables = _versions(schemas) if filters else {}
     return tuple(
         RowFilter(
             table=one.table,
             predicate=one.predicate,
-            tables=tuple((n, versions[-1].version) for n, versions in tables.items() if _named(one, versions)),
+            tables=tuple((n, versions[-1].version) for n, versions in tables.items() if _has_name(one, versions)),
         )
         for one in filters
     )
 
 
-def fitted(filters: Seq[RowFilter], schemas: Iterable[TableSchema]) -> dict[int, Fitted]:
+def fit_filters(filters: Seq[RowFilter], schemas: Iterable[TableSchema]) -> dict[int, FittedFilter]:
     """Fit the filters to each table that one of them applies to; `schemas` are all versions."""
     found = {}
     for table_id, versions in _versions(schemas).items():
         for one in filters:
             first = dict(one.tables).get(table_id)
-            if first is not None or _named(one, versions):
-                found[table_id] = _fitted(one, versions, first)
+            if first is not None or _has_name(one, versions):
+                found[table_id] = _fit(one, versions, first)
                 break
     return found
 
 
-def starts_to_fit(one: Fitted, versions: Mapping[int, TableSchema]) -> int:
+def first_fitting_version(one: FittedFilter, versions: Mapping[int, TableSchema]) -> int:
     """Return the first version of a table from which the predicate fits all, up to the first one that it applies to."""
     begin = min(one.predicates)
     found, now = begin, one.predicates[begin]
     for version in sorted((v for v in versions if v < begin), reverse=True):
         try:
-            before = compiled(one.text, versions[version])
+            before = compile_predicate(one.text, versions[version])
         except PredicateRefused:
             break
         if differing_column(before, now):
@@ -119,12 +119,12 @@ def _versions(schemas: Iterable[TableSchema]) -> dict[int, list[TableSchema]]:
     return {n: sorted(versions, key=lambda s: s.version) for n, versions in sorted(found.items())}
 
 
-def _named(one: RowFilter, versions: Iterable[TableSchema]) -> bool:
-    return any(is_wanted((one.table,), s.namespace, s.name) for s in versions)
+def _has_name(one: RowFilter, versions: Iterable[TableSchema]) -> bool:
+    return any(is_labelled((one.table,), s.namespace, s.name) for s in versions)
 
 
-def _fitted(one: RowFilter, versions: Seq[TableSchema], first: int | None) -> Fitted:
-    born = next((s.version for s in versions if _named(one, [s])), versions[0].version)
+def _fit(one: RowFilter, versions: Seq[TableSchema], first: int | None) -> FittedFilter:
+    born = next((s.version for s in versions if _has_name(one, [s])), versions[0].version)
     late = first is None and born != versions[0].version
     begin = born if first is None else first
     name = versions[-1].qualified
@@ -133,20 +133,22 @@ def _fitted(one: RowFilter, versions: Seq[TableSchema], first: int | None) -> Fi
     for schema in versions:
         if schema.version < begin:
             continue
-        wrong, now = _judged(one, before, schema)
+        wrong, now = _judge(one, before, schema)
         if late:
             wrong = f"it has the name {one.table} since version {schema.version}, and its rows came whole before"
         if wrong or now is None:
             until = schema.version if found or late else 0
-            return Fitted(name=name, text=one.predicate, first=begin, predicates=found, until=until, refused=wrong)
+            return FittedFilter(
+                name=name, text=one.predicate, first=begin, predicates=found, until=until, refused=wrong
+            )
         found[schema.version] = before = now
-    return Fitted(name=name, text=one.predicate, first=begin, predicates=found)
+    return FittedFilter(name=name, text=one.predicate, first=begin, predicates=found)
 
 
-def _judged(one: RowFilter, before: Predicate | None, schema: TableSchema) -> tuple[str, Predicate | None]:
+def _judge(one: RowFilter, before: Predicate | None, schema: TableSchema) -> tuple[str, Predicate | None]:
     """Return why a filter does not fit a version, or its predicate there."""
     try:
-        now = compiled(one.predicate, schema)
+        now = compile_predicate(one.predicate, schema)
     except PredicateRefused as refused:
         return f"its predicate ({one.predicate}) does not fit version {schema.version}: {refused}", None
     other = differing_column(before, now) if before is not None else ""

@@ -18,8 +18,8 @@ from typing import Any
 import xxhash
 
 from venus.model import TableSchema
-from venus.network.row_filters import Fitted, RowFilter, fitted, starts_to_fit
-from venus.predicates.ranges import Range, common, compiled
+from venus.network.row_filters import FittedFilter, RowFilter, first_fitting_version, fit_filters
+from venus.predicates.ranges import Range, compile_predicate, intersect
 
 #: The filters of each set from the home down, at the cut of its full data; sets without filters are omitted.
 Levels = tuple[tuple[RowFilter, ...], ...]
@@ -56,7 +56,7 @@ class RowsIdentity:
         return next((one.rows for one in self.tables if one.table_id == table_id), EVERY_ROW)
 
 
-def encode(identity: RowsIdentity | None) -> dict[str, Any] | None:
+def encode_identity(identity: RowsIdentity | None) -> dict[str, Any] | None:
     """Encode an identity to store it with a position."""
     if identity is None:
         return None
@@ -64,7 +64,7 @@ def encode(identity: RowsIdentity | None) -> dict[str, Any] | None:
     return {"set": identity.set, "tables": tables}
 
 
-def decode(stored: dict[str, Any] | None) -> RowsIdentity | None:
+def decode_identity(stored: dict[str, Any] | None) -> RowsIdentity | None:
     """Decode an identity; None = a position of an older version, which has none."""
     if stored is None:
         return None
@@ -75,25 +75,25 @@ def decode(stored: dict[str, Any] | None) -> RowsIdentity | None:
     return RowsIdentity(set=stored["set"], tables=tuple(tables))
 
 
-def tables_of(levels: Levels, schemas: Iterable[TableSchema]) -> dict[int, TableRows]:
+def partial_tables(levels: Levels, schemas: Iterable[TableSchema]) -> dict[int, TableRows]:
     """Return the tables with missing rows; `schemas` are all versions below an offset."""
     versions: defaultdict[int, dict[int, TableSchema]] = defaultdict(dict)
     for schema in schemas:
         versions[schema.table_id][schema.version] = schema
     known = [schema for found in versions.values() for schema in found.values()]
-    by_level = [(level, fitted(level, known)) for level in levels]
+    by_level = [(level, fit_filters(level, known)) for level in levels]
     found = {}
     for table_id, its in sorted(versions.items()):
-        spans = [_span(level, fits[table_id], its) for level, fits in by_level if table_id in fits]
+        spans = [_find_span(level, fits[table_id], its) for level, fits in by_level if table_id in fits]
         if spans:
             name = its[max(its)].qualified
-            rows, identity = _together(spans, its)
+            rows, identity = _combine(spans, its)
             digest = xxhash.xxh3_64_intdigest(identity.encode())
             found[table_id] = TableRows(table_id=table_id, name=name, rows=rows[:ROWS_CHARS_MAX], digest=digest)
     return found
 
 
-def differing(brought: RowsIdentity, here: RowsIdentity, tables: Collection[int] | None = None) -> tuple[int, ...]:
+def find_differing(brought: RowsIdentity, here: RowsIdentity, tables: Collection[int] | None = None) -> tuple[int, ...]:
     """Return the tables whose rows differ between a consumer's position and this set; `tables` None = all."""
     one, other = brought.digests, here.digests
     return tuple(
@@ -103,7 +103,7 @@ def differing(brought: RowsIdentity, here: RowsIdentity, tables: Collection[int]
     )
 
 
-def told(differ: Seq[int], brought: RowsIdentity, here: RowsIdentity) -> str:
+def describe_differences(differ: Seq[int], brought: RowsIdentity, here: RowsIdentity) -> str:
     """Describe the differences, of a few tables."""
     names = {one.table_id: one.name for one in (*brought.tables, *here.tables)}
     said = [f"{names[n]} ({here.rows_of(n)}; until now {brought.rows_of(n)})" for n in differ[:_SHOWN_MAX]]
@@ -124,28 +124,28 @@ class _Span:
     has_rows: bool = True
     whole: bool = False  # every row, up to `end`
 
-    def meets(self, version: int) -> bool:
+    def has_version(self, version: int) -> bool:
         return self.first <= version and (self.end is None or version < self.end)
 
 
-def _span(level: Seq[RowFilter], one: Fitted, versions: dict[int, TableSchema]) -> _Span:
+def _find_span(level: Seq[RowFilter], one: FittedFilter, versions: dict[int, TableSchema]) -> _Span:
     if not one.predicates and one.until:
         return _Span(text=one.text, first=min(versions), end=one.until, whole=True)
     if not one.predicates:
         return _Span(text=one.text, first=0, end=0, has_rows=False)
-    return _Span(text=one.text, first=starts_to_fit(one, versions), end=one.until)
+    return _Span(text=one.text, first=first_fitting_version(one, versions), end=one.until)
 
 
-def _together(spans: Seq[_Span], versions: dict[int, TableSchema]) -> tuple[str, str]:
+def _combine(spans: Seq[_Span], versions: dict[int, TableSchema]) -> tuple[str, str]:
     """Return the rows that pass every set on the path, in words and as the text for the digest."""
     if not all(span.has_rows for span in spans):
         return NO_ROWS, NO_ROWS
     first = max(span.first for span in spans)
-    if not all(span.meets(first) for span in spans):  # one set was frozen before another was filled
-        each = [_together([span], versions) for span in spans]
+    if not all(span.has_version(first) for span in spans):  # one set was frozen before another was filled
+        each = [_combine([span], versions) for span in spans]
         return " and then ".join(words for words, _ in each), ";".join(identity for _, identity in each)
     texts = dict.fromkeys(span.text for span in spans if not span.whole)
-    ranges = _ranges(texts, versions[first])
+    ranges = _intersect(texts, versions[first])
     if ranges is None:
         return NO_ROWS, NO_ROWS
     until = min((span.end for span in spans if span.whole and span.end), default=0)
@@ -155,13 +155,13 @@ def _together(spans: Seq[_Span], versions: dict[int, TableSchema]) -> tuple[str,
     return f"{words}{end}", f"{counted} since {first}{end}"
 
 
-def _ranges(texts: Iterable[str], schema: TableSchema) -> list[Range] | None:
+def _intersect(texts: Iterable[str], schema: TableSchema) -> list[Range] | None:
     """Return the intersection of all predicates' ranges, None if it is empty."""
     found: dict[int, Range] = {}
     for text in texts:
-        for one in compiled(text, schema).ranges:
+        for one in compile_predicate(text, schema).ranges:
             number = one.column.number
-            both = common(found[number], one) if number in found else one
+            both = intersect(found[number], one) if number in found else one
             if both is None:
                 return None
             found[number] = both

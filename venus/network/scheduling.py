@@ -49,7 +49,7 @@ class Load:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
+class BrokerLoadReport:
     """Load report of a broker. `businesses` is the number that makes up its load, `at` the time of arrival.
 
     A broker numbers its reports: a number received again is not a new report.
@@ -67,7 +67,7 @@ def load_rate(used: float) -> float:
     return used + (1 - used) / BACK_OFF if used > CRITICAL else used
 
 
-def by_rank(business: str, brokers: Iterable[str]) -> list[str]:
+def rank_brokers(business: str, brokers: Iterable[str]) -> list[str]:
     """Return the brokers in the order of a business by rendezvous hashing: its owner first."""
     return sorted(brokers, key=lambda name: (xxhash.xxh3_64_intdigest(f"{business}/{name}".encode()), name))
 
@@ -77,12 +77,12 @@ class Scheduler:
     """Chooses brokers for businesses. Times are seconds of any clock, the same for all calls."""
 
     choices: int = CHOICES
-    _reports: dict[str, Report] = field(default_factory=dict, init=False)
+    _reports: dict[str, BrokerLoadReport] = field(default_factory=dict, init=False)
     #: Known placements at each broker, with their times.
     _placed: dict[str, dict[str, float]] = field(default_factory=dict, init=False)
     _demand: float = field(default=DEMAND, init=False)
 
-    def report(self, broker: str, report: Report) -> None:
+    def record_report(self, broker: str, report: BrokerLoadReport) -> None:
         """Record a load report; it includes earlier placements."""
         known = self._reports.get(broker)
         if known is None or report.number != known.number:
@@ -90,11 +90,11 @@ class Scheduler:
             placed = self._placed.get(broker, {})
             self._placed[broker] = {business: at for business, at in placed.items() if at > report.at}
 
-    def placed(self, business: str, broker: str, at: float) -> None:
+    def record_placement(self, business: str, broker: str, at: float) -> None:
         """Count a placement of this scheduler or of another one; repeated calls count once."""
         self._placed.setdefault(broker, {}).setdefault(business, at)
 
-    def forget(self, living: Collection[str]) -> None:
+    def keep_only(self, living: Collection[str]) -> None:
         """Remove brokers that are gone."""
         for known in (self._reports, self._placed):
             for name in known.keys() - set(living):
@@ -102,20 +102,20 @@ class Scheduler:
 
     def choose(self, business: str, brokers: Collection[str], now: float) -> str:
         """Return the broker that gets a business; its placement is counted. `brokers` must not be empty."""
-        chosen = self.order(business, brokers, now)[0]
-        self.placed(business, chosen, now)
+        chosen = self.rank(business, brokers, now)[0]
+        self.record_placement(business, chosen, now)
         return chosen
 
-    def order(self, business: str, brokers: Collection[str], now: float) -> list[str]:
+    def rank(self, business: str, brokers: Collection[str], now: float) -> list[str]:
         """Return brokers, the best one for a business first; those at a limit are last. Nothing is counted.
 
         Without any report, this is the order of rendezvous hashing.
         """
         if not any(name in self._reports for name in brokers):
-            return by_rank(business, brokers)
-        rates = self.rates(brokers, now)
-        critical = {name for name in brokers if (found := self._fresh(name, now)) and found.load.critical}
-        ranked = by_rank(business, brokers)
+            return rank_brokers(business, brokers)
+        rates = self.expected_rates(brokers, now)
+        critical = {name for name in brokers if (found := self._fresh_report(name, now)) and found.load.critical}
+        ranked = rank_brokers(business, brokers)
         free = [name for name in ranked if name not in critical]
         if free:
             after = rates[free[0]] + self._demand
@@ -124,11 +124,11 @@ class Scheduler:
             free = [best, *(name for name in free if name != best)]
         return free + sorted((name for name in ranked if name in critical), key=lambda name: rates[name])
 
-    def rates(self, brokers: Collection[str], now: float) -> Mapping[str, float]:
+    def expected_rates(self, brokers: Collection[str], now: float) -> Mapping[str, float]:
         """Return each broker's expected load rate: its report, plus the placements since."""
-        fresh = {name: found for name in brokers if (found := self._fresh(name, now)) is not None}
+        fresh = {name: found for name in brokers if (found := self._fresh_report(name, now)) is not None}
         usual = sum(found.load.used for found in fresh.values()) / len(fresh) if fresh else 0.0
-        demand = self._demand = _demand(fresh.values())
+        demand = self._demand = _average_cost(fresh.values())
         return {
             name: load_rate(
                 (fresh[name].load.used if name in fresh else usual) + demand * len(self._placed.get(name, ()))
@@ -136,12 +136,12 @@ class Scheduler:
             for name in brokers
         }
 
-    def _fresh(self, broker: str, now: float) -> Report | None:
+    def _fresh_report(self, broker: str, now: float) -> BrokerLoadReport | None:
         found = self._reports.get(broker)
         return found if found is not None and now - found.at <= STALE_S else None
 
 
-def _demand(reports: Iterable[Report]) -> float:
+def _average_cost(reports: Iterable[BrokerLoadReport]) -> float:
     """Return the average cost of a business by the reports."""
     found = [one for one in reports if one.businesses > 0]
     businesses = sum(one.businesses for one in found)

@@ -13,7 +13,7 @@ from enum import StrEnum
 
 from venus.errors import ConfigError
 from venus.model import is_heartbeat
-from venus.suggest import nearest
+from venus.text.hints import suggest_nearest
 
 LEVELS_MAX = 100
 #: Prefix of a set's name in the consumer group of its mirrors at the upstream set.
@@ -45,7 +45,7 @@ class BrokerSet:
     addresses: tuple[str, ...] = ()
 
     @property
-    def written(self) -> str:
+    def title(self) -> str:
         """The name for messages."""
         return f"set {self.name}"
 
@@ -61,11 +61,11 @@ class Topology:
         """Build a topology without validation."""
         return cls(tuple(sorted(sets, key=lambda found: (found.level, found.name))))
 
-    def named(self, name: str) -> BrokerSet | None:
+    def find_set(self, name: str) -> BrokerSet | None:
         """Return the set with a name, None if there is none."""
         return next((found for found in self.sets if found.name == name), None)
 
-    def at(self, level: int) -> tuple[BrokerSet, ...]:
+    def sets_at(self, level: int) -> tuple[BrokerSet, ...]:
         """Return the sets of a level."""
         return tuple(found for found in self.sets if found.level == level)
 
@@ -74,27 +74,27 @@ class Topology:
         """The levels with sets, from the core down."""
         return tuple(sorted({found.level for found in self.sets}))
 
-    def known(self, entry: str) -> BrokerSet | None:
+    def find_entry(self, entry: str) -> BrokerSet | None:
         """Return the set that an entry of `upstream` refers to, None if it is unknown."""
         return next((found for found in self.sets if entry == found.name or entry in found.addresses), None)
 
-    def above(self, lower: BrokerSet) -> tuple[BrokerSet, ...]:
+    def upstreams_of(self, lower: BrokerSet) -> tuple[BrokerSet, ...]:
         """Return the possible upstream sets of a set: the configured ones, or all of the level above."""
         if lower.upstream:
-            found = [self.known(entry) for entry in lower.upstream]
+            found = [self.find_entry(entry) for entry in lower.upstream]
             return tuple(dict.fromkeys(upper for upper in found if upper is not None))
-        return self.at(lower.level - 1) if lower.level else ()
+        return self.sets_at(lower.level - 1) if lower.level else ()
 
-    def below(self, upper: BrokerSet) -> tuple[BrokerSet, ...]:
+    def downstreams_of(self, upper: BrokerSet) -> tuple[BrokerSet, ...]:
         """Return the sets that may pull from a set."""
-        return tuple(lower for lower in self.sets if upper in self.above(lower))
+        return tuple(lower for lower in self.sets if upper in self.upstreams_of(lower))
 
-    def unknown(self, lower: BrokerSet) -> tuple[str, ...]:
+    def unknown_entries(self, lower: BrokerSet) -> tuple[str, ...]:
         """Return the entries of `upstream` that refer to no known set."""
-        return tuple(entry for entry in lower.upstream if self.known(entry) is None)
+        return tuple(entry for entry in lower.upstream if self.find_entry(entry) is None)
 
 
-def merged(reported: Iterable[BrokerSet]) -> tuple[Topology, list[str]]:
+def merge_reports(reported: Iterable[BrokerSet]) -> tuple[Topology, list[str]]:
     """Merge the sets that brokers report, one value each; return the topology and the contradictions.
 
     If brokers of a set disagree, the first report counts.
@@ -119,32 +119,33 @@ def _contradictions(one: BrokerSet, other: BrokerSet) -> Iterator[str]:
         mine, theirs = getattr(one, what), getattr(other, what)
         if mine != theirs:
             yield (
-                f"two sets are called {one.name}, or its brokers disagree: {what} is {_shown(mine)} at {_at(one)} "
-                f"and {_shown(theirs)} at {_at(other)}"
+                f"two sets are called {one.name}, or its brokers disagree: {what} is {_format(mine)} at "
+                f"{_addresses_of(one)} "
+                f"and {_format(theirs)} at {_addresses_of(other)}"
             )
 
 
-def _at(one: BrokerSet) -> str:
+def _addresses_of(one: BrokerSet) -> str:
     return ", ".join(one.addresses) or "one"
 
 
-def _shown(value: object) -> str:
+def _format(value: object) -> str:
     if isinstance(value, tuple | frozenset):
         return ", ".join(sorted(str(part) for part in value)) or "none"
     return str(value) if value != "" else "none"
 
 
-def check(sets: Collection[BrokerSet], labels: Collection[str] | None = None) -> Topology:
+def check_topology(sets: Collection[BrokerSet], labels: Collection[str] | None = None) -> Topology:
     """Return the topology of these sets. Raises ConfigError for the first problem.
 
     `labels` are those that a business or a table has; None = unknown here.
     """
-    for problem in problems_of(sets, labels):
+    for problem in topology_problems(sets, labels):
         raise ConfigError(problem)
     return Topology.of(sets)
 
 
-def problems_of(
+def topology_problems(
     sets: Collection[BrokerSet], labels: Collection[str] | None = None, *, complete: bool = True
 ) -> Iterator[str]:
     """Yield the problems of the sets, one sentence each, causes before consequences.
@@ -152,18 +153,18 @@ def problems_of(
     `complete`: these are all sets. Otherwise others may exist.
     """
     topology = Topology.of(sets)
-    yield from _names(topology)
-    loops = list(_loops(topology))
+    yield from _name_problems(topology)
+    loops = list(_loop_problems(topology))
     yield from loops
     for one in topology.sets:
-        yield from _level(one)
+        yield from _level_problems(one)
         if not loops:
-            yield from _upstream(topology, one, complete=complete)
-        yield from _unknown_labels(one, labels)
-        yield from label_problems(one, topology.above(one), labels)
+            yield from _upstream_problems(topology, one, complete=complete)
+        yield from _unknown_label_problems(one, labels)
+        yield from label_problems(one, topology.upstreams_of(one), labels)
 
 
-def _names(topology: Topology) -> Iterator[str]:
+def _name_problems(topology: Topology) -> Iterator[str]:
     owners: dict[str, str] = {}
     seen: set[str] = set()
     for one in topology.sets:
@@ -176,23 +177,23 @@ def _names(topology: Topology) -> Iterator[str]:
                 yield f"{address} is in two sets, {owner} and {one.name}: a broker belongs to one"
 
 
-def _loops(topology: Topology) -> Iterator[str]:
+def _loop_problems(topology: Topology) -> Iterator[str]:
     """Yield each loop once, from its first set on."""
     reported: set[frozenset[str]] = set()
     for start in topology.sets:
-        way = _way_back(topology, start)
+        way = _find_loop(topology, start)
         if way and frozenset(way) not in reported:
             reported.add(frozenset(way))
             yield f"a loop: {' pulls from '.join([*way, way[0]])}; nothing would ever arrive there from a source"
 
 
-def _way_back(topology: Topology, start: BrokerSet) -> list[str]:
+def _find_loop(topology: Topology, start: BrokerSet) -> list[str]:
     """Return the shortest way from a set over `upstream` back to it; [] = there is none."""
     ways = [[start]]
     seen: set[str] = set()
     while ways:
         way = ways.pop(0)
-        for upper in topology.above(way[-1]):
+        for upper in topology.upstreams_of(way[-1]):
             if upper.name == start.name:
                 return [one.name for one in way]
             if upper.name not in seen:
@@ -201,45 +202,48 @@ def _way_back(topology: Topology, start: BrokerSet) -> list[str]:
     return []
 
 
-def _level(one: BrokerSet) -> Iterator[str]:
+def _level_problems(one: BrokerSet) -> Iterator[str]:
     if one.level > LEVELS_MAX or one.level < 0:
-        yield f"{one.written}: level is {one.level}, and levels go from 0 to {LEVELS_MAX}"
+        yield f"{one.title}: level is {one.level}, and levels go from 0 to {LEVELS_MAX}"
     elif one.tier is Tier.CORE and one.level:
-        yield f"{one.written} is a core set of level {one.level}: core sets have level 0"
+        yield f"{one.title} is a core set of level {one.level}: core sets have level 0"
     elif one.tier is not Tier.CORE and not one.level:
-        yield f"{one.written} of tier {one.tier} has level 0: only core sets have level 0"
+        yield f"{one.title} of tier {one.tier} has level 0: only core sets have level 0"
 
 
-def _upstream(topology: Topology, one: BrokerSet, *, complete: bool) -> Iterator[str]:
+def _upstream_problems(topology: Topology, one: BrokerSet, *, complete: bool) -> Iterator[str]:
     if complete:
         names = [other.name for other in topology.sets if other.name != one.name]
-        for entry in topology.unknown(one):
-            yield f"{one.written}: upstream {entry} is no set and no broker of one{nearest(entry, names)}"
-    for upper in topology.above(one):
+        for entry in topology.unknown_entries(one):
+            yield f"{one.title}: upstream {entry} is no set and no broker of one{suggest_nearest(entry, names)}"
+    for upper in topology.upstreams_of(one):
         yield from hop_problems(one, upper)
-    missing = not topology.above(one) and (complete or not one.upstream)
-    if missing and one.tier is not Tier.CORE and one.level > 0 and not topology.unknown(one):
-        yield (f"{one.written} has level {one.level}, and no set has level {one.level - 1}: it has no upstream")
+    missing = not topology.upstreams_of(one) and (complete or not one.upstream)
+    if missing and one.tier is not Tier.CORE and one.level > 0 and not topology.unknown_entries(one):
+        yield (f"{one.title} has level {one.level}, and no set has level {one.level - 1}: it has no upstream")
 
 
 def hop_problems(lower: BrokerSet, upper: BrokerSet) -> Iterator[str]:
     """Yield the problems of one set that pulls from another."""
     if lower.tier is Tier.CORE:
         if upper.tier is not Tier.CORE:
-            yield f"{lower.written} is a core set and pulls from {upper.name}, a {upper.tier} set: only core sets may"
+            yield f"{lower.title} is a core set and pulls from {upper.name}, a {upper.tier} set: only core sets may"
     elif upper.tier is Tier.ACCESS:
-        yield f"{lower.written} pulls from {upper.name}, an access set: those serve consumers; make it a tandem set"
+        yield f"{lower.title} pulls from {upper.name}, an access set: those serve consumers; make it a tandem set"
     elif upper.level != lower.level - 1:
         yield (
-            f"{lower.written} of level {lower.level} pulls from {upper.name} of level {upper.level}: "
+            f"{lower.title} of level {lower.level} pulls from {upper.name} of level {upper.level}: "
             f"it pulls from level {lower.level - 1}"
         )
 
 
-def _unknown_labels(one: BrokerSet, labels: Collection[str] | None) -> Iterator[str]:
+def _unknown_label_problems(one: BrokerSet, labels: Collection[str] | None) -> Iterator[str]:
     for label in sorted(one.labels):
         if labels is not None and label not in labels:
-            yield f"{one.written} pulls the label {label}, which no business and no table has{nearest(label, labels)}"
+            yield (
+                f"{one.title} pulls the label {label}, which no business and no table "
+                f"has{suggest_nearest(label, labels)}"
+            )
 
 
 def label_problems(
@@ -251,12 +255,12 @@ def label_problems(
     names = ", ".join(upper.name for upper in uppers)
     for label in sorted(one.labels):
         if (labels is None or label in labels) and all(label not in upper.labels for upper in uppers):
-            yield f"{one.written} pulls the label {label}, and {names} above does not get it: add it there"
+            yield f"{one.title} pulls the label {label}, and {names} above does not get it: add it there"
     if not one.labels:
-        yield f"{one.written} pulls everything, and {names} above gets some labels only: name them, or let it get all"
+        yield f"{one.title} pulls everything, and {names} above gets some labels only: name them, or let it get all"
 
 
-def is_wanted(names: Iterable[str], namespace: str, table: str) -> bool:
+def is_labelled(names: Iterable[str], namespace: str, table: str) -> bool:
     """Whether the labels' `names` include a table. They always include VENUS's own heartbeat, which measures lag."""
     known = (table.lower(), f"{namespace}.{table}".lower())
     return is_heartbeat(namespace, table) or any(name.lower() in known for name in names)

@@ -15,8 +15,8 @@ from typing import Any
 from uuid import UUID
 
 from venus.model import Column, Kind, OwnType, TableSchema
-from venus.predicates.syntax import Constant, Form, PredicateRefused
-from venus.suggest import nearest
+from venus.predicates.syntax import Constant, ConstantForm, PredicateRefused
+from venus.text.hints import suggest_nearest
 
 #: Oracle has no empty text: it is NULL there.
 _WITHOUT_EMPTY_TEXT = ("oracle",)
@@ -27,7 +27,7 @@ _MOMENT = re.compile(
 _TIME = re.compile(r"(?P<time>\d\d:\d\d(?::\d\d)?)(?:\.(?P<fraction>\d{1,9}))?")
 
 
-class Sort(Enum):
+class PredicateSort(Enum):
     """How values are compared."""
 
     NUMBER = "number"
@@ -45,25 +45,25 @@ class Sort(Enum):
 
 
 _SORTS = {
-    Kind.INT: Sort.NUMBER,
-    Kind.DECIMAL: Sort.NUMBER,
-    Kind.TEXT: Sort.TEXT,
-    Kind.CHAR: Sort.PADDED,
-    Kind.BYTES: Sort.BYTES,
-    Kind.BOOL: Sort.BOOL,
-    Kind.DATE: Sort.DATE,
-    Kind.TIME: Sort.TIME,
-    Kind.TIMESTAMP: Sort.MOMENT,
-    Kind.TIMESTAMPTZ: Sort.MOMENT_TZ,
-    Kind.UUID: Sort.UUID,
+    Kind.INT: PredicateSort.NUMBER,
+    Kind.DECIMAL: PredicateSort.NUMBER,
+    Kind.TEXT: PredicateSort.TEXT,
+    Kind.CHAR: PredicateSort.PADDED,
+    Kind.BYTES: PredicateSort.BYTES,
+    Kind.BOOL: PredicateSort.BOOL,
+    Kind.DATE: PredicateSort.DATE,
+    Kind.TIME: PredicateSort.TIME,
+    Kind.TIMESTAMP: PredicateSort.MOMENT,
+    Kind.TIMESTAMPTZ: PredicateSort.MOMENT_TZ,
+    Kind.UUID: PredicateSort.UUID,
 }
 #: They have no order, or none that two databases share.
-UNORDERED = (Sort.BOOL, Sort.LABEL)
+UNORDERED = (PredicateSort.BOOL, PredicateSort.LABEL)
 _FORMS = {
-    Sort.NUMBER: (Form.NUMBER, "a number, like 100"),
-    Sort.FLOAT: (Form.NUMBER, "a number, like 0.5"),
-    Sort.BYTES: (Form.BYTES, "bytes, like x'00ff'"),
-    Sort.BOOL: (Form.BOOL, "true or false"),
+    PredicateSort.NUMBER: (ConstantForm.NUMBER, "a number, like 100"),
+    PredicateSort.FLOAT: (ConstantForm.NUMBER, "a number, like 0.5"),
+    PredicateSort.BYTES: (ConstantForm.BYTES, "bytes, like x'00ff'"),
+    PredicateSort.BOOL: (ConstantForm.BOOL, "true or false"),
 }
 
 
@@ -77,60 +77,60 @@ class Value:
 
 def own_type(schema: TableSchema, column: Column) -> OwnType | None:
     """Return the enum that a column is of."""
-    return next((t for t in schema.types if t.labels and t.spelled == column.source_type), None)
+    return next((t for t in schema.types if t.labels and t.sql_name == column.source_type), None)
 
 
-def sort_of(schema: TableSchema, column: Column) -> Sort | None:
+def sort_of(schema: TableSchema, column: Column) -> PredicateSort | None:
     """Return how a column's values are compared; None = they cannot be, exactly."""
     kind = column.type.kind
     if kind is Kind.FLOAT:
-        return Sort.FLOAT if column.type.length == 8 else None  # four bytes: databases widen them differently
+        return PredicateSort.FLOAT if column.type.length == 8 else None  # four bytes: databases widen them differently
     if kind is Kind.NATIVE and own_type(schema, column) is not None:
-        return Sort.LABEL
+        return PredicateSort.LABEL
     return _SORTS.get(kind)
 
 
-def value_of(constant: Constant, schema: TableSchema, column: Column, sort: Sort) -> Value:
+def value_of(constant: Constant, schema: TableSchema, column: Column, sort: PredicateSort) -> Value:
     """Return a constant as a value of the column. Raises PredicateRefused."""
-    form, wanted = _FORMS.get(sort, (Form.TEXT, "text in single quotes"))
+    form, wanted = _FORMS.get(sort, (ConstantForm.TEXT, "text in single quotes"))
     if constant.form is not form:
-        raise _refused(constant, f"{column.name} is compared as {sort.value}: write {wanted}")
+        raise _refusal(constant, f"{column.name} is compared as {sort.value}: write {wanted}")
     match sort:
-        case Sort.NUMBER:
+        case PredicateSort.NUMBER:
             return Value(constant.value, _number(constant))
-        case Sort.FLOAT:
+        case PredicateSort.FLOAT:
             return Value(_float(constant), _number(constant))
-        case Sort.BYTES:
+        case PredicateSort.BYTES:
             return Value(constant.value, constant.sql)
-        case Sort.BOOL:
+        case PredicateSort.BOOL:
             return Value(b"t" if constant.value else b"f", constant.sql)
     text = str(constant.value)
     if "\0" in text:
-        raise _refused(constant, "no text has a zero character")
+        raise _refusal(constant, "no text has a zero character")
     key = _key(constant, text, schema, column, sort)
-    zone = "+00" if sort is Sort.MOMENT_TZ else ""
+    zone = "+00" if sort is PredicateSort.MOMENT_TZ else ""
     return Value(key.encode(), "'" + key.replace("'", "''") + zone + "'")
 
 
-def _key(constant: Constant, text: str, schema: TableSchema, column: Column, sort: Sort) -> str:
+def _key(constant: Constant, text: str, schema: TableSchema, column: Column, sort: PredicateSort) -> str:
     match sort:
-        case Sort.TEXT | Sort.PADDED:
+        case PredicateSort.TEXT | PredicateSort.PADDED:
             if not text and schema.source_dialect in _WITHOUT_EMPTY_TEXT:
-                raise _refused(constant, "the source has no empty text, it is NULL there: write IS NULL")
-            return text.rstrip(" ") if sort is Sort.PADDED else text
-        case Sort.LABEL:
+                raise _refusal(constant, "the source has no empty text, it is NULL there: write IS NULL")
+            return text.rstrip(" ") if sort is PredicateSort.PADDED else text
+        case PredicateSort.LABEL:
             return _label(constant, text, schema, column)
-        case Sort.UUID:
+        case PredicateSort.UUID:
             try:
                 return str(UUID(text))
             except ValueError:
-                raise _refused(constant, f"{text!r} is not a UUID") from None
-        case Sort.TIME:
+                raise _refusal(constant, f"{text!r} is not a UUID") from None
+        case PredicateSort.TIME:
             return _time(constant, text)
     return _moment(constant, text, sort)
 
 
-def _refused(constant: Constant, what: str) -> PredicateRefused:
+def _refusal(constant: Constant, what: str) -> PredicateRefused:
     return PredicateRefused(f"character {constant.at}: {what}")
 
 
@@ -146,7 +146,7 @@ def _float(constant: Constant) -> float:
     assert isinstance(constant.value, Decimal)
     found = float(constant.value)
     if found in (float("inf"), float("-inf")):
-        raise _refused(constant, f"{constant.sql[:40]} is beyond what eight bytes hold")
+        raise _refusal(constant, f"{constant.sql[:40]} is beyond what eight bytes hold")
     return found
 
 
@@ -154,35 +154,35 @@ def _label(constant: Constant, text: str, schema: TableSchema, column: Column) -
     found = own_type(schema, column)
     assert found is not None
     if text not in found.labels:
-        raise _refused(constant, f"{text!r} is not a label of {found.name}{nearest(text, found.labels)}")
+        raise _refusal(constant, f"{text!r} is not a label of {found.name}{suggest_nearest(text, found.labels)}")
     return text
 
 
 def _time(constant: Constant, text: str) -> str:
     found = _TIME.fullmatch(text)
     if found is None:
-        raise _refused(constant, f"{text!r} is not a time of day, like '17:30:00'")
-    return _checked(constant, "2000-01-01", found)[11:]
+        raise _refusal(constant, f"{text!r} is not a time of day, like '17:30:00'")
+    return _check_moment(constant, "2000-01-01", found)[11:]
 
 
-def _moment(constant: Constant, text: str, sort: Sort) -> str:
+def _moment(constant: Constant, text: str, sort: PredicateSort) -> str:
     found = _MOMENT.fullmatch(text)
     if found is None:
-        raise _refused(constant, f"{text!r} is not a date of the years 0001 to 9999, like '2026-01-31'")
-    if sort is Sort.DATE:
+        raise _refusal(constant, f"{text!r} is not a date of the years 0001 to 9999, like '2026-01-31'")
+    if sort is PredicateSort.DATE:
         if found["time"]:
-            raise _refused(constant, f"{text!r} has a time of day, which a date is not compared with")
-        return _checked(constant, found["day"], found)[:10]
-    if sort is Sort.MOMENT:
+            raise _refusal(constant, f"{text!r} has a time of day, which a date is not compared with")
+        return _check_moment(constant, found["day"], found)[:10]
+    if sort is PredicateSort.MOMENT:
         if found["zone"]:
-            raise _refused(constant, f"{text!r} has a time zone, and the column has none")
-        return _checked(constant, found["day"], found)
+            raise _refusal(constant, f"{text!r} has a time zone, and the column has none")
+        return _check_moment(constant, found["day"], found)
     if not found["zone"]:
-        raise _refused(constant, f"{text!r} has no time zone, like '2026-01-31 00:00:00+00'")
-    return _checked(constant, found["day"], found, found["zone"])
+        raise _refusal(constant, f"{text!r} has no time zone, like '2026-01-31 00:00:00+00'")
+    return _check_moment(constant, found["day"], found, found["zone"])
 
 
-def _checked(constant: Constant, day: str, found: re.Match[str], zone: str = "") -> str:
+def _check_moment(constant: Constant, day: str, found: re.Match[str], zone: str = "") -> str:
     """Return a moment as values are normalised: seconds, no zeros at the end of the fraction, UTC."""
     time = found["time"] or "00:00:00"
     time += ":00" if len(time) == len("00:00") else ""
@@ -190,6 +190,6 @@ def _checked(constant: Constant, day: str, found: re.Match[str], zone: str = "")
         moment = datetime.fromisoformat(f"{day}T{time}{zone}")
         moment = moment.astimezone(UTC) if zone else moment
     except (ValueError, OverflowError):
-        raise _refused(constant, f"{constant.value!r} is not an existing date or time") from None
+        raise _refusal(constant, f"{constant.value!r} is not an existing date or time") from None
     fraction = (found["fraction"] or "").rstrip("0")
     return f"{moment:%H:%M:%S}".join((f"{moment.year:04}-{moment:%m-%d} ", "")) + (f".{fraction}" if fraction else "")

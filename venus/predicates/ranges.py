@@ -11,9 +11,9 @@ from typing import Any
 import xxhash
 
 from venus.model import Column, TableSchema
-from venus.predicates.constants import UNORDERED, Sort, Value, sort_of, value_of
-from venus.predicates.syntax import PredicateRefused, Term, parse, quoted
-from venus.suggest import nearest
+from venus.predicates.constants import UNORDERED, PredicateSort, Value, sort_of, value_of
+from venus.predicates.syntax import PredicateRefused, Term, parse, quote_column
+from venus.text.hints import suggest_nearest
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class Range:
     """What one column may hold. `values` None = everything between the bounds; NULL is never in, unless `null`."""
 
     column: Column
-    sort: Sort | None
+    sort: PredicateSort | None
     low: Bound | None = None
     high: Bound | None = None
     values: tuple[Value, ...] | None = None
@@ -38,7 +38,7 @@ class Range:
     @property
     def sql(self) -> str:
         """The range in SQL."""
-        name = quoted(self.column.name)
+        name = quote_column(self.column.name)
         if self.null:
             return f"{name} is null"
         if self.values is not None:
@@ -78,12 +78,12 @@ class Predicate:
         return f"{xxhash.xxh3_64_intdigest(self.canonical.encode()):016x}"
 
 
-def compiled(text: str, schema: TableSchema) -> Predicate:
+def compile_predicate(text: str, schema: TableSchema) -> Predicate:
     """Return a predicate's text as ranges over a table's columns. Raises PredicateRefused."""
     found: dict[str, Range] = {}
     for term in parse(text):
         column = _column(term, schema)
-        narrowed = _narrowed(found.get(column.name), term, column, schema)
+        narrowed = _narrow(found.get(column.name), term, column, schema)
         if narrowed is None:
             raise PredicateRefused(
                 f"character {term.at}: no value of {column.name} meets this and what stands before it"
@@ -92,7 +92,7 @@ def compiled(text: str, schema: TableSchema) -> Predicate:
     return Predicate(schema, tuple(found[name] for name in sorted(found)))
 
 
-def columns_named(text: str) -> tuple[str, ...]:
+def named_columns(text: str) -> tuple[str, ...]:
     """Return the columns that a predicate's text names, as it writes them."""
     return tuple(dict.fromkeys(term.column for term in parse(text)))
 
@@ -105,15 +105,15 @@ def _column(term: Term, schema: TableSchema) -> Column:
     if len(alike) == 1:
         return alike[0]
     what = "more than one column" if alike else "no column"
-    near = " or ".join(quoted(c.name) for c in alike)
+    near = " or ".join(quote_column(c.name) for c in alike)
     hint = f"write {near}" if alike else f"its columns: {', '.join(by_name)}"
     raise PredicateRefused(
         f"character {term.at}: {schema.qualified} has {what} {term.column}"
-        f"{'' if alike else nearest(term.column, by_name)}", hint=hint
+        f"{'' if alike else suggest_nearest(term.column, by_name)}", hint=hint
     )  # fmt: skip
 
 
-def _narrowed(known: Range | None, term: Term, column: Column, schema: TableSchema) -> Range | None:
+def _narrow(known: Range | None, term: Term, column: Column, schema: TableSchema) -> Range | None:
     """Return what is in the known range and in the term; None = nothing is."""
     sort = sort_of(schema, column)
     if term.sign == "null":
@@ -136,7 +136,7 @@ def _narrowed(known: Range | None, term: Term, column: Column, schema: TableSche
     return _between(known, term.sign, values[0])
 
 
-def common(one: Range, other: Range) -> Range | None:
+def intersect(one: Range, other: Range) -> Range | None:
     """Return what is in two ranges of one column; None = nothing is."""
     if one.null or other.null:
         return one if one.null and other.null else None
@@ -164,12 +164,12 @@ def _between(known: Range, sign: str, value: Value) -> Range | None:
         return replace(known, values=kept) if kept else None
     if sign[0] == ">":
         bound = bound if known.low is None else max(known.low, bound, key=lambda b: (b.value.key, not b.inclusive))
-        return _settled(replace(known, low=bound))
+        return _normalise(replace(known, low=bound))
     bound = bound if known.high is None else min(known.high, bound, key=lambda b: (b.value.key, b.inclusive))
-    return _settled(replace(known, high=bound))
+    return _normalise(replace(known, high=bound))
 
 
-def _settled(found: Range) -> Range | None:
+def _normalise(found: Range) -> Range | None:
     """Return a range with two ends as a value where they meet, None where they have passed each other."""
     low, high = found.low, found.high
     if low is None or high is None or low.value.key < high.value.key:
@@ -179,13 +179,13 @@ def _settled(found: Range) -> Range | None:
     return None
 
 
-def same(one: str, other: str, schemas: Seq[TableSchema]) -> bool:
+def is_same(one: str, other: str, schemas: Seq[TableSchema]) -> bool:
     """Return whether two texts mean the same rows by any version of a table; empty = every row."""
     if one == other:
         return True
     for schema in schemas if one and other else ():
         try:
-            return compiled(one, schema).canonical == compiled(other, schema).canonical
+            return compile_predicate(one, schema).canonical == compile_predicate(other, schema).canonical
         except PredicateRefused:
             continue
     return False

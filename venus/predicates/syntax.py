@@ -44,7 +44,7 @@ class Word:
         return self.text.lower() if self.sort == "word" else self.text if self.sort == "sign" else ""
 
 
-def words_of(text: str) -> list[Word]:
+def split_words(text: str) -> list[Word]:
     """Return the words, followed by one of the sort `end`. Raises PredicateRefused."""
     found: list[Word] = []
     at = 0
@@ -61,7 +61,7 @@ def words_of(text: str) -> list[Word]:
     return found
 
 
-class Form(Enum):
+class ConstantForm(Enum):
     """Form of a constant in the text."""
 
     TEXT = "text"
@@ -74,7 +74,7 @@ class Form(Enum):
 class Constant:
     """Constant in a predicate."""
 
-    form: Form
+    form: ConstantForm
     value: str | Decimal | bool | bytes
     at: int
 
@@ -105,7 +105,7 @@ class Term:
     @property
     def sql(self) -> str:
         """The term in canonical form."""
-        name = quoted(self.column) if self.quoted else self.column.lower()
+        name = quote_column(self.column) if self.quoted else self.column.lower()
         if self.sign in ("null", "not null"):
             return f"{name} is {self.sign}"
         if self.sign == "in":
@@ -113,12 +113,12 @@ class Term:
         return f"{name} {self.sign} {self.values[0].sql}"
 
 
-def quoted(name: str) -> str:
+def quote_column(name: str) -> str:
     """Return a column's name as a quoted SQL identifier."""
     return '"' + name.replace('"', '""') + '"'
 
 
-def written(terms: tuple[Term, ...]) -> str:
+def to_sql(terms: tuple[Term, ...]) -> str:
     """Return the canonical text of terms; it is independent of blanks and of the case of keywords."""
     return " and ".join(term.sql for term in terms)
 
@@ -139,7 +139,7 @@ def parse(text: str) -> tuple[Term, ...]:
     """Return the terms of a predicate. Raises PredicateRefused with the place in the text."""
     if len(text) > TEXT_CHARS_MAX:
         raise PredicateRefused(f"{len(text):,} characters are too many, at most {TEXT_CHARS_MAX:,} are read")
-    parser = _Parser(text, words_of(text))
+    parser = _Parser(text, split_words(text))
     terms = parser.conjunction()
     parser.end()
     return terms
@@ -162,25 +162,25 @@ class _Parser:
         self._next += word.sort != "end"
         return word
 
-    def _took(self, key: str) -> bool:
+    def _accept(self, key: str) -> bool:
         taken = self._word.key == key
         self._next += taken
         return taken
 
-    def _refused(self, word: Word, what: str, *, hint: str = _POSSIBLE) -> PredicateRefused:
+    def _refusal(self, word: Word, what: str, *, hint: str = _POSSIBLE) -> PredicateRefused:
         return PredicateRefused(f"character {word.at}: {what}", hint=hint)
 
     def end(self) -> None:
         """Raise PredicateRefused unless everything was read."""
         word = self._word
         if word.key == "or":
-            raise self._refused(word, "OR joins two ranges into something that is none", hint=_or_hint())
+            raise self._refusal(word, "OR joins two ranges into something that is none", hint=_or_hint())
         if word.sort != "end":
-            raise self._refused(word, f"{word.text!r} where AND or the end was expected")
+            raise self._refusal(word, f"{word.text!r} where AND or the end was expected")
 
     def conjunction(self) -> tuple[Term, ...]:
         terms = list(self._item())
-        while self._took("and"):
+        while self._accept("and"):
             terms += self._item()
         return tuple(terms)
 
@@ -191,68 +191,68 @@ class _Parser:
         terms = self.conjunction()
         if self._word.key == "or":
             self.end()
-        if not self._took(")"):
-            raise self._refused(opened, "an unclosed parenthesis")
+        if not self._accept(")"):
+            raise self._refusal(opened, "an unclosed parenthesis")
         return terms
 
     def _term(self) -> tuple[Term, ...]:
         word = self._word
         if word.key == "not":
-            raise self._refused(word, "NOT turns a range into something that is none")
+            raise self._refusal(word, "NOT turns a range into something that is none")
         if self._is_constant():
-            return (self._mirrored(),)
+            return (self._reversed_term(),)
         column = self._column()
         sign = self._take()
         match sign.key:
             case "=" | "<" | "<=" | ">" | ">=":
-                return (self._made(column, sign.key, (self._constant(),)),)
+                return (self._make_term(column, sign.key, (self._constant(),)),)
             case "between":
                 low = self._constant()
-                if not self._took("and"):
-                    raise self._refused(self._word, "BETWEEN needs AND and its second constant")
-                return self._made(column, ">=", (low,)), self._made(column, "<=", (self._constant(),))
+                if not self._accept("and"):
+                    raise self._refusal(self._word, "BETWEEN needs AND and its second constant")
+                return self._make_term(column, ">=", (low,)), self._make_term(column, "<=", (self._constant(),))
             case "in":
-                return (self._made(column, "in", self._list()),)
+                return (self._make_term(column, "in", self._list()),)
             case "is":
                 return (self._null(column),)
         raise self._strange(column, sign)
 
     def _null(self, column: Word) -> Term:
-        sign = "not null" if self._took("not") else "null"
-        if not self._took("null"):
-            raise self._refused(self._word, "IS can be followed by NULL or NOT NULL only")
-        return self._made(column, sign, ())
+        sign = "not null" if self._accept("not") else "null"
+        if not self._accept("null"):
+            raise self._refusal(self._word, "IS can be followed by NULL or NOT NULL only")
+        return self._make_term(column, sign, ())
 
     def _strange(self, column: Word, sign: Word) -> PredicateRefused:
         if sign.key == "(":
-            return self._refused(column, f"{column.text}() is a function; a range is about the column itself")
+            return self._refusal(column, f"{column.text}() is a function; a range is about the column itself")
         if sign.key in ("<>", "!=", "not"):
-            return self._refused(sign, f"{sign.text.upper()} leaves two ranges, one on either side")
+            return self._refusal(sign, f"{sign.text.upper()} leaves two ranges, one on either side")
         if sign.key in ("like", "ilike", "similar", "regexp", "~"):
-            return self._refused(sign, f"{sign.text.upper()} is a pattern, not a range")
+            return self._refusal(sign, f"{sign.text.upper()} is a pattern, not a range")
         if sign.key == ".":
-            return self._refused(column, f"{column.text} is not a column; write columns without their table")
+            return self._refusal(column, f"{column.text} is not a column; write columns without their table")
         if sign.sort == "end" or sign.key in ("and", "or", ")"):
-            return self._refused(column, f"{column.text} stands alone; compare it with a constant, as in = true")
-        return self._refused(sign, f"{sign.text!r} is not a comparison of a column with a constant")
+            return self._refusal(column, f"{column.text} stands alone; compare it with a constant, as in = true")
+        return self._refusal(sign, f"{sign.text!r} is not a comparison of a column with a constant")
 
-    def _mirrored(self) -> Term:
+    def _reversed_term(self) -> Term:
         constant = self._constant()
         sign = self._take()
         if sign.key not in _COMPARISONS:
-            raise self._refused(sign, f"{sign.text!r} behind a constant; a term compares a column")
-        return self._made(self._column(), _MIRRORED[sign.key], (constant,))
+            raise self._refusal(sign, f"{sign.text!r} behind a constant; a term compares a column")
+        return self._make_term(self._column(), _MIRRORED[sign.key], (constant,))
 
-    def _made(self, column: Word, sign: str, values: tuple[Constant, ...]) -> Term:
+    def _make_term(self, column: Word, sign: str, values: tuple[Constant, ...]) -> Term:
         name = column.text[1:-1].replace('""', '"') if column.sort == "quoted" else column.text
         return Term(name, column.sort == "quoted", column.at, sign, values)
 
     def _column(self) -> Word:
         word = self._take()
         if word.sort == "end":
-            raise self._refused(word, "the text ends where a column was expected")
+            raise self._refusal(word, "the text ends where a column was expected")
         if word.sort not in ("word", "quoted") or word.key in _NO_COLUMN:
-            raise self._refused(word, f"{word.text!r} where a column was expected")
+            raise self._refusal(word, f"{word.text!r} where a column was expected")
         return word
 
     def _is_constant(self) -> bool:
@@ -263,15 +263,15 @@ class _Parser:
 
     def _list(self) -> tuple[Constant, ...]:
         opened = self._word
-        if not self._took("("):
-            raise self._refused(opened, "IN needs its values in parentheses")
+        if not self._accept("("):
+            raise self._refusal(opened, "IN needs its values in parentheses")
         values = [self._constant()]
-        while self._took(","):
+        while self._accept(","):
             values.append(self._constant())
-        if not self._took(")"):
-            raise self._refused(self._word, "IN takes constants with commas between and a parenthesis at the end")
+        if not self._accept(")"):
+            raise self._refusal(self._word, "IN takes constants with commas between and a parenthesis at the end")
         if len(values) > VALUES_MAX:
-            raise self._refused(opened, f"{len(values):,} values are too many, at most {VALUES_MAX:,} are taken")
+            raise self._refusal(opened, f"{len(values):,} values are too many, at most {VALUES_MAX:,} are taken")
         return tuple(values)
 
     def _constant(self) -> Constant:
@@ -282,34 +282,34 @@ class _Parser:
             word = self._take()
         constant = _constant_of(word)
         if self._word.key in ("::", "||", "+", "-", "*", "/", "%") or self._word.sort == "number":
-            raise self._refused(self._word, f"{self._word.text!r} computes; write out the constant")
+            raise self._refusal(self._word, f"{self._word.text!r} computes; write out the constant")
         return constant
 
     def _no_constant(self, word: Word) -> PredicateRefused:
         if word.sort == "end":
-            return self._refused(word, "the text ends where a constant was expected")
+            return self._refusal(word, "the text ends where a constant was expected")
         if word.sort in ("word", "quoted"):
             function = self._words[self._next + 1].key == "("
             what = f"{word.text}() is a function" if function else f"{word.text} is a column"
-            return self._refused(word, f"{what} where a constant was expected; text stands in single quotes")
-        return self._refused(word, f"{word.text!r} where a constant was expected")
+            return self._refusal(word, f"{what} where a constant was expected; text stands in single quotes")
+        return self._refusal(word, f"{word.text!r} where a constant was expected")
 
 
 def _constant_of(word: Word) -> Constant:
     if word.sort == "number":
-        return Constant(Form.NUMBER, _number(word), word.at)
+        return Constant(ConstantForm.NUMBER, _number(word), word.at)
     if word.sort == "text":
-        return Constant(Form.TEXT, word.text[1:-1].replace("''", "'"), word.at)
+        return Constant(ConstantForm.TEXT, word.text[1:-1].replace("''", "'"), word.at)
     if word.sort == "bytes":
         try:
-            return Constant(Form.BYTES, bytes.fromhex(word.text[2:-1]), word.at)
+            return Constant(ConstantForm.BYTES, bytes.fromhex(word.text[2:-1]), word.at)
         except ValueError:
             raise PredicateRefused(f"character {word.at}: {word.text} is not hexadecimal") from None
     if word.key == "null":
         raise PredicateRefused(
             f"character {word.at}: nothing is equal to NULL, or greater or smaller", hint="write IS NULL or IS NOT NULL"
         )
-    return Constant(Form.BOOL, word.key == "true", word.at)
+    return Constant(ConstantForm.BOOL, word.key == "true", word.at)
 
 
 def _number(word: Word) -> Decimal:

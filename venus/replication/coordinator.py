@@ -39,13 +39,13 @@ class Coordinator(Protocol):
     def drain(self, broker: str, *, draining: bool) -> None:
         """Set or remove the draining mark of a broker; the mark is independent of its lease."""
 
-    def drained(self) -> frozenset[str]:
+    def draining_brokers(self) -> frozenset[str]:
         """Return the brokers with a draining mark."""
 
-    def note(self, store: str, sequence: int) -> None:
+    def save_newest_write(self, store: str, sequence: int) -> None:
         """Store the newest durable write of a store; the stored number never decreases."""
 
-    def noted(self, store: str) -> int:
+    def newest_write(self, store: str) -> int:
         """Return the newest known durable write of a store; 0 = none is known.
 
         A store without that write was restored from a backup: the in-sync sets do not mean it.
@@ -77,7 +77,7 @@ class Coordinator(Protocol):
         brokers may still have, are never mistaken for those of the new one.
         """
 
-    def forgotten(self, business: str) -> int:
+    def last_forgotten_term(self, business: str) -> int:
         """Return the last term of a business of this name that was forgotten; 0 = none is known.
 
         Brokers remove their data of that term or an older one. A record that cannot be read was not forgotten.

@@ -22,7 +22,7 @@ class Ballot:
     healthy: bool = True
 
 
-def may_lead(known: Leadership, live: Iterable[Member]) -> frozenset[Member]:
+def eligible_members(known: Leadership, live: Iterable[Member]) -> frozenset[Member]:
     """Return the members to request ballots from; empty = no member may lead now."""
     living = frozenset(live)
     clean = known.candidates & living
@@ -31,11 +31,11 @@ def may_lead(known: Leadership, live: Iterable[Member]) -> frozenset[Member]:
     return frozenset(member for member in living if member.broker in known.replicas)
 
 
-def hindrance(known: Leadership, live: Iterable[Member]) -> str:
+def explain_hindrance(known: Leadership, live: Iterable[Member]) -> str:
     """Return why writes are refused until a broker returns; empty = the living brokers can accept them."""
     living = frozenset(live)
     leads = known.leader is not None and known.leader in living
-    if not leads and not may_lead(known, living):
+    if not leads and not eligible_members(known, living):
         missing = ", ".join(sorted({member.broker for member in known.candidates}))
         return f"no broker leads, and no complete replica is alive: {missing}"
     able = sum(member.broker in known.replicas or member == known.leader for member in living)
@@ -44,7 +44,9 @@ def hindrance(known: Leadership, live: Iterable[Member]) -> str:
     return ""
 
 
-def choose(known: Leadership, ballots: Mapping[Member, Ballot], live: Mapping[Member, LiveBroker]) -> Leadership | None:
+def choose_leader(
+    known: Leadership, ballots: Mapping[Member, Ballot], live: Mapping[Member, LiveBroker]
+) -> Leadership | None:
     """Return the leadership of the next term; None = no member may lead."""
     clean = [ballots[member] for member in known.candidates if member in ballots]
     if clean:

@@ -5,26 +5,26 @@ from __future__ import annotations
 from venus.replication import terms
 from venus.replication.messages import (
     Advance,
-    Answered,
     Append,
-    Diverge,
     Effect,
     Entries,
-    Fetch,
+    FetchReply,
+    LogsDiverge,
+    LogTrimmed,
     NotLeading,
-    Read,
+    ReadRecords,
     Reinstall,
-    Trimmed,
+    SendFetch,
     Truncate,
 )
-from venus.replication.position import Patience, Position
+from venus.replication.position import Position, ReplicationTimes
 from venus.replication.records import Leadership, Member
 
 
 class Following:
     """State of a follower. At most one fetch is open, and none while the log changes: a fetch reports this disk."""
 
-    def __init__(self, position: Position, leader: Member, known: Leadership, patience: Patience) -> None:
+    def __init__(self, position: Position, leader: Member, known: Leadership, patience: ReplicationTimes) -> None:
         self.leader = leader
         self.term = known.term
         self._version = known.version
@@ -38,7 +38,7 @@ class Following:
             return self._reinstall("an installation was interrupted")
         return self._fetch(now)
 
-    def taken_up(self, known: Leadership, now: float, *, counts: bool) -> list[Effect]:
+    def on_record(self, known: Leadership, now: float, *, counts: bool) -> list[Effect]:
         """Handle a newer record of the same term. A follower that is not in sync reports its version to the leader."""
         self._version = known.version
         return [] if counts or self._asked_at is None else self._fetch(now)
@@ -49,13 +49,13 @@ class Following:
             return self._fetch(now)
         return []
 
-    def log_changed(self, now: float) -> list[Effect]:
+    def on_log_changed(self, now: float) -> list[Effect]:
         """Continue once the orders to the log are executed."""
         return self._fetch(now) if self._asked_at is None else []
 
-    def answered(self, event: Answered, now: float) -> list[Effect]:
+    def on_fetch_reply(self, event: FetchReply, now: float) -> list[Effect]:
         """Handle a reply of the leader; one of another leader or term, or to an earlier fetch, is stale."""
-        if event.leader != self.leader or not self._ready:
+        if event.leader != self.leader or not self._is_ready:
             return []
         match event.answer:
             case None:
@@ -65,21 +65,21 @@ class Following:
                 patience = self._patience
                 # soon if that broker will learn that it leads; else after the timeout, or when the record changes
                 self._asked_at = now - patience.fetch_s + patience.idle_s if term < self.term else now
-                return [Read()]
-            case Entries() | Diverge() | Trimmed() if event.answer.term != self.term:
+                return [ReadRecords()]
+            case Entries() | LogsDiverge() | LogTrimmed() if event.answer.term != self.term:
                 return []
             case Entries():
-                return self._append(event.answer, now)
-            case Diverge():
-                return self._truncate(event.answer)
-            case Trimmed():
-                return self._trimmed(event.answer)
+                return self._on_entries(event.answer, now)
+            case LogsDiverge():
+                return self._on_diverge(event.answer)
+            case LogTrimmed():
+                return self._on_trimmed(event.answer)
 
     @property
-    def _ready(self) -> bool:
-        return self._position.whole and self._position.settled
+    def _is_ready(self) -> bool:
+        return self._position.whole and self._position.is_settled
 
-    def _append(self, answer: Entries, now: float) -> list[Effect]:
+    def _on_entries(self, answer: Entries, now: float) -> list[Effect]:
         position = self._position
         if answer.first != position.end:
             return []  # a reply to an earlier fetch
@@ -94,11 +94,11 @@ class Following:
         self._asked_at = None
         return [*effects, Append(order=position.next_order(), first=answer.first, entries=answer.entries)]
 
-    def _truncate(self, answer: Diverge) -> list[Effect]:
+    def _on_diverge(self, answer: LogsDiverge) -> list[Effect]:
         position = self._position
         if (answer.index, answer.last_term) != (position.end, position.last_term):
             return []  # a reply to an earlier fetch: the log has changed since
-        end = terms.truncation(position.terms, position.end, answer.known_term, answer.end)
+        end = terms.truncation_end(position.terms, position.end, answer.known_term, answer.end)
         if end <= position.high:
             return self._reinstall(
                 f"its log has other entries from {end} on, of which ours up to {position.high} are applied",
@@ -107,7 +107,7 @@ class Following:
         self._asked_at = None
         return [Truncate(order=position.next_order(), end=end)]
 
-    def _trimmed(self, answer: Trimmed) -> list[Effect]:
+    def _on_trimmed(self, answer: LogTrimmed) -> list[Effect]:
         if answer.start <= self._position.end:
             return []  # a reply to an earlier fetch
         return self._reinstall(f"its log starts at entry {answer.start}, ours ends before that")
@@ -119,9 +119,9 @@ class Following:
 
     def _fetch(self, now: float) -> list[Effect]:
         position = self._position
-        if not self._ready:
+        if not self._is_ready:
             self._asked_at = None  # sent once the log has settled
             return []
         self._asked_at = now
         index, last_term = position.end, position.last_term
-        return [Fetch(to=self.leader, term=self.term, index=index, last_term=last_term, version=self._version)]
+        return [SendFetch(to=self.leader, term=self.term, index=index, last_term=last_term, version=self._version)]

@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from venus.model import counted
+from venus.model import count_phrase
 from venus.replication.records import Leadership, Member
 
 #: A follower that is behind by less than this is about to be in sync.
@@ -18,7 +18,7 @@ NEAR_ENTRIES = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Progress:
+class FollowerProgress:
     """Progress of a follower, as its leader knows it."""
 
     end: int = 0  # the first index that it does not have on disk
@@ -28,7 +28,7 @@ class Progress:
     caught_up_at: float = 0.0  # when it last had the whole log of that time
     moved_at: float = 0.0  # when it last had the whole log, or more than before
 
-    def heard(self, end: int, version: int, leader_end: int, now: float) -> Progress:
+    def after_fetch(self, end: int, version: int, leader_end: int, now: float) -> FollowerProgress:
         """Return the progress after a fetch of the follower."""
         if end >= leader_end:
             caught_up_at = now
@@ -36,7 +36,7 @@ class Progress:
             caught_up_at = self.heard_at
         else:
             caught_up_at = self.caught_up_at
-        return Progress(
+        return FollowerProgress(
             end=end,
             version=version,
             heard_at=now,
@@ -45,7 +45,7 @@ class Progress:
             moved_at=now if end >= leader_end or end > self.end else self.moved_at,
         )
 
-    def waited(self, now: float) -> Progress:
+    def after_wait(self, now: float) -> FollowerProgress:
         """Return the progress of a follower that had everything until now."""
         return replace(self, caught_up_at=now, moved_at=now)
 
@@ -65,7 +65,7 @@ def high_watermark(
     return max(before, safe_end - 1)
 
 
-def changed(known: Leadership, gone: frozenset[Member], back: frozenset[Member]) -> Leadership:
+def with_members(known: Leadership, gone: frozenset[Member], back: frozenset[Member]) -> Leadership:
     """Return the leadership without members that fell behind and with those that have caught up.
 
     A member that leaves a set that is then too small stays complete, because nothing is acknowledged from now on. Once
@@ -76,8 +76,8 @@ def changed(known: Leadership, gone: frozenset[Member], back: frozenset[Member])
     return replace(known, in_sync=inside, last_in_sync=left)
 
 
-def keeping_up(
-    followers: Mapping[Member, Progress], waiting: Collection[Member], now: float, lag_s: float
+def followers_keeping_up(
+    followers: Mapping[Member, FollowerProgress], waiting: Collection[Member], now: float, lag_s: float
 ) -> frozenset[Member]:
     """Return the followers that were caught up within `lag_s`, including those that wait for the next entry."""
     return frozenset(
@@ -85,7 +85,9 @@ def keeping_up(
     )
 
 
-def moving(followers: Mapping[Member, Progress], waiting: Collection[Member], since: float) -> frozenset[Member]:
+def moving_followers(
+    followers: Mapping[Member, FollowerProgress], waiting: Collection[Member], since: float
+) -> frozenset[Member]:
     """Return the followers that have made progress since a time, including those that wait for the next entry.
 
     A fetch alone is no progress: if replies get lost, the same fetch is repeated.
@@ -107,7 +109,7 @@ def is_cut_off(known: Leadership, live: frozenset[Member], moving: frozenset[Mem
     return bool((others - moving) & known.candidates)
 
 
-def fallen_behind(known: Leadership, present: frozenset[Member]) -> frozenset[Member]:
+def members_behind(known: Leadership, present: frozenset[Member]) -> frozenset[Member]:
     """Return the members that are no longer replicas, or not `present` (alive and keeping up)."""
     return frozenset(
         member
@@ -116,8 +118,12 @@ def fallen_behind(known: Leadership, present: frozenset[Member]) -> frozenset[Me
     )
 
 
-def caught_up(
-    known: Leadership, followers: Mapping[Member, Progress], present: frozenset[Member], high: int, term_start: int
+def followers_in_sync(
+    known: Leadership,
+    followers: Mapping[Member, FollowerProgress],
+    present: frozenset[Member],
+    high: int,
+    term_start: int,
 ) -> frozenset[Member]:
     """Return followers outside the set that have all that is safe, and the first entry of the leader's term.
 
@@ -136,7 +142,7 @@ def caught_up(
     )
 
 
-class Mode(StrEnum):
+class ReplicationMode(StrEnum):
     """Replication state of a business, derived from the in-sync set and the lag (RocketMQ part 2); for status."""
 
     SINGLE = "single"  # no follower
@@ -145,17 +151,19 @@ class Mode(StrEnum):
     SYNC = "sync"  # at least one follower has everything acknowledged
 
 
-def mode(known: Leadership, followers: Mapping[Member, Progress], end: int) -> tuple[Mode, str]:
+def replication_mode(
+    known: Leadership, followers: Mapping[Member, FollowerProgress], end: int
+) -> tuple[ReplicationMode, str]:
     """Return the replication state and its reason."""
     if len(known.in_sync) > 1:
-        return Mode.SYNC, f"{len(known.in_sync)} of {len(known.replicas)} replicas are in sync"
+        return ReplicationMode.SYNC, f"{len(known.in_sync)} of {len(known.replicas)} replicas are in sync"
     if not followers:
-        return Mode.SINGLE, "no other replica follows"
+        return ReplicationMode.SINGLE, "no other replica follows"
     behind = min(end - progress.end for progress in followers.values())
     if behind <= NEAR_ENTRIES:
-        return Mode.SEMI_SYNC, f"the nearest follower is {_entries(max(behind, 0))} behind"
-    return Mode.ASYNC, f"the nearest follower is {_entries(behind)} behind"
+        return ReplicationMode.SEMI_SYNC, f"the nearest follower is {_format_entries(max(behind, 0))} behind"
+    return ReplicationMode.ASYNC, f"the nearest follower is {_format_entries(behind)} behind"
 
 
-def _entries(count: int) -> str:
-    return counted(count, "entry", "entries")
+def _format_entries(count: int) -> str:
+    return count_phrase(count, "entry", "entries")

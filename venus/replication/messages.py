@@ -24,7 +24,7 @@ class Entries:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Diverge:
+class LogsDiverge:
     """The follower's log is no prefix of the leader's.
 
     `index` and `last_term` are those of the fetch: a late reply must not truncate a log that has changed since.
@@ -39,7 +39,7 @@ class Diverge:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Trimmed:
+class LogTrimmed:
     """The leader's log starts after what the follower needs: the follower must install the full data."""
 
     term: int
@@ -53,7 +53,7 @@ class NotLeading:
     term: int
 
 
-Answer: TypeAlias = Entries | Diverge | Trimmed | NotLeading
+Answer: TypeAlias = Entries | LogsDiverge | LogTrimmed | NotLeading
 
 #: Deadline of a broker without a lease.
 NO_LEASE = float("-inf")
@@ -62,21 +62,21 @@ NO_LEASE = float("-inf")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
+class RecordRead:
     """The record of the business was read from the coordinator; it may be old."""
 
     leadership: Leadership
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Living:
+class BrokersRead:
     """The brokers with a lease were read from the coordinator."""
 
     brokers: Mapping[Member, LiveBroker]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Leased:
+class LeaseChanged:
     """The lease of this broker holds until `until`, counted from before its refresh was sent; NO_LEASE = it has ended.
 
     It is also sent before a new lease: the broker's clock need not show that there was none in between.
@@ -100,20 +100,20 @@ class LogChanged:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Installed:
+class CopyInstalled:
     """The full data of a leader is installed, and the log begins after it: everything below `log.end` is applied."""
 
     log: LogChanged
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fetched:
+class FetchRequest:
     """A follower fetches entries from `index` on; the one before it, of `last_term`, is on its disk.
 
     `version` is that of the follower's record.
     """
 
-    follower: Member
+    sender: Member
     term: int
     index: int
     last_term: int
@@ -121,7 +121,7 @@ class Fetched:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answered:
+class FetchReply:
     """The leader's reply to a fetch of this replica; None = the connection broke or timed out."""
 
     leader: Member
@@ -129,15 +129,15 @@ class Answered:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BallotAsked:
+class BallotRequest:
     """Another broker runs an election for `term`."""
 
-    by: Member
+    sender: Member
     term: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BallotCame:
+class BallotReceived:
     """A replica's ballot for `term`."""
 
     term: int
@@ -145,7 +145,7 @@ class BallotCame:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Swapped:
+class SwapResult:
     """Result of a swap: the record `stored`, None = refused; `certain` False = it may have been carried out."""
 
     before: Leadership
@@ -155,7 +155,7 @@ class Swapped:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HandOver:
+class HandOverRequest:
     """Hand the leadership over to another member without a failed acknowledgement."""
 
     to: Member
@@ -167,17 +167,17 @@ class Tick:
 
 
 Event: TypeAlias = (
-    Seen
-    | Living
-    | Leased
+    RecordRead
+    | BrokersRead
+    | LeaseChanged
     | LogChanged
-    | Installed
-    | Fetched
-    | Answered
-    | BallotAsked
-    | BallotCame
-    | Swapped
-    | HandOver
+    | CopyInstalled
+    | FetchRequest
+    | FetchReply
+    | BallotRequest
+    | BallotReceived
+    | SwapResult
+    | HandOverRequest
     | Tick
 )
 
@@ -185,7 +185,7 @@ Event: TypeAlias = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fetch:
+class SendFetch:
     """Fetch entries of the leader; its reply, or the lack of one, returns as Answered."""
 
     to: Member
@@ -196,7 +196,7 @@ class Fetch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reply:
+class SendReply:
     """Reply to a follower's fetch. The host adds the entries from `first` on that fit into a frame to Entries."""
 
     to: Member
@@ -267,12 +267,12 @@ class Swap:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Read:
+class ReadRecords:
     """Read the record of the business and the living brokers; Seen and Living return."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AskBallot:
+class RequestBallot:
     """Request a ballot from a replica."""
 
     to: Member
@@ -280,7 +280,7 @@ class AskBallot:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GiveBallot:
+class SendBallot:
     """Send a ballot to the broker that runs an election."""
 
     to: Member
@@ -289,5 +289,16 @@ class GiveBallot:
 
 
 Effect: TypeAlias = (
-    Fetch | Reply | Append | Truncate | Advance | Lead | Retire | Reinstall | Swap | Read | AskBallot | GiveBallot
+    SendFetch
+    | SendReply
+    | Append
+    | Truncate
+    | Advance
+    | Lead
+    | Retire
+    | Reinstall
+    | Swap
+    | ReadRecords
+    | RequestBallot
+    | SendBallot
 )

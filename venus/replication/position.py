@@ -25,28 +25,28 @@ class Position:
     done: int = 0  # the newest executed order
 
     @property
-    def settled(self) -> bool:
+    def is_settled(self) -> bool:
         """Whether the known log is on disk, and no order is about to change it."""
         return self.done == self.ordered and self.durable_end == self.end
 
     @property
     def last_term(self) -> int:
         """The term of the newest entry; 0 before the first one."""
-        return self.terms.of(self.end - 1)
+        return self.terms.term_at(self.end - 1)
 
     def next_order(self) -> int:
         """Return the number of the next order to the log."""
         self.ordered += 1
         return self.ordered
 
-    def changed(self, event: LogChanged) -> None:
+    def update(self, event: LogChanged) -> None:
         """Update the position from the log."""
         self.start, self.end, self.durable_end, self.terms = event.start, event.end, event.durable_end, event.terms
         self.done = max(self.done, event.done)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Patience:
+class ReplicationTimes:
     """Time limits in seconds, for a local network. Safety depends on none of them."""
 
     lag_s: float = 10.0  # a follower that was not caught up for this long leaves the in-sync set

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from venus.model import counted
+from venus.model import count_phrase
 from venus.network.scheduling import Load
 
 
@@ -28,7 +28,7 @@ class Member:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Installing:
+class InstallationProgress:
     """Progress of an installation, as its broker reports it."""
 
     business: str
@@ -51,7 +51,7 @@ class LiveBroker:
     draining: bool = False  # it is about to leave: it gets nothing new, and leads only if no other broker can
     version: str = ""
     unhealthy: str = ""  # why others should lead instead; empty = healthy
-    installing: tuple[Installing, ...] = ()
+    installing: tuple[InstallationProgress, ...] = ()
     load: Load | None = None  # None = not reported
     businesses: int = 0  # number of its replicas
     report: int = 0  # number of the load report
@@ -74,15 +74,17 @@ class LossWindow:
     verified: tuple[str, ...] = ()
 
     @property
-    def measured(self) -> bool:
+    def is_measured(self) -> bool:
         """Whether its end is known."""
         return self.end_offset >= 0
 
     def __str__(self) -> str:
-        if not self.measured:
+        if not self.is_measured:
             return f"offsets from {self.first_offset} on, up to where the producer says, once it is back"
         batches = f"batches {self.first_batch} to {self.last_batch}"
-        return f"offsets {self.first_offset} to {self.end_offset - 1} ({counted(self.rows, 'change')} in {batches})"
+        return (
+            f"offsets {self.first_offset} to {self.end_offset - 1} ({count_phrase(self.rows, 'change')} in {batches})"
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,34 +19,34 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
-from venus.replication.ballots import Elections
 from venus.replication.election import Ballot
+from venus.replication.elections import Elections
 from venus.replication.following import Following
 from venus.replication.leading import Leading
 from venus.replication.messages import (
     NO_LEASE,
-    Answered,
-    BallotAsked,
-    BallotCame,
+    BallotReceived,
+    BallotRequest,
+    BrokersRead,
+    CopyInstalled,
     Effect,
     Event,
-    Fetched,
-    GiveBallot,
-    HandOver,
-    Installed,
+    FetchReply,
+    FetchRequest,
+    HandOverRequest,
     Lead,
-    Leased,
-    Living,
+    LeaseChanged,
     LogChanged,
     NotLeading,
-    Read,
-    Reply,
+    ReadRecords,
+    RecordRead,
     Retire,
-    Seen,
-    Swapped,
+    SendBallot,
+    SendReply,
+    SwapResult,
     Tick,
 )
-from venus.replication.position import Patience, Position
+from venus.replication.position import Position, ReplicationTimes
 from venus.replication.records import Leadership, LiveBroker, Member, Policy
 
 _Handler: TypeAlias = Callable[["Replica", Any, float], list[Effect]]
@@ -55,7 +55,7 @@ _Handler: TypeAlias = Callable[["Replica", Any, float], list[Effect]]
 class Replica:
     """State of one replica. `position` is that of its log; `high` is the newest index known to be safe."""
 
-    def __init__(self, me: Member, position: Position, *, patience: Patience, begins: bool = False) -> None:
+    def __init__(self, me: Member, position: Position, *, patience: ReplicationTimes, begins: bool = False) -> None:
         self.me = me
         self.position = position
         self.patience = patience
@@ -107,7 +107,7 @@ class Replica:
         effects: list[Effect] = _HANDLERS[type(event)](self, event, now)
         return effects
 
-    def _seen(self, event: Seen, now: float) -> list[Effect]:
+    def _on_record(self, event: RecordRead, now: float) -> list[Effect]:
         known, leadership = self.known, event.leadership
         if known is not None and leadership.version <= known.version:
             return []
@@ -117,11 +117,11 @@ class Replica:
         self._live_is_newer = False
         if known is not None and known.term == leadership.term:
             if isinstance(self._role, Leading):
-                self._role.taken_up(leadership)
+                self._role.on_record(leadership)
             elif isinstance(self._role, Following):
-                return self._role.taken_up(leadership, now, counts=self.me in leadership.in_sync)
+                return self._role.on_record(leadership, now, counts=self.me in leadership.in_sync)
             return self._advance(now)
-        self._elections.end()
+        self._elections.cancel()
         return self._take_role(leadership, now)
 
     def _take_role(self, known: Leadership, now: float) -> list[Effect]:
@@ -142,77 +142,77 @@ class Replica:
         self._role = Following(self.position, known.leader, known, self.patience)
         return [*retiring, *self._role.begin(now)]
 
-    def _log_changed(self, event: LogChanged, now: float) -> list[Effect]:
-        self.position.changed(event)
+    def _on_log_changed(self, event: LogChanged, now: float) -> list[Effect]:
+        self.position.update(event)
         if isinstance(self._role, Leading):
-            return [*self._advance(now), *self._role.log_changed(now)]
-        return self._role.log_changed(now) if isinstance(self._role, Following) else []
+            return [*self._advance(now), *self._role.on_log_changed(now)]
+        return self._role.on_log_changed(now) if isinstance(self._role, Following) else []
 
-    def _installed(self, event: Installed, now: float) -> list[Effect]:
+    def _on_installed(self, event: CopyInstalled, now: float) -> list[Effect]:
         if self.position.whole:
             return []  # a cancelled installation
         self.position.whole = True
         self.position.high = event.log.end - 1
-        return self._log_changed(event.log, now)
+        return self._on_log_changed(event.log, now)
 
-    def _living(self, event: Living, now: float) -> list[Effect]:
+    def _on_brokers(self, event: BrokersRead, now: float) -> list[Effect]:
         self.live = dict(event.brokers)
         self._live_is_newer = True
-        return self._tick(Tick(), now)
+        return self._on_tick(Tick(), now)
 
-    def _leased(self, event: Leased, now: float) -> list[Effect]:
+    def _on_lease(self, event: LeaseChanged, now: float) -> list[Effect]:
         lapsed = self.lease_until <= now
         self.lease_until = event.until if event.until == NO_LEASE else max(self.lease_until, event.until)
         if lapsed and isinstance(self._role, Leading):
-            self._role.lease_had_ended()
+            self._role.on_lease_gap()
         return self._advance(now)
 
-    def _answered(self, event: Answered, now: float) -> list[Effect]:
-        return self._role.answered(event, now) if isinstance(self._role, Following) else []
+    def _on_fetch_reply(self, event: FetchReply, now: float) -> list[Effect]:
+        return self._role.on_fetch_reply(event, now) if isinstance(self._role, Following) else []
 
-    def _ballot_came(self, event: BallotCame, now: float) -> list[Effect]:
+    def _on_ballot(self, event: BallotReceived, now: float) -> list[Effect]:
         if self.known is None or self.live is None or not self._live_is_newer:
             return []
-        return self._elections.came(event, self.known, self.live, now)
+        return self._elections.on_ballot(event, self.known, self.live, now)
 
-    def _hand_over(self, event: HandOver, now: float) -> list[Effect]:
+    def _on_hand_over(self, event: HandOverRequest, now: float) -> list[Effect]:
         return self._role.hand_over(event.to, now) if isinstance(self._role, Leading) else []
 
-    def _fetched(self, event: Fetched, now: float) -> list[Effect]:
+    def _on_fetch(self, event: FetchRequest, now: float) -> list[Effect]:
         known = self.known
         if not isinstance(self._role, Leading) or known is None or event.term != known.term:
             newest = known.term if known is not None else 0
-            refusal = Reply(to=event.follower, answer=NotLeading(term=newest))
-            return [refusal, Read()] if event.term > newest else [refusal]
-        effects = self._role.fetched(event, now)
+            refusal = SendReply(to=event.sender, answer=NotLeading(term=newest))
+            return [refusal, ReadRecords()] if event.term > newest else [refusal]
+        effects = self._role.on_fetch(event, now)
         return [*self._advance(now), *effects]
 
-    def _ballot_asked(self, event: BallotAsked, now: float) -> list[Effect]:
+    def _on_ballot_request(self, event: BallotRequest, now: float) -> list[Effect]:
         newest = self.known.term if self.known is not None else 0
         if event.term <= newest or not self.position.whole:
             return []
-        return [GiveBallot(to=event.by, term=event.term, ballot=self.ballot(now))]
+        return [SendBallot(to=event.sender, term=event.term, ballot=self.make_ballot(now))]
 
-    def ballot(self, now: float) -> Ballot:
+    def make_ballot(self, now: float) -> Ballot:
         """Return a ballot with what this replica has on disk."""
         position = self.position
         end = position.durable_end
         return Ballot(
             member=self.me,
-            last_term=position.terms.of(end - 1),
+            last_term=position.terms.term_at(end - 1),
             end=end,
             high=position.high,
-            healthy=self.healthy and not self._elections.stands_back(now),
+            healthy=self.healthy and not self._elections.is_standing_back(now),
         )
 
-    def _swapped(self, event: Swapped, now: float) -> list[Effect]:
+    def _on_swap_result(self, event: SwapResult, now: float) -> list[Effect]:
         effects: list[Effect] = []
         if isinstance(self._role, Leading):
-            self._role.swapped(event)
+            self._role.on_swap_result(event)
         if event.stored is not None:
-            effects += self._seen(Seen(leadership=event.stored), now)
+            effects += self._on_record(RecordRead(leadership=event.stored), now)
         else:
-            effects.append(Read())
+            effects.append(ReadRecords())
         return [*effects, *self._advance(now)]
 
     def _advance(self, now: float) -> list[Effect]:
@@ -233,7 +233,7 @@ class Replica:
             return False
         return self.known.policy is Policy.CONSISTENCY or (self._role.confirmed and now < self.lease_until)
 
-    def _tick(self, _: Tick, now: float) -> list[Effect]:
+    def _on_tick(self, _: Tick, now: float) -> list[Effect]:
         known = self.known
         if known is None:
             return []
@@ -254,31 +254,31 @@ class Replica:
             return []
         leader_lives = known.leader is not None and known.leader in self.live
         if self.leads or (leader_lives and known.leader != self.me):
-            self._elections.end()
+            self._elections.cancel()
             return []
         if known.leader == self.me and not self.position.whole:
             return self._elections.resign(known, now)
-        own = self.ballot(now) if self.position.whole else None
+        own = self.make_ballot(now) if self.position.whole else None
         return self._elections.tick(known, self.live, own, now)
 
 
 _HANDLERS: dict[type, _Handler] = {
-    Seen: Replica._seen,
-    Living: Replica._living,
-    Leased: Replica._leased,
-    LogChanged: Replica._log_changed,
-    Installed: Replica._installed,
-    Fetched: Replica._fetched,
-    Answered: Replica._answered,
-    BallotAsked: Replica._ballot_asked,
-    BallotCame: Replica._ballot_came,
-    Swapped: Replica._swapped,
-    HandOver: Replica._hand_over,
-    Tick: Replica._tick,
+    RecordRead: Replica._on_record,
+    BrokersRead: Replica._on_brokers,
+    LeaseChanged: Replica._on_lease,
+    LogChanged: Replica._on_log_changed,
+    CopyInstalled: Replica._on_installed,
+    FetchRequest: Replica._on_fetch,
+    FetchReply: Replica._on_fetch_reply,
+    BallotRequest: Replica._on_ballot_request,
+    BallotReceived: Replica._on_ballot,
+    SwapResult: Replica._on_swap_result,
+    HandOverRequest: Replica._on_hand_over,
+    Tick: Replica._on_tick,
 }
 
 
-def refusal(replica: Replica, now: float, silent_s: float) -> str:
+def silence_refusal(replica: Replica, now: float, silent_s: float) -> str:
     """Return why a leader refuses writes that wait for a silent follower; empty = it accepts them, or still waits.
 
     The follower leaves the in-sync set once it has lagged for `lag_s`, if the coordinator accepts that change and

@@ -31,7 +31,7 @@ class TermCache:
             raise ValueError(f"term {term} at {index} follows term {self.newest} at {self.starts[-1][1]}")
         return TermCache((*self.starts, (term, index)))
 
-    def of(self, index: int) -> int:
+    def term_at(self, index: int) -> int:
         """Return the term of the entry at `index`; 0 = before the first one."""
         return next((term for term, first in reversed(self.starts) if first <= index), 0)
 
@@ -49,18 +49,18 @@ class TermCache:
         return TermCache(tuple(self.starts[i] for i in kept))
 
 
-def known_end(terms: TermCache, log_end: int, index: int, last_term: int) -> tuple[int, int] | None:
+def find_divergence(terms: TermCache, log_end: int, index: int, last_term: int) -> tuple[int, int] | None:
     """Compare a follower's log, which ends before `index` with an entry of `last_term`, with the leader's.
 
     None: it is a prefix of the leader's. Otherwise (known term, end): the leader's newest term that is not above
     `last_term`, and the end of its entries of that term.
     """
-    if index <= log_end and terms.of(index - 1) == last_term:
+    if index <= log_end and terms.term_at(index - 1) == last_term:
         return None
     known_term = max((known for known, _ in terms.starts if known <= last_term), default=0)
     return known_term, terms.end_of(known_term, log_end)
 
 
-def truncation(terms: TermCache, log_end: int, known_term: int, leader_end: int) -> int:
+def truncation_end(terms: TermCache, log_end: int, known_term: int, leader_end: int) -> int:
     """Return where a follower truncates its log, given the leader's end of a term."""
     return min(leader_end, terms.end_of(known_term, log_end), log_end)

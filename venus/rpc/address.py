@@ -22,7 +22,7 @@ TOKEN_VARIABLE = "VENUS_SECURITY__CLIENT_TOKEN"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Proof:
+class ClientCredentials:
     """Credentials that a client shows, and the authority that it trusts. Without `ca` there is no TLS."""
 
     ca: str = ""
@@ -32,45 +32,45 @@ class Proof:
     token: SecretStr = NO_SECRET
 
 
-NONE = Proof()
+NONE = ClientCredentials()
 
 
-class Address(str):
+class BrokerAddress(str):
     """HOST:PORT of a broker, with the client's credentials. A plain str is an address without TLS."""
 
-    proof: Proof = NONE
+    proof: ClientCredentials = NONE
 
-    def __new__(cls, text: str, proof: Proof = NONE) -> Address:
+    def __new__(cls, text: str, proof: ClientCredentials = NONE) -> BrokerAddress:
         """Create an address from its text and credentials."""
         self = super().__new__(cls, text)
         self.proof = proof
         return self
 
 
-def broker_of(settings: Settings) -> Address:
+def broker_address(settings: Settings) -> BrokerAddress:
     """Return the address of the broker in the settings."""
     own = settings.security
-    proof = Proof(
+    proof = ClientCredentials(
         ca=own.ca, certificate=own.certificate if own.ca else "", key=own.key if own.ca else "",
         token_file=own.client_token_file, token=own.client_token,
     )  # fmt: skip
-    return Address(settings.broker.reach, proof)
+    return BrokerAddress(settings.broker.reach, proof)
 
 
-def in_options(address: Address) -> dict[str, str]:
+def to_options(address: BrokerAddress) -> dict[str, str]:
     """Return an address as options of a Spark data source, without secrets: plans and event logs show options."""
     proof = address.proof
     named = {"ca": proof.ca, "certificate": proof.certificate, "key": proof.key, "token_file": proof.token_file}
     return {"address": str(address)} | {name: value for name, value in named.items() if value}
 
 
-def from_options(options: Mapping[str, str]) -> Address:
+def from_options(options: Mapping[str, str]) -> BrokerAddress:
     """Return the address in options of a data source; without a token file the token comes from the environment."""
     token = os.environ.get(TOKEN_VARIABLE, "") if options.get("ca") else ""
     names = {name: options.get(name, "") for name in ("ca", "certificate", "key", "token_file")}
-    return Address(options["address"], Proof(**names, token=SecretStr(token)))
+    return BrokerAddress(options["address"], ClientCredentials(**names, token=SecretStr(token)))
 
 
-def proof_of(address: str) -> Proof:
+def proof_of(address: str) -> ClientCredentials:
     """Return the credentials of an address."""
-    return address.proof if isinstance(address, Address) else NONE
+    return address.proof if isinstance(address, BrokerAddress) else NONE

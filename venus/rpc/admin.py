@@ -9,7 +9,7 @@ from typing import TypeVar
 from google.protobuf.message import Message
 
 from venus.model import Verdict
-from venus.rpc.connection import Connection
+from venus.rpc.connection import BrokerConnection
 from venus.rpc.sealed import ask
 from venus.wire import broker_pb2
 
@@ -26,11 +26,11 @@ FORGET_TIMEOUT_S = 600.0
 PROMOTE_TIMEOUT_S = 300.0
 
 
-class Admin:
+class AdminClient:
     """Connection to the Admin service of a broker, or of the leader of several."""
 
     def __init__(self, address: str, *, timeout_s: float = CALL_TIMEOUT_S) -> None:
-        self._connection = Connection(address)
+        self._connection = BrokerConnection(address)
         self._timeout_s = timeout_s
 
     @property
@@ -61,12 +61,12 @@ class Admin:
             request.tables_after = page.tables[-1].table_id
         return status
 
-    def mirrored(self, business: str) -> tuple[str, ...]:
+    def mirrored_tables(self, business: str) -> tuple[str, ...]:
         """Return the tables of a business that the broker's set mirrors, as its labels name them; () means all."""
         found = [entry for entry in self.status(business).businesses if entry.business == business]
         return tuple(name for entry in found if entry.HasField("mirror") for name in entry.mirror.only)
 
-    def filters(self, business: str) -> tuple[tuple[str, str], ...]:
+    def row_filters(self, business: str) -> tuple[tuple[str, str], ...]:
         """Return the tables of which the broker's set mirrors only some rows, each with its predicate."""
         found = [entry for entry in self.status(business).businesses if entry.business == business]
         return tuple((one.table, one.predicate) for entry in found for one in entry.mirror.where)
@@ -123,7 +123,7 @@ class Admin:
             business, lambda channel: ask(channel, f"Admin/{method}", request, kind, timeout_s=limit_s)
         )
 
-    def __enter__(self) -> Admin:
+    def __enter__(self) -> AdminClient:
         return self
 
     def __exit__(

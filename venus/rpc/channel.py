@@ -12,7 +12,7 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from venus.errors import Denied, Unavailable
-from venus.rpc.address import NONE, Proof, proof_of
+from venus.rpc.address import NONE, ClientCredentials, proof_of
 from venus.rpc.errors import from_rpc_error
 
 #: Of one gRPC message, both ways; batches stay far below it.
@@ -40,7 +40,7 @@ with contextlib.suppress(ImportError):  # it is private: a version without it wa
 Options = list[tuple[str, int]]
 
 
-def options(
+def channel_options(
     keepalive_s: float = KEEPALIVE_S,
     timeout_s: float = KEEPALIVE_TIMEOUT_S,
     *,
@@ -76,7 +76,7 @@ def open_channel(
         ("grpc.enable_http_proxy", 0),
     ]
     proof = proof_of(address)
-    channel = unchecked_channel(address, options(keepalive_s, min(KEEPALIVE_TIMEOUT_S, keepalive_s)) + own)
+    channel = unchecked_channel(address, channel_options(keepalive_s, min(KEEPALIVE_TIMEOUT_S, keepalive_s)) + own)
     try:
         answer = health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=timeout_s)
     except grpc.RpcError as error:
@@ -84,9 +84,9 @@ def open_channel(
         cause = from_rpc_error(error)
         if isinstance(cause, Denied):
             raise cause from error
-        from venus.rpc.credentials import explained
+        from venus.rpc.credentials import explain_failure
 
-        raise explained(address, proof, min(timeout_s, EXPLAIN_TIMEOUT_S)) or Unavailable(
+        raise explain_failure(address, proof, min(timeout_s, EXPLAIN_TIMEOUT_S)) or Unavailable(
             f"broker at {address} cannot be reached; is `venus broker` running?",
             hint=f"check [broker] listen and address ({str(cause)[:160]})",
         ) from error
@@ -112,7 +112,7 @@ def aio_channel(address: str, chosen: Options) -> grpc.aio.Channel:
     return grpc.aio.secure_channel(str(address), credentials, options=chosen)
 
 
-def _credentials(proof: Proof) -> grpc.ChannelCredentials | None:
+def _credentials(proof: ClientCredentials) -> grpc.ChannelCredentials | None:
     if proof == NONE:
         return None
     from venus.rpc.credentials import channel_credentials  # with a library that takes longer to import than all of ours

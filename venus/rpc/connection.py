@@ -13,8 +13,8 @@ from typing import TypeVar
 import grpc
 
 from venus.errors import Diverged, NotLeader, OtherRows, Overloaded, Unavailable, Untrusted, VenusError
-from venus.rpc import brokers
-from venus.rpc.address import Address, proof_of
+from venus.rpc import broker_selection
+from venus.rpc.address import BrokerAddress, proof_of
 from venus.rpc.channel import CLUSTER_KEEPALIVE_S, CONNECT_TIMEOUT_S, KEEPALIVE_S, open_channel
 from venus.rpc.errors import reason
 from venus.rpc.stopwatch import Stopwatch
@@ -35,7 +35,7 @@ STALLED_PART = 0.5
 LOOK_TIMEOUT_S = 2.0
 
 
-class Connection:
+class BrokerConnection:
     """Channel to a broker that serves. Raises Unavailable if there is none, naming all that were tried."""
 
     def __init__(
@@ -47,7 +47,7 @@ class Connection:
         timeout_s: float = CONNECT_TIMEOUT_S,
         failover_s: float = FAILOVER_S,
     ) -> None:
-        self._brokers = brokers.known(reach)
+        self._brokers = broker_selection.shared_selector(reach)
         self._proof = proof_of(reach)  # for each of them, and for a leader that one of them names
         several = len(self._brokers.addresses) > 1
         self._keepalive_s = min(keepalive_s, CLUSTER_KEEPALIVE_S) if several else keepalive_s
@@ -83,10 +83,10 @@ class Connection:
                 self._other_set(business, error, apart)
                 pause = 0.0
             except NotLeader as error:
-                self.note(business, error)
+                self.record_error(business, error)
                 pause = 0.0 if error.leader and error.leader not in {*asked, *in_vain} else ASK_AGAIN_S
                 if time.monotonic() + pause >= end:
-                    raise self._nobody_leads(error, asked) from error
+                    raise self._no_leader_error(error, asked) from error
             time.sleep(pause)
             in_vain |= self._move(business)
 
@@ -99,22 +99,22 @@ class Connection:
             why = "have these rows" if isinstance(error, OtherRows) else "be the home by now"
             raise Unavailable(f"{error}; another set may {why}, and none can be reached", hint=error.hint) from error
         apart[self.address] = error
-        if type(error) not in (Diverged, OtherRows) or not self._brokers.has_set_besides(apart):
+        if type(error) not in (Diverged, OtherRows) or not self._brokers.has_other_set(apart):
             raise next(iter(apart.values()))
-        self._brokers.leads(business, "")
-        self._brokers.set_lost(self.address)
+        self._brokers.record_leader(business, "")
+        self._brokers.record_lost_set(self.address)
 
-    def note(self, business: str, error: VenusError) -> None:
+    def record_error(self, business: str, error: VenusError) -> None:
         """Record what an error says about leaders and unreachable brokers, for the next connection."""
         if isinstance(error, NotLeader):
-            self._brokers.leads(business, error.leader if error.leader != self.address else "")
+            self._brokers.record_leader(business, error.leader if error.leader != self.address else "")
             if not error.leader:
-                self._brokers.passed_over(self.address)
+                self._brokers.try_last(self.address)
         elif type(error) is Unavailable:
             if error.said_by_peer:
-                self._brokers.refused(self.address)
+                self._brokers.record_refusal(self.address)
             else:
-                self._brokers.lost(self.address, str(error))
+                self._brokers.record_lost(self.address, str(error))
 
     def close(self) -> None:
         """Close the channel."""
@@ -136,9 +136,9 @@ class Connection:
             return self._first_of(order)
         finally:
             self._place = self._brokers.place
-            self._brokers.keep_looking(self._serves)
+            self._brokers.start_probing(self._is_serving)
 
-    def _serves(self, address: str) -> bool:
+    def _is_serving(self, address: str) -> bool:
         try:
             self._open_one(address, LOOK_TIMEOUT_S).close()
         except VenusError:
@@ -159,10 +159,10 @@ class Connection:
             try:
                 channel = self._open_one(address, allowed_s)
             except Unavailable as error:
-                self._failed(address, error, stalled=waited.missed_s() > STALLED_PART * allowed_s)
+                self._on_failure(address, error, stalled=waited.missed_s() > STALLED_PART * allowed_s)
                 failures[address] = error
                 continue
-            self._brokers.answered(address, waited.awake_s())
+            self._brokers.record_success(address, waited.awake_s())
             return address, channel
         if len(order) == 1:
             raise failures[order[0]]
@@ -171,20 +171,20 @@ class Connection:
             f"none of the brokers can be reached: {why}; is `venus broker` running?", hint="check [broker] addresses"
         ) from failures[order[0]]
 
-    def _failed(self, address: str, error: Unavailable, *, stalled: bool) -> None:
+    def _on_failure(self, address: str, error: Unavailable, *, stalled: bool) -> None:
         """Record that a broker could not be reached; silence does not count if this process did not run meanwhile."""
         cause = error.__cause__
         silent = isinstance(cause, grpc.RpcError) and cause.code() is grpc.StatusCode.DEADLINE_EXCEEDED
         if silent and stalled:
-            self._brokers.unclear(address)
+            self._brokers.record_unknown(address)
         else:
-            self._brokers.lost(address, _reason(error))
+            self._brokers.record_lost(address, _reason(error))
 
     def _open_one(self, address: str, timeout_s: float) -> grpc.Channel:
-        return open_channel(Address(address, self._proof), timeout_s=timeout_s, keepalive_s=self._keepalive_s)
+        return open_channel(BrokerAddress(address, self._proof), timeout_s=timeout_s, keepalive_s=self._keepalive_s)
 
-    def _nobody_leads(self, error: NotLeader, asked: list[str]) -> NotLeader:
-        self._brokers.set_lost(self.address)
+    def _no_leader_error(self, error: NotLeader, asked: list[str]) -> NotLeader:
+        self._brokers.record_lost_set(self.address)
         tried = ", ".join(dict.fromkeys(asked))
         return NotLeader(f"no broker leads after {self._failover_s:g} s, asked {tried}: {error}", hint=error.hint)
 

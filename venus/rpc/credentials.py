@@ -10,7 +10,7 @@ from pathlib import Path
 import grpc
 
 from venus.errors import ConfigError, Unavailable, Untrusted, VenusError
-from venus.rpc.address import Proof
+from venus.rpc.address import ClientCredentials
 from venus.security import pem
 from venus.security.reading import read_secret
 
@@ -19,7 +19,7 @@ PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00
 RENEW = "renew the broker's certificate (venus certs issue NAME --renew); a running broker reloads it"
 
 
-def channel_credentials(proof: Proof) -> grpc.ChannelCredentials | None:
+def channel_credentials(proof: ClientCredentials) -> grpc.ChannelCredentials | None:
     """Read the files and return the credentials of a channel, None without TLS. Raises ConfigError."""
     token = token_of(proof)
     if not proof.ca:
@@ -37,7 +37,7 @@ def channel_credentials(proof: Proof) -> grpc.ChannelCredentials | None:
     return made
 
 
-def own_pair(proof: Proof, now: datetime) -> pem.Pair | None:
+def own_pair(proof: ClientCredentials, now: datetime) -> pem.Pair | None:
     """Return this process's own certificate, None if it has none. Raises ConfigError."""
     if not proof.certificate:
         return None
@@ -46,14 +46,14 @@ def own_pair(proof: Proof, now: datetime) -> pem.Pair | None:
     return pem.pair(Path(proof.certificate), Path(proof.key), now)
 
 
-def token_of(proof: Proof) -> str:
+def token_of(proof: ClientCredentials) -> str:
     """Return the token to send, "" if there is none. Raises ConfigError."""
     if proof.token_file:
         return read_secret(Path(proof.token_file), "security.client_token_file").decode(errors="replace").strip()
     return proof.token.get_secret_value()
 
 
-def explained(address: str, proof: Proof, timeout_s: float) -> VenusError | None:
+def explain_failure(address: str, proof: ClientCredentials, timeout_s: float) -> VenusError | None:
     """Return why a connection that failed was refused by TLS, None if TLS is not the reason.
 
     gRPC reports too little, so this connects once more with Python's own TLS.
@@ -63,20 +63,20 @@ def explained(address: str, proof: Proof, timeout_s: float) -> VenusError | None
     try:
         with socket.create_connection((host, int(port)), timeout=timeout_s) as plain:
             if not proof.ca:
-                return _asks_for_tls(plain, address)
+                return _check_tls(plain, address)
             try:
                 with _context(proof).wrap_socket(plain, server_hostname=host) as secured:
-                    served = not _shook_hands(secured) or _is_served(secured)
-                    return None if served else _not_admitted(address, proof)
+                    served = not _has_handshake(secured) or _is_served(secured)
+                    return None if served else _not_admitted_error(address, proof)
             except ssl.SSLCertVerificationError as error:
-                return _not_believed(address, host, error, proof)
+                return _untrusted_error(address, host, error, proof)
             except ssl.SSLError as error:
-                return _failed(address, error, proof)
+                return _handshake_error(address, error, proof)
     except (OSError, ValueError):
         return None
 
 
-def _shook_hands(secured: ssl.SSLSocket) -> bool:
+def _has_handshake(secured: ssl.SSLSocket) -> bool:
     """Return whether a handshake happened: Python silently skips it on a connection that was reset meanwhile."""
     return secured.version() is not None
 
@@ -92,7 +92,7 @@ def _is_served(secured: ssl.SSLSocket) -> bool:
         return False
 
 
-def _context(proof: Proof) -> ssl.SSLContext:
+def _context(proof: ClientCredentials) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.set_alpn_protocols(["h2"])
     context.load_verify_locations(cafile=proof.ca)
@@ -101,13 +101,13 @@ def _context(proof: Proof) -> ssl.SSLContext:
     return context
 
 
-def _asks_for_tls(plain: socket.socket, address: str) -> VenusError | None:
+def _check_tls(plain: socket.socket, address: str) -> VenusError | None:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     context.set_alpn_protocols(["h2"])
     try:
         with context.wrap_socket(plain) as secured:
-            if not _shook_hands(secured):
+            if not _has_handshake(secured):
                 return None
     except ssl.SSLError as error:
         if error.reason is None or "ALERT" not in error.reason:
@@ -116,7 +116,9 @@ def _asks_for_tls(plain: socket.socket, address: str) -> VenusError | None:
     return Untrusted(f"the broker at {address} speaks TLS, and security.ca is not set", hint=hint)
 
 
-def _not_believed(address: str, host: str, error: ssl.SSLCertVerificationError, proof: Proof) -> VenusError:
+def _untrusted_error(
+    address: str, host: str, error: ssl.SSLCertVerificationError, proof: ClientCredentials
+) -> VenusError:
     text = error.verify_message
     if "expired" in text:
         return Untrusted(f"the certificate of the broker at {address} has expired", hint=RENEW)
@@ -133,7 +135,7 @@ def _not_believed(address: str, host: str, error: ssl.SSLCertVerificationError, 
     return Untrusted(what, hint="set security.ca to the file of the authority that has signed it")
 
 
-def _not_admitted(address: str, proof: Proof) -> VenusError:
+def _not_admitted_error(address: str, proof: ClientCredentials) -> VenusError:
     if not proof.certificate:
         hint = "set certificate and key in [security]: venus certs issue NAME --role ROLE makes them"
         return Untrusted(f"the broker at {address} asks for a certificate, and this process has none", hint=hint)
@@ -141,11 +143,11 @@ def _not_admitted(address: str, proof: Proof) -> VenusError:
     return Untrusted(text, hint="it must be signed by the broker's security.ca, and not have expired")
 
 
-def _failed(address: str, error: ssl.SSLError, proof: Proof) -> VenusError:
+def _handshake_error(address: str, error: ssl.SSLError, proof: ClientCredentials) -> VenusError:
     reason = (error.reason or "").replace("_", " ").lower()
     if "wrong version" in reason or "record layer" in reason:
         hint = "unset security.ca, or give the broker a certificate (docs/SECURITY.md)"
         return Untrusted(f"the broker at {address} speaks no TLS, and security.ca is set", hint=hint)
     if "alert" in reason:
-        return _not_admitted(address, proof)
+        return _not_admitted_error(address, proof)
     return Unavailable(f"TLS with the broker at {address} failed: {reason or error}")

@@ -14,7 +14,7 @@ from typing import Generic, Self, TypeVar
 import grpc
 
 from venus.errors import Unavailable, VenusError
-from venus.rpc.connection import Connection
+from venus.rpc.connection import BrokerConnection
 from venus.rpc.errors import from_rpc_error
 
 CLOSE_TIMEOUT_S = 2.0
@@ -38,7 +38,7 @@ class Duplex(Generic[FrameT]):
         self._attempt = 0  # streams opened until a broker accepted this one
         self._reader: threading.Thread | None = None
         self._call: grpc._CallIterator[FrameT] | None = None
-        self._connection = Connection(address, business=business, keepalive_s=keepalive_s)
+        self._connection = BrokerConnection(address, business=business, keepalive_s=keepalive_s)
 
     @property
     def address(self) -> str:
@@ -72,11 +72,11 @@ class Duplex(Generic[FrameT]):
 
     # -- both threads --------------------------------------------------------------------------------------------
 
-    def _take(self, frame: FrameT) -> None:
+    def _on_frame(self, frame: FrameT) -> None:
         """Handle a frame. Raises VenusError for an invalid one, which ends the stream."""
         raise NotImplementedError
 
-    def _begin(self, opened: Callable[[int], grpc._CallIterator[FrameT]]) -> None:
+    def _open_stream(self, opened: Callable[[int], grpc._CallIterator[FrameT]]) -> None:
         """Open one more stream; its writer ends when there is a newer attempt."""
         with self._lock:
             self._error = None
@@ -92,18 +92,18 @@ class Duplex(Generic[FrameT]):
         error: VenusError
         try:
             for frame in call:
-                self._take(frame)
+                self._on_frame(frame)
             error = Unavailable("the broker ended the stream")
         except grpc.RpcError as failure:
             error = from_rpc_error(failure)
         except VenusError as refused:
             call.cancel()
             error = refused
-        self._ended(error)
+        self._on_end(error)
 
-    def _ended(self, error: VenusError) -> None:
+    def _on_end(self, error: VenusError) -> None:
         if not self._closing:  # an end that this side requested says nothing about the broker
-            self._connection.note(self._business, error)
+            self._connection.record_error(self._business, error)
         with self._lock:
             self._error = error
             self._work.notify_all()

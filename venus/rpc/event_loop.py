@@ -37,11 +37,11 @@ class EventLoop(asyncio.SelectorEventLoop):
     def add_reader(self, fd: Any, callback: Callable[..., object], *args: Any) -> None:  # type: ignore[override]
         """Register a callback for readable sockets; gRPC's handler is called once for all its waiting bytes."""
         if isinstance(fd, socket.socket) and _HANDLER in repr(callback):
-            callback = functools.partial(_once_for_all, fd, callback)
+            callback = functools.partial(_handle_all, fd, callback)
         super().add_reader(fd, callback, *args)
 
 
-def _once_for_all(pair: socket.socket, handle: Callable[..., object], *args: Any) -> None:
+def _handle_all(pair: socket.socket, handle: Callable[..., object], *args: Any) -> None:
     """Read all waiting bytes but one, which the handler reads: their events are already in gRPC's queue."""
     with _one_loop, contextlib.suppress(BlockingIOError):  # another loop of this process has taken them, and the events
         waiting = len(pair.recv(_BYTES_MAX, socket.MSG_PEEK))

@@ -2,7 +2,7 @@
 
 One table. A field that is not in it has no range to break: it is a digest, a flag, or bytes that have a digest of
 their own. What depends on the state of a business (the next batch, a Sequence that goes back) is not here but in
-venus/broker/machine/half.py.
+venus/broker/machine/half_messages.py.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from venus.model import NAME_CHARS_MAX, is_address, is_name
 
 #: A target keeps offsets, epochs and Sequences as 64-bit integers with a sign; half of their range is out of reach.
 NUMBER_MAX = 2**62
-#: Of every message; a broker believes lower ones only (venus/broker/machine/reach.py), so there is room behind it.
+#: Of every message; a broker believes lower ones only (venus/broker/machine/counter_limits.py), so there is room
+#: behind it.
 EPOCH_MAX = 2**56
 #: Where full data may be cut.
 CUT_MAX = 2**56
@@ -87,7 +88,7 @@ class Name:
 
 
 @dataclass(frozen=True, slots=True)
-class Address:
+class AddressRule:
     """Rule for HOST:PORT, with an IPv6 host in brackets."""
 
     def complaint(self, value: Any) -> str:
@@ -111,7 +112,7 @@ class Each:
     """Rule for a limited number of items, each with a rule of its own."""
 
     most: int
-    rule: Number | Bytes | Name | Address | None = None
+    rule: Number | Bytes | Name | AddressRule | None = None
 
     def complaint(self, value: Any) -> str:
         """Return what is wrong with a value, or an empty string."""
@@ -122,7 +123,7 @@ class Each:
         return next((complaint for item in value if (complaint := self.rule.complaint(item))), "")
 
 
-Rule = Number | Name | Address | Bytes | Each
+Rule = Number | Name | AddressRule | Bytes | Each
 
 _ANY = Number(0, NUMBER_MAX)
 _EPOCH = Number(0, EPOCH_MAX)
@@ -342,7 +343,7 @@ RULES: Mapping[str, Mapping[str, Rule]] = {
     "Home": {
         "set": Name(NAME_CHARS_MAX),
         "home_term": Number(1, HOME_TERM_MAX),
-        "addresses": Each(ADDRESSES_MAX, Address()),
+        "addresses": Each(ADDRESSES_MAX, AddressRule()),
     },
     "NetworkStatus": {"networks": _NETWORKS},  # a mirror keeps them
     "PromoteRequest": {"business": _BUSINESS},
@@ -395,10 +396,10 @@ def check(message: Message, where: str = "") -> None:
     plan = _plan(message.DESCRIPTOR)
     for field, low, high in plan.numbers:  # without a call for each: every frame comes here, at both ends
         if not low <= getattr(message, field) <= high:
-            raise _broken(message, field, Number(low, high), where)
+            raise _violation(message, field, Number(low, high), where)
     for field, rule in plan.rules:
         if rule.complaint(getattr(message, field)):
-            raise _broken(message, field, rule, where)
+            raise _violation(message, field, rule, where)
     for field, repeated in plan.parts:
         if repeated:
             for part in getattr(message, field):
@@ -407,7 +408,7 @@ def check(message: Message, where: str = "") -> None:
             check(getattr(message, field), where)
 
 
-def _broken(message: Message, field: str, rule: Rule, where: str) -> ProtocolError:
+def _violation(message: Message, field: str, rule: Rule, where: str) -> ProtocolError:
     return ProtocolError(f"{where}{message.DESCRIPTOR.name}.{field} {rule.complaint(getattr(message, field))}")
 
 

@@ -125,7 +125,7 @@ class Outgoing:
         self._said = committed or self._said
         return broker_pb2.ProducerFrame(halves=halves, decisions=decisions, report=report, committed=committed)
 
-    def persisted(self, through: int) -> None:
+    def on_persisted(self, through: int) -> None:
         """Forget half messages that are on disk."""
         for queue in (self._sent, self._queued):
             while queue and queue[0].batch_no <= through:
@@ -134,7 +134,7 @@ class Outgoing:
             self._frames.popleft()
             self._frame_bytes = min(FRAME_BYTES, 2 * self._frame_bytes)
 
-    def decided(self, answer: broker_pb2.Decided) -> None:
+    def on_decided(self, answer: broker_pb2.Decided) -> None:
         """Forget the decisions that this answers."""
         if answer.verdict == broker_pb2.COMMIT:
             while (

@@ -78,7 +78,7 @@ class Producer(Duplex[broker_pb2.BrokerFrame]):
         return self._connection.call(self._business, lambda channel: self._connect(channel, timeout_s))
 
     def _connect(self, channel: grpc.Channel, timeout_s: float) -> broker_pb2.InitAck:
-        self._begin(lambda attempt: produce(channel, self._frames(attempt)))
+        self._open_stream(lambda attempt: produce(channel, self._frames(attempt)))
         with self._lock:
             self._wait(lambda: self._ack is not None, timeout_s, "the broker did not answer")
             assert self._ack is not None
@@ -91,7 +91,7 @@ class Producer(Duplex[broker_pb2.BrokerFrame]):
             self._outgoing.add_half(half)
             self._work.notify()
 
-    def wait_persisted(self, batch_no: int, timeout_s: float = ANSWER_TIMEOUT_S) -> None:
+    def wait_until_persisted(self, batch_no: int, timeout_s: float = ANSWER_TIMEOUT_S) -> None:
         """Wait until every half message up to this one is on the broker's disk."""
         with self._lock:
             self._wait(lambda: self._through >= batch_no, timeout_s, f"half message {batch_no} is not acknowledged")
@@ -121,7 +121,7 @@ class Producer(Duplex[broker_pb2.BrokerFrame]):
             )
             self._work.notify()
 
-    def wait_decided(self, batch_no: int, timeout_s: float = ANSWER_TIMEOUT_S) -> broker_pb2.Decided:
+    def wait_until_decided(self, batch_no: int, timeout_s: float = ANSWER_TIMEOUT_S) -> broker_pb2.Decided:
         """Wait for the answer that covers this batch: COMMIT through it or ROLLBACK from it on."""
         with self._lock:
             self._wait(lambda: self._answer(batch_no) is not None, timeout_s, f"batch {batch_no} is not decided")
@@ -213,7 +213,7 @@ class Producer(Duplex[broker_pb2.BrokerFrame]):
                 self._work.wait(pause if self._outgoing else None)
             return None
 
-    def _take(self, frame: broker_pb2.BrokerFrame) -> None:
+    def _on_frame(self, frame: broker_pb2.BrokerFrame) -> None:
         limits.check(frame, "from the broker: ")
         with self._lock:
             if frame.HasField("init_ack"):
@@ -242,12 +242,12 @@ class Producer(Duplex[broker_pb2.BrokerFrame]):
             self._news.notify_all()
 
     def _note_persisted(self) -> None:
-        self._outgoing.persisted(self._through)
+        self._outgoing.on_persisted(self._through)
         if self._outgoing:  # half messages that waited for these
             self._work.notify()
 
     def _take_decided(self, decided: broker_pb2.Decided) -> None:
-        self._outgoing.decided(decided)
+        self._outgoing.on_decided(decided)
         if decided.verdict == broker_pb2.COMMIT:
             if self._committed is None or decided.batch_no >= self._committed.batch_no:
                 self._committed = decided

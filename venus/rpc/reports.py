@@ -6,10 +6,10 @@ import re
 from collections.abc import Iterator
 from dataclasses import asdict, fields
 
-from venus.adapter_figures import VERDICTS, AdapterFigures, Comparison, TableFillFigures
+from venus.adapter_figures import VERDICTS, AdapterFigures, LastComparison, TableFillFigures
 from venus.conditions import NO_FIGURES, AdapterCondition, TableCondition, problems, unaccounted_problem
 from venus.errors import ProtocolError, Unavailable
-from venus.network.rows_identity import RowsIdentity, TableRows, differing, told
+from venus.network.rows_identity import RowsIdentity, TableRows, describe_differences, find_differing
 from venus.rpc import limits
 from venus.wire import broker_pb2
 
@@ -28,7 +28,7 @@ def encode(condition: AdapterCondition) -> broker_pb2.AdapterReport:
         paused=condition.paused,
         cut_over=_line(condition.cut_over, limits.REPORTED_MOMENT_CHARS_MAX),
         quarantined=condition.quarantined,
-        tables_left_out=condition.left_out + sum(not t.follows for t in condition.tables[TABLES_MAX:]),
+        tables_left_out=condition.left_out + sum(not t.is_following for t in condition.tables[TABLES_MAX:]),
         tables=[
             broker_pb2.TableReport(
                 table_id=table.table_id,
@@ -64,7 +64,7 @@ def _encode_figures(figures: AdapterFigures) -> broker_pb2.AdapterFigures | None
 
 
 def _decode_figures(figures: broker_pb2.AdapterFigures) -> AdapterFigures:
-    compared = {field.name: getattr(figures.compared, field.name) for field in fields(Comparison)}
+    compared = {field.name: getattr(figures.compared, field.name) for field in fields(LastComparison)}
     return AdapterFigures(
         place=figures.place,
         rows={count.table_id: count.rows for count in figures.rows},
@@ -73,7 +73,7 @@ def _decode_figures(figures: broker_pb2.AdapterFigures) -> AdapterFigures:
             TableFillFigures(table_id=f.table_id, name=f.name, rows=f.rows, rows_expected=f.rows_expected)
             for f in figures.fills
         ),
-        compared=Comparison(**compared) if figures.HasField("compared") else None,
+        compared=LastComparison(**compared) if figures.HasField("compared") else None,
     )
 
 
@@ -126,17 +126,19 @@ def _texts(table: broker_pb2.TableReport) -> tuple[str, str]:
 def reported_problems(entry: broker_pb2.BusinessStatus, now_us: int) -> Iterator[tuple[str, str]]:
     """Yield the problems that need an operator, each with the reporting group (SOURCE for the upper adapter)."""
     if entry.HasField("source"):
-        yield from ((SOURCE, text) for text in _dated(entry.source, problems(decode(entry.source.report)), now_us))
+        yield from (
+            (SOURCE, text) for text in _problem_texts(entry.source, problems(decode(entry.source.report)), now_us)
+        )
     for consumer in entry.consumers:
         target = consumer.group.removeprefix(f"{entry.business}/")
         if consumer.HasField("reported"):
             found = problems(decode(consumer.reported.report), target)
-            yield from ((consumer.group, text) for text in _dated(consumer.reported, found, now_us))
+            yield from ((consumer.group, text) for text in _problem_texts(consumer.reported, found, now_us))
         if consumer.unaccounted_rows:
             yield consumer.group, unaccounted_problem(consumer.unaccounted_rows, target)
 
 
-def _dated(reported: broker_pb2.Reported, found: list[str], now_us: int) -> list[str]:
+def _problem_texts(reported: broker_pb2.Reported, found: list[str], now_us: int) -> list[str]:
     """Append to each problem how old it is, if its adapter is away."""
     if not reported.unknown_since_us:
         return found
@@ -171,7 +173,7 @@ def from_wire(message: broker_pb2.RowsIdentity) -> RowsIdentity:
     )
 
 
-def said_in(message: broker_pb2.Opened | broker_pb2.Snapshot | broker_pb2.Increment) -> RowsIdentity | None:
+def rows_in(message: broker_pb2.Opened | broker_pb2.Snapshot | broker_pb2.Increment) -> RowsIdentity | None:
     """Return the rows identity that a broker sends with a position; None from an older broker."""
     return from_wire(message.rows) if message.HasField("rows") else None
 
@@ -181,6 +183,6 @@ def check_table(snapshot: broker_pb2.Snapshot, rows: RowsIdentity | None, table_
 
     `rows` None: the followed set has not sent its identity.
     """
-    found = said_in(snapshot)
-    if rows is not None and found is not None and differing(rows, found, (table_id,)):
-        raise Unavailable(f"set {found.set} has other rows: {told((table_id,), rows, found)}")
+    found = rows_in(snapshot)
+    if rows is not None and found is not None and find_differing(rows, found, (table_id,)):
+        raise Unavailable(f"set {found.set} has other rows: {describe_differences((table_id,), rows, found)}")

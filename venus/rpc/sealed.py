@@ -17,7 +17,7 @@ import xxhash
 from google.protobuf.message import DecodeError, Message
 from google.protobuf.message_factory import GetMessageClass
 
-from venus.codec.chunk import Sealed
+from venus.codec.chunk import SealedChunk
 from venus.errors import DigestMismatch, ProtocolError, VenusError
 from venus.rpc import limits
 from venus.rpc.errors import from_rpc_error, to_status
@@ -46,7 +46,7 @@ UNPARSED: Final = _NoMessage()
 
 
 @dataclass(frozen=True, slots=True)
-class Presealed:
+class SealedMessage:
     """Message of a stream that is serialised and sealed once, for many receivers."""
 
     content: bytes
@@ -60,7 +60,7 @@ def seal(message: Message) -> bytes:
 
 def unseal(kind: type[M], data: bytes, what: str) -> M:
     """Return the message without its seal. Raises DigestMismatch if it is broken, ProtocolError if there is none."""
-    if _whole(data):
+    if _is_whole(data):
         try:
             return kind.FromString(data[:-SEAL_BYTES])
         except DecodeError as error:
@@ -70,7 +70,7 @@ def unseal(kind: type[M], data: bytes, what: str) -> M:
     raise ProtocolError(f"{what} has no seal: its sender is an older VENUS, or none", hint=OLDER_HINT)
 
 
-def _whole(data: bytes) -> bool:
+def _is_whole(data: bytes) -> bool:
     return data[-SEAL_BYTES:] == TAG + xxhash.xxh3_64_digest(memoryview(data)[:-SEAL_BYTES])[::-1]
 
 
@@ -87,7 +87,7 @@ def opener(kind: type[M]) -> Callable[[bytes], M]:
     """Return a parser for sealed messages, which returns None for a broken seal: a gRPC client then ends the call."""
 
     def parse(data: bytes) -> M:
-        return kind.FromString(data) if _whole(data) else None  # type: ignore[return-value]  # no message either
+        return kind.FromString(data) if _is_whole(data) else None  # type: ignore[return-value]  # no message either
 
     return parse
 
@@ -96,7 +96,7 @@ def frame_opener(kind: type[M]) -> Callable[[bytes], M | _NoMessage | None]:
     """Return a parser for callers that pass each frame to `checked`: servers, and clients with a loop."""
 
     def parse(data: bytes) -> M | _NoMessage | None:
-        if _whole(data):
+        if _is_whole(data):
             try:
                 return kind.FromString(data)
             except DecodeError:
@@ -106,7 +106,7 @@ def frame_opener(kind: type[M]) -> Callable[[bytes], M | _NoMessage | None]:
     return parse
 
 
-def checked(frame: Any, what: str) -> Any:
+def check_frame_seal(frame: Any, what: str) -> Any:
     """Return a frame that a server has read, within its limits. Raises what `unseal` raises, and ProtocolError."""
     if frame is None:
         raise DigestMismatch(f"{what} arrived damaged: its seal is broken")
@@ -237,11 +237,11 @@ def _plain(kind: type[Message], data: bytes) -> Message:
     return message
 
 
-def _serialise_frame(message: Message | Presealed) -> bytes:
-    return message.content if isinstance(message, Presealed) else seal(message)
+def _serialise_frame(message: Message | SealedMessage) -> bytes:
+    return message.content if isinstance(message, SealedMessage) else seal(message)
 
 
-def _serialise(message: Message | Sealed) -> bytes:
-    if isinstance(message, Sealed):
+def _serialise(message: Message | SealedChunk) -> bytes:
+    if isinstance(message, SealedChunk):
         return message.serialise()
     return message.SerializeToString() if isinstance(message, broker_pb2.SnapshotChunk) else seal(message)

@@ -18,12 +18,12 @@ import grpc
 from google.protobuf.message import Message
 
 from venus.codec.batch import digest
-from venus.codec.chunk import Chunk, Totals, decode_chunk
+from venus.codec.chunk import Chunk, RowTotals, decode_chunk
 from venus.errors import DigestMismatch, ProtocolError, SnapshotExpired, Unavailable, VenusError
 from venus.model import is_address
-from venus.rpc.address import Address, proof_of
+from venus.rpc.address import BrokerAddress, proof_of
 from venus.rpc.channel import KEEPALIVE_S
-from venus.rpc.connection import Connection
+from venus.rpc.connection import BrokerConnection
 from venus.rpc.errors import from_rpc_error
 from venus.rpc.sealed import ask, read_split
 from venus.wire import broker_pb2
@@ -44,7 +44,7 @@ class Resume:
     """Position of a reader in a key range, and the totals of the rows it has read."""
 
     after: bytes = b""
-    totals: Totals = field(default_factory=Totals)
+    totals: RowTotals = field(default_factory=RowTotals)
 
     def take(self, chunk: Chunk) -> None:
         """Count a chunk. Raises ProtocolError if the range ends with other totals than the broker's."""
@@ -55,18 +55,18 @@ class Resume:
             raise ProtocolError(f"a split of {expected} rows arrived with {self.totals.rows}, or with other ones")
 
 
-class _Away(Unavailable):
+class _ServerLost(Unavailable):
     """The broker of a snapshot cannot be reached, while another one can."""
 
 
-class Snapshots:
+class SnapshotClient:
     """Client for snapshots of the full data; thread-safe."""
 
     def __init__(self, address: str, *, keepalive_s: float = KEEPALIVE_S) -> None:
         self._reach, self._keepalive_s = address, keepalive_s
-        self._connection = Connection(address, keepalive_s=keepalive_s)
+        self._connection = BrokerConnection(address, keepalive_s=keepalive_s)
         self._lock = threading.Lock()
-        self._elsewhere: dict[str, Connection] = {}  # to other brokers, for snapshots opened elsewhere
+        self._elsewhere: dict[str, BrokerConnection] = {}  # to other brokers, for snapshots opened elsewhere
         #: Chunks that arrived damaged, and streams that were resumed.
         self.digest_mismatches = self.resumes = 0
 
@@ -98,19 +98,19 @@ class Snapshots:
         """Renew the lease; raise SnapshotExpired if it has ended."""
         try:
             snapshot = self._ask("RenewSnapshot", snapshot_id, broker_pb2.Snapshot)
-        except _Away as error:
+        except _ServerLost as error:
             raise SnapshotExpired(f"the snapshot is gone with its broker: {error}", hint=error.hint) from error
         snapshot.snapshot_id = snapshot_id
         return snapshot
 
-    def confirm(self, snapshot_id: str, loaded: Mapping[int, Totals], names: Mapping[int, str]) -> None:
+    def confirm(self, snapshot_id: str, loaded: Mapping[int, RowTotals], names: Mapping[int, str]) -> None:
         """Compare what was loaded of each table with what the broker counts. A digest of 0 is not compared.
 
         Raises ProtocolError, which names the first table that differs.
         """
         counted = self.totals(snapshot_id)
         for table_id, name in names.items():
-            found, wanted = loaded.get(table_id, Totals()), counted.get(table_id, Totals())
+            found, wanted = loaded.get(table_id, RowTotals()), counted.get(table_id, RowTotals())
             if found.rows != wanted.rows or (found.digest and found.digest != wanted.digest):
                 what = f"{found.rows} rows" if found.rows != wanted.rows else "other rows"
                 raise ProtocolError(
@@ -118,16 +118,16 @@ class Snapshots:
                     hint="load it again; nothing was marked as loaded",
                 )
 
-    def totals(self, snapshot_id: str) -> dict[int, Totals]:
+    def totals(self, snapshot_id: str) -> dict[int, RowTotals]:
         """Return the broker's own totals of the planned splits by table, to compare them after a load."""
         answer = self._ask("SumSnapshot", snapshot_id, broker_pb2.SnapshotTotals)
-        return {table.table_id: Totals(table.rows, table.rows_digest) for table in answer.tables}
+        return {table.table_id: RowTotals(table.rows, table.rows_digest) for table in answer.tables}
 
     def _ask(self, method: str, snapshot_id: str, kind: type[M]) -> M:
         connection, own_id = self._at(snapshot_id)
         return _ask(connection.channel, method, broker_pb2.SnapshotRef(snapshot_id=own_id), kind)
 
-    def _at(self, snapshot_id: str) -> tuple[Connection, str]:
+    def _at(self, snapshot_id: str) -> tuple[BrokerConnection, str]:
         """Return the connection to the broker of a snapshot, and the snapshot's id there."""
         address, _, own_id = snapshot_id.rpartition("/")
         if not address or address == self._connection.address:
@@ -137,10 +137,10 @@ class Snapshots:
         with self._lock:
             if address not in self._elsewhere:
                 try:
-                    there = Address(address, proof_of(self._reach))
-                    self._elsewhere[address] = Connection(there, keepalive_s=self._keepalive_s)
+                    there = BrokerAddress(address, proof_of(self._reach))
+                    self._elsewhere[address] = BrokerConnection(there, keepalive_s=self._keepalive_s)
                 except Unavailable as error:
-                    raise _Away(str(error), hint=error.hint) from error
+                    raise _ServerLost(str(error), hint=error.hint) from error
             return self._elsewhere[address], own_id
 
     def read_split(
@@ -204,7 +204,7 @@ class Snapshots:
             return
         self._ask("CloseSnapshot", snapshot_id, broker_pb2.Empty)
 
-    def __enter__(self) -> Snapshots:
+    def __enter__(self) -> SnapshotClient:
         return self
 
     def __exit__(

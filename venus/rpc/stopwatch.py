@@ -38,13 +38,13 @@ class Pacemaker:
         self._wanted_at = 0.0
         self._thread: threading.Thread | None = None
 
-    def want(self) -> None:
+    def keep_beating(self) -> None:
         """Start or prolong the beats."""
         with self._lock:
             self._wanted_at = self.monotonic()
             if self._thread is None or not self._thread.is_alive():
-                self._stalls.rest()
-                self._stalls.beat(self._wanted_at)
+                self._stalls.pause()
+                self._stalls.record_beat(self._wanted_at)
                 self._thread = threading.Thread(target=self._run, name="venus-beat", daemon=True)
                 self._thread.start()
 
@@ -58,9 +58,9 @@ class Pacemaker:
             time.sleep(self._every_s)
             with self._lock:
                 now = self.monotonic()
-                self._stalls.beat(now)
+                self._stalls.record_beat(now)
                 if now - self._wanted_at > self._linger_s:
-                    self._stalls.rest()
+                    self._stalls.pause()
                     self._thread = None
                     return
 
@@ -74,7 +74,7 @@ class Stopwatch:
 
     def __init__(self, pacemaker: Pacemaker | None = None) -> None:
         self._pacemaker = pacemaker or _pacemaker
-        self._pacemaker.want()
+        self._pacemaker.keep_beating()
         self._began = self._pacemaker.monotonic()
 
     @classmethod

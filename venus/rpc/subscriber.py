@@ -14,7 +14,7 @@ from collections.abc import Sequence as Seq
 import grpc
 
 from venus.codec.batch import digest
-from venus.codec.chunk import Chunk, Totals, decode_chunk
+from venus.codec.chunk import Chunk, RowTotals, decode_chunk
 from venus.conditions import AdapterCondition
 from venus.errors import DigestMismatch, ProtocolError, Unavailable, VenusError
 from venus.model import FULL
@@ -111,7 +111,7 @@ class Subscriber(Duplex[broker_pb2.DeliveryFrame]):
         return self._connection.call(self._business, lambda channel: self._start(channel, timeout_s))
 
     def _start(self, channel: grpc.Channel, timeout_s: float) -> broker_pb2.Opened:
-        self._begin(lambda attempt: subscribe(channel, self._frames(attempt)))
+        self._open_stream(lambda attempt: subscribe(channel, self._frames(attempt)))
         offset = self._open.offset
         with self._lock:
             if not self._wait(lambda: self._opened is not None, timeout_s):
@@ -123,7 +123,7 @@ class Subscriber(Duplex[broker_pb2.DeliveryFrame]):
 
     def chunks(self, timeout_s: float = ANSWER_TIMEOUT_S) -> Iterator[Chunk]:
         """Yield the full data of a subscription at offset -1; afterwards `increments` continues from its cut."""
-        totals = Totals()
+        totals = RowTotals()
         while self._splits_left:
             with self._lock:
                 self._starved = True
@@ -139,7 +139,7 @@ class Subscriber(Duplex[broker_pb2.DeliveryFrame]):
             if found.end:
                 if found.totals != totals:
                     raise ProtocolError(f"a split of the full data arrived with {totals.rows} rows, or with other ones")
-                totals = Totals()
+                totals = RowTotals()
             self._splits_left -= found.end
             yield found
 
@@ -263,11 +263,11 @@ class Subscriber(Duplex[broker_pb2.DeliveryFrame]):
                 self._has_deadline = False
             return None
 
-    def _ended(self, error: VenusError) -> None:
+    def _on_end(self, error: VenusError) -> None:
         self.digest_mismatches += isinstance(error, DigestMismatch)
-        super()._ended(error)
+        super()._on_end(error)
 
-    def _take(self, frame: broker_pb2.DeliveryFrame) -> None:
+    def _on_frame(self, frame: broker_pb2.DeliveryFrame) -> None:
         limits.check(frame, "from the broker: ")
         check_frame(frame.increments)
         arrived: list[Arrival] = list(frame.increments)

@@ -25,7 +25,7 @@ FILES_MAX = 5
 TEXT_CHARS_MAX = 1000
 
 
-class Audit:
+class AuditLog:
     """Audit log file; thread-safe, and lines of several processes do not mix."""
 
     def __init__(self, path: Path, clock: Callable[[], datetime], *, file_bytes_max: int = FILE_BYTES_MAX) -> None:
@@ -60,11 +60,11 @@ class Audit:
 
     def _rotate(self) -> None:
         for number in range(FILES_MAX - 1, 0, -1):
-            older = self.path if number == 1 else self._numbered(number - 1)
+            older = self.path if number == 1 else self._rotated_path(number - 1)
             if older.exists():
-                older.replace(self._numbered(number))
+                older.replace(self._rotated_path(number))
 
-    def _numbered(self, number: int) -> Path:
+    def _rotated_path(self, number: int) -> Path:
         return self.path.with_name(f"{self.path.name}.{number}")
 
 
@@ -103,7 +103,7 @@ class Refusals:
         self._logged: OrderedDict[tuple[str, str], float] = OrderedDict()
         self._calls = self._connections = 0
 
-    def begun(self) -> None:
+    def on_connection_begin(self) -> None:
         """Record that a connection begins."""
         with self._lock:
             self._pending.append(self._monotonic())
@@ -113,7 +113,7 @@ class Refusals:
                     self._pending.popleft()
                     self._connections += 1
 
-    def connected(self, peer: str) -> None:
+    def on_call(self, peer: str) -> None:
         """Record that a connection makes a call."""
         with self._lock:
             if peer in self._known:
@@ -124,7 +124,7 @@ class Refusals:
             if self._pending:
                 self._pending.popleft()
 
-    def refused(self, name: str, what: str) -> bool:
+    def record_refusal(self, name: str, what: str) -> bool:
         """Count a refused call; return whether to write it to the audit log."""
         now = self._monotonic()
         with self._lock:

@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from venus.errors import ConfigError, Refused
-from venus.security.identify import roles_in
+from venus.security.identity import roles_in
 from venus.security.pem import certificates, check_time, private_key, public_bytes
 from venus.security.pem import hosts as hosts_of
 from venus.security.reading import read_secret
@@ -29,7 +29,7 @@ CA_CERTIFICATE, CA_KEY = "ca.crt", "ca.key"
 TEXT_CHARS_MAX = 64
 
 
-def begin(folder: Path, now: datetime, *, days: int = AUTHORITY_DAYS) -> Path:
+def create_authority(folder: Path, now: datetime, *, days: int = AUTHORITY_DAYS) -> Path:
     """Create an authority in a folder and return its certificate. Raises Refused if there is one."""
     if (folder / CA_KEY).exists() or (folder / CA_CERTIFICATE).exists():
         raise Refused(f"{folder} has an authority already", hint="venus certs issue NAME makes certificates with it")
@@ -46,7 +46,7 @@ def begin(folder: Path, now: datetime, *, days: int = AUTHORITY_DAYS) -> Path:
     return _write(folder / CA_CERTIFICATE, builder.sign(key, hashes.SHA256()))
 
 
-def issue(
+def issue_certificate(
     folder: Path, name: str, now: datetime, *,
     roles: Seq[str] = (), hosts: Seq[str] = (), days: int = CERTIFICATE_DAYS, replace: bool = False,
 ) -> tuple[Path, Path]:  # fmt: skip
@@ -78,7 +78,7 @@ def issue(
     return _write(certificate, signed), secret
 
 
-def described(certificate: Path) -> tuple[list[str], list[str]]:
+def describe_certificate(certificate: Path) -> tuple[list[str], list[str]]:
     """Return the roles and hosts of an existing certificate. Raises ConfigError."""
     found = certificates(certificate, "certificate")[0]
     return sorted(map(str, roles_in(found))), hosts_of(found)

@@ -18,7 +18,7 @@ from urllib.parse import quote
 
 from pydantic import SecretStr
 
-from venus.config import Settings, Source, Target
+from venus.config import Settings, SourceSettings, TargetSettings
 from venus.errors import ConfigError
 from venus.security.reading import read_secret
 
@@ -35,7 +35,7 @@ _USER = re.compile(r"(://[^:/?@]+)(:[^/?]*)?@")
 class RotatingUrl(SecretStr):
     """URL of a database with its password, which is read again from its origin."""
 
-    def __init__(self, section: str, database: Source | Target) -> None:
+    def __init__(self, section: str, database: SourceSettings | TargetSettings) -> None:
         self._section = section
         self._database = database
         self._machine = socket.gethostname()
@@ -73,7 +73,7 @@ class RotatingUrl(SecretStr):
         return self.__dict__ | {"_read_at": float("-inf")}
 
 
-def resolved(settings: Settings) -> Settings:
+def resolve_passwords(settings: Settings) -> Settings:
     """Return settings with passwords in their URLs. Raises ConfigError."""
     changed: dict[str, object] = {}
     if (url := _url_of("source", settings.source)) is not None:
@@ -87,7 +87,7 @@ def resolved(settings: Settings) -> Settings:
     return settings.model_copy(update=changed) if changed else settings
 
 
-def _url_of(section: str, database: Source | Target) -> SecretStr | None:
+def _url_of(section: str, database: SourceSettings | TargetSettings) -> SecretStr | None:
     """Return the URL with its password, None without a password command or file."""
     if not (database.password_command or database.password_file):
         return None
@@ -96,7 +96,7 @@ def _url_of(section: str, database: Source | Target) -> SecretStr | None:
     return RotatingUrl(section, database)
 
 
-def _with_password(section: str, database: Source | Target) -> str:
+def _with_password(section: str, database: SourceSettings | TargetSettings) -> str:
     url = database.url.get_secret_value()
     user = _USER.search(url)
     if user is None:
@@ -108,13 +108,13 @@ def _with_password(section: str, database: Source | Target) -> str:
     return f"{url[: user.end(1)]}:{quote(password, safe='')}{url[user.end(1) :]}"
 
 
-def _from_file(section: str, database: Source | Target) -> str:
+def _from_file(section: str, database: SourceSettings | TargetSettings) -> str:
     option = f"{section}.password_file"
     content = read_secret(Path(database.password_file), option).decode(errors="replace")
     return _first_line(content, f"{option} {database.password_file}")
 
 
-def _from_command(section: str, database: Source | Target) -> str:
+def _from_command(section: str, database: SourceSettings | TargetSettings) -> str:
     """Run the command with a shell. Its stderr is inherited; its output is never shown."""
     option, command = f"{section}.password_command", database.password_command
     try:

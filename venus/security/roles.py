@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from venus.errors import ConfigError
-from venus.suggest import nearest
+from venus.text.hints import suggest_nearest
 
 ANY = "*"
 PRODUCER, CONSUMER, BROKER, OPERATOR, VIEWER = "producer", "consumer", "broker", "operator", "viewer"
@@ -45,7 +45,7 @@ class Role:
 
 
 @dataclass(frozen=True, slots=True)
-class Identity:
+class PeerIdentity:
     """Authenticated identity of a peer."""
 
     name: str = ""
@@ -55,7 +55,7 @@ class Identity:
         return bool(self.name)
 
 
-NOBODY = Identity()
+ANONYMOUS = PeerIdentity()
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +109,7 @@ def parse(text: str) -> Role:
     kind = found[1] if found else text.strip().partition("(")[0]
     if found is None or kind not in PARAMETERS:
         raise ConfigError(
-            f"role {text!r} does not exist{nearest(kind, PARAMETERS)}",
+            f"role {text!r} does not exist{suggest_nearest(kind, PARAMETERS)}",
             hint=f"roles are {FORMS}; * stands for every name",
         )
     wanted = PARAMETERS[kind]
@@ -132,19 +132,19 @@ def roles_of(texts: Iterable[str]) -> frozenset[Role]:
     return frozenset(map(parse, texts))
 
 
-def admits(identity: Identity, call: Call) -> bool:
+def admits(identity: PeerIdentity, call: Call) -> bool:
     """Return whether an identity has a role of a kind that may make this call at all."""
     return bool(identity) and (call.everybody or any(role.kind in call.kinds for role in identity.roles))
 
 
-def covers(identity: Identity, call: Call, business: str, group: str = "") -> bool:
+def covers(identity: PeerIdentity, call: Call, business: str, group: str = "") -> bool:
     """Return whether one of its roles is for what the request names. No business means all of them."""
     return call.everybody or any(
         role.kind in call.kinds and _matches(role, call, business, group) for role in identity.roles
     )
 
 
-def missing(call: Call, business: str = "", group: str = "") -> str:
+def missing_roles(call: Call, business: str = "", group: str = "") -> str:
     """Return the roles that would suffice, as text; without a business, those without a limit."""
     unlimited = {kind for kind in call.kinds if not PARAMETERS[kind]}
     texts = []

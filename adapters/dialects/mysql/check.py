@@ -12,14 +12,21 @@ from collections.abc import Collection, Iterator
 from collections.abc import Sequence as Seq
 from dataclasses import replace
 
-from venus.adapters.dialects.columns import WAY_OUT
-from venus.adapters.dialects.mysql.connection import Connection
-from venus.adapters.dialects.mysql.dictionary import Dictionary, Reference, Table, defined_columns, definition, read
-from venus.adapters.dialects.mysql.names import literal, quoted
+from venus.adapters.dialects.column_choice import WAY_OUT
+from venus.adapters.dialects.mysql.connection import MysqlConnection
+from venus.adapters.dialects.mysql.dictionary import (
+    MysqlDictionary,
+    MysqlReference,
+    MysqlTable,
+    parse_columns,
+    read_definition,
+    read_dictionary,
+)
+from venus.adapters.dialects.mysql.names import literal, quote
 from venus.adapters.dialects.mysql.statements import statement
-from venus.adapters.dialects.mysql.triggers import Circle, reaching
+from venus.adapters.dialects.mysql.triggers import CircularCascade, find_reaching
 from venus.errors import DatabaseUnavailable, SourceError
-from venus.model import Finding, Kind, counted
+from venus.model import Finding, Kind, count_phrase
 
 #: The oldest versions that are tested or documented.
 _VERSION_MIN = {"MariaDB": (10, 3), "MySQL": (8, 0)}
@@ -36,25 +43,25 @@ _UNSETTLED = re.compile(
 SAMPLE_ROWS = 10_000
 
 
-def check(connection: Connection, include: Seq[str], exclude: Seq[str]) -> list[Finding]:
+def check(connection: MysqlConnection, include: Seq[str], exclude: Seq[str]) -> list[Finding]:
     """Return every finding."""
-    found = list(_server(connection))
-    dictionary = read(connection, zero_dates_null=connection.options.zero_dates_null)
-    chosen = dictionary.chosen(include, exclude)
+    found = list(_server_findings(connection))
+    dictionary = read_dictionary(connection, zero_dates_null=connection.options.zero_dates_null)
+    chosen = dictionary.choose_tables(include, exclude)
     for table in chosen:
-        found += [replace(f, table=table.where) for f in _table(connection, table)]
+        found += [replace(f, table=table.where) for f in _table_findings(connection, table)]
     found += connection.address.columns.findings((t.database, t.name, name) for t in chosen for name in t.declared)
     found += find_other_spellings(connection, dictionary, {t.name for t in chosen})
-    found += [replace(f, table=f.where) for f in _cascades(connection, dictionary, {t.name for t in chosen})]
+    found += [replace(f, table=f.where) for f in _cascade_findings(connection, dictionary, {t.name for t in chosen})]
     return found
 
 
-def blocking(connection: Connection, include: Seq[str], exclude: Seq[str]) -> list[Finding]:
+def find_blocking(connection: MysqlConnection, include: Seq[str], exclude: Seq[str]) -> list[Finding]:
     """Return the findings that block an installation."""
     return [f for f in check(connection, include, exclude) if f.blocks]
 
 
-def _server(connection: Connection) -> Iterator[Finding]:
+def _server_findings(connection: MysqlConnection) -> Iterator[Finding]:
     version, read_only, log_bin, binlog, trusted, autoinc, account = connection.row(statement("check", "server"))
     maker = "MariaDB" if "mariadb" in version.lower() else "MySQL"
     numbers = tuple(int(n) for n in re.findall(r"\d+", version)[:2])
@@ -66,7 +73,7 @@ def _server(connection: Connection) -> Iterator[Finding]:
             where="server", message="is read-only: nothing can be installed", remedy="use the primary", blocks=True
         )
     if int(connection.row(statement("check", "replica_threads"))[0]):
-        yield from _replica(connection)
+        yield from _replica_findings(connection)
     if log_bin == "1" and binlog == "STATEMENT":
         yield Finding(
             where="server",
@@ -79,10 +86,10 @@ def _server(connection: Connection) -> Iterator[Finding]:
             message="innodb_autoinc_lock_mode is 0: statements that change one table wait for each other",
             remedy="set it to 1 or 2 and restart the server",
         )
-    yield from _privileges(connection, account, binary_log=log_bin == "1" and trusted == "0")
+    yield from _privilege_findings(connection, account, binary_log=log_bin == "1" and trusted == "0")
 
 
-def _replica(connection: Connection) -> Iterator[Finding]:
+def _replica_findings(connection: MysqlConnection) -> Iterator[Finding]:
     if connection.row(statement("check", "replica_triggers"))[0] == "NO":
         yield Finding(
             where="server",
@@ -92,7 +99,7 @@ def _replica(connection: Connection) -> Iterator[Finding]:
         )
 
 
-def _privileges(connection: Connection, account: str, *, binary_log: bool) -> Iterator[Finding]:
+def _privilege_findings(connection: MysqlConnection, account: str, *, binary_log: bool) -> Iterator[Finding]:
     user, _, host = account.rpartition("@")
     grantees = [f"'{user}'@'{host}'"]
     if "mariadb" in str(connection.row("SELECT version()")[0]).lower():
@@ -100,13 +107,13 @@ def _privileges(connection: Connection, account: str, *, binary_log: bool) -> It
         grantees += [f"'{role}'@''"] if role else []
     parts = {"grantees": ", ".join(map(literal, grantees)), "database": literal(connection.address.database)}
     held = {r[0].upper() for r in connection.rows(statement("check", "privileges", **parts))}
-    name = f"{quoted(user)}@{quoted(host)}"
+    name = f"{quote(user)}@{quote(host)}"
     missing = [p for p in NEEDED if p not in held]
     if missing:
         yield Finding(
             where="privileges",
             message=f"{', '.join(missing)} not granted",
-            remedy=f"GRANT {', '.join(missing)} ON {quoted(connection.address.database)}.* TO {name};",
+            remedy=f"GRANT {', '.join(missing)} ON {quote(connection.address.database)}.* TO {name};",
             blocks=True,
         )
     if "PROCESS" not in held:
@@ -124,34 +131,34 @@ def _privileges(connection: Connection, account: str, *, binary_log: bool) -> It
         )
 
 
-def _hidden(connection: Connection, table: Table) -> Iterator[Finding]:
+def _hidden_column_findings(connection: MysqlConnection, table: MysqlTable) -> Iterator[Finding]:
     """Yield a finding for columns that only the definition shows, because this user may not read them."""
     try:
-        columns = [c for c in defined_columns(definition(connection, table.sql)) if c not in table.declared]
+        columns = [c for c in parse_columns(read_definition(connection, table.sql)) if c not in table.declared]
     except DatabaseUnavailable:
         raise
     except SourceError:  # the table was dropped meanwhile
         return
     if columns:
-        shown = ", ".join(map(quoted, columns))
+        shown = ", ".join(map(quote, columns))
         user, _, host = str(connection.row("SELECT current_user()")[0]).rpartition("@")
         yield Finding(
             where=table.where,
             message=f"column {', '.join(columns)} may not be read, and is not captured",
-            remedy=f"GRANT SELECT ({shown}) ON {table.sql} TO {quoted(user)}@{quoted(host)};",
+            remedy=f"GRANT SELECT ({shown}) ON {table.sql} TO {quote(user)}@{quote(host)};",
         )
 
 
-def obstacle(table: Table) -> str:
+def find_obstacle(table: MysqlTable) -> str:
     """Return why the definition of a table prevents its capture, empty if it does not."""
-    found = next(_definition(table), None)
+    found = next(_definition_findings(table), None)
     if found is None:
         return ""
     column = found.where.removeprefix(table.where).lstrip(".")
     return f"column {column} {found.message}" if column else found.message
 
 
-def _definition(table: Table) -> Iterator[Finding]:
+def _definition_findings(table: MysqlTable) -> Iterator[Finding]:
     """Yield the findings that prevent the capture of a table, whatever its rows are."""
     if table.engine.lower() != "innodb":
         yield Finding(
@@ -183,9 +190,9 @@ def _definition(table: Table) -> Iterator[Finding]:
         )
 
 
-def _table(connection: Connection, table: Table) -> Iterator[Finding]:
-    yield from _definition(table)
-    yield from _hidden(connection, table)
+def _table_findings(connection: MysqlConnection, table: MysqlTable) -> Iterator[Finding]:
+    yield from _definition_findings(table)
+    yield from _hidden_column_findings(connection, table)
     for column, expression in table.expressions.items():
         if _UNSETTLED.search(expression):
             yield Finding(
@@ -194,14 +201,14 @@ def _table(connection: Connection, table: Table) -> Iterator[Finding]:
                 remedy="compute it in a view and drop the column, or exclude the table",
             )
     if not connection.options.zero_dates_null:
-        yield from _zero_dates(connection, table)
+        yield from _zero_date_findings(connection, table)
 
 
-def _zero_dates(connection: Connection, table: Table) -> Iterator[Finding]:
+def _zero_date_findings(connection: MysqlConnection, table: MysqlTable) -> Iterator[Finding]:
     for column in table.columns:
         if column.type.kind not in (Kind.DATE, Kind.TIMESTAMP, Kind.TIMESTAMPTZ):
             continue
-        sample = statement("check", "zero_dates", column=quoted(column.name), table=table.sql, rows=str(SAMPLE_ROWS))
+        sample = statement("check", "zero_dates", column=quote(column.name), table=table.sql, rows=str(SAMPLE_ROWS))
         count = int(connection.row(sample)[0])
         if count:
             yield Finding(
@@ -212,7 +219,7 @@ def _zero_dates(connection: Connection, table: Table) -> Iterator[Finding]:
             )
 
 
-def _cascades(connection: Connection, dictionary: Dictionary, chosen: set[str]) -> Iterator[Finding]:
+def _cascade_findings(connection: MysqlConnection, dictionary: MysqlDictionary, chosen: set[str]) -> Iterator[Finding]:
     database = connection.address.database
     for reference in dictionary.references:
         acts = {reference.on_delete, reference.on_update} & {"CASCADE", "SET NULL"}
@@ -224,7 +231,7 @@ def _cascades(connection: Connection, dictionary: Dictionary, chosen: set[str]) 
                 remedy="make it RESTRICT, or exclude the table",
                 blocks=True,
             )
-    for circle in circles(dictionary, chosen):
+    for circle in find_circles(dictionary, chosen):
         yield Finding(
             where=f"{database}.{circle.reference.child}",
             message=f"foreign key {circle.reference.name} cascades in a circle: MariaDB and MySQL fire no triggers"
@@ -234,36 +241,38 @@ def _cascades(connection: Connection, dictionary: Dictionary, chosen: set[str]) 
         )
 
 
-def circles(dictionary: Dictionary, chosen: set[str]) -> list[Circle]:
+def find_circles(dictionary: MysqlDictionary, chosen: set[str]) -> list[CircularCascade]:
     """Return the circular cascades, which triggers cannot follow."""
-    return reaching(dictionary.references, chosen)[1]
+    return find_reaching(dictionary.references, chosen)[1]
 
 
 #: How many rows of each child table are compared.
 ROWS_MAX = 1_000_000
 
 
-def find_other_spellings(connection: Connection, dictionary: Dictionary, chosen: Collection[str]) -> Iterator[Finding]:
+def find_other_spellings(
+    connection: MysqlConnection, dictionary: MysqlDictionary, chosen: Collection[str]
+) -> Iterator[Finding]:
     """Yield the foreign keys between captured tables whose rows refer to another spelling."""
     database = connection.address.database
     for reference in dictionary.references:
         inside = reference.parent_database == database and {reference.child, reference.parent} <= set(chosen)
         carried = {key.name for key in dictionary.tables[reference.child].foreign_keys}
-        if inside and reference.name in carried and _is_loose(dictionary, reference):
-            yield from _spelling_finding(connection, reference, database)
+        if inside and reference.name in carried and _has_loose_column(dictionary, reference):
+            yield from _spelling_findings(connection, reference, database)
 
 
-def _is_loose(dictionary: Dictionary, reference: Reference) -> bool:
+def _has_loose_column(dictionary: MysqlDictionary, reference: MysqlReference) -> bool:
     """Whether texts that differ may be equal in one of its columns."""
     declared = dictionary.tables[reference.parent].declared
     return any(d.is_text and not d.collation.endswith("_bin") for d in (declared[c] for c in reference.referred))
 
 
-def _spelling_finding(connection: Connection, reference: Reference, database: str) -> Iterator[Finding]:
-    pairs = [(quoted(c), quoted(p)) for c, p in zip(reference.columns, reference.referred, strict=True)]
+def _spelling_findings(connection: MysqlConnection, reference: MysqlReference, database: str) -> Iterator[Finding]:
+    pairs = [(quote(c), quote(p)) for c, p in zip(reference.columns, reference.referred, strict=True)]
     parts = {
-        "child": f"{quoted(database)}.{quoted(reference.child)}",
-        "parent": f"{quoted(database)}.{quoted(reference.parent)}",
+        "child": f"{quote(database)}.{quote(reference.child)}",
+        "parent": f"{quote(database)}.{quote(reference.parent)}",
         "match": " AND ".join(f"p.{p} = c.{c}" for c, p in pairs),
         "differ": " OR ".join(f"CAST(p.{p} AS BINARY) <> CAST(c.{c} AS BINARY)" for c, p in pairs),
         "assign": ", ".join(f"c.{c} = p.{p}" for c, p in pairs),
@@ -274,7 +283,8 @@ def _spelling_finding(connection: Connection, reference: Reference, database: st
         columns = ", ".join(reference.columns)
         yield Finding(
             where=f"{database}.{reference.child}",
-            message=f"foreign key {reference.name} ({columns}) holds only by collation: {counted(int(count), 'row')}"
+            message=f"foreign key {reference.name} ({columns}) holds only by collation: "
+            f"{count_phrase(int(count), 'row')}"
             f" refer to another spelling in {reference.parent}, {example!r} to {referred!r};"
             " PostgreSQL compares exactly",
             remedy=statement("check", "same_spelling", **parts),

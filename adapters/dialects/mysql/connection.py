@@ -20,11 +20,11 @@ from pymysql.converters import encoders
 from pymysql.cursors import SSCursor
 from sqlalchemy.pool import StaticPool
 
-from venus.adapters.dialects.columns import NO_CHOICE, ColumnChoice
+from venus.adapters.dialects.column_choice import NO_CHOICE, ColumnChoice
 from venus.adapters.dialects.contract import SchemaChanged
 from venus.adapters.dialects.mysql.names import literal
 from venus.adapters.dialects.mysql.statements import statement
-from venus.adapters.dialects.sessions import session_text
+from venus.adapters.dialects.session_descriptions import describe_session
 from venus.errors import ConfigError, DatabaseUnavailable, LoginRefused, SourceError
 
 Row = tuple[Any, ...]
@@ -84,11 +84,11 @@ _IDLE_S = 3600
 _TLS = {"ssl_ca": "ca", "ssl_cert": "cert", "ssl_key": "key", "ssl_capath": "capath", "ssl_cipher": "cipher"}
 
 
-class LockTimeout(DatabaseUnavailable):
+class MysqlLockTimeout(DatabaseUnavailable):
     """A lock was not granted in time."""
 
 
-class NotPermitted(SourceError):
+class MysqlNotPermitted(SourceError):
     """The user lacks a privilege. Retryable, because it may be granted."""
 
     retryable = True
@@ -103,7 +103,7 @@ class Deadlock(DatabaseUnavailable):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
+class MysqlOptions:
     """VENUS's options in the query of the URL."""
 
     #: Whether 0000-00-00 and dates with a zero or impossible part become NULL instead of halting the table.
@@ -116,18 +116,18 @@ class Options:
 
 
 @dataclass(frozen=True, slots=True)
-class Address:
+class MysqlAddress:
     """The location of the server, with the options of the URL."""
 
     place: str
     database: str
     arguments: Mapping[str, Any]
-    options: Options
+    options: MysqlOptions
     #: The columns that travel.
     columns: ColumnChoice = NO_CHOICE
 
 
-def address_of(url: str, columns: ColumnChoice = NO_CHOICE) -> Address:
+def parse_address(url: str, columns: ColumnChoice = NO_CHOICE) -> MysqlAddress:
     """Parse a URL `mysql+pymysql://user:password@host/database`. Messages show only host, port and database."""
     parsed = sa.make_url(url)
     if parsed.drivername not in ("mysql+pymysql", "mariadb+pymysql", "mysql", "mariadb"):
@@ -141,14 +141,16 @@ def address_of(url: str, columns: ColumnChoice = NO_CHOICE) -> Address:
     options: dict[str, Any] = {}
     tls: dict[str, Any] = {}
     for name, value in parsed.query.items():
-        _option(name, str(value), arguments, options, tls)
+        _read_option(name, str(value), arguments, options, tls)
     if tls:
         arguments["ssl"] = tls
     place = f"{parsed.host or 'localhost'}{f':{parsed.port}' if parsed.port else ''}/{parsed.database}"
-    return Address(place, parsed.database, arguments, Options(**options), columns)
+    return MysqlAddress(place, parsed.database, arguments, MysqlOptions(**options), columns)
 
 
-def _option(name: str, value: str, arguments: dict[str, Any], options: dict[str, Any], tls: dict[str, Any]) -> None:
+def _read_option(
+    name: str, value: str, arguments: dict[str, Any], options: dict[str, Any], tls: dict[str, Any]
+) -> None:
     if name in _TLS:
         tls[_TLS[name]] = value
     elif name == "unix_socket":
@@ -164,10 +166,10 @@ def _option(name: str, value: str, arguments: dict[str, Any], options: dict[str,
         )
 
 
-class Connection:
+class MysqlConnection:
     """One session, opened at its first use."""
 
-    def __init__(self, address: Address, isolation: str) -> None:
+    def __init__(self, address: MysqlAddress, isolation: str) -> None:
         self.address = address
         self.place = address.place
         self.options = address.options
@@ -187,7 +189,7 @@ class Connection:
                     connect_timeout=self.options.connect_timeout_s, **self.address.arguments,
                 )  # fmt: skip
             except pymysql.Error as error:
-                raise self._unreachable(error) from error
+                raise self._connect_error(error) from error
             except OSError as error:  # the driver reads certificate files before it connects
                 names = ", ".join(_TLS)
                 raise ConfigError(
@@ -231,7 +233,7 @@ class Connection:
             with raw.cursor() as cursor:
                 return int(cursor.execute(text, values))
         except (pymysql.Error, OSError) as error:
-            raise self._sorted(error) from error
+            raise self._to_venus_error(error) from error
 
     def rows(self, text: str, values: Seq[Any] | None = None) -> list[Row]:
         """Execute a statement and fetch all rows. For small results only."""
@@ -241,7 +243,7 @@ class Connection:
                 cursor.execute(text, values)
                 return list(cursor.fetchall())
         except (pymysql.Error, OSError, UnicodeDecodeError) as error:
-            raise self._sorted(error) from error
+            raise self._to_venus_error(error) from error
 
     def row(self, text: str, values: Seq[Any] | None = None) -> Row:
         """Execute a statement that returns exactly one row, and return that row."""
@@ -263,7 +265,7 @@ class Connection:
                 cursor.close()
                 self._streaming = None
         except (pymysql.Error, OSError, UnicodeDecodeError) as error:
-            raise self._sorted(error) from error
+            raise self._to_venus_error(error) from error
 
     def begin(self, text: str = "START TRANSACTION") -> None:
         """Begin a transaction."""
@@ -305,28 +307,28 @@ class Connection:
                 init_command=f"SET lock_wait_timeout = {self.options.lock_timeout_s}", **arguments,
             )  # fmt: skip
         except pymysql.Error as error:
-            raise self._unreachable(error) from error
+            raise self._connect_error(error) from error
         engine = sa.create_engine("mysql+pymysql://", creator=lambda: raw, poolclass=StaticPool)
         try:
             with engine.connect() as connection:
                 yield connection
         except sa.exc.DBAPIError as error:
-            raise self._sorted(error.orig if isinstance(error.orig, Exception) else error) from error
+            raise self._to_venus_error(error.orig if isinstance(error.orig, Exception) else error) from error
         finally:
             engine.dispose()
             with suppress(pymysql.Error):
                 raw.close()
 
-    def _unreachable(self, error: pymysql.Error) -> DatabaseUnavailable:
+    def _connect_error(self, error: pymysql.Error) -> DatabaseUnavailable:
         kind = LoginRefused if error.args and error.args[0] in _REJECTED else DatabaseUnavailable
-        return kind(f"source {self.place} cannot be reached: {_said(error)}", hint="check [source] url")
+        return kind(f"source {self.place} cannot be reached: {_error_text(error)}", hint="check [source] url")
 
-    def _sorted(self, error: Exception) -> SourceError | DatabaseUnavailable:
+    def _to_venus_error(self, error: Exception) -> SourceError | DatabaseUnavailable:
         if isinstance(error, UnicodeDecodeError):
             self.close()  # the result is only partly read
             return NotUnicode(f"a text has the bytes {error.object[error.start :][:3].hex()}, which are no Unicode")
         code = error.args[0] if error.args and isinstance(error.args[0], int) else 0
-        said = f"source {self.place}: {_said(error)}"
+        said = f"source {self.place}: {_error_text(error)}"
         if isinstance(error, OSError) or code in _LOST:
             self.close()
             return DatabaseUnavailable(said)
@@ -337,28 +339,28 @@ class Connection:
             return DatabaseUnavailable(said)
         if code in _DENIED:
             self.denied = True
-            return NotPermitted(said)
+            return MysqlNotPermitted(said)
         if code == ER.LOCK_DEADLOCK:
             return Deadlock(said)
         if code == ER.LOCK_WAIT_TIMEOUT:
-            return LockTimeout(said)
+            return MysqlLockTimeout(said)
         return SchemaChanged(said) if code in _DICTIONARY else SourceError(said)
 
 
-def _said(error: Exception) -> str:
+def _error_text(error: Exception) -> str:
     return f"{error.args[1]} ({error.args[0]})" if len(error.args) > 1 else str(error)
 
 
-def told(connection: Connection, block: str) -> str:
+def describe_sessions(connection: MysqlConnection, block: str) -> str:
     """Describe the sessions that a block of registry.sql finds; empty without the privilege PROCESS."""
     database = literal(connection.address.database)
     try:
         rows = connection.rows(statement("registry", block, database=database))
     except SourceError:
         return ""
-    return "; ".join(_session(*row) for row in rows)
+    return "; ".join(_describe_session(*row) for row in rows)
 
 
-def _session(number: str, user: str, host: str, command: str, query: str, since: str) -> str:
+def _describe_session(number: str, user: str, host: str, command: str, query: str, since: str) -> str:
     opened = f"transaction open since {since}, the server's time" if since else ""
-    return session_text(number, f"user {user}", host, opened, command, query=query)
+    return describe_session(number, f"user {user}", host, opened, command, query=query)

@@ -21,7 +21,7 @@ _LOG_COMMENT = re.compile(r"k1 \w")
 TRIGGER = re.compile(r"venus_[iudxyz]_(\d{5,})(_[0-9a-f]{8})?")
 
 
-def quoted(name: str) -> str:
+def quote(name: str) -> str:
     """Return an identifier in quotes."""
     return "`" + name.replace("`", "``") + "`"
 
@@ -35,7 +35,7 @@ def literal(value: str | int | bytes | None) -> str:
     return f"X'{value.hex()}'" if isinstance(value, bytes) else f"'{escape_string(value)}'"
 
 
-def log_table(table_id: int) -> str:
+def log_table_name(table_id: int) -> str:
     """Return the name of the log table of a captured table."""
     return f"{PREFIX}l_{table_id:05}"
 
@@ -53,14 +53,14 @@ def is_own_table(name: str, comment: str) -> bool:
 def is_own_trigger(name: str, body: str) -> bool:
     """Return whether VENUS created a trigger: it writes to the log with the number in its name."""
     found = TRIGGER.fullmatch(name)
-    return found is not None and f".{log_table(int(found[1]))} (" in body
+    return found is not None and f".{log_table_name(int(found[1]))} (" in body
 
 
-def log_keys(count: int) -> list[str]:
+def log_key_columns(count: int) -> list[str]:
     """Return the names of a log table's key columns."""
     return [f"k{i}" for i in range(1, count + 1)]
 
 
-def trigger(event: str, table_id: int, path: str = "") -> str:
+def trigger_name(event: str, table_id: int, path: str = "") -> str:
     """Return the name of a trigger: i, u, d on the table itself; x, y, z on a table whose cascade reaches it."""
     return f"{PREFIX}{event}_{table_id:05}" + (f"_{path}" if path else "")

@@ -13,18 +13,18 @@ from typing import Any
 import numpy as np
 from pymysql.cursors import SSCursor
 
-from venus.adapters.dialects.fillplace import Place
-from venus.adapters.dialects.halting import UnfitRow
-from venus.adapters.dialects.limits import oversized
-from venus.adapters.dialects.mysql.dictionary import Table
-from venus.adapters.dialects.mysql.names import literal, log_keys, log_table, quoted
+from venus.adapters.dialects.fill_cursor import FillCursor
+from venus.adapters.dialects.halted_tables import UnfitRow
+from venus.adapters.dialects.mysql.dictionary import MysqlTable
+from venus.adapters.dialects.mysql.names import literal, log_key_columns, log_table_name, quote
 from venus.adapters.dialects.mysql.statements import statement
-from venus.adapters.dialects.mysql.types import Declared, read_as
-from venus.adapters.dialects.mysql.values import DoesNotFit, Rule, rule_of
+from venus.adapters.dialects.mysql.types import MysqlDeclaredType, read_expression
+from venus.adapters.dialects.mysql.values import MysqlValueError, MysqlValueRule, value_rule
+from venus.adapters.dialects.row_limits import find_too_large
 from venus.codec.changes import TableChanges
 from venus.codec.columns import Value, from_columns, keys_from_columns
 from venus.codec.layout import Layout
-from venus.codec.packed import Packed
+from venus.codec.packed import PackedBytes
 from venus.model import Kind, TableSchema
 
 Row = tuple[Any, ...]
@@ -38,12 +38,12 @@ _AS_NUMBER = {"tinyint", "smallint", "mediumint", "int", "bigint", "decimal", "y
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Access:
+class MysqlAccess:
     """Statements and rules that read one version of a table."""
 
     layout: Layout
-    rules: tuple[Rule | None, ...]
-    declared: tuple[Declared, ...]  # of the key's columns
+    rules: tuple[MysqlValueRule | None, ...]
+    declared: tuple[MysqlDeclaredType, ...]  # of the key's columns
     table_sql: str
     changes_sql: str
     columns_sql: str
@@ -58,7 +58,7 @@ class Access:
     def fill_sql(self, cursor: bytes, rows: int) -> str:
         """Return the statement that reads the next rows in key order."""
         return statement(
-            "cut", "fill", columns=self.columns_sql, table=self.table_sql, after=self._between(cursor),
+            "cut", "fill", columns=self.columns_sql, table=self.table_sql, after=self._range_condition(cursor),
             order=", ".join(self.order), rows=str(rows),
         )  # fmt: skip
 
@@ -70,16 +70,16 @@ class Access:
             order=", ".join(f"{column} DESC" for column in self.order), rows="1",
         )  # fmt: skip
 
-    def _between(self, cursor: bytes) -> str:
+    def _range_condition(self, cursor: bytes) -> str:
         if not cursor:
             return ""
-        place = Place.read(cursor)
-        through = "" if place.end is None else f" AND ({self._compared(place.end, '<=')})"
-        return f" WHERE ({self._compared(place.after, '>')}){through}"
+        place = FillCursor.parse(cursor)
+        through = "" if place.end is None else f" AND ({self._key_comparison(place.end, '<=')})"
+        return f" WHERE ({self._key_comparison(place.after, '>')}){through}"
 
-    def _compared(self, key: list[Any], operator: str) -> str:
+    def _key_comparison(self, key: list[Any], operator: str) -> str:
         """Return a comparison of the key, column by column: MySQL uses no index range for a comparison of rows."""
-        values = [_untagged(v, d) for v, d in zip(key, self.declared, strict=True)]
+        values = [_decode_tag(v, d) for v, d in zip(key, self.declared, strict=True)]
         cases = []
         for i, value in enumerate(values):
             equal = [f"{self.order[j]} = {values[j]}" for j in range(i)]
@@ -89,54 +89,53 @@ class Access:
         return " OR ".join(f"({case})" for case in cases)
 
 
-def access_to(table: Table, schema: TableSchema, *, zero_dates_null: bool) -> Access:
+def build_access(table: MysqlTable, schema: TableSchema, *, zero_dates_null: bool) -> MysqlAccess:
     """Build the statements for a table as it is at present."""
     layout = Layout.of(schema)
     key = layout.columns[: layout.key_count]
-    logged = log_keys(len(key))
+    logged = log_key_columns(len(key))
     declared = tuple(table.declared[c.name] for c in key)
     exact = [not d.is_text for d in declared]
-    expressions = [f"{read_as(table.declared[c.name], f't.{quoted(c.name)}')}, " for c in layout.columns]
+    expressions = [f"{read_expression(table.declared[c.name], f't.{quote(c.name)}')}, " for c in layout.columns]
     same = [
-        f"t.{quoted(c.name)} = g.{k}"
-        + ("" if e else f" AND CAST(t.{quoted(c.name)} AS BINARY) = CAST(g.{k} AS BINARY)")
+        f"t.{quote(c.name)} = g.{k}" + ("" if e else f" AND CAST(t.{quote(c.name)} AS BINARY) = CAST(g.{k} AS BINARY)")
         for c, k, e in zip(key, logged, exact, strict=True)
     ]
-    is_there = f"t.{quoted(key[0].name)} IS NOT NULL"
-    return Access(
+    is_there = f"t.{quote(key[0].name)} IS NOT NULL"
+    return MysqlAccess(
         layout=layout,
-        rules=tuple(rule_of(c, table.declared[c.name], zero_dates_null=zero_dates_null) for c in layout.columns),
+        rules=tuple(value_rule(c, table.declared[c.name], zero_dates_null=zero_dates_null) for c in layout.columns),
         declared=declared,
         table_sql=table.sql,
         columns_sql="".join(expressions),
         changes_sql=statement(
             "cut",
             "changes",
-            log_key=", ".join(read_as(d, f"g.{k}") for d, k in zip(declared, logged, strict=True)),
+            log_key=", ".join(read_expression(d, f"g.{k}") for d, k in zip(declared, logged, strict=True)),
             columns="".join(expressions[layout.key_count :]),
             is_there=is_there,
             keys=", ".join(k if e else f"MIN({k}) AS {k}" for k, e in zip(logged, exact, strict=True)),
             group_by=", ".join(k if e else f"CAST({k} AS BINARY)" for k, e in zip(logged, exact, strict=True)),
-            log=log_table(schema.table_id),
+            log=log_table_name(schema.table_id),
             table=table.sql,
             same=" AND ".join(same),
             # deleted rows come first where keys may be equal without being identical
             order="" if all(exact) else f" ORDER BY {is_there}",
         ),
-        order=tuple(_ordered(d, f"t.{quoted(c.name)}") for d, c in zip(declared, key, strict=True)),
+        order=tuple(_order_term(d, f"t.{quote(c.name)}") for d, c in zip(declared, key, strict=True)),
         wide=tuple(n for n, c in enumerate(layout.columns) if c.type.kind in _UNBOUNDED),
     )
 
 
-def _ordered(declared: Declared, column: str) -> str:
+def _order_term(declared: MysqlDeclaredType, column: str) -> str:
     """Return the term to order by. An ENUM sorts by its number but compares by its text."""
     return f"CONCAT({column})" if declared.data_type in ("enum", "set") else column
 
 
-class Rows:
+class MysqlRowStream:
     """The rows of a statement, taken in portions of bounded size."""
 
-    def __init__(self, cursor: SSCursor, access: Access) -> None:
+    def __init__(self, cursor: SSCursor, access: MysqlAccess) -> None:
         self._cursor = cursor
         self._wide = access.wide
         self._row_bytes = VALUE_BYTES * len(access.layout.columns)
@@ -151,18 +150,18 @@ class Rows:
             wanted = min(rows_max - len(rows), PIECE_ROWS if self._wide else fitting)
             piece = self._cursor.fetchmany(wanted)
             self.ended = len(piece) < wanted
-            weight += weight_of(piece, self._wide, self._row_bytes)
+            weight += estimate_size(piece, self._wide, self._row_bytes)
             rows += piece
         return rows
 
 
-def weight_of(rows: Seq[Row], wide: Seq[int], row_bytes: int) -> int:
+def estimate_size(rows: Seq[Row], wide: Seq[int], row_bytes: int) -> int:
     """Return the approximate size of rows in bytes."""
     lengths = sum(len(v) for i in wide for row in rows if (v := row[i]) is not None)
     return lengths + len(rows) * row_bytes
 
 
-def sections_of(rows: list[Row], access: Access, *, bytes_max: int) -> Iterator[TableChanges]:
+def build_sections(rows: list[Row], access: MysqlAccess, *, bytes_max: int) -> Iterator[TableChanges]:
     """Convert rows (key, other columns, exists, only inserted) to sections within the limit, tombstones first.
 
     Raises UnfitRow.
@@ -170,21 +169,21 @@ def sections_of(rows: list[Row], access: Access, *, bytes_max: int) -> Iterator[
     gone = [row for row in rows if row[-2] == "0"]
     there = [row for row in rows if row[-2] != "0"] if gone else rows
     if gone:
-        yield from _divided(_section(access, gone, deleted=True), bytes_max)
+        yield from _divide_section(_build_section(access, gone, deleted=True), bytes_max)
     if there:
-        yield from _divided(_section(access, there, deleted=False), bytes_max)
+        yield from _divide_section(_build_section(access, there, deleted=False), bytes_max)
 
 
-def _section(access: Access, rows: list[Row], *, deleted: bool) -> TableChanges:
+def _build_section(access: MysqlAccess, rows: list[Row], *, deleted: bool) -> TableChanges:
     columns = list(zip(*rows, strict=True))
-    texts = _texts(access, columns[: access.key_count if deleted else len(access.layout.columns)], rows)
+    texts = _canonical_columns(access, columns[: access.key_count if deleted else len(access.layout.columns)], rows)
     if deleted:
         record_ids = keys_from_columns(texts, access.layout)
-        packed = Packed(b"", np.zeros(len(rows), dtype=np.uint32))
+        packed = PackedBytes(b"", np.zeros(len(rows), dtype=np.uint32))
     else:
         record_ids, packed = from_columns(texts, access.layout)
-        if found := oversized(record_ids, packed):
-            raise UnfitRow(f"row {key_for_people(access, rows[found[0]])}: {found[1]}")
+        if found := find_too_large(record_ids, packed):
+            raise UnfitRow(f"row {describe_key(access, rows[found[0]])}: {found[1]}")
     return TableChanges(
         table_id=access.layout.schema.table_id,
         schema_version=access.layout.schema.version,
@@ -195,13 +194,13 @@ def _section(access: Access, rows: list[Row], *, deleted: bool) -> TableChanges:
     )
 
 
-def _texts(access: Access, columns: Seq[Row], rows: list[Row]) -> list[Seq[Value]]:
+def _canonical_columns(access: MysqlAccess, columns: Seq[Row], rows: list[Row]) -> list[Seq[Value]]:
     texts: list[Seq[Value]] = []
     for n, (rule, values) in enumerate(zip(access.rules, columns, strict=False)):
         try:
             texts.append(values if rule is None else rule(values))
-        except DoesNotFit:
-            _name_unfit(access, n, rule, values, rows)
+        except MysqlValueError:
+            _raise_unfit_row(access, n, rule, values, rows)
             raise
     for n in range(access.key_count):
         if None in texts[n]:
@@ -209,23 +208,25 @@ def _texts(access: Access, columns: Seq[Row], rows: list[Row]) -> list[Seq[Value
     return texts
 
 
-def _name_unfit(access: Access, column: int, rule: Rule | None, values: Row, rows: list[Row]) -> None:
+def _raise_unfit_row(
+    access: MysqlAccess, column: int, rule: MysqlValueRule | None, values: Row, rows: list[Row]
+) -> None:
     for value, row in zip(values, rows, strict=True):
         try:
             if rule is not None:
                 rule([value])
-        except DoesNotFit as e:
+        except MysqlValueError as e:
             name = access.layout.columns[column].name
-            raise UnfitRow(f"row {key_for_people(access, row)}: column {name}: {e}") from e
+            raise UnfitRow(f"row {describe_key(access, row)}: column {name}: {e}") from e
 
 
-def key_for_people(access: Access, row: Row) -> str:
+def describe_key(access: MysqlAccess, row: Row) -> str:
     """Return the key of a row as text for messages."""
     names = (c.name for c in access.layout.columns)
     return ", ".join(f"{name}={value!r}" for name, value in zip(names, row[: access.key_count], strict=False))
 
 
-def _divided(section: TableChanges, bytes_max: int) -> Iterator[TableChanges]:
+def _divide_section(section: TableChanges, bytes_max: int) -> Iterator[TableChanges]:
     """Divide a section that is larger than estimated into sections within the limit. A single row stays whole."""
     if section.nbytes <= bytes_max or section.count == 1:
         yield section
@@ -239,24 +240,24 @@ def _divided(section: TableChanges, bytes_max: int) -> Iterator[TableChanges]:
         yield TableChanges(
             table_id=section.table_id,
             schema_version=section.schema_version,
-            record_ids=_part(section.record_ids, ids, start, end),
-            rows=_part(section.rows, rows, start, end),
+            record_ids=_slice_packed(section.record_ids, ids, start, end),
+            rows=_slice_packed(section.rows, rows, start, end),
             is_deleted=section.is_deleted[start:end],
             inserts_only=section.inserts_only,
         )
         start = end
 
 
-def _part(packed: Packed, offsets: Any, start: int, end: int) -> Packed:
-    return Packed(packed.data[offsets[start] : offsets[end]], packed.sizes[start:end])
+def _slice_packed(packed: PackedBytes, offsets: Any, start: int, end: int) -> PackedBytes:
+    return PackedBytes(packed.data[offsets[start] : offsets[end]], packed.sizes[start:end])
 
 
-def key_of(row: Row, key_count: int) -> list[Any]:
+def cursor_key(row: Row, key_count: int) -> list[Any]:
     """Return the key of a row as MySQL wrote it, for a cursor."""
     return [[v.hex()] if isinstance(v, bytes) else v for v in row[:key_count]]
 
 
-def _untagged(value: str | list[str], declared: Declared) -> str:
+def _decode_tag(value: str | list[str], declared: MysqlDeclaredType) -> str:
     """Return a key's value as SQL. Numbers have no quotes, because MySQL compares text and numbers as doubles."""
     if isinstance(value, list):
         return f"X'{value[0]}'"

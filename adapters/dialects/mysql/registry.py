@@ -7,12 +7,12 @@ from collections.abc import Sequence as Seq
 from dataclasses import dataclass, replace
 
 from venus.adapters.dialects.contract import FillState, RegisteredTable, SourceState
-from venus.adapters.dialects.going_back import WentBack
-from venus.adapters.dialects.halting import reason_of
-from venus.adapters.dialects.mysql.connection import Connection
-from venus.adapters.dialects.mysql.dictionary import Table
-from venus.adapters.dialects.mysql.names import MARKS, literal, log_table
+from venus.adapters.dialects.halted_tables import halt_reason
+from venus.adapters.dialects.mysql.connection import MysqlConnection
+from venus.adapters.dialects.mysql.dictionary import MysqlTable
+from venus.adapters.dialects.mysql.names import MARKS, literal, log_table_name
 from venus.adapters.dialects.mysql.statements import statement
+from venus.adapters.dialects.restore_detection import SourceRestored
 from venus.codec.schema import fingerprint, from_wire, to_wire
 from venus.errors import Fenced, NotInstalled, SourceError
 from venus.model import BatchNo, BatchRecord, Epoch, Sequence, TableSchema
@@ -22,7 +22,7 @@ ACTIVE, PAUSED, RESYNC = "ACTIVE", "PAUSED", "RESYNC"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Registered:
+class MysqlRegistryEntry:
     """A row of the registry."""
 
     table: RegisteredTable
@@ -41,18 +41,18 @@ class Registered:
         return self.table.schema.table_id
 
 
-def has_table(connection: Connection, name: str) -> bool:
+def has_table(connection: MysqlConnection, name: str) -> bool:
     """Return whether a table of VENUS exists."""
     parts = {"database": literal(connection.address.database), "name": literal(name)}
     return str(connection.row(statement("registry", "exists", **parts))[0]) != "0"
 
 
-def is_installed(connection: Connection) -> bool:
+def is_installed(connection: MysqlConnection) -> bool:
     """Return whether the registry exists."""
     return has_table(connection, "venus_captured_table") and has_table(connection, MARKS)
 
 
-def require_installed(connection: Connection) -> None:
+def require_installation(connection: MysqlConnection) -> None:
     """Raise NotInstalled if there is no registry."""
     if not is_installed(connection):
         raise NotInstalled(
@@ -60,47 +60,47 @@ def require_installed(connection: Connection) -> None:
         )
 
 
-def tables(connection: Connection, *, released: bool = False) -> list[Registered]:
+def read_tables(connection: MysqlConnection, *, released: bool = False) -> list[MysqlRegistryEntry]:
     """Return the captured tables, or the released ones."""
     found = []
     for r in connection.rows(statement("registry", "tables", released=str(int(released)))):
         schema = from_wire(change_pb2.TableSchema.FromString(r[1]))
         fill = FillState(
-            table_id=int(r[0]), sweep_from=Sequence(int(r[9])), cursor=_bytes(r[5]), rows_done=int(r[6]),
+            table_id=int(r[0]), sweep_from=Sequence(int(r[9])), cursor=_to_bytes(r[5]), rows_done=int(r[6]),
             rows_estimate=int(r[7]), done=r[8] == "1",
         )  # fmt: skip
         known = RegisteredTable(schema=schema, state=r[3], reason=r[4], fill=fill)
         highest = max(c.number for c in schema.columns)
-        found.append(Registered(table=known, fingerprint=r[2], number_max=max(int(r[10]), highest)))
+        found.append(MysqlRegistryEntry(table=known, fingerprint=r[2], number_max=max(int(r[10]), highest)))
     return found
 
 
-def row_counts(connection: Connection) -> dict[int, int]:
+def read_row_counts(connection: MysqlConnection) -> dict[int, int]:
     """Return the estimated row counts of the captured tables by number."""
     return {int(table_id): int(rows) for table_id, rows in connection.rows(statement("registry", "row_counts"))}
 
 
-def _bytes(value: str | bytes) -> bytes:
+def _to_bytes(value: str | bytes) -> bytes:
     return value.encode() if isinstance(value, str) else value
 
 
-def mark(connection: Connection) -> str:
+def read_mark(connection: MysqlConnection) -> str:
     """Return a digest that changes with the registry."""
     return str(connection.row(statement("registry", "mark"))[0])
 
 
-def register_sql(table: Table, table_id: int) -> str:
+def register_sql(table: MysqlTable, table_id: int) -> str:
     """Return the statement that registers a table."""
     names = {"namespace": literal(table.database), "name": literal(table.name)}
-    return statement("registry", "register", **names, **_version(table.schema(table_id, 1)))
+    return statement("registry", "register", **names, **_version_parts(table.to_schema(table_id, 1)))
 
 
 def new_version_sql(schema: TableSchema, number_max: int) -> str:
     """Return the statement that makes `schema` the registered version of its table."""
-    return statement("registry", "new_version", **_version(schema, number_max))
+    return statement("registry", "new_version", **_version_parts(schema, number_max))
 
 
-def _version(schema: TableSchema, number_max: int = 0) -> dict[str, str]:
+def _version_parts(schema: TableSchema, number_max: int = 0) -> dict[str, str]:
     return {
         "table_id": str(schema.table_id),
         "schema_wire": literal(to_wire(schema).SerializeToString(deterministic=True)),
@@ -115,22 +115,22 @@ def set_state_sql(table_id: int, state: str, reason: str) -> str:
     return statement("registry", "set_state", **parts)
 
 
-def set_state(connection: Connection, table_id: int, state: str, reason: str) -> None:
+def set_state(connection: MysqlConnection, table_id: int, state: str, reason: str) -> None:
     """Store a table's state."""
     if connection.run(set_state_sql(table_id, state, reason)) != 1:
         raise SourceError(f"table {table_id} is not captured", hint="`venus status` lists the tables")
 
 
-def halt(connection: Connection, epoch: Epoch, table_id: int, why: str) -> None:
+def halt(connection: MysqlConnection, epoch: Epoch, table_id: int, why: str) -> None:
     """Pause a table because one of its rows cannot be carried, unless it is paused already."""
     with connection.transaction():
-        settle_epoch(connection, epoch)
-        for known in tables(connection):
+        lock_epoch(connection, epoch)
+        for known in read_tables(connection):
             if known.table_id == table_id and known.table.state != PAUSED:
-                set_state(connection, table_id, PAUSED, reason_of(known.table, why))
+                set_state(connection, table_id, PAUSED, halt_reason(known.table, why))
 
 
-def take_up_sql(table_id: int) -> str:
+def recapture_sql(table_id: int) -> str:
     """Return the statement that captures a released table again and restarts its fill."""
     return statement("registry", "take_up", table_id=str(table_id))
 
@@ -140,65 +140,65 @@ def forget_marks_sql(numbers: Iterable[int]) -> str:
     return statement("registry", "forget_marks", numbers=", ".join(map(str, numbers)))
 
 
-def restart_fill(connection: Connection, table_id: int) -> None:
+def restart_fill(connection: MysqlConnection, table_id: int) -> None:
     """Restart the fill of a table."""
     if connection.run(statement("registry", "restart_fill", table_id=str(table_id))) != 1:
         raise SourceError(f"table {table_id} is not captured", hint="`venus status` lists the tables")
 
 
-def start_over(connection: Connection, table_id: int, version: int) -> None:
+def restart_with_sweep(connection: MysqlConnection, table_id: int, version: int) -> None:
     """Make the fill end in a sweep, and raise the version of the table to this one unless it is higher already."""
     connection.run(statement("registry", "sweep", table_id=str(table_id)))
-    for known in tables(connection):
+    for known in read_tables(connection):
         if known.table_id == table_id and known.schema.version < version:
             connection.run(new_version_sql(replace(known.schema, version=version), known.number_max))
 
 
-def _state(row: Seq[str]) -> SourceState:
+def _source_state(row: Seq[str]) -> SourceState:
     return SourceState(
         epoch=Epoch(int(row[0])), next_sequence=Sequence(int(row[1])), last_batch=BatchNo(int(row[2]))
     )  # fmt: skip
 
 
-def state(connection: Connection) -> SourceState:
+def read_state(connection: MysqlConnection) -> SourceState:
     """Read the checkpoint row."""
-    return _state(connection.row(statement("registry", "state")))
+    return _source_state(connection.row(statement("registry", "state")))
 
 
-def settle(connection: Connection) -> SourceState:
+def lock_checkpoint(connection: MysqlConnection) -> SourceState:
     """Read the checkpoint row and lock it until the transaction ends."""
-    return _state(connection.row(statement("registry", "settle")))
+    return _source_state(connection.row(statement("registry", "settle")))
 
 
-def settle_epoch(connection: Connection, epoch: Epoch) -> SourceState:
+def lock_epoch(connection: MysqlConnection, epoch: Epoch) -> SourceState:
     """Lock the checkpoint row until the transaction ends.
 
     Raises Fenced if another instance raised the epoch, WentBack if it is lower.
     """
-    held = settle(connection)
+    held = lock_checkpoint(connection)
     if held.epoch < epoch:
-        raise WentBack(f"source {connection.place}: its epoch is {held.epoch}, but was {epoch}: it was restored")
+        raise SourceRestored(f"source {connection.place}: its epoch is {held.epoch}, but was {epoch}: it was restored")
     if held.epoch != epoch:
         raise Fenced(f"source {connection.place}: epoch {held.epoch} is in force, this adapter has {epoch}")
     return held
 
 
-def raise_epoch(connection: Connection, epoch: Epoch) -> SourceState:
+def raise_epoch(connection: MysqlConnection, epoch: Epoch) -> SourceState:
     """Fence older instances. Waits for one that is committing."""
     with connection.transaction():
-        held = settle(connection)
+        held = lock_checkpoint(connection)
         if held.epoch > epoch:
             raise Fenced(f"source {connection.place}: epoch {held.epoch} is in force, {epoch} is older")
         connection.run(statement("registry", "raise_epoch", epoch=str(int(epoch))))
     return SourceState(epoch=epoch, next_sequence=held.next_sequence, last_batch=held.last_batch)
 
 
-def batches(connection: Connection, numbers: Seq[BatchNo]) -> dict[BatchNo, BatchRecord]:
+def read_batches(connection: MysqlConnection, numbers: Seq[BatchNo]) -> dict[BatchNo, BatchRecord]:
     """Return those of the batches that are in the batch table. Waits for an instance that is committing."""
     if not numbers:
         return {}
     with connection.transaction():
-        settle(connection)
+        lock_checkpoint(connection)
         rows = connection.rows(statement("registry", "batches", numbers=", ".join(str(int(n)) for n in numbers)))
     records = (
         BatchRecord(
@@ -226,9 +226,9 @@ def store_fill_sql(before: FillState, after: FillState) -> str:
     )  # fmt: skip
 
 
-def backlog(connection: Connection, table_ids: Seq[int]) -> dict[int, int]:
+def read_backlog(connection: MysqlConnection, table_ids: Seq[int]) -> dict[int, int]:
     """Return the number of waiting log rows by table."""
     if not table_ids:
         return {}
-    waiting = (statement("registry", "waiting", table_id=str(t), log=log_table(t)) for t in table_ids)
+    waiting = (statement("registry", "waiting", table_id=str(t), log=log_table_name(t)) for t in table_ids)
     return {int(t): int(n) for t, n in connection.rows(" UNION ALL ".join(waiting))}

@@ -12,11 +12,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from venus.adapters.dialects.contract import Numbering, OtherObject
-from venus.adapters.dialects.mysql.connection import Connection, Row
-from venus.adapters.dialects.mysql.names import literal, quoted
+from venus.adapters.dialects.mysql.connection import MysqlConnection, Row
+from venus.adapters.dialects.mysql.names import literal, quote
 from venus.adapters.dialects.mysql.statements import statement
-from venus.adapters.dialects.mysql.types import Declared
-from venus.adapters.dialects.portable import Fact, Grammar, NotPortableError, carry_check, portable_term
+from venus.adapters.dialects.mysql.types import MysqlDeclaredType
+from venus.adapters.dialects.portable_sql import ColumnFact, Grammar, NotPortableError, add_check, to_postgresql_term
 from venus.errors import DatabaseUnavailable, SourceError
 from venus.model import Check, Column, Index, LeftOut
 
@@ -30,7 +30,7 @@ _BEGINNING = "it covers only the beginning of a value; the whole one may be too 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rows:
+class MysqlStructureRows:
     """The rows of information_schema about one table."""
 
     indexes: list[Row] = field(default_factory=list)
@@ -38,7 +38,7 @@ class Rows:
 
 
 @dataclass(slots=True)
-class Structure:
+class MysqlStructure:
     """The structure of one table."""
 
     checks: list[Check] = field(default_factory=list)
@@ -46,9 +46,11 @@ class Structure:
     left_out: list[LeftOut] = field(default_factory=list)
 
 
-def read(connection: Connection, parts: Mapping[str, str], *, mariadb: bool) -> Mapping[str, Rows]:
+def read_structure(
+    connection: MysqlConnection, parts: Mapping[str, str], *, mariadb: bool
+) -> Mapping[str, MysqlStructureRows]:
     """Read the structure of all tables of a database, by name."""
-    found: dict[str, Rows] = defaultdict(Rows)
+    found: dict[str, MysqlStructureRows] = defaultdict(MysqlStructureRows)
     expression = "NULL" if mariadb else "s.expression"
     for row in connection.rows(statement("structure", "indexes", expression=expression, **parts)):
         found[row[0]].indexes.append(row[1:])
@@ -58,13 +60,17 @@ def read(connection: Connection, parts: Mapping[str, str], *, mariadb: bool) -> 
     return found
 
 
-def structure(
-    name: str, rows: Rows, columns: Sequence[Column], declared: Mapping[str, Declared], key: tuple[str, ...],
+def build_structure(
+    name: str,
+    rows: MysqlStructureRows,
+    columns: Sequence[Column],
+    declared: Mapping[str, MysqlDeclaredType],
+    key: tuple[str, ...],
     column_rows: Iterable[Row],
-) -> Structure:  # fmt: skip
+) -> MysqlStructure:
     """Return the structure of one table as a target can have it. Pure."""
-    found = Structure()
-    facts = {c.name.lower(): Fact(name=c.name, type=c.type, exact=_is_exact(declared[c.name])) for c in columns}
+    found = MysqlStructure()
+    facts = {c.name.lower(): ColumnFact(name=c.name, type=c.type, exact=_is_exact(declared[c.name])) for c in columns}
     for constraint, text, of_column, is_enforced in rows.checks:
         shown = f"{name}_{constraint}_check" if of_column == "1" else constraint
         if is_enforced != "1":
@@ -72,11 +78,11 @@ def structure(
                 LeftOut(what="check constraint", name=shown, definition=text, reason=_NOT_ENFORCED)
             )  # fmt: skip
             continue
-        why = carry_check(shown, text, GRAMMAR, facts, found.checks)
+        why = add_check(shown, text, GRAMMAR, facts, found.checks)
         found.left_out += [why] if why else []
     for column in columns:
-        _type_checks(name, column, declared[column.name], found)
-    _columns_left_out(column_rows, {c.name: c for c in columns}, found)
+        _add_type_checks(name, column, declared[column.name], found)
+    _add_left_out_columns(column_rows, {c.name: c for c in columns}, found)
     by_name: dict[str, list[Row]] = defaultdict(list)
     for row in rows.indexes:
         by_name[row[0]].append(row[1:])
@@ -86,11 +92,11 @@ def structure(
     return found
 
 
-def _is_exact(declared: Declared) -> bool:
+def _is_exact(declared: MysqlDeclaredType) -> bool:
     return not declared.collation or declared.collation.endswith("_bin") or declared.collation == "binary"
 
 
-def _type_checks(table: str, column: Column, declared: Declared, found: Structure) -> None:
+def _add_type_checks(table: str, column: Column, declared: MysqlDeclaredType, found: MysqlStructure) -> None:
     """Record the constraints of a MySQL type that its logical type does not express."""
     quoted_name = '"' + column.name.replace('"', '""') + '"'
     if declared.unsigned:
@@ -103,7 +109,7 @@ def _type_checks(table: str, column: Column, declared: Declared, found: Structur
         )
 
 
-def _columns_left_out(rows: Iterable[Row], made: Mapping[str, Column], found: Structure) -> None:
+def _add_left_out_columns(rows: Iterable[Row], made: Mapping[str, Column], found: MysqlStructure) -> None:
     for row in rows:
         name, extra, default = row[0], str(row[10]), row[11]
         if name not in made:
@@ -120,11 +126,11 @@ def _columns_left_out(rows: Iterable[Row], made: Mapping[str, Column], found: St
             found.left_out.append(LeftOut(what="update of column", name=name, definition=extra, reason=why))
 
 
-def _add_index(name: str, rows: Sequence[Row], facts: Mapping[str, Fact], found: Structure) -> None:
+def _add_index(name: str, rows: Sequence[Row], facts: Mapping[str, ColumnFact], found: MysqlStructure) -> None:
     unique = rows[0][0] == "1"
     spelled = ", ".join(r[1] if r[1] is not None else str(r[5]) for r in rows)
     try:
-        terms = [_term(row, facts, unique=unique) for row in rows]
+        terms = [_index_term(row, facts, unique=unique) for row in rows]
     except NotPortableError as why:
         found.left_out.append(LeftOut(what="index", name=name, definition=f"{rows[0][4]} ({spelled})", reason=str(why)))
         return
@@ -140,12 +146,12 @@ def _add_index(name: str, rows: Sequence[Row], facts: Mapping[str, Fact], found:
     )  # fmt: skip
 
 
-def _term(row: Row, facts: Mapping[str, Fact], *, unique: bool) -> str:
+def _index_term(row: Row, facts: Mapping[str, ColumnFact], *, unique: bool) -> str:
     _, column, prefix, descending, sort, expression = row[0], row[1], int(row[2]), row[3] == "1", row[4], row[5]
     if sort not in ("BTREE", "HASH"):
         raise NotPortableError(_FULLTEXT if sort == "FULLTEXT" else f"PostgreSQL has no {sort} index of these columns")
     if column is None:
-        text = f"({portable_term(str(expression), GRAMMAR, facts)})"
+        text = f"({to_postgresql_term(str(expression), GRAMMAR, facts)})"
     elif column.lower() not in facts:
         raise NotPortableError(f"{column} is not a column that is carried")
     else:
@@ -157,13 +163,13 @@ def _term(row: Row, facts: Mapping[str, Fact], *, unique: bool) -> str:
     return text + (" DESC" if descending else "")
 
 
-def drawn_from(default: str | None) -> str:
+def parse_sequence(default: str | None) -> str:
     """Return the MariaDB sequence that a default uses; empty if it uses none."""
     drawn = _NEXT_VALUE.fullmatch((default or "").strip())
     return drawn[1].replace("``", "`") if drawn else ""
 
 
-def numberings(connection: Connection, database: str, *, mariadb: bool) -> list[Numbering]:
+def read_numberings(connection: MysqlConnection, database: str, *, mariadb: bool) -> list[Numbering]:
     """Return the counters of AUTO_INCREMENT and the sequences of MariaDB."""
     parts = {"database": literal(database)}
     if not mariadb:
@@ -174,10 +180,10 @@ def numberings(connection: Connection, database: str, *, mariadb: bool) -> list[
     ]
     drawn: dict[str, tuple[str, str]] = {}
     for table, column, default in connection.rows(statement("structure", "drawn", **parts)) if mariadb else []:
-        drawn.setdefault(drawn_from(default), (table, column))
+        drawn.setdefault(parse_sequence(default), (table, column))
     for (name,) in connection.rows(statement("structure", "sequences", **parts)) if mariadb else []:
         table, column = drawn.get(name, ("", ""))
-        row = connection.row(statement("structure", "sequence", sequence=f"{quoted(database)}.{quoted(name)}"))
+        row = connection.row(statement("structure", "sequence", sequence=f"{quote(database)}.{quote(name)}"))
         value, step, low, high, cycle = row
         found.append(
             Numbering(
@@ -188,7 +194,7 @@ def numberings(connection: Connection, database: str, *, mariadb: bool) -> list[
     return found
 
 
-def others(connection: Connection, database: str) -> list[OtherObject]:
+def read_other_objects(connection: MysqlConnection, database: str) -> list[OtherObject]:
     """Return the views, routines, triggers and events that this user may see."""
     try:
         rows = connection.rows(statement("structure", "others", database=literal(database)))

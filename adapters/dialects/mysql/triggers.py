@@ -16,8 +16,8 @@ from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 
 from venus.adapters.dialects.mysql import names
-from venus.adapters.dialects.mysql.dictionary import Reference, Table
-from venus.adapters.dialects.mysql.names import literal, log_keys, quoted
+from venus.adapters.dialects.mysql.dictionary import MysqlReference, MysqlTable
+from venus.adapters.dialects.mysql.names import literal, log_key_columns, quote
 from venus.adapters.dialects.mysql.statements import statement
 from venus.adapters.dialects.mysql.types import can_widen, log_type, narrow_log_type
 
@@ -25,11 +25,11 @@ _ACTS = ("CASCADE", "SET NULL")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Path:
+class CascadePath:
     """A cascade from a DELETE or UPDATE of `root` along `references` to the rows of `child`."""
 
     event: str  # DELETE, UPDATE
-    references: tuple[Reference, ...]
+    references: tuple[MysqlReference, ...]
 
     @property
     def root(self) -> str:
@@ -49,60 +49,62 @@ class Path:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Circle:
+class CircularCascade:
     """A cascade that returns to a table of its own path. Triggers cannot follow it to an unknown depth."""
 
-    reference: Reference
+    reference: MysqlReference
     tables: tuple[str, ...]
 
 
-def paths(references: Seq[Reference]) -> Iterator[Path | Circle]:
+def find_paths(references: Seq[MysqlReference]) -> Iterator[CascadePath | CircularCascade]:
     """Yield every path, and every circle once."""
     yielded: set[str] = set()
     for root in dict.fromkeys(r.parent for r in references):
         for event in ("DELETE", "UPDATE"):
-            for found in _walk(event, event, root, None, (), references):
-                if isinstance(found, Circle):
+            for found in _follow_references(event, event, root, None, (), references):
+                if isinstance(found, CircularCascade):
                     if found.reference.name in yielded:
                         continue
                     yielded.add(found.reference.name)
                 yield found
 
 
-def _walk(
+def _follow_references(
     root_event: str,
     event: str,
     table: str,
     changed: tuple[str, ...] | None,  # None: any column
-    before: tuple[Reference, ...],
-    references: Seq[Reference],
-) -> Iterator[Path | Circle]:
+    before: tuple[MysqlReference, ...],
+    references: Seq[MysqlReference],
+) -> Iterator[CascadePath | CircularCascade]:
     for reference in references:
         action = reference.on_delete if event == "DELETE" else reference.on_update
         touched = event == "DELETE" or changed is None or set(changed) & set(reference.referred)
         if reference.parent != table or action not in _ACTS or not touched:
             continue
         if reference in before:
-            yield Circle(reference=reference, tables=tuple(r.child for r in before))
+            yield CircularCascade(reference=reference, tables=tuple(r.child for r in before))
             continue
         path = (*before, reference)
-        yield Path(event=root_event, references=path)
+        yield CascadePath(event=root_event, references=path)
         deleted = event == "DELETE" and action == "CASCADE"
         deeper = ("DELETE", None) if deleted else ("UPDATE", reference.columns)
-        yield from _walk(root_event, deeper[0], reference.child, deeper[1], path, references)
+        yield from _follow_references(root_event, deeper[0], reference.child, deeper[1], path, references)
 
 
-def reaching(references: Seq[Reference], captured: Collection[str]) -> tuple[list[Path], list[Circle]]:
+def find_reaching(
+    references: Seq[MysqlReference], captured: Collection[str]
+) -> tuple[list[CascadePath], list[CircularCascade]]:
     """Return the paths and circles that concern captured tables."""
-    found = list(paths(references))
+    found = list(find_paths(references))
     return (
-        [f for f in found if isinstance(f, Path) and f.child in captured],
-        [f for f in found if isinstance(f, Circle) and {f.reference.child, *f.tables} & set(captured)],
+        [f for f in found if isinstance(f, CascadePath) and f.child in captured],
+        [f for f in found if isinstance(f, CircularCascade) and {f.reference.child, *f.tables} & set(captured)],
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Trigger:
+class MysqlTrigger:
     """A trigger as VENUS creates it."""
 
     name: str
@@ -116,8 +118,8 @@ class Trigger:
     def sql(self) -> str:
         """The statement that creates it."""
         return statement(
-            "triggers", "create", trigger=f"{quoted(self.database)}.{self.name}", timing=self.timing,
-            event=self.event, table=f"{quoted(self.database)}.{quoted(self.table)}", body=self.body,
+            "triggers", "create", trigger=f"{quote(self.database)}.{self.name}", timing=self.timing,
+            event=self.event, table=f"{quote(self.database)}.{quote(self.table)}", body=self.body,
         )  # fmt: skip
 
     @property
@@ -126,27 +128,27 @@ class Trigger:
         return (self.body, self.table, self.timing, self.event)
 
 
-def key_description(table: Table) -> str:
+def key_description(table: MysqlTable) -> str:
     """Return the key columns of a log table with their types, as its comment records them."""
-    keys = log_keys(len(table.key))
+    keys = log_key_columns(len(table.key))
     return ", ".join(f"{k} {log_type(table.declared[name])}" for k, name in zip(keys, table.key, strict=True))
 
 
-def narrow_key_description(table: Table) -> str:
+def narrow_key_description(table: MysqlTable) -> str:
     """Return the same description as older versions wrote it, whose logs were only as wide as the key."""
-    keys = log_keys(len(table.key))
+    keys = log_key_columns(len(table.key))
     return ", ".join(f"{k} {narrow_log_type(table.declared[name])}" for k, name in zip(keys, table.key, strict=True))
 
 
-def widen_log(table: Table, table_id: int) -> str:
+def widen_log_sql(table: MysqlTable, table_id: int) -> str:
     """Return the statement that widens the log of an older version."""
-    keys = zip(log_keys(len(table.key)), table.key, strict=True)
+    keys = zip(log_key_columns(len(table.key)), table.key, strict=True)
     columns = ", ".join(f"MODIFY {k} {log_type(table.declared[name])} NULL" for k, name in keys)
-    log = _log(table.database, table_id)
+    log = _log_name(table.database, table_id)
     return statement("triggers", "wider_log", log=log, columns=columns, comment=literal(key_description(table)))
 
 
-def can_widen_log(there: str, table: Table) -> bool:
+def can_widen_log(there: str, table: MysqlTable) -> bool:
     """Return whether a log with this description can be converted to the required columns with its rows."""
     existing, required = there.split(", "), key_description(table).split(", ")
     if len(existing) != len(required):
@@ -155,50 +157,50 @@ def can_widen_log(there: str, table: Table) -> bool:
     return all(a[0] == b[0] and can_widen(a[2], b[2]) for a, b in pairs)
 
 
-def log_table(table: Table, table_id: int) -> str:
+def log_table_sql(table: MysqlTable, table_id: int) -> str:
     """Return the statement that creates the log table."""
-    keys = log_keys(len(table.key))
+    keys = log_key_columns(len(table.key))
     columns = [f"{k} {log_type(table.declared[name])} NULL" for k, name in zip(keys, table.key, strict=True)]
     return statement(
-        "triggers", "log_table", log=_log(table.database, table_id), columns=", ".join(columns),
+        "triggers", "log_table", log=_log_name(table.database, table_id), columns=", ".join(columns),
         comment=literal(key_description(table)),
     )  # fmt: skip
 
 
-def _log(database: str, table_id: int) -> str:
-    return f"{quoted(database)}.{names.log_table(table_id)}"
+def _log_name(database: str, table_id: int) -> str:
+    return f"{quote(database)}.{names.log_table_name(table_id)}"
 
 
-def _same(columns: Iterable[str], binary: Iterable[bool]) -> str:
+def _identity_condition(columns: Iterable[str], binary: Iterable[bool]) -> str:
     """Return a byte-wise comparison of old and new: 'a' and 'A' may be equal in a collation, but are two keys."""
     pairs = []
     for name, as_bytes in zip(columns, binary, strict=True):
-        old, new = f"OLD.{quoted(name)}", f"NEW.{quoted(name)}"
+        old, new = f"OLD.{quote(name)}", f"NEW.{quote(name)}"
         pairs.append(f"CAST({old} AS BINARY) <=> CAST({new} AS BINARY)" if as_bytes else f"{old} <=> {new}")
     return " AND ".join(pairs)
 
 
-def triggers(table: Table, table_id: int, paths: Seq[Path]) -> list[Trigger]:
+def build_triggers(table: MysqlTable, table_id: int, paths: Seq[CascadePath]) -> list[MysqlTrigger]:
     """Return the triggers of a captured table: three on itself, and those of the cascades that reach it."""
-    keys = ", ".join(log_keys(len(table.key)))
+    keys = ", ".join(log_key_columns(len(table.key)))
     parts = {
-        "log": _log(table.database, table_id),
+        "log": _log_name(table.database, table_id),
         "keys": keys,
-        "old": ", ".join(f"OLD.{quoted(k)}" for k in table.key),
-        "new": ", ".join(f"NEW.{quoted(k)}" for k in table.key),
-        "same": _same(table.key, (table.declared[k].is_text for k in table.key)),
+        "old": ", ".join(f"OLD.{quote(k)}" for k in table.key),
+        "new": ", ".join(f"NEW.{quote(k)}" for k in table.key),
+        "same": _identity_condition(table.key, (table.declared[k].is_text for k in table.key)),
     }
     own = [
-        Trigger(
-            name=names.trigger(letter, table_id), table=table.name, timing="AFTER", event=event.upper(),
+        MysqlTrigger(
+            name=names.trigger_name(letter, table_id), table=table.name, timing="AFTER", event=event.upper(),
             body=statement("triggers", event, **parts), database=table.database,
         )
         for letter, event in (("i", "insert"), ("u", "update"), ("d", "delete"))
     ]  # fmt: skip
-    return own + [t for path in paths for t in _cascade(table, table_id, path)]
+    return own + [t for path in paths for t in _cascade_triggers(table, table_id, path)]
 
 
-def _cascade(table: Table, table_id: int, path: Path) -> list[Trigger]:
+def _cascade_triggers(table: MysqlTable, table_id: int, path: CascadePath) -> list[MysqlTrigger]:
     """Return the triggers of one path.
 
     The trigger for a DELETE logs the children's keys before it happens. An UPDATE may change these keys, so they are
@@ -206,35 +208,36 @@ def _cascade(table: Table, table_id: int, path: Path) -> list[Trigger]:
     """
     cases = {"DELETE": [("x", "BEFORE", "OLD")], "UPDATE": [("y", "BEFORE", "OLD"), ("z", "AFTER", "NEW")]}
     return [
-        Trigger(
-            name=names.trigger(letter, table_id, path.mark), table=path.root, timing=timing, event=path.event,
+        MysqlTrigger(
+            name=names.trigger_name(letter, table_id, path.mark), table=path.root, timing=timing, event=path.event,
             body=_cascade_body(table, table_id, path, side), database=table.database,
         )
         for letter, timing, side in cases[path.event]
     ]  # fmt: skip
 
 
-def _cascade_body(table: Table, table_id: int, path: Path, side: str) -> str:
+def _cascade_body(table: MysqlTable, table_id: int, path: CascadePath, side: str) -> str:
     first = path.references[0]
-    chain = [f"{quoted(table.database)}.{quoted(first.child)} AS c1"]
+    chain = [f"{quote(table.database)}.{quote(first.child)} AS c1"]
     for i, reference in enumerate(path.references[1:], 1):
         on = " AND ".join(
-            f"c{i + 1}.{quoted(c)} = c{i}.{quoted(r)}"
-            for c, r in zip(reference.columns, reference.referred, strict=True)
+            f"c{i + 1}.{quote(c)} = c{i}.{quote(r)}" for c, r in zip(reference.columns, reference.referred, strict=True)
         )
-        chain.append(f"JOIN {quoted(table.database)}.{quoted(reference.child)} AS c{i + 1} ON {on}")
-    begins = [f"c1.{quoted(c)} = {side}.{quoted(r)}" for c, r in zip(first.columns, first.referred, strict=True)]
+        chain.append(f"JOIN {quote(table.database)}.{quote(reference.child)} AS c{i + 1} ON {on}")
+    begins = [f"c1.{quote(c)} = {side}.{quote(r)}" for c, r in zip(first.columns, first.referred, strict=True)]
     variables = [f"v{i}" for i in range(1, len(table.key) + 1)]
     declared = [f"DECLARE {v} {log_type(table.declared[k])};" for v, k in zip(variables, table.key, strict=True)]
     return statement(
         "triggers",
         "cascade",
-        log=_log(table.database, table_id),
-        keys=", ".join(log_keys(len(table.key))),
+        log=_log_name(table.database, table_id),
+        keys=", ".join(log_key_columns(len(table.key))),
         variables=" ".join(declared),
         values=", ".join(variables),
-        child_key=", ".join(f"c{len(path.references)}.{quoted(k)}" for k in table.key),
+        child_key=", ".join(f"c{len(path.references)}.{quote(k)}" for k in table.key),
         path=" ".join(chain),
         begins=" AND ".join(begins),
-        happens="TRUE" if path.event == "DELETE" else f"NOT ({_same(first.referred, [True] * len(first.referred))})",
+        happens="TRUE"
+        if path.event == "DELETE"
+        else f"NOT ({_identity_condition(first.referred, [True] * len(first.referred))})",
     )

@@ -40,7 +40,7 @@ NO_TEXT = "\U0010ffff"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Declared:
+class MysqlDeclaredType:
     """A column's type as information_schema shows it."""
 
     data_type: str
@@ -69,7 +69,7 @@ class Declared:
         return self.is_text and self.charset not in _WHOLE_SETS
 
 
-def logical(declared: Declared) -> LogicalType:
+def logical_type(declared: MysqlDeclaredType) -> LogicalType:
     """Return the logical type. Raises UnsupportedType for what cannot be carried exactly."""
     name = declared.data_type
     if name in _INT_BYTES:
@@ -93,17 +93,17 @@ def logical(declared: Declared) -> LogicalType:
     raise UnsupportedType(f"no rule for type {declared.column_type}")
 
 
-def _bits(declared: Declared) -> LogicalType:
+def _bit_type(declared: MysqlDeclaredType) -> LogicalType:
     if declared.precision == 1:
         return LogicalType(kind=Kind.BOOL)
     return LogicalType(kind=Kind.NATIVE, name=f"bit({declared.precision})")
 
 
-_OTHERS: dict[str, Callable[[Declared], LogicalType]] = {
+_OTHERS: dict[str, Callable[[MysqlDeclaredType], LogicalType]] = {
     "decimal": lambda d: LogicalType(kind=Kind.DECIMAL, precision=d.precision, scale=d.scale),
     "char": lambda d: LogicalType(kind=Kind.TEXT, length=d.length),
     "varchar": lambda d: LogicalType(kind=Kind.TEXT, length=d.length),
-    "bit": _bits,
+    "bit": _bit_type,
     "year": lambda _: LogicalType(kind=Kind.INT, length=2),
     "date": lambda _: LogicalType(kind=Kind.DATE),
     "time": lambda d: LogicalType(kind=Kind.INTERVAL, precision=d.fraction),
@@ -115,7 +115,7 @@ _OTHERS: dict[str, Callable[[Declared], LogicalType]] = {
 }
 
 
-def read_as(declared: Declared, column: str) -> str:
+def read_expression(declared: MysqlDeclaredType, column: str) -> str:
     """Return the expression that reads a column exactly."""
     name = declared.data_type
     if name in _FLOAT_BYTES:
@@ -127,10 +127,10 @@ def read_as(declared: Declared, column: str) -> str:
     if "zerofill" in declared.column_type:
         digits = f"DECIMAL({declared.precision},{declared.scale})" if name == "decimal" else "UNSIGNED"
         return f"CAST({column} AS {digits})"
-    return _text_or_bytes(column) if declared.may_be_no_text else column
+    return _text_expression(column) if declared.may_be_no_text else column
 
 
-def _text_or_bytes(column: str) -> str:
+def _text_expression(column: str) -> str:
     """Return an expression for the text, or for NO_TEXT and the first bytes if some have no character."""
     text = f"CONVERT({column} USING utf8mb4)"
     shown = f"CHAR_LENGTH(REPLACE(REPLACE({text}, '?', ''), '\N{REPLACEMENT CHARACTER}', ''))"
@@ -138,25 +138,25 @@ def _text_or_bytes(column: str) -> str:
     return f"IF({shown} < {stored}, CONCAT('{NO_TEXT}', HEX(LEFT({column}, 30))), {text})"
 
 
-def _unsigned(declared: Declared) -> str:
+def _unsigned_suffix(declared: MysqlDeclaredType) -> str:
     return " unsigned" if declared.unsigned else ""
 
 
 #: The widest form of types that are not characters.
-_WIDEST: dict[str, Callable[[Declared], str]] = {
-    "decimal": lambda d: f"decimal(65,{d.scale}){_unsigned(d)}",
+_WIDEST: dict[str, Callable[[MysqlDeclaredType], str]] = {
+    "decimal": lambda d: f"decimal(65,{d.scale}){_unsigned_suffix(d)}",
     "binary": lambda _: f"varbinary({KEY_BYTES_MAX})",
     "varbinary": lambda _: f"varbinary({KEY_BYTES_MAX})",
     "bit": lambda _: "bit(64)",
 }
 
 
-def key_problem(declared: Declared) -> str:
+def key_problem(declared: MysqlDeclaredType) -> str:
     """Return why a column cannot be part of a key, empty if it can be."""
     return "equality of floating-point numbers is not exact" if declared.data_type in _FLOAT_BYTES else ""
 
 
-def log_type(declared: Declared) -> str:
+def log_type(declared: MysqlDeclaredType) -> str:
     """Return the type of a log table's column for this key column.
 
     It is the widest of its kind, so that a later widening of the key does not fail the application's statements.
@@ -180,7 +180,7 @@ def can_widen(log: str, to: str) -> bool:
     return signed == into or (signed, into) == ("bigint", "decimal(65,0)")
 
 
-def narrow_log_type(declared: Declared) -> str:
+def narrow_log_type(declared: MysqlDeclaredType) -> str:
     """Return the log type that versions before 2026-11-22 used: only as wide as the key was."""
     name = declared.data_type
     if name in _INT_BYTES:

@@ -13,58 +13,58 @@ from datetime import date, datetime
 from functools import partial
 
 from venus.adapters.dialects.floats import float_text
-from venus.adapters.dialects.mysql.types import NO_TEXT, Declared
+from venus.adapters.dialects.mysql.types import NO_TEXT, MysqlDeclaredType
 from venus.model import Column, Kind
 
 Value = str | bytes | None
-Rule = Callable[[Seq[Value]], Seq[Value]]
+MysqlValueRule = Callable[[Seq[Value]], Seq[Value]]
 
 _DATE = re.compile(r"(\d{4})-(\d\d)-(\d\d)(.*)", re.DOTALL)
 
 
-class DoesNotFit(ValueError):
+class MysqlValueError(ValueError):
     """A value that has no canonical form."""
 
 
-def rule_of(column: Column, declared: Declared, *, zero_dates_null: bool) -> Rule | None:
+def value_rule(column: Column, declared: MysqlDeclaredType, *, zero_dates_null: bool) -> MysqlValueRule | None:
     """Return the conversion of a column's values; None if the server's texts are canonical."""
     kind = column.type.kind
     if declared.may_be_no_text:
-        return partial(_texts, charset=declared.charset)
+        return partial(_check_texts, charset=declared.charset)
     if kind is Kind.FLOAT:
-        return partial(_each, partial(_float, length=column.type.length))
+        return partial(_convert_each, partial(_convert_float, length=column.type.length))
     if kind is Kind.BOOL:
-        return partial(_each, lambda v: "t" if v == "1" else "f")
+        return partial(_convert_each, lambda v: "t" if v == "1" else "f")
     if kind is Kind.INTERVAL:
-        return partial(_each, _short) if column.type.precision else None
+        return partial(_convert_each, _trim_fraction) if column.type.precision else None
     if kind in (Kind.DATE, Kind.TIMESTAMP, Kind.TIMESTAMPTZ):
         zone = "+00" if kind is Kind.TIMESTAMPTZ else ""
         fraction = bool(column.type.precision) and kind is not Kind.DATE
-        return partial(_dates, is_date=kind is Kind.DATE, fraction=fraction, zone=zone, null=zero_dates_null)
+        return partial(_convert_dates, is_date=kind is Kind.DATE, fraction=fraction, zone=zone, null=zero_dates_null)
     return None
 
 
-def _each(write: Callable[[str], str], values: Seq[Value]) -> list[Value]:
+def _convert_each(write: Callable[[str], str], values: Seq[Value]) -> list[Value]:
     return [v if v is None else write(v) for v in values]  # type: ignore[arg-type]
 
 
-def _texts(values: Seq[Value], *, charset: str) -> Seq[Value]:
+def _check_texts(values: Seq[Value], *, charset: str) -> Seq[Value]:
     for value in values:
         if value is not None and value.startswith(NO_TEXT):  # type: ignore[arg-type]
-            raise DoesNotFit(f"its bytes {value[1:]!r} are not text in {charset}")
+            raise MysqlValueError(f"its bytes {value[1:]!r} are not text in {charset}")
     return values
 
 
-def _float(text: str, *, length: int) -> str:
+def _convert_float(text: str, *, length: int) -> str:
     return float_text(float(text), length=length)
 
 
-def _short(text: str) -> str:
+def _trim_fraction(text: str) -> str:
     """Remove trailing zeros of a fraction."""
     return text.rstrip("0").rstrip(".") if "." in text else text
 
 
-def _dates(values: Seq[Value], *, is_date: bool, fraction: bool, zone: str, null: bool) -> Seq[Value]:
+def _convert_dates(values: Seq[Value], *, is_date: bool, fraction: bool, zone: str, null: bool) -> Seq[Value]:
     """Convert a column of dates. Valid dates are checked as a whole column, without a conversion of each."""
     parse: Callable[[str], object] = date.fromisoformat if is_date else datetime.fromisoformat
     try:
@@ -72,13 +72,15 @@ def _dates(values: Seq[Value], *, is_date: bool, fraction: bool, zone: str, null
             if value is not None:
                 parse(value)  # type: ignore[arg-type]
     except ValueError:
-        return [_date(v, parse, fraction=fraction, zone=zone, null=null) for v in values]  # type: ignore[arg-type]
+        return [_convert_date(v, parse, fraction=fraction, zone=zone, null=null) for v in values]  # type: ignore[arg-type]
     if not fraction and not zone:
         return values
-    return _each(lambda v: (_short(v) if fraction else v) + zone, values)
+    return _convert_each(lambda v: (_trim_fraction(v) if fraction else v) + zone, values)
 
 
-def _date(value: str | None, parse: Callable[[str], object], *, fraction: bool, zone: str, null: bool) -> str | None:
+def _convert_date(
+    value: str | None, parse: Callable[[str], object], *, fraction: bool, zone: str, null: bool
+) -> str | None:
     if value is None:
         return None
     text, era = value, ""
@@ -90,5 +92,5 @@ def _date(value: str | None, parse: Callable[[str], object], *, fraction: bool, 
     except ValueError:
         if null:
             return None
-        raise DoesNotFit(f"{value} is not a calendar date") from None
-    return (_short(text) if fraction else text) + zone + era
+        raise MysqlValueError(f"{value} is not a calendar date") from None
+    return (_trim_fraction(text) if fraction else text) + zone + era

@@ -10,28 +10,28 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from collections.abc import Sequence as Seq
 
-from venus.adapters.dialects.columns import NO_CHOICE, ColumnChoice
+from venus.adapters.dialects.column_choice import NO_CHOICE, ColumnChoice
+from venus.adapters.dialects.comparison_forms import range_condition, row_condition
 from venus.adapters.dialects.contract import RegisteredTable
-from venus.adapters.dialects.forms import range_condition, where_of
-from venus.adapters.dialects.halting import UnfitRow
+from venus.adapters.dialects.halted_tables import UnfitRow
 from venus.adapters.dialects.mysql import registry
-from venus.adapters.dialects.mysql.captured import Captured, load
-from venus.adapters.dialects.mysql.connection import Connection, Row, address_of
-from venus.adapters.dialects.mysql.names import literal, log_keys, log_table, quoted
-from venus.adapters.dialects.mysql.reading import Access, sections_of
+from venus.adapters.dialects.mysql.captured_tables import MysqlCapturedTable, load_capture_state
+from venus.adapters.dialects.mysql.connection import MysqlConnection, Row, parse_address
+from venus.adapters.dialects.mysql.names import literal, log_key_columns, log_table_name, quote
+from venus.adapters.dialects.mysql.reading import MysqlAccess, build_sections
 from venus.adapters.dialects.mysql.statements import statement
-from venus.adapters.dialects.mysql.types import Declared, read_as
-from venus.adapters.dialects.mysql.values import DoesNotFit
-from venus.adapters.dialects.verifying import (
+from venus.adapters.dialects.mysql.types import MysqlDeclaredType, read_expression
+from venus.adapters.dialects.mysql.values import MysqlValueError
+from venus.adapters.dialects.verify_contract import (
     HEX_DIGITS,
     NULL,
     SEPARATOR,
-    AnotherTable,
     Buckets,
+    FormStyle,
     Key,
     Slice,
-    Style,
     Subject,
+    TableReplaced,
     style_of,
 )
 from venus.codec.changes import TableChanges
@@ -48,15 +48,15 @@ _BARE = (Kind.INT, Kind.DECIMAL)
 _WITH_YEAR_0 = (Kind.DATE, Kind.TIMESTAMP)
 
 
-def form(kind: LogicalType, declared: Declared, column: str, *, bare: bool = False) -> str:
+def form_sql(kind: LogicalType, declared: MysqlDeclaredType, column: str, *, bare: bool = False) -> str:
     """Return the SQL of a column's form. `bare`: without its length."""
-    read = read_as(declared, column)
+    read = read_expression(declared, column)
     style = style_of(kind)
-    if style is Style.HEX:
+    if style is FormStyle.HEX:
         text = f"LOWER(HEX({column}))"
     elif kind.kind is Kind.BOOL:
         text = f"ELT({read} + 1, 'f', 't')"
-    elif style in (Style.FREE, Style.PADDED):
+    elif style in (FormStyle.FREE, FormStyle.PADDED):
         text = f"CONVERT({read} USING utf8mb4)"
         text = text if bare else f"CONCAT(LENGTH({text}), ':', {text})"
     else:
@@ -70,7 +70,7 @@ def form(kind: LogicalType, declared: Declared, column: str, *, bare: bool = Fal
     return f"COALESCE({text}, {_NULL})"
 
 
-def checksum(text: str, digest: str) -> str:
+def checksum_sql(text: str, digest: str) -> str:
     """Return the SQL of a text's checksum."""
     hashed = f"MD5({text})" if digest == "md5" else f"SHA2({text}, 256)"
     return f"CAST(CONV(LEFT({hashed}, {HEX_DIGITS}), 16, 10) AS UNSIGNED)"
@@ -80,7 +80,7 @@ def key_literal(kind: LogicalType, text: str) -> str:
     """Return a key's form as SQL. Numbers have no quotes, because MySQL compares text and numbers as doubles."""
     if kind.kind in _BARE:
         return text
-    if style_of(kind) is Style.HEX:
+    if style_of(kind) is FormStyle.HEX:
         return f"X'{text}'"
     if kind.kind is Kind.BOOL:
         return f"b'{int(text == 't')}'"
@@ -97,11 +97,11 @@ class MysqlReader:
     pushes_down = True
 
     def __init__(self, url: str, columns: ColumnChoice = NO_CHOICE) -> None:
-        address = address_of(url, columns)
-        self._connection = Connection(address, "REPEATABLE READ")
-        self._writer = Connection(address, "READ COMMITTED")
+        address = parse_address(url, columns)
+        self._connection = MysqlConnection(address, "REPEATABLE READ")
+        self._writer = MysqlConnection(address, "READ COMMITTED")
         self._connection.open()
-        self._captured: dict[int, Captured] = {}
+        self._captured: dict[int, MysqlCapturedTable] = {}
 
     def close(self) -> None:
         self._connection.close()
@@ -109,96 +109,97 @@ class MysqlReader:
 
     def begin(self, subject: Subject) -> None:
         self.end()
-        self._known(subject)
+        self._find_captured(subject)
         self._connection.begin(statement("cut", "begin"))
 
     def end(self) -> None:
         self._connection.rollback()
 
-    def tables(self) -> list[RegisteredTable]:
-        registry.require_installed(self._connection)
-        self._captured = {c.table_id: c for c in load(self._connection).captured}
-        released = registry.tables(self._connection, released=True)
+    def read_tables(self) -> list[RegisteredTable]:
+        registry.require_installation(self._connection)
+        self._captured = {c.table_id: c for c in load_capture_state(self._connection).captured}
+        released = registry.read_tables(self._connection, released=True)
         return [*(c.known.table for c in self._captured.values()), *(k.table for k in released)]
 
-    def _known(self, subject: Subject) -> tuple[Captured, Access]:
+    def _find_captured(self, subject: Subject) -> tuple[MysqlCapturedTable, MysqlAccess]:
         if not self._captured:
-            self.tables()
+            self.read_tables()
         captured = self._captured.get(subject.schema.table_id)
         if captured is None or captured.access is None or captured.schema.version != subject.schema.version:
-            raise AnotherTable.instead_of(subject)
+            raise TableReplaced.for_subject(subject)
         return captured, captured.access
 
     # -- tables and sizes -------------------------------------------------------------------------------------------
 
-    def estimate(self, subject: Subject) -> int:
+    def estimate_rows(self, subject: Subject) -> int:
         names = {"database": literal(self._connection.address.database), "name": literal(subject.schema.name)}
         return int(self._connection.row(statement("verify", "estimate", **names))[0])
 
-    def cuts(self, subject: Subject, rows: int) -> list[int]:
-        parts = {"key": f"t.{quoted(subject.schema.key[0])}", "where": where_of(subject), "rows": str(rows)}
-        found = self._connection.rows(statement("verify", "cuts", table=self._table(subject), **parts))
+    def read_split_points(self, subject: Subject, rows: int) -> list[int]:
+        parts = {"key": f"t.{quote(subject.schema.key[0])}", "where": row_condition(subject), "rows": str(rows)}
+        found = self._connection.rows(statement("verify", "cuts", table=self._table_sql(subject), **parts))
         return sorted({int(k) for (k,) in found})
 
     # -- checksums -------------------------------------------------------------------------------------------------
 
-    def buckets(self, subject: Subject, part: Slice) -> Buckets:
+    def read_buckets(self, subject: Subject, part: Slice) -> Buckets:
         found = self._connection.rows(
             statement(
-                "verify", "buckets", table=self._table(subject), bucket=self._bucket(subject, part),
-                checksum=self._checksum(subject), where=self._condition(subject, part, None),
+                "verify", "buckets", table=self._table_sql(subject), bucket=self._bucket_term(subject, part),
+                checksum=self._checksum_term(subject), where=self._slice_condition(subject, part, None),
             )
         )  # fmt: skip
         return {int(bucket): (int(count), int(total)) for bucket, count, total in found}
 
-    def hashes(self, subject: Subject, part: Slice, buckets: Collection[int]) -> Iterator[tuple[Key, int]]:
+    def read_hashes(self, subject: Subject, part: Slice, buckets: Collection[int]) -> Iterator[tuple[Key, int]]:
         found = self._connection.rows(
             statement(
-                "verify", "hashes", table=self._table(subject), checksum=self._checksum(subject),
-                keys=", ".join(self._key_forms(subject)), where=self._condition(subject, part, buckets),
+                "verify", "hashes", table=self._table_sql(subject), checksum=self._checksum_term(subject),
+                keys=", ".join(self._key_forms(subject)), where=self._slice_condition(subject, part, buckets),
             )
         )  # fmt: skip
         return ((row[1:], int(row[0])) for row in found)
 
-    def forms(self, subject: Subject, keys: Seq[Key]) -> list[tuple[Key, int, tuple[str, ...]]]:
+    def read_forms(self, subject: Subject, keys: Seq[Key]) -> list[tuple[Key, int, tuple[str, ...]]]:
         width = len(subject.schema.key)
         text = statement(
-            "verify", "forms", table=self._table(subject), checksum=self._checksum(subject),
-            keys=", ".join(self._key_forms(subject)), forms=", ".join(self._forms(subject)),
-            where=_keyed(subject, [f"t.{quoted(name)}" for name in subject.schema.key], keys),
+            "verify", "forms", table=self._table_sql(subject), checksum=self._checksum_term(subject),
+            keys=", ".join(self._key_forms(subject)), forms=", ".join(self._form_terms(subject)),
+            where=_key_condition(subject, [f"t.{quote(name)}" for name in subject.schema.key], keys),
         )  # fmt: skip
         return [(r[1 : 1 + width], int(r[0]), r[1 + width :]) for r in self._connection.rows(text)]
 
-    def _table(self, subject: Subject) -> str:
-        return self._known(subject)[1].table_sql
+    def _table_sql(self, subject: Subject) -> str:
+        return self._find_captured(subject)[1].table_sql
 
-    def _forms(self, subject: Subject, *, bare: bool = False) -> list[str]:
-        table = self._known(subject)[0].table
+    def _form_terms(self, subject: Subject, *, bare: bool = False) -> list[str]:
+        table = self._find_captured(subject)[0].table
         assert table is not None
         return [
-            form(c.type, table.declared[c.name], f"t.{quoted(c.name)}", bare=bare) for c in subject.schema.wire_columns
+            form_sql(c.type, table.declared[c.name], f"t.{quote(c.name)}", bare=bare)
+            for c in subject.schema.wire_columns
         ]
 
     def _key_forms(self, subject: Subject) -> list[str]:
-        return self._forms(subject, bare=True)[: len(subject.schema.key)]
+        return self._form_terms(subject, bare=True)[: len(subject.schema.key)]
 
-    def _checksum(self, subject: Subject) -> str:
-        return checksum(f"CONCAT_WS({_SEPARATOR}, {', '.join(self._forms(subject))})", subject.digest)
+    def _checksum_term(self, subject: Subject) -> str:
+        return checksum_sql(f"CONCAT_WS({_SEPARATOR}, {', '.join(self._form_terms(subject))})", subject.digest)
 
-    def _bucket(self, subject: Subject, part: Slice) -> str:
+    def _bucket_term(self, subject: Subject, part: Slice) -> str:
         if part.step:
-            key = f"CAST(t.{quoted(subject.schema.key[0])} AS SIGNED)"
+            key = f"CAST(t.{quote(subject.schema.key[0])} AS SIGNED)"
             return f"((LEAST(GREATEST({key}, {part.origin}), {part.end}) - ({part.origin})) DIV {part.step})"
-        key_forms = ", ".join(self._forms(subject)[: len(subject.schema.key)])
-        return f"({checksum(f'CONCAT_WS({_SEPARATOR}, {key_forms})', subject.digest)} & {part.buckets - 1})"
+        key_forms = ", ".join(self._form_terms(subject)[: len(subject.schema.key)])
+        return f"({checksum_sql(f'CONCAT_WS({_SEPARATOR}, {key_forms})', subject.digest)} & {part.buckets - 1})"
 
-    def _condition(self, subject: Subject, part: Slice, buckets: Collection[int] | None) -> str:
+    def _slice_condition(self, subject: Subject, part: Slice, buckets: Collection[int] | None) -> str:
         if not part.step:
-            bucket = self._bucket(subject, part)
+            bucket = self._bucket_term(subject, part)
             chosen = f"{bucket} IN ({', '.join(map(str, sorted(buckets)))})" if buckets else "TRUE"
             sampled = f"{bucket} < {part.sampled}" if part.sampled else "TRUE"
-            return f"{where_of(subject)} AND {chosen} AND {sampled}"
-        key = f"t.{quoted(subject.schema.key[0])}"
+            return f"{row_condition(subject)} AND {chosen} AND {sampled}"
+        key = f"t.{quote(subject.schema.key[0])}"
         return range_condition(subject, key, part, buckets)
 
     # -- rows ------------------------------------------------------------------------------------------------------
@@ -206,59 +207,61 @@ class MysqlReader:
     def scan(
         self, subject: Subject, part: Slice, buckets: Collection[int] | None, *, rows_max: int = 0
     ) -> Iterator[TableChanges]:
-        where = self._condition(subject, part, buckets) if part.step else where_of(subject)
-        yield from self._read(subject, where, f" LIMIT {rows_max}" if rows_max else "")
+        where = self._slice_condition(subject, part, buckets) if part.step else row_condition(subject)
+        yield from self._read_rows(subject, where, f" LIMIT {rows_max}" if rows_max else "")
 
-    def find(self, subject: Subject, keys: Seq[Key]) -> Iterator[TableChanges]:
+    def find_rows(self, subject: Subject, keys: Seq[Key]) -> Iterator[TableChanges]:
         if keys:
-            yield from self._read(subject, _keyed(subject, [f"t.{quoted(n)}" for n in subject.schema.key], keys), "")
+            yield from self._read_rows(
+                subject, _key_condition(subject, [f"t.{quote(n)}" for n in subject.schema.key], keys), ""
+            )
 
-    def _read(self, subject: Subject, where: str, limit: str) -> Iterator[TableChanges]:
-        access = self._known(subject)[1]
+    def _read_rows(self, subject: Subject, where: str, limit: str) -> Iterator[TableChanges]:
+        access = self._find_captured(subject)[1]
         parts = {"columns": access.columns_sql, "table": access.table_sql, "where": where, "limit": limit}
         with self._connection.stream(statement("verify", "rows", **parts)) as cursor:
             while rows := cursor.fetchmany(PIECE_ROWS):
-                yield from self._sections(list(rows), access)
+                yield from self._build_sections(list(rows), access)
 
-    def _sections(self, rows: list[Row], access: Access) -> Iterator[TableChanges]:
+    def _build_sections(self, rows: list[Row], access: MysqlAccess) -> Iterator[TableChanges]:
         try:
-            yield from sections_of(rows, access, bytes_max=SECTION_BYTES)
-        except (UnfitRow, DoesNotFit) as unfit:
+            yield from build_sections(rows, access, bytes_max=SECTION_BYTES)
+        except (UnfitRow, MysqlValueError) as unfit:
             raise SourceError(
                 f"{access.layout.schema.qualified}: {unfit}", hint="correct the row, or exclude its column or the table"
             ) from unfit
 
     # -- the log --------------------------------------------------------------------------------------------------
 
-    def next_sequence(self) -> Sequence:
-        return registry.state(self._connection).next_sequence
+    def read_next_sequence(self) -> Sequence:
+        return registry.read_state(self._connection).next_sequence
 
-    def waiting(self, subject: Subject, keys: Seq[Key]) -> set[Key]:
+    def find_waiting_keys(self, subject: Subject, keys: Seq[Key]) -> set[Key]:
         if not keys:
             return set()
-        declared, logged = self._known(subject)[1].declared, log_keys(len(subject.schema.key))
+        declared, logged = self._find_captured(subject)[1].declared, log_key_columns(len(subject.schema.key))
         columns = subject.schema.wire_columns
-        texts = [form(c.type, d, f"g.{k}", bare=True) for c, d, k in zip(columns, declared, logged, strict=False)]
-        where = _keyed(subject, [f"g.{k}" for k in logged], keys)
-        parts = {"keys": ", ".join(texts), "log": log_table(subject.schema.table_id), "where": where}
+        texts = [form_sql(c.type, d, f"g.{k}", bare=True) for c, d, k in zip(columns, declared, logged, strict=False)]
+        where = _key_condition(subject, [f"g.{k}" for k in logged], keys)
+        parts = {"keys": ", ".join(texts), "log": log_table_name(subject.schema.table_id), "where": where}
         return {tuple(row) for row in self._connection.rows(statement("verify", "waiting", **parts))}
 
     def touch(self, subject: Subject, keys: Seq[Key]) -> None:
         types = [c.type for c in subject.schema.wire_columns[: len(subject.schema.key)]]
         values = (", ".join(key_literal(kind, text) for kind, text in zip(types, key, strict=True)) for key in keys)
         rows = ", ".join(f"('U', {value})" for value in values)
-        names = ", ".join(log_keys(len(types)))
+        names = ", ".join(log_key_columns(len(types)))
         self._writer.run(
-            statement("verify", "touch", log=log_table(subject.schema.table_id), keys=names, rows=rows)
+            statement("verify", "touch", log=log_table_name(subject.schema.table_id), keys=names, rows=rows)
         )  # fmt: skip
 
 
 def open_reader(settings: Settings) -> MysqlReader:
     """Connect to the source in the settings."""
-    return MysqlReader(settings.source.url.get_secret_value(), ColumnChoice.of(settings))
+    return MysqlReader(settings.source.url.get_secret_value(), ColumnChoice.from_settings(settings))
 
 
-def _keyed(subject: Subject, columns: Seq[str], keys: Seq[Key]) -> str:
+def _key_condition(subject: Subject, columns: Seq[str], keys: Seq[Key]) -> str:
     """Return the condition that a row of the table, or of its log, has one of these keys."""
     types = [c.type for c in subject.schema.wire_columns[: len(columns)]]
     values = (", ".join(key_literal(kind, text) for kind, text in zip(types, key, strict=True)) for key in keys)

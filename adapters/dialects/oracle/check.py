@@ -11,17 +11,17 @@ from collections.abc import Sequence as Seq
 from dataclasses import replace
 from zlib import crc32
 
-from venus.adapters.dialects.columns import WAY_OUT
-from venus.adapters.dialects.oracle import ddl, ownership, registry, sampling, segments, visibility
-from venus.adapters.dialects.oracle.columns import spellings
-from venus.adapters.dialects.oracle.connection import Session
-from venus.adapters.dialects.oracle.dictionary import Dictionary
-from venus.adapters.dialects.oracle.driver import Options
-from venus.adapters.dialects.oracle.names import quoted
-from venus.adapters.dialects.oracle.overrides import SWITCHES, spelled, wanted
-from venus.adapters.dialects.oracle.sampling import offers, proof
+from venus.adapters.dialects.column_choice import WAY_OUT
+from venus.adapters.dialects.oracle import data_checks, ddl, ownership, registry, segments, visibility
+from venus.adapters.dialects.oracle.column_choice import column_pattern_names
+from venus.adapters.dialects.oracle.connection import OracleSession
+from venus.adapters.dialects.oracle.data_checks import prove_types, switch_proposals
+from venus.adapters.dialects.oracle.dictionary import OracleDictionary
+from venus.adapters.dialects.oracle.driver import OracleOptions
+from venus.adapters.dialects.oracle.names import quote
+from venus.adapters.dialects.oracle.overrides import SWITCHES, normalise_switch, requested_types
 from venus.adapters.dialects.oracle.statements import statement
-from venus.adapters.dialects.oracle.tables import NO_KEY, Listed, Table, chosen, left_out
+from venus.adapters.dialects.oracle.tables import NO_KEY, ListedTable, OracleTable, choose_tables, left_out_tables
 from venus.adapters.dialects.oracle.versions import Version
 from venus.adapters.dialects.oracle.visibility import Visibility
 from venus.errors import Refused
@@ -38,45 +38,51 @@ _PACKAGES = {
 
 
 def check(
-    session: Session,
-    dictionary: Dictionary,
+    session: OracleSession,
+    dictionary: OracleDictionary,
     version: Version,
-    options: Options,
+    options: OracleOptions,
     include: Seq[str],
     exclude: Seq[str],
 ) -> Iterator[Finding]:
     """Yield all findings."""
-    yield from _rights(session, dictionary, options)
-    yield from sampling.room_findings(session)
-    yield from sampling.blocker_findings(session, dictionary.user)
-    listed = dictionary.listed()
-    yield from visibility.unknown_findings(dictionary.visibility, dictionary.user)
-    for at in left_out(listed, include, exclude):
+    yield from _privilege_findings(session, dictionary, options)
+    yield from data_checks.room_findings(session)
+    yield from data_checks.blocker_findings(session, dictionary.user)
+    listed = dictionary.list_tables()
+    yield from visibility.redaction_findings(dictionary.visibility, dictionary.user)
+    for at in left_out_tables(listed, include, exclude):
         yield Finding(where=at.qualified, message=f"left out: {at.kind.left_out}")
-    yield from _synonyms(session, dictionary, include)
-    tables = yield from _chosen(session, dictionary, version, options, list(chosen(listed, include, exclude)))
-    yield from offers([table for table in tables if not table.refused])
-    yield from _unmatched(dictionary, options, tables)
-    yield from _older_installation(dictionary)
-    yield from _narrow_logs(session, dictionary)
+    yield from _synonym_findings(session, dictionary, include)
+    tables = yield from _table_findings(
+        session, dictionary, version, options, list(choose_tables(listed, include, exclude))
+    )
+    yield from switch_proposals([table for table in tables if not table.refusals])
+    yield from _unmatched_settings(dictionary, options, tables)
+    yield from _older_installation_findings(dictionary)
+    yield from _narrow_log_findings(session, dictionary)
     session.rollback()
 
 
-def refuse_blocked(findings: Iterable[Finding]) -> None:
+def raise_blocking_finding(findings: Iterable[Finding]) -> None:
     """Raise Refused for the first finding that blocks an installation."""
     for finding in findings:
         if finding.blocks:
             raise Refused(f"{finding.where}: {finding.message}", hint=finding.remedy)
 
 
-def _rights(session: Session, dictionary: Dictionary, options: Options) -> Iterator[Finding]:
+def _privilege_findings(
+    session: OracleSession, dictionary: OracleDictionary, options: OracleOptions
+) -> Iterator[Finding]:
     """Yield the privileges that VENUS's user lacks, and the events of other schemas that it will not notice."""
-    granted = {str(row[0]) for row in session.rows(statement("dictionary", "privileges"))}
+    granted = {str(row[0]) for row in session.fetch_rows(statement("dictionary", "privileges"))}
     foreign = [s for s in dictionary.schemas if s != dictionary.user]
-    yield from _privileges(dictionary.user, granted, foreign=bool(foreign), options=options)
-    yield from _packages(dictionary.user, {str(row[0]) for row in session.rows(statement("dictionary", "packages"))})
-    if "UNLIMITED TABLESPACE" not in granted and not session.rows(statement("dictionary", "quota")):
-        remedy = f"ALTER USER {quoted(dictionary.user)} QUOTA UNLIMITED ON USERS;"
+    yield from _missing_privileges(dictionary.user, granted, foreign=bool(foreign), options=options)
+    yield from _missing_packages(
+        dictionary.user, {str(row[0]) for row in session.fetch_rows(statement("dictionary", "packages"))}
+    )
+    if "UNLIMITED TABLESPACE" not in granted and not session.fetch_rows(statement("dictionary", "quota")):
+        remedy = f"ALTER USER {quote(dictionary.user)} QUOTA UNLIMITED ON USERS;"
         yield Finding(where="tablespace", message="no quota: the log tables cannot grow", remedy=remedy, blocks=True)
     if foreign and not options.watch_database:
         message = (
@@ -86,51 +92,57 @@ def _rights(session: Session, dictionary: Dictionary, options: Options) -> Itera
         yield Finding(where="TRUNCATE", message=message, remedy="set venus_watch=database in [source] url")
 
 
-def _chosen(
-    session: Session, dictionary: Dictionary, version: Version, options: Options, listed: Seq[Listed]
-) -> Generator[Finding, None, list[Table]]:
+def _table_findings(
+    session: OracleSession,
+    dictionary: OracleDictionary,
+    version: Version,
+    options: OracleOptions,
+    listed: Seq[ListedTable],
+) -> Generator[Finding, None, list[OracleTable]]:
     """Yield the findings of the tables that are captured, or would be; return these tables."""
-    captured = dictionary.captured()
+    captured = dictionary.read_captured_names()
     tables = []
     for at in listed:
-        table = dictionary.table(at, as_inline=options.inline)
+        table = dictionary.read_table(at, as_inline=options.inline)
         tables.append(table)
-        if not table.refused and (at.owner, at.name) not in captured:
-            yield from dictionary.proved(table, lambda table: list(proof(session, table)))
+        if not table.refusals and (at.owner, at.name) not in captured:
+            yield from dictionary.prove_once(table, lambda table: list(prove_types(session, table)))
         name = table.schema.qualified
-        yield from (replace(f, table=name) for f in _table(table, version, dictionary.visibility))
-        yield from sampling.rows_findings(session, table, dictionary.user)
+        yield from (replace(f, table=name) for f in _one_table_findings(table, version, dictionary.visibility))
+        yield from data_checks.sample_findings(session, table, dictionary.user)
     return tables
 
 
-def _unmatched(dictionary: Dictionary, options: Options, tables: Seq[Table]) -> Iterator[Finding]:
+def _unmatched_settings(
+    dictionary: OracleDictionary, options: OracleOptions, tables: Seq[OracleTable]
+) -> Iterator[Finding]:
     """Yield the entries of [source.type_map] and [source.columns] that match no column."""
     seen = {column.name.upper() for table in tables for column in table.schema.columns}
     asked: set[str] = set()
     columns: list[tuple[str, str]] = []
     for at in (table.listed for table in tables):
-        asked |= wanted(options.type_map, at.owner, at.name).keys()
-        columns += [spellings(at.owner, at.name, row[0]) for row in dictionary.column_rows(at)]
+        asked |= requested_types(options.type_map, at.owner, at.name).keys()
+        columns += [column_pattern_names(at.owner, at.name, row[0]) for row in dictionary.read_column_rows(at)]
     for name in options.type_map:
-        if spelled(name) not in SWITCHES and name.upper().rpartition(".")[2] not in asked & seen:
+        if normalise_switch(name) not in SWITCHES and name.upper().rpartition(".")[2] not in asked & seen:
             message = f"{name} names no column of a captured table"
             yield Finding(where="[source.type_map]", message=message, remedy="write TABLE.COLUMN", blocks=True)
-    for pattern in dictionary.columns.unmatched(columns):
+    for pattern in dictionary.columns.find_unmatched_patterns(columns):
         message = f"{pattern!r} matches no column of a captured table"
         yield Finding(where="[source.columns]", message=message, remedy="write TABLE.COLUMN", blocks=True)
 
 
-def _synonyms(session: Session, dictionary: Dictionary, include: Seq[str]) -> Iterator[Finding]:
+def _synonym_findings(session: OracleSession, dictionary: OracleDictionary, include: Seq[str]) -> Iterator[Finding]:
     """Yield the synonyms that a pattern matches: VENUS captures a table under its own name."""
     for owner in dictionary.schemas:
-        for name, place, table in session.rows(statement("kinds", "synonyms"), {"owner": owner}):
+        for name, place, table in session.fetch_rows(statement("kinds", "synonyms"), {"owner": owner}):
             if {str(name).upper(), f"{owner}.{name}".upper()} & {p.upper() for p in include}:
                 remedy = f"name {place}.{table} in [source] tables, and {place} in venus_schemas of its url"
                 message = f"left out: a synonym for {place}.{table}"
                 yield Finding(where=f"{owner}.{name}", message=message, remedy=remedy)
 
 
-def _older_installation(dictionary: Dictionary) -> Iterator[Finding]:
+def _older_installation_findings(dictionary: OracleDictionary) -> Iterator[Finding]:
     """Yield the events that go unnoticed because an older installation has no table of segments."""
     if dictionary.owned.has(ownership.REGISTRY) and not dictionary.owned.has(segments.TABLE):
         yield Finding(
@@ -141,23 +153,23 @@ def _older_installation(dictionary: Dictionary) -> Iterator[Finding]:
         )
 
 
-def _narrow_logs(session: Session, dictionary: Dictionary) -> Iterator[Finding]:
+def _narrow_log_findings(session: OracleSession, dictionary: OracleDictionary) -> Iterator[Finding]:
     """Yield the log columns that an older version created with the width that the key had then."""
     if not dictionary.owned.has(ownership.REGISTRY):
         return
     here = ownership.read_widths(session)
-    listed = {(t.owner, t.name): t for t in dictionary.listed()}
+    listed = {(t.owner, t.name): t for t in dictionary.list_tables()}
     for captured in registry.read_tables(session).values():
         schema = captured.schema
         at = listed.get((schema.namespace, schema.name))
-        table = dictionary.table(at, schema, captured.number_max) if at else None
+        table = dictionary.read_table(at, schema, captured.number_max) if at else None
         if table and len(table.keyed.key) == len(schema.key):
-            for column, _ in ownership.narrower(table.keyed, schema.table_id, here):
+            for column, _ in ownership.find_narrow_columns(table.keyed, schema.table_id, here):
                 message = f"column {column} of its log is of an older version: a wider key would fail the application"
                 yield Finding(where=schema.qualified, message=message, remedy="run `venus install-triggers`")
 
 
-def _privileges(user: str, granted: set[str], *, foreign: bool, options: Options) -> Iterator[Finding]:
+def _missing_privileges(user: str, granted: set[str], *, foreign: bool, options: OracleOptions) -> Iterator[Finding]:
     needed = [*_ALWAYS]
     if foreign:
         needed += ["CREATE ANY TRIGGER", "SELECT ANY TABLE"]
@@ -168,16 +180,16 @@ def _privileges(user: str, granted: set[str], *, foreign: bool, options: Options
             yield Finding(
                 where="privileges",
                 message=f"{privilege} is not granted to {user}",
-                remedy=f"GRANT {privilege} TO {quoted(user)};",
+                remedy=f"GRANT {privilege} TO {quote(user)};",
                 blocks=privilege != "SELECT ANY TABLE",  # SELECT on each table is enough as well
             )
 
 
-def _table(table: Table, version: Version, visible: Visibility) -> Iterator[Finding]:
+def _one_table_findings(table: OracleTable, version: Version, visible: Visibility) -> Iterator[Finding]:
     where = table.schema.qualified
-    ways = {h.message: h.remedy for h in visible.of(table.listed.owner, table.listed.name)}
-    for reason in table.refused:
-        remedy = _choices(table, version) if reason == NO_KEY else ways.get(reason, _way_out(reason))
+    ways = {h.message: h.remedy for h in visible.restrictions_of(table.listed.owner, table.listed.name)}
+    for reason in table.refusals:
+        remedy = _key_remedies(table, version) if reason == NO_KEY else ways.get(reason, _remedy(reason))
         yield Finding(where=where, message=reason, remedy=remedy, blocks=True)
     for left in table.schema.left_out:
         if left.what in ("column", "virtual column"):
@@ -186,27 +198,27 @@ def _table(table: Table, version: Version, visible: Visibility) -> Iterator[Find
         yield Finding(where=where, message=remark)
 
 
-def _way_out(reason: str) -> str:
+def _remedy(reason: str) -> str:
     if reason.startswith("column "):
         return WAY_OUT
     return "exclude the table in [source] exclude"
 
 
-def _packages(user: str, executable: set[str]) -> Iterator[Finding]:
+def _missing_packages(user: str, executable: set[str]) -> Iterator[Finding]:
     """Yield the missing privileges on packages, which PUBLIC has by default unless the database was hardened."""
     for package, purpose in _PACKAGES.items():
         if package not in executable:
             message = f"EXECUTE on SYS.{package} is not granted to {user}: {purpose}"
-            remedy = f"GRANT EXECUTE ON SYS.{package} TO {quoted(user)};"
+            remedy = f"GRANT EXECUTE ON SYS.{package} TO {quote(user)};"
             yield Finding(where="privileges", message=message, remedy=remedy, blocks=True)
 
 
-def _choices(table: Table, version: Version) -> str:
+def _key_remedies(table: OracleTable, version: Version) -> str:
     """Return the remedies for a table without a key. ROWID is no key: it changes when a row moves (capture.md 4)."""
     name = table.schema.qualified
     ways = [
         f"ALTER TABLE {table.keyed.sql} ADD PRIMARY KEY (...) or a UNIQUE constraint over columns that are NOT NULL"
     ]
-    if identity := ddl.record_id(table.keyed, version, f"VENUS_R_{crc32(name.encode()):08X}"):
+    if identity := ddl.record_id_statements(table.keyed, version, f"VENUS_R_{crc32(name.encode()):08X}"):
         ways.append("give it an invisible number: " + "; ".join(identity))
     return " -- or ".join([*ways, "exclude the table in [source] exclude"])

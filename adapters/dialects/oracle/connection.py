@@ -8,9 +8,9 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from venus.adapters.dialects.contract import SchemaChanged, SnapshotLost
-from venus.adapters.dialects.oracle.driver import CLIENT, Action, Driver, action_of, code_of, said_by
-from venus.adapters.dialects.oracle.lobs import Lob, whole
-from venus.adapters.dialects.oracle.names import quoted
+from venus.adapters.dialects.oracle.driver import CLIENT, Driver, ErrorAction, error_action, error_code, first_line
+from venus.adapters.dialects.oracle.lobs import Lob, read_lob
+from venus.adapters.dialects.oracle.names import quote
 from venus.errors import ConfigError, DatabaseUnavailable, SourceError, VenusError
 
 Row = tuple[Any, ...]
@@ -47,17 +47,17 @@ THICK = (
 SPACE = "extend what the message names (tablespace, quota, undo, temporary or archive space); capture then resumes"
 
 
-class Busy(DatabaseUnavailable):
+class OracleBusy(DatabaseUnavailable):
     """Another session's lock or open transaction blocks the statement; it can be retried unchanged."""
 
 
-class NotPermitted(SourceError):
+class OracleNotPermitted(SourceError):
     """The user lacks a privilege, which a DBA may grant at any time."""
 
     retryable = True
 
 
-class Session:
+class OracleSession:
     """One session, opened when it is first used. The driver begins transactions implicitly and never commits."""
 
     def __init__(self, driver: Driver) -> None:
@@ -72,31 +72,33 @@ class Session:
             try:
                 self._raw = self._driver.connect()
             except self._driver.error as error:
-                raise self._connect_failed(error) from error
+                raise self._connect_error(error) from error
             try:
-                self._settle()
+                self._apply_settings()
             except BaseException:
                 self.close()  # a session with only some of the settings must not be used
                 raise
         return self._raw
 
-    def _settle(self) -> None:
+    def _apply_settings(self) -> None:
         """Make the session independent of outside settings."""
         for text in SESSION:
             self.run(text)
-        for current, usual in self.rows(EDITION):
+        for current, usual in self.fetch_rows(EDITION):
             if current != usual:
                 self.rollback()  # the edition cannot be changed in a transaction
-                self.run(f"ALTER SESSION SET EDITION = {quoted(str(usual))}")
+                self.run(f"ALTER SESSION SET EDITION = {quote(str(usual))}")
 
-    def _connect_failed(self, error: Exception) -> VenusError:
-        message = f"source {self.place} cannot be reached: {said_by(error)}"
-        action = action_of(code_of(error))
-        if action is Action.CLIENT:
-            return ConfigError(f"[source] url: Oracle's client library cannot be loaded: {said_by(error)}", hint=CLIENT)
-        if action is Action.THICK:
-            return ConfigError(f"[source] url: the thin mode cannot connect: {said_by(error)}", hint=THICK)
-        if action is Action.DENIED:
+    def _connect_error(self, error: Exception) -> VenusError:
+        message = f"source {self.place} cannot be reached: {first_line(error)}"
+        action = error_action(error_code(error))
+        if action is ErrorAction.CLIENT:
+            return ConfigError(
+                f"[source] url: Oracle's client library cannot be loaded: {first_line(error)}", hint=CLIENT
+            )
+        if action is ErrorAction.THICK:
+            return ConfigError(f"[source] url: the thin mode cannot connect: {first_line(error)}", hint=THICK)
+        if action is ErrorAction.DENIED:
             return ConfigError(message, hint="check user and password of [source] url, and CREATE SESSION")
         return DatabaseUnavailable(message, hint="check [source] url, the listener and the service's name")
 
@@ -109,52 +111,52 @@ class Session:
                 raw.close()
 
     @contextmanager
-    def _translated(self) -> Iterator[None]:
+    def _translate_errors(self) -> Iterator[None]:
         try:
             yield
         except self._driver.error as error:
-            raise self._sorted(error) from error
+            raise self._to_venus_error(error) from error
 
-    def _sorted(self, error: Exception) -> VenusError:
-        message = f"source {self.place}: {said_by(error)}"
-        action = action_of(code_of(error))
-        if action is Action.RECONNECT:
+    def _to_venus_error(self, error: Exception) -> VenusError:
+        message = f"source {self.place}: {first_line(error)}"
+        action = error_action(error_code(error))
+        if action is ErrorAction.RECONNECT:
             self.close()
             return DatabaseUnavailable(message)
-        if action is Action.AGAIN:
+        if action is ErrorAction.AGAIN:
             hint = "if this happens often, raise UNDO_RETENTION, or lower cut_rows_max or cut_read_s of [capture]"
             return SnapshotLost(message, hint=hint)
-        if action is Action.WAIT:
-            return Busy(message)
-        if action is Action.DICTIONARY:
+        if action is ErrorAction.WAIT:
+            return OracleBusy(message)
+        if action is ErrorAction.DICTIONARY:
             return SchemaChanged(message)
-        if action is Action.SPACE:
+        if action is ErrorAction.SPACE:
             return DatabaseUnavailable(message, hint=SPACE)
-        if action is Action.DENIED:
-            return NotPermitted(message, hint="`venus check` prints the missing GRANT statement")
+        if action is ErrorAction.DENIED:
+            return OracleNotPermitted(message, hint="`venus check` prints the missing GRANT statement")
         return SourceError(message)
 
     def run(self, text: str, binds: Binds | None = None) -> int:
         """Execute a statement; return the number of changed rows."""
-        with self._translated(), self._cursor() as cursor:
+        with self._translate_errors(), self._cursor() as cursor:
             cursor.execute(text, binds) if binds else cursor.execute(text)
             return int(cursor.rowcount)
 
-    def many(self, text: str, rows: Seq[Binds]) -> int:
+    def run_many(self, text: str, rows: Seq[Binds]) -> int:
         """Execute a statement for each row of values, in one round trip; return the number of changed rows."""
-        with self._translated(), self._cursor() as cursor:
+        with self._translate_errors(), self._cursor() as cursor:
             cursor.executemany(text, rows)
             return int(cursor.rowcount)
 
-    def rows(self, text: str, binds: Binds | None = None) -> list[Row]:
+    def fetch_rows(self, text: str, binds: Binds | None = None) -> list[Row]:
         """Execute a query and fetch all rows; for small results only."""
-        with self._translated(), self._cursor() as cursor:
+        with self._translate_errors(), self._cursor() as cursor:
             cursor.execute(text, binds) if binds else cursor.execute(text)
             return list(cursor.fetchall())
 
-    def row(self, text: str, binds: Binds | None = None) -> Row:
+    def fetch_row(self, text: str, binds: Binds | None = None) -> Row:
         """Execute a query that returns exactly one row, and fetch it."""
-        rows = self.rows(text, binds)
+        rows = self.fetch_rows(text, binds)
         if len(rows) != 1:
             raise SourceError(f"source {self.place}: {len(rows)} rows where one is expected")
         return rows[0]
@@ -162,7 +164,7 @@ class Session:
     def peek(self, text: str) -> Row:
         """Execute a query of one row outside of any transaction, in one round trip; no transaction stays open."""
         self.rollback()
-        with self._translated(), self._cursor() as cursor:
+        with self._translate_errors(), self._cursor() as cursor:
             self._is_clean = True  # a query begins no transaction
             cursor.prefetchrows = 2  # one more than there are, so that the driver need not fetch again
             cursor.execute(text)
@@ -170,16 +172,16 @@ class Session:
 
     def stream(self, text: str, binds: Binds | None, piece: int) -> Generator[list[Row], None, None]:
         """Execute a query and yield its rows in pieces of this size."""
-        with self._translated(), self._cursor() as cursor:
+        with self._translate_errors(), self._cursor() as cursor:
             cursor.arraysize = piece
             cursor.execute(text, binds) if binds else cursor.execute(text)
             while rows := cursor.fetchmany(piece):
                 yield rows
 
-    def lob(self, locator: Lob, length: int) -> Any:
+    def read_lob(self, locator: Lob, length: int) -> Any:
         """Read the content of a LOB in pieces. Call it before the next rows are fetched."""
-        with self._translated():
-            return whole(locator, length)
+        with self._translate_errors():
+            return read_lob(locator, length)
 
     @contextmanager
     def _cursor(self) -> Iterator[Any]:
@@ -194,7 +196,7 @@ class Session:
     def commit(self) -> None:
         """Commit the open transaction, if any statement was executed."""
         if not self._is_clean:
-            with self._translated():
+            with self._translate_errors():
                 self.open().commit()
             self._is_clean = True
 

@@ -15,20 +15,20 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 
 from venus.adapters.dialects.contract import FillState, SnapshotLost
-from venus.adapters.dialects.fillplace import Place
-from venus.adapters.dialects.halting import Halts, UnfitRow
+from venus.adapters.dialects.fill_cursor import FillCursor
+from venus.adapters.dialects.halted_tables import HaltTracker, UnfitRow
 from venus.adapters.dialects.oracle import registry, segments
-from venus.adapters.dialects.oracle.bounds import SLICE_ROWS, Bounds, slices
-from venus.adapters.dialects.oracle.connection import Row, Session
-from venus.adapters.dialects.oracle.inline import Polled
+from venus.adapters.dialects.oracle.connection import OracleSession, Row
+from venus.adapters.dialects.oracle.cut_bounds import SLICE_ROWS, CutBounds, slice_numbers
+from venus.adapters.dialects.oracle.inline import PolledRange
 from venus.adapters.dialects.oracle.reading import (
     DELETED,
-    Access,
-    key_for_people,
-    key_of,
-    portions,
-    sections_of,
-    vanished,
+    OracleAccess,
+    build_sections,
+    cursor_key,
+    describe_key,
+    find_vanished_rows,
+    regroup_rows,
 )
 from venus.adapters.dialects.oracle.statements import statement
 from venus.codec.changes import TableChanges, marker
@@ -46,13 +46,13 @@ DELETE_ROWS = 10_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Claim:
+class OracleClaim:
     """A table's share of the log in this cut: exactly these numbers, or for an inline table a range of Sequences."""
 
-    access: Access
+    access: OracleAccess
     numbers: array[int]
     truncated: bool
-    polled: Polled | None = None
+    polled: PolledRange | None = None
     #: Whether the claim contains all rows of the log that the snapshot sees.
     complete: bool = True
 
@@ -63,7 +63,7 @@ class Claim:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class LogPart:
     """The part of a table's log that one statement reads."""
 
     #: The statement reads the whole log and no key was sent before, so the log shows everything about each key.
@@ -73,7 +73,7 @@ class Part:
     #: Keys of earlier slices.
     seen: set[Row] = field(default_factory=set)
 
-    def unseen(self, rows: list[Row], keys: int) -> list[Row]:
+    def drop_sent_rows(self, rows: list[Row], keys: int) -> list[Row]:
         """Return the rows that this cut has not sent yet; in one snapshot, a row of an earlier slice is unchanged."""
         if self.in_one:
             return rows
@@ -88,14 +88,14 @@ class OracleCut:
     def __init__(
         self,
         *,
-        reader: Session,
-        writer: Session,
+        reader: OracleSession,
+        writer: OracleSession,
         captured_at_us: int,
-        claims: Seq[Claim],
+        claims: Seq[OracleClaim],
         ddl_numbers: Seq[int],
-        fills: Mapping[int, tuple[FillState, Access]],
-        halts: Halts,
-        bounds: Bounds,
+        fills: Mapping[int, tuple[FillState, OracleAccess]],
+        halts: HaltTracker,
+        bounds: CutBounds,
         deleted: dict[str, int],
         watches_segments: bool = False,
         monotonic: Callable[[], float] = time.monotonic,
@@ -123,55 +123,55 @@ class OracleCut:
         """The database's clock."""
         return self._captured_at_us
 
-    def sections(self, *, rows_max: int, bytes_max: int) -> Iterator[TableChanges]:
+    def read_sections(self, *, rows_max: int, bytes_max: int) -> Iterator[TableChanges]:
         """Stream the changes table by table, within the bounds of a cut. Raises TableHalts at an unfit row."""
         began, nbytes, is_first = self._monotonic(), 0, True
-        for table_id in self._halts.first(self._claims):
+        for table_id in self._halts.order_by_halts(self._claims):
             claim = self._claims[table_id]
             # the records of TRUNCATE belong to the whole database: this cut carries all of them
             if not (is_first or claim.truncated) and self._bounds.is_full(nbytes, self._monotonic() - began):
-                self._leave(table_id)
+                self._postpone(table_id)
                 continue
             is_first = False
             schema = claim.access.layout.schema
-            self._halts.begin()
+            self._halts.start_table()
             if claim.truncated:
                 yield marker(schema.table_id, schema.version, ChangeKind.TRUNCATE)
             try:
-                for section in self._pieces(claim, began, nbytes, rows_max=rows_max, bytes_max=bytes_max):
+                for section in self._read_claim(claim, began, nbytes, rows_max=rows_max, bytes_max=bytes_max):
                     nbytes += section.nbytes
                     yield section
             except UnfitRow as why:
-                raise self._halts.halt(schema, claim.extent, why) from why
+                raise self._halts.record_halt(schema, claim.extent, why) from why
             except SnapshotLost:
-                self._bounds.lost(sum(map(len, self._taken.values())) + len(claim.numbers))
+                self._bounds.record_lost_snapshot(sum(map(len, self._taken.values())) + len(claim.numbers))
                 raise
         self._read = True
 
-    def _leave(self, table_id: int) -> None:
+    def _postpone(self, table_id: int) -> None:
         """Leave a table to the next cut, which begins with it."""
         self._claims.pop(table_id)
         if not self._left:
-            self._bounds.turn = table_id
+            self._bounds.first_table = table_id
         self._left = True
 
-    def _pieces(
-        self, claim: Claim, began: float, nbytes: int, *, rows_max: int, bytes_max: int
+    def _read_claim(
+        self, claim: OracleClaim, began: float, nbytes: int, *, rows_max: int, bytes_max: int
     ) -> Iterator[TableChanges]:
         """Read a table's share slice by slice; a cut that becomes full in between leaves the rest for the next."""
         if claim.polled:
             place = {"last": claim.polled.last, "hi": claim.polled.highest}
-            yield from self._changes(claim, place, Part(whole=True), rows_max=rows_max, bytes_max=bytes_max)
+            yield from self._read_changes(claim, place, LogPart(whole=True), rows_max=rows_max, bytes_max=bytes_max)
             return
         table_id = claim.access.layout.schema.table_id
         taken = self._taken[table_id] = array("q")
         in_one = len(claim.numbers) <= SLICE_ROWS
-        part = Part(whole=in_one and claim.complete and table_id not in self._bounds.behind, in_one=in_one)
-        for numbers in slices(claim.numbers):
+        part = LogPart(whole=in_one and claim.complete and table_id not in self._bounds.incomplete, in_one=in_one)
+        for numbers in slice_numbers(claim.numbers):
             if taken and self._bounds.is_full(nbytes, self._monotonic() - began):
                 break
             place = {"lo": min(numbers), "hi": max(numbers)}
-            for section in self._changes(claim, place, part, rows_max=rows_max, bytes_max=bytes_max):
+            for section in self._read_changes(claim, place, part, rows_max=rows_max, bytes_max=bytes_max):
                 nbytes += section.nbytes
                 # a part of the log does not show whether a row is new
                 yield section if part.whole else replace(section, inserts_only=False)
@@ -179,75 +179,77 @@ class OracleCut:
         if len(taken) < len(claim.numbers) or not claim.complete:
             self._partly.add(table_id)
 
-    def _changes(
-        self, claim: Claim, place: dict[str, int], part: Part, *, rows_max: int, bytes_max: int
+    def _read_changes(
+        self, claim: OracleClaim, place: dict[str, int], part: LogPart, *, rows_max: int, bytes_max: int
     ) -> Iterator[TableChanges]:
         access = claim.access
         deleted: set[Row] | None = None if not part.whole else set()
         # a generator that is abandoned midway would keep the session's cursor open
         with closing(self._reader.stream(access.changes_sql, place, access.piece)) as pieces:
-            for portion in portions(pieces, access, self._reader.lob, rows_max=rows_max, bytes_max=bytes_max):
-                rows = part.unseen(portion, access.layout.key_count)
-                if not self._is_emptied(claim) and vanished(rows):
+            for portion in regroup_rows(pieces, access, self._reader.read_lob, rows_max=rows_max, bytes_max=bytes_max):
+                rows = part.drop_sent_rows(portion, access.layout.key_count)
+                if not self._is_truncated_claim(claim) and find_vanished_rows(rows):
                     if deleted is None:
-                        deleted = {tuple(key) for key in self._reader.rows(access.deleted_sql, place)}
-                    rows = self._without_vanished(rows, access, deleted)
-                yield from sections_of(rows, access, bytes_max=bytes_max)
+                        deleted = {tuple(key) for key in self._reader.fetch_rows(access.deleted_sql, place)}
+                    rows = self._drop_vanished_rows(rows, access, deleted)
+                yield from build_sections(rows, access, bytes_max=bytes_max)
 
-    def _is_emptied(self, claim: Claim) -> bool:
+    def _is_truncated_claim(self, claim: OracleClaim) -> bool:
         return claim.truncated or claim.access.layout.schema.table_id in self._bounds.emptied
 
-    def _without_vanished(self, rows: list[Row], access: Access, deleted: Collection[Row]) -> list[Row]:
+    def _drop_vanished_rows(self, rows: list[Row], access: OracleAccess, deleted: Collection[Row]) -> list[Row]:
         """Drop rows that are gone without a logged deletion, and record the first of them."""
         keys = access.layout.key_count
-        lost = [row for row in vanished(rows) if row[:keys] not in deleted]
+        lost = [row for row in find_vanished_rows(rows) if row[:keys] not in deleted]
         if lost:
-            self._vanished.setdefault(access.layout.schema.table_id, key_for_people(access, lost[0]))
+            self._vanished.setdefault(access.layout.schema.table_id, describe_key(access, lost[0]))
         return [row for row in rows if row[-2] or row[-1] == DELETED or row[:keys] in deleted]
 
-    def fill_chunk(self, fill: FillState, *, rows_max: int, bytes_max: int) -> tuple[list[TableChanges], FillState]:
+    def read_fill_chunk(
+        self, fill: FillState, *, rows_max: int, bytes_max: int
+    ) -> tuple[list[TableChanges], FillState]:
         """Read the next key range of a table. Raises TableHalts."""
         if fill.table_id not in self._fills:
             return [], fill
         access = self._fills[fill.table_id][1]
         rows_max = min(rows_max, self._bounds.rows)
-        self._halts.begin()
+        self._halts.start_table()
         try:
             # rows beyond the byte limit are dropped: the next chunk reads them again
-            with closing(self._next_rows(access, fill.cursor, rows_max)) as pieces:
-                found = portions(pieces, access, self._reader.lob, rows_max=rows_max, bytes_max=bytes_max)
+            with closing(self._read_next_rows(access, fill.cursor, rows_max)) as pieces:
+                found = regroup_rows(pieces, access, self._reader.read_lob, rows_max=rows_max, bytes_max=bytes_max)
                 rows = next(found, [])
-            sections = list(sections_of(rows, access, bytes_max=bytes_max)) if rows else []
+            sections = list(build_sections(rows, access, bytes_max=bytes_max)) if rows else []
         except SnapshotLost:
-            self._bounds.lost(rows_max)
+            self._bounds.record_lost_snapshot(rows_max)
             raise
         except UnfitRow as why:
             claim = self._claims.get(fill.table_id)
-            raise self._halts.halt(access.layout.schema, claim.extent if claim else 0, why) from why
-        cursor = self._behind(rows[-1], fill, access) if rows else fill.cursor
-        done = len(rows) < rows_max and self._is_last(access, cursor)
+            raise self._halts.record_halt(access.layout.schema, claim.extent if claim else 0, why) from why
+        cursor = self._cursor_behind(rows[-1], fill, access) if rows else fill.cursor
+        done = len(rows) < rows_max and self._is_end(access, cursor)
         return sections, replace(fill, cursor=cursor, rows_done=fill.rows_done + len(rows), done=done)
 
-    def _behind(self, row: Row, fill: FillState, access: Access) -> bytes:
+    def _cursor_behind(self, row: Row, fill: FillState, access: OracleAccess) -> bytes:
         """Return the cursor behind a row; the first call finds the end of the fill in the same snapshot."""
         keys = access.layout.key_count
         if fill.cursor:
-            end = Place.read(fill.cursor).end
+            end = FillCursor.parse(fill.cursor).end
         else:
-            end = key_of(self._reader.row(access.fill.last, {"lines": 1}), keys)
-        return Place(key_of(row, keys), end).cursor
+            end = cursor_key(self._reader.fetch_row(access.fill.last, {"lines": 1}), keys)
+        return FillCursor(cursor_key(row, keys), end).cursor
 
-    def _is_last(self, access: Access, cursor: bytes) -> bool:
+    def _is_end(self, access: OracleAccess, cursor: bytes) -> bool:
         """Return whether no row follows the last one: a portion may have ended at the byte limit."""
         if not cursor:
             return True
-        with closing(self._next_rows(access, cursor, 1)) as pieces:
+        with closing(self._read_next_rows(access, cursor, 1)) as pieces:
             return next(pieces, None) is None
 
-    def _next_rows(self, access: Access, cursor: bytes, rows_max: int) -> Generator[list[Row], None, None]:
+    def _read_next_rows(self, access: OracleAccess, cursor: bytes, rows_max: int) -> Generator[list[Row], None, None]:
         """Yield at most `rows_max` rows behind a cursor, in pieces."""
         left = rows_max
-        for sql, binds in access.fill.reads(cursor, rows_max):
+        for sql, binds in access.fill.build_reads(cursor, rows_max):
             with closing(self._reader.stream(sql, binds, min(access.piece, left))) as pieces:
                 for piece in pieces:
                     yield piece[:left]
@@ -269,12 +271,12 @@ class OracleCut:
                 last = batches[-1]
                 binds = {"next_sequence": last.last_sequence + 1, "last_batch": last.batch_no}
                 self._writer.run(statement("registry", "advance"), binds)
-            self._forget_log()
+            self._delete_log()
             for claim in self._claims.values():
                 if claim.truncated and self._watches_segments:
-                    segments.forget_emptied(self._writer, claim.access.layout.schema.table_id)
+                    segments.forget_segment_marks(self._writer, claim.access.layout.schema.table_id)
             for table_id, key in self._vanished.items():
-                registry.missed(self._writer, table_id, VANISHED.format(key=key))
+                registry.mark_missed_changes(self._writer, table_id, VANISHED.format(key=key))
             for fill in fills:
                 if fill.table_id in self._fills:
                     registry.advance_fill(self._writer, self._fills[fill.table_id][0], fill)
@@ -282,32 +284,32 @@ class OracleCut:
         for table_id, taken in self._taken.items():
             log = self._claims[table_id].access.log
             self._deleted[log] = self._deleted.get(log, 0) + len(taken)
-        emptied = {t for t in self._partly if self._is_emptied(self._claims[t])}
+        emptied = {t for t in self._partly if self._is_truncated_claim(self._claims[t])}
         self._bounds.emptied = (self._bounds.emptied - self._claims.keys()) | emptied
-        self._bounds.behind = (self._bounds.behind - self._claims.keys()) | self._partly
-        self._bounds.succeeded()
+        self._bounds.incomplete = (self._bounds.incomplete - self._claims.keys()) | self._partly
+        self._bounds.record_success()
 
-    def _forget_log(self) -> None:
+    def _delete_log(self) -> None:
         """Remove exactly the log rows that were read and shipped."""
         for claim in self._claims.values():
             if claim.polled:
-                self._advance(claim.access.layout.schema.qualified, claim.polled)
+                self._advance_polled(claim.access.layout.schema.qualified, claim.polled)
             else:
                 taken = self._taken[claim.access.layout.schema.table_id]
-                self._delete(statement("cut", "delete", log=claim.access.log), taken)
-        self._delete(statement("registry", "ddl_done"), self._ddl_numbers)
+                self._delete_numbers(statement("cut", "delete", log=claim.access.log), taken)
+        self._delete_numbers(statement("registry", "ddl_done"), self._ddl_numbers)
 
-    def _advance(self, name: str, polled: Polled) -> None:
+    def _advance_polled(self, name: str, polled: PolledRange) -> None:
         binds = {"name": name, "last": polled.last, "hi": polled.highest}
         if self._writer.run(statement("inline", "advance"), binds) != 1:
             raise SourceError(
                 f"{self._writer.place}: another session has changed LAST_SEQUENCE of {name} in VENUS_POLLED"
             )
 
-    def _delete(self, sql: str, numbers: Seq[int]) -> None:
+    def _delete_numbers(self, sql: str, numbers: Seq[int]) -> None:
         gone = 0
         for start in range(0, len(numbers), DELETE_ROWS):
-            gone += self._writer.many(sql, [(n,) for n in numbers[start : start + DELETE_ROWS]])
+            gone += self._writer.run_many(sql, [(n,) for n in numbers[start : start + DELETE_ROWS]])
         if gone != len(numbers):
             raise SourceError(
                 f"{self._writer.place}: {len(numbers) - gone} log rows of this cut were deleted by another session",

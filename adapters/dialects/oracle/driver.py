@@ -20,14 +20,14 @@ from typing import Any, Protocol
 
 import sqlalchemy as sa
 
-from venus.adapters.dialects.oracle.address import connect_arguments
-from venus.adapters.dialects.oracle.bounds import Limits
-from venus.adapters.dialects.oracle.columns import Columns
+from venus.adapters.dialects.oracle.column_choice import OracleColumnChoice
+from venus.adapters.dialects.oracle.cut_bounds import CutLimits
 from venus.adapters.dialects.oracle.lobs import LOCATOR
+from venus.adapters.dialects.oracle.url_arguments import connect_arguments
 from venus.errors import ConfigError, LoginRefused
 
 
-class Action(Enum):
+class ErrorAction(Enum):
     """The reaction of VENUS to an error."""
 
     AGAIN = "open the snapshot again"
@@ -44,7 +44,7 @@ class Action(Enum):
 #: The codes and their meaning are those of Oracle's and python-oracledb's documentation. VENUS reports every other
 #: error as it is and does not retry.
 ACTIONS = {
-    Action.AGAIN: (
+    ErrorAction.AGAIN: (
         "ORA-01555",  # snapshot too old
         "ORA-08103",  # object no longer exists: truncated while it was read
         "ORA-01410",  # invalid ROWID: rebuilt while it was read
@@ -62,7 +62,7 @@ ACTIONS = {
         "ORA-04068",  # existing state of packages has been discarded
         "ORA-16000",  # database or pluggable database open for read-only access: a switch-over is under way
     ),
-    Action.RECONNECT: (
+    ErrorAction.RECONNECT: (
         "ORA-01013",  # cancelled: a time-out of the call, or a DBA
         "ORA-00018", "ORA-00020", "ORA-00603", "ORA-01000", "ORA-01035", "ORA-01041", "ORA-01109", "ORA-01219",
         "ORA-02391", "ORA-03136", "ORA-12153", "ORA-12157", "ORA-12500", "ORA-12502", "ORA-12513", "ORA-12518",
@@ -77,7 +77,7 @@ ACTIONS = {
         "DPY-1001", "DPY-4011", "DPY-4024", "DPY-6000", "DPY-6001", "DPY-6003", "DPY-6005", "DPI-1010",
         "DPI-1067", "DPI-1080",
     ),
-    Action.WAIT: (
+    ErrorAction.WAIT: (
         "ORA-00054",  # resource busy
         "ORA-00055",  # maximum number of DML locks exceeded
         "ORA-00060",  # deadlock
@@ -89,25 +89,25 @@ ACTIONS = {
         "ORA-30006",  # resource busy, with a time-out
         "ORA-20101",  # VENUS's fence: a transaction is still open
     ),
-    Action.DICTIONARY: (
+    ErrorAction.DICTIONARY: (
         "ORA-00904",  # no such column
         "ORA-00942",  # no such table
         "ORA-04043",  # no such object
         "ORA-00932",  # inconsistent data types: the type of a column has changed
     ),
-    Action.DENIED: ("ORA-01017", "ORA-01031", "ORA-01045", "ORA-28000", "ORA-28001", "ORA-41900"),
-    Action.CLIENT: (
+    ErrorAction.DENIED: ("ORA-01017", "ORA-01031", "ORA-01045", "ORA-28000", "ORA-28001", "ORA-41900"),
+    ErrorAction.CLIENT: (
         "DPI-1047",  # cannot be loaded
         "DPI-1050",  # too old
         "DPI-1072",  # version not supported
         "ORA-01804",  # the library was found, but not its files
     ),
-    Action.THICK: (
+    ErrorAction.THICK: (
         "DPY-3001",  # Native Network Encryption
         "DPY-3010",  # server older than 12.1
         "DPY-3015",  # password verifier of 10g
     ),
-    Action.SPACE: (
+    ErrorAction.SPACE: (
         "ORA-00257", "ORA-01536", "ORA-01631", "ORA-01632", "ORA-01650", "ORA-01651", "ORA-01950",
         "ORA-01652", "ORA-01653", "ORA-01654", "ORA-01658", "ORA-01688", "ORA-01691",
         "ORA-30036",
@@ -117,9 +117,9 @@ ACTIONS = {
 _BY_CODE = {code: action for action, codes in ACTIONS.items() for code in codes}
 
 
-def action_of(code: str) -> Action:
+def error_action(code: str) -> ErrorAction:
     """Return the reaction to an error code."""
-    return _BY_CODE.get(code, Action.FAIL)
+    return _BY_CODE.get(code, ErrorAction.FAIL)
 
 
 #: The hint for cx_Oracle without Oracle's client.
@@ -130,7 +130,7 @@ CLIENT = (
 _CODE = re.compile(r"\b(?:ORA|DPY|DPI)-\d+")
 
 
-class National(str):
+class NationalText(str):
     """A text of the national character set, bound as such: otherwise a database without Unicode loses characters."""
 
     __slots__ = ()
@@ -149,7 +149,7 @@ class Driver(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
+class OracleOptions:
     """VENUS's options in the URL: `venus_schemas=APP,HR`, `venus_rac=yes`, `venus_watch=database`."""
 
     schemas: tuple[str, ...] = ()  # none = the user's own
@@ -157,8 +157,8 @@ class Options:
     watch_database: bool = False
     compound: bool = False
     type_map: Mapping[str, str] = field(default_factory=dict)  # of [source.type_map]
-    columns: Columns = field(default_factory=Columns)  # of [source.columns]
-    limits: Limits = field(default_factory=Limits)  # of [capture]
+    columns: OracleColumnChoice = field(default_factory=OracleColumnChoice)  # of [source.columns]
+    limits: CutLimits = field(default_factory=CutLimits)  # of [capture]
     inline: bool = False  # of `install-triggers --mode inline`, not of the URL
 
 
@@ -179,7 +179,7 @@ class ModuleDriver:
         return connection
 
 
-def driver_of(url: str) -> tuple[Driver, Options]:
+def parse_driver_url(url: str) -> tuple[Driver, OracleOptions]:
     """Parse a URL `oracle+oracledb://user:password@host:1521/?service_name=NAME`. Messages contain no secrets."""
     parsed = sa.make_url(url)
     if parsed.drivername == "oracle":
@@ -213,15 +213,15 @@ def _start_client(module: Any, client: dict[str, str]) -> None:
         module.init_oracle_client(**client)
     except module.Error as error:
         hint = "install Oracle's Instant Client and name its folder with lib_dir=..., or leave out thick_mode"
-        raise ConfigError(f"[source] url: no thick mode: {said_by(error)}", hint=hint) from error
+        raise ConfigError(f"[source] url: no thick mode: {first_line(error)}", hint=hint) from error
 
 
-def _own_options(url: sa.URL) -> tuple[sa.URL, Options]:
+def _own_options(url: sa.URL) -> tuple[sa.URL, OracleOptions]:
     own = {k: str(v) for k, v in url.query.items() if k.startswith("venus_")}
     if unknown := own.keys() - {"venus_schemas", "venus_rac", "venus_watch", "venus_triggers"}:
         hint = "valid are venus_schemas=A,B, venus_rac=yes, venus_watch=schema|database, venus_triggers=rows|compound"
         raise ConfigError(f"[source] url: no option {sorted(unknown)[0]}", hint=hint)
-    options = Options(
+    options = OracleOptions(
         schemas=tuple(filter(None, own.get("venus_schemas", "").split(","))),
         cluster=own.get("venus_rac") == "yes",
         watch_database=own.get("venus_watch") == "database",
@@ -253,12 +253,12 @@ def input_handler(module: Any) -> Callable[..., Any]:
     """Return the handler that binds texts of the national character set as such."""
 
     def handler(cursor: Any, value: Any, arraysize: int) -> Any:
-        return cursor.var(module.DB_TYPE_NVARCHAR, arraysize=arraysize) if isinstance(value, National) else None
+        return cursor.var(module.DB_TYPE_NVARCHAR, arraysize=arraysize) if isinstance(value, NationalText) else None
 
     return handler
 
 
-def code_of(error: Exception) -> str:
+def error_code(error: Exception) -> str:
     """Return the error's code, such as ORA-01555 or DPY-4011; empty if it has none."""
     detail = error.args[0] if error.args else ""
     if full := getattr(detail, "full_code", ""):
@@ -267,7 +267,7 @@ def code_of(error: Exception) -> str:
     return found[0] if found else ""
 
 
-def said_by(error: Exception) -> str:
+def first_line(error: Exception) -> str:
     """Return the first line of the error's message: the rest is the address of a help page."""
     return str(error).strip().partition("\n")[0]
 
@@ -304,9 +304,9 @@ class RotatingDriver:
         try:
             connection = self.driver.connect()
         except self.driver.error as error:
-            if action_of(code_of(error)) is not Action.DENIED:
+            if error_action(error_code(error)) is not ErrorAction.DENIED:
                 raise
-            message = f"source {self.place} cannot be reached: {said_by(error)}"
+            message = f"source {self.place} cannot be reached: {first_line(error)}"
             _refused[self.url] = self.monotonic(), message
             raise LoginRefused(message, hint=HINT) from error
         _refused.clear()

@@ -11,8 +11,8 @@ from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 
 from venus.adapters.dialects.oracle import names
-from venus.adapters.dialects.oracle.connection import Row, Session
-from venus.adapters.dialects.oracle.ddl import Keyed, Made
+from venus.adapters.dialects.oracle.connection import OracleSession, Row
+from venus.adapters.dialects.oracle.ddl import KeyedTable, OracleOwnObject
 from venus.adapters.dialects.oracle.names import literal
 from venus.adapters.dialects.oracle.statements import statement
 from venus.adapters.dialects.oracle.versions import Version
@@ -26,84 +26,84 @@ _IDENTITY: Row = ("RECORDID", "P", "RECORDID")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Polled:
+class PolledRange:
     """The Sequence up to which a table was read, and the highest one in this snapshot."""
 
     last: int
     highest: int
 
 
-def without_columns(rows: Seq[Row]) -> tuple[list[Row], list[Row]]:
+def application_columns(rows: Seq[Row]) -> tuple[list[Row], list[Row]]:
     """Return a table's columns and key as they are carried: the application's own, identified by RECORDID."""
     return [*(row for row in rows if row[0] not in COLUMNS), _RECORDID], [_IDENTITY]
 
 
-def own_objects() -> list[Made]:
+def build_inline_objects() -> list[OracleOwnObject]:
     """Return the paper's log table, and the table with the Sequences up to which it was read."""
-    return [Made(kind="TABLE", name=name, sql=statement("inline", block)) for block, name in TABLES]
+    return [OracleOwnObject(kind="TABLE", name=name, sql=statement("inline", block)) for block, name in TABLES]
 
 
-def triggers(table: Keyed, table_id: int) -> Iterator[Made]:
+def inline_triggers(table: KeyedTable, table_id: int) -> Iterator[OracleOwnObject]:
     """Yield the three disabled triggers of a captured table."""
     for letter, block in zip(names.TRIGGER_LETTERS, ("insert", "update", "delete"), strict=True):
-        name = names.trigger(letter, table_id)
-        sql = statement("inline", block, trigger=name, table=table.sql, name=_named(table))
-        yield Made(kind="TRIGGER", name=name, sql=sql)
+        name = names.trigger_name(letter, table_id)
+        sql = statement("inline", block, trigger=name, table=table.sql, name=_name_literal(table))
+        yield OracleOwnObject(kind="TRIGGER", name=name, sql=sql)
 
 
-def forgotten(owner: str, name: str) -> str:
+def delete_polled_row(owner: str, name: str) -> str:
     """Return the statement that removes the remains of an interrupted installation."""
     return statement("inline", "no_polled_row", name=literal(f"{owner}.{name}"))
 
 
-def rows_of(table: Keyed) -> Iterator[tuple[str, str]]:
+def initial_inline_rows(table: KeyedTable) -> Iterator[tuple[str, str]]:
     """Yield the statements that mark a table as captured inline before it is registered; repeatable."""
-    yield "row of VENUS_TABLE_LOG", statement("inline", "log_row", name=_named(table))
-    yield "row of VENUS_POLLED", statement("inline", "polled_row", name=_named(table))
+    yield "row of VENUS_TABLE_LOG", statement("inline", "log_row", name=_name_literal(table))
+    yield "row of VENUS_POLLED", statement("inline", "polled_row", name=_name_literal(table))
 
 
-def columns_of(table: Keyed, table_id: int, version: Version) -> Iterator[tuple[str, str]]:
+def inline_columns(table: KeyedTable, table_id: int, version: Version) -> Iterator[tuple[str, str]]:
     """Yield name and statement of the objects that the triggers need."""
     hidden = " INVISIBLE" if version.invisible_identity else ""
     yield "columns", statement("inline", "columns", table=table.sql, hidden=hidden)
-    index = names.trigger("X", table_id)
+    index = names.trigger_name("X", table_id)
     yield f"index {index}", statement("inline", "index", table=table.sql, index=index)
 
 
-def after_fence(table: Keyed, table_id: int) -> Iterator[tuple[str, str]]:
+def after_fence_steps(table: KeyedTable, table_id: int) -> Iterator[tuple[str, str]]:
     """Yield the steps after the fence, when every writer fires the triggers: older rows get their numbers."""
     yield "numbers of the existing rows", statement("inline", "number", table=table.sql)
-    constraint = names.trigger("R", table_id)
+    constraint = names.trigger_name("R", table_id)
     yield f"constraint {constraint}", statement("inline", "identify", table=table.sql, constraint=constraint)
-    yield "start of the polling", statement("inline", "begin_behind", name=_named(table))
+    yield "start of the polling", statement("inline", "begin_behind", name=_name_literal(table))
 
 
-def drop_columns(owner: str, name: str) -> str:
+def drop_inline_columns(owner: str, name: str) -> str:
     """Return the statement that restores a table to its original columns."""
-    return statement("inline", "drop_columns", table=Keyed(owner=owner, name=name, key=()).sql)
+    return statement("inline", "drop_columns", table=KeyedTable(owner=owner, name=name, key=()).sql)
 
 
-def waiting(owner: str, name: str) -> str:
+def count_waiting_sql(owner: str, name: str) -> str:
     """Return the query that counts the rows of a table that have changed since they were read."""
-    table = Keyed(owner=owner, name=name, key=())
-    return statement("inline", "waiting", table=table.sql, name=_named(table))
+    table = KeyedTable(owner=owner, name=name, key=())
+    return statement("inline", "waiting", table=table.sql, name=_name_literal(table))
 
 
-def log_view_table(owner: str, name: str) -> str:
+def inline_view_line(owner: str, name: str) -> str:
     """Return a table's line of the view VENUS_LOG."""
     return statement("inline", "log_view_table", name=literal(f"{owner}.{name}"))
 
 
-def read_tables(session: Session) -> frozenset[tuple[str, str]]:
+def read_inline_tables(session: OracleSession) -> frozenset[tuple[str, str]]:
     """Return the tables that are captured inline."""
-    return frozenset((row[0], row[1]) for row in session.rows(statement("inline", "tables")))
+    return frozenset((row[0], row[1]) for row in session.fetch_rows(statement("inline", "tables")))
 
 
-def claimed(session: Session) -> dict[int, Polled]:
+def read_polled_ranges(session: OracleSession) -> dict[int, PolledRange]:
     """Return the tables with new changes in this snapshot."""
-    rows = session.rows(statement("inline", "claim"))
-    return {int(t): Polled(last=int(last), highest=int(highest)) for t, last, highest in rows}
+    rows = session.fetch_rows(statement("inline", "claim"))
+    return {int(t): PolledRange(last=int(last), highest=int(highest)) for t, last, highest in rows}
 
 
-def _named(table: Keyed) -> str:
+def _name_literal(table: KeyedTable) -> str:
     return literal(f"{table.owner}.{table.name}")

@@ -35,30 +35,30 @@ class Lob(Protocol):
     def getchunksize(self) -> int: ...
 
 
-def beside(column: str, number: int) -> str:
+def lob_columns(column: str, number: int) -> str:
     """Return the additional expressions for a LOB column, which follow all other columns."""
     return f", DBMS_LOB.GETLENGTH({column}) AS VENUS_LENGTH_{number}, {column} AS {LOCATOR}{number}"
 
 
-def whole(lob: Lob, length: int) -> Any:
+def read_lob(lob: Lob, length: int) -> Any:
     """Read a LOB of this length, not empty. Raises SourceError if it turns out to be shorter."""
-    pieces = list(_pieces(lob, length))
+    pieces = list(_read_pieces(lob, length))
     return b"".join(pieces) if isinstance(pieces[0], bytes) else "".join(pieces)
 
 
-def _pieces(lob: Lob, length: int) -> Iterator[Any]:
+def _read_pieces(lob: Lob, length: int) -> Iterator[Any]:
     chunk = max(1, lob.getchunksize())
     at_once = max(chunk, PIECE_UNITS // chunk * chunk)  # the documentation recommends a multiple
     done = 0
     while done < length:
-        piece = _piece(lob, done, min(at_once, length - done), length)
-        if not (size := units(piece)):
+        piece = _read_piece(lob, done, min(at_once, length - done), length)
+        if not (size := lob_length(piece)):
             raise SourceError(f"a LOB of length {length} ended at {done}")
         done += size
         yield piece
 
 
-def _piece(lob: Lob, done: int, amount: int, length: int) -> str | bytes:
+def _read_piece(lob: Lob, done: int, amount: int, length: int) -> str | bytes:
     """Read `amount` units, or one less if the piece would end in the middle of a character."""
     may_split = 1 < amount < length - done
     try:
@@ -77,6 +77,6 @@ def _ends_in_half(text: str) -> bool:
     return text.endswith("\ufffd") or "\ud800" <= text[-1:] <= "\udbff"
 
 
-def units(piece: str | bytes) -> int:
+def lob_length(piece: str | bytes) -> int:
     """Return the length of a piece as LOBs count it."""
     return len(piece) if isinstance(piece, bytes) else len(piece.encode("utf-16-le", "surrogatepass")) // 2

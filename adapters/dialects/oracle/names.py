@@ -16,7 +16,7 @@ TRIGGER_LETTERS = ("I", "U", "D")
 COMPOUND_LETTER = "C"
 
 
-def quoted(name: str) -> str:
+def quote(name: str) -> str:
     """Return a name of the dictionary in quotes. Oracle's names cannot contain a quote."""
     return f'"{name}"'
 
@@ -32,16 +32,16 @@ def literal(value: str | int | bytes | None) -> str:
     return "'" + value.replace("'", "''") + "'"
 
 
-def log_table(table_id: int) -> str:
+def log_table_name(table_id: int) -> str:
     """Return the name of a table's log."""
     return f"VENUS_L_{table_id:05}"
 
 
-def trigger(letter: str, table_id: int) -> str:
+def trigger_name(letter: str, table_id: int) -> str:
     """Return the name of a table's trigger for I, U or D."""
     return f"VENUS_{letter}_{table_id:05}"
 
 
-def log_keys(count: int) -> list[str]:
+def log_key_columns(count: int) -> list[str]:
     """Return the key columns of a log table."""
     return [f"K{n}" for n in range(1, count + 1)]

@@ -12,12 +12,18 @@ from collections.abc import Iterator
 from collections.abc import Mapping as Map
 from dataclasses import dataclass
 
-from venus.adapters.dialects.oracle.connection import Session
-from venus.adapters.dialects.oracle.ddl import Made
+from venus.adapters.dialects.oracle.connection import OracleSession
+from venus.adapters.dialects.oracle.ddl import OracleOwnObject
 from venus.adapters.dialects.oracle.lobs import INLINE
 from venus.adapters.dialects.oracle.names import literal
 from venus.adapters.dialects.oracle.statements import statement
-from venus.adapters.dialects.oracle.types import MOMENT, RAW_BYTES, Declared, Mapping, mapping_of
+from venus.adapters.dialects.oracle.types import (
+    MOMENT,
+    RAW_BYTES,
+    OracleDeclaredType,
+    OracleTypeMapping,
+    default_mapping,
+)
 from venus.adapters.dialects.oracle.versions import Version
 from venus.errors import ConfigError
 from venus.model import Kind, LogicalType
@@ -37,10 +43,10 @@ class Override:
     """One mapping that can be requested."""
 
     to: str  # its name in the configuration
-    mapping: Mapping
+    mapping: OracleTypeMapping
 
 
-def _as(
+def _override(
     to: str,
     pattern: str,
     kind: Kind,
@@ -52,7 +58,7 @@ def _as(
     log_type: str = "",
     note: str,
 ) -> Override:
-    mapping = Mapping(
+    mapping = OracleTypeMapping(
         pattern=pattern,
         becomes=kind.name,
         logical=lambda _: LogicalType(kind=kind, length=length),
@@ -69,8 +75,8 @@ def _as(
 _ZONED = r"TIMESTAMP(\(\d\))? WITH (LOCAL )?TIME ZONE"
 
 OVERRIDES = (
-    _as("boolean", "NUMBER", Kind.BOOL, "flag", note="0 and 1; anything else is refused"),
-    _as(
+    _override("boolean", "NUMBER", Kind.BOOL, "flag", note="0 and 1; anything else is refused"),
+    _override(
         "bigint",
         "NUMBER",
         Kind.INT,
@@ -79,13 +85,17 @@ OVERRIDES = (
         log_type="NUMBER",
         note="whole numbers of 64 bits; anything else is refused; in a key too",
     ),
-    _as("text", "NUMBER", Kind.TEXT, "number", note="its digits"),
-    _as("date", "DATE", Kind.DATE, "day", select=f"TO_CHAR({{c}}, '{MOMENT}')", note="midnight only; else refused"),
-    _as("text", r"TIMESTAMP(\(\d\))?", Kind.TEXT, "text", select=f"TO_CHAR({{c}}, '{_NINE}')", note="all nine digits"),
-    _as(
+    _override("text", "NUMBER", Kind.TEXT, "number", note="its digits"),
+    _override(
+        "date", "DATE", Kind.DATE, "day", select=f"TO_CHAR({{c}}, '{MOMENT}')", note="midnight only; else refused"
+    ),
+    _override(
+        "text", r"TIMESTAMP(\(\d\))?", Kind.TEXT, "text", select=f"TO_CHAR({{c}}, '{_NINE}')", note="all nine digits"
+    ),
+    _override(
         "text", _ZONED, Kind.TEXT, "text", select=f"TO_CHAR({{c}}, '{_NINE} TZR')", note="all nine digits and the zone"
     ),
-    _as(
+    _override(
         "uuid",
         "RAW",
         Kind.UUID,
@@ -93,18 +103,20 @@ OVERRIDES = (
         log_type=f"RAW({RAW_BYTES})",
         note="16 bytes; anything else is refused; in a key too",
     ),
-    _as("json", "N?VARCHAR2", Kind.JSON, "text", note="the target refuses what is no JSON"),
-    _as("json", "N?CLOB", Kind.JSON, "text", select=INLINE, located=True, note="the target refuses what is no JSON"),
+    _override("json", "N?VARCHAR2", Kind.JSON, "text", note="the target refuses what is no JSON"),
+    _override(
+        "json", "N?CLOB", Kind.JSON, "text", select=INLINE, located=True, note="the target refuses what is no JSON"
+    ),
 )
 
 
-def spelled(name: str) -> str:
+def normalise_switch(name: str) -> str:
     """Return a switch as SWITCHES spells it, or a column's name unchanged."""
     bare = "".join(name.upper().split())
     return bare if bare in SWITCHES else name
 
 
-def fits(switch: str, declared: Declared) -> bool:
+def switch_applies(switch: str, declared: OracleDeclaredType) -> bool:
     """Whether a switch applies to a column of this type."""
     if switch == "RAW(16)":
         return declared.data_type == "RAW" and declared.length == 16
@@ -112,33 +124,33 @@ def fits(switch: str, declared: Declared) -> bool:
     return declared.data_type == "NUMBER" and declared.scale == 0 and (digits is None or digits <= BIGINT_DIGITS)
 
 
-def switched(type_map: Map[str, str], declared: Declared) -> str:
+def type_by_switch(type_map: Map[str, str], declared: OracleDeclaredType) -> str:
     """Return the type that the switches request for a column. Raises ConfigError for a value that no switch has."""
     for name, to in type_map.items():
-        switch = spelled(name)
+        switch = normalise_switch(name)
         if switch in SWITCHES and to not in (SWITCHES[switch], USUAL):
             hint = f'possible is "{switch}" = "{SWITCHES[switch]}"'
             raise ConfigError(f"columns of type {switch} cannot be carried as {to!r}", hint=hint)
-        if switch in SWITCHES and fits(switch, declared):
+        if switch in SWITCHES and switch_applies(switch, declared):
             return to
     return USUAL
 
 
-def overridden(declared: Declared, to: str, column: str = "") -> Mapping:
+def find_mapping(declared: OracleDeclaredType, to: str, column: str = "") -> OracleTypeMapping:
     """Return the requested mapping of a type. Raises ConfigError with the possible ones."""
     if to == USUAL:
-        return mapping_of(declared)
+        return default_mapping(declared)
     ways = [o for o in OVERRIDES if re.fullmatch(o.mapping.pattern, declared.data_type)]
     for way in ways:
         if way.to == to:
             return way.mapping
     known = ", ".join([*(way.to for way in ways), USUAL])
     where = f"column {column}: " if column else ""
-    raise ConfigError(f"{where}{declared.spelled} cannot be carried as {to!r}", hint=f"possible are {known}")
+    raise ConfigError(f"{where}{declared.sql_type} cannot be carried as {to!r}", hint=f"possible are {known}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Recorded:
+class RecordedType:
     """One row of VENUS_TYPE_MAP."""
 
     owner: str
@@ -152,12 +164,14 @@ class Recorded:
         return f"{self.owner}.{self.table}.{self.column}"
 
 
-def own_table(version: Version) -> Made:
+def type_map_table(version: Version) -> OracleOwnObject:
     """Return the table that stores the requested types."""
-    return Made(kind="TABLE", name=TABLE, sql=statement("overrides", "table", name_bytes=str(version.identifier_bytes)))
+    return OracleOwnObject(
+        kind="TABLE", name=TABLE, sql=statement("overrides", "table", name_bytes=str(version.identifier_bytes))
+    )
 
 
-def rows_of(recorded: Recorded) -> Iterator[tuple[str, str]]:
+def record_statements(recorded: RecordedType) -> Iterator[tuple[str, str]]:
     """Yield the statements that record the type of one column, instead of an earlier record."""
     parts = {
         "namespace": literal(recorded.owner), "name": literal(recorded.table), "column": literal(recorded.column)
@@ -167,17 +181,17 @@ def rows_of(recorded: Recorded) -> Iterator[tuple[str, str]]:
     yield way, statement("overrides", "record", to=literal(recorded.to), **parts)
 
 
-def read_recorded(session: Session) -> list[Recorded]:
+def read_recorded_types(session: OracleSession) -> list[RecordedType]:
     """Return the types recorded by earlier installations; the table must exist."""
-    rows = session.rows(statement("overrides", "recorded"))
-    return [Recorded(owner=r[0], table=r[1], column=r[2], to=r[3]) for r in rows]
+    rows = session.fetch_rows(statement("overrides", "recorded"))
+    return [RecordedType(owner=r[0], table=r[1], column=r[2], to=r[3]) for r in rows]
 
 
-def wanted(type_map: Map[str, str], owner: str, table: str) -> dict[str, str]:
+def requested_types(type_map: Map[str, str], owner: str, table: str) -> dict[str, str]:
     """Return the types requested for the columns of a table by OWNER.TABLE.COLUMN or TABLE.COLUMN, in any case."""
     found = {}
     for name, to in type_map.items():
-        if spelled(name) in SWITCHES:
+        if normalise_switch(name) in SWITCHES:
             continue
         place, _, column = name.upper().rpartition(".")
         if place in (table.upper(), f"{owner}.{table}".upper()):
@@ -185,11 +199,11 @@ def wanted(type_map: Map[str, str], owner: str, table: str) -> dict[str, str]:
     return found
 
 
-def documentation() -> str:
+def overrides_documentation() -> str:
     """Return the table of docs/oracle/TYPES.md."""
     lines = ["| Oracle | requested as | read as | remarks |", "|---|---|---|---|"]
     for o in OVERRIDES:
         name = o.mapping.pattern.replace("|", " or ").replace(r"(\(\d\))?", "(n)").replace("N?", "[N]")
-        read = o.mapping.select(Declared(data_type="T")).replace("{c}", "c")
+        read = o.mapping.select(OracleDeclaredType(data_type="T")).replace("{c}", "c")
         lines.append(f"| `{name.replace('(LOCAL )?', '[LOCAL] ')}` | `{o.to}` | `{read}` | {o.mapping.note} |")
     return "\n".join(lines) + "\n"

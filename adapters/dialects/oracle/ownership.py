@@ -16,9 +16,9 @@ from dataclasses import dataclass
 
 from venus.adapters.dialects.contract import SchemaChanged
 from venus.adapters.dialects.oracle import names
-from venus.adapters.dialects.oracle.connection import Session
-from venus.adapters.dialects.oracle.ddl import Keyed, Made
-from venus.adapters.dialects.oracle.names import literal, log_keys, log_table, quoted
+from venus.adapters.dialects.oracle.connection import OracleSession
+from venus.adapters.dialects.oracle.ddl import KeyedTable, OracleOwnObject
+from venus.adapters.dialects.oracle.names import literal, log_key_columns, log_table_name, quote
 from venus.adapters.dialects.oracle.statements import statement
 from venus.errors import Refused, SourceError
 
@@ -36,7 +36,7 @@ Key = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Owned:
+class OracleOwnedObjects:
     """The objects of one schema with the prefix of VENUS's names, as (kind, name)."""
 
     ours: frozenset[Key]
@@ -48,74 +48,74 @@ class Owned:
         """Whether VENUS created this object."""
         return (kind, name) in self.ours
 
-    def refuse_taken(self, wanted: Iterable[Key]) -> None:
+    def refuse_names_in_use(self, wanted: Iterable[Key]) -> None:
         """Raise Refused if an object of the application has one of the names that VENUS is about to use."""
-        for _, name in sorted(self.taken(wanted)):
+        for _, name in sorted(self.names_in_use(wanted)):
             hint = "rename it, or install VENUS as a user with a schema of its own"
             raise Refused(f"{name} exists, and VENUS's installation has not created it", hint=hint)
 
-    def taken(self, wanted: Iterable[Key]) -> set[Key]:
+    def names_in_use(self, wanted: Iterable[Key]) -> set[Key]:
         """Return the names that other objects have; triggers have a separate name space."""
         theirs = {(kind == "TRIGGER", name) for kind, name in self.foreign}
         return {(kind, name) for kind, name in wanted if (kind == "TRIGGER", name) in theirs}
 
 
-def read(session: Session) -> Owned:
+def read_owned_objects(session: OracleSession) -> OracleOwnedObjects:
     """Read the objects of the user's own schema."""
     there = {
         (str(kind), str(name))
-        for name, kind, _ in session.rows(statement("dictionary", "own_objects"))
+        for name, kind, _ in session.fetch_rows(statement("dictionary", "own_objects"))
         if kind in ("TABLE", "VIEW", "SEQUENCE", "TRIGGER", "SYNONYM")
     }
-    record = _recorded(session, "") if ("TABLE", TABLE) in there else None
-    ours = record or (_of_registry(session, "") if ("TABLE", REGISTRY) in there else frozenset())
+    record = _read_record(session, "") if ("TABLE", TABLE) in there else None
+    ours = record or (_objects_by_registry(session, "") if ("TABLE", REGISTRY) in there else frozenset())
     if record is not None:
         ours |= {("TABLE", TABLE)}
-    return Owned(ours=ours & there, foreign=frozenset(there - ours), recorded=bool(record))
+    return OracleOwnedObjects(ours=ours & there, foreign=frozenset(there - ours), recorded=bool(record))
 
 
-def elsewhere(session: Session, owner: str, tables: Iterable[str]) -> frozenset[str]:
+def read_foreign_own_tables(session: OracleSession, owner: str, tables: Iterable[str]) -> frozenset[str]:
     """Return the tables of another schema that an installation of VENUS created there."""
-    schema, there = f"{quoted(owner)}.", set(tables)
+    schema, there = f"{quote(owner)}.", set(tables)
     try:
-        found = (_recorded(session, schema) if TABLE in there else None) or (
-            _of_registry(session, schema) if REGISTRY in there else frozenset()
+        found = (_read_record(session, schema) if TABLE in there else None) or (
+            _objects_by_registry(session, schema) if REGISTRY in there else frozenset()
         )
     except SourceError:  # this user may not read the record, and so could not capture these tables either
         return frozenset()
     return frozenset(name for kind, name in found | {("TABLE", TABLE)} if kind == "TABLE") if found else frozenset()
 
 
-def _recorded(session: Session, schema: str) -> frozenset[Key] | None:
+def _read_record(session: OracleSession, schema: str) -> frozenset[Key] | None:
     """Return the record; None if the table of this name has other columns."""
     try:
-        rows = session.rows(statement("ownership", "recorded", schema=schema))
+        rows = session.fetch_rows(statement("ownership", "recorded", schema=schema))
     except SchemaChanged:
         return None
     return frozenset((str(kind), str(name)) for kind, name in rows)
 
 
-def _of_registry(session: Session, schema: str) -> frozenset[Key]:
+def _objects_by_registry(session: OracleSession, schema: str) -> frozenset[Key]:
     try:
-        rows = session.rows(statement("ownership", "registered", schema=schema))
+        rows = session.fetch_rows(statement("ownership", "registered", schema=schema))
     except SchemaChanged:
         return frozenset()
-    return frozenset(FIXED) | {key for table_id, *_ in rows for key in of_table(int(table_id))}
+    return frozenset(FIXED) | {key for table_id, *_ in rows for key in table_objects(int(table_id))}
 
 
-def of_table(table_id: int) -> Iterator[Key]:
+def table_objects(table_id: int) -> Iterator[Key]:
     """Yield the objects that an installation may create for one captured table."""
-    yield "TABLE", names.log_table(table_id)
+    yield "TABLE", names.log_table_name(table_id)
     for letter in (*names.TRIGGER_LETTERS, names.COMPOUND_LETTER):
-        yield "TRIGGER", names.trigger(letter, table_id)
+        yield "TRIGGER", names.trigger_name(letter, table_id)
 
 
-def own_table() -> Made:
+def owned_table() -> OracleOwnObject:
     """Return the table that contains the record."""
-    return Made(kind="TABLE", name=TABLE, sql=statement("ownership", "table"))
+    return OracleOwnObject(kind="TABLE", name=TABLE, sql=statement("ownership", "table"))
 
 
-def record(keys: Iterable[Key], *, adopted: bool = False) -> str:
+def record_statement(keys: Iterable[Key], *, adopted: bool = False) -> str:
     """Return the statement that records objects before they are created; `adopted`: they exist already."""
     rows = " UNION ALL ".join(statement("ownership", "row", kind=literal(k), name=literal(n)) for k, n in keys)
     return statement("ownership", "adopt" if adopted else "record", rows=rows)
@@ -127,15 +127,17 @@ _WIDENS_TO = {"CHAR": "VARCHAR2", "NCHAR": "NVARCHAR2"}
 _UNLIMITED = 1 << 30
 
 
-def read_widths(session: Session) -> dict[str, dict[str, str]]:
+def read_widths(session: OracleSession) -> dict[str, dict[str, str]]:
     """Return the declared types of the key columns of the log tables, by table and column."""
     found: dict[str, dict[str, str]] = {}
-    for table, column, data_type, chars, octets, precision in session.rows(statement("dictionary", "log_columns")):
-        found.setdefault(str(table), {})[str(column)] = _spelled(str(data_type), chars, octets, precision)
+    for table, column, data_type, chars, octets, precision in session.fetch_rows(
+        statement("dictionary", "log_columns")
+    ):
+        found.setdefault(str(table), {})[str(column)] = _format_type(str(data_type), chars, octets, precision)
     return found
 
 
-def _spelled(data_type: str, chars: object, octets: object, precision: object) -> str:
+def _format_type(data_type: str, chars: object, octets: object, precision: object) -> str:
     if "CHAR" in data_type:
         return f"{data_type}({chars})"
     if data_type == "RAW":
@@ -143,25 +145,27 @@ def _spelled(data_type: str, chars: object, octets: object, precision: object) -
     return f"NUMBER({precision})" if data_type == "NUMBER" and precision is not None else data_type
 
 
-def narrower(table: Keyed, table_id: int, there: dict[str, dict[str, str]]) -> Iterator[tuple[str, str]]:
+def find_narrow_columns(
+    table: KeyedTable, table_id: int, there: dict[str, dict[str, str]]
+) -> Iterator[tuple[str, str]]:
     """Yield the columns of a table's log that are too narrow, with the type that they need."""
-    columns = there.get(log_table(table_id), {})
-    for column, key in zip(log_keys(len(table.key)), table.key, strict=True):
+    columns = there.get(log_table_name(table_id), {})
+    for column, key in zip(log_key_columns(len(table.key)), table.key, strict=True):
         if column in columns and _is_narrower(columns[column], key.log_type):
             yield column, key.log_type
 
 
 def _is_narrower(there: str, wanted: str) -> bool:
-    (name, width), (to, limit) = _parts(there), _parts(wanted)
+    (name, width), (to, limit) = _split_type(there), _split_type(wanted)
     return _WIDENS_TO.get(name, name) == to and (name != to or width < limit)
 
 
-def _parts(spelled: str) -> tuple[str, int]:
+def _split_type(spelled: str) -> tuple[str, int]:
     found = _TYPE.fullmatch(spelled)
     assert found is not None, spelled
     return found["name"], int(found["width"] or _UNLIMITED)
 
 
-def widen(table_id: int, column: str, to: str) -> str:
+def widen_column(table_id: int, column: str, to: str) -> str:
     """Return the statement that widens a column of a log."""
-    return statement("triggers", "wider_column", log=log_table(table_id), column=column, type=to)
+    return statement("triggers", "wider_column", log=log_table_name(table_id), column=column, type=to)

@@ -18,21 +18,21 @@ from typing import Any
 
 import numpy as np
 
-from venus.adapters.dialects.fillplace import Place
-from venus.adapters.dialects.halting import UnfitRow
-from venus.adapters.dialects.limits import ROW_BYTES_MAX, too_large
+from venus.adapters.dialects.fill_cursor import FillCursor
+from venus.adapters.dialects.halted_tables import UnfitRow
 from venus.adapters.dialects.oracle import lobs
 from venus.adapters.dialects.oracle.connection import Row
-from venus.adapters.dialects.oracle.ddl import Style
-from venus.adapters.dialects.oracle.names import ARCHIVE_STATE, log_keys, log_table, quoted
+from venus.adapters.dialects.oracle.ddl import CaptureStyle
+from venus.adapters.dialects.oracle.names import ARCHIVE_STATE, log_key_columns, log_table_name, quote
 from venus.adapters.dialects.oracle.statements import statement
-from venus.adapters.dialects.oracle.tables import Reading, Table
+from venus.adapters.dialects.oracle.tables import OracleReading, OracleTable
 from venus.adapters.dialects.oracle.types import LONGS
-from venus.adapters.dialects.oracle.values import texts
+from venus.adapters.dialects.oracle.values import canonical_texts
+from venus.adapters.dialects.row_limits import ROW_BYTES_MAX, describe_size
 from venus.codec.changes import TableChanges
 from venus.codec.columns import Value, from_columns, keys_from_columns
 from venus.codec.layout import Layout
-from venus.codec.packed import Packed
+from venus.codec.packed import PackedBytes
 from venus.errors import ProtocolError, SourceError
 from venus.model import Column
 
@@ -49,25 +49,27 @@ class FillSql:
     up_to_end: tuple[str, ...]
     last: str  # the greatest key
     counted: bool  # whether the statements bind the number of rows
-    key: tuple[Reading, ...]
+    key: tuple[OracleReading, ...]
 
-    def reads(self, cursor: bytes, rows: int) -> list[Bound]:
+    def build_reads(self, cursor: bytes, rows: int) -> list[Bound]:
         """Return the statements that, run one after the other, return the next rows."""
         lines = {"lines": rows} if self.counted else {}
         if not cursor:
             return [(self.first, lines)]
-        place = Place.read(cursor)
-        end = {} if place.end is None else self._bound("e", place.end)
+        place = FillCursor.parse(cursor)
+        end = {} if place.end is None else self._binds("e", place.end)
         blocks = self.behind if place.end is None else self.up_to_end
         keys = len(blocks)
-        return [(text, lines | end | self._bound("p", place.after[: keys - n])) for n, text in enumerate(blocks)]
+        return [(text, lines | end | self._binds("p", place.after[: keys - n])) for n, text in enumerate(blocks)]
 
-    def _bound(self, name: str, key: Seq[Any]) -> dict[str, Any]:
+    def _binds(self, name: str, key: Seq[Any]) -> dict[str, Any]:
         pairs = zip(self.key, key, strict=False)
-        return {f"{name}{n}": r.bindable(_untagged(tag, value)) for n, (r, (tag, value)) in enumerate(pairs, 1)}
+        return {f"{name}{n}": r.bind_value(_decode_tag(tag, value)) for n, (r, (tag, value)) in enumerate(pairs, 1)}
 
 
-def fill_sql(file: str, parts: dict[str, str], key: Seq[tuple[str, Reading]], keys_read: str, *, long: bool) -> FillSql:
+def fill_sql(
+    file: str, parts: dict[str, str], key: Seq[tuple[str, OracleReading]], keys_read: str, *, long: bool
+) -> FillSql:
     """Build a table's statements. `key`: its columns in SQL with their readings; `keys_read`: their expressions.
 
     `long`: the table has a LONG, which no subquery may contain ("SQL Language Reference", Data Types). Its statements
@@ -76,8 +78,11 @@ def fill_sql(file: str, parts: dict[str, str], key: Seq[tuple[str, Reading]], ke
     block = "fill_long" if long else "fill"
     after = " AND {}" if file == "inline" else "WHERE {} "
     at = [column for column, _ in key]
-    ranges = _ranges(key)
-    ends = f"{at[0]} <= {_place(key[0][1], 'e1')} AND NOT ({' OR '.join(f'({r})' for r in _ranges(key, 'e'))})"
+    ranges = _key_ranges(key)
+    ends = (
+        f"{at[0]} <= {_bind_expression(key[0][1], 'e1')} AND NOT "
+        f"({' OR '.join(f'({r})' for r in _key_ranges(key, 'e'))})"
+    )
     order = {"order": ", ".join(at)}
     last = {"columns": keys_read, "lobs": "", "order": ", ".join(f"{column} DESC" for column in at)}
     return FillSql(
@@ -92,9 +97,9 @@ def fill_sql(file: str, parts: dict[str, str], key: Seq[tuple[str, Reading]], ke
     )
 
 
-def _ranges(key: Seq[tuple[str, Reading]], bound: str = "p") -> list[str]:
+def _key_ranges(key: Seq[tuple[str, OracleReading]], bound: str = "p") -> list[str]:
     """Return the ranges that together cover everything behind the key bound as p1, p2, ...; the nearest first."""
-    places = [_place(reading, f"{bound}{n}") for n, (_, reading) in enumerate(key, 1)]
+    places = [_bind_expression(reading, f"{bound}{n}") for n, (_, reading) in enumerate(key, 1)]
     found = []
     for last in reversed(range(len(key))):
         equal = [f"{column} = {place}" for (column, _), place in zip(key[:last], places, strict=False)]
@@ -102,22 +107,22 @@ def _ranges(key: Seq[tuple[str, Reading]], bound: str = "p") -> list[str]:
     return found
 
 
-def _place(reading: Reading, name: str) -> str:
-    return reading.bind(name)
+def _bind_expression(reading: OracleReading, name: str) -> str:
+    return reading.bind_expression(name)
 
 
-def key_of(row: Seq[Any], key_count: int) -> list[Any]:
+def cursor_key(row: Seq[Any], key_count: int) -> list[Any]:
     """Return the fetched key of a row, tagged for a cursor."""
-    return [_tagged(value) for value in row[:key_count]]
+    return [_encode_tag(value) for value in row[:key_count]]
 
 
-def _tagged(value: Any) -> list[Any]:
+def _encode_tag(value: Any) -> list[Any]:
     if isinstance(value, bytes):
         return ["bytes", value.hex()]
     return ["number", str(value)] if isinstance(value, int | Decimal) else ["text", value]
 
 
-def _untagged(tag: str, value: str) -> Any:
+def _decode_tag(tag: str, value: str) -> Any:
     if tag == "bytes":
         return bytes.fromhex(value)
     return Decimal(value) if tag == "number" else value
@@ -138,11 +143,11 @@ ReadLob = Callable[[Any, int], Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Access:
+class OracleAccess:
     """The statements and readings of one version of a table."""
 
     layout: Layout
-    readings: tuple[Reading, ...]  # in wire order
+    readings: tuple[OracleReading, ...]  # in wire order
     lobs: tuple[int, ...]  # which of them are LOBs: their lengths and locators follow all other columns
     log: str  # empty: captured inline, the table itself has the changes
     changes_sql: str
@@ -160,16 +165,16 @@ class Access:
         return WIDE_PIECE_ROWS if self.wide else PIECE_ROWS
 
 
-def access_to(table: Table) -> Access:
+def build_access(table: OracleTable) -> OracleAccess:
     """Build the statements for the present version of a table."""
     layout = Layout.of(table.schema)
     readings = tuple(table.readings[c.name] for c in layout.columns)
     key, others = layout.columns[: layout.key_count], layout.columns[layout.key_count :]
-    key_at = [f"T.{quoted(c.name)}" for c in key]
-    columns = [r.expression(f"T.{quoted(c.name)}") for r, c in zip(readings, layout.columns, strict=True)]
+    key_at = [f"T.{quote(c.name)}" for c in key]
+    columns = [r.expression(f"T.{quote(c.name)}") for r, c in zip(readings, layout.columns, strict=True)]
     located = tuple(n for n, r in enumerate(readings) if r.mapping.located)
-    beside = "".join(lobs.beside(f"T.{quoted(layout.columns[n].name)}", n + 1) for n in located)
-    is_inline = table.keyed.style is Style.INLINE
+    beside = "".join(lobs.lob_columns(f"T.{quote(layout.columns[n].name)}", n + 1) for n in located)
+    is_inline = table.keyed.style is CaptureStyle.INLINE
     changes = _inline_changes if is_inline else _log_changes
     deleted = "" if is_inline else statement("cut", "deleted", **_log_parts(table, layout, readings))
     listed = ", ".join(f"{c} AS V{n}" for n, c in enumerate(columns, 1))
@@ -177,11 +182,11 @@ def access_to(table: Table) -> Access:
     keys_read = ", ".join(f"{c} AS V{n}" for n, c in enumerate(columns[: len(key)], 1))
     keyed = list(zip(key_at, readings, strict=False))
     long = any(r.declared.data_type in LONGS for r in readings)
-    return Access(
+    return OracleAccess(
         layout=layout,
         readings=readings,
         lobs=located,
-        log="" if is_inline else log_table(table.schema.table_id),
+        log="" if is_inline else log_table_name(table.schema.table_id),
         changes_sql=changes(table, layout, readings, key_at, columns, beside),
         deleted_sql=deleted,
         fill=fill_sql("inline" if is_inline else "cut", parts, keyed, keys_read, long=long),
@@ -193,9 +198,9 @@ def access_to(table: Table) -> Access:
 
 
 def _log_changes(
-    table: Table, layout: Layout, readings: Seq[Reading], key_at: Seq[str], columns: Seq[str], beside: str
+    table: OracleTable, layout: Layout, readings: Seq[OracleReading], key_at: Seq[str], columns: Seq[str], beside: str
 ) -> str:
-    logged = log_keys(layout.key_count)
+    logged = log_key_columns(layout.key_count)
     return statement(
         "cut",
         "changes",
@@ -203,17 +208,17 @@ def _log_changes(
         table=table.keyed.sql,
         others="".join(f"{c}, " for c in columns[layout.key_count :]),
         lobs=beside,
-        first_key=quoted(layout.columns[0].name),
+        first_key=quote(layout.columns[0].name),
         joined=" AND ".join(f"{at} = G.{k}" for at, k in zip(key_at, logged, strict=True)),
     )
 
 
-def _log_parts(table: Table, layout: Layout, readings: Seq[Reading]) -> dict[str, str]:
-    logged = log_keys(layout.key_count)
+def _log_parts(table: OracleTable, layout: Layout, readings: Seq[OracleReading]) -> dict[str, str]:
+    logged = log_key_columns(layout.key_count)
     # the cast makes a key that was logged before its CHAR became wider equal to the present one
-    cast = [r.logged(k) for k, r in zip(logged, readings, strict=False)]
+    cast = [r.cast_logged(k) for k, r in zip(logged, readings, strict=False)]
     return {
-        "log": log_table(table.schema.table_id),
+        "log": log_table_name(table.schema.table_id),
         "cast_keys": ", ".join(c if c == k else f"{c} AS {k}" for c, k in zip(cast, logged, strict=True)),
         "grouped": ", ".join(cast),
         "log_key": ", ".join(r.expression(f"G.{k}") for r, k in zip(readings, logged, strict=False)),
@@ -222,13 +227,18 @@ def _log_parts(table: Table, layout: Layout, readings: Seq[Reading]) -> dict[str
 
 
 def _inline_changes(
-    table: Table, _layout: Layout, _readings: Seq[Reading], _key_at: Seq[str], columns: Seq[str], beside: str
+    table: OracleTable,
+    _layout: Layout,
+    _readings: Seq[OracleReading],
+    _key_at: Seq[str],
+    columns: Seq[str],
+    beside: str,
 ) -> str:
     return statement("inline", "changes", columns=", ".join(columns), table=table.keyed.sql, lobs=beside)
 
 
-def portions(
-    pieces: Iterator[list[Row]], access: Access, read_lob: ReadLob, *, rows_max: int, bytes_max: int
+def regroup_rows(
+    pieces: Iterator[list[Row]], access: OracleAccess, read_lob: ReadLob, *, rows_max: int, bytes_max: int
 ) -> Iterator[list[Row]]:
     """Regroup fetched pieces into portions of bounded row count and bytes, at least one row each.
 
@@ -237,21 +247,21 @@ def portions(
     rows: list[Row] = []
     weight = 0
     fixed = VALUE_BYTES * len(access.layout.columns)
-    for piece in _decoded(pieces):
+    for piece in _refuse_undecodable(pieces):
         for fetched in piece:
-            large = _large(fetched, access)
+            large = _large_lobs(fetched, access)
             weighs = fixed + sum(len(v) for v in fetched if isinstance(v, str | bytes))
             weighs += sum(length for _, length, _ in large)
             if rows and (len(rows) >= rows_max or weight + weighs > bytes_max):
                 yield rows
                 rows, weight = [], 0
-            rows.append(_whole(fetched, access, large, read_lob))
+            rows.append(_with_large_lobs(fetched, access, large, read_lob))
             weight += weighs
     if rows:
         yield rows
 
 
-def _decoded(pieces: Iterator[list[Row]]) -> Iterator[list[Row]]:
+def _refuse_undecodable(pieces: Iterator[list[Row]]) -> Iterator[list[Row]]:
     """Pass pieces on. Both drivers decode texts strictly, and return nothing of a row that they cannot decode."""
     try:
         yield from pieces
@@ -260,48 +270,48 @@ def _decoded(pieces: Iterator[list[Row]]) -> Iterator[list[Row]]:
         raise UnfitRow(f"{what}, so that the driver cannot read its row: {error}") from error
 
 
-def _large(row: Row, access: Access) -> list[tuple[int, int, Any]]:
+def _large_lobs(row: Row, access: OracleAccess) -> list[tuple[int, int, Any]]:
     """Return index, length and locator of the LOBs that were not fetched with their row; some may be empty."""
     beside = row[len(access.layout.columns) + 2 :]
     pairs = zip(access.lobs, beside[::2], beside[1::2], strict=True)
     return [(n, int(length), lob) for n, length, lob in pairs if length is not None and row[n] is None]
 
 
-def _whole(row: Row, access: Access, large: Seq[tuple[int, int, Any]], read_lob: ReadLob) -> Row:
+def _with_large_lobs(row: Row, access: OracleAccess, large: Seq[tuple[int, int, Any]], read_lob: ReadLob) -> Row:
     if not access.lobs:
         return row
     values = list(row[: len(access.layout.columns) + 2])
     if (total := sum(length for _, length, _ in large)) > ROW_BYTES_MAX:
-        raise _too_large(access, row, total)
+        raise _too_large_error(access, row, total)
     for n, length, lob in large:
         try:
             values[n] = read_lob(lob, length) if length else b"" if access.layout.binary[n] else ""
         except lobs.NotUnicodeError as error:
             name = access.layout.columns[n].name
-            raise UnfitRow(f"row {key_for_people(access, row)}: column {name}: {error}") from error
+            raise UnfitRow(f"row {describe_key(access, row)}: column {name}: {error}") from error
     return tuple(values)
 
 
-def _too_large(access: Access, row: Row, nbytes: int) -> UnfitRow:
-    return UnfitRow(f"row {key_for_people(access, row)}: {too_large(nbytes)}")
+def _too_large_error(access: OracleAccess, row: Row, nbytes: int) -> UnfitRow:
+    return UnfitRow(f"row {describe_key(access, row)}: {describe_size(nbytes)}")
 
 
-def vanished(rows: list[Row]) -> list[Row]:
+def find_vanished_rows(rows: list[Row]) -> list[Row]:
     """Return the rows that do not exist although the log has no deletion of them."""
     return [row for row in rows if not row[-2] and row[-1] != DELETED]
 
 
-def key_for_people(access: Access, row: Row) -> str:
+def describe_key(access: OracleAccess, row: Row) -> str:
     """Describe the key of a row for messages."""
     names = (c.name for c in access.layout.columns)
-    return ", ".join(f"{n}={_shown(v)}" for n, v in zip(names, row[: access.layout.key_count], strict=False))
+    return ", ".join(f"{n}={_format_value(v)}" for n, v in zip(names, row[: access.layout.key_count], strict=False))
 
 
-def _shown(value: Any) -> Any:
+def _format_value(value: Any) -> Any:
     return f"{value.normalize():f}" if isinstance(value, Decimal) else value
 
 
-def sections_of(rows: list[Row], access: Access, *, bytes_max: int) -> Iterator[TableChanges]:
+def build_sections(rows: list[Row], access: OracleAccess, *, bytes_max: int) -> Iterator[TableChanges]:
     """Convert rows (key, other columns, exists, log summary) into sections within the limit, tombstones first.
 
     Raises UnfitRow.
@@ -310,30 +320,35 @@ def sections_of(rows: list[Row], access: Access, *, bytes_max: int) -> Iterator[
     there = [row for row in rows if row[-2]] if gone else rows
     for part, deleted in ((gone, True), (there, False)):
         if part:
-            yield from _divided(part, access, deleted, bytes_max)
+            yield from _build_divisible_section(part, access, deleted, bytes_max)
 
 
-def _divided(rows: list[Row], access: Access, deleted: bool, bytes_max: int) -> Iterator[TableChanges]:
+def _build_divisible_section(
+    rows: list[Row], access: OracleAccess, deleted: bool, bytes_max: int
+) -> Iterator[TableChanges]:
     """Halve a section that is larger than estimated; a single row is never divided."""
-    section = _section(access, rows, deleted=deleted)
+    section = _build_section(access, rows, deleted=deleted)
     if len(rows) == 1 and section.nbytes > ROW_BYTES_MAX:
-        raise _too_large(access, rows[0], section.nbytes)
+        raise _too_large_error(access, rows[0], section.nbytes)
     if section.nbytes <= bytes_max or len(rows) == 1:
         yield section
         return
     middle = len(rows) // 2
-    yield from _divided(rows[:middle], access, deleted, bytes_max)
-    yield from _divided(rows[middle:], access, deleted, bytes_max)
+    yield from _build_divisible_section(rows[:middle], access, deleted, bytes_max)
+    yield from _build_divisible_section(rows[middle:], access, deleted, bytes_max)
 
 
-def _section(access: Access, rows: list[Row], *, deleted: bool) -> TableChanges:
+def _build_section(access: OracleAccess, rows: list[Row], *, deleted: bool) -> TableChanges:
     layout = access.layout
     count = layout.key_count if deleted else len(layout.columns)
     columns = list(zip(*rows, strict=True))
-    values = _texts(access, columns[:count], rows)
+    values = _canonical_columns(access, columns[:count], rows)
     try:
         if deleted:
-            record_ids, packed = keys_from_columns(values, layout), Packed(b"", np.zeros(len(rows), dtype=np.uint32))
+            record_ids, packed = (
+                keys_from_columns(values, layout),
+                PackedBytes(b"", np.zeros(len(rows), dtype=np.uint32)),
+            )
         else:
             record_ids, packed = from_columns(values, layout)
     except ProtocolError as error:
@@ -348,20 +363,22 @@ def _section(access: Access, rows: list[Row], *, deleted: bool) -> TableChanges:
     )
 
 
-def _texts(access: Access, columns: Seq[Row], rows: list[Row]) -> list[list[Value]]:
+def _canonical_columns(access: OracleAccess, columns: Seq[Row], rows: list[Row]) -> list[list[Value]]:
     found = []
     for reading, column, described in zip(access.readings, columns, access.layout.columns, strict=False):
         try:
-            found.append(texts(reading.mapping.text, column, described.type.scale))
+            found.append(canonical_texts(reading.mapping.text, column, described.type.scale))
         except SourceError:
-            _name_unfit(access, reading, column, described, rows)
+            _raise_unfit_row(access, reading, column, described, rows)
             raise
     return found
 
 
-def _name_unfit(access: Access, reading: Reading, column: Row, described: Column, rows: list[Row]) -> None:
+def _raise_unfit_row(
+    access: OracleAccess, reading: OracleReading, column: Row, described: Column, rows: list[Row]
+) -> None:
     for value, row in zip(column, rows, strict=True):
         try:
-            texts(reading.mapping.text, [value], described.type.scale)
+            canonical_texts(reading.mapping.text, [value], described.type.scale)
         except SourceError as error:
-            raise UnfitRow(f"row {key_for_people(access, row)}: column {described.name}: {error}") from error
+            raise UnfitRow(f"row {describe_key(access, row)}: column {described.name}: {error}") from error

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from venus.adapters.dialects.contract import FillState, RegisteredTable, SourceState
-from venus.adapters.dialects.oracle.connection import Row, Session
+from venus.adapters.dialects.oracle.connection import OracleSession, Row
 from venus.adapters.dialects.oracle.names import literal
 from venus.adapters.dialects.oracle.statements import statement
 from venus.codec.schema import fingerprint, from_wire, to_wire
@@ -27,7 +27,7 @@ INSTALLING = "its installation has not come to its end: run `venus install-trigg
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Captured:
+class OracleRegistryEntry:
     """A row of the registry."""
 
     table: RegisteredTable
@@ -44,13 +44,13 @@ class Captured:
         return self.table.schema
 
 
-def read_tables(session: Session, *, released: bool = False) -> dict[int, Captured]:
+def read_tables(session: OracleSession, *, released: bool = False) -> dict[int, OracleRegistryEntry]:
     """Return the captured tables by table number, or the released ones."""
-    rows = session.rows(statement("registry", "tables", **{"is": "=" if released else "<>"}))
-    return {int(row[0]): _captured(row) for row in rows}
+    rows = session.fetch_rows(statement("registry", "tables", **{"is": "=" if released else "<>"}))
+    return {int(row[0]): _registry_entry(row) for row in rows}
 
 
-def _captured(row: Row) -> Captured:
+def _registry_entry(row: Row) -> OracleRegistryEntry:
     table_id, wire, state, reason, cursor, rows, estimate, done, sweep_from, number_max = row
     fill = FillState(
         table_id=int(table_id),
@@ -62,10 +62,10 @@ def _captured(row: Row) -> Captured:
     )
     schema = from_wire(change_pb2.TableSchema.FromString(bytes(wire)))
     table = RegisteredTable(schema=schema, state=state, reason=reason or "", fill=fill)
-    return Captured(table=table, number_max=int(number_max))
+    return OracleRegistryEntry(table=table, number_max=int(number_max))
 
 
-def registration(schema: TableSchema, estimate: int) -> str:
+def register_statement(schema: TableSchema, estimate: int) -> str:
     """Return the statement that registers a table before it has triggers."""
     binds = version_binds(schema)
     wire = bytes(binds.pop("schema_wire"))
@@ -79,26 +79,26 @@ def registration(schema: TableSchema, estimate: int) -> str:
     return statement("registry", "register", pieces=written, **{k: literal(v) for k, v in parts.items()})
 
 
-def installed(table_id: int, state: str, reason: str | None) -> str:
+def installed_state_statement(table_id: int, state: str, reason: str | None) -> str:
     """Return the statement that stores state and reason of a table after its installation."""
     parts: dict[str, str | int | None] = {"table_id": table_id, "state": state, "reason": reason}
     return statement("registry", "installed", **{k: literal(v) for k, v in parts.items()})
 
 
-def forget_segments(table_id: int) -> str:
+def forget_segments_statement(table_id: int) -> str:
     """Return the statement that deletes the stored segments of a table, which may have changed while not captured."""
     return statement("registry", "forget_segments", table_id=str(table_id))
 
 
-def take_up(table_id: int) -> str:
+def recapture_statement(table_id: int) -> str:
     """Return the statement that registers a released table for a new installation and a complete fill."""
     parts: dict[str, str | int | None] = {"table_id": table_id, "reason": INSTALLING}
     return statement("registry", "take_up", **{k: literal(v) for k, v in parts.items()})
 
 
-def states(session: Session) -> dict[int, tuple[str, str]]:
+def read_states(session: OracleSession) -> dict[int, tuple[str, str]]:
     """Return state and fingerprint of each table."""
-    return {int(row[0]): (row[1], row[2]) for row in session.rows(statement("registry", "states"))}
+    return {int(row[0]): (row[1], row[2]) for row in session.fetch_rows(statement("registry", "states"))}
 
 
 def version_binds(schema: TableSchema, number_max: int = 0) -> dict[str, Any]:
@@ -111,7 +111,7 @@ def version_binds(schema: TableSchema, number_max: int = 0) -> dict[str, Any]:
     }
 
 
-def start_over(session: Session, table_id: int, version: int) -> None:
+def restart_with_sweep(session: OracleSession, table_id: int, version: int) -> None:
     """Make the fill that begins end in a sweep, and raise the table's version to at least this one."""
     session.run(statement("registry", "sweep"), {"table_id": table_id})
     captured = read_tables(session)[table_id]
@@ -120,51 +120,51 @@ def start_over(session: Session, table_id: int, version: int) -> None:
         session.run(statement("registry", "new_version"), version_binds(schema, captured.number_max))
 
 
-def set_state(session: Session, table_id: int, state: str, reason: str) -> int:
+def set_state(session: OracleSession, table_id: int, state: str, reason: str) -> int:
     """Store state and reason of a table; return 0 if there is no such table."""
     binds = {"table_id": table_id, "state": state, "reason": reason[:REASON_CHARS] or None}
     return session.run(statement("registry", "set_state"), binds)
 
 
-def missed(session: Session, table_id: int, reason: str) -> None:
+def mark_missed_changes(session: OracleSession, table_id: int, reason: str) -> None:
     """Mark a table RESYNC, unless a fill with a sweep is already reading it again."""
     session.run(statement("registry", "missed"), {"table_id": table_id, "reason": reason[:REASON_CHARS]})
 
 
-def state_of(row: Row) -> SourceState:
+def source_state(row: Row) -> SourceState:
     """Return the checkpoint row as a SourceState."""
     return SourceState(epoch=Epoch(int(row[0])), next_sequence=Sequence(int(row[1])), last_batch=BatchNo(int(row[2])))
 
 
-def read_clock(session: Session) -> int:
+def read_clock(session: OracleSession) -> int:
     """Return the database's clock, in Unix microseconds."""
-    text = str(session.row(statement("registry", "clock"))[0]).strip()
+    text = str(session.fetch_row(statement("registry", "clock"))[0]).strip()
     return round(datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp() * 1_000_000)
 
 
-def lock(session: Session) -> SourceState:
+def lock_checkpoint(session: OracleSession) -> SourceState:
     """Read the checkpoint row and lock it until the transaction ends."""
-    return state_of(session.row(statement("registry", "lock")))
+    return source_state(session.fetch_row(statement("registry", "lock")))
 
 
-def lock_epoch(session: Session, epoch: Epoch) -> None:
+def lock_epoch(session: OracleSession, epoch: Epoch) -> None:
     """Lock the checkpoint row until the transaction ends. Raises Fenced if another instance has raised the epoch."""
-    held = lock(session).epoch
+    held = lock_checkpoint(session).epoch
     if held != epoch:
         raise Fenced(f"the source is at epoch {held}, this adapter at {epoch}")
 
 
-def add_batches(session: Session, batches: Iterable[BatchRecord]) -> None:
+def add_batches(session: OracleSession, batches: Iterable[BatchRecord]) -> None:
     """Insert the batch rows, by which half messages are decided."""
     rows = [(b.batch_no, b.epoch, b.first_sequence, b.last_sequence, f"{b.digest:016x}") for b in batches]
-    session.many(statement("registry", "add_batch"), rows)
+    session.run_many(statement("registry", "add_batch"), rows)
 
 
-def read_batches(session: Session, numbers: Seq[BatchNo]) -> dict[BatchNo, BatchRecord]:
+def read_batches(session: OracleSession, numbers: Seq[BatchNo]) -> dict[BatchNo, BatchRecord]:
     """Return the batches whose local transaction is committed."""
     found = {}
     for number in numbers:
-        for row in session.rows(statement("registry", "batch"), {"batch_no": number}):
+        for row in session.fetch_rows(statement("registry", "batch"), {"batch_no": number}):
             found[number] = BatchRecord(
                 batch_no=BatchNo(int(row[0])),
                 epoch=Epoch(int(row[1])),
@@ -175,7 +175,7 @@ def read_batches(session: Session, numbers: Seq[BatchNo]) -> dict[BatchNo, Batch
     return found
 
 
-def advance_fill(session: Session, before: FillState, after: FillState) -> None:
+def advance_fill(session: OracleSession, before: FillState, after: FillState) -> None:
     """Store the progress of a fill, unless an operator has restarted it in the meantime."""
     binds = {
         "table_id": after.table_id,

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence as Seq
 
 from venus.adapters.dialects.contract import InstallStep
+from venus.adapters.dialects.install_script import NOTHING, purpose_comment
 from venus.adapters.dialects.oracle.names import literal
 from venus.adapters.dialects.oracle.statements import statement
-from venus.adapters.dialects.script import NOTHING, purpose_of
 
 #: Settings of SQL*Plus: names may contain an ampersand, blank lines end no statement, the first error ends the script.
 _BEFORE = (
@@ -23,7 +23,7 @@ _BEFORE = (
 _AFTER = ("COMMIT;", "SPOOL OFF", "EXIT")
 
 
-def script(steps: Seq[InstallStep], *, removal: bool, user: str, version: str) -> str:
+def build_script(steps: Seq[InstallStep], *, removal: bool, user: str, version: str) -> str:
     """Return the script. Raises Refused for a name that has a control character."""
     open_steps = [step for step in steps if not step.exists and step.by_hand]
     if not open_steps:
@@ -40,19 +40,19 @@ def script(steps: Seq[InstallStep], *, removal: bool, user: str, version: str) -
     if any(not (step.table + step.sql).isascii() for step in open_steps):
         lines.append("-- This file is UTF-8: set NLS_LANG=.AL32UTF8 before SQL*Plus starts.")
     lines += [*_BEFORE, f"SPOOL venus-{'uninstall' if removal else 'install'}.log", ""]
-    lines += [_ended(text) for text in (statement("session", "patience"), _guard(user))]
+    lines += [_terminate(text) for text in (statement("session", "patience"), _user_guard(user))]
     return "\n".join([*lines, *map(_paragraph, open_steps), *_AFTER]) + "\n"
 
 
-def _guard(user: str) -> str:
+def _user_guard(user: str) -> str:
     """Return the block that fails for any other user: all names in the script belong to this user."""
     return statement("session", "guard", user=literal(user), message=literal(f"VENUS: run this script as user {user}"))
 
 
 def _paragraph(step: InstallStep) -> str:
     commits = "" if step.sql.startswith(("CREATE", "ALTER", "DROP")) else "COMMIT;\n"
-    return f"{purpose_of(step)}{_ended(step.sql)}{commits}"
+    return f"{purpose_comment(step)}{_terminate(step.sql)}{commits}"
 
 
-def _ended(sql: str) -> str:
+def _terminate(sql: str) -> str:
     return f"{sql}\n/\n" if sql.endswith("END;") else f"{sql};\n"

@@ -19,9 +19,9 @@ from collections.abc import Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 
-from venus.adapters.dialects.oracle.connection import Session
+from venus.adapters.dialects.oracle.connection import OracleSession
 from venus.adapters.dialects.oracle.statements import statement
-from venus.adapters.dialects.oracle.tables import Table
+from venus.adapters.dialects.oracle.tables import OracleTable
 
 TABLE = "VENUS_SEGMENT"
 #: The entry of the table itself, in place of a partition's name.
@@ -42,16 +42,16 @@ class Segments:
     now: Mapping[tuple[str, str], Marks]
     stored: Mapping[int, Marks]
 
-    def reason(self, table_id: int, place: tuple[str, str]) -> str:
+    def missed_rows_reason(self, table_id: int, place: tuple[str, str]) -> str:
         """Return why rows of a table may have been missed; empty if none were."""
-        return replaced(self.stored.get(table_id, NOTHING), self.now.get(place, NOTHING))
+        return describe_replaced_segments(self.stored.get(table_id, NOTHING), self.now.get(place, NOTHING))
 
-    def altered(self, table_id: int, place: tuple[str, str]) -> str:
+    def altered_triggers(self, table_id: int, place: tuple[str, str]) -> str:
         """Return which triggers of a table were altered since the last comparison; empty if none was."""
-        return altered(self.stored.get(table_id, NOTHING), self.now.get(place, NOTHING))
+        return describe_altered_triggers(self.stored.get(table_id, NOTHING), self.now.get(place, NOTHING))
 
 
-def replaced(before: Marks, now: Marks) -> str:
+def describe_replaced_segments(before: Marks, now: Marks) -> str:
     """Return which segments of a table were replaced or removed; empty for a table without stored marks."""
     changed = sorted(n for n, mark in before.items() if not n.startswith(TRIGGER) and now.get(n) != mark)
     if not changed:
@@ -65,7 +65,7 @@ def replaced(before: Marks, now: Marks) -> str:
     )
 
 
-def altered(before: Marks, now: Marks) -> str:
+def describe_altered_triggers(before: Marks, now: Marks) -> str:
     """Return which triggers of a table were altered; refresh.py detects the ones that are gone."""
     known = {n: mark for n, mark in before.items() if n.startswith(TRIGGER) and n != DEFINITION}
     changed = sorted(n for n, mark in known.items() if now.get(n, mark) != mark)
@@ -78,41 +78,41 @@ def altered(before: Marks, now: Marks) -> str:
     )
 
 
-def extended(before: Marks, now: Marks) -> bool:
+def has_new_partition(before: Marks, now: Marks) -> bool:
     """Whether a partition was added."""
     return any(not name.startswith(TRIGGER) and name not in before for name in now)
 
 
-def read(session: Session) -> Segments:
+def read_segments(session: OracleSession) -> Segments:
     """Read the present marks from the dictionary, and the stored ones."""
     now: dict[tuple[str, str], dict[str, str]] = {}
-    for owner, table, part, number in session.rows(statement("segments", "now")):
+    for owner, table, part, number in session.fetch_rows(statement("segments", "now")):
         now.setdefault((str(owner), str(table)), {})[str(part or WHOLE)] = str(number)
     stored: dict[int, dict[str, str]] = {}
-    for table_id, part, mark in session.rows(statement("segments", "stored")):
+    for table_id, part, mark in session.fetch_rows(statement("segments", "stored")):
         stored.setdefault(int(table_id), {})[str(part)] = str(mark)
     return Segments(now=now, stored=stored)
 
 
-def store(session: Session, table_id: int, marks: Marks) -> None:
+def store_marks(session: OracleSession, table_id: int, marks: Marks) -> None:
     """Store the marks of a table."""
-    forget(session, table_id)
+    forget_marks(session, table_id)
     rows: Seq[tuple[int, str, str]] = [(table_id, part, mark) for part, mark in marks.items()]
     if rows:
-        session.many(statement("segments", "store"), rows)
+        session.run_many(statement("segments", "store"), rows)
 
 
-def forget(session: Session, table_id: int) -> None:
+def forget_marks(session: OracleSession, table_id: int) -> None:
     """Delete all stored marks of a table."""
     session.run(statement("segments", "forget"), {"table_id": table_id})
 
 
-def forget_emptied(session: Session, table_id: int) -> None:
+def forget_segment_marks(session: OracleSession, table_id: int) -> None:
     """Delete the stored segments of a table, after a TRUNCATE that the cut carries. The marks of triggers stay."""
     session.run(statement("segments", "forget_emptied"), {"table_id": table_id})
 
 
-def definition_mark(table: Table, specified: str) -> str:
+def definition_mark(table: OracleTable, specified: str) -> str:
     """Return the mark of a definition: the time of its specification, and a digest of the columns in their order.
 
     An added column follows all others, regardless of its name.

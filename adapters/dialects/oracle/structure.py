@@ -12,10 +12,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from venus.adapters.dialects.contract import Numbering, OtherObject
-from venus.adapters.dialects.oracle.connection import Row, Session
+from venus.adapters.dialects.oracle.connection import OracleSession, Row
 from venus.adapters.dialects.oracle.statements import statement
 from venus.adapters.dialects.oracle.versions import Version
-from venus.adapters.dialects.portable import Fact, Grammar, NotPortableError, carry_check, portable_term
+from venus.adapters.dialects.portable_sql import ColumnFact, Grammar, NotPortableError, add_check, to_postgresql_term
 from venus.model import Check, Column, ForeignKey, Index, Kind, LeftOut, TableSchema
 
 GRAMMAR = Grammar(name="oracle", empty_is_null=True)
@@ -51,10 +51,10 @@ _BLOCKS = (
 )  # fmt: skip
 
 
-def read(session: Session, version: Version, owner: str) -> SchemaRows:
+def read_structure(session: OracleSession, version: Version, owner: str) -> SchemaRows:
     """Read a whole schema."""
     blocks = [b for b in _BLOCKS if b != "identities" or version.invisible_identity]
-    return SchemaRows(**{b: _by_table(session.rows(statement("structure", b), {"owner": owner})) for b in blocks})
+    return SchemaRows(**{b: _by_table(session.fetch_rows(statement("structure", b), {"owner": owner})) for b in blocks})
 
 
 def _by_table(rows: Sequence[Row]) -> Mapping[str, list[Row]]:
@@ -64,12 +64,12 @@ def _by_table(rows: Sequence[Row]) -> Mapping[str, list[Row]]:
     return found
 
 
-def completed(schema: TableSchema, rows: SchemaRows) -> TableSchema:
+def add_structure(schema: TableSchema, rows: SchemaRows) -> TableSchema:
     """Return the schema with its structure added. Pure."""
     name = schema.name
     columns, left = _columns(schema, rows.columns.get(name, []), {r[0]: r for r in rows.identities.get(name, [])})
-    facts = {c.name.lower(): Fact(name=c.name, type=c.type) for c in columns}
-    found = _constraints(name, rows, facts, left)
+    facts = {c.name.lower(): ColumnFact(name=c.name, type=c.type) for c in columns}
+    found = _build_constraints(name, rows, facts, left)
     indexes = _indexes(rows.indexes.get(name, []), facts, found.unique, schema.key, left)
     (comment,) = next(iter(rows.table_comments.get(name, [])), ("",))
     return replace(
@@ -88,20 +88,22 @@ class _Constraints:
     unique: set[str] = field(default_factory=set)
 
 
-def _constraints(name: str, rows: SchemaRows, facts: Mapping[str, Fact], left: list[LeftOut]) -> _Constraints:
+def _build_constraints(
+    name: str, rows: SchemaRows, facts: Mapping[str, ColumnFact], left: list[LeftOut]
+) -> _Constraints:
     """Return the enforced constraints of a table; ENABLE NOVALIDATE guarantees nothing about older rows."""
     made = _Constraints()
-    listed = _grouped(rows.constraint_columns.get(name, []))
-    referred = _grouped(rows.referred_columns.get(name, []))
+    listed = _columns_by_name(rows.constraint_columns.get(name, []))
+    referred = _columns_by_name(rows.referred_columns.get(name, []))
     for row in rows.constraints.get(name, []):
         constraint, sort, condition, delete_rule, owner, table, status, deferrable, validated = row
         not_valid = validated == _NOT_VALIDATED
         if status != "ENABLED":
-            left.append(_left("constraint", constraint, str(condition or ""), "it is disabled at the source"))
+            left.append(_left_out("constraint", constraint, str(condition or ""), "it is disabled at the source"))
         elif sort == "C":
             _add_check(made, constraint, str(condition or ""), facts, left, not_valid=not_valid)
         elif sort == "R" and any(c.lower() not in facts for c in listed[constraint]):
-            left.append(_left("foreign key", constraint, "", "it has a column that is not carried"))
+            left.append(_left_out("foreign key", constraint, "", "it has a column that is not carried"))
         elif sort == "R" and table is not None:
             made.keys.append(
                 ForeignKey(
@@ -111,31 +113,39 @@ def _constraints(name: str, rows: SchemaRows, facts: Mapping[str, Fact], left: l
                 )
             )  # fmt: skip
         elif sort == "U" and not_valid:
-            left.append(_left("unique constraint", constraint, f"({', '.join(listed[constraint])})", _NOT_UNIQUE))
+            left.append(_left_out("unique constraint", constraint, f"({', '.join(listed[constraint])})", _NOT_UNIQUE))
         elif sort == "U":
             made.unique.add(constraint)
             if deferrable == "DEFERRABLE":
-                left.append(_left("unique constraint", constraint, "", "DEFERRABLE is left out: it becomes immediate"))
+                left.append(
+                    _left_out("unique constraint", constraint, "", "DEFERRABLE is left out: it becomes immediate")
+                )
     return made
 
 
 def _add_check(
-    made: _Constraints, name: str, condition: str, facts: Mapping[str, Fact], left: list[LeftOut], *, not_valid: bool
+    made: _Constraints,
+    name: str,
+    condition: str,
+    facts: Mapping[str, ColumnFact],
+    left: list[LeftOut],
+    *,
+    not_valid: bool,
 ) -> None:
     """Add a check constraint. A NOT NULL that older rows may violate is one, because the column itself allows NULL."""
     if _NOT_NULL.fullmatch(condition) and not not_valid:
         return
     before = len(made.checks)
-    why = carry_check(name, condition, GRAMMAR, facts, made.checks)
+    why = add_check(name, condition, GRAMMAR, facts, made.checks)
     left += [why] if why else []
     made.checks[before:] = [replace(check, not_valid=not_valid) for check in made.checks[before:]]
 
 
-def _left(what: str, name: str, definition: str, reason: str) -> LeftOut:
+def _left_out(what: str, name: str, definition: str, reason: str) -> LeftOut:
     return LeftOut(what=what, name=name, definition=definition, reason=reason)
 
 
-def _grouped(rows: Sequence[Row]) -> Mapping[str, tuple[str, ...]]:
+def _columns_by_name(rows: Sequence[Row]) -> Mapping[str, tuple[str, ...]]:
     found: dict[str, tuple[str, ...]] = defaultdict(tuple)
     for name, column in rows:
         found[name] = (*found[name], column)
@@ -147,7 +157,7 @@ def _columns(
 ) -> tuple[tuple[Column, ...], list[LeftOut]]:
     rows_by_column = {row[0]: row[1:] for row in rows}
     left = [
-        _left("virtual column", name, str(default), "its values are computed at the source and are not carried")
+        _left_out("virtual column", name, str(default), "its values are computed at the source and are not carried")
         for name, (default, virtual, _) in rows_by_column.items()
         if virtual == "YES"
     ]
@@ -158,7 +168,7 @@ def _columns(
         numbered = column.name in identities or bool(_NEXT_VALUE.fullmatch(text))
         sql = "" if numbered else portable_default(text, column.type.kind)
         if text and not numbered and not sql and text.upper() != "NULL":
-            left.append(_left("default of column", column.name, text, _ROWS_LOST))
+            left.append(_left_out("default of column", column.name, text, _ROWS_LOST))
         made.append(replace(column, default_sql=sql, identity=numbered, comment=comment or ""))
     return tuple(made), left
 
@@ -175,7 +185,7 @@ def portable_default(text: str, kind: Kind) -> str:
 
 
 def _indexes(
-    rows: Sequence[Row], facts: Mapping[str, Fact], unique: set[str], key: tuple[str, ...], left: list[LeftOut]
+    rows: Sequence[Row], facts: Mapping[str, ColumnFact], unique: set[str], key: tuple[str, ...], left: list[LeftOut]
 ) -> list[Index]:
     by_name: dict[str, list[Row]] = defaultdict(list)
     for row in rows:
@@ -188,11 +198,11 @@ def _indexes(
         try:
             found.append(_index(name, terms, facts, constraint=name in unique))
         except NotPortableError as why:
-            left.append(_left("index", name, f"{terms[0][1]} ({', '.join(names)})", str(why)))
+            left.append(_left_out("index", name, f"{terms[0][1]} ({', '.join(names)})", str(why)))
     return found
 
 
-def _index(name: str, terms: Sequence[Row], facts: Mapping[str, Fact], *, constraint: bool) -> Index:
+def _index(name: str, terms: Sequence[Row], facts: Mapping[str, ColumnFact], *, constraint: bool) -> Index:
     is_unique, sort = terms[0][0] == "UNIQUE", str(terms[0][1])
     if sort not in ("NORMAL", "FUNCTION-BASED NORMAL", "NORMAL/REV"):
         raise NotPortableError(f"PostgreSQL has no {sort} index")
@@ -200,7 +210,7 @@ def _index(name: str, terms: Sequence[Row], facts: Mapping[str, Fact], *, constr
         raise NotPortableError("Oracle treats NULLs in it as equal, PostgreSQL does not")
     columns, parts, plain = [], [], True
     for _, _, column, descend, expression in terms:
-        text = f'"{column}"' if expression is None else portable_term(str(expression), GRAMMAR, facts)
+        text = f'"{column}"' if expression is None else to_postgresql_term(str(expression), GRAMMAR, facts)
         if text.strip('"').lower() in facts:
             columns.append(facts[text.strip('"').lower()].name)
         elif expression is None:
@@ -220,8 +230,8 @@ def _index(name: str, terms: Sequence[Row], facts: Mapping[str, Fact], *, constr
 IsOwn = Callable[[str, str, str], bool]
 
 
-def numberings(
-    session: Session, owners: Sequence[str], rows: Callable[[str], SchemaRows], is_own: IsOwn
+def read_numberings(
+    session: OracleSession, owners: Sequence[str], rows: Callable[[str], SchemaRows], is_own: IsOwn
 ) -> list[Numbering]:
     """Return the sequences of these schemas, with the columns that they number."""
     found = []
@@ -235,7 +245,9 @@ def numberings(
         for table, identities in schema_rows.identities.items():
             for column, generation, sequence in identities:
                 numbered[sequence] = (table, column, generation == "ALWAYS")
-        for name, value, step, low, high, cycle in session.rows(statement("structure", "sequences"), {"owner": owner}):
+        for name, value, step, low, high, cycle in session.fetch_rows(
+            statement("structure", "sequences"), {"owner": owner}
+        ):
             if is_own(owner, "SEQUENCE", str(name)):
                 continue
             table, column, always = numbered.get(name, ("", "", False))
@@ -248,11 +260,11 @@ def numberings(
     return found
 
 
-def others(session: Session, owners: Sequence[str], is_own: IsOwn) -> list[OtherObject]:
+def read_other_objects(session: OracleSession, owners: Sequence[str], is_own: IsOwn) -> list[OtherObject]:
     """Return the objects of these schemas that are neither tables nor sequences."""
     return [
         OtherObject(kind=str(kind).lower(), name=f"{owner}.{name}")
         for owner in owners
-        for kind, name in session.rows(statement("structure", "others"), {"owner": owner})
+        for kind, name in session.fetch_rows(statement("structure", "others"), {"owner": owner})
         if not is_own(owner, str(kind), str(name))
     ]

@@ -12,18 +12,18 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 from venus.adapters.dialects.contract import SchemaChanged
-from venus.adapters.dialects.oracle.connection import Row, Session
-from venus.adapters.dialects.oracle.ddl import KeyColumn, Keyed
-from venus.adapters.dialects.oracle.driver import National
+from venus.adapters.dialects.name_patterns import Patterns, find_useless_patterns
+from venus.adapters.dialects.oracle.connection import OracleSession, Row
+from venus.adapters.dialects.oracle.ddl import KeyedTable, OracleKeyColumn
+from venus.adapters.dialects.oracle.driver import NationalText
 from venus.adapters.dialects.oracle.names import ARCHIVE_STATE
 from venus.adapters.dialects.oracle.overrides import (
-    overridden,
-    switched,
+    find_mapping,
+    type_by_switch,
 )
 from venus.adapters.dialects.oracle.statements import statement
-from venus.adapters.dialects.oracle.types import FRACTION_MAX, Declared, Mapping, log_type_of
+from venus.adapters.dialects.oracle.types import FRACTION_MAX, OracleDeclaredType, OracleTypeMapping, log_type_of
 from venus.adapters.dialects.oracle.versions import Version
-from venus.adapters.dialects.patterns import Patterns, choosing_nothing
 from venus.errors import SourceError, UnsupportedType
 from venus.model import Column, LeftOut, TableSchema
 
@@ -48,7 +48,7 @@ MOVABLE = "row movement is enabled: FLASHBACK TABLE fires no trigger unless it s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kind:
+class TableKind:
     """The consequences of a table's kind: why it is left out or refused, and a remark."""
 
     left_out: str = ""
@@ -57,29 +57,29 @@ class Kind:
 
 
 @dataclass(slots=True)
-class Kinds:
+class TableKinds:
     """Reader of the kinds of tables in some schemas."""
 
-    _session: Session
+    _session: OracleSession
     _version: Version
     _sees_ledgers: bool = True
 
-    def read(self, owner: str) -> dict[str, str]:
+    def read_kinds(self, owner: str) -> dict[str, str]:
         """Return the kind of each table that is not an ordinary one."""
-        rows = self._session.rows(statement("kinds", "kinds"), {"owner": owner})
+        rows = self._session.fetch_rows(statement("kinds", "kinds"), {"owner": owner})
         return {str(name): "ledger" for name in self._ledgers(owner)} | {str(name): str(kind) for kind, name in rows}
 
     def _ledgers(self, owner: str) -> list[str]:
         if not (self._version.ledgers and self._sees_ledgers):
             return []
         try:
-            return [str(row[0]) for row in self._session.rows(statement("kinds", "ledgers"), {"owner": owner})]
+            return [str(row[0]) for row in self._session.fetch_rows(statement("kinds", "ledgers"), {"owner": owner})]
         except (SourceError, SchemaChanged):  # a 19c before the update that introduced them; do not ask again
             self._sees_ledgers = False
             return []
 
 
-def kind_of(row: Row, special: Map[str, str]) -> Kind:
+def table_kind(row: Row, special: Map[str, str]) -> TableKind:
     """Return the kind of a table from its row in ALL_TABLES."""
     _, name, _, _, temporary, nested, secondary, iot_type, cluster, movement = row
     sort = special.get(name, "")
@@ -92,13 +92,15 @@ def kind_of(row: Row, special: Map[str, str]) -> Kind:
     elif iot_type in ("IOT_OVERFLOW", "IOT_MAPPING"):
         sort = str(iot_type)
     remark = LEDGER if sort == "ledger" else CLUSTERED if cluster else MOVABLE if movement == "ENABLED" else ""
-    return Kind(left_out=LEFT_OUT.get(sort, ""), refused=REFUSED.get(sort, ""), remark=remark)
+    return TableKind(left_out=LEFT_OUT.get(sort, ""), refused=REFUSED.get(sort, ""), remark=remark)
 
 
-def beside(special: Map[str, str], listed: Seq[str]) -> dict[str, Kind]:
+def kinds_without_table(special: Map[str, str], listed: Seq[str]) -> dict[str, TableKind]:
     """Return the refused tables that ALL_TABLES does not contain."""
     return {
-        name: Kind(refused=REFUSED[sort]) for name, sort in special.items() if sort in REFUSED and name not in listed
+        name: TableKind(refused=REFUSED[sort])
+        for name, sort in special.items()
+        if sort in REFUSED and name not in listed
     }
 
 
@@ -111,7 +113,7 @@ _BINARY_COLLATIONS = (None, "", "BINARY", "USING_NLS_COMP")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Listed:
+class ListedTable:
     """A table in the dictionary's list."""
 
     owner: str
@@ -120,7 +122,7 @@ class Listed:
     rows: int
     #: VENUS created it: the heartbeat, a log table, the registry.
     is_own: bool = False
-    kind: Kind = field(default_factory=Kind)
+    kind: TableKind = field(default_factory=TableKind)
 
     @property
     def qualified(self) -> str:
@@ -129,67 +131,67 @@ class Listed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
+class OracleReading:
     """The way in which one column is read."""
 
-    declared: Declared
-    mapping: Mapping
+    declared: OracleDeclaredType
+    mapping: OracleTypeMapping
 
     def expression(self, column: str) -> str:
         """Return the expression that selects this column."""
         return self.mapping.select(self.declared).replace("{c}", column)
 
-    def logged(self, column: str) -> str:
+    def cast_logged(self, column: str) -> str:
         """Return the expression that converts a log table's column to this column's type: a CHAR gets its blanks."""
-        padded = self.declared.padded
+        padded = self.declared.padding_type
         return f"CAST({column} AS {padded})" if padded else column
 
-    def bind(self, name: object) -> str:
+    def bind_expression(self, name: object) -> str:
         """Return the expression of a condition for a value of this column that is bound under this name."""
-        return self.logged(self.mapping.bind.format(n=name))
+        return self.cast_logged(self.mapping.bind.format(n=name))
 
-    def bindable(self, value: object) -> object:
+    def bind_value(self, value: object) -> object:
         """Return the object to bind for a fetched value."""
-        return National(value) if self.declared.is_national and isinstance(value, str) else value
+        return NationalText(value) if self.declared.is_national and isinstance(value, str) else value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Table:
+class OracleTable:
     """A table as the dictionary describes it now."""
 
     schema: TableSchema
-    keyed: Keyed
-    readings: dict[str, Reading]
-    listed: Listed
+    keyed: KeyedTable
+    readings: dict[str, OracleReading]
+    listed: ListedTable
     #: The reasons why it cannot be captured, one line each.
-    refused: tuple[str, ...] = ()
+    refusals: tuple[str, ...] = ()
     #: Remarks for the operator about a table that can be captured.
     remarks: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
-class _Read:
+class _ColumnReader:
     """The columns of a table that can be carried, with refusals and remarks."""
 
     columns: list[Column] = field(default_factory=list)
-    readings: dict[str, Reading] = field(default_factory=dict)
+    readings: dict[str, OracleReading] = field(default_factory=dict)
     refused: list[str] = field(default_factory=list)
     remarks: list[str] = field(default_factory=list)
 
 
-def described(
-    listed: Listed, rows: Seq[Row], keys: Seq[Row], known: TableSchema | None = None, number_max: int = 0,
+def build_table(
+    listed: ListedTable, rows: Seq[Row], keys: Seq[Row], known: TableSchema | None = None, number_max: int = 0,
     asked: Map[str, str] = NOTHING, switches: Map[str, str] = NOTHING,
-) -> Table:  # fmt: skip
+) -> OracleTable:  # fmt: skip
     """Build a table from the dictionary's rows; `asked` by upper-case column, `switches` by type. Pure."""
-    read = _Read()
+    read = _ColumnReader()
     numbers = {c.name: c.number for c in known.columns} if known else {}
     number_max = max([number_max, *numbers.values()])
     for row in rows:
         number = numbers.get(row[0], number_max + 1)
         if _read_column(read, row, number, listed, asked, switches):
             number_max = max(number_max, number)
-    key = _key(keys, {c.name: c for c in read.columns})
+    key = _choose_key(keys, {c.name: c for c in read.columns})
     key_columns = [_key_column(name, read.readings[name]) for name in key]
     schema = TableSchema(
         table_id=known.table_id if known else 0,
@@ -200,28 +202,30 @@ def described(
         key=tuple(key),
         source_dialect="oracle",
     )
-    keyed = Keyed(owner=listed.owner, name=listed.name, key=tuple(key_columns))
-    refused = (*read.refused, *_refused_keys(keyed, read.readings, {row[0]: row[9] for row in rows}))
-    return Table(
-        schema=schema, keyed=keyed, readings=read.readings, listed=listed, refused=refused, remarks=tuple(read.remarks)
+    keyed = KeyedTable(owner=listed.owner, name=listed.name, key=tuple(key_columns))
+    refused = (*read.refused, *_key_refusals(keyed, read.readings, {row[0]: row[9] for row in rows}))
+    return OracleTable(
+        schema=schema, keyed=keyed, readings=read.readings, listed=listed, refusals=refused, remarks=tuple(read.remarks)
     )
 
 
 def _read_column(
-    read: _Read, row: Row, number: int, listed: Listed, asked: Map[str, str], switches: Map[str, str]
+    read: _ColumnReader, row: Row, number: int, listed: ListedTable, asked: Map[str, str], switches: Map[str, str]
 ) -> bool:
     """Add a column; return whether it can be carried."""
-    name, declared = row[0], _declared(row)
+    name, declared = row[0], _declared_type(row)
     try:
-        to = asked.get(name.upper()) or switched(switches, declared)
-        reading = Reading(declared=declared, mapping=overridden(declared, to, f"{listed.qualified}.{name}"))
+        to = asked.get(name.upper()) or type_by_switch(switches, declared)
+        reading = OracleReading(declared=declared, mapping=find_mapping(declared, to, f"{listed.qualified}.{name}"))
     except UnsupportedType as e:
         read.refused.append(f"column {name}: {e}")
         return False
     read.readings[name] = reading
     logical = reading.mapping.logical(declared)
     nullable = row[8] == "Y"
-    read.columns.append(Column(name=name, number=number, type=logical, nullable=nullable, source_type=declared.spelled))
+    read.columns.append(
+        Column(name=name, number=number, type=logical, nullable=nullable, source_type=declared.sql_type)
+    )
     if len(row) > 10 and row[10] == "YES" and name not in OWN_HIDDEN:
         read.remarks.append(f"column {name} is invisible at the source, and an ordinary column at the target")
     if (declared.scale or 0) > FRACTION_MAX and declared.data_type.startswith("TIMESTAMP"):
@@ -229,19 +233,19 @@ def _read_column(
     return True
 
 
-def _refused_keys(keyed: Keyed, readings: Map[str, Reading], collations: Map[str, object]) -> list[str]:
+def _key_refusals(keyed: KeyedTable, readings: Map[str, OracleReading], collations: Map[str, object]) -> list[str]:
     """Return the reasons why a table has no key that distinguishes its rows."""
     if not keyed.key:
         return [NO_KEY]
     return [
-        *(f"key column {k.name}: {readings[k.name].declared.spelled} cannot be in a key" for k in keyed.key
+        *(f"key column {k.name}: {readings[k.name].declared.sql_type} cannot be in a key" for k in keyed.key
           if not k.log_type),
         *(f"key column {k.name}: under collation {collations[k.name]} unequal texts are one key" for k in keyed.key
           if collations[k.name] not in _BINARY_COLLATIONS),
     ]  # fmt: skip
 
 
-def excluded_keys(left: Seq[LeftOut], table: Table, keys: Seq[Row]) -> list[str]:
+def excluded_key_refusals(left: Seq[LeftOut], table: OracleTable, keys: Seq[Row]) -> list[str]:
     """Return the excluded columns without which a table has no key, as reasons to refuse it."""
     if table.schema.key:
         return []
@@ -249,14 +253,14 @@ def excluded_keys(left: Seq[LeftOut], table: Table, keys: Seq[Row]) -> list[str]
     return [f"column {name} is in its key and cannot be excluded in [source.columns]" for name in sorted(names)]
 
 
-def with_id(table: Table, table_id: int) -> Table:
+def with_id(table: OracleTable, table_id: int) -> OracleTable:
     """Return the table with its number."""
     return replace(table, schema=replace(table.schema, table_id=table_id))
 
 
-def _declared(row: Row) -> Declared:
+def _declared_type(row: Row) -> OracleDeclaredType:
     _, data_type, owner, length, chars, used, precision, scale, *_ = row
-    return Declared(
+    return OracleDeclaredType(
         data_type=data_type,
         owner=owner or "",
         length=int(chars or 0) if "CHAR" in data_type else int(length or 0) if data_type == "RAW" else 0,
@@ -266,7 +270,7 @@ def _declared(row: Row) -> Declared:
     )
 
 
-def _key(keys: Seq[Row], columns: dict[str, Column]) -> list[str]:
+def _choose_key(keys: Seq[Row], columns: dict[str, Column]) -> list[str]:
     """Return the primary key, else the first unique constraint or index whose columns are all NOT NULL."""
     constraints: dict[str, list[str]] = {}
     for name, _, column in keys:  # the primary key's rows come first
@@ -277,43 +281,43 @@ def _key(keys: Seq[Row], columns: dict[str, Column]) -> list[str]:
     return []
 
 
-def _key_column(name: str, reading: Reading) -> KeyColumn:
+def _key_column(name: str, reading: OracleReading) -> OracleKeyColumn:
     log_type = log_type_of(reading.declared, reading.mapping)
-    return KeyColumn(name=name, log_type=log_type, is_text=reading.mapping.text == "text")
+    return OracleKeyColumn(name=name, log_type=log_type, is_text=reading.mapping.text == "text")
 
 
-def chosen(listed: Seq[Listed], include: Seq[str], exclude: Seq[str]) -> list[Listed]:
+def choose_tables(listed: Seq[ListedTable], include: Seq[str], exclude: Seq[str]) -> list[ListedTable]:
     """Return the tables that the patterns choose, without VENUS's own."""
-    included, excluded = Patterns(map(_spelled, include)), Patterns(map(_spelled, exclude))
+    included, excluded = Patterns(map(_normalise_pattern, include)), Patterns(map(_normalise_pattern, exclude))
     return [
         t
-        for t in application(listed)
-        if not t.kind.left_out and included.match(*spellings(t)) and not excluded.match(*spellings(t))
+        for t in application_tables(listed)
+        if not t.kind.left_out and included.match(*pattern_names(t)) and not excluded.match(*pattern_names(t))
     ]
 
 
-def left_out(listed: Seq[Listed], include: Seq[str], exclude: Seq[str]) -> list[Listed]:
+def left_out_tables(listed: Seq[ListedTable], include: Seq[str], exclude: Seq[str]) -> list[ListedTable]:
     """Return the tables that the patterns choose and that have no rows of the application's own."""
     ordinary = [replace(t, kind=replace(t.kind, left_out="")) for t in listed if t.kind.left_out]
-    names = {(t.owner, t.name) for t in chosen(ordinary, include, exclude)}
+    names = {(t.owner, t.name) for t in choose_tables(ordinary, include, exclude)}
     return [t for t in listed if (t.owner, t.name) in names]
 
 
-def application(listed: Seq[Listed]) -> list[Listed]:
+def application_tables(listed: Seq[ListedTable]) -> list[ListedTable]:
     """Return the tables without VENUS's own."""
     return [t for t in listed if not t.is_own]
 
 
-def spellings(listed: Listed) -> tuple[str, ...]:
+def pattern_names(listed: ListedTable) -> tuple[str, ...]:
     """Return the names that patterns are compared with, in upper case: /TABLE and OWNER.TABLE."""
     return f"/{listed.name}".upper(), f"{listed.owner}.{listed.name}".upper()
 
 
-def unmatched(listed: Seq[Listed], patterns: Seq[str]) -> list[str]:
+def find_unmatched_patterns(listed: Seq[ListedTable], patterns: Seq[str]) -> list[str]:
     """Return the patterns that choose no table: most likely they are misspelt."""
-    return choosing_nothing(patterns, map(spellings, application(listed)), spelled=_spelled)
+    return find_useless_patterns(patterns, map(pattern_names, application_tables(listed)), normalise=_normalise_pattern)
 
 
-def _spelled(pattern: str) -> str:
+def _normalise_pattern(pattern: str) -> str:
     """Return a pattern in the form that is compared; without a dot it matches tables of any owner."""
     return pattern.upper() if "." in pattern else f"/{pattern}".upper()

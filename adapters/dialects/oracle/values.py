@@ -20,22 +20,22 @@ _MONTHS = re.compile(r"([+-])(\d+)-(\d+)")
 _DAYS = re.compile(r"([+-])(\d+) (\d+):(\d+):(\d+)(?:\.(\d+))?")
 
 
-def texts(rule: str, values: Iterable[Any], scale: int = 0) -> list[Value]:
+def canonical_texts(rule: str, values: Iterable[Any], scale: int = 0) -> list[Value]:
     """Return a column's values as canonical text (bytes for binary ones); decimals with `scale` digits if above 0."""
     to_text = _RULES[rule]
     if rule == "number" and scale > 0:
-        return [None if v is None else f"{_exact(v):.{scale}f}" for v in values]
+        return [None if v is None else f"{_to_decimal(v):.{scale}f}" for v in values]
     return [None if v is None else to_text(v) for v in values]
 
 
-def _exact(value: Any) -> Decimal:
+def _to_decimal(value: Any) -> Decimal:
     if isinstance(value, bool) or not isinstance(value, int | Decimal):
         raise SourceError(f"the driver returned {type(value).__name__} for a NUMBER, which is not exact")
     return Decimal(value)
 
 
 def _number(value: Any) -> str:
-    text = format(_exact(value), "f")
+    text = format(_to_decimal(value), "f")
     return text.rstrip("0").rstrip(".") if "." in text else text
 
 
@@ -49,11 +49,11 @@ def _octets(value: Any) -> bytes:
     return bytes(value)
 
 
-def _truth(value: Any) -> str:
+def _boolean(value: Any) -> str:
     return "t" if value else "f"
 
 
-def _shortened(value: str) -> str:
+def _trim_fraction(value: str) -> str:
     """Drop the zeros at the end of a fraction, which the server writes up to the requested number of digits."""
     text = value.strip()
     return text.rstrip("0").rstrip(".") if "." in text else text
@@ -66,7 +66,7 @@ def _flag(value: Any) -> str:
 
 
 def _whole(value: Any) -> str:
-    number = _exact(value)
+    number = _to_decimal(value)
     if number != int(number) or not -(1 << 63) <= number < 1 << 63:
         raise SourceError(f"{value} is not a whole number of 64 bits")
     return str(int(number))
@@ -86,25 +86,25 @@ def _uuid(value: Any) -> str:
 
 
 def _moment(value: str) -> str:
-    text = _shortened(value)
+    text = _trim_fraction(value)
     return f"{text[1:]} BC" if text.startswith("-") else text
 
 
 def _instant(value: str) -> str:
-    text = _shortened(value)
+    text = _trim_fraction(value)
     return f"{text[1:]}+00 BC" if text.startswith("-") else f"{text}+00"
 
 
 def _months(value: str) -> str:
     """Convert to PostgreSQL's style: +02-03 becomes 2 years 3 mons."""
-    sign, years, months = _parts(_MONTHS, value)
-    return " ".join(_counted(sign, years, "year") + _counted(sign, months, "mon")) or "00:00:00"
+    sign, years, months = _match_interval(_MONTHS, value)
+    return " ".join(_interval_part(sign, years, "year") + _interval_part(sign, months, "mon")) or "00:00:00"
 
 
 def _days(value: str) -> str:
-    sign, days, hours, minutes, seconds, fraction = _parts(_DAYS, value)
+    sign, days, hours, minutes, seconds, fraction = _match_interval(_DAYS, value)
     fraction = (fraction or "")[:6].rstrip("0")
-    parts = _counted(sign, days, "day")
+    parts = _interval_part(sign, days, "day")
     if int(hours) or int(minutes) or int(seconds) or fraction or not parts:
         zero = not (int(hours) or int(minutes) or int(seconds) or fraction)
         minus = "-" if sign == "-" and not zero else ""
@@ -112,14 +112,14 @@ def _days(value: str) -> str:
     return " ".join(parts)
 
 
-def _parts(pattern: re.Pattern[str], value: str) -> tuple[Any, ...]:
+def _match_interval(pattern: re.Pattern[str], value: str) -> tuple[Any, ...]:
     found = pattern.fullmatch(value.strip())
     if found is None:
         raise SourceError(f"the server wrote an interval as {value!r}")
     return found.groups()
 
 
-def _counted(sign: str, digits: str, unit: str) -> list[str]:
+def _interval_part(sign: str, digits: str, unit: str) -> list[str]:
     number = int(digits) * (-1 if sign == "-" else 1)
     return [f"{number} {unit}{'' if number == 1 else 's'}"] if number else []
 
@@ -130,7 +130,7 @@ _RULES: dict[str, Callable[[Any], Value]] = {
     "double": partial(float_text, length=8),
     "text": _text,
     "octets": _octets,
-    "truth": _truth,
+    "truth": _boolean,
     "flag": _flag,
     "whole": _whole,
     "day": _day,

@@ -44,6 +44,6 @@ def version_of(text: str) -> Version | None:
     return fitting[-1] if fitting else None
 
 
-def named(name: str) -> Version:
+def find_version(name: str) -> Version:
     """Return the version of that name."""
     return next(v for v in VERSIONS if v.name == name)

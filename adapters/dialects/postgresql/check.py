@@ -8,30 +8,30 @@ from dataclasses import replace
 
 from venus.adapters.dialects.contract import UncapturedTable
 from venus.adapters.dialects.postgresql import dictionary, findings, registry
-from venus.adapters.dialects.postgresql.connection import Connection
-from venus.adapters.dialects.postgresql.dictionary import Table
-from venus.adapters.dialects.postgresql.findings import Keyless
-from venus.adapters.dialects.postgresql.names import qualified, quoted
+from venus.adapters.dialects.postgresql.connection import PostgresConnection
+from venus.adapters.dialects.postgresql.dictionary import PostgresTable
+from venus.adapters.dialects.postgresql.findings import KeylessFacts
+from venus.adapters.dialects.postgresql.names import qualify, quote
 from venus.adapters.dialects.postgresql.statements import statement
-from venus.model import Finding, counted
+from venus.model import Finding, count_phrase
 
 #: The first version with CREATE OR REPLACE TRIGGER.
 VERSION_MIN = 140_000
 
 
-def check(connection: Connection, include: Seq[str], exclude: Seq[str]) -> list[Finding]:
+def check(connection: PostgresConnection, include: Seq[str], exclude: Seq[str]) -> list[Finding]:
     """Return every finding, in one read-only snapshot."""
-    with connection.reading():
-        rows = dictionary.all_tables(connection)
-        chosen = dictionary.read(connection, dictionary.listed(rows, include, exclude))
-        found = list(_server(connection))
+    with connection.snapshot():
+        rows = dictionary.read_all_tables(connection)
+        chosen = dictionary.read_tables(connection, dictionary.choose_tables(rows, include, exclude))
+        found = list(_server_findings(connection))
         found += [
             Finding(
                 where=pattern,
                 message="no table matches this pattern",
                 remedy="a pattern is schema.table with wildcards; without a dot the schema is public",
             )
-            for pattern in dictionary.unmatched(rows, include)
+            for pattern in dictionary.find_unmatched_patterns(rows, include)
         ]
         found += connection.columns.findings(
             (t.namespace, t.name, name)
@@ -41,23 +41,23 @@ def check(connection: Connection, include: Seq[str], exclude: Seq[str]) -> list[
         keyless = _read_keyless(connection, [t for t in chosen if not t.key])
         for table in chosen:
             name = f"{table.namespace}.{table.name}"
-            found += [replace(f, table=name) for f in findings.of_table(table, keyless.get(table.oid))]
-        found += _privileges(connection, chosen)
-        found += _replica_writers(connection)
-        found += _older_installation(connection)
+            found += [replace(f, table=name) for f in findings.table_findings(table, keyless.get(table.oid))]
+        found += _privilege_findings(connection, chosen)
+        found += _replica_writer_findings(connection)
+        found += _older_installation_findings(connection)
     if chosen:
-        found.append(_size(chosen))
+        found.append(_size_finding(chosen))
     return found
 
 
-def _read_keyless(connection: Connection, tables: Iterable[Table]) -> dict[int, Keyless]:
+def _read_keyless(connection: PostgresConnection, tables: Iterable[PostgresTable]) -> dict[int, KeylessFacts]:
     """Read the facts that decide how tables without a key can be given one, by oid."""
     oids = {"tables": [t.oid for t in tables]}
     if not oids["tables"]:
         return {}
     rows = connection.rows(statement("check", "with_keyless") + statement("check", "keyless"), oids)
     return {
-        r[0]: Keyless(
+        r[0]: KeylessFacts(
             partitioned=r[1],
             typed=r[2],
             numbers_used=r[3],
@@ -73,41 +73,43 @@ def _read_keyless(connection: Connection, tables: Iterable[Table]) -> dict[int, 
     }
 
 
-def uncaptured_tables(connection: Connection, include: Seq[str], exclude: Seq[str]) -> list[UncapturedTable]:
+def find_uncaptured_tables(
+    connection: PostgresConnection, include: Seq[str], exclude: Seq[str]
+) -> list[UncapturedTable]:
     """Return the tables that the patterns choose and the registry lacks. If there are none, this is one statement."""
     if not registry.is_installed(connection):
         return []
     names = connection.rows(statement("registry", "uncaptured"))
-    oids = {row[0] for row in dictionary.listed(names, include, exclude)}
+    oids = {row[0] for row in dictionary.choose_tables(names, include, exclude)}
     if not oids:
         return []
-    tables = dictionary.read(connection, [r for r in dictionary.all_tables(connection) if r[0] in oids])
-    return [UncapturedTable(name=f"{t.namespace}.{t.name}", obstacle=_obstacle(t)) for t in tables]
+    tables = dictionary.read_tables(connection, [r for r in dictionary.read_all_tables(connection) if r[0] in oids])
+    return [UncapturedTable(name=f"{t.namespace}.{t.name}", obstacle=_find_obstacle(t)) for t in tables]
 
 
-def _obstacle(table: Table) -> str:
+def _find_obstacle(table: PostgresTable) -> str:
     """Return why the definition of a table prevents its capture, empty if it does not."""
-    found = next((f for f in findings.of_table(table) if f.blocks), None)
+    found = next((f for f in findings.table_findings(table) if f.blocks), None)
     if found is None:
         return ""
     column = found.where.removeprefix(f"{table.namespace}.{table.name}").lstrip(".")
     return f"column {column} {found.message}" if column else found.message
 
 
-def _size(tables: Seq[Table]) -> Finding:
-    how_many = counted(len(tables), "table")
+def _size_finding(tables: Seq[PostgresTable]) -> Finding:
+    how_many = count_phrase(len(tables), "table")
     largest = max(tables, key=lambda t: t.rows_estimate)
     if not largest.rows_estimate:  # there are no statistics before the first ANALYZE, for example after a restore
         message = f"{how_many}; row counts are unknown before ANALYZE, but `venus assess` estimates them"
         return Finding(where="tables", message=message)
-    rows = counted(sum(t.rows_estimate for t in tables), "row")
+    rows = count_phrase(sum(t.rows_estimate for t in tables), "row")
     name = f"{largest.namespace}.{largest.name}"
     return Finding(
         where="tables", message=f"{how_many}, about {rows}; the largest is {name} with about {largest.rows_estimate:,}"
     )
 
 
-def _server(connection: Connection) -> Iterator[Finding]:
+def _server_findings(connection: PostgresConnection) -> Iterator[Finding]:
     version, encoding, role, is_super, database, may_create, exists, may_use, standby, sees_stats = connection.row(
         statement("check", "server")
     )
@@ -127,26 +129,26 @@ def _server(connection: Connection) -> Iterator[Finding]:
         yield Finding(
             where="privileges",
             message=f"role {role} may not create the schema venus",
-            remedy=f"GRANT CREATE ON DATABASE {quoted(database)} TO {quoted(role)};",
+            remedy=f"GRANT CREATE ON DATABASE {quote(database)} TO {quote(role)};",
             blocks=True,
         )
     if not may_use:
         yield Finding(
             where="privileges",
             message=f"role {role} may not use the schema venus",
-            remedy=f"GRANT USAGE, CREATE ON SCHEMA venus TO {quoted(role)};",
+            remedy=f"GRANT USAGE, CREATE ON SCHEMA venus TO {quote(role)};",
             blocks=True,
         )
     if not is_super and not sees_stats:
         yield Finding(
             where="privileges",
             message="transactions of other roles are hidden: `venus status` cannot show what blocks capture",
-            remedy=f"GRANT pg_read_all_stats TO {quoted(role)};",
+            remedy=f"GRANT pg_read_all_stats TO {quote(role)};",
         )
 
 
-def _privileges(connection: Connection, tables: Seq[Table]) -> Iterator[Finding]:
-    role = quoted(connection.row("SELECT current_user::text")[0])
+def _privilege_findings(connection: PostgresConnection, tables: Seq[PostgresTable]) -> Iterator[Finding]:
+    role = quote(connection.row("SELECT current_user::text")[0])
     by_oid = {t.oid: t for t in tables}
     reported_schemas = set()
     for oid, usage, may_read, may_trigger, filtered in connection.rows(
@@ -158,7 +160,7 @@ def _privileges(connection: Connection, tables: Seq[Table]) -> Iterator[Finding]
             yield Finding(
                 where=table.namespace,
                 message=f"role {role} may not use the schema",
-                remedy=f"GRANT USAGE ON SCHEMA {quoted(table.namespace)} TO {role};",
+                remedy=f"GRANT USAGE ON SCHEMA {quote(table.namespace)} TO {role};",
                 blocks=True,
             )
         missing = [name for name, granted in (("SELECT", may_read), ("TRIGGER", may_trigger)) if not granted]
@@ -166,7 +168,7 @@ def _privileges(connection: Connection, tables: Seq[Table]) -> Iterator[Finding]
             yield Finding(
                 where=f"{table.namespace}.{table.name}",
                 message=f"{' and '.join(missing)} not granted",
-                remedy=f"GRANT {', '.join(missing)} ON {qualified(table.namespace, table.name)} TO {role};",
+                remedy=f"GRANT {', '.join(missing)} ON {qualify(table.namespace, table.name)} TO {role};",
                 blocks=True,
             )
         if filtered:
@@ -178,7 +180,7 @@ def _privileges(connection: Connection, tables: Seq[Table]) -> Iterator[Finding]
             )
 
 
-def _replica_writers(connection: Connection) -> Iterator[Finding]:
+def _replica_writer_findings(connection: PostgresConnection) -> Iterator[Finding]:
     if connection.options.always:
         return
     for (writer,) in connection.rows(statement("check", "replica_writers")):
@@ -189,7 +191,7 @@ def _replica_writers(connection: Connection) -> Iterator[Finding]:
         )
 
 
-def _older_installation(connection: Connection) -> Iterator[Finding]:
+def _older_installation_findings(connection: PostgresConnection) -> Iterator[Finding]:
     if connection.row(statement("check", "unseen"))[0]:
         yield Finding(
             where="installation",

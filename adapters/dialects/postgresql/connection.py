@@ -23,7 +23,7 @@ import psycopg2.extensions
 import sqlalchemy as sa
 from sqlalchemy.pool import StaticPool
 
-from venus.adapters.dialects.columns import NO_CHOICE, ColumnChoice
+from venus.adapters.dialects.column_choice import NO_CHOICE, ColumnChoice
 from venus.adapters.dialects.contract import SchemaChanged
 from venus.adapters.dialects.postgresql.statements import statement
 from venus.errors import ConfigError, DatabaseUnavailable, LoginRefused, SourceError, UnknownHost
@@ -42,7 +42,7 @@ def refuse_shared_sessions(raw: Raw, place: str, option: str) -> None:
     A server reports its process number to each client, but a pooler reports an invented one.
     """
     try:
-        shared = raw.info.backend_pid != _backend(raw) and _is_shared(raw)
+        shared = raw.info.backend_pid != _read_backend_pid(raw) and _has_shared_session(raw)
     except psycopg2.Error:  # the next statement fails as well, and reports the cause
         return
     if shared:
@@ -53,24 +53,24 @@ def refuse_shared_sessions(raw: Raw, place: str, option: str) -> None:
         )
 
 
-def _backend(raw: Raw) -> int:
+def _read_backend_pid(raw: Raw) -> int:
     with raw.cursor() as cursor:
         cursor.execute("SELECT pg_backend_pid()")
         ((number,),) = cursor.fetchall()
     return int(number)
 
 
-def _is_shared(raw: Raw) -> bool:
+def _has_shared_session(raw: Raw) -> bool:
     """Return whether another client gets this server connection while this client is connected."""
     found: list[bool] = []
 
     def probe() -> None:
         try:
             for _ in range(_ATTEMPTS):
-                ours = _backend(raw)
+                ours = _read_backend_pid(raw)
                 with closing(psycopg2.connect(raw.dsn, password=raw.info.password, connect_timeout=5)) as other:
-                    theirs = _backend(other)  # a transaction, which keeps the server connection for a moment
-                    found.append(theirs == ours or _backend(raw) != ours)
+                    theirs = _read_backend_pid(other)  # a transaction, which keeps the server connection for a moment
+                    found.append(theirs == ours or _read_backend_pid(raw) != ours)
                 if found[-1]:
                     return
         except psycopg2.Error:  # the answer is unknown
@@ -120,22 +120,22 @@ class Conflict(SourceError):
     retryable = True
 
 
-class NotPermitted(SourceError):
+class PostgresNotPermitted(SourceError):
     """The role lacks a privilege. Retryable, because it may be granted."""
 
     retryable = True
 
 
-class NoText(SourceError):
+class InvalidText(SourceError):
     """A text contains bytes that are not a character in UTF-8, or a character that UTF-8 lacks."""
 
 
-class LockTimeout(DatabaseUnavailable):
+class PostgresLockTimeout(DatabaseUnavailable):
     """A lock was not granted in time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
+class PostgresOptions:
     """VENUS's options in the query of the URL, such as `venus_lock_timeout_s=5`. libpq gets the rest of the query."""
 
     #: How long to wait for a lock: a table under ALTER TABLE, the checkpoint row of a committing instance.
@@ -152,24 +152,24 @@ class Options:
     always: bool = False
 
 
-def split_url(url: str) -> tuple[sa.URL, Options]:
+def split_url(url: str) -> tuple[sa.URL, PostgresOptions]:
     """Separate VENUS's options from the URL."""
     parsed = sa.make_url(url)
     own = {k.removeprefix("venus_"): str(v) for k, v in parsed.query.items() if k.startswith("venus_")}
-    unknown = own.keys() - Options.__dataclass_fields__.keys()
+    unknown = own.keys() - PostgresOptions.__dataclass_fields__.keys()
     if unknown:
-        known = ", ".join(f"venus_{name}" for name in Options.__dataclass_fields__)
+        known = ", ".join(f"venus_{name}" for name in PostgresOptions.__dataclass_fields__)
         raise ConfigError(f"[source] url: unknown option venus_{sorted(unknown)[0]}", hint=f"valid options are {known}")
     try:
-        options = Options(**{name: _value(name, text) for name, text in own.items()})
+        options = PostgresOptions(**{name: _parse_option(name, text) for name, text in own.items()})
     except ValueError as error:
         raise ConfigError(f"[source] url: {error}") from None
     query = {k: v for k, v in parsed.query.items() if not k.startswith("venus_")}
     return parsed.set(drivername="postgresql", query=query), options
 
 
-def _value(name: str, text: str) -> Any:
-    default = getattr(Options(), name)
+def _parse_option(name: str, text: str) -> Any:
+    default = getattr(PostgresOptions(), name)
     if isinstance(default, bool):
         if text not in ("true", "false"):
             raise ValueError(f"venus_{name} is true or false, not {text!r}")
@@ -177,7 +177,7 @@ def _value(name: str, text: str) -> Any:
     return type(default)(text)
 
 
-def connected(dsn: str, **more: Any) -> psycopg2.extensions.connection:
+def connect(dsn: str, **more: Any) -> psycopg2.extensions.connection:
     """Connect in autocommit mode.
 
     psycopg2 decides at connect time how it quotes backslashes. If database or role turn standard_conforming_strings
@@ -195,20 +195,20 @@ def connected(dsn: str, **more: Any) -> psycopg2.extensions.connection:
     return raw
 
 
-def unreachable(text: str, *, hint: str) -> DatabaseUnavailable:
+def connect_error(text: str, *, hint: str) -> DatabaseUnavailable:
     """Return the error of a failed connection attempt, by the message of libpq or the server."""
     if _UNKNOWN_HOST in text:
         return UnknownHost(text, hint=hint)
     return (LoginRefused if _REJECTED.search(text) else DatabaseUnavailable)(text, hint=hint)
 
 
-class Writable(Protocol):
+class CopyDestination(Protocol):
     """A destination of COPY."""
 
     def write(self, data: bytes, /) -> int: ...
 
 
-class Connection:
+class PostgresConnection:
     """A session with VENUS's settings, used by one thread at a time."""
 
     def __init__(
@@ -220,16 +220,16 @@ class Connection:
         self.place = self.url.set(query={}).render_as_string(hide_password=True)
         try:
             dsn = self.url.render_as_string(hide_password=False)
-            self._raw = connected(dsn, application_name=application, tcp_user_timeout=60_000)
+            self._raw = connect(dsn, application_name=application, tcp_user_timeout=60_000)
         except psycopg2.Error as error:
             text = f"source {self.place} cannot be reached: {_first_line(error)}"
-            raise unreachable(text, hint="check [source] url") from error
+            raise connect_error(text, hint="check [source] url") from error
         self._cursor = self._raw.cursor()
         self._texts = self._raw.cursor()
         self.run(self._settings())
         refuse_shared_sessions(self._raw, f"source {self.place}", "[source] url")
         # without this permission VENUS's own heartbeat fires no trigger either; `check` reports whose setting it is
-        with suppress(NotPermitted):
+        with suppress(PostgresNotPermitted):
             self.run(statement("session", "own_triggers"))
 
     def _settings(self) -> str:
@@ -263,7 +263,7 @@ class Connection:
         try:
             self._cursor.execute(text, params)
         except (psycopg2.Error, ValueError) as error:
-            raise self._sorted(error) from error
+            raise self._to_venus_error(error) from error
         return int(self._cursor.rowcount)
 
     def rows(self, text: str, params: Params = None) -> list[Row]:
@@ -309,7 +309,7 @@ class Connection:
         self.commit()
 
     @contextmanager
-    def reading(self) -> Iterator[None]:
+    def snapshot(self) -> Iterator[None]:
         """Run the block in the open transaction, or else in a read-only snapshot of its own."""
         if self.in_transaction:
             yield
@@ -320,25 +320,25 @@ class Connection:
         finally:
             self.rollback()
 
-    def copy_out(self, text: str, into: Writable) -> None:
+    def copy_out(self, text: str, into: CopyDestination) -> None:
         """Run COPY ... TO STDOUT, row by row into a file."""
         try:
             self._cursor.copy_expert(text, into)
         except psycopg2.Error as error:
-            raise self._sorted(error) from error
+            raise self._to_venus_error(error) from error
 
     def expect_types(self, oids: Iterable[int]) -> None:
         """Make `texts` return values of these types undecoded."""
         as_written = psycopg2.extensions.new_type(tuple(oids), "AS_WRITTEN", lambda text, _: text)
         psycopg2.extensions.register_type(as_written, self._texts)
 
-    def texts(self, text: str) -> list[tuple[str | None, ...]]:
+    def fetch_texts(self, text: str) -> list[tuple[str | None, ...]]:
         """Execute a statement and fetch all values as texts, like COPY. For small results of expected types only."""
         try:
             self._texts.execute(text)
             return self._texts.fetchall()
         except (psycopg2.Error, ValueError) as error:
-            raise self._sorted(error) from error
+            raise self._to_venus_error(error) from error
 
     def literal(self, text: str, params: Params) -> str:
         """Return `text` with `params` inserted as SQL literals."""
@@ -352,15 +352,15 @@ class Connection:
             with engine.connect() as connection:
                 yield connection
         except sa.exc.DBAPIError as error:
-            raise self._sorted(error.orig if isinstance(error.orig, Exception) else error) from error
+            raise self._to_venus_error(error.orig if isinstance(error.orig, Exception) else error) from error
 
-    def _sorted(self, error: Exception) -> SourceError | DatabaseUnavailable:
+    def _to_venus_error(self, error: Exception) -> SourceError | DatabaseUnavailable:
         if not isinstance(error, psycopg2.Error):
             return SourceError(f"source {self.place}: {error}")
         state = error.pgcode or ""
         said = f"source {self.place}: {_first_line(error)}" + (f" ({state})" if state else "")
         if state == LOCK_TIMEOUT:
-            return LockTimeout(said)
+            return PostgresLockTimeout(said)
         if state == READ_ONLY:
             return DatabaseUnavailable(f"{said}; {WRITABLE.format('[source] url')}")
         if self.closed or type(error) in _LOST or state.startswith(_TRANSIENT):
@@ -368,9 +368,9 @@ class Connection:
         if state == SERIALIZATION:
             return Conflict(said)
         if state in _NO_TEXT:
-            return NoText(said)
+            return InvalidText(said)
         if state == DENIED:
-            return NotPermitted(said)
+            return PostgresNotPermitted(said)
         if state in _DICTIONARY:
             return SchemaChanged(said)
         return SourceError(said)

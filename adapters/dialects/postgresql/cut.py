@@ -18,18 +18,18 @@ from dataclasses import dataclass, field, replace
 import psycopg2
 
 from venus.adapters.dialects.contract import FillState, SchemaChanged
-from venus.adapters.dialects.fillplace import Place
-from venus.adapters.dialects.halting import Halts, UnfitRow
-from venus.adapters.dialects.postgresql import cutsql, names, registry
-from venus.adapters.dialects.postgresql.connection import Conflict, Connection, NoText
-from venus.adapters.dialects.postgresql.dictionary import Table
-from venus.adapters.dialects.postgresql.registry import Captured
+from venus.adapters.dialects.fill_cursor import FillCursor
+from venus.adapters.dialects.halted_tables import HaltTracker, UnfitRow
+from venus.adapters.dialects.postgresql import cut_statements, names, registry
+from venus.adapters.dialects.postgresql.connection import Conflict, InvalidText, PostgresConnection
+from venus.adapters.dialects.postgresql.copy_stream import CopyStream, FewRows, SmallCopy, read_sections
+from venus.adapters.dialects.postgresql.dictionary import PostgresTable
+from venus.adapters.dialects.postgresql.registry import PostgresCapturedTable
 from venus.adapters.dialects.postgresql.statements import statement
-from venus.adapters.dialects.postgresql.stream import CopyStream, FewRows, SmallCopy, sections
 from venus.codec.changes import TableChanges, marker
 from venus.codec.columns import keys_to_columns
 from venus.codec.layout import Layout
-from venus.codec.packed import Packed
+from venus.codec.packed import PackedBytes
 from venus.errors import Fenced
 from venus.model import BatchNo, BatchRecord, ChangeKind, Epoch, TableSchema
 
@@ -44,7 +44,7 @@ _FIELD = re.compile(r'(?:"((?:[^"\\]++|""|\\\\)*+)"|([^,"]*+)),')
 
 
 @dataclass(slots=True)
-class Reads:
+class PreparedReads:
     """Prepared statements of a session that read few rows. `together`: it has the function that reads many tables."""
 
     together: bool = False
@@ -52,26 +52,30 @@ class Reads:
     _prepared: dict[tuple[int, bool], str] = field(default_factory=dict)
     _columns: int = 0
 
-    def read(self, connection: Connection, claims: Sequence[Claim]) -> list[tuple[Claim, FewRows]]:
+    def read_rows(
+        self, connection: PostgresConnection, claims: Sequence[PostgresClaim]
+    ) -> list[tuple[PostgresClaim, FewRows]]:
         """Read the rows of the first of these claims, and of as many more as fit into the same read."""
         if len(claims) == 1 or not self.together:
-            (text,) = self._statements(connection, claims[:1])
-            return [(claims[0], FewRows(connection.texts(text)))]
-        texts = self._statements(connection, claims)
+            (text,) = self._build_statements(connection, claims[:1])
+            return [(claims[0], FewRows(connection.fetch_texts(text)))]
+        texts = self._build_statements(connection, claims)
         found = connection.rows(statement("cut", "read_together"), [texts, TOGETHER_BYTES])
         end = found.pop()[0]
         rows: list[list[list[str | None]]] = [[] for _ in range(end)]
         for place, line in found:
-            rows[place - 1].append(values_of(line))
+            rows[place - 1].append(parse_row(line))
         return [(claim, FewRows(each)) for claim, each in zip(claims[:end], rows, strict=True)]
 
-    def _statements(self, connection: Connection, claims: Sequence[Claim]) -> list[str]:
+    def _build_statements(self, connection: PostgresConnection, claims: Sequence[PostgresClaim]) -> list[str]:
         """Return the statements that read these claims: calls of prepared ones, or else plain queries."""
         texts, new = [], []
         for claim in claims:
             which = claim.schema.table_id, claim.inserts_only
             if which not in self._prepared:
-                query = cutsql.changes(claim.table, claim.schema, inserts_only=claim.inserts_only, taken=True)
+                query = cut_statements.changes_query(
+                    claim.table, claim.schema, inserts_only=claim.inserts_only, taken=True
+                )
                 if self._columns > PREPARED_COLUMNS_MAX:
                     texts.append(query)
                     continue
@@ -85,7 +89,7 @@ class Reads:
         return texts
 
 
-def values_of(row: str) -> list[str | None]:
+def parse_row(row: str) -> list[str | None]:
     """Return the values in a row's text. They are in the same format as in COPY and SELECT."""
     inside = row[1:-1]
     if '"' not in inside:
@@ -97,11 +101,11 @@ def values_of(row: str) -> list[str | None]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Claim:
+class PostgresClaim:
     """The content of one log table in this cut."""
 
     schema: TableSchema
-    table: Table
+    table: PostgresTable
     rows: int
     #: Size of the table; not read for small claims.
     pages: int
@@ -113,38 +117,43 @@ class Claim:
     lost: bool
 
 
-def tables_with_rows(connection: Connection) -> set[int]:
+def find_tables_with_rows(connection: PostgresConnection) -> set[int]:
     """Return the tables whose logs have rows. Logs without pages are not opened."""
     each = [
-        statement("cut", "has_row", table_id=str(t), log=names.log_table(t))
+        statement("cut", "has_row", table_id=str(t), log=names.log_table_name(t))
         for (t,) in connection.rows(statement("cut", "with_pages"))
     ]
     return {r[0] for r in connection.rows(" UNION ALL ".join(each))} if each else set()
 
 
-def claims_of(connection: Connection, captured: Seq[Captured]) -> list[Claim]:
+def read_claims(connection: PostgresConnection, captured: Seq[PostgresCapturedTable]) -> list[PostgresClaim]:
     """Return the claims of these tables. A table with an empty log has no claim."""
     of = {c.schema.table_id: c for c in captured}
-    found = connection.rows(cutsql.small(of)) if of else ()
-    return [claim_of(connection, of[table_id], *log) for table_id, *log in found]
+    found = connection.rows(cut_statements.small_logs_query(of)) if of else ()
+    return [build_claim(connection, of[table_id], *log) for table_id, *log in found]
 
 
-def claim_of(
-    connection: Connection, captured: Captured, rows: int, inserts_only: bool, truncated: bool, lost: bool
-) -> Claim:
+def build_claim(
+    connection: PostgresConnection,
+    captured: PostgresCapturedTable,
+    rows: int,
+    inserts_only: bool,
+    truncated: bool,
+    lost: bool,
+) -> PostgresClaim:
     """Return the claim of a table. The rows of a large log are counted."""
     table, pages, inserts = captured.table, 0, False
     assert table is not None
-    if rows > cutsql.SMALL_CLAIM_ROWS:
-        weigh = statement("cut", "weigh", log=names.log_table(captured.schema.table_id), table=str(table.oid))
+    if rows > cut_statements.SMALL_CLAIM_ROWS:
+        weigh = statement("cut", "weigh", log=names.log_table_name(captured.schema.table_id), table=str(table.oid))
         rows, inserts_only, truncated, lost, inserts, pages = connection.row(weigh)
-    return Claim(
+    return PostgresClaim(
         schema=captured.schema,
         table=table,
         rows=rows,
         pages=pages,
         inserts_only=inserts_only,
-        noted=inserts and not inserts_only and table.identity_key and rows > cutsql.SMALL_CLAIM_ROWS,
+        noted=inserts and not inserts_only and table.identity_key and rows > cut_statements.SMALL_CLAIM_ROWS,
         truncated=truncated,
         lost=lost,
     )
@@ -158,16 +167,16 @@ FILL_SECTIONS_MAX = 16
 
 
 @dataclass(slots=True)
-class FillPace:
+class PostgresFillPace:
     """Rows that a fill reads at once, by table: fewer where the rows are large."""
 
     limits: dict[int, int] = field(default_factory=dict)
 
-    def limit(self, table_id: int, rows_max: int) -> int:
+    def row_limit(self, table_id: int, rows_max: int) -> int:
         """Return how many rows to request."""
         return min(self.limits.get(table_id, rows_max), rows_max)
 
-    def learn(self, table_id: int, asked: int, used: int, *, rest: bool) -> None:
+    def record_chunk(self, table_id: int, asked: int, used: int, *, rest: bool) -> None:
         """Set the limit to the rows that were used if there were more (`rest`), else to twice the rows requested."""
         self.limits[table_id] = max(used, 1) if rest else asked * 2
 
@@ -177,19 +186,19 @@ class PostgresCut:
 
     def __init__(
         self,
-        connection: Connection,
-        claims: Seq[Claim],
-        captured: Seq[Captured],
+        connection: PostgresConnection,
+        claims: Seq[PostgresClaim],
+        captured: Seq[PostgresCapturedTable],
         captured_at_us: int,
         epoch: int,
         fills: Seq[FillState],
-        pace: FillPace,
-        halts: Halts,
+        pace: PostgresFillPace,
+        halts: HaltTracker,
         forget_marks: Seq[str],
-        reads: Reads,
+        reads: PreparedReads,
     ) -> None:
         self._reads = reads
-        self._few: list[Claim] = []  # small claims that are not read yet, in the order of reading
+        self._few: list[PostgresClaim] = []  # small claims that are not read yet, in the order of reading
         self._at_hand: dict[int, FewRows] = {}  # rows of tables that were read together with an earlier one
         self._forget_marks = forget_marks
         self._connection = connection
@@ -211,7 +220,7 @@ class PostgresCut:
         """The tables that have a claim."""
         return set(self._claims)
 
-    def leave(self, fills: Seq[FillState]) -> None:
+    def exclude_fills(self, fills: Seq[FillState]) -> None:
         """Exclude fills from this cut: the application holds an exclusive lock on their tables."""
         self._left = {f.table_id: f for f in fills}
 
@@ -221,29 +230,29 @@ class PostgresCut:
 
     # -- reading -------------------------------------------------------------------------------------------------
 
-    def sections(self, *, rows_max: int, bytes_max: int) -> Iterator[TableChanges]:
-        plan = cutsql.KEYED_PLAN
-        claims = [self._claims[table_id] for table_id in self._halts.first(self._claims)]
-        self._few = [claim for claim in claims if claim.rows <= cutsql.FEW_ROWS]
+    def read_sections(self, *, rows_max: int, bytes_max: int) -> Iterator[TableChanges]:
+        plan = cut_statements.KEYED_PLAN
+        claims = [self._claims[table_id] for table_id in self._halts.order_by_halts(self._claims)]
+        self._few = [claim for claim in claims if claim.rows <= cut_statements.FEW_ROWS]
         for claim in claims:
             schema = claim.schema
-            self._halts.begin()
+            self._halts.start_table()
             if claim.truncated:
                 yield marker(schema.table_id, schema.version, ChangeKind.TRUNCATE)
-            if (settings := cutsql.plan(claim.rows, claim.pages)) != plan:
+            if (settings := cut_statements.planner_settings(claim.rows, claim.pages)) != plan:
                 self._connection.run(plan := settings)
             try:
-                yield from self._changes(claim, rows_max=rows_max, bytes_max=bytes_max)
+                yield from self._read_changes(claim, rows_max=rows_max, bytes_max=bytes_max)
             except UnfitRow as why:
-                raise self._halts.halt(schema, claim.rows, why, hint=HINT) from why
-            except NoText as why:
-                raise self._halts.halt(schema, claim.rows, f"{_NO_TEXT}: {why}") from why
+                raise self._halts.record_halt(schema, claim.rows, why, hint=HINT) from why
+            except InvalidText as why:
+                raise self._halts.record_halt(schema, claim.rows, f"{_NO_TEXT}: {why}") from why
         self._consumed = True
 
-    def _changes(self, claim: Claim, *, rows_max: int, bytes_max: int) -> Iterator[TableChanges]:
-        small = claim.rows <= cutsql.SMALL_CLAIM_ROWS
-        with self._read(claim, small=small) as stream:
-            yield from sections(
+    def _read_changes(self, claim: PostgresClaim, *, rows_max: int, bytes_max: int) -> Iterator[TableChanges]:
+        small = claim.rows <= cut_statements.SMALL_CLAIM_ROWS
+        with self._open_rows(claim, small=small) as stream:
+            yield from read_sections(
                 stream,
                 Layout.of(claim.schema),
                 flagged=True,
@@ -253,19 +262,19 @@ class PostgresCut:
                 bytes_max=bytes_max,
             )
         if not small:
-            self._connection.run(cutsql.forget_log(claim.schema))
+            self._connection.run(cut_statements.delete_log(claim.schema))
 
-    def _read(self, claim: Claim, *, small: bool) -> FewRows | SmallCopy | CopyStream:
+    def _open_rows(self, claim: PostgresClaim, *, small: bool) -> FewRows | SmallCopy | CopyStream:
         """Begin to read the rows in a table's log. Tables with few rows are read together."""
-        if claim.rows <= cutsql.FEW_ROWS:
+        if claim.rows <= cut_statements.FEW_ROWS:
             return self._read_few(claim)
-        text = cutsql.changes(
+        text = cut_statements.changes_query(
             claim.table, claim.schema, inserts_only=claim.inserts_only, taken=small, noted=claim.noted
         )
-        copied = cutsql.copied(text)
+        copied = cut_statements.copy_query(text)
         return SmallCopy(self._connection, copied) if small else CopyStream(self._connection, copied)
 
-    def _read_few(self, claim: Claim) -> FewRows:
+    def _read_few(self, claim: PostgresClaim) -> FewRows:
         table_id = claim.schema.table_id
         if table_id not in self._at_hand:
             found = self._read_together(self._few)
@@ -273,49 +282,55 @@ class PostgresCut:
             self._at_hand = {c.schema.table_id: rows for c, rows in found}
         return self._at_hand.pop(table_id)
 
-    def _read_together(self, claims: Seq[Claim]) -> list[tuple[Claim, FewRows]]:
+    def _read_together(self, claims: Seq[PostgresClaim]) -> list[tuple[PostgresClaim, FewRows]]:
         """Read the first of these claims, with more. Raises Conflict if a text is unreadable and its table unknown."""
         try:
-            return self._reads.read(self._connection, claims)
-        except NoText as why:
+            return self._reads.read_rows(self._connection, claims)
+        except InvalidText as why:
             if len(claims) == 1 or not self._reads.together:
                 raise
             self.reads_apart = True
             raise Conflict(f"tables will be read one at a time: {why}") from why
 
-    def fill_chunk(self, fill: FillState, *, rows_max: int, bytes_max: int) -> tuple[list[TableChanges], FillState]:
+    def read_fill_chunk(
+        self, fill: FillState, *, rows_max: int, bytes_max: int
+    ) -> tuple[list[TableChanges], FillState]:
         if fill.table_id in self._left:
             return [], fill
         captured = self._captured[fill.table_id]
         table, schema = captured.table, captured.schema
         if table is None or not captured.usable:
             raise SchemaChanged(f"{schema.qualified} differs from the registry")
-        limit = self._pace.limit(fill.table_id, rows_max)
+        limit = self._pace.row_limit(fill.table_id, rows_max)
         layout = Layout.of(schema)
         self._connection.run(statement("cut", "fill_plan"))
-        self._halts.begin()
+        self._halts.start_table()
         try:
-            taken, rest = self._portion(cutsql.fill(table, schema, fill.cursor, limit), layout, rows_max, bytes_max)
+            taken, rest = self._read_portion(
+                cut_statements.fill_query(table, schema, fill.cursor, limit), layout, rows_max, bytes_max
+            )
             rows = sum(s.count for s in taken)
             done = not rest and rows < limit
-            end = Place.read(fill.cursor).end if fill.cursor else None
+            end = FillCursor.parse(fill.cursor).end if fill.cursor else None
             if not fill.cursor and not done:
-                end = list(self._connection.row(cutsql.last_key(table)))
-        except (UnfitRow, NoText) as why:
+                end = list(self._connection.row(cut_statements.last_key_query(table)))
+        except (UnfitRow, InvalidText) as why:
             claim = self._claims.get(fill.table_id)
             said, hint = (why, HINT) if isinstance(why, UnfitRow) else (f"{_NO_TEXT}: {why}", "")
-            raise self._halts.halt(schema, claim.rows if claim else 0, said, hint=hint) from why
-        self._pace.learn(fill.table_id, limit, rows, rest=rest)
-        cursor = Place(_last_key(taken[-1], layout), end).cursor if taken else fill.cursor
+            raise self._halts.record_halt(schema, claim.rows if claim else 0, said, hint=hint) from why
+        self._pace.record_chunk(fill.table_id, limit, rows, rest=rest)
+        cursor = FillCursor(_last_key(taken[-1], layout), end).cursor if taken else fill.cursor
         return taken, replace(fill, cursor=cursor, rows_done=fill.rows_done + rows, done=done)
 
-    def _portion(self, text: str, layout: Layout, rows_max: int, bytes_max: int) -> tuple[list[TableChanges], bool]:
+    def _read_portion(
+        self, text: str, layout: Layout, rows_max: int, bytes_max: int
+    ) -> tuple[list[TableChanges], bool]:
         """Return the sections of a COPY up to the size of a chunk, and whether there were more."""
         taken: list[TableChanges] = []
         rest = False
         with CopyStream(self._connection, text) as stream:
             budget = bytes_max * FILL_SECTIONS_MAX
-            for section in sections(
+            for section in read_sections(
                 stream, layout, flagged=False, inserts_only=False, rows_max=rows_max, bytes_max=bytes_max
             ):
                 # the next chunk reads the rest again; keeping it would need unbounded memory
@@ -334,23 +349,23 @@ class PostgresCut:
         connection = self._connection
         if epoch != self._epoch:
             connection.rollback()
-            raise self._fenced(epoch)
+            raise self._fenced_error(epoch)
         try:
-            connection.commit(self._records(epoch, batches, fills, forget_batches_below))
+            connection.commit(self._build_transaction(epoch, batches, fills, forget_batches_below))
             self.committed = True
         except Conflict as conflict:
             connection.rollback()
             if epoch != connection.row(statement("registry", "epoch"))[0]:
-                raise self._fenced(epoch) from conflict
+                raise self._fenced_error(epoch) from conflict
             raise
         except BaseException:
             connection.rollback()
             raise
 
-    def _fenced(self, epoch: Epoch) -> Fenced:
+    def _fenced_error(self, epoch: Epoch) -> Fenced:
         return Fenced(f"source {self._connection.place}: another instance raised the epoch above {epoch}")
 
-    def _records(self, epoch: Epoch, batches: Seq[BatchRecord], fills: Seq[FillState], below: BatchNo) -> str:
+    def _build_transaction(self, epoch: Epoch, batches: Seq[BatchRecord], fills: Seq[FillState], below: BatchNo) -> str:
         """Return the local transaction as one string, so that it needs one round trip with the COMMIT.
 
         The checkpoint comes first, because it is the fence: an instance that raised the epoch after this snapshot has
@@ -361,7 +376,7 @@ class PostgresCut:
             last = batches[-1]
             moved = {"next_sequence": last.last_sequence + 1, "last_batch": last.batch_no, "epoch": epoch}
             parts.append(statement("registry", "advance", **{name: str(int(n)) for name, n in moved.items()}))
-            parts += registry.add_batches(batches)
+            parts += registry.add_batches_sql(batches)
         parts.append(statement("registry", "forget_batches", below=str(int(below))))
         for fill in fills:
             was = (self._left | self._fills)[fill.table_id]
@@ -391,5 +406,5 @@ def _last_key(section: TableChanges, layout: Layout) -> list[str]:
     """Return the key of the last row as text; binary keys in COPY's format."""
     ids = section.record_ids
     size = int(ids.sizes[-1])
-    last = Packed(ids.data[len(ids.data) - size :], ids.sizes[-1:])
+    last = PackedBytes(ids.data[len(ids.data) - size :], ids.sizes[-1:])
     return ["\\x" + v.hex() if isinstance(v, bytes) else str(v) for (v,) in keys_to_columns(last, layout)]

@@ -11,14 +11,14 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-from venus.adapters.dialects.columns import ColumnChoice, without_columns
-from venus.adapters.dialects.patterns import Patterns, choosing_nothing
+from venus.adapters.dialects.column_choice import ColumnChoice, split_by_columns
+from venus.adapters.dialects.name_patterns import Patterns, find_useless_patterns
 from venus.adapters.dialects.postgresql import structure
-from venus.adapters.dialects.postgresql.connection import Connection, Row
-from venus.adapters.dialects.postgresql.names import OWN_SCHEMA, qualified
+from venus.adapters.dialects.postgresql.connection import PostgresConnection, Row
+from venus.adapters.dialects.postgresql.names import OWN_SCHEMA, qualify
 from venus.adapters.dialects.postgresql.statements import statement
-from venus.adapters.dialects.postgresql.structure import Structure
-from venus.adapters.dialects.postgresql.types import PgType, below_domain, is_identity, log_type, logical
+from venus.adapters.dialects.postgresql.structure import PostgresStructure
+from venus.adapters.dialects.postgresql.types import PgType, base_spelling, is_identity, log_type, logical_type
 from venus.errors import UnsupportedType
 from venus.model import Check, Column, ForeignKey, Index, LeftOut, OwnType, TableSchema
 
@@ -28,7 +28,7 @@ _CLOCKS = {"CURRENT_TIMESTAMP": "CURRENT_TIMESTAMP", "now()": "CURRENT_TIMESTAMP
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KeyColumn:
+class PostgresKeyColumn:
     """A column of the record id, with the properties that SQL about it needs."""
 
     name: str
@@ -56,7 +56,7 @@ class Leaf:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Table:
+class PostgresTable:
     """A table as it is in the dictionary at present."""
 
     oid: int
@@ -68,12 +68,12 @@ class Table:
     #: miss rows or see those of other tables.
     per_row: bool
     #: Whether to exclude the rows of child tables, which are not this table's.
-    only: bool
+    from_only: bool
     row_security: bool
     rows_estimate: int
     comment: str
     columns: tuple[Column, ...]
-    key: tuple[KeyColumn, ...]
+    key: tuple[PostgresKeyColumn, ...]
     key_choices: tuple[str, ...]
     indexes: tuple[Index, ...]
     foreign_keys: tuple[ForeignKey, ...]
@@ -88,12 +88,12 @@ class Table:
     @property
     def name_sql(self) -> str:
         """The quoted name."""
-        return qualified(self.namespace, self.name)
+        return qualify(self.namespace, self.name)
 
     @property
     def from_sql(self) -> str:
         """The table in a FROM clause."""
-        return f"ONLY {self.name_sql}" if self.only else self.name_sql
+        return f"ONLY {self.name_sql}" if self.from_only else self.name_sql
 
     @property
     def identity_key(self) -> bool:
@@ -105,7 +105,7 @@ class Table:
         """The highest column number in use."""
         return max((c.number for c in self.columns), default=0)
 
-    def schema(self, table_id: int, version: int) -> TableSchema:
+    def to_schema(self, table_id: int, version: int) -> TableSchema:
         """Return this as a version of a registered table."""
         return TableSchema(
             table_id=table_id,
@@ -137,41 +137,45 @@ class _Details:
     excluded_keys: list[str] = field(default_factory=list)
 
 
-def listed(rows: Iterable[Row], include: Sequence[str], exclude: Sequence[str]) -> list[Row]:
+def choose_tables(rows: Iterable[Row], include: Sequence[str], exclude: Sequence[str]) -> list[Row]:
     """Return the tables that the patterns choose: schema.table with wildcards; without a dot the schema is public."""
-    included, excluded = Patterns(map(_spelled, include)), Patterns(map(_spelled, exclude))
-    return [r for r in application(rows) if included.match(name := _name(r)) and not excluded.match(name)]
+    included, excluded = Patterns(map(_normalise_pattern, include)), Patterns(map(_normalise_pattern, exclude))
+    return [
+        r for r in application_tables(rows) if included.match(name := _qualified_name(r)) and not excluded.match(name)
+    ]
 
 
-def application(rows: Iterable[Row]) -> list[Row]:
+def application_tables(rows: Iterable[Row]) -> list[Row]:
     """Return the rows without those of VENUS's own tables."""
     return [r for r in rows if r[1] != OWN_SCHEMA]
 
 
-def unmatched(rows: Iterable[Row], patterns: Sequence[str]) -> list[str]:
+def find_unmatched_patterns(rows: Iterable[Row], patterns: Sequence[str]) -> list[str]:
     """Return the patterns that choose no table, most likely because of a misspelling."""
-    return choosing_nothing(patterns, ((_name(r),) for r in application(rows)), spelled=_spelled)
+    return find_useless_patterns(
+        patterns, ((_qualified_name(r),) for r in application_tables(rows)), normalise=_normalise_pattern
+    )
 
 
-def _name(row: Row) -> str:
+def _qualified_name(row: Row) -> str:
     return f"{row[1]}.{row[2]}"
 
 
-def _spelled(pattern: str) -> str:
+def _normalise_pattern(pattern: str) -> str:
     return pattern if "." in pattern else f"public.{pattern}"
 
 
-def all_tables(connection: Connection) -> list[Row]:
+def read_all_tables(connection: PostgresConnection) -> list[Row]:
     """Read a row for each table of the database."""
     return connection.rows(statement("dictionary", "tables"))
 
 
-def fingerprint(connection: Connection, oids: Iterable[int], mark: str) -> str:
+def read_fingerprint(connection: PostgresConnection, oids: Iterable[int], mark: str) -> str:
     """Return a text that changes with any result of `read` for these tables, and with the result of query `mark`."""
     return str(connection.row(statement("dictionary", "fingerprint", mark=mark), {"tables": list(oids)})[0])
 
 
-def read(connection: Connection, rows: Sequence[Row]) -> list[Table]:
+def read_tables(connection: PostgresConnection, rows: Sequence[Row]) -> list[PostgresTable]:
     """Read the tables of these rows of `all_tables`."""
     oids = {"tables": [r[0] for r in rows]}
     details: dict[int, _Details] = defaultdict(_Details)
@@ -200,20 +204,20 @@ def read(connection: Connection, rows: Sequence[Row]) -> list[Table]:
         details[root].leaves.append(Leaf(oid=oid, namespace=namespace, name=name))
     for oid, _, _, signature in connection.rows(statement("dictionary", "signatures"), oids):
         details[oid].signature = signature
-    more = dict(structure.read(connection, oids["tables"]))
+    more = dict(structure.read_structure(connection, oids["tables"]))
     own = structure.read_own_types(connection, oids["tables"], types)
     excluded = {r[0]: _leave_out(connection.columns, r, details[r[0]]) for r in rows}
     for r in rows:
-        of_one = more.setdefault(r[0], Structure())
-        of_one.left_out.extend(structure.not_carried(details[r[0]].columns, own, types))
-    needed = {r[0]: structure.used_by(details[r[0]].columns, own, types) for r in rows}
-    tables = [_table(r, details[r[0]], types, more[r[0]], needed[r[0]]) for r in rows]
-    return [_without(table, excluded[table.oid]) if excluded[table.oid] else table for table in tables]
+        of_one = more.setdefault(r[0], PostgresStructure())
+        of_one.left_out.extend(structure.find_uncarried_columns(details[r[0]].columns, own, types))
+    needed = {r[0]: structure.used_types(details[r[0]].columns, own, types) for r in rows}
+    tables = [_build_table(r, details[r[0]], types, more[r[0]], needed[r[0]]) for r in rows]
+    return [_drop_columns(table, excluded[table.oid]) if excluded[table.oid] else table for table in tables]
 
 
 def _leave_out(choice: ColumnChoice, row: Row, details: _Details) -> tuple[LeftOut, ...]:
     """Remove the columns that do not travel from the details, and the indexes over them as keys; return them."""
-    left = choice.left_out(row[1], row[2], ((c[2], c[5]) for c in details.columns))
+    left = choice.excluded_columns(row[1], row[2], ((c[2], c[5]) for c in details.columns))
     if left:
         names = {one.name for one in left}
         gone = {c[1]: c[2] for c in details.columns if c[2] in names}
@@ -229,43 +233,43 @@ def _leave_out(choice: ColumnChoice, row: Row, details: _Details) -> tuple[LeftO
     return left
 
 
-def _without(table: Table, left: Sequence[LeftOut]) -> Table:
+def _drop_columns(table: PostgresTable, left: Sequence[LeftOut]) -> PostgresTable:
     gone = frozenset(one.name for one in left)
-    indexes, checks, keys, more = without_columns(gone, table.indexes, table.checks, table.foreign_keys)
+    indexes, checks, keys, more = split_by_columns(gone, table.indexes, table.checks, table.foreign_keys)
     return replace(
         table, indexes=indexes, checks=checks, foreign_keys=keys, left_out=(*table.left_out, *left, *more)
     )  # fmt: skip
 
 
-def _table(
-    row: Row, details: _Details, types: dict[int, PgType], more: Structure, own: Sequence[structure.Found]
-) -> Table:
+def _build_table(
+    row: Row, details: _Details, types: dict[int, PgType], more: PostgresStructure, own: Sequence[structure.UsedType]
+) -> PostgresTable:
     oid, namespace, name, kind, persistence, has_children, inherits, security, estimate, comment, _ = row
-    columns, unsupported = _read_columns(details, types)
-    carried = more.columns(columns)
+    columns, unsupported = _build_columns(details, types)
+    carried = more.with_defaults(columns)
     by_number = {c[1]: c for c in details.columns}
-    candidates = [i for i in details.indexes.values() if _identifies(i, by_number)]
-    key = _key(min(candidates, key=_preference), by_number, types) if candidates else ()
+    candidates = [i for i in details.indexes.values() if _is_key_candidate(i, by_number)]
+    key = _build_key(min(candidates, key=_key_preference), by_number, types) if candidates else ()
     in_tree = kind != "p" and (has_children or inherits)
-    return Table(
+    return PostgresTable(
         oid=oid,
         namespace=namespace,
         name=name,
         kind=kind,
         unlogged=persistence == "u",
         per_row=kind == "p" or in_tree,
-        only=in_tree,
+        from_only=in_tree,
         row_security=security,
         rows_estimate=estimate,
         comment=comment,
         columns=carried,
         key=key,
         key_choices=(
-            *sorted(_choice(i, by_number) for i in details.indexes.values() if _could_identify(i)),
+            *sorted(_describe_choice(i, by_number) for i in details.indexes.values() if _is_near_candidate(i)),
             *details.excluded_keys,
         ),
         indexes=tuple(i for i in more.indexes if i.definition or i.columns != tuple(k.name for k in key)),
-        foreign_keys=more.foreign_keys(map(_foreign_key, details.foreign_keys)),
+        foreign_keys=more.enforced_foreign_keys(map(_build_foreign_key, details.foreign_keys)),
         checks=tuple(more.checks),
         left_out=(
             *structure.columns_left_out(more, details.columns, carried, partitioned=kind == "p"),
@@ -278,18 +282,18 @@ def _table(
     )
 
 
-def _read_columns(details: _Details, types: dict[int, PgType]) -> tuple[list[Column], list[tuple[str, str]]]:
+def _build_columns(details: _Details, types: dict[int, PgType]) -> tuple[list[Column], list[tuple[str, str]]]:
     """Return the columns that can be carried, and the reasons why the others cannot."""
     columns, unsupported = [], []
     for c in details.columns:
         try:
-            columns.append(_column(c, types))
+            columns.append(_build_column(c, types))
         except UnsupportedType as error:
             unsupported.append((c[2], str(error)))
     return columns, unsupported
 
 
-def _foreign_key(row: Row) -> ForeignKey:
+def _build_foreign_key(row: Row) -> ForeignKey:
     _, name, referred_namespace, referred_table, columns, referred_columns = row[:6]
     return ForeignKey(
         name=name,
@@ -300,12 +304,12 @@ def _foreign_key(row: Row) -> ForeignKey:
     )
 
 
-def _column(row: Row, types: dict[int, PgType]) -> Column:
+def _build_column(row: Row, types: dict[int, PgType]) -> Column:
     _, number, name, type_oid, modifier, spelled, not_null, identity, generated, default, comment, _, _ = row
     return Column(
         name=name,
         number=number,
-        type=logical(type_oid, modifier, spelled, types),
+        type=logical_type(type_oid, modifier, spelled, types),
         nullable=not not_null,
         source_type=spelled,
         default_sql="" if generated else portable_default(default),
@@ -321,37 +325,37 @@ def portable_default(expression: str) -> str:
     return _CLOCKS.get(expression, "")
 
 
-def _usable(index: list[Row]) -> bool:
+def _is_usable(index: list[Row]) -> bool:
     """Return whether the index is valid, total, and a b-tree over plain columns."""
     return all(r[5] and r[6] and r[9] > 0 and r[10] for r in index)
 
 
-def _identifies(index: list[Row], columns: dict[int, Row]) -> bool:
+def _is_key_candidate(index: list[Row], columns: dict[int, Row]) -> bool:
     primary, unique = index[0][3], index[0][4]
     # a deferrable primary key is unique in every committed state
     total = all(r[6] and r[9] > 0 and r[10] for r in index)
-    return (primary and total) or (unique and _usable(index) and all(columns[r[9]][6] for r in index))
+    return (primary and total) or (unique and _is_usable(index) and all(columns[r[9]][6] for r in index))
 
 
-def _could_identify(index: list[Row]) -> bool:
+def _is_near_candidate(index: list[Row]) -> bool:
     """Return whether the index would identify rows if its columns were NOT NULL."""
-    return bool(index[0][4]) and _usable(index)
+    return bool(index[0][4]) and _is_usable(index)
 
 
-def _preference(index: list[Row]) -> tuple[bool, bool, int, int]:
+def _key_preference(index: list[Row]) -> tuple[bool, bool, int, int]:
     return (not index[0][3], not index[0][7], len(index), index[0][1])
 
 
-def _key(index: list[Row], columns: dict[int, Row], types: dict[int, PgType]) -> tuple[KeyColumn, ...]:
+def _build_key(index: list[Row], columns: dict[int, Row], types: dict[int, PgType]) -> tuple[PostgresKeyColumn, ...]:
     key = []
     for r in index:
         _, number, name, type_oid, modifier, spelled, *_, deterministic, collation = columns[r[9]]
         key.append(
-            KeyColumn(
+            PostgresKeyColumn(
                 name=name,
                 number=number,
                 spelled=spelled,
-                log_type=log_type(below_domain(type_oid, spelled, types)),
+                log_type=log_type(base_spelling(type_oid, spelled, types)),
                 collation=collation,
                 equals=r[10],
                 identity=is_identity(type_oid, modifier, types, deterministic=deterministic),
@@ -362,7 +366,7 @@ def _key(index: list[Row], columns: dict[int, Row], types: dict[int, PgType]) ->
     return tuple(key)
 
 
-def _choice(index: list[Row], columns: dict[int, Row]) -> str:
+def _describe_choice(index: list[Row], columns: dict[int, Row]) -> str:
     nullable = [columns[r[9]][2] for r in index if not columns[r[9]][6]]
     names = ", ".join(columns[r[9]][2] for r in index)
     return f"unique index {index[0][2]} ({names}) if {', '.join(nullable)} were NOT NULL" if nullable else names

@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from venus.adapters.dialects.columns import WAY_OUT
-from venus.adapters.dialects.keyforms import keeps_text
-from venus.adapters.dialects.postgresql.dictionary import Table
-from venus.adapters.dialects.postgresql.names import literal, qualified, quoted
-from venus.model import HEIR, Finding, TableSchema
+from venus.adapters.dialects.column_choice import WAY_OUT
+from venus.adapters.dialects.postgresql.dictionary import PostgresTable
+from venus.adapters.dialects.postgresql.names import literal, qualify, quote
+from venus.adapters.dialects.type_changes import keeps_text
+from venus.model import CHILD_TABLE, Finding, TableSchema
 
 COLUMN = "venus_record_id"
 #: PostgreSQL's limit, dropped columns included.
@@ -23,7 +23,7 @@ _COLUMNS_MAX = 1600
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Keyless:
+class KeylessFacts:
     """The facts that decide how a table can be given a key."""
 
     partitioned: bool
@@ -44,55 +44,58 @@ class Keyless:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Offer:
+class KeyOffer:
     """Statements that give a table a key, or the reason why there are none, with a remark."""
 
     statements: tuple[str, ...] = ()
     remark: str = ""
 
 
-def offer(table: Table, facts: Keyless) -> Offer:
+def offer_key(table: PostgresTable, facts: KeylessFacts) -> KeyOffer:
     """Return the statements that give a table a key."""
     if facts.numbers_used >= _COLUMNS_MAX:
-        return Offer(remark="it has as many columns as PostgreSQL allows")
+        return KeyOffer(remark="it has as many columns as PostgreSQL allows")
     if facts.partitioned:
-        return _partitioned(table, facts)
-    column = quoted(_column(facts))
+        return _offer_for_partitioned(table, facts)
+    column = quote(_number_column(facts))
     word = "UNIQUE" if facts.has_primary else "PRIMARY KEY"
     key = f"ALTER TABLE {table.name_sql} ADD {word} ({column})"
     if facts.numbered:
-        return Offer(statements=(key,), remark="the column exists already")
+        return KeyOffer(statements=(key,), remark="the column exists already")
     if facts.inherits:
         remark = "children get the column too, and need a key of their own"
-        return Offer(statements=(*_numbered(table, column, facts), key), remark=remark)
+        return KeyOffer(statements=(*_number_statements(table, column, facts), key), remark=remark)
     if facts.row_type_in:
         remark = f"row by row, because {facts.row_type_in} has its row type"
-        return Offer(statements=(*_detached(table, facts), *_numbered(table, column, facts), key), remark=remark)
+        return KeyOffer(
+            statements=(*_detach_statements(table, facts), *_number_statements(table, column, facts), key),
+            remark=remark,
+        )
     add = f"ALTER TABLE {table.name_sql} ADD COLUMN {column} bigint GENERATED ALWAYS AS IDENTITY {word}"
     remark = "the table then no longer follows its type" if facts.typed else "only SELECT * shows it"
-    return Offer(statements=(*_detached(table, facts), add), remark=remark)
+    return KeyOffer(statements=(*_detach_statements(table, facts), add), remark=remark)
 
 
-def _detached(table: Table, facts: Keyless) -> tuple[str, ...]:
+def _detach_statements(table: PostgresTable, facts: KeylessFacts) -> tuple[str, ...]:
     return (f"ALTER TABLE {table.name_sql} NOT OF",) if facts.typed else ()
 
 
-def _partitioned(table: Table, facts: Keyless) -> Offer:
+def _offer_for_partitioned(table: PostgresTable, facts: KeylessFacts) -> KeyOffer:
     if "" in facts.divided_by:
-        return Offer(remark="it is partitioned by an expression, and PostgreSQL allows no key on such a table")
+        return KeyOffer(remark="it is partitioned by an expression, and PostgreSQL allows no key on such a table")
     if facts.foreign_partition:
-        return Offer(remark=f"its partition {facts.foreign_partition} is a foreign table, which cannot have a key")
-    column = quoted(_column(facts))
-    columns = list(map(quoted, facts.divided_by))
+        return KeyOffer(remark=f"its partition {facts.foreign_partition} is a foreign table, which cannot have a key")
+    column = quote(_number_column(facts))
+    columns = list(map(quote, facts.divided_by))
     nulls = ", ".join(f"ALTER COLUMN {c} SET NOT NULL" for c in columns)
     # a partition may have a primary key of its own
     key = f"ALTER TABLE {table.name_sql} {nulls}, ADD UNIQUE ({', '.join([column, *columns])})"
-    numbered = () if facts.numbered else _numbered(table, column, facts)
+    numbered = () if facts.numbered else _number_statements(table, column, facts)
     divided_by = ", ".join(facts.divided_by)
-    return Offer(statements=(*numbered, key), remark=f"rows with NULL in ({divided_by}) must get a value first")
+    return KeyOffer(statements=(*numbered, key), remark=f"rows with NULL in ({divided_by}) must get a value first")
 
 
-def _column(facts: Keyless) -> str:
+def _number_column(facts: KeylessFacts) -> str:
     """Return the name of the number column, which no table of the tree uses for another column."""
     name, number = COLUMN, 1
     while name in facts.columns and not (facts.numbered and number == 1):
@@ -101,13 +104,13 @@ def _column(facts: Keyless) -> str:
     return name
 
 
-def _numbered(table: Table, column: str, facts: Keyless) -> tuple[str, ...]:
+def _number_statements(table: PostgresTable, column: str, facts: KeylessFacts) -> tuple[str, ...]:
     """Return the statements that add the numbered column, also to children and partitions."""
     alter = f"ALTER TABLE {table.name_sql}"
     if not facts.row_type_in:
         return (f"{alter} ADD COLUMN IF NOT EXISTS {column} bigserial",)
     # a default would rewrite the table, which PostgreSQL refuses while a column has its row type
-    sequence = qualified(table.namespace, f"{COLUMN}_{table.oid}_seq")
+    sequence = qualify(table.namespace, f"{COLUMN}_{table.oid}_seq")
     return (
         f"{alter} ADD COLUMN IF NOT EXISTS {column} bigint",
         f"CREATE SEQUENCE IF NOT EXISTS {sequence} OWNED BY {table.name_sql}.{column}",
@@ -120,7 +123,7 @@ def _numbered(table: Table, column: str, facts: Keyless) -> tuple[str, ...]:
 _WAY_OUT = "run `venus install-triggers`, then `venus resync`"
 
 
-def key_change(known: TableSchema, table: Table) -> str:
+def describe_key_change(known: TableSchema, table: PostgresTable) -> str:
     """Return how the key has changed; empty if it is unchanged or wider."""
     if not table.key:
         return f"its key is gone: give it one, {_WAY_OUT}"
@@ -141,7 +144,7 @@ def key_change(known: TableSchema, table: Table) -> str:
 _DOLLAR = "$venus$"
 
 
-def of_table(table: Table, keyless: Keyless | None = None) -> Iterator[Finding]:
+def table_findings(table: PostgresTable, keyless: KeylessFacts | None = None) -> Iterator[Finding]:
     """Yield the findings about one table. `keyless`: the facts about a table without a key."""
     where = f"{table.namespace}.{table.name}"
     if table.kind == "f":
@@ -152,7 +155,7 @@ def of_table(table: Table, keyless: Keyless | None = None) -> Iterator[Finding]:
             blocks=True,
         )
         return
-    yield from _key(where, table, keyless)
+    yield from _key_findings(where, table, keyless)
     for column, why in table.unsupported:
         yield Finding(
             where=f"{where}.{column}",
@@ -169,7 +172,7 @@ def of_table(table: Table, keyless: Keyless | None = None) -> Iterator[Finding]:
             remedy="ALTER TABLE ... SET LOGGED, or resync it after a crash",
         )
     for left in table.left_out:
-        if left.what == HEIR:
+        if left.what == CHILD_TABLE:
             yield Finding(
                 where=where, message=f"has the child table {left.name}, which is not carried", remedy=left.reason
             )
@@ -181,10 +184,10 @@ def of_table(table: Table, keyless: Keyless | None = None) -> Iterator[Finding]:
         )
 
 
-def _key(where: str, table: Table, keyless: Keyless | None) -> Iterator[Finding]:
+def _key_findings(where: str, table: PostgresTable, keyless: KeylessFacts | None) -> Iterator[Finding]:
     if table.key:
         return
-    offered = offer(table, keyless) if keyless else Offer()
+    offered = offer_key(table, keyless) if keyless else KeyOffer()
     if offered.statements:
         remedy = f"{'; '.join(offered.statements)} ({offered.remark}), or another PRIMARY KEY, or a unique index"
         remedy += " on NOT NULL columns; or exclude the table"

@@ -14,16 +14,16 @@ from collections.abc import Sequence as Seq
 from dataclasses import dataclass, replace
 
 from venus.adapters.dialects.contract import InstallStep
-from venus.adapters.dialects.postgresql import dictionary, names, registry, triggers, waits
+from venus.adapters.dialects.postgresql import dictionary, lock_waits, names, registry, triggers
 from venus.adapters.dialects.postgresql.check import check
-from venus.adapters.dialects.postgresql.connection import Connection, LockTimeout
-from venus.adapters.dialects.postgresql.dictionary import KeyColumn, Table
-from venus.adapters.dialects.postgresql.findings import key_change
+from venus.adapters.dialects.postgresql.connection import PostgresConnection, PostgresLockTimeout
+from venus.adapters.dialects.postgresql.dictionary import PostgresKeyColumn, PostgresTable
+from venus.adapters.dialects.postgresql.findings import describe_key_change
 from venus.adapters.dialects.postgresql.names import literal
 from venus.adapters.dialects.postgresql.statements import statement
-from venus.adapters.dialects.postgresql.triggers import Function, Trigger
+from venus.adapters.dialects.postgresql.triggers import PostgresTrigger, TriggerFunction
 from venus.adapters.dialects.postgresql.types import can_widen
-from venus.adapters.dialects.releasing import is_leaving
+from venus.adapters.dialects.released_tables import is_being_released
 from venus.codec.schema import fingerprint
 from venus.errors import DatabaseUnavailable, Refused
 from venus.migrations import run as migrations
@@ -32,14 +32,14 @@ from venus.model import Column, Kind, LogicalType, TableSchema
 logger = logging.getLogger(__name__)
 
 #: The heartbeat table, which is captured like any other. A plan needs it before the table exists.
-HEARTBEAT = Table(
+HEARTBEAT = PostgresTable(
     oid=0,
     namespace=names.OWN_SCHEMA,
     name="heartbeat",
     kind="r",
     unlogged=False,
     per_row=False,
-    only=False,
+    from_only=False,
     row_security=False,
     rows_estimate=0,
     comment="",
@@ -50,7 +50,7 @@ HEARTBEAT = Table(
         ),
     ),
     key=(
-        KeyColumn(
+        PostgresKeyColumn(
             name="id",
             number=1,
             spelled="integer",
@@ -83,7 +83,7 @@ _ENABLED = {False: "O", True: "A"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Present:
+class PostgresInstalledObjects:
     """The installed objects and the registered tables."""
 
     triggers: dict[tuple[int, str], tuple[str, str]]
@@ -91,38 +91,38 @@ class Present:
     #: Log tables by name, with their key columns as (type, collation).
     logs: dict[str, tuple[tuple[str, str], ...]]
     #: VENUS's other tables.
-    others: frozenset[str]
+    other_tables: frozenset[str]
     schemas: dict[tuple[str, str], TableSchema]
     #: The tables that are released or being released, with their fingerprints.
-    out: dict[tuple[str, str], tuple[TableSchema, str]]
+    released: dict[tuple[str, str], tuple[TableSchema, str]]
     #: The captured partitions, by table.
     leaves: dict[int, frozenset[int]]
 
     @classmethod
-    def read(cls, connection: Connection) -> Present:
+    def read(cls, connection: PostgresConnection) -> PostgresInstalledObjects:
         """Read the dictionary and the registry."""
-        known = registry.registered(connection) if registry.is_installed(connection) else []
-        out = [(t, mark) for t, mark in known if is_leaving(t)]
-        out += registry.registered(connection, released=True) if known else []
+        known = registry.read_registered_tables(connection) if registry.is_installed(connection) else []
+        out = [(t, mark) for t, mark in known if is_being_released(t)]
+        out += registry.read_registered_tables(connection, released=True) if known else []
         others = frozenset(r[0] for r in connection.rows(statement("triggers", "others")))
         leaves = connection.rows(statement("triggers", "leaves")) if "captured_leaf" in others else []
         return cls(
             triggers={(r[0], r[1]): (r[2], r[3]) for r in connection.rows(statement("triggers", "present"))},
             functions=dict(connection.rows(statement("triggers", "functions"))),
             logs={r[0]: tuple(zip(r[1], r[2], strict=True)) for r in connection.rows(statement("triggers", "logs"))},
-            others=others,
+            other_tables=others,
             leaves={r[0]: frozenset(r[1]) for r in leaves},
-            schemas={(t.schema.namespace, t.schema.name): t.schema for t, _ in known if not is_leaving(t)},
-            out={(t.schema.namespace, t.schema.name): (t.schema, mark) for t, mark in out},
+            schemas={(t.schema.namespace, t.schema.name): t.schema for t, _ in known if not is_being_released(t)},
+            released={(t.schema.namespace, t.schema.name): (t.schema, mark) for t, mark in out},
         )
 
     @property
     def table_ids(self) -> dict[tuple[str, str], int]:
         """The numbers of the registered tables."""
-        out = {place: schema.table_id for place, (schema, _) in self.out.items()}
+        out = {place: schema.table_id for place, (schema, _) in self.released.items()}
         return out | {place: schema.table_id for place, schema in self.schemas.items()}
 
-    def lacks(self, table: Table, table_id: int, *, always: bool) -> list[str]:
+    def find_missing(self, table: PostgresTable, table_id: int, *, always: bool) -> list[str]:
         """Return the objects of a registered table that are missing or altered."""
         steps = table_steps(table, table_id, self, always=always)
         return [s.what for s in steps if not s.exists and not s.what.startswith(("state ", *_HARMLESS))]
@@ -131,40 +131,40 @@ class Present:
 # -- plans -------------------------------------------------------------------------------------------------------
 
 
-def install_plan(connection: Connection, include: Seq[str], exclude: Seq[str]) -> list[InstallStep]:
+def plan_install(connection: PostgresConnection, include: Seq[str], exclude: Seq[str]) -> list[InstallStep]:
     """Return every statement of the installation in order. Raises Refused if a finding blocks."""
-    _refuse_blocked(connection, include, exclude)
-    with connection.reading():
+    _raise_blocking_findings(connection, include, exclude)
+    with connection.snapshot():
         return _own_steps(connection) + _table_steps(connection, include, exclude)
 
 
-def _refuse_blocked(connection: Connection, include: Seq[str], exclude: Seq[str]) -> None:
+def _raise_blocking_findings(connection: PostgresConnection, include: Seq[str], exclude: Seq[str]) -> None:
     blocking = [f for f in check(connection, include, exclude) if f.blocks]
     if blocking:
         lines = "; ".join(f"{f.where} {f.message}" for f in blocking)
         raise Refused(f"cannot install: {lines}", hint="; ".join(dict.fromkeys(f.remedy for f in blocking if f.remedy)))
 
 
-def _own_steps(connection: Connection) -> list[InstallStep]:
+def _own_steps(connection: PostgresConnection) -> list[InstallStep]:
     with connection.sqlalchemy() as lent:
-        statements = migrations.sql(lent, "source", schema=names.OWN_SCHEMA)
+        statements = migrations.render_sql(lent, "source", schema=names.OWN_SCHEMA)
     if not statements:
         return [InstallStep(table="", what="VENUS's own tables", sql="", exists=True)]
     return [InstallStep(table="", what="VENUS's own tables", sql=sql) for sql in statements]
 
 
-def _table_steps(connection: Connection, include: Seq[str], exclude: Seq[str]) -> list[InstallStep]:
-    present = Present.read(connection)
-    rows = dictionary.all_tables(connection)
-    chosen = dictionary.listed(rows, include, exclude)
+def _table_steps(connection: PostgresConnection, include: Seq[str], exclude: Seq[str]) -> list[InstallStep]:
+    present = PostgresInstalledObjects.read(connection)
+    rows = dictionary.read_all_tables(connection)
+    chosen = dictionary.choose_tables(rows, include, exclude)
     # captured tables stay captured even if the patterns no longer choose them
     kept = [r for r in rows if (r[1], r[2]) in present.schemas and r not in chosen and (r[1], r[2]) != _HEARTBEAT]
-    tables = dictionary.read(connection, chosen + kept)
-    heartbeat = dictionary.read(connection, [r for r in rows if (r[1], r[2]) == _HEARTBEAT]) or [HEARTBEAT]
+    tables = dictionary.read_tables(connection, chosen + kept)
+    heartbeat = dictionary.read_tables(connection, [r for r in rows if (r[1], r[2]) == _HEARTBEAT]) or [HEARTBEAT]
     next_id = max(present.table_ids.values(), default=0) + 1
     steps = [
         InstallStep(
-            table="", what=f"table venus.{name}", sql=statement("triggers", block), exists=name in present.others
+            table="", what=f"table venus.{name}", sql=statement("triggers", block), exists=name in present.other_tables
         )
         for name, block in SHARED.items()
     ]
@@ -177,7 +177,9 @@ def _table_steps(connection: Connection, include: Seq[str], exclude: Seq[str]) -
     return steps
 
 
-def table_steps(table: Table, table_id: int, present: Present, *, always: bool) -> list[InstallStep]:
+def table_steps(
+    table: PostgresTable, table_id: int, present: PostgresInstalledObjects, *, always: bool
+) -> list[InstallStep]:
     """Return the steps of one table. A repaired table ends as RESYNC, and a released one is captured again."""
     where = f"{table.namespace}.{table.name}"
     place = (table.namespace, table.name)
@@ -187,9 +189,9 @@ def table_steps(table: Table, table_id: int, present: Present, *, always: bool) 
         joined = present.leaves.get(table_id, frozenset())
         table = replace(table, leaves=tuple(leaf for leaf in table.leaves if leaf.oid in joined))
     steps = _log_steps(where, table, table_id, present)
-    for function in triggers.functions(table, table_id):
+    for function in triggers.build_functions(table, table_id):
         steps += _function_steps(where, function, present)
-    for trigger in triggers.triggers(table, table_id):
+    for trigger in triggers.build_triggers(table, table_id):
         steps += _trigger_steps(where, trigger, present, always=always)
     mended = known and any(not s.exists and not s.what.startswith(_HARMLESS) for s in steps)
     numbered = place in present.table_ids
@@ -198,10 +200,10 @@ def table_steps(table: Table, table_id: int, present: Present, *, always: bool) 
     )
     if not known:
         steps += _leaf_steps(where, table, table_id)
-    if place in present.out:
-        return steps + _take_up_steps(where, table, *present.out[place])
-    if known and key_change(present.schemas[place], table):
-        version = table.schema(table_id, present.schemas[place].version + 1)
+    if place in present.released:
+        return steps + _recapture_steps(where, table, *present.released[place])
+    if known and describe_key_change(present.schemas[place], table):
+        version = table.to_schema(table_id, present.schemas[place].version + 1)
         steps.append(InstallStep(table=where, what="registration", sql=registry.new_version_sql(version)))
         mended = True
     if mended:
@@ -209,18 +211,18 @@ def table_steps(table: Table, table_id: int, present: Present, *, always: bool) 
     return steps
 
 
-def _take_up_steps(where: str, table: Table, was: TableSchema, mark: str) -> list[InstallStep]:
+def _recapture_steps(where: str, table: PostgresTable, was: TableSchema, mark: str) -> list[InstallStep]:
     """Return the steps that capture a released table again, in its present version and with all its rows."""
     steps = []
-    if fingerprint(table.schema(was.table_id, was.version)) != mark:
-        version = table.schema(was.table_id, was.version + 1)
+    if fingerprint(table.to_schema(was.table_id, was.version)) != mark:
+        version = table.to_schema(was.table_id, was.version + 1)
         steps.append(InstallStep(table=where, what="registration", sql=registry.new_version_sql(version)))
     forgotten = statement("triggers", "seen_mended", number=f"{was.table_id:05}")
-    sql = f"{registry.take_up_sql(table, was.table_id)}; {forgotten}"
+    sql = f"{registry.recapture_sql(table, was.table_id)}; {forgotten}"
     return [*steps, InstallStep(table=where, what="state ACTIVE, to be read again", sql=sql)]
 
 
-def _leaf_steps(where: str, table: Table, table_id: int) -> list[InstallStep]:
+def _leaf_steps(where: str, table: PostgresTable, table_id: int) -> list[InstallStep]:
     return [
         InstallStep(
             table=where,
@@ -231,18 +233,20 @@ def _leaf_steps(where: str, table: Table, table_id: int) -> list[InstallStep]:
     ]
 
 
-def _log_steps(where: str, table: Table, table_id: int, present: Present) -> list[InstallStep]:
-    name = names.log_table(table_id)
+def _log_steps(where: str, table: PostgresTable, table_id: int, present: PostgresInstalledObjects) -> list[InstallStep]:
+    name = names.log_table_name(table_id)
     what = f"log table {name}"
-    create = triggers.log_table(table, table_id)
-    existing = present.logs.get(local_name(name))
+    create = triggers.log_table_sql(table, table_id)
+    existing = present.logs.get(strip_schema(name))
     required = tuple((k.log_type, k.collation) for k in table.key)
     if existing and existing != required and _can_widen(existing, required):
         return [
             InstallStep(table=where, what=what, sql=create, exists=True),
             *(
-                InstallStep(table=where, what=f"{WIDTH}{name}", sql=triggers.widen(name, k, wide))
-                for k, (wide, _), (narrow, _) in zip(names.log_keys(len(required)), required, existing, strict=True)
+                InstallStep(table=where, what=f"{WIDTH}{name}", sql=triggers.widen_sql(name, k, wide))
+                for k, (wide, _), (narrow, _) in zip(
+                    names.log_key_columns(len(required)), required, existing, strict=True
+                )
                 if narrow != wide
             ),
         ]
@@ -260,28 +264,30 @@ def _can_widen(existing: Seq[tuple[str, str]], required: Seq[tuple[str, str]]) -
     return all(c == collation and can_widen(t, to) for (t, c), (to, collation) in pairs)
 
 
-def log_widths(table: Table, table_id: int, present: Present) -> list[InstallStep]:
+def widening_steps(table: PostgresTable, table_id: int, present: PostgresInstalledObjects) -> list[InstallStep]:
     """Return the steps that a log needs to accept every value of its key's present types."""
     return [s for s in _log_steps("", table, table_id, present) if s.what.startswith(WIDTH)]
 
 
-def local_name(name: str) -> str:
+def strip_schema(name: str) -> str:
     """Return a name in VENUS's schema without the schema."""
     return name.removeprefix(f"{names.OWN_SCHEMA}.")
 
 
-def _function_steps(where: str, function: Function, present: Present) -> list[InstallStep]:
-    body = present.functions.get(local_name(function.name), "")
-    what = RENEWED if function.captures_like(body) else "function "
+def _function_steps(where: str, function: TriggerFunction, present: PostgresInstalledObjects) -> list[InstallStep]:
+    body = present.functions.get(strip_schema(function.name), "")
+    what = RENEWED if function.is_equivalent_to(body) else "function "
     step = InstallStep(table=where, what=f"{what}{function.name}", sql=function.sql, exists=body == function.body)
-    if local_name(function.name) in present.functions:
+    if strip_schema(function.name) in present.functions:
         return [step]
-    return [step, InstallStep(table=where, what=f"function {function.name}", sql=triggers.revoke(function.name))]
+    return [step, InstallStep(table=where, what=f"function {function.name}", sql=triggers.revoke_sql(function.name))]
 
 
-def _trigger_steps(where: str, trigger: Trigger, present: Present, *, always: bool) -> list[InstallStep]:
+def _trigger_steps(
+    where: str, trigger: PostgresTrigger, present: PostgresInstalledObjects, *, always: bool
+) -> list[InstallStep]:
     definition, enabled = present.triggers.get((trigger.table_oid, trigger.name), ("", ""))
-    same = trigger.same_as(definition) and enabled == _ENABLED[always]
+    same = trigger.is_same_as(definition) and enabled == _ENABLED[always]
     sql = trigger.sql.replace("CREATE TRIGGER", "CREATE OR REPLACE TRIGGER", 1) if definition else trigger.sql
     steps = [InstallStep(table=where, what=f"trigger {trigger.name}", sql=sql, exists=same)]
     if not same and (always or (definition and enabled != _ENABLED[always])):
@@ -300,9 +306,9 @@ def _resync_sql(table_id: int) -> str:
 # -- execution ---------------------------------------------------------------------------------------------------
 
 
-def install(connection: Connection, include: Seq[str], exclude: Seq[str]) -> list[InstallStep]:
+def install(connection: PostgresConnection, include: Seq[str], exclude: Seq[str]) -> list[InstallStep]:
     """Install what is missing, in one transaction."""
-    _refuse_blocked(connection, include, exclude)
+    _raise_blocking_findings(connection, include, exclude)
 
     def attempt() -> list[InstallStep]:
         own = _own_steps(connection)
@@ -311,17 +317,17 @@ def install(connection: Connection, include: Seq[str], exclude: Seq[str]) -> lis
         run_steps(connection, steps)
         return own + steps
 
-    return patiently(connection, attempt)
+    return run_with_retries(connection, attempt)
 
 
-def run_steps(connection: Connection, steps: Seq[InstallStep]) -> None:
+def run_steps(connection: PostgresConnection, steps: Seq[InstallStep]) -> None:
     """Run the steps whose objects are missing."""
     for step in steps:
         if not step.exists:
             connection.run(step.sql)
 
 
-def patiently(connection: Connection, attempt: Callable[[], list[InstallStep]]) -> list[InstallStep]:
+def run_with_retries(connection: PostgresConnection, attempt: Callable[[], list[InstallStep]]) -> list[InstallStep]:
     """Run `attempt` in a transaction. If it gets no lock, let the application proceed and try again."""
     options = connection.options
     for left in range(options.install_attempts, 0, -1):
@@ -329,8 +335,8 @@ def patiently(connection: Connection, attempt: Callable[[], list[InstallStep]]) 
             with connection.transaction():
                 connection.run(f"SET LOCAL lock_timeout = {int(options.install_lock_timeout_s * 1000)}")
                 return attempt()
-        except LockTimeout as error:
-            blockers = _blockers(connection)
+        except PostgresLockTimeout as error:
+            blockers = _describe_holders(connection)
             if left == 1:
                 raise DatabaseUnavailable(
                     f"source {connection.place}: a table was in use for too long: {blockers}",
@@ -341,6 +347,8 @@ def patiently(connection: Connection, attempt: Callable[[], list[InstallStep]]) 
     raise AssertionError("unreachable: the last attempt returns or raises")
 
 
-def _blockers(connection: Connection) -> str:
-    found = waits.holders(connection, (r[0] for r in dictionary.all_tables(connection)), waits.FROM_TRIGGERS)
+def _describe_holders(connection: PostgresConnection) -> str:
+    found = lock_waits.find_holders(
+        connection, (r[0] for r in dictionary.read_all_tables(connection)), lock_waits.FROM_TRIGGERS
+    )
     return ", ".join(f"{w.holder} on {w.table}" for w in found) or "a session that ended meanwhile"

@@ -10,14 +10,14 @@ from __future__ import annotations
 OWN_SCHEMA = "venus"
 
 
-def quoted(name: str) -> str:
+def quote(name: str) -> str:
     """Return an identifier in quotes."""
     return '"' + name.replace('"', '""') + '"'
 
 
-def qualified(namespace: str, name: str) -> str:
+def qualify(namespace: str, name: str) -> str:
     """Return schema.table in quotes."""
-    return f"{quoted(namespace)}.{quoted(name)}"
+    return f"{quote(namespace)}.{quote(name)}"
 
 
 def literal(text: str) -> str:
@@ -26,32 +26,32 @@ def literal(text: str) -> str:
     return "E'" + escaped.replace("\\", "\\\\") + "'" if "\\" in text else f"'{escaped}'"
 
 
-def log_table(table_id: int) -> str:
+def log_table_name(table_id: int) -> str:
     """Return the name of the log table of a captured table."""
     return f"{OWN_SCHEMA}.l_{table_id:05}"
 
 
-def log_keys(count: int) -> list[str]:
+def log_key_columns(count: int) -> list[str]:
     """Return the names of a log table's key columns."""
     return [f"k{i}" for i in range(1, count + 1)]
 
 
-def function(table_id: int) -> str:
+def function_name(table_id: int) -> str:
     """Return the name of the trigger function of a table."""
     return f"{OWN_SCHEMA}.f_{table_id:05}"
 
 
-def partition_function(table_id: int) -> str:
+def partition_function_name(table_id: int) -> str:
     """Return the name of the function that logs the keys of a partition before it is truncated."""
     return f"{OWN_SCHEMA}.p_{table_id:05}"
 
 
-def functions(table_id: int) -> tuple[str, str]:
+def function_names(table_id: int) -> tuple[str, str]:
     """Return the names of all functions that a table may have."""
-    return function(table_id), partition_function(table_id)
+    return function_name(table_id), partition_function_name(table_id)
 
 
-def trigger(event: str, table_id: int) -> str:
+def trigger_name(event: str, table_id: int) -> str:
     """Return the name of a trigger.
 
     Events: i, u, d per statement, r per row, t and b after and before TRUNCATE, p of a partition.

@@ -15,18 +15,18 @@ import logging
 from collections.abc import Sequence as Seq
 from dataclasses import replace
 
-from venus.adapters.dialects.halting import unreadable_reason
-from venus.adapters.dialects.keyforms import keeps_text
-from venus.adapters.dialects.postgresql import names, registry, seen, triggers
-from venus.adapters.dialects.postgresql.connection import Connection, LockTimeout, NotPermitted
-from venus.adapters.dialects.postgresql.dictionary import Leaf, Table
-from venus.adapters.dialects.postgresql.findings import key_change
-from venus.adapters.dialects.postgresql.install import Present, local_name, log_widths
-from venus.adapters.dialects.postgresql.names import log_keys, qualified, quoted
-from venus.adapters.dialects.postgresql.registry import Captured
-from venus.adapters.dialects.postgresql.seen import Seen
+from venus.adapters.dialects.halted_tables import unreadable_reason
+from venus.adapters.dialects.postgresql import names, registry, trigger_marks, triggers
+from venus.adapters.dialects.postgresql.connection import PostgresConnection, PostgresLockTimeout, PostgresNotPermitted
+from venus.adapters.dialects.postgresql.dictionary import Leaf, PostgresTable
+from venus.adapters.dialects.postgresql.findings import describe_key_change
+from venus.adapters.dialects.postgresql.install import PostgresInstalledObjects, strip_schema, widening_steps
+from venus.adapters.dialects.postgresql.names import log_key_columns, qualify, quote
+from venus.adapters.dialects.postgresql.registry import PostgresCapturedTable
 from venus.adapters.dialects.postgresql.statements import statement
-from venus.adapters.dialects.releasing import is_leaving
+from venus.adapters.dialects.postgresql.trigger_marks import TriggerMarks
+from venus.adapters.dialects.released_tables import is_being_released
+from venus.adapters.dialects.type_changes import keeps_text
 from venus.errors import SourceError
 from venus.model import LogicalType, TableSchema
 
@@ -35,37 +35,43 @@ logger = logging.getLogger(__name__)
 RESYNC, PAUSED = "RESYNC", "PAUSED"
 
 
-def refresh(connection: Connection, captured: Seq[Captured]) -> list[TableSchema]:
+def refresh_registry(connection: PostgresConnection, captured: Seq[PostgresCapturedTable]) -> list[TableSchema]:
     """Update the registry to the dictionary; return the new versions. Each table has one short transaction."""
-    with connection.reading():
-        present = Present.read(connection)
-        known = Seen.read(connection, (c.table for c in captured if c.table)) if "seen" in present.others else Seen()
-    known.forget_others(connection)
+    with connection.snapshot():
+        present = PostgresInstalledObjects.read(connection)
+        known = (
+            TriggerMarks.read(connection, (c.table for c in captured if c.table))
+            if "seen" in present.other_tables
+            else TriggerMarks()
+        )
+    known.delete_others(connection)
     versions = []
     for c in captured:
         table_id = c.schema.table_id
-        if is_leaving(c.registered):
+        if is_being_released(c.registered):
             continue  # an operator had its triggers removed
         if c.table is None:
-            _lose(connection, c, "the table is gone: dropped or renamed")
+            _stop_capture(connection, c, "the table is gone: dropped or renamed")
         elif c.table.unsupported:
             column, why = c.table.unsupported[0]
-            _lose(connection, c, f"column {column} cannot be carried: {why}")
-        elif reason := key_change(c.schema, c.table):
-            _lose(connection, c, reason)
+            _stop_capture(connection, c, f"column {column} cannot be carried: {why}")
+        elif reason := describe_key_change(c.schema, c.table):
+            _stop_capture(connection, c, reason)
         else:
             if not c.usable:
-                versions.append(_new_version(connection, c.schema, c.table, watched=known.has_values_of(c.table)))
+                versions.append(
+                    _store_new_version(connection, c.schema, c.table, watched=known.has_stored_values(c.table))
+                )
             if c.table.kind == "p":
-                _follow_leaves(connection, c, c.table, present.leaves.get(table_id, frozenset()), known)
-            present = renew(connection, c.table, table_id, present)
-            _watch_triggers(connection, c, c.table, present, known)
+                _follow_partitions(connection, c, c.table, present.leaves.get(table_id, frozenset()), known)
+            present = renew_objects(connection, c.table, table_id, present)
+            _check_triggers(connection, c, c.table, present, known)
     return versions
 
 
-def halt_unreadable(connection: Connection, captured: Seq[Captured]) -> bool:
+def pause_unreadable_tables(connection: PostgresConnection, captured: Seq[PostgresCapturedTable]) -> bool:
     """Pause tables that may not be read; return whether there were any. Their logs keep their rows."""
-    grants = registry.unreadable(connection, (c for c in captured if c.registered.state != PAUSED))
+    grants = registry.find_unreadable_tables(connection, (c for c in captured if c.registered.state != PAUSED))
     for known in (c.registered for c in captured if c.schema.table_id in grants):
         reason = unreadable_reason(known, grants[known.schema.table_id])
         logger.warning("%s halts, the other tables continue: %s", known.schema.qualified, reason)
@@ -73,16 +79,16 @@ def halt_unreadable(connection: Connection, captured: Seq[Captured]) -> bool:
     return bool(grants)
 
 
-def is_whole(connection: Connection, captured: Captured) -> bool:
+def is_complete(connection: PostgresConnection, captured: PostgresCapturedTable) -> bool:
     """Return whether all objects that capture a table are complete. An idle function counts as missing."""
     if captured.table is None:
         return False
-    with connection.reading():
-        present = Present.read(connection)
-    return not present.lacks(captured.table, captured.schema.table_id, always=connection.options.always)
+    with connection.snapshot():
+        present = PostgresInstalledObjects.read(connection)
+    return not present.find_missing(captured.table, captured.schema.table_id, always=connection.options.always)
 
 
-def _lose(connection: Connection, captured: Captured, reason: str) -> None:
+def _stop_capture(connection: PostgresConnection, captured: PostgresCapturedTable, reason: str) -> None:
     """Stop capturing a table without stopping the application."""
     if captured.registered.state == RESYNC and captured.registered.reason == reason:
         return
@@ -92,13 +98,15 @@ def _lose(connection: Connection, captured: Captured, reason: str) -> None:
         registry.set_state(connection, table_id, RESYNC, reason)
 
 
-def _new_version(connection: Connection, known: TableSchema, table: Table, *, watched: bool) -> TableSchema:
+def _store_new_version(
+    connection: PostgresConnection, known: TableSchema, table: PostgresTable, *, watched: bool
+) -> TableSchema:
     """Store the next version. Rows sent before lack the value of a new column, and have the old text of a retyped one.
 
     A wider type keeps the text, unless USING computes another value. In that case the rows are in another file, which
     `_watch_triggers` detects in a table that is `watched`.
     """
-    schema = table.schema(known.table_id, known.version + 1)
+    schema = table.to_schema(known.table_id, known.version + 1)
     before = {c.number: c.type for c in known.columns}
 
     def is_as_sent(number: int, now: LogicalType) -> bool:
@@ -106,26 +114,30 @@ def _new_version(connection: Connection, known: TableSchema, table: Table, *, wa
 
     with connection.transaction():
         connection.run(registry.new_version_sql(schema))
-        if not all(is_as_sent(c.number, c.type) for c in schema.columns) or _lost_labels(known, schema):
+        if not all(is_as_sent(c.number, c.type) for c in schema.columns) or _has_renamed_labels(known, schema):
             registry.restart_fill(connection, known.table_id)
     return schema
 
 
-def _lost_labels(known: TableSchema, schema: TableSchema) -> bool:
+def _has_renamed_labels(known: TableSchema, schema: TableSchema) -> bool:
     """Return whether a label of an enum was renamed: no trigger fires, and rows sent before have the old name.
 
     Two labels that traded names still exist, but in another order.
     """
-    now = {t.spelled: t.labels for t in schema.types}
+    now = {t.sql_name: t.labels for t in schema.types}
     for own in known.types:
-        rest = iter(now.get(own.spelled, own.labels))
+        rest = iter(now.get(own.sql_name, own.labels))
         if not all(label in rest for label in own.labels):
             return True
     return False
 
 
-def _follow_leaves(
-    connection: Connection, captured: Captured, table: Table, joined: frozenset[int], known: Seen
+def _follow_partitions(
+    connection: PostgresConnection,
+    captured: PostgresCapturedTable,
+    table: PostgresTable,
+    joined: frozenset[int],
+    known: TriggerMarks,
 ) -> None:
     """Add partitions that joined, and restart the fill if one has left with its rows."""
     table_id = captured.schema.table_id
@@ -133,10 +145,10 @@ def _follow_leaves(
     for oid in now.keys() - joined:
         try:
             with connection.transaction():
-                _join(connection, table, table_id, now[oid])
+                _add_partition(connection, table, table_id, now[oid])
                 # a returning partition still has its trigger, which was just replaced
                 if oid in known.now:
-                    known.look(connection, [oid])
+                    known.read_present(connection, [oid])
         except SourceError as error:
             reason = f"partition {now[oid].namespace}.{now[oid].name} cannot be given its trigger: {error}"
             registry.set_state(connection, table_id, RESYNC, reason)
@@ -147,44 +159,53 @@ def _follow_leaves(
                 connection.run(statement("triggers", "leaf_left", table_id=str(table_id), leaf=str(oid)))
 
 
-def _join(connection: Connection, table: Table, table_id: int, leaf: Leaf) -> None:
-    name = names.trigger("p", table_id)
-    trigger = next(t for t in triggers.triggers(table, table_id) if t.name == name and t.table_oid == leaf.oid)
+def _add_partition(connection: PostgresConnection, table: PostgresTable, table_id: int, leaf: Leaf) -> None:
+    name = names.trigger_name("p", table_id)
+    trigger = next(t for t in triggers.build_triggers(table, table_id) if t.name == name and t.table_oid == leaf.oid)
     connection.run(trigger.sql.replace("CREATE TRIGGER", "CREATE OR REPLACE TRIGGER", 1))
     connection.run(
         statement(
             "triggers",
             "leaf_rows",
-            log=names.log_table(table_id),
+            log=names.log_table_name(table_id),
             table_id=str(table_id),
-            keys=", ".join(log_keys(len(table.key))),
-            key=", ".join(f"x.{quoted(k.name)}" for k in table.key),
-            leaf=qualified(leaf.namespace, leaf.name),
+            keys=", ".join(log_key_columns(len(table.key))),
+            key=", ".join(f"x.{quote(k.name)}" for k in table.key),
+            leaf=qualify(leaf.namespace, leaf.name),
         )
     )
     connection.run(statement("triggers", "leaf_joined", table_id=str(table_id), leaf=str(leaf.oid)))
 
 
-def _watch_triggers(connection: Connection, captured: Captured, table: Table, present: Present, known: Seen) -> None:
+def _check_triggers(
+    connection: PostgresConnection,
+    captured: PostgresCapturedTable,
+    table: PostgresTable,
+    present: PostgresInstalledObjects,
+    known: TriggerMarks,
+) -> None:
     """Mark a table RESYNC if a trigger was dropped, disabled or altered meanwhile, even if it exists again.
 
     Restart the fill of a table whose values ALTER TABLE has recomputed.
     """
-    table_id, changes, reason = captured.schema.table_id, known.of(table), ""
-    if lacking := present.lacks(table, table_id, always=connection.options.always):
+    table_id, changes, reason = captured.schema.table_id, known.find_changes(table), ""
+    if lacking := present.find_missing(table, table_id, always=connection.options.always):
         shown = ", ".join(dict.fromkeys(lacking))
         reason = f"{shown} missing or altered: run `venus install-triggers`, then `venus resync`"
-    elif changes.off:
-        reason = f"{', '.join(changes.off)} was off for a while, or altered: changes may have been missed; resync"
+    elif changes.altered_triggers:
+        reason = (
+            f"{', '.join(changes.altered_triggers)} was off for a while, or altered: changes may have been "
+            "missed; resync"
+        )
     is_news = bool(reason) and captured.registered.state != RESYNC
-    if not is_news and not changes.fresh:
+    if not is_news and not changes.new_marks:
         return
     with connection.transaction():
         if is_news:
             registry.set_state(connection, table_id, RESYNC, reason)
-        if changes.rewritten:
+        if changes.has_rewritten_values:
             registry.restart_fill(connection, table_id)
-        seen.store(connection, changes.fresh)
+        trigger_marks.store_marks(connection, changes.new_marks)
 
 
 #: Timeout of the lock request. It is short, because writers queue behind the request.
@@ -193,14 +214,16 @@ LOCK_MS = 100
 LOG_BYTES_MAX = 16 << 20
 
 
-def renew(connection: Connection, table: Table, table_id: int, present: Present) -> Present:
+def renew_objects(
+    connection: PostgresConnection, table: PostgresTable, table_id: int, present: PostgresInstalledObjects
+) -> PostgresInstalledObjects:
     """Widen a log whose key became wider, and replace functions. Busy ones stay until the next comparison."""
-    made = triggers.functions(table, table_id)
-    stale = [f for f in made if f.captures_like(present.functions.get(local_name(f.name), ""))]
-    widths = log_widths(table, table_id, present)
+    made = triggers.build_functions(table, table_id)
+    stale = [f for f in made if f.is_equivalent_to(present.functions.get(strip_schema(f.name), ""))]
+    widths = widening_steps(table, table_id, present)
     if not stale and not widths:
         return present
-    log = names.log_table(table_id)
+    log = names.log_table_name(table_id)
     try:
         with connection.transaction():
             if widths:
@@ -209,12 +232,12 @@ def renew(connection: Connection, table: Table, table_id: int, present: Present)
                     return present
             for sql in (*(step.sql for step in widths), *(function.sql for function in stale)):
                 connection.run(sql)
-    except (LockTimeout, NotPermitted) as error:
+    except (PostgresLockTimeout, PostgresNotPermitted) as error:
         logger.info("%s.%s: log %s and its functions were not changed: %s", table.namespace, table.name, log, error)
         return present
     wide = tuple((key.log_type, key.collation) for key in table.key)
     return replace(
         present,
-        functions=present.functions | {local_name(f.name): f.body for f in stale},
-        logs=present.logs | ({local_name(log): wide} if widths else {}),
+        functions=present.functions | {strip_schema(f.name): f.body for f in stale},
+        logs=present.logs | ({strip_schema(log): wide} if widths else {}),
     )

@@ -9,12 +9,12 @@ from collections.abc import Iterable
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, replace
 
-from venus.adapters.dialects.contract import FillState, OwnLack, RegisteredTable, SourceState
-from venus.adapters.dialects.halting import FAILING, reason_of
+from venus.adapters.dialects.contract import FillState, MissingGrant, RegisteredTable, SourceState
+from venus.adapters.dialects.halted_tables import FAILING, halt_reason
 from venus.adapters.dialects.postgresql import dictionary, names
-from venus.adapters.dialects.postgresql.connection import Connection, NotPermitted
-from venus.adapters.dialects.postgresql.dictionary import Table
-from venus.adapters.dialects.postgresql.names import literal, quoted
+from venus.adapters.dialects.postgresql.connection import PostgresConnection, PostgresNotPermitted
+from venus.adapters.dialects.postgresql.dictionary import PostgresTable
+from venus.adapters.dialects.postgresql.names import literal, quote
 from venus.adapters.dialects.postgresql.statements import statement
 from venus.codec.schema import fingerprint, from_wire, to_wire
 from venus.errors import Fenced, NotInstalled, Refused
@@ -23,11 +23,11 @@ from venus.wire import change_pb2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Captured:
+class PostgresCapturedTable:
     """A captured table. `table` is None if it is gone. `usable`: it can be read in the registered version."""
 
     registered: RegisteredTable
-    table: Table | None
+    table: PostgresTable | None
     usable: bool
 
     @property
@@ -36,32 +36,32 @@ class Captured:
         return self.registered.schema
 
     @classmethod
-    def of(cls, known: RegisteredTable, table: Table | None) -> Captured:
+    def combine(cls, known: RegisteredTable, table: PostgresTable | None) -> PostgresCapturedTable:
         """Combine the two. The stored fingerprint is not used: an older version may have computed it differently."""
         usable = (
             table is not None
             and bool(table.key)
             and not table.unsupported
-            and fingerprint(table.schema(known.schema.table_id, known.schema.version)) == fingerprint(known.schema)
+            and fingerprint(table.to_schema(known.schema.table_id, known.schema.version)) == fingerprint(known.schema)
         )
         return cls(registered=known, table=table, usable=usable)
 
 
 #: Cache of the registry's schemas by table: the version of the row, and the schema.
-Known = dict[int, tuple[str, TableSchema]]
+SchemaCache = dict[int, tuple[str, TableSchema]]
 
 
-def is_installed(connection: Connection) -> bool:
+def is_installed(connection: PostgresConnection) -> bool:
     """Return whether the registry exists."""
     return bool(connection.row("SELECT to_regclass('venus.captured_table') IS NOT NULL")[0])
 
 
-def registered(
-    connection: Connection, known: Known | None = None, *, released: bool = False
+def read_registered_tables(
+    connection: PostgresConnection, known: SchemaCache | None = None, *, released: bool = False
 ) -> list[tuple[RegisteredTable, str]]:
     """Return the captured tables, or the released ones, with their fingerprints. Updates the cache `known`."""
     known = {} if known is None else known
-    with connection.reading():
+    with connection.snapshot():
         tables = connection.rows(statement("registry", "tables", released=str(released).lower()))
         missing = [r[1] for r in tables if known.get(r[1], ("",))[0] != r[0]]
         wires: dict[int, bytes] = (
@@ -84,32 +84,34 @@ def registered(
     return found
 
 
-def row_counts(connection: Connection, tables: Iterable[RegisteredTable]) -> dict[int, int]:
+def read_row_counts(connection: PostgresConnection, tables: Iterable[RegisteredTable]) -> dict[int, int]:
     """Return the estimated row counts of tables by number."""
-    named = {t.schema.table_id: f"{quoted(t.schema.namespace)}.{quoted(t.schema.name)}" for t in tables}
+    named = {t.schema.table_id: f"{quote(t.schema.namespace)}.{quote(t.schema.name)}" for t in tables}
     asked = {"ids": list(named), "names": list(named.values())}
     return dict(connection.rows(statement("registry", "row_counts"), asked)) if named else {}
 
 
-def load(connection: Connection, schemas: Known | None = None) -> tuple[list[Captured], str]:
+def load_captured_tables(
+    connection: PostgresConnection, schemas: SchemaCache | None = None
+) -> tuple[list[PostgresCapturedTable], str]:
     """Load the registered tables and their entries in the dictionary in one snapshot, with the registry's mark."""
-    with connection.reading():
-        known = registered(connection, schemas)
-        rows = {(r[1], r[2]): r for r in dictionary.all_tables(connection)}
+    with connection.snapshot():
+        known = read_registered_tables(connection, schemas)
+        rows = {(r[1], r[2]): r for r in dictionary.read_all_tables(connection)}
         wanted = [rows[k] for t, _ in known if (k := (t.schema.namespace, t.schema.name)) in rows]
-        tables = {(t.namespace, t.name): t for t in dictionary.read(connection, wanted)}
+        tables = {(t.namespace, t.name): t for t in dictionary.read_tables(connection, wanted)}
         mark = connection.row(statement("registry", "mark"))[0]
-    return [Captured.of(t, tables.get((t.schema.namespace, t.schema.name))) for t, _ in known], mark
+    return [PostgresCapturedTable.combine(t, tables.get((t.schema.namespace, t.schema.name))) for t, _ in known], mark
 
 
-def fingerprint_now(connection: Connection, captured: Iterable[Captured]) -> str:
+def read_fingerprint(connection: PostgresConnection, captured: Iterable[PostgresCapturedTable]) -> str:
     """Return a text that changes with the registry, or with the dictionary's entries of tables and partitions."""
     tables = [c.table for c in captured if c.table]
     oids = [t.oid for t in tables] + [leaf.oid for t in tables for leaf in t.leaves]
-    return dictionary.fingerprint(connection, oids, statement("registry", "mark"))
+    return dictionary.read_fingerprint(connection, oids, statement("registry", "mark"))
 
 
-def require_installed(connection: Connection) -> None:
+def require_installation(connection: PostgresConnection) -> None:
     """Raise NotInstalled if there is no registry, Refused if it has no dirty marks."""
     if not is_installed(connection):
         raise NotInstalled(
@@ -122,25 +124,25 @@ def require_installed(connection: Connection) -> None:
         )
 
 
-def register_sql(table: Table, table_id: int) -> str:
+def register_sql(table: PostgresTable, table_id: int) -> str:
     """Return the statement that registers a table."""
-    schema = table.schema(table_id, 1)
+    schema = table.to_schema(table_id, 1)
     return statement(
         "registry",
         "register",
         namespace=literal(table.namespace),
         name=literal(table.name),
         table=literal(table.name_sql),
-        **_version(schema),
+        **_version_parts(schema),
     )
 
 
 def new_version_sql(schema: TableSchema) -> str:
     """Return the statement that makes `schema` the registered version of its table."""
-    return statement("registry", "new_version", **_version(schema))
+    return statement("registry", "new_version", **_version_parts(schema))
 
 
-def _version(schema: TableSchema) -> dict[str, str]:
+def _version_parts(schema: TableSchema) -> dict[str, str]:
     return {
         "table_id": str(schema.table_id),
         "schema_wire": f"'\\x{to_wire(schema).SerializeToString(deterministic=True).hex()}'::bytea",
@@ -149,7 +151,7 @@ def _version(schema: TableSchema) -> dict[str, str]:
     }
 
 
-def take_up_sql(table: Table, table_id: int) -> str:
+def recapture_sql(table: PostgresTable, table_id: int) -> str:
     """Return the statement that captures a released table again and restarts its fill."""
     return statement("registry", "take_up", table=literal(table.name_sql), table_id=str(table_id))
 
@@ -159,31 +161,31 @@ def release_sql(table_id: int, state: str, reason: str) -> str:
     return statement("registry", "release", state=literal(state), reason=literal(reason), table_id=str(table_id))
 
 
-def set_state(connection: Connection, table_id: int, state: str, reason: str) -> None:
+def set_state(connection: PostgresConnection, table_id: int, state: str, reason: str) -> None:
     """Store a table's state."""
     values = {"table_id": table_id, "state": state, "reason": reason}
     if connection.run(statement("registry", "set_state"), values) != 1:
         raise Refused(f"table {table_id} is not registered")
 
 
-def halt(connection: Connection, epoch: Epoch, table_id: int, why: str) -> None:
+def halt(connection: PostgresConnection, epoch: Epoch, table_id: int, why: str) -> None:
     """Pause a table because one of its rows cannot be carried, unless it is paused already. Raises Fenced."""
     with connection.transaction():
         held = connection.row(statement("registry", "settle"))[0]
         if held != epoch:
             raise Fenced(f"source {connection.place}: epoch {held} is in force, this adapter has {epoch}")
-        for table, _ in registered(connection):
+        for table, _ in read_registered_tables(connection):
             if table.schema.table_id == table_id and table.state != "PAUSED":
-                set_state(connection, table_id, "PAUSED", reason_of(table, why))
+                set_state(connection, table_id, "PAUSED", halt_reason(table, why))
 
 
-def waiting(connection: Connection, table_ids: Iterable[int]) -> dict[int, int]:
+def count_waiting(connection: PostgresConnection, table_ids: Iterable[int]) -> dict[int, int]:
     """Return the number of waiting log rows by table."""
-    counts = [f"SELECT {t}, count(*) FROM {names.log_table(t)}" for t in table_ids]
+    counts = [f"SELECT {t}, count(*) FROM {names.log_table_name(t)}" for t in table_ids]
     return dict(connection.rows(" UNION ALL ".join(counts))) if counts else {}
 
 
-def unreadable(connection: Connection, captured: Iterable[Captured]) -> dict[int, str]:
+def find_unreadable_tables(connection: PostgresConnection, captured: Iterable[PostgresCapturedTable]) -> dict[int, str]:
     """Return the tables that may not be read, or whose logs may not, with the remedy for messages.
 
     They include tables whose triggers may not write to the log, so that the application's statements fail.
@@ -194,39 +196,41 @@ def unreadable(connection: Connection, captured: Iterable[Captured]) -> dict[int
     return {table_id: f"`{grant}`{FAILING if fails else ''}" for table_id, grant, fails in rows if grant}
 
 
-def own_lacking(connection: Connection) -> list[OwnLack]:
+def find_missing_grants(connection: PostgresConnection) -> list[MissingGrant]:
     """Return the missing privileges on VENUS's own tables."""
-    return [OwnLack(table=table, grant=grant) for table, grant in connection.rows(statement("registry", "own_lacking"))]
+    return [
+        MissingGrant(table=table, grant=grant) for table, grant in connection.rows(statement("registry", "own_lacking"))
+    ]
 
 
-def restart_fill(connection: Connection, table_id: int) -> None:
+def restart_fill(connection: PostgresConnection, table_id: int) -> None:
     """Restart the fill of a table."""
     connection.run(statement("registry", "restart_fill"), {"table_id": table_id})
 
 
-def start_over(connection: Connection, table_id: int, version: int) -> None:
+def restart_with_sweep(connection: PostgresConnection, table_id: int, version: int) -> None:
     """Make the fill end in a sweep, and raise the version of the table to this one unless it is higher already."""
     connection.run(statement("registry", "sweep"), {"table_id": table_id})
-    for known, _ in registered(connection):
+    for known, _ in read_registered_tables(connection):
         if known.schema.table_id == table_id and known.schema.version < version:
             connection.run(new_version_sql(replace(known.schema, version=version)))
 
 
-def state(connection: Connection) -> SourceState:
+def read_state(connection: PostgresConnection) -> SourceState:
     """Read the checkpoint row."""
     epoch, next_sequence, last_batch = connection.row(statement("registry", "state"))
     return SourceState(epoch=Epoch(epoch), next_sequence=Sequence(next_sequence), last_batch=BatchNo(last_batch))
 
 
-def raise_epoch(connection: Connection, epoch: Epoch) -> SourceState:
+def raise_epoch(connection: PostgresConnection, epoch: Epoch) -> SourceState:
     """Fence older instances. Waits for one that is committing."""
     rows = connection.rows(statement("registry", "raise_epoch"), {"epoch": epoch})
     if not rows:
-        raise Fenced(f"source {connection.place}: epoch {state(connection).epoch} is in force, {epoch} is older")
+        raise Fenced(f"source {connection.place}: epoch {read_state(connection).epoch} is in force, {epoch} is older")
     return SourceState(epoch=Epoch(rows[0][0]), next_sequence=Sequence(rows[0][1]), last_batch=BatchNo(rows[0][2]))
 
 
-def batches(connection: Connection, numbers: Seq[BatchNo]) -> dict[BatchNo, BatchRecord]:
+def read_batches(connection: PostgresConnection, numbers: Seq[BatchNo]) -> dict[BatchNo, BatchRecord]:
     """Return those of the batches that are in the batch table. Waits for an instance that is committing."""
     with connection.transaction():
         connection.run(statement("registry", "settle"))
@@ -243,7 +247,7 @@ def batches(connection: Connection, numbers: Seq[BatchNo]) -> dict[BatchNo, Batc
     }
 
 
-def add_batches(batches: Seq[BatchRecord]) -> list[str]:
+def add_batches_sql(batches: Seq[BatchRecord]) -> list[str]:
     """Return the statements that insert batch rows. They contain only numbers and hexadecimal digits."""
     rows = [f"({b.batch_no}, {b.epoch}, {b.first_sequence}, {b.last_sequence}, '{b.digest:016x}')" for b in batches]
     if len(rows) == 1:
@@ -251,27 +255,29 @@ def add_batches(batches: Seq[BatchRecord]) -> list[str]:
     return [statement("registry", "add_batch", rows=", ".join(rows))]
 
 
-def backlog(connection: Connection, captured: Iterable[Captured]) -> dict[int, tuple[int, int]]:
+def read_backlog(
+    connection: PostgresConnection, captured: Iterable[PostgresCapturedTable]
+) -> dict[int, tuple[int, int]]:
     """Return by table how many log rows wait, and the age of the oldest transaction that still writes to it."""
     captured = list(captured)
     try:
-        return _backlog(connection, captured)
-    except NotPermitted:
-        hidden = unreadable(connection, captured)
+        return _read_backlog(connection, captured)
+    except PostgresNotPermitted:
+        hidden = find_unreadable_tables(connection, captured)
         if not hidden:
             raise
-        return _backlog(connection, [c for c in captured if c.schema.table_id not in hidden])
+        return _read_backlog(connection, [c for c in captured if c.schema.table_id not in hidden])
 
 
-def _backlog(connection: Connection, captured: Seq[Captured]) -> dict[int, tuple[int, int]]:
+def _read_backlog(connection: PostgresConnection, captured: Seq[PostgresCapturedTable]) -> dict[int, tuple[int, int]]:
     if not captured:
         return {}
     oids = {c.table.oid: c.schema.table_id for c in captured if c.table}
     known = {c.schema.table_id for c in captured}
     counts = dict.fromkeys(known, 0)
-    with connection.reading():
+    with connection.snapshot():
         dirty = [r[0] for r in connection.rows(statement("registry", "dirty")) if r[0] in known]
-        counts |= waiting(connection, dirty)
+        counts |= count_waiting(connection, dirty)
         ages: dict[int, float] = dict(connection.rows(statement("registry", "blockers"), {"tables": list(oids)}))
     found = {table_id: (int(count), 0) for table_id, count in counts.items()}
     for oid, age in ages.items():

@@ -7,49 +7,62 @@ from collections.abc import Sequence as Seq
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 
-from venus.adapters.dialects.columns import ColumnChoice
+from venus.adapters.dialects.column_choice import ColumnChoice
 from venus.adapters.dialects.postgresql import dictionary, structure
-from venus.adapters.dialects.postgresql.connection import Connection
-from venus.adapters.dialects.postgresql.dictionary import Table
+from venus.adapters.dialects.postgresql.connection import PostgresConnection
+from venus.adapters.dialects.postgresql.dictionary import PostgresTable
 from venus.adapters.dialects.postgresql.statements import statement
-from venus.adapters.dialects.surveying import SAMPLE_ROWS, Asked, Pace, Sampler, Size, Survey, largest_first
+from venus.adapters.dialects.survey_contract import (
+    SAMPLE_ROWS,
+    ReadingPace,
+    Sampler,
+    Survey,
+    SurveyRequest,
+    TableSize,
+    largest_first,
+)
 from venus.config import Settings
 from venus.errors import DatabaseUnavailable, SourceError
 
-PACE = Pace(row_us=0.4, value_us=0.15, kib_us=1.5, trigger_us=40.0, log_row_bytes=45)
+PACE = ReadingPace(row_us=0.4, value_us=0.15, kib_us=1.5, trigger_us=40.0, log_row_bytes=45)
 #: A table with this many times the rows of a sample is sampled across all of its blocks.
 _SPREAD = 20
 
 
-def survey(settings: Settings, asked: Asked) -> Survey:
+def survey(settings: Settings, request: SurveyRequest) -> Survey:
     """Survey the database in the settings, in one read-only snapshot."""
     url = settings.source.url.get_secret_value()
-    columns = ColumnChoice.of(settings)
-    with closing(Connection(url, application="venus assess", columns=columns)) as connection, connection.reading():
-        rows = dictionary.listed(dictionary.all_tables(connection), asked.include, asked.exclude)
-        tables = dictionary.read(connection, rows)
+    columns = ColumnChoice.from_settings(settings)
+    with (
+        closing(PostgresConnection(url, application="venus assess", columns=columns)) as connection,
+        connection.snapshot(),
+    ):
+        rows = dictionary.choose_tables(dictionary.read_all_tables(connection), request.include, request.exclude)
+        tables = dictionary.read_tables(connection, rows)
         version, over_s, since_reset, counts = connection.row(statement("survey", "server"))
-        sizes = _sizes(connection, tables, float(over_s), counts=bool(counts))
-        if asked.count_rows:
-            sizes = [_counted(connection, table, size) for table, size in zip(tables, sizes, strict=True)]
+        sizes = _read_sizes(connection, tables, float(over_s), counts=bool(counts))
+        if request.count_rows:
+            sizes = [_count_rows(connection, table, size) for table, size in zip(tables, sizes, strict=True)]
         namespaces = sorted({t.namespace for t in tables})
         return Survey(
             server=f"PostgreSQL {version}",
             pace=PACE,
-            sizes=tuple(_sampled(connection, tables, sizes, Sampler(asked))),
-            numberings=tuple(structure.numberings(connection, namespaces)),
-            others=tuple(structure.others(connection, namespaces)),
-            unknown=tuple(_unknown(sizes, since_reset=bool(since_reset), counts=bool(counts))),
+            sizes=tuple(_sample_tables(connection, tables, sizes, Sampler(request))),
+            numberings=tuple(structure.read_numberings(connection, namespaces)),
+            others=tuple(structure.read_other_objects(connection, namespaces)),
+            unknown=tuple(_unknown_figures(sizes, since_reset=bool(since_reset), counts=bool(counts))),
         )
 
 
-def _sizes(connection: Connection, tables: Seq[Table], over_s: float, *, counts: bool) -> list[Size]:
+def _read_sizes(
+    connection: PostgresConnection, tables: Seq[PostgresTable], over_s: float, *, counts: bool
+) -> list[TableSize]:
     found = {r[0]: r[1:] for r in connection.rows(statement("survey", "sizes"), {"tables": [t.oid for t in tables]})}
     sizes = []
     for table in tables:
         rows, known, data, indexes, changes = found[table.oid]
         sizes.append(
-            Size(
+            TableSize(
                 namespace=table.namespace, name=table.name, rows=max(0, round(rows)) if known else None, counted=False,
                 data_bytes=int(data), index_bytes=int(indexes), changes=int(changes) if counts else None, over_s=over_s,
             )
@@ -57,17 +70,17 @@ def _sizes(connection: Connection, tables: Seq[Table], over_s: float, *, counts:
     return sizes
 
 
-def _counted(connection: Connection, table: Table, size: Size) -> Size:
+def _count_rows(connection: PostgresConnection, table: PostgresTable, size: TableSize) -> TableSize:
     if table.kind == "f":
         return size
-    with _tried(connection):
+    with _ignore_refusals(connection):
         rows = int(connection.row(statement("survey", "count", table=table.from_sql))[0])
         return replace(size, rows=rows, counted=True)
     return size
 
 
 @contextmanager
-def _tried(connection: Connection) -> Iterator[None]:
+def _ignore_refusals(connection: PostgresConnection) -> Iterator[None]:
     """Ignore tables that this role may not read: `check` reports them."""
     connection.run("SAVEPOINT tried")
     try:
@@ -79,7 +92,7 @@ def _tried(connection: Connection) -> Iterator[None]:
 
 
 @dataclass(slots=True)
-class _Weight:
+class _CopyCounter:
     """A destination of COPY that counts rows and bytes. Each row is one line, whatever its values contain."""
 
     rows: int = 0
@@ -91,32 +104,34 @@ class _Weight:
         return len(data)
 
 
-def _sampled(connection: Connection, tables: Seq[Table], sizes: Seq[Size], sampler: Sampler) -> list[Size]:
+def _sample_tables(
+    connection: PostgresConnection, tables: Seq[PostgresTable], sizes: Seq[TableSize], sampler: Sampler
+) -> list[TableSize]:
     """Sample the tables whose rows this role may read."""
     by_name = {(t.namespace, t.name): t for t in tables}
     found = {}
     for size in largest_first(sizes):
         table = by_name[size.namespace, size.name]
-        found[size.qualified] = size if table.kind == "f" else _sample(connection, table, size, sampler)
+        found[size.qualified] = size if table.kind == "f" else _sample_table(connection, table, size, sampler)
     return [found[size.qualified] for size in sizes]
 
 
-def _sample(connection: Connection, table: Table, size: Size, sampler: Sampler) -> Size:
+def _sample_table(connection: PostgresConnection, table: PostgresTable, size: TableSize, sampler: Sampler) -> TableSize:
     share = 100 * SAMPLE_ROWS / size.rows if size.rows else 100
     spread = f" TABLESAMPLE SYSTEM ({share:.6f})" if share < 100 / _SPREAD else ""
     text = statement("survey", "sample", table=table.from_sql, sample=spread, rows=str(SAMPLE_ROWS))
 
     def read() -> tuple[int, int]:
-        weight = _Weight()
+        weight = _CopyCounter()
         connection.copy_out(text, weight)
         return weight.rows, weight.nbytes
 
-    with _tried(connection):
+    with _ignore_refusals(connection):
         return replace(size, sample=sampler.take(read))
     return size
 
 
-def _unknown(sizes: Seq[Size], *, since_reset: bool, counts: bool) -> list[str]:
+def _unknown_figures(sizes: Seq[TableSize], *, since_reset: bool, counts: bool) -> list[str]:
     found = []
     if nameless := [size.qualified for size in sizes if size.rows is None]:
         names = ", ".join(nameless[:5]) + (" ..." if len(nameless) > 5 else "")

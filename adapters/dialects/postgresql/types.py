@@ -70,22 +70,22 @@ _IDENTITY = {
 _TEXTUAL = {"text", "varchar", "name"}
 
 
-def logical(oid: int, modifier: int, spelled: str, types: Mapping[int, PgType]) -> LogicalType:
+def logical_type(oid: int, modifier: int, spelled: str, types: Mapping[int, PgType]) -> LogicalType:
     """Return the logical type of a column. Raises UnsupportedType for what cannot be carried exactly."""
     if types[oid].name == "lo":
         raise UnsupportedType("a reference to a large object, whose bytes are not in the row")
-    found, modifier = _resolved(oid, modifier, types)
-    spelled = below_domain(oid, spelled, types)
+    found, modifier = _resolve_domain(oid, modifier, types)
+    spelled = base_spelling(oid, spelled, types)
     if found.is_array:
-        return LogicalType(kind=Kind.ARRAY, element=logical(found.element, modifier, spelled, types))
+        return LogicalType(kind=Kind.ARRAY, element=logical_type(found.element, modifier, spelled, types))
     if found.namespace != "pg_catalog":
         return LogicalType(kind=Kind.NATIVE, name=spelled.removesuffix("[]"))
     if found.name in _LOCAL or found.sort == "p":
         raise UnsupportedType(f"{found.name} means something only inside its own database")
-    return _builtin(found.name, modifier) or LogicalType(kind=Kind.NATIVE, name=spelled.removesuffix("[]"))
+    return _builtin_type(found.name, modifier) or LogicalType(kind=Kind.NATIVE, name=spelled.removesuffix("[]"))
 
 
-def _builtin(name: str, modifier: int) -> LogicalType | None:
+def _builtin_type(name: str, modifier: int) -> LogicalType | None:
     if plain := _PLAIN.get(name):
         return plain
     if kind := _TEMPORAL.get(name):
@@ -97,14 +97,14 @@ def _builtin(name: str, modifier: int) -> LogicalType | None:
         case "bpchar" if modifier >= 0:
             return LogicalType(kind=Kind.CHAR, length=width)
         case "numeric":
-            return _decimal(modifier)
+            return _decimal_type(modifier)
         case "interval":
             digits = modifier & _INTERVAL_ANY if modifier >= 0 else _INTERVAL_ANY
             return LogicalType(kind=Kind.INTERVAL, precision=min(digits, _FRACTION_DIGITS))
     return None
 
 
-def _decimal(modifier: int) -> LogicalType:
+def _decimal_type(modifier: int) -> LogicalType:
     if modifier < 0:
         return LogicalType(kind=Kind.DECIMAL)
     packed = modifier - _VARIABLE_HEADER
@@ -112,7 +112,7 @@ def _decimal(modifier: int) -> LogicalType:
     return LogicalType(kind=Kind.DECIMAL, precision=packed >> 16 & 0xFFFF, scale=((packed & 0x7FF) ^ 1024) - 1024)
 
 
-def _resolved(oid: int, modifier: int, types: Mapping[int, PgType]) -> tuple[PgType, int]:
+def _resolve_domain(oid: int, modifier: int, types: Mapping[int, PgType]) -> tuple[PgType, int]:
     """Return the base type of a domain, which has the same values; only the checks are the domain's."""
     found = types[oid]
     while found.sort == "d":
@@ -121,7 +121,7 @@ def _resolved(oid: int, modifier: int, types: Mapping[int, PgType]) -> tuple[PgT
     return found, modifier
 
 
-def below_domain(oid: int, spelled: str, types: Mapping[int, PgType]) -> str:
+def base_spelling(oid: int, spelled: str, types: Mapping[int, PgType]) -> str:
     """Return the spelling of a domain's base type: a log's column must not inherit NOT NULL or a check."""
     found = types[oid]
     while found.sort == "d":
@@ -135,7 +135,7 @@ _WIDTH = re.compile(r"\(\d+(,-?\d+)?\)")
 _WITHOUT_WIDTH = {"character": "bpchar", "bit": "bit varying"}
 
 
-def widest(spelled: str) -> str:
+def without_width(spelled: str) -> str:
     """Return a type without its width: a log's column must accept the values of a key that becomes wider."""
     if '"' in spelled:
         return spelled  # a type of the application, which has no width
@@ -155,7 +155,7 @@ _LOG_WIDENS = {("smallint", "numeric"), ("integer", "numeric"), ("bigint", "nume
 
 def log_type(spelled: str) -> str:
     """Return the type of a log's column for a key's column. It accepts every value of a wider key."""
-    wide = widest(spelled)
+    wide = without_width(spelled)
     return _LOG_TYPES.get(wide, wide)
 
 
@@ -164,16 +164,16 @@ def can_widen(log: str, to: str) -> bool:
     return log_type(log) == to or (log, to) in _LOG_WIDENS
 
 
-def taken_types(spelled: str) -> tuple[str, ...]:
+def accepted_types(spelled: str) -> tuple[str, ...]:
     """Return the types that a key's column may change to without a new trigger: its log accepts their values."""
     wide = log_type(spelled)
     family = tuple(narrow for narrow, log in _LOG_TYPES.items() if log == wide)
-    return (*family, wide) if family and widest(spelled) in (*family, wide) else (spelled,)
+    return (*family, wide) if family and without_width(spelled) in (*family, wide) else (spelled,)
 
 
 def is_identity(oid: int, modifier: int, types: Mapping[int, PgType], *, deterministic: bool) -> bool:
     """Return whether equal keys of this type always have the same text (1.0 and 1.00 do not)."""
-    found, modifier = _resolved(oid, modifier, types)
+    found, modifier = _resolve_domain(oid, modifier, types)
     if found.sort == "e":
         return True
     if found.namespace != "pg_catalog" or found.is_array:

@@ -13,28 +13,28 @@ from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from venus.adapters.dialects.columns import ColumnChoice
+from venus.adapters.dialects.column_choice import ColumnChoice
+from venus.adapters.dialects.comparison_forms import range_condition, row_condition
 from venus.adapters.dialects.contract import RegisteredTable
-from venus.adapters.dialects.forms import range_condition, where_of
 from venus.adapters.dialects.postgresql import names, registry
-from venus.adapters.dialects.postgresql.connection import Connection
-from venus.adapters.dialects.postgresql.names import literal, log_keys, log_table
-from venus.adapters.dialects.postgresql.registry import Captured
+from venus.adapters.dialects.postgresql.connection import PostgresConnection
+from venus.adapters.dialects.postgresql.names import literal, log_key_columns, log_table_name
+from venus.adapters.dialects.postgresql.registry import PostgresCapturedTable
 from venus.adapters.dialects.postgresql.statements import statement
-from venus.adapters.dialects.verifying import (
+from venus.adapters.dialects.verify_contract import (
     HEX_DIGITS,
     NULL,
     SEPARATOR,
-    AnotherTable,
     Buckets,
+    FormStyle,
     Key,
     Slice,
-    Style,
     Subject,
+    TableReplaced,
     style_of,
 )
 from venus.codec.changes import TableChanges
-from venus.codec.copytext import from_copy
+from venus.codec.copy_text import from_copy
 from venus.codec.layout import Layout
 from venus.config import Settings
 from venus.model import Kind, LogicalType, Sequence
@@ -47,7 +47,7 @@ SAMPLED_ROWS = 1_000_000
 _SEPARATOR, _NULL = (f"E'\\x{ord(c):02x}'" for c in (SEPARATOR, NULL))
 
 
-class Session(Protocol):
+class VerifySession(Protocol):
     """The common operations of source and target sessions."""
 
     def run(self, text: str, params: Any = None) -> int: ...
@@ -58,7 +58,7 @@ class Session(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Names:
+class PostgresTableNames:
     """Quoted names of a table and its columns in this database. Columns are in wire order."""
 
     relation: str  # in a FROM clause
@@ -68,25 +68,25 @@ class Names:
     equals: tuple[str, ...]  # their qualified operators: that of an extension's type may not be in search_path
 
 
-def form(kind: LogicalType, column: str, *, bare: bool = False) -> str:
+def form_sql(kind: LogicalType, column: str, *, bare: bool = False) -> str:
     """Return the SQL of a column's form. `bare`: without its length."""
     style = style_of(kind)
     text = f"{column}::text"
-    if style is Style.HEX:
+    if style is FormStyle.HEX:
         text = f"encode({column}, 'hex')"
-    elif style is Style.NUMBER:
+    elif style is FormStyle.NUMBER:
         text = f"trim_scale({column})::text"
     elif kind.kind is Kind.BOOL:
         text = f"left({column}::text, 1)"
     elif kind.kind is Kind.NATIVE:
         # a cast to text may differ from the output text: that of inet adds the length of the mask
         text = f"CASE WHEN {column} IS NOT NULL THEN concat({column}) END"
-    if style in (Style.FREE, Style.PADDED) and not bare:
+    if style in (FormStyle.FREE, FormStyle.PADDED) and not bare:
         text = f"octet_length({text})::text || ':' || {text}"
     return f"coalesce({text}, {_NULL})"
 
 
-def checksum(text: str, digest: str) -> str:
+def checksum_sql(text: str, digest: str) -> str:
     """Return the SQL of a text's checksum."""
     hashed = f"md5({text})" if digest == "md5" else f"encode(sha256(convert_to({text}, 'UTF8')), 'hex')"
     return f"('x' || substr({hashed}, 1, {HEX_DIGITS}))::bit({4 * HEX_DIGITS})::bigint"
@@ -97,7 +97,9 @@ class PostgresReader:
 
     pushes_down = True
 
-    def __init__(self, session: Session, named: Callable[[Subject], Names], copy: Callable[[str], bytes]) -> None:
+    def __init__(
+        self, session: VerifySession, named: Callable[[Subject], PostgresTableNames], copy: Callable[[str], bytes]
+    ) -> None:
         self._session = session
         self._named = named
         self._copy = copy
@@ -116,14 +118,14 @@ class PostgresReader:
 
     # -- tables and sizes -------------------------------------------------------------------------------------------
 
-    def estimate(self, subject: Subject) -> int:
+    def estimate_rows(self, subject: Subject) -> int:
         relation_name = self._named(subject).relation_name
         return int(self._session.rows(statement("verify", "estimate", relation_name=relation_name))[0][0])
 
-    def cuts(self, subject: Subject, rows: int) -> list[int]:
+    def read_split_points(self, subject: Subject, rows: int) -> list[int]:
         named = self._named(subject)
-        parts = {"relation": named.relation, "key": f"t.{named.columns[0]}", "where": where_of(subject)}
-        estimate = self.estimate(subject)
+        parts = {"relation": named.relation, "key": f"t.{named.columns[0]}", "where": row_condition(subject)}
+        estimate = self.estimate_rows(subject)
         if estimate <= EXACT_CUTS_ROWS:
             text = statement("verify", "cuts", rows=str(rows), **parts)
         else:
@@ -134,57 +136,59 @@ class PostgresReader:
 
     # -- checksums -------------------------------------------------------------------------------------------------
 
-    def buckets(self, subject: Subject, part: Slice) -> Buckets:
+    def read_buckets(self, subject: Subject, part: Slice) -> Buckets:
         found = self._session.rows(
             statement(
-                "verify", "buckets", relation=self._named(subject).relation, bucket=self._bucket(subject, part),
-                checksum=self._checksum(subject), where=self._condition(subject, part, None),
+                "verify", "buckets", relation=self._named(subject).relation, bucket=self._bucket_term(subject, part),
+                checksum=self._checksum_term(subject), where=self._slice_condition(subject, part, None),
             )
         )  # fmt: skip
         return {int(bucket): (int(count), int(total)) for bucket, count, total in found}
 
-    def hashes(self, subject: Subject, part: Slice, buckets: Collection[int]) -> Iterator[tuple[Key, int]]:
+    def read_hashes(self, subject: Subject, part: Slice, buckets: Collection[int]) -> Iterator[tuple[Key, int]]:
         found = self._session.rows(
             statement(
-                "verify", "hashes", relation=self._named(subject).relation, checksum=self._checksum(subject),
-                keys=", ".join(self._key_forms(subject)), where=self._condition(subject, part, buckets),
+                "verify", "hashes", relation=self._named(subject).relation, checksum=self._checksum_term(subject),
+                keys=", ".join(self._key_forms(subject)), where=self._slice_condition(subject, part, buckets),
             )
         )  # fmt: skip
         return ((row[1:], int(row[0])) for row in found)
 
-    def forms(self, subject: Subject, keys: Seq[Key]) -> list[tuple[Key, int, tuple[str, ...]]]:
+    def read_forms(self, subject: Subject, keys: Seq[Key]) -> list[tuple[Key, int, tuple[str, ...]]]:
         width = len(subject.schema.key)
         text = statement(
-            "verify", "forms", checksum=self._checksum(subject), keys=", ".join(self._key_forms(subject)),
-            forms=", ".join(self._forms(subject)), **self._joined(subject, keys),
+            "verify", "forms", checksum=self._checksum_term(subject), keys=", ".join(self._key_forms(subject)),
+            forms=", ".join(self._form_terms(subject)), **self._join_parts(subject, keys),
         )  # fmt: skip
         return [(r[1 : 1 + width], int(r[0]), r[1 + width :]) for r in self._session.rows(text)]
 
-    def _forms(self, subject: Subject) -> list[str]:
+    def _form_terms(self, subject: Subject) -> list[str]:
         columns = self._named(subject).columns
-        return [form(c.type, f"t.{name}") for c, name in zip(subject.schema.wire_columns, columns, strict=True)]
+        return [form_sql(c.type, f"t.{name}") for c, name in zip(subject.schema.wire_columns, columns, strict=True)]
 
     def _key_forms(self, subject: Subject) -> list[str]:
         columns = self._named(subject).columns
         key = subject.schema.wire_columns[: len(subject.schema.key)]
-        return [form(c.type, f"t.{name}", bare=True) for c, name in zip(key, columns, strict=False)]
+        return [form_sql(c.type, f"t.{name}", bare=True) for c, name in zip(key, columns, strict=False)]
 
-    def _checksum(self, subject: Subject) -> str:
-        return checksum(f" || {_SEPARATOR} || ".join(self._forms(subject)), subject.digest)
+    def _checksum_term(self, subject: Subject) -> str:
+        return checksum_sql(f" || {_SEPARATOR} || ".join(self._form_terms(subject)), subject.digest)
 
-    def _bucket(self, subject: Subject, part: Slice) -> str:
+    def _bucket_term(self, subject: Subject, part: Slice) -> str:
         if part.step:
             key = f"t.{self._named(subject).columns[0]}::bigint"
             inside = f"least(greatest({key}, {part.origin}::bigint), {part.end}::bigint)"
             return f"(({inside} - {part.origin}::bigint) / {part.step}::bigint)"
-        key_text = f" || {_SEPARATOR} || ".join(self._forms(subject)[: len(subject.schema.key)])
-        return f"({checksum(key_text, subject.digest)} & {part.buckets - 1})"
+        key_text = f" || {_SEPARATOR} || ".join(self._form_terms(subject)[: len(subject.schema.key)])
+        return f"({checksum_sql(key_text, subject.digest)} & {part.buckets - 1})"
 
-    def _condition(self, subject: Subject, part: Slice, buckets: Collection[int] | None) -> str:
+    def _slice_condition(self, subject: Subject, part: Slice, buckets: Collection[int] | None) -> str:
         if not part.step:
-            chosen = f"{self._bucket(subject, part)} = ANY (ARRAY{sorted(buckets)}::bigint[])" if buckets else "true"
-            sampled = f"{self._bucket(subject, part)} < {part.sampled}" if part.sampled else "true"
-            return f"{where_of(subject)} AND {chosen} AND {sampled}"
+            chosen = (
+                f"{self._bucket_term(subject, part)} = ANY (ARRAY{sorted(buckets)}::bigint[])" if buckets else "true"
+            )
+            sampled = f"{self._bucket_term(subject, part)} < {part.sampled}" if part.sampled else "true"
+            return f"{row_condition(subject)} AND {chosen} AND {sampled}"
         key = f"t.{self._named(subject).columns[0]}"
         return range_condition(subject, key, part, buckets)
 
@@ -199,23 +203,23 @@ class PostgresReader:
             "limit": f" LIMIT {rows_max}" if rows_max else "",
         }  # fmt: skip
         if part.step or rows_max:
-            where = self._condition(subject, part, buckets) if part.step else where_of(subject)
-            yield from self._section(subject, statement("verify", "rows", where=where, **parts))
+            where = self._slice_condition(subject, part, buckets) if part.step else row_condition(subject)
+            yield from self._read_section(subject, statement("verify", "rows", where=where, **parts))
             return
         blocks = int(
             self._session.rows(statement("verify", "blocks", relation_name=named.relation_name))[0][0]
         )  # fmt: skip
         for low in range(0, blocks, PIECE_BLOCKS):
-            piece = f"t.ctid >= '({low},0)' AND t.ctid < '({low + PIECE_BLOCKS},0)' AND {where_of(subject)}"
-            yield from self._section(subject, statement("verify", "rows", where=piece, **parts))
+            piece = f"t.ctid >= '({low},0)' AND t.ctid < '({low + PIECE_BLOCKS},0)' AND {row_condition(subject)}"
+            yield from self._read_section(subject, statement("verify", "rows", where=piece, **parts))
 
-    def find(self, subject: Subject, keys: Seq[Key]) -> Iterator[TableChanges]:
+    def find_rows(self, subject: Subject, keys: Seq[Key]) -> Iterator[TableChanges]:
         columns = ", ".join(f"t.{c}" for c in self._named(subject).columns)
-        yield from self._section(
-            subject, statement("verify", "found", columns=columns, **self._joined(subject, keys))
+        yield from self._read_section(
+            subject, statement("verify", "found", columns=columns, **self._join_parts(subject, keys))
         )  # fmt: skip
 
-    def _section(self, subject: Subject, text: str) -> Iterator[TableChanges]:
+    def _read_section(self, subject: Subject, text: str) -> Iterator[TableChanges]:
         record_ids, rows, is_deleted = from_copy(self._copy(text), Layout.of(subject.schema), flagged=False)
         if len(record_ids):
             yield TableChanges(
@@ -223,15 +227,15 @@ class PostgresReader:
                 rows=rows, is_deleted=is_deleted,
             )  # fmt: skip
 
-    def _joined(self, subject: Subject, keys: Seq[Key]) -> dict[str, str]:
+    def _join_parts(self, subject: Subject, keys: Seq[Key]) -> dict[str, str]:
         """Return the parts of a join with these keys."""
         named = self._named(subject)
         values = key_values(subject, named.casts)
         pairs = zip(named.columns, named.equals, values, strict=False)
         match = [f"t.{column} OPERATOR({equals}) {value}" for column, equals, value in pairs]
-        return {"relation": named.relation, "match": " AND ".join(match)} | self._arrays(keys)
+        return {"relation": named.relation, "match": " AND ".join(match)} | self._array_parts(keys)
 
-    def _arrays(self, keys: Seq[Key]) -> dict[str, str]:
+    def _array_parts(self, keys: Seq[Key]) -> dict[str, str]:
         columns = [list(column) for column in zip(*keys, strict=True)]
         arrays = [self._session.literal("%s::text[]", [column]) for column in columns]
         return {"arrays": ", ".join(arrays), "names": ", ".join(f"v{n}" for n in range(1, len(columns) + 1))}
@@ -240,25 +244,25 @@ class PostgresReader:
 class PostgresSourceReader(PostgresReader):
     """Reader of the source, which also reads and writes the log."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: PostgresConnection) -> None:
         self._connection = connection
-        self._captured: dict[int, Captured] = {}
-        super().__init__(connection, self._of_source, self._copied)
+        self._captured: dict[int, PostgresCapturedTable] = {}
+        super().__init__(connection, self._source_names, self._copy_text)
 
-    def _copied(self, text: str) -> bytes:
+    def _copy_text(self, text: str) -> bytes:
         into = io.BytesIO()
         self._connection.copy_out(text, into)
         return into.getvalue()
 
-    def tables(self) -> list[RegisteredTable]:
-        registry.require_installed(self._connection)
-        self._captured = {c.schema.table_id: c for c in registry.load(self._connection)[0]}
-        released = registry.registered(self._connection, released=True)
+    def read_tables(self) -> list[RegisteredTable]:
+        registry.require_installation(self._connection)
+        self._captured = {c.schema.table_id: c for c in registry.load_captured_tables(self._connection)[0]}
+        released = registry.read_registered_tables(self._connection, released=True)
         return [*(c.registered for c in self._captured.values()), *(t for t, _ in released)]
 
-    def _of_source(self, subject: Subject) -> Names:
+    def _source_names(self, subject: Subject) -> PostgresTableNames:
         if not self._captured:
-            self.tables()
+            self.read_tables()
         captured = self._captured.get(subject.schema.table_id)
         if (
             captured is None
@@ -266,34 +270,34 @@ class PostgresSourceReader(PostgresReader):
             or not captured.usable
             or captured.schema.version != subject.schema.version
         ):
-            raise AnotherTable.instead_of(subject)
+            raise TableReplaced.for_subject(subject)
         table = captured.table
-        return Names(
+        return PostgresTableNames(
             relation=table.from_sql,
             relation_name=literal(table.name_sql),
-            columns=tuple(names.quoted(c.name) for c in subject.schema.wire_columns),
+            columns=tuple(names.quote(c.name) for c in subject.schema.wire_columns),
             casts=tuple(k.log_type for k in table.key),
             equals=tuple(k.equals for k in table.key),
         )
 
-    def next_sequence(self) -> Sequence:
+    def read_next_sequence(self) -> Sequence:
         return Sequence(int(self._connection.row(statement("verify", "next_sequence"))[0]))
 
-    def waiting(self, subject: Subject, keys: Seq[Key]) -> set[Key]:
-        log = log_table(subject.schema.table_id)
+    def find_waiting_keys(self, subject: Subject, keys: Seq[Key]) -> set[Key]:
+        log = log_table_name(subject.schema.table_id)
         if not keys or self._connection.row(statement("verify", "whole_table_waits", log=log))[0]:
             return set(keys)
-        named = self._of_source(subject)
-        triples = zip(log_keys(len(named.casts)), named.equals, key_values(subject, named.casts), strict=True)
+        named = self._source_names(subject)
+        triples = zip(log_key_columns(len(named.casts)), named.equals, key_values(subject, named.casts), strict=True)
         match = " AND ".join(f"l.{key} OPERATOR({equals}) {value}" for key, equals, value in triples)
-        rows = self._session.rows(statement("verify", "waiting", log=log, match=match, **self._arrays(keys)))
+        rows = self._session.rows(statement("verify", "waiting", log=log, match=match, **self._array_parts(keys)))
         return {tuple(row) for row in rows}
 
     def touch(self, subject: Subject, keys: Seq[Key]) -> None:
-        values = key_values(subject, self._of_source(subject).casts)
-        logged = ", ".join(log_keys(len(values)))
-        parts = {"log": log_table(subject.schema.table_id), "table_id": str(subject.schema.table_id)}
-        text = statement("verify", "touch", keys=logged, values=", ".join(values), **parts, **self._arrays(keys))
+        values = key_values(subject, self._source_names(subject).casts)
+        logged = ", ".join(log_key_columns(len(values)))
+        parts = {"log": log_table_name(subject.schema.table_id), "table_id": str(subject.schema.table_id)}
+        text = statement("verify", "touch", keys=logged, values=", ".join(values), **parts, **self._array_parts(keys))
         with self._connection.transaction():
             self._connection.run(text)
 
@@ -302,7 +306,7 @@ def key_values(subject: Subject, casts: Seq[str]) -> list[str]:
     """Return the SQL that converts the forms v1, v2, ... of a key to the types of its columns."""
     key = subject.schema.wire_columns[: len(subject.schema.key)]
     return [
-        f"decode(v{n}, 'hex')" if style_of(c.type) is Style.HEX else f"v{n}::{cast}"
+        f"decode(v{n}, 'hex')" if style_of(c.type) is FormStyle.HEX else f"v{n}::{cast}"
         for n, (c, cast) in enumerate(zip(key, casts, strict=True), 1)
     ]
 
@@ -310,4 +314,6 @@ def key_values(subject: Subject, casts: Seq[str]) -> list[str]:
 def open_reader(settings: Settings) -> PostgresSourceReader:
     """Connect to the source in the settings."""
     url = settings.source.url.get_secret_value()
-    return PostgresSourceReader(Connection(url, application="venus verify", columns=ColumnChoice.of(settings)))
+    return PostgresSourceReader(
+        PostgresConnection(url, application="venus verify", columns=ColumnChoice.from_settings(settings))
+    )

@@ -15,22 +15,22 @@ from collections.abc import Sequence as Seq
 from dataclasses import replace
 from pathlib import Path
 
-from venus.adapters.dialects.columns import WAY_OUT, ColumnChoice
-from venus.adapters.dialects.sqlite.connection import quoted, writable
+from venus.adapters.dialects.column_choice import WAY_OUT, ColumnChoice
+from venus.adapters.dialects.sqlite.connection import is_writable, quote
 from venus.adapters.dialects.sqlite.dictionary import (
     NAMESPACE,
     NO_KEY,
-    Dictionary,
-    Found,
-    chosen,
-    foreign_collation,
-    numbered,
-    table_names,
+    SqliteDictionary,
+    SqliteTable,
+    assign_numbers,
+    choose_tables,
+    foreign_collation_message,
+    read_table_names,
 )
-from venus.adapters.dialects.sqlite.reading import Access, Row, Rows, access_to, key_for_people
+from venus.adapters.dialects.sqlite.reading import Row, SqliteAccess, SqliteRowStream, build_access, describe_key
 from venus.adapters.dialects.sqlite.statements import statement
-from venus.adapters.dialects.sqlite.values import DoesNotFit
-from venus.model import Finding, ForeignKey, Kind, TableSchema, counted
+from venus.adapters.dialects.sqlite.values import SqliteValueError
+from venus.model import Finding, ForeignKey, Kind, TableSchema, count_phrase
 
 #: Limits of the sample from each end of a table, in rows and in bytes.
 SAMPLE_ROWS = 2_000
@@ -54,24 +54,26 @@ def check(
     connection: sqlite3.Connection, file: Path, columns: ColumnChoice, include: Seq[str], exclude: Seq[str]
 ) -> Iterator[Finding]:
     """Yield the findings about the file, then those about each table."""
-    yield from _of_file(connection, file)
-    dictionary = Dictionary(connection, columns)
-    names, skipped = table_names(connection)
-    captured = chosen(names, include, exclude)
-    yield from columns.findings((NAMESPACE, name, column) for name in captured for column in dictionary.columns(name))
+    yield from _file_findings(connection, file)
+    dictionary = SqliteDictionary(connection, columns)
+    names, skipped = read_table_names(connection)
+    captured = choose_tables(names, include, exclude)
+    yield from columns.findings(
+        (NAMESPACE, name, column) for name in captured for column in dictionary.read_columns(name)
+    )
     schemas = {}
     for name in captured:
-        found = dictionary.table(name)
+        found = dictionary.read_table(name)
         schemas[name] = found.schema
-        yield from (replace(f, table=found.schema.qualified) for f in _of_table(connection, found))
+        yield from (replace(f, table=found.schema.qualified) for f in _table_findings(connection, found))
     yield from find_other_spellings(connection, schemas)
     kinds = {other.name: other.kind for other in skipped}
-    for name in chosen(list(kinds), include, exclude):
+    for name in choose_tables(list(kinds), include, exclude):
         yield Finding(where=f"main.{name}", message=f"{kinds[name]}, not captured: {_EXPLAINED[kinds[name]]}")
 
 
-def _of_file(connection: sqlite3.Connection, file: Path) -> Iterator[Finding]:
-    if not writable(file):
+def _file_findings(connection: sqlite3.Connection, file: Path) -> Iterator[Finding]:
+    if not is_writable(file):
         yield Finding(
             where=str(file),
             message="this account may not write the file or its directory",
@@ -87,7 +89,7 @@ def _of_file(connection: sqlite3.Connection, file: Path) -> Iterator[Finding]:
         )
 
 
-def _of_table(connection: sqlite3.Connection, found: Found) -> Iterator[Finding]:
+def _table_findings(connection: sqlite3.Connection, found: SqliteTable) -> Iterator[Finding]:
     where = found.schema.qualified
     if not found.key:
         yield Finding(where=where, message=NO_KEY, remedy=_KEY_CHOICES, blocks=True)
@@ -97,14 +99,14 @@ def _of_table(connection: sqlite3.Connection, found: Found) -> Iterator[Finding]
             message=f"column {column}: its declaration names no type, and its values have no single type either",
             remedy=f"declare a type, or {WAY_OUT}",
             blocks=True,
-            details=tuple(_kinds(connection, found, column)),
+            details=tuple(_kind_examples(connection, found, column)),
         )
     for collation in found.foreign_collations:
-        message = foreign_collation(collation)
+        message = foreign_collation_message(collation)
         yield Finding(where=where, message=message, remedy="drop the index, or exclude the table", blocks=True)
     if found.key and not found.foreign_collations and not found.untyped:
-        yield from _null_keys(connection, found)
-        yield from _of_values(connection, found)
+        yield from _null_key_findings(connection, found)
+        yield from _value_findings(connection, found)
     wide = [c for c in found.schema.columns if c.type.kind is Kind.DECIMAL and c.type.precision > _REAL_DIGITS]
     for decimal in wide:
         yield Finding(
@@ -114,25 +116,25 @@ def _of_table(connection: sqlite3.Connection, found: Found) -> Iterator[Finding]
         )
 
 
-def _kinds(connection: sqlite3.Connection, found: Found, column: str) -> Iterator[str]:
+def _kind_examples(connection: sqlite3.Connection, found: SqliteTable, column: str) -> Iterator[str]:
     """Yield an example row for each storage class that a column contains."""
     keys = [k.name for k in found.key]
-    names = ", ".join([*map(quoted, keys), f"quote({quoted(column)})"])
-    table = f"main.{quoted(found.schema.name)}"
-    kinds = f"SELECT DISTINCT typeof({quoted(column)}) FROM {table} WHERE {quoted(column)} IS NOT NULL ORDER BY 1"
+    names = ", ".join([*map(quote, keys), f"quote({quote(column)})"])
+    table = f"main.{quote(found.schema.name)}"
+    kinds = f"SELECT DISTINCT typeof({quote(column)}) FROM {table} WHERE {quote(column)} IS NOT NULL ORDER BY 1"
     for (kind,) in connection.execute(kinds).fetchall():
-        query = f"SELECT {names} FROM {table} WHERE typeof({quoted(column)}) = ? LIMIT 1"
+        query = f"SELECT {names} FROM {table} WHERE typeof({quote(column)}) = ? LIMIT 1"
         *key, value = connection.execute(query, (kind,)).fetchone()
         row = ", ".join(f"{name}={part!r}" for name, part in zip(keys, key, strict=True))
         shown = value if len(value) <= VALUE_CHARACTERS else f"{value[:VALUE_CHARACTERS]}..."
         yield f"row {row}: {kind} {shown}"
 
 
-def _null_keys(connection: sqlite3.Connection, found: Found) -> Iterator[Finding]:
+def _null_key_findings(connection: sqlite3.Connection, found: SqliteTable) -> Iterator[Finding]:
     if not found.key_may_be_null:
         return
-    condition = " OR ".join(f"{quoted(name)} IS NULL" for name in found.key_may_be_null)
-    query = f"SELECT count(*) FROM main.{quoted(found.schema.name)} WHERE {condition}"
+    condition = " OR ".join(f"{quote(name)} IS NULL" for name in found.key_may_be_null)
+    query = f"SELECT count(*) FROM main.{quote(found.schema.name)} WHERE {condition}"
     count = connection.execute(query).fetchone()[0]
     if count:
         yield Finding(
@@ -143,9 +145,9 @@ def _null_keys(connection: sqlite3.Connection, found: Found) -> Iterator[Finding
         )
 
 
-def _of_values(connection: sqlite3.Connection, found: Found) -> Iterator[Finding]:
-    access = access_to(replace(found, schema=numbered(found.schema, 0)[0]))
-    rows = _sample(connection, access)
+def _value_findings(connection: sqlite3.Connection, found: SqliteTable) -> Iterator[Finding]:
+    access = build_access(replace(found, schema=assign_numbers(found.schema, 0)[0]))
+    rows = _read_sample(connection, access)
     nul, undecodable = 0, 0
     for at, column in enumerate(access.layout.columns):
         examples: list[str] = []
@@ -158,11 +160,11 @@ def _of_values(connection: sqlite3.Connection, found: Found) -> Iterator[Finding
                     undecodable += 1
                     continue
             try:
-                access.rules[at].text(value)
-            except DoesNotFit as e:
+                access.rules[at].canonical_text(value)
+            except SqliteValueError as e:
                 unfit += 1
                 if len(examples) < EXAMPLES_MAX:
-                    examples.append(f"row {key_for_people(access, row)}: {e}")
+                    examples.append(f"row {describe_key(access, row)}: {e}")
         if unfit:
             yield Finding(
                 where=found.schema.qualified,
@@ -172,10 +174,10 @@ def _of_values(connection: sqlite3.Connection, found: Found) -> Iterator[Finding
                 blocks=True,
                 details=tuple(examples),
             )
-    yield from _of_texts(found, nul, undecodable, len(rows))
+    yield from _text_findings(found, nul, undecodable, len(rows))
 
 
-def _of_texts(found: Found, nul: int, undecodable: int, looked_at: int) -> Iterator[Finding]:
+def _text_findings(found: SqliteTable, nul: int, undecodable: int, looked_at: int) -> Iterator[Finding]:
     where = found.schema.qualified
     if undecodable:
         message = f"{undecodable} values in {looked_at} rows are TEXT but not UTF-8"
@@ -188,13 +190,13 @@ def _of_texts(found: Found, nul: int, undecodable: int, looked_at: int) -> Itera
         )
 
 
-def _sample(connection: sqlite3.Connection, access: Access) -> list[Row]:
+def _read_sample(connection: sqlite3.Connection, access: SqliteAccess) -> list[Row]:
     """Return the first and the last rows in key order, each once."""
     connection.text_factory = lambda octets: octets.decode(errors="surrogateescape")
     try:
         rows = {}
         for sql in (access.fill_sql, access.tail_sql):
-            some = Rows(connection.execute(sql, (SAMPLE_ROWS,)), access)
+            some = SqliteRowStream(connection.execute(sql, (SAMPLE_ROWS,)), access)
             for row in some.take(rows_max=SAMPLE_ROWS, bytes_max=SAMPLE_BYTES):
                 rows[row[: access.key_count]] = row
         return list(rows.values())
@@ -212,7 +214,7 @@ def find_other_spellings(connection: sqlite3.Connection, schemas: Mapping[str, T
         for key in child.foreign_keys:
             parent = schemas.get(key.referred_table)
             if parent is not None and _has_text(parent, key):
-                yield from _spelling_finding(connection, child, key)
+                yield from _spelling_findings(connection, child, key)
 
 
 def _has_text(parent: TableSchema, key: ForeignKey) -> bool:
@@ -220,9 +222,9 @@ def _has_text(parent: TableSchema, key: ForeignKey) -> bool:
     return set(key.referred_columns) <= kinds.keys() and any(kinds[c] is Kind.TEXT for c in key.referred_columns)
 
 
-def _spelling_finding(connection: sqlite3.Connection, child: TableSchema, key: ForeignKey) -> Iterator[Finding]:
-    table, parent = f"main.{quoted(child.name)}", f"main.{quoted(key.referred_table)}"
-    pairs = [(quoted(c), quoted(p)) for c, p in zip(key.columns, key.referred_columns, strict=True)]
+def _spelling_findings(connection: sqlite3.Connection, child: TableSchema, key: ForeignKey) -> Iterator[Finding]:
+    table, parent = f"main.{quote(child.name)}", f"main.{quote(key.referred_table)}"
+    pairs = [(quote(c), quote(p)) for c, p in zip(key.columns, key.referred_columns, strict=True)]
     parts = {
         "child": table, "parent": parent, "rows": str(ROWS_MAX), "column": pairs[0][0], "referred": pairs[0][1],
         "match": " AND ".join(f"p.{p} = c.{c}" for c, p in pairs),
@@ -237,7 +239,8 @@ def _spelling_finding(connection: sqlite3.Connection, child: TableSchema, key: F
         yield Finding(
             where=child.qualified,
             message=f"foreign key {key.name} ({', '.join(key.columns)}) holds only by collation:"
-            f" {counted(count, 'row')} refer to another spelling in {key.referred_table}, {example!r} to {referred!r};"
+            f" {count_phrase(count, 'row')} refer to another spelling in {key.referred_table}, {example!r} to "
+            f"{referred!r};"
             " PostgreSQL compares exactly",
             remedy=statement("structure", "same_spelling", **parts),
         )

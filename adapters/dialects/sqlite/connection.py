@@ -30,7 +30,7 @@ _BUSY = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL}
 _AWAY = {sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL}
 
 
-def file_of(url: str) -> Path:
+def parse_file_url(url: str) -> Path:
     """Return the file that a URL names: `sqlite:////absolute` or `sqlite:///relative`."""
     parsed = make_url(url)
     if not parsed.database or parsed.database == ":memory:":
@@ -51,20 +51,20 @@ def connect(file: Path) -> sqlite3.Connection:
     if not file.is_file():
         hint = f"[source] url must name an existing SQLite file; looked for {file.absolute()}"
         raise NoSuchDatabase(f"{file}: no such file", hint=hint)
-    with translated(file):
+    with translate_errors(file):
         uri = f"{file.absolute().as_uri()}?mode=rw"
         connection = sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False)
         try:
             connection.execute("PRAGMA busy_timeout = 0")
-            _patiently(connection, "PRAGMA synchronous = FULL")  # a decided batch must survive a power cut
-            _patiently(connection, "SELECT 1 FROM sqlite_master LIMIT 1")
+            _run_while_busy(connection, "PRAGMA synchronous = FULL")  # a decided batch must survive a power cut
+            _run_while_busy(connection, "SELECT 1 FROM sqlite_master LIMIT 1")
         except BaseException:
             connection.close()
             raise
         return connection
 
 
-def identity(file: Path) -> tuple[int, int] | None:
+def read_identity(file: Path) -> tuple[int, int] | None:
     """Return the device and inode of a file; None if there is no such file. A replaced file has another identity."""
     try:
         found = os.stat(file)
@@ -73,21 +73,21 @@ def identity(file: Path) -> tuple[int, int] | None:
     return found.st_dev, found.st_ino
 
 
-def writable(file: Path) -> bool:
+def is_writable(file: Path) -> bool:
     """Return whether this process may write the file and create the journal beside it."""
     return os.access(file, os.W_OK) and os.access(file.absolute().parent, os.W_OK)
 
 
 @contextmanager
-def translated(what: object) -> Iterator[None]:
+def translate_errors(what: object) -> Iterator[None]:
     """Convert the driver's errors into VENUS's."""
     try:
         yield
     except sqlite3.Error as e:
-        _raise(what, e)
+        _raise_translated(what, e)
 
 
-def _raise(what: object, error: sqlite3.Error) -> NoReturn:
+def _raise_translated(what: object, error: sqlite3.Error) -> NoReturn:
     code = primary_code(error)
     kind: type[VenusError] = DatabaseUnavailable if code in _BUSY | _AWAY else SourceError
     hint = {
@@ -105,7 +105,7 @@ def primary_code(error: BaseException) -> int:
     return int(getattr(error, "sqlite_errorcode", 0)) & 0xFF
 
 
-def _patiently(connection: sqlite3.Connection, statement: str) -> list[tuple[Any, ...]]:
+def _run_while_busy(connection: sqlite3.Connection, statement: str) -> list[tuple[Any, ...]]:
     """Run a statement that takes a lock (BEGIN IMMEDIATE, the first read, COMMIT); retry while it is busy."""
     attempts = Retrying(
         retry=retry_if_exception(lambda e: primary_code(e) in _BUSY),
@@ -119,11 +119,11 @@ def _patiently(connection: sqlite3.Connection, statement: str) -> list[tuple[Any
 @contextmanager
 def write_transaction(connection: sqlite3.Connection, what: object) -> Iterator[None]:
     """Run the block in a transaction that holds the write lock."""
-    with translated(what):
-        _patiently(connection, "BEGIN IMMEDIATE")
+    with translate_errors(what):
+        _run_while_busy(connection, "BEGIN IMMEDIATE")
         try:
             yield
-            _patiently(connection, "COMMIT")
+            _run_while_busy(connection, "COMMIT")
         except BaseException:
             if connection.in_transaction:
                 connection.execute("ROLLBACK")
@@ -131,16 +131,16 @@ def write_transaction(connection: sqlite3.Connection, what: object) -> Iterator[
 
 
 @contextmanager
-def reading(connection: sqlite3.Connection, what: object) -> Iterator[None]:
+def snapshot(connection: sqlite3.Connection, what: object) -> Iterator[None]:
     """Run the block in the open transaction, or else in a read transaction of its own."""
-    with translated(what) if connection.in_transaction else read_transaction(connection, what):
+    with translate_errors(what) if connection.in_transaction else read_transaction(connection, what):
         yield
 
 
 @contextmanager
 def read_transaction(connection: sqlite3.Connection, what: object) -> Iterator[None]:
     """Run the block in a read transaction: it sees one state of the database."""
-    with translated(what):
+    with translate_errors(what):
         begin_read(connection)
         try:
             yield
@@ -153,18 +153,18 @@ def begin_read(connection: sqlite3.Connection) -> None:
     """Open a snapshot. The caller ends it."""
     connection.execute("BEGIN")
     try:
-        _patiently(connection, "SELECT 1 FROM sqlite_master LIMIT 1")  # BEGIN alone takes no lock
+        _run_while_busy(connection, "SELECT 1 FROM sqlite_master LIMIT 1")  # BEGIN alone takes no lock
     except BaseException:
         connection.execute("ROLLBACK")
         raise
 
 
-def changes_seen(connection: sqlite3.Connection) -> int:
+def read_data_version(connection: sqlite3.Connection) -> int:
     """Return a number that changes with every commit of another connection."""
-    return int(_patiently(connection, "PRAGMA data_version")[0][0])
+    return int(_run_while_busy(connection, "PRAGMA data_version")[0][0])
 
 
-def quoted(name: str) -> str:
+def quote(name: str) -> str:
     """Return an identifier in quotes."""
     return '"' + name.replace('"', '""') + '"'
 

@@ -17,22 +17,22 @@ from pathlib import Path
 from typing import Any
 
 from venus.adapters.dialects.contract import FillState
-from venus.adapters.dialects.fillplace import Place
-from venus.adapters.dialects.going_back import LeftAt
-from venus.adapters.dialects.halting import Halts, UnfitRow
+from venus.adapters.dialects.fill_cursor import FillCursor
+from venus.adapters.dialects.halted_tables import HaltTracker, UnfitRow
+from venus.adapters.dialects.restore_detection import RestoreGuard
 from venus.adapters.dialects.sqlite import registry
-from venus.adapters.dialects.sqlite.connection import quoted, translated, write_transaction
+from venus.adapters.dialects.sqlite.connection import quote, translate_errors, write_transaction
 from venus.adapters.dialects.sqlite.reading import (
-    Access,
     Row,
-    Rows,
-    fill_from,
-    key_for_people,
-    key_of,
-    sections_of,
+    SqliteAccess,
+    SqliteRowStream,
+    build_sections,
+    cursor_key,
+    describe_key,
+    fill_statement,
 )
 from venus.adapters.dialects.sqlite.statements import statement
-from venus.adapters.dialects.sqlite.triggers import log_table
+from venus.adapters.dialects.sqlite.triggers import log_table_name
 from venus.codec.changes import TableChanges
 from venus.errors import SourceError
 from venus.model import BatchNo, BatchRecord, Epoch
@@ -43,13 +43,13 @@ SLACK_ROWS = 500
 PIECE_ROWS = 5_000
 
 
-class Purger:
+class LogPurger:
     """Remover of consumed log rows; it remembers which tables still have some."""
 
     def __init__(self) -> None:
         self._left: set[int] = set()
 
-    def expect(self, table_ids: set[int]) -> None:
+    def schedule(self, table_ids: set[int]) -> None:
         """Schedule these tables for purging: an earlier process may have left consumed rows."""
         self._left |= table_ids
 
@@ -62,7 +62,7 @@ class Purger:
         """Remove a piece in the caller's transaction. `through` holds the watermarks of the tables to purge."""
         budget = PIECE_ROWS
         for table_id, end in through.items():
-            log = quoted(log_table(table_id))
+            log = quote(log_table_name(table_id))
             first = connection.execute(statement("registry", "log_start", log=log)).fetchone()[0]
             if end - first < SLACK_ROWS:
                 self._left.discard(table_id)
@@ -72,17 +72,17 @@ class Purger:
                 sql = statement("registry", "purge", log=log, through=str(end), rows=str(budget))
                 budget -= connection.execute(sql).rowcount
 
-    def due(self, watermarks: Mapping[int, int]) -> dict[int, int]:
+    def due_watermarks(self, watermarks: Mapping[int, int]) -> dict[int, int]:
         """Return the watermarks of the tables that still have consumed rows."""
         self._left &= watermarks.keys()
         return {table_id: watermarks[table_id] for table_id in self._left}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pending:
+class LogRange:
     """The log rows of one table in this cut: those above `after`, up to `through`."""
 
-    access: Access
+    access: SqliteAccess
     after: int
     through: int
 
@@ -97,12 +97,12 @@ class SqliteCut:
         reader: sqlite3.Connection,
         writer: sqlite3.Connection,
         captured_at_us: int,
-        pending: Mapping[int, Pending],
-        fills: Mapping[int, tuple[FillState, Access]],
+        pending: Mapping[int, LogRange],
+        fills: Mapping[int, tuple[FillState, SqliteAccess]],
         ends: Mapping[int, int],
-        purger: Purger,
-        halts: Halts,
-        left: LeftAt,
+        purger: LogPurger,
+        halts: HaltTracker,
+        left: RestoreGuard,
     ) -> None:
         self._file = file
         self._reader = reader
@@ -123,83 +123,87 @@ class SqliteCut:
         """The clock of this machine, which is the source's clock: a SQLite file is local."""
         return self._captured_at_us
 
-    def sections(self, *, rows_max: int, bytes_max: int) -> Iterator[TableChanges]:
+    def read_sections(self, *, rows_max: int, bytes_max: int) -> Iterator[TableChanges]:
         """Stream the changes. Raises TableHalts at a row that cannot be carried."""
-        with translated(self._file):
-            for table_id in self._halts.first(self._pending):
+        with translate_errors(self._file):
+            for table_id in self._halts.order_by_halts(self._pending):
                 pending = self._pending[table_id]
-                self._halts.begin()
+                self._halts.start_table()
                 try:
-                    yield from self._changes(pending, rows_max, bytes_max)
+                    yield from self._read_changes(pending, rows_max, bytes_max)
                 except UnfitRow as why:
-                    raise self._halts.halt(pending.access.layout.schema, pending.through, why) from why
+                    raise self._halts.record_halt(pending.access.layout.schema, pending.through, why) from why
                 self._consumed[table_id] = pending.through
 
-    def _changes(self, pending: Pending, rows_max: int, bytes_max: int) -> Iterator[TableChanges]:
+    def _read_changes(self, pending: LogRange, rows_max: int, bytes_max: int) -> Iterator[TableChanges]:
         access = pending.access
         bounds = (pending.after, pending.through)
-        rows = Rows(self._execute(access.changes_sql, bounds), access)
-        while portion := self._take(rows, access, access.changes_sql, bounds, rows_max, bytes_max):
+        rows = SqliteRowStream(self._execute(access.changes_sql, bounds), access)
+        while portion := self._take_rows(rows, access, access.changes_sql, bounds, rows_max, bytes_max):
             if access.key_may_be_null:
-                portion = self._without_null_keys(portion, access)
-            yield from sections_of(portion, access, bytes_max=bytes_max)
+                portion = self._drop_null_keys(portion, access)
+            yield from build_sections(portion, access, bytes_max=bytes_max)
 
-    def _without_null_keys(self, portion: list[Row], access: Access) -> list[Row]:
+    def _drop_null_keys(self, portion: list[Row], access: SqliteAccess) -> list[Row]:
         """Drop the log entries of deleted rows whose key was NULL: such rows were never shipped."""
         keyed = [row for row in portion if None not in row[: access.key_count]]
         if len(keyed) < len(portion) and self._execute(access.null_key_sql).fetchone():
             raise UnfitRow(f"a row has NULL in its key ({', '.join(access.layout.schema.key)})")
         return keyed
 
-    def fill_chunk(self, fill: FillState, *, rows_max: int, bytes_max: int) -> tuple[list[TableChanges], FillState]:
+    def read_fill_chunk(
+        self, fill: FillState, *, rows_max: int, bytes_max: int
+    ) -> tuple[list[TableChanges], FillState]:
         """Read the next key range. The fill of a paused table does not advance. Raises TableHalts."""
         if fill.table_id not in self._fills:
             return [], fill
         access = self._fills[fill.table_id][1]
-        sql, place = fill_from(access, fill.cursor)
+        sql, place = fill_statement(access, fill.cursor)
         bounds = (*place, rows_max)
-        self._halts.begin()
+        self._halts.start_table()
         try:
-            with translated(self._file):
-                rows = Rows(self._execute(sql, bounds), access)
-                portion = self._take(rows, access, sql, bounds, rows_max, bytes_max)
-                sections = list(sections_of(portion, access, bytes_max=bytes_max))
+            with translate_errors(self._file):
+                rows = SqliteRowStream(self._execute(sql, bounds), access)
+                portion = self._take_rows(rows, access, sql, bounds, rows_max, bytes_max)
+                sections = list(build_sections(portion, access, bytes_max=bytes_max))
                 done = rows.ended and len(portion) < rows_max
-                cursor = self._behind(portion[-1], fill, access, done=done) if portion else fill.cursor
+                cursor = self._cursor_behind(portion[-1], fill, access, done=done) if portion else fill.cursor
         except UnfitRow as why:
-            raise self._halts.halt(access.layout.schema, self._ends[fill.table_id], why) from why
+            raise self._halts.record_halt(access.layout.schema, self._ends[fill.table_id], why) from why
         return sections, replace(fill, cursor=cursor, rows_done=fill.rows_done + len(portion), done=done)
 
-    def _behind(self, row: Row, fill: FillState, access: Access, *, done: bool) -> bytes:
+    def _cursor_behind(self, row: Row, fill: FillState, access: SqliteAccess, *, done: bool) -> bytes:
         """Return the cursor after a row. The first chunk also finds the end, in the same snapshot."""
-        end = Place.read(fill.cursor).end if fill.cursor else None
+        end = FillCursor.parse(fill.cursor).end if fill.cursor else None
         if not fill.cursor and not done:
-            tail = Rows(self._execute(access.tail_sql, (1,)), access)
-            (last,) = self._take(tail, access, access.tail_sql, (1,), 1, 1)
-            end = key_of(last, access.key_count)
-        return Place(key_of(row, access.key_count), end).cursor
+            tail = SqliteRowStream(self._execute(access.tail_sql, (1,)), access)
+            (last,) = self._take_rows(tail, access, access.tail_sql, (1,), 1, 1)
+            end = cursor_key(last, access.key_count)
+        return FillCursor(cursor_key(row, access.key_count), end).cursor
 
     def _execute(self, sql: str, bounds: Seq[Any] = ()) -> sqlite3.Cursor:
         cursor = self._reader.cursor()
         self._cursors.append(cursor)
         return cursor.execute(sql, bounds)
 
-    def _take(self, rows: Rows, access: Access, sql: str, bounds: Seq[Any], rows_max: int, bytes_max: int) -> list[Row]:
+    def _take_rows(
+        self, rows: SqliteRowStream, access: SqliteAccess, sql: str, bounds: Seq[Any], rows_max: int, bytes_max: int
+    ) -> list[Row]:
         try:
             return rows.take(rows_max=rows_max, bytes_max=bytes_max)
         except sqlite3.OperationalError as e:
             if "decode" not in str(e):
                 raise
-            raise UnfitRow(self._undecodable(access, sql, bounds)) from e
+            raise UnfitRow(self._describe_undecodable(access, sql, bounds)) from e
 
-    def _undecodable(self, access: Access, sql: str, bounds: Seq[Any]) -> str:
+    def _describe_undecodable(self, access: SqliteAccess, sql: str, bounds: Seq[Any]) -> str:
         """Find the row whose text is not UTF-8. The driver does not name it, so the rows are decoded leniently here."""
         self._reader.text_factory = lambda octets: octets.decode(errors="surrogateescape")
         try:
             for row in self._execute(sql, bounds):
                 for column, value in zip(access.layout.columns, row, strict=False):
-                    if isinstance(value, str) and not _encodable(value):
-                        return f"row {key_for_people(access, row)}: column {column.name}: TEXT is not UTF-8"
+                    if isinstance(value, str) and not _is_encodable(value):
+                        return f"row {describe_key(access, row)}: column {column.name}: TEXT is not UTF-8"
         finally:
             self._reader.text_factory = str
         raise AssertionError("the row that could not be decoded is not in its own snapshot")
@@ -226,7 +230,7 @@ class SqliteCut:
             self._writer.execute(statement("registry", "forget_batches"), (forget_batches_below,))
             self._purger.purge(self._writer, self._consumed)
         if batches:
-            self._left.at(batches[-1].batch_no)
+            self._left.record_batch(batches[-1].batch_no)
 
     def rollback(self) -> None:
         """Close the snapshot without writing anything."""
@@ -240,7 +244,7 @@ class SqliteCut:
             self._reader.execute("ROLLBACK")
 
 
-def _encodable(text: str) -> bool:
+def _is_encodable(text: str) -> bool:
     try:
         text.encode()
     except UnicodeEncodeError:

@@ -14,16 +14,16 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any
 
-from venus.adapters.dialects.columns import NO_CHOICE, ColumnChoice, without_columns
-from venus.adapters.dialects.patterns import Patterns
+from venus.adapters.dialects.column_choice import NO_CHOICE, ColumnChoice, split_by_columns
+from venus.adapters.dialects.name_patterns import Patterns
 from venus.adapters.dialects.sqlite import registry, structure
-from venus.adapters.dialects.sqlite.connection import quoted
-from venus.adapters.dialects.sqlite.expressions import index_terms, index_where
+from venus.adapters.dialects.sqlite.connection import quote
+from venus.adapters.dialects.sqlite.expressions import parse_index_condition, parse_index_terms
 from venus.adapters.dialects.sqlite.statements import statement
 from venus.adapters.dialects.sqlite.types import Affinity, affinity, content_type, declared_type, portable_default
 from venus.model import Column, ForeignKey, LogicalType, TableSchema
 
-Rows = list[tuple[Any, ...]]
+InfoRows = list[tuple[Any, ...]]
 
 NAMESPACE = "main"
 HEARTBEAT = "venus_heartbeat"
@@ -35,7 +35,7 @@ _ROWID_NAMES = ("_rowid_", "rowid", "oid")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KeyColumn:
+class SqliteKeyColumn:
     """A column of the key. `exact`: values that compare as equal in SQLite are the same value."""
 
     name: str
@@ -56,11 +56,11 @@ class UniqueIndex:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class SqliteTable:
     """A table as it is in the file at present."""
 
     schema: TableSchema
-    key: tuple[KeyColumn, ...]  # empty: no usable key
+    key: tuple[SqliteKeyColumn, ...]  # empty: no usable key
     key_may_be_null: tuple[str, ...]
     unique: tuple[UniqueIndex, ...]
     rowid: str  # a name for the rowid if the table has one that is not the key
@@ -70,44 +70,44 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Skipped:
+class OtherFileObject:
     """An object in the file that is not an ordinary table."""
 
     name: str
     kind: str
 
 
-def foreign_collation(collation: str) -> str:
+def foreign_collation_message(collation: str) -> str:
     """Return the message about an index whose collation only the application defines."""
     return f"an index is ordered by {collation}, a collation that only the application has"
 
 
-def spellings(name: str) -> tuple[str, str]:
+def pattern_names(name: str) -> tuple[str, str]:
     """Return the names by which a pattern may match a table: with and without `main.`."""
     return name, f"{NAMESPACE}.{name}"
 
 
-def chosen(names: Seq[str], include: Seq[str], exclude: Seq[str]) -> list[str]:
+def choose_tables(names: Seq[str], include: Seq[str], exclude: Seq[str]) -> list[str]:
     """Return the names that the patterns choose."""
     included, excluded = Patterns(include), Patterns(exclude)
-    return [n for n in names if included.match(*spellings(n)) and not excluded.match(*spellings(n))]
+    return [n for n in names if included.match(*pattern_names(n)) and not excluded.match(*pattern_names(n))]
 
 
-def table_names(connection: sqlite3.Connection) -> tuple[list[str], list[Skipped]]:
+def read_table_names(connection: sqlite3.Connection) -> tuple[list[str], list[OtherFileObject]]:
     """Return the application's tables, and its other objects."""
     rows = connection.execute(statement("dictionary", "tables")).fetchall()
-    own = registry.read(connection)
-    application = [row for row in rows if not own.has(row[0])]
+    own = registry.read_owned_objects(connection)
+    application = [row for row in rows if not own.has_object(row[0])]
     names = sorted(name for name, kind, *_ in application if kind == "table")
-    return names, [Skipped(name=name, kind=kind) for name, kind, *_ in sorted(application) if kind != "table"]
+    return names, [OtherFileObject(name=name, kind=kind) for name, kind, *_ in sorted(application) if kind != "table"]
 
 
-def schema_version(connection: sqlite3.Connection) -> int:
+def read_schema_version(connection: sqlite3.Connection) -> int:
     """Return the number that SQLite raises with every change of the dictionary."""
     return int(connection.execute(statement("dictionary", "schema_version")).fetchone()[0])
 
 
-class Dictionary:
+class SqliteDictionary:
     """The dictionary as one transaction reads it; the caller opens the transaction."""
 
     def __init__(self, connection: sqlite3.Connection, columns: ColumnChoice = NO_CHOICE) -> None:
@@ -119,18 +119,18 @@ class Dictionary:
     def __contains__(self, name: str) -> bool:
         return name in self._flags
 
-    def table(self, name: str, known: TableSchema | None = None) -> Found:
+    def read_table(self, name: str, known: TableSchema | None = None) -> SqliteTable:
         """Read a table. `known` is its registered version: it supplies numbers, and types that the content decides."""
         without_rowid, strict = self._flags[name]
-        info = self._rows("columns", name)
-        left = self._choice.left_out(NAMESPACE, name, ((row[1], row[2]) for row in info))
+        info = self._fetch_rows("columns", name)
+        left = self._choice.excluded_columns(NAMESPACE, name, ((row[1], row[2]) for row in info))
         gone = frozenset(one.name for one in left)
         primary = [row[1] for row in sorted(info, key=lambda r: r[5]) if row[5]]
-        indexes = self._unique(name, primary)
-        alias = self._rowid_alias(info, primary, without_rowid, indexes)
-        key = self._key(name, info, primary, alias, indexes, gone)
+        indexes = self._read_unique_indexes(name, primary)
+        alias = self._find_rowid_alias(info, primary, without_rowid, indexes)
+        key = self._choose_key(name, info, primary, alias, indexes, gone)
         carried = [row for row in info if row[1] not in gone]
-        columns, untyped = self._columns(name, carried, known, alias)
+        columns, untyped = self._build_columns(name, carried, known, alias)
         schema = TableSchema(
             table_id=known.table_id if known else 0,
             version=known.version if known else 1,
@@ -138,16 +138,16 @@ class Dictionary:
             name=name,
             columns=columns,
             key=tuple(k.name for k in key),
-            foreign_keys=self._foreign_keys(name),
+            foreign_keys=self._read_foreign_keys(name),
             source_dialect="sqlite",
         )
-        schema = self._completed(schema, carried)
+        schema = self._add_structure(schema, carried)
         if left:
-            *_, foreign_keys, more = without_columns(gone, (), (), schema.foreign_keys)
+            *_, foreign_keys, more = split_by_columns(gone, (), (), schema.foreign_keys)
             schema = replace(schema, foreign_keys=foreign_keys, left_out=(*schema.left_out, *left, *more))
         enforced = {row[1] for row in info if row[3]} | ({alias} if alias else set())
         nullable = () if without_rowid or strict else tuple(k.name for k in key if k.name not in enforced)
-        return Found(
+        return SqliteTable(
             schema=schema,
             key=key,
             key_may_be_null=nullable,
@@ -155,73 +155,73 @@ class Dictionary:
             rowid="" if without_rowid or alias else _free_rowid_name(info),
             strict=strict,
             untyped=untyped,
-            foreign_collations=tuple(self._foreign_collations(name)),
+            foreign_collations=tuple(self._read_foreign_collations(name)),
         )
 
-    def obstacle(self, name: str) -> str:
+    def find_obstacle(self, name: str) -> str:
         """Return why the definition of a table prevents its capture, empty if it does not. Reads no rows."""
         without_rowid, _ = self._flags[name]
-        info = self._rows("columns", name)
-        gone = frozenset(row[1] for row in info if self._choice.leaves_out(NAMESPACE, name, row[1]))
+        info = self._fetch_rows("columns", name)
+        gone = frozenset(row[1] for row in info if self._choice.excludes(NAMESPACE, name, row[1]))
         primary = [row[1] for row in sorted(info, key=lambda r: r[5]) if row[5]]
-        indexes = self._unique(name, primary)
-        alias = self._rowid_alias(info, primary, without_rowid, indexes)
-        if not self._key(name, info, primary, alias, indexes, gone):
+        indexes = self._read_unique_indexes(name, primary)
+        alias = self._find_rowid_alias(info, primary, without_rowid, indexes)
+        if not self._choose_key(name, info, primary, alias, indexes, gone):
             return NO_KEY
-        return next((foreign_collation(found) for found in self._foreign_collations(name)), "")
+        return next((foreign_collation_message(found) for found in self._read_foreign_collations(name)), "")
 
-    def columns(self, name: str) -> list[str]:
+    def read_columns(self, name: str) -> list[str]:
         """Return the columns of a table, including those that do not travel."""
-        return [row[1] for row in self._rows("columns", name)]
+        return [row[1] for row in self._fetch_rows("columns", name)]
 
-    def _rows(self, query: str, *parameters: str) -> Rows:
+    def _fetch_rows(self, query: str, *parameters: str) -> InfoRows:
         return self._connection.execute(statement("dictionary", query), parameters).fetchall()
 
     @staticmethod
-    def _rowid_alias(info: Rows, primary: list[str], without_rowid: bool, indexes: list[UniqueIndex]) -> str:
+    def _find_rowid_alias(info: InfoRows, primary: list[str], without_rowid: bool, indexes: list[UniqueIndex]) -> str:
         """Return the name of the INTEGER PRIMARY KEY, the only kind of primary key without an index."""
         if without_rowid or len(primary) != 1 or any(i.columns == (primary[0],) and i.is_key for i in indexes):
             return ""
         declared = next(row[2] for row in info if row[1] == primary[0])
         return primary[0] if declared.upper() == "INTEGER" else ""
 
-    def _key(
+    def _choose_key(
         self,
         table: str,
-        info: Rows,
+        info: InfoRows,
         primary: list[str],
         alias: str,
         indexes: list[UniqueIndex],
         gone: Set[str],
-    ) -> tuple[KeyColumn, ...]:
+    ) -> tuple[SqliteKeyColumn, ...]:
         """Return what identifies a row: the primary key, else the first unique index whose columns are NOT NULL."""
         if alias and alias not in gone:
-            return (KeyColumn(name=alias, collation="", exact=True),)
+            return (SqliteKeyColumn(name=alias, collation="", exact=True),)
         declared = {row[1]: row[2] for row in info}
         required = {row[1] for row in info if row[3]}
         for index in indexes:
             if not gone.isdisjoint(index.columns):
                 continue
             if index.is_key or (not primary and index.columns and not index.where and set(index.columns) <= required):
-                own = self._own_collations(table, index.columns) if len(index.columns) > 1 else []
+                own = self._read_own_collations(table, index.columns) if len(index.columns) > 1 else []
                 return tuple(
-                    KeyColumn(
+                    SqliteKeyColumn(
                         name=name,
                         collation=collation,
                         exact=_is_exact(declared[name], collation),
-                        is_own=own == _collations(index),
+                        is_own=own == _index_collations(index),
                     )
-                    for name, collation in zip(index.columns, _collations(index), strict=True)
+                    for name, collation in zip(index.columns, _index_collations(index), strict=True)
                 )
         return ()
 
-    def _unique(self, table: str, primary: list[str]) -> list[UniqueIndex]:
+    def _read_unique_indexes(self, table: str, primary: list[str]) -> list[UniqueIndex]:
         found = []
-        for name, origin, partial, sql in self._rows("unique_indexes", table):
-            columns = self._rows("index_columns", name)
-            texts = index_terms(sql) if sql else ()
+        for name, origin, partial, sql in self._fetch_rows("unique_indexes", table):
+            columns = self._fetch_rows("index_columns", name)
+            texts = parse_index_terms(sql) if sql else ()
             terms = tuple(
-                f"{quoted(column)} COLLATE {quoted(collation)}" if column is not None else f"({texts[at]})"
+                f"{quote(column)} COLLATE {quote(collation)}" if column is not None else f"({texts[at]})"
                 for at, (_, column, collation) in enumerate(columns)
             )
             plain = all(column is not None for _, column, _ in columns)
@@ -230,16 +230,16 @@ class Dictionary:
                     name=name,
                     terms=terms,
                     columns=tuple(row[1] for row in columns) if plain else (),
-                    where=index_where(sql) if partial else "",
+                    where=parse_index_condition(sql) if partial else "",
                     is_key=origin == "pk",
                 )
             )
         return found
 
-    def _columns(
+    def _build_columns(
         self,
         table: str,
-        info: Rows,
+        info: InfoRows,
         known: TableSchema | None,
         alias: str,
     ) -> tuple[tuple[Column, ...], tuple[str, ...]]:
@@ -251,7 +251,7 @@ class Dictionary:
             if logical is None and before is not None and before.source_type == declared:
                 logical = before.type
             if logical is None:
-                logical = self._content_type(table, name)
+                logical = self._read_content_type(table, name)
             if logical is None:
                 untyped.append(name)
                 continue
@@ -268,25 +268,25 @@ class Dictionary:
             )
         return tuple(columns), tuple(untyped)
 
-    def _own_collations(self, table: str, columns: Seq[str]) -> list[str]:
+    def _read_own_collations(self, table: str, columns: Seq[str]) -> list[str]:
         """Return the declared collations of the columns. No pragma shows them, but a scratch index inherits them."""
         (sql,) = self._connection.execute(statement("dictionary", "table_sql"), (table,)).fetchone()
         with closing(sqlite3.connect(":memory:", isolation_level=None)) as scratch:
             try:
                 scratch.execute(sql)
-                scratch.execute(f"CREATE INDEX venus_probe ON {quoted(table)} ({', '.join(map(quoted, columns))})")
+                scratch.execute(f"CREATE INDEX venus_probe ON {quote(table)} ({', '.join(map(quote, columns))})")
             except sqlite3.Error:  # the table uses a function or collation of the application
                 return []
             return [row[2] for row in scratch.execute(statement("dictionary", "index_columns"), ("venus_probe",))]
 
-    def _foreign_collations(self, table: str) -> list[str]:
-        return [row[0] for row in self._rows("index_collations", table) if row[0].upper() not in _COLLATIONS]
+    def _read_foreign_collations(self, table: str) -> list[str]:
+        return [row[0] for row in self._fetch_rows("index_collations", table) if row[0].upper() not in _COLLATIONS]
 
-    def _content_type(self, table: str, column: str) -> LogicalType | None:
-        query = f"SELECT DISTINCT typeof({quoted(column)}) FROM main.{quoted(table)}"
+    def _read_content_type(self, table: str, column: str) -> LogicalType | None:
+        query = f"SELECT DISTINCT typeof({quote(column)}) FROM main.{quote(table)}"
         return content_type({row[0] for row in self._connection.execute(query)})
 
-    def _completed(self, schema: TableSchema, info: Rows) -> TableSchema:
+    def _add_structure(self, schema: TableSchema, info: InfoRows) -> TableSchema:
         made = {c.name: c.default_sql for c in schema.columns}
         rows = [
             structure.ColumnRow(name=r[1], default=r[4] or "", hidden=r[6], default_sql=made[r[1]])
@@ -294,19 +294,19 @@ class Dictionary:
             if r[1] in made
         ]
         (sql,) = self._connection.execute(statement("dictionary", "table_sql"), (schema.name,)).fetchone()
-        return structure.completed(self._connection, schema, rows, sql)
+        return structure.add_structure(self._connection, schema, rows, sql)
 
-    def _foreign_keys(self, table: str) -> tuple[ForeignKey, ...]:
+    def _read_foreign_keys(self, table: str) -> tuple[ForeignKey, ...]:
         parts: dict[int, list[tuple[str, str, str | None]]] = defaultdict(list)
-        for number, referred, column, to in self._rows("foreign_keys", table):
+        for number, referred, column, to in self._fetch_rows("foreign_keys", table):
             parts[number].append((referred, column, to))
-        return tuple(self._foreign_key(table, number, rows) for number, rows in sorted(parts.items()))
+        return tuple(self._build_foreign_key(table, number, rows) for number, rows in sorted(parts.items()))
 
-    def _foreign_key(self, table: str, number: int, rows: list[tuple[str, str, str | None]]) -> ForeignKey:
+    def _build_foreign_key(self, table: str, number: int, rows: list[tuple[str, str, str | None]]) -> ForeignKey:
         referred = next((n for n in self._flags if n.lower() == rows[0][0].lower()), rows[0][0])
         to = [t for _, _, t in rows if t is not None]
         if not to:  # REFERENCES without columns refers to the primary key
-            info = self._rows("columns", referred)
+            info = self._fetch_rows("columns", referred)
             to = [row[1] for row in sorted(info, key=lambda r: r[5]) if row[5]]
         return ForeignKey(
             name=f"{table}_fk{number}",
@@ -322,22 +322,22 @@ def _is_exact(declared: str, collation: str) -> bool:
     return collation == "BINARY" and affinity(declared) is not Affinity.BLOB
 
 
-def _is_over_key(index: UniqueIndex, key: tuple[KeyColumn, ...]) -> bool:
+def _is_over_key(index: UniqueIndex, key: tuple[SqliteKeyColumn, ...]) -> bool:
     """Return whether rows that collide in this index have the same key; under another collation they may not."""
     same_columns = bool(key) and index.columns == tuple(k.name for k in key)
-    return same_columns and all(k.collation in ("", c) for k, c in zip(key, _collations(index), strict=True))
+    return same_columns and all(k.collation in ("", c) for k, c in zip(key, _index_collations(index), strict=True))
 
 
-def _collations(index: UniqueIndex) -> list[str]:
+def _index_collations(index: UniqueIndex) -> list[str]:
     return [term.rpartition(" COLLATE ")[2].strip('"') for term in index.terms]
 
 
-def _free_rowid_name(info: Rows) -> str:
+def _free_rowid_name(info: InfoRows) -> str:
     taken = {row[1].lower() for row in info}
     return next((name for name in _ROWID_NAMES if name not in taken), "")
 
 
-def numbered(schema: TableSchema, number_max: int) -> tuple[TableSchema, int]:
+def assign_numbers(schema: TableSchema, number_max: int) -> tuple[TableSchema, int]:
     """Assign the next field numbers to columns that have none. A number is never reused."""
     columns = []
     for column in schema.columns:
@@ -346,7 +346,7 @@ def numbered(schema: TableSchema, number_max: int) -> tuple[TableSchema, int]:
     return replace(schema, columns=tuple(columns)), number_max
 
 
-def keeping_renamed(schema: TableSchema, known: Mapping[str, Column], order: tuple[Column, ...]) -> TableSchema:
+def keep_renamed_columns(schema: TableSchema, known: Mapping[str, Column], order: tuple[Column, ...]) -> TableSchema:
     """Give a renamed column its old number.
 
     SQLite appends new columns and closes the gap of a dropped one. If the number of columns is unchanged, an unknown

@@ -12,8 +12,8 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 
 from venus.adapters.dialects.contract import FillState, RegisteredTable, SourceState
-from venus.adapters.dialects.going_back import WentBack
-from venus.adapters.dialects.sqlite.connection import literal, quoted
+from venus.adapters.dialects.restore_detection import SourceRestored
+from venus.adapters.dialects.sqlite.connection import literal, quote
 from venus.adapters.dialects.sqlite.statements import statement
 from venus.codec.schema import fingerprint, from_wire, to_wire
 from venus.errors import Fenced, NotInstalled
@@ -26,33 +26,33 @@ _COLUMNS = {"table_id", "schema_wire", "fingerprint", "state"}
 
 
 @dataclass(frozen=True, slots=True)
-class Owned:
+class SqliteOwnedObjects:
     """VENUS's own objects, by the numbers of the registered tables. Installations are atomic, so none is missing."""
 
     numbers: Collection[int]
 
-    def has(self, name: str) -> bool:
+    def has_object(self, name: str) -> bool:
         """Return whether VENUS created the table or trigger of this name."""
-        return bool(_FIXED.fullmatch(name)) or self.has_numbered(name)
+        return bool(_FIXED.fullmatch(name)) or self.has_numbered_object(name)
 
-    def has_numbered(self, name: str) -> bool:
+    def has_numbered_object(self, name: str) -> bool:
         """Return whether this is the name of a log table or a trigger of a registered table."""
         found = _NUMBERED.fullmatch(name)
         return found is not None and int(found[1]) in self.numbers
 
 
-def number_in(name: str) -> int | None:
+def table_number(name: str) -> int | None:
     """Return the table number in a name of the form that VENUS uses; None if it has another form."""
     found = _NUMBERED.fullmatch(name)
     return int(found[1]) if found else None
 
 
-def read(connection: sqlite3.Connection) -> Owned:
+def read_owned_objects(connection: sqlite3.Connection) -> SqliteOwnedObjects:
     """Read which objects are VENUS's own; none if there is no registry."""
     columns = {row[1] for row in connection.execute("PRAGMA main.table_info('venus_captured_table')")}
     if not columns >= _COLUMNS:
-        return Owned(frozenset())
-    return Owned({row[0] for row in connection.execute("SELECT table_id FROM main.venus_captured_table")})
+        return SqliteOwnedObjects(frozenset())
+    return SqliteOwnedObjects({row[0] for row in connection.execute("SELECT table_id FROM main.venus_captured_table")})
 
 
 ACTIVE = "ACTIVE"
@@ -61,7 +61,7 @@ RESYNC = "RESYNC"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Captured:
+class SqliteRegistryEntry:
     """A row of the registry."""
 
     table: RegisteredTable
@@ -74,28 +74,28 @@ class Captured:
         return self.table.schema
 
 
-def installed(connection: sqlite3.Connection) -> bool:
+def is_installed(connection: sqlite3.Connection) -> bool:
     """Return whether VENUS's own tables exist."""
     return bool(connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'venus_captured_table'").fetchone())
 
 
-def require_installed(connection: sqlite3.Connection, what: object) -> None:
+def require_installation(connection: sqlite3.Connection, what: object) -> None:
     """Raise NotInstalled if VENUS is not installed in the file."""
-    if not installed(connection):
+    if not is_installed(connection):
         raise NotInstalled(f"{what}: VENUS is not installed here", hint="run `venus install-triggers`")
 
 
-def read_tables(connection: sqlite3.Connection, *, released: bool = False) -> dict[int, Captured]:
+def read_tables(connection: sqlite3.Connection, *, released: bool = False) -> dict[int, SqliteRegistryEntry]:
     """Return the captured tables by table id, or the released ones."""
-    return {row[0]: _captured(row) for row in connection.execute(statement("registry", "tables"), (released,))}
+    return {row[0]: _registry_entry(row) for row in connection.execute(statement("registry", "tables"), (released,))}
 
 
-def row_counts(connection: sqlite3.Connection, *, count: bool) -> dict[int, int]:
+def read_row_counts(connection: sqlite3.Connection, *, count: bool) -> dict[int, int]:
     """Return the row counts of the captured tables by number: counted if `count`, else as of the last ANALYZE."""
     existing = {name for (name,) in connection.execute(statement("registry", "tables_there"))}
     names = {i: c.schema.name for i, c in read_tables(connection).items() if c.schema.name in existing}
     if count:
-        sql = {i: statement("survey", "count", table=quoted(name)) for i, name in names.items()}
+        sql = {i: statement("survey", "count", table=quote(name)) for i, name in names.items()}
         return {i: int(connection.execute(text).fetchone()[0]) for i, text in sql.items()}
     if not connection.execute(statement("registry", "analyzed")).fetchone()[0]:
         return {}
@@ -103,7 +103,7 @@ def row_counts(connection: sqlite3.Connection, *, count: bool) -> dict[int, int]
     return {i: found[name] for i, name in names.items() if name in found}
 
 
-def _captured(row: tuple[int, bytes, str, str, bytes, int, int, int, int, int, int]) -> Captured:
+def _registry_entry(row: tuple[int, bytes, str, str, bytes, int, int, int, int, int, int]) -> SqliteRegistryEntry:
     table_id, wire, state, reason, cursor, rows, estimate, done, sweep_from, log_through, number_max = row
     schema = from_wire(change_pb2.TableSchema.FromString(wire))
     fill = FillState(
@@ -115,19 +115,21 @@ def _captured(row: tuple[int, bytes, str, str, bytes, int, int, int, int, int, i
         done=bool(done),
     )
     table = RegisteredTable(schema=schema, state=state, reason=reason, fill=fill)
-    return Captured(table=table, log_through=log_through, number_max=max(number_max, _highest(schema)))
+    return SqliteRegistryEntry(
+        table=table, log_through=log_through, number_max=max(number_max, _highest_number(schema))
+    )
 
 
-def _highest(schema: TableSchema) -> int:
+def _highest_number(schema: TableSchema) -> int:
     return max(c.number for c in schema.columns)
 
 
-def states(connection: sqlite3.Connection) -> dict[int, tuple[str, int]]:
+def read_states(connection: sqlite3.Connection) -> dict[int, tuple[str, int]]:
     """Return the state and the watermark of each table."""
     return {row[0]: (row[1], row[2]) for row in connection.execute(statement("registry", "states"))}
 
 
-def add_table(schema: TableSchema, *, estimate: int, number_max: int) -> str:
+def register_sql(schema: TableSchema, *, estimate: int, number_max: int) -> str:
     """Return the statement that registers a table."""
     return statement(
         "registry",
@@ -135,16 +137,16 @@ def add_table(schema: TableSchema, *, estimate: int, number_max: int) -> str:
         namespace=literal(schema.namespace),
         name=literal(schema.name),
         estimate=literal(estimate),
-        **_version(schema, number_max),
+        **_version_parts(schema, number_max),
     )
 
 
-def new_version(schema: TableSchema, number_max: int) -> str:
+def new_version_sql(schema: TableSchema, number_max: int) -> str:
     """Return the statement that stores a table's next version."""
-    return statement("registry", "new_version", **_version(schema, number_max))
+    return statement("registry", "new_version", **_version_parts(schema, number_max))
 
 
-def _version(schema: TableSchema, number_max: int) -> dict[str, str]:
+def _version_parts(schema: TableSchema, number_max: int) -> dict[str, str]:
     return {
         "table_id": literal(schema.table_id),
         "schema_wire": literal(to_wire(schema).SerializeToString(deterministic=True)),
@@ -153,18 +155,18 @@ def _version(schema: TableSchema, number_max: int) -> dict[str, str]:
     }
 
 
-def set_state(table_id: int, state: str, reason: str) -> str:
+def set_state_sql(table_id: int, state: str, reason: str) -> str:
     """Return the statement that changes a table's state."""
     parts = {"table_id": literal(table_id), "state": literal(state), "reason": literal(reason or None)}
     return statement("registry", "set_state", **parts)
 
 
-def take_up(table_id: int, *, estimate: int) -> str:
+def recapture_sql(table_id: int, *, estimate: int) -> str:
     """Return the statement that captures a released table again and restarts its fill."""
     return statement("registry", "take_up", table_id=literal(table_id), estimate=literal(estimate))
 
 
-def log_is_new(table_id: int) -> str:
+def reset_watermark_sql(table_id: int) -> str:
     """Return the statement that resets the watermark for a new log."""
     return statement("registry", "log_is_new", table_id=literal(table_id))
 
@@ -174,11 +176,11 @@ def restart_fill(connection: sqlite3.Connection, table_id: int) -> None:
     connection.execute(statement("registry", "restart_fill"), (table_id,))
 
 
-def start_over(connection: sqlite3.Connection, captured: Captured, version: int) -> None:
+def restart_with_sweep(connection: sqlite3.Connection, captured: SqliteRegistryEntry, version: int) -> None:
     """Make the fill end in a sweep, and raise the version of the table to this one unless it is higher already."""
     connection.execute(statement("registry", "sweep"), (captured.schema.table_id,))
     if captured.schema.version < version:
-        connection.execute(new_version(replace(captured.schema, version=version), captured.number_max))
+        connection.execute(new_version_sql(replace(captured.schema, version=version), captured.number_max))
 
 
 def advance_fill(connection: sqlite3.Connection, before: FillState, after: FillState) -> None:
@@ -208,7 +210,7 @@ def check_epoch(connection: sqlite3.Connection, epoch: Epoch) -> None:
     """Raise Fenced if another instance raised the epoch, WentBack if it is lower. The caller holds the write lock."""
     held = read_state(connection).epoch
     if held < epoch:
-        raise WentBack(f"the source is at epoch {held}, but was at {epoch}: it was restored")
+        raise SourceRestored(f"the source is at epoch {held}, but was at {epoch}: it was restored")
     if held != epoch:
         raise Fenced(f"the source is at epoch {held}, this adapter at {epoch}")
 

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from venus.adapters.dialects.sqlite.connection import quoted
-from venus.adapters.dialects.sqlite.dictionary import Found, KeyColumn, UniqueIndex
-from venus.adapters.dialects.sqlite.expressions import names_in
+from venus.adapters.dialects.sqlite.connection import quote
+from venus.adapters.dialects.sqlite.dictionary import SqliteKeyColumn, SqliteTable, UniqueIndex
+from venus.adapters.dialects.sqlite.expressions import find_names
 from venus.adapters.dialects.sqlite.statements import statement
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Made:
+class SqliteOwnObject:
     """A table or trigger of VENUS, with its CREATE statement as sqlite_master stores it."""
 
     kind: str  # table or trigger
@@ -23,82 +23,82 @@ class Made:
     sql: str
 
 
-def log_table(table_id: int) -> str:
+def log_table_name(table_id: int) -> str:
     """Return the name of a log table."""
     return f"venus_l_{table_id:05}"
 
 
-def log_columns(count: int) -> str:
+def log_key_columns(count: int) -> str:
     """Return the key columns of a log table."""
     return ", ".join(f"k{n}" for n in range(1, count + 1))
 
 
-def same(left: str, right: str, key: KeyColumn) -> str:
+def identity_condition(left: str, right: str, key: SqliteKeyColumn) -> str:
     """Return the condition that two values of a key column are identical, not only equal."""
     identical = f"{left} IS {right} COLLATE BINARY"
     return identical if key.exact else f"{identical} AND typeof({left}) = typeof({right})"
 
 
-def capture_objects(found: Found, table_id: int) -> list[Made]:
+def build_capture_objects(found: SqliteTable, table_id: int) -> list[SqliteOwnObject]:
     """Return the log table and the triggers of a table, in the order of creation."""
-    log = log_table(table_id)
-    made = [Made(kind="table", name=log, sql=_filled("log_table", found, log))]
+    log = log_table_name(table_id)
+    made = [SqliteOwnObject(kind="table", name=log, sql=_fill_block("log_table", found, log))]
     for block, letter in (("insert", "i"), ("key_change", "k"), ("update", "u"), ("delete", "d")):
-        made.append(_trigger(block, f"venus_{letter}_{table_id:05}", found, log))
-    for number, (collision, moved) in enumerate(_collisions(found), 1):
+        made.append(_build_trigger(block, f"venus_{letter}_{table_id:05}", found, log))
+    for number, (collision, moved) in enumerate(_collision_conditions(found), 1):
         parts = {"collision": collision, "moved": moved}
-        made.append(_trigger("insert_victims", f"venus_iv{number}_{table_id:05}", found, log, **parts))
-        made.append(_trigger("update_victims", f"venus_uv{number}_{table_id:05}", found, log, **parts))
+        made.append(_build_trigger("insert_victims", f"venus_iv{number}_{table_id:05}", found, log, **parts))
+        made.append(_build_trigger("update_victims", f"venus_uv{number}_{table_id:05}", found, log, **parts))
     return made
 
 
-def _trigger(block: str, name: str, found: Found, log: str, **parts: str) -> Made:
-    return Made(kind="trigger", name=name, sql=_filled(block, found, log, trigger=quoted(name), **parts))
+def _build_trigger(block: str, name: str, found: SqliteTable, log: str, **parts: str) -> SqliteOwnObject:
+    return SqliteOwnObject(kind="trigger", name=name, sql=_fill_block(block, found, log, trigger=quote(name), **parts))
 
 
-def _filled(block: str, found: Found, log: str, **parts: str) -> str:
+def _fill_block(block: str, found: SqliteTable, log: str, **parts: str) -> str:
     def of(row: str) -> str:
-        return ", ".join(f"{row}.{quoted(k.name)}" for k in found.key)
+        return ", ".join(f"{row}.{quote(k.name)}" for k in found.key)
 
     return statement(
         "install",
         block,
-        table=quoted(found.schema.name),
-        log=quoted(log),
-        log_columns=log_columns(len(found.key)),
+        table=quote(found.schema.name),
+        log=quote(log),
+        log_columns=log_key_columns(len(found.key)),
         new_key=of("NEW"),
         old_key=of("OLD"),
         victim_key=of("x"),
-        same_key=" AND ".join(same(f"OLD.{quoted(k.name)}", f"NEW.{quoted(k.name)}", k) for k in found.key),
+        same_key=" AND ".join(identity_condition(f"OLD.{quote(k.name)}", f"NEW.{quote(k.name)}", k) for k in found.key),
         **parts,
     )
 
 
-def _collisions(found: Found) -> list[tuple[str, str]]:
+def _collision_conditions(found: SqliteTable) -> list[tuple[str, str]]:
     """Return for each way to collide: the condition on a row x that REPLACE removes, and when an UPDATE may do so."""
     ways = []
     for index in found.unique:
         if index.is_key and all(k.exact for k in found.key):
             continue  # the removed row has the new row's own key, which is logged anyway
-        ways.append(_through(index, found))
+        ways.append(_index_collision(index, found))
     if found.rowid:
         ways.append((f"x.{found.rowid} = NEW.{found.rowid}", f"OLD.{found.rowid} <> NEW.{found.rowid}"))
     return ways
 
 
-def _through(index: UniqueIndex, found: Found) -> tuple[str, str]:
+def _index_collision(index: UniqueIndex, found: SqliteTable) -> tuple[str, str]:
     if index.columns and not index.where:
         equal = [
-            f"x.{quoted(c)} COLLATE {term.rpartition(' COLLATE ')[2]} = NEW.{quoted(c)}"
+            f"x.{quote(c)} COLLATE {term.rpartition(' COLLATE ')[2]} = NEW.{quote(c)}"
             for c, term in zip(index.columns, index.terms, strict=True)
         ]
-        moved = [f"NOT (OLD.{quoted(c)} IS NEW.{quoted(c)} COLLATE BINARY)" for c in index.columns]
+        moved = [f"NOT (OLD.{quote(c)} IS NEW.{quote(c)} COLLATE BINARY)" for c in index.columns]
         return " AND ".join(equal), " OR ".join(moved)
     # Expressions name columns without a row. For existing rows they refer to x; for the new row, to its values, which
     # the subquery offers under the same names.
-    used = names_in(*index.terms, index.where)
+    used = find_names(*index.terms, index.where)
     columns = [c.name for c in found.schema.columns if c.name.lower() in used]
-    values = ", ".join(f"NEW.{quoted(name)} AS {quoted(name)}" for name in columns)
+    values = ", ".join(f"NEW.{quote(name)} AS {quote(name)}" for name in columns)
     conditions = [f"{term} = (SELECT {term} FROM (SELECT {values}))" for term in index.terms]
     if index.where:
         conditions.append(f"({index.where})")

@@ -79,11 +79,11 @@ TIMESTAMPTZ = LogicalType(kind=Kind.TIMESTAMPTZ, precision=6)
 TIME = LogicalType(kind=Kind.TIME, precision=6)
 
 
-def _sized(kind: Kind) -> Callable[[int, int], LogicalType]:
+def _sized_type(kind: Kind) -> Callable[[int, int], LogicalType]:
     return lambda length, _: LogicalType(kind=kind, length=max(length, 0))
 
 
-def _decimal(precision: int, scale: int) -> LogicalType:
+def _decimal_type(precision: int, scale: int) -> LogicalType:
     if not 0 < precision <= _PRECISION_MAX or not 0 <= scale <= precision:
         return NUMBER
     return LogicalType(kind=Kind.DECIMAL, precision=precision, scale=scale)
@@ -104,10 +104,10 @@ _NAMED: dict[str, LogicalType | Callable[[int, int], LogicalType]] = {
     "TIMESTAMP WITHOUT TIME ZONE": TIMESTAMP,
     "TIMESTAMPTZ": TIMESTAMPTZ,
     "TIMESTAMP WITH TIME ZONE": TIMESTAMPTZ,
-    "DECIMAL": _decimal,
-    "DEC": _decimal,
-    "NUMERIC": _decimal,
-    "NUMBER": _decimal,
+    "DECIMAL": _decimal_type,
+    "DEC": _decimal_type,
+    "NUMERIC": _decimal_type,
+    "NUMBER": _decimal_type,
     "UUID": LogicalType(kind=Kind.UUID),
     "GUID": LogicalType(kind=Kind.UUID),
     "UNIQUEIDENTIFIER": LogicalType(kind=Kind.UUID),
@@ -120,7 +120,7 @@ _NAMED: dict[str, LogicalType | Callable[[int, int], LogicalType]] = {
 _BY_AFFINITY: dict[Affinity, LogicalType | Callable[[int, int], LogicalType]] = {
     Affinity.INTEGER: INT,
     # CHAR(n) too: SQLite does not pad, and a target that pads would change the value.
-    Affinity.TEXT: _sized(Kind.TEXT),
+    Affinity.TEXT: _sized_type(Kind.TEXT),
     Affinity.REAL: FLOAT,
 }
 #: Sets of storage classes that form one type.

@@ -54,12 +54,12 @@ _REAL_DIGITS = 15
 _EXPONENT_FROM = 1e15
 
 
-class DoesNotFit(ValueError):
+class SqliteValueError(ValueError):
     """A stored value that the column's logical type cannot hold exactly."""
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class SqliteValueRule:
     """Conversion of one column's values: `fast` for the expected storage classes, `other` for the rest."""
 
     expected: frozenset[type]
@@ -67,7 +67,7 @@ class Rule:
     other: Callable[[Any], Text]
     plain: re.Pattern[str] | None = None  # lines that need no change
 
-    def text(self, value: Stored) -> Text | None:
+    def canonical_text(self, value: Stored) -> Text | None:
         """Return the canonical text of one value."""
         if value is None:
             return None
@@ -75,12 +75,12 @@ class Rule:
             return value if self.fast is None else self.fast(value)  # type: ignore[return-value]
         return self.other(value)
 
-    def texts(self, values: Sequence[Stored]) -> Sequence[Text | None]:
+    def canonical_texts(self, values: Sequence[Stored]) -> Sequence[Text | None]:
         """Return the canonical texts of many values. Raises DoesNotFit if one of them has none."""
         classes = set(map(type, values))
         nulls = type(None) in classes
         if not classes - {type(None)} <= self.expected:
-            return [self.text(v) for v in values]
+            return [self.canonical_text(v) for v in values]
         if self.fast is None:
             return values  # type: ignore[return-value]
         if self.plain is not None and _are_lines(values, self.plain):
@@ -95,7 +95,7 @@ def _are_lines(values: Sequence[Stored], pattern: re.Pattern[str]) -> bool:
     return lines.count("\n") == len(present) and pattern.fullmatch(lines) is not None
 
 
-def rule_of(column: Column, *, in_key: bool) -> Rule:
+def value_rule(column: Column, *, in_key: bool) -> SqliteValueRule:
     """Return the conversion of a column's values."""
     make = _RULES.get(column.type.kind)
     if make is None:
@@ -105,30 +105,30 @@ def rule_of(column: Column, *, in_key: bool) -> Rule:
 
 def _refuse(expected: str, value: Stored) -> Text:
     storage_class = {int: "INTEGER", float: "REAL", str: "TEXT", bytes: "BLOB"}[type(value)]
-    raise DoesNotFit(f"{storage_class} {_shown(value)} is no {expected}")
+    raise SqliteValueError(f"{storage_class} {_format_value(value)} is no {expected}")
 
 
-def _shown(value: Stored) -> str:
+def _format_value(value: Stored) -> str:
     text = f"x'{value[:16].hex()}'" if isinstance(value, bytes) else repr(value)
     return text if len(text) <= 40 else text[:37] + "..."
 
 
-def _rule(
+def _make_rule(
     expected: type | tuple[type, ...],
     fast: Callable[[Any], Text] | None,
     other: Any,
     plain: re.Pattern[str] | None = None,
-) -> Rule:
-    return Rule(frozenset(expected if isinstance(expected, tuple) else (expected,)), fast, other, plain)
+) -> SqliteValueRule:
+    return SqliteValueRule(frozenset(expected if isinstance(expected, tuple) else (expected,)), fast, other, plain)
 
 
-def _int_rule(logical: LogicalType, in_key: bool) -> Rule:
+def _int_rule(logical: LogicalType, in_key: bool) -> SqliteValueRule:
     bits = 8 * (logical.length or 8)
     refuse = partial(_refuse, f"{bits}-bit integer")
     if bits == 64:
-        return _rule(int, str, refuse)
+        return _make_rule(int, str, refuse)
     limit = 1 << (bits - 1)
-    return _rule(int, lambda v: str(v) if -limit <= v < limit else refuse(v), refuse)
+    return _make_rule(int, lambda v: str(v) if -limit <= v < limit else refuse(v), refuse)
 
 
 def float_text(value: float) -> str:
@@ -144,15 +144,15 @@ def float_text(value: float) -> str:
     return text
 
 
-def _float_rule(logical: LogicalType, in_key: bool) -> Rule:
+def _float_rule(logical: LogicalType, in_key: bool) -> SqliteValueRule:
     def other(value: Stored) -> Text:
         exact = isinstance(value, int) and abs(value) <= 1 << 53
         return float_text(float(value)) if exact else _refuse("floating-point number", value)  # type: ignore[arg-type]
 
-    return _rule(float, float_text, other)
+    return _make_rule(float, float_text, other)
 
 
-def _any_decimal(value: float) -> Text:
+def _plain_decimal(value: float) -> Text:
     """Return a number without a declared scale: all of its digits, without an exponent."""
     if isinstance(value, int):
         return str(value)
@@ -160,44 +160,44 @@ def _any_decimal(value: float) -> Text:
     return format(Decimal(text), "f") if "e" in text else text
 
 
-def _printed(value: float) -> Decimal:
+def _printed_decimal(value: float) -> Decimal:
     return Decimal(f"{value:.{_REAL_DIGITS}g}")
 
 
-def _decimal_rule(logical: LogicalType, in_key: bool) -> Rule:
+def _decimal_rule(logical: LogicalType, in_key: bool) -> SqliteValueRule:
     expected = f"DECIMAL({logical.precision},{logical.scale})" if logical.precision else "number"
     refuse = partial(_refuse, expected)
     if not logical.precision:
-        return _rule((int, float), _any_decimal, refuse)
+        return _make_rule((int, float), _plain_decimal, refuse)
     scale, limit = logical.scale, 10 ** (logical.precision - logical.scale)
     zeros = "." + "0" * scale if scale else ""
 
-    def scaled(value: float) -> Text:
+    def format_scaled(value: float) -> Text:
         if isinstance(value, int):
             return f"{value}{zeros}" if -limit < value < limit else refuse(value)
         text = f"{value:.{scale}f}"
         fits = isfinite(value) and abs(value) < limit
         # If the exact digits do not end at the scale, the digits that SQLite prints must.
-        if fits and (float(text) == value or (not in_key and _printed(value) == Decimal(text))):
+        if fits and (float(text) == value or (not in_key and _printed_decimal(value) == Decimal(text))):
             return text
         return refuse(value)
 
-    return _rule((int, float), scaled, refuse)
+    return _make_rule((int, float), format_scaled, refuse)
 
 
-def _text_rule(logical: LogicalType, in_key: bool) -> Rule:
+def _text_rule(logical: LogicalType, in_key: bool) -> SqliteValueRule:
     refuse = partial(_refuse, f"text of at most {logical.length} characters" if logical.length else "text")
     if not logical.length:
-        return _rule(str, None, refuse)
+        return _make_rule(str, None, refuse)
     length = logical.length
-    return _rule(str, lambda v: v if len(v) <= length else refuse(v), refuse)
+    return _make_rule(str, lambda v: v if len(v) <= length else refuse(v), refuse)
 
 
-def _bytes_rule(logical: LogicalType, in_key: bool) -> Rule:
-    return _rule(bytes, None, partial(_refuse, "blob"))
+def _bytes_rule(logical: LogicalType, in_key: bool) -> SqliteValueRule:
+    return _make_rule(bytes, None, partial(_refuse, "blob"))
 
 
-def _bool_rule(logical: LogicalType, in_key: bool) -> Rule:
+def _bool_rule(logical: LogicalType, in_key: bool) -> SqliteValueRule:
     texts = {"t": "t", "true": "t", "f": "f", "false": "f"}
     refuse = partial(_refuse, "boolean")
 
@@ -205,55 +205,55 @@ def _bool_rule(logical: LogicalType, in_key: bool) -> Rule:
         boolean = texts.get(value.lower()) if isinstance(value, str) and not in_key else None
         return boolean or refuse(value)
 
-    return _rule(int, lambda v: "ft"[v] if v in (0, 1) else refuse(v), other)
+    return _make_rule(int, lambda v: "ft"[v] if v in (0, 1) else refuse(v), other)
 
 
-def _date_rule(logical: LogicalType, in_key: bool) -> Rule:
+def _date_rule(logical: LogicalType, in_key: bool) -> SqliteValueRule:
     refuse = partial(_refuse, "date (YYYY-MM-DD)")
 
     def text(value: str) -> Text:
         try:
             return date.fromisoformat(value).isoformat() if _DATE.fullmatch(value) else refuse(value)
-        except DoesNotFit:
+        except SqliteValueError:
             raise
         except ValueError:
             return refuse(value)
 
-    return _rule(str, text, refuse, _DATES)
+    return _make_rule(str, text, refuse, _DATES)
 
 
-def _fraction(digits: str | None) -> int | None:
+def _parse_fraction(digits: str | None) -> int | None:
     """Return the microseconds, None if there are finer digits."""
     digits = (digits or "").rstrip("0")
     return int(digits.ljust(_MICROSECOND_DIGITS, "0")) if len(digits) <= _MICROSECOND_DIGITS else None
 
 
-def _clock(hour: str, minute: str, second: str | None, digits: str | None) -> str | None:
-    micros = _fraction(digits)
+def _clock_text(hour: str, minute: str, second: str | None, digits: str | None) -> str | None:
+    micros = _parse_fraction(digits)
     if micros is None or int(hour) > 23 or int(minute) > 59 or int(second or 0) > 59:
         return None
     fraction = f".{micros:06}".rstrip("0") if micros else ""
     return f"{hour}:{minute}:{second or '00'}{fraction}"
 
 
-def _time_rule(logical: LogicalType, in_key: bool) -> Rule:
+def _time_rule(logical: LogicalType, in_key: bool) -> SqliteValueRule:
     refuse = partial(_refuse, "time (HH:MM:SS)")
 
     def text(value: str) -> Text:
         match = _TIME.fullmatch(value)
-        written = _clock(*match.groups()) if match else None
+        written = _clock_text(*match.groups()) if match else None
         return written if written and (written == value or not in_key) else refuse(value)
 
-    return _rule(str, text, refuse, _CLOCKS)
+    return _make_rule(str, text, refuse, _CLOCKS)
 
 
-def _moment(value: str) -> str | None:
+def _parse_moment(value: str) -> str | None:
     """Return a date and time in UTC, None if the text is not one."""
     match = _MOMENT.fullmatch(value)
     if match is None:
         return None
     year, month, day, hour, minute, second, digits, zone = match.groups()
-    micros = _fraction(digits)
+    micros = _parse_fraction(digits)
     if micros is None:
         return None
     try:
@@ -267,21 +267,21 @@ def _moment(value: str) -> str | None:
     return text.rstrip("0") if moment.microsecond else text
 
 
-def _moment_rule(logical: LogicalType, in_key: bool, *, zone: str) -> Rule:
+def _moment_rule(logical: LogicalType, in_key: bool, *, zone: str) -> SqliteValueRule:
     refuse = partial(
         _refuse, f"date and time (YYYY-MM-DD HH:MM:SS{', in UTC without a zone' if in_key and zone else ''})"
     )
 
     def text(value: str) -> Text:
-        written = _moment(value)
+        written = _parse_moment(value)
         if written is None or (in_key and written != value):
             return refuse(value)
         return written + zone
 
-    return _rule(str, text, refuse, None if zone else _MOMENTS)
+    return _make_rule(str, text, refuse, None if zone else _MOMENTS)
 
 
-def _uuid_rule(logical: LogicalType, in_key: bool) -> Rule:
+def _uuid_rule(logical: LogicalType, in_key: bool) -> SqliteValueRule:
     refuse = partial(_refuse, "UUID")
 
     def text(value: str) -> Text:
@@ -295,20 +295,20 @@ def _uuid_rule(logical: LogicalType, in_key: bool) -> Rule:
         whole = isinstance(value, bytes) and len(value) == 16 and not in_key
         return str(UUID(bytes=value)) if whole else refuse(value)  # type: ignore[arg-type]
 
-    return _rule(str, text, other)
+    return _make_rule(str, text, other)
 
 
-def _json_rule(logical: LogicalType, in_key: bool) -> Rule:
+def _json_rule(logical: LogicalType, in_key: bool) -> SqliteValueRule:
     def other(value: Stored) -> Text:
         # NUMERIC affinity converts a text that is a number
         if isinstance(value, int):
             return str(value)
         return repr(value) if isinstance(value, float) and abs(value) != float("inf") else _refuse("JSON text", value)
 
-    return _rule(str, None, other)
+    return _make_rule(str, None, other)
 
 
-_RULES: dict[Kind, Callable[[LogicalType, bool], Rule]] = {
+_RULES: dict[Kind, Callable[[LogicalType, bool], SqliteValueRule]] = {
     Kind.INT: _int_rule,
     Kind.FLOAT: _float_rule,
     Kind.DECIMAL: _decimal_rule,

@@ -7,26 +7,26 @@ from collections.abc import Sequence as Seq
 from pathlib import Path
 from typing import Any
 
-from venus.adapters.dialects.columns import NO_CHOICE, ColumnChoice
+from venus.adapters.dialects.column_choice import NO_CHOICE, ColumnChoice
+from venus.adapters.dialects.comparison_forms import RowReader, range_condition, row_condition
 from venus.adapters.dialects.contract import RegisteredTable
-from venus.adapters.dialects.forms import ReadsRows, range_condition, where_of
-from venus.adapters.dialects.halting import UnfitRow
+from venus.adapters.dialects.halted_tables import UnfitRow
 from venus.adapters.dialects.sqlite import registry
 from venus.adapters.dialects.sqlite.connection import (
     begin_read,
     connect,
-    file_of,
-    quoted,
-    reading,
-    translated,
+    parse_file_url,
+    quote,
+    snapshot,
+    translate_errors,
     write_transaction,
 )
-from venus.adapters.dialects.sqlite.dictionary import Dictionary
-from venus.adapters.dialects.sqlite.reading import Access, Row, access_to, sections_of
-from venus.adapters.dialects.sqlite.refresh import compare, objects
+from venus.adapters.dialects.sqlite.dictionary import SqliteDictionary
+from venus.adapters.dialects.sqlite.reading import Row, SqliteAccess, build_access, build_sections
 from venus.adapters.dialects.sqlite.statements import statement
-from venus.adapters.dialects.sqlite.triggers import log_columns, log_table
-from venus.adapters.dialects.verifying import AnotherTable, Key, Slice, Subject
+from venus.adapters.dialects.sqlite.table_comparison import compare_table, read_objects
+from venus.adapters.dialects.sqlite.triggers import log_key_columns, log_table_name
+from venus.adapters.dialects.verify_contract import Key, Slice, Subject, TableReplaced
 from venus.codec.changes import TableChanges
 from venus.config import Settings
 from venus.errors import SourceError
@@ -39,59 +39,63 @@ SECTION_BYTES = 1 << 30
 KEYS_AT_ONCE = 200
 
 
-class SqliteReader(ReadsRows):
+class SqliteReader(RowReader):
     """One connection that reads rows and writes only to the log."""
 
     def __init__(self, file: Path, columns: ColumnChoice = NO_CHOICE) -> None:
         self._file = file
         self._columns = columns
         self._connection = connect(file)
-        self._accesses: dict[int, Access] = {}
+        self._accesses: dict[int, SqliteAccess] = {}
 
     def close(self) -> None:
         self._connection.close()
 
     def begin(self, subject: Subject) -> None:
         self.end()
-        with translated(self._file):
+        with translate_errors(self._file):
             begin_read(self._connection)
-            self._access(subject)
+            self._find_access(subject)
 
     def end(self) -> None:
         if self._connection.in_transaction:
             self._connection.execute("ROLLBACK")
 
-    def tables(self) -> list[RegisteredTable]:
-        with reading(self._connection, self._file):
-            registry.require_installed(self._connection, self._file)
+    def read_tables(self) -> list[RegisteredTable]:
+        with snapshot(self._connection, self._file):
+            registry.require_installation(self._connection, self._file)
             captured = registry.read_tables(self._connection)
             return [c.table for c in (captured | registry.read_tables(self._connection, released=True)).values()]
 
-    def _access(self, subject: Subject) -> Access:
+    def _find_access(self, subject: Subject) -> SqliteAccess:
         """Return the access to a table. The dictionary is read once, and again if the table's version differs."""
         table_id = subject.schema.table_id
         if table_id not in self._accesses:
-            dictionary, present = Dictionary(self._connection, self._columns), objects(self._connection)
-            found = [compare(dictionary, c, present) for c in registry.read_tables(self._connection).values()]
+            dictionary, present = SqliteDictionary(self._connection, self._columns), read_objects(self._connection)
+            found = [compare_table(dictionary, c, present) for c in registry.read_tables(self._connection).values()]
             self._accesses = {
-                c.schema.table_id: access_to(c.found) for c in found if c.readable and c.found is not None
+                c.schema.table_id: build_access(c.table) for c in found if c.readable and c.table is not None
             }  # fmt: skip
         access = self._accesses.get(table_id)
         if access is None or access.layout.schema.version != subject.schema.version:
             self._accesses.clear()
-            raise AnotherTable.instead_of(subject)
+            raise TableReplaced.for_subject(subject)
         return access
 
     # -- tables and sizes -------------------------------------------------------------------------------------------
 
-    def estimate(self, subject: Subject) -> int:
-        with reading(self._connection, self._file):
-            return int(self._connection.execute(statement("verify", "estimate", table=_table(subject))).fetchone()[0])
+    def estimate_rows(self, subject: Subject) -> int:
+        with snapshot(self._connection, self._file):
+            return int(
+                self._connection.execute(statement("verify", "estimate", table=_table_sql(subject))).fetchone()[0]
+            )
 
-    def cuts(self, subject: Subject, rows: int) -> list[int]:
-        key = f"t.{quoted(subject.schema.key[0])}"
-        text = statement("verify", "cuts", key=key, table=_table(subject), where=where_of(subject), rows=str(rows))
-        with reading(self._connection, self._file):
+    def read_split_points(self, subject: Subject, rows: int) -> list[int]:
+        key = f"t.{quote(subject.schema.key[0])}"
+        text = statement(
+            "verify", "cuts", key=key, table=_table_sql(subject), where=row_condition(subject), rows=str(rows)
+        )
+        with snapshot(self._connection, self._file):
             return sorted({int(k) for (k,) in self._connection.execute(text)})
 
     # -- rows ------------------------------------------------------------------------------------------------------
@@ -99,32 +103,32 @@ class SqliteReader(ReadsRows):
     def scan(
         self, subject: Subject, part: Slice, buckets: Collection[int] | None, *, rows_max: int = 0
     ) -> Iterator[TableChanges]:
-        key = f"t.{quoted(subject.schema.key[0])}"
-        where = range_condition(subject, key, part, buckets) if part.step else where_of(subject)
-        yield from self._read(subject, where, [], rows_max)
+        key = f"t.{quote(subject.schema.key[0])}"
+        where = range_condition(subject, key, part, buckets) if part.step else row_condition(subject)
+        yield from self._read_rows(subject, where, [], rows_max)
 
-    def find(self, subject: Subject, keys: Seq[Key]) -> Iterator[TableChanges]:
+    def find_rows(self, subject: Subject, keys: Seq[Key]) -> Iterator[TableChanges]:
         for first in range(0, len(keys), KEYS_AT_ONCE):
-            where, values = _keyed(subject, keys[first : first + KEYS_AT_ONCE])
-            yield from self._read(subject, where, values, 0)
+            where, values = _key_condition(subject, keys[first : first + KEYS_AT_ONCE])
+            yield from self._read_rows(subject, where, values, 0)
 
-    def _read(self, subject: Subject, where: str, values: list[Any], rows_max: int) -> Iterator[TableChanges]:
-        with reading(self._connection, self._file):
-            access = self._access(subject)
-        columns = ", ".join(f"t.{quoted(c.name)}" for c in access.layout.columns)
+    def _read_rows(self, subject: Subject, where: str, values: list[Any], rows_max: int) -> Iterator[TableChanges]:
+        with snapshot(self._connection, self._file):
+            access = self._find_access(subject)
+        columns = ", ".join(f"t.{quote(c.name)}" for c in access.layout.columns)
         limit = f" LIMIT {rows_max}" if rows_max else ""
-        text = statement("verify", "rows", columns=columns, table=_table(subject), where=where, limit=limit)
-        with reading(self._connection, self._file):
+        text = statement("verify", "rows", columns=columns, table=_table_sql(subject), where=where, limit=limit)
+        with snapshot(self._connection, self._file):
             cursor = self._connection.execute(text, values)
             try:
                 while rows := cursor.fetchmany(PIECE_ROWS):
-                    yield from self._sections(rows, access)
+                    yield from self._build_sections(rows, access)
             finally:
                 cursor.close()  # a statement that is not reset keeps the snapshot open
 
-    def _sections(self, rows: list[Row], access: Access) -> Iterator[TableChanges]:
+    def _build_sections(self, rows: list[Row], access: SqliteAccess) -> Iterator[TableChanges]:
         try:
-            yield from sections_of(rows, access, bytes_max=SECTION_BYTES)
+            yield from build_sections(rows, access, bytes_max=SECTION_BYTES)
         except UnfitRow as unfit:
             raise SourceError(
                 f"{access.layout.schema.qualified}: {unfit}", hint="correct the row, or exclude its column or the table"
@@ -132,15 +136,15 @@ class SqliteReader(ReadsRows):
 
     # -- the log --------------------------------------------------------------------------------------------------
 
-    def next_sequence(self) -> Sequence:
-        with reading(self._connection, self._file):
+    def read_next_sequence(self) -> Sequence:
+        with snapshot(self._connection, self._file):
             return registry.read_state(self._connection).next_sequence
 
-    def waiting(self, subject: Subject, keys: Seq[Key]) -> set[Key]:
+    def find_waiting_keys(self, subject: Subject, keys: Seq[Key]) -> set[Key]:
         """Return the keys with unconsumed log rows. Reads all such rows, and compares keys as stored values."""
         table_id, width = subject.schema.table_id, len(subject.schema.key)
-        text = statement("verify", "waiting", keys=log_columns(width), log=quoted(log_table(table_id)))
-        with reading(self._connection, self._file):
+        text = statement("verify", "waiting", keys=log_key_columns(width), log=quote(log_table_name(table_id)))
+        with snapshot(self._connection, self._file):
             logged = {tuple(row) for row in self._connection.execute(text, (table_id,))}
         by_stored = {_stored_key(subject, key): key for key in keys}
         return {by_stored[row] for row in logged & by_stored.keys()}
@@ -148,14 +152,14 @@ class SqliteReader(ReadsRows):
     def touch(self, subject: Subject, keys: Seq[Key]) -> None:
         """Log the keys as the existing rows store them: 1 and 1.0 are two keys in a log."""
         width = len(subject.schema.key)
-        names = ", ".join(f"t.{quoted(name)}" for name in subject.schema.key)
-        log = quoted(log_table(subject.schema.table_id))
-        text = statement("verify", "touch", log=log, keys=log_columns(width), marks=", ".join("?" * width))
+        names = ", ".join(f"t.{quote(name)}" for name in subject.schema.key)
+        log = quote(log_table_name(subject.schema.table_id))
+        text = statement("verify", "touch", log=log, keys=log_key_columns(width), marks=", ".join("?" * width))
         with write_transaction(self._connection, self._file):
             existing: list[tuple[Any, ...]] = []
             for first in range(0, len(keys), KEYS_AT_ONCE):
-                where, values = _keyed(subject, keys[first : first + KEYS_AT_ONCE])
-                find = statement("verify", "stored_keys", keys=names, table=_table(subject), where=where)
+                where, values = _key_condition(subject, keys[first : first + KEYS_AT_ONCE])
+                find = statement("verify", "stored_keys", keys=names, table=_table_sql(subject), where=where)
                 existing += self._connection.execute(find, values).fetchall()
             # numbers that are equal in SQLite are equal in Python too
             absent = {_stored_key(subject, key) for key in keys} - set(existing)
@@ -164,25 +168,25 @@ class SqliteReader(ReadsRows):
 
 def open_reader(settings: Settings) -> SqliteReader:
     """Open the file in the settings."""
-    return SqliteReader(file_of(settings.source.url.get_secret_value()), ColumnChoice.of(settings))
+    return SqliteReader(parse_file_url(settings.source.url.get_secret_value()), ColumnChoice.from_settings(settings))
 
 
-def _table(subject: Subject) -> str:
-    return f"main.{quoted(subject.schema.name)}"
+def _table_sql(subject: Subject) -> str:
+    return f"main.{quote(subject.schema.name)}"
 
 
-def _keyed(subject: Subject, keys: Seq[Key]) -> tuple[str, list[Any]]:
+def _key_condition(subject: Subject, keys: Seq[Key]) -> tuple[str, list[Any]]:
     """Return the condition that a row has one of these keys, and its parameters."""
-    one = "(" + " AND ".join(f"t.{quoted(name)} = ?" for name in subject.schema.key) + ")"
+    one = "(" + " AND ".join(f"t.{quote(name)} = ?" for name in subject.schema.key) + ")"
     return " OR ".join([one] * len(keys)), [value for key in keys for value in _stored_key(subject, key)]
 
 
 def _stored_key(subject: Subject, key: Key) -> tuple[Any, ...]:
     columns = subject.schema.wire_columns
-    return tuple(_stored(column.type, form) for column, form in zip(columns, key, strict=False))
+    return tuple(_stored_value(column.type, form) for column, form in zip(columns, key, strict=False))
 
 
-def _stored(kind: LogicalType, form: str) -> Any:
+def _stored_value(kind: LogicalType, form: str) -> Any:
     """Return the value that SQLite stores for a form. In a key each value has one spelling (values.py)."""
     match kind.kind:
         case Kind.INT:

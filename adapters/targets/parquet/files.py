@@ -8,8 +8,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from venus.adapters.targets.parquet.layout import hidden, sync
-from venus.codec.arrowrows import CHANGE_FIELDS, SEQUENCE, Shape, gone_before
+from venus.adapters.targets.parquet.lake_paths import hidden_path, sync
+from venus.codec.arrow_rows import CHANGE_FIELDS, SEQUENCE, ArrowShape, gone_before
 from venus.codec.changes import TableChanges
 from venus.errors import Refused
 from venus.model import ChangeKind, TableSchema
@@ -22,12 +22,12 @@ GROUP_BYTES = 32 << 20
 FILE_ROWS = 1_000_000
 
 
-def change_schema(shape: Shape) -> pa.Schema:
+def change_schema(shape: ArrowShape) -> pa.Schema:
     """Return the columns of a change: VENUS's own, then the table's."""
     return pa.schema([*CHANGE_FIELDS, *shape.fields])
 
 
-def state_schema(shape: Shape) -> pa.Schema:
+def state_schema(shape: ArrowShape) -> pa.Schema:
     """Return the columns of a row of a state."""
     return pa.schema([*shape.fields, *STATE_FIELDS])
 
@@ -42,7 +42,7 @@ def refuse_own_names(schema: TableSchema) -> None:
 
 
 def changes_batch(
-    section: TableChanges, version: TableSchema, shape: Shape, *, offset: int, sequence: int, committed_at_us: int
+    section: TableChanges, version: TableSchema, shape: ArrowShape, *, offset: int, sequence: int, committed_at_us: int
 ) -> pa.RecordBatch | None:
     """Return a section as change rows; None for the start of a sweep, which changes nothing. Raises Misfit."""
     count = section.count
@@ -65,7 +65,7 @@ def changes_batch(
     return pa.RecordBatch.from_arrays(own + values, schema=change_schema(shape))
 
 
-class Writer:
+class LakeFileWriter:
     """Writer of one file; `close` leaves it complete, durable and still hidden."""
 
     def __init__(self, path: Path, schema: pa.Schema) -> None:
@@ -74,7 +74,7 @@ class Writer:
         self._waiting: list[pa.RecordBatch] = []
         self._waiting_rows = self._waiting_bytes = 0
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._writer = pq.ParquetWriter(hidden(path), schema, compression="zstd")
+        self._writer = pq.ParquetWriter(hidden_path(path), schema, compression="zstd")
 
     def add(self, batch: pa.RecordBatch) -> None:
         """Add rows, which are written in groups."""
@@ -95,9 +95,9 @@ class Writer:
         """Finish the file."""
         self.flush()
         self._writer.close()
-        sync(hidden(self.path))
+        sync(hidden_path(self.path))
 
-    def abandon(self) -> None:
+    def discard(self) -> None:
         """Discard the file."""
         self._writer.close()
-        hidden(self.path).unlink(missing_ok=True)
+        hidden_path(self.path).unlink(missing_ok=True)

@@ -14,9 +14,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from venus.adapters.targets.base import Configured
-from venus.adapters.targets.parquet.layout import Layout, point, publish, remove_hidden, remove_versions, root_of
-from venus.adapters.targets.parquet.manifest import LakeTable, Manifest
+from venus.adapters.targets.base import ConfiguredTarget
+from venus.adapters.targets.parquet.lake_paths import (
+    LakePaths,
+    point_link,
+    publish,
+    remove_hidden,
+    remove_versions,
+    root_folder,
+)
+from venus.adapters.targets.parquet.manifest import LakeManifest, LakeTable
 from venus.config import Settings
 from venus.errors import ConfigError, Refused, TargetError
 
@@ -24,12 +31,12 @@ from venus.errors import ConfigError, Refused, TargetError
 _OTHERS = 0o077
 
 
-class LakeTarget(Configured):
+class ParquetFolder(ConfiguredTarget):
     """A folder of Parquet files that is target `name` of the configuration."""
 
     def __init__(self, settings: Settings, name: str) -> None:
         super().__init__(settings, name)
-        self.layout = Layout(root_of(self.url, f"targets.{name}.url").absolute())
+        self.layout = LakePaths(root_folder(self.url, f"targets.{name}.url").absolute())
 
     @property
     def description(self) -> str:
@@ -37,7 +44,7 @@ class LakeTarget(Configured):
         return str(self.layout.root)
 
     @contextmanager
-    def locked(self) -> Iterator[None]:
+    def hold_lock(self) -> Iterator[None]:
         """Hold the lock of the only writer. Raises Refused if another process has it; a killed process holds no lock.
 
         New files get the permissions of the folder: only the owner can read them if VENUS created the folder.
@@ -54,7 +61,7 @@ class LakeTarget(Configured):
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             os.close(descriptor)
-            raise self.at_work from None
+            raise self.locked_error from None
         before = os.umask(denied)  # of the process: the files are PyArrow's
         try:
             yield
@@ -74,30 +81,30 @@ class LakeTarget(Configured):
         if layout.root.exists() and not any(p.exists() for p in ours) and any(layout.root.iterdir()):
             raise Refused(f"{layout.root} contains files that VENUS did not write", hint="name an empty folder")
 
-    def manifest(self) -> Manifest | None:
+    def read_manifest(self) -> LakeManifest | None:
         """Return the last committed state; None if the lake was never loaded."""
-        return Manifest.read(self.layout.manifest)
+        return LakeManifest.read(self.layout.manifest)
 
-    def recovered(self) -> Manifest | None:
+    def recover(self) -> LakeManifest | None:
         """Finish what was committed, undo the rest, and return the last committed state."""
-        found = self.manifest()
+        found = self.read_manifest()
         if found is None:
             return None
-        self.settle(found)
-        self.end_load(found)
+        self.publish_committed(found)
+        self.finish_load(found)
         remove_hidden(self.layout.root / "history")
         for table in found.tables.values():
             if not self.layout.load.exists():  # an interrupted load resumes with the states that it has
-                self.tidy(table)
+                self.remove_old_states(table)
         return found
 
-    def end_load(self, found: Manifest | None = None) -> None:
+    def finish_load(self, found: LakeManifest | None = None) -> None:
         """Remove what a committed load has replaced; may be repeated."""
         try:
             plan = json.loads(self.layout.load.read_text(encoding="utf-8"))
         except (FileNotFoundError, ValueError):
             return
-        found = found or self.manifest()
+        found = found or self.read_manifest()
         states = plan.get("states")
         if found is None or not states or not all(t.base.folder.startswith(states) for t in found.tables.values()):
             return
@@ -110,50 +117,50 @@ class LakeTarget(Configured):
                 layout.current(path.name).unlink(missing_ok=True)
                 shutil.rmtree(path)
         for table in found.tables.values():
-            self.tidy(table)
+            self.remove_old_states(table)
         layout.load.unlink()
 
-    def tidy(self, table: LakeTable) -> None:
+    def remove_old_states(self, table: LakeTable) -> None:
         """Remove states of a table that were never committed or are no longer in use."""
         remove_versions(self.layout.root / "versions" / table.folder, {table.base.folder, table.previous})
 
-    def settle(self, manifest: Manifest) -> None:
+    def publish_committed(self, manifest: LakeManifest) -> None:
         """Publish the files and set the links that a committed manifest names; may be repeated."""
         root = self.layout.root
         publish(root / path for path in manifest.publish)
         for table in manifest.tables.values():
             if table.base.folder:
-                point(self.layout.current(table.folder), self.layout.version(table.folder, table.base.folder))
+                point_link(self.layout.current(table.folder), self.layout.version(table.folder, table.base.folder))
 
-    def commit(self, manifest: Manifest, publish: list[Path]) -> None:
+    def commit(self, manifest: LakeManifest, publish: list[Path]) -> None:
         """Commit a state whose files are durable, then publish them and set the links."""
-        manifest.publish = [self.layout.inside(path) for path in publish]
+        manifest.publish = [self.layout.relative_path(path) for path in publish]
         manifest.save(self.layout.manifest)
-        self.settle(manifest)
+        self.publish_committed(manifest)
 
     # -- operators' requests: one file each, because only the process that follows writes the manifest -----------------
 
     @property
     def paused(self) -> bool:
         """Whether an operator has paused the target."""
-        return self.layout.asked("pause").exists()
+        return self.layout.request_file("pause").exists()
 
-    def pause(self, *, paused: bool) -> None:
+    def set_paused(self, *, paused: bool) -> None:
         """Pause or resume."""
-        asked = self.layout.asked("pause")
+        asked = self.layout.request_file("pause")
         if paused:
             asked.touch()
         else:
             asked.unlink(missing_ok=True)
 
-    def ask_resync(self, table_id: int) -> None:
+    def request_resync(self, table_id: int) -> None:
         """Request that a table's state be read again from the broker."""
-        self.layout.asked(f"resync-{table_id}").touch()
+        self.layout.request_file(f"resync-{table_id}").touch()
 
-    def asked_resyncs(self) -> list[int]:
+    def requested_resyncs(self) -> list[int]:
         """Return the tables whose state is to be read again."""
         return sorted(int(path.name.rpartition("-")[2]) for path in self.layout.root.glob(".asked-resync-*"))
 
-    def resynced(self, table_id: int) -> None:
+    def clear_resync_request(self, table_id: int) -> None:
         """Remove the request of a table after its state was read again."""
-        self.layout.asked(f"resync-{table_id}").unlink(missing_ok=True)
+        self.layout.request_file(f"resync-{table_id}").unlink(missing_ok=True)

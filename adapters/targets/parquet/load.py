@@ -26,18 +26,18 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from venus.adapters.targets.contract import LoadReport
-from venus.adapters.targets.parquet.files import Writer, refuse_own_names, state_schema
-from venus.adapters.targets.parquet.folder import LakeTarget
-from venus.adapters.targets.parquet.layout import folder_name, publish, remove_hidden, replace_text
-from venus.adapters.targets.parquet.manifest import Base, LakeTable, Manifest, shape_of
+from venus.adapters.targets.parquet.files import LakeFileWriter, refuse_own_names, state_schema
+from venus.adapters.targets.parquet.folder import ParquetFolder
+from venus.adapters.targets.parquet.lake_paths import folder_name, publish, remove_hidden, replace_text
+from venus.adapters.targets.parquet.manifest import LakeManifest, LakeState, LakeTable, shape_of
 from venus.codec import schema as schemas_codec
-from venus.codec.arrowrows import Misfit, Shape
-from venus.codec.chunk import Totals
+from venus.codec.arrow_rows import ArrowShape, ValueMisfit
+from venus.codec.chunk import RowTotals
 from venus.errors import Diverged, OffsetTrimmed, SnapshotExpired, TargetError, Unavailable, VenusError
 from venus.model import TableSchema
-from venus.network.rows_identity import differing
+from venus.network.rows_identity import find_differing
 from venus.rpc import reports
-from venus.rpc.snapshots import Snapshots
+from venus.rpc.snapshots import SnapshotClient
 from venus.rpc.subscriber import Subscriber
 from venus.wire import broker_pb2
 
@@ -49,7 +49,7 @@ PLANS_MAX = 3
 CREDIT_BYTES = 1 << 16
 
 #: Rows so far.
-Progress = Callable[[int], None]
+RowProgress = Callable[[int], None]
 #: Rows so far, and about how many there are.
 Report = Callable[[int, int], None]
 
@@ -62,18 +62,18 @@ class SplitJob:
     snapshot_id: str
     split: broker_pb2.Split
     path: Path
-    shape: Shape
+    shape: ArrowShape
     versions: dict[int, TableSchema]
 
 
-def read_split(job: SplitJob) -> int:
+def load_split(job: SplitJob) -> int:
     """Write the file of a split unless it exists; return its number of rows. Raises Misfit."""
     if job.path.exists():
         return int(pq.read_metadata(job.path).num_rows)
     schema = state_schema(job.shape)
-    writer = Writer(job.path, schema)
+    writer = LakeFileWriter(job.path, schema)
     try:
-        with Snapshots(job.broker) as snapshots:
+        with SnapshotClient(job.broker) as snapshots:
             for chunk in snapshots.read_split(job.snapshot_id, job.split):
                 for rows in chunk.sections:
                     values = job.shape.arrays(
@@ -83,13 +83,13 @@ def read_split(job: SplitJob) -> int:
                     writer.add(pa.RecordBatch.from_arrays([*values, numbers], schema=schema))
         writer.close()
     except BaseException:
-        writer.abandon()
+        writer.discard()
         raise
     publish([job.path])
     return writer.rows
 
 
-def state_name(snapshot: broker_pb2.Snapshot) -> str:
+def state_folder_prefix(snapshot: broker_pb2.Snapshot) -> str:
     """Return the prefix of the folders of all states that are read from a snapshot."""
     return f"{snapshot.offset:020d}-{snapshot.snapshot_id[-8:]}"
 
@@ -97,7 +97,9 @@ def state_name(snapshot: broker_pb2.Snapshot) -> str:
 class StateLoad:
     """Reader of the tables of one snapshot. It adds every misfit to `text_columns`, which the caller keeps."""
 
-    def __init__(self, target: LakeTarget, snapshot: broker_pb2.Snapshot, text_columns: dict[int, list[str]]) -> None:
+    def __init__(
+        self, target: ParquetFolder, snapshot: broker_pb2.Snapshot, text_columns: dict[int, list[str]]
+    ) -> None:
         self._target = target
         self._snapshot = snapshot
         self._text_columns = text_columns
@@ -120,52 +122,52 @@ class StateLoad:
                 table_id=table_id, name=newest.qualified, folder=folder_name(newest.namespace, newest.name),
                 schema_version=newest.version, text_columns=sorted(self._text_columns.get(table_id, [])),
             )  # fmt: skip
-            self._lay(table, newest)
+            self._set_base(table, newest)
             found[table_id] = table
         return found
 
-    def _lay(self, table: LakeTable, newest: TableSchema) -> None:
-        name = state_name(self._snapshot)
+    def _set_base(self, table: LakeTable, newest: TableSchema) -> None:
+        name = state_folder_prefix(self._snapshot)
         if table.text_columns:  # a resumed load must not mistake a state of other types for this one
             name += "-" + "-".join(str(c.number) for c in newest.columns if c.name in table.text_columns)
-        table.base = Base(folder=name, offset=self._snapshot.offset, shape=table.shape_number(newest.version))
+        table.base = LakeState(folder=name, offset=self._snapshot.offset, shape=table.shape_number(newest.version))
 
-    def run(self, table: LakeTable, progress: Progress) -> None:
+    def run(self, table: LakeTable, progress: RowProgress) -> None:
         """Read one table into its state, once more after each misfit; record the result in `table`."""
         newest = self._versions[table.table_id][table.schema_version]
         while True:
             try:
                 table.base.rows = self._read(table, newest, progress)
-            except Misfit as misfit:
+            except ValueMisfit as misfit:
                 logger.warning("%s; read again as text", misfit)
                 shutil.rmtree(self._target.layout.version(table.folder, table.base.folder))
                 table.text_columns = sorted({*table.text_columns, misfit.column})
                 table.note = f"as text, for a value that no type holds: {', '.join(table.text_columns)}"
                 self._text_columns[table.table_id] = table.text_columns
-                self._lay(table, newest)
+                self._set_base(table, newest)
             else:
                 return
 
-    def _read(self, table: LakeTable, newest: TableSchema, progress: Progress) -> int:
+    def _read(self, table: LakeTable, newest: TableSchema, progress: RowProgress) -> int:
         shape = shape_of(newest, table.text_columns)
         folder = self._target.layout.version(table.folder, table.base.folder)
         folder.mkdir(parents=True, exist_ok=True)
         splits = [s for s in self._snapshot.splits if s.table_id == table.table_id]
         if not splits:
-            Writer(folder / "part-00000.parquet", state_schema(shape)).close()
+            LakeFileWriter(folder / "part-00000.parquet", state_schema(shape)).close()
             publish([folder / "part-00000.parquet"])
         with ThreadPoolExecutor(self._target.settings.apply.load_workers) as pool:
             jobs = [
-                pool.submit(read_split, SplitJob(
+                pool.submit(load_split, SplitJob(
                     broker=self._target.broker, snapshot_id=self._snapshot.snapshot_id, split=split, shape=shape,
                     path=folder / f"part-{number:05d}.parquet", versions=self._versions[table.table_id],
                 ))
                 for number, split in enumerate(splits)
             ]  # fmt: skip
-            return _sum(jobs, progress)
+            return _wait_for_rows(jobs, progress)
 
 
-def _sum(jobs: list[Future[int]], progress: Progress) -> int:
+def _wait_for_rows(jobs: list[Future[int]], progress: RowProgress) -> int:
     """Wait for all jobs and return their rows. The first failure cancels those that have not begun."""
     left = set(jobs)
     while left:
@@ -180,24 +182,24 @@ def _sum(jobs: list[Future[int]], progress: Progress) -> int:
     return sum(job.result() for job in jobs)
 
 
-def load_lake(target: LakeTarget, report: Report) -> LoadReport:
+def load_lake(target: ParquetFolder, report: Report) -> LoadReport:
     """Load all tables unless the lake can follow; resume an interrupted load."""
     try:
-        return _loaded(target, report)
+        return _load_locked(target, report)
     except OSError as error:
         raise TargetError(f"target {target.name}: {error}", hint="check the disk, then try again") from error
 
 
-def _loaded(target: LakeTarget, report: Report) -> LoadReport:
+def _load_locked(target: ParquetFolder, report: Report) -> LoadReport:
     began = time.monotonic()
-    with target.locked(), Snapshots(target.broker) as snapshots:
-        manifest = target.recovered()
+    with target.hold_lock(), SnapshotClient(target.broker) as snapshots:
+        manifest = target.recover()
         if manifest is not None and can_follow(target, manifest):
             return LoadReport(target=target.name, offset=manifest.offset, rows={}, already=True)
         return _load_until_done(target, snapshots, report, began)
 
 
-def _load_until_done(target: LakeTarget, snapshots: Snapshots, report: Report, began: float) -> LoadReport:
+def _load_until_done(target: ParquetFolder, snapshots: SnapshotClient, report: Report, began: float) -> LoadReport:
     for _ in range(PLANS_MAX):
         try:
             return _load(target, snapshots, report, began)
@@ -207,36 +209,36 @@ def _load_until_done(target: LakeTarget, snapshots: Snapshots, report: Report, b
     raise SnapshotExpired("the snapshot kept expiring", hint="raise broker.snapshot_lease_s")
 
 
-def start_over(target: LakeTarget, manifest: Manifest, error: Diverged) -> bool:
+def start_over(target: ParquetFolder, manifest: LakeManifest, error: Diverged) -> bool:
     """Load a lake again whose offset is no longer in the queue. Return False if that needs an operator's request.
 
     The process that follows calls it while it holds the lock. Rows that the upstream merely no longer selects must not
     disappear without a request.
     """
-    with Snapshots(target.broker) as snapshots:
-        is_asked = set(manifest.tables) <= set(target.asked_resyncs())
+    with SnapshotClient(target.broker) as snapshots:
+        is_asked = set(manifest.tables) <= set(target.requested_resyncs())
         if not is_asked and not _is_only_trimmed(target, snapshots, manifest, error):
             return False
         logger.warning("target %s: %s; loading it again, readers keep the old states", target.name, error)
         for table_id in manifest.tables:
-            target.ask_resync(table_id)  # status shows the load, and another process can resume it
+            target.request_resync(table_id)  # status shows the load, and another process can resume it
         _load_until_done(target, snapshots, lambda _rows, _estimate: None, time.monotonic())
-    for table_id in target.asked_resyncs():
-        target.resynced(table_id)
+    for table_id in target.requested_resyncs():
+        target.clear_resync_request(table_id)
     return True
 
 
-def _is_only_trimmed(target: LakeTarget, snapshots: Snapshots, manifest: Manifest, error: Diverged) -> bool:
+def _is_only_trimmed(target: ParquetFolder, snapshots: SnapshotClient, manifest: LakeManifest, error: Diverged) -> bool:
     """Return whether the broker merely lacks increments and still has the same rows."""
     if not isinstance(error, OffsetTrimmed):
         return False
     snapshot = snapshots.open(target.business, holder=f"load of {target.group}")
-    there = reports.said_in(snapshot)
+    there = reports.rows_in(snapshot)
     snapshots.close(snapshot.snapshot_id)
-    return manifest.rows is None or there is None or not differing(manifest.rows, there)
+    return manifest.rows is None or there is None or not find_differing(manifest.rows, there)
 
 
-def can_follow(target: LakeTarget, manifest: Manifest) -> bool:
+def can_follow(target: ParquetFolder, manifest: LakeManifest) -> bool:
     """Return whether a lake that was loaded before can continue with increments."""
     group = f"{target.group}/check"
     with Subscriber(target.broker, target.business, group, credit_bytes=CREDIT_BYTES, transient=True) as subscriber:
@@ -248,20 +250,20 @@ def can_follow(target: LakeTarget, manifest: Manifest) -> bool:
     return True
 
 
-def _load(target: LakeTarget, snapshots: Snapshots, report: Report, began: float) -> LoadReport:
-    snapshot, text_columns = _kept(target, snapshots) or _new(target, snapshots)
+def _load(target: ParquetFolder, snapshots: SnapshotClient, report: Report, began: float) -> LoadReport:
+    snapshot, text_columns = _read_plan(target, snapshots) or _new_plan(target, snapshots)
     load = StateLoad(target, snapshot, text_columns)
     tables = load.tables()
     estimate, before = sum(s.rows_estimate for s in snapshot.splits), 0
     for table in tables.values():
         load.run(table, lambda rows, before=before: report(before + rows, estimate))  # type: ignore[misc]
         before += table.base.rows
-        _keep(target, snapshot, text_columns)
+        _save_plan(target, snapshot, text_columns)
         snapshots.renew(snapshot.snapshot_id)
-    loaded = {table_id: Totals(table.base.rows) for table_id, table in tables.items()}
+    loaded = {table_id: RowTotals(table.base.rows) for table_id, table in tables.items()}
     snapshots.confirm(snapshot.snapshot_id, loaded, {table_id: table.name for table_id, table in tables.items()})
-    register(target, snapshot)
-    _finish(target, snapshot, load, tables, text_columns)
+    register_group(target, snapshot)
+    _commit_load(target, snapshot, load, tables, text_columns)
     snapshots.close(snapshot.snapshot_id)
     return LoadReport(
         target=target.name, offset=snapshot.offset, rows={t.name: t.base.rows for t in tables.values()},
@@ -269,40 +271,40 @@ def _load(target: LakeTarget, snapshots: Snapshots, report: Report, began: float
     )  # fmt: skip
 
 
-def _finish(
-    target: LakeTarget, snapshot: broker_pb2.Snapshot, load: StateLoad, tables: dict[int, LakeTable],
+def _commit_load(
+    target: ParquetFolder, snapshot: broker_pb2.Snapshot, load: StateLoad, tables: dict[int, LakeTable],
     text_columns: dict[int, list[str]],
 ) -> None:  # fmt: skip
-    before = target.manifest()
+    before = target.read_manifest()
     for table_id, table in tables.items():
         if before is not None and table_id in before.tables:
             table.previous = before.tables[table_id].base.folder  # readers have it open
     history = f"history-until-{before.offset}-{int(time.time())}" if before is not None else ""
-    _keep(target, snapshot, text_columns, history=history)
+    _save_plan(target, snapshot, text_columns, history=history)
     target.commit(
-        Manifest(
+        LakeManifest(
             group=target.group, offset=snapshot.offset, epoch=snapshot.epoch, sequence=snapshot.sequence,
             counted_from=snapshot.offset, applied_at_us=time.time_ns() // 1000, tables=tables, schemas=load.schemas,
-            rows=reports.said_in(snapshot),
+            rows=reports.rows_in(snapshot),
         ),
         [],
     )  # fmt: skip
-    target.end_load()
+    target.finish_load()
 
 
-def register(target: LakeTarget, snapshot: broker_pb2.Snapshot) -> None:
+def register_group(target: ParquetFolder, snapshot: broker_pb2.Snapshot) -> None:
     """Register the group before the snapshot is closed, so that the broker keeps the increments behind the cut."""
     with Subscriber(target.broker, target.business, target.group, credit_bytes=CREDIT_BYTES) as subscriber:
-        subscriber.open(snapshot.offset, 0, rows=reports.said_in(snapshot))
+        subscriber.open(snapshot.offset, 0, rows=reports.rows_in(snapshot))
         subscriber.acknowledge(snapshot.offset)
 
 
 # -- the plan --------------------------------------------------------------------------------------------------------
 
-Plan = tuple[broker_pb2.Snapshot, dict[int, list[str]]]
+LakeLoadPlan = tuple[broker_pb2.Snapshot, dict[int, list[str]]]
 
 
-def _kept(target: LakeTarget, snapshots: Snapshots) -> Plan | None:
+def _read_plan(target: ParquetFolder, snapshots: SnapshotClient) -> LakeLoadPlan | None:
     """Return the plan of an interrupted load if its snapshot still exists."""
     try:
         tree = json.loads(target.layout.load.read_text(encoding="utf-8"))
@@ -319,21 +321,21 @@ def _kept(target: LakeTarget, snapshots: Snapshots) -> Plan | None:
     return snapshot, {int(table_id): names for table_id, names in tree["text_columns"].items()}
 
 
-def _new(target: LakeTarget, snapshots: Snapshots) -> Plan:
+def _new_plan(target: ParquetFolder, snapshots: SnapshotClient) -> LakeLoadPlan:
     splits = target.settings.apply.load_workers * SPLITS_PER_WORKER
     snapshot = snapshots.open(target.business, splits=splits, holder=f"load of {target.group}")
     versions = target.layout.root / "versions"
-    if versions.exists() and target.manifest() is None:
+    if versions.exists() and target.read_manifest() is None:
         shutil.rmtree(versions)
-    _keep(target, snapshot, {})
+    _save_plan(target, snapshot, {})
     return snapshot, {}
 
 
-def _keep(
-    target: LakeTarget, snapshot: broker_pb2.Snapshot, text_columns: dict[int, list[str]], *, history: str = ""
+def _save_plan(
+    target: ParquetFolder, snapshot: broker_pb2.Snapshot, text_columns: dict[int, list[str]], *, history: str = ""
 ) -> None:
     """Save the plan. `history` is the future name of the old history, set just before the load is committed."""
     wire = base64.b64encode(snapshot.SerializeToString()).decode()
-    states = state_name(snapshot)
+    states = state_folder_prefix(snapshot)
     tree = {"snapshot": wire, "text_columns": text_columns, "states": states, "history": history}
     replace_text(target.layout.load, json.dumps(tree))

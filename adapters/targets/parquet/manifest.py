@@ -12,9 +12,9 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from venus.adapters.targets.parquet.layout import replace_text
+from venus.adapters.targets.parquet.lake_paths import replace_text
 from venus.codec import schema as schemas_codec
-from venus.codec.arrowrows import Shape
+from venus.codec.arrow_rows import ArrowShape
 from venus.errors import Corruption
 from venus.model import TableSchema
 from venus.network import rows_identity
@@ -25,7 +25,7 @@ FORMAT = "venus-lake/1"
 
 
 @dataclass(slots=True, kw_only=True)
-class Base:
+class LakeState:
     """The newest state of a table: a folder of files, and the offset behind the last change in them."""
 
     folder: str = ""
@@ -54,7 +54,7 @@ class LakeTable:
     schema_version: int
     text_columns: list[str] = field(default_factory=list)
     shapes: list[tuple[int, list[str]]] = field(default_factory=list)
-    base: Base = field(default_factory=Base)
+    base: LakeState = field(default_factory=LakeState)
     previous: str = ""  # the state before: readers may still have it open
     changes: list[ChangeFile] = field(default_factory=list)
     rows_applied: int = 0
@@ -74,7 +74,7 @@ class LakeTable:
 
 
 @dataclass(slots=True, kw_only=True)
-class Manifest:
+class LakeManifest:
     """One committed state of a lake. Times are Unix microseconds, 0 = never."""
 
     group: str
@@ -102,7 +102,7 @@ class Manifest:
         except KeyError:
             raise Corruption(f"table {table_id} version {version} was never described to this lake") from None
 
-    def shape(self, table: LakeTable, number: int) -> Shape:
+    def shape(self, table: LakeTable, number: int) -> ArrowShape:
         """Return the columns and types of a shape."""
         version, text_columns = table.shapes[number - 1]
         return shape_of(self.schema(table.table_id, version), text_columns)
@@ -116,24 +116,24 @@ class Manifest:
         """Write the manifest, which commits this state."""
         tree = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("tables", "schemas", "rows")}
         if self.rows is not None:
-            tree["rows"] = rows_identity.encode(self.rows)
+            tree["rows"] = rows_identity.encode_identity(self.rows)
         tree |= {
             "format": FORMAT,
             "tables": [asdict(t) for t in self.tables.values()],
-            "schemas": to_text(self.schemas),
+            "schemas": schemas_to_text(self.schemas),
         }
         replace_text(path, json.dumps(tree, indent=1))
 
     @classmethod
-    def read(cls, path: Path) -> Manifest | None:
+    def read(cls, path: Path) -> LakeManifest | None:
         """Read the committed state; None if there is none. Raises Corruption."""
         try:
             tree = json.loads(path.read_text(encoding="utf-8"))
             if tree.pop("format") != FORMAT:
                 raise Corruption(f"{path} was written by another version of VENUS")
-            tables = [_table(entry) for entry in tree.pop("tables")]
-            schemas = from_text(tree.pop("schemas"))
-            rows = rows_identity.decode(tree.pop("rows", None))
+            tables = [_parse_table(entry) for entry in tree.pop("tables")]
+            schemas = schemas_from_text(tree.pop("schemas"))
+            rows = rows_identity.decode_identity(tree.pop("rows", None))
             return cls(**tree, tables={t.table_id: t for t in tables}, schemas=schemas, rows=rows)
         except FileNotFoundError:
             return None
@@ -141,28 +141,28 @@ class Manifest:
             raise Corruption(f"{path} cannot be read: {error}", hint="load this target into an empty folder") from error
 
 
-def row_counts(manifest: Manifest) -> dict[int, int]:
+def row_counts(manifest: LakeManifest) -> dict[int, int]:
     """Return how many rows each table had when its state was last written, by number."""
     return {t.table_id: t.base.rows for t in manifest.tables.values()}
 
 
-def shape_of(schema: TableSchema, text_columns: list[str]) -> Shape:
+def shape_of(schema: TableSchema, text_columns: list[str]) -> ArrowShape:
     """Return the shape of a schema version; a text column may be newer than this version."""
-    return Shape.of(schema, text_columns=frozenset(text_columns) & {c.name for c in schema.columns})
+    return ArrowShape.of(schema, text_columns=frozenset(text_columns) & {c.name for c in schema.columns})
 
 
-def to_text(schemas: dict[tuple[int, int], TableSchema]) -> list[str]:
+def schemas_to_text(schemas: dict[tuple[int, int], TableSchema]) -> list[str]:
     """Return table versions as JSON can hold them."""
     return [base64.b64encode(schemas_codec.to_wire(s).SerializeToString()).decode() for s in schemas.values()]
 
 
-def from_text(texts: list[str]) -> dict[tuple[int, int], TableSchema]:
+def schemas_from_text(texts: list[str]) -> dict[tuple[int, int], TableSchema]:
     """Return the table versions that `to_text` has encoded."""
     found = [schemas_codec.from_wire(change_pb2.TableSchema.FromString(base64.b64decode(text))) for text in texts]
     return {(s.table_id, s.version): s for s in found}
 
 
-def _table(entry: dict[str, Any]) -> LakeTable:
+def _parse_table(entry: dict[str, Any]) -> LakeTable:
     shapes = [(version, list(text_columns)) for version, text_columns in entry.pop("shapes")]
-    base, changes = Base(**entry.pop("base")), [ChangeFile(**file) for file in entry.pop("changes")]
+    base, changes = LakeState(**entry.pop("base")), [ChangeFile(**file) for file in entry.pop("changes")]
     return LakeTable(**entry, shapes=shapes, base=base, changes=changes)

@@ -16,25 +16,25 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from venus.adapters.targets.parquet.files import FILE_ROWS, Writer, state_schema
-from venus.adapters.targets.parquet.folder import LakeTarget
-from venus.adapters.targets.parquet.layout import publish, sync
+from venus.adapters.targets.parquet.files import FILE_ROWS, LakeFileWriter, state_schema
+from venus.adapters.targets.parquet.folder import ParquetFolder
+from venus.adapters.targets.parquet.lake_paths import publish, sync
 from venus.adapters.targets.parquet.load import SPLITS_PER_WORKER, StateLoad
-from venus.adapters.targets.parquet.manifest import Base, LakeTable, Manifest
-from venus.adapters.targets.parquet.net import (
-    Net,
+from venus.adapters.targets.parquet.manifest import LakeManifest, LakeState, LakeTable
+from venus.adapters.targets.parquet.net_changes import (
+    LakeNetChanges,
+    can_convert,
     change_rows,
-    evolves,
+    deciding_columns,
     live_rows,
-    net,
+    read_net_changes,
     state_rows,
-    telling_columns,
-    untouched,
+    untouched_rows,
 )
-from venus.codec.arrowrows import Shape
+from venus.codec.arrow_rows import ArrowShape
 from venus.errors import Unavailable
 from venus.rpc import reports
-from venus.rpc.snapshots import Snapshots
+from venus.rpc.snapshots import SnapshotClient
 from venus.wire import broker_pb2
 
 logger = logging.getLogger(__name__)
@@ -49,15 +49,17 @@ NET_BYTES_MAX = 256 << 20
 FRESH_WAIT_S = 60.0
 
 
-def refresh(target: LakeTarget, manifest: Manifest, table: LakeTable) -> None:
+def refresh(target: ParquetFolder, manifest: LakeManifest, table: LakeTable) -> None:
     """Bring one table's state up to the lake's offset and commit it."""
     number = table.shape_number(table.schema_version)
     shape = manifest.shape(table, number)
-    if any(not evolves(manifest.shape(table, used), shape) for used in _shapes(table)):
-        read_again(target, manifest, table.table_id, f"{table.name} has a schema to which its rows cannot be converted")
+    if any(not can_convert(manifest.shape(table, used), shape) for used in _used_shapes(table)):
+        reload_state(
+            target, manifest, table.table_id, f"{table.name} has a schema to which its rows cannot be converted"
+        )
         return
-    if table.waiting > NET_ROWS_MAX or _bytes_of(target, manifest, table) > NET_BYTES_MAX:
-        read_again(target, manifest, table.table_id, f"{table.name} has more changes than fit into memory")
+    if table.waiting > NET_ROWS_MAX or _key_bytes(target, manifest, table) > NET_BYTES_MAX:
+        reload_state(target, manifest, table.table_id, f"{table.name} has more changes than fit into memory")
         return
     folder = f"{manifest.offset:020d}"
     if folder == table.base.folder:
@@ -65,20 +67,20 @@ def refresh(target: LakeTarget, manifest: Manifest, table: LakeTable) -> None:
     into = target.layout.version(table.folder, folder)
     into.mkdir(parents=True, exist_ok=True)
     root = target.layout.root
-    rows = _State(manifest, table, shape, target.layout.version(table.folder, table.base.folder), into).write(
-        net(manifest, table, shape, root), change_rows(manifest, table, shape, root)
+    rows = _StateWriter(manifest, table, shape, target.layout.version(table.folder, table.base.folder), into).write(
+        read_net_changes(manifest, table, shape, root), change_rows(manifest, table, shape, root)
     )
     table.previous = table.base.folder
-    table.base = Base(folder=folder, offset=manifest.offset, rows=rows, shape=number)
+    table.base = LakeState(folder=folder, offset=manifest.offset, rows=rows, shape=number)
     table.changes = []
     target.commit(manifest, [])
 
 
-def _bytes_of(target: LakeTarget, manifest: Manifest, table: LakeTable) -> int:
+def _key_bytes(target: ParquetFolder, manifest: LakeManifest, table: LakeTable) -> int:
     """Return the approximate size in memory of the keys of the changes behind a state."""
     nbytes = 0
     for file in table.changes:
-        telling = set(telling_columns(manifest.shape(table, file.shape)))
+        telling = set(deciding_columns(manifest.shape(table, file.shape)))
         metadata = pq.read_metadata(target.layout.root / file.path)
         for group in map(metadata.row_group, range(metadata.num_row_groups)):
             columns = map(group.column, range(group.num_columns))
@@ -86,46 +88,46 @@ def _bytes_of(target: LakeTarget, manifest: Manifest, table: LakeTable) -> int:
     return nbytes
 
 
-def _shapes(table: LakeTable) -> set[int]:
+def _used_shapes(table: LakeTable) -> set[int]:
     """Return the shapes of the rows that the new state needs."""
     of_state = {table.base.shape} if table.base.folder else set()
     return of_state | {file.shape for file in table.changes}
 
 
-class _State:
+class _StateWriter:
     """The files of one new state."""
 
-    def __init__(self, manifest: Manifest, table: LakeTable, shape: Shape, before: Path, into: Path) -> None:
+    def __init__(self, manifest: LakeManifest, table: LakeTable, shape: ArrowShape, before: Path, into: Path) -> None:
         self._manifest, self._table, self._shape = manifest, table, shape
         self._before, self._into = before, into
         self._written: list[Path] = []
-        self._writer: Writer | None = None
+        self._writer: LakeFileWriter | None = None
         self._rows = 0
 
-    def write(self, found: Net, changes: Iterable[pa.Table]) -> int:
+    def write(self, found: LakeNetChanges, changes: Iterable[pa.Table]) -> int:
         """Write the state; return its number of rows."""
         if self._table.base.folder:
             for path in sorted(self._before.glob("*.parquet")):
-                if not self._linked(path, found):
-                    self._add(untouched(rows, found) for rows in self._rows_of(path))
+                if not self._link_unchanged(path, found):
+                    self._add(untouched_rows(rows, found) for rows in self._read_rows(path))
         self._add(live_rows(changes, found, self._shape))
         if self._writer is None and not any(self._into.glob("*.parquet")):
-            self._writer = self._next()  # an empty table has one empty file
+            self._writer = self._open_next()  # an empty table has one empty file
         self._close()
         publish(self._written)
         sync(self._into)
         return self._rows
 
-    def _rows_of(self, path: Path) -> Iterable[pa.Table]:
+    def _read_rows(self, path: Path) -> Iterable[pa.Table]:
         return state_rows(self._manifest, self._table, self._shape, path)
 
-    def _linked(self, path: Path, found: Net) -> bool:
+    def _link_unchanged(self, path: Path, found: LakeNetChanges) -> bool:
         """Link a file into the new state if none of its rows changes; return whether it was linked."""
         base = self._manifest.shape(self._table, self._table.base.shape)
         rows = int(pq.read_metadata(path).num_rows)
         if rows < SMALL_ROWS or state_schema(base) != state_schema(self._shape):
             return False
-        if any(untouched(part, found).num_rows < part.num_rows for part in self._rows_of(path)):
+        if any(untouched_rows(part, found).num_rows < part.num_rows for part in self._read_rows(path)):
             return False
         new = self._into / f"kept-{path.name.removeprefix('kept-')}"
         new.unlink(missing_ok=True)
@@ -138,13 +140,13 @@ class _State:
             for batch in part.to_batches():
                 if self._writer is None or self._writer.rows >= FILE_ROWS:
                     self._close()
-                    self._writer = self._next()
+                    self._writer = self._open_next()
                 self._writer.add(batch)
 
-    def _next(self) -> Writer:
+    def _open_next(self) -> LakeFileWriter:
         path = self._into / f"part-{len(self._written):05d}-{self._manifest.offset}.parquet"
         self._written.append(path)
-        return Writer(path, state_schema(self._shape))
+        return LakeFileWriter(path, state_schema(self._shape))
 
     def _close(self) -> None:
         if self._writer is not None:
@@ -153,7 +155,7 @@ class _State:
         self._writer = None
 
 
-def read_again(target: LakeTarget, manifest: Manifest, table_id: int, why: str, text_column: str = "") -> None:
+def reload_state(target: ParquetFolder, manifest: LakeManifest, table_id: int, why: str, text_column: str = "") -> None:
     """Read a table from the broker's full data, which is at least as new as the state, and commit it.
 
     Changes behind the snapshot's cut still wait for a refresh. Changes below it stay in the history and do not count
@@ -162,9 +164,9 @@ def read_again(target: LakeTarget, manifest: Manifest, table_id: int, why: str, 
     table = manifest.tables[table_id]
     texts = sorted({*table.text_columns, text_column} - {""})
     logger.info("target %s: %s: reading its state again from the broker", target.name, why)
-    with Snapshots(target.broker) as snapshots:
+    with SnapshotClient(target.broker) as snapshots:
         splits = target.settings.apply.load_workers * SPLITS_PER_WORKER
-        snapshot = _snapshot_behind(snapshots, target, table, splits)
+        snapshot = _open_recent_snapshot(snapshots, target, table, splits)
         reports.check_table(snapshot, manifest.rows, table_id)
         load = StateLoad(target, snapshot, {table_id: texts})
         fresh = load.tables()[table_id]
@@ -180,7 +182,9 @@ def read_again(target: LakeTarget, manifest: Manifest, table_id: int, why: str, 
     target.commit(manifest, [])
 
 
-def _snapshot_behind(snapshots: Snapshots, target: LakeTarget, table: LakeTable, splits: int) -> broker_pb2.Snapshot:
+def _open_recent_snapshot(
+    snapshots: SnapshotClient, target: ParquetFolder, table: LakeTable, splits: int
+) -> broker_pb2.Snapshot:
     """Open a snapshot that is no older than the state: the broker may share one that is some seconds old."""
     until = time.monotonic() + FRESH_WAIT_S
     while True:
@@ -195,14 +199,14 @@ def _snapshot_behind(snapshots: Snapshots, target: LakeTarget, table: LakeTable,
         time.sleep(1.0)
 
 
-def newest(target: LakeTarget, manifest: Manifest, table: LakeTable) -> pa.Table:
+def read_newest_rows(target: ParquetFolder, manifest: LakeManifest, table: LakeTable) -> pa.Table:
     """Return a table's rows as of the lake's offset: its state with the changes behind it applied."""
     shape = manifest.shape(table, table.shape_number(table.schema_version))
-    found = net(manifest, table, shape, target.layout.root)
+    found = read_net_changes(manifest, table, shape, target.layout.root)
     changes = change_rows(manifest, table, shape, target.layout.root)
     parts = [state_schema(shape).empty_table(), *live_rows(changes, found, shape)]
     if table.base.folder:
         folder = target.layout.version(table.folder, table.base.folder)
         for path in sorted(folder.glob("*.parquet")):
-            parts += [untouched(rows, found) for rows in state_rows(manifest, table, shape, path)]
+            parts += [untouched_rows(rows, found) for rows in state_rows(manifest, table, shape, path)]
     return pa.concat_tables(parts)

@@ -6,38 +6,38 @@ import threading
 import time
 from collections.abc import Sequence as Seq
 
-from venus.adapters.targets.base import Lacking
+from venus.adapters.targets.base import TargetBase
 from venus.adapters.targets.contract import (
-    Capabilities,
-    Chooser,
-    Commanded,
-    FollowTold,
+    CommandResult,
+    FollowReporter,
     LoadProgress,
     LoadReport,
-    LoadTold,
+    LoadReporter,
+    RunnerChooser,
     Target,
-    require,
+    TargetCapabilities,
+    require_capability,
 )
-from venus.adapters.targets.parquet.folder import LakeTarget
-from venus.adapters.targets.parquet.follow import run_lake
+from venus.adapters.targets.parquet.folder import ParquetFolder
+from venus.adapters.targets.parquet.lake_stream import run_lake
 from venus.adapters.targets.parquet.load import load_lake
-from venus.adapters.targets.parquet.manifest import Manifest, row_counts
+from venus.adapters.targets.parquet.manifest import LakeManifest, row_counts
 from venus.adapters.targets.views import TargetTable, TargetView, age_s
-from venus.codec import arrowrows
+from venus.codec import arrow_rows
 from venus.config import Settings
 from venus.errors import VenusError
 from venus.model import Finding, TableSchema
-from venus.suggest import table_named
+from venus.text.hints import find_named_table
 
-CAPABILITIES = Capabilities(kind="a folder of Parquet files")
+CAPABILITIES = TargetCapabilities(kind="a folder of Parquet files")
 
 
 def open_target(settings: Settings, name: str) -> Target:
     """Return the target; the folder need not exist yet."""
-    return Parquet(settings, name)
+    return ParquetTarget(settings, name)
 
 
-class Parquet(Lacking):
+class ParquetTarget(TargetBase):
     """Target `name` of the configuration."""
 
     capabilities = CAPABILITIES
@@ -47,8 +47,8 @@ class Parquet(Lacking):
         self._settings = settings
 
     @property
-    def _folder(self) -> LakeTarget:
-        return LakeTarget(self._settings, self.name)
+    def _folder(self) -> ParquetFolder:
+        return ParquetFolder(self._settings, self.name)
 
     # -- before anything is written ------------------------------------------------------------------------------------
 
@@ -58,18 +58,18 @@ class Parquet(Lacking):
             self._folder.check_folder()
         except VenusError as error:
             return [Finding(where=where, message=str(error), remedy=error.hint, blocks=not error.retryable)]
-        seen = self.look()
+        seen = self.read_view()
         found = Finding(where=where, message=seen.error or CAPABILITIES.kind, blocks=bool(seen.error))
-        return [found, *becomes_text(where, schemas)]
+        return [found, *check_text_columns(where, schemas)]
 
     def require_fit(self, schemas: Seq[TableSchema]) -> None:
-        with self._folder.locked():
+        with self._folder.hold_lock():
             pass
 
     # -- load and follow -----------------------------------------------------------------------------------------------
 
     def load(
-        self, report: LoadTold | None = None, *, choose: Chooser | None = None, empty_meanwhile: bool = False
+        self, report: LoadReporter | None = None, *, choose: RunnerChooser | None = None, empty_meanwhile: bool = False
     ) -> LoadReport:
         def report_rows(rows: int, estimate: int) -> None:
             if report is not None:
@@ -77,64 +77,72 @@ class Parquet(Lacking):
 
         return load_lake(self._folder, report_rows)
 
-    def follow(self, stop: threading.Event, report: FollowTold | None = None) -> None:
+    def follow(self, stop: threading.Event, report: FollowReporter | None = None) -> None:
         run_lake(self._settings, self.name, stop, report)
 
     # -- operators -----------------------------------------------------------------------------------------------------
 
-    def look(self) -> TargetView:
+    def read_view(self) -> TargetView:
         group = f"{self._settings.business.name}/{self.name}"
         try:
             folder = self._folder
-            manifest = folder.manifest()
+            manifest = folder.read_manifest()
         except VenusError as error:
             return TargetView(name=self.name, group=group, error=str(error))
         if manifest is None:
             return TargetView(name=self.name, group=group, place=folder.description)
-        return view(
-            self.name, manifest, place=folder.description, paused=folder.paused, resyncing=set(folder.asked_resyncs()),
+        return build_view(
+            self.name,
+            manifest,
+            place=folder.description,
+            paused=folder.paused,
+            resyncing=set(folder.requested_resyncs()),
             now_us=time.time_ns() // 1000,
-        )  # fmt: skip
+        )
 
-    def row_counts(self) -> dict[int, int]:
-        found = self._folder.manifest()
+    def read_row_counts(self) -> dict[int, int]:
+        found = self._folder.read_manifest()
         return row_counts(found) if found is not None else {}
 
-    def pause(self, table: str | None, reason: str) -> Commanded:
-        return self._all_paused("pause", table, "PAUSED")
+    def pause(self, table: str | None, reason: str) -> CommandResult:
+        return self._set_paused("pause", table, "PAUSED")
 
-    def resume(self, table: str | None) -> Commanded:
-        return self._all_paused("resume", table, "ACTIVE")
+    def resume(self, table: str | None) -> CommandResult:
+        return self._set_paused("resume", table, "ACTIVE")
 
-    def _all_paused(self, command: str, table: str | None, state: str) -> Commanded:
-        tables = self._manifest().tables.values()
+    def _set_paused(self, command: str, table: str | None, state: str) -> CommandResult:
+        tables = self._require_manifest().tables.values()
         if table is not None:
-            table_named(table, [names_of(t.name) for t in tables], self.name)
-            require(self, "pauses_tables", hint=f"venus {command} --target {self.name}")
-        self._folder.pause(paused=command == "pause")
-        return Commanded(table=None, states=dict.fromkeys([t.name for t in tables], state))
+            find_named_table(table, [accepted_names(t.name) for t in tables], self.name)
+            require_capability(self, "pauses_tables", hint=f"venus {command} --target {self.name}")
+        self._folder.set_paused(paused=command == "pause")
+        return CommandResult(table=None, states=dict.fromkeys([t.name for t in tables], state))
 
-    def resync(self, table: str | None) -> Commanded:
-        tables = self._manifest().tables.values()
-        meant = table_named(table, [names_of(t.name) for t in tables], self.name) if table is not None else None
+    def resync(self, table: str | None) -> CommandResult:
+        tables = self._require_manifest().tables.values()
+        meant = (
+            find_named_table(table, [accepted_names(t.name) for t in tables], self.name) if table is not None else None
+        )
         chosen = [t for t in tables if meant in (None, t.name)]
         for one in chosen:
-            self._folder.ask_resync(one.table_id)
-        return Commanded(table=meant, states=dict.fromkeys([t.name for t in chosen], "RESYNCING"))
+            self._folder.request_resync(one.table_id)
+        return CommandResult(table=meant, states=dict.fromkeys([t.name for t in chosen], "RESYNCING"))
 
-    def _manifest(self) -> Manifest:
-        found = self._folder.manifest()
+    def _require_manifest(self) -> LakeManifest:
+        found = self._folder.read_manifest()
         if found is None:
-            raise self._folder.not_loaded
+            raise self._folder.not_loaded_error
         return found
 
 
-def names_of(qualified: str) -> tuple[str, ...]:
+def accepted_names(qualified: str) -> tuple[str, ...]:
     """Return the names that an operator may use for a table."""
     return qualified, qualified.partition(".")[2]
 
 
-def view(name: str, manifest: Manifest, *, place: str, paused: bool, resyncing: set[int], now_us: int) -> TargetView:
+def build_view(
+    name: str, manifest: LakeManifest, *, place: str, paused: bool, resyncing: set[int], now_us: int
+) -> TargetView:
     """Return the state of a folder as `status` shows it."""
     notes = [f"{t.name} {t.note}" for t in manifest.tables.values() if t.note]
     return TargetView(
@@ -162,14 +170,14 @@ def view(name: str, manifest: Manifest, *, place: str, paused: bool, resyncing: 
     )
 
 
-def becomes_text(where: str, schemas: Seq[TableSchema]) -> list[Finding]:
+def check_text_columns(where: str, schemas: Seq[TableSchema]) -> list[Finding]:
     """Return a finding for the columns that become text because no Parquet type holds their values exactly."""
     lines = [
         f"{schema.qualified}.{column.name} ({column.source_type})"
         for schema in schemas
         if not schema.is_heartbeat
         for column in schema.columns
-        if arrowrows.becomes_text(column.type)
+        if arrow_rows.becomes_text(column.type)
     ]
     if not lines:
         return []

@@ -9,25 +9,25 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from venus.adapter_figures import AdapterFigures, comparison_from_text
-from venus.adapters.targets.postgresql import cutmark
-from venus.adapters.targets.postgresql.database import ACTIVE, RESYNC, Position, PostgresTarget, TableState
+from venus.adapter_figures import AdapterFigures, decode_comparison
+from venus.adapters.targets.postgresql import cutover_mark
+from venus.adapters.targets.postgresql.database import ACTIVE, RESYNC, PostgresDatabase, TableState, TargetPosition
 from venus.adapters.targets.postgresql.rowsql import RowSql
-from venus.adapters.targets.postgresql.session import Session
-from venus.adapters.targets.views import rows_shown
+from venus.adapters.targets.postgresql.session import TargetSession
+from venus.adapters.targets.views import describe_selection
 from venus.codec.layout import Layout
 from venus.conditions import RESYNCING, STARTING_OVER, AdapterCondition, TableCondition
 from venus.errors import Refused
 from venus.model import Offset, TableSchema
 from venus.network.rows_identity import RowsIdentity
-from venus.predicates.ranges import Predicate, compiled
+from venus.predicates.ranges import Predicate, compile_predicate
 
 
 @dataclass(slots=True, kw_only=True)
-class Catalogue:
+class TargetCatalogue:
     """A copy of VENUS's own tables at the target."""
 
-    position: Position
+    position: TargetPosition
     tables: dict[int, TableState]
     schemas: dict[tuple[int, int], TableSchema]
     #: table -> record_id -> offset of its first parked change.
@@ -45,41 +45,41 @@ class Catalogue:
     _sql: dict[tuple[int, int], RowSql] = field(default_factory=dict)
     _predicates: dict[tuple[int, int, str], Predicate] = field(default_factory=dict)
 
-    def follows(self, table_id: int) -> bool:
+    def is_following(self, table_id: int) -> bool:
         """Return whether the stream's changes are applied to this table."""
         state = self.tables.get(table_id)
         return state is not None and state.state == ACTIVE
 
-    def moved(self, offset: int, epoch: int) -> None:
+    def record_position(self, offset: int, epoch: int) -> None:
         """Record a transaction that has moved the applied offset."""
         self.position = replace(self.position, offset=Offset(offset), epoch=epoch)
 
-    def chosen(self, rows: RowsIdentity | None) -> None:
+    def set_rows_identity(self, rows: RowsIdentity | None) -> None:
         """Record the rows identity of the broker's set."""
         self.position = replace(self.position, rows=rows)
 
-    def held(self) -> list[TableState]:
+    def held_tables(self) -> list[TableState]:
         """Return the tables that do not follow."""
         return [t for t in self.tables.values() if t.state != ACTIVE]
 
     def condition(self) -> AdapterCondition:
         """Return the condition of this target for the broker."""
-        standing = standing_of(
+        standing = build_condition(
             self.tables.values(),
             paused=self.position.paused,
             quarantined=self.quarantined,
             resyncing={table_id for table_id, purposes in self.sweeps.items() if RESYNC in purposes},
         )
-        figures = AdapterFigures(place=self.place, compared=comparison_from_text(self.position.compared))
+        figures = AdapterFigures(place=self.place, compared=decode_comparison(self.position.compared))
         return replace(standing, cut_over=self.cut_over, figures=figures)
 
-    def kept(self, log_start: int = 0) -> int:
+    def keep_from(self, log_start: int = 0) -> int:
         """Return the offset below which no table needs any increment; the queue starts at `log_start`.
 
         A table whose increments were trimmed waits for a resync, whose record of keys begins before its cut.
         """
         needed: list[int] = [self.position.offset]
-        for state in self.held():
+        for state in self.held_tables():
             held_from: int | None = state.held_from
             if held_from is not None and held_from < log_start:
                 held_from = self.sweeps.get(state.table_id, {}).get(RESYNC)
@@ -87,7 +87,7 @@ class Catalogue:
                 needed.append(held_from)
         return min(needed)
 
-    def records(self, table_id: int) -> bool:
+    def is_recording(self, table_id: int) -> bool:
         """Return whether the keys of this table's changes are being recorded; a request does not count."""
         return any(offset >= 0 for offset in self.sweeps.get(table_id, {}).values())
 
@@ -101,25 +101,25 @@ class Catalogue:
                 hint="load the target again: venus migrate",
             ) from None
 
-    def newest(self, table_id: int) -> TableSchema:
+    def current_schema(self, table_id: int) -> TableSchema:
         """Return the current version of a table at the target."""
         return self.schema(table_id, self.tables[table_id].schema_version)
 
-    def newest_met(self, table_id: int) -> TableSchema:
+    def newest_schema(self, table_id: int) -> TableSchema:
         """Return the newest version of a table that this target has received."""
         return max((s for (number, _), s in self.schemas.items() if number == table_id), key=lambda s: s.version)
 
-    def dependants(self, table_id: int) -> list[str]:
+    def referring_tables(self, table_id: int) -> list[str]:
         """Return the tables whose foreign keys refer to this one."""
-        me = self.newest(table_id)
-        others = [self.newest(other) for other in self.tables if other != table_id]
+        me = self.current_schema(table_id)
+        others = [self.current_schema(other) for other in self.tables if other != table_id]
         return sorted(
             other.qualified
             for other in others
             if any((fk.referred_namespace, fk.referred_table) == (me.namespace, me.name) for fk in other.foreign_keys)
         )
 
-    def sql(self, target: PostgresTarget, table_id: int, version: int) -> RowSql:
+    def sql(self, target: PostgresDatabase, table_id: int, version: int) -> RowSql:
         """Return the statements for a table version; cached, because every section needs them."""
         key = (table_id, version)
         if key not in self._sql:
@@ -133,7 +133,7 @@ class Catalogue:
             return None
         key = (table_id, version, text)
         if key not in self._predicates:
-            self._predicates[key] = compiled(text, self.schema(table_id, version))
+            self._predicates[key] = compile_predicate(text, self.schema(table_id, version))
         return self._predicates[key]
 
     def layout(self, table_id: int, version: int) -> Layout:
@@ -141,7 +141,7 @@ class Catalogue:
         return Layout.of(self.schema(table_id, version))
 
 
-def standing_of(
+def build_condition(
     tables: Iterable[TableState], *, paused: bool, quarantined: Mapping[int, int], resyncing: Container[int]
 ) -> AdapterCondition:
     """Return the condition of a target's tables."""
@@ -150,10 +150,10 @@ def standing_of(
             TableCondition(
                 table_id=t.table_id,
                 name=t.source_name,
-                state=shown_state(t, resyncing=t.table_id in resyncing),
+                state=displayed_state(t, resyncing=t.table_id in resyncing),
                 reason=t.reason,
                 quarantined=quarantined.get(t.table_id, 0),
-                rows=rows_shown(t.predicate, t.predicate_before, t.rows_brought, t.rows_removed),
+                rows=describe_selection(t.predicate, t.predicate_before, t.rows_brought, t.rows_removed),
             )
             for t in tables
         ),
@@ -162,37 +162,37 @@ def standing_of(
     )
 
 
-def shown_state(found: TableState, *, resyncing: bool) -> str:
+def displayed_state(found: TableState, *, resyncing: bool) -> str:
     """Return the state of a table as status and broker show it."""
     waits_for_it = found.state == ACTIVE or found.reason.startswith(STARTING_OVER)
     return RESYNCING if resyncing and waits_for_it else found.state
 
 
-def read(target: PostgresTarget, session: Session) -> Catalogue:
+def read_catalogue(target: PostgresDatabase, session: TargetSession) -> TargetCatalogue:
     """Read VENUS's own tables in one snapshot."""
     session.run("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
     try:
-        position = target.position(session)
+        position = target.read_position(session)
         if position is None:
-            raise target.not_loaded
+            raise target.not_loaded_error
         parked: dict[int, dict[bytes, int]] = {}
-        for table_id, record_id, offset in target.own_rows(session, "parked_keys"):
+        for table_id, record_id, offset in target.read_own_rows(session, "parked_keys"):
             parked.setdefault(table_id, {})[bytes(record_id)] = offset
         skipped: dict[int, set[tuple[bytes, int]]] = {}
-        for table_id, record_id, offset in target.own_rows(session, "skipped_changes"):
+        for table_id, record_id, offset in target.read_own_rows(session, "skipped_changes"):
             skipped.setdefault(table_id, set()).add((bytes(record_id), offset))
         sweeps: dict[int, dict[str, int]] = {}
-        for table_id, purpose, offset in target.own_rows(session, "sweeps"):
+        for table_id, purpose, offset in target.read_own_rows(session, "sweeps"):
             sweeps.setdefault(table_id, {})[purpose] = offset
-        return Catalogue(
+        return TargetCatalogue(
             position=position,
-            tables={t.table_id: t for t in target.tables(session)},
-            schemas={(s.table_id, s.version): s for s in target.schemas(session)},
+            tables={t.table_id: t for t in target.read_tables(session)},
+            schemas={(s.table_id, s.version): s for s in target.read_schemas(session)},
             parked=parked,
             skipped=skipped,
             sweeps=sweeps,
-            quarantined=dict(target.own_rows(session, "open_by_table")),
-            cut_over=cutmark.moment(cutmark.read(target, session)) if position.paused else "",
+            quarantined=dict(target.read_own_rows(session, "open_by_table")),
+            cut_over=cutover_mark.format_mark_time(cutover_mark.read_mark(target, session)) if position.paused else "",
             place=target.description,
         )
     finally:

@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
-from venus.adapter_figures import Comparison, comparison_from_text, comparison_to_text
-from venus.adapters.targets.cutting import Mark
-from venus.adapters.targets.postgresql import cutmark
-from venus.adapters.targets.postgresql.catalogue import shown_state
-from venus.adapters.targets.postgresql.command import command, matching, one_session
-from venus.adapters.targets.postgresql.cutmark import moment
+from venus.adapter_figures import LastComparison, decode_comparison, encode_comparison
+from venus.adapters.targets.cutover_contract import CutoverMark
+from venus.adapters.targets.postgresql import cutover_mark
+from venus.adapters.targets.postgresql.apply_role import DEFERRED, REPLICA, try_replica_role
+from venus.adapters.targets.postgresql.catalogue import displayed_state
+from venus.adapters.targets.postgresql.command import command_transaction, find_tables, open_control_session
+from venus.adapters.targets.postgresql.cutover_mark import format_mark_time
 from venus.adapters.targets.postgresql.database import (
     ACCOUNT,
     ACTIVE,
@@ -19,31 +20,30 @@ from venus.adapters.targets.postgresql.database import (
     HALTED,
     PAUSED,
     RESYNC,
-    Position,
-    PostgresTarget,
+    PostgresDatabase,
     TableState,
+    TargetPosition,
     transaction,
 )
-from venus.adapters.targets.postgresql.replica import DEFERRED, REPLICA, may_be_replica
-from venus.adapters.targets.postgresql.schema.besides import differing
-from venus.adapters.targets.postgresql.session import Session
-from venus.adapters.targets.postgresql.waiting import waiting
-from venus.adapters.targets.predicates import text_for
+from venus.adapters.targets.postgresql.lock_waits import find_lock_waits
+from venus.adapters.targets.postgresql.schema.table_objects import find_differences
+from venus.adapters.targets.postgresql.session import TargetSession
+from venus.adapters.targets.predicates import predicate_text
 from venus.adapters.targets.views import TargetTable, TargetView, age_s
 from venus.conditions import TableCondition
 from venus.config import Settings
-from venus.predicates.ranges import same
+from venus.predicates.ranges import is_same
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Progress:
+class TargetProgress:
     """Everything that `status` shows of a target."""
 
     target: str
     group: str
     #: Database and host.
     place: str = ""
-    position: Position | None
+    position: TargetPosition | None
     tables: tuple[TableState, ...]
     open_quarantine: int
     constraints: str = ""
@@ -52,7 +52,7 @@ class Progress:
     #: Tables that are being made equal to the full data.
     resyncing: tuple[str, ...] = ()
     #: The cut-over of the target; None = it follows.
-    cut_over: Mark | None = None
+    cut_over: CutoverMark | None = None
     #: The configured predicate of each table by its name at the source; empty = every row.
     wanted: dict[str, str] = field(default_factory=dict)
     #: Tables whose changes wait for a lock of another session.
@@ -63,119 +63,119 @@ class Progress:
     differing: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
 
-def progress(settings: Settings, name: str) -> Progress:
+def read_progress(settings: Settings, name: str) -> TargetProgress:
     """Read the progress of a target; works before it was loaded, too."""
-    target = PostgresTarget(settings, name)
-    with one_session(target) as session:
-        found = progress_of(target, session)
+    target = PostgresDatabase(settings, name)
+    with open_control_session(target) as session:
+        found = read_progress_in(target, session)
         follows = found.position is not None and found.cut_over is None
         return replace(
             found,
-            constraints=REPLICA if may_be_replica(session) else DEFERRED,
-            differing=differing(target, session) if follows else {},
+            constraints=REPLICA if try_replica_role(session) else DEFERRED,
+            differing=find_differences(target, session) if follows else {},
         )
 
 
-def progress_of(target: PostgresTarget, session: Session) -> Progress:
+def read_progress_in(target: PostgresDatabase, session: TargetSession) -> TargetProgress:
     """Read the progress in an existing session, without a change to it; `constraints` therefore stays empty."""
-    installed = target.installed(session)
-    tables = tuple(target.tables(session)) if installed else ()
-    sweeps = target.own_rows(session, "sweeps") if installed else []
+    installed = target.is_installed(session)
+    tables = tuple(target.read_tables(session)) if installed else ()
+    sweeps = target.read_own_rows(session, "sweeps") if installed else []
     resyncing = {table_id for table_id, purpose, _ in sweeps if purpose == RESYNC}
-    return Progress(
+    return TargetProgress(
         target=target.name,
         group=target.group,
         place=target.description,
-        position=target.position(session) if installed else None,
+        position=target.read_position(session) if installed else None,
         tables=tables,
-        open_quarantine=int(target.own_rows(session, "count_open")[0][0]) if installed else 0,
-        unaccounted=(target.unaccounted(session) or 0) if installed else 0,
+        open_quarantine=int(target.read_own_rows(session, "count_open")[0][0]) if installed else 0,
+        unaccounted=(target.count_unaccounted(session) or 0) if installed else 0,
         resyncing=tuple(t.source_name for t in tables if t.table_id in resyncing),
-        cut_over=cutmark.read(target, session),
-        wanted={t.source_name: text_for(target.config.where, t.source_name) for t in tables},
-        waiting=tuple(waiting(target, session, {t.table_id: t for t in tables})),
-        now_us=int(target.own_rows(session, "clock")[0][0]),
+        cut_over=cutover_mark.read_mark(target, session),
+        wanted={t.source_name: predicate_text(target.config.where, t.source_name) for t in tables},
+        waiting=tuple(find_lock_waits(target, session, {t.table_id: t for t in tables})),
+        now_us=int(target.read_own_rows(session, "clock")[0][0]),
     )
 
 
-def table_states(settings: Settings, name: str) -> list[TableState]:
+def read_table_states(settings: Settings, name: str) -> list[TableState]:
     """Return the state of every table at a target."""
-    return list(progress(settings, name).tables)
+    return list(read_progress(settings, name).tables)
 
 
 def pause(settings: Settings, name: str, tables: Sequence[str] = (), *, reason: str = "") -> list[TableState]:
     """Stop applying to these tables (patterns) or to the whole target; no change is lost, the backlog grows."""
-    target = PostgresTarget(settings, name)
-    with command(target) as (session, position):
+    target = PostgresDatabase(settings, name)
+    with command_transaction(target) as (session, position):
         if not tables:
-            target.own(session, "set_paused", paused=True)
-            return target.tables(session)
-        for state in matching(target, session, tables):
+            target.run_own(session, "set_paused", paused=True)
+            return target.read_tables(session)
+        for state in find_tables(target, session, tables):
             if state.state == ACTIVE:
                 target.set_state(session, state.table_id, PAUSED, held_from=position.offset, reason=reason)
             elif state.state == CATCHUP:
                 target.set_state(session, state.table_id, PAUSED, held_from=state.held_from, reason=reason)
-        return target.tables(session)
+        return target.read_tables(session)
 
 
 def resume(settings: Settings, name: str, tables: Sequence[str] = ()) -> list[TableState]:
     """Continue: each table reads its backlog in order, then it joins the stream."""
-    target = PostgresTarget(settings, name)
-    with command(target) as (session, _):
+    target = PostgresDatabase(settings, name)
+    with command_transaction(target) as (session, _):
         if not tables:
-            target.own(session, "set_paused", paused=False)
-            return target.tables(session)
-        for state in matching(target, session, tables):
+            target.run_own(session, "set_paused", paused=False)
+            return target.read_tables(session)
+        for state in find_tables(target, session, tables):
             if state.state in (PAUSED, HALTED):
                 target.set_state(session, state.table_id, CATCHUP, held_from=state.held_from)
-        return target.tables(session)
+        return target.read_tables(session)
 
 
-def record_comparison(settings: Settings, name: str, compared: Comparison) -> None:
+def record_comparison(settings: Settings, name: str, compared: LastComparison) -> None:
     """Store the outcome of `venus verify`, unless an older VENUS has installed the target."""
-    target = PostgresTarget(settings, name)
-    with one_session(target) as session:
-        if target.installed(session) and target.own_rows(session, "is_newest")[0][0]:
+    target = PostgresDatabase(settings, name)
+    with open_control_session(target) as session:
+        if target.is_installed(session) and target.read_own_rows(session, "is_newest")[0][0]:
             with transaction(session):
-                target.own(session, "set_compared", compared=comparison_to_text(compared))
+                target.run_own(session, "set_compared", compared=encode_comparison(compared))
 
 
-def row_counts(settings: Settings, name: str) -> dict[int, int]:
+def read_row_counts(settings: Settings, name: str) -> dict[int, int]:
     """Return the approximate row count of each table of a target, by number."""
-    target = PostgresTarget(settings, name)
-    with one_session(target) as session:
-        return target.row_counts(session) if target.installed(session) else {}
+    target = PostgresDatabase(settings, name)
+    with open_control_session(target) as session:
+        return target.read_row_counts(session) if target.is_installed(session) else {}
 
 
-def resync(settings: Settings, name: str, table: str) -> list[TableState]:
+def request_resync(settings: Settings, name: str, table: str) -> list[TableState]:
     """Request that these tables (a pattern) be made equal to the broker's full data while others stream."""
-    target = PostgresTarget(settings, name)
-    with command(target) as (session, _):
-        found = matching(target, session, [table])
+    target = PostgresDatabase(settings, name)
+    with command_transaction(target) as (session, _):
+        found = find_tables(target, session, [table])
         for state in found:
-            target.own(session, "put_sweep", table_id=state.table_id, purpose=RESYNC, offset=-1)
-        if len(found) == len(target.tables(session)):
-            missing = target.unaccounted(session) or 0
-            target.own(session, "put_sweep", table_id=0, purpose=ACCOUNT, offset=missing)
+            target.run_own(session, "put_sweep", table_id=state.table_id, purpose=RESYNC, offset=-1)
+        if len(found) == len(target.read_tables(session)):
+            missing = target.count_unaccounted(session) or 0
+            target.run_own(session, "put_sweep", table_id=0, purpose=ACCOUNT, offset=missing)
         return found
 
 
-def view(found: Progress) -> TargetView:
+def build_view(found: TargetProgress) -> TargetView:
     """Return the progress of a target as the view of every target."""
     position = found.position
     if position is None:
         return TargetView(name=found.target, group=found.group, place=found.place, constraints=found.constraints)
-    return _loaded(found, position)
+    return _build_loaded_view(found, position)
 
 
-def _loaded(found: Progress, position: Position) -> TargetView:
+def _build_loaded_view(found: TargetProgress, position: TargetPosition) -> TargetView:
     heartbeat_us = moment_us(position.heartbeat_at)
     return TargetView(
         name=found.target,
         group=found.group,
         place=found.place,
         loaded=True,
-        compared=comparison_from_text(position.compared),
+        compared=decode_comparison(position.compared),
         paused=position.paused,
         offset=position.offset,
         applied_sequence=position.last_sequence,
@@ -186,11 +186,11 @@ def _loaded(found: Progress, position: Position) -> TargetView:
         unaccounted_rows=found.unaccounted,
         constraints=found.constraints,
         note=position.note,
-        cut_over=moment(found.cut_over),
+        cut_over=format_mark_time(found.cut_over),
         committed_at_cut=committed_at_cut(found.cut_over),
         waiting=found.waiting,
         tables=tuple(
-            table(
+            build_table_view(
                 t,
                 resyncing=t.source_name in found.resyncing,
                 wanted=found.wanted.get(t.source_name),
@@ -201,15 +201,15 @@ def _loaded(found: Progress, position: Position) -> TargetView:
     )
 
 
-def table(
+def build_table_view(
     found: TableState, *, resyncing: bool = False, wanted: str | None = None, differs: tuple[str, ...] = ()
 ) -> TargetTable:
     """Return the view of one table. `wanted` is its configured predicate; None means the one in force."""
-    configured = None if wanted is None or same(found.predicate, wanted, ()) else wanted
+    configured = None if wanted is None or is_same(found.predicate, wanted, ()) else wanted
     return TargetTable(
         table_id=found.table_id,
         name=found.source_name,
-        state=shown_state(found, resyncing=resyncing),
+        state=displayed_state(found, resyncing=resyncing),
         reason=found.reason,
         held_from=found.held_from,
         rows_applied=found.rows_applied,
@@ -225,7 +225,7 @@ def table(
     )
 
 
-def committed_at_cut(mark: Mark | None) -> dict[int, int]:
+def committed_at_cut(mark: CutoverMark | None) -> dict[int, int]:
     """Return the number of changes of each table that the broker had committed at the cut-over."""
     return {int(t): int(n) for t, n in mark.certificate["committed_changes"].items()} if mark else {}
 

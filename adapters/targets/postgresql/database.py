@@ -14,10 +14,10 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from venus.adapters.dialects.urls import taken_apart
-from venus.adapters.targets.base import Configured
-from venus.adapters.targets.postgresql.naming import OWN_SCHEMA, Placed, place
-from venus.adapters.targets.postgresql.session import Session
+from venus.adapters.dialects.database_urls import parse_url
+from venus.adapters.targets.base import ConfiguredTarget
+from venus.adapters.targets.postgresql.naming import OWN_SCHEMA, PlacedTable, place_table
+from venus.adapters.targets.postgresql.session import TargetSession
 from venus.adapters.targets.postgresql.statements import statement
 from venus.codec import schema as schemas_codec
 from venus.config import Settings
@@ -42,7 +42,7 @@ ACCOUNT = "account"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Position:
+class TargetPosition:
     """The target's progress; every change with a smaller offset is applied, parked, skipped or held."""
 
     offset: Offset
@@ -88,16 +88,16 @@ class TableState:
     rows_removed: int = 0
 
 
-class PostgresTarget(Configured):
+class PostgresDatabase(ConfiguredTarget):
     """A PostgreSQL database that is target `name` of the configuration."""
 
     def __init__(self, settings: Settings, name: str) -> None:
         super().__init__(settings, name)
-        taken_apart(self.url, f"targets.{name}.url", "write postgresql://USER@HOST:PORT/DATABASE")
+        parse_url(self.url, f"targets.{name}.url", "write postgresql://USER@HOST:PORT/DATABASE")
 
-    def connect(self, purpose: str = "apply") -> Session:
+    def connect(self, purpose: str = "apply") -> TargetSession:
         """Open a session."""
-        return Session(self.url, application=f"venus {purpose} {self.group}", target=self.name)
+        return TargetSession(self.url, application=f"venus {purpose} {self.group}", target=self.name)
 
     def install(self) -> list[str]:
         """Create or upgrade VENUS's own tables; return the statements run."""
@@ -110,30 +110,30 @@ class PostgresTarget(Configured):
         finally:
             engine.dispose()
 
-    def installed(self, session: Session) -> bool:
+    def is_installed(self, session: TargetSession) -> bool:
         """Return whether VENUS's own tables exist."""
         found = session.row("SELECT to_regclass(%s) IS NOT NULL", [f"{OWN_SCHEMA}.applied"])
         return bool(found and found[0])
 
-    def place(self, schema: TableSchema) -> Placed:
+    def place(self, schema: TableSchema) -> PlacedTable:
         """Return the place of a table at this target."""
-        return place(schema, self.settings, self.name)
+        return place_table(schema, self.settings, self.name)
 
     # -- own tables ------------------------------------------------------------------------------------------------
 
-    def own(self, session: Session, name: str, /, **params: Any) -> int:
+    def run_own(self, session: TargetSession, name: str, /, **params: Any) -> int:
         """Run a statement of own.sql; return its row count."""
-        return session.run(self.sql(name), {"group": self.group, "business": self.business} | params)
+        return session.run(self.own_sql(name), {"group": self.group, "business": self.business} | params)
 
-    def own_rows(self, session: Session, name: str, /, **params: Any) -> list[tuple[Any, ...]]:
+    def read_own_rows(self, session: TargetSession, name: str, /, **params: Any) -> list[tuple[Any, ...]]:
         """Run a query of own.sql."""
-        return session.rows(self.sql(name), {"group": self.group} | params)
+        return session.rows(self.own_sql(name), {"group": self.group} | params)
 
-    def own_text(self, session: Session, name: str, /, **params: Any) -> str:
+    def own_text(self, session: TargetSession, name: str, /, **params: Any) -> str:
         """Return a statement of own.sql with its values filled in, to send it together with others."""
-        return session.literal(self.sql(name), {"group": self.group, "business": self.business} | params)
+        return session.literal(self.own_sql(name), {"group": self.group, "business": self.business} | params)
 
-    def own_prepared(self, session: Session, name: str, *numbers: int | Sequence[int] | None) -> str:
+    def own_execute_text(self, session: TargetSession, name: str, *numbers: int | Sequence[int] | None) -> str:
         """Return an EXECUTE of a prepared statement of own.sql with its numbers, to send it together with others.
 
         A sequence of numbers becomes an array. The first call in a session sends the PREPARE.
@@ -141,100 +141,107 @@ class PostgresTarget(Configured):
         if name not in session.prepared:
             session.run(self.own_text(session, f"prepare_{name}"))
             session.prepared.add(name)
-        values = ", ".join(map(_written, numbers))
+        values = ", ".join(map(_number_text, numbers))
         return f"EXECUTE venus_{name} ({values})"
 
     @staticmethod
-    def sql(name: str) -> str:
+    def own_sql(name: str) -> str:
         """Return a block of own.sql."""
         return statement("own", name, own=OWN_SCHEMA)
 
-    def lock(self, session: Session) -> bool:
+    def try_lock(self, session: TargetSession) -> bool:
         """Try to lock this target for one process; the lock ends with the session."""
-        return bool(self.own_rows(session, "try_lock")[0][0])
+        return bool(self.read_own_rows(session, "try_lock")[0][0])
 
-    def require_lock(self, session: Session) -> None:
+    def require_lock(self, session: TargetSession) -> None:
         """Lock this target. Raises Refused if another process holds the lock."""
-        if not self.lock(session):
-            raise self.at_work
+        if not self.try_lock(session):
+            raise self.locked_error
 
-    def position(self, session: Session) -> Position | None:
+    def read_position(self, session: TargetSession) -> TargetPosition | None:
         """Read the position of the target; None = never loaded."""
-        rows = self.own_rows(session, "position")
+        rows = self.read_own_rows(session, "position")
         if not rows:
             return None
         names = ("offset", "epoch", "last_sequence", "control", "paused")
         moments = ("captured_at", "committed_at", "applied_at", "heartbeat_at", "note", "compared")
         *found, identity = rows[0]
-        return Position(**dict(zip(names + moments, found, strict=True)), rows=rows_from_text(identity))
+        return TargetPosition(**dict(zip(names + moments, found, strict=True)), rows=rows_from_text(identity))
 
-    def rows_text(self, session: Session, rows: RowsIdentity | None) -> str:
+    def set_rows_text(self, session: TargetSession, rows: RowsIdentity | None) -> str:
         """Return the statement that stores the rows identity of a broker set."""
         return self.own_text(session, "set_rows", rows=rows_to_text(rows))
 
-    def tables(self, session: Session, table_id: int | None = None) -> list[TableState]:
+    def read_tables(self, session: TargetSession, table_id: int | None = None) -> list[TableState]:
         """Read the state of every table, or of one; empty if that table is unknown."""
         names = TableState.__slots__
-        rows = self.own_rows(session, "tables", table_id=table_id)
+        rows = self.read_own_rows(session, "tables", table_id=table_id)
         return [TableState(**dict(zip(names, row, strict=True))) for row in rows]
 
-    def row_counts(self, session: Session) -> dict[int, int]:
+    def read_row_counts(self, session: TargetSession) -> dict[int, int]:
         """Read the approximate row count of each table, by number, from the server's statistics."""
-        return dict(self.own_rows(session, "row_counts"))
+        return dict(self.read_own_rows(session, "row_counts"))
 
-    def unaccounted(self, session: Session) -> int | None:
+    def count_unaccounted(self, session: TargetSession) -> int | None:
         """Return the number of changes below the applied offset that are unaccounted for; None = never loaded."""
-        rows = self.own_rows(session, "unaccounted")
+        rows = self.read_own_rows(session, "unaccounted")
         return int(rows[0][0]) if rows else None
 
-    def schemas(self, session: Session) -> list[TableSchema]:
+    def read_schemas(self, session: TargetSession) -> list[TableSchema]:
         """Read every table version that this target has received."""
-        return self._schemas(session, "schemas")
+        return self._read_schemas(session, "schemas")
 
-    def changed_schemas(self, session: Session) -> list[TableSchema]:
+    def read_changed_schemas(self, session: TargetSession) -> list[TableSchema]:
         """Read every version of the tables with more than one version."""
-        return self._schemas(session, "changed_schemas")
+        return self._read_schemas(session, "changed_schemas")
 
-    def _schemas(self, session: Session, query: str) -> list[TableSchema]:
+    def _read_schemas(self, session: TargetSession, query: str) -> list[TableSchema]:
         return [
             schemas_codec.from_wire(change_pb2.TableSchema.FromString(bytes(wire)))
-            for (wire,) in self.own_rows(session, query)
+            for (wire,) in self.read_own_rows(session, query)
         ]
 
-    def put_schema(self, session: Session, schema: TableSchema) -> None:
+    def put_schema(self, session: TargetSession, schema: TableSchema) -> None:
         """Store a table version, because a batch describes it only once."""
         wire = schemas_codec.to_wire(schema).SerializeToString()
-        self.own(session, "put_schema", table_id=schema.table_id, version=schema.version, wire=wire)
+        self.run_own(session, "put_schema", table_id=schema.table_id, version=schema.version, wire=wire)
 
     def put_table(
-        self, session: Session, placed: Placed, state: str, offset: int, *, created: bool, predicate: str = ""
+        self,
+        session: TargetSession,
+        placed: PlacedTable,
+        state: str,
+        offset: int,
+        *,
+        created: bool,
+        predicate: str = "",
     ) -> None:
         """Register a table with its counters at zero."""
-        self.own(
+        self.run_own(
             session, "put_table", table_id=placed.schema.table_id, version=placed.schema.version,
             namespace=placed.namespace, name=placed.name, source_name=placed.schema.qualified, state=state,
             offset=offset, created=created, predicate=predicate,
         )  # fmt: skip
 
     def set_state(
-        self, session: Session, table_id: int, state: str, *, held_from: int | None = None, reason: str = ""
+        self, session: TargetSession, table_id: int, state: str, *, held_from: int | None = None, reason: str = ""
     ) -> None:
         """Change a table's state."""
-        self.own(session, "set_state", table_id=table_id, state=state, held_from=held_from, reason=reason)
+        self.run_own(session, "set_state", table_id=table_id, state=state, held_from=held_from, reason=reason)
 
 
 def rows_to_text(rows: RowsIdentity | None) -> str | None:
     """Return a rows identity as the text that is stored with the position."""
-    return json.dumps(rows_identity.encode(rows)) if rows is not None else None
+    return json.dumps(rows_identity.encode_identity(rows)) if rows is not None else None
 
 
 def rows_from_text(text: str | None) -> RowsIdentity | None:
     """Return the rows identity of a stored text."""
-    return rows_identity.decode(json.loads(text)) if text is not None else None
+    return rows_identity.decode_identity(json.loads(text)) if text is not None else None
 
 
 @contextmanager
-def transaction(session: Session) -> Iterator[None]:
+def transaction(session: TargetSession) -> Iterator[None]:
     """Run a block in one transaction of the target."""
     session.run("BEGIN")
     try:
@@ -245,7 +252,7 @@ def transaction(session: Session) -> Iterator[None]:
         raise
 
 
-def _written(number: int | Sequence[int] | None) -> str:
+def _number_text(number: int | Sequence[int] | None) -> str:
     if number is None:
         return "NULL"
-    return "'{" + ",".join(map(_written, number)) + "}'" if isinstance(number, Sequence) else str(int(number))
+    return "'{" + ",".join(map(_number_text, number)) + "}'" if isinstance(number, Sequence) else str(int(number))

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from venus.adapters.dialects.folders import upper_case_names
+from venus.adapters.dialects.dialect_names import has_upper_case_names
 from venus.errors import Refused
 from venus.model import OwnType, TableSchema
 
@@ -30,18 +30,18 @@ OWN_SCHEMA = "venus"
 _CONSTANT, _NAME = r"'(?:[^']|'')*'", r'"(?:[^"]|"")*"'
 
 
-def quoted(name: str) -> str:
+def quote(name: str) -> str:
     """Quote an identifier, even if it needs no quotes, so that no list of reserved words is needed."""
     return '"' + name.replace('"', '""') + '"'
 
 
-def literal(text: str) -> str:
+def quote_literal(text: str) -> str:
     """Quote a string constant."""
     return "'" + text.replace("'", "''") + "'"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Placed:
+class PlacedTable:
     """A source table and its names at the target."""
 
     schema: TableSchema
@@ -54,23 +54,23 @@ class Placed:
 
     def fold(self, name: str) -> str:
         """Return the name at the target of a name of the source, without quotes."""
-        return fitted(folded(name, self.schema.source_dialect, self.names))
+        return shorten_name(fold_name(name, self.schema.source_dialect, self.names))
 
-    def beside(self, other: TableSchema) -> Placed:
+    def place_sibling(self, other: TableSchema) -> PlacedTable:
         """Return the place of another table of the same source."""
-        namespace = self.schema_of_all or placed_namespace(other.namespace, other.source_dialect, self.names)
-        name = fitted(folded(other.name, other.source_dialect, self.names))
+        namespace = self.schema_of_all or target_namespace(other.namespace, other.source_dialect, self.names)
+        name = shorten_name(fold_name(other.name, other.source_dialect, self.names))
         return replace(self, schema=other, namespace=namespace, name=name)
 
     @property
     def sql(self) -> str:
         """The quoted table for a statement."""
-        return f"{quoted(self.namespace)}.{quoted(self.name)}"
+        return f"{quote(self.namespace)}.{quote(self.name)}"
 
     @property
     def rows_sql(self) -> str:
         """The quoted table for reading or deleting rows, without the rows of its child tables."""
-        return f"ONLY {self.sql}" if self.schema.heirs else self.sql
+        return f"ONLY {self.sql}" if self.schema.child_tables else self.sql
 
     @property
     def qualified(self) -> str:
@@ -79,23 +79,23 @@ class Placed:
 
     def type_place(self, own: OwnType) -> tuple[str, str]:
         """Return schema and name of one of the application's own types at the target."""
-        namespace = self.schema_of_all or placed_namespace(own.namespace, self.schema.source_dialect, self.names)
+        namespace = self.schema_of_all or target_namespace(own.namespace, self.schema.source_dialect, self.names)
         return namespace, self.fold(own.name)
 
     def type_name(self, own: OwnType) -> str:
         """Return the quoted type for a statement."""
-        return ".".join(map(quoted, self.type_place(own)))
+        return ".".join(map(quote, self.type_place(own)))
 
     @property
     def type_names(self) -> dict[str, str]:
         """The quoted names of the application's own types, by their spelling at the source."""
-        return {own.spelled: self.type_name(own) for own in self.schema.types}
+        return {own.sql_name: self.type_name(own) for own in self.schema.types}
 
     def column(self, name: str) -> str:
         """Return a column's name at the target, quoted."""
-        return quoted(self.fold(name))
+        return quote(self.fold(name))
 
-    def rewritten(self, expression: str) -> str:
+    def rewrite(self, expression: str) -> str:
         """Return an expression with the names at the target in place of the source's quoted column names and casts."""
         known, types = {c.name for c in self.schema.columns}, self.type_names
         casts = [rf'::{re.escape(spelled)}(?![\w"$])' for spelled in types]
@@ -113,8 +113,8 @@ class Placed:
     def shortened(self) -> list[tuple[str, str]]:
         """Names that PostgreSQL's limit changes: (name at the source, name at the target)."""
         wanted = [self.schema.name, *(c.name for c in self.schema.columns)]
-        folds = [(name, folded(name, self.schema.source_dialect, self.names)) for name in wanted]
-        return [(name, fitted(fold)) for name, fold in folds if fitted(fold) != fold]
+        folds = [(name, fold_name(name, self.schema.source_dialect, self.names)) for name in wanted]
+        return [(name, shorten_name(fold)) for name, fold in folds if shorten_name(fold) != fold]
 
     def columns(self, names: Iterable[str]) -> str:
         """Return a list of quoted columns for a statement."""
@@ -131,14 +131,14 @@ class Placed:
         return self.columns(self.schema.key)
 
 
-def folded(name: str, dialect: str, names: str = "auto") -> str:
+def fold_name(name: str, dialect: str, names: str = "auto") -> str:
     """Return the name at the target of a source name, before it is shortened."""
     if names == "lower":
         return name.lower()
-    return name.lower() if names == "auto" and name == name.upper() and upper_case_names(dialect) else name
+    return name.lower() if names == "auto" and name == name.upper() and has_upper_case_names(dialect) else name
 
 
-def fitted(name: str) -> str:
+def shorten_name(name: str) -> str:
     """Shorten a name to PostgreSQL's limit, with a hash in place of the end; the result is always the same."""
     if len(name.encode()) <= NAME_BYTES_MAX:
         return name
@@ -146,24 +146,24 @@ def fitted(name: str) -> str:
     return name.encode()[: NAME_BYTES_MAX - 9].decode(errors="ignore") + "_" + digest
 
 
-def place(schema: TableSchema, settings: Settings, target: str) -> Placed:
+def place_table(schema: TableSchema, settings: Settings, target: str) -> PlacedTable:
     """Return the place of a table at a target."""
     config = settings.targets[target]
-    anywhere = Placed(schema=schema, namespace="", name="", names=config.names, schema_of_all=config.schema_)
-    return anywhere.beside(schema)
+    anywhere = PlacedTable(schema=schema, namespace="", name="", names=config.names, schema_of_all=config.schema_)
+    return anywhere.place_sibling(schema)
 
 
-def placed_namespace(namespace: str, dialect: str, names: str) -> str:
+def target_namespace(namespace: str, dialect: str, names: str) -> str:
     """Return the target's schema for a source's namespace."""
-    own = fitted(folded(namespace, dialect, names))
+    own = shorten_name(fold_name(namespace, dialect, names))
     return _DEFAULT_NAMESPACES.get(own, own) or "public"
 
 
-def place_all(schemas: Iterable[TableSchema], settings: Settings, target: str) -> list[Placed]:
+def place_all(schemas: Iterable[TableSchema], settings: Settings, target: str) -> list[PlacedTable]:
     """Place all tables except the heartbeat. Raises Refused with a line for each impossible name."""
-    placed = [place(schema, settings, target) for schema in schemas if not schema.is_heartbeat]
+    placed = [place_table(schema, settings, target) for schema in schemas if not schema.is_heartbeat]
     problems = [problem for one in placed for problem in _name_problems(one)]
-    seen: dict[tuple[str, str], Placed] = {}
+    seen: dict[tuple[str, str], PlacedTable] = {}
     for one in placed:
         other = seen.setdefault((one.namespace, one.name), one)
         if other is not one:
@@ -174,18 +174,18 @@ def place_all(schemas: Iterable[TableSchema], settings: Settings, target: str) -
     return placed
 
 
-def _type_problems(placed: Iterable[Placed], taken: dict[tuple[str, str], str]) -> list[str]:
+def _type_problems(placed: Iterable[PlacedTable], taken: dict[tuple[str, str], str]) -> list[str]:
     """Return a line for each name that two types, or a type and a table, would share; many tables may use one type."""
     problems = []
     for one in placed:
         for own in one.schema.types:
-            if (other := taken.setdefault(one.type_place(own), own.spelled)) != own.spelled:
+            if (other := taken.setdefault(one.type_place(own), own.sql_name)) != own.sql_name:
                 name = ".".join(one.type_place(own))
-                problems.append(f"type {own.spelled} and {other} would both become {name}")
+                problems.append(f"type {own.sql_name} and {other} would both become {name}")
     return problems
 
 
-def _name_problems(placed: Placed) -> list[str]:
+def _name_problems(placed: PlacedTable) -> list[str]:
     columns = [placed.fold(c.name) for c in placed.schema.columns]
     problems = []
     if len(placed.namespace.encode()) > NAME_BYTES_MAX:

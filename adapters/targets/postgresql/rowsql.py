@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from zlib import crc32
 
-from venus.adapters.targets.postgresql.naming import OWN_SCHEMA, Placed, literal
-from venus.adapters.targets.postgresql.session import Session
+from venus.adapters.targets.postgresql.naming import OWN_SCHEMA, PlacedTable, quote_literal
+from venus.adapters.targets.postgresql.session import TargetSession
 from venus.adapters.targets.postgresql.statements import statement
-from venus.adapters.under.fold import Rows
+from venus.adapters.under.row_changes import RowChanges
 from venus.codec.columns import keys_to_columns, to_columns
 from venus.codec.layout import Layout
-from venus.codec.packed import Packed
+from venus.codec.packed import PackedBytes
 
 #: How many rows a pass over a table reads at the cost of finding one row by its key.
 _ROWS_A_DESCENT = 8
@@ -22,7 +22,7 @@ _ROWS_A_DESCENT = 8
 class RowSql:
     """Statements for one table version."""
 
-    def __init__(self, placed: Placed, group: str) -> None:
+    def __init__(self, placed: PlacedTable, group: str) -> None:
         schema = placed.schema
         self.placed = placed
         self.table = placed.sql
@@ -43,7 +43,7 @@ class RowSql:
         self._names = {
             "moved": moved,
             "table": self.table,
-            "table_name": literal(self.table),
+            "table_name": quote_literal(self.table),
             "rows": placed.rows_sql,
             "columns": self.columns,
             "key": self.key,
@@ -51,13 +51,13 @@ class RowSql:
             "touched": self.touched,
             "side": self.side,
             "action": self.action,
-            "match": self.match("t", "s"),
-            "match_ab": self.match("a", "b"),
+            "match": self.match_condition("t", "s"),
+            "match_ab": self.match_condition("a", "b"),
             "same": self.same,
             "rows_a_descent": str(_ROWS_A_DESCENT),
         }
 
-    def match(self, left: str, right: str) -> str:
+    def match_condition(self, left: str, right: str) -> str:
         """Return the condition that two aliases have the same key."""
         keys = [self.placed.column(k) for k in self.placed.schema.key]
         return " AND ".join(f"{left}.{k} = {right}.{k}" for k in keys)
@@ -83,7 +83,7 @@ def group_number(group: str) -> int:
     return crc32(group.encode())
 
 
-def keyed_text(session: Session, sql: RowSql, layout: Layout, rows: Rows) -> str:
+def keyed_statements(session: TargetSession, sql: RowSql, layout: Layout, rows: RowChanges) -> str:
     """Return the deletes, then the upserts of rows. Raises Refusal for a value that no statement can contain."""
     parts: list[str] = []
     if rows.is_deleted.any():
@@ -92,18 +92,18 @@ def keyed_text(session: Session, sql: RowSql, layout: Layout, rows: Rows) -> str
     if not rows.is_deleted.all():
         live = rows.where(~rows.is_deleted)
         columns = to_columns(live.record_ids, live.rows, layout)
-        values = _tuples(session, list(zip(*columns, strict=True)))
+        values = _row_values(session, list(zip(*columns, strict=True)))
         parts.append(sql.text("upsert_values", values=values))
     return "; ".join(parts)
 
 
-def key_values(session: Session, layout: Layout, record_ids: Packed, more: tuple[int, ...] = ()) -> str:
+def key_values(session: TargetSession, layout: Layout, record_ids: PackedBytes, more: tuple[int, ...] = ()) -> str:
     """Return the keys as a list of row values."""
     columns = keys_to_columns(record_ids, layout)
     rows = [(*key, *more) for key in zip(*columns, strict=True)]
-    return _tuples(session, rows)
+    return _row_values(session, rows)
 
 
-def _tuples(session: Session, rows: list[tuple[object, ...]]) -> str:
+def _row_values(session: TargetSession, rows: list[tuple[object, ...]]) -> str:
     one = "(" + ", ".join(["%s"] * len(rows[0])) + ")"
     return session.literal(", ".join([one] * len(rows)), [value for row in rows for value in row])

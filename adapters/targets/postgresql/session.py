@@ -25,10 +25,10 @@ import sqlalchemy as sa
 from venus.adapters.dialects.postgresql.connection import (
     READ_ONLY,
     WRITABLE,
-    connected,
+    connect,
+    connect_error,
     refuse_shared_sessions,
     server_hint,
-    unreachable,
 )
 from venus.adapters.dialects.postgresql.statements import statement
 from venus.errors import DatabaseUnavailable, TargetError
@@ -48,7 +48,7 @@ _TRANSIENT = ("08", "53", "57", "58", "40", "55P03", READ_ONLY)
 SUPERSEDED = "VE001"
 
 
-class Behind:
+class BackgroundWork:
     """Executor of one piece of work at a time, in its own thread."""
 
     def __init__(self, name: str) -> None:
@@ -59,40 +59,40 @@ class Behind:
 
     def start(self, work: Callable[[], None]) -> None:
         """Start work after the previous piece is done. Raises the error of that piece and then starts nothing."""
-        self.settle()
+        self.wait()
         if self._executor is None:
-            self._executor = ThreadPoolExecutor(1, self._name, initializer=self._begun)
+            self._executor = ThreadPoolExecutor(1, self._name, initializer=self._on_start)
         self._job = self._executor.submit(work)
 
-    def settle(self) -> None:
+    def wait(self) -> None:
         """Wait for the last piece and raise its error; a call from within the piece returns immediately."""
         if self._job is None or threading.get_ident() == self._worker:
             return
         job, self._job = self._job, None
         job.result()
 
-    def drop(self) -> None:
+    def discard(self) -> None:
         """Wait for the last piece and ignore its error."""
         with suppress(Exception):
-            self.settle()
+            self.wait()
 
     def close(self) -> None:
         """Wait for the last piece and end the thread."""
-        self.drop()
+        self.discard()
         if self._executor is not None:
             self._executor.shutdown()
 
-    def _begun(self) -> None:
+    def _on_start(self) -> None:
         self._worker = threading.get_ident()
 
 
-class Readable(Protocol):
+class CopyInput(Protocol):
     """Source of bytes that returns any number of them per read, and none at its end."""
 
     def read(self, size: int, /) -> bytes: ...
 
 
-class Writable(Protocol):
+class CopyOutput(Protocol):
     """Sink of bytes, piece by piece."""
 
     def write(self, data: bytes, /) -> int: ...
@@ -118,7 +118,7 @@ class Superseded(TargetError):
     """Another process has changed the applied offset or a table's state."""
 
 
-class Session:
+class TargetSession:
     """A connection in autocommit mode, used by one thread and by the work that this thread has started `behind` it."""
 
     def __init__(self, url: str | SecretStr, *, application: str, target: str = "NAME") -> None:
@@ -128,35 +128,35 @@ class Session:
         self.place = parsed.set(query={}).render_as_string(hide_password=True)
         dsn = parsed.render_as_string(hide_password=False)
         try:
-            self._connection = connected(dsn, application_name=application[:63])
+            self._connection = connect(dsn, application_name=application[:63])
         except psycopg2.Error as error:
             text = f"target {self.place} cannot be reached: {_first_line(error)}"
-            raise unreachable(text, hint=f"check {self._option}") from error
+            raise connect_error(text, hint=f"check {self._option}") from error
         self._cursor = self._connection.cursor()
-        self._behind = Behind("venus-target")
+        self._background = BackgroundWork("venus-target")
         #: Start of the running statement, for other threads; None = idle.
         self.busy_since: float | None = None
         #: The names of prepared statements.
         self.prepared: set[str] = set()
         always = "; ".join(statement("session", block) for block in ("settings", "transactions", "durable"))
-        self.run(f"{always}; {_NO_LIMITS}; {_GONE}")
+        self.run(f"{always}; {_NO_LIMITS}; {_KEEPALIVES}")
         refuse_shared_sessions(self._connection, f"target {self.place}", self._option)
 
-    def be_durable(self) -> None:
+    def commit_durably(self) -> None:
         """Make COMMIT durable again, as at the start: the broker may delete changes that are acknowledged after it."""
         self.run(f"RESET synchronous_commit; {statement('session', 'durable')}")
 
-    def behind(self, work: Callable[[], None]) -> None:
+    def run_in_background(self, work: Callable[[], None]) -> None:
         """Start work with this session in another thread; the next use of the session waits and raises its error."""
-        self._behind.start(work)
+        self._background.start(work)
 
-    def settle(self) -> None:
+    def wait_for_background(self) -> None:
         """Wait for the work in the other thread and raise its error."""
-        self._behind.settle()
+        self._background.wait()
 
     def close(self) -> None:
         """Close the connection; an open transaction is lost."""
-        self._behind.close()
+        self._background.close()
         self._connection.close()
 
     @property
@@ -166,12 +166,12 @@ class Session:
 
     def run(self, text: str, params: Params = None) -> int:
         """Execute one or more statements in one round trip; return the last one's row count."""
-        self._behind.settle()
+        self._background.wait()
         self.busy_since = time.monotonic()
         try:
             self._cursor.execute(text, params)
         except (psycopg2.Error, ValueError) as error:
-            raise self._sorted(error) from error
+            raise self._classify(error) from error
         finally:
             self.busy_since = None
         return int(self._cursor.rowcount)
@@ -190,48 +190,48 @@ class Session:
         """COPY complete text lines in."""
         return self.copy_from(text, io.BytesIO(data))
 
-    def copy_from(self, text: str, lines: Readable) -> int:
+    def copy_from(self, text: str, lines: CopyInput) -> int:
         """COPY text lines in while they are produced; an error of `lines` is raised as DatabaseUnavailable."""
-        self._behind.settle()
+        self._background.wait()
         self.busy_since = time.monotonic()
         try:
             self._cursor.copy_expert(text, cast("Any", lines), size=1 << 18)
         except (psycopg2.Error, ValueError) as error:
-            raise self._sorted(error) from error
+            raise self._classify(error) from error
         finally:
             self.busy_since = None
         return int(self._cursor.rowcount)
 
     def copy_out(self, text: str) -> bytes:
         """COPY out into memory; small results only."""
-        self._behind.settle()
+        self._background.wait()
         buffer = io.BytesIO()
         try:
             self._cursor.copy_expert(text, buffer)
         except psycopg2.Error as error:
-            raise self._sorted(error) from error
+            raise self._classify(error) from error
         return buffer.getvalue()
 
-    def copy_to(self, text: str, into: Writable) -> int:
+    def copy_to(self, text: str, into: CopyOutput) -> int:
         """COPY out, piece by piece as it arrives."""
-        self._behind.settle()
+        self._background.wait()
         try:
             self._cursor.copy_expert(text, into)
         except psycopg2.Error as error:
-            raise self._sorted(error) from error
+            raise self._classify(error) from error
         return int(self._cursor.rowcount)
 
     def literal(self, text: str, params: Params) -> str:
         """Return `text` with `params` filled in as SQL literals."""
-        self._behind.settle()
+        self._background.wait()
         try:
             return self._cursor.mogrify(text, params).decode()
         except ValueError as error:
-            raise self._sorted(error) from error
+            raise self._classify(error) from error
 
     def rollback(self) -> None:
         """Roll back the open transaction, if there is one and the connection is alive."""
-        self._behind.drop()
+        self._background.discard()
         if self.closed or self._connection.info.transaction_status == psycopg2.extensions.TRANSACTION_STATUS_IDLE:
             return
         try:
@@ -239,7 +239,7 @@ class Session:
         except psycopg2.Error:
             self._connection.close()
 
-    def _sorted(self, error: Exception) -> TargetError | DatabaseUnavailable:
+    def _classify(self, error: Exception) -> TargetError | DatabaseUnavailable:
         if isinstance(error, ValueError):  # psycopg2 itself refuses a NUL character
             return Refusal(str(error), "22021")
         assert isinstance(error, psycopg2.Error)
@@ -260,7 +260,7 @@ _NO_LIMITS = "SET statement_timeout = 0; SET idle_in_transaction_session_timeout
 #: The server ends the sessions of a crashed machine after a minute instead of two hours. Until then they hold locks for
 #: which the next process waits. tcp_user_timeout is not set, because it would also end sessions that wait long for a
 #: lock or a disk.
-_GONE = "SET tcp_keepalives_idle = 30; SET tcp_keepalives_interval = 10; SET tcp_keepalives_count = 3"
+_KEEPALIVES = "SET tcp_keepalives_idle = 30; SET tcp_keepalives_interval = 10; SET tcp_keepalives_count = 3"
 
 
 def _first_line(error: Exception) -> str:

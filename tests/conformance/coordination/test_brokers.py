@@ -13,9 +13,9 @@ import pytest
 from tests.conformance.coordination.conftest import LEASE_S, AnyCoordinator, Cluster
 from tests.conformance.coordination.test_businesses import created, leadership
 from tests.support.brokers import wait_for
-from venus.coordination.membership import FILE, join
+from venus.coordination.cluster_membership import FILE, join_cluster
 from venus.errors import Fenced, Refused
-from venus.replication.records import Installing, LiveBroker, Member
+from venus.replication.records import InstallationProgress, LiveBroker, Member
 
 #: etcd ends a lease when it looks the next time, and again later on a loaded machine.
 LATE_S = 10.0
@@ -35,7 +35,7 @@ def test_who_registers_is_seen_with_all_it_says(cluster: Cluster) -> None:
     other.register(second)
     assert one.brokers() == other.brokers() == (first, second)
 
-    installing = Installing(
+    installing = InstallationProgress(
         business="main", leader="b2", records=7, records_expected=9, nbytes=100, bytes_per_s=50, seconds_left=3
     )
     changed = replace(first, draining=True, priority=7, unhealthy="its disk is slow", installing=(installing,))
@@ -174,8 +174,8 @@ def test_a_data_directory_belongs_to_one_cluster(cluster: Cluster, tmp_path: Pat
     first.mkdir()
     second.mkdir()
 
-    identity = join(one, first, "shop")
-    assert join(cluster.coordinator(), second, "shop") == identity == join(one, first, "shop")
+    identity = join_cluster(one, first, "shop")
+    assert join_cluster(cluster.coordinator(), second, "shop") == identity == join_cluster(one, first, "shop")
     assert list(first.iterdir()) == [first / FILE]
 
 
@@ -186,12 +186,12 @@ def test_a_data_directory_of_another_cluster_is_refused_and_nothing_is_touched(
     (tmp_path / FILE).write_text('{"format":1,"id":"of-another-one"}')
 
     with pytest.raises(Refused, match=r"belongs to another cluster \(id of-another-one\).*was never created there"):
-        join(one, tmp_path, "shop")
+        join_cluster(one, tmp_path, "shop")
     assert one.identity(create=False) is None, "nothing was created either"
 
     identity = one.identity(create=True)
     with pytest.raises(Refused, match=f"has the id {identity}") as caught:
-        join(one, tmp_path, "shop")
+        join_cluster(one, tmp_path, "shop")
     assert "venus cluster dissolve" in caught.value.hint
     assert (tmp_path / FILE).read_text() == '{"format":1,"id":"of-another-one"}'
 
@@ -204,7 +204,7 @@ def test_eight_that_join_at_once_are_in_one_cluster(cluster: Cluster, tmp_path: 
         own.mkdir()
         coordinator = cluster.coordinator()
         together.wait()
-        return join(coordinator, own, "shop")
+        return join_cluster(coordinator, own, "shop")
 
     with ThreadPoolExecutor(8) as pool:
         assert len(set(pool.map(join_one, range(8)))) == 1
@@ -214,23 +214,23 @@ def test_a_broker_stays_marked_as_draining_whether_it_lives_or_not(cluster: Clus
     one, other = cluster.coordinator(), cluster.coordinator()
     other.drain("b1", draining=True)
     other.drain("b1", draining=True)
-    assert one.drained() == {"b1"}
+    assert one.draining_brokers() == {"b1"}
     one.register(broker())
     assert other.brokers() == (broker(draining=True),)
 
     other.drain("b1", draining=False)
     assert other.brokers() == (broker(),)
-    assert one.drained() == frozenset()
+    assert one.draining_brokers() == frozenset()
 
 
 def test_how_new_a_store_is_never_falls(cluster: Cluster) -> None:
     one, other = cluster.coordinator(), cluster.coordinator()
-    assert other.noted("s1") == 0
+    assert other.newest_write("s1") == 0
     for sequence, newest in ((7, 7), (5, 7), (7, 7), (9, 9)):
-        one.note("s1", sequence)
-        assert other.noted("s1") == newest
-    other.note("s2", 1)
-    assert (one.noted("s1"), one.noted("s2")) == (9, 1)
+        one.save_newest_write("s1", sequence)
+        assert other.newest_write("s1") == newest
+    other.save_newest_write("s2", 1)
+    assert (one.newest_write("s1"), one.newest_write("s2")) == (9, 1)
 
 
 def test_how_new_a_store_is_is_news_for_nobody(cluster: Cluster) -> None:
@@ -240,7 +240,7 @@ def test_how_new_a_store_is_is_news_for_nobody(cluster: Cluster) -> None:
     wait_for(lambda: heard)
     before = len(heard)
     for sequence in range(1, 9):
-        one.note("s1", sequence)
+        one.save_newest_write("s1", sequence)
     one.drain("b1", draining=True)
     wait_for(lambda: len(heard) > before)
     assert len(heard) == before + 1

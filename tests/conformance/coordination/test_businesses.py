@@ -87,8 +87,8 @@ def test_a_removed_business_is_gone_and_its_old_version_is_worth_nothing(coordin
 
     again = created(coordinator)
     assert again.version > second.version
-    assert coordinator.forgotten("main") == second.term
-    assert coordinator.forgotten("another") == 0
+    assert coordinator.last_forgotten_term("main") == second.term
+    assert coordinator.last_forgotten_term("another") == 0
     assert again.term > second.term, "entries of the one that was forgotten could be taken for entries of this one"
     assert coordinator.swap(second, replace(second, term=3)) is None
 
@@ -99,9 +99,9 @@ def test_a_removal_that_came_too_late_has_forgotten_nothing(coordinator: AnyCoor
     changed = coordinator.swap(first, replace(first, min_in_sync=2))
     assert changed is not None
     assert not coordinator.remove(first)
-    assert coordinator.forgotten("main") == 0
+    assert coordinator.last_forgotten_term("main") == 0
     assert coordinator.remove(changed)
-    assert coordinator.forgotten("main") == changed.term
+    assert coordinator.last_forgotten_term("main") == changed.term
 
 
 @pytest.mark.parametrize("name", ["orders / eu", "ä ö", "%2F", "..", "a" * 60, "main/../x", "0"])

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from tests.support import lakes
 from tests.support.feed import Key, Row, query, rows_at, settings_for
 from tests.support.forks import Victim
-from venus.adapters.targets.parquet.folder import LakeTarget
+from venus.adapters.targets.parquet.folder import ParquetFolder
 from venus.config import Settings
 from venus.model import TableSchema
 
@@ -117,7 +117,7 @@ class ParquetPlace:
         return lakes.newest_rows(settings, schema)
 
     def damage(self, settings: Settings, schema: TableSchema) -> None:
-        layout = LakeTarget(settings, self.name).layout
+        layout = ParquetFolder(settings, self.name).layout
         for path in layout.current(f"{schema.namespace}.{schema.name}").glob("*.parquet"):
             empty = pq.read_table(path, partitioning=None).slice(0, 0)
             path.unlink()  # a file may be linked into two states

@@ -34,7 +34,7 @@ class Stage:
 
     def reaches(self, offset: int) -> None:
         """Wait until everything below an offset is applied."""
-        wait_for(lambda: self.target.look().offset >= offset, f"offset {offset}")
+        wait_for(lambda: self.target.read_view().offset >= offset, f"offset {offset}")
 
     def catches_up(self) -> None:
         """Follow until the queue's end."""
@@ -43,7 +43,7 @@ class Stage:
 
     def table(self, name: str) -> TargetTable:
         """Return what the target says of a table."""
-        return next(t for t in self.target.look().tables if t.name == name)
+        return next(t for t in self.target.read_view().tables if t.name == name)
 
     def equal(self) -> None:
         """Compare every table with what was written."""

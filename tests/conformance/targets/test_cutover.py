@@ -11,10 +11,10 @@ from tests.conformance.targets.playing import Stage
 from tests.support.delivery import FakeDelivery
 from tests.support.feed import INT, Change, column, items, put, refers, section, table, wait_for
 from venus.adapters.cutover.certificate import TableHash
-from venus.adapters.cutover.run import Wish, cutover, undo
+from venus.adapters.cutover.run import CutoverRequest, run_cutover, undo_target_cutover
 from venus.adapters.dialects.contract import Numbering
-from venus.adapters.targets.contract import WITHOUT
-from venus.adapters.targets.cutting import CutoverTarget
+from venus.adapters.targets.contract import UNSUPPORTED_TEXTS
+from venus.adapters.targets.cutover_contract import CutoverTarget
 from venus.errors import ConfigError, Refused
 from venus.model import TableSchema
 
@@ -39,21 +39,24 @@ def cannot(stage: Stage) -> bool:
     target = stage.target
     if target.capabilities.cuts_over:
         return False
-    says = f"^target {target.name} is {target.capabilities.kind}: {WITHOUT['cuts_over']}$"
+    says = f"^target {target.name} is {target.capabilities.kind}: {UNSUPPORTED_TEXTS['cuts_over']}$"
     with pytest.raises(ConfigError, match=says):
-        target.cutover()
-    for command in (lambda: cutover(stage.settings, target.name, Wish()), lambda: undo(stage.settings, target.name)):
+        target.open_cutover()
+    for command in (
+        lambda: run_cutover(stage.settings, target.name, CutoverRequest()),
+        lambda: undo_target_cutover(stage.settings, target.name),
+    ):
         with pytest.raises(ConfigError, match=says):
             command()
-    assert "\n" not in WITHOUT["cuts_over"]
+    assert "\n" not in UNSUPPORTED_TEXTS["cuts_over"]
     return True
 
 
 def hash_of(target: CutoverTarget, schema: TableSchema) -> TableHash:
     """Read a table at the target."""
     found = TableHash()
-    with target.reading():
-        target.read(schema.table_id, found.add)
+    with target.open_snapshot():
+        target.read_rows(schema.table_id, found.add)
     return found
 
 
@@ -73,9 +76,9 @@ def unmoved(*_: object) -> None:
 def test_a_target_that_was_never_loaded_is_refused(stage: Stage) -> None:
     if cannot(stage):
         return
-    with stage.target.cutover() as target:
-        assert target.mark() is None
-        assert not target.look().loaded
+    with stage.target.open_cutover() as target:
+        assert target.read_mark() is None
+        assert not target.read_view().loaded
         with pytest.raises(Refused, match=f"target {stage.target.name} has not been loaded yet"):
             target.prepare()
 
@@ -84,9 +87,9 @@ def test_rows_are_read_as_they_were_written(stage: Stage) -> None:
     if cannot(stage):
         return
     loaded(stage)
-    with stage.target.cutover() as target:
+    with stage.target.open_cutover() as target:
         target.prepare()
-        found = {there.schema.name: there for there in target.tables()}
+        found = {there.schema.name: there for there in target.read_tables()}
         assert set(found) == {"items", "others", "numbered"}
         assert hash_of(target, items()) == model_hash(stage, items())
         stage.place.damage(stage.settings, items())
@@ -97,13 +100,13 @@ def test_one_reading_is_one_snapshot(stage: Stage) -> None:
     if cannot(stage):
         return
     loaded(stage)
-    with stage.target.cutover() as target:
-        target.tables()
+    with stage.target.open_cutover() as target:
+        target.read_tables()
         first, again = TableHash(), TableHash()
-        with target.reading():
-            target.read(1, first.add)
+        with target.open_snapshot():
+            target.read_rows(1, first.add)
             stage.place.damage(stage.settings, items())
-            target.read(1, again.add)
+            target.read_rows(1, again.add)
 
     assert first == again == model_hash(stage, items())
 
@@ -115,9 +118,9 @@ def test_rows_are_spelled_as_the_target_stores_them(stage: Stage) -> None:
     written = section(items(), [put(1, "label 1", "+001"), put(2, "label 2", "2")])
     plain, spelled = TableHash(), TableHash()
     plain.add(written.record_ids, written.rows)
-    with stage.target.cutover() as target:
-        target.tables()
-        with target.spelling(1) as speller:
+    with stage.target.open_cutover() as target:
+        target.read_tables()
+        with target.open_speller(1) as speller:
             shown = speller.spell_rows(written, items())
             spelled.add(shown.record_ids, shown.rows)
         assert hash_of(target, items()) == model_hash(stage, items()), "spelling writes nothing into the table"
@@ -137,11 +140,11 @@ def test_references_are_checked_row_by_row(stage: Stage) -> None:
     if cannot(stage):
         return
     loaded(stage)
-    with stage.target.cutover() as target:
-        target.tables()
-        (whole,) = target.references()
+    with stage.target.open_cutover() as target:
+        target.read_tables()
+        (whole,) = target.check_references()
         stage.place.damage(stage.settings, items())
-        (broken,) = target.references()
+        (broken,) = target.check_references()
 
     assert (whole.name, whole.orphans) == ("others_fk", 0)
     assert (broken.name, broken.orphans) == ("others_fk", 1)
@@ -153,8 +156,8 @@ def test_counters_go_on_behind_the_rows_and_behind_the_source_and_may_be_set_aga
         return
     loaded(stage)
     drawn = Numbering(namespace="shop", table="numbered", column="id", next_value=90)
-    with stage.target.cutover() as target:
-        target.tables()
+    with stage.target.open_cutover() as target:
+        target.read_tables()
         by_rows = target.set_counters([])
         by_source = target.set_counters([drawn])
         again = target.set_counters([drawn])
@@ -172,11 +175,11 @@ def test_a_mark_that_is_refused_changes_nothing(stage: Stage, broker: FakeDelive
     def moved(tables: object) -> None:
         raise Refused("something has moved")
 
-    with stage.target.cutover() as target:
+    with stage.target.open_cutover() as target:
         target.prepare()
         with pytest.raises(Refused, match="something has moved"):
             target.put_mark(FOUND, moved)
-        assert target.mark() is None
+        assert target.read_mark() is None
     stage.feed.cut(put(1, "goes on", 1))
     stage.catches_up()
     stage.equal()
@@ -187,7 +190,7 @@ def test_the_check_before_the_mark_sees_what_was_applied_until_then(stage: Stage
         return
     loaded(stage)
     seen: dict[str, int] = {}
-    with stage.target.cutover() as target:
+    with stage.target.open_cutover() as target:
         target.prepare()
         stage.feed.cut(put(1, "late", 1), put(2, "late", 2))
         stage.catches_up()
@@ -200,16 +203,16 @@ def test_behind_the_mark_venus_writes_nothing_until_it_is_taken_back(stage: Stag
     if cannot(stage):
         return
     loaded(stage)
-    with stage.target.cutover() as target:
+    with stage.target.open_cutover() as target:
         target.prepare()
-        target.tables()
+        target.read_tables()
         target.put_mark(FOUND, unmoved)
-        killed = target.mark()
+        killed = target.read_mark()
         assert target.enforce((), []) == []
         assert target.enforce((), []) == [], "whoever was killed does it again"
         target.finish_mark(FOUND | {"warnings": []})
-        done = target.mark()
-    at = stage.target.look()
+        done = target.read_mark()
+    at = stage.target.read_view()
     stage.feed.cut(put(1, "must not arrive", 1))
     with stage.following() as reports:
         wait_for(lambda: bool(reports), "the loop")
@@ -217,12 +220,12 @@ def test_behind_the_mark_venus_writes_nothing_until_it_is_taken_back(stage: Stag
             _refusal(lambda: stage.target.load()), _refusal(lambda: stage.target.resume(None)),
             _refusal(lambda: stage.target.resync(None)),
         ]  # fmt: skip
-    behind = stage.target.look()
-    with stage.target.cutover() as target:
-        target.tables()
+    behind = stage.target.read_view()
+    with stage.target.open_cutover() as target:
+        target.read_tables()
         target.relax((), [])
         target.remove_mark()
-        assert target.mark() is None
+        assert target.read_mark() is None
 
     assert killed is not None
     assert (killed.done, killed.sequence, killed.offset, killed.certificate) == (False, 7, 11, FOUND)
@@ -251,7 +254,7 @@ def test_a_new_version_is_what_is_compared(stage: Stage) -> None:
     stage.feed.model[1] = {key: (*row, None) for key, row in stage.feed.model[1].items()}
     stage.feed.cut(put(1, "label", 1, "more"))
     stage.catches_up()
-    with stage.target.cutover() as target:
-        found = {there.schema.name: there.schema.version for there in target.tables()}
+    with stage.target.open_cutover() as target:
+        found = {there.schema.name: there.schema.version for there in target.read_tables()}
         assert found == {"items": 2, "others": 1, "numbered": 1}
         assert hash_of(target, wider) == model_hash(stage, wider)

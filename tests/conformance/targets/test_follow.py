@@ -30,7 +30,7 @@ def test_increments_follow_a_load_with_no_gap_and_no_overlap(real_stage: Stage) 
             feed.cut(put(n, "again", n), gone(n + 100), put(1000 + n, "new", n), put(1, n, n, table=2), batch_rows=2)
         real_stage.reaches(feed.broker.next_offset)
 
-    seen = real_stage.target.look()
+    seen = real_stage.target.read_view()
     assert (report.rows, report.already) == ({"shop.items": 300, "shop.others": 1}, False)
     assert seen.offset == feed.broker.next_offset
     assert {t.table_id: t.rows_applied for t in seen.tables} == {
@@ -100,7 +100,7 @@ def test_tables_change_their_columns_and_new_ones_come(stage: Stage) -> None:
         feed.cut(put(9, "label", 1, "more", 8), put(1, "new table", 1, table=5))
         stage.reaches(feed.broker.next_offset)
 
-    assert {t.name for t in stage.target.look().tables} == {"shop.items", "shop.late"}
+    assert {t.name for t in stage.target.read_view().tables} == {"shop.items", "shop.late"}
     stage.equal()
 
 
@@ -114,7 +114,7 @@ def test_a_cut_is_applied_whole_or_not_at_all(stage: Stage, broker: FakeDelivery
         broker.hold_from = start + 6  # in the middle of the cut
         stage.feed.cut(*(put(i, "second", i) for i in range(10)), batch_rows=3)
         wait_for(lambda: len(reports) >= 3, "reports")
-        held = stage.target.look().offset
+        held = stage.target.read_view().offset
         acknowledged = max(broker.acknowledged.values())
     halfway = stage.place.rows(stage.settings, items())  # after a stop in the middle of a cut, too
     broker.release()
@@ -129,12 +129,12 @@ def test_an_offset_is_acknowledged_when_it_is_applied_and_never_before(stage: St
     stage.feed.describe(items())
     stage.feed.cut(put(1, "a", 1))
     stage.target.load()
-    group = stage.target.look().group
+    group = stage.target.read_view().group
     pairs = []
     with stage.following():
         for n in range(15):
             stage.feed.cut(*(put(k, n, n) for k in range(20)))
-            pairs.append((broker.acknowledged.get(group, 0), stage.target.look().offset))
+            pairs.append((broker.acknowledged.get(group, 0), stage.target.read_view().offset))
         stage.reaches(broker.next_offset)
         wait_for(lambda: broker.acknowledged.get(group) == broker.next_offset, "the acknowledgement")
 
@@ -155,7 +155,7 @@ def test_whoever_is_killed_between_two_commits_goes_on(stage: Stage, broker: Fak
                 keys = rng.sample(range(80), 30)
                 feed.cut(*(gone(k) if rng.random() < 0.3 else put(k, rng.random(), step) for k in keys), batch_rows=8)
             killed += follow(step, moment, broker.next_offset)
-            assert max(broker.acknowledged.values()) <= stage.target.look().offset
+            assert max(broker.acknowledged.values()) <= stage.target.read_view().offset
     feed.cut(put(99, "behind the last kill", 1))
     stage.catches_up()
 

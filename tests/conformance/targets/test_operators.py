@@ -14,14 +14,14 @@ from tests.conformance.targets.playing import Stage
 from tests.support.delivery import FakeDelivery
 from tests.support.feed import items, put, wait_for
 from venus.adapters.running import LocalRunner
-from venus.adapters.targets.contract import WITHOUT, Capabilities, require
+from venus.adapters.targets.contract import UNSUPPORTED_TEXTS, TargetCapabilities, require_capability
 from venus.adapters.targets.registry import KINDS, open_target
-from venus.config import Settings, Target
+from venus.config import Settings, TargetSettings
 from venus.errors import ConfigError, Refused
 
 pytestmark = pytest.mark.integration
 
-CAPABILITIES = [f.name for f in dataclasses.fields(Capabilities) if f.name != "kind"]
+CAPABILITIES = [f.name for f in dataclasses.fields(TargetCapabilities) if f.name != "kind"]
 
 
 def loaded(stage: Stage) -> Stage:
@@ -36,13 +36,13 @@ def loaded(stage: Stage) -> Stage:
 
 
 def test_look_says_what_is_true_before_and_after(stage: Stage, broker: FakeDelivery) -> None:
-    empty = stage.target.look()
+    empty = stage.target.read_view()
     loaded(stage)
-    at_the_cut = stage.target.look()
+    at_the_cut = stage.target.read_view()
     stage.feed.cut(put(1, "new", 1), put(2, "new", 2))
-    behind = stage.target.look()
+    behind = stage.target.read_view()
     stage.catches_up()
-    after = stage.target.look()
+    after = stage.target.read_view()
 
     assert (empty.name, empty.loaded, empty.error, empty.tables) == (stage.place.name, False, "", ())
     assert (at_the_cut.loaded, at_the_cut.offset, at_the_cut.paused) == (True, 11, False)
@@ -61,7 +61,7 @@ def test_look_says_what_is_true_before_and_after(stage: Stage, broker: FakeDeliv
 def test_what_cannot_be_read_is_in_the_view_and_in_the_check(place: TargetPlace, broker: FakeDelivery) -> None:
     target = open_target(place.unreachable(broker.address), place.name)
 
-    seen, found = target.look(), target.check([items()])
+    seen, found = target.read_view(), target.check([items()])
 
     assert seen.error
     assert not seen.loaded
@@ -74,7 +74,7 @@ def test_check_says_that_a_target_can_have_the_tables(stage: Stage) -> None:
     assert found
     assert not [f for f in found if f.blocks]
     stage.target.require_fit([items()])
-    assert not stage.target.look().loaded, "checking changes nothing"
+    assert not stage.target.read_view().loaded, "checking changes nothing"
 
 
 # -- pause, resume, resync ---------------------------------------------------------------------------------------------
@@ -86,21 +86,21 @@ def test_a_target_is_paused_and_goes_on_with_nothing_lost(stage: Stage, broker: 
     with stage.following() as reports:
         wait_for(lambda: bool(reports), "the loop")
         done = stage.target.pause(None, "a test")
-        wait_for(lambda: stage.target.look().paused, "the pause")
+        wait_for(lambda: stage.target.read_view().paused, "the pause")
         time.sleep(1.0)  # a loop notices within half a second
         stage.feed.cut(put(1, "while paused", 1))
         time.sleep(1.0)
-        paused = stage.target.look()
+        paused = stage.target.read_view()
     with stage.following():  # a new process keeps to it
         time.sleep(1.0)
-        restarted = stage.target.look()
+        restarted = stage.target.read_view()
         resumed = stage.target.resume(None)
         stage.reaches(broker.next_offset)
 
     assert (done.table, set(done.states)) == (None, {"shop.items", "shop.others"})
     assert (paused.offset, restarted.offset, restarted.paused) == (at, at, True)
     assert set(resumed.states.values()) == {"ACTIVE"}
-    assert not stage.target.look().paused
+    assert not stage.target.read_view().paused
     stage.equal()
 
 
@@ -110,7 +110,7 @@ def test_one_table_is_paused_while_the_others_go_on(stage: Stage, broker: FakeDe
         with pytest.raises(ConfigError, match="it can be paused as a whole only") as refused:
             target.pause("items", "a test")
         assert refused.value.hint == f"venus pause --target {target.name}"
-        assert not target.look().paused, "refused, and nothing was done"
+        assert not target.read_view().paused, "refused, and nothing was done"
         return
     done = target.pause("items", "a test")
     with stage.following():
@@ -152,7 +152,7 @@ def test_every_table_is_resynced_at_once(stage: Stage) -> None:
         stage.place.damage(stage.settings, schema)
     stage.target.resync(None)
     with stage.following():
-        wait_for(lambda: {t.state for t in stage.target.look().tables} == {"ACTIVE"}, "the resyncs")
+        wait_for(lambda: {t.state for t in stage.target.read_view().tables} == {"ACTIVE"}, "the resyncs")
 
     stage.equal()
 
@@ -182,18 +182,18 @@ def test_commands_need_a_target_that_was_loaded(command: str, stage: Stage) -> N
 def test_a_table_that_halts_does_not_stop_the_others(stage: Stage, broker: FakeDelivery) -> None:
     target = loaded(stage).target
     if not target.capabilities.quarantines:
-        with pytest.raises(ConfigError, match=WITHOUT["quarantines"]):
-            target.quarantine()
+        with pytest.raises(ConfigError, match=UNSUPPORTED_TEXTS["quarantines"]):
+            target.open_quarantine()
         return
     stage.place.refuse(items(), "bad")
     with stage.following():
         stage.feed.cut(put(1, "bad", 1), put(2, "fine", 2), put(1, "goes on", 1, table=2))
         stage.reaches(broker.next_offset)
         halted = stage.table("shop.items")
-        (row,) = target.quarantine().list()
+        (row,) = target.open_quarantine().list()
         others = stage.place.rows(stage.settings, items(2, "others"))
         stage.place.accept(items())
-        report = target.quarantine().retry([row.id])
+        report = target.open_quarantine().retry([row.id])
         wait_for(lambda: stage.table("shop.items").state == "ACTIVE", "the catching up")
 
     assert (halted.state, others) == ("HALTED", stage.feed.model[2])
@@ -210,9 +210,9 @@ def asked_for(stage: Stage) -> dict[str, object]:
     target = stage.target
     return {
         "pauses_tables": lambda: target.pause("items", ""),
-        "quarantines": target.quarantine,
-        "prints_ddl": lambda: target.conversion([items()], [], []),
-        "follows_by_runner": lambda: target.scaled(LocalRunner(1), threading.Event()),
+        "quarantines": target.open_quarantine,
+        "prints_ddl": lambda: target.build_ddl([items()], [], []),
+        "follows_by_runner": lambda: target.open_scaled_apply(LocalRunner(1), threading.Event()),
         "verifies": target.open_reader,
     }
 
@@ -221,11 +221,11 @@ def test_what_a_target_cannot_do_it_says(stage: Stage) -> None:
     asked = asked_for(loaded(stage))
     for capability in CAPABILITIES:
         if getattr(stage.target.capabilities, capability):
-            require(stage.target, capability)
+            require_capability(stage.target, capability)
             continue
-        says = f"target {stage.place.name} is {stage.target.capabilities.kind}: {WITHOUT[capability]}"
+        says = f"target {stage.place.name} is {stage.target.capabilities.kind}: {UNSUPPORTED_TEXTS[capability]}"
         with pytest.raises(ConfigError, match=f"^{re.escape(says)}$"):
-            require(stage.target, capability)
+            require_capability(stage.target, capability)
         if capability in asked:
             with pytest.raises(ConfigError, match=says):
                 asked[capability]()  # type: ignore[operator]
@@ -233,7 +233,7 @@ def test_what_a_target_cannot_do_it_says(stage: Stage) -> None:
 
 def test_ddl_is_printed_where_there_is_some(stage: Stage) -> None:
     if stage.target.capabilities.prints_ddl:
-        found = stage.target.conversion([items()], [], [])
+        found = stage.target.build_ddl([items()], [], [])
         assert any("CREATE TABLE" in statement for statement in found.statements)
         assert all(statement in found.text for statement in found.statements)
 
@@ -254,7 +254,7 @@ def test_the_kind_of_a_target_is_its_scheme() -> None:
     ],
 )
 def test_a_url_that_means_no_target_is_refused_and_not_repeated(url: str, says: str) -> None:
-    settings = Settings(targets={"a": Target.model_validate({"url": url})})
+    settings = Settings(targets={"a": TargetSettings.model_validate({"url": url})})
 
     with pytest.raises(ConfigError) as refused:
         open_target(settings, "a")

@@ -53,7 +53,7 @@ def trim(stage: Stage, broker: FakeDelivery) -> None:
 
 
 def is_whole(stage: Stage) -> bool:
-    found = stage.target.look()
+    found = stage.target.read_view()
     return {t.state for t in found.tables} == {"ACTIVE"} and found.offset == stage.feed.broker.next_offset
 
 
@@ -71,8 +71,8 @@ def test_a_target_whose_increments_are_gone_goes_on_by_itself(
     assert seen
     assert seen[0] == before, "readers have every row until the new ones are there"
     stage.equal()
-    assert {t.name for t in stage.target.look().tables} == {"shop.items", "shop.others", "shop.late"}
-    assert stage.target.look().unaccounted_rows == 0
+    assert {t.name for t in stage.target.read_view().tables} == {"shop.items", "shop.others", "shop.late"}
+    assert stage.target.read_view().unaccounted_rows == 0
 
 
 def test_what_comes_while_it_is_made_equal_is_not_lost(
@@ -86,18 +86,18 @@ def test_what_comes_while_it_is_made_equal_is_not_lost(
         wait_for(lambda: not changes and is_whole(stage), "the target to be equal")
 
     stage.equal()
-    assert stage.target.look().unaccounted_rows == 0
+    assert stage.target.read_view().unaccounted_rows == 0
 
 
 def test_another_history_is_followed_when_an_operator_asks_for_it(stage: Stage, broker: FakeDelivery) -> None:
     load(stage)
-    offset = stage.target.look().offset
+    offset = stage.target.read_view().offset
     lose_history(stage, broker)
     with pytest.raises(OffsetDiverged, match=f"target {stage.target.name}: ") as refused:
         stage.target.follow(threading.Event())
 
     assert f"`venus resync --all --target {stage.target.name}`" in refused.value.hint
-    assert stage.target.look().offset == offset, "nothing was given up"
+    assert stage.target.read_view().offset == offset, "nothing was given up"
     stage.target.resync(None)
     with stage.following():
         wait_for(lambda: is_whole(stage), "the target to be equal")
@@ -105,7 +105,7 @@ def test_another_history_is_followed_when_an_operator_asks_for_it(stage: Stage, 
         wait_for(lambda: is_whole(stage), "the changes behind it")
 
     stage.equal()
-    assert stage.target.look().unaccounted_rows == 0
+    assert stage.target.read_view().unaccounted_rows == 0
 
 
 def test_one_table_does_not_stand_for_all(stage: Stage, broker: FakeDelivery) -> None:

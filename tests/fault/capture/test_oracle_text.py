@@ -180,6 +180,6 @@ def test_the_full_data_at_the_broker_equals_the_source(standin: StandIn, tmp_pat
 
 def _capture(chosen: Settings, standin: StandIn, stop: threading.Event, errors: list[BaseException]) -> None:
     try:
-        capture.run_capture(chosen, stop, outside=capture.Outside(source=lambda _: OracleSource(standin)))
+        capture.run_capture(chosen, stop, outside=capture.CaptureDependencies(source=lambda _: OracleSource(standin)))
     except BaseException as e:
         errors.append(e)

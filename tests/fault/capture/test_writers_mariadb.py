@@ -95,7 +95,7 @@ def test_no_change_of_eight_writers_is_lost(
     assert cuts > 5
     assert counts.ended["commit"] > 50
     assert counts.ended["rollback"] > 5
-    assert all(waiting == 0 for waiting, _ in follower.source.backlog().values()), "nothing is left in the logs"
+    assert all(waiting == 0 for waiting, _ in follower.source.read_backlog().values()), "nothing is left in the logs"
     follower.source.close()
 
 

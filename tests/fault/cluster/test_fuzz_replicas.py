@@ -14,7 +14,7 @@ from tests.support.batches import half
 from tests.support.broker_clusters import BrokerCluster
 from tests.support.brokers import BUSINESS, RssWatch, commit, wait_for
 from tests.support.etcd import EtcdCluster
-from venus.broker.replicas import wire
+from venus.broker.replicas import replica_wire
 from venus.coordination.etcd import EtcdCoordinator
 from venus.rpc.channel import open_channel
 from venus.wire import replica_pb2
@@ -47,8 +47,8 @@ def greeting_of(cluster: BrokerCluster, sender: str, receiver: str) -> replica_p
         members = {live.member.broker: live.member for live in coordinator.brokers()}
         return replica_pb2.Greeting(
             cluster=coordinator.identity(create=False) or "",
-            sender=wire.put_member(members[sender]),
-            receiver=wire.put_member(members[receiver]),
+            sender=replica_wire.encode_member(members[sender]),
+            receiver=replica_wire.encode_member(members[receiver]),
         )
 
 

@@ -235,7 +235,7 @@ def test_a_swap_that_somebody_overwrote_before_it_could_be_sure_is_unknown(etcd:
 
         own._client._attempt = overwritten_meanwhile  # type: ignore[method-assign, assignment]
 
-        with pytest.raises(Unavailable, match="not known"):
+        with pytest.raises(Unavailable, match="may have been changed"):
             own.swap(stored, replace(stored, term=2))
         assert front.lost == 1
         assert other.read("main") == replace(stored, term=12)
@@ -250,17 +250,17 @@ def test_a_removal_that_heard_nothing_of_the_term_it_stored_goes_on(etcd: EtcdCl
         assert own.remove(stored)
         assert front.lost == 1
         assert own.read("main") is None
-        assert own.forgotten("main") == stored.term
+        assert own.last_forgotten_term("main") == stored.term
 
 
 def test_a_removal_whose_answer_was_lost_is_unknown(etcd: EtcdCluster, connect: Connect) -> None:
     with LostAnswers(etcd.addresses[0]) as front:
         own = connect([front.address])
         stored = created(own)
-        own._remember(stored)  # what is swapped next is the record itself
+        own._save_forgotten_term(stored)  # what is swapped next is the record itself
         front.lose = 1
 
-        with pytest.raises(Unavailable, match="not known"):
+        with pytest.raises(Unavailable, match="may have been changed"):
             own.remove(stored)
         assert own.read("main") is None
 

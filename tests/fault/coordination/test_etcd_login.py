@@ -22,7 +22,7 @@ from tests.support.etcd import EtcdCluster, require_binary, running_etcd
 from venus.coordination.etcd import EtcdCoordinator
 from venus.coordination.login import NO_LOGIN, Login
 from venus.errors import ConfigError, Refused, Unavailable
-from venus.security.authority import issue
+from venus.security.authority import issue_certificate
 
 pytestmark = pytest.mark.fault
 PASSWORD = "s3cret-of-etcd"
@@ -74,7 +74,7 @@ def test_brokers_agree_over_tls(etcd: EtcdCluster, login: Login, tmp_path: Path)
 def test_half_a_renewal_costs_no_connection(etcd: EtcdCluster, login: Login, tmp_path: Path) -> None:
     """A lease would end between the two files, and with it what the broker leads."""
     authority = Path(login.ca).parent
-    issue(authority, "renewed", datetime.now(UTC), roles=("broker",))
+    issue_certificate(authority, "renewed", datetime.now(UTC), roles=("broker",))
     certificate, key = tmp_path / "own.crt", tmp_path / "own.key"
     shutil.copy(login.certificate, certificate)
     shutil.copy(login.key, key)

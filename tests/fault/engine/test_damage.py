@@ -15,8 +15,8 @@ import pytest
 from tests.support import engines
 from tests.support.engines import BUSINESS, Errors, Producer
 from venus.broker.store import keys
+from venus.broker.store.data_directory import FreeSpace
 from venus.broker.store.rocks import Store
-from venus.broker.store.space import Space
 from venus.errors import Corruption, StorageError, StoreFull
 from venus.model import Verdict
 from venus.wire import broker_pb2
@@ -141,7 +141,7 @@ def test_half_messages_are_refused_before_the_disk_is_full_and_taken_again_later
         except StoreFull as error:
             refused = error
     assert "free_bytes_min" in refused.hint
-    assert Space(small_disk, 0).free() > 20 * MIB
+    assert FreeSpace(small_disk, 0).read_free() > 20 * MIB
     assert any("MiB free" in alarm for alarm in engine.status().alarms)
 
     last = broker_pb2.Half(batch_no=message.batch_no - 1, digest=producer.last_digest)

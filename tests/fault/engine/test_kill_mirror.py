@@ -95,10 +95,10 @@ def take_full(engine: Core, found: Full, reason: str = "") -> None:
     said = mirror_pb2.MirrorBegin.FromString(found.begin)
     said.reason = said.reason or reason
     business = mirrored.business_of(engine)
-    index = engine.mirrors.begin_full(business, said).result(engines.WAIT_S)
+    index = engine.mirrors.begin_full_data(business, said).result(engines.WAIT_S)
     for number, body in enumerate(found.chunks):
-        engine.mirrors.full_rows(business, index, number, body).result(engines.WAIT_S)
-    engine.mirrors.end_full(business, index, 0).result(engines.WAIT_S)
+        engine.mirrors.take_full_rows(business, index, number, body).result(engines.WAIT_S)
+    engine.mirrors.end_full_data(business, index, 0).result(engines.WAIT_S)
 
 
 def run(path: Path, kill_at: int | None) -> str:
@@ -130,7 +130,7 @@ def inspect(path: Path, home: Home, safe: int) -> None:
     """Compare what is served with the home's, and look for everything that was said to be safe."""
     engine = engines.make(path)
     try:
-        if not engine.catalogue.has(engines.BUSINESS):
+        if not engine.catalogue.has_stored(engines.BUSINESS):
             assert not safe
             return
         business = mirrored.business_of(engine)

@@ -77,7 +77,7 @@ def life(path: Path, clock: Clock, errors: Errors, chance: random.Random, second
             engines.full_data(engine, table_id=1)
         if chance.random() < 0.2:
             time.sleep(0.01)
-        at = engine.catalogue.known(BUSINESS).scrubbed_at_us
+        at = engine.catalogue.find(BUSINESS).scrubbed_at_us
         passes, last = passes + (at != last), at
     engine.stop()
     return passes
@@ -113,6 +113,6 @@ def test_a_batch_committed_while_the_walk_ends_is_no_finding(tmp_path: Path, mon
         return look(store, family, fill_cache=fill_cache)
 
     monkeypatch.setattr(Store, "_cursor", committing)
-    assert sum(scrub.queue(engine.store, engine.catalogue.known(BUSINESS), rows_of_batch=0)) == 3
+    assert sum(scrub.check_queue(engine.store, engine.catalogue.find(BUSINESS), rows_of_batch=0)) == 3
     assert committed
     engine.stop()

@@ -20,7 +20,7 @@ from tests.support.brokers import BUSINESS, business_status, take, wait_for
 from tests.support.feed import query
 from tests.support.levels import LEVELS, SETS, SURE_S, TARGETS, TOOK, TWICE, Levels
 from tests.support.postgres import Server
-from venus.adapters.targets.postgresql.control import progress
+from venus.adapters.targets.postgresql.control import read_progress
 from venus.errors import VenusError
 from venus.network.directory import BACK_AFTER_S
 from venus.rpc.subscriber import Subscriber
@@ -168,7 +168,7 @@ def _judge(levels: Levels) -> None:
     for target, url in levels.targets.items():
         assert levels.rows(url) == levels.rows(levels.source), target
         assert query(url, TWICE) == [], target
-        assert progress(levels.settings(target), target).unaccounted == 0
+        assert read_progress(levels.settings(target), target).unaccounted == 0
     home = business_status(levels.at["hq"])
     first = max(levels.began_at.values())
     wanted = _queue(levels.at["hq"], first, home.next_offset)

@@ -17,7 +17,7 @@ from tests.support.brokers import BUSINESS, business_status, commit, fill, take,
 from tests.support.etcd import EtcdCluster
 from venus.broker.service.process import RunningBroker
 from venus.errors import Refused, VenusError
-from venus.rpc.admin import Admin
+from venus.rpc.admin import AdminClient
 from venus.rpc.producer import Producer
 from venus.rpc.subscriber import Subscriber
 from venus.wire import broker_pb2
@@ -82,7 +82,7 @@ def test_another_broker_of_the_set_goes_on_pulling(tmp_path: Path, home: Running
             assert everything(broker.address, 50, 200) == wanted
         assert second != first
         assert [c.group for c in business_status(home.address).consumers] == ["mirror/eu"]
-        with Admin(cluster.brokers[second].address) as admin:
+        with AdminClient(cluster.brokers[second].address) as admin:
             assert list(admin.status().network.path) == ["home", "eu"]
 
 

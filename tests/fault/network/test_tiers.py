@@ -19,7 +19,7 @@ from tests.support.feed import Feed, applied, following, gone, items, put, rows_
 from tests.support.ports import free_port
 from tests.support.proxy import Proxy
 from tests.support.real_broker import KillableBroker
-from venus.adapters.targets.postgresql.control import progress, table_states
+from venus.adapters.targets.postgresql.control import read_progress, read_table_states
 from venus.adapters.targets.postgresql.load.full_sync import full_sync
 from venus.config import Settings
 from venus.rpc.subscriber import Subscriber
@@ -107,8 +107,8 @@ def test_a_target_below_three_levels_survives_everything(
             waiting_for(lambda: applied(database) == home.next_offset, 120.0)
 
     assert rows_at(database, items()) == feed.model[1]
-    assert table_states(settings, "a")[0].rows_applied == feed.committed[1] - since
-    assert progress(settings, "a").unaccounted == 0
+    assert read_table_states(settings, "a")[0].rows_applied == feed.committed[1] - since
+    assert read_progress(settings, "a").unaccounted == 0
     wanted = bytes_at(home.address, 200, home.next_offset)
     for name, broker in sets.brokers.items():
         networks.has(broker.address, home.next_offset)

@@ -14,7 +14,7 @@ import pytest
 
 from tests.support.brokers import BUSINESS, BrokerProcess, fill, settings, wait_for
 from venus.broker.service.http_guard import ANSWER_S, CONNECTIONS_MAX, HEAD_S
-from venus.rpc.admin import Admin
+from venus.rpc.admin import AdminClient
 
 pytestmark = [pytest.mark.fault, pytest.mark.integration]
 
@@ -46,7 +46,7 @@ def connections(address: str, count: int, first: bytes) -> Iterator[list[socket.
 def serves(broker: BrokerProcess) -> None:
     with urlopen(f"http://{broker.http_address}/health", timeout=10) as answer:
         assert answer.status == 200
-    with Admin(broker.address, timeout_s=10) as admin:
+    with AdminClient(broker.address, timeout_s=10) as admin:
         assert [found.business for found in admin.status().businesses] == [BUSINESS]
 
 

@@ -27,7 +27,7 @@ from venus.rpc.errors import from_rpc_error
 from venus.rpc.limits import is_repeated
 from venus.rpc.producer import Producer
 from venus.rpc.sealed import TAG
-from venus.rpc.snapshots import Snapshots
+from venus.rpc.snapshots import SnapshotClient
 from venus.rpc.subscriber import Subscriber
 from venus.wire import broker_pb2, change_pb2
 
@@ -185,19 +185,19 @@ def goes_on(broker: BrokerProcess, halves: list[broker_pb2.Half]) -> None:
         ack = sender.connect(0, 10)
         if ack.undecided:  # of an operator, or of a fuzzed producer
             sender.decide(ack.undecided[0].batch_no, ack.undecided[0].digest, Verdict.ROLLBACK)
-            sender.wait_decided(ack.undecided[0].batch_no)
+            sender.wait_until_decided(ack.undecided[0].batch_no)
         assert ack.last_batch == 10
         assert commit(sender, halves[10:]).next_offset == 600
     with Subscriber(broker.address, BUSINESS, "check", credit_bytes=8 << 20, transient=True) as reader:
         reader.open(0, 0)
         assert [increment.body for increment in take(reader, 600)] == [message.body for message in halves]
-    with Snapshots(broker.address) as snapshots:
+    with SnapshotClient(broker.address) as snapshots:
         found = wait_for(lambda: opened(snapshots), 60)
         assert sum(len(c.rows) for s in found.splits for c in snapshots.read_split(found.snapshot_id, s)) == 600
     assert business_status(broker.address).next_offset == 600
 
 
-def opened(snapshots: Snapshots) -> broker_pb2.Snapshot | None:
+def opened(snapshots: SnapshotClient) -> broker_pb2.Snapshot | None:
     """Open a snapshot that has everything; one that is younger than 30 s may be shared."""
     try:
         found: broker_pb2.Snapshot | None = snapshots.open(BUSINESS)

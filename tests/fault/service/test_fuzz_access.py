@@ -22,12 +22,12 @@ from tests.support.batches import half
 from tests.support.brokers import BUSINESS, BrokerProcess, RssWatch, commit
 from tests.support.certificates import EVERYTHING, Authority, get, token_file
 from venus.errors import Denied, VenusError
-from venus.rpc.address import Proof
-from venus.rpc.admin import Admin
+from venus.rpc.address import ClientCredentials
+from venus.rpc.admin import AdminClient
 from venus.rpc.channel import open_channel
 from venus.rpc.errors import from_rpc_error
 from venus.rpc.producer import Producer
-from venus.security.identify import made
+from venus.security.identity import make_token
 from venus.security.roles import CALLS
 
 pytestmark = [pytest.mark.fault, pytest.mark.integration]
@@ -43,7 +43,7 @@ def authority(tmp_path: Path) -> Authority:
 
 @pytest.fixture
 def token_line(tmp_path: Path) -> tuple[str, str]:
-    token, line = made("grafana", "viewer")
+    token, line = make_token("grafana", "viewer")
     return token, token_file(tmp_path / "tokens", line)
 
 
@@ -62,7 +62,7 @@ def broker(tmp_path: Path, authority: Authority, token_line: tuple[str, str]) ->
 def untouched(broker: BrokerProcess, authority: Authority) -> None:
     """Check that the business is as it was, and that there is no other one."""
     assert broker.process.poll() is None
-    with Admin(authority.address(broker.address, "all", *EVERYTHING)) as admin:
+    with AdminClient(authority.address(broker.address, "all", *EVERYTHING)) as admin:
         (business,) = admin.status().businesses
     assert (business.business, business.next_offset, len(business.halves), len(business.consumers)) == (
         BUSINESS,
@@ -118,7 +118,7 @@ def test_no_mutation_of_a_token_opens_a_door(
     broker: BrokerProcess, authority: Authority, token_line: tuple[str, str]
 ) -> None:
     chance = random.Random("tokens")
-    token, nobody = token_line[0], Proof(ca=authority.ca)
+    token, nobody = token_line[0], ClientCredentials(ca=authority.ca)
     status = next(method for method in METHODS if method.name == "Status")
     with open_channel(authority.address(broker.address, "nobody")) as channel:
         for number in range(DOORS):

@@ -43,10 +43,10 @@ def test_a_kill_between_half_and_commit_leaves_the_half_message_to_be_decided(tm
         commit(sender, [half(1)])
         sender.send_half(half(2))
         sender.send_half(half(3))
-        sender.wait_persisted(3)
+        sender.wait_until_persisted(3)
         broker.kill()
         with pytest.raises(Unavailable):
-            sender.wait_decided(2, 30)
+            sender.wait_until_decided(2, 30)
     with BrokerProcess(chosen) as broker, Producer(broker.address, BUSINESS, "p", window_bytes_max=MIB) as sender:
         ack = sender.connect(first.epoch, 1)
         assert ack.epoch > first.epoch
@@ -57,7 +57,7 @@ def test_a_kill_between_half_and_commit_leaves_the_half_message_to_be_decided(tm
         reviews = wait_for(sender.take_reviews)
         assert reviews[0].batch_no == 2
         sender.decide(3, half(3).digest, Verdict.COMMIT)
-        assert sender.wait_decided(3).next_offset == 3
+        assert sender.wait_until_decided(3).next_offset == 3
         with Subscriber(broker.address, BUSINESS, "g", credit_bytes=MIB) as reader:
             reader.open(0, 0)
             assert data(take(reader, 3)) == [half(n).body for n in (1, 2, 3)]
@@ -80,9 +80,9 @@ def test_ten_times_overload_and_a_stopped_consumer_leave_memory_bounded(tmp_path
                 message = half(n, payload="x" * MIB)
                 sender.send_half(message)
                 if n % 8 == 0:
-                    sender.wait_persisted(n)
+                    sender.wait_until_persisted(n)
                     sender.decide(n, message.digest, Verdict.COMMIT)
-            sender.wait_decided(n)
+            sender.wait_until_decided(n)
         assert watch.peak_bytes - before < limit + 100 * MIB
         wait_for(lambda: business_status(broker.address).consumers[0].backlog_rows == n)
         assert len(data(take(stopped, n))) == n
@@ -96,15 +96,15 @@ def test_sigterm_ends_streams_and_the_process(tmp_path: Path) -> None:
             sender.connect(0, 0)
             assert broker.stop() == 0
             with pytest.raises(Unavailable):
-                sender.wait_persisted(1, 30)
+                sender.wait_until_persisted(1, 30)
 
 
 def test_a_fatal_storage_error_ends_the_process_at_once(tmp_path: Path) -> None:
     program = """
 import sys
-from venus.broker.service.process import die
+from venus.broker.service.process import end_process
 from venus.errors import StorageError
-die(StorageError("the disk has gone"))
+end_process(StorageError("the disk has gone"))
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 12
@@ -114,11 +114,11 @@ die(StorageError("the disk has gone"))
 def test_the_fatal_line_is_a_line_of_the_log(tmp_path: Path) -> None:
     program = """
 import logging, sys
-from venus.broker.service.process import die
+from venus.broker.service.process import end_process
 from venus.cli.invocation import start_logging
 from venus.errors import StorageError
 start_logging(logging.INFO, sys.argv[1], "broker", lambda text: text.replace("geheim", "***"))
-die(StorageError("the disk at geheim has gone"))
+end_process(StorageError("the disk at geheim has gone"))
 """
     for log_format in ("json", "text"):
         done = subprocess.run(

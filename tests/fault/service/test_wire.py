@@ -44,9 +44,9 @@ def marked(batch_no: int) -> broker_pb2.Half:
 def commit_in_time(sender: Producer, message: broker_pb2.Half) -> int:
     """Commit one batch; where its answer does not come, `Unavailable` soon and not after a minute."""
     sender.send_half(message)
-    sender.wait_persisted(message.batch_no, ANSWER_S)
+    sender.wait_until_persisted(message.batch_no, ANSWER_S)
     sender.decide(message.batch_no, message.digest, Verdict.COMMIT)
-    return sender.wait_decided(message.batch_no, ANSWER_S).batch_no
+    return sender.wait_until_decided(message.batch_no, ANSWER_S).batch_no
 
 
 def stored(broker: RunningBroker, until: int) -> list[bytes]:
@@ -78,10 +78,10 @@ def test_a_bit_flipped_in_a_decision_decides_nothing_else(broker: RunningBroker)
     ):
         sender.connect(0, 0)
         sender.send_half(marked(1))
-        sender.wait_persisted(1)
+        sender.wait_until_persisted(1)
         proxy.flip_in(Way.UP, marked(1).digest.to_bytes(8, "little"))
         sender.decide(1, marked(1).digest, Verdict.COMMIT)
-        assert sender.wait_decided(1).next_offset == 1
+        assert sender.wait_until_decided(1).next_offset == 1
         assert proxy.flipped == 1
     assert business_status(broker.address).counters["digest_mismatches"] == 1
 
@@ -116,7 +116,7 @@ def test_a_flip_anywhere_in_a_stream_never_stores_other_bytes(broker: RunningBro
                     if ack.undecided:
                         last = ack.undecided[-1]
                         sender.decide(last.batch_no, last.digest, Verdict.COMMIT)
-                        done = sender.wait_decided(last.batch_no, ANSWER_S).batch_no
+                        done = sender.wait_until_decided(last.batch_no, ANSWER_S).batch_no
                     while done < len(halves):
                         proxy.flip_at(Way.UP, (89 * flips) % 400)
                         flips += 1
@@ -186,9 +186,9 @@ def test_a_cut_connection_loses_and_doubles_nothing(broker: RunningBroker) -> No
 
 
 def commit_through(sender: Producer, halves: list[broker_pb2.Half]) -> int:
-    sender.wait_persisted(len(halves))
+    sender.wait_until_persisted(len(halves))
     sender.decide(len(halves), halves[-1].digest, Verdict.COMMIT)
-    return sender.wait_decided(len(halves)).batch_no
+    return sender.wait_until_decided(len(halves)).batch_no
 
 
 def test_a_silent_peer_is_noticed_on_both_sides(broker: RunningBroker) -> None:
@@ -204,7 +204,7 @@ def test_a_silent_peer_is_noticed_on_both_sides(broker: RunningBroker) -> None:
         assert wait_for(lambda: business_status(broker.address).producer == "p")
         proxy.silence()
         with pytest.raises(Unavailable):
-            sender.wait_persisted(2, timeout_s=30)
+            sender.wait_until_persisted(2, timeout_s=30)
         with pytest.raises(Unavailable):
             reader.increments(30.0)
 
@@ -225,7 +225,7 @@ def test_a_client_that_ends_its_direction_is_let_go(broker: RunningBroker) -> No
         proxy.half_close(Way.UP)
         wait_for(lambda: not business_status(broker.address).producer)
         with pytest.raises(Unavailable):
-            sender.wait_persisted(2, timeout_s=30)
+            sender.wait_until_persisted(2, timeout_s=30)
 
 
 def test_a_slow_line_only_slows(broker: RunningBroker) -> None:

@@ -21,7 +21,7 @@ import pytest
 from tests.support.feed import Feed, applied, gone, items, put, rows_at, settings_for, wait_for
 from tests.support.real_broker import RealBroker
 from tests.support.sparks import CLUSTER
-from venus.adapters.targets.postgresql.control import progress
+from venus.adapters.targets.postgresql.control import read_progress
 from venus.adapters.targets.postgresql.load.full_sync import full_sync
 
 pytestmark = [
@@ -122,4 +122,4 @@ def test_streams_are_exact_while_workers_and_executors_die(
     assert report["staged"] >= 1
     for schema in feed.schemas.values():
         assert rows_at(database, schema) == feed.model[schema.table_id]
-    assert progress(settings_for(broker.address, {"a": database}), "a").unaccounted == 0
+    assert read_progress(settings_for(broker.address, {"a": database}), "a").unaccounted == 0

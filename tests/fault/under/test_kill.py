@@ -9,7 +9,7 @@ import pytest
 from tests.support.delivery import FakeDelivery
 from tests.support.feed import Feed, applied, gone, items, put, query, rows_at, settings_for, unique_label
 from tests.support.forks import Victim
-from venus.adapters.targets.postgresql.control import progress, table_states
+from venus.adapters.targets.postgresql.control import read_progress, read_table_states
 from venus.adapters.targets.postgresql.load.full_sync import full_sync
 
 pytestmark = [pytest.mark.fault, pytest.mark.integration]
@@ -42,8 +42,8 @@ def test_kill_around_each_commit_of_the_increments(
     assert kills >= 4
     assert rows_at(database, items()) == feed.model[1]
     assert applied(database) == broker.next_offset
-    assert table_states(settings, "a")[0].rows_applied == feed.committed[1] - since
-    assert progress(settings, "a").unaccounted == 0
+    assert read_table_states(settings, "a")[0].rows_applied == feed.committed[1] - since
+    assert read_progress(settings, "a").unaccounted == 0
 
 
 def test_kill_around_each_commit_of_the_load(database: str, broker: FakeDelivery, feed: Feed) -> None:

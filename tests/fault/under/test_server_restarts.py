@@ -16,7 +16,7 @@ import pytest
 from tests.support.lifetimes import new_folder
 from tests.support.postgres import Server, libpq, running_server
 from tests.support.whole_way import WholeWay, run_at, whole_way
-from venus.adapters.targets.postgresql.control import resync
+from venus.adapters.targets.postgresql.control import request_resync
 from venus.errors import DatabaseUnavailable, Unavailable
 
 pytestmark = [pytest.mark.fault, pytest.mark.integration, pytest.mark.timeout(300)]
@@ -142,7 +142,7 @@ def test_a_server_that_goes_down_during_a_resync(way: WholeWay, server: Server) 
     way.start()
     application = Application(way.source)
     way.at_target("DELETE FROM account WHERE id % 3 = 0")
-    insist(lambda: resync(way.settings, "main", "public.account"))
+    insist(lambda: request_resync(way.settings, "main", "public.account"))
     for _ in range(3):
         way.until(partial(goes_on, application, application.done + 3), "the application to go on")
         crash(server)

@@ -17,16 +17,19 @@ import psutil
 from tests.fault.upper.watched import Hook, watched_producer, watched_source
 from tests.support.brokers import wait_for
 from tests.support.memory import peak_bytes
-from venus.adapters.dialects.contract import Source
+from venus.adapters.dialects.contract import Cut, Source
 from venus.adapters.dialects.registry import open_source
-from venus.adapters.upper.capture import Outside, connect_producer, run_capture
+from venus.adapters.upper.capture import CaptureDependencies, connect_producer, run_capture
+from venus.adapters.upper.ingest import IngestClient
 from venus.config import Settings
 from venus.errors import VenusError
 
 #: Around each of these a step is counted: what is durable at the source or at the broker, before and after it.
 STEPS = {
-    "raise_epoch", "beat", "commit", "connect", "send_half", "wait_persisted", "decide", "rollback", "halt",
+    "raise_epoch", "write_heartbeat", "commit", "connect", "send_half", "wait_until_persisted", "decide", "rollback",
+    "halt",
 }  # fmt: skip
+assert {*dir(Source), *dir(Cut), *dir(IngestClient)} >= STEPS, "a step that was renamed would not be counted"
 NEVER = 1 << 30
 TIMEOUT_S = 120.0
 
@@ -88,7 +91,7 @@ def _settings_of(settings_json: str, url: str) -> Settings:
 
 def _run(settings: Settings, hook: Hook) -> None:
     stop = threading.Event()
-    outside = Outside(
+    outside = CaptureDependencies(
         source=lambda s: _UntilIdle.around(watched_source(open_source(s), hook), stop),
         ingest=lambda s: watched_producer(connect_producer(s), hook),
     )

@@ -19,9 +19,9 @@ from tests.integration.upper.shop import Shop
 from tests.support.brokers import BrokerProcess, business_status, settings
 from tests.support.ledger import read_ledger
 from venus.adapters.dialects.registry import open_source
-from venus.adapters.upper.capture import Outside, connect_producer, run_capture
+from venus.adapters.upper.capture import CaptureDependencies, connect_producer, run_capture
 from venus.adapters.upper.report import CaptureReport
-from venus.config import Capture, Settings, Source
+from venus.config import CaptureSettings, Settings, SourceSettings
 from venus.rpc.channel import KEEPALIVE_S, KEEPALIVE_TIMEOUT_S
 
 pytestmark = [pytest.mark.fault, pytest.mark.integration]
@@ -37,7 +37,10 @@ def _settings(shop: Shop, address: str, **capture: Any) -> Settings:
     chosen = settings(Path("unused"), address=address)
     options = {"heartbeat_s": 3600, "fill_chunk_rows": 8, "batch_rows_max": 4, **capture}
     return chosen.model_copy(
-        update={"source": Source.model_validate({"url": shop.url}), "capture": Capture.model_validate(options)}
+        update={
+            "source": SourceSettings.model_validate({"url": shop.url}),
+            "capture": CaptureSettings.model_validate(options),
+        }
     )
 
 
@@ -59,7 +62,13 @@ def test_a_kill_at_every_step_loses_and_doubles_nothing(shop: Shop, broker: Brok
         shop.assert_equal(ledger)
         status = business_status(broker.address)
         assert (len(status.halves), status.last_batch) == (0, len(ledger.batches)), at
-    wanted = {"source.raise_epoch", "producer.send_half", "producer.wait_persisted", "cut.commit", "producer.decide"}
+    wanted = {
+        "source.raise_epoch",
+        "producer.send_half",
+        "producer.wait_until_persisted",
+        "cut.commit",
+        "producer.decide",
+    }
     assert {f"{step}.{when}" for step in wanted for when in ("before", "after")} <= set(killed)
 
 
@@ -109,7 +118,7 @@ def _capture(
         if until(report):
             stop.set()
 
-    outside = Outside(
+    outside = CaptureDependencies(
         source=lambda s: watched_source(open_source(s), hook),
         ingest=lambda s: watched_producer(connect_producer(s), hook),
     )
@@ -166,7 +175,9 @@ def test_a_broker_killed_around_half_and_commit_has_every_batch_once_when_it_is_
 # -- the source's connection is killed -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("step", ["producer.send_half.after", "producer.wait_persisted.after", "cut.commit.after"])
+@pytest.mark.parametrize(
+    "step", ["producer.send_half.after", "producer.wait_until_persisted.after", "cut.commit.after"]
+)
 def test_a_source_connection_that_the_server_ends_during_a_cut_is_opened_again(
     database: str, broker: BrokerProcess, step: str
 ) -> None:
@@ -228,7 +239,7 @@ def test_an_adapter_that_stays_frozen_makes_room_within_the_documented_time(shop
     shop.install(chosen)
     assert run_until_killed(chosen)[0]
     shop.write_alike()
-    with Zombie(chosen, "producer.wait_persisted.before") as old:
+    with Zombie(chosen, "producer.wait_until_persisted.before") as old:
         old.wait_frozen()
         started = time.monotonic()
         _capture(chosen, lambda step: None, lambda r: r.cuts > 0)

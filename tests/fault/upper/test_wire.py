@@ -16,10 +16,10 @@ from tests.support.ledger import read_ledger
 from tests.support.proxy import Proxy
 from tests.support.scripted_database import ScriptedDatabase
 from tests.support.scripted_source import Script, ScriptedSource
-from venus.adapters.upper.capture import Outside, connect_producer, run_capture
+from venus.adapters.upper.capture import CaptureDependencies, connect_producer, run_capture
 from venus.adapters.upper.report import CaptureReport
 from venus.broker.service.process import RunningBroker, start_in_thread
-from venus.config import Capture, Settings
+from venus.config import CaptureSettings, Settings
 
 pytestmark = [pytest.mark.fault, pytest.mark.integration]
 
@@ -58,7 +58,7 @@ def _run(chosen: Settings, database: ScriptedDatabase, hook: Hook, said: Callabl
         elif all(t.fill.done for t in database.tables.values()):
             stop.set()
 
-    outside = Outside(
+    outside = CaptureDependencies(
         source=lambda _: watched_source(ScriptedSource(database, Script(), idle=idle), hook),
         ingest=lambda s: watched_producer(connect_producer(s), hook),
     )
@@ -70,7 +70,7 @@ def _settings(address: str, business: str) -> Settings:
         {
             "business": {"name": business},
             "broker": {"address": address, "data_dir": Path("unused")},
-            "capture": Capture(batch_rows_max=3, heartbeat_s=3600, cut_timeout_s=0.5),
+            "capture": CaptureSettings(batch_rows_max=3, heartbeat_s=3600, cut_timeout_s=0.5),
         }
     )
 
@@ -121,7 +121,12 @@ def test_a_cut_connection_at_any_step_loses_and_doubles_nothing(
         _disturbed(broker, at, Proxy.cut)
 
 
-ONE_OF_EACH = ("producer.send_half.before", "producer.wait_persisted.before", "cut.commit.before", "cut.commit.after")
+ONE_OF_EACH = (
+    "producer.send_half.before",
+    "producer.wait_until_persisted.before",
+    "cut.commit.before",
+    "cut.commit.after",
+)
 
 
 @pytest.mark.parametrize("wanted", [ONE_OF_EACH, pytest.param(("",), marks=pytest.mark.slow)], ids=["few", "all"])

@@ -8,17 +8,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, cast
 
-from venus.adapters.dialects.contract import Source
-from venus.adapters.upper.ingest import Ingest
+from venus.adapters.dialects.contract import Cut, Source
+from venus.adapters.upper.ingest import IngestClient
 
 Hook = Callable[[str], None]
 
 #: The calls of the protocol; between any two of them a process may die.
 PROTOCOL = {
-    "state", "raise_epoch", "batches", "beat", "open_cut", "sections", "fill_chunk", "commit", "rollback",
-    "halt",
-    "connect", "send_half", "wait_persisted", "decide", "wait_decided",
+    "read_state", "raise_epoch", "read_batches", "write_heartbeat", "open_cut", "read_sections", "read_fill_chunk",
+    "commit", "rollback", "halt",
+    "connect", "send_half", "wait_until_persisted", "decide", "wait_until_decided",
 }  # fmt: skip
+assert {*dir(Source), *dir(Cut), *dir(IngestClient)} >= PROTOCOL, "a call that was renamed would not be watched"
 
 
 class _Watched:
@@ -48,6 +49,6 @@ def watched_source(source: Source, hook: Hook) -> Source:
     return cast(Source, _Watched(source, "source", hook))
 
 
-def watched_producer(producer: Ingest, hook: Hook) -> Ingest:
+def watched_producer(producer: IngestClient, hook: Hook) -> IngestClient:
     """Return the producer with a hook around its calls."""
-    return cast(Ingest, _Watched(producer, "producer", hook))
+    return cast(IngestClient, _Watched(producer, "producer", hook))

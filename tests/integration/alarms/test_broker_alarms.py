@@ -16,10 +16,10 @@ import pytest
 from tests.support.batches import half
 from tests.support.brokers import BUSINESS, commit, settings, wait_for
 from tests.support.listeners import HttpListener, MailListener, drip, hanging
-from venus.alarms import book, notifier
+from venus.alarms import alarm_state, notifier
 from venus.broker.service.process import RunningBroker, start_in_thread
 from venus.conditions import AdapterCondition, TableCondition
-from venus.config import Alarms
+from venus.config import AlarmsSettings
 from venus.rpc.producer import Producer
 
 pytestmark = pytest.mark.integration
@@ -31,12 +31,12 @@ StartAlarmed = Callable[..., RunningBroker]
 
 @pytest.fixture
 def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[StartAlarmed]:
-    monkeypatch.setattr(book, "SETTLING_S", 0.0)
+    monkeypatch.setattr(alarm_state, "SETTLING_S", 0.0)
     monkeypatch.setattr(notifier, "RETRY_MIN_S", 0.2)
     running: list[RunningBroker] = []
 
     def begin(to: dict[str, Any], **options: Any) -> RunningBroker:
-        alarms = Alarms.model_validate({"check_s": 0.1, "clear_s": 0.3, "to": to} | options)
+        alarms = AlarmsSettings.model_validate({"check_s": 0.1, "clear_s": 0.3, "to": to} | options)
         chosen = settings(tmp_path / "data").model_copy(update={"alarms": alarms})
         running.append(start_in_thread(chosen, on_fatal=lambda error: None))
         return running[-1]

@@ -16,25 +16,25 @@ import pytest
 
 from tests.support.certificates import Authority
 from tests.support.listeners import HttpListener, MailListener, drip, hanging, say_nothing, took
-from venus.alarms.book import Alarm, Event, Message, Notice
-from venus.alarms.recipients import Mail, Way, addressees
-from venus.config import Alarms
+from venus.alarms.alarm_state import Alarm, AlarmEvent, Message, Notification
+from venus.alarms.recipients import AlarmChannel, MailChannel, build_recipients
+from venus.config import AlarmsSettings
 from venus.errors import ConfigError
 
 pytestmark = pytest.mark.integration
 
 TEXT = "target eu: shop.bücher is RESYNC; `venus resync shop.bücher --target eu` reads it again"
 ALARM = Alarm(business="main", rule="table_halted", subject="s", hop="target", text=TEXT, since_s=1e9)
-MESSAGE = Message("b1", [Notice(event=Event.RAISED, alarm=ALARM, at_s=1e9)])
+MESSAGE = Message("b1", [Notification(event=AlarmEvent.RAISED, alarm=ALARM, at_s=1e9)])
 Behaviour = Callable[[socket, Flag], None]
 
 
-def way(**options: object) -> Way:
-    (found,) = addressees(Alarms.model_validate({"to": {"oncall": options}}))
-    return found.way
+def way(**options: object) -> AlarmChannel:
+    (found,) = build_recipients(AlarmsSettings.model_validate({"to": {"oncall": options}}))
+    return found.channel
 
 
-def failure(sent: Way) -> str:
+def failure(sent: AlarmChannel) -> str:
     with pytest.raises(OSError, match=r".") as caught:
         sent.send(MESSAGE)
     assert "\n" not in str(caught.value)
@@ -81,7 +81,7 @@ def test_a_command_gets_the_document_and_none_of_our_secrets(tmp_path: Path, mon
     sent.send(MESSAGE)
 
     content = (tmp_path / "a file").read_bytes()
-    assert json.loads(content[: content.rindex(b"}") + 1]) == json.loads(MESSAGE.json())
+    assert json.loads(content[: content.rindex(b"}") + 1]) == json.loads(MESSAGE.to_json())
     assert content.endswith(MESSAGE.subject.encode())
 
 
@@ -176,9 +176,9 @@ def test_a_webhook_file_that_others_can_read(tmp_path: Path) -> None:
         way(webhook_file=str(file))
     assert caught.value.hint == f"chmod 600 {file}"
     file.chmod(0o600)
-    assert way(webhook_file=str(file)).where == "https://host"
+    assert way(webhook_file=str(file)).destination == "https://host"
 
 
 def test_a_mail_server_gets_the_password_only_over_tls() -> None:
     with pytest.raises(ConfigError):
-        Mail(to=["a@b.c"], sender="v@b.c", server="h:25", security="none", user="u", password="p", timeout_s=1)
+        MailChannel(to=["a@b.c"], sender="v@b.c", server="h:25", security="none", user="u", password="p", timeout_s=1)

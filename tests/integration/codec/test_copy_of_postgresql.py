@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.postgres import libpq
 from venus.codec.columns import to_columns
-from venus.codec.copytext import from_copy, to_copy
+from venus.codec.copy_text import from_copy, to_copy
 from venus.codec.layout import Layout
 from venus.model import Column, Kind, LogicalType, TableSchema
 

@@ -18,16 +18,16 @@ from tests.support.brokers import wait_for
 from tests.support.feed import query
 from tests.support.postgres import libpq
 from tests.support.whole_way import WholeWay
-from venus.adapters.cutover.readiness import Readiness, look
-from venus.adapters.cutover.run import Wish, cutover
+from venus.adapters.cutover.readiness import Readiness, read_readiness
+from venus.adapters.cutover.run import CutoverRequest, run_cutover
 from venus.adapters.dialects.registry import open_source
 from venus.adapters.targets.postgresql.control import resume
 from venus.adapters.targets.postgresql.cutover import references
-from venus.adapters.targets.postgresql.cutover.session import PostgresCutover
+from venus.adapters.targets.postgresql.cutover.cutover_session import PostgresCutover
 from venus.adapters.targets.postgresql.load.full_sync import full_sync
 from venus.conditions import AdapterCondition, TableCondition
 from venus.errors import Refused
-from venus.rpc.admin import Admin
+from venus.rpc.admin import AdminClient
 from venus.rpc.subscriber import Subscriber
 
 pytestmark = pytest.mark.integration
@@ -42,9 +42,9 @@ INSERT INTO child VALUES (1, 1), (2, 2), (3, NULL);
 """
 
 
-def wish(**options: Any) -> Wish:
+def wish(**options: Any) -> CutoverRequest:
     usual: dict[str, Any] = {"wait_s": 120.0, "quiet_s": 0.0, "head": HEAD}
-    return Wish(**(usual | options))
+    return CutoverRequest(**(usual | options))
 
 
 @pytest.fixture
@@ -72,7 +72,7 @@ def at_work(way: WholeWay) -> bool:
 
     What waits may be what the first fill has left, a half message whose decision was on its way when it ended.
     """
-    with Admin(way.broker.address) as admin:
+    with AdminClient(way.broker.address) as admin:
         (found,) = admin.status("main").businesses
     return bool(found.producer) and any(consumer.connected for consumer in found.consumers)
 
@@ -88,9 +88,9 @@ def test_rows_that_refer_to_nothing_forbid_it_unless_they_are_left(way: WholeWay
     assert query(way.target, ask) == [(True, "a")]  # VALID, and yet not true
 
     with pytest.raises(Refused, match=r"public.child \(parent\) -> public.parent: 1 row refers to nothing"):
-        cutover(way.settings, "main", wish())
+        run_cutover(way.settings, "main", wish())
     assert not marked(way)
-    found = cutover(way.settings, "main", wish(leave_invalid=True)).certificate
+    found = run_cutover(way.settings, "main", wish(leave_invalid=True)).certificate
 
     assert found["foreign_keys"][0]["orphans"] == 1
     assert query(way.target, ask) == [(False, "c")]
@@ -102,13 +102,13 @@ def test_another_target_that_has_halted_forbids_nothing(way: WholeWay) -> None:
     halted = TableCondition(table_id=1, name="main.parent", state="HALTED", reason="no")
     with (
         Subscriber(way.broker.address, "main", "main/b", credit_bytes=1 << 20) as other,
-        Admin(way.broker.address) as admin,
+        AdminClient(way.broker.address) as admin,
     ):
         other.open(0, 0)
         other.report(AdapterCondition.of([halted]))
         wait_for(lambda: any("target b:" in alarm for b in admin.status("main").businesses for alarm in b.alarms))
 
-        assert cutover(way.settings, "main", wish()).certificate
+        assert run_cutover(way.settings, "main", wish()).certificate
     assert marked(way)
 
 
@@ -123,7 +123,7 @@ def test_a_row_that_arrives_during_the_comparison_forbids_it(
 
     monkeypatch.setattr(PostgresCutover, "set_counters", late)
     with pytest.raises(Refused, match=r"main\.parent: 1 change arrived meanwhile"):
-        cutover(way.settings, "main", wish())
+        run_cutover(way.settings, "main", wish())
     assert not marked(way)
 
 
@@ -139,10 +139,10 @@ def test_a_row_that_arrives_right_before_the_mark_forbids_it(
 
     monkeypatch.setattr(PostgresCutover, "put_mark", late)
     with pytest.raises(Refused, match=r"main\.parent: 1 change arrived meanwhile"):
-        cutover(way.settings, "main", wish())
+        run_cutover(way.settings, "main", wish())
     assert not marked(way)
     monkeypatch.undo()
-    assert cutover(way.settings, "main", wish()).certificate["equal"]
+    assert run_cutover(way.settings, "main", wish()).certificate["equal"]
 
 
 def test_people_who_write_are_named_and_a_rehearsal_tells_of_everything(way: WholeWay, app: sqlite3.Connection) -> None:
@@ -159,8 +159,8 @@ def test_people_who_write_are_named_and_a_rehearsal_tells_of_everything(way: Who
     try:
         way.until(lambda: query(way.target, "SELECT 1 FROM parent WHERE name = 'busy'"), "people at work")
         with pytest.raises(Refused, match=r"main\.parent"):
-            cutover(way.settings, "main", wish(quiet_s=3.0, wait_s=2.0))
-        rehearsal = cutover(way.settings, "main", wish(quiet_s=3.0, wait_s=2.0, rehearse=True))
+            run_cutover(way.settings, "main", wish(quiet_s=3.0, wait_s=2.0))
+        rehearsal = run_cutover(way.settings, "main", wish(quiet_s=3.0, wait_s=2.0, rehearse=True))
     finally:
         stop.set()
         writer.join()
@@ -176,11 +176,11 @@ def test_people_who_write_are_named_also_if_every_look_meets_a_half_message(
     def unlucky(*arguments: Any) -> Readiness:
         app.execute("INSERT INTO parent (name) VALUES ('busy')")
         way.caught_up()
-        return replace(look(*arguments), halves=1)
+        return replace(read_readiness(*arguments), halves=1)
 
-    monkeypatch.setattr("venus.adapters.cutover.run.look", unlucky)
+    monkeypatch.setattr("venus.adapters.cutover.run.read_readiness", unlucky)
     with pytest.raises(Refused, match=r"main\.parent: \d+ changes arrived meanwhile") as refused:
-        cutover(way.settings, "main", wish(wait_s=1.0))
+        run_cutover(way.settings, "main", wish(wait_s=1.0))
     assert "1 undecided batch at the broker" in str(refused.value)
 
 
@@ -188,18 +188,18 @@ def test_a_kill_after_the_mark_is_finished_by_the_next_run(way: WholeWay, monkey
     def killed(*_: Any, **__: Any) -> Any:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(references, "put_in_force", killed)
+    monkeypatch.setattr(references, "recreate_references", killed)
     with pytest.raises(KeyboardInterrupt):
-        cutover(way.settings, "main", wish())
+        run_cutover(way.settings, "main", wish())
     assert query(way.target, "SELECT state FROM venus.cutover") == [("CUT",)]
     monkeypatch.undo()
 
-    again = cutover(way.settings, "main", wish())
+    again = run_cutover(way.settings, "main", wish())
 
     assert again.resumed
     assert query(way.target, "SELECT state FROM venus.cutover") == [("DONE",)]
     assert query(way.target, "SELECT confdeltype::text FROM pg_constraint WHERE contype = 'f'") == [("c",)]
-    assert cutover(way.settings, "main", wish()).already
+    assert run_cutover(way.settings, "main", wish()).already
     for command in (resume, full_sync):
         with pytest.raises(Refused, match="the application's own"):
             command(way.settings, "main")
@@ -210,7 +210,7 @@ def test_a_table_that_left_capture_forbids_it_until_it_is_dropped(
     way: WholeWay, app: sqlite3.Connection, dropped: bool
 ) -> None:
     with closing(open_source(way.settings)) as source:
-        (child,) = [t.schema.table_id for t in source.registered() if t.schema.name == "child"]
+        (child,) = [t.schema.table_id for t in source.read_registered_tables() if t.schema.name == "child"]
         source.release([child])
         way.caught_up()
         source.drop_logs({child: "at noon"})
@@ -220,23 +220,23 @@ def test_a_table_that_left_capture_forbids_it_until_it_is_dropped(
     else:
         said, remedy = "main.child is not captured any more (at noon)", "venus install-triggers takes it up again"
 
-    outcome = cutover(way.settings, "main", wish(rehearse=True))
+    outcome = run_cutover(way.settings, "main", wish(rehearse=True))
     assert [block.what for block in outcome.blocks] == [said]
     assert remedy in outcome.blocks[0].remedy
     assert [t["table"] for t in outcome.certificate["tables"]] == ["main.parent"]
     with pytest.raises(Refused, match=r"main\.child"):
-        cutover(way.settings, "main", wish())
+        run_cutover(way.settings, "main", wish())
     assert not marked(way)
 
     way.at_target("DROP TABLE child")
-    cutover(way.settings, "main", wish())
+    run_cutover(way.settings, "main", wish())
     assert marked(way)
 
 
 def test_a_captured_table_that_was_dropped_at_the_target_forbids_it(way: WholeWay) -> None:
     way.at_target("DROP TABLE child")
     with pytest.raises(Refused, match=r"main\.child is captured and not at the target"):
-        cutover(way.settings, "main", wish())
+        run_cutover(way.settings, "main", wish())
 
 
 def test_what_capture_never_saw_is_noticed(tmp_path: Path, database: str, second_database: str) -> None:
@@ -252,7 +252,7 @@ def test_what_capture_never_saw_is_noticed(tmp_path: Path, database: str, second
         app.commit()
         try:
             with pytest.raises(Refused, match=r"public\.t is not the same everywhere"):
-                cutover(way.settings, "main", wish())
+                run_cutover(way.settings, "main", wish())
             assert not marked(way)
         finally:
             way.stop()

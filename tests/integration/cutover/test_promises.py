@@ -17,11 +17,11 @@ from tests.support.mariadb import MariaServer
 from tests.support.postgres import Server
 from tests.support.whole_way import WholeWay, whole_way
 from tests.unit.dialects.oracle.test_structure import ROWS, SCHEMA
-from venus.adapters.cutover.run import Outcome, Wish, cutover
-from venus.adapters.dialects.oracle.structure import completed
-from venus.adapters.targets.postgresql.cutover import promises
-from venus.adapters.targets.postgresql.database import PostgresTarget
-from venus.adapters.targets.postgresql.schema.ddl_file import sections
+from venus.adapters.cutover.run import CutoverOutcome, CutoverRequest, run_cutover
+from venus.adapters.dialects.oracle.structure import add_structure
+from venus.adapters.targets.postgresql.cutover import guarantees
+from venus.adapters.targets.postgresql.database import PostgresDatabase
+from venus.adapters.targets.postgresql.schema.ddl_file import build_sections
 from venus.errors import Refused
 
 pytestmark = pytest.mark.integration
@@ -76,8 +76,8 @@ def target(postgres_server: Server) -> Iterator[str]:
     postgres_server.drop_database(url)
 
 
-def rehearse(way: WholeWay) -> Outcome:
-    return cutover(way.settings, "main", Wish(rehearse=True, quiet_s=0.0, wait_s=120.0, head=HEAD))
+def rehearse(way: WholeWay) -> CutoverOutcome:
+    return run_cutover(way.settings, "main", CutoverRequest(rehearse=True, quiet_s=0.0, wait_s=120.0, head=HEAD))
 
 
 def started(way: WholeWay) -> WholeWay:
@@ -88,7 +88,7 @@ def started(way: WholeWay) -> WholeWay:
     return way
 
 
-def differences(found: Outcome) -> dict[str, tuple[str, bool]]:
+def differences(found: CutoverOutcome) -> dict[str, tuple[str, bool]]:
     return {d["what"]: (d["statement"], d["blocks"]) for d in found.certificate["schema_differences"]}
 
 
@@ -109,7 +109,7 @@ def test_what_differs_is_listed_and_what_is_weaker_forbids_it(tmp_path: Path, ta
         )
         assert len(found.blocks) == len(WEAKER)
         with pytest.raises(Refused, match=r'public.Child: check Fair is missing: ALTER TABLE "public"."Child" ADD'):
-            cutover(way.settings, "main", WISH)
+            run_cutover(way.settings, "main", WISH)
         for statement, _ in differences(found).values():
             query(target, statement)
         mended = rehearse(way)
@@ -121,8 +121,8 @@ def test_an_operator_may_accept_what_is_weaker(tmp_path: Path, target: str, data
     with whole_way(tmp_path, database, target) as way:
         started(way)
         query(target, "ALTER TABLE t DROP CONSTRAINT fair")
-        wish = Wish(quiet_s=0.0, wait_s=120.0, head=HEAD, leave_differences=True)
-        (found,) = cutover(way.settings, "main", wish).certificate["schema_differences"]
+        wish = CutoverRequest(quiet_s=0.0, wait_s=120.0, head=HEAD, leave_differences=True)
+        (found,) = run_cutover(way.settings, "main", wish).certificate["schema_differences"]
         assert (found["table"], found["what"], found["blocks"]) == ("public.t", "check fair is missing", True)
 
 
@@ -145,13 +145,13 @@ def test_a_target_as_it_was_made_from_mariadb_has_none(
 
 def test_a_table_as_it_is_made_from_oracle_has_none(tmp_path: Path, target: str, database: str) -> None:
     with whole_way(tmp_path, database, target) as way:
-        opened = PostgresTarget(way.settings, "main")
-        placed = [opened.place(completed(SCHEMA, ROWS))]
-        for _, statements in sections(placed):
+        opened = PostgresDatabase(way.settings, "main")
+        placed = [opened.place(add_structure(SCHEMA, ROWS))]
+        for _, statements in build_sections(placed):
             for statement in statements:
                 query(target, statement)
         with closing(opened.connect("test")) as session:
-            assert promises.differences(session, placed, {SCHEMA.table_id}) == []
+            assert guarantees.find_schema_differences(session, placed, {SCHEMA.table_id}) == []
             query(target, f"ALTER TABLE {placed[0].sql} DROP CONSTRAINT fair")
-            (found,) = promises.differences(session, placed, {SCHEMA.table_id})
+            (found,) = guarantees.find_schema_differences(session, placed, {SCHEMA.table_id})
         assert (found.what, found.blocks) == ("check fair is missing", True)

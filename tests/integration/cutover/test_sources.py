@@ -15,12 +15,12 @@ from tests.support.feed import query
 from tests.support.mariadb import MariaServer
 from tests.support.postgres import Server
 from tests.support.whole_way import WholeWay, whole_way
-from venus.adapters.cutover.run import Wish, cutover, undo
+from venus.adapters.cutover.run import CutoverRequest, run_cutover, undo_target_cutover
 
 pytestmark = pytest.mark.integration
 
 HEAD = {"venus": "x", "made_at": "now", "made_by": "me", "source_url": "s", "target_url": "t"}
-WISH = Wish(quiet_s=0.2, wait_s=120.0, head=HEAD)
+WISH = CutoverRequest(quiet_s=0.2, wait_s=120.0, head=HEAD)
 _POSTGRES = """
 CREATE TABLE customer (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, name text NOT NULL,
     credit numeric, ratio double precision, tags text[], doc jsonb, CONSTRAINT fair CHECK (credit >= 0));
@@ -62,9 +62,9 @@ def cut_over(way: WholeWay) -> dict[str, Any]:
     way.load()
     way.start()
     way.caught_up()
-    rehearsal = cutover(way.settings, "main", Wish(rehearse=True, quiet_s=0.2, wait_s=120.0, head=HEAD))
+    rehearsal = run_cutover(way.settings, "main", CutoverRequest(rehearse=True, quiet_s=0.2, wait_s=120.0, head=HEAD))
     assert rehearsal.blocks == ()
-    found = cutover(way.settings, "main", WISH).certificate
+    found = run_cutover(way.settings, "main", WISH).certificate
     assert found["equal"]
     assert [t["hash"] for t in found["tables"]] == [t["hash"] for t in rehearsal.certificate["tables"]]
     return found
@@ -74,13 +74,13 @@ def test_from_postgresql(tmp_path: Path, target: str, database: str) -> None:
     query(database, _POSTGRES)
     with whole_way(tmp_path, database, target) as way:
         cut_over(way)
-        undo(way.settings, "main")
+        undo_target_cutover(way.settings, "main")
         query(database, "INSERT INTO customer (name) VALUES ('drawn and gone'); DELETE FROM customer WHERE id = 3")
         way.caught_up()
         kinds = "SELECT attidentity::text FROM pg_attribute WHERE attrelid = 'customer'::regclass AND attname = 'id'"
         assert query(target, kinds) == [("d",)]  # VENUS numbers the rows again
         assert query(target, "SELECT confdeltype::text FROM pg_constraint WHERE contype = 'f'") == [("a",)]
-        found = cutover(way.settings, "main", WISH).certificate
+        found = run_cutover(way.settings, "main", WISH).certificate
         assert {c["sequence"]: c["next"] for c in found["counters"]} == {
             "customer_id_seq": 4, "orders_no_seq": 43, '"public"."tickets"': 105,
         }  # fmt: skip

@@ -9,9 +9,9 @@ import pytest
 
 from tests.support.feed import query
 from venus.adapters.cutover.certificate import TableHash
-from venus.adapters.targets.postgresql.cutover.session import PostgresSpeller, read_rows
-from venus.adapters.targets.postgresql.naming import Placed
-from venus.adapters.targets.postgresql.session import Session
+from venus.adapters.targets.postgresql.cutover.cutover_session import PostgresSpeller, read_rows
+from venus.adapters.targets.postgresql.naming import PlacedTable
+from venus.adapters.targets.postgresql.session import TargetSession
 from venus.codec.changes import TableChanges
 from venus.codec.columns import from_columns
 from venus.codec.layout import Layout
@@ -45,10 +45,10 @@ def test_other_spellings_of_the_same_rows_have_the_same_hash(database: str) -> N
     section = TableChanges(
         table_id=1, schema_version=1, record_ids=ids, rows=rows, is_deleted=np.zeros(2, dtype=np.bool_)
     )
-    placed = Placed(schema=SCHEMA, namespace="public", name="goods")
+    placed = PlacedTable(schema=SCHEMA, namespace="public", name="goods")
     plain, spelled, wanted = TableHash(), TableHash(), TableHash()
     plain.add(ids, rows)
-    with closing(Session(database, application="test")) as session:
+    with closing(TargetSession(database, application="test")) as session:
         read_rows(session, placed, wanted.add)
         with PostgresSpeller(session, placed) as speller:
             shown = speller.spell_rows(section, SCHEMA)

@@ -11,7 +11,7 @@ from tests.integration.engine.test_watermark import _fails_for_batch_of
 from tests.support import engines
 from tests.support.engines import BUSINESS, WAIT_S, Clock, Producer
 from venus.broker.core import Core
-from venus.broker.machine import catalogue, half
+from venus.broker.machine import catalogue, half_messages
 from venus.broker.store import keys
 from venus.errors import Diverged, Overloaded, ProtocolError, Refused, SnapshotExpired, Unavailable, VenusError
 from venus.wire import broker_pb2
@@ -98,7 +98,7 @@ def test_a_consumer_may_be_there_before_the_first_half_message(tmp_path: Path) -
     for _ in range(3):  # its acknowledgement is logged when the business has a log
         clock.now_s += 1
         settle(engine)
-    assert not engine.catalogue.stored()
+    assert not engine.catalogue.list_stored()
     producer.commit(engines.rows(1, 2))
     engine.subscriptions.detach(BUSINESS, "g", token)
     clock.now_s += 1
@@ -147,7 +147,7 @@ def test_a_forgotten_business_is_gone_for_good(tmp_path: Path) -> None:
     engine.producers.leave("other")
     settle(engine)
     engines.wait_until(lambda: engines.full_data(engine, business="other") != {})
-    engines.wait_until(lambda: engine.catalogue.known("other").scrubbed_at_us > 0)
+    engines.wait_until(lambda: engine.catalogue.find("other").scrubbed_at_us > 0)
     others = {family: set(found) for family, found in everything(engine).items()}
     filled(engine)
     token = engine.subscriptions.attach(BUSINESS, "g", 0)
@@ -178,7 +178,7 @@ def test_a_forgotten_business_is_gone_for_good(tmp_path: Path) -> None:
     again = Producer(engine)  # the name may be used again, and begins from nothing
     assert (again.ack.last_batch, again.ack.next_offset) == (0, 0)
     again.commit(engines.rows(1, 2))
-    assert sorted(b.number for b in engine.catalogue.stored()) == [1, 3]
+    assert sorted(b.number for b in engine.catalogue.list_stored()) == [1, 3]
     assert engines.full_data(engine) == dict(engines.rows(1, 2))
     engine.stop()
 
@@ -217,7 +217,7 @@ def test_a_stream_that_ends_in_a_group_that_is_given_up_ends_once(
     settle(engine)
     monkeypatch.setattr("venus.broker.machine.records.encode_half", _fails_for_batch_of(77))
     go = held_up(engine)  # what follows shares a group
-    failed = engine.producers.halves("other", bad.epoch, [bad.next_half(engines.rows(1, 77))])
+    failed = engine.producers.take_halves("other", bad.epoch, [bad.next_half(engines.rows(1, 77))])
     engine.subscriptions.detach(BUSINESS, "ends", ends)
     go.set()
     with pytest.raises(VenusError, match="a defect"):
@@ -255,7 +255,7 @@ def test_a_forgotten_business_has_no_snapshot_for_who_had_found_it_before(tmp_pa
     filled(engine)
     engine.producers.leave(BUSINESS)
     settle(engine)
-    found = engine.catalogue.known(BUSINESS)
+    found = engine.catalogue.find(BUSINESS)
     waiting = engine.materialiser.checkpoint(found, tmp_path / "waiting")
     engine.forget_business(BUSINESS)
     late = engine.materialiser.checkpoint(found, tmp_path / "late")
@@ -276,11 +276,11 @@ def test_a_forgotten_business_has_no_snapshot_for_who_had_found_it_before(tmp_pa
 def test_an_epoch_that_leaves_no_room_is_refused_and_does_no_harm(tmp_path: Path) -> None:
     engine = engines.make(tmp_path)
     producer = filled(engine)
-    for epoch in (2**64 - 2, 2**62, half.EPOCH_MAX + 1):
-        with pytest.raises(ProtocolError, match=f"epoch is {epoch}: it must be from 0 to {half.EPOCH_MAX}"):
+    for epoch in (2**64 - 2, 2**62, half_messages.EPOCH_MAX + 1):
+        with pytest.raises(ProtocolError, match=f"epoch is {epoch}: it must be from 0 to {half_messages.EPOCH_MAX}"):
             engine.producers.init(BUSINESS, "p", epoch, 0).result(WAIT_S)
-    highest = engine.producers.init(BUSINESS, "p", half.EPOCH_MAX, 0, insists=True).result(WAIT_S).epoch
-    assert highest == half.EPOCH_MAX + 1
+    highest = engine.producers.init(BUSINESS, "p", half_messages.EPOCH_MAX, 0, insists=True).result(WAIT_S).epoch
+    assert highest == half_messages.EPOCH_MAX + 1
     assert (
         engine.producers.init(BUSINESS, "p", highest, 0).result(WAIT_S).epoch == highest + 1
     )  # the broker gave it itself
@@ -294,9 +294,9 @@ def test_a_sequence_far_beyond_the_last_is_refused_and_does_no_harm(tmp_path: Pa
     engine = engines.make(tmp_path)
     producer = Producer(engine)
     producer.commit(engines.rows(1, 2))
-    for first in (2**64 - 5, 2**63, 2**62, 3 + half.JUMP_MAX):
+    for first in (2**64 - 5, 2**63, 2**62, 3 + half_messages.JUMP_MAX):
         with pytest.raises(ProtocolError, match=r"must be from \d+ to \d+"):
-            engine.producers.halves(BUSINESS, producer.epoch, [engines.half(2, first, engines.rows(1, 2))]).result(
+            engine.producers.take_halves(BUSINESS, producer.epoch, [engines.half(2, first, engines.rows(1, 2))]).result(
                 WAIT_S
             )
     assert engines.status(engine).next_offset == 2

@@ -14,7 +14,7 @@ from tests.support.brokers import BUSINESS, commit, settings, wait_for
 from tests.support.etcd import EtcdCluster
 from venus.broker.replicas.host import Host
 from venus.broker.service import process, replication
-from venus.config import Cluster
+from venus.config import ClusterSettings
 from venus.errors import OffsetDiverged
 from venus.rpc.producer import Producer
 from venus.rpc.subscriber import Subscriber
@@ -44,7 +44,7 @@ def test_setting_the_clock_makes_and_hides_no_alarm_of_a_half_message(tmp_path: 
         producer = engines.Producer(engine)
         producer.send(producer.next_half(engines.rows(0, 1)))
         clock.now_s += 30
-        engine.producers.review_delivered(BUSINESS, [1])
+        engine.producers.count_delivered_reviews(BUSINESS, [1])
         clock.wall_ahead_s = ahead_s
         assert alarms() == []
         clock.now_s += 31
@@ -73,17 +73,23 @@ def test_leases_have_one_clock_that_goes_on_in_sleep(
 ) -> None:
     """What renews the lease, what acknowledges by it and what says that somebody has diverged see the same time."""
     for module in (process, replication):
-        monkeypatch.setattr(module, "steady", lambda: time.monotonic() - BEHIND_S)
+        monkeypatch.setattr(module, "steady_clock_s", lambda: time.monotonic() - BEHIND_S)
     until: list[float] = []
-    leased = Host.leased
+    leased = Host.on_lease
 
     def noted(self: Host, at: float) -> None:
         until.append(at)
         leased(self, at)
 
-    monkeypatch.setattr(Host, "leased", noted)
-    cluster = Cluster(name=etcd_server.new_name(), broker_id="a", etcd=tuple(etcd_server.addresses), lease_s=2.0,
-                      replicas=1, policy="availability")  # fmt: skip
+    monkeypatch.setattr(Host, "on_lease", noted)
+    cluster = ClusterSettings(
+        name=etcd_server.new_name(),
+        broker_id="a",
+        etcd=tuple(etcd_server.addresses),
+        lease_s=2.0,
+        replicas=1,
+        policy="availability",
+    )
     broker = process.start_in_thread(settings(tmp_path / "a").model_copy(update={"cluster": cluster}))
     try:
         with closing(Producer(broker.address, BUSINESS, "db", window_bytes_max=1 << 20)) as producer:

@@ -19,7 +19,7 @@ from venus.broker.core import Core
 from venus.broker.machine.business import Business
 from venus.broker.machine.records import load_all
 from venus.broker.pipeline import replica_commands, upkeep
-from venus.broker.pipeline.shared_log import Alone
+from venus.broker.pipeline.shared_log import StandaloneLog
 from venus.broker.store.rocks import Store
 from venus.errors import NotLeader, Refused, SnapshotExpired, Unavailable
 from venus.wire import broker_pb2
@@ -185,7 +185,7 @@ def test_a_group_that_is_connected_is_not_forgotten(tmp_path: Path, clock: Clock
 
 
 @dataclass(frozen=True, slots=True)
-class Hindered(Alone):
+class Hindered(StandaloneLog):
     """A leader that can propose nothing while `held` says so."""
 
     held: tuple[list[str], ...] = ()
@@ -222,7 +222,7 @@ def test_where_a_term_ends_the_log_says_what_is_known_of_a_group_that_is_not_att
     Producer(engine).commit(engines.rows(0, 10))
     older = {group: engine.subscriptions.attach(BUSINESS, group, 0) for group in ("g", "back")}
     tick(engine, clock)
-    business = engine.catalogue.known(BUSINESS)
+    business = engine.catalogue.find(BUSINESS)
     with engine.commits._ready:  # nothing is logged meanwhile
         for group, token in older.items():
             assert engine.subscriptions.acknowledge(BUSINESS, group, token, 5)
@@ -241,7 +241,7 @@ def test_what_was_proposed_of_a_group_before_the_term_ended_is_known_if_it_stays
     replicas = Replicas()
     engine = engines.make(tmp_path, clock, watermark=replicas)
     Producer(engine).commit(engines.rows(0, 10))
-    business = engine.catalogue.known(BUSINESS)
+    business = engine.catalogue.find(BUSINESS)
     end = business.log.end
     replicas.held = end - 1
     with ThreadPoolExecutor(1) as pool:
@@ -277,7 +277,7 @@ def test_nothing_is_logged_of_a_group_behind_the_word_that_it_is_forgotten(tmp_p
     go = held_up(engine)
     with ThreadPoolExecutor(1) as pool:
         # the upkeep of the group in which it is forgotten, and of no earlier one, logs what is waiting
-        engine.commits.submit(lambda _group: advance(clock), line=engine.catalogue.known(BUSINESS))
+        engine.commits.submit(lambda _group: advance(clock), line=engine.catalogue.find(BUSINESS))
         asked = pool.submit(engine.subscriptions.forget, BUSINESS, "g")
         engines.wait_until(lambda: len(engine.commits._waiting) == 2)
         go.set()
@@ -297,7 +297,7 @@ def test_a_group_is_forgotten_with_its_entry_though_the_operator_was_refused(tmp
     Producer(engine).commit(engines.rows(0, 10))
     engine.subscriptions.detach(BUSINESS, "g", engine.subscriptions.attach(BUSINESS, "g", 0))
     tick(engine, clock)
-    business = engine.catalogue.known(BUSINESS)
+    business = engine.catalogue.find(BUSINESS)
     end = business.log.end
     replicas.held = end - 1
     with ThreadPoolExecutor(1) as pool:
@@ -371,7 +371,7 @@ def test_positions_of_many_groups_are_logged_a_part_at_a_time_and_all_of_them_in
     tokens = {name: engine.subscriptions.attach(BUSINESS, name, 0) for name in groups}
     for _ in range(20):  # that they are attached
         tick(engine, clock, 1)
-    (business,) = engine.catalogue.stored()
+    (business,) = engine.catalogue.list_stored()
     before = business.log.end
     with engine.commits._ready:  # nothing is logged meanwhile
         for name in groups:

@@ -15,17 +15,17 @@ from tests.support.stored import HEAD
 from venus.broker.core import Core
 from venus.broker.machine import records
 from venus.broker.machine.business import Business
-from venus.broker.machine.records import decode_materialised
-from venus.broker.queue import places
-from venus.broker.queue.buffer import Buffer
+from venus.broker.machine.records import decode_materialised_position
+from venus.broker.queue import batch_lookup
+from venus.broker.queue.buffer import BodyBuffer
 from venus.broker.snapshot import materialiser
 from venus.broker.snapshot.materialiser import Materialiser
 from venus.broker.snapshot.scavenger import Scavenger
 from venus.broker.snapshot.scrub import Scrub
-from venus.broker.snapshot.step import Step
+from venus.broker.snapshot.step import MaterialiserStep
 from venus.broker.store import keys
+from venus.broker.store.data_directory import FreeSpace
 from venus.broker.store.rocks import Store
-from venus.broker.store.space import Space
 from venus.flow.precedence import SMALL_BYTES
 from venus.model import ChangeKind
 
@@ -193,7 +193,7 @@ def test_materialising_waits_for_free_space(tmp_path: Path) -> None:
     engine.stop()
 
 
-class Asking(Buffer):
+class Asking(BodyBuffer):
     """The materialiser's buffer, with nothing in it; the first look is when a step has begun."""
 
     def __init__(self, ask: Callable[[], None]) -> None:
@@ -221,7 +221,7 @@ def test_a_checkpoint_never_shows_half_a_cut(tmp_path: Path, monkeypatch: pytest
 
     store, errors = Store(tmp_path / "db"), engines.Errors()
     (business,) = records.load_all(store, 60.0)
-    places.load_tail(store, business)
+    batch_lookup.load_tail(store, business)
     everything, business.visible_offset = business.visible_offset, 10
     asked: list[Future[None]] = []
 
@@ -231,7 +231,7 @@ def test_a_checkpoint_never_shows_half_a_cut(tmp_path: Path, monkeypatch: pytest
 
     clock = Clock()
     tested = Materialiser(
-        store, Asking(ask), Space(tmp_path, 0), monotonic=clock.monotonic,
+        store, Asking(ask), FreeSpace(tmp_path, 0), monotonic=clock.monotonic,
         scavenger=Scavenger(store, forget_below=lambda _: 0, monotonic=clock.monotonic),
         scrub=Scrub(store, businesses=list, clock_us=clock.clock_us), on_fatal=errors,
     )  # fmt: skip
@@ -242,7 +242,7 @@ def test_a_checkpoint_never_shows_half_a_cut(tmp_path: Path, monkeypatch: pytest
     store.close()
 
     copy = Store(tmp_path / "copy", read_only=True)
-    assert decode_materialised(copy.get(keys.STATE, keys.materialised_key(1))).offset == everything == 40
+    assert decode_materialised_position(copy.get(keys.STATE, keys.materialised_key(1))).offset == everything == 40
     copy.close()
     assert not errors.fatal
 
@@ -272,13 +272,13 @@ def test_businesses_have_their_turns_in_the_order_of_their_keys(
 ) -> None:
     """So that each file of RocksDB spans few of them."""
     turns: list[int] = []
-    taken = Step.take
+    taken = MaterialiserStep.take
 
-    def noted(step: Step, business: Business, *, most: int, one_batch: bool = False) -> bool:
+    def noted(step: MaterialiserStep, business: Business, *, most: int, one_batch: bool = False) -> bool:
         turns.append(business.number)
         return taken(step, business, most=most, one_batch=one_batch)
 
-    monkeypatch.setattr(Step, "take", noted)
+    monkeypatch.setattr(MaterialiserStep, "take", noted)
     monkeypatch.setattr(materialiser, "LINGER_S", WAIT_S)
     engine = engines.make(tmp_path)
     producers = [Producer(engine, f"business{n}") for n in range(12)]
@@ -286,7 +286,7 @@ def test_businesses_have_their_turns_in_the_order_of_their_keys(
         producer.commit(engines.rows(0, 1))
     assert not turns
     producers[5].commit([(b"%08d" % 1, b"x" * SMALL_BYTES)])  # the round begins
-    behind = engine.materialiser.behind
+    behind = engine.materialiser.behind_by_business
     engines.wait_until(lambda: not any(behind().values()))
     engine.stop()
     assert len(turns) >= 12

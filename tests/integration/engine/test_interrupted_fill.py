@@ -13,10 +13,10 @@ from tests.support import mirrored
 from tests.support.engines import BUSINESS, WAIT_S, Producer, full_data, make, rows, wait_until
 from venus.broker.core import Core
 from venus.broker.machine.home import Home
-from venus.broker.mirrors import calls
-from venus.broker.mirrors.progress import State
-from venus.broker.mirrors.pulling import Pulling
-from venus.broker.mirrors.whom import Above, Only
+from venus.broker.mirrors import session_requests
+from venus.broker.mirrors.replication_plan import ReplicationPlan
+from venus.broker.mirrors.replicator_progress import MirrorState
+from venus.broker.mirrors.upstream_choice import SingleUpstream, UpstreamEndpoint
 from venus.codec.chunk import Chunk, decode_chunk
 from venus.errors import IllegalTransition, SnapshotExpired, Unavailable
 from venus.wire import broker_pb2
@@ -42,27 +42,27 @@ class Line:
     def __init__(self, home: Core, lost_at: int | None = None) -> None:
         self._home, self._lost_at = home, lost_at
         self.chunks = 0
-        self.asked: list[calls.Call] = []
+        self.asked: list[session_requests.Call] = []
         self._reading: tuple[Any, Iterator[Chunk]] = (None, iter(()))
 
-    def answer(self, call: calls.Call) -> Any:
+    def answer(self, call: session_requests.Call) -> Any:
         self.asked.append(call)
         full = self._home.full_data
         match call:
-            case calls.OpenSnapshot():
+            case session_requests.OpenSnapshot():
                 return full.open(broker_pb2.OpenSnapshotRequest(business=BUSINESS, splits=1, lease_s=60))
-            case calls.RenewSnapshot():
+            case session_requests.RenewSnapshot():
                 return full.renew(call.snapshot_id)
-            case calls.CloseSnapshot():
+            case session_requests.CloseSnapshot():
                 return full.close(call.snapshot_id)
-            case calls.NextChunk():
+            case session_requests.NextChunk():
                 return self._next(call)
-            case calls.Settle():
+            case session_requests.WaitForCommit():
                 return call.future.result(WAIT_S)
-            case calls.OpenStream():
+            case session_requests.OpenStream():
                 raise Unavailable("it is whole")
 
-    def _next(self, call: calls.NextChunk) -> Chunk:
+    def _next(self, call: session_requests.NextChunk) -> Chunk:
         if self.chunks == self._lost_at:
             raise Unavailable("the line is lost")
         self.chunks += 1
@@ -77,7 +77,7 @@ class Line:
         return chunk
 
 
-def drive(session: calls.Calls[None], line: Line) -> None:
+def drive(session: session_requests.Calls[None], line: Line) -> None:
     """Do what a session asks until it ends."""
     call = next(session)
     while True:
@@ -89,14 +89,16 @@ def drive(session: calls.Calls[None], line: Line) -> None:
             call = session.send(answer)
 
 
-def pull(mirror: Core, line: Line) -> Pulling:
+def pull(mirror: Core, line: Line) -> ReplicationPlan:
     """Do one session; it ends when the line is lost, or all rows are here."""
-    above = Above(reach="home:1", set="home", network="n", group="mirror/test")
+    above = UpstreamEndpoint(reach="home:1", set="home", network="n", group="mirror/test")
     times = count()
-    pulling = Pulling(mirror, BUSINESS, (), Only(lambda: above), lambda _: None, lambda: float(next(times)))
+    pulling = ReplicationPlan(
+        mirror, BUSINESS, (), SingleUpstream(lambda: above), lambda _: None, lambda: float(next(times))
+    )
     with pytest.raises(Unavailable) as ended:
         drive(pulling.session(), line)
-    pulling.ended(ended.value)
+    pulling.on_end(ended.value)
     return pulling
 
 
@@ -115,15 +117,15 @@ def test_it_goes_on_behind_the_last_chunk_that_is_here(tmp_path: Path, home: Cor
     assert wanted.chunks > 15
 
     mirror = make(tmp_path / "mirror")
-    assert pull(mirror, Line(home, lost_at)).progress.told.state is State.WAITING
+    assert pull(mirror, Line(home, lost_at)).progress.status.state is MirrorState.WAITING
     mirror.stop()
     mirror = make(tmp_path / "mirror")
     line = Line(home)
     pulling = pull(mirror, line)
 
-    assert isinstance(line.asked[0], calls.RenewSnapshot)
+    assert isinstance(line.asked[0], session_requests.RenewSnapshot)
     assert line.chunks == wanted.chunks - lost_at
-    assert (pulling.progress.told.fills, pulling.progress.told.rows) == (0, 2 * ROWS)
+    assert (pulling.progress.status.fills, pulling.progress.status.rows) == (0, 2 * ROWS)
     whole(home, mirror)
     mirror.stop()
 
@@ -136,8 +138,8 @@ def test_a_snapshot_that_is_gone_begins_the_full_data_again(tmp_path: Path, home
     home.full_data.close(held.snapshot)
 
     line = Line(home)
-    assert pull(mirror, line).progress.told.fills == 1
-    assert isinstance(line.asked[1], calls.OpenSnapshot)
+    assert pull(mirror, line).progress.status.fills == 1
+    assert isinstance(line.asked[1], session_requests.OpenSnapshot)
     whole(home, mirror)
     mirror.stop()
 
@@ -149,8 +151,8 @@ def test_it_does_not_go_on_at_a_home_that_was_replaced(tmp_path: Path, home: Cor
 
     line = Line(home)
     pulling = pull(mirror, line)
-    assert "follows an older home, which was replaced (home term 0, here 1)" in pulling.progress.told.reason
-    assert [type(call) for call in line.asked] == [calls.RenewSnapshot]
+    assert "follows an older home, which was replaced (home term 0, here 1)" in pulling.progress.status.reason
+    assert [type(call) for call in line.asked] == [session_requests.RenewSnapshot]
 
     home.homes.note(BUSINESS, Home(set="second", term=1, addresses=("second:7400",))).result(WAIT_S)
     line = Line(home)  # a set that follows the new home goes on with what it has
@@ -167,5 +169,5 @@ def test_a_chunk_that_comes_twice_is_refused(tmp_path: Path, home: Core) -> None
     held = business.committed.mirror
     assert held is not None
     with pytest.raises(IllegalTransition, match="chunk 4 of the full data came, 5 is the next one"):
-        mirror.mirrors.full_rows(business, held.begin, 4, b"").result(WAIT_S)
+        mirror.mirrors.take_full_rows(business, held.begin, 4, b"").result(WAIT_S)
     mirror.stop()

@@ -11,9 +11,9 @@ from tests.support import engines
 from tests.support.engines import BUSINESS, Producer, rows
 from venus.broker.core import Core
 from venus.broker.replicas import copies
-from venus.broker.replicas.copies import Copies, Place
+from venus.broker.replicas.copies import CopyPlace, CopyPool
 from venus.codec.chunk import decode_chunk
-from venus.config.sections import Limits
+from venus.config.sections import LimitsSettings
 from venus.rpc.channel import FRAME_BYTES, MESSAGE_BYTES_MAX, REPLICA_BYTES_MAX
 from venus.wire import broker_pb2
 
@@ -23,7 +23,7 @@ SMALL, LARGE = 200, 64
 
 
 def engine_at(path: Path) -> Core:
-    return engines.make(path, limits=Limits(slow_request_ms=0))
+    return engines.make(path, limits=LimitsSettings(slow_request_ms=0))
 
 
 def test_large_rows_behind_small_ones_are_loaded_in_chunks_that_a_message_holds(tmp_path: Path) -> None:
@@ -54,10 +54,10 @@ def test_large_batches_behind_small_ones_are_copied_in_pieces_that_a_message_hol
     first = producer.batch_no + 1
     for n in range(30):
         producer.send(producer.next_half(rows(100 + n, 1, b"q" * (1 << 20)), cut=first, cut_end=n == 29))
-    standing = Copies(engine, time.monotonic)
-    copy = standing.take(engines.the_business(engine), "")
+    standing = CopyPool(engine, time.monotonic)
+    copy = standing.acquire(engines.the_business(engine), "")
 
-    pieces = list(copies.pieces(copy, Place()))
+    pieces = list(copies.read_pieces(copy, CopyPlace()))
 
     assert max(sum(map(len, piece.values)) for piece in pieces) < 3 * FRAME_BYTES < REPLICA_BYTES_MAX
     log = [key for piece in pieces if piece.area == 0 for key in piece.keys]

@@ -25,19 +25,22 @@ def test_new_files_of_rows_are_merged_eight_at_a_time(tmp_path: Path) -> None:
         batch.put_many(keys.ROW, [b"first", b"last"], [b"1", b"2"])
         store.write(batch, durable=False)
         store._views[keys.ROW].flush(True)
-        return len(store.files())
+        return len(store.list_files())
 
     assert [one_more() for _ in range(7)] == list(range(1, 8))
     time.sleep(0.2)
-    assert len(store.files()) == 7
+    assert len(store.list_files()) == 7
     one_more()
-    engines.wait_until(lambda: len(store.files()) == 1)
+    engines.wait_until(lambda: len(store.list_files()) == 1)
     store.close()
 
 
 @pytest.mark.parametrize(
     ("what", "most"),
-    [("full_memtables", DELAYING_MEMTABLES - 1), ("unmerged_files", DELAYING_FILES - materialiser.FILES_BEFORE)],
+    [
+        ("count_full_memtables", DELAYING_MEMTABLES - 1),
+        ("count_unmerged_files", DELAYING_FILES - materialiser.FILES_BEFORE),
+    ],
 )
 def test_what_rocksdb_has_still_to_do_is_seen_and_waited_for(
     what: str, most: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -63,7 +66,7 @@ def test_what_rocksdb_has_still_to_do_is_seen_and_waited_for(
 
 
 def test_what_never_becomes_a_file_holds_nothing_up_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Store, "full_memtables", lambda _store, _family: DELAYING_MEMTABLES)
+    monkeypatch.setattr(Store, "count_full_memtables", lambda _store, _family: DELAYING_MEMTABLES)
     monkeypatch.setattr(materialiser, "FLUSH_LOOKS_MAX", 3)
     engine = engines.make(tmp_path)
     Producer(engine).commit(engines.rows(0, 3))
@@ -73,12 +76,12 @@ def test_what_never_becomes_a_file_holds_nothing_up_for_ever(tmp_path: Path, mon
 
 def test_a_store_knows_its_full_memtables(tmp_path: Path) -> None:
     store = Store(tmp_path / "db", cache_bytes=8 << 20)
-    found = {store.full_memtables(keys.ROW)}
+    found = {store.count_full_memtables(keys.ROW)}
     for n in range(60):
         batch = store.batch()
         batch.put_many(keys.ROW, [b"%08d" % (1000 * n + i) for i in range(1000)], [b"x" * 1000] * 1000)
         store.write(batch, durable=False)
-        found.add(store.full_memtables(keys.ROW))
+        found.add(store.count_full_memtables(keys.ROW))
     store.close()
     assert 0 in found
     assert max(found) >= 1
@@ -86,11 +89,11 @@ def test_a_store_knows_its_full_memtables(tmp_path: Path) -> None:
 
 def test_a_store_knows_its_unmerged_files(tmp_path: Path) -> None:
     store = Store(tmp_path / "db", cache_bytes=8 << 20)
-    assert store.unmerged_files(keys.ROW) == 0
+    assert store.count_unmerged_files(keys.ROW) == 0
     for n in range(3):
         batch = store.batch()
         batch.put(keys.ROW, b"key", b"%d" % n)
         store.write(batch, durable=False)
         store.checkpoint(tmp_path / f"checkpoint{n}")
-    assert store.unmerged_files(keys.ROW) == 3
+    assert store.count_unmerged_files(keys.ROW) == 3
     store.close()

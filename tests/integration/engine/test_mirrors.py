@@ -103,7 +103,7 @@ def test_it_is_not_served_before_the_full_data_is_whole(home: Core, mirror: Core
     with pytest.raises(IllegalTransition, match="no full data yet"):
         mirrored.take(mirror, [])
 
-    mirror.mirrors.end_full(business, index, 50).result(30)
+    mirror.mirrors.end_full_data(business, index, 50).result(30)
     same(home, mirror)
 
 
@@ -176,7 +176,7 @@ def test_full_data_from_behind_its_cut_is_refused(home: Core, mirror: Core) -> N
     home.full_data.close(later.snapshot_id)
 
     with pytest.raises(IllegalTransition, match="begun again"):
-        mirror.mirrors.full_rows(business, index + 1, 0, b"").result(30)
+        mirror.mirrors.take_full_rows(business, index + 1, 0, b"").result(30)
 
 
 def test_it_takes_the_full_data_again_and_what_vanished_is_gone(home: Core, mirror: Core) -> None:
@@ -376,6 +376,6 @@ def test_what_came_behind_something_that_could_not_be_taken_is_not_taken_either(
     found = home.subscriptions.read(BUSINESS, 5, 1 << 20).increments
     business = mirrored.business_of(mirror)
     with pytest.raises(Unavailable, match="the increments before offset 10 were not taken"):
-        mirror.mirrors.take(business, found[1:2], 15, sparse=True, follows=10).result(60)
+        mirror.mirrors.take_increments(business, found[1:2], 15, sparse=True, follows=10).result(60)
     assert business.committed.next_offset == 5
-    assert mirror.mirrors.take(business, found[:2], 15, sparse=True, follows=5).result(60) == 15
+    assert mirror.mirrors.take_increments(business, found[:2], 15, sparse=True, follows=5).result(60) == 15

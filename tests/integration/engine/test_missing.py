@@ -9,7 +9,7 @@ import xxhash
 
 from tests.support import engines
 from tests.support.engines import BUSINESS, Producer
-from venus.adapters.under.cuts import Assembler
+from venus.adapters.under.cut_assembler import CutAssembler
 from venus.broker.core import Core
 from venus.broker.machine.business import Business
 from venus.broker.machine.loss import Loss
@@ -23,7 +23,7 @@ EPOCH_BEFORE = engines.FIRST_EPOCH + 6  # of producers that this broker never sa
 
 def doubting(core: Core, *terms: int) -> Business:
     """Let the log go on as that of a leader that is not known to have everything."""
-    business = core.catalogue.known(BUSINESS)
+    business = core.catalogue.find(BUSINESS)
     core.commits.submit(lambda group: begin_term(group, business, terms[-1], "b", 1, doubted=terms)).result(
         engines.WAIT_S
     )
@@ -64,7 +64,7 @@ def test_what_is_missing_has_a_place_in_the_queue_also_after_a_restart(tmp_path:
     core.stop()
 
     core = engines.make(tmp_path)
-    assert core.catalogue.known(BUSINESS).committed.losses == (measured,)
+    assert core.catalogue.find(BUSINESS).committed.losses == (measured,)
     found = core.subscriptions.read(BUSINESS, 0, 1 << 20).increments
     assert [(i.base_offset, i.count) for i in found] == [(0, 3), (3, 10), (13, 2)]
     assert len(engines.full_data(core)) == 5
@@ -86,11 +86,11 @@ def test_a_consumer_goes_on_wherever_it_was(tmp_path: Path, applied: int) -> Non
     producer.commit(engines.rows(100, 2))
     core.subscriptions.check_position(BUSINESS, applied, EPOCH_BEFORE if applied > 3 else 0)
     found = core.subscriptions.read(BUSINESS, applied, 1 << 20).increments
-    assembler = Assembler(max(applied, 3))
+    assembler = CutAssembler(max(applied, 3))
     for increment in found:
         if increment.base_offset == 3:  # the others have no real rows in this test
-            assembler.arrive(increment)
-    cuts = [(cut.start, cut.end, cut.rows) for cut in assembler.group(100)]
+            assembler.on_increment(increment)
+    cuts = [(cut.start, cut.end, cut.rows) for cut in assembler.take_group(100)]
     assert cuts == ([(max(applied, 3), 13, 0)] if applied < 13 else [])
     assert found[-1].base_offset == 13
     core.stop()
@@ -160,7 +160,7 @@ def test_what_cannot_be_is_refused(tmp_path: Path, last_batch: int, next_sequenc
     producer = connect(core, last_batch)
     with pytest.raises(ProtocolError, match="the two do not fit"):
         say(core, producer, last_batch, next_sequence)
-    assert not business.committed.losses[0].measured
+    assert not business.committed.losses[0].is_measured
     assert business.committed.next_offset == 3
     core.stop()
 
@@ -184,6 +184,6 @@ def test_a_producer_that_says_something_is_lost_is_refused(tmp_path: Path) -> No
     message = engines.half(1, 1, [])
     body = message.body + b"\x48\x05"  # BatchBody.lost = 5
     forged = broker_pb2.Half(batch_no=1, digest=xxhash.xxh3_64_intdigest(body), body=body)
-    with pytest.raises(ProtocolError, match="which only the broker does"):
+    with pytest.raises(ProtocolError, match="which only the broker may do"):
         producer.send(forged)
     core.stop()

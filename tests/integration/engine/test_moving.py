@@ -13,9 +13,9 @@ import pytest
 from tests.support import mirrored
 from tests.support.engines import BUSINESS, WAIT_S, Producer, full_data, make, queue, rows, wait_until
 from venus.broker.core import Core
-from venus.broker.mirrors import calls
-from venus.broker.mirrors.pulling import Pulling
-from venus.broker.mirrors.whom import Above
+from venus.broker.mirrors import session_requests
+from venus.broker.mirrors.replication_plan import ReplicationPlan
+from venus.broker.mirrors.upstream_choice import UpstreamEndpoint
 from venus.errors import OffsetDiverged, Unavailable, VenusError
 from venus.wire import broker_pb2
 
@@ -23,8 +23,8 @@ pytestmark = pytest.mark.integration
 BATCHES = 40
 
 
-def above(name: str) -> Above:
-    return Above(reach=f"{name}:1", set=name, network="n", group="mirror/test")
+def above(name: str) -> UpstreamEndpoint:
+    return UpstreamEndpoint(reach=f"{name}:1", set=name, network="n", group="mirror/test")
 
 
 class Choice:
@@ -36,17 +36,17 @@ class Choice:
         self.confirmed = 0
         self.reasons: list[Exception] = []
 
-    def above(self) -> Above:
+    def choose_upstream(self) -> UpstreamEndpoint:
         return above(self.name)
 
-    def still(self, at: Above) -> bool:
+    def is_current(self, at: UpstreamEndpoint) -> bool:
         return at.set == self.name
 
-    def pulls(self) -> None:
+    def record_success(self) -> None:
         self.confirmed += 1
         self.tried = False
 
-    def ended(self, at: Above, error: Exception) -> bool:
+    def record_end(self, at: UpstreamEndpoint, error: Exception) -> bool:
         assert at.set == self.name
         self.reasons.append(error)
         return self.tried
@@ -61,7 +61,7 @@ class Line:
     ) -> None:  # fmt: skip
         self._sets, self._choice, self._moves_after, self._to = sets, choice, moves_after, to
         self.opened: list[tuple[str, int]] = []
-        self.asked: list[calls.Call] = []
+        self.asked: list[session_requests.Call] = []
         self.acknowledged: list[tuple[str, int]] = []
         self.sent = 0  # the end of what has come
         self._offset = self._frames = 0
@@ -73,21 +73,21 @@ class Line:
     def _set(self) -> Core:
         return self._sets[self._at]
 
-    def answer(self, call: calls.Call) -> Any:
+    def answer(self, call: session_requests.Call) -> Any:
         self.asked.append(call)
         match call:
-            case calls.OpenStream():
+            case session_requests.OpenStream():
                 self._at = self._choice.name
                 opened = self._set.subscriptions.check_position(BUSINESS, call.offset, call.epoch)
                 self._offset = call.offset
                 self.opened.append((self._at, call.offset))
                 return self._at, opened
-            case calls.Increments():
+            case session_requests.WaitForIncrements():
                 return self._next()
-            case calls.Acknowledge():
+            case session_requests.Acknowledge():
                 self.acknowledged.append((self._at, call.offset))
                 return None
-            case calls.Settle():
+            case session_requests.WaitForCommit():
                 self._settling.set()
                 return call.future.result(WAIT_S)
         raise Unavailable("nothing else is answered here")
@@ -129,7 +129,7 @@ def sets(tmp_path: Path) -> Iterator[dict[str, Core]]:
         engine.stop()
 
 
-def drive(pulling: Pulling, line: Line) -> VenusError:
+def drive(pulling: ReplicationPlan, line: Line) -> VenusError:
     """Do what a session asks until it ends; return why."""
     session = pulling.session()
     try:
@@ -145,9 +145,9 @@ def drive(pulling: Pulling, line: Line) -> VenusError:
         return ended
 
 
-def pulling_at(lower: Core, choice: Choice) -> Pulling:
+def pulling_at(lower: Core, choice: Choice) -> ReplicationPlan:
     times = count()
-    return Pulling(lower, BUSINESS, (), choice, lambda _: None, lambda: float(next(times)))
+    return ReplicationPlan(lower, BUSINESS, (), choice, lambda _: None, lambda: float(next(times)))
 
 
 def is_equal(lower: Core, home: Core) -> None:
@@ -171,16 +171,16 @@ def test_what_has_come_is_safe_and_acknowledged_before_another_set_is_pulled_fro
     assert mirrored.business_of(lower).committed.next_offset == line.sent
     assert line.acknowledged[-1] == ("north", line.sent)
     assert {name for name, _ in line.acknowledged} == {"north"}
-    assert not pulling.ended(error)
+    assert not pulling.on_end(error)
     assert (pulling.wait_s, choice.reasons) == (0.0, []), "nothing is wrong, and nobody waits"
 
     begins_at = line.sent - 10
     line = Line(sets, choice)
-    pulling.ended(drive(pulling, line))
+    pulling.on_end(drive(pulling, line))
 
     newest = mirrored.business_of(lower)
     assert line.opened == [("south", begins_at)], "at the newest batch that is here"
-    assert not any(isinstance(call, calls.OpenSnapshot) for call in line.asked)
+    assert not any(isinstance(call, session_requests.OpenSnapshot) for call in line.asked)
     assert newest.counters["duplicate_batches"] == 2, "the newest batch, once for each session"
     assert choice.confirmed
     is_equal(lower, sets["hq"])
@@ -195,13 +195,13 @@ def test_a_set_that_is_tried_and_has_another_history_costs_no_full_data(sets: di
 
     assert isinstance(error, OffsetDiverged)
     assert choice.confirmed == 0
-    pulling.ended(error)
+    pulling.on_end(error)
     assert [type(reason) for reason in choice.reasons] == [OffsetDiverged]
     choice.name = "north"
     line = Line(sets, choice)
-    pulling.ended(drive(pulling, line))
+    pulling.on_end(drive(pulling, line))
     if tried:
         assert line.opened == [("north", 10)]
         is_equal(lower, sets["hq"])
     else:
-        assert isinstance(line.asked[0], calls.OpenSnapshot), "who has no other choice takes what there is"
+        assert isinstance(line.asked[0], session_requests.OpenSnapshot), "who has no other choice takes what there is"

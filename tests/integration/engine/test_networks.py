@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from venus.broker.core import Core
-from venus.broker.mirrors import network
+from venus.broker.mirrors import network_membership
 from venus.rpc import limits
 from venus.wire import broker_pb2
 
 
 def test_no_more_ids_are_kept_than_a_consumer_believes(mirror: Core) -> None:
     """They come from the set above, look by look; with one too many, nobody could read here any more, for good."""
-    first = network.remember(mirror, ["home"])
+    first = network_membership.save_network_ids(mirror, ["home"])
     for look in range(3):
         said = ["home", *(f"{look}-{n}" for n in range(limits.NETWORKS_MAX - 1))]
-        mirror.networks = network.remember(mirror, said)
+        mirror.networks = network_membership.save_network_ids(mirror, said)
 
-    found = network.read(mirror)
+    found = network_membership.read_network_ids(mirror)
     assert found[:1] == first
     assert found == mirror.networks
     limits.check(broker_pb2.Opened(networks=found))

@@ -13,7 +13,7 @@ import pytest
 from tests.support import engines, forked
 from tests.support.brokers import BrokerProcess, settings
 from tests.support.engines import Producer
-from venus.broker.store import space
+from venus.broker.store import data_directory
 from venus.errors import ConfigError
 
 pytestmark = pytest.mark.integration
@@ -47,7 +47,7 @@ def test_an_open_directory_of_somebody_else_is_refused(tmp_path: Path, monkeypat
     monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
 
     with pytest.raises(ConfigError, match="belongs to user"):
-        space.make_private(tmp_path)
+        data_directory.make_private(tmp_path)
 
 
 def test_a_broker_process_makes_no_file_that_others_can_read(tmp_path: Path) -> None:
@@ -77,4 +77,4 @@ def test_a_data_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:
 
     for path in (tmp_path / "file", tmp_path / "file" / "data"):
         with pytest.raises(ConfigError, match="cannot be made"):
-            space.make_private(path)
+            data_directory.make_private(path)

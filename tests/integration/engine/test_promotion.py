@@ -52,7 +52,7 @@ def test_what_the_new_home_lacks_is_passed_over_and_named(home: Core, mirror: Co
     producer = behind_the_home(home, mirror)
     promote(mirror)
     business = mirrored.business_of(mirror)
-    assert [(w.first_offset, w.measured) for w in business.committed.losses] == [(10, False)]
+    assert [(w.first_offset, w.is_measured) for w in business.committed.losses] == [(10, False)]
     with pytest.raises(Unavailable, match="offset 20 may be lost"):  # a target of the old home waits
         mirror.subscriptions.check_position(BUSINESS, 20, producer.epoch)
 
@@ -83,7 +83,7 @@ def test_a_promotion_survives_a_restart(home: Core, tmp_path: Path) -> None:
     try:
         after = mirrored.business_of(mirror).committed
         assert (after.home, after.losses, after.is_mirror) == (HERE, before.losses, False)
-        assert after.losses[0].measured
+        assert after.losses[0].is_measured
         Producer(mirror, source_last_batch=4).commit(rows(50, 1))
         with pytest.raises(IllegalTransition, match="this set has become the home"):
             mirrored.take(mirror, queue(home, 10))

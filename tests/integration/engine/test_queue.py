@@ -12,7 +12,7 @@ import xxhash
 from tests.support import engines
 from tests.support.engines import BUSINESS, WAIT_S, Clock, Producer, status
 from venus.broker.core import Core
-from venus.broker.store.rocks import Batch, Store
+from venus.broker.store.rocks import Store, StoreBatch
 from venus.errors import (
     DigestMismatch,
     Diverged,
@@ -39,7 +39,7 @@ def engine(tmp_path: Path, clock: Clock) -> Iterator[Core]:
 
 def test_a_half_message_is_invisible_until_it_is_committed(engine: Core) -> None:
     seen: list[tuple[str, int]] = []
-    engine.publisher.on_commit(lambda business, offset: seen.append((business, offset)))
+    engine.publisher.add_listener(lambda business, offset: seen.append((business, offset)))
     producer = Producer(engine)
     message = producer.next_half(engines.rows(0, 5))
     producer.send(message)
@@ -61,7 +61,7 @@ def test_a_decision_that_is_being_written_down_is_not_shown_yet(engine: Core, mo
     producer.send(message)
     writing, go_on, write = Event(), Event(), Store.write
 
-    def slowly(store: Store, batch: Batch, *, durable: bool) -> None:
+    def slowly(store: Store, batch: StoreBatch, *, durable: bool) -> None:
         writing.set()
         assert go_on.wait(WAIT_S)
         write(store, batch, durable=durable)
@@ -116,7 +116,7 @@ def test_a_gap_is_asked_for_again(engine: Core) -> None:
     producer = Producer(engine)
     first, second = (producer.next_half(engines.rows(n, 1)) for n in range(2))
 
-    result = engine.producers.halves(BUSINESS, producer.epoch, [second]).result(WAIT_S)
+    result = engine.producers.take_halves(BUSINESS, producer.epoch, [second]).result(WAIT_S)
 
     assert (result.through, result.resend_from) == (0, 1)
     producer.send(first, second)
@@ -263,12 +263,12 @@ def test_reviews_come_by_the_clock_and_only_delivered_ones_count(engine: Core, c
     for _ in range(3):
         ((business, epoch, refs),) = engine.producers.due_reviews()
         assert (business, epoch, refs[0].batch_no, refs[0].reviews) == (BUSINESS, producer.epoch, 1, 0)
-    engine.producers.review_delivered(BUSINESS, [1])
+    engine.producers.count_delivered_reviews(BUSINESS, [1])
     assert engine.producers.due_reviews() == []
     clock.now_s += 12.1
     assert engine.producers.due_reviews()[0][2][0].reviews == 1
     for _ in range(14):
-        engine.producers.review_delivered(BUSINESS, [1])
+        engine.producers.count_delivered_reviews(BUSINESS, [1])
 
     found = status(engine)
     assert found.counters["reviews_sent"] == 15

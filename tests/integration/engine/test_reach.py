@@ -11,8 +11,8 @@ import xxhash
 from tests.support import engines, mirrored
 from tests.support.engines import BUSINESS, WAIT_S, Producer, make
 from venus.broker.core import Core
+from venus.broker.machine.counter_limits import COUNTER_LIMITS
 from venus.broker.machine.home import Home
-from venus.broker.machine.reach import REACHES
 from venus.broker.pipeline.replica_commands import begin_term
 from venus.errors import ProtocolError
 from venus.rpc import limits
@@ -25,18 +25,18 @@ TOO_FAR = r"must be (from \d+ to )?\d+( at most)?"
 
 def first_batch_ends_at_the_end(core: Core) -> None:
     producer = Producer(core)
-    core.producers.halves(BUSINESS, producer.epoch, [engines.half(1, END, engines.rows(1, 1))]).result(WAIT_S)
+    core.producers.take_halves(BUSINESS, producer.epoch, [engines.half(1, END, engines.rows(1, 1))]).result(WAIT_S)
 
 
 def first_batch_is_out_of_reach(core: Core) -> None:
-    producer, first = Producer(core), REACHES["Sequence"].end(0) + 1
-    core.producers.halves(BUSINESS, producer.epoch, [engines.half(1, first, engines.rows(1, 1))]).result(WAIT_S)
+    producer, first = Producer(core), COUNTER_LIMITS["Sequence"].largest(0) + 1
+    core.producers.take_halves(BUSINESS, producer.epoch, [engines.half(1, first, engines.rows(1, 1))]).result(WAIT_S)
 
 
 def version_of_a_table_is_the_last(core: Core) -> None:
     producer = Producer(core)
     message = engines.half(1, 1, engines.rows(1, 1), version=limits.UINT32_MAX)
-    core.producers.halves(BUSINESS, producer.epoch, [message]).result(WAIT_S)
+    core.producers.take_halves(BUSINESS, producer.epoch, [message]).result(WAIT_S)
 
 
 def epoch_of_a_source_is_the_last(core: Core) -> None:
@@ -44,7 +44,7 @@ def epoch_of_a_source_is_the_last(core: Core) -> None:
 
 
 def what_a_source_has_committed_ends_at_the_end(core: Core) -> None:
-    business = core.catalogue.known(BUSINESS)
+    business = core.catalogue.find(BUSINESS)
     core.commits.submit(lambda group: begin_term(group, business, 2, "b", 1, doubted=(2,))).result(WAIT_S)
     producer = Producer(core)
     said = broker_pb2.Committed(epoch=producer.epoch, last_batch=producer.batch_no, next_sequence=END)
@@ -136,7 +136,7 @@ def test_full_data_is_not_cut_where_nothing_could_follow(home: Core, mirror: Cor
     Producer(home).commit(engines.rows(1, 3))
     business = mirror.mirrors.enter(BUSINESS)
     with pytest.raises(ProtocolError, match=f"MirrorBegin.{field} is {END}"):
-        mirror.mirrors.begin_full(business, begin_at(home, **{field: END})).result(WAIT_S)
+        mirror.mirrors.begin_full_data(business, begin_at(home, **{field: END})).result(WAIT_S)
     mirror.mirrors.leave(business)
     assert mirrored.business_of(mirrored_fill(home, mirror)).is_filled
 

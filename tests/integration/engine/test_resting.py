@@ -18,7 +18,7 @@ def resting(path: Path, clock: Clock) -> Core:
     engine = engines.make(path, clock)
     producer = Producer(engine)
     producer.commit(engines.rows(0, 10))
-    engines.wait_until(lambda: bool(engine.catalogue.stored()))
+    engines.wait_until(lambda: bool(engine.catalogue.list_stored()))
 
     def is_quiet() -> bool:
         clock.now_s += MAINTAIN_EVERY_S
@@ -90,7 +90,7 @@ def test_what_a_consumer_has_applied_is_logged_soon_although_nothing_else_happen
     engine.commits.submit(lambda _: None).result(WAIT_S)
     engines.wait_until(lambda: engine.commits.silent_s(clock.now_s + 1.0) == 0.0)
     clock.now_s += QUIET_EVERY_S / 2
-    (business,) = engine.catalogue.stored()
+    (business,) = engine.catalogue.list_stored()
     end = business.log.end
     engine.subscriptions.acknowledge(BUSINESS, "group", attached, 10)
     engines.wait_until(lambda: business.log.end > end)

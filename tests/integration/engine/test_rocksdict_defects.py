@@ -19,7 +19,7 @@ import pytest
 from rocksdict import AccessType, Checkpoint, DBRecoveryMode, Options, Rdict, ReadOptions, WriteBatch
 
 from venus.broker.store import keys, rocks
-from venus.broker.store.reads import Counted
+from venus.broker.store.reads import KeyCount
 from venus.broker.store.rocks import Store
 from venus.errors import ConfigError, Corruption, StorageError
 
@@ -126,13 +126,13 @@ def test_items_end_early_on_a_damaged_file_and_the_store_does_not(tmp_path: Path
     with pytest.raises(Corruption):
         list(copy.scan(keys.STATE, b"", b""))
     with pytest.raises(Corruption):
-        copy.range(keys.STATE, b"", b"", rows_max=10**6, bytes_max=1 << 30)
+        copy.read_range(keys.STATE, b"", b"", rows_max=10**6, bytes_max=1 << 30)
     with pytest.raises(Corruption):
-        copy.range(keys.STATE, b"", b"%06d" % 4999, rows_max=10**6, bytes_max=1 << 30)
+        copy.read_range(keys.STATE, b"", b"%06d" % 4999, rows_max=10**6, bytes_max=1 << 30)
     with pytest.raises(Corruption):
-        copy.values(keys.STATE, b"", (b"%06d" % 4999, b"the last"), rows_max=10**6, bytes_max=1 << 30)
+        copy.read_values(keys.STATE, b"", (b"%06d" % 4999, b"the last"), rows_max=10**6, bytes_max=1 << 30)
     with pytest.raises(Corruption):
-        copy.count(keys.STATE, b"", b"", entries_max=10**6, marks_max=10)
+        copy.count_keys(keys.STATE, b"", b"", entries_max=10**6, marks_max=10)
     with pytest.raises(Corruption):
         copy.look_up(keys.STATE, [b"%06d" % n for n in range(5000)])
     copy.close()
@@ -145,8 +145,8 @@ def test_a_reader_leaves_no_file_open_and_needs_no_collection(tmp_path: Path, mo
     collections: list[int] = []
     monkeypatch.setattr(gc, "collect", lambda: collections.append(1))
     reader = Store(tmp_path / "copy", read_only=True)
-    reader.range(keys.STATE, b"", b"", rows_max=100, bytes_max=1 << 20)
-    reader.count(keys.STATE, b"", b"", entries_max=10**6, marks_max=7)
+    reader.read_range(keys.STATE, b"", b"", rows_max=100, bytes_max=1 << 20)
+    reader.count_keys(keys.STATE, b"", b"", entries_max=10**6, marks_max=7)
     next(reader.scan(keys.STATE, b"", b""))
 
     reader.close()
@@ -181,7 +181,7 @@ def test_runs_of_any_size_are_what_a_walk_finds(tmp_path: Path, seed: int) -> No
         seen: list[bytes] = []
         at, done = start, False
         while not done:
-            found, values, done = opened.range(keys.STATE, at, stop, rows_max=rows_max, bytes_max=bytes_max)
+            found, values, done = opened.read_range(keys.STATE, at, stop, rows_max=rows_max, bytes_max=bytes_max)
             assert done or 0 < len(found) <= rows_max
             assert values == [content[key] for key in found]
             seen += found
@@ -189,8 +189,8 @@ def test_runs_of_any_size_are_what_a_walk_finds(tmp_path: Path, seed: int) -> No
         assert seen == inside
         marks_max = chance.choice((1, 7, 10**6))
         every = next(n for n in (2**power for power in range(20)) if len(inside[::n]) <= marks_max)
-        counted = opened.count(keys.STATE, start, stop, entries_max=10**6, marks_max=marks_max)
-        assert counted == Counted(len(inside), inside[::every], ended=True)
+        counted = opened.count_keys(keys.STATE, start, stop, entries_max=10**6, marks_max=marks_max)
+        assert counted == KeyCount(len(inside), inside[::every], ended=True)
     opened.close()
 
 
@@ -205,7 +205,7 @@ def test_runs_of_values_end_where_the_last_key_is(tmp_path: Path, seed: int) -> 
     for _ in range(20):
         start, stop = b"%05d" % chance.randrange(10**5), chance.choice((b"", chance.choice(sorted(known))))
         inside = [key for key in sorted(known) if key >= start and (not stop or key < stop)]
-        last = opened.before(keys.STATE, stop)
+        last = opened.find_before(keys.STATE, stop)
         below = max((key for key in known if not stop or key < stop), default=None)
         assert last == (None if below is None else (below, content[below]))
         rows_max, bytes_max = chance.choice((1, 7, 64, 10**6)), chance.choice((1, 10_000, 10**6))
@@ -213,7 +213,7 @@ def test_runs_of_values_end_where_the_last_key_is(tmp_path: Path, seed: int) -> 
         at, done = start, last is None or last[0] < start
         while not done:
             assert last is not None
-            found, done = opened.values(keys.STATE, at, last, rows_max=rows_max, bytes_max=bytes_max)
+            found, done = opened.read_values(keys.STATE, at, last, rows_max=rows_max, bytes_max=bytes_max)
             assert 0 < len(found) <= rows_max
             seen += [value[:5] for value in found]
             at = seen[-1] + b"\0"
@@ -226,7 +226,7 @@ def test_a_walk_that_misses_its_last_value_is_no_end(tmp_path: Path) -> None:
     put(opened, {b"1": b"one", b"2": b"two"})
 
     with pytest.raises(StorageError, match="missed its end"):
-        opened.values(keys.STATE, b"", (b"2", b"another"), rows_max=10, bytes_max=100)
+        opened.read_values(keys.STATE, b"", (b"2", b"another"), rows_max=10, bytes_max=100)
     opened.close()
 
 

@@ -22,8 +22,8 @@ def test_what_an_older_set_above_has_not_said_is_kept_once_it_says_it(home: Core
         wait_until(lambda: business.is_filled)
         assert not said(mirror, 3).HasField("rows")
         begin = business.committed.mirror.begin  # type: ignore[union-attr]
-        mirror.mirrors.heard(business, begin, "tandem", ()).result(WAIT_S)
-        mirror.subscriptions.rows.forget(business)
+        mirror.mirrors.record_levels(business, begin, "tandem", ()).result(WAIT_S)
+        mirror.subscriptions.rows.invalidate(business)
         assert said(mirror, 3).HasField("rows")
     finally:
         mirror.stop()

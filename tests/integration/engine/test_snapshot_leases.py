@@ -11,7 +11,7 @@ from tests.support import engines
 from tests.support.engines import BUSINESS, Clock, Producer
 from venus.broker.core import Core
 from venus.broker.snapshot import splits
-from venus.config.sections import Limits
+from venus.config.sections import LimitsSettings
 from venus.errors import Overloaded, Refused, SnapshotExpired
 from venus.wire import broker_pb2
 
@@ -25,7 +25,7 @@ def clock() -> Clock:
 
 @pytest.fixture
 def engine(tmp_path: Path, clock: Clock) -> Iterator[Core]:
-    opened = engines.make(tmp_path, clock, limits=Limits(slow_request_ms=0))  # this clock jumps
+    opened = engines.make(tmp_path, clock, limits=LimitsSettings(slow_request_ms=0))  # this clock jumps
     yield opened
     opened.stop()
 
@@ -54,7 +54,7 @@ def test_a_lease_survives_a_restart_and_ends_in_time(tmp_path: Path, clock: Cloc
 
 
 def test_only_so_many_leases_at_once_on_whatever_snapshots(tmp_path: Path, clock: Clock) -> None:
-    engine = engines.make(tmp_path, clock, limits=Limits(leases=3, slow_request_ms=0))
+    engine = engines.make(tmp_path, clock, limits=LimitsSettings(leases=3, slow_request_ms=0))
     Producer(engine).commit(engines.rows(0, 10))
     first = open_snapshot(engine, holder="a")
     open_snapshot(engine, holder="b")
@@ -74,7 +74,7 @@ def test_only_so_many_leases_at_once_on_whatever_snapshots(tmp_path: Path, clock
     open_snapshot(engine, holder="d")
     engine.stop()
 
-    engine = engines.make(tmp_path, clock, limits=Limits(leases=2, slow_request_ms=0))
+    engine = engines.make(tmp_path, clock, limits=LimitsSettings(leases=2, slow_request_ms=0))
     assert len(engines.status(engine).leases) == 3, "what was promised is kept"
     with pytest.raises(Overloaded, match="3 leases on snapshots are held"):
         open_snapshot(engine)
@@ -83,7 +83,7 @@ def test_only_so_many_leases_at_once_on_whatever_snapshots(tmp_path: Path, clock
 
 def test_one_consumer_leaves_leases_for_the_others(tmp_path: Path, clock: Clock) -> None:
     """One that opened snapshots and closed none had all of them, and nobody else could load anything for an hour."""
-    engine = engines.make(tmp_path, clock, limits=Limits(leases=8, slow_request_ms=0))
+    engine = engines.make(tmp_path, clock, limits=LimitsSettings(leases=8, slow_request_ms=0))
     Producer(engine).commit(engines.rows(0, 10))
     Producer(engine, "payroll").commit(engines.rows(0, 10))
 
@@ -103,10 +103,10 @@ def test_one_consumer_leaves_leases_for_the_others(tmp_path: Path, clock: Clock)
         "eu has 4 leases on snapshots of main already, and 4 are left for all others",
         "us has 2 leases on snapshots of main already, and 2 are left for all others",
         "eu has 1 lease on snapshots of payroll already, and 1 are left for all others",
-        "8 leases on snapshots are held already, by eu (its lease: 3600 s), us (its lease: 3600 s), somebody without a "
-        "name (its lease: 3600 s) and 1 load of other businesses",
-        "8 leases on snapshots are held already, by eu (its lease: 3600 s), us (its lease: 3600 s), somebody without a "
-        "name (its lease: 3600 s) and 1 load of other businesses",
+        "8 leases on snapshots are held already, by eu (its lease: 3600 s), us (its lease: 3600 s), an unnamed "
+        "client (its lease: 3600 s) and 1 load of other businesses",
+        "8 leases on snapshots are held already, by eu (its lease: 3600 s), us (its lease: 3600 s), an unnamed "
+        "client (its lease: 3600 s) and 1 load of other businesses",
     ]
     engine.stop()
 
@@ -143,7 +143,7 @@ def test_a_snapshot_that_cannot_be_described_leaves_no_lease(
 
     Producer(engine).commit(engines.rows(0, 10))
     with monkeypatch.context() as patched:
-        patched.setattr(splits, "plan", plan)
+        patched.setattr(splits, "plan_splits", plan)
         with pytest.raises(Refused, match="no such split"):
             open_snapshot(engine)
 

@@ -14,11 +14,11 @@ import pytest
 from tests.support import engines
 from tests.support.engines import BUSINESS, Clock, Producer
 from venus.broker.core import Core
-from venus.broker.machine.business import Materialised
-from venus.broker.snapshot import inside, splits
+from venus.broker.machine.business import MaterialisedPosition
+from venus.broker.snapshot import checkpoint_metadata, splits
 from venus.broker.store.rocks import Store
-from venus.codec.chunk import Totals, decode_chunk
-from venus.config.sections import Limits
+from venus.codec.chunk import RowTotals, decode_chunk
+from venus.config.sections import LimitsSettings
 from venus.errors import Corruption, Overloaded, Unavailable
 from venus.model import ChangeKind
 from venus.wire import broker_pb2, change_pb2
@@ -33,7 +33,7 @@ def clock() -> Clock:
 
 @pytest.fixture
 def engine(tmp_path: Path, clock: Clock) -> Iterator[Core]:
-    opened = engines.make(tmp_path, clock, limits=Limits(slow_request_ms=0))  # this clock jumps
+    opened = engines.make(tmp_path, clock, limits=LimitsSettings(slow_request_ms=0))  # this clock jumps
     yield opened
     opened.stop()
 
@@ -120,13 +120,13 @@ def test_snapshot_plus_increments_is_the_source_under_load(engine: Core, clock: 
 def test_an_offset_read_outside_the_checkpoint_is_noticed(
     engine: Core, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def outside(_store: Store, number: int) -> Materialised:
-        (business,) = (found for found in engine.catalogue.present() if found.number == number)
+    def outside(_store: Store, number: int) -> MaterialisedPosition:
+        (business,) = (found for found in engine.catalogue.list_all() if found.number == number)
         checkpointed = business.materialised
         engines.wait_until(lambda: business.materialised != checkpointed)
         return business.materialised
 
-    monkeypatch.setattr(inside, "reached", outside)
+    monkeypatch.setattr(checkpoint_metadata, "read_progress", outside)
 
     assert hand_over(engine, clock, 6) != (0, 0, 0)
 
@@ -148,7 +148,7 @@ def test_splits_cover_every_row_once_and_chunks_are_ordered(engine: Core) -> Non
         found = engines.chunks(engine, snapshot, split)
         assert [chunk.end for chunk in found] == [False] * (len(found) - 1) + [True]
         rows = [pair for chunk in found for pair in engines.rows_of(chunk).items()]
-        totals = Totals()
+        totals = RowTotals()
         for chunk in found:
             totals.add(chunk.rows)
         assert found[-1].totals == totals

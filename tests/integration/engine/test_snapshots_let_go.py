@@ -13,14 +13,14 @@ from tests.support import engines
 from tests.support.engines import BUSINESS, Producer
 from venus.broker.core import Core
 from venus.broker.machine.business import Business
-from venus.broker.service.access import Access, Peer
+from venus.broker.service.access import AccessControl, Peer
 from venus.broker.snapshot import snapshots
-from venus.broker.snapshot.leases import Pin
-from venus.broker.snapshot.reading import Chunks
+from venus.broker.snapshot.leases import SnapshotLease
+from venus.broker.snapshot.reading import ChunkReader
 from venus.broker.store.rocks import Store
-from venus.codec.chunk import Sealed
+from venus.codec.chunk import SealedChunk
 from venus.errors import Denied, SnapshotExpired, Unavailable
-from venus.security.roles import CALLS, Identity, roles_of
+from venus.security.roles import CALLS, PeerIdentity, roles_of
 from venus.wire import broker_pb2
 
 pytestmark = pytest.mark.integration
@@ -44,13 +44,13 @@ def test_a_snapshot_that_is_closed_while_it_is_summed_up_ends_that_call_alone(
     for table_id in (1, 2, 3):
         producer.commit(engines.rows(0, 5), table_id=table_id)
     snapshot = open_snapshot(engine)
-    read = Chunks.next
+    read = ChunkReader.next
 
-    def closed_meanwhile(chunks: Chunks, store: Store) -> Sealed:
+    def closed_meanwhile(chunks: ChunkReader, store: Store) -> SealedChunk:
         engine.full_data.close(snapshot.snapshot_id)
         return read(chunks, store)
 
-    monkeypatch.setattr(Chunks, "next", closed_meanwhile)
+    monkeypatch.setattr(ChunkReader, "next", closed_meanwhile)
     with pytest.raises(SnapshotExpired):
         engine.full_data.sums(snapshot.snapshot_id)
 
@@ -91,16 +91,16 @@ def test_who_may_read_a_snapshot_is_asked_until_it_is_closed(tmp_path: Path, mon
     Producer(engine).commit(engines.rows(0, 5))
     engine.producers.leave(BUSINESS)
     snapshot = open_snapshot(engine)
-    some: Any = SimpleNamespace(refused=lambda *_: False)
-    access = Access(some, some, some, engine.full_data.business_of)
-    stranger = Peer(Identity(name="eu", roles=roles_of(["consumer(eu, payroll)"])), "somewhere")
+    some: Any = SimpleNamespace(record_refusal=lambda *_: False)
+    access = AccessControl(some, some, some, engine.full_data.business_of)
+    stranger = Peer(PeerIdentity(name="eu", roles=roles_of(["consumer(eu, payroll)"])), "somewhere")
     method, request = "/venus.wire.Delivery/ReadSplit", broker_pb2.ReadSplitRequest(snapshot_id=snapshot.snapshot_id)
     forget, asked = engine.snapshots.forget, []
 
     def before_it_is_closed(business: Business) -> None:
         asked.append(engine.full_data.business_of(snapshot.snapshot_id))
         with pytest.raises(Denied, match=r"role consumer\(\*, main\) is missing"):
-            access.judge_names(stranger, method, CALLS[method], request)
+            access.check_names(stranger, method, CALLS[method], request)
         forget(business)
 
     monkeypatch.setattr(engine.snapshots, "forget", before_it_is_closed)
@@ -120,7 +120,7 @@ def test_a_snapshot_that_is_made_while_its_business_is_removed_goes_with_it(
     engine.producers.leave(BUSINESS)
     cut = engine.snapshots._cut
 
-    def forgotten_meanwhile(*of: Any) -> Pin:
+    def forgotten_meanwhile(*of: Any) -> SnapshotLease:
         made = cut(*of)
         engine.forget_business(BUSINESS)
         return made
@@ -129,6 +129,6 @@ def test_a_snapshot_that_is_made_while_its_business_is_removed_goes_with_it(
     with pytest.raises(Unavailable, match="was just removed"):
         open_snapshot(engine)
 
-    assert engine.snapshots.held() == []
+    assert engine.snapshots.all_leases() == []
     assert checkpoints_in(tmp_path) == []
     engine.stop()

@@ -17,7 +17,7 @@ from venus.broker.machine.business import Business
 from venus.broker.machine.records import load_all
 from venus.broker.store import keys, rocks
 from venus.broker.store.rocks import Store
-from venus.config import Limits
+from venus.config import LimitsSettings
 from venus.errors import (
     SlowRequest,
 )
@@ -47,9 +47,9 @@ def test_half_messages_that_wait_too_long_for_the_disk_are_refused_and_taken_lat
     producer = Producer(engine)
     halves = [producer.next_half(engines.rows(n, 10, b"q" * 1000)) for n in range(8)]
     stop.hold.set()
-    futures = [engine.producers.halves(BUSINESS, producer.epoch, [halves[0]])]
+    futures = [engine.producers.take_halves(BUSINESS, producer.epoch, [halves[0]])]
     assert stop.held.wait(WAIT_S)
-    futures += [engine.producers.halves(BUSINESS, producer.epoch, [message]) for message in halves[1:]]
+    futures += [engine.producers.take_halves(BUSINESS, producer.epoch, [message]) for message in halves[1:]]
     clock.now_s += 0.3
     stop.let_go()
     assert futures[0].result(WAIT_S).through == 1
@@ -66,17 +66,17 @@ def test_half_messages_that_wait_too_long_for_the_disk_are_refused_and_taken_lat
 def test_who_floods_delays_the_decision_of_another_by_one_group_only(tmp_path: Path) -> None:
     """60 MiB of one business wait, and 20 MiB of it are ahead of the other one's decision in time."""
     stop, order = Stop(), list[int]()
-    engine = engines.make(tmp_path, on_write=stop, buffer_bytes_max=256 << 20, limits=Limits(slow_request_ms=0))
+    engine = engines.make(tmp_path, on_write=stop, buffer_bytes_max=256 << 20, limits=LimitsSettings(slow_request_ms=0))
     flood, small = Producer(engine), Producer(engine, business="small")
     message = small.next_half(engines.rows(0, 1))
     small.send(message)
     stop.hold.set()
     bodies = [flood.next_half(engines.rows(n, 10, b"q" * 100_000)) for n in range(60)]
-    futures = [engine.producers.halves(BUSINESS, flood.epoch, [bodies[0]])]
+    futures = [engine.producers.take_halves(BUSINESS, flood.epoch, [bodies[0]])]
     assert stop.held.wait(WAIT_S)
-    futures += [engine.producers.halves(BUSINESS, flood.epoch, [body]) for body in bodies[1:20]]
+    futures += [engine.producers.take_halves(BUSINESS, flood.epoch, [body]) for body in bodies[1:20]]
     decided = engine.producers.decide("small", small.epoch, message.batch_no, message.digest, Verdict.COMMIT)
-    futures += [engine.producers.halves(BUSINESS, flood.epoch, [body]) for body in bodies[20:]]
+    futures += [engine.producers.take_halves(BUSINESS, flood.epoch, [body]) for body in bodies[20:]]
     everything: list[Future[Any]] = [*futures, decided]
     for number, future in enumerate(everything):
         future.add_done_callback(lambda _, n=number: order.append(n))  # type: ignore[misc]
@@ -100,7 +100,7 @@ def test_nothing_is_answered_before_the_fsync(tmp_path: Path) -> None:
         told.set()
 
     before = len(steps)
-    engine.producers.halves(BUSINESS, producer.epoch, [message]).add_done_callback(answered)
+    engine.producers.take_halves(BUSINESS, producer.epoch, [message]).add_done_callback(answered)
     assert told.wait(WAIT_S)
 
     assert steps[before : at[0]].count("flushed") == 1
@@ -143,7 +143,7 @@ def test_nobody_is_told_of_an_error_of_the_store_before_the_broker_has_ended(tmp
     engine = engines.make(tmp_path, errors=on_fatal, on_write=on_write)
     producer = Producer(engine)
     broken.set()
-    future = engine.producers.halves(BUSINESS, producer.epoch, [producer.next_half(engines.rows(0, 1))])
+    future = engine.producers.take_halves(BUSINESS, producer.epoch, [producer.next_half(engines.rows(0, 1))])
     future.add_done_callback(lambda _: told.set())
     with pytest.raises(Exception, match="disk is gone"):
         future.result(WAIT_S)
@@ -217,7 +217,7 @@ def test_an_answer_comes_after_the_log_is_on_disk(tmp_path: Path, monkeypatch: p
     message = producer.next_half(engines.rows(0, 1))
 
     for ask in (
-        lambda: engine.producers.halves(BUSINESS, producer.epoch, [message]),
+        lambda: engine.producers.take_halves(BUSINESS, producer.epoch, [message]),
         lambda: engine.producers.decide(BUSINESS, producer.epoch, 1, message.digest, Verdict.COMMIT),
         lambda: engine.producers.init(BUSINESS, "next", 0, 1),
     ):
@@ -237,7 +237,7 @@ def test_a_listener_that_fails_stops_nothing(tmp_path: Path) -> None:
     def failing(_business: str, _offset: int) -> None:
         raise RuntimeError("the loop is closed")
 
-    engine.publisher.on_commit(failing)
+    engine.publisher.add_listener(failing)
 
     assert Producer(engine).commit(engines.rows(0, 1)).next_offset == 1
     assert errors.fatal == []

@@ -41,7 +41,7 @@ def test_merges_give_way_and_nothing_else_does(tmp_path: Path) -> None:
 
 def test_a_system_that_hides_threads_is_no_reason_to_fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(options, "_TASKS", tmp_path / "nothing")
-    options.merges_give_way()
+    options.lower_merge_priority()
 
 
 def test_files_that_wait_for_merges_delay_the_log_later_than_the_full_data(tmp_path: Path) -> None:

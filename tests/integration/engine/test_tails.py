@@ -25,7 +25,7 @@ def _fill(engine: Core) -> None:
 
 
 def _kept(engine: Core) -> list[int]:
-    return [len(business.tail._places) for business in engine.catalogue.stored()]
+    return [len(business.tail._places) for business in engine.catalogue.list_stored()]
 
 
 def _check(engine: Core) -> None:
@@ -68,10 +68,10 @@ def test_a_batch_of_more_rows_than_the_tail_has_places_is_known_after_a_restart(
 
 
 def test_the_longest_tails_are_cut_and_the_short_ones_left() -> None:
-    tails = [queue_index.Tail() for _ in range(4)]
+    tails = [queue_index.QueueTail() for _ in range(4)]
     for tail, count in zip(tails, (3, 50, 0, 1000), strict=True):
         tail._places = [None] * count  # type: ignore[list-item]
 
-    queue_index.cut(tails, 100)
+    queue_index.shorten_tails(tails, 100)
 
     assert [len(tail) for tail in tails] == [3, 48, 0, 49]

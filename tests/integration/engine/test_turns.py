@@ -13,7 +13,7 @@ from tests.integration.engine.test_storage import Stop
 from tests.support import engines
 from tests.support.engines import BUSINESS, WAIT_S, Clock, Producer
 from venus.broker.store import keys
-from venus.broker.store.reads import Counted
+from venus.broker.store.reads import KeyCount
 from venus.broker.store.rocks import Store
 
 FLOOD = [f"flood{n}" for n in range(2)]
@@ -29,7 +29,7 @@ def test_a_small_business_is_answered_before_the_floods_that_came_first(tmp_path
 
     def send(producer: Producer, business: str, nbytes: int) -> None:
         message = producer.next_half(engines.rows(0, 1, b"q" * nbytes))
-        future = engine.producers.halves(business, producer.epoch, [message])
+        future = engine.producers.take_halves(business, producer.epoch, [message])
         future.add_done_callback(lambda _: answered.append(business))
 
     send(floods[0], FLOOD[0], 100)
@@ -86,6 +86,6 @@ def test_many_keys_are_written_and_counted_in_pieces(tmp_path: Path) -> None:
     batch.put_many(keys.ROW, wanted, [b"v" + key for key in wanted])
     store.write(batch, durable=False)
     assert store.look_up(keys.ROW, wanted) == {key: b"v" + key for key in wanted}
-    found = store.count(keys.ROW, b"", b"00001400", entries_max=10**6, marks_max=100)
-    assert found == Counted(1_400, wanted[:1_400:16], ended=True)
+    found = store.count_keys(keys.ROW, b"", b"00001400", entries_max=10**6, marks_max=100)
+    assert found == KeyCount(1_400, wanted[:1_400:16], ended=True)
     store.close()

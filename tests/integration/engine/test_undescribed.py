@@ -34,7 +34,7 @@ def refuses(producer: Producer, version: int, table_id: int = 1) -> bool:
         described=False,
     )  # fmt: skip
     try:
-        producer.engine.producers.halves(BUSINESS, producer.epoch, [message]).result(WAIT_S)
+        producer.engine.producers.take_halves(BUSINESS, producer.epoch, [message]).result(WAIT_S)
     except ProtocolError as error:
         return str(error) == (
             f"batch {message.batch_no} has changes of table {table_id} in version {version}, "
@@ -88,7 +88,7 @@ def test_what_is_committed_in_the_same_group_counts(tmp_path: Path) -> None:
     futures: list[Future[Any]] = []
     for n in range(3):
         message = producer.next_half(engines.rows(n, 1), described=not n)
-        futures.append(engine.producers.halves(BUSINESS, producer.epoch, [message]))
+        futures.append(engine.producers.take_halves(BUSINESS, producer.epoch, [message]))
         futures.append(
             engine.producers.decide(BUSINESS, producer.epoch, message.batch_no, message.digest, Verdict.COMMIT)
         )
@@ -138,7 +138,7 @@ def test_what_an_older_broker_took_is_an_alarm_until_it_is_replaced(
     monkeypatch.setattr(materialiser, "IDLE_S", 0.005)
     older_store(tmp_path, monkeypatch)
     clock, errors = Clock(), Errors()
-    checked = [found for found in offline.check(tmp_path) if "described" in found.seen + found.finding]
+    checked = [found for found in offline.check_directory(tmp_path) if "described" in found.seen + found.finding]
     assert [(c.what, c.seen, c.finding) for c in checked] == [
         ("main shop.t1", "some of version 7, which no producer has described", ""),
         ("main .", "some of version 1, which no producer has described", ""),

@@ -12,15 +12,15 @@ from tests.support import engines, forked
 from tests.support.engines import BUSINESS, Producer
 from venus.broker.machine import records
 from venus.broker.machine.business import Business
-from venus.broker.machine.records import encode_materialised
+from venus.broker.machine.records import encode_materialised_position
 from venus.broker.snapshot import offline
 from venus.broker.store import keys
-from venus.broker.store.rocks import Batch, Store
+from venus.broker.store.rocks import Store, StoreBatch
 from venus.cli.app import run
 from venus.errors import ConfigError, Corruption
 
 pytestmark = pytest.mark.integration
-Damage = Callable[[Store, Batch, Business], None]
+Damage = Callable[[Store, StoreBatch, Business], None]
 
 
 @pytest.fixture
@@ -48,70 +48,70 @@ def harm(data: Path, damage: Damage) -> None:
     store.close()
 
 
-def log_end(store: Store, batch: Batch, business: Business) -> None:
+def log_end(store: Store, batch: StoreBatch, business: Business) -> None:
     batch.delete(keys.RLOG, keys.log_key(1, business.log.end - 1))
 
 
-def log_start(store: Store, batch: Batch, business: Business) -> None:
+def log_start(store: Store, batch: StoreBatch, business: Business) -> None:
     batch.delete(keys.RLOG, keys.log_key(1, 1))
 
 
-def an_undecided_body(store: Store, batch: Batch, business: Business) -> None:
+def an_undecided_body(store: Store, batch: StoreBatch, business: Business) -> None:
     batch.delete(keys.RLOG, keys.log_key(1, business.applying.halves[0].index))
 
 
-def an_undecided_half(store: Store, batch: Batch, business: Business) -> None:
+def an_undecided_half(store: Store, batch: StoreBatch, business: Business) -> None:
     """Only its entry in the log is left."""
     batch.delete_range(keys.STATE, keys.HALF, keys.after_prefix(keys.HALF))
 
 
 def family(name: str) -> Damage:
-    def damage(store: Store, batch: Batch, business: Business) -> None:
+    def damage(store: Store, batch: StoreBatch, business: Business) -> None:
         batch.delete_range(name, b"", b"\xff")
 
     damage.__name__ = name
     return damage
 
 
-def queue_end(store: Store, batch: Batch, business: Business) -> None:
+def queue_end(store: Store, batch: StoreBatch, business: Business) -> None:
     batch.delete(keys.QUEUE, keys.queue_key(1, 165))
 
 
-def queue_middle(store: Store, batch: Batch, business: Business) -> None:
+def queue_middle(store: Store, batch: StoreBatch, business: Business) -> None:
     batch.delete(keys.QUEUE, keys.queue_key(1, 40))
 
 
-def queue_start(store: Store, batch: Batch, business: Business) -> None:
+def queue_start(store: Store, batch: StoreBatch, business: Business) -> None:
     batch.delete(keys.QUEUE, keys.queue_key(1, 0))
 
 
-def the_record_of_the_business(store: Store, batch: Batch, business: Business) -> None:
+def the_record_of_the_business(store: Store, batch: StoreBatch, business: Business) -> None:
     batch.delete(keys.STATE, keys.core_key(1))
 
 
-def the_offset_of_the_full_data(store: Store, batch: Batch, business: Business) -> None:
-    later = encode_materialised(business.materialised).replace(b'"offset": 168', b'"offset": 160')
+def the_offset_of_the_full_data(store: Store, batch: StoreBatch, business: Business) -> None:
+    later = encode_materialised_position(business.materialised).replace(b'"offset": 168', b'"offset": 160')
     batch.put(keys.STATE, keys.materialised_key(1), later)
 
 
-def newest_rows(store: Store, batch: Batch, business: Business) -> None:
+def newest_rows(store: Store, batch: StoreBatch, business: Business) -> None:
     prefix = keys.row_prefix(1, 1)
     batch.delete_range(keys.ROW, prefix + b"%08d" % 0, prefix + b"%08d" % 3)
 
 
-def tombstones(store: Store, batch: Batch, business: Business) -> None:
+def tombstones(store: Store, batch: StoreBatch, business: Business) -> None:
     prefix = keys.row_prefix(1, 1)
     batch.delete_range(keys.ROW, prefix + b"%08d" % 3, prefix + b"%08d" % 5)
 
 
-def older_rows(store: Store, batch: Batch, business: Business) -> None:
+def older_rows(store: Store, batch: StoreBatch, business: Business) -> None:
     key = keys.row_prefix(1, 1) + b"%08d" % 2
     value = store.get(keys.ROW, key)
     assert value is not None
     batch.put(keys.ROW, key, (3).to_bytes(8, "big") + value[8:])
 
 
-def the_columns(store: Store, batch: Batch, business: Business) -> None:
+def the_columns(store: Store, batch: StoreBatch, business: Business) -> None:
     batch.delete_range(keys.STATE, keys.SCHEMA, keys.after_prefix(keys.SCHEMA))
 
 
@@ -131,7 +131,7 @@ def test_a_store_that_lost_a_part_is_refused(data: Path, damage: Damage) -> None
 
     assert "\n" not in str(refused.value)
     assert "`venus migrate` for each target" in refused.value.hint
-    assert any(found.finding for found in offline.check(data))
+    assert any(found.finding for found in offline.check_directory(data))
 
 
 def test_a_sound_store_is_served_and_checks(
@@ -189,7 +189,7 @@ def test_a_damaged_block_is_a_finding_also_where_the_layout_is_read(
 
 def test_a_store_without_a_witness_is_not_said_to_be_as_its_witness_has_it(data: Path) -> None:
     (data / "db.witness").unlink()
-    files = next(iter(offline.check(data)))
+    files = next(iter(offline.check_directory(data)))
 
     assert files.seen.startswith("in order, with no witness")
 
@@ -198,5 +198,5 @@ def test_an_empty_store_is_no_store_to_check(tmp_path: Path) -> None:
     (tmp_path / "db").mkdir()
 
     with pytest.raises(ConfigError, match="has no broker's data"):
-        list(offline.check(tmp_path))
+        list(offline.check_directory(tmp_path))
     assert list((tmp_path / "db").iterdir()) == []

@@ -9,7 +9,7 @@ from typing import Any
 from tests.support import engines
 from tests.support.engines import BUSINESS, WAIT_S, Producer
 from venus.broker.core import Core
-from venus.broker.service.delivery import Delivery
+from venus.broker.service.delivery import DeliveryService
 from venus.broker.service.loop_bridge import LoopBridge
 from venus.model import Verdict
 
@@ -31,19 +31,19 @@ def test_consumers_and_the_producer_are_told_of_a_commit_in_one_turn_of_the_loop
     fake: Any = loop
     nothing: Any = None
     bridge = LoopBridge(fake)
-    delivery = Delivery(home, bridge, nothing, nothing, nothing)
+    delivery = DeliveryService(home, bridge, nothing, nothing, nothing)
     producer = Producer(home)
     message = producer.next_half(engines.rows(0, 1, b"x"))
-    home.producers.halves(BUSINESS, producer.epoch, [message]).result(WAIT_S)
+    home.producers.take_halves(BUSINESS, producer.epoch, [message]).result(WAIT_S)
     told: list[str] = []
-    home.publisher.on_commit(lambda business, _: told.append(business))
+    home.publisher.add_listener(lambda business, _: told.append(business))
     before, listening = loop.wakes, threading.Event()
     home.commits.submit(lambda _: listening.wait(WAIT_S))
     answer = home.producers.decide(BUSINESS, producer.epoch, message.batch_no, message.digest, Verdict.COMMIT)
-    bridge.when_done(answer, lambda _: told.append("the producer"))
+    bridge.call_when_done(answer, lambda _: told.append("the producer"))
     listening.set()
     answer.result(WAIT_S)
-    home.producers.halves(BUSINESS, producer.epoch, [producer.next_half(engines.rows(1, 1, b"x"))]).result(WAIT_S)
+    home.producers.take_halves(BUSINESS, producer.epoch, [producer.next_half(engines.rows(1, 1, b"x"))]).result(WAIT_S)
     assert sorted(told) == [BUSINESS, "the producer"]
     assert loop.wakes - before == 1
     assert delivery.bridge is bridge

@@ -15,7 +15,7 @@ from venus.broker.machine import envelope
 from venus.broker.machine.business import Business
 from venus.broker.pipeline import producer_commands
 from venus.broker.pipeline.producers import REVIEWED_AT_ONCE_MAX
-from venus.config.sections import Limits
+from venus.config.sections import LimitsSettings
 from venus.errors import Unavailable, VenusError
 from venus.model import Verdict
 
@@ -48,7 +48,7 @@ def test_nothing_is_told_or_seen_above_the_watermark(tmp_path: Path) -> None:
     replicas.held = 3  # EPOCH, PREPARE, DECIDE
 
     message = producer.next_half(engines.rows(3, 2))
-    half = engine.producers.halves(BUSINESS, producer.epoch, [message])
+    half = engine.producers.take_halves(BUSINESS, producer.epoch, [message])
     decided = engine.producers.decide(BUSINESS, producer.epoch, message.batch_no, message.digest, Verdict.COMMIT)
     settle(engine)
     settle(engine)
@@ -80,36 +80,36 @@ def test_what_is_above_the_watermark_is_forgotten_with_its_business(tmp_path: Pa
     producer = Producer(engine)
     producer.commit(engines.rows(0, 3))
     replicas.held = 3  # EPOCH, PREPARE, DECIDE
-    waits = engine.producers.halves(BUSINESS, producer.epoch, [producer.next_half(engines.rows(3, 2))])
+    waits = engine.producers.take_halves(BUSINESS, producer.epoch, [producer.next_half(engines.rows(3, 2))])
     settle(engine)
     engine.producers.leave(BUSINESS)
     settle(engine)
     if is_killed:
         engine.stop()
         engine = engines.make(tmp_path, watermark=replicas)
-        assert engine.catalogue.known(BUSINESS).pending
+        assert engine.catalogue.find(BUSINESS).pending
 
     engine.forget_business(BUSINESS)
 
-    assert not engine.catalogue.has(BUSINESS)
+    assert not engine.catalogue.has_stored(BUSINESS)
     with pytest.raises(Unavailable):
         waits.result(WAIT_S)
     engine.stop()
     engine = engines.make(tmp_path)
-    assert list(engine.catalogue.stored()) == []
+    assert list(engine.catalogue.list_stored()) == []
     engine.stop()
 
 
 def test_who_catches_up_asks_about_what_is_undecided_and_about_nothing_else(tmp_path: Path) -> None:
     """A replica applies many half messages together with their decisions; then it leads, and has to ask."""
     replicas, clock = Replicas(), engines.Clock()
-    engine = engines.make(tmp_path, clock, watermark=replicas, limits=Limits(slow_request_ms=0))
+    engine = engines.make(tmp_path, clock, watermark=replicas, limits=LimitsSettings(slow_request_ms=0))
     producer = Producer(engine)
     producer.commit(engines.rows(0, 1))
     replicas.held = 3
     for n in range(REVIEWED_AT_ONCE_MAX + 6):
         message = producer.next_half(engines.rows(1 + n, 1))
-        engine.producers.halves(BUSINESS, producer.epoch, [message])
+        engine.producers.take_halves(BUSINESS, producer.epoch, [message])
         engine.producers.decide(BUSINESS, producer.epoch, message.batch_no, message.digest, Verdict.COMMIT)
     settle(engine)
     replicas.held = None
@@ -132,7 +132,7 @@ def test_a_repeated_half_message_is_told_no_sooner_than_the_first(tmp_path: Path
     producer = Producer(engine)
     replicas.held = 1
     message = producer.next_half(engines.rows(0, 1))
-    asked = [engine.producers.halves(BUSINESS, producer.epoch, [message]) for _ in range(3)]
+    asked = [engine.producers.take_halves(BUSINESS, producer.epoch, [message]) for _ in range(3)]
     settle(engine)
     settle(engine)
 
@@ -151,14 +151,14 @@ def test_a_tail_is_taken_back_and_another_takes_its_place(tmp_path: Path) -> Non
     replicas.held = 3
     message = producer.next_half(engines.rows(3, 2))
     lost: list[Future[Any]] = [
-        engine.producers.halves(BUSINESS, producer.epoch, [message]),
+        engine.producers.take_halves(BUSINESS, producer.epoch, [message]),
         engine.producers.decide(BUSINESS, producer.epoch, message.batch_no, message.digest, Verdict.COMMIT),
     ]
     settle(engine)
 
     with pytest.raises(VenusError, match="committed"):
-        engine.commits.take_back(engine.catalogue.known(BUSINESS), 3).result(WAIT_S)
-    engine.commits.take_back(engine.catalogue.known(BUSINESS), 4).result(WAIT_S)
+        engine.commits.truncate(engine.catalogue.find(BUSINESS), 3).result(WAIT_S)
+    engine.commits.truncate(engine.catalogue.find(BUSINESS), 4).result(WAIT_S)
     for future in lost:
         with pytest.raises(Unavailable, match="send again"):
             future.result(WAIT_S)
@@ -187,7 +187,7 @@ def test_what_was_above_the_watermark_is_applied_after_a_restart(tmp_path: Path)
     producer.commit(engines.rows(0, 3))
     replicas.held = 3
     message = producer.next_half(engines.rows(3, 2))
-    engine.producers.halves(BUSINESS, producer.epoch, [message])
+    engine.producers.take_halves(BUSINESS, producer.epoch, [message])
     engine.producers.decide(BUSINESS, producer.epoch, message.batch_no, message.digest, Verdict.COMMIT)
     settle(engine)
     engine.stop()
@@ -236,8 +236,8 @@ def test_a_command_that_cannot_be_applied_fails_alone(tmp_path: Path, monkeypatc
     bad.commit(engines.rows(0, 1))
     monkeypatch.setattr("venus.broker.machine.records.encode_half", _fails_for_batch_of(77))
     first, second = good.next_half(engines.rows(1, 1)), bad.next_half(engines.rows(1, 77))
-    kept = engine.producers.halves(good.business, good.epoch, [first])
-    failed = engine.producers.halves(bad.business, bad.epoch, [second])
+    kept = engine.producers.take_halves(good.business, good.epoch, [first])
+    failed = engine.producers.take_halves(bad.business, bad.epoch, [second])
 
     assert kept.result(WAIT_S).through == 2
     with pytest.raises(VenusError, match="a defect"):
@@ -273,14 +273,14 @@ def test_what_one_group_applies_is_shown_though_it_proposes_more(tmp_path: Path)
     producer.commit(engines.rows(0, 3))
     replicas.held = 3
     message = producer.next_half(engines.rows(3, 2))
-    engine.producers.halves(BUSINESS, producer.epoch, [message])
+    engine.producers.take_halves(BUSINESS, producer.epoch, [message])
     decided = engine.producers.decide(BUSINESS, producer.epoch, message.batch_no, message.digest, Verdict.COMMIT)
     settle(engine)
     replicas.held = 5
-    engine.producers.halves(BUSINESS, producer.epoch, [producer.next_half(engines.rows(5, 1))])
+    engine.producers.take_halves(BUSINESS, producer.epoch, [producer.next_half(engines.rows(5, 1))])
 
     assert decided.result(WAIT_S).next_offset == 5
-    assert engine.catalogue.known(BUSINESS).visible_offset == 5
+    assert engine.catalogue.find(BUSINESS).visible_offset == 5
     assert len(engines.full_data(engine)) == 5
     engine.stop()
 
@@ -293,11 +293,11 @@ def test_who_is_taken_back_in_his_own_group_is_refused(tmp_path: Path) -> None:
     producer.commit(engines.rows(0, 3))
     replicas.held = 3
     message = producer.next_half(engines.rows(3, 2))
-    lost = engine.producers.halves(BUSINESS, producer.epoch, [message])
-    taken = engine.commits.take_back(engine.catalogue.known(BUSINESS), 4)
+    lost = engine.producers.take_halves(BUSINESS, producer.epoch, [message])
+    taken = engine.commits.truncate(engine.catalogue.find(BUSINESS), 4)
     taken.result(WAIT_S)
 
     with pytest.raises(Unavailable, match="send again"):
         lost.result(STILL_S)
-    assert engine.catalogue.known(BUSINESS).log.end == 4
+    assert engine.catalogue.find(BUSINESS).log.end == 4
     engine.stop()

@@ -15,11 +15,11 @@ from tests.support.brokers import business_status
 from tests.support.delivery import FakeDelivery
 from tests.support.feed import INT, Feed, column, gone, items, put, table, wait_for
 from tests.support.real_broker import RealBroker
-from venus.adapters.targets.parquet.folder import LakeTarget
+from venus.adapters.targets.parquet.folder import ParquetFolder
 from venus.adapters.under import circuit
 from venus.errors import Refused
 from venus.model import Kind, LogicalType
-from venus.rpc.admin import Admin
+from venus.rpc.admin import AdminClient
 from venus.wire import broker_pb2
 
 pytestmark = pytest.mark.integration
@@ -79,7 +79,7 @@ def test_the_whole_life_of_a_lake(real: RealBroker, tmp_path: Path) -> None:
         live(feed, rng, 10)
         lakes.is_at(settings, real.next_offset)
         lakes.all_fresh(settings)
-        with Admin(real.address) as admin:
+        with AdminClient(real.address) as admin:
             wait_for(lambda: acknowledged(admin) == real.next_offset, "the acknowledgement")
 
     for table_id, schema in feed.schemas.items():
@@ -92,7 +92,7 @@ def test_the_whole_life_of_a_lake(real: RealBroker, tmp_path: Path) -> None:
     assert lakes.manifest_of(settings).unaccounted == 0
 
 
-def acknowledged(admin: Admin) -> int:
+def acknowledged(admin: AdminClient) -> int:
     (business,) = admin.status("main").businesses
     return next(c.acknowledged for c in business.consumers if c.group == "main/lake")
 
@@ -174,8 +174,8 @@ def test_a_load_that_is_killed_behind_its_commit_still_puts_the_history_away(
     feed.cut(put(3, "c", 3))
     broker.log_start = broker.next_offset
     with monkeypatch.context() as patched:
-        patched.setattr(LakeTarget, "end_load", lambda *_: (_ for _ in ()).throw(MemoryError))
-        patched.setattr(LakeTarget, "recovered", LakeTarget.manifest)
+        patched.setattr(ParquetFolder, "finish_load", lambda *_: (_ for _ in ()).throw(MemoryError))
+        patched.setattr(ParquetFolder, "recover", ParquetFolder.read_manifest)
         with pytest.raises(MemoryError):
             lakes.load(settings)
     with lakes.following(settings):
@@ -264,7 +264,7 @@ def test_what_cannot_be_a_lake_is_refused(broker: FakeDelivery, feed: Feed, tmp_
     feed.cut(put(1, "x"))
     with pytest.raises(Refused, match=r"shop\.odd: column _offset"):
         lakes.load(settings)
-    with LakeTarget(settings, "lake").locked(), pytest.raises(Refused, match="another process"):
+    with ParquetFolder(settings, "lake").hold_lock(), pytest.raises(Refused, match="another process"):
         lakes.load(settings)
 
 
@@ -276,9 +276,9 @@ def test_a_lake_that_is_paused_keeps_its_increments_over_reconnections(tmp_path:
     feed.describe(items(), items(2, "others"))
     feed.cut(*(put(i, "old", i) for i in range(20)), put(1, "old", 1, table=2))
     lakes.load(settings)
-    target = LakeTarget(settings, "lake")
+    target = ParquetFolder(settings, "lake")
     with lakes.following(settings):
-        target.pause(paused=True)
+        target.set_paused(paused=True)
         held_from = real.next_offset
         more_than_is_retained(feed, "first")
     real.stop()
@@ -288,7 +288,7 @@ def test_a_lake_that_is_paused_keeps_its_increments_over_reconnections(tmp_path:
         wait_for(lambda: _consumer(real).connected, "the stream")
         time.sleep(2.5)  # the broker trims each second
         kept = _consumer(real)
-        target.pause(paused=False)
+        target.set_paused(paused=False)
         lakes.is_at(settings, real.next_offset)
         lakes.all_fresh(settings)
         wait_for(lambda: business_status(real.address).log_start > held_from, "the trimming")

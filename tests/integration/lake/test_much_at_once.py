@@ -12,9 +12,9 @@ import pytest
 from tests.support import lakes
 from tests.support.delivery import FakeDelivery
 from tests.support.feed import Feed, gone, items, put
-from venus.adapters.targets.parquet import gather, refresh
-from venus.adapters.targets.parquet.folder import LakeTarget
-from venus.adapters.targets.parquet.gather import Gathering
+from venus.adapters.targets.parquet import pending_commit, refresh
+from venus.adapters.targets.parquet.folder import ParquetFolder
+from venus.adapters.targets.parquet.pending_commit import PendingCommit
 
 pytestmark = pytest.mark.integration
 
@@ -40,7 +40,7 @@ def _many_tables(feed: Feed) -> None:
 def test_what_waits_for_the_files_of_many_tables_shares_one_budget(
     broker: FakeDelivery, feed: Feed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gather, "WAITING_BYTES_MAX", 1 << 20, raising=False)
+    monkeypatch.setattr(pending_commit, "WAITING_BYTES_MAX", 1 << 20, raising=False)
     settings = lakes.settings_of(broker.address, tmp_path / "lake")
     _many_tables(feed)
     lakes.load(settings)
@@ -48,12 +48,12 @@ def test_what_waits_for_the_files_of_many_tables_shares_one_budget(
         for n in range(1, TABLES + 1):
             feed.cut(*(put(key, "x" * 1000, round_, table=n) for key in range(40)))
 
-    gathering = Gathering(LakeTarget(settings, "lake"), lakes.manifest_of(settings))
+    gathering = PendingCommit(ParquetFolder(settings, "lake"), lakes.manifest_of(settings))
     most = 0
     for increment in broker.increments:
         gathering.add(increment)
         most = max(most, sum(writer._waiting_bytes for writer in gathering._writers.values()))
-    gathering.abandon()
+    gathering.discard()
 
     assert most <= (1 << 20) + 100_000, "there are 7 MB in all"
 
@@ -77,13 +77,13 @@ def test_a_state_behind_which_there_are_too_many_changes_is_read_again(
 ) -> None:
     monkeypatch.setattr(refresh, limit, 100, raising=False)
     put_together: list[int] = []
-    net = refresh.net  # type: ignore[attr-defined]
+    net = refresh.read_net_changes  # type: ignore[attr-defined]
 
     def noted(manifest: object, table: object, *args: object) -> object:
         put_together.append(table.waiting)  # type: ignore[attr-defined]
         return net(manifest, table, *args)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(refresh, "net", noted)
+    monkeypatch.setattr(refresh, "read_net_changes", noted)
     settings = lakes.settings_of(broker.address, tmp_path / "lake")
     feed.describe(items())
     feed.cut(*(put(n, "old", n) for n in range(50)))

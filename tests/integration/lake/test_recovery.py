@@ -17,10 +17,10 @@ from tests.support import lakes
 from tests.support.delivery import FakeDelivery
 from tests.support.feed import Feed, gone, items, put
 from venus.adapters.targets.parquet import load
-from venus.adapters.targets.parquet.folder import LakeTarget
-from venus.adapters.targets.parquet.follow import run_lake
-from venus.adapters.targets.parquet.layout import hidden, point
-from venus.adapters.targets.parquet.manifest import Manifest
+from venus.adapters.targets.parquet.folder import ParquetFolder
+from venus.adapters.targets.parquet.lake_paths import hidden_path, point_link
+from venus.adapters.targets.parquet.lake_stream import run_lake
+from venus.adapters.targets.parquet.manifest import LakeManifest
 from venus.config import Settings
 from venus.errors import ProtocolError
 
@@ -57,20 +57,20 @@ def test_nothing_is_seen_before_the_manifest_names_it(
     settings: Settings, broker: FakeDelivery, feed: Feed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root, before = tmp_path / "lake", seen(tmp_path / "lake")
-    save = Manifest.save
+    save = LakeManifest.save
 
-    def killed(_: Manifest, path: Path) -> None:
+    def killed(_: LakeManifest, path: Path) -> None:
         raise Killed
 
-    def killed_at_a_state(manifest: Manifest, path: Path) -> None:
+    def killed_at_a_state(manifest: LakeManifest, path: Path) -> None:
         if any(t.base.offset == manifest.offset for t in manifest.tables.values()):
             raise Killed
         save(manifest, path)
 
-    def left_by(saving: Callable[[Manifest, Path], None]) -> dict[str, str]:
+    def left_by(saving: Callable[[LakeManifest, Path], None]) -> dict[str, str]:
         """Return what is seen behind a kill in here; then go on."""
         with monkeypatch.context() as patch:
-            patch.setattr(Manifest, "save", saving)
+            patch.setattr(LakeManifest, "save", saving)
             with pytest.raises(Killed):
                 run_lake(settings, "lake", threading.Event())
         left = seen(root)
@@ -93,19 +93,19 @@ def test_what_the_manifest_names_is_put_in_its_place(
     settings: Settings, broker: FakeDelivery, feed: Feed, tmp_path: Path
 ) -> None:
     """As after a kill behind the manifest's renaming: files hidden yet, the link still leading to the state before."""
-    root, target = tmp_path / "lake", LakeTarget(settings, "lake")
+    root, target = tmp_path / "lake", ParquetFolder(settings, "lake")
     feed.cut(put(1, "new", 1), gone(2))
     follow(settings, broker.next_offset)
     manifest = lakes.manifest_of(settings)
     table = manifest.tables[1]
     (file,) = (root / "history/shop.items").rglob("*.parquet")
-    manifest.publish = [target.layout.inside(file)]
+    manifest.publish = [target.layout.relative_path(file)]
     manifest.save(target.layout.manifest)
-    file.rename(hidden(file))
-    point(target.layout.current(table.folder), target.layout.version(table.folder, table.previous))
+    file.rename(hidden_path(file))
+    point_link(target.layout.current(table.folder), target.layout.version(table.folder, table.previous))
     lost = len(lakes.history(root, "shop.items")), lakes.current_rows(root, items()) == feed.model[1]
 
-    assert target.recovered() is not None
+    assert target.recover() is not None
 
     assert lost == (0, False)
     assert lakes.history(root, "shop.items")["_offset"].to_pylist() == [21, 22]
@@ -116,19 +116,19 @@ def test_what_no_manifest_names_is_removed(
     settings: Settings, broker: FakeDelivery, feed: Feed, tmp_path: Path
 ) -> None:
     """A writer may be gone for good: others write other files, and its own would lie there for ever."""
-    root, target = tmp_path / "lake", LakeTarget(settings, "lake")
+    root, target = tmp_path / "lake", ParquetFolder(settings, "lake")
     for n in range(3):
         feed.cut(put(1, "new", n))
         follow(settings, broker.next_offset)
     folder, before = root / "history/shop.others/version=1", seen(root)
     folder.mkdir(parents=True, exist_ok=True)
-    hidden(folder / "00000000000000000007.parquet").write_bytes(b"half of a file")
+    hidden_path(folder / "00000000000000000007.parquet").write_bytes(b"half of a file")
     state = root / "versions/shop.items/00000000000000000099"
     state.mkdir()
     (state / "part-00000-99.parquet").write_bytes(b"a state of which nobody has heard")
     table = lakes.manifest_of(settings).tables[1]
 
-    assert target.recovered() is not None
+    assert target.recover() is not None
 
     assert not list(root.rglob("*.tmp"))
     assert {path.name for path in state.parent.iterdir()} == {table.base.folder, table.previous}
@@ -141,7 +141,7 @@ def test_a_load_goes_on_with_the_splits_it_has_not(
     settings = lakes.settings_of(broker.address, tmp_path / "lake")
     feed.describe(items())
     feed.cut(*(put(i, f"label {i}", i) for i in range(1000)))
-    read_split, finished = load.read_split, list[str]()
+    read_split, finished = load.load_split, list[str]()
 
     def killed_in_the_middle(job: Any) -> int:
         if len(finished) == 2:
@@ -150,7 +150,7 @@ def test_a_load_goes_on_with_the_splits_it_has_not(
         finished.append(job.path.name)
         return rows
 
-    monkeypatch.setattr(load, "read_split", killed_in_the_middle)
+    monkeypatch.setattr(load, "load_split", killed_in_the_middle)
     settings = settings.model_copy(update={"apply": settings.apply.model_copy(update={"load_workers": 1})})
     monkeypatch.setattr(load, "SPLITS_PER_WORKER", 4)
     monkeypatch.setattr("venus.adapters.targets.parquet.load.SPLITS_PER_WORKER", 4)
@@ -159,7 +159,7 @@ def test_a_load_goes_on_with_the_splits_it_has_not(
     read = broker.splits_read
     (folder,) = (tmp_path / "lake/versions/shop.items").iterdir()
     inodes = {name: (folder / name).stat().st_ino for name in finished}
-    monkeypatch.setattr(load, "read_split", read_split)
+    monkeypatch.setattr(load, "load_split", read_split)
 
     loaded = lakes.load(settings)
 
@@ -187,7 +187,7 @@ def test_a_load_that_cannot_go_on_starts_over_at_once(
     monkeypatch.undo()
     feed.cut(put(1, "behind that cut", 1))
     if left == "{":
-        LakeTarget(settings, "lake").layout.load.write_text(left)
+        ParquetFolder(settings, "lake").layout.load.write_text(left)
     else:
         broker.pinned.clear()
 

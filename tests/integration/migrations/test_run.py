@@ -52,16 +52,16 @@ def tables(engine: sa.Engine, schema: str | None) -> set[str]:
 def test_sqlite_gets_prefixed_tables_and_loses_them_again(sqlite: sa.Engine) -> None:
     with sqlite.begin() as connection:
         connection.exec_driver_sql("CREATE TABLE mine (id INTEGER PRIMARY KEY)")
-    shown = run.sql(sqlite, "source", schema=None)
+    shown = run.render_sql(sqlite, "source", schema=None)
     assert tables(sqlite, None) == {"mine"}, "showing changes nothing"
 
     assert run.upgrade(sqlite, "source", schema=None) == shown
     assert tables(sqlite, None) == {"mine", VERSION_TABLE} | {f"venus_{name}" for name in SOURCE}
-    assert run.installed(sqlite, "source", schema=None)
-    assert not run.installed(sqlite, "target", schema=None)
-    assert run.upgrade(sqlite, "source", schema=None) == run.sql(sqlite, "source", schema=None) == []
+    assert run.is_installed(sqlite, "source", schema=None)
+    assert not run.is_installed(sqlite, "target", schema=None)
+    assert run.upgrade(sqlite, "source", schema=None) == run.render_sql(sqlite, "source", schema=None) == []
 
-    shown = run.sql(sqlite, "source", schema=None, direction="downgrade")
+    shown = run.render_sql(sqlite, "source", schema=None, direction="downgrade")
     assert run.downgrade(sqlite, "source", schema=None) == shown
     assert tables(sqlite, None) == {"mine"}
     assert run.downgrade(sqlite, "source", schema=None) == []
@@ -96,7 +96,7 @@ def test_a_side_leaves_the_other_alone_whichever_goes_first(postgres: sa.Engine)
     run.upgrade(postgres, "target", schema="venus")
     run.downgrade(postgres, "source", schema="venus")
 
-    assert run.installed(postgres, "target", schema="venus")
+    assert run.is_installed(postgres, "target", schema="venus")
     assert not tables(postgres, "venus") & SOURCE
     run.upgrade(postgres, "source", schema="venus")
     assert tables(postgres, "venus") >= SOURCE
@@ -225,7 +225,7 @@ def test_the_newest_revisions_are_those_of_alembic() -> None:
         config.set_main_option("script_location", str(folder))
         heads = ScriptDirectory.from_config(config).get_heads()
 
-    assert set(heads) == {run.newest("source"), run.newest("target")}
+    assert set(heads) == {run.newest_revision("source"), run.newest_revision("target")}
 
 
 def test_alembic_is_not_asked_what_is_missing_if_nothing_is(sqlite: sa.Engine, monkeypatch: pytest.MonkeyPatch) -> None:

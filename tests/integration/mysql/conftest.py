@@ -75,7 +75,7 @@ class Shop:
         return max((s for s in follower.schemas.values() if s.name == table), key=lambda s: s.version)
 
     def state(self, table: str) -> tuple[str, str]:
-        (found,) = [t for t in self.source.registered() if t.schema.name == table]
+        (found,) = [t for t in self.source.read_registered_tables() if t.schema.name == table]
         return found.state, found.reason
 
     def wait_for(self, query: str) -> None:

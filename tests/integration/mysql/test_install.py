@@ -10,7 +10,7 @@ from tests.integration.mysql.conftest import Shop
 from tests.support.follower import Follower
 from tests.support.mariadb import catalogue
 from venus.adapters.dialects.mysql import install
-from venus.adapters.dialects.mysql.connection import Connection, LockTimeout
+from venus.adapters.dialects.mysql.connection import MysqlConnection, MysqlLockTimeout
 from venus.errors import DatabaseUnavailable, Refused
 
 TABLES = (
@@ -27,22 +27,22 @@ class Cut(Exception):
 
 def failing(monkeypatch: pytest.MonkeyPatch, after: int) -> None:
     """Let so many statements of an installation through."""
-    real = install.run_patiently
+    real = install.run_with_retries
     done: list[str] = []
 
-    def run(connection: Connection, sql: str) -> None:
+    def run(connection: MysqlConnection, sql: str) -> None:
         if len(done) == after:
             raise Cut
         done.append(sql)
         real(connection, sql)
 
-    monkeypatch.setattr(install, "run_patiently", run)
+    monkeypatch.setattr(install, "run_with_retries", run)
 
 
 def test_an_installation_cut_off_anywhere_is_finished_by_the_next(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     shop.run(*TABLES)
     before = catalogue(shop.server, shop.database)
-    steps = len(shop.source.install_plan(["*"], []))
+    steps = len(shop.source.plan_install(["*"], []))
     for after in range(steps):
         with monkeypatch.context() as patch, suppress(Cut):
             failing(patch, after)
@@ -53,7 +53,7 @@ def test_an_installation_cut_off_anywhere_is_finished_by_the_next(shop: Shop, mo
         shop.source.uninstall()
         assert catalogue(shop.server, shop.database) == before, after
     follower = shop.capture()
-    assert {t.state for t in shop.source.registered()} == {"ACTIVE"}
+    assert {t.state for t in shop.source.read_registered_tables()} == {"ACTIVE"}
     shop.run("DELETE FROM up WHERE id < 3", "INSERT INTO up VALUES (900)")
     follower.drain()
     shop.same(follower, "up", "down")
@@ -64,7 +64,7 @@ def test_a_removal_cut_off_anywhere_is_finished_by_the_next(shop: Shop, monkeypa
     before = catalogue(shop.server, shop.database)
     for after in range(0, 19, 3):
         shop.source.install(["*"], [])
-        assert len(shop.source.uninstall_plan()) > after
+        assert len(shop.source.plan_uninstall()) > after
         with monkeypatch.context() as patch, suppress(Cut):
             failing(patch, after)
             shop.source.uninstall()
@@ -119,7 +119,7 @@ def test_without_process_capture_works_and_says_what_it_cannot_see(shop: Shop) -
     assert "TRUNCATE" in finding.message
     follower = shop.capture()
     shop.run("INSERT INTO item VALUES (1)")
-    assert shop.source.backlog()[follower.table_id("item")] == (1, 0)
+    assert shop.source.read_backlog()[follower.table_id("item")] == (1, 0)
     follower.drain()
     shop.same(follower, "item")
 
@@ -179,8 +179,8 @@ def test_tables_of_ours_that_somebody_has_locked_are_waited_for_and_then_named(s
     shop.source.install(["*"], [])
     shop.run("LOCK TABLES venus_alembic_version WRITE")
     try:
-        with pytest.raises(LockTimeout, match="Lock wait timeout"):
-            shop.source.install_plan(["*"], [])
+        with pytest.raises(MysqlLockTimeout, match="Lock wait timeout"):
+            shop.source.plan_install(["*"], [])
     finally:
         shop.run("UNLOCK TABLES")
 
@@ -191,7 +191,7 @@ def test_a_table_that_cannot_be_captured_is_named_with_what_is_in_the_way(shop: 
     shop.run("CREATE TABLE marks (id int PRIMARY KEY) ENGINE=MyISAM")
     shop.run("CREATE TABLE places (id int PRIMARY KEY, at point)")
 
-    found = {t.name.partition(".")[2]: t.obstacle for t in shop.source.uncaptured_tables(["*"], [])}
+    found = {t.name.partition(".")[2]: t.obstacle for t in shop.source.find_uncaptured_tables(["*"], [])}
 
     assert found == {
         "marks": "its engine is MyISAM, which has no transactions: VENUS could miss a change",

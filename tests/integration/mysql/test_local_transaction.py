@@ -10,7 +10,7 @@ import pytest
 from tests.integration.mysql.conftest import Shop
 from tests.support.follower import Follower
 from venus.adapters.dialects.mysql import cut as module
-from venus.adapters.dialects.mysql.connection import Connection, Deadlock, address_of
+from venus.adapters.dialects.mysql.connection import Deadlock, MysqlConnection, parse_address
 from venus.adapters.dialects.mysql.cut import LogNumbers, delete_exactly
 from venus.model import BatchNo
 
@@ -51,7 +51,7 @@ def test_it_descends_to_each_row(shop: Shop, item: Follower) -> None:
     """Ten rows of ten thousand: the server touches about as many as are deleted."""
     table_id = item.table_id("item")
     shop.run("INSERT INTO item SELECT seq, 'x' FROM seq_1_to_10000")
-    writer = Connection(address_of(shop.url), "READ COMMITTED")
+    writer = MysqlConnection(parse_address(shop.url), "READ COMMITTED")
     log = f"venus_l_{table_id:05}"
     first = int(str(shop.run(f"SELECT min(seq) FROM {log}")[0][0]))
     numbers = LogNumbers()
@@ -92,7 +92,7 @@ def test_what_commits_between_snapshot_and_delete_stays(shop: Shop, item: Follow
 def test_a_review_waits_for_a_transaction_that_is_just_committing(shop: Shop, item: Follower) -> None:
     other = shop.server.connect(shop.database)
     answers: list[object] = []
-    asked = threading.Thread(target=lambda: answers.append(shop.source.batches([BatchNo(77)])))
+    asked = threading.Thread(target=lambda: answers.append(shop.source.read_batches([BatchNo(77)])))
     try:
         cursor = other.cursor()
         cursor.execute("SELECT epoch FROM venus_checkpoint WHERE id = 1 FOR UPDATE")
@@ -113,7 +113,7 @@ def test_a_review_waits_for_a_transaction_that_is_just_committing(shop: Shop, it
 def test_a_deadlock_is_tried_again(shop: Shop, item: Follower, monkeypatch: pytest.MonkeyPatch) -> None:
     tried: list[int] = []
 
-    def once(writer: Connection, log: str, numbers: LogNumbers) -> None:
+    def once(writer: MysqlConnection, log: str, numbers: LogNumbers) -> None:
         tried.append(1)
         if len(tried) == 1:
             writer.rollback()
@@ -124,4 +124,4 @@ def test_a_deadlock_is_tried_again(shop: Shop, item: Follower, monkeypatch: pyte
     shop.run("INSERT INTO item VALUES (1, 'a')")
     (seen,) = item.drain()
     assert len(tried) == 2
-    assert item.source.batches([b.batch_no for b in seen.batches]) == {b.batch_no: b for b in seen.batches}
+    assert item.source.read_batches([b.batch_no for b in seen.batches]) == {b.batch_no: b for b in seen.batches}

@@ -8,7 +8,7 @@ import pytest
 
 from tests.integration.mysql.conftest import Shop
 from tests.support.follower import Follower
-from venus.adapters.dialects.mysql.dictionary import defined_columns, defined_rules
+from venus.adapters.dialects.mysql.dictionary import parse_actions, parse_columns
 from venus.adapters.dialects.mysql.source import MysqlSource
 
 pytestmark = pytest.mark.integration
@@ -46,7 +46,7 @@ class Account:
         self.shop.server.execute(statement.replace("%s", table).format(self.shop.database, USER))
 
     def state(self, table: str) -> tuple[str, str]:
-        return next((t.state, t.reason) for t in self.source.registered() if t.schema.name == table)
+        return next((t.state, t.reason) for t in self.source.read_registered_tables() if t.schema.name == table)
 
 
 @pytest.fixture
@@ -171,7 +171,7 @@ def test_columns_are_read_from_a_definition() -> None:
         "  KEY `b` (`b``c`)",
         ")",
     ]
-    assert defined_columns("\n".join(lines)) == ["a", "b`c"]
+    assert parse_columns("\n".join(lines)) == ["a", "b`c"]
 
 
 def test_a_cascade_is_seen_with_privileges_of_single_tables(account: Account) -> None:
@@ -198,7 +198,7 @@ def test_rules_are_read_from_a_definition() -> None:
   CONSTRAINT `d` FOREIGN KEY (`x`) REFERENCES `p` (`id`) ON DELETE CASCADE ON UPDATE NO ACTION,
   CONSTRAINT `e` FOREIGN KEY (`x`) REFERENCES `p` (`id`) ON UPDATE SET NULL
 )"""
-    found = {name: defined_rules(text, name) for name in ("a", "b`c", "d", "e", "f")}
+    found = {name: parse_actions(text, name) for name in ("a", "b`c", "d", "e", "f")}
     assert found == {
         "a": ("RESTRICT", "RESTRICT"), "b`c": ("SET NULL", "CASCADE"), "d": ("CASCADE", "NO ACTION"),
         "e": ("RESTRICT", "SET NULL"), "f": ("", ""),

@@ -15,7 +15,7 @@ def test_a_truncation_of_a_table_that_leaves_stops_no_cut(shop: Shop) -> None:
     shop.run("TRUNCATE TABLE t")
     for _ in range(3):
         shop.clock.now += 2 * WATCH_S
-        shop.source.beat()
+        shop.source.write_heartbeat()
         cut = shop.source.open_cut([])  # raises SchemaChanged for a table whose number is another one
         assert cut is not None
         cut.rollback()

@@ -13,7 +13,7 @@ import sqlalchemy
 from tests.integration.mysql.conftest import Shop
 from tests.support.follower import Follower
 from tests.support.mariadb import DEFAULT_MODE, MariaServer, running_mariadb
-from venus.adapters.dialects.mysql.connection import Connection, address_of
+from venus.adapters.dialects.mysql.connection import MysqlConnection, parse_address
 from venus.adapters.dialects.mysql.source import MysqlSource
 from venus.errors import DatabaseUnavailable
 from venus.model import BatchNo
@@ -119,7 +119,7 @@ def test_limits_of_time_and_other_modes_are_for_others(name: str, value: int, sh
     shop.run("UPDATE item SET v = 2", "INSERT INTO item VALUES (3, 3)")
     cut = follower.open([])
     assert cut is not None
-    assert sum(section.count for section in cut.sections(rows_max=1, bytes_max=1)) == 2
+    assert sum(section.count for section in cut.read_sections(rows_max=1, bytes_max=1)) == 2
     time.sleep(1.5)  # the broker takes its time
     cut.commit(follower.epoch, [], [], BatchNo(0))
     time.sleep(1.2)
@@ -165,14 +165,14 @@ def test_open_transactions_are_as_old_as_they_are_wherever_the_server_stands(
             ((session,),) = cursor.fetchall()
             cursor.execute("INSERT INTO item VALUES (1, 4711)")
             time.sleep(2.1)
-            (age,) = {age for _, age in source.backlog().values()}
+            (age,) = {age for _, age in source.read_backlog().values()}
             assert 1 <= age <= 60
-            assert f"session {session} (user root, " in source.blocked_by()
-            assert "4711" not in source.blocked_by()
+            assert f"session {session} (user root, " in source.describe_blockers()
+            assert "4711" not in source.describe_blockers()
             app.rollback()
 
 
 @pytest.mark.parametrize("code", [1021, 1047, 1114, 1206, 1290, 1792, 1836, 1969, 3024, 3100, 4031])
 def test_what_passes_by_itself_is_waited_for(code: int) -> None:
-    connection = Connection(address_of("mysql+pymysql://venus@db/shop"), "READ COMMITTED")
-    assert connection._sorted(pymysql.err.OperationalError(code, "not now")).retryable
+    connection = MysqlConnection(parse_address("mysql+pymysql://venus@db/shop"), "READ COMMITTED")
+    assert connection._to_venus_error(pymysql.err.OperationalError(code, "not now")).retryable

@@ -15,11 +15,11 @@ from tests.support.batches import half
 from tests.support.brokers import BUSINESS, business_status, commit, fill, take, wait_for
 from tests.support.ports import free_port
 from tests.support.proxy import Proxy
-from venus.alarm_rules import RULES, recognised
-from venus.broker.mirrors.uppers import Times
+from venus.alarm_rules import RULES, classify_sentence
+from venus.broker.mirrors.upstream_selection import SelectionTimes
 from venus.broker.service.process import RunningBroker
 from venus.cli.app import run
-from venus.rpc.admin import Admin
+from venus.rpc.admin import AdminClient
 from venus.rpc.producer import Producer
 from venus.rpc.subscriber import Subscriber
 from venus.wire import broker_pb2
@@ -34,10 +34,10 @@ Start = Callable[..., RunningBroker]
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    times = Times(back_after_s=BACK_AFTER_S, stale_s=1.5, failing_s=1.0, fit_first_s=0.5, moves_apart_s=1.0)
-    monkeypatch.setattr("venus.broker.mirrors.uppers.TIMES", times)
-    monkeypatch.setattr("venus.broker.mirrors.network.OTHERS_EVERY_S", 0.3)
-    monkeypatch.setattr("venus.broker.mirrors.network.LOOK_EVERY_S", 0.3)
+    times = SelectionTimes(back_after_s=BACK_AFTER_S, stale_s=1.5, failing_s=1.0, fit_first_s=0.5, moves_apart_s=1.0)
+    monkeypatch.setattr("venus.broker.mirrors.upstream_selection.TIMES", times)
+    monkeypatch.setattr("venus.broker.mirrors.network_membership.OTHERS_EVERY_S", 0.3)
+    monkeypatch.setattr("venus.broker.mirrors.network_membership.LOOK_EVERY_S", 0.3)
     monkeypatch.setattr("venus.alarm_rules._LASTS_S", {rule.name: 0.0 for rule in RULES})
 
 
@@ -77,8 +77,8 @@ class Places:
         return mirror
 
     def away_alarms(self) -> list[str]:
-        with Admin(self.lyon.address) as admin:
-            return [text for text in admin.status().alarms if recognised(text)[0].name == "mirror_away"]
+        with AdminClient(self.lyon.address) as admin:
+            return [text for text in admin.status().alarms if classify_sentence(text)[0].name == "mirror_away"]
 
     def away_metric(self) -> str:
         with urllib.request.urlopen(f"http://{self.lyon.http_address}/metrics", timeout=10) as answer:

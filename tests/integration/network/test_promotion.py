@@ -27,10 +27,10 @@ from tests.support.whole_way import Loop, run_at
 from venus.adapters.dialects.registry import open_source
 from venus.adapters.targets.postgresql.apply.apply_session import run_apply
 from venus.adapters.targets.postgresql.load.full_sync import full_sync
-from venus.adapters.upper.capture import first_fill, run_capture
-from venus.config import Broker, Capture, Settings, Source, Target
+from venus.adapters.upper.capture import run_capture, run_capture_fill
+from venus.config import BrokerSettings, CaptureSettings, Settings, SourceSettings, TargetSettings
 from venus.errors import Held
-from venus.rpc.admin import Admin
+from venus.rpc.admin import AdminClient
 from venus.rpc.producer import Producer
 from venus.wire import broker_pb2
 
@@ -63,10 +63,10 @@ class Places:
     def _settings(self, nearest: str) -> Settings:
         further = () if nearest == self.at["second"] else ((self.at["second"],),)
         return Settings(
-            source=Source.model_validate({"url": f"sqlite:///{self.file}"}),
-            targets={name: Target.model_validate({"url": url}) for name, url in self.targets.items()},
-            broker=Broker(addresses=(nearest,), further=further),
-            capture=Capture(heartbeat_s=1.0),
+            source=SourceSettings.model_validate({"url": f"sqlite:///{self.file}"}),
+            targets={name: TargetSettings.model_validate({"url": url}) for name, url in self.targets.items()},
+            broker=BrokerSettings(addresses=(nearest,), further=further),
+            capture=CaptureSettings(heartbeat_s=1.0),
         )
 
     def start(self, name: str) -> None:
@@ -83,7 +83,7 @@ class Places:
 
     def alarms(self, name: str) -> str:
         """Return all alarms of a set."""
-        with Admin(self.at[name]) as admin:
+        with AdminClient(self.at[name]) as admin:
             status = admin.status()
         return "\n".join([*status.alarms, *(alarm for entry in status.businesses for alarm in entry.alarms)])
 
@@ -117,7 +117,7 @@ class Places:
         """Install, load both targets, and begin to follow."""
         with closing(open_source(self.settings["main"])) as source:
             source.install(("t",), ())
-        first_fill(self.settings["main"], threading.Event())
+        run_capture_fill(self.settings["main"], threading.Event())
         networks.has(self.at["lyon"], self.status("hq").next_offset)
         self.loops["capture"] = Loop(lambda stop: run_capture(self.settings["main"], stop))
         for name, settings in self.settings.items():

@@ -16,7 +16,7 @@ from tests.support.ports import free_port
 from venus.broker.service.process import RunningBroker
 from venus.cli.app import run
 from venus.errors import NotLeader
-from venus.rpc.admin import Admin
+from venus.rpc.admin import AdminClient
 from venus.rpc.producer import Producer
 
 pytestmark = pytest.mark.integration
@@ -147,7 +147,7 @@ def test_what_was_lost_can_be_given_up_without_etcd(start: Start, console: Conso
     with Producer(second.address, BUSINESS, "next", window_bytes_max=1 << 20) as producer:
         assert producer.connect(1, 5).in_doubt
         producer.pass_over(5, 26)
-        assert producer.wait_decided(5).next_offset == 15 + 10 + 2
+        assert producer.wait_until_decided(5).next_offset == 15 + 10 + 2
     said = console.at(second.address, "cluster", "accept-loss", BUSINESS, code=3)
     assert "main may have lost offsets from 15 to 26 (promotion of home term 1)" in said
     said = console.at(second.address, "cluster", "accept-loss", BUSINESS, "--confirm", BUSINESS)
@@ -169,7 +169,7 @@ def test_an_old_home_that_nobody_tells_is_shown_and_refuses_the_source_that_move
     with Producer(second.address, BUSINESS, "next", window_bytes_max=1 << 20) as producer:
         epoch = producer.connect(1, 3).epoch
         producer.pass_over(3, 16)
-        producer.wait_decided(3)
+        producer.wait_until_decided(3)
     second.stop()  # nobody tells the old home now
     home = start("hq", listen=f"127.0.0.1:{port}")
     with (
@@ -195,7 +195,7 @@ def test_a_set_below_takes_nothing_from_the_old_home(start: Start, console: Cons
     with Producer(second.address, BUSINESS, "next", window_bytes_max=1 << 20) as producer:
         producer.connect(1, 3)
         producer.pass_over(3, 16)
-        producer.wait_decided(3)
+        producer.wait_until_decided(3)
         commit(producer, [half(4, rows=5)])
     networks.has(lyon.address, 20)
     wait_for(lambda: business_status(lyon.address).home.set == "second")
@@ -204,5 +204,5 @@ def test_a_set_below_takes_nothing_from_the_old_home(start: Start, console: Cons
     wait_for(lambda: "follows an older home" in business_status(lyon.address).mirror.not_back)
     found = business_status(lyon.address)
     assert (found.next_offset, found.mirror.fills) == (20, 1)
-    with Admin(lyon.address) as admin:
+    with AdminClient(lyon.address) as admin:
         assert admin.status().businesses[0].log_start == found.log_start

@@ -17,7 +17,7 @@ from tests.support.ports import free_port
 from tests.support.proxy import Proxy
 from venus.broker.service.process import RunningBroker
 from venus.errors import Refused, Unavailable, VenusError
-from venus.rpc.admin import Admin
+from venus.rpc.admin import AdminClient
 from venus.rpc.producer import Producer
 from venus.wire import broker_pb2
 
@@ -33,7 +33,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
 
 def promote(address: str, *, force: bool = False, business: str = BUSINESS) -> broker_pb2.Promoted:
-    with Admin(address) as admin:
+    with AdminClient(address) as admin:
         return admin.promote(business, only_look=False, force=force)
 
 
@@ -48,7 +48,7 @@ def homes(*addresses: str) -> list[tuple[str, int]]:
 
 
 def alarms(address: str) -> str:
-    with Admin(address) as admin:
+    with AdminClient(address) as admin:
         status = admin.status()
     return "\n".join([*status.alarms, *(text for entry in status.businesses for text in entry.alarms)])
 
@@ -67,7 +67,7 @@ class Shipper:
             self.epoch = ack.epoch
             if ack.in_doubt:
                 producer.pass_over(self.batch, 5 * self.batch + 1)
-                producer.wait_decided(self.batch)
+                producer.wait_until_decided(self.batch)
             commit(producer, [half(self.batch + n, rows=5) for n in range(1, batches + 1)])
         self.batch += batches
 

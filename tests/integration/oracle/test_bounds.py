@@ -12,9 +12,9 @@ from tests.support.follower import Follower
 from tests.support.oracle_standin import StandIn
 from tests.support.oracle_workload import item_step, writers
 from venus.adapters.dialects.contract import SnapshotLost
-from venus.adapters.dialects.oracle import bounds, cut
-from venus.adapters.dialects.oracle.bounds import Bounds, Limits
-from venus.adapters.dialects.oracle.driver import Options
+from venus.adapters.dialects.oracle import cut, cut_bounds
+from venus.adapters.dialects.oracle.cut_bounds import CutBounds, CutLimits
+from venus.adapters.dialects.oracle.driver import OracleOptions
 from venus.adapters.dialects.oracle.source import OracleSource
 
 pytestmark = pytest.mark.integration
@@ -23,9 +23,9 @@ pytestmark = pytest.mark.integration
 @pytest.fixture
 def small(standin: StandIn, monkeypatch: pytest.MonkeyPatch) -> Iterator[OracleSource]:
     """Open a source whose cuts take 40 log rows, 15 with one statement."""
-    for module in (bounds, cut):
+    for module in (cut_bounds, cut):
         monkeypatch.setattr(module, "SLICE_ROWS", 15)
-    with closing(OracleSource(standin, Options(limits=Limits(rows_max=40)))) as source:
+    with closing(OracleSource(standin, OracleOptions(limits=CutLimits(rows_max=40)))) as source:
         yield source
 
 
@@ -62,7 +62,7 @@ def test_a_large_backlog_becomes_several_cuts(small: OracleSource, application: 
     for name in ("ITEM", "OTHER"):
         got = {key: row["V"] for key, row in follower.rows(name).items()}
         assert got == table(application, name)
-    assert {t.state for t in small.registered()} == {"ACTIVE"}
+    assert {t.state for t in small.read_registered_tables()} == {"ACTIVE"}
 
 
 def test_a_truncate_before_the_end_of_a_backlog_is_no_vanished_row(small: OracleSource, application: Any) -> None:
@@ -78,7 +78,7 @@ def test_a_truncate_before_the_end_of_a_backlog_is_no_vanished_row(small: Oracle
     application.execute("""INSERT INTO "ITEM" VALUES (7, 'new')""")
     follower.drain()
     assert set(follower.rows("ITEM")) == {("7",)}
-    assert {t.state for t in small.registered()} == {"ACTIVE"}
+    assert {t.state for t in small.read_registered_tables()} == {"ACTIVE"}
 
 
 def test_a_busy_table_does_not_keep_the_others_waiting(small: OracleSource, application: Any) -> None:
@@ -94,14 +94,14 @@ def test_a_busy_table_does_not_keep_the_others_waiting(small: OracleSource, appl
     assert set(follower.rows("QUIET")) == {("1",)}
 
 
-@pytest.mark.parametrize("limits", [Limits(bytes_max=1), Limits(read_s=1e-9)])
+@pytest.mark.parametrize("limits", [CutLimits(bytes_max=1), CutLimits(read_s=1e-9)])
 def test_bytes_and_time_end_a_cut_too(
-    standin: StandIn, application: Any, monkeypatch: pytest.MonkeyPatch, limits: Limits
+    standin: StandIn, application: Any, monkeypatch: pytest.MonkeyPatch, limits: CutLimits
 ) -> None:
-    for module in (bounds, cut):
+    for module in (cut_bounds, cut):
         monkeypatch.setattr(module, "SLICE_ROWS", 15)
     make(application, "ITEM", "OTHER")
-    with closing(OracleSource(standin, Options(limits=limits))) as source:
+    with closing(OracleSource(standin, OracleOptions(limits=limits))) as source:
         source.install(["*"], [])
         follower = Follower(source)
         follower.drain()
@@ -132,7 +132,7 @@ def test_after_a_lost_snapshot_cuts_are_smaller_and_grow_again(
     with monkeypatch.context() as patch:
         patch.setattr(small._reader, "stream", too_old)
         with pytest.raises(SnapshotLost):
-            list(taken.sections(rows_max=100, bytes_max=10_000))
+            list(taken.read_sections(rows_max=100, bytes_max=10_000))
     taken.rollback()
     assert small._bounds.rows == 100
     assert rows_of_cut(follower) == 100
@@ -151,18 +151,18 @@ def test_six_writers_and_bounded_cuts_lose_nothing(small: OracleSource, standin:
     follower.drain()
     got = {key: row["V"] for key, row in follower.rows("ITEM").items()}
     assert got == table(application, "ITEM")
-    assert {t.state for t in small.registered()} == {"ACTIVE"}
+    assert {t.state for t in small.read_registered_tables()} == {"ACTIVE"}
 
 
 def test_bounds_shrink_to_a_minimum_and_grow_to_the_settings() -> None:
-    found = Bounds(Limits(rows_max=10_000))
-    found.lost(8_000)
+    found = CutBounds(CutLimits(rows_max=10_000))
+    found.record_lost_snapshot(8_000)
     assert found.rows == 2_000
     for _ in range(5):
-        found.lost(found.rows)
-    assert found.rows == bounds.ROWS_MIN
+        found.record_lost_snapshot(found.rows)
+    assert found.rows == cut_bounds.ROWS_MIN
     for _ in range(10):
-        found.succeeded()
+        found.record_success()
     assert found.rows == 10_000
-    found.turn = 3
-    assert found.in_turn([1, 2, 3, 4]) == [3, 4, 1, 2]
+    found.first_table = 3
+    assert found.order_tables([1, 2, 3, 4]) == [3, 4, 1, 2]

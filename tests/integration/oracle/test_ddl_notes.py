@@ -54,7 +54,7 @@ def sales(app: Application, source: OracleSource) -> Follower:
 
 
 def state(source: OracleSource) -> str:
-    return {t.schema.name: t.state for t in source.registered()}["SALES"]
+    return {t.schema.name: t.state for t in source.read_registered_tables()}["SALES"]
 
 
 def test_only_captured_tables_are_noted(app: Application, sales: Follower, source: OracleSource) -> None:

@@ -15,7 +15,7 @@ from tests.support.follower import Follower
 from tests.support.mariadb import catalogue
 from tests.support.oracle_standin import SCHEMA, StandIn
 from tests.support.oracle_workload import KEYS, writers
-from venus.adapters.dialects.oracle.driver import Options
+from venus.adapters.dialects.oracle.driver import OracleOptions
 from venus.adapters.dialects.oracle.source import OracleSource
 from venus.errors import Refused
 
@@ -27,7 +27,7 @@ ITEM = 'CREATE TABLE "ITEM" ("ID" NUMBER(9) NOT NULL PRIMARY KEY, "V" VARCHAR2(4
 @pytest.fixture
 def source(standin: StandIn) -> Iterator[OracleSource]:
     """Open a source that installs inline."""
-    source = OracleSource(standin, Options(inline=True))
+    source = OracleSource(standin, OracleOptions(inline=True))
     yield source
     source.close()
 
@@ -58,11 +58,11 @@ def test_changes_are_polled_by_their_sequence(item: Follower, application: Any) 
     application.execute('UPDATE "ITEM" SET "V" = \'TWO\' WHERE "ID" = 2')
     application.execute('UPDATE "ITEM" SET "ID" = 30 WHERE "ID" = 3')  # RECORDID stays, so it is one row still
     table_id = item.table_id("ITEM")
-    assert item.source.backlog()[table_id][0] == 3
+    assert item.source.read_backlog()[table_id][0] == 3
     (seen,) = item.drain()
     assert seen.count == 3
     assert values(item) == {"1": "one", "2": "TWO", "30": "three", "4": "four"}
-    assert item.source.backlog()[table_id][0] == 0
+    assert item.source.read_backlog()[table_id][0] == 0
     assert item.cut() is None
 
 
@@ -74,7 +74,7 @@ def test_large_values_are_read_by_their_locators_here_too(source: OracleSource, 
     follower.drain()
     application.execute("""INSERT INTO "DOC" VALUES (2, 'b', REPEAT('é', 700000)), (3, REPEAT('x', 16000000), 'c')""")
     follower.drain()
-    state = next(t for t in source.registered() if t.schema.name == "DOC")
+    state = next(t for t in source.read_registered_tables() if t.schema.name == "DOC")
     assert (state.state, state.reason.endswith("15.3 MiB, a row can have 15 MiB")) == ("PAUSED", True)
     application.execute("""UPDATE "DOC" SET "B" = 'less' WHERE "ID" = 3""")
     source.refresh_schemas()
@@ -116,7 +116,7 @@ def test_installing_again_changes_nothing_and_uninstalling_gives_the_table_back(
     application.execute(ITEM)
     application.execute("INSERT INTO \"ITEM\" VALUES (1, 'one')")
     before = catalogue(standin.server, SCHEMA)
-    plan = source.install_plan(["*"], [])
+    plan = source.plan_install(["*"], [])
     assert source.install(["*"], []) == plan
     installed = catalogue(standin.server, SCHEMA)
     assert all(step.exists for step in source.install(["*"], []))

@@ -10,11 +10,11 @@ import pytest
 from tests.support.follower import Follower
 from tests.support.oracle_standin import StandIn
 from venus.adapters.dialects.oracle import tables
-from venus.adapters.dialects.oracle.columns import Columns
-from venus.adapters.dialects.oracle.dictionary import Dictionary
-from venus.adapters.dialects.oracle.driver import Options
+from venus.adapters.dialects.oracle.column_choice import OracleColumnChoice
+from venus.adapters.dialects.oracle.dictionary import OracleDictionary
+from venus.adapters.dialects.oracle.driver import OracleOptions
 from venus.adapters.dialects.oracle.source import OracleSource
-from venus.adapters.dialects.oracle.tables import Listed
+from venus.adapters.dialects.oracle.tables import ListedTable
 from venus.errors import Refused
 
 pytestmark = pytest.mark.integration
@@ -39,9 +39,9 @@ def test_what_holds_no_rows_of_its_own_is_left_out_by_name(sort: str, applicatio
     make(application, "ODD", sort)
     assert said(source, "ODD") == {f"left out: {tables.LEFT_OUT[sort]}": False}
     source.install(["*"], [])
-    assert [t.schema.name for t in source.registered() if not t.schema.is_heartbeat] == ["ITEM"]
-    assert source.uncaptured_tables(["*"], []) == []
-    assert source.unmatched(["ODD"]) == []
+    assert [t.schema.name for t in source.read_registered_tables() if not t.schema.is_heartbeat] == ["ITEM"]
+    assert source.find_uncaptured_tables(["*"], []) == []
+    assert source.find_unmatched_patterns(["ODD"]) == []
 
 
 @pytest.mark.parametrize("sort", sorted(tables.REFUSED))
@@ -77,7 +77,7 @@ def test_one_column_that_cannot_be_carried_does_not_cost_its_table(standin: Stan
     application.execute("""INSERT INTO "PLACES" ("ID", "NAME", "SECRET") VALUES (1, 'here', 'x')""")
     with closing(OracleSource(standin)) as source:
         assert any(blocks and "column GEOMETRY" in m for m, blocks in said(source, "PLACES").items())
-    with closing(OracleSource(standin, Options(columns=Columns(exclude=("places.geo*",))))) as source:
+    with closing(OracleSource(standin, OracleOptions(columns=OracleColumnChoice(exclude=("places.geo*",))))) as source:
         assert said(source, "PLACES") == {
             "column GEOMETRY is left out: excluded in [source.columns]": False,
             "virtual column UPPER_NAME is left out: its values are computed at the source and are not carried": False,
@@ -95,14 +95,16 @@ def test_one_column_that_cannot_be_carried_does_not_cost_its_table(standin: Stan
 def test_include_goes_before_exclude(standin: StandIn, application: Any) -> None:
     make(application, "ITEM")
     make(application, "OTHER")
-    with closing(OracleSource(standin, Options(columns=Columns(("APP.ITEM.V",), ("*.V",))))) as source:
-        found = {s.name: [c.name for c in s.columns] for s in source.tables(["*"], [])}
+    with closing(OracleSource(standin, OracleOptions(columns=OracleColumnChoice(("APP.ITEM.V",), ("*.V",))))) as source:
+        found = {s.name: [c.name for c in s.columns] for s in source.read_tables(["*"], [])}
         assert found == {"ITEM": ["ID", "V"], "OTHER": ["ID"]}
 
 
 def test_patterns_that_choose_no_column_and_columns_of_the_key_are_refused(standin: StandIn, application: Any) -> None:
     make(application, "ITEM")
-    with closing(OracleSource(standin, Options(columns=Columns(exclude=("ITEM.ID", "ITEM.W"))))) as source:
+    with closing(
+        OracleSource(standin, OracleOptions(columns=OracleColumnChoice(exclude=("ITEM.ID", "ITEM.W"))))
+    ) as source:
         blocking = {(f.where, f.message) for f in source.check(["*"], []) if f.blocks}
         assert ("APP.ITEM", "column ID is in its key and cannot be excluded in [source.columns]") in blocking
         assert ("[source.columns]", "'ITEM.W' matches no column of a captured table") in blocking
@@ -115,7 +117,9 @@ def test_archived_rows_travel_only_with_their_state(standin: StandIn, applicatio
     with closing(OracleSource(standin)) as source:
         (message,) = [m for m, blocks in said(source, "OLD").items() if blocks]
         assert "ROW ARCHIVAL" in message
-    with closing(OracleSource(standin, Options(columns=Columns(include=("OLD.ORA_ARCHIVE_STATE",))))) as source:
+    with closing(
+        OracleSource(standin, OracleOptions(columns=OracleColumnChoice(include=("OLD.ORA_ARCHIVE_STATE",))))
+    ) as source:
         assert not any(said(source, "OLD").values())
         source.install(["*"], [])
         follower = Follower(source)
@@ -133,7 +137,7 @@ def test_a_table_that_cannot_be_captured_is_named_with_what_is_in_the_way(
     source.install(["*"], [])
     application.execute(PLACES)
 
-    (found,) = [t for t in source.uncaptured_tables(["*"], []) if t.name == "APP.PLACES"]
+    (found,) = [t for t in source.find_uncaptured_tables(["*"], []) if t.name == "APP.PLACES"]
     assert found.obstacle.startswith("column GEOMETRY: ")
 
 
@@ -144,18 +148,18 @@ def test_capture_does_not_list_the_tables_once_more_for_those_that_are_not_captu
     source.install(["*"], [])
     make(application, "LATER")
     lists = 0
-    listed = Dictionary.listed
+    listed = OracleDictionary.list_tables
 
-    def counted(self: Dictionary) -> list[Listed]:
+    def counted(self: OracleDictionary) -> list[ListedTable]:
         nonlocal lists
         lists += 1
         return listed(self)
 
-    monkeypatch.setattr(Dictionary, "listed", counted)
+    monkeypatch.setattr(OracleDictionary, "list_tables", counted)
     source.refresh_schemas()
     before = lists
-    assert [t.name for t in source.uncaptured_tables(["*"], [])] == ["APP.LATER"]
+    assert [t.name for t in source.find_uncaptured_tables(["*"], [])] == ["APP.LATER"]
     assert lists == before
 
     make(application, "LATEST")
-    assert [t.name for t in source.uncaptured_tables(["*"], [])] == ["APP.LATER", "APP.LATEST"]
+    assert [t.name for t in source.find_uncaptured_tables(["*"], [])] == ["APP.LATER", "APP.LATEST"]

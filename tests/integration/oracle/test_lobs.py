@@ -11,8 +11,8 @@ from tests.support import oracle_double
 from tests.support.follower import Follower
 from tests.support.oracle_standin import Cursor, StandInError
 from venus.adapters.dialects.contract import SnapshotLost
-from venus.adapters.dialects.limits import ROW_BYTES_MAX
 from venus.adapters.dialects.oracle.source import OracleSource
+from venus.adapters.dialects.row_limits import ROW_BYTES_MAX
 
 pytestmark = pytest.mark.integration
 
@@ -33,7 +33,7 @@ def shop(application: Any, source: OracleSource) -> Follower:
 
 
 def standing(source: OracleSource) -> tuple[str, str]:
-    return next((t.state, t.reason) for t in source.registered() if t.schema.name == "DOC")
+    return next((t.state, t.reason) for t in source.read_registered_tables() if t.schema.name == "DOC")
 
 
 def test_large_values_are_read_by_their_locators(shop: Follower, application: Any) -> None:
@@ -55,7 +55,7 @@ def test_a_row_that_is_too_large_halts_its_table_until_it_is_corrected(
     shop.drain()
     assert standing(source) == ("PAUSED", "cannot be carried: row ID=7: 15.0 MiB, a row can have 15 MiB")
     assert list(shop.rows("OTHER")) == [("1",)]
-    assert source.backlog()[shop.table_id("DOC")][0] == 2, "its log rows wait"
+    assert source.read_backlog()[shop.table_id("DOC")][0] == 2, "its log rows wait"
 
     source.refresh_schemas()
     assert standing(source)[0] == "PAUSED", "nothing was corrected"
@@ -64,7 +64,7 @@ def test_a_row_that_is_too_large_halts_its_table_until_it_is_corrected(
     shop.drain()
     assert standing(source) == ("ACTIVE", "")
     assert {key: row["SCAN"] for key, row in shop.rows("DOC").items()} == {("7",): b"less", ("8",): None}
-    assert source.backlog()[shop.table_id("DOC")][0] == 0
+    assert source.read_backlog()[shop.table_id("DOC")][0] == 0
 
 
 def test_a_fill_halts_too_and_goes_on_where_it_was(shop: Follower, source: OracleSource, application: Any) -> None:
@@ -79,7 +79,7 @@ def test_a_fill_halts_too_and_goes_on_where_it_was(shop: Follower, source: Oracl
     source.refresh_schemas()
     shop.drain(fill_rows=10)
     assert [row["SCAN"] for row in shop.rows("DOC").values()].count(b"x") == 19
-    assert all(t.fill.done for t in source.registered())
+    assert all(t.fill.done for t in source.read_registered_tables())
 
 
 def undecodable(self: Cursor, rows: Sequence[Any]) -> list[Any]:
@@ -138,7 +138,7 @@ def test_a_lob_whose_row_has_gone_takes_the_cut_back_and_nothing_is_lost(
         cut = source.open_cut([])
         assert cut is not None
         with pytest.raises(SnapshotLost, match="ORA-22922"):
-            list(cut.sections(rows_max=10, bytes_max=1 << 20))
+            list(cut.read_sections(rows_max=10, bytes_max=1 << 20))
         cut.rollback()
     shop.drain()
     assert shop.rows("DOC")["1",]["SCAN"] == b"x" * 3_000_000

@@ -30,7 +30,7 @@ def test_tables_of_the_application_that_are_named_like_ours_are_captured(
     application: Any, source: OracleSource
 ) -> None:
     make(application, "VENUS_ORDERS", "VENUS_L_00002", "VENUS_L_HISTORY")
-    assert {s.name for s in source.tables(["*"], [])} == {"VENUS_ORDERS", "VENUS_L_00002", "VENUS_L_HISTORY"}
+    assert {s.name for s in source.read_tables(["*"], [])} == {"VENUS_ORDERS", "VENUS_L_00002", "VENUS_L_HISTORY"}
     source.install(["*"], [])
     follower = Follower(source)
     follower.drain()
@@ -89,7 +89,7 @@ def test_an_installation_of_before_there_was_a_record_is_recognised(application:
     assert source.install(["ORDERS"], [])
     follower = Follower(source)
     follower.drain()
-    assert [t.state for t in source.registered()] == ["ACTIVE", "ACTIVE"]
+    assert [t.state for t in source.read_registered_tables()] == ["ACTIVE", "ACTIVE"]
     application.execute("DELETE FROM VENUS_OWNED")  # cut short between making the record and filling it
     source.uninstall()
     assert tables(application) == {"ORDERS", "VENUS_L_HISTORY"}
@@ -100,7 +100,7 @@ def test_a_removal_that_was_cut_short_is_finished_by_another(
 ) -> None:
     make(application, "ORDERS")
     source.install(["*"], [])
-    for sql in [step.sql for step in source.uninstall_plan()][:-3]:
+    for sql in [step.sql for step in source.plan_uninstall()][:-3]:
         with suppress(Exception):
             standin.server.execute(sql.replace(" PURGE", ""), "APP")
     source.uninstall()

@@ -14,7 +14,7 @@ from tests.support.follower import Follower
 from tests.support.oracle_standin import StandIn
 from venus.adapters.dialects.oracle.source import OracleSource
 from venus.adapters.dialects.oracle.verify import OracleReader
-from venus.adapters.dialects.verifying import Subject
+from venus.adapters.dialects.verify_contract import Subject
 
 pytestmark = pytest.mark.integration
 
@@ -54,13 +54,13 @@ def test_a_fill_goes_on_behind_such_a_key(application: Any, source: OracleSource
 def test_verification_finds_rows_and_waiting_changes_by_such_a_key(
     word: Follower, application: Any, source: OracleSource, standin: StandIn
 ) -> None:
-    schema = next(t.schema for t in source.registered() if t.schema.name == "WORD")
+    schema = next(t.schema for t in source.read_registered_tables() if t.schema.name == "WORD")
     subject = Subject(schema=schema)
     reader = OracleReader(standin, source)
     application.execute('UPDATE "WORD" SET "N" = 3 WHERE "W" = %s', [WORDS["ä"]])
     reader.begin(subject)
-    assert sum(part.count for part in reader.find(subject, [("ä",), ("€",), ("absent",)])) == 2
-    assert reader.waiting(subject, [("ä",), ("€",)]) == {("ä",)}
+    assert sum(part.count for part in reader.find_rows(subject, [("ä",), ("€",), ("absent",)])) == 2
+    assert reader.find_waiting_keys(subject, [("ä",), ("€",)]) == {("ä",)}
     reader.end()
     reader.touch(subject, [("äöü",)])
     word.drain()

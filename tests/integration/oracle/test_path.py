@@ -25,9 +25,9 @@ from tests.support.postgres import Server
 from venus.adapters.dialects.contract import RegisteredTable
 from venus.adapters.dialects.oracle.source import OracleSource
 from venus.adapters.targets.postgresql.load.full_sync import full_sync
-from venus.adapters.upper.capture import Outside, run_capture
+from venus.adapters.upper.capture import CaptureDependencies, run_capture
 from venus.broker.service.process import start_in_thread
-from venus.config import Settings, Target
+from venus.config import Settings, TargetSettings
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
@@ -45,7 +45,7 @@ def capturing(chosen: Settings, standin: StandIn) -> Iterator[None]:
 
     def run() -> None:
         try:
-            run_capture(chosen, stop, outside=Outside(source=lambda _: OracleSource(standin)))
+            run_capture(chosen, stop, outside=CaptureDependencies(source=lambda _: OracleSource(standin)))
         except BaseException as error:
             errors.append(error)
 
@@ -96,7 +96,7 @@ def insert_torture(cursor: Any, first: int) -> dict[int, tuple[str, str | bytes 
 
 def registered(standin: StandIn) -> list[RegisteredTable]:
     with closing(OracleSource(standin)) as source:
-        return source.registered()
+        return source.read_registered_tables()
 
 
 def spelt(target: str, names: str) -> str:
@@ -122,7 +122,7 @@ def test_source_and_target_are_equal_in_the_end(standin: StandIn, postgres_serve
     fatal: list[BaseException] = []
     broker = start_in_thread(settings(tmp_path / "broker", review_after_s=0.2), on_fatal=fatal.append)
     chosen = settings(Path("unused"), address=broker.address).model_copy(
-        update={"targets": {"main": Target.model_validate({"url": target})}}
+        update={"targets": {"main": TargetSettings.model_validate({"url": target})}}
     )
     try:
         with closing(standin.server.connect(SCHEMA, autocommit=True)) as connection:

@@ -10,7 +10,7 @@ import pytest
 from tests.support.follower import Follower
 from tests.support.mariadb import MariaServer
 from tests.support.oracle_standin import DICTIONARY, SCHEMA, StandIn
-from venus.adapters.dialects.oracle.connection import NotPermitted
+from venus.adapters.dialects.oracle.connection import OracleNotPermitted
 from venus.adapters.dialects.oracle.source import OracleSource
 
 pytestmark = pytest.mark.integration
@@ -47,7 +47,7 @@ def follower(application: Any, source: OracleSource, limited: OracleSource, stan
 
 
 def state(source: OracleSource) -> tuple[str, str]:
-    return next((t.state, t.reason) for t in source.registered() if t.schema.name == "ITEM")
+    return next((t.state, t.reason) for t in source.read_registered_tables() if t.schema.name == "ITEM")
 
 
 @pytest.mark.parametrize("is_noticed_by", ["a cut", "the comparison"])
@@ -59,8 +59,8 @@ def test_a_table_that_may_not_be_read_halts_alone(
     cut = limited.open_cut([]) if is_noticed_by == "a cut" else None
     standin.server.execute(f'REVOKE SELECT ON {SCHEMA}."ITEM" FROM {USER}')
     if cut is not None:
-        with pytest.raises(NotPermitted):
-            list(cut.sections(rows_max=10, bytes_max=1000))
+        with pytest.raises(OracleNotPermitted):
+            list(cut.read_sections(rows_max=10, bytes_max=1000))
         cut.rollback()
     limited.refresh_schemas()
     assert state(limited) == (

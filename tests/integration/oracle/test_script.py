@@ -11,7 +11,7 @@ import pytest
 from tests.support.follower import Follower
 from tests.support.oracle_standin import StandIn, adapted
 from tests.support.sqlplus import Script, read
-from venus.adapters.dialects.oracle.driver import Options
+from venus.adapters.dialects.oracle.driver import OracleOptions
 from venus.adapters.dialects.oracle.source import OracleSource
 from venus.errors import DatabaseUnavailable, Refused, VenusError
 
@@ -33,7 +33,7 @@ def school(application: Any) -> Any:
 
 
 def script_of(source: OracleSource) -> Script:
-    return read(source.as_script(source.install_plan(*EVERYTHING), removal=False))
+    return read(source.as_script(source.plan_install(*EVERYTHING), removal=False))
 
 
 def by_hand(standin: StandIn, script: Script) -> None:
@@ -50,7 +50,7 @@ def changes(said: list[str]) -> list[str]:
 
 def test_the_script_has_what_is_executed_and_nothing_else(school: Any, source: OracleSource, standin: StandIn) -> None:
     script = script_of(source)
-    adopted = [step.sql for step in source.install_plan(*EVERYTHING) if step.adopted]
+    adopted = [step.sql for step in source.plan_install(*EVERYTHING) if step.adopted]
     standin.said.clear()
     source.install(*EVERYTHING)
     executed = changes(standin.said)
@@ -62,9 +62,9 @@ def test_the_script_has_what_is_executed_and_nothing_else(school: Any, source: O
 
 
 def test_the_removal_is_a_script_of_its_own(school: Any, source: OracleSource, standin: StandIn) -> None:
-    assert "DROP TABLE" not in source.as_script(source.install_plan(*EVERYTHING), removal=False)
+    assert "DROP TABLE" not in source.as_script(source.plan_install(*EVERYTHING), removal=False)
     source.install(*EVERYTHING)
-    removal = read(source.as_script(source.uninstall_plan(), removal=True))
+    removal = read(source.as_script(source.plan_uninstall(), removal=True))
     standin.said.clear()
     source.uninstall()
     assert changes(removal.statements)[1:] == changes(standin.said)
@@ -82,11 +82,11 @@ def test_a_dba_installs_and_the_program_goes_on(school: Any, source: OracleSourc
     script = script_of(source)
     by_hand(standin, script)
     school.execute("""INSERT INTO "ENROLL" VALUES (2, 'Art', NULL)""")
-    assert {t.state for t in source.registered()} == {"PAUSED"}
+    assert {t.state for t in source.read_registered_tables()} == {"PAUSED"}
     standin.said.clear()
     source.adopt(*EVERYTHING)
     assert not [text for text in changes(standin.said) if text.startswith(("CREATE", "ALTER", "DROP"))]
-    assert {t.state for t in source.registered()} == {"ACTIVE"}
+    assert {t.state for t in source.read_registered_tables()} == {"ACTIVE"}
     follower = Follower(source)
     follower.drain()
     school.execute("""UPDATE "ENROLL" SET "COURSE" = 'Physics' WHERE "STUDENT_ID" = 1""")
@@ -94,7 +94,7 @@ def test_a_dba_installs_and_the_program_goes_on(school: Any, source: OracleSourc
     assert set(follower.rows("ENROLL")) == {("1", "Physics"), ("2", "Art")}
     assert all(step.exists for step in source.install(*EVERYTHING))
     source.adopt(*EVERYTHING)
-    by_hand(standin, read(source.as_script(source.uninstall_plan(), removal=True)))
+    by_hand(standin, read(source.as_script(source.plan_uninstall(), removal=True)))
     school.execute("SHOW TABLES LIKE 'VENUS%'")
     assert school.fetchall() == ()
 
@@ -106,12 +106,12 @@ def test_a_script_that_was_cut_short_is_continued(school: Any, source: OracleSou
     with pytest.raises(Refused, match=r"\d+ statements of the installation have not been run, the first: APP\.") as why:
         source.adopt(*EVERYTHING)
     assert "install-triggers --dry-run" in why.value.hint
-    assert {t.state for t in source.registered()} <= {"PAUSED"}
+    assert {t.state for t in source.read_registered_tables()} <= {"PAUSED"}
     rest = script_of(source)
     assert set(rest.statements) < set(script.statements)
     by_hand(standin, rest)
     source.adopt(*EVERYTHING)
-    assert {t.state for t in source.registered()} == {"ACTIVE"}
+    assert {t.state for t in source.read_registered_tables()} == {"ACTIVE"}
 
 
 @pytest.mark.parametrize(
@@ -148,22 +148,22 @@ def test_triggers_that_vanished_are_a_resync_by_hand_too(school: Any, source: Or
     assert any("'RESYNC'" in text for text in repair.statements)
     by_hand(standin, repair)
     source.adopt(*EVERYTHING)
-    state = {t.schema.name: t for t in source.registered()}["ENROLL"]
+    state = {t.schema.name: t for t in source.read_registered_tables()}["ENROLL"]
     assert (state.state, "its triggers were created again" in state.reason) == ("RESYNC", True)
 
 
 def test_a_transaction_that_is_still_open_is_waited_for(
     school: Any, source: OracleSource, standin: StandIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("venus.adapters.dialects.oracle.executing.ATTEMPTS", 2)
+    monkeypatch.setattr("venus.adapters.dialects.oracle.install_execution.ATTEMPTS", 2)
     by_hand(standin, script_of(source))
     school.execute('INSERT INTO DICTIONARY.PENDING_DML VALUES (\'"APP"."ENROLL"\')')
     with pytest.raises(DatabaseUnavailable, match=r"ORA-20101: VENUS: a transaction that wrote APP\.ENROLL before"):
         source.adopt(*EVERYTHING)
-    assert {t.schema.name: t.state for t in source.registered()}["ENROLL"] == "PAUSED"
+    assert {t.schema.name: t.state for t in source.read_registered_tables()}["ENROLL"] == "PAUSED"
     school.execute("DELETE FROM DICTIONARY.PENDING_DML")
     source.adopt(*EVERYTHING)
-    assert {t.state for t in source.registered()} == {"ACTIVE"}
+    assert {t.state for t in source.read_registered_tables()} == {"ACTIVE"}
 
 
 def test_a_text_is_executed_as_it_is_printed(school: Any, source: OracleSource) -> None:
@@ -176,7 +176,7 @@ def test_a_text_is_executed_as_it_is_printed(school: Any, source: OracleSource) 
 
 def test_a_name_that_no_script_can_hold_is_refused(school: Any, source: OracleSource) -> None:
     school.execute('CREATE TABLE "A\n/\nB" ("ID" NUMBER(9) PRIMARY KEY)')
-    plan = source.install_plan(*EVERYTHING)
+    plan = source.plan_install(*EVERYTHING)
     with pytest.raises(Refused, match=r"APP\.A\?/\?B: its name has a control character"):
         source.as_script(plan, removal=False)
 
@@ -184,7 +184,7 @@ def test_a_name_that_no_script_can_hold_is_refused(school: Any, source: OracleSo
 def test_the_papers_own_variant_is_a_script_too(application: Any, standin: StandIn) -> None:
     application.execute('CREATE TABLE "ITEM" ("ID" NUMBER(9) NOT NULL PRIMARY KEY, "V" VARCHAR2(40))')
     application.execute("INSERT INTO \"ITEM\" VALUES (1, 'one'), (2, 'two')")
-    with closing(OracleSource(standin, Options(inline=True))) as source:
+    with closing(OracleSource(standin, OracleOptions(inline=True))) as source:
         by_hand(standin, script_of(source))
         source.adopt(*EVERYTHING)
         follower = Follower(source)

@@ -25,7 +25,7 @@ def item(application: Any, source: OracleSource) -> Follower:
 
 
 def state(source: OracleSource) -> tuple[str, str]:
-    return next((t.state, t.reason) for t in source.registered() if t.schema.name == "ITEM")
+    return next((t.state, t.reason) for t in source.read_registered_tables() if t.schema.name == "ITEM")
 
 
 def note(application: Any, event: str) -> None:

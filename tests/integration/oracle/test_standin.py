@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.follower import Follower
 from tests.support.oracle_standin import StandIn, adapted
-from venus.adapters.dialects.oracle.driver import Options
+from venus.adapters.dialects.oracle.driver import OracleOptions
 from venus.adapters.dialects.oracle.source import OracleSource
 from venus.errors import Fenced, SourceError
 from venus.model import BatchNo, Epoch
@@ -94,8 +94,8 @@ def test_an_older_epoch_is_fenced_and_leaves_the_log(enroll: Follower, source: O
     OracleSource(source._writer._driver).raise_epoch(Epoch(enroll.epoch + 1))
     with pytest.raises(Fenced):
         cut.commit(enroll.epoch, seen.batches, [], BatchNo(0))
-    assert sum(waiting for waiting, _ in source.backlog().values()) == 1
-    assert source.batches([seen.batches[0].batch_no]) == {}
+    assert sum(waiting for waiting, _ in source.read_backlog().values()) == 1
+    assert source.read_batches([seen.batches[0].batch_no]) == {}
 
 
 def test_log_rows_that_somebody_else_removed_are_told(enroll: Follower, source: OracleSource, application: Any) -> None:
@@ -106,7 +106,7 @@ def test_log_rows_that_somebody_else_removed_are_told(enroll: Follower, source: 
     application.execute("DELETE FROM VENUS_L_00002")
     with pytest.raises(SourceError, match="were deleted by another session"):
         cut.commit(enroll.epoch, seen.batches, [], BatchNo(0))
-    assert source.batches([seen.batches[0].batch_no]) == {}
+    assert source.read_batches([seen.batches[0].batch_no]) == {}
 
 
 def test_a_noted_truncate_empties_the_table(enroll: Follower, application: Any) -> None:
@@ -133,13 +133,13 @@ def test_a_dropped_trigger_marks_its_table_and_install_mends_it(
 ) -> None:
     application.execute("DROP TRIGGER VENUS_U_00002")
     source.refresh_schemas()
-    state = {t.schema.name: t for t in source.registered()}["ENROLL"]
+    state = {t.schema.name: t for t in source.read_registered_tables()}["ENROLL"]
     assert state.state == "RESYNC"
     assert "VENUS_U_00002" in state.reason
     done = source.install(["*"], [])
     assert [s.what for s in done if not s.exists and s.what.startswith("trigger")] == ["trigger VENUS_U_00002"]
     source.restart_fill(state.schema.table_id)
-    assert {t.schema.name: t.state for t in source.registered()}["ENROLL"] == "ACTIVE"
+    assert {t.schema.name: t.state for t in source.read_registered_tables()}["ENROLL"] == "ACTIVE"
 
 
 def test_a_trigger_that_does_not_compile_is_not_left_behind(application: Any, source: OracleSource) -> None:
@@ -152,12 +152,12 @@ def test_a_trigger_that_does_not_compile_is_not_left_behind(application: Any, so
         source.install(["*"], [])
     application.execute("SELECT trigger_name FROM information_schema.triggers WHERE event_object_table = 'ENROLL'")
     assert application.fetchall() == ()
-    left = {t.schema.name: t for t in source.registered()}["ENROLL"]
+    left = {t.schema.name: t for t in source.read_registered_tables()}["ENROLL"]
     assert left.state == "PAUSED"
     assert "VENUS_U_00002 does not compile" in left.reason
     application.execute("DELETE FROM DICTIONARY.INVALID_TRIGGERS")
     source.install(["*"], [])
-    assert {t.schema.name: (t.state, t.reason) for t in source.registered()}["ENROLL"] == ("ACTIVE", "")
+    assert {t.schema.name: (t.state, t.reason) for t in source.read_registered_tables()}["ENROLL"] == ("ACTIVE", "")
 
 
 def test_triggers_that_cannot_be_made_again_leave_the_application_alone(
@@ -167,7 +167,7 @@ def test_triggers_that_cannot_be_made_again_leave_the_application_alone(
     application.execute("INSERT INTO DICTIONARY.INVALID_TRIGGERS VALUES ('VENUS_U_00002')")
     with pytest.raises(SourceError, match="VENUS_U_00002 does not compile"):
         source.install(["*"], [])
-    state = {t.schema.name: t for t in source.registered()}["ENROLL"]
+    state = {t.schema.name: t for t in source.read_registered_tables()}["ENROLL"]
     assert state.state == "RESYNC"
     assert "VENUS_U_00002 does not compile" in state.reason
     application.execute("""UPDATE "ENROLL" SET "GRADE" = 1""")
@@ -205,30 +205,30 @@ def test_a_check_names_the_grants_that_would_show_who_blocks(application: Any, s
 def test_who_blocks_is_known_where_it_may_be_seen(enroll: Follower, source: OracleSource, application: Any) -> None:
     """The two views as an Oracle has them, by hand: a transaction that has been open for 90 seconds."""
     views = 'GRANT SELECT ON GV_$LOCKED_OBJECT TO "APP"; GRANT SELECT ON GV_$TRANSACTION TO "APP";'
-    assert source.blocked_by() == f"not shown without {views}"
+    assert source.describe_blockers() == f"not shown without {views}"
     columns = "'VENUS_L_00002' AS NAME, 90 AS AGE, 57 AS SESSION_ID"
     application.execute(f"CREATE VIEW DICTIONARY.BLOCKERS AS SELECT {columns}")
     try:
-        assert source.backlog()[2] == (0, 90)
+        assert source.read_backlog()[2] == (0, 90)
         opened = "transaction open since 2026-11-25 15:00:00, the server's time"
-        assert source.blocked_by() == f"session 57 (user APP, of the system joe, instance 1, {opened})"
+        assert source.describe_blockers() == f"session 57 (user APP, of the system joe, instance 1, {opened})"
     finally:
         application.execute("DROP VIEW DICTIONARY.BLOCKERS")
-    assert "not shown" in source.blocked_by()
+    assert "not shown" in source.describe_blockers()
 
 
 def test_a_column_travels_as_it_was_asked_to(application: Any, standin: StandIn) -> None:
     application.execute('CREATE TABLE "FLAGS" ("ID" NUMBER(9) PRIMARY KEY, "ON" NUMBER(1), "DAY" DATE, "U" RAW(16))')
     application.execute("""INSERT INTO "FLAGS" VALUES (1, 1, '2026-11-21', X'000102030405060708090a0b0c0d0e0f')""")
     asked = {"FLAGS.ON": "boolean", "APP.FLAGS.DAY": "date", "flags.u": "uuid"}
-    with closing(OracleSource(standin, Options(type_map=asked))) as source:
+    with closing(OracleSource(standin, OracleOptions(type_map=asked))) as source:
         source.install(["*"], [])
         follower = Follower(source)
         follower.drain()
         row = follower.rows("FLAGS")[("1",)]
         assert row == {"ID": "1", "ON": "t", "DAY": "2026-11-21", "U": "00010203-0405-0607-0809-0a0b0c0d0e0f"}
         assert source.refresh_schemas() == []
-    with closing(OracleSource(standin, Options(type_map={"FLAGS.OFF": "boolean"}))) as source:
+    with closing(OracleSource(standin, OracleOptions(type_map={"FLAGS.OFF": "boolean"}))) as source:
         (found,) = [f for f in source.check(["*"], []) if f.blocks]
         assert found.message == "FLAGS.OFF names no column of a captured table"
 
@@ -246,7 +246,7 @@ def test_a_log_of_an_older_version_is_named_and_widened(
     application.execute("""INSERT INTO "ENROLL" ("STUDENT_ID", "COURSE") VALUES (6, REPEAT('x', 60))""")
     enroll.drain()
     assert {("5", "waits"), ("6", "x" * 60)} <= set(enroll.rows("ENROLL"))
-    assert {t.state for t in source.registered()} == {"ACTIVE"}
+    assert {t.state for t in source.read_registered_tables()} == {"ACTIVE"}
 
 
 def test_a_key_with_another_form_silences_its_triggers(
@@ -254,7 +254,7 @@ def test_a_key_with_another_form_silences_its_triggers(
 ) -> None:
     application.execute('ALTER TABLE "ENROLL" MODIFY "STUDENT_ID" NUMBER(12,2) NOT NULL')
     source.refresh_schemas()
-    state = {t.schema.name: t for t in source.registered()}["ENROLL"]
+    state = {t.schema.name: t for t in source.read_registered_tables()}["ENROLL"]
     assert state.state == "RESYNC"
     assert "key column STUDENT_ID has another form now" in state.reason
     application.execute("SELECT trigger_name FROM information_schema.triggers WHERE event_object_table = 'ENROLL'")

@@ -9,10 +9,10 @@ import pytest
 
 from tests.support.follower import Follower
 from tests.support.oracle_standin import StandIn
-from venus.adapters.dialects.oracle.driver import Options
+from venus.adapters.dialects.oracle.driver import OracleOptions
 from venus.adapters.dialects.oracle.source import OracleSource
 from venus.adapters.dialects.registry import open_source
-from venus.config import Settings, Source
+from venus.config import Settings, SourceSettings
 from venus.errors import ConfigError
 
 pytestmark = pytest.mark.integration
@@ -31,7 +31,7 @@ def flags(application: Any) -> Any:
 
 def read(standin: StandIn, configured: dict[str, str] | None = None) -> dict[str, Any]:
     """Read the one row as another process does."""
-    with closing(OracleSource(standin, Options(type_map=configured or {}))) as source:
+    with closing(OracleSource(standin, OracleOptions(type_map=configured or {}))) as source:
         follower = Follower(source)
         source.restart_fill(follower.table_id("FLAGS"))
         follower.drain()
@@ -42,23 +42,23 @@ def read(standin: StandIn, configured: dict[str, str] | None = None) -> dict[str
 def test_what_was_asked_for_is_recorded_and_goes_before_the_configuration(
     flags: Any, source: OracleSource, standin: StandIn
 ) -> None:
-    source.ask({"flags.on": "boolean", "APP.FLAGS.DAY": "date", "FLAGS.MIXED": "uuid"}, *EVERYTHING)
-    assert not any(step.exists for step in source.install_plan(*EVERYTHING) if "travels as" in step.what)
+    source.request_types({"flags.on": "boolean", "APP.FLAGS.DAY": "date", "FLAGS.MIXED": "uuid"}, *EVERYTHING)
+    assert not any(step.exists for step in source.plan_install(*EVERYTHING) if "travels as" in step.what)
     source.install(*EVERYTHING)
     row = {"ID": "1", "ON": "t", "DAY": "2026-11-21", "Mixed": "00010203-0405-0607-0809-0a0b0c0d0e0f"}
     assert read(standin) == row
     assert read(standin, {"FLAGS.ON": "text"}) == row
-    source.ask({"FLAGS.ON": "usual"}, *EVERYTHING)
+    source.request_types({"FLAGS.ON": "usual"}, *EVERYTHING)
     made = [step.what for step in source.install(*EVERYTHING) if not step.exists]
     assert made == ["column ON: earlier record", "column ON travels as usual"]
     assert read(standin, {"FLAGS.ON": "text"}) == row | {"ON": "1"}
-    assert {c.name: c.type.kind.name for t in source.registered() for c in t.schema.columns}["ON"] == "INT"
+    assert {c.name: c.type.kind.name for t in source.read_registered_tables() for c in t.schema.columns}["ON"] == "INT"
 
 
 def test_a_dry_run_and_a_check_record_nothing(flags: Any, source: OracleSource, standin: StandIn) -> None:
-    source.ask({"FLAGS.ON": "boolean"}, *EVERYTHING)
+    source.request_types({"FLAGS.ON": "boolean"}, *EVERYTHING)
     assert not any(finding.blocks for finding in source.check(*EVERYTHING))
-    source.install_plan(*EVERYTHING)
+    source.plan_install(*EVERYTHING)
     with closing(OracleSource(standin)) as another:
         another.install(*EVERYTHING)
     assert read(standin)["ON"] == "1"
@@ -81,17 +81,17 @@ def test_what_means_nothing_is_refused_by_name(
     asked: str, to: str, said: str, flags: Any, source: OracleSource
 ) -> None:
     with pytest.raises(ConfigError, match=said):
-        source.ask({asked: to}, *EVERYTHING)
+        source.request_types({asked: to}, *EVERYTHING)
 
 
 def test_another_source_has_no_such_option() -> None:
-    settings = Settings(source=Source.model_validate({"url": "sqlite:///shop.db"}))
+    settings = Settings(source=SourceSettings.model_validate({"url": "sqlite:///shop.db"}))
     with pytest.raises(ConfigError, match="--type-map is not available for sqlite"):
         open_source(settings, {"T.C": "boolean"})
 
 
 def test_uninstalling_takes_the_record_away(flags: Any, source: OracleSource) -> None:
-    source.ask({"FLAGS.ON": "boolean"}, *EVERYTHING)
+    source.request_types({"FLAGS.ON": "boolean"}, *EVERYTHING)
     source.install(*EVERYTHING)
     source.uninstall()
     flags.execute("SELECT table_name FROM information_schema.tables WHERE table_name = 'VENUS_TYPE_MAP'")

@@ -48,7 +48,7 @@ def keys(follower: Follower, table: str) -> set[str]:
 
 def state(follower: Follower, table: str) -> tuple[str, str]:
     """Return the state of a captured table, and why it has it."""
-    (found,) = [each for each in follower.source.registered() if each.schema.name == table]
+    (found,) = [each for each in follower.source.read_registered_tables() if each.schema.name == table]
     return found.state, found.reason
 
 
@@ -97,11 +97,11 @@ def capture(source: PostgresSource) -> Callable[[], Follower]:
 def said(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Keep every statement of VENUS's sessions."""
     said: list[str] = []
-    run = connections.Connection.run
+    run = connections.PostgresConnection.run
 
-    def listening(self: connections.Connection, text: str, params: connections.Params = None) -> int:
+    def listening(self: connections.PostgresConnection, text: str, params: connections.Params = None) -> int:
         said.append(text)
         return run(self, text, params)
 
-    monkeypatch.setattr(connections.Connection, "run", listening)
+    monkeypatch.setattr(connections.PostgresConnection, "run", listening)
     return said

@@ -13,13 +13,13 @@ import pytest
 
 from tests.integration.postgresql.conftest import Sql, Start
 from tests.support.follower import Follower
-from venus.adapters.dialects.fillplace import Place
-from venus.adapters.dialects.halting import Halts
-from venus.adapters.dialects.postgresql import cutsql, opening
-from venus.adapters.dialects.postgresql.connection import Conflict, Connection
-from venus.adapters.dialects.postgresql.cut import FillPace, PostgresCut
-from venus.adapters.dialects.postgresql.opening import Locked, Tables, open_cut
-from venus.adapters.dialects.postgresql.registry import load
+from venus.adapters.dialects.fill_cursor import FillCursor
+from venus.adapters.dialects.halted_tables import HaltTracker
+from venus.adapters.dialects.postgresql import cut_opening, cut_statements
+from venus.adapters.dialects.postgresql.connection import Conflict, PostgresConnection
+from venus.adapters.dialects.postgresql.cut import PostgresCut, PostgresFillPace
+from venus.adapters.dialects.postgresql.cut_opening import LockWaitState, PolledTables, open_cut
+from venus.adapters.dialects.postgresql.registry import load_captured_tables
 from venus.adapters.dialects.postgresql.source import PostgresSource
 from venus.adapters.dialects.postgresql.statements import statement
 from venus.errors import DatabaseUnavailable, VenusError
@@ -28,14 +28,16 @@ from venus.model import BatchNo, ChangeKind
 # -- plans -----------------------------------------------------------------------------------------------------------
 
 
-def plan_of(connection: Connection, rows: int, pages: int) -> str:
+def plan_of(connection: PostgresConnection, rows: int, pages: int) -> str:
     """Explain the statement that a cut of so many rows runs."""
-    (captured,) = [c for c in load(connection)[0] if c.schema.name == "big"]
+    (captured,) = [c for c in load_captured_tables(connection)[0] if c.schema.name == "big"]
     assert captured.table is not None
-    text = cutsql.changes(captured.table, captured.schema, inserts_only=False, taken=rows <= cutsql.SMALL_CLAIM_ROWS)
+    text = cut_statements.changes_query(
+        captured.table, captured.schema, inserts_only=False, taken=rows <= cut_statements.SMALL_CLAIM_ROWS
+    )
     query = re.sub(r"\) TO STDOUT$", "", text.strip().removeprefix("COPY ("))
     with connection.transaction():
-        connection.run(cutsql.plan(rows, pages))
+        connection.run(cut_statements.planner_settings(rows, pages))
         return "\n".join(r[0] for r in connection.rows("EXPLAIN " + query))
 
 
@@ -50,7 +52,7 @@ def test_few_changes_of_a_large_table_are_read_through_its_key(
     sql("UPDATE big SET v = 'y'")
     sql("ANALYZE venus.l_00002; ANALYZE big; DELETE FROM venus.l_00002")
     sql(f"UPDATE big SET v = 'z' WHERE id <= {logged}")
-    connection = Connection(database)
+    connection = PostgresConnection(database)
     plan = plan_of(connection, logged, 1000)
     connection.close()
     assert "Nested Loop" in plan
@@ -67,7 +69,7 @@ def test_a_table_that_was_analysed_while_its_rows_came_is_read_through_its_key(
     capture()
     sql("UPDATE big SET v = 'z' WHERE id <= 20000")
     sql("ANALYZE venus.l_00002; ANALYZE big; UPDATE pg_class SET reltuples = 0 WHERE oid = 'big'::regclass")
-    connection = Connection(database)
+    connection = PostgresConnection(database)
     plan = plan_of(connection, 20_000, 1_000_000)
     connection.close()
     assert "Nested Loop" in plan
@@ -80,7 +82,7 @@ def test_many_changes_are_read_in_one_pass(sql: Sql, capture: Start, database: s
     capture()
     sql("ANALYZE venus.l_00002")  # it is empty now: the planner believes in one row
     sql("UPDATE big SET v = 'y'")
-    connection = Connection(database)
+    connection = PostgresConnection(database)
     plan = plan_of(connection, 100_000, 1000)
     connection.close()
     assert "Hash" in plan
@@ -91,10 +93,12 @@ def test_a_fill_reads_each_chunk_through_the_key(sql: Sql, capture: Start, datab
     sql("CREATE TABLE big (a int, b text, v text, PRIMARY KEY (a, b))")
     sql("INSERT INTO big SELECT i % 7, i, 'x' FROM generate_series(1, 50000) i; ANALYZE big")
     capture()
-    connection = Connection(database)
-    (captured,) = [c for c in load(connection)[0] if c.schema.name == "big"]
+    connection = PostgresConnection(database)
+    (captured,) = [c for c in load_captured_tables(connection)[0] if c.schema.name == "big"]
     assert captured.table is not None
-    text = cutsql.fill(captured.table, captured.schema, Place(["3", "17"], ["4", "0"]).cursor, 20_000)
+    text = cut_statements.fill_query(
+        captured.table, captured.schema, FillCursor(["3", "17"], ["4", "0"]).cursor, 20_000
+    )
     with connection.transaction():
         connection.run(statement("cut", "fill_plan"))
         plan = connection.rows("EXPLAIN " + re.sub(r"\) TO STDOUT$", "", text.strip().removeprefix("COPY (")))
@@ -108,7 +112,7 @@ def test_a_fill_reads_each_chunk_through_the_key(sql: Sql, capture: Start, datab
 # -- between snapshot and lock ---------------------------------------------------------------------------------------
 
 
-class Meddling(Connection):
+class Meddling(PostgresConnection):
     """Lets something happen just before the cut locks its tables."""
 
     meddle: Callable[[], object] = staticmethod(lambda: None)
@@ -125,18 +129,26 @@ def meddling(sql: Sql, capture: Start, database: str) -> Iterator[tuple[Follower
     follower = capture()
     sql("INSERT INTO item VALUES (1), (2)")
     connection = Meddling(database)
-    connection.run("; ".join(cutsql.prepared(looker=False)))
+    connection.run("; ".join(cut_statements.prepare_statements(looker=False)))
     connection.expect_types(oid for (oid,) in connection.rows(statement("cut", "types")))
     yield follower, connection
     connection.close()
 
 
 def opened(connection: Meddling, *, everywhere: bool) -> PostgresCut | None:
-    captured, mark = load(connection)
+    captured, mark = load_captured_tables(connection)
     return open_cut(
-        connection, captured, Tables.of(captured), mark, [], FillPace(), Halts(), Locked(time.monotonic),
-        everywhere=everywhere, idle=True,
-    )  # fmt: skip
+        connection,
+        captured,
+        PolledTables.classify(captured),
+        mark,
+        [],
+        PostgresFillPace(),
+        HaltTracker(),
+        LockWaitState(time.monotonic),
+        everywhere=everywhere,
+        idle=True,
+    )
 
 
 def test_a_truncate_between_snapshot_and_read_does_not_look_like_an_empty_table(
@@ -146,7 +158,7 @@ def test_a_truncate_between_snapshot_and_read_does_not_look_like_an_empty_table(
     connection.meddle = lambda: sql("TRUNCATE item")
     with pytest.raises(Conflict, match="truncated"):
         opened(connection, everywhere=True)
-    assert follower.source.backlog()[follower.table_id("item")][0] == 3
+    assert follower.source.read_backlog()[follower.table_id("item")][0] == 3
     follower.drain()
     assert follower.rows("item") == {}
 
@@ -155,9 +167,9 @@ def test_a_small_cut_locks_its_tables_before_its_snapshot(
     meddling: tuple[Follower, Meddling], database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """So a TRUNCATE that the lock has waited for is part of what it sees, and none comes behind it."""
-    monkeypatch.setattr(opening, "GIVE_WAY_MS", 20_000)
+    monkeypatch.setattr(cut_opening, "GIVE_WAY_MS", 20_000)
     _, connection = meddling
-    application = Connection(database, application="application")
+    application = PostgresConnection(database, application="application")
     commit = threading.Timer(0.5, application.run, ["COMMIT"])
 
     def truncate() -> None:
@@ -167,7 +179,7 @@ def test_a_small_cut_locks_its_tables_before_its_snapshot(
     connection.meddle = truncate
     cut = opened(connection, everywhere=False)
     assert cut is not None
-    first, rows = cut.sections(rows_max=100, bytes_max=1 << 20)
+    first, rows = cut.read_sections(rows_max=100, bytes_max=1 << 20)
     assert first.kind is ChangeKind.TRUNCATE
     assert rows.count == 3
     assert rows.is_deleted.sum() == 2  # of 1 and 2, which are gone
@@ -189,7 +201,7 @@ def test_a_small_cut_has_a_table_that_was_written_to_meanwhile(sql: Sql, meddlin
     connection.meddle = once
     cut = opened(connection, everywhere=False)
     assert cut is not None
-    assert [section.count for section in cut.sections(rows_max=100, bytes_max=1 << 20)] == [3, 1]
+    assert [section.count for section in cut.read_sections(rows_max=100, bytes_max=1 << 20)] == [3, 1]
     cut.rollback()
 
 
@@ -236,7 +248,7 @@ def test_a_review_waits_for_an_instance_that_is_just_committing(
     committing("UPDATE venus.checkpoint SET last_batch = 77")
     committing("INSERT INTO venus.batch VALUES (77, 1, 1, 1, '00000000000000ff')")
     answers: list[object] = []
-    thread = threading.Thread(target=lambda: answers.append(follower.source.batches([BatchNo(77)])))
+    thread = threading.Thread(target=lambda: answers.append(follower.source.read_batches([BatchNo(77)])))
     thread.start()
     sql.wait_for_a_waiter()
     assert thread.is_alive()
@@ -253,10 +265,10 @@ def test_the_backlog_names_the_age_of_what_blocks(sql: Sql, another: Callable[[]
     writer("BEGIN")
     writer("INSERT INTO item VALUES (1)")
     deadline = time.monotonic() + 30
-    while follower.source.backlog()[follower.table_id("item")] != (0, 1):
+    while follower.source.read_backlog()[follower.table_id("item")] != (0, 1):
         assert time.monotonic() < deadline
     writer("COMMIT")
-    assert follower.source.backlog()[follower.table_id("item")] == (1, 0)
+    assert follower.source.read_backlog()[follower.table_id("item")] == (1, 0)
 
 
 # -- memory ----------------------------------------------------------------------------------------------------------
@@ -298,7 +310,7 @@ def test_a_row_that_no_message_can_carry_halts_its_table_and_the_others_go_on(
     sql("INSERT INTO doc VALUES (7, '2026-11-21', convert_to(repeat('x', 16000000), 'utf8'))")
     sql("INSERT INTO other VALUES (1)")
     item.drain()
-    (doc,) = [t for t in source.registered() if t.schema.name == "doc"]
+    (doc,) = [t for t in source.read_registered_tables() if t.schema.name == "doc"]
     said = "cannot be carried: row at=2026-11-21, id=7: 15.3 MiB, a row can have 15 MiB"
     assert (doc.state, doc.reason) == ("PAUSED", said)
     assert list(item.rows("other")) == [("1",)]
@@ -316,7 +328,7 @@ def test_the_application_never_loses_a_deadlock_against_a_cut(
     capture()
     sql("INSERT INTO a VALUES (1); INSERT INTO b VALUES (1)")
     application, source = another(), PostgresSource(database)
-    assert source.state()  # connected
+    assert source.read_state()  # connected
     application("BEGIN")
     application("TRUNCATE b")
     cuts: list[object] = []

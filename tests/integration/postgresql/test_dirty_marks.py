@@ -205,7 +205,7 @@ def test_every_way_into_a_log_leaves_a_mark(change: str, sql: Sql, capture: Star
 def test_a_paused_table_keeps_few_marks_and_its_changes(
     sql: Sql, capture: Start, said: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("venus.adapters.dialects.postgresql.opening.MARKS_MAX", 3)
+    monkeypatch.setattr("venus.adapters.dialects.postgresql.cut_opening.MARKS_MAX", 3)
     sql("CREATE TABLE item (id int PRIMARY KEY)")
     follower = capture()
     table_id = follower.table_id("item")
@@ -217,7 +217,7 @@ def test_a_paused_table_keeps_few_marks_and_its_changes(
     said.clear()
     assert follower.source.open_cut([]) is None
     assert said == ["EXECUTE venus_dirty"], "a mark that has to stay costs nothing more"
-    assert follower.source.backlog()[table_id][0] == 6
+    assert follower.source.read_backlog()[table_id][0] == 6
     follower.source.set_table_state(table_id, "ACTIVE", "")
     follower.drain()
     assert len(follower.rows("item")) == 6
@@ -249,7 +249,7 @@ def test_what_cuts_have_deleted_does_not_pile_up(
         sql(f"INSERT INTO item SELECT i FROM generate_series({n}000, {n}499) i")
         sql(f"INSERT INTO venus.dirty SELECT {table_id} FROM generate_series(1, 2000)")
         assert follower.cut() is not None
-        follower.source.beat()
+        follower.source.write_heartbeat()
     tidied = [text for text in said if text.startswith("VACUUM")]
     assert len(tidied) == 6
     assert f"venus.l_{table_id:05}" in tidied[0]
@@ -271,5 +271,5 @@ def test_a_server_that_does_not_know_how_to_tidy_is_asked_once(
     for n in range(3):
         sql(f"INSERT INTO item VALUES ({n})")
         follower.cut()
-        follower.source.beat()
+        follower.source.write_heartbeat()
     assert said.count("VACUUM (NO_SUCH_OPTION)") == 1

@@ -9,9 +9,9 @@ import pytest
 
 from tests.integration.postgresql.conftest import Sql
 from tests.support.follower import Follower
-from venus.adapters.dialects.postgresql import cut, cutsql, stream
-from venus.adapters.dialects.postgresql.connection import Connection
-from venus.adapters.dialects.postgresql.cut import values_of
+from venus.adapters.dialects.postgresql import copy_stream, cut, cut_statements
+from venus.adapters.dialects.postgresql.connection import PostgresConnection
+from venus.adapters.dialects.postgresql.cut import parse_row
 from venus.adapters.dialects.postgresql.statements import statement
 
 pytestmark = pytest.mark.integration
@@ -50,12 +50,12 @@ VALUES = {
 
 
 @pytest.fixture
-def connection(database: str) -> Connection:
-    return Connection(database)
+def connection(database: str) -> PostgresConnection:
+    return PostgresConnection(database)
 
 
 @pytest.mark.parametrize("kind", VALUES)
-def test_a_value_is_what_copy_writes(connection: Connection, kind: str) -> None:
+def test_a_value_is_what_copy_writes(connection: PostgresConnection, kind: str) -> None:
     query = f"SELECT true, {VALUES[kind]}::{kind}, NULL::{kind}"
     copied = io.BytesIO()
     connection.copy_out(f"COPY ({query}) TO STDOUT", copied)
@@ -63,20 +63,20 @@ def test_a_value_is_what_copy_writes(connection: Connection, kind: str) -> None:
     connection.expect_types(oid for (oid,) in connection.rows(statement("cut", "types")))
     connection.run(f"PREPARE one AS {query}")
 
-    assert stream.copy_text(connection.texts("EXECUTE one")) == copied.getvalue()
+    assert copy_stream.copy_text(connection.fetch_texts("EXECUTE one")) == copied.getvalue()
 
 
 @pytest.mark.parametrize("kind", VALUES)
-def test_a_value_that_is_read_with_other_tables_is_what_copy_writes(connection: Connection, kind: str) -> None:
+def test_a_value_that_is_read_with_other_tables_is_what_copy_writes(connection: PostgresConnection, kind: str) -> None:
     query = f"SELECT true, {VALUES[kind]}::{kind}, NULL::{kind}"
     copied = io.BytesIO()
     connection.copy_out(f"COPY ({query}) TO STDOUT", copied)
 
-    connection.run(cutsql.functions())
+    connection.run(cut_statements.session_functions())
     (first, line), end = connection.rows(statement("cut", "read_together"), [[query], 1000])
 
     assert (first, end) == (1, (1, None))
-    assert stream.copy_text([values_of(line)]) == copied.getvalue()
+    assert copy_stream.copy_text([parse_row(line)]) == copied.getvalue()
 
 
 LIMITS: dict[str, dict[str, object]] = {
@@ -132,18 +132,18 @@ def test_few_and_many_rows_are_captured_alike(
     sql: Sql, capture: Callable[[], Follower], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read: list[str] = []
-    texts = Connection.texts
+    texts = PostgresConnection.fetch_texts
 
-    def noted(self: Connection, text: str) -> list[tuple[str | None, ...]]:
+    def noted(self: PostgresConnection, text: str) -> list[tuple[str | None, ...]]:
         read.append(text)
         return texts(self, text)
 
     columns = ", ".join(f"c{n} {kind}" for n, kind in enumerate(VALUES))
     sql(f"CREATE TABLE item (id int PRIMARY KEY, {columns})")
     follower = capture()
-    monkeypatch.setattr(Connection, "texts", noted)
+    monkeypatch.setattr(PostgresConnection, "fetch_texts", noted)
     insert = f"INSERT INTO item SELECT n, {', '.join(f'{v}::{k}' for k, v in VALUES.items())} FROM generate_series"
-    for first, last in ((1, 1), (2, cutsql.FEW_ROWS + 1), (10, 30)):
+    for first, last in ((1, 1), (2, cut_statements.FEW_ROWS + 1), (10, 30)):
         sql(f"{insert}({first}, {last}) n")
         follower.drain()
     sql("DELETE FROM item WHERE id IN (1, 30)")
@@ -153,7 +153,7 @@ def test_few_and_many_rows_are_captured_alike(
     assert len(read) == 3, "the first two, and the deletions with the update"
     assert len(set(read)) == 2, "planned once for inserts, once for what has a key twice"
     rows = follower.rows("item")
-    assert len(rows) == cutsql.FEW_ROWS + 1 + 21 - 2
+    assert len(rows) == cut_statements.FEW_ROWS + 1 + 21 - 2
     changed = rows.pop(("2",))
     assert all({**row, "id": ""} == {**rows["10",], "id": ""} for row in rows.values())
     assert {name for name, value in changed.items() if value != rows["10",][name]} == {"id", "c1", "c6"}

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from tests.integration.postgresql.conftest import Sql, Start
+from venus.adapters.dialects.postgresql import cut_opening
 from venus.adapters.dialects.postgresql import install as installing
-from venus.adapters.dialects.postgresql import opening
 from venus.adapters.dialects.postgresql.source import PostgresSource
 from venus.errors import DatabaseUnavailable
 
@@ -23,7 +23,7 @@ def test_whoever_locks_a_table_for_long_is_named_in_the_log(
     sql: Sql, another: Callable[[], Sql], capture: Start, monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:  # fmt: skip
-    monkeypatch.setattr(opening, "SAY_AFTER_S", 0.0)
+    monkeypatch.setattr(cut_opening, "LOG_AFTER_S", 0.0)
     sql("CREATE TABLE item (id int PRIMARY KEY)")
     follower = capture()
     sql("INSERT INTO item VALUES (1)")
@@ -44,11 +44,11 @@ def test_whoever_locks_a_table_for_long_is_named_in_the_log(
 def test_whoever_has_written_and_does_not_end_is_named(sql: Sql, another: Callable[[], Sql], capture: Start) -> None:
     sql("CREATE TABLE item (id int PRIMARY KEY, v text)")
     follower = capture()
-    assert follower.source.blocked_by() == ""
+    assert follower.source.describe_blockers() == ""
     somebody = another()
     somebody("BEGIN")
     somebody("INSERT INTO item VALUES (4711, 'Smith')")
-    said = follower.source.blocked_by()
+    said = follower.source.describe_blockers()
     assert said.startswith(f"public.item: session {pid_of(somebody)} (user postgres, ")
     assert said.endswith("INSERT INTO item VALUES (?, ?))")
     somebody("ROLLBACK")

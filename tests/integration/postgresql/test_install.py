@@ -12,7 +12,7 @@ import sqlalchemy
 
 from tests.integration.postgresql.conftest import Sql
 from tests.support.follower import Follower
-from venus.adapters.dialects.postgresql.connection import Connection, LockTimeout
+from venus.adapters.dialects.postgresql.connection import PostgresConnection, PostgresLockTimeout
 from venus.adapters.dialects.postgresql.source import PostgresSource
 from venus.errors import ConfigError, DatabaseUnavailable, Refused
 
@@ -211,7 +211,7 @@ def test_the_dictionary_carries_what_a_target_needs(sql: Sql, source: PostgresSo
     sql(
         "CREATE INDEX plain ON t (n DESC, s); CREATE INDEX part ON t (n) WHERE n > 1; CREATE INDEX expr ON t (lower(s))"
     )
-    (schema,) = source.tables(["t"], [])
+    (schema,) = source.read_tables(["t"], [])
     columns = {c.name: c for c in schema.columns}
     assert schema.comment == "the table"
     assert columns["n"].comment == "a number"
@@ -239,8 +239,8 @@ def test_tables_of_ours_that_somebody_has_locked_are_waited_for_and_then_named(
     sql("LOCK TABLE venus.venus_alembic_version IN ACCESS EXCLUSIVE MODE")
     impatient = PostgresSource(f"{database}{'&' if '?' in database else '?'}venus_lock_timeout_s=0.3")
     try:
-        with pytest.raises(LockTimeout, match="lock timeout"):
-            impatient.install_plan(["*"], [])
+        with pytest.raises(PostgresLockTimeout, match="lock timeout"):
+            impatient.plan_install(["*"], [])
     finally:
         sql("ROLLBACK")
         impatient.close()
@@ -264,11 +264,11 @@ def test_a_table_that_cannot_be_captured_is_named_with_what_is_in_the_way(sql: S
     sql("CREATE SCHEMA elsewhere CREATE TABLE away (id int PRIMARY KEY)")
     sql("CREATE TEMPORARY TABLE own (id int PRIMARY KEY)")
 
-    (odd,) = source.uncaptured_tables(["*"], [])
+    (odd,) = source.find_uncaptured_tables(["*"], [])
     assert (odd.name, odd.obstacle) == (
         "public.odd", "column at cannot be carried exactly: regclass means something only inside its own database",
     )  # fmt: skip
-    assert [t.name for t in source.uncaptured_tables(["*.*"], ["odd"])] == ["elsewhere.away"]
+    assert [t.name for t in source.find_uncaptured_tables(["*.*"], ["odd"])] == ["elsewhere.away"]
 
 
 def test_while_every_table_is_captured_one_statement_says_so(
@@ -278,12 +278,12 @@ def test_while_every_table_is_captured_one_statement_says_so(
         sql(f"CREATE TABLE t{n} (id int PRIMARY KEY)")
     source.install(["*"], ["t1?"])
     said: list[str] = []
-    asked = Connection.rows
+    asked = PostgresConnection.rows
 
-    def counted(self: Connection, text: str, *parameters: Any) -> list[Any]:
+    def counted(self: PostgresConnection, text: str, *parameters: Any) -> list[Any]:
         said.append(text)
         return asked(self, text, *parameters)
 
-    monkeypatch.setattr(Connection, "rows", counted)
-    assert source.uncaptured_tables(["*"], ["t1?"]) == []
+    monkeypatch.setattr(PostgresConnection, "rows", counted)
+    assert source.find_uncaptured_tables(["*"], ["t1?"]) == []
     assert len([text for text in said if "pg_class" in text]) == 1

@@ -11,15 +11,15 @@ import pytest
 
 from tests.support.lifetimes import new_folder
 from tests.support.postgres import Server, running_server
-from venus.adapters.dialects.postgresql.connection import Connection
+from venus.adapters.dialects.postgresql.connection import PostgresConnection
 from venus.errors import DatabaseUnavailable
 
 pytestmark = pytest.mark.integration
 
-STATEMENTS: dict[str, Callable[[Connection], object]] = {
+STATEMENTS: dict[str, Callable[[PostgresConnection], object]] = {
     "one": lambda connection: connection.run("SELECT 1"),
     "commit": lambda connection: connection.commit("SELECT 1"),
-    "texts": lambda connection: connection.texts("SELECT 1"),
+    "texts": lambda connection: connection.fetch_texts("SELECT 1"),
 }
 
 
@@ -33,7 +33,7 @@ def server() -> Iterator[Server]:
 
 @pytest.mark.parametrize("what", STATEMENTS)
 def test_a_server_that_went_down_while_the_session_was_idle_is_waited_for(what: str, server: Server) -> None:
-    connection = Connection(server.url("postgres"))
+    connection = PostgresConnection(server.url("postgres"))
     connection.run("BEGIN; SELECT 1")
     postmaster = psutil.Process(server.pg.get_postmaster_info().pid or 0)
     os.kill(postmaster.pid, signal.SIGQUIT)

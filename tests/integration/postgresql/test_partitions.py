@@ -163,10 +163,10 @@ def test_a_partition_that_is_detached_is_named_until_it_is_captured_by_itself(sq
     source = follower.source
     sql("INSERT INTO parted VALUES (1, 'n', 'a'), (2, 's', 'b')")
     follower.drain()
-    assert source.uncaptured_tables(["*"], []) == []
+    assert source.find_uncaptured_tables(["*"], []) == []
     sql("ALTER TABLE parted DETACH PARTITION parted_n")
     source.refresh_schemas()
-    assert source.uncaptured_tables(["*"], []) == [UncapturedTable(name="public.parted_n")]
+    assert source.find_uncaptured_tables(["*"], []) == [UncapturedTable(name="public.parted_n")]
 
     source.install(["*"], [])
     sql("INSERT INTO parted_n VALUES (3, 'n', 'c')")
@@ -175,7 +175,7 @@ def test_a_partition_that_is_detached_is_named_until_it_is_captured_by_itself(sq
         follower.read_registry()
         follower.drain()
 
-    assert source.uncaptured_tables(["*"], []) == []
+    assert source.find_uncaptured_tables(["*"], []) == []
     assert keys(follower, "parted_n") == {"1", "3"}
     assert keys(follower, "parted") == {"2"}
 

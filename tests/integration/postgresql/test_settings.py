@@ -76,7 +76,7 @@ def test_limits_of_time_and_other_modes_are_for_others(name: str, sql: Sql, data
         sql("INSERT INTO t VALUES (3, 3)")
         cut = follower.open([])
         assert cut is not None
-        assert sum(section.count for section in cut.sections(rows_max=1, bytes_max=1)) == 2
+        assert sum(section.count for section in cut.read_sections(rows_max=1, bytes_max=1)) == 2
         time.sleep(0.6)  # the broker takes its time
         cut.commit(follower.epoch, [], [], BatchNo(0))
         time.sleep(0.6)
@@ -103,5 +103,5 @@ def test_the_heartbeat_arrives_where_roles_fire_no_triggers(sql: Sql, database: 
     with closing(PostgresSource(database)) as source:
         follower = Follower(source)
         follower.drain()
-        source.beat()
+        source.write_heartbeat()
         assert follower.cut() is not None

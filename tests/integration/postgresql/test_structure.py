@@ -11,7 +11,7 @@ from tests.integration.postgresql.conftest import Sql, Start
 from tests.support.postgres import libpq
 from venus.adapters.dialects.contract import Numbering, OtherObject
 from venus.adapters.dialects.postgresql import dictionary
-from venus.adapters.dialects.postgresql.connection import Connection
+from venus.adapters.dialects.postgresql.connection import PostgresConnection
 from venus.adapters.dialects.postgresql.source import PostgresSource
 from venus.model import UNFINISHED, Check, Index, TableSchema
 
@@ -49,7 +49,7 @@ def goods(database: str) -> tuple[PostgresSource, TableSchema]:
         connection.cursor().execute(_TABLES)
         connection.commit()
     source = PostgresSource(database)
-    return source, next(t for t in source.tables(["*"], []) if t.name == "goods")
+    return source, next(t for t in source.read_tables(["*"], []) if t.name == "goods")
 
 
 def test_everything_that_a_table_is_besides_its_rows(goods: tuple[PostgresSource, TableSchema]) -> None:
@@ -101,7 +101,7 @@ def test_what_the_source_does_not_enforce_is_listed(database: str) -> None:
         )
         connection.commit()
     with closing(PostgresSource(database)) as source:
-        (schema,) = source.tables(["item"], [])
+        (schema,) = source.read_tables(["item"], [])
     assert schema.checks == (Check(name="odd", sql="(n <> 6)"),)
     assert schema.foreign_keys == ()
     why = "the source does not enforce it, so rows may violate it"
@@ -120,7 +120,7 @@ def test_a_definition_is_what_stands_behind_the_table(name: str, database: str) 
         )
         connection.commit()
     with closing(PostgresSource(database)) as source:
-        (schema,) = source.tables(["*"], [])
+        (schema,) = source.read_tables(["*"], [])
     column = name if name == "plain" else quoted
     assert [(i.columns, i.definition) for i in schema.indexes] == [
         ((name,), f"USING btree ({column} DESC) WHERE ({column} <> 'x USING y ('::text)")
@@ -130,7 +130,7 @@ def test_a_definition_is_what_stands_behind_the_table(name: str, database: str) 
 def test_partitions_become_one_table_and_that_is_told(goods: tuple[PostgresSource, TableSchema]) -> None:
     source, _ = goods
     with closing(source):
-        (parted,) = source.tables(["parted"], [])
+        (parted,) = source.read_tables(["parted"], [])
 
     assert [o.what for o in parted.left_out] == ["partitions"]
 
@@ -139,8 +139,8 @@ def test_counters_and_what_else_there_is(goods: tuple[PostgresSource, TableSchem
     source, _ = goods
     with closing(source):
         source.install(["*"], [])
-        found = {n.name: n for n in source.numberings()}
-        others = source.other_objects()
+        found = {n.name: n for n in source.read_numberings()}
+        others = source.read_other_objects()
 
     assert found["goods_id_seq"].table == "goods"
     assert (found["goods_id_seq"].column, found["goods_id_seq"].always, found["goods_id_seq"].next_value) == (
@@ -159,13 +159,13 @@ def test_counters_and_what_else_there_is(goods: tuple[PostgresSource, TableSchem
 
 def test_an_index_that_is_dropped_while_the_dictionary_is_read_is_none(database: str) -> None:
     """The server spells an index as it is now, whatever the snapshot; of one that is gone it says nothing."""
-    with closing(psycopg2.connect(libpq(database))) as application, closing(Connection(database)) as connection:
+    with closing(psycopg2.connect(libpq(database))) as application, closing(PostgresConnection(database)) as connection:
         application.autocommit = True
         application.cursor().execute("CREATE TABLE item (id int PRIMARY KEY, name text CONSTRAINT named UNIQUE)")
-        with connection.reading():
-            rows = dictionary.all_tables(connection)
+        with connection.snapshot():
+            rows = dictionary.read_all_tables(connection)
             application.cursor().execute("ALTER TABLE item DROP CONSTRAINT named")
-            (table,) = dictionary.read(connection, rows)
+            (table,) = dictionary.read_tables(connection, rows)
     assert table.indexes == ()
 
 

@@ -8,13 +8,13 @@ import psycopg2
 
 from tests.support.postgres import Server, libpq
 from venus.adapters.dialects.registry import survey
-from venus.adapters.dialects.surveying import SAMPLE_ROWS, Asked, Size
+from venus.adapters.dialects.survey_contract import SAMPLE_ROWS, SurveyRequest, TableSize
 from venus.config import Settings
 
 
-def sizes(url: str, *, count_rows: bool = False) -> dict[str, Size]:
+def sizes(url: str, *, count_rows: bool = False) -> dict[str, TableSize]:
     settings = Settings.model_validate({"source": {"url": url}})
-    return {s.name: s for s in survey(settings, Asked(include=["*"], exclude=[], count_rows=count_rows)).sizes}
+    return {s.name: s for s in survey(settings, SurveyRequest(include=["*"], exclude=[], count_rows=count_rows)).sizes}
 
 
 def run(url: str, *statements: str) -> None:

@@ -10,7 +10,7 @@ import sqlalchemy
 
 from tests.integration.postgresql.conftest import Sql, Start, keys, state
 from tests.support.follower import Follower
-from venus.adapters.dialects.contract import OwnLack
+from venus.adapters.dialects.contract import MissingGrant
 from venus.adapters.dialects.postgresql.source import PostgresSource
 
 APP, CAPTURER = "venus_test_app", "venus_test_capturer"
@@ -126,12 +126,12 @@ def test_an_owner_that_may_not_write_to_a_log_halts_its_table(
 def test_an_owner_that_lacks_what_every_trigger_needs_is_told_of(
     place: str, privilege: str, sql: Sql, application: Sql, installed_by_another: PostgresSource
 ) -> None:
-    assert installed_by_another.own_lacking() == []
+    assert installed_by_another.find_missing_grants() == []
     sql(f"REVOKE {privilege} FROM venus_test_installer")
     with pytest.raises(psycopg2.errors.InsufficientPrivilege):
         application("INSERT INTO item VALUES (1)")
     grant = f"GRANT {privilege} TO venus_test_installer"
-    assert installed_by_another.own_lacking() == [OwnLack(table=place, grant=grant)]
+    assert installed_by_another.find_missing_grants() == [MissingGrant(table=place, grant=grant)]
     sql(grant)
     application("INSERT INTO item VALUES (1)")
-    assert installed_by_another.own_lacking() == []
+    assert installed_by_another.find_missing_grants() == []

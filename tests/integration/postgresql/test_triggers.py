@@ -248,7 +248,7 @@ def test_the_application_goes_on_whatever_happens_to_the_key(
     follower.drain()
     assert keys(follower, "other") == {"1"}
     follower.source.refresh_schemas()
-    (table,) = [t for t in follower.source.registered() if t.schema.name == "item"]
+    (table,) = [t for t in follower.source.read_registered_tables() if t.schema.name == "item"]
     assert table.state == "RESYNC"
     assert table.reason
     sql(f"UPDATE {name} SET v = 'd'")
@@ -352,7 +352,7 @@ def test_an_index_made_again_under_the_key_only_makes_the_check_dearer(key: str,
     follower.drain()
     assert len(keys(follower, "item")) == 1
     follower.source.refresh_schemas()
-    (table,) = [t for t in follower.source.registered() if t.schema.name == "item"]
+    (table,) = [t for t in follower.source.read_registered_tables() if t.schema.name == "item"]
     assert table.state != "RESYNC"
 
 
@@ -363,7 +363,7 @@ def test_a_key_that_was_renamed_and_renamed_back_shows_what_was_missed(sql: Sql,
     sql("INSERT INTO item VALUES (1, 'unseen')")
     sql("ALTER TABLE item RENAME COLUMN number TO id")
     follower.drain()
-    (table,) = [t for t in follower.source.registered() if t.schema.name == "item"]
+    (table,) = [t for t in follower.source.read_registered_tables() if t.schema.name == "item"]
     assert table.state == "RESYNC"
 
 
@@ -376,7 +376,9 @@ def test_after_a_key_change_installing_again_and_a_resync_make_the_table_whole(s
     follower.source.refresh_schemas()
     table_id = follower.table_id("item")
     follower.source.restart_fill(table_id)
-    assert [t.state for t in follower.source.registered()] == ["ACTIVE", "RESYNC"], "nothing captures it yet"
+    assert [t.state for t in follower.source.read_registered_tables()] == ["ACTIVE", "RESYNC"], (
+        "nothing captures it yet"
+    )
     follower.source.install(["*"], [])
     follower.source.restart_fill(table_id)
     follower.read_registry()
@@ -384,7 +386,7 @@ def test_after_a_key_change_installing_again_and_a_resync_make_the_table_whole(s
     sql("INSERT INTO item VALUES ('c')")
     follower.drain()
     assert keys(follower, "item") == {"b", "c"}
-    assert [t.state for t in follower.source.registered()] == ["ACTIVE", "ACTIVE"]
+    assert [t.state for t in follower.source.read_registered_tables()] == ["ACTIVE", "ACTIVE"]
 
 
 def test_a_disabled_trigger_is_noticed(sql: Sql, capture: Start) -> None:

@@ -226,7 +226,7 @@ def test_a_table_that_the_application_has_to_itself_is_not_asked_for_without_a_p
     sql("CREATE TABLE item (id int PRIMARY KEY)")
     follower = capture()
     sql("INSERT INTO item VALUES (1)")
-    holder = connections.Connection(database, application="holder")
+    holder = connections.PostgresConnection(database, application="holder")
     with holder.transaction():
         holder.run("LOCK TABLE public.item IN ACCESS EXCLUSIVE MODE")
         assert follower.source.wait(0.001)

@@ -28,7 +28,7 @@ PARTITIONED = {"statement": "", "row": " PARTITION BY LIST (part)"}
 
 
 def state(follower: Follower) -> tuple[str, str]:
-    (table,) = [t for t in follower.source.registered() if t.schema.name == "item"]
+    (table,) = [t for t in follower.source.read_registered_tables() if t.schema.name == "item"]
     return table.state, table.reason
 
 

@@ -12,9 +12,9 @@ from tests.support.postgres import libpq
 from tests.support.predicate_histories import BYTES, IDS, ROWS, random_text, where
 from tests.support.predicate_histories import SCHEMA as HISTORIES
 from tests.support.predicates import SAMPLES, SCHEMA, packed, random_predicate, random_row
-from venus.codec.filtering import inside_of
-from venus.codec.packed import Packed
-from venus.predicates.ranges import compiled
+from venus.codec.filtering import find_inside
+from venus.codec.packed import PackedBytes
+from venus.predicates.ranges import compile_predicate
 from venus.predicates.syntax import PredicateRefused
 
 pytestmark = pytest.mark.integration
@@ -35,12 +35,12 @@ def test_where_answers_the_same(database: str) -> None:
         cursor.execute(f"SELECT id FROM things WHERE {text}")
         wanted = {n for (n,) in cursor.fetchall()}
         try:
-            predicate = compiled(text, SCHEMA)
+            predicate = compile_predicate(text, SCHEMA)
         except PredicateRefused:
             assert not wanted, text
             empty += 1
             continue
-        found = set(np.flatnonzero(inside_of(predicate, record_ids, values, SCHEMA)).tolist())
+        found = set(np.flatnonzero(find_inside(predicate, record_ids, values, SCHEMA)).tolist())
         assert found == wanted, text
         if rng.random() < 0.2:
             cursor.execute(f"SELECT id FROM things WHERE {predicate.canonical}")
@@ -52,7 +52,7 @@ def test_where_answers_the_same(database: str) -> None:
 def test_the_histories_are_measured_by_what_databases_find(database: str) -> None:
     """SQLite says what is right in tests/unit/predicates/test_histories.py: PostgreSQL agrees, and so does VENUS."""
     rng = random.Random(9)
-    encoded = Packed.of([IDS[0]] * len(ROWS)), Packed.of([BYTES[row] for row in ROWS])
+    encoded = PackedBytes.of([IDS[0]] * len(ROWS)), PackedBytes.of([BYTES[row] for row in ROWS])
     connection = psycopg2.connect(libpq(database))
     cursor = connection.cursor()
     cursor.execute('CREATE TABLE t (n int, region text COLLATE "C", amount numeric(9, 2), day date)')
@@ -62,7 +62,7 @@ def test_the_histories_are_measured_by_what_databases_find(database: str) -> Non
         cursor.execute(f"SELECT n FROM t WHERE {text}")
         wanted = {n for (n,) in cursor.fetchall()}
         assert {ROWS[n] for n in wanted} == where(text), text
-        found = inside_of(compiled(text, HISTORIES), *encoded, HISTORIES)
+        found = find_inside(compile_predicate(text, HISTORIES), *encoded, HISTORIES)
         assert set(np.flatnonzero(found).tolist()) == wanted, text
         sizes.add(len(wanted))
     assert len(sizes) > 40

@@ -48,9 +48,9 @@ def test_what_may_be_lost_is_given_up_by_name(tmp_path: Path, etcd_server: EtcdC
             _, producer, ack = cluster.connected(5)
             assert ack.in_doubt
             producer.pass_over(5, 5 * ROWS + 1)
-            producer.wait_decided(5)
+            producer.wait_until_decided(5)
             producer.close()
-            wait_for(lambda: any(window.measured for window in cluster.record().losses))
+            wait_for(lambda: any(window.is_measured for window in cluster.record().losses))
         wait_for(lambda: doubts(cluster, leader))
         before = cluster.record()
 
@@ -86,6 +86,6 @@ def test_a_producer_that_comes_back_all_the_same_goes_on(tmp_path: Path, etcd_se
         with producer:
             assert ack.in_doubt
             producer.pass_over(5, 5 * ROWS + 1)
-            assert producer.wait_decided(5).next_offset == 5 * ROWS + 2
+            assert producer.wait_until_decided(5).next_offset == 5 * ROWS + 2
         assert business_status(cluster.brokers[leader].address).last_batch == 5
         assert cluster.record().unclean_terms == ()

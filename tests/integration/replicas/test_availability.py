@@ -25,8 +25,8 @@ from tests.support.ports import free_ports
 from tests.support.postgres import Server
 from tests.support.whole_way import WholeWay, run_at
 from tests.support.workload import item_step, writers
-from venus.broker.replicas.dissolving import dissolve
-from venus.rpc.snapshots import Snapshots
+from venus.broker.replicas.dissolution import dissolve
+from venus.rpc.snapshots import SnapshotClient
 from venus.wire import broker_pb2
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(540)]
@@ -97,7 +97,7 @@ class Place:
 
     def full(self, name: str) -> Any:
         """Return a broker's own account of its full data."""
-        with Snapshots(self.cluster.brokers[name].address) as snapshots:
+        with SnapshotClient(self.cluster.brokers[name].address) as snapshots:
             snapshot_id = snapshots.open(BUSINESS).snapshot_id
             try:
                 return snapshots.totals(snapshot_id)

@@ -19,10 +19,10 @@ from tests.support.etcd import EtcdCluster
 from tests.support.ports import free_ports
 from venus.broker.store import keys
 from venus.broker.store.rocks import Store
-from venus.config import Cluster
+from venus.config import ClusterSettings
 from venus.coordination.etcd_client import EtcdClient
 from venus.errors import VenusError
-from venus.rpc.admin import Admin
+from venus.rpc.admin import AdminClient
 from venus.rpc.producer import Producer
 
 pytestmark = pytest.mark.integration
@@ -31,14 +31,14 @@ ROWS = 10
 
 def offset_at(address: str) -> int:
     """Return the next offset of the business; -1 while a broker that has just started does not know it yet."""
-    with Admin(address) as admin:
+    with AdminClient(address) as admin:
         return next((each.next_offset for each in admin.status(BUSINESS).businesses), -1)
 
 
 def refused(data: Path, **cluster: Any) -> str:
     """Start a broker that must not start; return what it says, which must be one line and its hint."""
     chosen = settings(data, free_bytes_min=1 << 20)
-    chosen = chosen.model_copy(update={"cluster": Cluster(**{"lease_s": 2.0, **cluster})})
+    chosen = chosen.model_copy(update={"cluster": ClusterSettings(**{"lease_s": 2.0, **cluster})})
     config = data.parent / f"{data.name}.json"
     config.write_text(chosen.model_dump_json())
     run = (

@@ -16,7 +16,7 @@ from tests.support.replicas import Cluster, Node
 from venus.broker.machine.business import Business
 from venus.broker.machine.records import load_all
 from venus.errors import NotLeader
-from venus.replication.messages import HandOver
+from venus.replication.messages import HandOverRequest
 
 pytestmark = pytest.mark.integration
 
@@ -28,7 +28,7 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
 
 
 def business(node: Node) -> Business:
-    return node.core.catalogue.known(BUSINESS)
+    return node.core.catalogue.find(BUSINESS)
 
 
 def hand_over(cluster: Cluster, to: str) -> Node:
@@ -36,7 +36,7 @@ def hand_over(cluster: Cluster, to: str) -> Node:
     leader = cluster.leader()
     following = cluster.nodes[to]
     cluster.settle()
-    leader.post(lambda: leader.host.take(BUSINESS, HandOver(to=following.member)))
+    leader.post(lambda: leader.host.handle(BUSINESS, HandOverRequest(to=following.member)))
     engines.wait_until(following.leads)
     return following
 
@@ -61,7 +61,7 @@ def test_a_known_group_is_not_let_in_where_its_position_is_not_logged(cluster: C
         with pytest.raises(NotLeader, match="another broker leads"):
             follower.core.subscriptions.attach(BUSINESS, group, 10)
     assert groups(follower) == {"g"}, "it was refused, and is remembered"
-    assert not business(follower).consumers["g"].connected
+    assert not business(follower).consumers["g"].is_connected
     reader = follower.core.subscriptions.attach(BUSINESS, "r", 0, transient=True)  # whose position nobody logs
     follower.core.subscriptions.detach(BUSINESS, "r", reader)
 

@@ -11,11 +11,11 @@ import pytest
 from tests.support import engines
 from tests.support.engines import BUSINESS, Producer
 from tests.support.replicas import Cluster, Node
-from venus.broker.log.entry import Entry, EntryKind, decode, note
+from venus.broker.log.entry import EntryKind, LogEntry, decode, record_entry
 from venus.broker.machine import machine
 from venus.broker.machine.business import Business
-from venus.broker.machine.machine import Applied
-from venus.broker.store.rocks import Batch
+from venus.broker.machine.machine import EntryEffects
+from venus.broker.store.rocks import StoreBatch
 from venus.errors import StorageError, Unavailable
 from venus.model import Verdict
 from venus.replication.messages import Answer, Entries
@@ -24,17 +24,17 @@ pytestmark = pytest.mark.integration
 OTHER = "other"
 
 
-def undecidable(entry: Entry) -> Entry:
+def undecidable(entry: LogEntry) -> LogEntry:
     """Return a decision that was taken before: refused when it is proposed."""
-    return note(EntryKind.DECIDE, epoch=entry.epoch, at_us=1, record={"verdict": 1, "batch_no": 1, "digest": 7})
+    return record_entry(EntryKind.DECIDE, epoch=entry.epoch, at_us=1, record={"verdict": 1, "batch_no": 1, "digest": 7})
 
 
-def nameless(entry: Entry) -> Entry:
+def nameless(entry: LogEntry) -> LogEntry:
     """Return a consumer without a name: refused when it is applied."""
-    return note(EntryKind.CONSUMER, epoch=entry.epoch, at_us=1, record={"acknowledged": 1})
+    return record_entry(EntryKind.CONSUMER, epoch=entry.epoch, at_us=1, record={"acknowledged": 1})
 
 
-def mangled(cluster: Cluster, bad: Callable[[Entry], Entry]) -> None:
+def mangled(cluster: Cluster, bad: Callable[[LogEntry], LogEntry]) -> None:
     """Change one decision on its way to one follower; it is sealed as if the leader had written it."""
     done: list[int] = []
 
@@ -60,7 +60,7 @@ def halted(cluster: Cluster) -> Node:
 
 
 @pytest.mark.parametrize("bad", [undecidable, nameless])
-def test_the_replica_stops_and_everybody_else_goes_on(tmp_path: Path, bad: Callable[[Entry], Entry]) -> None:
+def test_the_replica_stops_and_everybody_else_goes_on(tmp_path: Path, bad: Callable[[LogEntry], LogEntry]) -> None:
     with Cluster(tmp_path) as cluster:
         leader = cluster.create()
         cluster.create(business=OTHER)
@@ -80,10 +80,10 @@ def test_the_replica_stops_and_everybody_else_goes_on(tmp_path: Path, bad: Calla
             producer.commit(engines.rows(3 * n, 3))
             other.commit(engines.rows(3 * n, 3))
         cluster.settle(OTHER)  # the other business goes on at the broker of the replica that stopped
-        assert stopped.core.catalogue.known(OTHER).committed.next_offset == 12
-        assert stopped.core.catalogue.known(BUSINESS).committed.next_offset <= 6
+        assert stopped.core.catalogue.find(OTHER).committed.next_offset == 12
+        assert stopped.core.catalogue.find(BUSINESS).committed.next_offset <= 6
         assert stopped.errors.fatal == []
-        assert stopped.ask(lambda host: host.ballot_asked(BUSINESS, leader.member, 99)) is None
+        assert stopped.request_types(lambda host: host.on_ballot_request(BUSINESS, leader.member, 99)) is None
 
         stopped.kill()
         again = cluster.start(stopped.name, "s2")  # with an empty disk
@@ -94,7 +94,7 @@ def test_the_replica_stops_and_everybody_else_goes_on(tmp_path: Path, bad: Calla
 
 def entries(node: Node) -> int:
     try:
-        return node.core.catalogue.known(BUSINESS).log.applied
+        return node.core.catalogue.find(BUSINESS).log.applied
     except Unavailable:
         return -1  # it starts over
 
@@ -125,9 +125,9 @@ def test_a_leader_that_cannot_apply_an_entry_ends_and_another_one_leads(
         producer = Producer(leader.core)
         producer.commit(engines.rows(0, 3))
         cluster.settle()
-        broken, apply_pending = leader.core.catalogue.known(BUSINESS), machine.apply_pending
+        broken, apply_pending = leader.core.catalogue.find(BUSINESS), machine.apply_pending
 
-        def fails_here(business: Business, watermark: int, batch: Batch) -> Applied:
+        def fails_here(business: Business, watermark: int, batch: StoreBatch) -> EntryEffects:
             decided = any(p.entry.kind is EntryKind.DECIDE for p in business.pending if p.index <= watermark)
             if business is broken and decided:
                 raise ValueError("a bit has flipped in memory")
@@ -135,7 +135,7 @@ def test_a_leader_that_cannot_apply_an_entry_ends_and_another_one_leads(
 
         monkeypatch.setattr(machine, "apply_pending", fails_here)
         message = producer.next_half(engines.rows(3, 3))
-        assert leader.core.producers.halves(BUSINESS, producer.epoch, [message]).result(10.0).through == 2
+        assert leader.core.producers.take_halves(BUSINESS, producer.epoch, [message]).result(10.0).through == 2
         decided = leader.core.producers.decide(
             BUSINESS, producer.epoch, message.batch_no, message.digest, Verdict.COMMIT
         )

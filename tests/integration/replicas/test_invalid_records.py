@@ -14,7 +14,7 @@ from tests.support.etcd import EtcdCluster
 from venus.coordination.etcd import EtcdCoordinator
 from venus.coordination.etcd_client import EtcdClient
 from venus.replication.records import Leadership
-from venus.rpc.admin import Admin
+from venus.rpc.admin import AdminClient
 
 pytestmark = pytest.mark.integration
 
@@ -36,7 +36,7 @@ def test_a_record_that_cannot_be_read_was_not_forgotten(etcd_server: EtcdCluster
         key = "/venus/unread/businesses/main"
         assert client.swap(key, changed.version, b'{"format": 9}').done
         assert coordinator.leaderships() == ()
-        assert coordinator.forgotten("main") == 0
+        assert coordinator.last_forgotten_term("main") == 0
 
 
 def test_an_invalid_record_costs_itself_alone(tmp_path: Path, etcd_server: EtcdCluster, client: EtcdClient) -> None:
@@ -56,7 +56,7 @@ def test_an_invalid_record_costs_itself_alone(tmp_path: Path, etcd_server: EtcdC
         address = cluster.brokers[writer.leader].address
 
         def alarms() -> list[str]:
-            with Admin(address) as admin:
+            with AdminClient(address) as admin:
                 return [a for a in admin.status().alarms if a.startswith("a record of the coordinator cannot be used")]
 
         assert len(wait_for(lambda: len(alarms()) == 2 and alarms())) == 2

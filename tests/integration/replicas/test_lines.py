@@ -10,12 +10,12 @@ from typing import Any, cast
 import grpc
 import pytest
 
-from venus.broker.replicas import lines, wire
+from venus.broker.replicas import connections, replica_wire
+from venus.broker.replicas.connections import BrokerConnections, FollowerStream
 from venus.broker.replicas.host import Host
-from venus.broker.replicas.lines import InLine, Lines
-from venus.broker.service.answering import answering
+from venus.broker.service.call_errors import abort_on_error
 from venus.errors import Refused
-from venus.replication.messages import Entries, Fetch
+from venus.replication.messages import Entries, SendFetch
 from venus.replication.records import LiveBroker, Member
 from venus.rpc.address import NONE
 from venus.wire import replica_pb2, replica_pb2_grpc
@@ -29,7 +29,7 @@ class _Refusing:
     Ballot = Copy = None
 
     async def Follow(self, request_iterator: Any, context: Any) -> None:  # noqa: N802
-        async with answering(context):
+        async with abort_on_error(context):
             await context.read()
             raise Refused("broker a is not known to the cluster", hint="it registers at etcd when it starts")
 
@@ -65,15 +65,15 @@ async def _leader(servicer: _Refusing | _Stopping) -> AsyncIterator[LiveBroker]:
 
 
 def test_a_leader_that_refuses_a_line_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lines, "RECONNECT_S", 0.01)
+    monkeypatch.setattr(connections, "RECONNECT_S", 0.01)
 
     async def refused() -> None:
         async with _leader(_Refusing()) as leader:
-            line, host = Lines("cluster", ME, NONE), _Host()
+            line, host = BrokerConnections("cluster", ME, NONE), _Host()
             line.host = cast(Host, host)
             for index in range(1, 11):  # whether gRPC says it while reading or writing differs
                 host.lost.clear()
-                line.fetch(leader, "main", Fetch(to=OTHER, term=1, index=index, last_term=0, version=1))
+                line.fetch(leader, "main", SendFetch(to=OTHER, term=1, index=index, last_term=0, version=1))
                 await asyncio.wait_for(host.lost.wait(), 5.0)
             await line.close()
 
@@ -83,13 +83,13 @@ def test_a_leader_that_refuses_a_line_is_asked_again(monkeypatch: pytest.MonkeyP
 def test_a_line_that_was_ended_is_told_in_words(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(lines, "RECONNECT_S", 0.01)
+    monkeypatch.setattr(connections, "RECONNECT_S", 0.01)
 
     async def ended() -> None:
         async with _leader(_Stopping()) as leader:
-            line, host = Lines("cluster", ME, NONE), _Host()
+            line, host = BrokerConnections("cluster", ME, NONE), _Host()
             line.host = cast(Host, host)
-            line.fetch(leader, "main", Fetch(to=OTHER, term=1, index=1, last_term=0, version=1))
+            line.fetch(leader, "main", SendFetch(to=OTHER, term=1, index=1, last_term=0, version=1))
             await asyncio.wait_for(host.lost.wait(), 5.0)
             await line.close()
 
@@ -101,11 +101,11 @@ def test_a_line_that_was_ended_is_told_in_words(
 def test_a_line_that_ended_while_something_was_sent_is_told_in_words() -> None:
     """What gRPC says is only that it could not write."""
     internal = grpc.StatusCode.INTERNAL
-    assert lines.ending(internal, "Internal error from Core") == (
+    assert connections.describe_end(internal, "Internal error from Core") == (
         "it has ended while something was sent; that broker cannot be reached, or it is stopping, "
         "or has another one from here"
     )
-    assert lines.ending(internal, "it is on fire") == "it is on fire (INTERNAL)"
+    assert connections.describe_end(internal, "it is on fire") == "it is on fire (INTERNAL)"
 
 
 class _SlowLine:
@@ -126,18 +126,18 @@ def test_a_follower_that_asks_again_over_a_slow_line_is_sent_the_newest_answer_a
     """It asks every few seconds, and each answer may be a frame of entries: the leader kept all of them in memory."""
 
     def entries(count: int) -> replica_pb2.FetchAnswer:
-        return wire.put_answer("main", Entries(term=1, first=1, high=0, entries=(b"x" * 1000,) * count))
+        return replica_wire.encode_reply("main", Entries(term=1, first=1, high=0, entries=(b"x" * 1000,) * count))
 
     async def slow() -> None:
         context = _SlowLine()
-        line = InLine(OTHER, cast(Any, context))
+        line = FollowerStream(OTHER, cast(Any, context))
         writing = asyncio.create_task(line.write())
         line.send(entries(1))
         await asyncio.wait_for(context.taken.wait(), 5.0)
         for count in range(2, 100):
             line.send(entries(count))
             if count == 50:
-                line.send(wire.put_answer("other", Entries(term=1, first=1, high=0)))
+                line.send(replica_wire.encode_reply("other", Entries(term=1, first=1, high=0)))
         context.go.set()
         while len(context.answers) < 3:
             await asyncio.sleep(0)

@@ -11,7 +11,7 @@ import pytest
 from tests.support.broker_clusters import BrokerCluster, SteadyWriter, Writer
 from tests.support.brokers import BUSINESS, wait_for
 from tests.support.etcd import EtcdCluster
-from venus.rpc.admin import Admin
+from venus.rpc.admin import AdminClient
 
 pytestmark = pytest.mark.integration
 ROWS = 10
@@ -50,7 +50,7 @@ def test_leadership_moves_while_somebody_writes(tmp_path: Path, etcd_server: Etc
 
 def has_nothing(cluster: BrokerCluster, name: str) -> bool:
     """Whether a broker that lives has no data of the business any more."""
-    with Admin(cluster.brokers[name].address) as admin:
+    with AdminClient(cluster.brokers[name].address) as admin:
         return not [found for found in admin.status().businesses if found.business == BUSINESS]
 
 

@@ -111,4 +111,4 @@ def test_three_brokers_become_one_and_three_again(tmp_path: Path, etcd_server: E
 def _write_one(writer: Writer) -> None:
     """Send one more batch, and wait until it is safe."""
     writer.producer.send_half(half(writer.acknowledged + 1, rows=ROWS))
-    writer.producer.wait_persisted(writer.acknowledged + 1)
+    writer.producer.wait_until_persisted(writer.acknowledged + 1)

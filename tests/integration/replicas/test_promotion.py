@@ -14,7 +14,7 @@ from tests.support.brokers import BUSINESS, business_status, commit, fill, wait_
 from tests.support.etcd import EtcdCluster
 from tests.support.ports import free_port
 from venus.errors import VenusError
-from venus.rpc.admin import Admin
+from venus.rpc.admin import AdminClient
 from venus.rpc.producer import Producer
 from venus.wire import broker_pb2
 
@@ -49,7 +49,7 @@ def test_a_cluster_is_promoted_by_any_of_its_brokers_and_stays_the_home(
             with producer:
                 assert ack.in_doubt
                 producer.pass_over(5, 26)
-                assert producer.wait_decided(5).next_offset == 15 + 10 + 2
+                assert producer.wait_until_decided(5).next_offset == 15 + 10 + 2
             assert name == leader.broker
             for one in cluster.brokers:
                 wait_for(partial(_measured, cluster, one, 27), SURE_S)
@@ -59,7 +59,7 @@ def test_a_cluster_is_promoted_by_any_of_its_brokers_and_stays_the_home(
                 assert (successor != name, ack.in_doubt) == (True, False)
                 commit(producer, [half(6, rows=5)])
             assert [window.home_term for window in windows(cluster, successor)] == [1]
-            with Admin(cluster.brokers[follower].address) as admin:
+            with AdminClient(cluster.brokers[follower].address) as admin:
                 assert admin.close_losses(BUSINESS, "main/eu", [], [1]) == []
             assert windows(cluster, successor) == []
     finally:
@@ -78,12 +78,12 @@ def test_a_home_of_three_brokers_comes_back_and_steps_down(tmp_path: Path, etcd_
         networks.has(second.address, 15)
         for broker in cluster.brokers.values():
             broker.kill()
-        with Admin(second.address) as admin:
+        with AdminClient(second.address) as admin:
             assert admin.promote(BUSINESS, only_look=False, force=False).home_term == 1
         with Producer(second.address, BUSINESS, "test", window_bytes_max=1 << 20) as producer:
             epoch = producer.connect(ack.epoch, 3).epoch
             producer.pass_over(3, 16)
-            producer.wait_decided(3)
+            producer.wait_until_decided(3)
             commit(producer, [half(4, rows=5)])
 
         for name in cluster.brokers:

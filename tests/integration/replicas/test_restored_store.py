@@ -12,11 +12,11 @@ from tests.support.broker_clusters import BrokerCluster, Writer
 from tests.support.brokers import BUSINESS, wait_for
 from tests.support.etcd import EtcdCluster
 from tests.support.ports import free_ports
-from venus.broker.replicas import identity
+from venus.broker.replicas import store_identity
 from venus.broker.store.rocks import Store
 from venus.coordination.etcd import EtcdCoordinator
 from venus.errors import Fenced, VenusError
-from venus.rpc.admin import Admin
+from venus.rpc.admin import AdminClient
 from venus.rpc.producer import Producer
 
 pytestmark = pytest.mark.integration
@@ -26,7 +26,7 @@ WAIT_S = 60.0
 
 def noted(cluster: BrokerCluster, store: str) -> int:
     with contextlib.closing(EtcdCoordinator(cluster.etcd.addresses, cluster.name, timeout_s=10.0)) as coordinator:
-        return coordinator.noted(store)
+        return coordinator.newest_write(store)
 
 
 def store_of(cluster: BrokerCluster, name: str) -> str:
@@ -46,7 +46,7 @@ def refusal(cluster: BrokerCluster, name: str) -> str:
 
 def alarms(cluster: BrokerCluster, name: str) -> list[str]:
     """Return what a broker says is wrong."""
-    with Admin(cluster.brokers[name].address) as admin:
+    with AdminClient(cluster.brokers[name].address) as admin:
         return [alarm for found in admin.status(BUSINESS).businesses for alarm in found.alarms]
 
 
@@ -119,7 +119,7 @@ def test_a_store_that_comes_back_as_it_was_is_the_same_member(tmp_path: Path, et
         store = store_of(cluster, "a")
         for round_no in range(3):
             writer.write(5, ROWS)
-            wait_for(lambda: noted(cluster, store) > 0, identity.NOTE_EVERY_S + WAIT_S)
+            wait_for(lambda: noted(cluster, store) > 0, store_identity.NOTE_EVERY_S + WAIT_S)
             if round_no % 2:
                 cluster.brokers["a"].stop()
             else:

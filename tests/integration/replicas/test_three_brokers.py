@@ -20,7 +20,7 @@ from tests.support.brokers import BUSINESS, BrokerProcess, business_status, fill
 from tests.support.etcd import EtcdCluster
 from venus.errors import NotLeader, Refused, Unavailable, VenusError
 from venus.model import Verdict
-from venus.rpc.admin import Admin
+from venus.rpc.admin import AdminClient
 from venus.rpc.channel import open_channel
 from venus.rpc.producer import Producer
 from venus.rpc.sealed import ask
@@ -120,7 +120,7 @@ def _write_in_vain(reach: str) -> None:
         ):
             producer.connect(0, 3, owner="test", take_over=True)
             producer.send_half(half(4, rows=ROWS))
-            producer.wait_persisted(4)
+            producer.wait_until_persisted(4)
 
 
 def test_a_leader_that_stops_hands_over(tmp_path: Path, etcd_server: EtcdCluster) -> None:
@@ -257,7 +257,7 @@ def forgotten(cluster: BrokerCluster) -> bool:
 
 def statuses(address: str) -> list[str]:
     """Return the businesses that a broker has."""
-    with Admin(address) as admin:
+    with AdminClient(address) as admin:
         return [found.business for found in admin.status().businesses]
 
 
@@ -305,9 +305,9 @@ def test_the_largest_half_message_reaches_every_replica(tmp_path: Path, etcd_ser
         writer = Writer(cluster)
         message = largest(1)
         writer.producer.send_half(message)
-        writer.producer.wait_persisted(1)
+        writer.producer.wait_until_persisted(1)
         writer.producer.decide(1, message.digest, Verdict.COMMIT)
-        writer.producer.wait_decided(1)
+        writer.producer.wait_until_decided(1)
         for broker in cluster.brokers.values():
             wait_for(partial(has_one_row, broker.address))
 

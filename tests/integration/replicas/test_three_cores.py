@@ -13,7 +13,7 @@ from tests.support import engines, replicas
 from tests.support.engines import BUSINESS, Producer
 from tests.support.replicas import Cluster, Node
 from venus.broker.pipeline.upkeep import MAINTAIN_EVERY_S
-from venus.broker.replicas import loads
+from venus.broker.replicas import broker_load
 from venus.errors import NotLeader, Unavailable
 
 pytestmark = pytest.mark.integration
@@ -36,7 +36,8 @@ def test_what_the_leader_acknowledges_is_on_every_replica(tmp_path: Path) -> Non
         assert [len(rows) for rows in found] == [50, 50, 50]
         assert found[0] == found[1] == found[2]
         logs = [
-            list(node.core.catalogue.known(BUSINESS).log.entries(node.core.store, 1, 100)) for node in cluster.living()
+            list(node.core.catalogue.find(BUSINESS).log.read_entries(node.core.store, 1, 100))
+            for node in cluster.living()
         ]
         assert logs[0] == logs[1] == logs[2]
 
@@ -58,7 +59,7 @@ def test_nothing_is_acknowledged_without_a_majority(tmp_path: Path) -> None:
         cluster.nodes["b"].kill()
         cluster.nodes["c"].kill()
         message = producer.next_half(engines.rows(3, 1))
-        waiting = leader.core.producers.halves(BUSINESS, producer.epoch, [message])
+        waiting = leader.core.producers.take_halves(BUSINESS, producer.epoch, [message])
         with pytest.raises(Unavailable, match="1 of 3 replicas are in sync, 2 are needed"):
             waiting.result(engines.WAIT_S)
         with pytest.raises(Unavailable, match="1 of 3 replicas are in sync, 2 are needed"):
@@ -82,7 +83,7 @@ def test_a_write_that_waits_for_a_silent_follower_is_refused(tmp_path: Path, mon
         producer.commit(engines.rows(0, 3))
         cluster.net.cut = {("a", "b"), ("b", "a")}
         message = producer.next_half(engines.rows(3, 1))
-        waiting = leader.core.producers.halves(BUSINESS, producer.epoch, [message])
+        waiting = leader.core.producers.take_halves(BUSINESS, producer.epoch, [message])
         with pytest.raises(Unavailable, match="no answer from b for 2 s: 1 of 2 replicas is in sync without it"):
             waiting.result(engines.WAIT_S)
         cluster.net.cut = set()
@@ -104,7 +105,7 @@ def test_the_leader_is_killed_and_nothing_acknowledged_is_lost(tmp_path: Path) -
                 producer.commit(engines.rows(rows, 5))
                 rows += 5
             message = producer.next_half(engines.rows(rows, 5))
-            leader.core.producers.halves(BUSINESS, producer.epoch, [message])
+            leader.core.producers.take_halves(BUSINESS, producer.epoch, [message])
             leader.kill()
             following = cluster.leader()
             assert following.name != leader.name
@@ -129,7 +130,7 @@ def filled_without(cluster: Cluster, name: str) -> Node:
     cluster.nodes[name].kill()
     for n in range(1, 31):
         producer.commit(engines.rows(10 * n, 10, b"x" * 1000))
-    log, end = leader.core.catalogue.known(BUSINESS).log, cluster.nodes[name].core.catalogue.known(BUSINESS).log.end
+    log, end = leader.core.catalogue.find(BUSINESS).log, cluster.nodes[name].core.catalogue.find(BUSINESS).log.end
     engines.wait_until(lambda: log.start > (3 if cluster.backlog_bytes else end))
     return leader
 
@@ -138,9 +139,7 @@ def test_a_log_is_kept_for_a_follower_that_is_away(tmp_path: Path) -> None:
     with Cluster(tmp_path, retain_bytes=0) as cluster:
         leader = filled_without(cluster, "c")
         time.sleep(2 * MAINTAIN_EVERY_S)
-        assert (
-            leader.core.catalogue.known(BUSINESS).log.start <= 5
-        )  # EPOCH, PREPARE, DECIDE behind TERM: all that c has
+        assert leader.core.catalogue.find(BUSINESS).log.start <= 5  # EPOCH, PREPARE, DECIDE behind TERM: all that c has
 
         cluster.start("c")
         assert [len(rows) for rows in contents(cluster)] == [310] * 3
@@ -152,7 +151,7 @@ def test_a_follower_that_is_too_far_behind_starts_over(tmp_path: Path) -> None:
         leader = filled_without(cluster, "c")
         cluster.start("c")
         assert [len(rows) for rows in contents(cluster)] == [310] * 3
-        assert leader.core.catalogue.known(BUSINESS).log.start > 5
+        assert leader.core.catalogue.find(BUSINESS).log.start > 5
         Producer(leader.core).commit(engines.rows(1000, 10))
         assert [len(rows) for rows in contents(cluster)] == [320] * 3
         assert cluster.nodes["c"].host.troubles == {}
@@ -195,7 +194,7 @@ def test_an_installation_that_is_interrupted_goes_on_and_nothing_of_it_is_served
         node = cluster.start("c")
         engines.wait_until(lambda: BUSINESS in node.host.replicas)
         assert not node.host.replicas[BUSINESS].position.whole
-        assert node.core.catalogue.known(BUSINESS).log.end == 1
+        assert node.core.catalogue.find(BUSINESS).log.end == 1
         cluster.net.cut = set()
         assert [len(rows) for rows in contents(cluster)] == [310] * 3
         (first, before), (second, came) = cluster.copied
@@ -217,7 +216,7 @@ def test_an_installation_starts_over_if_the_leaders_copy_is_gone(tmp_path: Path)
         copies = leader.copies
         cluster.start("c")
         engines.wait_until(lambda: len(cluster.copied) == 1)
-        engines.wait_until(lambda: copies.standing() == [(cluster.copied[0][0], 0)])
+        engines.wait_until(lambda: copies.active_copies() == [(cluster.copied[0][0], 0)])
         copies.close()
         assert [len(rows) for rows in contents(cluster)] == [310] * 3
         assert [came for _, came in cluster.copied] == [0, 0]
@@ -235,7 +234,7 @@ def knows_somebody_unhealthy(node: Node) -> bool:
 def test_a_leader_whose_disk_is_nearly_full_is_not_chosen_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loads, "SLOW_SYNC_S", 60.0)  # this disk may be busy with other tests
+    monkeypatch.setattr(broker_load, "SLOW_SYNC_S", 60.0)  # this disk may be busy with other tests
     room = {"a": 10 << 30, "b": 600 << 20, "c": 10 << 30}
     with Cluster(tmp_path, free_bytes=lambda path: room[path.name[0]], free_bytes_min=512 << 20) as cluster:
         leader = cluster.create()

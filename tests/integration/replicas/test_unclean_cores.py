@@ -10,7 +10,7 @@ from tests.support import engines
 from tests.support.engines import BUSINESS, Producer
 from tests.support.replicas import Cluster, Node
 from venus.broker.machine.loss import Loss
-from venus.broker.replicas.losses import recorded
+from venus.broker.replicas.unclean_losses import record_losses
 from venus.errors import Diverged, Unavailable
 from venus.replication.records import Leadership, Policy
 from venus.wire import broker_pb2
@@ -69,7 +69,7 @@ def said(node: Node, producer: Producer, last_batch: int, next_sequence: int) ->
 def test_what_is_missing_is_named_and_passed_over(tmp_path: Path) -> None:
     with Cluster(tmp_path, policy=Policy.AVAILABILITY) as cluster:
         node, before = lagging(cluster, 3)
-        business = node.core.catalogue.known(BUSINESS)
+        business = node.core.catalogue.find(BUSINESS)
         term = record_of(node).term
         engines.wait_until(lambda: bool(business.committed.losses))
         assert business.committed.losses == (Loss(term=term, first_offset=10, first_batch=2),)
@@ -86,7 +86,7 @@ def test_what_is_missing_is_named_and_passed_over(tmp_path: Path) -> None:
         assert producer.commit(engines.rows(100, 2)).next_offset == 30
         assert len(engines.full_data(node.core)) == 12
 
-        record = recorded(record_of(node), business.committed.losses)
+        record = record_losses(record_of(node), business.committed.losses)
         assert record is not None
         assert str(record.losses[0]) == "offsets 10 to 27 (15 changes in batches 2 to 4)"
         for name in "ac":
@@ -94,7 +94,7 @@ def test_what_is_missing_is_named_and_passed_over(tmp_path: Path) -> None:
             cluster.start(name)
         found = [engines.full_data(each.core) for each in settled(cluster)]
         assert [len(rows) for rows in found] == [12] * 3
-        assert [each.core.catalogue.known(BUSINESS).committed.losses for each in cluster.living()] == [(measured,)] * 3
+        assert [each.core.catalogue.find(BUSINESS).committed.losses for each in cluster.living()] == [(measured,)] * 3
 
 
 def settled(cluster: Cluster) -> list[Node]:

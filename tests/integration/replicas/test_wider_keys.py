@@ -15,8 +15,8 @@ from tests.support.postgres import Server
 from tests.support.whole_way import Loop, WholeWay
 from venus.adapters.targets.postgresql.apply.apply_session import run_apply
 from venus.adapters.targets.postgresql.load.full_sync import full_sync
-from venus.adapters.verify.findings import Verdict
-from venus.config import Broker, Target
+from venus.adapters.verify.findings import ComparisonVerdict
+from venus.config import BrokerSettings, TargetSettings
 
 pytestmark = pytest.mark.integration
 
@@ -48,8 +48,8 @@ def test_followers_and_mirrors_take_the_new_version(
             mirror = begin("mirror", *addresses)
             at_mirror = way.settings.model_copy(
                 update={
-                    "broker": Broker(addresses=(mirror.address,)),
-                    "targets": {"far": Target.model_validate({"url": far})},
+                    "broker": BrokerSettings(addresses=(mirror.address,)),
+                    "targets": {"far": TargetSettings.model_validate({"url": far})},
                 }
             )
             way.caught_up()
@@ -70,5 +70,5 @@ def test_followers_and_mirrors_take_the_new_version(
             finally:
                 loop.end()
             assert query(second_database, ROWS) == query(database, ROWS)
-            assert way.verify().verdict is Verdict.SAME
+            assert way.verify().verdict is ComparisonVerdict.SAME
     postgres_server.drop_database(far)

@@ -23,15 +23,15 @@ from venus.broker.service.interceptor import FIRST_FRAME_S
 from venus.broker.service.process import RunningBroker
 from venus.errors import ConfigError, Denied, Unavailable, Unproven, VenusError
 from venus.model import Verdict
-from venus.rpc.address import Address, Proof
-from venus.rpc.admin import Admin
+from venus.rpc.address import BrokerAddress, ClientCredentials
+from venus.rpc.admin import AdminClient
 from venus.rpc.channel import open_channel
 from venus.rpc.errors import from_rpc_error
 from venus.rpc.producer import Producer
 from venus.rpc.sealed import seal
-from venus.rpc.snapshots import Snapshots
+from venus.rpc.snapshots import SnapshotClient
 from venus.rpc.subscriber import Subscriber
-from venus.security.identify import made
+from venus.security.identity import make_token
 from venus.security.roles import CALLS, Call
 from venus.wire import broker_pb2
 
@@ -51,12 +51,12 @@ def full(secure: RunningBroker, authority: Authority) -> Iterator[str]:
         sender.connect(0, 0)
         commit(sender, [half(1)])
         sender.send_half(half(2))
-        sender.wait_persisted(2)
-    with Snapshots(address) as snapshots:
+        sender.wait_until_persisted(2)
+    with SnapshotClient(address) as snapshots:
         yield wait_for(lambda: opened(snapshots))
 
 
-def opened(snapshots: Snapshots) -> str:
+def opened(snapshots: SnapshotClient) -> str:
     try:
         return str(snapshots.open(BUSINESS).snapshot_id)
     except Unavailable:
@@ -80,7 +80,7 @@ def request_of(method: Any, snapshot: str) -> bytes:
     return seal(message)
 
 
-def answer(address: Address, method: Any, request: bytes) -> VenusError | None:
+def answer(address: BrokerAddress, method: Any, request: bytes) -> VenusError | None:
     """Make the call; return the error that answers it."""
     with open_channel(address) as channel:
         call: Any = channel.stream_stream(f"/{method.containing_service.full_name}/{method.name}")
@@ -110,7 +110,7 @@ def test_every_call_is_refused_without_its_role_and_answered_with_it(
 
 
 def test_a_certificate_without_roles_gets_health_and_nothing_else(secure: RunningBroker, authority: Authority) -> None:
-    with Admin(authority.address(secure.address, "nobody")) as admin, pytest.raises(Denied) as caught:
+    with AdminClient(authority.address(secure.address, "nobody")) as admin, pytest.raises(Denied) as caught:
         admin.status()
 
     assert "role operator or viewer is missing" in str(caught.value)
@@ -130,14 +130,14 @@ def test_an_adapter_of_another_business_reads_nothing(secure: RunningBroker, aut
         pytest.raises(Denied, match=r"role consumer\(eu, main\) is missing"),
     ):
         reader.open(0, 0)
-    with Snapshots(other) as snapshots:
+    with SnapshotClient(other) as snapshots:
         with pytest.raises(Denied):
             snapshots.open(BUSINESS)
         with pytest.raises(Denied):
             snapshots.totals(full)
         with pytest.raises(Denied):
             snapshots.close(full)
-    with Snapshots(authority.address(secure.address, "all", *EVERYTHING)) as snapshots:
+    with SnapshotClient(authority.address(secure.address, "all", *EVERYTHING)) as snapshots:
         assert snapshots.totals(full), "and the snapshot is still there"
 
 
@@ -147,9 +147,9 @@ def test_a_consumer_cannot_decide_and_it_is_written_down(
     consumer = authority.address(secure.address, "eu", "consumer(eu, main)")
     operator = authority.address(secure.address, "ann", "operator")
 
-    with Admin(consumer) as admin, pytest.raises(Denied, match="eu may not use Decide: role operator is missing"):
+    with AdminClient(consumer) as admin, pytest.raises(Denied, match="eu may not use Decide: role operator is missing"):
         admin.decide(BUSINESS, 2, Verdict.ROLLBACK)
-    with Admin(operator) as admin:
+    with AdminClient(operator) as admin:
         admin.decide(BUSINESS, 2, Verdict.ROLLBACK)
         with pytest.raises(VenusError):
             admin.forget("no such business", "g")
@@ -172,7 +172,7 @@ def test_without_tls_commands_are_recorded_too(tmp_path: Path) -> None:
 
     broker = start_in_thread(settings(tmp_path / "plain"))
     try:
-        with Admin(broker.address) as admin, pytest.raises(VenusError):
+        with AdminClient(broker.address) as admin, pytest.raises(VenusError):
             admin.forget("nothing", "g")
     finally:
         broker.stop()
@@ -182,16 +182,16 @@ def test_without_tls_commands_are_recorded_too(tmp_path: Path) -> None:
 
 
 def test_tokens_instead_of_certificates(tmp_path: Path, start_secure: StartSecure, authority: Authority) -> None:
-    good, line = made("grafana", "viewer")
-    other, other_line = made("eu", "consumer(eu, main); producer(main)")
+    good, line = make_token("grafana", "viewer")
+    other, other_line = make_token("eu", "consumer(eu, main); producer(main)")
     broker = start_secure(client_auth="token", ca="", token_file=token_file(tmp_path / "tokens", line, other_line))
 
-    def at(token: str) -> Address:
+    def at(token: str) -> BrokerAddress:
         (tmp_path / "token").write_text(token + "\n")
         (tmp_path / "token").chmod(0o600)
-        return Address(broker.address, Proof(ca=authority.ca, token_file=str(tmp_path / "token")))
+        return BrokerAddress(broker.address, ClientCredentials(ca=authority.ca, token_file=str(tmp_path / "token")))
 
-    with Admin(at(good)) as admin:
+    with AdminClient(at(good)) as admin:
         admin.status()
         with pytest.raises(Denied, match="grafana may not use Forget"):
             admin.forget(BUSINESS, "g")
@@ -199,17 +199,17 @@ def test_tokens_instead_of_certificates(tmp_path: Path, start_secure: StartSecur
         sender.connect(0, 0)
     for wrong in ("", "x" * 43, "x" * 2000, good[:-1]):
         with pytest.raises(Unproven, match="asks for a certificate or a token that it knows"):
-            Admin(at(wrong))
+            AdminClient(at(wrong))
     (tmp_path / "tokens").write_text(other_line + "\n")
     with pytest.raises(Unproven):
-        Admin(at(good))
+        AdminClient(at(good))
 
 
 def test_a_wrong_token_spoils_a_good_certificate(secure: RunningBroker, authority: Authority) -> None:
     proof = replace(authority.proof("ann", "operator"), token=SecretStr("x" * 43))
 
     with pytest.raises(Unproven):
-        Admin(Address(secure.address, proof))
+        AdminClient(BrokerAddress(secure.address, proof))
 
 
 def test_a_method_that_is_not_listed_is_refused(
@@ -219,7 +219,7 @@ def test_a_method_that_is_not_listed_is_refused(
     for method in ("Status", "Forget"):
         monkeypatch.delitem(cast("dict[str, Call]", CALLS), f"/venus.wire.Admin/{method}")
 
-    with Admin(address) as admin:
+    with AdminClient(address) as admin:
         with pytest.raises(Denied, match="role none that exists is missing"):
             admin.status()
         with pytest.raises(Denied):
@@ -228,17 +228,17 @@ def test_a_method_that_is_not_listed_is_refused(
 
 def test_a_token_is_not_sent_without_tls(secure: RunningBroker) -> None:
     with pytest.raises(ConfigError, match=r"a token is set and security\.ca is not"):
-        Admin(Address(secure.address, Proof(token=SecretStr("abc"))))
+        AdminClient(BrokerAddress(secure.address, ClientCredentials(token=SecretStr("abc"))))
 
 
 def test_roles_by_name_replace_those_in_the_certificate(start_secure: StartSecure, authority: Authority) -> None:
     broker = start_secure(roles={"ann": ("viewer",), "left the company": ()})
 
-    with Admin(authority.address(broker.address, "ann", "operator")) as admin:
+    with AdminClient(authority.address(broker.address, "ann", "operator")) as admin:
         admin.status()
         with pytest.raises(Denied):
             admin.forget(BUSINESS, "g")
-    with Admin(authority.address(broker.address, "left the company", "operator")) as admin, pytest.raises(Denied):
+    with AdminClient(authority.address(broker.address, "left the company", "operator")) as admin, pytest.raises(Denied):
         admin.status()
 
 
@@ -266,5 +266,5 @@ def test_a_refused_call_leaves_nothing_behind(secure: RunningBroker, authority: 
         with Producer(other, f"business {number}", "p", window_bytes_max=1000) as sender, pytest.raises(Denied):
             sender.connect(0, 0)
 
-    with Admin(authority.address(secure.address, "all", *EVERYTHING)) as admin:
+    with AdminClient(authority.address(secure.address, "all", *EVERYTHING)) as admin:
         assert not admin.status().businesses

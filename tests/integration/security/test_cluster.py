@@ -12,13 +12,13 @@ from tests.support.broker_clusters import BrokerCluster
 from tests.support.brokers import BUSINESS, business_status, fill, wait_for
 from tests.support.certificates import Authority
 from tests.support.etcd import EtcdCluster
-from venus.config import Cluster, Security, Settings
+from venus.config import ClusterSettings, SecuritySettings, Settings
 from venus.errors import ConfigError, Denied, VenusError
-from venus.rpc.admin import Admin
+from venus.rpc.admin import AdminClient
 from venus.rpc.channel import open_channel
 from venus.rpc.producer import Producer
 from venus.rpc.sealed import ask
-from venus.security import listening
+from venus.security import listener_checks
 from venus.wire import replica_pb2
 
 pytestmark = pytest.mark.integration
@@ -44,17 +44,17 @@ def logs_are_equal(addresses: list[str]) -> bool:
             producer.connect(0, 0, owner="p", take_over=True, timeout_s=1)
     ends = []
     for address in addresses:
-        with Admin(address) as admin:
+        with AdminClient(address) as admin:
             ends += [found.replication.log_end for found in admin.status().businesses]
     return len(ends) == len(addresses) and len(set(ends)) == 1 and ends[0] > 1
 
 
 def test_a_cluster_with_tls_needs_an_authority() -> None:
-    cluster = Cluster(name="c", broker_id="a", etcd=("127.0.0.1:2379",))
-    security = Security(certificate="b.crt", key="b.key", client_auth="token", token_file="tokens")
+    cluster = ClusterSettings(name="c", broker_id="a", etcd=("127.0.0.1:2379",))
+    security = SecuritySettings(certificate="b.crt", key="b.key", client_auth="token", token_file="tokens")
 
     with pytest.raises(ConfigError, match="it would trust no other broker"):
-        listening.check(Settings(cluster=cluster, security=security))
+        listener_checks.check_listeners(Settings(cluster=cluster, security=security))
 
 
 def fill_at_the_leader(cluster: BrokerCluster, first: int, last: int) -> str:

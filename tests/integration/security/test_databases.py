@@ -13,8 +13,8 @@ from tests.support.certificates import Authority
 from tests.support.mariadb import DEFAULT_MODE, MariaServer, running_mariadb
 from tests.support.tls_postgres import running_tls_postgres
 from venus.adapters.dialects.registry import open_source
-from venus.adapters.targets.postgresql.session import Session
-from venus.config import Settings, Source
+from venus.adapters.targets.postgresql.session import TargetSession
+from venus.config import Settings, SourceSettings
 from venus.errors import ConfigError, VenusError
 
 pytestmark = pytest.mark.integration
@@ -50,15 +50,15 @@ def mariadb(made: Authority) -> Iterator[MariaServer]:
 
 
 def source(url: str) -> bool:
-    opened = open_source(Settings(source=Source(url=SecretStr(url))))
+    opened = open_source(Settings(source=SourceSettings(url=SecretStr(url))))
     try:
-        return bool(opened.table_names() is not None)
+        return bool(opened.read_table_names() is not None)
     finally:
         opened.close()
 
 
 def target(url: str) -> bool:
-    session = Session(url, application="test")
+    session = TargetSession(url, application="test")
     try:
         row = session.row("SELECT ssl FROM pg_stat_ssl WHERE pid = pg_backend_pid()")
         return bool(row and row[0])
@@ -121,7 +121,7 @@ def test_a_wrong_file_for_mariadb_is_one_line(mariadb: MariaServer, tmp_path: Pa
 
 def test_a_target_asks_whether_the_machine_at_the_other_end_is_there(postgres: int) -> None:
     """The lock of a load's worker whose machine is gone would be held for hours, and whoever repeats its work waits."""
-    session = Session(f"postgresql://postgres@127.0.0.1:{postgres}/postgres?sslmode=require", application="test")
+    session = TargetSession(f"postgresql://postgres@127.0.0.1:{postgres}/postgres?sslmode=require", application="test")
     found = session.rows("SELECT name, setting FROM pg_settings WHERE name LIKE 'tcp\\_keepalives%'")
     session.close()
 

@@ -18,7 +18,7 @@ from tests.support.delivery import FakeDelivery
 from tests.support.feed import Feed, caught_up, following, items, put
 from tests.support.postgres import Server, running_server
 from venus.broker.service.process import start_in_thread
-from venus.config import Settings, Source
+from venus.config import Settings, SourceSettings
 
 __all__ = ["broker", "feed"]
 
@@ -50,7 +50,7 @@ def test_capture_waits_for_a_standby_to_be_promoted(server: Server, tmp_path: Pa
     try:
         shop = Shop(server.create_database())
         chosen: Settings = broker_settings(Path("unused"), address=at_broker.address).model_copy(
-            update={"source": Source.model_validate({"url": shop.url})}
+            update={"source": SourceSettings.model_validate({"url": shop.url})}
         )
         shop.fill(10)
         shop.install(chosen)

@@ -17,8 +17,8 @@ from tests.support.brokers import BUSINESS, commit, wait_for
 from tests.support.certificates import EVERYTHING, Authority, get, self_signed, serial
 from venus.broker.service.process import RunningBroker, start_in_thread
 from venus.errors import ConfigError, Untrusted, VenusError
-from venus.rpc.address import NONE, Address, Proof
-from venus.rpc.admin import Admin
+from venus.rpc.address import NONE, BrokerAddress, ClientCredentials
+from venus.rpc.admin import AdminClient
 from venus.rpc.producer import Producer
 from venus.rpc.subscriber import Subscriber
 from venus.security.audit import SILENT_S
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.integration
 
 def refusal(address: str) -> VenusError:
     with pytest.raises(VenusError) as caught:
-        Admin(address)
+        AdminClient(address)
     assert "\n" not in str(caught.value)
     assert caught.value.hint
     return caught.value
@@ -44,12 +44,12 @@ def test_rows_travel_over_mutual_tls(secure: RunningBroker, authority: Authority
     with Subscriber(address, BUSINESS, "main/eu", credit_bytes=1 << 20) as reader:
         reader.open(0, 0)
         wait_for(lambda: reader.increments(1.0))
-    with Admin(address) as admin:
+    with AdminClient(address) as admin:
         assert admin.status(BUSINESS).businesses[0].next_offset == 9
 
 
 def test_without_a_certificate_nothing_is_learned(secure: RunningBroker, authority: Authority) -> None:
-    told = refusal(Address(secure.address, Proof(ca=authority.ca)))
+    told = refusal(BrokerAddress(secure.address, ClientCredentials(ca=authority.ca)))
 
     assert isinstance(told, Untrusted)
     assert "asks for a certificate, and this process has none" in str(told)
@@ -62,7 +62,7 @@ def test_without_a_certificate_nothing_is_learned(secure: RunningBroker, authori
 
 
 def test_a_client_without_tls_is_told_so(secure: RunningBroker) -> None:
-    told = refusal(Address(secure.address, NONE))
+    told = refusal(BrokerAddress(secure.address, NONE))
 
     assert f"the broker at {secure.address} speaks TLS, and security.ca is not set" in str(told)
     assert isinstance(told, Untrusted)
@@ -100,7 +100,7 @@ def test_a_broker_for_another_host_is_not_believed(
     address = authority.address(broker.address, "all", *EVERYTHING)
 
     if not says:
-        Admin(address).close()
+        AdminClient(address).close()
         return
     told = refusal(address)
     assert says in str(told)
@@ -122,7 +122,7 @@ def test_an_expired_broker_is_not_believed(
     assert "venus certs issue NAME --renew" in told.hint
     address = authority.address(broker.address, "all", *EVERYTHING)
     authority.issue("broker", hosts=("127.0.0.1",), replace=True)
-    with Admin(address) as admin:  # renewed, and believed at once
+    with AdminClient(address) as admin:  # renewed, and believed at once
         assert not [alarm for alarm in admin.status().alarms if "expired" in alarm]
 
 
@@ -132,7 +132,9 @@ def test_a_broker_of_an_unknown_authority_is_not_believed(
     stranger = Authority(tmp_path / "stranger")
     proof = authority.proof("all", *EVERYTHING)
 
-    told = refusal(Address(secure.address, Proof(ca=stranger.ca, certificate=proof.certificate, key=proof.key)))
+    told = refusal(
+        BrokerAddress(secure.address, ClientCredentials(ca=stranger.ca, certificate=proof.certificate, key=proof.key))
+    )
 
     assert "not signed by security.ca" in str(told)
 
@@ -149,7 +151,11 @@ def test_a_self_signed_broker_is_not_believed(tmp_path: Path, authority: Authori
 def test_a_client_of_an_unknown_authority_is_told(tmp_path: Path, secure: RunningBroker, authority: Authority) -> None:
     stranger = Authority(tmp_path / "stranger").proof("mallory", *EVERYTHING)
 
-    told = refusal(Address(secure.address, Proof(ca=authority.ca, certificate=stranger.certificate, key=stranger.key)))
+    told = refusal(
+        BrokerAddress(
+            secure.address, ClientCredentials(ca=authority.ca, certificate=stranger.certificate, key=stranger.key)
+        )
+    )
 
     assert "does not accept our certificate" in str(told)
     assert "security.ca" in told.hint
@@ -186,16 +192,18 @@ def test_streams_outlive_a_renewal(secure: RunningBroker, authority: Authority) 
 
 def test_a_new_authority_is_believed_and_the_old_one_is_not(secure: RunningBroker, authority: Authority) -> None:
     old = authority.proof("old", *EVERYTHING)
-    Admin(Address(secure.address, old)).close()
+    AdminClient(BrokerAddress(secure.address, old)).close()
     kept = Path(authority.ca).read_bytes()
     for name in ("ca.crt", "ca.key"):
         (authority.folder / name).unlink()
     renewed = again(authority)
 
-    Admin(renewed.address(secure.address, "new", *EVERYTHING)).close()
+    AdminClient(renewed.address(secure.address, "new", *EVERYTHING)).close()
     both = authority.folder / "both.crt"
     both.write_bytes(kept + Path(renewed.ca).read_bytes())
-    told = refusal(Address(secure.address, Proof(ca=str(both), certificate=old.certificate, key=old.key)))
+    told = refusal(
+        BrokerAddress(secure.address, ClientCredentials(ca=str(both), certificate=old.certificate, key=old.key))
+    )
     assert "does not accept our certificate" in str(told)
 
 
@@ -213,12 +221,12 @@ def test_half_a_renewal_is_not_used(secure: RunningBroker, authority: Authority)
     new_key = (authority.folder / "broker.key").read_bytes()
     (authority.folder / "broker.key").write_bytes(key)
 
-    with Admin(address) as admin:
+    with AdminClient(address) as admin:
         assert any("renewed files of [security] cannot be used" in alarm for alarm in admin.status().alarms)
     assert serial(secure.address) == before
     (authority.folder / "broker.key").write_bytes(new_key)
     assert serial(secure.address) != before
-    with Admin(address) as admin:
+    with AdminClient(address) as admin:
         assert not admin.status().alarms
 
 
@@ -231,8 +239,8 @@ def test_connections_that_prove_nothing_are_counted(
     assert SILENT_S > 10
     for _ in range(7):
         with pytest.raises(Untrusted):
-            Admin(Address(secure.address, Proof(ca=authority.ca)))
-    with Admin(authority.address(secure.address, "all", *EVERYTHING)):
+            AdminClient(BrokerAddress(secure.address, ClientCredentials(ca=authority.ca)))
+    with AdminClient(authority.address(secure.address, "all", *EVERYTHING)):
         time.sleep(1.2)
         refused = json.loads(get(secure.http_address, "/status.json", authority.proof("all")).text)["security"][
             "refused_connections"

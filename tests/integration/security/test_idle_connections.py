@@ -17,7 +17,7 @@ from venus.broker.service import server
 from venus.broker.service.http_guard import HANDSHAKES_MAX
 from venus.broker.service.process import RunningBroker
 from venus.rpc import event_loop
-from venus.rpc.admin import Admin
+from venus.rpc.admin import AdminClient
 
 pytestmark = pytest.mark.integration
 
@@ -101,7 +101,7 @@ def test_grpc_closes_them_and_keeps_few(
     wait_for(lambda: idle.closed() == 150, 30.0)
     wait_for(lambda: idle.served(before) <= SLACK, 10.0)
     address = authority.address(broker.address, "all", *EVERYTHING) if tls else broker.address
-    with Admin(address) as admin:
+    with AdminClient(address) as admin:
         assert not admin.status().alarms
 
 

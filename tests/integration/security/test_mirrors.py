@@ -12,15 +12,15 @@ from tests.support.batches import half
 from tests.support.brokers import BUSINESS, commit, take, wait_for
 from tests.support.certificates import EVERYTHING, HOSTS, Authority
 from venus.broker.service.process import RunningBroker, start_in_thread
-from venus.config import Security
-from venus.rpc.address import Address, Proof
-from venus.rpc.admin import Admin
+from venus.config import SecuritySettings
+from venus.rpc.address import BrokerAddress, ClientCredentials
+from venus.rpc.admin import AdminClient
 from venus.rpc.producer import Producer
 from venus.rpc.subscriber import Subscriber
 from venus.wire import broker_pb2
 
 pytestmark = pytest.mark.integration
-StartMirror = Callable[[Security], RunningBroker]
+StartMirror = Callable[[SecuritySettings], RunningBroker]
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ def home(tmp_path: Path, authority: Authority) -> Iterator[RunningBroker]:
 def start(tmp_path: Path, home: RunningBroker) -> Iterator[StartMirror]:
     running: list[RunningBroker] = []
 
-    def starting(security: Security) -> RunningBroker:
+    def starting(security: SecuritySettings) -> RunningBroker:
         settings = networks.settings_of(tmp_path / "eu", [home.address])
         running.append(start_in_thread(settings.model_copy(update={"security": security})))
         return running[-1]
@@ -53,16 +53,16 @@ def producer(broker: RunningBroker, authority: Authority, after: int) -> Produce
     return found
 
 
-def mirror_of(address: Address) -> broker_pb2.MirrorStatus:
-    with Admin(address) as admin:
+def mirror_of(address: BrokerAddress) -> broker_pb2.MirrorStatus:
+    with AdminClient(address) as admin:
         return next((b.mirror for b in admin.status().businesses), broker_pb2.MirrorStatus())
 
 
-def says(address: Address | str, words: str) -> None:
+def says(address: BrokerAddress | str, words: str) -> None:
     """Wait until the mirror's status has these words, as its only line, while it follows nothing."""
 
     def said() -> bool:
-        with Admin(address) as admin:
+        with AdminClient(address) as admin:
             status = admin.status()
         return [alarm for alarm in status.alarms if "until" not in alarm] == [words] and not status.businesses
 
@@ -101,7 +101,7 @@ def test_a_certificate_without_the_role_is_told_which_one_is_missing(
 
 
 def test_a_mirror_without_tls_is_told_what_to_set(home: RunningBroker, start: StartMirror) -> None:
-    mirror = start(Security())
+    mirror = start(SecuritySettings())
     says(
         mirror.address,
         f"this set mirrors nothing new: the broker at {home.address} speaks TLS, and security.ca is not set",
@@ -125,8 +125,8 @@ def test_a_certificate_of_a_strange_authority_is_not_believed_above(
     both.write_text(Path(authority.ca).read_text() + Path(other.ca).read_text())
     mirror = start(other.security("eu", ca=str(both)))
     ann = other.proof("ann", "operator")
-    seen = Address(mirror.address, Proof(ca=str(both), certificate=ann.certificate, key=ann.key))
-    with Admin(seen) as admin:
+    seen = BrokerAddress(mirror.address, ClientCredentials(ca=str(both), certificate=ann.certificate, key=ann.key))
+    with AdminClient(seen) as admin:
         wait_for(lambda: any("this set mirrors nothing new" in alarm for alarm in admin.status().alarms))
         (said,) = [alarm for alarm in admin.status().alarms if "mirrors nothing" in alarm]
     certificate = other.folder / "eu.crt"
@@ -145,6 +145,6 @@ def test_a_role_that_is_taken_away_stops_what_comes_and_what_is_there_is_served(
     mirror.stop()
     again = start(authority.security("eu"))
     reader = authority.address(again.address, "reader", "consumer(*, *)", "viewer")
-    with Admin(reader) as admin:
+    with AdminClient(reader) as admin:
         wait_for(lambda: any("has no role consumer(mirror/eu, *)" in alarm for alarm in admin.status().alarms))
         assert admin.status().businesses[0].materialised_offset == 5

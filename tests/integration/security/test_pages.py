@@ -14,8 +14,8 @@ from tests.integration.security.conftest import StartSecure
 from tests.support.brokers import wait_for
 from tests.support.certificates import Authority, get, serial, token_file
 from venus.broker.service.process import RunningBroker
-from venus.rpc.address import Proof
-from venus.security.identify import made
+from venus.rpc.address import ClientCredentials
+from venus.security.identity import make_token
 
 pytestmark = pytest.mark.integration
 
@@ -29,10 +29,10 @@ def basic(token: str) -> str:
 def test_pages_ask_for_a_certificate_or_a_token(
     start_secure: StartSecure, authority: Authority, tmp_path: Path
 ) -> None:
-    token, line = made("grafana", "viewer")
-    weak, weak_line = made("eu", "consumer(eu, main)")
+    token, line = make_token("grafana", "viewer")
+    weak, weak_line = make_token("eu", "consumer(eu, main)")
     broker = start_secure(token_file=token_file(tmp_path / "tokens", line, weak_line))
-    nobody = Proof(ca=authority.ca)
+    nobody = ClientCredentials(ca=authority.ca)
 
     for path in PATHS:
         asked = get(broker.http_address, path, nobody)
@@ -54,19 +54,19 @@ def test_pages_ask_for_a_certificate_or_a_token(
 
 def test_a_probe_learns_one_word(secure: RunningBroker, authority: Authority) -> None:
     address = authority.address(secure.address, "ann", "viewer")
-    secure_status = get(secure.http_address, "/health", Proof(ca=authority.ca))
+    secure_status = get(secure.http_address, "/health", ClientCredentials(ca=authority.ca))
 
     assert (secure_status.code, secure_status.text) == (200, "ok\n")
     (authority.folder / "broker.key").write_text("damaged")
     trouble = "degraded\nrenewed files of [security] cannot be used"
     wait_for(lambda: get(secure.http_address, "/health", address.proof).text.startswith(trouble))
-    hidden = get(secure.http_address, "/health", Proof(ca=authority.ca))
+    hidden = get(secure.http_address, "/health", ClientCredentials(ca=authority.ca))
     assert hidden.text == "ok\n"
 
 
 def test_a_refused_page_is_counted(secure: RunningBroker, authority: Authority) -> None:
     for _ in range(3):
-        get(secure.http_address, "/metrics", Proof(ca=authority.ca))
+        get(secure.http_address, "/metrics", ClientCredentials(ca=authority.ca))
 
     viewer = authority.proof("ann", "viewer")
     metrics = get(secure.http_address, "/metrics", viewer).text
@@ -91,7 +91,7 @@ def test_a_stranger_is_refused_in_the_handshake(secure: RunningBroker, tmp_path:
     stranger = Authority(tmp_path / "stranger").proof("mallory", "operator")
 
     with pytest.raises((URLError, ssl.SSLError, ConnectionError)):
-        get(secure.http_address, "/status.json", Proof(
+        get(secure.http_address, "/status.json", ClientCredentials(
             ca=authority.ca, certificate=stranger.certificate, key=stranger.key
         ))  # fmt: skip
 

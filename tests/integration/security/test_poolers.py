@@ -9,21 +9,21 @@ import pytest
 import sqlalchemy
 
 from tests.support.pooler import pooler
-from venus.adapters.dialects.postgresql.connection import Connection
-from venus.adapters.targets.postgresql.session import Session
+from venus.adapters.dialects.postgresql.connection import PostgresConnection
+from venus.adapters.targets.postgresql.session import TargetSession
 from venus.errors import ConfigError
 
 pytestmark = pytest.mark.integration
 
 
 def source(url: str) -> None:
-    connection = Connection(url)
+    connection = PostgresConnection(url)
     assert connection.row("SELECT current_setting('search_path')") == ("pg_catalog",)
     connection.close()
 
 
 def target(url: str) -> None:
-    session = Session(url, application="test")
+    session = TargetSession(url, application="test")
     assert session.row("SELECT current_setting('lock_timeout')") == ("0",)
     session.close()
 

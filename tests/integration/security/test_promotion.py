@@ -12,11 +12,11 @@ from tests.support.batches import half
 from tests.support.brokers import BUSINESS, commit, wait_for
 from tests.support.certificates import EVERYTHING, HOSTS, Authority
 from tests.support.ports import free_port
-from venus.alarm_rules import recognised
+from venus.alarm_rules import classify_sentence
 from venus.broker.service.process import RunningBroker, start_in_thread
 from venus.cli.app import run
-from venus.rpc.address import Address
-from venus.rpc.admin import Admin
+from venus.rpc.address import BrokerAddress
+from venus.rpc.admin import AdminClient
 from venus.rpc.producer import Producer
 from venus.wire import broker_pb2
 
@@ -50,19 +50,19 @@ class Sites:
         self.start("second", *roles, upstream="hq")
         wait_for(lambda: self.status("second").materialised_offset == 15, SURE_S)
 
-    def reach(self, name: str) -> Address:
+    def reach(self, name: str) -> BrokerAddress:
         return self.authority.address(self.at[name], "all", *EVERYTHING)
 
     def producer(self, name: str) -> Producer:
         return Producer(self.reach(name), BUSINESS, "source", window_bytes_max=1 << 20)
 
     def status(self, name: str) -> broker_pb2.BusinessStatus:
-        with Admin(self.reach(name)) as admin:
+        with AdminClient(self.reach(name)) as admin:
             found = admin.status().businesses
         return found[0] if found else broker_pb2.BusinessStatus()
 
     def alarms(self, name: str) -> list[str]:
-        with Admin(self.reach(name)) as admin:
+        with AdminClient(self.reach(name)) as admin:
             return list(admin.status().alarms)
 
     def promote(self, who: str, *roles: str) -> int:
@@ -100,7 +100,7 @@ def test_a_set_is_promoted_and_the_old_home_steps_down(sites: Sites, capsys: pyt
     with sites.producer("second") as source:
         epoch = source.connect(1, 4).epoch
         source.pass_over(4, 21)
-        source.wait_decided(4)
+        source.wait_until_decided(4)
         commit(source, [half(5, rows=5)])
     (window,) = sites.status("second").losses
     assert (window.first_offset, window.first_batch, window.last_batch) == (15, 4, 4)
@@ -125,7 +125,7 @@ def test_a_new_home_without_the_role_says_that_it_cannot_tell_the_old_one(sites:
     (said,) = wait_for(lambda: [text for text in sites.alarms("second") if "as well" in text], SURE_S)
     assert said.startswith(f"set hq at {sites.at['hq']} is a home of main as well: it cannot be asked to step down: ")
     assert "second may not use StepDown: role broker or operator is missing" in said
-    assert recognised(said)[0].name == "two_homes"
+    assert classify_sentence(said)[0].name == "two_homes"
     assert not sites.status("hq").replaced
 
     sites.authority.issue("second", "broker", "consumer(mirror/second, *)", hosts=HOSTS, replace=True)

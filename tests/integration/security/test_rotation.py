@@ -23,12 +23,12 @@ from tests.support.deliveries import broker, feed
 from tests.support.delivery import FakeDelivery
 from tests.support.feed import Feed, caught_up, following, items, put, query, settings_for
 from tests.support.postgres import Server, running_server
-from venus.adapters.targets.postgresql.control import progress
+from venus.adapters.targets.postgresql.control import read_progress
 from venus.adapters.targets.postgresql.load.full_sync import full_sync
-from venus.adapters.targets.postgresql.session import Session
+from venus.adapters.targets.postgresql.session import TargetSession
 from venus.broker.service.process import start_in_thread
-from venus.config import Settings, Source
-from venus.security.passwords import resolved
+from venus.config import Settings, SourceSettings
+from venus.security.passwords import resolve_passwords
 
 __all__ = ["broker", "feed"]
 
@@ -90,7 +90,7 @@ def test_a_target_goes_on(
     monkeypatch.setattr("venus.security.passwords.COMMAND_EVERY_S", 0.2)
     where = str(place.file) if way == "password_file" else f"cat {place.file}"
     given: dict[str, Any] = {way: where}
-    settings = resolved(settings_for(broker.address, {"a": place.url}, **given))
+    settings = resolve_passwords(settings_for(broker.address, {"a": place.url}, **given))
     feed.describe(items())
     feed.cut(*(put(i, "row", i) for i in range(9)))
     place.rotate()
@@ -104,17 +104,17 @@ def test_a_target_goes_on(
         caught_up(place.admin, broker)
     place.rotate()
     time.sleep(0.3)
-    assert progress(settings, "a").unaccounted == 0
+    assert read_progress(settings, "a").unaccounted == 0
     equal(place.admin, feed)
 
 
 def test_a_worker_reads_it_by_itself(place: Place, broker: FakeDelivery) -> None:
-    from venus.adapters.targets.postgresql.database import PostgresTarget
+    from venus.adapters.targets.postgresql.database import PostgresDatabase
 
-    settings = resolved(settings_for(broker.address, {"a": place.url}, password_file=str(place.file)))
-    sent = pickle.dumps(PostgresTarget(settings, "a").worker_url)
+    settings = resolve_passwords(settings_for(broker.address, {"a": place.url}, password_file=str(place.file)))
+    sent = pickle.dumps(PostgresDatabase(settings, "a").worker_url)
     place.rotate()
-    session = Session(pickle.loads(sent), application="test")
+    session = TargetSession(pickle.loads(sent), application="test")
     assert session.row("SELECT 1") == (1,)
     session.close()
 
@@ -123,8 +123,8 @@ def test_capture_goes_on(place: Place, tmp_path: Path) -> None:
     at_broker = start_in_thread(broker_settings(tmp_path / "broker", review_after_s=0.2))
     try:
         shop = Shop(place.admin)
-        source = Source.model_validate({"url": place.url, "password_file": str(place.file)})
-        chosen: Settings = resolved(
+        source = SourceSettings.model_validate({"url": place.url, "password_file": str(place.file)})
+        chosen: Settings = resolve_passwords(
             broker_settings(Path("unused"), address=at_broker.address).model_copy(update={"source": source})
         )
         shop.fill(10)

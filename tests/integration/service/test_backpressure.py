@@ -15,10 +15,10 @@ from tests.support.batches import half
 from tests.support.brokers import BUSINESS, business_status, commit, traffic, wait_for
 from venus.broker.pipeline.producers import Producers
 from venus.broker.service.process import RunningBroker
-from venus.broker.service.unsaved import Unsaved
+from venus.broker.service.unsaved import UnsavedBytes
 from venus.errors import Overloaded, StoreFull, Unavailable, VenusError
 from venus.flow.precedence import SMALL_BYTES
-from venus.flow.turns import START_BYTES
+from venus.flow.write_queue import START_BYTES
 from venus.model import Verdict
 from venus.rpc.channel import FRAME_BYTES
 from venus.rpc.producer import Producer
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.integration
 
 def test_a_full_store_throttles_and_nothing_is_lost(broker: RunningBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     refusals = iter(range(3))
-    accept = Producers.halves
+    accept = Producers.take_halves
 
     def halves(self: Producers, business: str, epoch: int, messages: list[broker_pb2.Half]) -> Future[Any]:
         if next(refusals, None) is None:
@@ -38,7 +38,7 @@ def test_a_full_store_throttles_and_nothing_is_lost(broker: RunningBroker, monke
         refused.set_exception(StoreFull("no space"))
         return refused
 
-    monkeypatch.setattr(Producers, "halves", halves)
+    monkeypatch.setattr(Producers, "take_halves", halves)
     monkeypatch.setattr("venus.broker.service.traffic.STORE_FULL_RETRY_MS", 20)
     with producer(broker) as sender:
         sender.connect(0, 0)
@@ -62,9 +62,9 @@ class SlowDisk:
     """Holds half messages back until it is released."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self._accept, self._lock, self._open = Producers.halves, threading.Lock(), False
+        self._accept, self._lock, self._open = Producers.take_halves, threading.Lock(), False
         self._held: list[tuple[Future[Any], tuple[Any, ...]]] = []
-        monkeypatch.setattr(Producers, "halves", lambda *arguments: self._halves(*arguments))
+        monkeypatch.setattr(Producers, "take_halves", lambda *arguments: self._halves(*arguments))
 
     @property
     def nbytes(self) -> int:
@@ -107,7 +107,7 @@ def test_the_stream_is_not_read_while_the_buffer_is_full(
         disk.release()
         for n in range(1, GROWN + 1):  # small frames wait for each other
             sender.send_half(half(n))
-            sender.wait_persisted(n)
+            sender.wait_until_persisted(n)
         disk.hold()
         for n in range(GROWN + 1, GROWN + 33):
             sender.send_half(half(n, payload="x" * FRAME_BYTES))
@@ -120,7 +120,7 @@ def test_the_stream_is_not_read_while_the_buffer_is_full(
             other.send_half(half(1))
             wait_for(lambda: disk.count("other") == 1)
             disk.release()
-        sender.wait_persisted(GROWN + 32)
+        sender.wait_until_persisted(GROWN + 32)
         found = [b for b in traffic(broker.address).brakes if b.brake == "memory"]
         assert [(b.business, b.who) for b in found] == [(BUSINESS, "test")]
 
@@ -144,9 +144,9 @@ def test_all_businesses_together_have_one_window_and_a_small_one_does_not_wait_f
             small.send_half(half(1))
             wait_for(lambda: disk.count("small") == 1)
             disk.release()
-            small.wait_persisted(1)
+            small.wait_until_persisted(1)
         for sender in senders:
-            sender.wait_persisted(1)
+            sender.wait_until_persisted(1)
             assert sender.throttles == 0, "nobody was refused"
         braked = {b.business for b in traffic(broker.address).brakes if b.brake == "turn"}
     assert len(braked) == 7
@@ -157,9 +157,9 @@ def test_decisions_do_not_wait_for_the_half_messages_that_come_with_them(
     start_broker: StartBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broker = start_broker()
-    stopped, turn = threading.Event(), Unsaved.turn
+    stopped, turn = threading.Event(), UnsavedBytes.wait_for_slot
 
-    async def held(self: Unsaved, nbytes: int) -> Any:
+    async def held(self: UnsavedBytes, nbytes: int) -> Any:
         stopped.set()
         while disk_is_busy.is_set():
             await asyncio.sleep(0.01)
@@ -169,8 +169,8 @@ def test_decisions_do_not_wait_for_the_half_messages_that_come_with_them(
     with producer(broker) as sender:
         epoch = sender.connect(0, 0).epoch
         sender.send_half(half(1))
-        sender.wait_persisted(1)
-        monkeypatch.setattr(Unsaved, "turn", held)
+        sender.wait_until_persisted(1)
+        monkeypatch.setattr(UnsavedBytes, "wait_for_slot", held)
         disk_is_busy.set()
         with sender._lock:  # so that both leave in one frame
             sender._outgoing.add_half(half(2))
@@ -178,11 +178,11 @@ def test_decisions_do_not_wait_for_the_half_messages_that_come_with_them(
                 broker_pb2.Decision(epoch=epoch, batch_no=1, digest=half(1).digest, verdict=broker_pb2.COMMIT)
             )
             sender._work.notify()
-        assert sender.wait_decided(1).next_offset == 1
+        assert sender.wait_until_decided(1).next_offset == 1
         assert stopped.wait(30)
         assert sender.persisted_through == 1
         disk_is_busy.clear()
-        sender.wait_persisted(2)
+        sender.wait_until_persisted(2)
 
 
 def test_the_window_of_a_producer_is_bounded(broker: RunningBroker, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -194,7 +194,7 @@ def test_the_window_of_a_producer_is_bounded(broker: RunningBroker, monkeypatch:
             sender.send_half(half(2), timeout_s=0.1)
         disk.release()
         sender.send_half(half(2))
-        sender.wait_persisted(2)
+        sender.wait_until_persisted(2)
 
 
 def test_close_leaves_no_thread_and_a_closed_producer_says_so(broker: RunningBroker) -> None:
@@ -226,10 +226,10 @@ def test_a_stopped_broker_is_said_by_every_call(start_broker: StartBroker) -> No
         sender.connect(0, 0)
         broker.stop()
         for call in (
-            lambda: sender.wait_persisted(1, 30),
+            lambda: sender.wait_until_persisted(1, 30),
             lambda: sender.send_half(half(1)),
             lambda: sender.decide(1, 1, Verdict.COMMIT),
-            lambda: sender.wait_decided(1),
+            lambda: sender.wait_until_decided(1),
             sender.take_reviews,
         ):
             with pytest.raises(Unavailable):
@@ -240,9 +240,9 @@ def test_a_wait_ends(broker: RunningBroker) -> None:
     with producer(broker) as sender:
         sender.connect(0, 0)
         with pytest.raises(Unavailable, match="not acknowledged after"):
-            sender.wait_persisted(1, timeout_s=0.05)
+            sender.wait_until_persisted(1, timeout_s=0.05)
         with pytest.raises(Unavailable, match="not decided after"):
-            sender.wait_decided(1, timeout_s=0.05)
+            sender.wait_until_decided(1, timeout_s=0.05)
 
 
 def test_what_waits_for_small_frames_goes_at_once_when_the_stream_ends(

@@ -13,12 +13,12 @@ from tests.support.brokers import BUSINESS, fill, settings, take
 from tests.support.not_leader import NotLeading
 from tests.support.proxy import Proxy
 from tests.support.whole_way import WholeWay
-from venus.adapters.verify.findings import Verdict
+from venus.adapters.verify.findings import ComparisonVerdict
 from venus.broker.service.process import start_in_thread
-from venus.config import Broker
+from venus.config import BrokerSettings
 from venus.errors import Diverged, NotLeader, Unavailable
-from venus.rpc import brokers
-from venus.rpc.brokers import Brokers, known
+from venus.rpc import broker_selection
+from venus.rpc.broker_selection import BrokerSelector, shared_selector
 from venus.rpc.producer import Producer
 from venus.rpc.subscriber import Subscriber
 
@@ -42,7 +42,7 @@ def way(tmp_path: Path, database: str) -> Iterator[tuple[WholeWay, Proxy]]:
     app.close()
     made = WholeWay(tmp_path, f"sqlite:///{source}", database)
     nearest = Proxy(made.broker.address)
-    found = Broker(addresses=(nearest.address,), further=((made.broker.address,),))
+    found = BrokerSettings(addresses=(nearest.address,), further=((made.broker.address,),))
     made.settings = made.settings.model_copy(update={"broker": found})
     try:
         yield made, nearest
@@ -57,8 +57,8 @@ def test_an_apply_goes_on_at_the_next_set_and_back_after_its_time_of_health(
     made, nearest = way
     reach = made.settings.broker.reach
     sets = [tuple(one.split(",")) for one in reach.split(";")]
-    monkeypatch.setitem(brokers._known, reach, Brokers(*sets, back_after_s=BACK_AFTER_S))
-    monkeypatch.setattr(brokers, "LOOK_EVERY_S", 0.2)
+    monkeypatch.setitem(broker_selection._known, reach, BrokerSelector(*sets, back_after_s=BACK_AFTER_S))
+    monkeypatch.setattr(broker_selection, "LOOK_EVERY_S", 0.2)
     monkeypatch.setattr("venus.network.directory.LOOK_EVERY_S", 0.2)
 
     def insert(first: int) -> None:
@@ -72,18 +72,18 @@ def test_an_apply_goes_on_at_the_next_set_and_back_after_its_time_of_health(
     made.start()
     insert(100)
     made.caught_up()
-    assert known(reach).place == 0
+    assert shared_selector(reach).place == 0
     at_first = nearest.passed.copy()
 
     nearest.silence()
     nearest.cut()
     insert(200)
-    made.until(lambda: known(reach).place == 1, "the next set")
+    made.until(lambda: shared_selector(reach).place == 1, "the next set")
     made.caught_up()
     assert made.at_target("SELECT count(*) FROM item") == [(300,)]
 
     nearest.resume()
-    made.until(lambda: known(reach).place == 0, "the nearer set")
+    made.until(lambda: shared_selector(reach).place == 0, "the nearer set")
     before = nearest.passed.copy()
     assert before != at_first, "it was looked at"
     insert(300)
@@ -92,7 +92,7 @@ def test_an_apply_goes_on_at_the_next_set_and_back_after_its_time_of_health(
     insert(400)
     made.caught_up()
     assert made.at_target("SELECT count(*) FROM item") == [(500,)]
-    assert made.verify().verdict is Verdict.SAME
+    assert made.verify().verdict is ComparisonVerdict.SAME
     made.until(lambda: not looking() - before_all, "the look to end")
     made.stop()
 

@@ -18,11 +18,11 @@ from tests.support.not_leader import NotLeading
 from venus.broker.service.process import RunningBroker, start_in_thread
 from venus.errors import NotLeader, SnapshotExpired, Unavailable
 from venus.model import Verdict
-from venus.rpc import brokers
-from venus.rpc.admin import Admin
-from venus.rpc.connection import Connection
+from venus.rpc import broker_selection
+from venus.rpc.admin import AdminClient
+from venus.rpc.connection import BrokerConnection
 from venus.rpc.producer import Producer
-from venus.rpc.snapshots import Snapshots
+from venus.rpc.snapshots import SnapshotClient
 from venus.rpc.subscriber import Subscriber
 
 pytestmark = pytest.mark.integration
@@ -105,9 +105,9 @@ def test_an_operator_decides_at_the_leader(leader: RunningBroker, follower: NotL
     with Producer(leader.address, BUSINESS, "p", window_bytes_max=1 << 20) as producer:
         producer.connect(0, 0)
         producer.send_half(half(1))
-        producer.wait_persisted(1)
+        producer.wait_until_persisted(1)
 
-    with Admin(f"{follower.address},{leader.address}") as admin:
+    with AdminClient(f"{follower.address},{leader.address}") as admin:
         assert admin.decide(BUSINESS, 1, Verdict.ROLLBACK).batch_no == 1
     assert business_status(leader.address).halves == []
 
@@ -120,10 +120,10 @@ def test_a_snapshot_is_read_where_it_was_made_by_whoever_has_its_id(
     fill(other.address, 1, 1)  # the same business, and other rows: reading there would not go unnoticed
     reach = f"{follower.address},{leader.address}"
 
-    with Snapshots(reach) as planner:
+    with SnapshotClient(reach) as planner:
         snapshot = pickle.loads(pickle.dumps(planner.open(BUSINESS, splits=2)))
         elsewhere = f"{follower.address},{other.address}"
-        with Snapshots(elsewhere) as reader:
+        with SnapshotClient(elsewhere) as reader:
             rows = sum(
                 len(chunk.rows) for split in snapshot.splits for chunk in reader.read_split(snapshot.snapshot_id, split)
             )
@@ -139,11 +139,11 @@ def test_a_snapshot_whose_broker_is_gone_is_gone(leader: RunningBroker, other: R
     fill(leader.address, 1, 2)
     fill(other.address, 1, 2)
     reach = f"{leader.address},{other.address}"
-    with Snapshots(reach) as planner:
+    with SnapshotClient(reach) as planner:
         snapshot = planner.open(BUSINESS)
     leader.stop()
 
-    with Snapshots(reach) as again:
+    with SnapshotClient(reach) as again:
         with pytest.raises(SnapshotExpired, match="gone with its broker"):
             again.renew(snapshot.snapshot_id)
         assert again.open(BUSINESS).offset == 2
@@ -151,7 +151,7 @@ def test_a_snapshot_whose_broker_is_gone_is_gone(leader: RunningBroker, other: R
 
 def test_with_one_address_the_id_of_a_snapshot_is_the_brokers(leader: RunningBroker) -> None:
     fill(leader.address, 1, 1)
-    with Snapshots(leader.address) as snapshots:
+    with SnapshotClient(leader.address) as snapshots:
         assert "/" not in snapshots.open(BUSINESS).snapshot_id
 
 
@@ -161,7 +161,7 @@ def test_who_cannot_be_reached_is_passed_over_at_once(leader: RunningBroker) -> 
     started = time.monotonic()
     fill(reach, 1, 1)
     assert time.monotonic() - started < 4.0
-    assert brokers.known(reach).in_order(BUSINESS)[0] == leader.address
+    assert broker_selection.shared_selector(reach).in_order(BUSINESS)[0] == leader.address
 
 
 def test_who_says_nothing_costs_its_share_once(leader: RunningBroker) -> None:
@@ -169,10 +169,10 @@ def test_who_says_nothing_costs_its_share_once(leader: RunningBroker) -> None:
         reach = f"127.0.0.1:{silent.getsockname()[1]},{leader.address}"
 
         started = time.monotonic()
-        Connection(reach).close()
+        BrokerConnection(reach).close()
         assert time.monotonic() - started < 5.0, "the other one is asked within the time for all"
         started = time.monotonic()
-        Connection(reach).close()
+        BrokerConnection(reach).close()
         assert time.monotonic() - started < 1.0
 
 
@@ -182,7 +182,7 @@ def test_when_nobody_can_be_reached_all_are_named_in_bounded_time() -> None:
 
         started = time.monotonic()
         with pytest.raises(Unavailable) as caught:
-            Admin(",".join(addresses))
+            AdminClient(",".join(addresses))
         assert time.monotonic() - started < 6.0
 
     refused, silence, refused_too = addresses
@@ -243,8 +243,8 @@ def test_a_leader_lost_in_the_middle_is_left_for_the_one_that_is_told(
             commit(producer, [half(1)])
             leader.stop()
             with pytest.raises(Unavailable):
-                producer.wait_decided(2, 10.0)
-        assert brokers.known(reach).in_order(BUSINESS)[0] == other.address
+                producer.wait_until_decided(2, 10.0)
+        assert broker_selection.shared_selector(reach).in_order(BUSINESS)[0] == other.address
         fill(reach, 1, 1)
     assert business_status(other.address).next_offset == 1
 

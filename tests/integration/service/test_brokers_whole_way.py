@@ -14,9 +14,9 @@ from tests.support import forked
 from tests.support.brokers import settings
 from tests.support.not_leader import NotLeading
 from tests.support.whole_way import WholeWay
-from venus.adapters.verify.findings import Verdict
+from venus.adapters.verify.findings import ComparisonVerdict
 from venus.broker.service.process import start_in_thread
-from venus.config import Broker
+from venus.config import BrokerSettings
 
 pytestmark = pytest.mark.integration
 
@@ -37,7 +37,7 @@ def way(tmp_path: Path, database: str) -> Iterator[WholeWay]:
     made = WholeWay(tmp_path, f"sqlite:///{source}", database)
     other = start_in_thread(settings(tmp_path / "other"))
     with NotLeading(other.address, follows=made.broker.address) as follower:
-        broker = Broker(addresses=(nobody(), follower.address, made.broker.address))
+        broker = BrokerSettings(addresses=(nobody(), follower.address, made.broker.address))
         made.settings = made.settings.model_copy(update={"broker": broker})
         try:
             yield made
@@ -58,7 +58,7 @@ def test_the_whole_way_goes_to_the_leader(way: WholeWay, tmp_path: Path) -> None
     way.caught_up()
 
     assert way.at_target("SELECT count(*), count(*) FILTER (WHERE name = 'new') FROM item") == [(400, 100)]
-    assert way.verify().verdict is Verdict.SAME
+    assert way.verify().verdict is ComparisonVerdict.SAME
     way.stop()
 
 

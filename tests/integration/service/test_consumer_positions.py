@@ -20,7 +20,7 @@ from venus.broker.service.consumer_stream import ConsumerStream
 from venus.broker.service.process import RunningBroker
 from venus.errors import OffsetDiverged, Unavailable, VenusError
 from venus.rpc import subscriber as subscribers
-from venus.rpc.admin import Admin
+from venus.rpc.admin import AdminClient
 from venus.wire import broker_pb2
 
 pytestmark = pytest.mark.integration
@@ -40,7 +40,7 @@ def test_acknowledgements_and_connections_show_in_the_status(broker: RunningBrok
         assert entry().connected
         assert entry().backlog_rows == 6
     wait_for(lambda: not entry().connected)
-    with Admin(broker.address) as admin:
+    with AdminClient(broker.address) as admin:
         admin.forget(BUSINESS, "g")
     assert not business_status(broker.address).consumers
 
@@ -90,7 +90,7 @@ def test_who_knows_a_business_that_was_forgotten_gets_nothing_of_the_one_that_to
 
     def late(self: Subscriptions, *args: Any, **options: Any) -> int:
         monkeypatch.undo()
-        with Admin(broker.address) as admin:
+        with AdminClient(broker.address) as admin:
             admin.forget_business(BUSINESS)
         fill(broker.address, 1, 10, rows=2)
         return attach(self, *args, **options)
@@ -124,14 +124,14 @@ def test_acknowledgements_are_put_together_and_the_last_one_arrives(
     broker: RunningBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     heard: list[int] = []
-    take_frame = ConsumerStream._take
+    take_frame = ConsumerStream._on_frame
 
     def kept(self: ConsumerStream, frame: broker_pb2.ConsumerFrame) -> None:
         if frame.acknowledge:
             heard.append(frame.acknowledge)
         take_frame(self, frame)
 
-    monkeypatch.setattr(ConsumerStream, "_take", kept)
+    monkeypatch.setattr(ConsumerStream, "_on_frame", kept)
     monkeypatch.setattr(subscribers, "ACKNOWLEDGE_EVERY_S", 0.5)
     fill(broker.address, 1, 200)
     with subscriber(broker) as reader:

@@ -13,7 +13,7 @@ from tests.support.brokers import BUSINESS, business_status, fill, wait_for
 from venus.broker.service.process import RunningBroker
 from venus.broker.service.producer_stream import MISMATCHES_MAX
 from venus.errors import DigestMismatch, ProtocolError, VenusError
-from venus.rpc.admin import Admin
+from venus.rpc.admin import AdminClient
 from venus.rpc.channel import open_channel
 from venus.rpc.errors import from_rpc_error
 from venus.rpc.sealed import produce
@@ -106,7 +106,7 @@ def test_the_alarm_of_a_producer_that_never_shipped_anything_whole_is_the_broker
         for _ in range(MISMATCHES_MAX):
             raw.send(halves=[damaged(1)])
         raw.error()
-    with Admin(broker.address) as admin:
+    with AdminClient(broker.address) as admin:
         wait_for(lambda: not admin.status().businesses)
         (alarm,) = admin.status().alarms
         assert alarm.startswith(f"business {BUSINESS}: ")

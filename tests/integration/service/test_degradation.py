@@ -12,12 +12,12 @@ import pytest
 from tests.integration.service.conftest import StartBroker, committed, connected
 from tests.support.brokers import BUSINESS, BrokerProcess, settings, take, traffic, wait_for
 from venus.broker.service.process import RunningBroker
-from venus.broker.store.space import Space
-from venus.config import Degrade
+from venus.broker.store.data_directory import FreeSpace
+from venus.config import DegradeSettings
 from venus.errors import Overloaded
 from venus.rpc import connection
-from venus.rpc.admin import Admin
-from venus.rpc.snapshots import Snapshots
+from venus.rpc.admin import AdminClient
+from venus.rpc.snapshots import SnapshotClient
 from venus.rpc.subscriber import Subscriber
 
 pytestmark = pytest.mark.integration
@@ -42,19 +42,19 @@ def test_lane_after_lane_is_given_up_and_comes_back_and_nothing_is_lost(
     start_broker: StartBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     free = {"bytes": 1 << 40}
-    monkeypatch.setattr(Space, "free", lambda self: free["bytes"])
+    monkeypatch.setattr(FreeSpace, "read_free", lambda self: free["bytes"])
     broker = start_broker(
-        free_bytes_min=MIB, degrade=Degrade(cpu_percent=0, memory_percent=0, lag_ms=0, sustain_s=2, restore_s=1)
+        free_bytes_min=MIB, degrade=DegradeSettings(cpu_percent=0, memory_percent=0, lag_ms=0, sustain_s=2, restore_s=1)
     )
     monkeypatch.setattr(connection, "OVERLOADED_S", 0.5)
-    with connected(broker) as sender, Snapshots(broker.address) as snapshots:
+    with connected(broker) as sender, SnapshotClient(broker.address) as snapshots:
         committed(sender, 1)
         assert degraded(broker) == []
         assert "venus_table_changes" in metrics(broker)
         free["bytes"] = MIB + MIB // 2  # writes are refused below 1 MiB, space is short below 2
         wait_for(lambda: degraded(broker) == [4])
         assert "venus_table_changes" not in metrics(broker), "details go first"
-        with Admin(broker.address) as admin:
+        with AdminClient(broker.address) as admin:
             (alarm,) = admin.status().alarms
         assert alarm.startswith("lane 4 (details) is degraded since 20")
         assert ": what must stay free is at 67 % of the free space, the limit is 50 % of the free space; " in alarm
@@ -73,7 +73,7 @@ def test_lane_after_lane_is_given_up_and_comes_back_and_nothing_is_lost(
         free["bytes"] = 1 << 40
         wait_for(lambda: degraded(broker) == [], 60)
         assert "venus_table_changes" in metrics(broker)
-        with Admin(broker.address) as admin:
+        with AdminClient(broker.address) as admin:
             assert list(admin.status().alarms) == []
         committed(sender, 3)
 

@@ -17,7 +17,7 @@ from tests.support.consumers import (
 from venus.broker.pipeline.subscriptions import Subscriptions
 from venus.broker.queue.reader import ReadResult
 from venus.broker.service import shared_frames
-from venus.broker.service.gate import OpenGate
+from venus.broker.service.gate import StandaloneGate
 from venus.broker.service.process import RunningBroker
 from venus.broker.service.shared_frames import Turnstile
 from venus.errors import DigestMismatch, Diverged, OffsetDiverged, ProtocolError, Unavailable
@@ -154,14 +154,14 @@ def test_nobody_is_told_that_he_diverged_before_it_is_certain_that_this_broker_l
     """A consumer that is told so ends, and is loaded again; a producer's tables as well."""
     asked: list[tuple[str, int]] = []
 
-    async def led(_: OpenGate, business: str, term: int) -> None:
+    async def led(_: StandaloneGate, business: str, term: int) -> None:
         asked.append((business, term))
         if not is_certain:
             raise Unavailable("another broker leads by now")
 
     fill(broker.address, 1, 3)
-    monkeypatch.setattr(OpenGate, "term", lambda *_: 7)
-    monkeypatch.setattr(OpenGate, "led", led)
+    monkeypatch.setattr(StandaloneGate, "term", lambda *_: 7)
+    monkeypatch.setattr(StandaloneGate, "confirm_leadership", led)
     kind = Diverged if is_certain else Unavailable
     with subscriber(broker) as reader, pytest.raises(kind):
         reader.open(1000, 1)

@@ -12,7 +12,7 @@ from tests.support import forked
 from tests.support.brokers import BUSINESS, business_status, fill
 from venus.broker.service.process import RunningBroker
 from venus.errors import Refused
-from venus.rpc.admin import Admin
+from venus.rpc.admin import AdminClient
 from venus.rpc.producer import Producer
 from venus.rpc.subscriber import Subscriber
 
@@ -46,7 +46,7 @@ def test_a_business_is_forgotten_after_a_yes(broker: RunningBroker, config: Path
 
     out, _ = venus(config, "--business", "typo", "--yes", "--json")
     assert json.loads(out) == {"forgotten_business": "typo"}
-    with Admin(broker.address) as admin:
+    with AdminClient(broker.address) as admin:
         assert [b.business for b in admin.status().businesses] == [BUSINESS]
     assert business_status(broker.address).next_offset == 15
 
@@ -66,7 +66,10 @@ def test_a_set_that_pulls_no_more_is_forgotten_by_the_name_that_status_has(broke
 
 def test_a_business_whose_producer_is_connected_is_not_forgotten(broker: RunningBroker) -> None:
     fill(broker.address, 1, 1)
-    with Producer(broker.address, BUSINESS, "p", window_bytes_max=1 << 20) as sender, Admin(broker.address) as admin:
+    with (
+        Producer(broker.address, BUSINESS, "p", window_bytes_max=1 << 20) as sender,
+        AdminClient(broker.address) as admin,
+    ):
         sender.connect(0, 0)
         with pytest.raises(Refused, match="connected"):
             admin.forget_business(BUSINESS)

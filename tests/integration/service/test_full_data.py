@@ -19,12 +19,12 @@ from tests.support.proxy import Proxy
 from tests.support.stored import plain_rows, stored_rows
 from venus.broker.service.process import RunningBroker
 from venus.broker.snapshot import reading
-from venus.codec.chunk import Sealed, Totals
-from venus.codec.stored import StoredRows
+from venus.codec.chunk import RowTotals, SealedChunk
+from venus.codec.stored_rows import StoredRows
 from venus.errors import ProtocolError, SnapshotExpired
 from venus.model import FULL
 from venus.rpc.producer import Producer
-from venus.rpc.snapshots import Snapshots
+from venus.rpc.snapshots import SnapshotClient
 from venus.wire import broker_pb2
 
 pytestmark = pytest.mark.integration
@@ -74,7 +74,7 @@ def test_full_data_of_several_tables_arrives_with_little_credit(broker: RunningB
 def test_splits_read_side_by_side_are_the_full_data(broker: RunningBroker) -> None:
     halves = fill(broker.address, 1, 40, rows=500)
     wait_for(lambda: materialised(broker, 20_000))
-    with Snapshots(broker.address) as snapshots, ThreadPoolExecutor(4) as pool:
+    with SnapshotClient(broker.address) as snapshots, ThreadPoolExecutor(4) as pool:
         snapshot = snapshots.open(BUSINESS, splits=4, holder="test")
 
         def read(split: broker_pb2.Split) -> Rows:
@@ -103,12 +103,12 @@ def test_a_split_that_arrives_with_other_rows_is_refused(
     fill(broker.address, 1, 2, rows=500)
     wait_for(lambda: materialised(broker, 1_000))
 
-    class Other(Totals):
+    class Other(RowTotals):
         def add(self, rows: StoredRows) -> None:
             super().add(stored_rows([(99, *row[1:]) for row in plain_rows(rows)]))
 
-    monkeypatch.setattr(reading, "Totals", Other)
-    with Snapshots(broker.address) as snapshots:
+    monkeypatch.setattr(reading, "RowTotals", Other)
+    with SnapshotClient(broker.address) as snapshots:
         snapshot = snapshots.open(BUSINESS)
         with pytest.raises(ProtocolError, match="a split of 1000 rows arrived with 1000, or with other ones"):
             list(snapshots.read_split(snapshot.snapshot_id, snapshot.splits[0]))
@@ -121,15 +121,15 @@ def test_a_chunk_that_arrives_damaged_is_asked_for_again(
     wait_for(lambda: materialised(broker, 1_000))
     flips = iter([1])
 
-    class Damaging(Sealed):
+    class Damaging(SealedChunk):
         @classmethod
-        def of(cls, body: bytes) -> Sealed:
+        def of(cls, body: bytes) -> SealedChunk:
             middle = len(body) // 2
             flipped = bytes([body[middle] ^ next(flips, 0)])
-            return Sealed(digest=Sealed.of(body).digest, body=body[:middle] + flipped + body[middle + 1 :])
+            return SealedChunk(digest=SealedChunk.of(body).digest, body=body[:middle] + flipped + body[middle + 1 :])
 
-    monkeypatch.setattr(reading, "Sealed", Damaging)
-    with Snapshots(broker.address) as snapshots:
+    monkeypatch.setattr(reading, "SealedChunk", Damaging)
+    with SnapshotClient(broker.address) as snapshots:
         snapshot = snapshots.open(BUSINESS)
         found: Rows = {}
         for chunk in snapshots.read_split(snapshot.snapshot_id, snapshot.splits[0]):
@@ -141,7 +141,7 @@ def test_a_chunk_that_arrives_damaged_is_asked_for_again(
 def test_a_split_goes_on_after_its_connection_was_cut(broker: RunningBroker) -> None:
     halves = fill(broker.address, 1, 40, rows=500)
     wait_for(lambda: materialised(broker, 20_000))
-    with Proxy(broker.address) as proxy, Snapshots(proxy.address) as snapshots:
+    with Proxy(broker.address) as proxy, SnapshotClient(proxy.address) as snapshots:
         snapshot = snapshots.open(BUSINESS, splits=1)
         found: Rows = {}
         rows = 0

@@ -16,12 +16,12 @@ import pytest
 from tests.support import engines
 from tests.support.engines import BUSINESS, WAIT_S
 from venus.broker.core import Core
-from venus.broker.replicas.shared import ReplicatedLogs, Standing
-from venus.broker.service import removing, replication
+from venus.broker.replicas.replicated_logs import ReplicaStanding, ReplicatedLogs
+from venus.broker.service import record_removal, replication
 from venus.broker.service.loop_bridge import LoopBridge
-from venus.broker.service.removing import Removing
+from venus.broker.service.record_removal import RecordRemoval
 from venus.broker.service.replication import Replication
-from venus.config import Cluster
+from venus.config import ClusterSettings
 from venus.coordination.memory import MemoryCluster, MemoryCoordinator
 from venus.errors import NotLeader, Refused, Unavailable
 from venus.replication.records import Leadership, Member
@@ -29,8 +29,8 @@ from venus.rpc.address import NONE
 
 pytestmark = pytest.mark.integration
 
-LEADS = Standing(term=1, leads=True, refusal="")
-FOLLOWS = Standing(term=1, refusal="another broker leads", leader="b:1")
+LEADS = ReplicaStanding(term=1, leads=True, refusal="")
+FOLLOWS = ReplicaStanding(term=1, refusal="another broker leads", leader="b:1")
 
 
 class Host:
@@ -64,7 +64,7 @@ class Broker:
         self.core: Core = engines.make(path, shared=self.shared)
         self.core.catalogue.adopt(BUSINESS)
         nothing: Any = None
-        settings = Cluster(name="c", broker_id="a", etcd=("127.0.0.1:1",))
+        settings = ClusterSettings(name="c", broker_id="a", etcd=("127.0.0.1:1",))
         self.gate = Replication(self.core, self.shared, nothing, settings, NONE)
         self.gate.host = self.host  # type: ignore[assignment]
 
@@ -79,34 +79,34 @@ def broker(tmp_path: Path) -> Iterator[Broker]:
 def test_no_group_and_no_load_is_let_in_before_the_cluster_has_been_heard_of(broker: Broker) -> None:
     """Another broker may lead: what a group acknowledged here, nobody would log."""
     with pytest.raises(NotLeader, match="the cluster's records have not been read yet"):
-        broker.gate.consumer(BUSINESS)
+        broker.gate.admit_consumer(BUSINESS)
     with pytest.raises(NotLeader, match="the cluster's records have not been read yet"):
-        broker.gate.snapshot(BUSINESS, "main/target")
-    broker.gate.snapshot(BUSINESS, "")  # a look
-    broker.gate.reader(BUSINESS)
+        broker.gate.admit_snapshot(BUSINESS, "main/target")
+    broker.gate.admit_snapshot(BUSINESS, "")  # a look
+    broker.gate.admit_reader(BUSINESS)
 
     broker.host.records[BUSINESS] = broker.host.replicas[BUSINESS] = object()
     broker.shared.publish(BUSINESS, FOLLOWS)
     with pytest.raises(NotLeader, match="another broker leads") as refused:
-        broker.gate.consumer(BUSINESS)
+        broker.gate.admit_consumer(BUSINESS)
     assert refused.value.leader == "b:1"
     broker.shared.publish(BUSINESS, LEADS)
-    broker.gate.consumer(BUSINESS)
-    broker.gate.snapshot(BUSINESS, "main/target")
+    broker.gate.admit_consumer(BUSINESS)
+    broker.gate.admit_snapshot(BUSINESS, "main/target")
 
 
 def test_a_name_that_nobody_has_is_left_to_the_core_which_says_so(broker: Broker) -> None:
-    broker.gate.consumer("tipo")
-    broker.gate.snapshot("tipo", "main/target")
+    broker.gate.admit_consumer("tipo")
+    broker.gate.admit_snapshot("tipo", "main/target")
 
 
 def test_a_load_waits_for_a_leader(broker: Broker) -> None:
     """While nobody leads, nobody would keep the queue from its cut on."""
     broker.host.records[BUSINESS] = broker.host.replicas[BUSINESS] = object()
-    broker.shared.publish(BUSINESS, Standing(term=1, refusal="no broker leads"))
+    broker.shared.publish(BUSINESS, ReplicaStanding(term=1, refusal="no broker leads"))
 
     with pytest.raises(NotLeader, match="no broker leads"):
-        broker.gate.snapshot(BUSINESS, "main/target")
+        broker.gate.admit_snapshot(BUSINESS, "main/target")
 
 
 def test_a_producer_waits_for_the_end_of_a_business_that_was_forgotten(
@@ -116,7 +116,7 @@ def test_a_producer_waits_for_the_end_of_a_business_that_was_forgotten(
     monkeypatch.setattr(replication, "HINDERED_S", 0.2)
 
     async def comes() -> None:
-        asked = asyncio.ensure_future(broker.gate.producer(BUSINESS))
+        asked = asyncio.ensure_future(broker.gate.admit_producer(BUSINESS))
         await asyncio.sleep(replication.LOOK_EVERY_S)
         broker.host.dropping.add(BUSINESS)  # the coordinator has said that it was forgotten
         await asyncio.sleep(0.4)  # some looks: nothing is made while the old one goes
@@ -128,7 +128,7 @@ def test_a_producer_waits_for_the_end_of_a_business_that_was_forgotten(
             await asyncio.sleep(0.01)
         broker.core.catalogue.adopt(BUSINESS)
         broker.host.records[BUSINESS] = broker.host.replicas[BUSINESS] = SimpleNamespace(leader=None)
-        broker.shared.publish(BUSINESS, Standing(term=0, leads=True, refusal=""))
+        broker.shared.publish(BUSINESS, ReplicaStanding(term=0, leads=True, refusal=""))
         await asyncio.wait_for(asked, WAIT_S)
 
     asyncio.run(comes())
@@ -140,7 +140,7 @@ def test_data_that_the_cluster_does_not_know_keeps_a_producer_out(
     monkeypatch.setattr(replication, "HINDERED_S", 0.1)
 
     with pytest.raises(Refused, match="that the cluster does not know"):
-        asyncio.run(broker.gate.producer(BUSINESS))
+        asyncio.run(broker.gate.admit_producer(BUSINESS))
 
 
 class Late(MemoryCoordinator):
@@ -174,7 +174,7 @@ def forgetting(broker: Broker, test: Callable[[Late], Coroutine[Any, Any, None]]
         broker.host.replicas[BUSINESS] = object()
         broker.shared.publish(BUSINESS, LEADS)
         gate._bridge, gate._coordinator = bridge, late  # type: ignore[assignment]
-        gate._remove = Removing(broker.core.catalogue, late, bridge, gate._gone)
+        gate._remove = RecordRemoval(broker.core.catalogue, late, bridge, gate._on_removed)
         try:
             await test(late)
         finally:
@@ -218,16 +218,16 @@ def test_who_leads_no_more_and_has_not_heard_of_it_finds_out_before_somebody_is_
         broker.host.me, broker.gate.coordination = SimpleNamespace(member=own.leader), SimpleNamespace()  # type: ignore[assignment]
         broker.gate.coordination.read_soon = lambda: read.append(None)  # type: ignore[method-assign]
         assert broker.gate.term(BUSINESS) == 1
-        await broker.gate.led(BUSINESS, 1)
+        await broker.gate.confirm_leadership(BUSINESS, 1)
         assert not read
 
         late.away = True
         with pytest.raises(Unavailable):
-            await broker.gate.led(BUSINESS, 1)
+            await broker.gate.confirm_leadership(BUSINESS, 1)
         late.away = False
         late.swap(own, replace(own, term=2, leader=Member(broker="b", store="other")))
         with pytest.raises(Unavailable, match="another broker leads by now"):
-            await broker.gate.led(BUSINESS, 1)
+            await broker.gate.confirm_leadership(BUSINESS, 1)
         assert len(read) == 1
 
     forgetting(broker, test)
@@ -260,7 +260,7 @@ def test_nobody_comes_in_before_it_is_known_whether_a_removal_was_carried_out(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It may still be on its way: the record becomes another one, which it does not find."""
-    monkeypatch.setattr(removing, "LOOK_AGAIN_S", 0.02)
+    monkeypatch.setattr(record_removal, "LOOK_AGAIN_S", 0.02)
 
     def is_open() -> bool:
         try:
@@ -286,7 +286,7 @@ def test_nobody_comes_in_before_it_is_known_whether_a_removal_was_carried_out(
 def test_a_removal_whose_answer_was_lost_keeps_everybody_out_until_the_data_is_gone(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(removing, "LOOK_AGAIN_S", 0.02)
+    monkeypatch.setattr(record_removal, "LOOK_AGAIN_S", 0.02)
 
     async def test(late: Late) -> None:
         late.loses_answer = True

@@ -51,7 +51,7 @@ def test_a_second_producer_is_refused_at_once_when_the_first_one_speaks(broker: 
             second.connect(0, 0, owner="b")
         assert time.monotonic() - started < BOUND_S - 1
         assert "--take-over" in refused.value.hint
-        first.wait_persisted(1)
+        first.wait_until_persisted(1)
         assert business_status(broker.address).epoch == epoch, "nothing was fenced"
 
 
@@ -63,7 +63,7 @@ def test_one_that_says_nothing_but_answers_keepalive_is_alive(broker: RunningBro
             second.connect(0, 0, owner="b")
         assert time.monotonic() - started < BOUND_S + 1
         first.send_half(half(1))
-        first.wait_persisted(1)
+        first.wait_until_persisted(1)
 
 
 def test_one_whose_line_is_dead_makes_room_when_keepalive_notices(broker: RunningBroker) -> None:
@@ -75,7 +75,7 @@ def test_one_whose_line_is_dead_makes_room_when_keepalive_notices(broker: Runnin
     ):
         epoch = first.connect(0, 0, owner="a").epoch
         first.send_half(half(1))
-        first.wait_persisted(1)
+        first.wait_until_persisted(1)
         proxy.silence()
         started = time.monotonic()
         assert second.connect(0, 0, owner="b").epoch > epoch
@@ -101,7 +101,7 @@ def test_one_that_is_told_to_take_over_fences_the_first(broker: RunningBroker) -
         first.connect(0, 0, owner="a")
         second.connect(0, 0, owner="b", take_over=True)
         with pytest.raises(Fenced, match="second:2 has taken over"):
-            first.wait_persisted(1, timeout_s=10)
+            first.wait_until_persisted(1, timeout_s=10)
 
 
 def test_a_first_fill_gives_way_to_capture_and_not_to_another_first_fill(broker: RunningBroker) -> None:
@@ -115,7 +115,7 @@ def test_a_first_fill_gives_way_to_capture_and_not_to_another_first_fill(broker:
             another.connect(0, 0, owner="b", gives_way=True)
         capture.connect(0, 0, owner="c")
         with pytest.raises(Fenced):
-            fill.wait_persisted(1, timeout_s=10)
+            fill.wait_until_persisted(1, timeout_s=10)
 
 
 def test_of_many_who_come_at_the_same_time_exactly_one_is_let_in(broker: RunningBroker) -> None:

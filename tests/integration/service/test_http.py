@@ -16,16 +16,16 @@ import pytest
 from tests.integration.service.conftest import StartBroker
 from tests.support.batches import half
 from tests.support.brokers import BUSINESS, fill, take, wait_for
-from venus.broker.pipeline.full_data import FullData
+from venus.broker.pipeline.full_data import FullDataService
 from venus.broker.service import http
 from venus.broker.service.http import PARTS as PAGE_PARTS
 from venus.broker.service.process import RunningBroker
-from venus.broker.service.service_status import Health
+from venus.broker.service.service_status import HealthCheck
 from venus.conditions import AdapterCondition, TableCondition
 from venus.errors import ProtocolError, Unavailable
 from venus.flow.degradation import THREADS, Lane
 from venus.rpc.producer import Producer
-from venus.rpc.snapshots import Snapshots
+from venus.rpc.snapshots import SnapshotClient
 from venus.rpc.subscriber import Subscriber
 from venus.wire import broker_pb2
 
@@ -54,7 +54,7 @@ def test_metrics_say_what_was_committed_and_who_is_behind(broker: RunningBroker)
         reader.acknowledge(21)
         sender.connect(0, 0)
         sender.send_half(half(11, rows=7))
-        sender.wait_persisted(11)
+        sender.wait_until_persisted(11)
         labels = f'{{business="{BUSINESS}",group="g"}}'
         wait_for(lambda: metric(get(broker, "/metrics"), f"venus_consumer_acknowledged{labels}") == 21)
         text = get(broker, "/metrics")
@@ -164,15 +164,15 @@ def test_health_is_503_when_the_disk_is_nearly_full(start_broker: StartBroker) -
 def test_a_look_that_takes_long_holds_up_no_probe_that_asks_often(
     broker: RunningBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    go, look = threading.Event(), Health.look
+    go, look = threading.Event(), HealthCheck.check
     monkeypatch.setattr(http, "FRESH_S", 60.0)
     assert get(broker, "/health") == "ok\n"
 
-    def slow(self: Health) -> tuple[str, list[str]]:
+    def slow(self: HealthCheck) -> tuple[str, list[str]]:
         assert go.wait(60)
         return look(self)
 
-    monkeypatch.setattr(Health, "look", slow)
+    monkeypatch.setattr(HealthCheck, "check", slow)
     began = time.monotonic()
     try:
         assert get(broker, "/health") == "ok\n"
@@ -197,8 +197,8 @@ def test_health_does_not_wait_behind_full_data(broker: RunningBroker, monkeypatc
         go.wait(30)
         raise Unavailable("too late")
 
-    monkeypatch.setattr(FullData, "open", slow)
-    with ThreadPoolExecutor(8) as loaders, Snapshots(broker.address) as snapshots:
+    monkeypatch.setattr(FullDataService, "open", slow)
+    with ThreadPoolExecutor(8) as loaders, SnapshotClient(broker.address) as snapshots:
         asked = [loaders.submit(snapshots.open, BUSINESS) for _ in range(8)]
         for _ in range(THREADS[Lane.FULL_DATA]):
             assert waiting.acquire(timeout=30)

@@ -16,7 +16,7 @@ from venus.broker.service import producer_stream
 from venus.broker.service.process import RunningBroker
 from venus.errors import Fenced, Overloaded, ProtocolError, Unavailable
 from venus.model import Verdict
-from venus.rpc.admin import Admin
+from venus.rpc.admin import AdminClient
 from venus.rpc.producer import Producer
 from venus.rpc.subscriber import Subscriber
 from venus.wire import broker_pb2
@@ -48,7 +48,7 @@ def test_a_half_message_is_invisible_until_it_is_committed(broker: RunningBroker
         commit(sender, [half(1)])
         reader.open(0, 0)
         sender.send_half(half(2))
-        sender.wait_persisted(2)
+        sender.wait_until_persisted(2)
         assert len(take(reader, 1)) == 1
         assert reader.increments(0.1) == []
         sender.decide(2, half(2).digest, Verdict.COMMIT)
@@ -63,10 +63,10 @@ def test_a_rolled_back_number_is_used_again(broker: RunningBroker) -> None:
         sender.connect(0, 0)
         for n in (1, 2, 3):
             sender.send_half(half(n))
-        sender.wait_persisted(3)
+        sender.wait_until_persisted(3)
         sender.decide(1, half(1).digest, Verdict.COMMIT)
         sender.decide(2, half(2).digest, Verdict.ROLLBACK)
-        assert sender.wait_decided(2).verdict == broker_pb2.ROLLBACK
+        assert sender.wait_until_decided(2).verdict == broker_pb2.ROLLBACK
         other = half(2, payload="second try ")
         assert commit(sender, [other]).verdict == broker_pb2.COMMIT
         reader.open(0, 0)
@@ -86,7 +86,7 @@ def test_a_number_is_not_used_again_before_its_rollback_is_answered(
     with producer(broker) as sender:
         sender.connect(0, 0)
         sender.send_half(half(1))
-        sender.wait_persisted(1)
+        sender.wait_until_persisted(1)
         monkeypatch.setattr(Producers, "decide", held)
         sender.decide(1, half(1).digest, Verdict.ROLLBACK)
         assert arrived.wait(30)
@@ -99,13 +99,13 @@ def test_a_number_is_not_used_again_before_its_rollback_is_answered(
 
 def test_answers_to_small_batches_are_coalesced(broker: RunningBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     frames: list[int] = []
-    take_frame = Producer._take
+    take_frame = Producer._on_frame
 
     def counted(self: Producer, frame: broker_pb2.BrokerFrame) -> None:
         frames.append(1)
         take_frame(self, frame)
 
-    monkeypatch.setattr(Producer, "_take", counted)
+    monkeypatch.setattr(Producer, "_on_frame", counted)
     with producer(broker) as sender:
         sender.connect(0, 0)
         commit(sender, [half(n) for n in range(1, 2001)])
@@ -117,7 +117,7 @@ def test_the_next_connection_learns_what_is_undecided(broker: RunningBroker) -> 
         first = sender.connect(0, 0)
         commit(sender, [half(1)])
         sender.send_half(half(2))
-        sender.wait_persisted(2)
+        sender.wait_until_persisted(2)
     with producer(broker) as sender:
         ack = sender.connect(0, 0)
         assert ack.epoch > first.epoch
@@ -125,27 +125,27 @@ def test_the_next_connection_learns_what_is_undecided(broker: RunningBroker) -> 
         assert [(ref.batch_no, ref.digest) for ref in ack.undecided] == [(2, half(2).digest)]
         assert sender.decided_through == 1
         sender.decide(2, half(2).digest, Verdict.COMMIT)
-        assert sender.wait_decided(2).next_offset == 2
+        assert sender.wait_until_decided(2).next_offset == 2
 
 
 def test_a_newer_producer_fences_the_older(broker: RunningBroker) -> None:
     with producer(broker, "older") as older, producer(broker, "newer") as newer:
         older.connect(0, 0)
         older.send_half(half(1))
-        older.wait_persisted(1)
+        older.wait_until_persisted(1)
         newer.connect(0, 0, take_over=True)
         with pytest.raises(Fenced, match="newer has taken over"):
-            older.wait_decided(1, timeout_s=30)
+            older.wait_until_decided(1, timeout_s=30)
         for call in (
             lambda: older.send_half(half(2)),
             lambda: older.decide(1, half(1).digest, Verdict.COMMIT),
-            lambda: older.wait_persisted(1),
+            lambda: older.wait_until_persisted(1),
             older.take_reviews,
         ):
             with pytest.raises(Fenced):
                 call()
         newer.decide(1, half(1).digest, Verdict.COMMIT)
-        assert newer.wait_decided(1).next_offset == 1
+        assert newer.wait_until_decided(1).next_offset == 1
         assert business_status(broker.address).producer == "newer"
     wait_for(lambda: business_status(broker.address).producer == "")
 
@@ -160,7 +160,7 @@ def test_an_undecided_half_message_is_reviewed_until_it_is_answered(start_broker
         sender.decide(1, half(1).digest, Verdict.UNKNOWN)
         assert wait_for(sender.take_reviews)[0].batch_no == 1
         sender.decide(1, half(1).digest, Verdict.COMMIT)
-        assert sender.wait_decided(1).next_offset == 1
+        assert sender.wait_until_decided(1).next_offset == 1
         assert business_status(broker.address).counters["reviews_sent"] >= 2
 
 
@@ -169,20 +169,20 @@ def test_without_a_producer_no_review_is_counted(start_broker: StartBroker) -> N
     with producer(broker) as sender:
         sender.connect(0, 0)
         sender.send_half(half(1))
-        sender.wait_persisted(1)
+        sender.wait_until_persisted(1)
     counted = business_status(broker.address).halves[0].reviews
     threading.Event().wait(1.0)
     assert [ref.reviews for ref in business_status(broker.address).halves] == [counted]
 
 
 def test_an_operator_decides_and_the_producer_has_to_connect_again(broker: RunningBroker) -> None:
-    with producer(broker) as sender, Admin(broker.address) as admin:
+    with producer(broker) as sender, AdminClient(broker.address) as admin:
         sender.connect(0, 0)
         sender.send_half(half(1))
-        sender.wait_persisted(1)
+        sender.wait_until_persisted(1)
         assert admin.decide(BUSINESS, 1, Verdict.COMMIT).next_offset == 1
         with pytest.raises(Unavailable, match="an operator has decided"):
-            sender.wait_decided(1, 30)
+            sender.wait_until_decided(1, 30)
         with pytest.raises(ProtocolError):
             admin.decide(BUSINESS, 2, Verdict.UNKNOWN)
 
@@ -197,16 +197,16 @@ def test_a_half_message_that_crosses_an_operators_decision_fences_nobody(
         return answer
 
     monkeypatch.setattr(Producers, "operator_decide", slow)
-    with producer(broker) as sender, Admin(broker.address) as admin:
+    with producer(broker) as sender, AdminClient(broker.address) as admin:
         sender.connect(0, 0)
         sender.send_half(half(1))
-        sender.wait_persisted(1)
+        sender.wait_until_persisted(1)
         operator = threading.Thread(target=admin.decide, args=(BUSINESS, 1, Verdict.COMMIT))
         operator.start()
         assert decided.wait(30)
         sender.send_half(half(2))
         with pytest.raises(Unavailable, match="an operator has decided"):
-            sender.wait_persisted(2, 30)
+            sender.wait_until_persisted(2, 30)
         answer.set_result(broker_pb2.Decided(verdict=broker_pb2.COMMIT, batch_no=1, next_offset=1))
         operator.join(30)
 
@@ -215,27 +215,27 @@ def test_an_answer_that_nobody_waits_for_rides_with_the_next(
     broker: RunningBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     frames: list[broker_pb2.BrokerFrame] = []
-    take_frame = Producer._take
+    take_frame = Producer._on_frame
 
     def kept(self: Producer, frame: broker_pb2.BrokerFrame) -> None:
         frames.append(frame)
         take_frame(self, frame)
 
-    monkeypatch.setattr(Producer, "_take", kept)
+    monkeypatch.setattr(Producer, "_on_frame", kept)
     monkeypatch.setattr(producer_stream, "ANSWER_WITHIN_S", 60.0)  # nothing but the next frame brings it
     with producer(broker) as sender, Subscriber(broker.address, BUSINESS, "g", credit_bytes=1 << 20) as reader:
         sender.connect(0, 0)
         reader.open(0, 0)
         for n in range(1, 11):
             sender.send_half(half(n))
-            sender.wait_persisted(n)
+            sender.wait_until_persisted(n)
             sender.decide(n, half(n).digest, Verdict.COMMIT, can_wait=True)
             take(reader, n)
         assert sender.decided_through == 9
         assert len(frames) == 11  # InitAck, and one for each half message
         monkeypatch.setattr(producer_stream, "ANSWER_WITHIN_S", 0.01)
         sender.send_half(half(11))
-        sender.wait_persisted(11)
+        sender.wait_until_persisted(11)
         assert sender.decided_through == 10
 
 
@@ -243,10 +243,10 @@ def test_an_answer_that_nobody_waits_for_comes_by_itself(broker: RunningBroker) 
     with producer(broker) as sender:
         sender.connect(0, 0)
         sender.send_half(half(1))
-        sender.wait_persisted(1)
+        sender.wait_until_persisted(1)
         sender.decide(1, half(1).digest, Verdict.COMMIT, can_wait=True)
-        assert sender.wait_decided(1, 10).next_offset == 1
+        assert sender.wait_until_decided(1, 10).next_offset == 1
         sender.send_half(half(2))
-        sender.wait_persisted(2)
+        sender.wait_until_persisted(2)
         sender.decide(2, half(2).digest, Verdict.ROLLBACK, can_wait=True)
-        assert sender.wait_decided(2, 10).verdict == broker_pb2.ROLLBACK
+        assert sender.wait_until_decided(2, 10).verdict == broker_pb2.ROLLBACK

@@ -14,15 +14,15 @@ from tests.support.brokers import BUSINESS, fill, wait_for
 from venus.broker.machine.business import TableFigures
 from venus.broker.machine.records import save_table
 from venus.broker.service.process import RunningBroker
-from venus.broker.status.tables import SHOWN_MAX
+from venus.broker.status.table_selection import SHOWN_MAX
 from venus.broker.store.rocks import Store
 from venus.conditions import AdapterCondition, TableCondition
 from venus.errors import ConfigError
-from venus.rpc.admin import Admin
+from venus.rpc.admin import AdminClient
 from venus.rpc.channel import MESSAGE_BYTES_MAX
 from venus.rpc.subscriber import Subscriber
 from venus.spark import datasource_options
-from venus.spark.datasource_options import Options
+from venus.spark.datasource_options import DataSourceOptions
 from venus.wire import broker_pb2
 
 pytestmark = pytest.mark.integration
@@ -59,7 +59,7 @@ def halted(broker: RunningBroker) -> Subscriber:
 
 
 def test_what_halts_is_seen_everywhere_and_every_answer_is_short(crowded: RunningBroker) -> None:
-    with halted(crowded), Admin(crowded.address) as admin:
+    with halted(crowded), AdminClient(crowded.address) as admin:
         found = admin.status()
         (entry,) = found.businesses
         assert len(entry.tables) == SHOWN_MAX
@@ -81,14 +81,14 @@ def test_what_halts_is_seen_everywhere_and_every_answer_is_short(crowded: Runnin
 
 def test_an_older_client_and_one_that_knows_names_are_answered(crowded: RunningBroker) -> None:
     name = named(HALTED)
-    with Admin(crowded.address) as admin:
+    with AdminClient(crowded.address) as admin:
         answer = admin._ask("", "Status", broker_pb2.StatusRequest(), broker_pb2.BrokerStatus)
         assert SHOWN_MAX < len(answer.businesses[0].tables) < MANY
 
         (entry,) = admin.status(named=[name, "t1000.none"]).businesses
         assert [table.table_id for table in entry.tables] == [HALTED]
 
-    options = Options(address=crowded.address, business=BUSINESS, table=f"{name}?")
+    options = DataSourceOptions(address=crowded.address, business=BUSINESS, table=f"{name}?")
     with pytest.raises(ConfigError, match=r"no table is called") as caught:
-        datasource_options.find(options)
+        datasource_options.find_table(options)
     assert caught.value.hint.startswith("there are: ")

@@ -15,16 +15,16 @@ from tests.integration.service.conftest import StartBroker
 from tests.support.brokers import traffic, wait_for
 from tests.support.feed import query
 from venus.broker.service.process import RunningBroker
-from venus.broker.store.space import Space
-from venus.cli import waiting
+from venus.broker.store.data_directory import FreeSpace
+from venus.cli import wait_reports
 from venus.cli.app import run
-from venus.config import Degrade
+from venus.config import DegradeSettings
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
 MIB = 1 << 20
 #: Only free space is looked at.
-NO_LANE = Degrade(cpu_percent=0, memory_percent=0, lag_ms=0, sustain_s=600, restore_s=1)
+NO_LANE = DegradeSettings(cpu_percent=0, memory_percent=0, lag_ms=0, sustain_s=600, restore_s=1)
 
 
 class Said:
@@ -77,8 +77,8 @@ def migrating(file: str, free: dict[str, int]) -> Iterator[Future[int]]:
 def free(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
     """Say how many bytes are free; look often."""
     found = {"bytes": 1 << 40}
-    monkeypatch.setattr(Space, "free", lambda self: found["bytes"])
-    monkeypatch.setattr(waiting, "LOOK_S", 0.1)
+    monkeypatch.setattr(FreeSpace, "read_free", lambda self: found["bytes"])
+    monkeypatch.setattr(wait_reports, "LOOK_S", 0.1)
     return found
 
 

@@ -15,9 +15,9 @@ from tests.support.batches import ITEMS, half, other_table
 from tests.support.brokers import BUSINESS, business_status, commit, data, fill, take, wait_for
 from venus.broker.service.process import RunningBroker
 from venus.errors import Refused, VenusError
-from venus.rpc.admin import Admin
+from venus.rpc.admin import AdminClient
 from venus.rpc.producer import Producer
-from venus.rpc.snapshots import Snapshots
+from venus.rpc.snapshots import SnapshotClient
 from venus.rpc.subscriber import Subscriber
 from venus.wire import broker_pb2, change_pb2
 
@@ -38,7 +38,7 @@ def increments(address: str, offset: int, until: int, epoch: int = 0) -> list[br
 
 def full_data(address: str) -> dict[int, dict[bytes, bytes]]:
     found: dict[int, dict[bytes, bytes]] = {}
-    with Snapshots(address) as snapshots:
+    with SnapshotClient(address) as snapshots:
         snapshot = snapshots.open(BUSINESS, splits=2)
         for split in snapshot.splits:
             for chunk in snapshots.read_split(snapshot.snapshot_id, split):
@@ -64,7 +64,7 @@ def test_every_level_has_the_same_bytes_at_the_same_offsets(start: Start) -> Non
     for broker in (tandem, access):
         assert increments(broker.address, 100, 220) == wanted
         assert full_data(broker.address) == full_data(home.address)
-    with Admin(access.address) as admin:
+    with AdminClient(access.address) as admin:
         status = admin.status()
     assert list(status.network.path) == ["home", "tandem", "access"]
     assert (status.network.tier, status.network.level, status.network.set) == ("access", 2, "access")
@@ -119,7 +119,7 @@ def test_a_set_that_is_cut_off_says_so_once_and_names_every_business(start: Star
         networks.says(access.address, "cut off", business=business)
 
     def alarms() -> list[str]:
-        with Admin(access.address) as admin:
+        with AdminClient(access.address) as admin:
             status = admin.status()
         return [*status.alarms, *(alarm for entry in status.businesses for alarm in entry.alarms)]
 
@@ -217,7 +217,7 @@ def test_labels_bring_their_tables_and_nothing_else(start: Start) -> None:
     )
     pulled = networks.says(access.address, "following").bytes - before
     assert abs(pulled - labelled) <= 0.01 * labelled
-    with Admin(access.address) as admin:
+    with AdminClient(access.address) as admin:
         assert admin.status().alarms == []
 
 
@@ -226,7 +226,7 @@ def test_a_label_of_a_table_that_nobody_has_is_said(start: Start) -> None:
     fill(home.address, 1, 1)
     access = start("access", home.address, labels=["eu"], known_labels={"eu": ("items", "ordres")})
     networks.has(access.address, 1)
-    with Admin(access.address) as admin:
+    with AdminClient(access.address) as admin:
         wait_for(lambda: list(admin.status().alarms) == ["label eu names ordres, which the set above does not have"])
 
 
@@ -278,7 +278,7 @@ def test_a_business_that_was_forgotten_and_made_again_is_taken_as_it_is_now(star
         networks.has(access.address, 20)
     port = access.address.rpartition(":")[2]
     access.stop()
-    with Admin(home.address) as admin:
+    with AdminClient(home.address) as admin:
         admin.forget_business(BUSINESS)
     with Producer(home.address, BUSINESS, "fill", window_bytes_max=8 << 20) as producer:
         producer.connect(0, 0)
@@ -340,7 +340,7 @@ def test_what_contradicts_later_is_an_alarm_and_nothing_is_pulled(
     start("home", listen=f"127.0.0.1:{port}")
 
     says = "set home is at level 0, and access set access at level 2 needs one of level 1 above it"
-    with Admin(access.address) as admin:
+    with AdminClient(access.address) as admin:
         wait_for(lambda: any(says in alarm for alarm in admin.status().alarms))
         assert not admin.status().businesses
     assert caplog.text.count(says) == 1
@@ -353,7 +353,7 @@ def test_a_label_that_the_set_above_does_not_get_is_said(start: Start, caplog: p
     tandem = start("tandem", home.address, tier="tandem", labels=["eu"], known_labels=labels)
     access = start("access", tandem.address, level=2, labels=["eu", "us"], known_labels=labels)
     says = "set access pulls the label us, and tandem above does not get it: add it there"
-    with Admin(access.address) as admin:
+    with AdminClient(access.address) as admin:
         wait_for(lambda: says in admin.status().alarms)
     assert caplog.text.count(says) == 1
     networks.has(access.address, 1)

@@ -24,8 +24,8 @@ from tests.support.brokers import BUSINESS, commit, settings, wait_for
 from tests.support.etcd import EtcdCluster
 from venus.broker.service.process import start_in_thread
 from venus.conditions import AdapterCondition, TableCondition
-from venus.config import Alarms, Cluster, Limits
-from venus.config.sections import Health
+from venus.config import AlarmsSettings, ClusterSettings, LimitsSettings
+from venus.config.sections import HealthSettings
 from venus.errors import VenusError
 from venus.rpc.producer import Producer
 from venus.rpc.subscriber import Subscriber
@@ -47,9 +47,11 @@ Metrics = dict[str, set[str]]
 @pytest.fixture(scope="module")
 def metrics(tmp_path_factory: pytest.TempPathFactory, etcd_server: EtcdCluster) -> Iterator[Metrics]:
     """Return the metrics of a broker of a cluster that everything has happened to, with their labels."""
-    cluster = Cluster(name=etcd_server.new_name(), broker_id="b1", etcd=tuple(etcd_server.addresses), replicas=1)
-    alarms = Alarms.model_validate({"check_s": 0.1, "to": {"me": {"command": "true"}}})
-    busy = {"limits": Limits(rows_per_s=3), "health": Health(clients_max=1)}
+    cluster = ClusterSettings(
+        name=etcd_server.new_name(), broker_id="b1", etcd=tuple(etcd_server.addresses), replicas=1
+    )
+    alarms = AlarmsSettings.model_validate({"check_s": 0.1, "to": {"me": {"command": "true"}}})
+    busy = {"limits": LimitsSettings(rows_per_s=3), "health": HealthSettings(clients_max=1)}
     chosen = settings(tmp_path_factory.mktemp("metrics") / "data", **busy).model_copy(
         update={"cluster": cluster, "alarms": alarms}
     )

@@ -18,14 +18,14 @@ from tests.support.broker_clusters import BrokerCluster
 from tests.support.brokers import BUSINESS, commit, settings, take, wait_for
 from tests.support.browsers import opened, running
 from tests.support.etcd import EtcdCluster
-from venus.adapter_figures import AdapterFigures, Comparison, TableFillFigures
+from venus.adapter_figures import AdapterFigures, LastComparison, TableFillFigures
 from venus.broker.service.process import RunningBroker, start_in_thread
-from venus.broker.store.space import Space
+from venus.broker.store.data_directory import FreeSpace
 from venus.conditions import AdapterCondition, TableCondition
-from venus.config import Alarms, Degrade, Limits
-from venus.config.sections import Health
+from venus.config import AlarmsSettings, DegradeSettings, LimitsSettings
+from venus.config.sections import HealthSettings
 from venus.rpc.producer import Producer
-from venus.rpc.snapshots import Snapshots
+from venus.rpc.snapshots import SnapshotClient
 from venus.rpc.subscriber import Subscriber
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
@@ -42,7 +42,7 @@ class Place:
     """A broker with a producer and a target that follows."""
 
     def __init__(self, folder: Path, **options: Any) -> None:
-        alarms = Alarms(check_s=0.1, late_s=1e9)  # the batches of tests are years old
+        alarms = AlarmsSettings(check_s=0.1, late_s=1e9)  # the batches of tests are years old
         chosen = settings(folder / "data", **options).model_copy(update={"alarms": alarms})
         self.broker: RunningBroker = start_in_thread(chosen, on_fatal=lambda error: None)
         self.url = f"http://{self.broker.http_address}/"
@@ -148,7 +148,7 @@ def test_where_databases_are_how_many_rows_they_have_and_the_last_comparison(pla
     take(place.target, ROWS)
     place.target.acknowledge(3 * ROWS)
     source = AdapterFigures(place="<b>shop</b> at db:1521", rows={1: 3_000_000}, counted_at_us=1)
-    compared = Comparison(ended_at_us=time.time_ns() // 1000 - 7_200_000_000, verdict="same", rows=3, tables=1)
+    compared = LastComparison(ended_at_us=time.time_ns() // 1000 - 7_200_000_000, verdict="same", rows=3, tables=1)
     target = AdapterFigures(place="shop at pg:5432", rows={1: 2_999_999}, counted_at_us=1, compared=compared)
     place.producer.report(AdapterCondition(figures=source))
     place.target.report(AdapterCondition(figures=target))
@@ -181,7 +181,7 @@ def test_a_load_that_is_under_way_shows_its_rows_and_the_time_left(place: Place,
         reading = TableFillFigures(table_id=1, name="shop.items", rows=rows, rows_expected=1_000_000)
         return AdapterCondition(figures=AdapterFigures(place="shop at db", fills=(reading,)))
 
-    with opened(browser, place.url, width=390) as seen, Snapshots(place.broker.address) as snapshots:
+    with opened(browser, place.url, width=390) as seen, SnapshotClient(place.broker.address) as snapshots:
         page, loads = seen.page, seen.page.get_by_role("list", name="Loads under way")
         assert loads.count() == 0
         snapshot = snapshots.open(BUSINESS, holder=f"{BUSINESS}/us")
@@ -275,11 +275,11 @@ def test_whoever_is_held_back_is_named_with_the_brake_and_the_lanes_stand_below(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, browser: Browser
 ) -> None:
     free = {"bytes": 1 << 40}
-    monkeypatch.setattr(Space, "free", lambda self: free["bytes"])
-    degrade = Degrade(cpu_percent=0, memory_percent=0, lag_ms=0, sustain_s=1, restore_s=1)
+    monkeypatch.setattr(FreeSpace, "read_free", lambda self: free["bytes"])
+    degrade = DegradeSettings(cpu_percent=0, memory_percent=0, lag_ms=0, sustain_s=1, restore_s=1)
     chosen: dict[str, Any] = {
-        "limits": Limits(rows_per_s=10, burst_s=1), "degrade": degrade, "free_bytes_min": 1 << 20,
-        "health": Health(cpu_percent=0, memory_percent=0, disk_percent=0, clients_max=1),
+        "limits": LimitsSettings(rows_per_s=10, burst_s=1), "degrade": degrade, "free_bytes_min": 1 << 20,
+        "health": HealthSettings(cpu_percent=0, memory_percent=0, disk_percent=0, clients_max=1),
     }  # fmt: skip
     place = Place(tmp_path, **chosen)
     try:
@@ -341,8 +341,8 @@ def test_ages_are_those_of_the_broker_s_clock(place: Place, browser: Browser) ->
 
 
 def test_quiet_traffic_is_one_sentence(tmp_path: Path, browser: Browser) -> None:
-    quiet = Health(cpu_percent=0, memory_percent=0, disk_percent=0, clients_max=0, latency_s=0, silent_s=0)
-    place = Place(tmp_path, health=quiet, degrade=Degrade(cpu_percent=0, memory_percent=0, lag_ms=0))
+    quiet = HealthSettings(cpu_percent=0, memory_percent=0, disk_percent=0, clients_max=0, latency_s=0, silent_s=0)
+    place = Place(tmp_path, health=quiet, degrade=DegradeSettings(cpu_percent=0, memory_percent=0, lag_ms=0))
     try:
         with opened(browser, place.url) as seen:
             seen.page.get_by_text("No client is delayed, every lane is served fully.").wait_for()

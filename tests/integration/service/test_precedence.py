@@ -15,11 +15,11 @@ from tests.support.batches import half
 from tests.support.brokers import BUSINESS, commit, traffic, wait_for
 from venus.broker.service.process import RunningBroker
 from venus.broker.snapshot.scrub import Scrub
-from venus.config import Limits
+from venus.config import LimitsSettings
 from venus.flow import precedence
 from venus.flow.precedence import SMALL_BYTES
 from venus.rpc.producer import Producer
-from venus.rpc.snapshots import Snapshots
+from venus.rpc.snapshots import SnapshotClient
 from venus.wire import broker_pb2
 
 pytestmark = pytest.mark.integration
@@ -70,7 +70,7 @@ def test_large_work_rests_for_small_commits_and_says_so(
 ) -> None:
     monkeypatch.setattr(precedence, "REST_S_MAX", 3600.0)
     monkeypatch.setattr(Scrub, "step", lambda *_, **__: False)  # it would rest too
-    broker = start_broker(limits=Limits(small_commit_ms=0.001))
+    broker = start_broker(limits=LimitsSettings(small_commit_ms=0.001))
     with senders(broker) as (small, large):
 
         def rests() -> broker_pb2.BrakeStatus | None:
@@ -94,9 +94,9 @@ def test_large_work_rests_for_small_commits_and_says_so(
 @pytest.mark.usefixtures("at_once")
 def test_readers_of_full_data_rest_too(start_broker: StartBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(precedence, "REST_S_MAX", 0.5)
-    broker = start_broker(limits=Limits(small_commit_ms=0.001))
+    broker = start_broker(limits=LimitsSettings(small_commit_ms=0.001))
     done = threading.Event()
-    with senders(broker) as (small, large), Snapshots(broker.address) as snapshots:
+    with senders(broker) as (small, large), SnapshotClient(broker.address) as snapshots:
 
         def trickle() -> None:
             while not done.wait(0.02):  # as fast as it can it would soon be a flood itself
@@ -126,7 +126,7 @@ def test_readers_of_full_data_rest_too(start_broker: StartBroker, monkeypatch: p
 @pytest.mark.usefixtures("at_once")
 def test_nothing_rests_where_it_is_turned_off(start_broker: StartBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(precedence, "REST_S_MAX", 3600.0)
-    broker = start_broker(limits=Limits(small_commit_ms=0))
+    broker = start_broker(limits=LimitsSettings(small_commit_ms=0))
     with senders(broker) as (small, large):
         for _ in range(20):
             large.commit()
@@ -138,7 +138,7 @@ def test_nothing_rests_where_it_is_turned_off(start_broker: StartBroker, monkeyp
 @pytest.mark.usefixtures("at_once")
 def test_a_flood_alone_rests_for_nobody(start_broker: StartBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(precedence, "REST_S_MAX", 3600.0)
-    broker = start_broker(limits=Limits(small_commit_ms=0.001))
+    broker = start_broker(limits=LimitsSettings(small_commit_ms=0.001))
     with Sender(broker, BUSINESS, LARGE_BYTES).producer as producer:
         for n in range(1, 21):
             commit(producer, [half(n, payload="x" * LARGE_BYTES)])

@@ -17,16 +17,16 @@ from venus.broker.service.process import RunningBroker
 from venus.errors import DigestMismatch, IllegalTransition, ProtocolError, Refused, Unavailable
 from venus.model import Verdict
 from venus.rpc import snapshots as snapshots_module
-from venus.rpc.admin import Admin
+from venus.rpc.admin import AdminClient
 from venus.rpc.channel import open_channel
 from venus.rpc.errors import from_rpc_error
 from venus.rpc.sealed import SEAL_BYTES
-from venus.rpc.snapshots import Snapshots
+from venus.rpc.snapshots import SnapshotClient
 from venus.wire import broker_pb2, broker_pb2_grpc
 
 ROWS = 40
 
-Ends = tuple[Admin, Snapshots, broker_pb2.Snapshot]
+Ends = tuple[AdminClient, SnapshotClient, broker_pb2.Snapshot]
 Call = Callable[[Ends], object]
 
 
@@ -133,8 +133,8 @@ def test_a_flipped_bit_is_refused_or_harmless(
     fill(broker.address, 1, 1, rows=ROWS)
     with (
         GrpcProxy(broker.address) as proxy,
-        Admin(proxy.address) as admin,
-        Snapshots(proxy.address) as snapshots,
+        AdminClient(proxy.address) as admin,
+        SnapshotClient(proxy.address) as snapshots,
     ):
         ends = admin, snapshots, snapshots.open(BUSINESS, splits=2)
         proxy.damage(f"/{method}", way, None)
@@ -201,7 +201,7 @@ def test_any_grpc_tool_may_ask_for_the_status(broker: RunningBroker) -> None:
 
 
 def test_an_answer_without_a_seal_is_an_older_brokers(monkeypatch: pytest.MonkeyPatch, broker: RunningBroker) -> None:
-    with GrpcProxy(broker.address) as proxy, Admin(proxy.address) as admin:
+    with GrpcProxy(broker.address) as proxy, AdminClient(proxy.address) as admin:
         monkeypatch.setattr(proxy, "_through", lambda method, way, messages: _unsealed(method, way, messages))
         with pytest.raises(ProtocolError, match="the broker's answer to Status has no seal") as caught:
             admin.status()
@@ -218,7 +218,7 @@ def _unsealed(method: str, way: Way, messages: Any) -> Any:
 
 def test_a_split_that_was_not_planned_is_refused(broker: RunningBroker) -> None:
     fill(broker.address, 1, 1, rows=ROWS)
-    with Snapshots(broker.address) as snapshots:
+    with SnapshotClient(broker.address) as snapshots:
         found = snapshots.open(BUSINESS, splits=2)
         rows = [sum(len(c.rows) for c in snapshots.read_split(found.snapshot_id, split)) for split in found.splits]
         assert len(rows) == 2
@@ -237,10 +237,10 @@ def test_a_split_that_was_not_planned_is_refused(broker: RunningBroker) -> None:
 def test_the_plan_outlives_the_broker(start_broker: StartBroker) -> None:
     first = start_broker()
     fill(first.address, 1, 1, rows=ROWS)
-    with Snapshots(first.address) as snapshots:
+    with SnapshotClient(first.address) as snapshots:
         found = snapshots.open(BUSINESS, splits=2)
     first.stop()
-    with Snapshots(start_broker().address) as snapshots:
+    with SnapshotClient(start_broker().address) as snapshots:
         assert sum(len(c.rows) for s in found.splits for c in snapshots.read_split(found.snapshot_id, s)) == ROWS
         (totals,) = snapshots.totals(found.snapshot_id).values()
         assert totals.rows == ROWS
@@ -248,7 +248,7 @@ def test_the_plan_outlives_the_broker(start_broker: StartBroker) -> None:
 
 def test_a_resumed_split_has_the_totals_of_the_whole(broker: RunningBroker) -> None:
     fill(broker.address, 1, 4, rows=500)
-    with Snapshots(broker.address) as snapshots:
+    with SnapshotClient(broker.address) as snapshots:
         found = snapshots.open(BUSINESS)
         (split,) = found.splits
         resume = snapshots_module.Resume()
@@ -263,7 +263,7 @@ def test_a_resumed_split_has_the_totals_of_the_whole(broker: RunningBroker) -> N
 
 def test_the_broker_counts_the_planned_splits_itself(broker: RunningBroker) -> None:
     fill(broker.address, 1, 1, rows=ROWS)
-    with Snapshots(broker.address) as snapshots:
+    with SnapshotClient(broker.address) as snapshots:
         found = snapshots.open(BUSINESS, splits=2)
         table_id = found.splits[0].table_id
         before = snapshots.totals(found.snapshot_id)[table_id]  # nothing was read yet

@@ -10,9 +10,9 @@ from tests.integration.service.conftest import StartBroker, brake, committed, co
 from tests.support.batches import half
 from tests.support.brokers import BUSINESS, commit, take, wait_for
 from venus.broker.service.process import RunningBroker
-from venus.config import Limits
-from venus.flow.windows import STEP_BYTES
-from venus.rpc.admin import Admin
+from venus.config import LimitsSettings
+from venus.flow.delivery_window import STEP_BYTES
+from venus.rpc.admin import AdminClient
 from venus.rpc.subscriber import Subscriber
 from venus.wire import broker_pb2
 
@@ -22,7 +22,7 @@ MIB = 1 << 20
 
 
 def window(broker: RunningBroker, group: str) -> broker_pb2.ConsumerStatus:
-    with Admin(broker.address) as admin:
+    with AdminClient(broker.address) as admin:
         (found,) = (c for b in admin.status().businesses for c in b.consumers if c.group == group)
     return found
 
@@ -30,7 +30,7 @@ def window(broker: RunningBroker, group: str) -> broker_pb2.ConsumerStatus:
 def test_a_consumer_that_takes_nothing_gets_a_smaller_window_by_name_and_then_a_larger_one(
     start_broker: StartBroker,
 ) -> None:
-    broker = start_broker(limits=Limits(slow_consumer_s=0.3))
+    broker = start_broker(limits=LimitsSettings(slow_consumer_s=0.3))
     with connected(broker) as sender:
         for n in range(1, 41):
             sender.send_half(half(n, payload="x" * 100_000))
@@ -60,7 +60,7 @@ def test_a_consumer_that_takes_nothing_gets_a_smaller_window_by_name_and_then_a_
 
 
 def test_one_that_polls_without_ever_waiting_is_not_taken_for_slow(start_broker: StartBroker) -> None:
-    broker = start_broker(limits=Limits(slow_consumer_s=1.5))
+    broker = start_broker(limits=LimitsSettings(slow_consumer_s=1.5))
     with connected(broker) as sender, Subscriber(broker.address, BUSINESS, "g", credit_bytes=16 * MIB) as reader:
         committed(sender, 1)
         reader.open(0, 0)

@@ -12,10 +12,10 @@ from tests.integration.service.conftest import StartBroker, brake, committed, co
 from tests.support.batches import half
 from tests.support.brokers import BUSINESS, commit, wait_for
 from venus.broker.service.traffic import BEHIND_EVERY_S
-from venus.broker.snapshot.step import Step
-from venus.config import Limits
+from venus.broker.snapshot.step import MaterialiserStep
+from venus.config import LimitsSettings
 from venus.model import Verdict
-from venus.rpc.admin import Admin
+from venus.rpc.admin import AdminClient
 from venus.rpc.producer import Producer
 from venus.wire import broker_pb2
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.integration
 
 
 def test_a_business_over_its_rate_is_slowed_to_it_by_name_and_no_other(start_broker: StartBroker) -> None:
-    broker = start_broker(limits=Limits(rows_per_s=200, burst_s=1))
+    broker = start_broker(limits=LimitsSettings(rows_per_s=200, burst_s=1))
     with connected(broker, name="flood:1") as flood, connected(broker, "other") as other:
         began = time.monotonic()
         for n in range(1, 61):
@@ -38,7 +38,7 @@ def test_a_business_over_its_rate_is_slowed_to_it_by_name_and_no_other(start_bro
         assert (found.who, found.on) == ("flood:1", True)
         assert found.times >= 1
         assert brake(broker, "rows", "other") is None
-    with Admin(broker.address) as admin:
+    with AdminClient(broker.address) as admin:
         rows = {b.business: b.next_offset for b in admin.status().businesses}
     assert rows == {BUSINESS: 610, "other": 1}
 
@@ -47,15 +47,15 @@ def test_a_producer_that_does_not_pause_is_refused_and_loses_nothing(
     start_broker: StartBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One of an older version resends what was kept, or sends on at once."""
-    taken = Producer._take
+    taken = Producer._on_frame
 
     def hasty(self: Producer, frame: broker_pb2.BrokerFrame) -> None:
         if frame.HasField("throttle") and frame.throttle.taken:
             frame.throttle.retry_after_ms = 0
         taken(self, frame)
 
-    monkeypatch.setattr(Producer, "_take", hasty)
-    broker = start_broker(limits=Limits(bytes_per_s=200_000, burst_s=0.1))
+    monkeypatch.setattr(Producer, "_on_frame", hasty)
+    broker = start_broker(limits=LimitsSettings(bytes_per_s=200_000, burst_s=0.1))
     with connected(broker) as sender:
         for n in range(1, 51):
             sender.send_half(half(n, payload="x" * 4000))
@@ -64,30 +64,30 @@ def test_a_producer_that_does_not_pause_is_refused_and_loses_nothing(
 
 
 def test_decisions_go_on_while_half_messages_pause(start_broker: StartBroker) -> None:
-    broker = start_broker(limits=Limits(bytes_per_s=100_000, burst_s=0.01))
+    broker = start_broker(limits=LimitsSettings(bytes_per_s=100_000, burst_s=0.01))
     with connected(broker) as sender:
         first = half(1, payload="x" * 300_000)
         sender.send_half(first)
-        sender.wait_persisted(1)
+        sender.wait_until_persisted(1)
         wait_for(lambda: sender.throttles == 1)
         sender.send_half(half(2))
         began = time.monotonic()
         sender.decide(1, first.digest, Verdict.COMMIT)
-        assert sender.wait_decided(1).next_offset == 1
+        assert sender.wait_until_decided(1).next_offset == 1
         assert time.monotonic() - began < 1, "it has to pause for 3 s"
-        sender.wait_persisted(2)
+        sender.wait_until_persisted(2)
         assert time.monotonic() - began > 1.5
 
 
 def test_full_data_that_is_behind_slows_its_producer_and_nobodys_decisions(
     start_broker: StartBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    go, take = threading.Event(), Step.take
+    go, take = threading.Event(), MaterialiserStep.take
 
-    def slow(self: Step, *arguments: Any, **options: Any) -> bool:
+    def slow(self: MaterialiserStep, *arguments: Any, **options: Any) -> bool:
         return go.is_set() and take(self, *arguments, **options)
 
-    monkeypatch.setattr(Step, "take", slow)
+    monkeypatch.setattr(MaterialiserStep, "take", slow)
     broker = start_broker(buffer_bytes_max=200_000)
     with connected(broker) as flood, connected(broker, "other") as other:
         for n in range(1, 6):

@@ -11,17 +11,17 @@ from tests.integration.service.conftest import StartBroker, brake, connected
 from tests.support.batches import half
 from tests.support.brokers import BUSINESS, commit, fill, wait_for
 from venus.broker.snapshot import snapshots as broker_snapshots
-from venus.config import Limits
+from venus.config import LimitsSettings
 from venus.errors import Overloaded
 from venus.rpc import connection
-from venus.rpc.snapshots import Snapshots
+from venus.rpc.snapshots import SnapshotClient
 from venus.wire import broker_pb2
 
 pytestmark = pytest.mark.integration
 
 
 def test_a_stream_too_many_waits_and_comes_in_by_itself(start_broker: StartBroker) -> None:
-    broker = start_broker(limits=Limits(streams=1))
+    broker = start_broker(limits=LimitsSettings(streams=1))
     entered = threading.Event()
 
     def enter() -> None:
@@ -41,7 +41,7 @@ def test_a_stream_too_many_is_refused_in_one_line_after_a_while(
     start_broker: StartBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connection, "OVERLOADED_S", 0.5)
-    broker = start_broker(limits=Limits(streams=1))
+    broker = start_broker(limits=LimitsSettings(streams=1))
     too_many = pytest.raises(Overloaded, match="1 producers and consumers are connected")
     with connected(broker), too_many as refused, connected(broker, "other"):
         pass
@@ -51,9 +51,9 @@ def test_a_stream_too_many_is_refused_in_one_line_after_a_while(
 
 def test_a_snapshot_too_many_waits_for_a_slot(start_broker: StartBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(broker_snapshots, "SHARED_S", 0.0)
-    broker = start_broker(limits=Limits(snapshots=1))
+    broker = start_broker(limits=LimitsSettings(snapshots=1))
     fill(broker.address, 1, 3)
-    with Snapshots(broker.address) as first, Snapshots(broker.address) as second:
+    with SnapshotClient(broker.address) as first, SnapshotClient(broker.address) as second:
         held = first.open(BUSINESS, holder="first")
         opened: list[broker_pb2.Snapshot] = []
         late = threading.Thread(target=lambda: opened.append(second.open(BUSINESS, holder="second")))
@@ -66,10 +66,10 @@ def test_a_snapshot_too_many_waits_for_a_slot(start_broker: StartBroker, monkeyp
 
 
 def test_full_data_leaves_at_its_rate_and_in_its_turn(start_broker: StartBroker) -> None:
-    broker = start_broker(limits=Limits(full_data_bytes_per_s=400_000, loads=1))
+    broker = start_broker(limits=LimitsSettings(full_data_bytes_per_s=400_000, loads=1))
     with connected(broker) as sender:
         commit(sender, [half(n, payload="x" * 50_000) for n in range(1, 17)])
-    with Snapshots(broker.address) as snapshots:
+    with SnapshotClient(broker.address) as snapshots:
         snapshot = snapshots.open(BUSINESS, splits=4)
         counts: list[int] = []
 

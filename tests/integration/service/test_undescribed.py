@@ -22,7 +22,7 @@ def test_a_version_without_columns_costs_its_sender_and_nobody_else(broker: Runn
             careless.connect(0, 2)
             careless.send_half(engines.half(3, 3, engines.rows(0, 1), version=4, described=False))
             with pytest.raises(ProtocolError, match="batch 3 has changes of table 1 in version 4, which neither"):
-                careless.wait_persisted(3, 30)
+                careless.wait_until_persisted(3, 30)
         assert commit(other, [half(1)]).next_offset == 1
     assert list(business_status(broker.address).halves) == []
     fill(broker.address, 3, 3)

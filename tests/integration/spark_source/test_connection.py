@@ -12,10 +12,10 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from tests.support.delivery import CHUNK_ROWS, FakeDelivery
 from tests.support.feed import Feed, items, put
 from tests.support.proxy import Proxy
-from venus.codec.arrowrows import Shape
+from venus.codec.arrow_rows import ArrowShape
 from venus.errors import OffsetTrimmed, SnapshotExpired, Unavailable
-from venus.spark.datasource_columns import Wanted
-from venus.spark.datasource_options import Options, Registered, registered
+from venus.spark.datasource_columns import PlannedColumns
+from venus.spark.datasource_options import BrokerTable, DataSourceOptions, table_of_snapshot
 from venus.spark.datasource_read import OWN_FIELDS, SEQUENCE, SplitPartition, open_snapshot, split_batches
 from venus.spark.streaming_rows import STREAM_FIELDS, OffsetPartition, change_batches
 
@@ -33,13 +33,13 @@ def proxy(broker: FakeDelivery) -> Iterator[Proxy]:
         yield made
 
 
-def options_of(proxy: Proxy, **options: str) -> Options:
-    return Options.of({"address": proxy.address, "table": "items", "patience_s": "60"} | options)
+def options_of(proxy: Proxy, **options: str) -> DataSourceOptions:
+    return DataSourceOptions.of({"address": proxy.address, "table": "items", "patience_s": "60"} | options)
 
 
-def wanted_of(table: Registered, own: tuple[pa.Field, ...]) -> Wanted:
-    fields = [*own, *Shape.of(table.newest).fields]
-    return Wanted.of(from_arrow_schema(pa.schema(fields)), table.newest, own)
+def wanted_of(table: BrokerTable, own: tuple[pa.Field, ...]) -> PlannedColumns:
+    fields = [*own, *ArrowShape.of(table.newest).fields]
+    return PlannedColumns.of(from_arrow_schema(pa.schema(fields)), table.newest, own)
 
 
 def fill(broker: FakeDelivery) -> None:
@@ -48,9 +48,9 @@ def fill(broker: FakeDelivery) -> None:
     feed.cut(*(put(n, LABEL, n) for n in range(ROWS)), batch_rows=CHUNK_ROWS)
 
 
-def partition_of(options: Options) -> tuple[SplitPartition, Wanted]:
+def partition_of(options: DataSourceOptions) -> tuple[SplitPartition, PlannedColumns]:
     snapshot = open_snapshot(options, 1)
-    table = registered(snapshot, 1)
+    table = table_of_snapshot(snapshot, 1)
     (split,) = snapshot.splits
     return SplitPartition(snapshot.snapshot_id, split.SerializeToString(), table), wanted_of(table, OWN_FIELDS)
 
@@ -79,7 +79,7 @@ def test_full_data_goes_on_behind_the_last_row(
 def test_changes_go_on_behind_the_last_one(broker: FakeDelivery, proxy: Proxy) -> None:
     fill(broker)
     options = options_of(proxy, starting="earliest")
-    table = registered(open_snapshot(options, 1), 1)
+    table = table_of_snapshot(open_snapshot(options, 1), 1)
     piece = OffsetPartition(3, ROWS - 5, table)
 
     rows = cut_behind_the_first(change_batches(options, piece, wanted_of(table, STREAM_FIELDS)), proxy)

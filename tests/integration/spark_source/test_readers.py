@@ -18,7 +18,7 @@ from tests.support.real_broker import RealBroker
 from venus.errors import OffsetTrimmed
 from venus.spark import datasource_options
 from venus.spark.datasource import VenusSource
-from venus.spark.datasource_options import Options
+from venus.spark.datasource_options import DataSourceOptions
 from venus.spark.streaming import LOOKS_MAX, ChangesReader
 from venus.spark.streaming_apply import RangesReader
 from venus.wire import broker_pb2
@@ -198,14 +198,14 @@ def looks(broker: RealBroker, monkeypatch: pytest.MonkeyPatch, stale: int) -> li
     found: list[int] = []
     wait_for(lambda: business_status(broker.address).log_start > 0, "the trimming")
 
-    def look(options: Options) -> broker_pb2.BusinessStatus:
-        status = datasource_options.business_status(options)
+    def look(options: DataSourceOptions) -> broker_pb2.BusinessStatus:
+        status = datasource_options.read_business_status(options)
         if len(found) < stale:
             status.log_start = 0
         found.append(status.log_start)
         return status
 
-    monkeypatch.setattr("venus.spark.streaming.business_status", look)
+    monkeypatch.setattr("venus.spark.streaming.read_business_status", look)
     return found
 
 

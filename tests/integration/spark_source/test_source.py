@@ -319,10 +319,10 @@ def test_sync_with_spark_applies_exactly_and_outlives_the_broker(
 ) -> None:
     from tests.support.feed import applied as applied_offset
     from tests.support.feed import rows_at, settings_for
-    from venus.adapters.targets.postgresql.control import progress
+    from venus.adapters.targets.postgresql.control import read_progress
     from venus.adapters.targets.postgresql.load.full_sync import full_sync
     from venus.adapters.targets.postgresql.staged.staged_apply import StagedApply
-    from venus.config import Spark as SparkSettings
+    from venus.config import SparkSettings as SparkSettings
     from venus.spark.runner import SparkRunner
     from venus.spark.streaming_apply import run_stream
 
@@ -361,4 +361,4 @@ def test_sync_with_spark_applies_exactly_and_outlives_the_broker(
     assert not errors
     assert rows_at(database, items()) == feed.model[1]
     assert applies.staged >= 2
-    assert progress(settings, "a").unaccounted == 0
+    assert read_progress(settings, "a").unaccounted == 0

@@ -32,7 +32,7 @@ def test_rows_that_were_there_before_are_filled_in_chunks(tmp_path: Path) -> Non
         shop.copy.chunk_rows = 7
         shop.copy.catch_up()
 
-        fill = {t.schema.name: t.fill for t in shop.source.registered()}["person"]
+        fill = {t.schema.name: t.fill for t in shop.source.read_registered_tables()}["person"]
         assert (fill.done, fill.rows_done, fill.rows_estimate) == (True, 100, 100)
         assert shop.copy.content("person") == {(str(n),): (f"e{n}", "x" * n) for n in range(1, 101)}
 
@@ -75,13 +75,13 @@ def test_a_log_that_somebody_emptied_is_noticed(tmp_path: Path) -> None:
         )
         shop.copy.catch_up()
 
-        state = {t.schema.name: (t.state, t.reason) for t in shop.source.registered()}["person"]
+        state = {t.schema.name: (t.state, t.reason) for t in shop.source.read_registered_tables()}["person"]
         assert state[0] == "RESYNC"
         assert "venus_l_00002" in state[1]
         shop.source.restart_fill(2)
         shop.copy.catch_up()
         assert shop.copy.content("person")[("2",)] == ("b", "B")
-        assert {t.state for t in shop.source.registered()} == {"ACTIVE"}
+        assert {t.state for t in shop.source.read_registered_tables()} == {"ACTIVE"}
 
 
 def test_delete_without_where_and_key_shifts(tmp_path: Path) -> None:
@@ -192,7 +192,7 @@ def test_a_key_that_is_a_unique_index_over_required_columns(tmp_path: Path) -> N
 def test_the_rollback_journal_works_too(tmp_path: Path) -> None:
     with opened(tmp_path / "a.db", PERSON, wal=False) as shop:
         shop.run("INSERT INTO person VALUES (1, 'a', 'Ada')")
-        shop.source.beat()
+        shop.source.write_heartbeat()
         shop.copy.catch_up()
 
         assert shop.copy.content("person") == {("1",): ("a", "Ada")}

@@ -78,7 +78,7 @@ def followed(shop: Shop) -> None:
 
 def due(shop: Shop) -> list[str]:
     """Return the tables that are to be read."""
-    return [t.schema.name for t in shop.source.registered() if not t.fill.done]
+    return [t.schema.name for t in shop.source.read_registered_tables() if not t.fill.done]
 
 
 def is_same(shop: Shop) -> bool:
@@ -86,7 +86,7 @@ def is_same(shop: Shop) -> bool:
     shop.source.refresh_schemas()
     shop.copy.catch_up()
     table_id = shop.copy.id_of("item")
-    states = {t.schema.table_id: t.state for t in shop.source.registered()}
+    states = {t.schema.table_id: t.state for t in shop.source.read_registered_tables()}
     cursor = shop.app.execute("SELECT * FROM item ORDER BY id")
     names = [d[0] for d in cursor.description]
     # the copy keeps what was dropped
@@ -163,10 +163,10 @@ def test_a_text_that_was_edited_by_hand_is_read_again(tmp_path: Path) -> None:
 def test_what_is_noted_of_the_dictionary_is_no_news_of_a_table(tmp_path: Path) -> None:
     with opened(tmp_path / "a.db", ITEM, install=False) as shop:
         followed(shop)
-        before = shop.source.registry_sign()
+        before = shop.source.read_registry_fingerprint()
         run(shop, "VACUUM")
         shop.source.refresh_schemas()
-        assert shop.source.registry_sign() == before
+        assert shop.source.read_registry_fingerprint() == before
 
 
 def test_a_registry_that_has_no_place_for_it_is_captured_as_ever(tmp_path: Path) -> None:

@@ -49,7 +49,7 @@ def test_uninstalling_leaves_the_file_as_it_was(tmp_path: Path, ddl: str) -> Non
 
         assert dictionary(shop.file) == before
         assert shop.source.uninstall() == []
-        assert shop.source.registered() == []
+        assert shop.source.read_registered_tables() == []
         table = ddl.split()[2]
         shop.run(f"DELETE FROM {table}; INSERT INTO {table} (id) VALUES (99)")
 
@@ -57,7 +57,7 @@ def test_uninstalling_leaves_the_file_as_it_was(tmp_path: Path, ddl: str) -> Non
 def test_the_plans_are_what_is_executed(tmp_path: Path) -> None:
     with opened(tmp_path / "a.db", SHOP, install=False) as shop:
         before = dictionary(shop.file)
-        plan = shop.source.install_plan(["*"], [])
+        plan = shop.source.plan_install(["*"], [])
         assert dictionary(shop.file) == before, "a plan only reads"
         executed: list[str] = []
         shop.source._writer.set_trace_callback(executed.append)
@@ -67,7 +67,7 @@ def test_the_plans_are_what_is_executed(tmp_path: Path) -> None:
 
         assert steps == plan
         assert changing == [s.sql for s in plan]
-        removal = shop.source.uninstall_plan()
+        removal = shop.source.plan_uninstall()
         for step in removal:
             shop.app.execute(step.sql).fetchall()
         assert dictionary(shop.file) == before
@@ -75,7 +75,7 @@ def test_the_plans_are_what_is_executed(tmp_path: Path) -> None:
 
 def test_a_plan_run_by_hand_is_an_installation(tmp_path: Path) -> None:
     with opened(tmp_path / "a.db", SHOP, install=False) as shop:
-        for step in shop.source.install_plan(["*"], []):
+        for step in shop.source.plan_install(["*"], []):
             shop.app.execute(step.sql).fetchall()
         shop.copy.catch_up()
 
@@ -89,7 +89,7 @@ def test_installing_twice_changes_nothing_and_a_lost_trigger_is_made_again(tmp_p
         assert [s.what for s in shop.source.install(["*"], []) if not s.exists] == []
         shop.run("DROP TRIGGER venus_d_00002; DELETE FROM person; INSERT INTO person VALUES (5, 'b')")
         shop.copy.catch_up()
-        state = {t.schema.name: t for t in shop.source.registered()}
+        state = {t.schema.name: t for t in shop.source.read_registered_tables()}
         assert state["person"].state == "RESYNC"
         assert "venus_d_00002" in state["person"].reason
         assert state["visit"].state == "ACTIVE"
@@ -100,7 +100,7 @@ def test_installing_twice_changes_nothing_and_a_lost_trigger_is_made_again(tmp_p
         assert all(w.startswith("row of") for w in made[1:])
         shop.copy.catch_up()
         shop.source.restart_fill(2)
-        assert shop.source.registered()[1].fill.sweep_from > 0
+        assert shop.source.read_registered_tables()[1].fill.sweep_from > 0
         shop.copy.catch_up()
         assert ("5",) in shop.copy.content("person")
 
@@ -131,7 +131,7 @@ def test_tables_chosen_later_join(tmp_path: Path) -> None:
         shop.copy.catch_up()
 
         assert [s.name for s in new] == ["visit"]
-        assert [t.schema.name for t in shop.source.registered()] == ["venus_heartbeat", "person", "visit"]
+        assert [t.schema.name for t in shop.source.read_registered_tables()] == ["venus_heartbeat", "person", "visit"]
 
 
 def test_a_writer_that_is_active_during_the_installation_loses_nothing(tmp_path: Path) -> None:
@@ -230,5 +230,5 @@ def test_capturing_without_an_installation_is_one_clear_line(tmp_path: Path) -> 
         opened(tmp_path / "a.db", SHOP, install=False) as shop,
         pytest.raises(NotInstalled, match="not installed") as e,
     ):
-        shop.source.state()
+        shop.source.read_state()
     assert "install-triggers" in e.value.hint

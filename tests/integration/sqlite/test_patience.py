@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from tests.support.sqlite import Shop, application, opened
-from venus.adapters.dialects.sqlite.connection import translated
+from venus.adapters.dialects.sqlite.connection import translate_errors
 from venus.adapters.dialects.sqlite.source import SqliteSource
 from venus.adapters.dialects.sqlite.verify import SqliteReader
-from venus.adapters.dialects.verifying import Subject
+from venus.adapters.dialects.verify_contract import Subject
 from venus.errors import DatabaseUnavailable
 from venus.model import BatchNo, Epoch
 
@@ -58,24 +58,24 @@ SOURCE: dict[str, Callable[[Shop], object]] = {
     "open": lambda shop: SqliteSource(shop.file).close(),
     "refresh_schemas": lambda shop: shop.source.refresh_schemas(),
     "open_cut": lambda shop: shop.source.open_cut([]),
-    "registered": lambda shop: shop.source.registered(),
-    "state": lambda shop: shop.source.state(),
+    "registered": lambda shop: shop.source.read_registered_tables(),
+    "state": lambda shop: shop.source.read_state(),
     "raise_epoch": lambda shop: shop.source.raise_epoch(Epoch(9)),
-    "batches": lambda shop: shop.source.batches([BatchNo(1)]),
-    "beat": lambda shop: shop.source.beat(),
-    "backlog": lambda shop: shop.source.backlog(),
+    "batches": lambda shop: shop.source.read_batches([BatchNo(1)]),
+    "beat": lambda shop: shop.source.write_heartbeat(),
+    "backlog": lambda shop: shop.source.read_backlog(),
     "restart_fill": lambda shop: shop.source.restart_fill(shop.copy.id_of("t")),
     "set_table_state": lambda shop: shop.source.set_table_state(shop.copy.id_of("u"), "PAUSED", "by hand"),
-    "halt": lambda shop: shop.source.halt(shop.source.state().epoch, shop.copy.id_of("u"), "no matter"),
-    "tables": lambda shop: shop.source.tables(["*"], []),
-    "numberings": lambda shop: shop.source.numberings(),
-    "other_objects": lambda shop: shop.source.other_objects(),
+    "halt": lambda shop: shop.source.halt(shop.source.read_state().epoch, shop.copy.id_of("u"), "no matter"),
+    "tables": lambda shop: shop.source.read_tables(["*"], []),
+    "numberings": lambda shop: shop.source.read_numberings(),
+    "other_objects": lambda shop: shop.source.read_other_objects(),
     "check": lambda shop: shop.source.check(["*"], []),
-    "install_plan": lambda shop: shop.source.install_plan(["*"], []),
+    "install_plan": lambda shop: shop.source.plan_install(["*"], []),
     "install": lambda shop: shop.source.install(["*"], []),
-    "uninstall_plan": lambda shop: shop.source.uninstall_plan(),
-    "released": lambda shop: shop.source.released(),
-    "release_plan": lambda shop: shop.source.release_plan([shop.copy.id_of("u")]),
+    "uninstall_plan": lambda shop: shop.source.plan_uninstall(),
+    "released": lambda shop: shop.source.read_released_tables(),
+    "release_plan": lambda shop: shop.source.plan_release([shop.copy.id_of("u")]),
     "release": lambda shop: shop.source.release([shop.copy.id_of("u")]),
     "drop_logs": lambda shop: (
         shop.source.release([shop.copy.id_of("u")]),
@@ -96,13 +96,13 @@ def test_a_comparison_waits_for_the_application(shop: Shop, busy: None) -> None:
     reader = SqliteReader(shop.file)
     try:
         for _ in range(10):
-            (table,) = [t for t in reader.tables() if t.schema.name == "t"]
+            (table,) = [t for t in reader.read_tables() if t.schema.name == "t"]
             subject = Subject(schema=table.schema)
-            assert reader.estimate(subject) >= 50
-            assert reader.cuts(subject, 10)
+            assert reader.estimate_rows(subject) >= 50
+            assert reader.read_split_points(subject, 10)
             reader.begin(subject)
             reader.end()
-            assert reader.next_sequence() > 0
+            assert reader.read_next_sequence() > 0
     finally:
         reader.close()
 
@@ -111,7 +111,7 @@ def test_a_full_disk_is_waited_for(tmp_path: Path) -> None:
     connection = sqlite3.connect(tmp_path / "small.db")
     connection.execute("CREATE TABLE t (v)")
     connection.execute("PRAGMA max_page_count = 2")
-    with pytest.raises(DatabaseUnavailable, match="full") as full, translated("source small.db"):
+    with pytest.raises(DatabaseUnavailable, match="full") as full, translate_errors("source small.db"):
         connection.execute("INSERT INTO t VALUES (zeroblob(100000))")
     assert full.value.hint == "make room on the disk"
     connection.close()

@@ -16,7 +16,7 @@ PERSON = "CREATE TABLE person (id INTEGER PRIMARY KEY, email TEXT UNIQUE, name T
 
 
 def table(shop: Shop, name: str = "person") -> RegisteredTable:
-    return next(t for t in shop.source.registered() if t.schema.name == name)
+    return next(t for t in shop.source.read_registered_tables() if t.schema.name == name)
 
 
 def test_a_cut_never_reads_by_an_old_dictionary(tmp_path: Path) -> None:

@@ -15,11 +15,11 @@ DDL = "CREATE TABLE t (id INTEGER PRIMARY KEY, d DATE, n INT); CREATE TABLE othe
 
 
 def state(shop: Shop, name: str = "t") -> tuple[str, str]:
-    return next((t.state, t.reason) for t in shop.source.registered() if t.schema.name == name)
+    return next((t.state, t.reason) for t in shop.source.read_registered_tables() if t.schema.name == name)
 
 
 def fill(shop: Shop) -> FillState:
-    return next(t.fill for t in shop.source.registered() if t.schema.name == "t")
+    return next(t.fill for t in shop.source.read_registered_tables() if t.schema.name == "t")
 
 
 @pytest.mark.parametrize(
@@ -37,7 +37,7 @@ def test_the_table_halts_with_the_row_named_and_the_others_go_on(tmp_path: Path,
         assert "id=7" in state(shop)[1]
         assert f"column {column}" in state(shop)[1]
         assert shop.copy.content("other") == {("1",): ()}
-        assert shop.source.backlog()[shop.copy.id_of("t")][0] == 2, "its log rows wait"
+        assert shop.source.read_backlog()[shop.copy.id_of("t")][0] == 2, "its log rows wait"
 
         assert shop.source.refresh_schemas() == []
         assert state(shop)[0] == "PAUSED", "nothing was corrected"

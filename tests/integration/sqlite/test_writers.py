@@ -146,17 +146,17 @@ def test_a_commit_that_locks_everybody_out_is_waited_for(tmp_path: Path) -> None
     """Without WAL; a reconnection for each would carry large rows again."""
     with opened(tmp_path / "a.db", DDL, wal=False) as shop:
         shop.copy.catch_up()
-        shop.source.beat()  # behind a transaction of its own
+        shop.source.write_heartbeat()  # behind a transaction of its own
 
         def look() -> None:
-            shop.source.registered()
+            shop.source.read_registered_tables()
 
         def poll() -> None:
             cut = shop.source.open_cut([])
             assert cut is not None
             cut.rollback()
 
-        asked = (shop.source.backlog, shop.source.state, shop.source.refresh_schemas, look, poll)
+        asked = (shop.source.read_backlog, shop.source.read_state, shop.source.refresh_schemas, look, poll)
         for ask in asked:
             shop.app.execute("BEGIN EXCLUSIVE")
             shop.app.execute("INSERT INTO account (branch) VALUES (1)")

@@ -30,12 +30,12 @@ from tests.support.feed import (
     wait_for,
 )
 from tests.support.real_broker import RealBroker
-from venus.adapters.targets.postgresql.apply.oneshot import _Shot
 from venus.adapters.targets.postgresql.apply.resync import SideLoad
+from venus.adapters.targets.postgresql.apply.single_string import _SingleString
 from venus.adapters.targets.postgresql.apply.transaction import ApplyTransaction
-from venus.adapters.targets.postgresql.control import pause, progress, resume, resync, table_states
+from venus.adapters.targets.postgresql.control import pause, read_progress, read_table_states, request_resync, resume
 from venus.adapters.targets.postgresql.load.full_sync import full_sync
-from venus.adapters.targets.postgresql.quarantine import quarantine_list, quarantine_retry, quarantine_skip
+from venus.adapters.targets.postgresql.quarantine import list_quarantine, retry_quarantine, skip_quarantine
 from venus.adapters.targets.registry import open_target
 from venus.cli.overview import target_problems
 from venus.codec.changes import TableChanges
@@ -85,11 +85,11 @@ def metric(feed: Feed) -> float | None:
 def closes(settings: Settings, feed: Feed, database: str) -> None:
     """Wait until everything below the newest offset has been dealt with; nothing may be missing, ever."""
     caught_up(database, feed.broker)
-    assert progress(settings, "a").unaccounted == 0
+    assert read_progress(settings, "a").unaccounted == 0
 
 
 def state(settings: Settings) -> str:
-    return table_states(settings, "a")[0].state
+    return read_table_states(settings, "a")[0].state
 
 
 def returned(settings: Settings) -> None:
@@ -111,21 +111,21 @@ def test_nothing_is_unaccounted_for_whatever_happens_to_a_table(way: str, databa
         pause(settings, "a", ["items"])
         live(feed, 6, seed=4)
         closes(settings, feed, database)
-        assert table_states(settings, "a")[0].rows_held > 0
+        assert read_table_states(settings, "a")[0].rows_held > 0
         resume(settings, "a", ["items"])
         live(feed, 6, seed=5)
         returned(settings)
         closes(settings, feed, database)
-        assert table_states(settings, "a")[0].rows_held == 0
+        assert read_table_states(settings, "a")[0].rows_held == 0
 
         query(database, CHECK)
         feed.cut(put(1, "good", 1), put(2, "bad", 666), put(1, "o", 1, table=2))
         closes(settings, feed, database)
         feed.cut(put(3, "behind it", 1))
         closes(settings, feed, database)
-        assert (state(settings), table_states(settings, "a")[0].rows_held) == ("HALTED", 3)
-        (row,) = quarantine_list(settings, "a")
-        quarantine_skip(settings, "a", [row.id], reason="known")
+        assert (state(settings), read_table_states(settings, "a")[0].rows_held) == ("HALTED", 3)
+        (row,) = list_quarantine(settings, "a")
+        skip_quarantine(settings, "a", [row.id], reason="known")
         returned(settings)
         closes(settings, feed, database)
         query(database, NO_CHECK)
@@ -140,13 +140,13 @@ def test_nothing_is_unaccounted_for_whatever_happens_to_a_table(way: str, databa
         closes(settings, feed, database)
 
         query(database, "DELETE FROM shop.items")
-        resync(settings, "a", "items")
+        request_resync(settings, "a", "items")
         live(feed, 6, seed=7)
-        wait_for(lambda: not progress(settings, "a").resyncing, "the end of the resync")
+        wait_for(lambda: not read_progress(settings, "a").resyncing, "the end of the resync")
         closes(settings, feed, database)
         wait_for(lambda: metric(feed) == 0, "the metric")
         equal(feed, database)
-    assert target_problems(open_target(settings, "a").look(), None) == []
+    assert target_problems(open_target(settings, "a").read_view(), None) == []
 
 
 def test_what_waits_in_quarantine_is_accounted_for(database: str, feed: Feed) -> None:
@@ -157,19 +157,19 @@ def test_what_waits_in_quarantine_is_accounted_for(database: str, feed: Feed) ->
         closes(settings, feed, database)
         feed.cut(put(1, "behind 1", 1), put(2, "behind 2", 2), put(4, "fine 4", 4))
         closes(settings, feed, database)
-        assert table_states(settings, "a")[0].rows_quarantined == 4
-        first = quarantine_list(settings, "a")[0]
-        quarantine_skip(settings, "a", [first.id], reason="known")
+        assert read_table_states(settings, "a")[0].rows_quarantined == 4
+        first = list_quarantine(settings, "a")[0]
+        skip_quarantine(settings, "a", [first.id], reason="known")
         closes(settings, feed, database)
         query(database, NO_CHECK)
-        quarantine_retry(settings, "a")
+        retry_quarantine(settings, "a")
         closes(settings, feed, database)
         query(database, f"UPDATE shop.items SET amount = 1 WHERE amount = 666; {CHECK}")
         feed.cut(put(6, "bad", 666))
         closes(settings, feed, database)
         feed.truncate(1)
         closes(settings, feed, database)
-        assert table_states(settings, "a")[0].rows_quarantined == 0
+        assert read_table_states(settings, "a")[0].rows_quarantined == 0
 
 
 @pytest.mark.parametrize("held", ["paused", "halted"])
@@ -198,14 +198,14 @@ def test_a_resync_contains_what_was_held_before_its_cut_and_no_more(
         live(feed, 5, seed=8)
         feed.cut(put(1, "good again", 1))
         closes(settings, feed, database)
-        waiting = table_states(settings, "a")[0].rows_held
+        waiting = read_table_states(settings, "a")[0].rows_held
         query(database, NO_CHECK)
-        resync(settings, "a", "items")
-        wait_for(lambda: not progress(settings, "a").resyncing, "the end of the resync")
+        request_resync(settings, "a", "items")
+        wait_for(lambda: not read_progress(settings, "a").resyncing, "the end of the resync")
         assert behind_cut[0] < applied(database)
-        assert progress(settings, "a").unaccounted == 0
+        assert read_progress(settings, "a").unaccounted == 0
         if held == "paused":
-            first = table_states(settings, "a")[0]
+            first = read_table_states(settings, "a")[0]
             assert 0 < first.rows_held == 5 * 8
             assert first.rows_applied == waiting
             resume(settings, "a", ["items"])
@@ -234,19 +234,19 @@ def test_a_lost_section_is_noticed_and_a_resync_of_all_tables_mends_it(
     way: str, database: str, feed: Feed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = start(feed, database, apply=WAYS[way])
-    _loses(monkeypatch, _Shot if way == "at once" else ApplyTransaction, result=True)
+    _loses(monkeypatch, _SingleString if way == "at once" else ApplyTransaction, result=True)
     with following(settings, "a"):
         feed.cut(put(1, "lost", 1), put(1, "o", 1, table=2))
         caught_up(database, feed.broker)
         feed.cut(put(2, "not lost", 2))
         caught_up(database, feed.broker)
-        assert progress(settings, "a").unaccounted == 1
+        assert read_progress(settings, "a").unaccounted == 1
         wait_for(lambda: metric(feed) == 1, "the metric")
-        (problem,) = target_problems(open_target(settings, "a").look(), None)
+        (problem,) = target_problems(open_target(settings, "a").read_view(), None)
         assert "1 change below its offset is unaccounted for" in problem
         assert rows_at(database, items())["1",] == ("label 1", "1")
-        resync(settings, "a", "*")
-        wait_for(lambda: not progress(settings, "a").resyncing, "the end of the resync")
+        request_resync(settings, "a", "*")
+        wait_for(lambda: not read_progress(settings, "a").resyncing, "the end of the resync")
         closes(settings, feed, database)
         wait_for(lambda: metric(feed) == 0, "the metric")
         equal(feed, database)
@@ -256,11 +256,11 @@ def test_rows_that_never_leave_for_the_target_are_noticed(
     database: str, feed: Feed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = start(feed, database, apply={"keyed_rows_max": 0})
-    monkeypatch.setattr("venus.adapters.targets.postgresql.rows.merging.Merging.flush", lambda self, pending: None)
+    monkeypatch.setattr("venus.adapters.targets.postgresql.rows.merging.RowMerger.flush", lambda self, pending: None)
     with following(settings, "a"):
         feed.cut(put(1, "lost", 1), put(2, "lost too", 1))
         caught_up(database, feed.broker)
-    assert progress(settings, "a").unaccounted == 2
+    assert read_progress(settings, "a").unaccounted == 2
 
 
 def test_a_held_change_that_is_not_met_again_is_noticed(
@@ -275,7 +275,7 @@ def test_a_held_change_that_is_not_met_again_is_noticed(
         _loses(monkeypatch, ApplyTransaction, result=None, nth=2)
         resume(settings, "a", ["items"])
         returned(settings)
-        assert progress(settings, "a").unaccounted == 2
+        assert read_progress(settings, "a").unaccounted == 2
 
 
 def test_a_change_of_a_table_that_nobody_knows_is_not_counted(database: str, feed: Feed) -> None:
@@ -284,7 +284,7 @@ def test_a_change_of_a_table_that_nobody_knows_is_not_counted(database: str, fee
         query(database, "DELETE FROM venus.target_table WHERE name = 'others'; UPDATE venus.applied SET control = 99")
         feed.cut(put(1, "nobody", 1, table=2))
         caught_up(database, feed.broker)
-    assert progress(settings, "a").unaccounted == 1
+    assert read_progress(settings, "a").unaccounted == 1
 
 
 def test_changes_below_the_cut_of_a_resync_that_is_ahead_of_the_stream_are_contained_in_it(
@@ -298,14 +298,14 @@ def test_changes_below_the_cut_of_a_resync_that_is_ahead_of_the_stream_are_conta
         closes(settings, feed, database)
         broker.hold_from = broker.next_offset
         feed.cut(put(2, "contained", 2), put(1, "o", 1, table=2))
-        resync(settings, "a", "items")
-        wait_for(lambda: not progress(settings, "a").resyncing, "the end of the resync")
-        assert table_states(settings, "a")[0].held_from == broker.next_offset > applied(database)
-        assert progress(settings, "a").unaccounted == 0
+        request_resync(settings, "a", "items")
+        wait_for(lambda: not read_progress(settings, "a").resyncing, "the end of the resync")
+        assert read_table_states(settings, "a")[0].held_from == broker.next_offset > applied(database)
+        assert read_progress(settings, "a").unaccounted == 0
         broker.release()
         feed.cut(put(3, "behind", 3))
         closes(settings, feed, database)
-        first = table_states(settings, "a")[0]
+        first = read_table_states(settings, "a")[0]
         assert (first.rows_applied, first.rows_held) == (2, 1)
         resume(settings, "a", ["items"])
         returned(settings)
@@ -324,15 +324,17 @@ def test_a_table_that_catches_up_beyond_the_cut_of_its_resync_is_counted_once(
         live(feed, 80, seed=9)
         caught_up(database, feed.broker)
         resume(settings, "a", ["items"])
-        wait_for(lambda: (table_states(settings, "a")[0].held_from or 1 << 60) > (self.cut or 0), "some catching up")
+        wait_for(
+            lambda: (read_table_states(settings, "a")[0].held_from or 1 << 60) > (self.cut or 0), "some catching up"
+        )
 
     monkeypatch.setattr(SideLoad, "_load", slow)
     with following(settings, "a"):
         pause(settings, "a", ["items"])
         live(feed, 3, seed=8)
         closes(settings, feed, database)
-        resync(settings, "a", "items")
-        wait_for(lambda: not progress(settings, "a").resyncing, "the end of the resync")
+        request_resync(settings, "a", "items")
+        wait_for(lambda: not read_progress(settings, "a").resyncing, "the end of the resync")
         returned(settings)
         closes(settings, feed, database)
         equal(feed, database)

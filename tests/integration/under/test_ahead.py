@@ -30,11 +30,11 @@ from tests.support.feed import (
 from tests.support.real_broker import RealBroker
 from venus.adapters.targets.postgresql.apply import stream
 from venus.adapters.targets.postgresql.load.full_sync import full_sync
-from venus.adapters.under.cuts import Piece
+from venus.adapters.under.cut_assembler import CutPiece
 from venus.codec.batch import Batch, digest, encode
 from venus.config import Settings
 from venus.model import TableSchema, Verdict
-from venus.rpc.admin import Admin
+from venus.rpc.admin import AdminClient
 from venus.wire import broker_pb2
 
 pytestmark = pytest.mark.integration
@@ -55,12 +55,12 @@ class Undecided(RealBroker):
         body = encode(batch)
         self.held = int(batch.batch_no), digest(body)
         self._producer.send_half(broker_pb2.Half(batch_no=self.held[0], digest=self.held[1], body=body))
-        self._producer.wait_persisted(self.held[0])
+        self._producer.wait_until_persisted(self.held[0])
 
     def decide(self, verdict: Verdict, batch_no: int = 0, its_digest: int = 0) -> None:
         number, its_digest = (batch_no, its_digest) if batch_no else self.held
         self._producer.decide(number, its_digest, verdict)
-        self.next_offset = self._producer.wait_decided(number).next_offset
+        self.next_offset = self._producer.wait_until_decided(number).next_offset
         self.hold = False
 
 
@@ -137,9 +137,9 @@ def test_what_is_written_ahead_is_not_kept_in_memory(database: str, real: Undeci
     assert rows_at(database, items()) == feed.model[1]
 
 
-def pieces() -> list[Piece]:
+def pieces() -> list[CutPiece]:
     """Return the pieces of cuts that anything in this process holds on to."""
-    return [found for found in gc.get_objects() if isinstance(found, Piece)]
+    return [found for found in gc.get_objects() if isinstance(found, CutPiece)]
 
 
 def test_a_cut_that_is_rolled_back_was_never_there(database: str, real: Undecided, feed: Feed) -> None:
@@ -150,7 +150,7 @@ def test_a_cut_that_is_rolled_back_was_never_there(database: str, real: Undecide
             first = feed.batch_no + 1
             half_cut(real, feed, large(0, 1500, word))
             started(database)
-            with Admin(real.address) as admin:
+            with AdminClient(real.address) as admin:
                 refs = {h.batch_no: h.digest for b in admin.status("main").businesses for h in b.halves}
             real.decide(Verdict.ROLLBACK, first, refs[first])
             feed.model, feed.batch_no, feed.sequence, feed.committed = was
@@ -236,7 +236,7 @@ def test_a_refused_row_that_is_rolled_back_halts_nothing(
         first = feed.batch_no + 1
         half_cut(real, feed, large(600, 2100, "one of them refused"))
         wait_for(lambda: "the target refuses a row of it" in caplog.text, "the hesitation")
-        with Admin(real.address) as admin:
+        with AdminClient(real.address) as admin:
             refs = {h.batch_no: h.digest for b in admin.status("main").businesses for h in b.halves}
         real.decide(Verdict.ROLLBACK, first, refs[first])
         feed.model, feed.batch_no, feed.sequence, feed.committed = was

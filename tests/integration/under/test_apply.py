@@ -31,15 +31,15 @@ from tests.support.feed import (
     wait_for,
 )
 from venus.adapters.targets.postgresql import catalogue as catalogues
-from venus.adapters.targets.postgresql.apply.oneshot import apply_at_once
+from venus.adapters.targets.postgresql.apply.single_string import apply_at_once
 from venus.adapters.targets.postgresql.apply.transaction import ApplyTransaction
-from venus.adapters.targets.postgresql.control import pause, resume, resync, table_states
-from venus.adapters.targets.postgresql.database import PostgresTarget
+from venus.adapters.targets.postgresql.control import pause, read_table_states, request_resync, resume
+from venus.adapters.targets.postgresql.database import PostgresDatabase
 from venus.adapters.targets.postgresql.load.full_sync import full_sync
-from venus.adapters.targets.postgresql.quarantine import quarantine_retry
+from venus.adapters.targets.postgresql.quarantine import retry_quarantine
 from venus.adapters.targets.postgresql.rows.verdicts import Verdicts
-from venus.adapters.targets.postgresql.session import Session, Superseded
-from venus.adapters.under.cuts import piece_of
+from venus.adapters.targets.postgresql.session import Superseded, TargetSession
+from venus.adapters.under.cut_assembler import decode_piece
 from venus.model import Kind, LogicalType, TableSchema
 
 pytestmark = pytest.mark.integration
@@ -131,13 +131,13 @@ def test_keys_to_delete_wait_for_rows_and_go_in_one_pass(
     """A DELETE may be a pass over the whole table: one for all keys, but before the rows that come behind them."""
     settings = loaded(database, feed, items(), rows=100, apply={"keyed_rows_max": 0, "cut_group_rows_max": 10})
     ran: list[str] = []
-    run = Session.run
+    run = TargetSession.run
 
-    def noting(session: Session, text: str, params: Any = None) -> int:
+    def noting(session: TargetSession, text: str, params: Any = None) -> int:
         ran.append(text)
         return run(session, text, params)
 
-    monkeypatch.setattr(Session, "run", noting)
+    monkeypatch.setattr(TargetSession, "run", noting)
     with following(settings, "a"):
         back = [put(i, "back", i) for i in range(1, 21)]
         broker.hold_from = broker.next_offset + 50  # what has come in one piece is merged in one
@@ -171,7 +171,7 @@ def test_a_truncate_empties_no_table_for_those_who_read_an_older_snapshot(
     empty_by: str, seen: int, database: str, broker: FakeDelivery, feed: Feed
 ) -> None:
     settings = loaded(database, feed, items(), rows=3, empty_by=empty_by)
-    reader = PostgresTarget(settings, "a").connect("reader")
+    reader = PostgresDatabase(settings, "a").connect("reader")
     reader.run("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
     assert reader.row("SELECT 1") == (1,)  # the snapshot; the table itself is not locked yet
     try:
@@ -241,7 +241,7 @@ def test_new_columns_and_tables_arrive_and_dropped_columns_stay(
         caught_up(database, broker)
     equal(database, feed)
     assert query(database, "SELECT id, amount FROM shop.items WHERE id IN (1, 10) ORDER BY 1") == [(1, 1), (10, None)]
-    assert "amount was dropped" in table_states(settings, "a")[0].reason
+    assert "amount was dropped" in read_table_states(settings, "a")[0].reason
 
 
 @pytest.mark.parametrize("by", ["retry", "resync"])
@@ -255,7 +255,7 @@ def test_a_change_of_type_that_is_no_widening_halts_the_table_until_somebody_alt
         feed.describe(shrunk)
         feed.cut(put(9, "label", 1), put(1, "goes on", 1, table=2))
         caught_up(database, broker)
-    first, second = table_states(settings, "a")
+    first, second = read_table_states(settings, "a")
     assert (first.state, second.state) == ("HALTED", "ACTIVE")
     assert "does not widen" in first.reason
     assert rows_at(database, feed.schemas[2]) == feed.model[2]
@@ -263,10 +263,10 @@ def test_a_change_of_type_that_is_no_widening_halts_the_table_until_somebody_alt
     statement, _, command = first.reason.partition("come again: ")[2].partition(", or another USING; ")
     assert command == "correct the table at the target, then `venus quarantine retry --table shop.items --target a`"
     query(database, statement)
-    quarantine_retry(settings, "a") if by == "retry" else resync(settings, "a", "items")
+    retry_quarantine(settings, "a") if by == "retry" else request_resync(settings, "a", "items")
     with following(settings, "a"):
         feed.cut(put(10, "more", 2))
-        wait_for(lambda: [t.state for t in table_states(settings, "a")] == ["ACTIVE", "ACTIVE"])
+        wait_for(lambda: [t.state for t in read_table_states(settings, "a")] == ["ACTIVE", "ACTIVE"])
         caught_up(database, broker)
     equal(database, feed)
 
@@ -358,12 +358,12 @@ def test_inserts_that_are_not_new_after_all_are_upserted(
 
 def test_a_transaction_notices_commands_and_rivals(database: str, broker: FakeDelivery, feed: Feed) -> None:
     settings = loaded(database, feed, items(), rows=1)
-    target = PostgresTarget(settings, "a")
+    target = PostgresDatabase(settings, "a")
     feed.cut(put(1, "new", 2))
-    pieces = [piece_of(broker.increments[-1])]
+    pieces = [decode_piece(broker.increments[-1])]
     for disturb in (lambda: pause(settings, "a", ["items"]), lambda: _set_offset(database)):
         session = target.connect()
-        known = catalogues.read(target, session)
+        known = catalogues.read_catalogue(target, session)
         disturb()
         with pytest.raises(Superseded):
             apply_at_once(target, session, known, pieces, defer_constraints=False)

@@ -17,8 +17,8 @@ from tests.support.feed import (
     query,
     wait_for,
 )
-from venus.adapters.targets.postgresql.control import table_states
-from venus.adapters.targets.postgresql.session import Params, Session
+from venus.adapters.targets.postgresql.control import read_table_states
+from venus.adapters.targets.postgresql.session import Params, TargetSession
 
 pytestmark = pytest.mark.integration
 
@@ -30,13 +30,13 @@ TABLES = 30
 def said(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Keep every statement of the sessions with targets."""
     said: list[str] = []
-    run = Session.run
+    run = TargetSession.run
 
-    def listening(self: Session, text: str, params: Params = None) -> int:
+    def listening(self: TargetSession, text: str, params: Params = None) -> int:
         said.append(text)
         return run(self, text, params)
 
-    monkeypatch.setattr(Session, "run", listening)
+    monkeypatch.setattr(TargetSession, "run", listening)
     return said
 
 
@@ -68,7 +68,7 @@ def test_a_cut_of_many_tables_is_one_round_trip(
 ) -> None:
     schemas = [items(n, f"items_{n}") for n in range(1, TABLES + 1)]
     settings = loaded(database, feed, *schemas, rows=1, apply={"keyed_rows_max": 3})
-    before = sum(state.rows_applied for state in table_states(settings, "a"))
+    before = sum(state.rows_applied for state in read_table_states(settings, "a"))
     said.clear()
     with following(settings, "a"):
         for n in range(3):
@@ -77,7 +77,7 @@ def test_a_cut_of_many_tables_is_one_round_trip(
     written = [text for text in said if "INSERT INTO" in text]
     assert len(written) == 3, "one string for a cut"
     assert all(text.count("INSERT INTO") == TABLES and text.count("EXECUTE venus_count_all (") == 1 for text in written)
-    assert sum(state.rows_applied for state in table_states(settings, "a")) == before + 3 * 2 * TABLES
+    assert sum(state.rows_applied for state in read_table_states(settings, "a")) == before + 3 * 2 * TABLES
     equal(database, feed)
 
 

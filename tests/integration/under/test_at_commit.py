@@ -7,8 +7,8 @@ import pytest
 from tests.support.applying import counters_close, equal, loaded
 from tests.support.delivery import FakeDelivery
 from tests.support.feed import Feed, caught_up, following, items, put, query, rows_at, wait_for
-from venus.adapters.targets.postgresql.control import table_states
-from venus.adapters.targets.postgresql.quarantine import quarantine_retry
+from venus.adapters.targets.postgresql.control import read_table_states
+from venus.adapters.targets.postgresql.quarantine import retry_quarantine
 from venus.config import Settings
 
 pytestmark = pytest.mark.integration
@@ -33,7 +33,7 @@ ALTER TABLE shop.others ENABLE ALWAYS TRIGGER copies
 
 
 def states(settings: Settings) -> list[str]:
-    return [t.state for t in table_states(settings, "a")]
+    return [t.state for t in read_table_states(settings, "a")]
 
 
 @pytest.mark.parametrize("code", ["P0001", "ZX001"])
@@ -59,15 +59,15 @@ def test_a_trigger_that_raises_at_commit_halts_its_table_alone(
         assert states(settings) == ["ACTIVE", "HALTED", "ACTIVE"]
         for table_id in (1, 3):
             assert rows_at(database, feed.schemas[table_id]) == feed.model[table_id]
-        reason = table_states(settings, "a")[1].reason
+        reason = read_table_states(settings, "a")[1].reason
         assert reason.startswith("refused at the COMMIT: ")
         assert "no such amount" in reason
         assert "`venus quarantine retry --table shop.others --target a`" in reason
-        quarantine_retry(settings, "a")  # it raises again
+        retry_quarantine(settings, "a")  # it raises again
         wait_for(lambda: states(settings)[1] == "HALTED", "another halt")
         feed.cut(put(7, "good", 7, table=2))
         query(database, "DROP TRIGGER complains ON shop.others")
-        quarantine_retry(settings, "a")
+        retry_quarantine(settings, "a")
         wait_for(lambda: states(settings) == ["ACTIVE"] * 3, "the table's return")
     equal(database, feed)
     counters_close(settings, feed, since)
@@ -86,9 +86,9 @@ def test_a_trigger_of_somebody_elses_table_halts_what_was_written_and_no_more(
         feed.cut(put(2, "fine", 2))
         caught_up(database, broker)
         assert states(settings) == ["ACTIVE", "HALTED"]
-        assert "has written to " in table_states(settings, "a")[1].reason
+        assert "has written to " in read_table_states(settings, "a")[1].reason
         query(database, "DROP TRIGGER complains ON shop.copied")
-        quarantine_retry(settings, "a")
+        retry_quarantine(settings, "a")
         wait_for(lambda: states(settings) == ["ACTIVE"] * 2, "the table's return")
     equal(database, feed)
     counters_close(settings, feed, since)

@@ -11,12 +11,12 @@ import pytest
 from tests.support.feed import query
 from tests.support.postgres import Server
 from tests.support.whole_way import WholeWay, found, whole_way
-from venus.adapters.targets.postgresql.control import pause, progress, resume, resync, table_states
+from venus.adapters.targets.postgresql.control import pause, read_progress, read_table_states, request_resync, resume
 from venus.adapters.targets.postgresql.load.full_sync import full_sync
-from venus.adapters.verify.findings import Verdict
-from venus.cli.probes import look
-from venus.cli.status import differing_shown
-from venus.config import Settings, Target
+from venus.adapters.verify.findings import ComparisonVerdict
+from venus.cli.probes import read_overview
+from venus.cli.status import format_different_objects
+from venus.config import Settings, TargetSettings
 
 pytestmark = pytest.mark.integration
 
@@ -64,7 +64,7 @@ def way(tmp_path: Path, database: str, second_database: str) -> Iterator[WholeWa
 def later(way: WholeWay, postgres_server: Server) -> Iterator[Settings]:
     """Give the configuration of a target that is not loaded yet."""
     url = postgres_server.create_database()
-    yield way.settings.model_copy(update={"targets": {"later": Target.model_validate({"url": url})}})
+    yield way.settings.model_copy(update={"targets": {"later": TargetSettings.model_validate({"url": url})}})
     postgres_server.drop_database(url)
 
 
@@ -83,12 +83,12 @@ def at_source(way: WholeWay) -> list[list[tuple[Any, ...]]]:
 
 
 def differing(way: WholeWay) -> tuple[str, ...]:
-    return progress(way.settings, "main").differing.get("public.item", ())
+    return read_progress(way.settings, "main").differing.get("public.item", ())
 
 
 def until_version(way: WholeWay, version: int) -> None:
     def there() -> bool:
-        return [t.schema_version for t in table_states(way.settings, "main") if t.name == "item"] == [version]
+        return [t.schema_version for t in read_table_states(way.settings, "main") if t.name == "item"] == [version]
 
     way.until(there, f"version {version} to arrive")
 
@@ -103,7 +103,7 @@ def test_a_later_target_gets_what_the_source_has_by_now(way: WholeWay, later: Se
     url = later.targets["later"].url.get_secret_value()
     assert report.warnings == ()
     assert besides(url) == at_source(way)
-    assert progress(later, "later").differing == {}
+    assert read_progress(later, "later").differing == {}
 
 
 def test_status_says_what_differs_until_somebody_has_run_it(way: WholeWay) -> None:
@@ -131,8 +131,8 @@ def test_status_says_what_differs_until_somebody_has_run_it(way: WholeWay) -> No
         "type public.code is domain over text CHECK ((VALUE <> ''::text)) here, domain over text at the source"
         ': ALTER DOMAIN "public"."code" DROP CONSTRAINT "not_empty"'
     ]
-    shown = look(way.settings)
-    assert [f"target main: public.item: {line}" for line in lines] == differing_shown(shown)
+    shown = read_overview(way.settings)
+    assert [f"target main: public.item: {line}" for line in lines] == format_different_objects(shown)
     assert shown.healthy
     for line in lines:
         if " at the source: " in line:
@@ -150,13 +150,17 @@ def test_a_row_that_a_domain_refuses_here_arrives_after_the_statement_of_the_sta
     query(way.source, "ALTER DOMAIN code ADD CONSTRAINT short CHECK (length(VALUE) < 9)")
     query(way.source, "ALTER DOMAIN code SET NOT NULL")
     query(way.source, "INSERT INTO item VALUES (2, 1, 'y', '', 5, 5)")
-    way.until(lambda: [t.state for t in table_states(way.settings, "main") if t.name == "item"] == ["HALTED"], "halt")
+    way.until(
+        lambda: [t.state for t in read_table_states(way.settings, "main") if t.name == "item"] == ["HALTED"], "halt"
+    )
     way.until(lambda: any("SET NOT NULL" in line for line in differing(way)), "the last version to arrive")
     (line,) = differing(way)
     query(way.target, line.partition(" at the source: ")[2])
     assert differing(way) == ()
-    resync(way.settings, "main", "public.item")
-    way.until(lambda: {t.state for t in table_states(way.settings, "main")} == {"ACTIVE"}, "the table to come back")
+    request_resync(way.settings, "main", "public.item")
+    way.until(
+        lambda: {t.state for t in read_table_states(way.settings, "main")} == {"ACTIVE"}, "the table to come back"
+    )
     way.caught_up()
     assert found(way.verify()) == set()
     assert besides(way.target) == at_source(way)
@@ -173,4 +177,4 @@ def test_a_table_that_was_held_meanwhile_comes_back_in_the_newest_version(way: W
     way.until(lambda: query(way.target, versions) == [(2,)], "the version to arrive")
     resume(way.settings, "main", ["public.item"])
     until_version(way, 2)
-    way.until(lambda: way.verify().verdict is Verdict.SAME, "the table to be compared, and the same")
+    way.until(lambda: way.verify().verdict is ComparisonVerdict.SAME, "the table to be compared, and the same")

@@ -19,7 +19,7 @@ from tests.support.feed import (
     wait_for,
 )
 from tests.support.real_broker import RealBroker
-from venus.adapters.targets.postgresql.control import resync, table_states
+from venus.adapters.targets.postgresql.control import read_table_states, request_resync
 from venus.adapters.targets.postgresql.load.full_sync import full_sync
 from venus.config import Settings
 
@@ -45,7 +45,7 @@ def settings(feed: Feed, database: str) -> Settings:
 
 
 def state(settings: Settings) -> tuple[str, str]:
-    (found,) = table_states(settings, "a")
+    (found,) = read_table_states(settings, "a")
     return found.state, found.reason
 
 
@@ -72,7 +72,7 @@ def test_a_dropped_column_that_comes_again_is_followed(database: str, feed: Feed
         caught_up(database, feed.broker)
         if how == "resynced":
             assert state(settings)[0] == "HALTED"
-            resync(settings, "a", "items")
+            request_resync(settings, "a", "items")
         wait_for(lambda: state(settings)[0] == "ACTIVE", f"the table to follow: {state(settings)[1]}")
 
     assert rows_at(database, AGAIN) == feed.model[1]
@@ -93,11 +93,11 @@ def test_a_column_of_the_targets_own_halts_the_table_until_it_has_another_name(
         feed.cut(put(9, "nine", 9, "theirs"))
         caught_up(database, feed.broker)
         assert way_out in state(settings)[1]
-        resync(settings, "a", "items")
+        request_resync(settings, "a", "items")
         wait_for(lambda: "resync failed" in state(settings)[1], "the refusal")
         assert way_out in state(settings)[1]
         query(database, "ALTER TABLE shop.items RENAME price TO our_price")
-        resync(settings, "a", "items")
+        request_resync(settings, "a", "items")
         wait_for(lambda: state(settings)[0] == "ACTIVE", "the resync")
 
     assert rows_at(database, MORE) == feed.model[1]

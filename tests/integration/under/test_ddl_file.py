@@ -19,8 +19,8 @@ from tests.support.postgres import Server, libpq
 from tests.support.whole_way import whole_way
 from venus.adapters.targets.postgresql.load.full_sync import full_sync
 from venus.adapters.targets.registry import open_target
-from venus.adapters.upper.capture import first_fill
-from venus.cli.load import conversion
+from venus.adapters.upper.capture import run_capture_fill
+from venus.cli.load import build_ddl
 
 pytestmark = pytest.mark.integration
 
@@ -82,9 +82,9 @@ def compare(tmp_path: Path, database: str, second_database: str, postgres_server
 
     def compared(source: str) -> str:
         with whole_way(tmp_path, source, database) as way:
-            before = conversion(way.settings, open_target(way.settings, "main")).text
+            before = build_ddl(way.settings, open_target(way.settings, "main")).text
             way.install()
-            text = conversion(way.settings, open_target(way.settings, "main")).text
+            text = build_ddl(way.settings, open_target(way.settings, "main")).text
             way.load()
         assert text == before
         file = tmp_path / "target.sql"
@@ -153,7 +153,7 @@ def test_a_check_that_rows_contradict_is_told_of_and_not_made(tmp_path: Path, da
         )
         with whole_way(tmp_path, f"sqlite:///{tmp_path / 'shop.db'}", database) as way:
             way.install()
-            first_fill(way.settings, threading.Event())
+            run_capture_fill(way.settings, threading.Event())
             report = full_sync(way.settings, "main")
             way.start()
             app.execute("UPDATE t SET n = 10")  # the source lets that pass, and so must the target

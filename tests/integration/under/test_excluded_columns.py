@@ -15,17 +15,17 @@ import sqlalchemy
 from tests.support.feed import query
 from tests.support.mariadb import MariaServer
 from tests.support.whole_way import WholeWay, found, run_at, whole_way
-from venus.adapters.cutover.run import Wish, cutover
+from venus.adapters.cutover.run import CutoverRequest, run_cutover
 from venus.adapters.dialects.contract import Source as OpenSource
 from venus.adapters.dialects.registry import open_source
-from venus.cli.install import refused_tables
-from venus.config import Columns
+from venus.cli.install import find_refused_tables
+from venus.config import ColumnsSettings
 from venus.errors import Refused
 
 pytestmark = pytest.mark.integration
 
 HEAD = {"venus": "x", "made_at": "now", "made_by": "me", "source_url": "s", "target_url": "t"}
-WISH = Wish(quiet_s=0.2, wait_s=120.0, head=HEAD)
+WISH = CutoverRequest(quiet_s=0.2, wait_s=120.0, head=HEAD)
 #: By dialect: the type of the column that is left out, and two of its values.
 ODD = {"postgresql": ("odd", "'(1,x)'"), "sqlite": ("", "x'00ff'"), "mariadb": ("point", "point(1, 2)")}
 TABLES = (
@@ -86,7 +86,7 @@ def way(place: Place, tmp_path: Path, second_database: str) -> Iterator[WholeWay
 
 
 def excluding(way: WholeWay, *patterns: str) -> None:
-    source = way.settings.source.model_copy(update={"columns": Columns(exclude=patterns)})
+    source = way.settings.source.model_copy(update={"columns": ColumnsSettings(exclude=patterns)})
     way.settings = way.settings.model_copy(update={"source": source})
 
 
@@ -117,7 +117,7 @@ def test_they_travel_nowhere_and_the_certificate_names_them(way: WholeWay, place
     way.caught_up()
     assert columns(way) == ["id", "name"]
     assert found(way.verify()) == set()
-    certificate = cutover(way.settings, "main", WISH).certificate
+    certificate = run_cutover(way.settings, "main", WISH).certificate
     assert certificate is not None
     said = "\n".join(certificate["left_out"])
     for what in ("column odd", "column maker", "column secret", "index item_by_secret", "constraint item_secret"):
@@ -156,9 +156,9 @@ def item(way: WholeWay) -> str:
 def test_a_column_of_the_key_and_one_that_is_not_there_are_refused(way: WholeWay, place: Place) -> None:
     excluding(way, "item.odd", "item.id", "item.nothing")
     with pytest.raises(Refused, match=r"\[source.columns\]: 'item.nothing' matches no column of a captured table"):
-        opened(way, lambda source: refused_tables(source, way.settings))
+        opened(way, lambda source: find_refused_tables(source, way.settings))
     excluding(way, "item.odd", "item.id")
-    (line,) = opened(way, lambda source: refused_tables(source, way.settings)).values()
+    (line,) = opened(way, lambda source: find_refused_tables(source, way.settings)).values()
     assert ".item: refused: " in line
     assert "key" in line
 
@@ -202,7 +202,9 @@ def test_a_table_that_halts_at_a_value_goes_on_without_its_column(tmp_path: Path
         in_sqlite(tmp_path, "INSERT INTO job VALUES (2, 'b', x'00ff')")
 
         def reasons() -> list[str]:
-            return [t.reason for t in opened(way, lambda source: source.registered()) if t.state == "PAUSED"]
+            return [
+                t.reason for t in opened(way, lambda source: source.read_registered_tables()) if t.state == "PAUSED"
+            ]
 
         way.until(reasons, "the table to halt")
         assert "row id=2: column anything: " in reasons()[0]

@@ -32,15 +32,15 @@ from tests.support.feed import (
 from tests.support.ports import free_port
 from tests.support.real_broker import RealBroker
 from venus.adapters.targets.postgresql.apply.apply_session import run_apply
-from venus.adapters.targets.postgresql.control import resync
+from venus.adapters.targets.postgresql.control import request_resync
 from venus.adapters.targets.postgresql.load.full_sync import full_sync
 from venus.broker.service.process import RunningBroker
-from venus.codec.chunk import Totals
-from venus.codec.packed import pack
-from venus.codec.stored import StoredRows
+from venus.codec.chunk import RowTotals
+from venus.codec.packed import pack_items
+from venus.codec.stored_rows import StoredRows
 from venus.errors import OffsetTrimmed
-from venus.rpc.admin import Admin
-from venus.rpc.snapshots import Snapshots
+from venus.rpc.admin import AdminClient
+from venus.rpc.snapshots import SnapshotClient
 from venus.rpc.subscriber import Subscriber
 from venus.wire import broker_pb2, change_pb2
 
@@ -73,12 +73,12 @@ def some(rng: random.Random, table: int = 1) -> Change:
 def full_data(address: str) -> dict[int, dict[Key, bytes]]:
     """Return the rows of a set's full data, by the text of their keys."""
     found: dict[int, dict[Key, bytes]] = {}
-    with Snapshots(address) as snapshots:
+    with SnapshotClient(address) as snapshots:
         snapshot = snapshots.open("main", splits=3)
         for split in snapshot.splits:
             for chunk in snapshots.read_split(snapshot.snapshot_id, split):
                 for value in chunk.rows.packed.split():
-                    stored = StoredRows(pack([value]))
+                    stored = StoredRows(pack_items([value]))
                     key = (stored.record_id(0)[2:].decode(),)
                     found.setdefault(chunk.table_id, {})[key] = stored.rows.data
         snapshots.close(snapshot.snapshot_id)
@@ -120,7 +120,7 @@ def test_sets_and_targets_have_the_rows_inside(
         assert rows_at(url, items(2, "others")) == feed.model[2]
         assert full_data(broker.address)[1].keys() == inside(feed, is_inside).keys()
         assert applied(url) == real.next_offset
-        with Admin(broker.address) as admin:
+        with AdminClient(broker.address) as admin:
             status = admin.status()
         assert [*status.alarms, *status.businesses[0].alarms] == []
     assert business_status(tandem.address).counters["key_only_changes"] > 0
@@ -216,7 +216,7 @@ def test_another_predicate_fills_the_set_again_and_its_consumers_start_over(
         run_apply(second, "a", threading.Event())
     assert "`venus resync --all --target a`" in trimmed.value.hint
     assert rows_at(database, items()) == before
-    resync(second, "a", "*")
+    request_resync(second, "a", "*")
     with following(second, "a"):
         wait_for(lambda: rows_at(database, items()) == inside(feed, narrow))
         feed.cut(*(some(rng) for _ in range(20)))
@@ -273,7 +273,7 @@ def test_what_cannot_be_is_said(real: RealBroker, start: Start) -> None:
     wait_for(
         lambda: list(business_status(whole.address).alarms) == [f"set whole wants every row of shop.items, {gets}"]
     )
-    with Admin(wider.address) as admin:
+    with AdminClient(wider.address) as admin:
         assert list(admin.status().alarms) == [
             "[cluster.where.crm] is about a business that set tandem does not have",
             "[cluster.where.main] is about the table widgets, which set tandem does not have",
@@ -288,16 +288,16 @@ def test_an_older_set_above_that_does_not_judge_is_refused(
     real: RealBroker, start: Start, monkeypatch: pytest.MonkeyPatch, part: str
 ) -> None:
     """It does not know the field: here it does not arrive, in the full data or behind it."""
-    opened, made = Snapshots.open, Subscriber.__init__
+    opened, made = SnapshotClient.open, Subscriber.__init__
 
-    def without_where(snapshots: Snapshots, business: str, **options: Any) -> Any:
+    def without_where(snapshots: SnapshotClient, business: str, **options: Any) -> Any:
         return opened(snapshots, business, **{**options, "where": ()})
 
     def made_without(subscriber: Subscriber, *arguments: Any, **options: Any) -> None:
         made(subscriber, *arguments, **{**options, "where": ()})
 
     if part == "open":
-        monkeypatch.setattr(Snapshots, "open", without_where)
+        monkeypatch.setattr(SnapshotClient, "open", without_where)
     else:
         monkeypatch.setattr(Subscriber, "__init__", made_without)
         begun = Subscriber.open
@@ -307,7 +307,7 @@ def test_an_older_set_above_that_does_not_judge_is_refused(
     feed.cut(put(1, "EU", 20), put(2, "US", 70))
     access = start("access", real.address, where={"main": {"items": EU}})
     says = "set core has a version without support for [cluster.where]: update it, or remove the predicates"
-    with Admin(access.address) as admin:
+    with AdminClient(access.address) as admin:
         if part == "open":
             wait_for(lambda: f"this set mirrors nothing of main: {says}" in admin.status().alarms)
             assert not admin.status().businesses
@@ -322,10 +322,10 @@ def test_a_snapshot_is_chosen_and_summed_for_each_reader(real: RealBroker) -> No
     feed.describe(items())
     feed.cut(*(put(n, "EU" if n % 3 else "US", n) for n in range(1, 100)))
     filters = [broker_pb2.RowFilter(table="items", predicate=text) for text in (EU, NARROW)]
-    with Snapshots(real.address) as snapshots:
+    with SnapshotClient(real.address) as snapshots:
         for asked, is_inside in (((), lambda _: True), (filters[:1], eu), (filters[1:], narrow)):
             snapshot = snapshots.open("main", where=asked, splits=2)
-            loaded = Totals()
+            loaded = RowTotals()
             for split in snapshot.splits:
                 for chunk in snapshots.read_split(snapshot.snapshot_id, split, chunk_bytes=1):
                     loaded.add(chunk.rows)

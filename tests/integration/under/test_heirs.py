@@ -10,11 +10,11 @@ import pytest
 
 from tests.support.feed import query
 from tests.support.whole_way import WholeWay, found, whole_way
-from venus.adapters.cutover.run import Wish, cutover
+from venus.adapters.cutover.run import CutoverRequest, run_cutover
 from venus.adapters.dialects.registry import open_source
-from venus.adapters.targets.postgresql.control import resync, table_states
+from venus.adapters.targets.postgresql.control import read_table_states, request_resync
 from venus.adapters.targets.registry import open_target
-from venus.cli.load import conversion
+from venus.cli.load import build_ddl
 
 pytestmark = pytest.mark.integration
 
@@ -45,7 +45,7 @@ def way(tmp_path: Path, database: str, second_database: str) -> Iterator[WholeWa
 def told(way: WholeWay) -> list[str]:
     """Return which heirs stand in the way of a cut-over."""
     way.caught_up()
-    rehearsal = cutover(way.settings, "main", Wish(rehearse=True, quiet_s=0.1))
+    rehearsal = run_cutover(way.settings, "main", CutoverRequest(rehearse=True, quiet_s=0.1))
     return sorted(block.what for block in rehearsal.blocks if "inherit" in block.what or "child table" in block.what)
 
 
@@ -64,7 +64,7 @@ def test_each_heir_is_named_before_and_forbids_the_cut_over_until_it_is_one(way:
         ("public.parent", "has the child table public.child, which is not carried"),
     ]
     assert "ALTER TABLE public.child INHERIT public.parent" in findings[2].remedy
-    head = conversion(way.settings, open_target(way.settings, "main")).text.partition("-- Schemas")[0]
+    head = build_ddl(way.settings, open_target(way.settings, "main")).text.partition("-- Schemas")[0]
     assert "public.parent: heir public.child INHERITS (public.parent): a query of public.parent does not see" in head
     way.start()
     assert told(way) == [
@@ -91,7 +91,7 @@ def test_no_statement_about_a_table_touches_the_rows_of_its_heirs(
     query(way.source, "UPDATE ONLY parent SET id = id + 100 WHERE id < 5")
     way.caught_up()
     assert everything(way.source) == everything(way.target)
-    resync(way.settings, "main", "public.parent")
+    request_resync(way.settings, "main", "public.parent")
     way.until(lambda: query(way.target, "SELECT count(*) FROM venus.sweep") == [(0,)], "the resync")
     assert everything(way.source) == everything(way.target)
     query(way.source, "TRUNCATE ONLY parent")
@@ -108,7 +108,7 @@ def test_a_column_that_comes_to_a_table_and_its_heirs_halts_none_of_them(way: Wh
                                             " attrelid IN ('parent'::regclass, 'child'::regclass)")) == 2,
               "the column")  # fmt: skip
     way.caught_up()
-    assert {t.state for t in table_states(way.settings, "main")} == {"ACTIVE"}
+    assert {t.state for t in read_table_states(way.settings, "main")} == {"ACTIVE"}
     way.at_target(*LINKS[:2])
     way.caught_up()
     way.until(lambda: everything(way.source)[0] == everything(way.target)[0], "the rows")
@@ -120,7 +120,7 @@ def test_an_heir_that_joins_or_leaves_is_told_of_and_parted(way: WholeWay) -> No
     query(way.source, "ALTER TABLE child NO INHERIT parent")
     way.until(lambda: len(query(way.target, "SELECT 1 FROM pg_inherits WHERE inhparent = 'parent'::regclass")) == 0,
               "the heirs to be parted")  # fmt: skip
-    (state,) = [t for t in table_states(way.settings, "main") if t.name == "parent"]
+    (state,) = [t for t in read_table_states(way.settings, "main") if t.name == "parent"]
     assert "public.child has left at the source: no table inherits from it here any more" in state.reason
     assert told(way) == ["public.both_of does not inherit from public.parent, as it does at the source"]
     query(way.source, "CREATE TABLE late (PRIMARY KEY (id)) INHERITS (parent)")

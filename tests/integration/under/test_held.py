@@ -10,11 +10,11 @@ import pytest
 from tests.support.brokers import business_status
 from tests.support.feed import Feed, caught_up, following, items, put, rows_at, settings_for, wait_for
 from tests.support.real_broker import RealBroker
-from venus.adapters.targets.postgresql.control import pause, progress, resume, resync, table_states
+from venus.adapters.targets.postgresql.control import pause, read_progress, read_table_states, request_resync, resume
 from venus.adapters.targets.postgresql.database import TableState
 from venus.adapters.targets.postgresql.load.full_sync import full_sync
 from venus.config import Settings
-from venus.rpc.admin import Admin
+from venus.rpc.admin import AdminClient
 from venus.wire import broker_pb2
 
 pytestmark = pytest.mark.integration
@@ -53,7 +53,7 @@ def trimmed_beyond(real: RealBroker, offset: int) -> bool:
 
 
 def state_of(settings: Settings, name: str = "shop.items") -> TableState:
-    return next(t for t in table_states(settings, "a") if t.source_name == name)
+    return next(t for t in read_table_states(settings, "a") if t.source_name == name)
 
 
 def test_a_held_table_keeps_its_increments_over_reconnections(database: str, real: RealBroker) -> None:
@@ -80,7 +80,7 @@ def test_a_held_table_keeps_its_increments_over_reconnections(database: str, rea
 
     assert (kept.kept, kept.held_bytes > 2 * RETAIN_BYTES) == (held_from, True)
     assert [rows_at(database, feed.schemas[t]) for t in (1, 2)] == [feed.model[1], feed.model[2]]
-    assert progress(settings, "a").unaccounted == 0
+    assert read_progress(settings, "a").unaccounted == 0
 
 
 def test_a_held_table_without_its_increments_halts_alone(database: str, real: RealBroker) -> None:
@@ -97,7 +97,7 @@ def test_a_held_table_without_its_increments_halts_alone(database: str, real: Re
         more_than_is_retained(feed, "while held")
         caught_up(database, real)
     wait_for(lambda: not consumer(real).connected, "the end of the stream")
-    with Admin(real.address) as admin:
+    with AdminClient(real.address) as admin:
         admin.forget("main", "main/a")
     wait_for(lambda: trimmed_beyond(real, state_of(settings).held_from or 0), "the trimming")
 
@@ -111,7 +111,7 @@ def test_a_held_table_without_its_increments_halts_alone(database: str, real: Re
         wait_for(lambda: consumer(real).kept == real.next_offset, "nothing is kept for a table that has lost it")
         resume(settings, "a", ["items"])
         wait_for(lambda: state_of(settings).state == "HALTED", "the second halt")
-        resync(settings, "a", "items")
+        request_resync(settings, "a", "items")
         more_than_is_retained(feed, "after")
         wait_for(lambda: state_of(settings).state == "ACTIVE", "the table's return")
         caught_up(database, real)
@@ -119,4 +119,4 @@ def test_a_held_table_without_its_increments_halts_alone(database: str, real: Re
     assert "the queue no longer has its changes" in halted.reason
     assert "`venus resync shop.items --target a`" in halted.reason
     assert [rows_at(database, feed.schemas[t]) for t in (1, 2)] == [feed.model[1], feed.model[2]]
-    assert progress(settings, "a").unaccounted == 0
+    assert read_progress(settings, "a").unaccounted == 0

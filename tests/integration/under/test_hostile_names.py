@@ -8,8 +8,8 @@ import pytest
 
 from tests.support.feed import query
 from tests.support.whole_way import WholeWay, whole_way
-from venus.adapters.targets.postgresql.control import progress, resync
-from venus.adapters.verify.findings import Verdict
+from venus.adapters.targets.postgresql.control import read_progress, request_resync
+from venus.adapters.verify.findings import ComparisonVerdict
 
 pytestmark = pytest.mark.integration
 
@@ -46,8 +46,8 @@ def for_each(url: str, statements: str) -> None:
 
 
 def until_same(way: WholeWay) -> None:
-    way.until(lambda: way.verify().verdict is Verdict.SAME, "all tables to be the same")
-    assert {t.state for t in progress(way.settings, "main").tables} == {"ACTIVE"}
+    way.until(lambda: way.verify().verdict is ComparisonVerdict.SAME, "all tables to be the same")
+    assert {t.state for t in read_progress(way.settings, "main").tables} == {"ACTIVE"}
 
 
 def test_tables_with_such_names_are_carried(tmp_path: Path, database: str, second_database: str) -> None:
@@ -61,8 +61,8 @@ def test_tables_with_such_names_are_carried(tmp_path: Path, database: str, secon
         for_each(database, DDL)
         for_each(database, MORE)
         until_same(way)
-        resync(way.settings, "main", "*")
-        way.until(lambda: not progress(way.settings, "main").resyncing, "the resyncs to end")
+        request_resync(way.settings, "main", "*")
+        way.until(lambda: not read_progress(way.settings, "main").resyncing, "the resyncs to end")
         for_each(database, EMPTIED)
         way.until(lambda: len(way.verify().tables) == len(NAMES), "all to be compared")
         way.caught_up()

@@ -9,9 +9,9 @@ import pytest
 from tests.support.applying import equal, loaded
 from tests.support.delivery import FakeDelivery
 from tests.support.feed import Feed, caught_up, following, gone, items, query
-from venus.adapters.targets.postgresql.database import PostgresTarget
+from venus.adapters.targets.postgresql.database import PostgresDatabase
 from venus.adapters.targets.postgresql.rowsql import RowSql
-from venus.adapters.targets.postgresql.session import Session
+from venus.adapters.targets.postgresql.session import TargetSession
 
 pytestmark = pytest.mark.integration
 
@@ -21,12 +21,12 @@ BOUND = "SET LOCAL statement_timeout = '4s'"
 
 
 @pytest.fixture
-def table(database: str, broker: FakeDelivery, feed: Feed) -> Iterator[tuple[Session, RowSql]]:
+def table(database: str, broker: FakeDelivery, feed: Feed) -> Iterator[tuple[TargetSession, RowSql]]:
     """Open a session like the one that applies; its table was analysed while its rows came."""
     settings = loaded(database, feed, items(), rows=1)
     query(database, f"INSERT INTO shop.items (id, label, amount) SELECT g, 'x', g FROM generate_series(2, {ROWS}) g")
     query(database, "ANALYZE shop.items; UPDATE pg_class SET reltuples = 0 WHERE oid = 'shop.items'::regclass")
-    target = PostgresTarget(settings, "a")
+    target = PostgresDatabase(settings, "a")
     session = target.connect()
     session.run("SET enable_hashjoin = off; SET enable_mergejoin = off; BEGIN")
     yield session, RowSql(target.place(items()), target.group)
@@ -34,19 +34,19 @@ def table(database: str, broker: FakeDelivery, feed: Feed) -> Iterator[tuple[Ses
     session.close()
 
 
-def staged(session: Session, sql: RowSql, stage: str, columns: str) -> None:
+def staged(session: TargetSession, sql: RowSql, stage: str, columns: str) -> None:
     """Fill a staging table with every row there is."""
     session.run(f"{sql.create_stages}; INSERT INTO {stage} SELECT {columns} FROM shop.items; {BOUND}")
 
 
-def usual(session: Session) -> bool:
+def usual(session: TargetSession) -> bool:
     """Whether the statements that follow are planned as before."""
     found = session.row("SELECT current_setting('enable_nestloop'), current_setting('enable_hashjoin')")
     return found == ("on", "off")
 
 
 def test_many_keys_are_deleted_from_a_table_that_was_analysed_while_its_rows_came(
-    table: tuple[Session, RowSql],
+    table: tuple[TargetSession, RowSql],
 ) -> None:
     session, sql = table
     staged(session, sql, sql.key_stage, sql.key)
@@ -57,7 +57,7 @@ def test_many_keys_are_deleted_from_a_table_that_was_analysed_while_its_rows_cam
     assert usual(session)
 
 
-def test_repeated_keys_are_dropped_from_a_large_stage(table: tuple[Session, RowSql]) -> None:
+def test_repeated_keys_are_dropped_from_a_large_stage(table: tuple[TargetSession, RowSql]) -> None:
     session, sql = table
     staged(session, sql, sql.stage, sql.columns)
     session.run(f"INSERT INTO {sql.stage} SELECT {sql.columns} FROM shop.items LIMIT 10")
@@ -68,7 +68,7 @@ def test_repeated_keys_are_dropped_from_a_large_stage(table: tuple[Session, RowS
     assert usual(session)
 
 
-def test_a_few_keys_of_a_large_table_are_looked_up(table: tuple[Session, RowSql]) -> None:
+def test_a_few_keys_of_a_large_table_are_looked_up(table: tuple[TargetSession, RowSql]) -> None:
     """A hash join reads the whole table: not where its statistics say that it is large."""
     session, sql = table
     session.rollback()
@@ -82,7 +82,7 @@ def test_a_few_keys_of_a_large_table_are_looked_up(table: tuple[Session, RowSql]
     assert "Hash" not in plan
 
 
-def test_many_keys_of_a_large_table_are_joined_in_one_pass(table: tuple[Session, RowSql]) -> None:
+def test_many_keys_of_a_large_table_are_joined_in_one_pass(table: tuple[TargetSession, RowSql]) -> None:
     session, sql = table
     session.rollback()
     session.run("ANALYZE shop.items; BEGIN")

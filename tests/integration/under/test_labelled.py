@@ -10,7 +10,7 @@ import pytest
 from tests.support import networks
 from tests.support.feed import Feed, applied, caught_up, following, gone, items, put, query, rows_at, settings_for
 from tests.support.real_broker import RealBroker
-from venus.adapters.targets.postgresql.control import progress, table_states
+from venus.adapters.targets.postgresql.control import read_progress, read_table_states
 from venus.adapters.targets.postgresql.load.full_sync import full_sync
 
 pytestmark = pytest.mark.integration
@@ -47,6 +47,6 @@ def test_a_target_below_a_labelled_set(database: str, tmp_path: Path, real: Real
 
     assert rows_at(database, items()) == feed.model[1]
     assert query(database, "SELECT count(*) FROM information_schema.tables WHERE table_name = 'others'") == [(0,)]
-    assert table_states(settings, "a")[0].rows_applied == feed.committed[1] - since
-    assert progress(settings, "a").unaccounted == 0
+    assert read_table_states(settings, "a")[0].rows_applied == feed.committed[1] - since
+    assert read_progress(settings, "a").unaccounted == 0
     assert applied(database) == real.next_offset

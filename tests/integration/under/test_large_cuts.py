@@ -22,14 +22,14 @@ from tests.support.feed import (
     wait_for,
 )
 from tests.support.real_broker import RealBroker
-from venus.adapters.targets.postgresql.apply import held
-from venus.adapters.targets.postgresql.apply.held import CatchUp
-from venus.adapters.targets.postgresql.apply.writer import Writer
-from venus.adapters.targets.postgresql.control import pause, progress, resume, table_states
+from venus.adapters.targets.postgresql.apply import held_tables
+from venus.adapters.targets.postgresql.apply.held_tables import CatchUp
+from venus.adapters.targets.postgresql.apply.writer import RowWriter
+from venus.adapters.targets.postgresql.control import pause, read_progress, read_table_states, resume
 from venus.adapters.targets.postgresql.load.full_sync import full_sync
-from venus.adapters.targets.postgresql.quarantine import quarantine_list
-from venus.adapters.under import cuts
-from venus.adapters.under.cuts import Assembler, Piece
+from venus.adapters.targets.postgresql.quarantine import list_quarantine
+from venus.adapters.under import cut_assembler
+from venus.adapters.under.cut_assembler import CutAssembler, CutPiece
 from venus.config import Settings
 
 pytestmark = pytest.mark.integration
@@ -42,12 +42,12 @@ def waiting(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Note how many rows wait in the assembler of a reader, each time something arrives."""
     found: list[int] = []
 
-    def noted(assembler: Assembler, piece: Piece) -> None:
+    def noted(assembler: CutAssembler, piece: CutPiece) -> None:
         add(assembler, piece)
         found.append(assembler.rows)
 
-    add = Assembler.add
-    monkeypatch.setattr(Assembler, "add", noted)
+    add = CutAssembler.add
+    monkeypatch.setattr(CutAssembler, "add", noted)
     return found
 
 
@@ -74,11 +74,13 @@ def held_back(database: str, broker: Broker, settings: Settings) -> Iterator[Non
         yield
         caught_up(database, broker)
         resume(settings, "a", ["items"])
-        wait_for(lambda: table_states(settings, "a")[0].state in ("ACTIVE", "HALTED"), "the end of the catching up")
+        wait_for(
+            lambda: read_table_states(settings, "a")[0].state in ("ACTIVE", "HALTED"), "the end of the catching up"
+        )
 
 
 def active(settings: Settings) -> None:
-    wait_for(lambda: table_states(settings, "a")[0].state == "ACTIVE", "the table's return")
+    wait_for(lambda: read_table_states(settings, "a")[0].state == "ACTIVE", "the table's return")
 
 
 def test_a_table_catches_up_with_a_cut_that_is_larger_than_memory_allows(
@@ -97,7 +99,7 @@ def test_a_table_catches_up_with_a_cut_that_is_larger_than_memory_allows(
 
     assert max(waiting) < 120, "the whole cut has 200 rows of 20 kB"
     assert rows_at(database, items()) == feed.model[1]
-    assert progress(settings, "a").unaccounted == 0
+    assert read_progress(settings, "a").unaccounted == 0
 
 
 def test_a_row_that_is_refused_in_such_a_cut_waits_in_quarantine(database: str, real: RealBroker) -> None:
@@ -111,12 +113,12 @@ def test_a_row_that_is_refused_in_such_a_cut_waits_in_quarantine(database: str, 
     with following(settings, "a"):
         active(settings)
 
-    (row,) = quarantine_list(settings, "a")
+    (row,) = list_quarantine(settings, "a")
     assert row.key == '{"id": "150"}'
     wanted = dict(feed.model[1])
     wanted["150",] = ("old 150", "150")
     assert rows_at(database, items()) == wanted
-    assert progress(settings, "a").unaccounted == 0
+    assert read_progress(settings, "a").unaccounted == 0
 
 
 def test_a_table_halts_at_such_a_cut_and_comes_back(database: str, real: RealBroker) -> None:
@@ -129,7 +131,7 @@ def test_a_table_halts_at_such_a_cut_and_comes_back(database: str, real: RealBro
         changes = large()
         changes[150] = put(150, "bad", 666)
         feed.cut(*changes, batch_rows=5)
-    state = table_states(settings, "a")[0]
+    state = read_table_states(settings, "a")[0]
     assert (state.state, state.held_from) == ("HALTED", start)
     query(database, "ALTER TABLE shop.items DROP CONSTRAINT not_odd")
     with following(settings, "a"):
@@ -137,7 +139,7 @@ def test_a_table_halts_at_such_a_cut_and_comes_back(database: str, real: RealBro
         active(settings)
 
     assert rows_at(database, items()) == feed.model[1]
-    assert progress(settings, "a").unaccounted == 0
+    assert read_progress(settings, "a").unaccounted == 0
 
 
 def test_rows_that_exchange_a_value_far_apart_in_such_a_cut_are_merged_together(
@@ -154,13 +156,13 @@ def test_rows_that_exchange_a_value_far_apart_in_such_a_cut_are_merged_together(
         active(settings)
 
     assert rows_at(database, items()) == feed.model[1]
-    assert progress(settings, "a").unaccounted == 0
+    assert read_progress(settings, "a").unaccounted == 0
 
 
 def test_only_some_tables_catch_up_at_once(
     database: str, broker: FakeDelivery, feed: Feed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(held, "CATCH_UPS_MAX", 2, raising=False)
+    monkeypatch.setattr(held_tables, "CATCH_UPS_MAX", 2, raising=False)
     feed.describe(*(items(n, f"t{n}") for n in range(1, 10)))
     feed.cut(*(put(1, "old", 1, table=n) for n in range(1, 10)))
     settings = settings_for(broker.address, {"a": database})
@@ -187,7 +189,7 @@ def test_only_some_tables_catch_up_at_once(
             feed.cut(*(put(round_, f"{round_}", 1, table=n) for n in range(1, 10)))
         caught_up(database, broker)
         resume(settings, "a", names)
-        wait_for(lambda: all(t.state == "ACTIVE" for t in table_states(settings, "a")), "the tables' return")
+        wait_for(lambda: all(t.state == "ACTIVE" for t in read_table_states(settings, "a")), "the tables' return")
 
     assert 1 <= max(most) <= 2
     for n in range(1, 10):
@@ -198,18 +200,18 @@ def test_few_large_rows_of_one_cut_are_streamed_into_the_target(
     database: str, real: RealBroker, waiting: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     feed = Feed(real)
-    for module in (cuts, "venus.adapters.targets.postgresql.apply.writer"):
+    for module in (cut_assembler, "venus.adapters.targets.postgresql.apply.writer"):
         name = module if isinstance(module, str) else module.__name__
         monkeypatch.setattr(f"{name}.GROUP_BYTES_MAX", 1 << 20, raising=False)
     settings = loaded(database, feed, 20_000)
     most: list[int] = []
-    make_room = Writer.make_room
+    make_room = RowWriter.make_room
 
-    def noted(writer: Writer) -> None:
+    def noted(writer: RowWriter) -> None:
         make_room(writer)
         most.append(sum(len(part.rows.data) for pending in writer._pending.values() for part in pending.parts))
 
-    monkeypatch.setattr(Writer, "make_room", noted)
+    monkeypatch.setattr(RowWriter, "make_room", noted)
     with following(settings, "a"):
         feed.cut(put(1, "small", 1))
         feed.cut(*large(), *(put(n, LABEL, 1, table=2) for n in range(100)), batch_rows=5)
@@ -220,4 +222,4 @@ def test_few_large_rows_of_one_cut_are_streamed_into_the_target(
     assert max(waiting) < 200
     assert rows_at(database, items()) == feed.model[1]
     assert rows_at(database, feed.schemas[2]) == feed.model[2]
-    assert progress(settings, "a").unaccounted == 0
+    assert read_progress(settings, "a").unaccounted == 0

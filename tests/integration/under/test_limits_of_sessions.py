@@ -13,9 +13,9 @@ from tests.support.applying import counters_close, equal, loaded
 from tests.support.delivery import FakeDelivery
 from tests.support.feed import Feed, caught_up, following, items, put, query, wait_for
 from tests.support.postgres import Server, libpq
-from venus.adapters.targets.postgresql.control import resync, table_states
-from venus.adapters.targets.postgresql.replica import may_be_replica
-from venus.adapters.targets.postgresql.session import Session
+from venus.adapters.targets.postgresql.apply_role import try_replica_role
+from venus.adapters.targets.postgresql.control import read_table_states, request_resync
+from venus.adapters.targets.postgresql.session import TargetSession
 
 pytestmark = pytest.mark.integration
 
@@ -59,10 +59,10 @@ def test_a_target_is_loaded_applied_and_made_equal_whatever_is_set(
             time.sleep(1.0)
             app.rollback()
         caught_up(database, broker)
-        resync(settings, "a", "items")
+        request_resync(settings, "a", "items")
         feed.cut(put(3, "new", 3))
         caught_up(database, broker)
-        wait_for(lambda: [t.state for t in table_states(settings, "a")] == ["ACTIVE"] * 2, "the tables")
+        wait_for(lambda: [t.state for t in read_table_states(settings, "a")] == ["ACTIVE"] * 2, "the tables")
         time.sleep(0.5)
     assert not [report.error for report in reports if report.error]
     equal(database, feed)
@@ -90,8 +90,10 @@ def test_a_role_that_an_administrator_has_made_a_replica_needs_no_right_to_do_so
 ) -> None:
     query(database, "CREATE ROLE applier LOGIN; ALTER ROLE applier SET session_replication_role = replica")
     try:
-        session = Session(postgres_server.url(str(sqlalchemy.make_url(database).database), "applier"), application="t")
-        assert may_be_replica(session)
+        session = TargetSession(
+            postgres_server.url(str(sqlalchemy.make_url(database).database), "applier"), application="t"
+        )
+        assert try_replica_role(session)
         session.close()
     finally:
         query(database, "DROP ROLE applier")

@@ -25,14 +25,14 @@ from tests.support.feed import (
     wait_for,
 )
 from venus.adapters import running
-from venus.adapters.targets.postgresql.control import table_states
-from venus.adapters.targets.postgresql.database import PostgresTarget
+from venus.adapters.targets.postgresql.control import read_table_states
+from venus.adapters.targets.postgresql.database import PostgresDatabase
 from venus.adapters.targets.postgresql.load import full_sync as load
 from venus.adapters.targets.postgresql.load import task as loadtask
 from venus.adapters.targets.postgresql.load.full_sync import LoadProgress, full_sync
 from venus.adapters.targets.postgresql.load.task import SplitResult, SplitTask
-from venus.adapters.targets.postgresql.quarantine import quarantine_list, quarantine_retry
-from venus.adapters.targets.postgresql.session import Session
+from venus.adapters.targets.postgresql.quarantine import list_quarantine, retry_quarantine
+from venus.adapters.targets.postgresql.session import TargetSession
 from venus.errors import ProtocolError, Refused
 from venus.model import Index, Kind, LogicalType
 
@@ -136,11 +136,11 @@ def test_a_load_that_is_not_what_the_broker_counts_is_no_load(
     broker.sums_off = sums_off
     with pytest.raises(ProtocolError, match=f"shop.items: {says}"):
         full_sync(settings, "a")
-    assert [found.state for found in table_states(settings, "a")] == ["LOADING"]
+    assert [found.state for found in read_table_states(settings, "a")] == ["LOADING"]
     assert applied(database) == -1
     broker.sums_off = (0, 0)
     assert full_sync(settings, "a").rows == {"shop.items": 3}
-    assert table_states(settings, "a")[0].state == "ACTIVE"
+    assert read_table_states(settings, "a")[0].state == "ACTIVE"
 
 
 def test_an_interrupted_load_goes_on_and_reads_no_split_twice(
@@ -161,7 +161,7 @@ def test_an_interrupted_load_goes_on_and_reads_no_split_twice(
     monkeypatch.setattr(load, "load_split", stumble)
     with pytest.raises(KeyboardInterrupt):
         full_sync(settings, "a")
-    assert table_states(settings, "a")[0].state == "LOADING"
+    assert read_table_states(settings, "a")[0].state == "LOADING"
     feed.cut(put(1, "behind the cut", 1))
     report = full_sync(settings, "a")
     assert (report.resumed_splits, report.offset, broker.snapshots_opened) == (3, 500, 1)
@@ -178,22 +178,22 @@ def test_many_small_tables_share_connections_and_an_interrupted_load_of_them_goe
     feed.describe(*(items(n, f"t{n}") for n in range(1, 121)))
     feed.cut(*(put(n, "x", n, table=n) for n in range(1, 121)))
     settings = settings_for(broker.address, {"a": database})
-    runs: list[loadtask._Loading] = []
+    runs: list[loadtask._SplitLoad] = []
     sessions: list[str] = []
-    run = loadtask._Loading.run
+    run = loadtask._SplitLoad.run
 
-    def stumble(loading: loadtask._Loading) -> SplitResult:
+    def stumble(loading: loadtask._SplitLoad) -> SplitResult:
         runs.append(loading)
         if len(runs) == 50:
             raise KeyboardInterrupt
         return run(loading)
 
-    def connect(url: str, *, application: str, target: str) -> Session:
+    def connect(url: str, *, application: str, target: str) -> TargetSession:
         sessions.append(application)
-        return Session(url, application=application, target=target)
+        return TargetSession(url, application=application, target=target)
 
-    monkeypatch.setattr(loadtask._Loading, "run", stumble)
-    monkeypatch.setattr(loadtask, "Session", connect)
+    monkeypatch.setattr(loadtask._SplitLoad, "run", stumble)
+    monkeypatch.setattr(loadtask, "TargetSession", connect)
     with pytest.raises(KeyboardInterrupt):
         full_sync(settings, "a")
     report = full_sync(settings, "a")
@@ -286,7 +286,7 @@ def test_a_load_empties_no_table_for_those_who_read_an_older_snapshot(
             database, "CREATE SCHEMA shop; CREATE TABLE shop.items (id bigint PRIMARY KEY, label text, amount bigint)"
         )
         query(database, "INSERT INTO shop.items VALUES (1, 'x', 1), (2, 'x', 2), (3, 'x', 3)")
-    reader = PostgresTarget(settings, "a").connect("reader")
+    reader = PostgresDatabase(settings, "a").connect("reader")
     reader.run("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
     assert reader.row("SELECT 1") == (1,)
     try:
@@ -308,18 +308,18 @@ def test_rows_refused_during_the_load_wait_in_quarantine(
     settings = settings_for(broker.address, {"a": database}, on_error=on_error)
     report = full_sync(settings, "a")
     assert (report.rows["shop.items"], report.parked) == (18, 2)
-    assert table_states(settings, "a")[0].state == ("HALTED" if on_error == "halt" else "ACTIVE")
-    assert {q.sqlstate for q in quarantine_list(settings, "a")} == {"22021", "23514"}
+    assert read_table_states(settings, "a")[0].state == ("HALTED" if on_error == "halt" else "ACTIVE")
+    assert {q.sqlstate for q in list_quarantine(settings, "a")} == {"22021", "23514"}
     query(database, "ALTER TABLE shop.items DROP CONSTRAINT items_amount_check")
     with following(settings, "a"):
         feed.cut(put(5, "mended", 5), put(7, "newer", 8), put(2, "newer", 2))
         caught_up(database, broker)
         if on_error == "halt":
-            by_key = {q.key: q.id for q in quarantine_list(settings, "a")}
-            quarantine_retry(settings, "a", [by_key['{"id": "7"}']])
-            assert table_states(settings, "a")[0].state == "HALTED"
+            by_key = {q.key: q.id for q in list_quarantine(settings, "a")}
+            retry_quarantine(settings, "a", [by_key['{"id": "7"}']])
+            assert read_table_states(settings, "a")[0].state == "HALTED"
         else:
-            assert quarantine_retry(settings, "a").applied == 4
+            assert retry_quarantine(settings, "a").applied == 4
             assert rows_at(database, items()) == feed.model[1]
 
 

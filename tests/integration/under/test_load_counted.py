@@ -10,7 +10,7 @@ import pytest
 from tests.support.applying import equal
 from tests.support.delivery import FakeDelivery
 from tests.support.feed import Feed, items, put, query, settings_for
-from venus.adapters.targets.postgresql.control import table_states
+from venus.adapters.targets.postgresql.control import read_table_states
 from venus.adapters.targets.postgresql.load.full_sync import full_sync
 from venus.config import Settings
 from venus.errors import TargetError
@@ -56,5 +56,5 @@ def test_a_table_that_somebody_else_has_written_to_is_not_loaded(
     assert query(database, "SELECT count(*) FROM venus.applied") == [(0,)]
 
     full_sync(settings, "a")
-    assert [t.state for t in table_states(settings, "a")] == ["ACTIVE"]
+    assert [t.state for t in read_table_states(settings, "a")] == ["ACTIVE"]
     equal(database, feed)

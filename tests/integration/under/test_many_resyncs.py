@@ -11,7 +11,7 @@ from tests.support.delivery import FakeDelivery
 from tests.support.feed import Feed, caught_up, following, items, put, query, rows_at, settings_for, wait_for
 from venus.adapters.targets.postgresql.apply import resync as module
 from venus.adapters.targets.postgresql.apply.resync import SideLoad
-from venus.adapters.targets.postgresql.control import progress, resync
+from venus.adapters.targets.postgresql.control import read_progress, request_resync
 from venus.adapters.targets.postgresql.load.full_sync import full_sync
 
 pytestmark = pytest.mark.integration
@@ -44,11 +44,11 @@ def test_only_some_side_tables_are_loaded_at_once(
         query(database, f"UPDATE shop.t{n} SET label = 'edited'")
     with following(settings, "a"):
         for n in range(1, TABLES + 1):
-            resync(settings, "a", f"t{n}")
+            request_resync(settings, "a", f"t{n}")
         feed.cut(*(put(1, "meanwhile", 1, table=n) for n in range(1, TABLES + 1)))
         caught_up(database, broker)
         wait_for(lambda: all(rows_at(database, feed.schemas[n]) == feed.model[n] for n in range(1, TABLES + 1)))
 
     assert len(most) >= TABLES
     assert max(most) <= 2
-    assert progress(settings, "a").unaccounted == 0
+    assert read_progress(settings, "a").unaccounted == 0

@@ -12,8 +12,8 @@ import sqlalchemy
 from tests.support.feed import query
 from tests.support.mariadb import MariaServer
 from tests.support.whole_way import WholeWay, whole_way
-from venus.adapters.targets.postgresql.control import table_states
-from venus.adapters.verify.findings import Verdict
+from venus.adapters.targets.postgresql.control import read_table_states
+from venus.adapters.verify.findings import ComparisonVerdict
 
 pytestmark = pytest.mark.integration
 
@@ -33,12 +33,12 @@ def bring(way: WholeWay, *statements: str) -> None:
     query(way.source, "; ".join(statements))
     way.install()
     query(way.source, "INSERT INTO other VALUES (1, 'x'); INSERT INTO item VALUES (2, 'b')")
-    way.until(lambda: any(t.name == "other" for t in table_states(way.settings, "main")), "the table to arrive")
+    way.until(lambda: any(t.name == "other" for t in read_table_states(way.settings, "main")), "the table to arrive")
     way.caught_up()
 
 
 def state_of(way: WholeWay, name: str) -> tuple[str, str]:
-    (found,) = [t for t in table_states(way.settings, "main") if t.name == name]
+    (found,) = [t for t in read_table_states(way.settings, "main") if t.name == name]
     return found.state, found.reason
 
 
@@ -61,9 +61,11 @@ def test_indexes_of_two_tables_may_have_the_same_name(
             cursor.execute(table.format("other"))
             way.install()
             cursor.execute("INSERT INTO other VALUES (1, 'x')")
-            way.until(lambda: any(t.name == "other" for t in table_states(way.settings, "main")), "the table to arrive")
+            way.until(
+                lambda: any(t.name == "other" for t in read_table_states(way.settings, "main")), "the table to arrive"
+            )
             way.caught_up()
-            assert way.verify().verdict is Verdict.SAME
+            assert way.verify().verdict is ComparisonVerdict.SAME
             assert query(database, INDEXES, [f"{name}.other"]) == [
                 (f"{name}.other_id_name_idx2",), (f"{name}.other_name_key2",), (f"{name}.other_pkey",),
             ]  # fmt: skip
@@ -91,7 +93,7 @@ def test_an_index_that_cannot_be_had_is_told_and_the_table_follows(way: WholeWay
     assert state == "ACTIVE"
     assert 'CREATE INDEX "by_name"' in reason
     assert "no index" in reason
-    assert way.verify().verdict is Verdict.SAME
+    assert way.verify().verdict is ComparisonVerdict.SAME
 
 
 def test_a_table_that_may_not_be_made_halts_alone(way: WholeWay) -> None:

@@ -13,9 +13,9 @@ import pytest
 from tests.integration.cutover.test_sources import WISH
 from tests.support.feed import query
 from tests.support.whole_way import WholeWay, found, whole_way
-from venus.adapters.cutover.run import cutover, undo
+from venus.adapters.cutover.run import run_cutover, undo_target_cutover
 from venus.adapters.dialects.registry import open_source
-from venus.adapters.targets.postgresql.control import progress, resync, table_states
+from venus.adapters.targets.postgresql.control import read_progress, read_table_states, request_resync
 
 pytestmark = pytest.mark.integration
 
@@ -48,16 +48,16 @@ def way(tmp_path: Path, database: str, second_database: str) -> Iterator[WholeWa
 
 
 def is_settled(way: WholeWay) -> bool:
-    return not progress(way.settings, "main").resyncing and all(
-        t.state == "ACTIVE" for t in table_states(way.settings, "main")
+    return not read_progress(way.settings, "main").resyncing and all(
+        t.state == "ACTIVE" for t in read_table_states(way.settings, "main")
     )
 
 
 def read_again(way: WholeWay) -> None:
     with closing(open_source(way.settings)) as source:
-        (table,) = [t for t in source.registered() if t.schema.name == "t"]
+        (table,) = [t for t in source.read_registered_tables() if t.schema.name == "t"]
         source.restart_fill(table.schema.table_id)
-        way.until(lambda: all(t.fill.done for t in source.registered()), "the source to be read")
+        way.until(lambda: all(t.fill.done for t in source.read_registered_tables()), "the source to be read")
 
 
 def test_a_target_has_them_as_they_are_at_the_source(way: WholeWay) -> None:
@@ -75,14 +75,14 @@ def test_rows_that_violate_them_may_come_again(way: WholeWay) -> None:
     assert found(way.verify()) == set()
 
     query(way.target, "DELETE FROM t WHERE id = 1")
-    resync(way.settings, "main", "public.t")
+    request_resync(way.settings, "main", "public.t")
     way.until(partial(is_settled, way), "the resync to end")
     assert found(way.verify()) == set()
     assert query(way.target, VALID) == AS_AT_SOURCE
 
 
 def test_they_do_not_forbid_the_cut_over_and_hold_behind_it(way: WholeWay) -> None:
-    found_ = cutover(way.settings, "main", WISH).certificate
+    found_ = run_cutover(way.settings, "main", WISH).certificate
     assert [(k["name"], k["orphans"], k["not_valid"]) for k in found_["foreign_keys"]] == [("of", 1, True)]
     assert found_["warnings"] == ["check positive of t is NOT VALID: older rows may violate it"]
     assert query(way.target, VALID) == AS_AT_SOURCE
@@ -94,7 +94,7 @@ def test_they_do_not_forbid_the_cut_over_and_hold_behind_it(way: WholeWay) -> No
         with pytest.raises(why):
             query(way.target, f"INSERT INTO t VALUES {values}")
 
-    undo(way.settings, "main")
+    undo_target_cutover(way.settings, "main")
     read_again(way)
     way.caught_up()
     way.until(partial(is_settled, way), "the table to be read again")

@@ -15,8 +15,8 @@ from tests.support.feed import query
 from tests.support.mariadb import MariaServer
 from tests.support.postgres import Server
 from tests.support.whole_way import WholeWay, found, whole_way
-from venus.adapters.cutover.run import cutover
-from venus.adapters.targets.postgresql.control import progress, resync, table_states
+from venus.adapters.cutover.run import run_cutover
+from venus.adapters.targets.postgresql.control import read_progress, read_table_states, request_resync
 
 pytestmark = pytest.mark.integration
 
@@ -54,8 +54,8 @@ def started(way: WholeWay) -> None:
 
 
 def is_settled(way: WholeWay) -> bool:
-    return not progress(way.settings, "main").resyncing and [
-        (t.state, t.reason) for t in table_states(way.settings, "main")
+    return not read_progress(way.settings, "main").resyncing and [
+        (t.state, t.reason) for t in read_table_states(way.settings, "main")
     ] == [("ACTIVE", "")]
 
 
@@ -69,7 +69,7 @@ def test_from_postgresql(tmp_path: Path, target: str, database: str) -> None:
         assert query(target, IDENTITY) == [("id", "d", True), ("must", "", False), ("n", "", False)]
         assert found(way.verify()) == set()
 
-        cutover(way.settings, "main", WISH)
+        run_cutover(way.settings, "main", WISH)
         assert query(target, "INSERT INTO t DEFAULT VALUES RETURNING id, n, must") == [(5, 3, 4)]
 
 
@@ -83,7 +83,7 @@ def test_an_identity_of_an_earlier_version_gives_way_to_a_resync(tmp_path: Path,
         )  # fmt: skip
         query(database, "INSERT INTO t (n) VALUES (NULL)")
         way.until(lambda: not is_settled(way), "the table to halt")
-        resync(way.settings, "main", "public.t")
+        request_resync(way.settings, "main", "public.t")
         way.until(partial(is_settled, way), "the resync to end")
         assert query(target, IDENTITY) == [("id", "d", True), ("must", "d", True), ("n", "", False)]
         assert found(way.verify()) == set()
@@ -96,7 +96,7 @@ def test_from_mariadb(tmp_path: Path, target: str, mariadb_server: MariaServer, 
             app.cursor().execute(text)
     with whole_way(tmp_path, mariadb_database, target) as way:
         started(way)
-        cutover(way.settings, "main", WISH)
+        run_cutover(way.settings, "main", WISH)
         query(target, f"ALTER DATABASE {sqlalchemy.make_url(target).database} SET search_path = {name}")
         assert query(target, IDENTITY) == [("id", "d", True), ("n", "", False)]
         assert query(target, "INSERT INTO t DEFAULT VALUES RETURNING id, n") == [(4, 9)]

@@ -14,14 +14,14 @@ from tests.support.mariadb import MariaServer
 from tests.support.postgres import Server
 from tests.support.whole_way import WholeWay, whole_way
 from venus.adapters.dialects.registry import open_source
-from venus.adapters.targets.postgresql.control import pause, resume, resync, table_states
+from venus.adapters.targets.postgresql.control import pause, read_table_states, request_resync, resume
 from venus.adapters.targets.postgresql.database import TableState
 from venus.adapters.targets.postgresql.load.full_sync import full_sync
 from venus.adapters.targets.postgresql.load.task import FormerKey
 from venus.adapters.targets.registry import open_target
-from venus.adapters.verify.findings import Verdict
+from venus.adapters.verify.findings import ComparisonVerdict
 from venus.conditions import problems
-from venus.config import Settings, Target
+from venus.config import Settings, TargetSettings
 
 pytestmark = pytest.mark.integration
 
@@ -45,7 +45,7 @@ def way(tmp_path: Path, database: str, second_database: str) -> Iterator[WholeWa
 def another(way: WholeWay, postgres_server: Server) -> Iterator[Settings]:
     """Give the configuration of a target that is not loaded yet."""
     url = postgres_server.create_database()
-    yield way.settings.model_copy(update={"targets": {"another": Target.model_validate({"url": url})}})
+    yield way.settings.model_copy(update={"targets": {"another": TargetSettings.model_validate({"url": url})}})
     postgres_server.drop_database(url)
 
 
@@ -60,14 +60,14 @@ def running(folder: Path, source: str, target: str) -> Iterator[WholeWay]:
 
 
 def item(way: WholeWay) -> TableState:
-    (found,) = [t for t in table_states(way.settings, "main") if t.name == "item"]
+    (found,) = [t for t in read_table_states(way.settings, "main") if t.name == "item"]
     return found
 
 
 def until_same(way: WholeWay) -> None:
     way.until(lambda: item(way).state == "ACTIVE", "the table to follow")
     way.caught_up()
-    way.until(lambda: way.verify().verdict is Verdict.SAME, "both sides to be the same")
+    way.until(lambda: way.verify().verdict is ComparisonVerdict.SAME, "both sides to be the same")
 
 
 def read_again(way: WholeWay) -> None:
@@ -76,20 +76,20 @@ def read_again(way: WholeWay) -> None:
     assert registered(way)[0] == "RESYNC"
     way.install()
     with closing(open_source(way.settings)) as source:
-        (table,) = [t for t in source.registered() if t.schema.name == "item"]
+        (table,) = [t for t in source.read_registered_tables() if t.schema.name == "item"]
         source.restart_fill(table.schema.table_id)
     way.until(lambda: registered(way) == ("ACTIVE", ""), "it to be captured")
 
 
 def registered(way: WholeWay) -> tuple[str, str]:
     with closing(open_source(way.settings)) as source:
-        (table,) = [t for t in source.registered() if t.schema.name == "item"]
+        (table,) = [t for t in source.read_registered_tables() if t.schema.name == "item"]
     return table.state, table.reason
 
 
 def is_read(way: WholeWay) -> bool:
     with closing(open_source(way.settings)) as source:
-        return all(t.fill.done for t in source.registered()) and not way.log_rows()
+        return all(t.fill.done for t in source.read_registered_tables()) and not way.log_rows()
 
 
 def halted(way: WholeWay) -> str:
@@ -106,11 +106,11 @@ def test_another_key_is_taken_over_by_the_way_that_is_said(way: WholeWay) -> Non
         "the key has changed from (id) to (code): when `venus resync public.item` has read the table again at the "
         "source, `venus resync public.item --target main` replaces its rows here"
     )
-    (said,) = problems(open_target(way.settings, "main").look().condition, "main")
+    (said,) = problems(open_target(way.settings, "main").read_view().condition, "main")
     assert said == f"target main: public.item is HALTED ({reason})"
     way.until(lambda: is_read(way), "the source to be read")
     query(way.source, "INSERT INTO item VALUES (1, 'y', 'an id twice'); DELETE FROM item WHERE code = 'c7'")
-    resync(way.settings, "main", "public.item")
+    request_resync(way.settings, "main", "public.item")
     until_same(way)
     assert query(way.target, KEY) == [(["code"],)]
     assert query(way.target, ROWS) == query(way.source, ROWS)
@@ -130,9 +130,9 @@ def test_resyncs_that_come_too_early_change_nothing(way: WholeWay, another: Sett
     way.until(lambda: not way.log_rows(), "it to be captured")
     way.start("apply")
     halted(way)
-    resync(way.settings, "main", "public.item")
+    request_resync(way.settings, "main", "public.item")
     way.until(lambda: item(way).reason.startswith("resync failed"), "the resync to fail")
-    (said,) = problems(open_target(way.settings, "main").look().condition, "main")
+    (said,) = problems(open_target(way.settings, "main").read_view().condition, "main")
     assert said == (
         "target main: public.item is HALTED (resync failed: the broker still has rows by the former key (id): run "
         "`venus resync public.item`, which reads the table again at the source, and then `venus resync public.item "
@@ -143,11 +143,11 @@ def test_resyncs_that_come_too_early_change_nothing(way: WholeWay, another: Sett
         full_sync(another, "another")
     assert "run `venus migrate` again" in refused.value.hint
     with closing(open_source(way.settings)) as source:
-        (table,) = [t for t in source.registered() if t.schema.name == "item"]
+        (table,) = [t for t in source.read_registered_tables() if t.schema.name == "item"]
         source.restart_fill(table.schema.table_id)
     way.until(lambda: is_read(way), "the source to be read")
     assert full_sync(another, "another").rows == {"public.item": 40}
-    resync(way.settings, "main", "public.item")
+    request_resync(way.settings, "main", "public.item")
     until_same(way)
 
 
@@ -166,7 +166,7 @@ def test_what_else_may_become_of_a_key(way: WholeWay, change: str, key: list[str
     read_again(way)
     halted(way)
     way.until(lambda: is_read(way), "the source to be read")
-    resync(way.settings, "main", "public.item")
+    request_resync(way.settings, "main", "public.item")
     until_same(way)
     assert query(way.target, KEY) == [(key,)]
     query(way.source, "UPDATE item SET name = 'other' WHERE code = 'c8'; DELETE FROM item WHERE code = 'c9'")
@@ -189,7 +189,7 @@ def test_a_table_that_is_paused_stays_so(way: WholeWay) -> None:
     query(way.source, OTHER_KEY)
     read_again(way)
     way.until(lambda: is_read(way), "the source to be read")
-    resync(way.settings, "main", "public.item")
+    request_resync(way.settings, "main", "public.item")
     way.until(lambda: query(way.target, KEY) == [(["code"],)], "the resync to end")
     assert item(way).state == "PAUSED"
     query(way.source, "UPDATE item SET name = 'other' WHERE code = 'c8'")
@@ -202,7 +202,7 @@ def resync_fails(way: WholeWay) -> None:
     read_again(way)
     halted(way)
     way.until(lambda: is_read(way), "the source to be read")
-    resync(way.settings, "main", "public.item")
+    request_resync(way.settings, "main", "public.item")
     way.until(lambda: item(way).reason.startswith("resync failed"), "the resync to fail")
 
 
@@ -214,7 +214,7 @@ def test_a_foreign_key_that_stands_on_the_former_key_is_named(way: WholeWay) -> 
     drop = 'ALTER TABLE mine DROP CONSTRAINT "mine_item_fkey"'
     assert item(way).reason.endswith(f"foreign keys at the target refer to the former key of public.item: {drop}")
     query(way.target, drop)
-    resync(way.settings, "main", "public.item")
+    request_resync(way.settings, "main", "public.item")
     until_same(way)
 
 
@@ -229,7 +229,7 @@ def test_a_table_that_venus_has_not_made_keeps_its_keys(way: WholeWay) -> None:
         "public.item has no primary key or unique index on (code): add one at the target and drop the former key"
     )
     query(way.target, "ALTER TABLE item DROP CONSTRAINT item_pkey, ADD UNIQUE (code)")
-    resync(way.settings, "main", "public.item")
+    request_resync(way.settings, "main", "public.item")
     until_same(way)
 
 
@@ -247,7 +247,7 @@ def test_from_mariadb(tmp_path: Path, database: str, mariadb_server: MariaServer
             read_again(way)
             assert halted(way).startswith("the key has changed from (id) to (code): ")
             way.until(lambda: is_read(way), "the source to be read")
-            resync(way.settings, "main", f"{name}.item")
+            request_resync(way.settings, "main", f"{name}.item")
             until_same(way)
             cursor.execute("UPDATE item SET name = 'other' WHERE code = 'c8'")
             until_same(way)

@@ -15,23 +15,23 @@ from tests.support.brokers import business_status, wait_for
 from tests.support.feed import Feed, applied, caught_up, following, items, put, query, rows_at, settings_for
 from tests.support.ports import free_port
 from tests.support.real_broker import RealBroker
-from venus.adapters.targets.parquet.folder import LakeTarget
-from venus.adapters.targets.parquet.follow import run_lake
+from venus.adapters.targets.parquet.folder import ParquetFolder
+from venus.adapters.targets.parquet.lake_stream import run_lake
 from venus.adapters.targets.parquet.load import load_lake
-from venus.adapters.targets.parquet.manifest import Manifest
+from venus.adapters.targets.parquet.manifest import LakeManifest
 from venus.adapters.targets.postgresql.apply.apply_session import run_apply
-from venus.adapters.targets.postgresql.control import resync
+from venus.adapters.targets.postgresql.control import request_resync
 from venus.adapters.targets.postgresql.database import rows_from_text
 from venus.adapters.targets.postgresql.load.full_sync import full_sync
-from venus.broker.mirrors import pulling
+from venus.broker.mirrors import replication_plan
 from venus.broker.service.process import RunningBroker
-from venus.config import Broker as BrokerSettings
+from venus.config import BrokerSettings as BrokerSettings
 from venus.config import Settings
 from venus.errors import OffsetTrimmed, OtherRows, Unavailable
 from venus.migrations.names import VERSION_TABLE
 from venus.network.rows_identity import RowsIdentity
 from venus.rpc import reports
-from venus.rpc.admin import Admin
+from venus.rpc.admin import AdminClient
 from venus.rpc.subscriber import Subscriber
 from venus.wire import broker_pb2, mirror_pb2
 
@@ -62,7 +62,7 @@ def follow_once(settings: Settings) -> None:
 def said(address: str, offset: int, rows: RowsIdentity | None = None) -> RowsIdentity | None:
     """Return which rows a set says it has at an offset, to somebody who brings others."""
     with Subscriber(address, "main", "reader", credit_bytes=1 << 20, transient=True) as subscriber:
-        return reports.said_in(subscriber.open(offset, 0, rows=rows))
+        return reports.rows_in(subscriber.open(offset, 0, rows=rows))
 
 
 def test_a_target_takes_nothing_of_a_set_with_other_rows(
@@ -91,7 +91,7 @@ def test_a_target_takes_nothing_of_a_set_with_other_rows(
     assert rows_at(database, items()).keys() == {("1",), ("3",)}
     assert '"set": "twin"' in query(database, "SELECT rows_identity FROM venus.applied")[0][0]
 
-    resync(at(settings, sets["us"].address), "a", "*")  # the way out
+    request_resync(at(settings, sets["us"].address), "a", "*")  # the way out
     with following(at(settings, sets["us"].address), "a"):
         wait_for(lambda: rows_at(database, items()).keys() == {("2",), ("4",)})
         caught_up(database, real)
@@ -156,7 +156,7 @@ def test_a_table_that_comes_later_is_in_the_position(
     settings = settings_for(sets[0].address, {"a": database})
     folder = settings_for(sets[0].address, {"a": f"parquet:{tmp_path / 'lake'}"})
     full_sync(settings, "a")
-    load_lake(LakeTarget(folder, "a"), lambda *_: None)
+    load_lake(ParquetFolder(folder, "a"), lambda *_: None)
     stop = threading.Event()
     lake = threading.Thread(target=run_lake, args=(folder, "a", stop))
     lake.start()
@@ -181,8 +181,8 @@ def test_a_table_that_comes_later_is_in_the_position(
         caught_up(database, real)
 
 
-def manifest(settings: Settings) -> Manifest:
-    found = LakeTarget(settings, "a").manifest()
+def manifest(settings: Settings) -> LakeManifest:
+    found = ParquetFolder(settings, "a").read_manifest()
     assert found is not None
     return found
 
@@ -258,12 +258,12 @@ def test_a_set_follows_the_set_above_that_was_filled_again_and_its_readers_come_
     end = real.next_offset
     networks.has(access.address, end)
     access.stop()
-    with Admin(tandem.address) as admin:
+    with AdminClient(tandem.address) as admin:
         admin.forget("main", "mirror/access")
     tandem.stop()
     access = start("access", upper, level=2, listen=f"127.0.0.1:{port}")
     with Subscriber(access.address, "main", "reader", credit_bytes=1 << 20, transient=True) as subscriber:
-        before = reports.said_in(subscriber.open(end, 0))
+        before = reports.rows_in(subscriber.open(end, 0))
         assert before is not None
         assert before.tables[0].rows == "label = 'EU'"
         elsewhere = start("tandem", real.address, tier="tandem", where=US)
@@ -285,14 +285,14 @@ def test_a_set_of_before_learns_by_what_the_sets_above_choose(
     real: RealBroker, start: Start, feed: Feed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its full data was taken by a version that did not keep that."""
-    made = pulling.said_of
+    made = replication_plan.build_begin_entry
 
     def older(snapshot: broker_pb2.Snapshot, **more: Any) -> mirror_pb2.MirrorBegin:
         found = made(snapshot, **more)
         found.ClearField("levels")
         return found
 
-    monkeypatch.setattr(pulling, "said_of", older)
+    monkeypatch.setattr(replication_plan, "build_begin_entry", older)
     eu = start("eu", real.address, tier="tandem", where=EU)
     access = start("access", eu.address, level=2)
     networks.has(access.address, real.next_offset)

@@ -16,7 +16,7 @@ from tests.support.mariadb import MariaServer
 from tests.support.whole_way import WholeWay, found, whole_way
 from venus.adapters.dialects.registry import open_source
 from venus.adapters.targets.postgresql.load.full_sync import full_sync
-from venus.adapters.upper.capture import first_fill
+from venus.adapters.upper.capture import run_capture_fill
 from venus.model import Finding
 
 pytestmark = pytest.mark.integration
@@ -99,7 +99,7 @@ def test_it_is_named_and_the_printed_statement_makes_it_exact(way: WholeWay, pla
     assert loose(way, "customer") == []
 
     way.install()
-    first_fill(way.settings, threading.Event())
+    run_capture_fill(way.settings, threading.Event())
     report = full_sync(way.settings, "main")
     validate = next(line for line in report.warnings if name in line).partition(";")[0].partition(": ")[0]
     assert constraints(way)[name] is False

@@ -15,10 +15,10 @@ from tests.support.follower import Follower
 from tests.support.whole_way import WholeWay, found, whole_way
 from venus.adapters.dialects.contract import SchemaChanged
 from venus.adapters.dialects.postgresql.source import PostgresSource
-from venus.adapters.targets.postgresql.control import progress, resync
+from venus.adapters.targets.postgresql.control import read_progress, request_resync
 from venus.adapters.targets.postgresql.load.full_sync import full_sync
 from venus.adapters.targets.registry import open_target
-from venus.cli.load import conversion
+from venus.cli.load import build_ddl
 from venus.errors import Refused
 
 pytestmark = pytest.mark.integration
@@ -97,7 +97,7 @@ def test_a_column_of_a_new_type_brings_its_type(way: WholeWay) -> None:
 
 
 def halted(way: WholeWay) -> dict[str, str]:
-    return {t.source_name: t.reason for t in progress(way.settings, "main").tables if t.state == "HALTED"}
+    return {t.source_name: t.reason for t in read_progress(way.settings, "main").tables if t.state == "HALTED"}
 
 
 def read_again(way: WholeWay) -> bool:
@@ -151,7 +151,7 @@ def test_the_statements_that_a_reason_names_bring_the_tables_back(way: WholeWay)
         query(way.target, text)
     commands = (re.findall(r"`venus resync (\S+) --target (\S+)`", reason) for reason in halted(way).values())
     for name, target in [one for each in commands for one in each]:
-        resync(way.settings, target, name)
+        request_resync(way.settings, target, name)
     way.until(lambda: not halted(way) and found(way.verify()) == set(), "both to be equal again")
     assert query(way.target, LABELS) == [(["ok", "sad"],)]
 
@@ -210,7 +210,7 @@ def test_they_go_into_the_one_schema_of_a_target(tmp_path: Path, database: str, 
         checks = "SELECT count(*) FROM pg_constraint WHERE contype = 'c' AND conrelid = 'copy.also'::regclass"
         assert query(second_database, checks) == [(1,)]
         assert found(way.verify()) == set()
-        assert 'CREATE TYPE "copy"."mood" AS ENUM' in conversion(way.settings, open_target(way.settings, "main")).text
+        assert 'CREATE TYPE "copy"."mood" AS ENUM' in build_ddl(way.settings, open_target(way.settings, "main")).text
 
 
 def test_two_types_that_would_become_one_are_refused(tmp_path: Path, database: str, second_database: str) -> None:
@@ -225,7 +225,7 @@ def test_types_that_are_not_made_are_told_of(tmp_path: Path, database: str, seco
     query(database, TYPES + TABLES)
     query(database, "CREATE TYPE pair AS (a int, m mood); ALTER TABLE felt ADD pairs pair[], ADD at point")
     with whole_way(tmp_path, database, second_database) as way:
-        head = conversion(way.settings, open_target(way.settings, "main")).text.partition("-- Schemas")[0]
+        head = build_ddl(way.settings, open_target(way.settings, "main")).text.partition("-- Schemas")[0]
     told = [line for line in head.splitlines() if "type of column" in line]
     assert len(told) == 1
     assert "public.felt: type of column pairs public.pair[]: neither an enum nor a domain" in told[0]

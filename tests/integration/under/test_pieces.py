@@ -22,9 +22,9 @@ from tests.support.feed import (
     section,
     unique_label,
 )
-from venus.adapters.targets.postgresql.control import progress, table_states
-from venus.adapters.targets.postgresql.quarantine import quarantine_list
-from venus.adapters.targets.postgresql.session import Session
+from venus.adapters.targets.postgresql.control import read_progress, read_table_states
+from venus.adapters.targets.postgresql.quarantine import list_quarantine
+from venus.adapters.targets.postgresql.session import TargetSession
 from venus.config import Settings
 from venus.model import TableSchema
 from venus.rpc.subscriber import Subscriber
@@ -55,13 +55,13 @@ def _one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
 def copies(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Note into what rows are copied."""
     found: list[str] = []
-    copy_in = Session.copy_in
+    copy_in = TargetSession.copy_in
 
-    def noted(session: Session, text: str, data: bytes) -> int:
+    def noted(session: TargetSession, text: str, data: bytes) -> int:
         found.append(text.split()[1].split(".")[-1])
         return copy_in(session, text, data)
 
-    monkeypatch.setattr(Session, "copy_in", noted)
+    monkeypatch.setattr(TargetSession, "copy_in", noted)
     return found
 
 
@@ -98,7 +98,7 @@ def applied(database: str, feed: Feed, settings: Settings) -> None:
     with following(settings, "a"):
         caught_up(database, feed.broker)
     equal(database, feed)
-    assert progress(settings, "a").unaccounted == 0
+    assert read_progress(settings, "a").unaccounted == 0
 
 
 def test_new_rows_of_a_mixed_cut_are_not_staged(
@@ -161,9 +161,9 @@ def test_a_new_row_that_is_refused_is_the_one_that_is_named(
     cut(feed, old(range(30)), (bad, True), old(range(40, 70)), left(range(70, 75)))
     with following(settings, "a"):
         caught_up(database, feed.broker)
-    (row,) = quarantine_list(settings, "a")
+    (row,) = list_quarantine(settings, "a")
     assert row.key == '{"id": "915"}'
-    assert table_states(settings, "a")[0].state == ("HALTED" if on_error == "halt" else "ACTIVE")
+    assert read_table_states(settings, "a")[0].state == ("HALTED" if on_error == "halt" else "ACTIVE")
     if on_error == "quarantine":
         del feed.model[1]["915",]
         equal(database, feed)

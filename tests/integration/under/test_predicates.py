@@ -28,15 +28,15 @@ from tests.support.real_broker import RealBroker
 from venus.adapters.running import LocalRunner
 from venus.adapters.targets.postgresql.apply.apply_session import run_apply
 from venus.adapters.targets.postgresql.apply.resync import Resyncs
-from venus.adapters.targets.postgresql.control import progress, resync, table_states
+from venus.adapters.targets.postgresql.control import read_progress, read_table_states, request_resync
 from venus.adapters.targets.postgresql.load.full_sync import full_sync
 from venus.adapters.targets.postgresql.staged.staged_apply import StagedApply
-from venus.adapters.targets.predicates import text_for
+from venus.adapters.targets.predicates import predicate_text
 from venus.adapters.targets.registry import open_target
-from venus.config import Settings, Spark, Target
+from venus.config import Settings, SparkSettings, TargetSettings
 from venus.errors import ConfigError
 from venus.migrations.names import VERSION_TABLE
-from venus.model import counted
+from venus.model import count_phrase
 
 pytestmark = pytest.mark.integration
 
@@ -83,7 +83,7 @@ def writers(feed: Feed, cuts: int, seed: int) -> None:
 
 def with_where(settings: Settings, where: dict[str, str]) -> Settings:
     target = settings.targets["a"]
-    changed = Target.model_validate({**target.model_dump(by_alias=True), "where": where})
+    changed = TargetSettings.model_validate({**target.model_dump(by_alias=True), "where": where})
     return settings.model_copy(update={"targets": {"a": changed}})
 
 
@@ -96,9 +96,9 @@ def killed(*_: object) -> None:
 
 
 def settled(settings: Settings) -> bool:
-    found, where = progress(settings, "a"), settings.targets["a"].where
+    found, where = read_progress(settings, "a"), settings.targets["a"].where
     return not found.resyncing and all(
-        t.predicate_before is None and t.state == "ACTIVE" and t.predicate == text_for(where, t.source_name)
+        t.predicate_before is None and t.state == "ACTIVE" and t.predicate == predicate_text(where, t.source_name)
         for t in found.tables
     )
 
@@ -124,7 +124,7 @@ def test_a_target_gets_the_rows_in_range(database: str, feed: Feed, way: str) ->
 
     assert rows_at(database, items()) == inside(feed)
     assert rows_at(database, items(2, "others")) == feed.model[2]
-    assert progress(settings, "a").unaccounted == 0
+    assert read_progress(settings, "a").unaccounted == 0
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -146,7 +146,7 @@ def test_a_changed_predicate_is_taken_over_from_the_broker(database: str, feed: 
             caught_up(database, feed.broker)
         assert rows_at(database, items()) == inside(feed, **named) != {}, where
         assert rows_at(database, items(2, "others")) == feed.model[2]
-        assert progress(changed, "a").unaccounted == 0
+        assert read_progress(changed, "a").unaccounted == 0
     with following(settings, "a"):  # without a predicate every row comes back
         wait_for(lambda: settled(settings), "the end of the predicate")
     assert rows_at(database, items()) == feed.model[1]
@@ -156,14 +156,14 @@ def test_an_interrupted_change_goes_on_and_says_so(database: str, feed: Feed, mo
     settings = start(feed, database, WHERE)
     changed = with_where(settings, {"items": "label = 'US'"})
     before = rows_at(database, items())
-    waiting = next(t for t in open_target(changed, "a").look().tables if t.name == "shop.items")
+    waiting = next(t for t in open_target(changed, "a").read_view().tables if t.name == "shop.items")
     assert "configured is the rows where label = 'US', which `venus sync` applies" in waiting.rows_shown
 
     with monkeypatch.context() as patched:
         patched.setattr(Resyncs, "_replace", killed)
         with pytest.raises(KilledHere):
             run_apply(changed, "a", threading.Event())
-    pending = next(t for t in open_target(changed, "a").look().tables if t.name == "shop.items")
+    pending = next(t for t in open_target(changed, "a").read_view().tables if t.name == "shop.items")
     assert pending.predicate == "label = 'US'"
     assert pending.predicate_before == "label = 'EU' and amount >= 100"
     assert "the difference is being added and removed" in pending.rows_shown
@@ -173,11 +173,11 @@ def test_an_interrupted_change_goes_on_and_says_so(database: str, feed: Feed, mo
     with following(changed, "a"):
         caught_up(database, feed.broker)
         wait_for(lambda: settled(changed), "the change of the predicate")
-    found = next(t for t in open_target(changed, "a").look().tables if t.name == "shop.items")
+    found = next(t for t in open_target(changed, "a").read_view().tables if t.name == "shop.items")
     assert rows_at(database, items()) == {k: r for k, r in feed.model[1].items() if r[0] == "US"}
     assert (found.rows_removed, found.predicate_before) == (len(before), None)
     assert found.rows_brought >= len(feed.model[1]) // 8
-    assert f"added {counted(found.rows_brought, 'row')} and removed {len(before):,}" in found.rows_shown
+    assert f"added {count_phrase(found.rows_brought, 'row')} and removed {len(before):,}" in found.rows_shown
 
 
 def test_a_dropped_column_halts_its_table_alone(database: str, feed: Feed) -> None:
@@ -188,7 +188,7 @@ def test_a_dropped_column_halts_its_table_alone(database: str, feed: Feed) -> No
 
     with following(settings, "a"):
         caught_up(database, feed.broker)
-    (held,) = [t for t in table_states(settings, "a") if t.state != "ACTIVE"]
+    (held,) = [t for t in read_table_states(settings, "a") if t.state != "ACTIVE"]
     assert (held.source_name, held.state) == ("shop.items", "HALTED")
     assert "its predicate (label = 'EU' and amount >= 100) does not fit version 2" in held.reason
     assert "shop.items has no column amount" in held.reason
@@ -214,7 +214,7 @@ def test_a_renamed_column_halts_its_table_alone_until_the_predicate_follows(data
 
     with following(settings, "a"):
         caught_up(database, feed.broker)
-    tables = {t.name: t for t in open_target(settings, "a").look().tables}
+    tables = {t.name: t for t in open_target(settings, "a").read_view().tables}
     assert (tables["shop.items"].state, tables["shop.others"].state) == ("HALTED", "ACTIVE")
     assert "shop.items has no column amount" in tables["shop.items"].reason
     assert rows_at(database, items(2, "others"))[("1",)] == ("p", "1")
@@ -225,7 +225,7 @@ def test_a_renamed_column_halts_its_table_alone_until_the_predicate_follows(data
         feed.cut(put(5, "EU", 300), put(3, "US", 300))
         caught_up(database, feed.broker)
     assert rows_at(database, renamed) == inside(feed)
-    assert progress(changed, "a").unaccounted == 0
+    assert read_progress(changed, "a").unaccounted == 0
 
 
 def test_a_predicate_does_not_pass_to_another_column(database: str, feed: Feed) -> None:
@@ -241,13 +241,13 @@ def test_a_predicate_does_not_pass_to_another_column(database: str, feed: Feed) 
     with following(settings, "a"):
         caught_up(database, feed.broker)
 
-    (held,) = [t for t in table_states(settings, "a") if t.state != "ACTIVE"]
+    (held,) = [t for t in read_table_states(settings, "a") if t.state != "ACTIVE"]
     assert (held.source_name, held.state) == ("shop.items", "HALTED")
     assert "names amount, which is another column since version 2" in held.reason
     assert "`venus resync shop.items --target a`" in held.reason
     assert rows_at(database, items(2, "others"))[("1",)] == ("p", "1")
 
-    resync(settings, "a", "shop.items")
+    request_resync(settings, "a", "shop.items")
     with following(settings, "a"):
         wait_for(lambda: settled(settings), "the resync")
         feed.cut(put(4, "EU", 0, 200), put(5, "EU", 200, 0))
@@ -257,7 +257,7 @@ def test_a_predicate_does_not_pass_to_another_column(database: str, feed: Feed) 
 
 def test_tasks_of_a_scale_out_apply_judge_as_well(database: str, feed: Feed, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = start(feed, database, WHERE)
-    staging = settings.model_copy(update={"spark": Spark(stage_rows_min=1)})
+    staging = settings.model_copy(update={"spark": SparkSettings(stage_rows_min=1)})
     applies = StagedApply(staging, "a", LocalRunner(1), threading.Event())
     applies.start()
     for seed in range(3):
@@ -265,13 +265,13 @@ def test_tasks_of_a_scale_out_apply_judge_as_well(database: str, feed: Feed, mon
         rng = random.Random(seed)
         feed.cut(*(gone(k) if rng.random() < 0.2 else put(k, rng.choice(REGIONS), rng.choice((None, 0, 100, 500)))
                    for k in keys))  # fmt: skip
-        applies.up_to(feed.broker.next_offset)
+        applies.apply_up_to(feed.broker.next_offset)
         assert rows_at(database, items()) == inside(feed) != {}
     assert (applies.staged, applies.ordinary) == (3, 0)
 
-    monkeypatch.setattr("venus.adapters.targets.postgresql.staged.task.judged", lambda rows, *_: rows)
+    monkeypatch.setattr("venus.adapters.targets.postgresql.staged.task.apply_predicate", lambda rows, *_: rows)
     feed.cut(put(5000, "US", 100))
-    applies.up_to(feed.broker.next_offset)
+    applies.apply_up_to(feed.broker.next_offset)
     applies.close()
     assert rows_at(database, items()) != inside(feed)  # the check of this test's own check
 
@@ -329,7 +329,7 @@ def test_a_target_that_an_older_version_has_loaded_is_upgraded(database: str, fe
         "ALTER TABLE venus.applied DROP COLUMN rows_identity, DROP COLUMN compared; "
         f"UPDATE venus.{VERSION_TABLE} SET version_num = 'target_0002' WHERE version_num = 'target_0005'",
     )
-    assert {t.state for t in table_states(settings, "a")} == {"ACTIVE"}
+    assert {t.state for t in read_table_states(settings, "a")} == {"ACTIVE"}
     changed = with_where(settings, WHERE)
 
     with following(changed, "a"):
@@ -353,15 +353,15 @@ def test_what_check_says_of_predicates(database: str, feed: Feed) -> None:
 
 def test_without_the_verdict_a_row_that_left_stays(database: str, feed: Feed, monkeypatch: pytest.MonkeyPatch) -> None:
     """The check of this file's own checks: each mechanism, taken out, is noticed."""
-    monkeypatch.setattr("venus.adapters.targets.postgresql.apply.oneshot.judged", lambda rows, *_: rows)
-    monkeypatch.setattr("venus.adapters.targets.postgresql.apply.writer.judged", lambda rows, *_: rows)
+    monkeypatch.setattr("venus.adapters.targets.postgresql.apply.single_string.apply_predicate", lambda rows, *_: rows)
+    monkeypatch.setattr("venus.adapters.targets.postgresql.apply.writer.apply_predicate", lambda rows, *_: rows)
     settings = start(feed, database, WHERE)
     with following(settings, "a"):
         feed.cut(put(5000, "US", 100))
         caught_up(database, feed.broker)
     assert rows_at(database, items()) != inside(feed)
 
-    monkeypatch.setattr("venus.adapters.targets.postgresql.apply.resync.full_inside", lambda _, rows, *__: rows)
+    monkeypatch.setattr("venus.adapters.targets.postgresql.apply.resync.select_full_rows", lambda _, rows, *__: rows)
     changed = with_where(settings, {"items": "label = 'US'"})
     with following(changed, "a"):
         wait_for(lambda: settled(changed), "the change of the predicate")

@@ -23,11 +23,11 @@ from tests.support.feed import (
     wait_for,
 )
 from venus.adapters.targets.postgresql import catalogue as catalogues
-from venus.adapters.targets.postgresql.apply.held import CatchUp, Learned
+from venus.adapters.targets.postgresql.apply.held_tables import CatchUp, CatchUpFindings
 from venus.adapters.targets.postgresql.apply.resync import SideLoad
-from venus.adapters.targets.postgresql.control import pause, progress, resume, resync, table_states
-from venus.adapters.targets.postgresql.database import PostgresTarget
-from venus.adapters.targets.postgresql.quarantine import quarantine_list, quarantine_retry, quarantine_skip
+from venus.adapters.targets.postgresql.control import pause, read_progress, read_table_states, request_resync, resume
+from venus.adapters.targets.postgresql.database import PostgresDatabase
+from venus.adapters.targets.postgresql.quarantine import list_quarantine, retry_quarantine, skip_quarantine
 from venus.errors import Refused
 
 pytestmark = pytest.mark.integration
@@ -55,7 +55,7 @@ def test_a_refused_row_halts_its_table_alone_and_retry_goes_on_in_order(
         # not row 17 again: cuts that are caught up together count by net change, and it would never have been bad
         feed.cut(put(18, "later", 4), put(2, "y", 2, table=2))
         caught_up(database, broker)
-        first, second = table_states(settings, "a")
+        first, second = read_table_states(settings, "a")
         assert (first.state, first.held_from, second.state) == ("HALTED", start, "ACTIVE")
         assert "not_odd" in first.reason
         assert "23514" in first.reason
@@ -64,22 +64,22 @@ def test_a_refused_row_halts_its_table_alone_and_retry_goes_on_in_order(
         assert rows_at(database, items())["1",] == ("good", "1")
         assert rows_at(database, child) == feed.model[2]
         wait_for(lambda: broker.acknowledged["main/a"] == start, "the acknowledgement up to the halt")
-        (row,) = quarantine_list(settings, "a")
+        (row,) = list_quarantine(settings, "a")
         assert (row.key, row.sqlstate, row.state, row.offset) == ('{"id": "17"}', "23514", "HALTED", start + 16)
         assert row.row_message
         assert "666" in row.message, "who may read the target sees which values"
-        quarantine_retry(settings, "a")  # nothing mended: it halts again, at the same place
-        wait_for(lambda: table_states(settings, "a")[0].state == "HALTED", "the second halt")
-        assert table_states(settings, "a")[0].held_from == start
+        retry_quarantine(settings, "a")  # nothing mended: it halts again, at the same place
+        wait_for(lambda: read_table_states(settings, "a")[0].state == "HALTED", "the second halt")
+        assert read_table_states(settings, "a")[0].held_from == start
         query(database, NO_CHECK)
-        quarantine_retry(settings, "a", tables=["items"])
-        wait_for(lambda: table_states(settings, "a")[0].state == "ACTIVE", "the table's return")
+        retry_quarantine(settings, "a", tables=["items"])
+        wait_for(lambda: read_table_states(settings, "a")[0].state == "ACTIVE", "the table's return")
         feed.cut(put(3, "after", 3))
         caught_up(database, broker)
         wait_for(lambda: broker.acknowledged["main/a"] == broker.next_offset, "the last acknowledgement")
     equal(database, feed)
     counters_close(settings, feed, since)
-    assert quarantine_list(settings, "a") == []
+    assert list_quarantine(settings, "a") == []
 
 
 def test_a_halting_row_can_be_skipped_for_a_reason(database: str, broker: FakeDelivery, feed: Feed) -> None:
@@ -89,18 +89,18 @@ def test_a_halting_row_can_be_skipped_for_a_reason(database: str, broker: FakeDe
     with following(settings, "a"):
         feed.cut(put(1, "bad", 666), put(2, "fine", 2))
         caught_up(database, broker)
-        (row,) = quarantine_list(settings, "a")
+        (row,) = list_quarantine(settings, "a")
         with pytest.raises(Refused, match="reason"):
-            quarantine_skip(settings, "a", [row.id], reason=" ")
-        quarantine_skip(settings, "a", [row.id], reason="known to be wrong")
-        wait_for(lambda: table_states(settings, "a")[0].state == "ACTIVE", "the table's return")
+            skip_quarantine(settings, "a", [row.id], reason=" ")
+        skip_quarantine(settings, "a", [row.id], reason="known to be wrong")
+        wait_for(lambda: read_table_states(settings, "a")[0].state == "ACTIVE", "the table's return")
         feed.cut(put(3, "more", 3))
         caught_up(database, broker)
     feed.model[1]["1",] = ("label 1", "1")
     equal(database, feed)
     counters_close(settings, feed, since)
-    assert table_states(settings, "a")[0].rows_skipped == 1
-    assert quarantine_list(settings, "a", everything=True)[0].reason == "known to be wrong"
+    assert read_table_states(settings, "a")[0].rows_skipped == 1
+    assert list_quarantine(settings, "a", everything=True)[0].reason == "known to be wrong"
 
 
 @pytest.mark.parametrize("bad", ["check", "nul", "range"])
@@ -117,12 +117,12 @@ def test_only_the_row_waits_in_quarantine_with_later_changes_of_its_key_behind_i
         feed.cut(put(7, "third", 3), put(8, "third", 3), gone(120))
         feed.cut(put(9, "fourth", 4))
         caught_up(database, broker)
-        state = table_states(settings, "a")[0]
+        state = read_table_states(settings, "a")[0]
         assert (state.state, state.rows_quarantined) == ("ACTIVE", 4)
         found = rows_at(database, items())
         assert found["7",] == ("label 7", "7")
         assert found["8",] == ("third", "3")
-        waiting = quarantine_list(settings, "a")
+        waiting = list_quarantine(settings, "a")
         assert [(q.key, bool(q.sqlstate)) for q in waiting] == [
             ('{"id": "7"}', True),
             ('{"id": "120"}', True),
@@ -130,7 +130,7 @@ def test_only_the_row_waits_in_quarantine_with_later_changes_of_its_key_behind_i
             ('{"id": "120"}', False),
         ]
         counters_close(settings, feed, since)
-        report = quarantine_retry(settings, "a")
+        report = retry_quarantine(settings, "a")
         assert (report.applied, report.still_refused) == (4, 0)
         feed.cut(put(7, "fifth", 5))
         caught_up(database, broker)
@@ -147,8 +147,8 @@ def test_what_waited_behind_a_skipped_row_is_applied(database: str, broker: Fake
         caught_up(database, broker)
         feed.cut(put(1, "good", 1))
         caught_up(database, broker)
-        head = quarantine_list(settings, "a")[0]
-        report = quarantine_skip(settings, "a", [head.id], reason="no")
+        head = list_quarantine(settings, "a")[0]
+        report = skip_quarantine(settings, "a", [head.id], reason="no")
         assert report.applied == 1
     equal(database, feed)
     counters_close(settings, feed, since)
@@ -164,13 +164,13 @@ def test_a_paused_table_keeps_its_backlog_and_drains_in_order(database: str, bro
         for n in range(30):
             feed.cut(*(put(i, f"{n}", rng.randint(0, 9)) for i in rng.sample(range(60), 10)), put(n, "o", n, table=2))
         caught_up(database, broker)
-        first, second = table_states(settings, "a")
+        first, second = read_table_states(settings, "a")
         assert (first.state, first.held_from, first.reason) == ("PAUSED", start, "maintenance")
         assert (second.rows_applied, first.rows_applied) == (30, 0)
         resume(settings, "a", ["shop.items"])
         for n in range(30, 60):
             feed.cut(put(n % 7, f"{n}", n), put(n, "o", n, table=2))
-        wait_for(lambda: table_states(settings, "a")[0].state == "ACTIVE", "the table's return")
+        wait_for(lambda: read_table_states(settings, "a")[0].state == "ACTIVE", "the table's return")
         caught_up(database, broker)
     equal(database, feed)
     counters_close(settings, feed, since)
@@ -195,9 +195,9 @@ def test_a_table_is_resynced_while_the_others_stream(database: str, broker: Fake
     query(database, "DELETE FROM shop.items WHERE id BETWEEN 30 AND 40")
     query(database, "INSERT INTO shop.items SELECT 10000 + n, 'stranger', 1 FROM generate_series(1, 9) n")
     with following(settings, "a"):
-        resync(settings, "a", "items")
+        request_resync(settings, "a", "items")
         n = 0
-        while progress(settings, "a").resyncing:
+        while read_progress(settings, "a").resyncing:
             n += 1
             feed.cut(put(n % 50 + 1, f"live {n}", n), gone(n % 30 + 200), put(n, "o", n, table=2))
             feed.cut(put(n % 30 + 200, f"again {n}", n))
@@ -218,13 +218,13 @@ def test_a_halted_table_is_mended_by_resync(database: str, broker: FakeDelivery,
         caught_up(database, broker)
         feed.cut(put(1, "good again", 1), put(2, "x", 2))
         caught_up(database, broker)
-        assert table_states(settings, "a")[0].state == "HALTED"
-        resync(settings, "a", "items")
-        wait_for(lambda: table_states(settings, "a")[0].state == "ACTIVE", "the table's return")
+        assert read_table_states(settings, "a")[0].state == "HALTED"
+        request_resync(settings, "a", "items")
+        wait_for(lambda: read_table_states(settings, "a")[0].state == "ACTIVE", "the table's return")
         feed.cut(put(3, "goes on", 3))
         caught_up(database, broker)
     equal(database, feed)
-    assert quarantine_list(settings, "a") == []
+    assert list_quarantine(settings, "a") == []
 
 
 def test_an_unknown_table_is_named(database: str, broker: FakeDelivery, feed: Feed) -> None:
@@ -240,13 +240,13 @@ def test_a_truncate_settles_what_waited_before_it(database: str, broker: FakeDel
     with following(settings, "a"):
         feed.cut(put(1, "bad", 666), put(2, "fine", 2))
         caught_up(database, broker)
-        assert len(quarantine_list(settings, "a")) == 1
+        assert len(list_quarantine(settings, "a")) == 1
         feed.truncate(1, put(1, "anew", 1))
         feed.cut(put(3, "more", 1))
         caught_up(database, broker)
     equal(database, feed)
     counters_close(settings, feed, since)
-    assert quarantine_list(settings, "a") == []
+    assert list_quarantine(settings, "a") == []
 
 
 @pytest.mark.parametrize("rows_max", [8, 1000])
@@ -264,7 +264,7 @@ def test_only_refused_rows_are_parked_when_values_change_places_around_them(
         moved = [put(i + 1, f"label {i}", i) for i in range(1, 59)]
         feed.cut(put(61, "bad", 666), *moved, gone(60), put(1, "label 60", 1), put(62, "no number", "x"), batch_rows=5)
         caught_up(database, broker)
-        waiting = {q.key for q in quarantine_list(settings, "a")}
+        waiting = {q.key for q in list_quarantine(settings, "a")}
         assert waiting == {'{"id": "61"}', '{"id": "62"}'}
     del feed.model[1]["61",], feed.model[1]["62",]
     equal(database, feed)
@@ -284,12 +284,12 @@ def test_a_row_refused_while_catching_up_halts_at_its_own_cut(database: str, bro
         feed.cut(put(4, "later", 1))
         caught_up(database, broker)
         resume(settings, "a", ["items"])
-        wait_for(lambda: table_states(settings, "a")[0].state == "HALTED", "the halt")
-        assert table_states(settings, "a")[0].held_from == start
+        wait_for(lambda: read_table_states(settings, "a")[0].state == "HALTED", "the halt")
+        assert read_table_states(settings, "a")[0].held_from == start
         assert rows_at(database, items())["2",] == ("fine", "1")
         query(database, NO_CHECK)
         resume(settings, "a", ["items"])
-        wait_for(lambda: table_states(settings, "a")[0].state == "ACTIVE", "the table's return")
+        wait_for(lambda: read_table_states(settings, "a")[0].state == "ACTIVE", "the table's return")
     equal(database, feed)
     counters_close(settings, feed, since)
 
@@ -304,18 +304,18 @@ def test_a_catch_up_that_is_cut_short_goes_on_where_it_was(database: str, broker
             feed.cut(*(put(i, f"{n}", n) for i in range(10)))
         caught_up(database, broker)
     resume(settings, "a", ["items"])
-    target = PostgresTarget(settings, "a")
+    target = PostgresDatabase(settings, "a")
     session = target.connect()
-    catch_up = CatchUp(target, session, 1, start, Learned(), lambda: False)
-    known = catalogues.read(target, session)
-    while table_states(settings, "a")[0].rows_applied == 0:
+    catch_up = CatchUp(target, session, 1, start, CatchUpFindings(), lambda: False)
+    known = catalogues.read_catalogue(target, session)
+    while read_table_states(settings, "a")[0].rows_applied == 0:
         catch_up.step(known, defer_constraints=False)
     catch_up.close()
     session.close()
-    (state,) = table_states(settings, "a")
+    (state,) = read_table_states(settings, "a")
     assert (state.held_from, state.rows_applied) == (start + 10, 10)
     with following(settings, "a"):
-        wait_for(lambda: table_states(settings, "a")[0].state == "ACTIVE", "the table's return")
+        wait_for(lambda: read_table_states(settings, "a")[0].state == "ACTIVE", "the table's return")
     equal(database, feed)
     counters_close(settings, feed, since)
 
@@ -335,10 +335,10 @@ def test_changes_behind_the_cut_of_a_resync_are_newer_than_it(
     original = SideLoad.run
     monkeypatch.setattr(SideLoad, "run", run)
     with following(settings, "a"):
-        resync(settings, "a", "items")
+        request_resync(settings, "a", "items")
         assert loaded_side.wait(60)
         feed.cut(put(1, "newer", 1), gone(2), put(999, "new", 1))
         caught_up(database, broker)
         go_on.set()
-        wait_for(lambda: not progress(settings, "a").resyncing, "the end of the resync")
+        wait_for(lambda: not read_progress(settings, "a").resyncing, "the end of the resync")
     equal(database, feed)

@@ -9,10 +9,10 @@ import pytest
 from tests.support.applying import counters_close, equal, loaded
 from tests.support.delivery import FakeDelivery
 from tests.support.feed import Feed, caught_up, following, items, put, query, wait_for
-from venus.adapters.targets.postgresql.apply.report import PIECE_EVERY_S, PIECE_ROWS, ROUND_EVERY_S, Clearing
-from venus.adapters.targets.postgresql.control import pause, resume, table_states
-from venus.adapters.targets.postgresql.database import PostgresTarget
-from venus.adapters.targets.postgresql.quarantine import quarantine_list, quarantine_retry, quarantine_skip
+from venus.adapters.targets.postgresql.apply.report import PIECE_EVERY_S, PIECE_ROWS, ROUND_EVERY_S, QuarantineCleanup
+from venus.adapters.targets.postgresql.control import pause, read_table_states, resume
+from venus.adapters.targets.postgresql.database import PostgresDatabase
+from venus.adapters.targets.postgresql.quarantine import list_quarantine, retry_quarantine, skip_quarantine
 from venus.config import Settings
 
 pytestmark = pytest.mark.integration
@@ -24,7 +24,7 @@ AGED = "UPDATE venus.quarantine SET created_at = now() - interval '40 days', dec
 
 def kept(settings: Settings) -> list[tuple[str, str]]:
     """Return key and state of what the quarantine has."""
-    return [(q.key, q.state) for q in quarantine_list(settings, "a", everything=True)]
+    return [(q.key, q.state) for q in list_quarantine(settings, "a", everything=True)]
 
 
 def test_what_was_decided_long_ago_goes_and_what_waits_stays(database: str, broker: FakeDelivery, feed: Feed) -> None:
@@ -34,10 +34,10 @@ def test_what_was_decided_long_ago_goes_and_what_waits_stays(database: str, brok
     with following(settings, "a"):
         feed.cut(*(put(i, "bad", 666) for i in (1, 2, 3, 4)))
         caught_up(database, broker)
-        first, second, third, _ = quarantine_list(settings, "a")
-        quarantine_skip(settings, "a", [first.id, second.id], reason="known to be wrong")
+        first, second, third, _ = list_quarantine(settings, "a")
+        skip_quarantine(settings, "a", [first.id, second.id], reason="known to be wrong")
         query(database, NO_CHECK.format("items"))
-        quarantine_retry(settings, "a", [third.id])
+        retry_quarantine(settings, "a", [third.id])
     states = [('{"id": "1"}', "SKIPPED"), ('{"id": "2"}', "SKIPPED"), ('{"id": "3"}', "APPLIED")]
     assert kept(settings) == [*states, ('{"id": "4"}', "PARKED")]
     query(database, f'{AGED} WHERE key <> \'{{"id": "2"}}\'')  # also of the one that waits: as nothing ever sets it
@@ -62,20 +62,20 @@ def test_a_skipped_change_stays_while_its_table_meets_it_once_more(
         feed.cut(put(1, "bad", 666), put(2, "fine", 2))
         feed.cut(put(1, "bad", 666, table=2))
         caught_up(database, broker)
-    skipped, other = quarantine_list(settings, "a")
-    quarantine_skip(settings, "a", [skipped.id], reason="known to be wrong")
+    skipped, other = list_quarantine(settings, "a")
+    skip_quarantine(settings, "a", [skipped.id], reason="known to be wrong")
     pause(settings, "a", ["shop.items"])
-    quarantine_skip(settings, "a", [other.id], reason="known to be wrong")
+    skip_quarantine(settings, "a", [other.id], reason="known to be wrong")
     query(database, AGED)
 
     with following(settings, "a"):
-        wait_for(lambda: table_states(settings, "a")[1].state == "ACTIVE", "the other table")
+        wait_for(lambda: read_table_states(settings, "a")[1].state == "ACTIVE", "the other table")
     with following(settings, "a"):  # a round that began while the other table did not follow was too early for it
         wait_for(lambda: len(kept(settings)) == 1, "the other change to go")
         assert kept(settings) == [('{"id": "1"}', "SKIPPED")]
     with following(settings, "a"):  # it knows what the quarantine has, and nothing from before
         resume(settings, "a", ["shop.items"])
-        wait_for(lambda: table_states(settings, "a")[0].state == "ACTIVE", "the table's return")
+        wait_for(lambda: read_table_states(settings, "a")[0].state == "ACTIVE", "the table's return")
     with following(settings, "a"):
         wait_for(lambda: kept(settings) == [], "the change to go, which nobody meets any more")
 
@@ -95,9 +95,9 @@ def test_it_is_cleared_in_pieces_with_pauses(database: str, broker: FakeDelivery
         f"FROM generate_series(1, {2 * PIECE_ROWS}) n, (VALUES ('main/a'), ('main/b')) v (g) ORDER BY n, g",
     )
     now = 100.0
-    target = PostgresTarget(settings, "a")
+    target = PostgresDatabase(settings, "a")
     session = target.connect()
-    clearing = Clearing(lambda: now)
+    clearing = QuarantineCleanup(lambda: now)
 
     def left() -> int:
         return int(query(database, "SELECT count(*) FROM venus.quarantine")[0][0])

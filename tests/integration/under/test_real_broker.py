@@ -8,9 +8,9 @@ import pytest
 
 from tests.support.feed import Feed, caught_up, following, gone, items, put, query, rows_at, settings_for, wait_for
 from tests.support.real_broker import RealBroker as RealBroker  # others take it from here
-from venus.adapters.targets.postgresql.control import pause, progress, resume, resync, table_states
+from venus.adapters.targets.postgresql.control import pause, read_progress, read_table_states, request_resync, resume
 from venus.adapters.targets.postgresql.load.full_sync import full_sync
-from venus.rpc.admin import Admin
+from venus.rpc.admin import AdminClient
 
 pytestmark = pytest.mark.integration
 
@@ -37,23 +37,23 @@ def test_the_whole_life_of_a_target(database: str, second_database: str, real: R
         _live(feed, rng, 20)
         resume(settings, "a", ["items"])
         _live(feed, rng, 10)
-        wait_for(lambda: table_states(settings, "a")[0].state == "ACTIVE", "the table's return")
+        wait_for(lambda: read_table_states(settings, "a")[0].state == "ACTIVE", "the table's return")
         query(database, "DELETE FROM shop.items WHERE id < 50")
-        resync(settings, "a", "items")
+        request_resync(settings, "a", "items")
         _live(feed, rng, 10)
-        wait_for(lambda: not progress(settings, "a").resyncing, "the end of the resync")
+        wait_for(lambda: not read_progress(settings, "a").resyncing, "the end of the resync")
         real.stop()
         real.start()
         _live(feed, rng, 10)
         full_sync(settings, "b")
         caught_up(database, real)
-        with Admin(real.address) as admin:
+        with AdminClient(real.address) as admin:
             wait_for(lambda: _acknowledged(admin) == real.next_offset, "the acknowledgement")
     for table_id, schema in feed.schemas.items():
         assert rows_at(database, schema) == feed.model[table_id]
         assert rows_at(second_database, schema) == feed.model[table_id]
 
 
-def _acknowledged(admin: Admin) -> int:
+def _acknowledged(admin: AdminClient) -> int:
     (business,) = admin.status("main").businesses
     return next(c.acknowledged for c in business.consumers if c.group == "main/a")

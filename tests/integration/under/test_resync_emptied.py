@@ -9,7 +9,7 @@ import pytest
 from tests.support.feed import Feed, caught_up, following, items, put, rows_at, settings_for, wait_for
 from tests.support.real_broker import RealBroker
 from venus.adapters.targets.postgresql.apply.resync import Resyncs
-from venus.adapters.targets.postgresql.control import progress, resync
+from venus.adapters.targets.postgresql.control import read_progress, request_resync
 from venus.adapters.targets.postgresql.load.full_sync import full_sync
 
 pytestmark = pytest.mark.integration
@@ -25,7 +25,7 @@ def test_rows_that_are_gone_do_not_come_back(
     settings = settings_for(feed.broker.address, {"a": database})
     full_sync(settings, "a")
     loaded, emptied = threading.Event(), threading.Event()
-    look = Resyncs._look
+    look = Resyncs._check_load
 
     def patiently(self: Resyncs, session: object, catalogue: object, state: object) -> bool:
         """Take the side table over only behind what empties the table."""
@@ -35,8 +35,8 @@ def test_rows_that_are_gone_do_not_come_back(
             return False
         return look(self, session, catalogue, state)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(Resyncs, "_look", patiently)
-    resync(settings, "a", "items")
+    monkeypatch.setattr(Resyncs, "_check_load", patiently)
+    request_resync(settings, "a", "items")
     with following(settings, "a"):
         assert loaded.wait(60)
         if how == "truncated":
@@ -48,6 +48,6 @@ def test_rows_that_are_gone_do_not_come_back(
             feed.sweep_end(1, before)
         caught_up(database, feed.broker)
         emptied.set()
-        wait_for(lambda: not progress(settings, "a").resyncing, "the resync")
+        wait_for(lambda: not read_progress(settings, "a").resyncing, "the resync")
 
     assert rows_at(database, items()) == feed.model[1] == {("7",): ("new", "7")}

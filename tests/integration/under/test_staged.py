@@ -28,12 +28,12 @@ from tests.support.feed import (
     wait_for,
 )
 from venus.adapters.targets.postgresql.apply.apply_session import ApplyReport
-from venus.adapters.targets.postgresql.control import pause, progress, resume, resync, table_states
+from venus.adapters.targets.postgresql.control import pause, read_progress, read_table_states, request_resync, resume
 from venus.adapters.targets.postgresql.load.full_sync import full_sync
 from venus.adapters.targets.postgresql.staged.staged_apply import StagedApply
 from venus.adapters.targets.postgresql.staged.task import StageTask, stage_prefix, stage_range
 from venus.config import Settings
-from venus.config import Spark as SparkSettings
+from venus.config import SparkSettings as SparkSettings
 from venus.errors import ProtocolError
 
 pytestmark = pytest.mark.integration
@@ -91,7 +91,7 @@ def test_micro_batches_are_staged_and_taken_over(database: str, broker: FakeDeli
     applies.start()
     for _ in range(4):
         live(feed, rng, 10)
-        applies.up_to(broker.next_offset)
+        applies.apply_up_to(broker.next_offset)
     applies.close()
 
     assert (applies.staged, applies.ordinary) == (4, 0)
@@ -99,8 +99,8 @@ def test_micro_batches_are_staged_and_taken_over(database: str, broker: FakeDeli
     for table_id, schema in feed.schemas.items():
         assert rows_at(database, schema) == feed.model[table_id]
     assert applied(database) == broker.next_offset
-    assert progress(settings, "a").unaccounted == 0
-    assert {t.rows_applied for t in table_states(settings, "a")} == {feed.committed[1] - 1, feed.committed[2] - 1}
+    assert read_progress(settings, "a").unaccounted == 0
+    assert {t.rows_applied for t in read_table_states(settings, "a")} == {feed.committed[1] - 1, feed.committed[2] - 1}
     assert broker.acknowledged["main/a"] == broker.next_offset
     assert not stages(database)
 
@@ -114,14 +114,14 @@ def test_what_was_applied_is_not_applied_again(database: str, broker: FakeDelive
     feed.cut(*(put(i, "b", i) for i in range(20)))
     middle = broker.next_offset
     applies = applying(settings)
-    applies.up_to(middle)
+    applies.apply_up_to(middle)
     query(database, "UPDATE shop.items SET label = 'mine'")  # a second effect would undo this
 
     for end in (middle, first, 0):  # a replayed micro-batch, a lost checkpoint
-        applies.up_to(end)
+        applies.apply_up_to(end)
     restarted = applying(settings)
     restarted.start()
-    restarted.up_to(middle)
+    restarted.apply_up_to(middle)
 
     assert {row[0] for row in rows_at(database, items()).values()} == {"mine"}
     assert applied(database) == middle
@@ -141,7 +141,7 @@ def test_whatever_is_unusual_goes_the_ordinary_way(database: str, broker: FakeDe
 
     def go() -> None:
         before = applies.staged, applies.ordinary
-        applies.up_to(broker.next_offset)
+        applies.apply_up_to(broker.next_offset)
         ways.append("staged" if applies.staged > before[0] else "ordinary" if applies.ordinary > before[1] else "none")
         assert rows_at(database, items()) == feed.model[1]
 
@@ -160,7 +160,7 @@ def test_whatever_is_unusual_goes_the_ordinary_way(database: str, broker: FakeDe
 
     assert ways == ["staged", "ordinary", "ordinary", "ordinary", "staged"]
     assert rows_at(database, items(3, "late")) == feed.model[3]
-    assert progress(settings, "a").unaccounted == 0
+    assert read_progress(settings, "a").unaccounted == 0
     assert not stages(database)
 
 
@@ -173,23 +173,23 @@ def test_a_refused_row_halts_its_table_and_operators_are_heard(database: str, br
     applies = applying(settings)
 
     feed.cut(*(put(i, "b", i) for i in range(2, 30)), put(30, "big", 500), *(put(i, "b", i, table=2) for i in range(9)))
-    applies.up_to(broker.next_offset)
-    halted = {t.name: t.state for t in table_states(settings, "a")}
+    applies.apply_up_to(broker.next_offset)
+    halted = {t.name: t.state for t in read_table_states(settings, "a")}
     query(database, "ALTER TABLE shop.items DROP CONSTRAINT items_amount_check")
     resume(settings, "a", ["items"])
     feed.cut(put(2, "c", 2))
-    applies.up_to(broker.next_offset)
+    applies.apply_up_to(broker.next_offset)
     query(database, "DELETE FROM shop.items")
-    resync(settings, "a", "items")
+    request_resync(settings, "a", "items")
     feed.cut(put(3, "d", 3))
-    applies.up_to(broker.next_offset)
+    applies.apply_up_to(broker.next_offset)
     applies.close()
 
     assert halted == {"items": "HALTED", "others": "ACTIVE"}
-    assert {t.state for t in table_states(settings, "a")} == {"ACTIVE"}
+    assert {t.state for t in read_table_states(settings, "a")} == {"ACTIVE"}
     for table_id, schema in feed.schemas.items():
         assert rows_at(database, schema) == feed.model[table_id]
-    assert progress(settings, "a").unaccounted == 0
+    assert read_progress(settings, "a").unaccounted == 0
 
 
 def test_a_paused_target_waits(database: str, broker: FakeDelivery, feed: Feed) -> None:
@@ -200,7 +200,7 @@ def test_a_paused_target_waits(database: str, broker: FakeDelivery, feed: Feed) 
     pause(settings, "a")
     feed.cut(put(2, "b", 2))
     applies = applying(settings)
-    thread = threading.Thread(target=applies.up_to, args=[broker.next_offset])
+    thread = threading.Thread(target=applies.apply_up_to, args=[broker.next_offset])
     thread.start()
     wait_for(lambda: broker.acknowledged.get("main/a") == 1, "the first look")
 
@@ -229,7 +229,7 @@ def test_an_operator_is_heard_while_tasks_stage(database: str, broker: FakeDeliv
 
     runner.before = pause_once
     applies = StagedApply(settings, "a", runner, threading.Event(), told.append)
-    thread = threading.Thread(target=applies.up_to, args=[broker.next_offset])
+    thread = threading.Thread(target=applies.apply_up_to, args=[broker.next_offset])
     thread.start()
     wait_for(lambda: any("operator" in report.error for report in told) or not thread.is_alive(), "the second look")
     paused_at = applied(database)
@@ -255,7 +255,7 @@ def test_changes_that_no_task_has_laid_down_are_noticed(database: str, broker: F
     applies = applying(settings, runner)
 
     with pytest.raises(ProtocolError, match="changes were staged of 40 from 1 on"):
-        applies.up_to(broker.next_offset)
+        applies.apply_up_to(broker.next_offset)
     applies.close()
 
     assert applied(database) == before
@@ -282,13 +282,13 @@ def test_what_dies_between_staging_and_taking_over_leaves_nothing(
 
     runner.before = rival_then_death
     with pytest.raises(KeyboardInterrupt):
-        applying(settings, runner).up_to(broker.next_offset)
+        applying(settings, runner).apply_up_to(broker.next_offset)
     query(database, f"CREATE TABLE venus.{OTHER} (id int)")
     left = stages(database)
     survivor = applying(settings)
     survivor.start()
     dropped = stages(database)
-    survivor.up_to(broker.next_offset)
+    survivor.apply_up_to(broker.next_offset)
     survivor.close()
 
     assert len(left) >= 4
@@ -296,7 +296,7 @@ def test_what_dies_between_staging_and_taking_over_leaves_nothing(
     assert survivor.staged == 1
     assert rows_at(database, parents) == feed.model[1]
     assert rows_at(database, children) == feed.model[2]
-    assert progress(settings, "a").unaccounted == 0
+    assert read_progress(settings, "a").unaccounted == 0
 
 
 def test_tasks_lay_down_the_rows_that_the_target_gets(database: str, broker: FakeDelivery, feed: Feed) -> None:
@@ -312,7 +312,7 @@ def test_tasks_lay_down_the_rows_that_the_target_gets(database: str, broker: Fak
     applies.start()
     for _ in range(3):
         live(feed, rng, 6)
-        applies.up_to(broker.next_offset)
+        applies.apply_up_to(broker.next_offset)
         assert rows_at(database, items()) == inside(3)
     applies.close()
     assert applies.staged == 3
@@ -322,11 +322,11 @@ def test_tasks_lay_down_the_rows_that_the_target_gets(database: str, broker: Fak
     changed = applying(staging(broker, database, where={"items": "amount >= 5"}), runner)
     changed.start()  # the change is the ordinary loop's affair
     live(feed, rng, 3)
-    changed.up_to(broker.next_offset)
+    changed.apply_up_to(broker.next_offset)
     changed.close()
     assert changed.ordinary == 1
     assert rows_at(database, items()) == inside(5)
-    assert progress(settings, "a").unaccounted == 0
+    assert read_progress(settings, "a").unaccounted == 0
 
 
 def test_a_target_whose_increments_are_gone_goes_on_from_the_full_data(
@@ -342,10 +342,10 @@ def test_a_target_whose_increments_are_gone_goes_on_from_the_full_data(
     try:
         assert applies.start() == (broker.log_start, broker.epoch)
         live(feed, random.Random(5), 5)
-        applies.up_to(broker.next_offset)
+        applies.apply_up_to(broker.next_offset)
     finally:
         applies.close()
 
     assert rows_at(database, items()) == feed.model[1]
     assert rows_at(database, feed.schemas[2]) == feed.model[2]
-    assert progress(settings, "a").unaccounted == 0
+    assert read_progress(settings, "a").unaccounted == 0

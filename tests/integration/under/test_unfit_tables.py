@@ -11,9 +11,9 @@ from tests.support.applying import counters_close, equal, loaded
 from tests.support.delivery import FakeDelivery
 from tests.support.feed import Feed, caught_up, following, gone, items, put, query, refers, rows_at, wait_for
 from tests.support.postgres import Server
-from venus.adapters.targets.postgresql.control import progress, resync, table_states
+from venus.adapters.targets.postgresql.control import read_progress, read_table_states, request_resync
 from venus.adapters.targets.postgresql.load.full_sync import full_sync
-from venus.adapters.targets.postgresql.quarantine import quarantine_list, quarantine_retry
+from venus.adapters.targets.postgresql.quarantine import list_quarantine, retry_quarantine
 from venus.adapters.targets.registry import open_target
 from venus.conditions import problems
 from venus.config import Settings
@@ -35,7 +35,7 @@ def unprivileged(postgres_server: Server, database: str) -> Iterator[str]:
 
 
 def states(settings: Settings) -> list[str]:
-    return [t.state for t in table_states(settings, "a")]
+    return [t.state for t in read_table_states(settings, "a")]
 
 
 @pytest.mark.parametrize(
@@ -70,13 +70,13 @@ def test_a_table_that_does_not_fit_any_more_halts_alone_and_says_the_way_out(
         caught_up(database, broker)
         assert states(settings) == ["HALTED", "ACTIVE"]
         assert rows_at(database, others) == feed.model[2]
-        reason = table_states(settings, "a")[0].reason
+        reason = read_table_states(settings, "a")[0].reason
         assert code in reason
         retry = "`venus quarantine retry --table shop.items --target a`"
         assert reason.endswith(f"; correct the table at the target, then {retry}")
-        assert quarantine_list(settings, "a") == []
+        assert list_quarantine(settings, "a") == []
         query(database, cure)
-        assert quarantine_retry(settings, "a").resumed == ("shop.items",)
+        assert retry_quarantine(settings, "a").resumed == ("shop.items",)
         wait_for(lambda: states(settings) == ["ACTIVE"] * 2, "the table's return")
     equal(database, feed)
     counters_close(settings, feed, since)
@@ -88,17 +88,17 @@ def test_a_resync_that_fails_ends_alone_and_is_told_until_one_succeeds(
     settings = loaded(database, feed, items(), items(2, "others"), rows=5)
     with following(settings, "a"):
         query(database, "ALTER TABLE shop.items RENAME TO mine")
-        resync(settings, "a", "items")
-        wait_for(lambda: not progress(settings, "a").resyncing, "the end of the resync")
+        request_resync(settings, "a", "items")
+        wait_for(lambda: not read_progress(settings, "a").resyncing, "the end of the resync")
         feed.cut(put(1, "x", 1, table=2))
         caught_up(database, broker)
-        (problem,) = problems(open_target(settings, "a").look().condition, "a")
+        (problem,) = problems(open_target(settings, "a").read_view().condition, "a")
         assert problem.startswith("target a: shop.items: resync failed: ")
         assert problem.endswith("(42P01); `venus resync shop.items --target a` tries again")
         query(database, "ALTER TABLE shop.mine RENAME TO items; DELETE FROM shop.items")
-        resync(settings, "a", "items")
-        wait_for(lambda: not progress(settings, "a").resyncing, "the resync")
-        assert problems(open_target(settings, "a").look().condition, "a") == []
+        request_resync(settings, "a", "items")
+        wait_for(lambda: not read_progress(settings, "a").resyncing, "the resync")
+        assert problems(open_target(settings, "a").read_view().condition, "a") == []
     equal(database, feed)
 
 
@@ -112,9 +112,9 @@ def test_a_table_that_somebody_else_refers_to_halts_alone(
         feed.cut(gone(3), put(1, "x", 1, table=2))
         caught_up(database, broker)
         assert states(settings) == ["HALTED", "ACTIVE"]
-        assert "mine_item_fkey" in table_states(settings, "a")[0].reason
+        assert "mine_item_fkey" in read_table_states(settings, "a")[0].reason
         query(database, "DELETE FROM mine")
-        quarantine_retry(settings, "a")
+        retry_quarantine(settings, "a")
         wait_for(lambda: states(settings) == ["ACTIVE"] * 2, "the table's return")
     equal(database, feed)
     counters_close(settings, feed, since)
@@ -131,7 +131,7 @@ def test_a_retry_needs_no_right_to_switch_triggers_off(
         feed.cut(put(1, "bad", 666), put(2, "fine", 2))
         caught_up(database, broker)
         query(database, NO_CHECK)
-        report = quarantine_retry(settings, "a")
+        report = retry_quarantine(settings, "a")
         assert (report.applied, report.resumed) == ((0, ("shop.items",)) if on_error == "halt" else (1, ()))
         wait_for(lambda: states(settings) == ["ACTIVE"], "the table's return")
     equal(database, feed)

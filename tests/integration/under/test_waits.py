@@ -15,12 +15,12 @@ from tests.support.applying import equal, loaded
 from tests.support.delivery import FakeDelivery
 from tests.support.feed import Feed, caught_up, following, items, put, query, settings_for, wait_for
 from tests.support.postgres import libpq
-from venus.adapters.targets.postgresql import waiting
-from venus.adapters.targets.postgresql.apply.stream import Stream
-from venus.adapters.targets.postgresql.catalogue import Catalogue
+from venus.adapters.targets.postgresql import lock_waits
+from venus.adapters.targets.postgresql.apply.stream import ApplyStream
+from venus.adapters.targets.postgresql.catalogue import TargetCatalogue
 from venus.adapters.targets.postgresql.load.full_sync import full_sync
 from venus.adapters.targets.registry import open_target
-from venus.alarm_rules import recognised
+from venus.alarm_rules import classify_sentence
 from venus.conditions import TableCondition, problems
 from venus.config import Settings
 
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.integration
 
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(waiting, "LOOK_S", 0.2)
+    monkeypatch.setattr(lock_waits, "LOOK_S", 0.2)
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def somebody(database: str) -> Iterator[psycopg2.extensions.connection]:
 
 
 def seen(settings: Settings) -> list[str]:
-    return problems(open_target(settings, "a").look().condition, "a")
+    return problems(open_target(settings, "a").read_view().condition, "a")
 
 
 @pytest.mark.parametrize(
@@ -56,13 +56,13 @@ def test_a_session_with_a_lock_is_named(
 ) -> None:  # fmt: skip
     settings = loaded(database, feed, items(), rows=3)
     told: list[int] = []
-    report = Stream.report
+    report = ApplyStream.report
 
-    def listening(self: Stream, catalogue: Catalogue, *, waits: Sequence[TableCondition] = ()) -> None:
+    def listening(self: ApplyStream, catalogue: TargetCatalogue, *, waits: Sequence[TableCondition] = ()) -> None:
         told.append(len(waits))
         report(self, catalogue, waits=waits)
 
-    monkeypatch.setattr(Stream, "report", listening)
+    monkeypatch.setattr(ApplyStream, "report", listening)
     with following(settings, "a") as reports:
         somebody.cursor().execute(statement)
         feed.cut(put(1, "new", 1))
@@ -76,7 +76,7 @@ def test_a_session_with_a_lock_is_named(
         assert said.endswith("; let that transaction end, or have a DBA end its session")
         assert "Smith" not in said
         assert "4711" not in said
-        assert recognised(said)[0].name == "table_waits"
+        assert classify_sentence(said)[0].name == "table_waits"
         wait_for(lambda: f"session {pid}" in caplog.text, "the log")
         wait_for(lambda: any(f"session {pid}" in report.error for report in reports), "the report")
         somebody.rollback()

@@ -17,8 +17,8 @@ from tests.support.mariadb import MariaServer
 from tests.support.postgres import libpq
 from tests.support.whole_way import Loop, WholeWay, whole_way
 from venus.adapters.dialects.registry import open_source
-from venus.adapters.targets.postgresql.control import progress
-from venus.adapters.verify.findings import Verdict
+from venus.adapters.targets.postgresql.control import read_progress
+from venus.adapters.verify.findings import ComparisonVerdict
 
 pytestmark = pytest.mark.integration
 
@@ -102,13 +102,13 @@ def at_work(folder: Path, shop: Shop, target: str) -> Iterator[WholeWay]:
 def assert_followed(way: WholeWay, shop: Shop) -> None:
     """Compare by VENUS's own comparison and by another one, and look at states, types and the foreign key."""
     way.caught_up()
-    way.until(lambda: way.verify().verdict is Verdict.SAME, "all tables to be the same")
+    way.until(lambda: way.verify().verdict is ComparisonVerdict.SAME, "all tables to be the same")
     for table, key in KEYS.items():
         here = shop.do(f"SELECT * FROM {table} ORDER BY {key}")
         assert sorted(map(str, here)) == sorted(map(str, query(way.target, f"SELECT * FROM {shop.namespace}.{table}")))
     with closing(open_source(way.settings)) as source:
-        assert {(t.state, t.reason) for t in source.registered()} == {("ACTIVE", "")}
-    assert {t.state for t in progress(way.settings, "main").tables} == {"ACTIVE"}
+        assert {(t.state, t.reason) for t in source.read_registered_tables()} == {("ACTIVE", "")}
+    assert {t.state for t in read_progress(way.settings, "main").tables} == {"ACTIVE"}
     types = (
         "SELECT format_type(atttypid, atttypmod) FROM pg_attribute WHERE attrelid = '{}'::regclass AND attname = '{}'"
     )
@@ -190,11 +190,11 @@ def test_a_wider_key_is_followed_while_writers_run(tmp_path: Path, database: str
         finally:
             writers.end()
         way.caught_up()
-        way.until(lambda: way.verify().verdict is Verdict.SAME, "all tables to be the same")
+        way.until(lambda: way.verify().verdict is ComparisonVerdict.SAME, "all tables to be the same")
         for table in ("word", "part"):
             rows = f"SELECT * FROM {table} ORDER BY 1, 2"
             assert query(way.target, rows) == query(database, rows)
         assert query(database, "SELECT count(*) FROM part WHERE id > 2147483647") > [(9,)]
         with closing(open_source(way.settings)) as source:
-            assert {(t.state, t.reason) for t in source.registered()} == {("ACTIVE", "")}
+            assert {(t.state, t.reason) for t in source.read_registered_tables()} == {("ACTIVE", "")}
     engine.dispose()

@@ -10,7 +10,7 @@ import pytest
 from tests.fault.upper.process import run_and_weigh
 from tests.integration.upper.shop import Shop
 from tests.support.brokers import BrokerProcess, RssWatch, settings
-from venus.config import Capture, Source
+from venus.config import CaptureSettings, SourceSettings
 from venus.rpc.subscriber import Subscriber
 from venus.wire.change_pb2 import BatchBody
 
@@ -26,8 +26,8 @@ def test_a_transaction_of_a_million_rows_is_one_cut_in_bounded_memory(database: 
     with BrokerProcess(settings(tmp_path), new_interpreter=True) as broker, RssWatch(broker) as watch:
         chosen = settings(Path("unused"), address=broker.address).model_copy(
             update={
-                "source": Source.model_validate({"url": database}),
-                "capture": Capture(batch_rows_max=5000, heartbeat_s=3600),
+                "source": SourceSettings.model_validate({"url": database}),
+                "capture": CaptureSettings(batch_rows_max=5000, heartbeat_s=3600),
             }
         )
         shop.install(chosen)

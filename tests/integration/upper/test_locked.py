@@ -14,22 +14,22 @@ from tests.integration.upper.test_privileges import others_arrive, problems
 from tests.integration.upper.test_real_sources import _until_equal as until_equal
 from tests.integration.upper.test_real_sources import running
 from tests.support.brokers import business_status, settings, wait_for
-from venus.adapters.dialects.postgresql import opening
+from venus.adapters.dialects.postgresql import cut_opening
 from venus.adapters.dialects.registry import open_source
-from venus.adapters.upper import chores
-from venus.alarm_rules import recognised
+from venus.adapters.upper import periodic
+from venus.alarm_rules import classify_sentence
 from venus.broker.service.process import RunningBroker
-from venus.cli.probes import look
-from venus.config import Capture, Settings, Source
+from venus.cli.probes import read_overview
+from venus.config import CaptureSettings, Settings, SourceSettings
 
 pytestmark = pytest.mark.integration
 
 
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chores, "REFRESH_S", 0.2)
-    monkeypatch.setattr(opening, "SAY_AFTER_S", 0.5)
-    monkeypatch.setattr(opening, "LOOK_EVERY_S", 0.1)
+    monkeypatch.setattr(periodic, "REFRESH_S", 0.2)
+    monkeypatch.setattr(cut_opening, "LOG_AFTER_S", 0.5)
+    monkeypatch.setattr(cut_opening, "LOOK_EVERY_S", 0.1)
 
 
 @pytest.fixture
@@ -40,8 +40,8 @@ def shop(database: str) -> Shop:
 @pytest.fixture
 def chosen(shop: Shop, broker: RunningBroker) -> Settings:
     made = settings(Path("unused"), address=broker.address)
-    source = Source.model_validate({"url": shop.url})
-    return made.model_copy(update={"source": source, "capture": Capture(fill_chunk_rows=10)})
+    source = SourceSettings.model_validate({"url": shop.url})
+    return made.model_copy(update={"source": source, "capture": CaptureSettings(fill_chunk_rows=10)})
 
 
 @pytest.fixture
@@ -69,10 +69,10 @@ def test_whoever_locks_a_table_with_changes_is_told_to_the_broker(
         (said,) = wait_for(lambda: problems(broker), 30)
         assert said.startswith("source: public.customer is WAITING (for a lock of session ")
         assert "(user postgres, nightly job, transaction open since " in said
-        assert recognised(said) == (recognised(said)[0], "source: public.customer")
-        assert recognised(said)[0].name == "table_waits"
+        assert classify_sentence(said) == (classify_sentence(said)[0], "source: public.customer")
+        assert classify_sentence(said)[0].name == "table_waits"
         assert said in business_status(broker.address).alarms
-        assert [p for p in look(chosen).problems if p == said]
+        assert [p for p in read_overview(chosen).problems if p == said]
         let_go()
         until_equal(shop, broker)
         wait_for(lambda: not problems(broker), 30)
@@ -92,7 +92,7 @@ def test_a_transaction_of_two_tables_waits_as_a_whole_until_somebody_pauses_one(
         wait_for(lambda: problems(broker), 30)
         assert not others_arrive(shop, broker)
         with closing(open_source(chosen)) as operator:
-            number = next(t.schema.table_id for t in operator.registered() if t.schema.name == "customer")
+            number = next(t.schema.table_id for t in operator.read_registered_tables() if t.schema.name == "customer")
             operator.set_table_state(number, "PAUSED", "by hand")
             wait_for(lambda: others_arrive(shop, broker), 30)
             let_go()
@@ -111,7 +111,9 @@ def test_a_table_that_is_filled_and_locked_keeps_nobody_waiting(
         with running(chosen):
             until_equal(shop, broker)
         with closing(open_source(chosen)) as operator:
-            operator.restart_fill(next(t.schema.table_id for t in operator.registered() if t.schema.name == "customer"))
+            operator.restart_fill(
+                next(t.schema.table_id for t in operator.read_registered_tables() if t.schema.name == "customer")
+            )
     let_go = lock()
     with running(chosen) as adapter:
         for n in range(3):

@@ -16,20 +16,20 @@ from tests.integration.upper.test_real_sources import Running, running
 from tests.integration.upper.test_real_sources import _until_equal as until_equal
 from tests.support.brokers import business_status, wait_for
 from venus.adapters.dialects.registry import open_source
-from venus.adapters.upper import chores
-from venus.alarm_rules import recognised
+from venus.adapters.upper import periodic
+from venus.alarm_rules import classify_sentence
 from venus.broker.service.process import RunningBroker
-from venus.cli.probes import look
+from venus.cli.probes import read_overview
 from venus.config import Settings
 from venus.errors import Fenced
-from venus.rpc.admin import Admin
+from venus.rpc.admin import AdminClient
 
 pytestmark = pytest.mark.integration
 
 
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chores, "LOOK_S", 0.2)
+    monkeypatch.setattr(periodic, "LOOK_S", 0.2)
 
 
 def is_told(source: Limited, broker: RunningBroker, harm: str, table: str) -> None:
@@ -39,7 +39,7 @@ def is_told(source: Limited, broker: RunningBroker, harm: str, table: str) -> No
     shop.install(chosen)
     source.limit()
     with closing(open_source(chosen)) as opened:
-        assert opened.own_lacking() == []
+        assert opened.find_missing_grants() == []
     with running(chosen) as adapter:
         until_equal(shop, broker)
         source.administer(harm)
@@ -49,19 +49,19 @@ def is_told(source: Limited, broker: RunningBroker, harm: str, table: str) -> No
             lambda: [p for p in problems(broker) if "may not be used" in p and "away since" not in p], 30
         )
         found = re.fullmatch(
-            rf"source: {table} is HALTED \(may not be used: nothing is captured until `(GRANT .*)`; then it goes on by"
-            r" itself\)",
+            rf"source: {table} is HALTED \(may not be used: nothing is captured until `(GRANT .*)`; then capture"
+            r" continues by itself\)",
             said,
         )
         assert found, said
         assert USER in found[1]
-        assert recognised(said)[0].name == "table_halted"
+        assert classify_sentence(said)[0].name == "table_halted"
         assert said in business_status(broker.address).alarms
-        assert said in look(chosen).problems
+        assert said in read_overview(chosen).problems
         source.administer(found[1])
         until_equal(shop, broker)
         wait_for(lambda: not problems(broker), 30)
-        wait_for(lambda: not [p for p in look(chosen).problems if p.startswith("source")], 30)
+        wait_for(lambda: not [p for p in read_overview(chosen).problems if p.startswith("source")], 30)
     assert adapter.reports[-1].connections == 2
 
 
@@ -163,7 +163,7 @@ def test_what_lacks_before_anything_was_shipped_is_told(postgres: Limited, broke
     postgres.administer(f"REVOKE SELECT ON venus.checkpoint FROM {USER}")
 
     def alarms() -> list[str]:
-        with Admin(broker.address) as admin:
+        with AdminClient(broker.address) as admin:
             status = admin.status()
         every = [*status.alarms, *(alarm for entry in status.businesses for alarm in entry.alarms)]
         return [alarm for alarm in every if "venus.checkpoint is HALTED" in alarm]
@@ -172,7 +172,7 @@ def test_what_lacks_before_anything_was_shipped_is_told(postgres: Limited, broke
         (said,) = wait_for(alarms, 30)
         assert "away since" not in said
     (said,) = wait_for(lambda: [alarm for alarm in alarms() if "its adapter has been away since" in alarm], 30)
-    assert recognised(said)[0].name == "table_halted"
+    assert classify_sentence(said)[0].name == "table_halted"
     postgres.administer(f"GRANT SELECT, UPDATE ON venus.checkpoint TO {USER}")
     with running(chosen):
         until_equal(postgres.shop, broker)

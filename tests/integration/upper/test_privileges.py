@@ -18,9 +18,9 @@ from tests.support.ledger import read_ledger
 from tests.support.mariadb import MariaServer
 from tests.support.postgres import Server
 from venus.adapters.dialects.registry import open_source
-from venus.adapters.upper import chores
+from venus.adapters.upper import periodic
 from venus.broker.service.process import RunningBroker
-from venus.config import Capture, Settings, Source
+from venus.config import CaptureSettings, Settings, SourceSettings
 from venus.errors import Unavailable
 from venus.rpc.reports import reported_problems
 
@@ -43,7 +43,7 @@ class Limited:
 
 @pytest.fixture(autouse=True)
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chores, "REFRESH_S", 0.2)
+    monkeypatch.setattr(periodic, "REFRESH_S", 0.2)
 
 
 @pytest.fixture
@@ -103,7 +103,9 @@ def mariadb(
 
 def chosen_for(source: Limited, broker: RunningBroker) -> Settings:
     chosen = settings(Path("unused"), address=broker.address)
-    return chosen.model_copy(update={"source": Source.model_validate({"url": source.url}), "capture": Capture()})
+    return chosen.model_copy(
+        update={"source": SourceSettings.model_validate({"url": source.url}), "capture": CaptureSettings()}
+    )
 
 
 def problems(broker: RunningBroker) -> list[str]:
@@ -126,7 +128,7 @@ def halts_alone(
         shop.fill(20)
         shop.install(chosen)
     with closing(open_source(chosen)) as opened:
-        log = next(f"l_{t.schema.table_id:05}" for t in opened.registered() if t.schema.name == "customer")
+        log = next(f"l_{t.schema.table_id:05}" for t in opened.read_registered_tables() if t.schema.name == "customer")
     if not begun:
         source.limit()
     harm, cure = harm.format(log=log), cure.format(log=log)
@@ -144,7 +146,7 @@ def halts_alone(
         shop.write_alike()
         wait_for(lambda: others_arrive(shop, broker), 30)
         with closing(open_source(chosen)) as opened:
-            assert opened.backlog(), "status shows the others"
+            assert opened.read_backlog(), "status shows the others"
         ledger = read_ledger(broker.address)
         assert "customer" not in ledger.schemas or ledger.values("customer") != shop.values("customer")
         source.administer(cure)
@@ -227,7 +229,9 @@ def test_a_table_of_mariadb_that_may_not_be_used_fails_no_statement_for_long(
     name = sqlalchemy.make_url(mariadb.url).database
     user = f"'{USER}'@'127.0.0.1'"
     with closing(open_source(chosen)) as opened:
-        log = next(f"venus_l_{t.schema.table_id:05}" for t in opened.registered() if t.schema.name == "customer")
+        log = next(
+            f"venus_l_{t.schema.table_id:05}" for t in opened.read_registered_tables() if t.schema.name == "customer"
+        )
     place, needed = (f"{name}.{log}", "SELECT, INSERT, DELETE") if lost == "INSERT" else (f"{name}.customer", lost)
 
     def works() -> bool:
@@ -256,7 +260,9 @@ def test_a_table_of_mariadb_that_may_not_be_used_fails_no_statement_for_long(
         wait_for(lambda: "customer is RESYNC (its triggers were taken away" in "".join(problems(broker)), 30)
         shop.install(chosen)
         with closing(open_source(chosen)) as opened:
-            opened.restart_fill(next(t.schema.table_id for t in opened.registered() if t.schema.name == "customer"))
+            opened.restart_fill(
+                next(t.schema.table_id for t in opened.read_registered_tables() if t.schema.name == "customer")
+            )
         until_equal(shop, broker)
         wait_for(lambda: not problems(broker), 30)
     assert adapter.reports[-1].connections == 1
@@ -292,14 +298,14 @@ def test_a_trigger_of_mariadb_that_may_not_fire_is_named(mariadb: Limited, broke
 def test_checks_that_a_user_of_mariadb_is_not_shown_are_not_taken_for_dropped(mariadb: Limited) -> None:
     mariadb.administer("ALTER TABLE line ADD CONSTRAINT fine CHECK (amount >= 0), ADD CHECK (item <> 'x')")
     mariadb.administer("ALTER TABLE customer COMMENT = 'no CHECK (it)'")
-    chosen = settings(Path("unused")).model_copy(update={"source": Source.model_validate({"url": mariadb.url})})
+    chosen = settings(Path("unused")).model_copy(update={"source": SourceSettings.model_validate({"url": mariadb.url})})
     with closing(open_source(chosen)) as source:
         source.install(["*"], [])
-        before = {t.schema.name: t.schema for t in source.registered()}
+        before = {t.schema.name: t.schema for t in source.read_registered_tables()}
     mariadb.limit()
     with closing(open_source(chosen)) as source:
         assert source.refresh_schemas() == []
-        assert {t.schema.name: t.schema for t in source.registered()} == before
+        assert {t.schema.name: t.schema for t in source.read_registered_tables()} == before
         assert [c.name for c in before["line"].checks] == ["CONSTRAINT_1", "fine"]
         mariadb.administer("ALTER TABLE line DROP CONSTRAINT fine, DROP CONSTRAINT CONSTRAINT_1")
         (now,) = source.refresh_schemas()

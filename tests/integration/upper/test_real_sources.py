@@ -16,10 +16,10 @@ from tests.integration.upper.shop import Shop
 from tests.support.brokers import business_status, settings, wait_for
 from tests.support.ledger import Ledger, read_ledger
 from venus.adapters.dialects.registry import open_source
-from venus.adapters.upper.capture import Outside, first_fill, run_capture
+from venus.adapters.upper.capture import CaptureDependencies, run_capture, run_capture_fill
 from venus.adapters.upper.report import CaptureReport
 from venus.broker.service.process import RunningBroker
-from venus.config import Capture, Settings, Source
+from venus.config import CaptureSettings, Settings, SourceSettings
 from venus.errors import Fenced, Held, Unavailable
 
 pytestmark = pytest.mark.integration
@@ -28,7 +28,10 @@ pytestmark = pytest.mark.integration
 def _settings(shop: Shop, broker: RunningBroker, **capture: Any) -> Settings:
     chosen = settings(Path("unused"), address=broker.address)
     return chosen.model_copy(
-        update={"source": Source.model_validate({"url": shop.url}), "capture": Capture.model_validate(capture)}
+        update={
+            "source": SourceSettings.model_validate({"url": shop.url}),
+            "capture": CaptureSettings.model_validate(capture),
+        }
     )
 
 
@@ -83,7 +86,7 @@ def test_rows_that_were_there_and_changes_arrive_exactly(shop: Shop, broker: Run
     chosen = _settings(shop, broker, fill_chunk_rows=20, batch_rows_max=10)
     shop.fill(100)
     shop.install(chosen)
-    filled = first_fill(chosen, threading.Event())
+    filled = run_capture_fill(chosen, threading.Event())
     assert filled.complete
     assert {name.rpartition(".")[2]: n for name, n in filled.rows.items()}.items() >= {
         "customer": 100,
@@ -112,7 +115,7 @@ def test_the_fill_runs_while_the_application_writes(shop: Shop, broker: RunningB
     writer = threading.Thread(target=write)
     writer.start()
     try:
-        assert first_fill(chosen, threading.Event()).complete
+        assert run_capture_fill(chosen, threading.Event()).complete
     finally:
         done.set()
         writer.join()
@@ -124,10 +127,10 @@ def test_a_re_read_removes_what_the_triggers_did_not_see_go(shop: Shop, broker: 
     chosen = _settings(shop, broker, fill_chunk_rows=20)
     shop.fill(60)
     shop.install(chosen)
-    first_fill(chosen, threading.Event())
+    run_capture_fill(chosen, threading.Event())
     source = open_source(chosen)
     try:
-        table_id = next(t.schema.table_id for t in source.registered() if t.schema.name == "customer")
+        table_id = next(t.schema.table_id for t in source.read_registered_tables() if t.schema.name == "customer")
         _delete_unseen(shop, table_id)
         assert read_ledger(broker.address).values("customer") != shop.values("customer")
         source.restart_fill(table_id)
@@ -240,14 +243,14 @@ def test_a_re_read_that_is_asked_for_in_the_middle_of_a_fill_is_not_forgotten(
         if step != "cut.commit.after" or asked.is_set():
             return
         with closing(open_source(chosen)) as source:
-            table = next(t for t in source.registered() if t.schema.name == "customer")
+            table = next(t for t in source.read_registered_tables() if t.schema.name == "customer")
             if 0 < table.fill.rows_done < 60:
                 _delete_unseen(shop, table.schema.table_id)
                 source.restart_fill(table.schema.table_id)
                 asked.set()
 
-    outside = Outside(source=lambda s: watched_source(open_source(s), hook))
-    first_fill(chosen, threading.Event(), outside=outside)
+    outside = CaptureDependencies(source=lambda s: watched_source(open_source(s), hook))
+    run_capture_fill(chosen, threading.Event(), outside=outside)
     assert asked.is_set()
     with running(chosen):
         _until_equal(shop, broker)

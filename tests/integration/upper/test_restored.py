@@ -14,9 +14,9 @@ from tests.support.backups import Database, Rows, restorable
 from tests.support.postgres import Server
 from tests.support.whole_way import WholeWay, run_at, whole_way
 from venus.adapters.targets.postgresql.load.full_sync import full_sync
-from venus.adapters.verify.findings import Verdict
-from venus.cli.probes import look
-from venus.config import Target
+from venus.adapters.verify.findings import ComparisonVerdict
+from venus.cli.probes import read_overview
+from venus.config import TargetSettings
 
 pytestmark = pytest.mark.integration
 
@@ -78,7 +78,7 @@ def becomes_equal(way: WholeWay, source: Database, query: str = "SELECT * FROM i
 def is_loaded_alike(way: WholeWay, source: Database, server: Server, query: str = "SELECT * FROM item") -> None:
     """Load another target: the broker's full data has what the source has, too."""
     other = server.create_database()
-    targets = way.settings.targets | {"other": Target.model_validate({"url": other})}
+    targets = way.settings.targets | {"other": TargetSettings.model_validate({"url": other})}
     try:
         full_sync(way.settings.model_copy(update={"targets": targets}), "other")
         assert plain(seen(other, query)) == plain(source.run(query))
@@ -105,7 +105,7 @@ def test_what_came_after_the_backup_goes_and_what_comes_now_is_there(
     way.start("capture")
     becomes_equal(way, source)
     is_loaded_alike(way, source, postgres_server)
-    assert way.verify(leg="all").verdict is Verdict.SAME
+    assert way.verify(leg="all").verdict is ComparisonVerdict.SAME
 
 
 def test_one_that_had_no_triggers_yet_is_installed_again_and_read_again(
@@ -143,7 +143,7 @@ def test_a_table_that_was_captured_after_the_backup_is_captured_again(
     source.restore()
     way.start("capture")
     becomes_equal(way, source)
-    assert [said for said in look(way.settings).released if "later is not known to the source" in said]
+    assert [said for said in read_overview(way.settings).released if "later is not known to the source" in said]
     source.run(
         "CREATE TABLE later (id INTEGER NOT NULL PRIMARY KEY, v VARCHAR(40))", "INSERT INTO later VALUES (2, 'now')"
     )

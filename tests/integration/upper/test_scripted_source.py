@@ -14,10 +14,10 @@ from tests.support.ledger import read_ledger
 from tests.support.scripted_database import ScriptedDatabase
 from tests.support.scripted_source import Script, ScriptedSource
 from tests.unit.upper.runs import Deed
-from venus.adapters.upper.capture import Outside, first_fill, run_capture
+from venus.adapters.upper.capture import CaptureDependencies, run_capture, run_capture_fill
 from venus.adapters.upper.report import CaptureReport
 from venus.broker.service.process import RunningBroker, start_in_thread
-from venus.config import Capture, Settings
+from venus.config import CaptureSettings, Settings
 from venus.errors import DatabaseUnavailable, Diverged, Fenced
 
 pytestmark = pytest.mark.integration
@@ -36,7 +36,9 @@ def broker(tmp_path: Path) -> Iterator[RunningBroker]:
 
 def _settings(broker: RunningBroker, **capture: Any) -> Settings:
     chosen = settings(Path("unused"), address=broker.address)
-    return chosen.model_copy(update={"capture": Capture(**{"batch_rows_max": 3, "heartbeat_s": 3600, **capture})})
+    return chosen.model_copy(
+        update={"capture": CaptureSettings(**{"batch_rows_max": 3, "heartbeat_s": 3600, **capture})}
+    )
 
 
 def _capture(
@@ -56,7 +58,7 @@ def _capture(
         elif all(t.fill.done for t in database.tables.values()):
             stop.set()
 
-    outside = Outside(source=lambda _: ScriptedSource(database, script or Script(), idle=idle))
+    outside = CaptureDependencies(source=lambda _: ScriptedSource(database, script or Script(), idle=idle))
     run_capture(_settings(broker), stop, report=reports.append, outside=outside, take_over=take_over)
     return reports[-1]
 
@@ -93,13 +95,13 @@ def test_fill_changes_and_truncate_arrive_and_the_full_data_is_the_source(broker
 
 def test_first_fill_then_capture_then_first_fill_again_is_nothing_new(broker: RunningBroker) -> None:
     database = _shop()
-    outside = Outside(source=lambda _: ScriptedSource(database, Script()))
-    report = first_fill(_settings(broker), threading.Event(), outside=outside)
+    outside = CaptureDependencies(source=lambda _: ScriptedSource(database, Script()))
+    report = run_capture_fill(_settings(broker), threading.Event(), outside=outside)
     assert report.complete
     assert report.rows == {"app.heartbeat": 0, "app.customer": 7, "app.orders": 11}
     _assert_equal(broker, database)
     epoch = business_status(broker.address).epoch
-    assert first_fill(_settings(broker), threading.Event(), outside=outside) == report
+    assert run_capture_fill(_settings(broker), threading.Event(), outside=outside) == report
     assert business_status(broker.address).epoch == epoch
 
 
@@ -126,7 +128,7 @@ def test_the_older_of_two_running_adapters_is_fenced(broker: RunningBroker) -> N
     running = threading.Event()
 
     def old() -> None:
-        outside = Outside(source=lambda _: ScriptedSource(database, Script(), idle=running.set))
+        outside = CaptureDependencies(source=lambda _: ScriptedSource(database, Script(), idle=running.set))
         try:
             run_capture(_settings(broker), stop, outside=outside)
         except Fenced as e:

@@ -13,7 +13,7 @@ import pytest
 from tests.support.sparks import CLUSTER
 from tests.support.whole_way import WholeWay, found, run_at, whole_way
 from venus.adapters.running import LocalRunner, Runner
-from venus.adapters.verify.run import Options, verify
+from venus.adapters.verify.run import VerifyOptions, run_verify
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
@@ -33,7 +33,9 @@ def prepared(way: WholeWay) -> None:
 
 
 def compare(way: WholeWay, runner: Runner, leg: str) -> None:
-    result = verify(way.settings, Options(target="main", leg=leg, slice_rows=500), runner_for=lambda _: runner)
+    result = run_verify(
+        way.settings, VerifyOptions(target="main", leg=leg, slice_rows=500), runner_for=lambda _: runner
+    )
 
     assert found(result) == PLANTED
     assert result.rows == ROWS

@@ -12,12 +12,12 @@ from tests.support.brokers import business_status
 from tests.support.whole_way import Loop, found, run_at, whole_way
 from venus.adapters.running import LocalRunner
 from venus.adapters.targets.postgresql.apply.apply_session import run_apply
-from venus.adapters.targets.postgresql.control import progress
+from venus.adapters.targets.postgresql.control import read_progress
 from venus.adapters.targets.postgresql.load.full_sync import full_sync
-from venus.adapters.upper.capture import first_fill
-from venus.adapters.verify.findings import Result, Verdict
-from venus.adapters.verify.run import Options, verify
-from venus.config import Broker, Target
+from venus.adapters.upper.capture import run_capture_fill
+from venus.adapters.verify.findings import ComparisonVerdict, VerifyResult
+from venus.adapters.verify.run import VerifyOptions, run_verify
+from venus.config import BrokerSettings, TargetSettings
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 WHERE = "v = 'EU' and id between 100 and 400"
@@ -33,22 +33,22 @@ def test_a_target_below_a_filtered_set_is_compared(
     )  # fmt: skip
     with whole_way(tmp_path, database, second_database) as way:
         way.install()
-        first_fill(way.settings, threading.Event())
+        run_capture_fill(way.settings, threading.Event())
         way.start("capture")
         below = networks.start(tmp_path / "eu", way.broker.address, where={"main": {"item": WHERE}})
         networks.has(below.address, business_status(way.broker.address).next_offset)
-        target = Target.model_validate({"url": second_database, "where": where})
+        target = TargetSettings.model_validate({"url": second_database, "where": where})
         settings = way.settings.model_copy(
-            update={"broker": Broker(addresses=(below.address,)), "targets": {"main": target}}
+            update={"broker": BrokerSettings(addresses=(below.address,)), "targets": {"main": target}}
         )
 
         def level() -> bool:
-            position = progress(settings, "main").position
+            position = read_progress(settings, "main").position
             end = business_status(way.broker.address).next_offset
             return not way.log_rows() and position is not None and position.offset >= end
 
-        def compare(leg: str) -> Result:
-            return verify(settings, Options(target="main", leg=leg), runner_for=lambda _: LocalRunner())
+        def compare(leg: str) -> VerifyResult:
+            return run_verify(settings, VerifyOptions(target="main", leg=leg), runner_for=lambda _: LocalRunner())
 
         try:
             assert full_sync(settings, "main").rows == {"public.item": 100}
@@ -61,7 +61,7 @@ def test_a_target_below_a_filtered_set_is_compared(
                 way.until(level, "the target below the filtered set")
                 for leg in ("auto", "all"):
                     result = compare(leg)
-                    assert result.verdict is Verdict.SAME, (leg, result.differences, result.undecided)
+                    assert result.verdict is ComparisonVerdict.SAME, (leg, result.differences, result.undecided)
                 wanted = run_at(database, f"SELECT id, v FROM item WHERE {WHERE} ORDER BY id")
                 assert run_at(second_database, "SELECT id, v FROM item ORDER BY id") == wanted
                 (gone, *_), *_ = wanted

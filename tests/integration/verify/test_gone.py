@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 from tests.integration.verify.conftest import Sample
-from venus.adapters.verify.findings import Result
+from venus.adapters.verify.findings import VerifyResult
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
 
 def reason(sample: Sample) -> tuple[str, str]:
     """Return the name of the table, and why it could not be compared."""
-    result: Result = sample.way.verify(tables=("word",))
+    result: VerifyResult = sample.way.verify(tables=("word",))
     (table,) = result.tables
     ((why,),) = [[undecided.reason for undecided in table.undecided]]
     return table.table, why

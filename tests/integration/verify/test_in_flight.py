@@ -18,12 +18,12 @@ from venus.adapters.dialects.postgresql import verify as postgresql
 from venus.adapters.dialects.registry import open_source
 from venus.adapters.running import Runner
 from venus.adapters.targets.postgresql.control import pause, resume
-from venus.adapters.verify.findings import Result, Verdict
-from venus.adapters.verify.full import opened_snapshot
-from venus.adapters.verify.options import Progress
-from venus.adapters.verify.repair import repair
-from venus.adapters.verify.run import Options, VerificationFailed, verify
-from venus.adapters.verify.tasks import Compared, Task, compare_slice
+from venus.adapters.verify.findings import ComparisonVerdict, VerifyResult
+from venus.adapters.verify.full_data import open_snapshot
+from venus.adapters.verify.options import VerifyProgress
+from venus.adapters.verify.repair import run_repair
+from venus.adapters.verify.run import VerificationFailed, VerifyOptions, run_verify
+from venus.adapters.verify.slice_tasks import SliceResult, SliceTask, compare_slice
 from venus.errors import ConfigError, DatabaseUnavailable, VenusError
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
@@ -41,7 +41,7 @@ def at_source(way: WholeWay, *statements: str) -> None:
     run_at(way.source, *statements)
 
 
-def only(way: WholeWay, table: str, **options: object) -> Result:
+def only(way: WholeWay, table: str, **options: object) -> VerifyResult:
     return way.verify(tables=(table,), **options)
 
 
@@ -57,7 +57,7 @@ def test_a_target_that_is_behind_is_waited_for_and_not_blamed(way: WholeWay) -> 
         assert found(stuck) == {("behind", ("100",), "different", "apply")}
         assert {u.key["id"] for u in stuck.undecided} == {*map(str, range(1, 10)), "20", "999"}
         assert all("the target is at offset" in u.reason for u in stuck.undecided)
-        assert stuck.verdict is Verdict.DIFFERENT
+        assert stuck.verdict is ComparisonVerdict.DIFFERENT
 
     threading.Timer(0.3, way.start, ["apply"]).start()
     moving = only(way, "behind", wait_s=60.0)
@@ -76,7 +76,7 @@ def test_rows_on_their_way_that_reach_the_limit_do_not_hide_a_wrong_one(way: Who
     limited = only(way, "hidden", slice_rows=20, differences_max=5, wait_s=60.0)
 
     assert (limited.differences, limited.undecided) == ([], [])
-    assert limited.verdict is Verdict.UNDECIDED
+    assert limited.verdict is ComparisonVerdict.UNDECIDED
 
 
 def test_a_change_that_is_not_captured_yet_is_no_capture_fault(way: WholeWay) -> None:
@@ -101,7 +101,7 @@ def test_a_change_that_is_not_captured_yet_is_no_capture_fault(way: WholeWay) ->
 
 def test_a_full_data_older_than_the_target_is_brought_up_to_it(way: WholeWay) -> None:
     """A snapshot that somebody holds is shared for half a minute: the comparison begins from what it was then."""
-    with opened_snapshot(way.broker.address, "main", [], "test"):
+    with open_snapshot(way.broker.address, "main", [], "test"):
         changed_behind_a_snapshot(way)
 
 
@@ -120,16 +120,16 @@ def changed_behind_a_snapshot(way: WholeWay) -> None:
 
 
 def test_a_truncate_and_a_sweep_in_between_are_followed(way: WholeWay) -> None:
-    with opened_snapshot(way.broker.address, "main", [], "test"):
+    with open_snapshot(way.broker.address, "main", [], "test"):
         at_source(way, "DELETE FROM emptied WHERE id > 100")
         way.caught_up()
         refill(way, "emptied")
         at_source(way, "INSERT INTO emptied VALUES (300, 'during')")
         way.caught_up()
-        assert only(way, "emptied", leg="all", wait_s=0.0).verdict is Verdict.SAME
+        assert only(way, "emptied", leg="all", wait_s=0.0).verdict is ComparisonVerdict.SAME
         at_source(way, "TRUNCATE emptied", "INSERT INTO emptied VALUES (1, 'after'), (7, 'v7')")
         way.caught_up()
-        assert only(way, "emptied", leg="all", wait_s=0.0).verdict is Verdict.SAME
+        assert only(way, "emptied", leg="all", wait_s=0.0).verdict is ComparisonVerdict.SAME
         way.at_target("INSERT INTO emptied VALUES (8, 'v8')")
         assert found(only(way, "emptied", wait_s=0.0)) == {("emptied", ("8",), "extra", "apply")}
 
@@ -137,11 +137,12 @@ def test_a_truncate_and_a_sweep_in_between_are_followed(way: WholeWay) -> None:
 def refill(way: WholeWay, table: str) -> None:
     """Have the table read again from the source, and wait until the sweep has ended."""
     with closing(open_source(way.settings)) as source:
-        table_id = next(t.schema.table_id for t in source.registered() if t.schema.name == table)
+        table_id = next(t.schema.table_id for t in source.read_registered_tables() if t.schema.name == table)
         source.restart_fill(table_id)
         way.until(
-            lambda: all(t.fill.done for t in source.registered() if t.schema.table_id == table_id), "the sweep"
-        )  # fmt: skip
+            lambda: all(t.fill.done for t in source.read_registered_tables() if t.schema.table_id == table_id),
+            "the sweep",
+        )
 
 
 def test_a_newer_change_wins_over_a_repair(way: WholeWay) -> None:
@@ -163,7 +164,7 @@ def test_a_newer_change_wins_over_a_repair(way: WholeWay) -> None:
     writer = threading.Thread(target=write, daemon=True)
     writer.start()
     try:
-        repair(way.settings, "main", wrong, wait_s=3.0)
+        run_repair(way.settings, "main", wrong, wait_s=3.0)
         way.until(lambda: written[0] >= 3, "the writer")
     finally:
         stop.set()
@@ -172,7 +173,7 @@ def test_a_newer_change_wins_over_a_repair(way: WholeWay) -> None:
 
     rows = dict(way.at_target("SELECT id, v FROM racing WHERE id <= 40"))
     assert rows == {n: f"w{written[0]}" if n <= 30 or n == 35 else f"v{n}" for n in range(1, 41)}
-    assert only(way, "racing", leg="all").verdict is Verdict.SAME
+    assert only(way, "racing", leg="all").verdict is ComparisonVerdict.SAME
 
 
 def test_a_paused_table_is_undecided_only_where_it_has_changed(way: WholeWay) -> None:
@@ -182,11 +183,11 @@ def test_a_paused_table_is_undecided_only_where_it_has_changed(way: WholeWay) ->
     way.until(lambda: not way.log_rows(), "the capture")
 
     waits = only(way, "paused", wait_s=0.2)
-    assert waits.verdict is Verdict.UNDECIDED
+    assert waits.verdict is ComparisonVerdict.UNDECIDED
     assert {(u.key["id"], u.reason) for u in waits.undecided} == {("3", "the table is PAUSED at the target (night)")}
 
     resume(way.settings, "main", ["paused"])
-    assert only(way, "paused", wait_s=60.0).verdict is Verdict.SAME
+    assert only(way, "paused", wait_s=60.0).verdict is ComparisonVerdict.SAME
 
 
 def test_a_row_in_quarantine_differs_for_that_reason(way: WholeWay) -> None:
@@ -203,7 +204,7 @@ def test_a_row_in_quarantine_differs_for_that_reason(way: WholeWay) -> None:
 
 def test_a_table_that_has_missed_changes_is_compared_and_says_so(way: WholeWay) -> None:
     with closing(open_source(way.settings)) as source:
-        table_id = next(t.schema.table_id for t in source.registered() if t.schema.name == "missed")
+        table_id = next(t.schema.table_id for t in source.read_registered_tables() if t.schema.name == "missed")
         at_source(way, "SET session_replication_role = replica", "DELETE FROM missed WHERE id = 1")
         source.set_table_state(table_id, "RESYNC", "a trigger was gone")
 
@@ -246,11 +247,11 @@ def test_a_limit_of_rows_is_one_for_all_workers_and_a_slice_no_more_than_a_secon
     def several_workers(_: int) -> Runner:
         raise AssertionError("each of them would go as fast as all of them may")
 
-    told: list[Progress] = []
-    options = Options(target="main", tables=("spelt",), rows_per_s=100.0)
+    told: list[VerifyProgress] = []
+    options = VerifyOptions(target="main", tables=("spelt",), rows_per_s=100.0)
     began = time.monotonic()
 
-    result = verify(way.settings, options, runner_for=several_workers, report=told.append)
+    result = run_verify(way.settings, options, runner_for=several_workers, report=told.append)
 
     assert time.monotonic() - began >= 1.9, "it went faster than it may"
     assert result.rows == 200
@@ -263,9 +264,9 @@ def test_a_database_that_spells_differently_is_compared_row_by_row(
     """As a server in another encoding would: its checksums are never equal, its rows are."""
     way.caught_up()
     way.at_target("UPDATE spelt SET v = 'x' WHERE id = 5")
-    plain = postgresql.form
+    plain = postgresql.form_sql
     monkeypatch.setattr(
-        postgresql, "form", lambda kind, column, **options: f"{plain(kind, column, **options)} || chr(32)"
+        postgresql, "form_sql", lambda kind, column, **options: f"{plain(kind, column, **options)} || chr(32)"
     )
 
     result = only(way, "spelt")
@@ -275,25 +276,25 @@ def test_a_database_that_spells_differently_is_compared_row_by_row(
     assert any("column id is spelt differently there" in note or "keys" in note for note in result.tables[0].notes)
     with pytest.raises(VerificationFailed, match="cannot be used"):
         only(way, "spelt", mode="hash")
-    monkeypatch.setattr(postgresql, "form", lambda *_, **__: "no_such_function(1)")
+    monkeypatch.setattr(postgresql, "form_sql", lambda *_, **__: "no_such_function(1)")
     assert found(only(way, "spelt")) == found(result)
 
 
 def test_what_passes_by_itself_is_tried_again(way: WholeWay, monkeypatch: pytest.MonkeyPatch) -> None:
     way.caught_up()
-    calls: list[Task] = []
+    calls: list[SliceTask] = []
 
-    def once_away(task: Task) -> Compared:
+    def once_away(task: SliceTask) -> SliceResult:
         calls.append(task)
         if len(calls) == 1:
             raise DatabaseUnavailable("the server is started again")
         return compare_slice(task)
 
-    monkeypatch.setattr("venus.adapters.verify.table.compare_slice", once_away)
+    monkeypatch.setattr("venus.adapters.verify.table_comparison.compare_slice", once_away)
 
     result = only(way, "missed", leg="target")
 
-    assert result.verdict is Verdict.SAME
+    assert result.verdict is ComparisonVerdict.SAME
     assert result.rows == 200
     assert len(calls) == 2
 
@@ -305,7 +306,7 @@ def test_a_missed_table_and_a_table_that_has_just_come(way: WholeWay) -> None:
     way.install()
 
     (table,) = way.verify(tables=("fresh",)).tables
-    assert table.verdict is Verdict.UNDECIDED
+    assert table.verdict is ComparisonVerdict.UNDECIDED
     assert "does not have it yet" in table.undecided[0].reason
     way.start("capture")
-    way.until(lambda: way.verify(tables=("fresh",)).verdict is Verdict.SAME, "the new table")
+    way.until(lambda: way.verify(tables=("fresh",)).verdict is ComparisonVerdict.SAME, "the new table")

@@ -17,13 +17,13 @@ from tests.support.feed import table as table_of
 from tests.support.whole_way import Loop, WholeWay, found, run_at, whole_way
 from venus.adapters.running import LocalRunner, Runner
 from venus.adapters.targets.postgresql.apply.apply_session import run_apply
-from venus.adapters.targets.postgresql.control import progress
+from venus.adapters.targets.postgresql.control import read_progress
 from venus.adapters.targets.postgresql.load.full_sync import full_sync
-from venus.adapters.upper.capture import first_fill
-from venus.adapters.verify.findings import Result, Verdict
-from venus.adapters.verify.run import Options, verify
+from venus.adapters.upper.capture import run_capture_fill
+from venus.adapters.verify.findings import ComparisonVerdict, VerifyResult
+from venus.adapters.verify.run import VerifyOptions, run_verify
 from venus.broker.service.process import RunningBroker
-from venus.config import Broker, Lake, Settings, Target
+from venus.config import BrokerSettings, LakeSettings, Settings, TargetSettings
 from venus.errors import ConfigError
 from venus.spark.runner import SparkRunner
 
@@ -50,14 +50,14 @@ class Region:
             if self.way.log_rows():
                 return False
             offset = business_status(self.way.broker.address).next_offset
-            position = progress(self.settings, "main").position
+            position = read_progress(self.settings, "main").position
             return position is not None and position.offset >= offset
 
         self.way.until(reached, "the region's target")
 
-    def compare(self, runner: Runner | None = None, **options: object) -> Result:
-        chosen = Options(**{"target": "main", "slice_rows": 200, **options})  # type: ignore[arg-type]
-        return verify(self.settings, chosen, runner_for=lambda _: runner or LocalRunner())
+    def compare(self, runner: Runner | None = None, **options: object) -> VerifyResult:
+        chosen = VerifyOptions(**{"target": "main", "slice_rows": 200, **options})  # type: ignore[arg-type]
+        return run_verify(self.settings, chosen, runner_for=lambda _: runner or LocalRunner())
 
     def load(self, runner: Runner | None = None) -> dict[str, int]:
         return full_sync(self.settings, "main", runner=runner).rows
@@ -72,18 +72,20 @@ def region(tmp_path: Path, database: str, second_database: str) -> Iterator[Regi
         )  # fmt: skip
     with whole_way(tmp_path, database, second_database) as way:
         way.install()
-        first_fill(way.settings, threading.Event())
+        run_capture_fill(way.settings, threading.Event())
         way.start("capture")
         labels = {"eu": ("item",)}
         below = networks.start(tmp_path / "eu", way.broker.address, labels=["eu"], known_labels=labels)
         try:
             networks.has(below.address, business_status(way.broker.address).next_offset)
-            yield Region(way, below, way.settings.model_copy(update={"broker": Broker(addresses=(below.address,))}))
+            yield Region(
+                way, below, way.settings.model_copy(update={"broker": BrokerSettings(addresses=(below.address,))})
+            )
         finally:
             below.stop()
 
 
-def planted(result: Result) -> None:
+def planted(result: VerifyResult) -> None:
     """Look at the result of two planted differences."""
     assert found(result) == {("item", ("7",), "missing", "apply"), ("item", ("499",), "different", "apply")}
     assert [t.table for t in result.tables] == ["public.item"]
@@ -98,10 +100,10 @@ def test_a_comparison_names_what_the_labels_leave_out(region: Region) -> None:
     assert region.load() == {"public.item": ROWS}
     for leg in ("auto", "source", "all"):
         result = region.compare(leg=leg)
-        assert (result.verdict, result.notes) == (Verdict.SAME, [LEFT_OUT]), leg
+        assert (result.verdict, result.notes) == (ComparisonVerdict.SAME, [LEFT_OUT]), leg
         assert {t.table for t in result.tables} == {"public.item"}
     away = region.compare(leg="target")
-    assert (away.verdict, away.notes) == (Verdict.SAME, ["the broker set here mirrors item only"])
+    assert (away.verdict, away.notes) == (ComparisonVerdict.SAME, ["the broker set here mirrors item only"])
 
     plant(region)
     planted(region.compare())
@@ -120,7 +122,7 @@ def test_what_follows_is_the_same_too(region: Region) -> None:
         )  # fmt: skip
         region.level()
         result = region.compare(leg="all")
-        assert (result.verdict, result.notes) == (Verdict.SAME, [LEFT_OUT])
+        assert (result.verdict, result.notes) == (ComparisonVerdict.SAME, [LEFT_OUT])
     finally:
         following.end()
 
@@ -132,7 +134,7 @@ def test_a_table_that_the_labels_name_no_more_is_not_called_the_same(region: Reg
     again = networks.start(tmp_path / "eu", region.way.broker.address, labels=["more"], known_labels=labels)
     try:
         region.way.until(lambda: networks.says(again.address, "following").only == ["other"], "the other table")
-        region.settings = region.settings.model_copy(update={"broker": Broker(addresses=(again.address,))})
+        region.settings = region.settings.model_copy(update={"broker": BrokerSettings(addresses=(again.address,))})
         reasons = {undecided.table: undecided.reason for undecided in region.compare().undecided}
         assert reasons.keys() == {"public.item", "public.other"}
         assert reasons["public.item"].startswith("the broker set here does not mirror it any more")
@@ -146,15 +148,15 @@ def test_by_spark_too(region: Region, spark_session: SparkSession) -> None:
     assert region.load(runner) == {"public.item": ROWS}
     assert run_at(region.way.target, "SELECT to_regclass('other')") == [(None,)]
     result = region.compare(runner)
-    assert (result.verdict, result.rows, result.notes) == (Verdict.SAME, ROWS, [LEFT_OUT])
+    assert (result.verdict, result.rows, result.notes) == (ComparisonVerdict.SAME, ROWS, [LEFT_OUT])
     plant(region)
     planted(region.compare(runner))
 
 
 def test_a_folder_of_parquet_files_has_what_the_labels_bring(region: Region, tmp_path: Path) -> None:
     root = tmp_path / "lake"
-    lake = Target.model_validate({"url": f"parquet://{root}"})
-    settings = region.settings.model_copy(update={"targets": {"lake": lake}, "lake": Lake(**lakes.QUICK)})
+    lake = TargetSettings.model_validate({"url": f"parquet://{root}"})
+    settings = region.settings.model_copy(update={"targets": {"lake": lake}, "lake": LakeSettings(**lakes.QUICK)})
     assert lakes.load(settings) == {"public.item": ROWS}
     (table_id,) = lakes.manifest_of(settings).tables
     schema = table_of(table_id, "item", column(1, "id", INT), column(2, "v"))

@@ -16,9 +16,9 @@ from tests.support.mariadb import MariaServer
 from tests.support.oracle_standin import StandIn
 from tests.support.whole_way import found, whole_way
 from venus.adapters.dialects.oracle import source, verify
-from venus.adapters.dialects.oracle.driver import Options
-from venus.adapters.verify.findings import Verdict
-from venus.adapters.verify.repair import repair
+from venus.adapters.dialects.oracle.driver import OracleOptions
+from venus.adapters.verify.findings import ComparisonVerdict
+from venus.adapters.verify.repair import run_repair
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
@@ -30,7 +30,7 @@ def test_planted_differences_on_the_stand_in(
     standin.prepare()
     place = StandInPlace(standin)
     for module in (source, verify):
-        monkeypatch.setattr(module, "driver_of", lambda _: (standin, Options()))
+        monkeypatch.setattr(module, "driver_of", lambda _: (standin, OracleOptions()))
     with closing(place.connect()) as app:
         app.execute("CREATE TABLE item (id NUMBER(9) NOT NULL PRIMARY KEY, name VARCHAR(40), price NUMBER(10,2))")
         app.execute("CREATE TABLE word (w VARCHAR(40) NOT NULL, n NUMBER(9) NOT NULL, PRIMARY KEY (w, n))")
@@ -44,7 +44,7 @@ def test_planted_differences_on_the_stand_in(
         way.start()
         way.caught_up()
         same = way.verify(leg="all")
-        assert same.verdict is Verdict.SAME, (same.differences, same.undecided)
+        assert same.verdict is ComparisonVerdict.SAME, (same.differences, same.undecided)
 
         way.at_target(
             'SET search_path = "app"', "DELETE FROM item WHERE id = 7", "UPDATE item SET name = 'x' WHERE id = 9",
@@ -71,6 +71,6 @@ def test_planted_differences_on_the_stand_in(
         (waits,) = result.undecided
         assert (*waits.key.values(), waits.reason) == ("12", "its change waits in the source's log")
         way.start("capture")
-        done = repair(way.settings, "main", result, wait_s=60)
+        done = run_repair(way.settings, "main", result, wait_s=60)
         assert done.left == []
-        assert way.verify(leg="all").verdict is Verdict.SAME
+        assert way.verify(leg="all").verdict is ComparisonVerdict.SAME

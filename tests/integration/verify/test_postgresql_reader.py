@@ -12,7 +12,7 @@ from tests.support.postgres import libpq
 from tests.support.whole_way import run_at
 from venus.adapters.dialects.postgresql.source import PostgresSource
 from venus.adapters.dialects.postgresql.verify import PostgresSourceReader, open_reader
-from venus.adapters.dialects.verifying import Slice, Subject
+from venus.adapters.dialects.verify_contract import Slice, Subject
 from venus.config import Settings
 
 pytestmark = pytest.mark.integration
@@ -23,7 +23,7 @@ def reading(database: str) -> tuple[PostgresSourceReader, Subject]:
     with closing(PostgresSource(database)) as source:
         source.install(["*"], [])
     reader = open_reader(Settings(source={"url": database}))  # type: ignore[arg-type]
-    schema = next(t.schema for t in reader.tables() if t.schema.name == "item")
+    schema = next(t.schema for t in reader.read_tables() if t.schema.name == "item")
     run_at(database, "DELETE FROM venus.l_00001; DELETE FROM venus.l_00002")
     return reader, Subject(schema=schema)
 
@@ -34,7 +34,7 @@ def test_a_table_is_not_emptied_under_a_comparison(database: str) -> None:
         reader.begin(subject)
         with pytest.raises(psycopg2.errors.LockNotAvailable):
             run_at(database, "SET lock_timeout = '200ms'; TRUNCATE item")
-        assert sum(n for n, _ in reader.buckets(subject, Slice()).values()) == 50
+        assert sum(n for n, _ in reader.read_buckets(subject, Slice()).values()) == 50
         reader.end()
         run_at(database, "TRUNCATE item")
 
@@ -50,5 +50,5 @@ def test_rows_that_a_truncate_took_are_seen_with_its_note_in_the_log(database: s
         other.commit()
         begun.join(60)
 
-        assert reader.buckets(subject, Slice()) == {}
-        assert reader.waiting(subject, [("7",)]) == {("7",)}
+        assert reader.read_buckets(subject, Slice()) == {}
+        assert reader.find_waiting_keys(subject, [("7",)]) == {("7",)}

@@ -19,12 +19,12 @@ from tests.integration.verify.conftest import Sample
 from tests.support.oracle_standin import StandIn
 from tests.support.whole_way import found, whole_way
 from venus.adapters.dialects.oracle import source, verify
-from venus.adapters.dialects.oracle.driver import Options
-from venus.adapters.targets.postgresql.control import progress
-from venus.adapters.targets.predicates import text_for
-from venus.adapters.verify.findings import Verdict
-from venus.adapters.verify.repair import repair
-from venus.config import Target
+from venus.adapters.dialects.oracle.driver import OracleOptions
+from venus.adapters.targets.postgresql.control import read_progress
+from venus.adapters.targets.predicates import predicate_text
+from venus.adapters.verify.findings import ComparisonVerdict
+from venus.adapters.verify.repair import run_repair
+from venus.config import TargetSettings
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(540)]
 
@@ -79,7 +79,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
             standin = StandIn(request.getfixturevalue("mariadb_oracle_server"))
             standin.prepare()
             for module in (source, verify):
-                monkeypatch.setattr(module, "driver_of", lambda _: (standin, Options()))
+                monkeypatch.setattr(module, "driver_of", lambda _: (standin, OracleOptions()))
             yield StandInPlace(standin)
         case _:
             url = request.getfixturevalue("database")
@@ -118,8 +118,8 @@ def some(rng: random.Random) -> list[Any]:
     return [None if rng.random() < 0.2 else rng.choice(values) for values in VALUES]
 
 
-def with_where(targets: dict[str, Target], where: dict[str, str]) -> None:
-    targets["main"] = Target.model_validate({**targets["main"].model_dump(by_alias=True), "where": where})
+def with_where(targets: dict[str, TargetSettings], where: dict[str, str]) -> None:
+    targets["main"] = TargetSettings.model_validate({**targets["main"].model_dump(by_alias=True), "where": where})
 
 
 def write(sample: Sample, table: str, rng: random.Random) -> None:
@@ -156,7 +156,7 @@ def test_ranges_mean_what_the_source_means(sample: Sample) -> None:
     check(sample, WHERE)
     for options in ({}, {"leg": "all"}, {"mode": "scan"}):
         same = way.verify(**options)
-        assert same.verdict is Verdict.SAME, (options, same.differences, same.undecided)
+        assert same.verdict is ComparisonVerdict.SAME, (options, same.differences, same.undecided)
 
     way.stop("apply")
     schema = "app" if sample.place.dialect == "oracle" else sample.place.namespace
@@ -171,15 +171,15 @@ def test_ranges_mean_what_the_source_means(sample: Sample) -> None:
     planted = {("t4", (str(outside),), "extra", "apply"), ("t6", ("-7",), "extra", "apply")}
     assert {(t.lower(), *rest) for t, *rest in found(result)} == planted
     way.start("apply")
-    assert repair(way.settings, "main", result, wait_s=120).left == []
-    assert way.verify().verdict is Verdict.SAME
+    assert run_repair(way.settings, "main", result, wait_s=120).left == []
+    assert way.verify().verdict is ComparisonVerdict.SAME
 
     way.stop("apply")
     turned = dict(zip(WHERE, [*list(WHERE.values())[1:], "name IS NULL"], strict=True))
     with_where(way.settings.targets, turned)
     write(sample, "t4", rng)
     way.start("apply")
-    way.until(lambda: all(t.predicate_before is None and t.predicate == text_for(turned, t.source_name)
-                          for t in progress(way.settings, "main").tables), "the new predicates")  # fmt: skip
+    way.until(lambda: all(t.predicate_before is None and t.predicate == predicate_text(turned, t.source_name)
+                          for t in read_progress(way.settings, "main").tables), "the new predicates")  # fmt: skip
     way.caught_up()
     check(sample, turned)

@@ -15,10 +15,10 @@ import pytest
 from tests.conformance.places import Place, PostgresPlace, SqlitePlace
 from tests.integration.verify.conftest import Sample, fill
 from tests.support.whole_way import found, whole_way
-from venus.adapters.targets.postgresql.control import progress
-from venus.adapters.verify.findings import Verdict
-from venus.adapters.verify.repair import repair
-from venus.config import Target
+from venus.adapters.targets.postgresql.control import read_progress
+from venus.adapters.verify.findings import ComparisonVerdict
+from venus.adapters.verify.repair import run_repair
+from venus.config import TargetSettings
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(540)]
 
@@ -55,7 +55,7 @@ def sample(request: pytest.FixtureRequest, tmp_path: Path, second_database: str)
 def with_where(sample: Sample, where: dict[str, str]) -> None:
     settings = sample.way.settings
     target = settings.targets["main"].model_dump(by_alias=True)
-    changed = Target.model_validate({**target, "where": where})
+    changed = TargetSettings.model_validate({**target, "where": where})
     sample.way.settings = settings.model_copy(update={"targets": {"main": changed}})
 
 
@@ -121,7 +121,7 @@ def test_a_filtered_target_is_kept_equal_compared_and_repaired(sample: Sample) -
     check(sample, WHERE)
     for options in ({}, {"leg": "all"}, {"mode": "scan"}):
         same = way.verify(**options)
-        assert same.verdict is Verdict.SAME, (options, same.differences, same.undecided)
+        assert same.verdict is ComparisonVerdict.SAME, (options, same.differences, same.undecided)
     notes = {t.table.partition(".")[2]: " ".join(t.notes) for t in same.tables}
     assert "the target gets the rows where n between" in notes["word"] or "n >= 100 and n <= 399" in notes["word"]
 
@@ -145,9 +145,9 @@ def test_a_filtered_target_is_kept_equal_compared_and_repaired(sample: Sample) -
     assert not ends.undecided
     assert found(way.verify(leg="target")) == planted
     way.start("apply")
-    done = repair(way.settings, "main", ends, wait_s=120)
+    done = run_repair(way.settings, "main", ends, wait_s=120)
     assert (done.left, done.repaired) == ([], 4)
-    assert way.verify().verdict is Verdict.SAME
+    assert way.verify().verdict is ComparisonVerdict.SAME
     check(sample, WHERE)
 
 
@@ -158,12 +158,12 @@ def test_a_predicate_is_changed_while_both_are_in_use(sample: Sample) -> None:
     with writers(sample, seed=2):
         way.start("apply")
         way.until(lambda: all(t.predicate_before is None and t.predicate.strip() == written(t.name)
-                              for t in progress(way.settings, "main").tables), "the new predicates")  # fmt: skip
+                              for t in read_progress(way.settings, "main").tables), "the new predicates")  # fmt: skip
     way.caught_up()
 
     check(sample, NEXT)
     same = way.verify()
-    assert same.verdict is Verdict.SAME, (same.differences, same.undecided)
+    assert same.verdict is ComparisonVerdict.SAME, (same.differences, same.undecided)
     assert not same.undecided
 
 

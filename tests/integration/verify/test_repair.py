@@ -9,8 +9,8 @@ import pytest
 
 from tests.support.postgres import Server
 from tests.support.whole_way import WholeWay, numbered, run_at
-from venus.adapters.verify.findings import Result, Verdict
-from venus.adapters.verify.repair import repair
+from venus.adapters.verify.findings import ComparisonVerdict, VerifyResult
+from venus.adapters.verify.repair import run_repair
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
@@ -29,7 +29,7 @@ def both_run(way: WholeWay) -> Iterator[None]:
     way.go_on()
 
 
-def wrong(way: WholeWay, table: str, count: int, **options: Any) -> Result:
+def wrong(way: WholeWay, table: str, count: int, **options: Any) -> VerifyResult:
     found = way.verify(tables=(table,), **options)
     assert len(found.differences) == count
     return found
@@ -50,7 +50,7 @@ def test_nothing_is_written_to_the_target(way: WholeWay) -> None:
     found, before = wrong(way, "waiting", 4), target_rows(way, "waiting")
     way.stop("capture")
 
-    done = repair(way.settings, "main", found, wait_s=0.3)
+    done = run_repair(way.settings, "main", found, wait_s=0.3)
 
     assert target_rows(way, "waiting") == before
     assert way.log_rows() == 4
@@ -69,13 +69,13 @@ def test_a_row_that_nobody_applies_is_left_and_named(way: WholeWay) -> None:
     found = wrong(way, "unapplied", 2)
     way.stop("apply")
 
-    done = repair(way.settings, "main", found, wait_s=0.3)
+    done = run_repair(way.settings, "main", found, wait_s=0.3)
 
     assert {s.key["id"] for s in done.left} == {"1", "2"}
     assert all(s.reason for s in done.left)
     assert done.repaired == 0
     way.start("apply")
-    way.until(lambda: way.verify(tables=("unapplied",)).verdict is Verdict.SAME, "the repair")
+    way.until(lambda: way.verify(tables=("unapplied",)).verdict is ComparisonVerdict.SAME, "the repair")
 
 
 def test_what_is_shipped_and_not_yet_applied_is_not_repaired(way: WholeWay) -> None:
@@ -85,15 +85,15 @@ def test_what_is_shipped_and_not_yet_applied_is_not_repaired(way: WholeWay) -> N
     found = wrong(way, "shipped", 1)
     way.stop()
 
-    waits = repair(way.settings, "main", found, wait_s=0.3)
+    waits = run_repair(way.settings, "main", found, wait_s=0.3)
     assert [(s.key, s.reason) for s in waits.left] == [({"id": "5"}, "its change waits in the source's log")]
     way.start("capture")
-    done = repair(way.settings, "main", found, wait_s=2.0)
+    done = run_repair(way.settings, "main", found, wait_s=2.0)
     assert [s.key for s in done.left] == [{"id": "5"}]
     assert target_rows(way, "shipped") != source_rows(way, "shipped")
 
     way.start("apply")
-    again = repair(way.settings, "main", found, wait_s=60.0)
+    again = run_repair(way.settings, "main", found, wait_s=60.0)
     assert (again.left, again.repaired) == ([], 1)
     assert target_rows(way, "shipped") == source_rows(way, "shipped")
 
@@ -108,7 +108,7 @@ def test_a_capture_fault_is_repaired_when_the_full_data_has_it(way: WholeWay) ->
     found = wrong(way, "halfway", 2, leg="source")
     way.stop("apply")
 
-    done = repair(way.settings, "main", found, wait_s=60.0)
+    done = run_repair(way.settings, "main", found, wait_s=60.0)
 
     assert (done.left, done.repaired) == ([], 2)
     way.start("apply")
@@ -122,7 +122,7 @@ def test_many_keys_go_in_several_transactions(way: WholeWay, monkeypatch: pytest
     way.at_target("UPDATE many SET v = 'damaged' WHERE id <= 30", "UPDATE parent SET v = 'damaged' WHERE id <= 9")
     found = way.verify(tables=("many", "parent"))
 
-    done = repair(way.settings, "main", found, wait_s=60.0)
+    done = run_repair(way.settings, "main", found, wait_s=60.0)
 
     assert (done.left, done.repaired) == ([], 39)
     assert done.emitted == {"public.many": 30, "public.parent": 9}
@@ -143,8 +143,8 @@ def test_keys_whose_rows_have_come_and_gone_since_they_were_compared(way: WholeW
         "UPDATE parent SET v = 'newer' WHERE id IN (51, 53)", "INSERT INTO parent VALUES (900, 'real')",
     )  # fmt: skip
 
-    done = repair(way.settings, "main", found, wait_s=60.0)
+    done = run_repair(way.settings, "main", found, wait_s=60.0)
 
     assert (done.left, done.repaired) == ([], 6)
     assert target_rows(way, "parent") == source_rows(way, "parent")
-    assert way.verify(tables=("parent",), leg="all").verdict is Verdict.SAME
+    assert way.verify(tables=("parent",), leg="all").verdict is ComparisonVerdict.SAME

@@ -9,8 +9,8 @@ import pytest
 
 from tests.support.postgres import Server
 from tests.support.whole_way import WholeWay, found, run_at, whole_way
-from venus.adapters.verify.findings import Verdict
-from venus.adapters.verify.repair import repair
+from venus.adapters.verify.findings import ComparisonVerdict
+from venus.adapters.verify.repair import run_repair
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
@@ -43,14 +43,14 @@ def test_a_repeated_row_is_a_difference(way: WholeWay, options: dict[str, Any]) 
     result = way.verify(**options)
 
     assert found(result) == REPEATED
-    assert result.verdict is Verdict.DIFFERENT
+    assert result.verdict is ComparisonVerdict.DIFFERENT
     assert {d.note for d in result.differences} == {"2 rows in the target"}
 
 
 def test_a_repair_ships_no_other_copy_of_it(way: WholeWay) -> None:
     result = way.verify()
 
-    done = repair(way.settings, "main", result, wait_s=0.3)
+    done = run_repair(way.settings, "main", result, wait_s=0.3)
 
     assert (done.emitted, done.repaired, result.shippable) == ({}, 0, [])
     assert {s.table for s in done.left} == {"public.item", "public.word"}

@@ -18,11 +18,11 @@ from tests.integration.verify.test_torture import insert
 from tests.support.lifetimes import new_folder
 from tests.support.postgres import Server, running_server
 from tests.support.whole_way import found, run_at, whole_way
-from venus.adapters.dialects.postgresql.connection import Connection
-from venus.adapters.targets.postgresql.control import table_states
-from venus.adapters.targets.postgresql.session import Session
-from venus.adapters.verify.findings import Verdict
-from venus.adapters.verify.repair import repair
+from venus.adapters.dialects.postgresql.connection import PostgresConnection
+from venus.adapters.targets.postgresql.control import read_table_states
+from venus.adapters.targets.postgresql.session import TargetSession
+from venus.adapters.verify.findings import ComparisonVerdict
+from venus.adapters.verify.repair import run_repair
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
@@ -155,14 +155,14 @@ def test_nothing_differs_between_ends_with_other_settings(
                 there.commit()
             for leg in ("ends", "all"):
                 same = way.verify(leg=leg)
-                assert (found(same), same.verdict) == (set(), Verdict.SAME)
+                assert (found(same), same.verdict) == (set(), ComparisonVerdict.SAME)
             there.execute("DELETE FROM keyed WHERE price < '0'::money")
             there.execute("UPDATE torture SET fee = '1' WHERE id = 1")
             there.execute("UPDATE shapes SET v = 2 WHERE k = '[3,4]'")
             there.commit()
             wrong = way.verify()
             assert {table for table, *_ in found(wrong)} == {"keyed", "torture", "shapes"}
-            assert repair(way.settings, "main", wrong, wait_s=60).left == []
+            assert run_repair(way.settings, "main", wrong, wait_s=60).left == []
 
 
 def test_a_target_with_a_policy_that_hides_rows_takes_no_change(
@@ -183,16 +183,16 @@ def test_a_target_with_a_policy_that_hides_rows_takes_no_change(
             run_at(second_database, "CREATE POLICY low ON item USING (id < 10)")
             run_at(database, "DELETE FROM item WHERE id = 20")
             way.start()
-            way.until(lambda: table_states(way.settings, "main")[0].state == "HALTED", "the halt")
-            assert "row-level security policy" in table_states(way.settings, "main")[0].reason
+            way.until(lambda: read_table_states(way.settings, "main")[0].state == "HALTED", "the halt")
+            assert "row-level security policy" in read_table_states(way.settings, "main")[0].reason
     finally:
         run_at(second_database, "DROP OWNED BY applier", "DROP ROLE applier")
 
 
 @pytest.mark.parametrize("role", [False, True], ids=["database", "role"])
-@pytest.mark.parametrize("kind", [Connection, Session])
+@pytest.mark.parametrize("kind", [PostgresConnection, TargetSession])
 def test_text_means_the_same_in_every_session(
-    kind: type[Connection | Session], role: bool, database: str
+    kind: type[PostgresConnection | TargetSession], role: bool, database: str
 ) -> None:  # fmt: skip
     change(database, {name: other for name, (_, other) in SETTINGS.items()} | OTHERS, role=role)
     with closing(kind(f"{database}&options=-cwork_mem%3D1234", application="test")) as session:
@@ -210,8 +210,8 @@ def test_text_means_the_same_in_every_session(
 def test_what_a_target_acknowledges_is_on_its_disk(given: str, had: str, database: str) -> None:
     """An acknowledged offset that a crash takes back is gone at the broker too."""
     change(database, {"synchronous_commit": given}, role=True)
-    with closing(Session(database, application="test")) as session:
+    with closing(TargetSession(database, application="test")) as session:
         assert session.rows("SHOW synchronous_commit") == [(had,)]
         session.run("SET synchronous_commit = off")  # as the end of a load does
-        session.be_durable()
+        session.commit_durably()
         assert session.rows("SHOW synchronous_commit") == [(had,)]

@@ -15,8 +15,8 @@ from sqlalchemy import make_url
 from tests.support.mariadb import MariaServer
 from tests.support.postgres import libpq
 from tests.support.whole_way import WholeWay, run_at, whole_way
-from venus.adapters.verify.findings import Verdict
-from venus.adapters.verify.repair import repair
+from venus.adapters.verify.findings import ComparisonVerdict
+from venus.adapters.verify.repair import run_repair
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
@@ -61,7 +61,7 @@ def same(way: WholeWay) -> None:
     """Check that a comparison finds nothing."""
     way.caught_up()
     result = way.verify(tables=("*.moment",))
-    assert (list(result.differences), result.verdict) == ([], Verdict.SAME)
+    assert (list(result.differences), result.verdict) == ([], ComparisonVerdict.SAME)
 
 
 def damaged_and_repaired(way: WholeWay, table: str, keys: int) -> None:
@@ -70,7 +70,7 @@ def damaged_and_repaired(way: WholeWay, table: str, keys: int) -> None:
     ((gone,),) = way.at_target(f"DELETE FROM {table} WHERE ctid = (SELECT min(ctid) FROM {table}) RETURNING k::text")
     result = way.verify(tables=("*.moment",))
     assert len(result.differences) == keys, gone
-    assert repair(way.settings, "main", result, wait_s=20.0).repaired == keys
+    assert run_repair(way.settings, "main", result, wait_s=20.0).repaired == keys
     same(way)
 
 

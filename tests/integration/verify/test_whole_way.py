@@ -6,8 +6,8 @@ import pytest
 
 from tests.integration.verify.conftest import Sample
 from tests.support.whole_way import found, values
-from venus.adapters.verify.findings import Verdict
-from venus.adapters.verify.repair import repair
+from venus.adapters.verify.findings import ComparisonVerdict
+from venus.adapters.verify.repair import run_repair
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
@@ -56,7 +56,7 @@ def test_planted_differences_are_found_exactly_and_repaired(sample: Sample) -> N
     way = sample.way
     for options in ({}, {"leg": "all"}, {"mode": "scan"}, {"digest": "sha256"}):
         same = way.verify(**options)
-        assert same.verdict is Verdict.SAME, (options, same.differences, same.undecided)
+        assert same.verdict is ComparisonVerdict.SAME, (options, same.differences, same.undecided)
         assert {t.rows for t in same.tables} == {600}
     assert "checksums by target" in {t.table.partition(".")[2]: t.method for t in same.tables}["word"]
 
@@ -64,7 +64,7 @@ def test_planted_differences_are_found_exactly_and_repaired(sample: Sample) -> N
 
     ends = way.verify()
     assert found(ends) == APPLY | CAPTURE
-    assert ends.verdict is Verdict.DIFFERENT
+    assert ends.verdict is ComparisonVerdict.DIFFERENT
     assert not ends.undecided
     changed = values(ends, "item", ["77"])
     assert changed["name"]["target"] == "changed"
@@ -78,9 +78,9 @@ def test_planted_differences_are_found_exactly_and_repaired(sample: Sample) -> N
     assert found(way.verify(leg="all", mode="scan")) == APPLY | CAPTURE
 
     sample.bypass(*MEANWHILE)
-    done = repair(way.settings, "main", ends, wait_s=60)
+    done = run_repair(way.settings, "main", ends, wait_s=60)
     assert done.left == []
     assert done.repaired == len(APPLY | CAPTURE)
     for leg in ("ends", "all"):
         again = way.verify(leg=leg)
-        assert again.verdict is Verdict.SAME, (again.differences, again.undecided)
+        assert again.verdict is ComparisonVerdict.SAME, (again.differences, again.undecided)

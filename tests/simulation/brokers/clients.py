@@ -10,7 +10,7 @@ import xxhash
 
 from tests.simulation.brokers.disk import BUSINESS
 from tests.simulation.brokers.streams import Stream
-from venus.broker.replicas.shared import refused
+from venus.broker.replicas.replicated_logs import write_refusal
 from venus.codec.chunk import decode_chunk
 from venus.errors import DigestMismatch, Unavailable, VenusError
 from venus.model import FULL
@@ -41,7 +41,7 @@ class Clients:
         """Refuse whoever writes where nobody leads, as the gate of the service does."""
         standing = self._host.shared.standing(BUSINESS)
         if not standing.leads:
-            raise refused(BUSINESS, standing)
+            raise write_refusal(BUSINESS, standing)
 
     def _settled(self, stream: Stream, tell: Callable[[Any], None]) -> Callable[[Future[Any]], None]:
         """Return what takes the core's answer: told in the process's loop, or the stream ends with the error."""
@@ -119,7 +119,7 @@ class Clients:
                 if known == epoch and stream.open:
                     self._host.loop.counts["review"] += 1
                     stream.down("review", refs)
-                    self._host.core.producers.review_delivered(business, [ref.batch_no for ref in refs])
+                    self._host.core.producers.count_delivered_reviews(business, [ref.batch_no for ref in refs])
         self.deliver()
 
     # -- consumers -------------------------------------------------------------------------------------------------

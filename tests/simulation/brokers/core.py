@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING, Any
 from tests.simulation.brokers.memory_store import MemoryCheckpoints, MemoryDisk, MemoryStore
 from venus.broker.core import Core
 from venus.broker.machine.business import Business
-from venus.broker.machine.catalogue import Catalogue
-from venus.broker.machine.review_schedule import Reviews
-from venus.broker.queue.buffer import Buffer
-from venus.broker.replicas.shared import ReplicatedLogs
-from venus.broker.store.space import Space
-from venus.config import Broker
+from venus.broker.machine.catalogue import BusinessCatalogue
+from venus.broker.machine.review_schedule import ReviewSchedule
+from venus.broker.queue.buffer import BodyBuffer
+from venus.broker.replicas.replicated_logs import ReplicatedLogs
+from venus.broker.store.data_directory import FreeSpace
+from venus.config import BrokerSettings
 
 if TYPE_CHECKING:
     from tests.simulation.brokers.host import BrokerHost
 
 #: Small, so that histories of seconds fill a buffer, trim a queue and see leases end.
-SETTINGS = Broker(
+SETTINGS = BrokerSettings(
     free_bytes_min=1 << 20, buffer_bytes_max=8 << 10, retain_bytes=1500, review_after_s=0.6, snapshot_lease_s=5.0
 )
 #: Longer than anything that is waited for takes, unless it never comes.
@@ -47,7 +47,7 @@ class SimulatedCore(Core):
     """A core on a disk in memory. `work` and `materialise` do what its two threads do in one round."""
 
     def __init__(
-        self, host: BrokerHost, disk: MemoryDisk, shared: ReplicatedLogs | None, settings: Broker = SETTINGS
+        self, host: BrokerHost, disk: MemoryDisk, shared: ReplicatedLogs | None, settings: BrokerSettings = SETTINGS
     ) -> None:
         super().__init__(
             Path("/simulated"),
@@ -68,16 +68,16 @@ class SimulatedCore(Core):
         self._make_pipeline()
         self._make_interfaces()
         self._recover()
-        self.materialiser._pending.update(self.catalogue.stored())
-        self.commits.writer.lagging.update(business for business in self.catalogue.stored() if business.pending)
+        self.materialiser._pending.update(self.catalogue.list_stored())
+        self.commits.writer.lagging.update(business for business in self.catalogue.list_stored() if business.pending)
 
     def _open_store(self) -> None:
         settings = self._settings
         self.store = self.memory = MemoryStore(self._disk)
-        self.space = Space(self.data_dir, settings.free_bytes_min, self._free_bytes)
-        self.buffer = Buffer(settings.buffer_bytes_max)
-        self.catalogue = Catalogue(
-            lambda number, name: Business(number, name, Reviews(first_s=settings.review_after_s))
+        self.space = FreeSpace(self.data_dir, settings.free_bytes_min, self._free_bytes)
+        self.buffer = BodyBuffer(settings.buffer_bytes_max)
+        self.catalogue = BusinessCatalogue(
+            lambda number, name: Business(number, name, ReviewSchedule(first_s=settings.review_after_s))
         )
 
     def _make_full_data(self) -> None:
@@ -124,7 +124,7 @@ class SimulatedCore(Core):
         taken = (commits._take() or []) if commits._waiting else []
         commands = [command for command in taken if command.future.set_running_or_notify_cancel()]
         try:
-            written = commits.writer.write(commits._in_time(commands))
+            written = commits.writer.write(commits._refuse_late(commands))
         except Exception as error:
             commits.fail(error)
             return
@@ -149,8 +149,8 @@ class SimulatedCore(Core):
         if not materialiser._pending and not materialiser._leaving and not materialiser._wanted:
             return
         try:
-            materialiser._let_go()
-            if self.space.room_for_data():
+            materialiser._drop_leaving()
+            if self.space.has_room_for_data():
                 materialiser._round()
         except Exception as error:
             self.commits.fail(error)

@@ -18,8 +18,8 @@ from tests.simulation.judge import Violation
 from venus.broker.machine.business import Business
 from venus.broker.replicas.core_logs import CoreLogs
 from venus.broker.replicas.host import Host as ReplicaHost
-from venus.broker.replicas.placement import Wanted
-from venus.broker.replicas.shared import ReplicatedLogs
+from venus.broker.replicas.placement import ReplicaPlacement
+from venus.broker.replicas.replicated_logs import ReplicatedLogs
 from venus.broker.snapshot import scrub
 from venus.errors import Corruption
 from venus.replication import messages as m
@@ -85,7 +85,7 @@ class BrokerHost(ThreadedProcess, Host):
         self.every(self.world.tick_s, self._tick)
         self.every(1.0, self._keep_lease)
         self.every(0.3, self.clients.tick)
-        self.core.publisher.on_commit(lambda _b, _o: self.soon(0.0005, self.clients.deliver))
+        self.core.publisher.add_listener(lambda _b, _o: self.soon(0.0005, self.clients.deliver))
 
     def _make_host(self, begins: bool) -> None:
         me = LiveBroker(member=self.me, address=self.name, priority=self.priority)
@@ -97,13 +97,13 @@ class BrokerHost(ThreadedProcess, Host):
             transport=_Lines(self),
             coordination=_Coordination(self),
             installations=SimulatedInstaller(self),
-            wanted=Wanted(replicas=1),
+            wanted=ReplicaPlacement(replicas=1),
             patience=self.world.patience,
             monotonic=lambda: self.loop.now,
             post=lambda call: self.soon(0.0003, call),
         )
         if begins:
-            self.product.begun([BUSINESS])
+            self.product.record_created([BUSINESS])
 
     def end(self) -> None:
         """End the process at once."""
@@ -143,10 +143,10 @@ class BrokerHost(ThreadedProcess, Host):
 
     def _scrub(self) -> None:
         """Look for what the start did not find: a bit has flipped. Raises Corruption."""
-        for business in self.core.catalogue.stored():
-            for _ in scrub.whole(self.core.store, business, keep=False):
+        for business in self.core.catalogue.list_stored():
+            for _ in scrub.check_business(self.core.store, business, keep=False):
                 pass
-            for _ in business.log.entries(self.core.store, business.log.start, business.log.end):
+            for _ in business.log.read_entries(self.core.store, business.log.start, business.log.end):
                 pass
         raise Violation("damage is reported", str(self.me))
 
@@ -174,16 +174,16 @@ class BrokerHost(ThreadedProcess, Host):
 
         def found(record: Leadership, answered: bool, _: float) -> None:
             if answered:
-                self.ask(self.records, living, lambda live, heard, _: both(record, live) if heard else None)
+                self.request_types(self.records, living, lambda live, heard, _: both(record, live) if heard else None)
 
         def living() -> Any:
             return coordinator.brokers(), self.loop.now
 
         def both(record: Leadership, live: Any) -> None:
             brokers, self.living_at = live
-            self.product.seen((record,), brokers.values())
+            self.product.on_topology((record,), brokers.values())
 
-        self.ask(self.records, coordinator.read, found)
+        self.request_types(self.records, coordinator.read, found)
 
     # -- the replica -----------------------------------------------------------------------------------------------
 
@@ -199,12 +199,12 @@ class BrokerHost(ThreadedProcess, Host):
     def step(self, event: m.Event) -> None:
         """Give the replica an event."""
         match event:
-            case m.Swapped():
-                self.product.swapped(event)
-            case m.Leased():
-                self.product.leased(event.until)
+            case m.SwapResult():
+                self.product.on_swap_result(event)
+            case m.LeaseChanged():
+                self.product.on_lease(event.until)
             case _:
-                self.product.take(BUSINESS, event)
+                self.product.handle(BUSINESS, event)
 
     def order(self, _: tuple[Any, ...]) -> None:
         """Trim soon, as far as the rules of retention allow it: `host.log.order` of the abstract log."""
@@ -223,13 +223,13 @@ class _JudgedHost(ReplicaHost):
         super().__init__(me, **parts)
         self._host = host
 
-    def take(self, business: str, event: m.Event) -> None:
+    def handle(self, business: str, event: m.Event) -> None:
         host = self._host
         if business in self.replicas:
             states.notice(host, event)
             if host.loop.traces and not isinstance(event, m.Tick | m.LogChanged):
                 host.loop.say(f"{host.me} {shown(event)}")
-        super().take(business, event)
+        super().handle(business, event)
         if business in self.replicas and host.up:
             host.world.judge.stepped(host)
 
@@ -280,22 +280,22 @@ class _Lines:
     def __init__(self, host: BrokerHost) -> None:
         self._host, self._world = host, host.world
 
-    def fetch(self, to: LiveBroker, business: str, effect: m.Fetch) -> None:
+    def fetch(self, to: LiveBroker, business: str, effect: m.SendFetch) -> None:
         host = self._host
         leader = self._world.hosts[to.member.broker]
-        event = m.Fetched(
-            follower=host.me, term=effect.term, index=effect.index, last_term=effect.last_term, version=effect.version
+        event = m.FetchRequest(
+            sender=host.me, term=effect.term, index=effect.index, last_term=effect.last_term, version=effect.version
         )
         if not leader.up and host.loop.random.random() < 0.7:
-            host.soon(self._world.network.delay(), host.product.line_lost, to.member)
+            host.soon(self._world.network.delay(), host.product.on_connection_lost, to.member)
         else:
-            self._send(to.member, lambda other: other.product.fetched(business, event))
+            self._send(to.member, lambda other: other.product.on_fetch(business, event))
 
-    def answer(self, to: Member, business: str, answer: m.Answer) -> None:
+    def reply(self, to: Member, business: str, answer: m.Answer) -> None:
         if isinstance(answer, m.Entries):
             answer = self._mangled(answer)
-        event = m.Answered(leader=self._host.me, answer=answer)
-        self._send(to, lambda other: other.product.answered(business, event))
+        event = m.FetchReply(leader=self._host.me, answer=answer)
+        self._send(to, lambda other: other.product.on_fetch_reply(business, event))
 
     def _mangled(self, answer: m.Entries) -> m.Entries:
         """Send a part of what there is, now and then with a flipped bit."""
@@ -314,10 +314,10 @@ class _Lines:
 
         def ask(other: BrokerHost) -> None:
             other.replica.healthy = other.loop.random.random() < 0.7
-            ballot = other.product.ballot_asked(business, me, term)
+            ballot = other.product.on_ballot_request(business, me, term)
             if ballot is not None:
                 answer = ballot
-                other.lines_to(me, lambda back: back.product.ballot_came(business, term, answer))
+                other.lines_to(me, lambda back: back.product.on_ballot(business, term, answer))
 
         self._send(to.member, ask)
 
@@ -338,7 +338,7 @@ class _Coordination:
         self._host.loop.say(f"{self._host.me} swaps {described(before)} for {described(after)}")
         self._host.swap(m.Swap(before=before, after=after))
 
-    def say(self, me: LiveBroker) -> None:
+    def publish(self, me: LiveBroker) -> None:
         """Nobody asks here how far an installation is."""
 
     def ask_forgotten(self, business: str) -> None:

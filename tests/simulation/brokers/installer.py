@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from tests.simulation.brokers.memory_store import only_read
 from venus.broker.replicas import copies
-from venus.broker.replicas.copies import Begin, Copy, Mark, Piece, Place
-from venus.broker.replicas.installing import Installer
+from venus.broker.replicas.copies import BusinessCopy, CopyHeader, CopyMark, CopyPiece, CopyPlace
+from venus.broker.replicas.installation import ReplicaInstaller
 from venus.broker.store import keys
 from venus.errors import Unavailable
 from venus.replication.messages import LogChanged
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tests.simulation.brokers.host import BrokerHost
 
 
-class SimulatedInstaller(Installer):
+class SimulatedInstaller(ReplicaInstaller):
     """Copies of leaders, piece by piece."""
 
     def __init__(self, host: BrokerHost) -> None:
@@ -58,7 +58,9 @@ class _Source:
     def __init__(self, host: BrokerHost) -> None:
         self._host = host
 
-    def copy(self, leader: LiveBroker, business: str, mark: Mark | None) -> Generator[Begin | Piece, None, None]:
+    def read_copy(
+        self, leader: LiveBroker, business: str, mark: CopyMark | None
+    ) -> Generator[CopyHeader | CopyPiece, None, None]:
         """Return a copy from its beginning: what was installed of an earlier one is of no use."""
         host = self._host
         source: BrokerHost = host.world.hosts[leader.member.broker]
@@ -66,7 +68,7 @@ class _Source:
         held = source.business
         if held is None:
             raise Unavailable("it has nothing of it")
-        copy = Copy(
+        copy = BusinessCopy(
             name=f"{host.name}{host.loop.now}",
             path=Path("/simulated/copy"),
             store=only_read(source.core.memory.frozen()),
@@ -74,13 +76,13 @@ class _Source:
             log_stop=keys.log_key(held.number, held.log.applied + 1),
             records_expected=0,
         )
-        yield Begin(copy=copy.name)
-        for piece in copies.pieces(copy, Place()):
+        yield CopyHeader(copy=copy.name)
+        for piece in copies.read_pieces(copy, CopyPlace()):
             host.wait(lambda: False, 0.05 * host.loop.random.random())
             self._reach(source, leader)
             yield piece
 
-    def copy_done(self, leader: LiveBroker, business: str, copy: str) -> None:
+    def release_copy(self, leader: LiveBroker, business: str, copy: str) -> None:
         """Nothing is kept of it."""
 
     def _reach(self, source: BrokerHost, leader: LiveBroker) -> None:

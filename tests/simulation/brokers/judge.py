@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any, cast
 from tests.simulation.brokers.disk import BUSINESS
 from tests.simulation.brokers.source import Cut, Rows
 from tests.simulation.judge import Judge, Violation
-from venus.broker.snapshot import scrub, vouching
+from venus.broker.snapshot import consistency, scrub
 from venus.broker.store import keys
-from venus.codec.packed import pack
-from venus.codec.stored import TOMBSTONE, StoredRows
+from venus.codec.packed import pack_items
+from venus.codec.stored_rows import TOMBSTONE, StoredRows
 
 if TYPE_CHECKING:
     from tests.simulation.brokers.host import BrokerHost
@@ -125,8 +125,8 @@ class BrokerJudge(Judge):
             rows = full_data(host)
             if rows != world.source.rows:
                 raise Violation("every replica's full data is the source", f"{host.me}: {rows}, {world.source.rows}")
-            vouching.vouch(store, business)
-            for _ in scrub.whole(store, business, keep=False):
+            consistency.check_one(store, business)
+            for _ in scrub.check_business(store, business, keep=False):
                 pass
         for consumer in world.consumers:
             if consumer.rows != world.source.rows:
@@ -141,7 +141,7 @@ def full_data(host: BrokerHost) -> Rows:
     floors = business.materialised.floors
     prefix = keys.number_prefix(business.number)
     for key, value in host.core.store.scan(keys.ROW, prefix, keys.after_prefix(prefix)):
-        row = StoredRows(pack([value]))
+        row = StoredRows(pack_items([value]))
         head = row.heads[0]
         table = int.from_bytes(key[4:8], "big")
         if not int(head["flags"]) & TOMBSTONE and int(head["sequence"]) > floors.get(table, 0):

@@ -9,8 +9,8 @@ from random import Random
 from typing import Any
 
 from venus.broker.store import keys
-from venus.broker.store.reads import Counted
-from venus.broker.store.rocks import Batch, FileRange, Store
+from venus.broker.store.reads import KeyCount
+from venus.broker.store.rocks import FileRange, Store, StoreBatch
 from venus.errors import StorageError
 
 #: What a batch does: family, first key, value or None; a range has its end in front of that.
@@ -110,7 +110,7 @@ class MemoryDisk:
         return True
 
 
-class MemoryBatch(Batch):
+class MemoryBatch(StoreBatch):
     """Writes that happen together."""
 
     __slots__ = ("changes",)
@@ -157,10 +157,10 @@ class MemoryStore(Store):
 
     # -- writing ---------------------------------------------------------------------------------------------------
 
-    def batch(self) -> Batch:
+    def batch(self) -> StoreBatch:
         return MemoryBatch()
 
-    def write(self, batch: Batch, *, durable: bool) -> None:
+    def write(self, batch: StoreBatch, *, durable: bool) -> None:
         assert isinstance(batch, MemoryBatch)
         self._disk.write(batch.changes)
         if durable:
@@ -169,10 +169,10 @@ class MemoryStore(Store):
     def sync(self) -> None:
         self._disk.sync()
 
-    def full_memtables(self, family: str) -> int:
+    def count_full_memtables(self, family: str) -> int:
         return 0
 
-    def unmerged_files(self, family: str) -> int:
+    def count_unmerged_files(self, family: str) -> int:
         return 0
 
     def compact(self, family: str, start: bytes, stop: bytes) -> None:
@@ -197,7 +197,7 @@ class MemoryStore(Store):
         found = [(key, held.values[key]) for key in held.between(start, stop)[:limit]]
         return iter(found)
 
-    def range(
+    def read_range(
         self, family: str, start: bytes, stop: bytes, *, rows_max: int, bytes_max: int
     ) -> tuple[list[bytes], list[bytes], bool]:
         held = self._now[family]
@@ -211,34 +211,34 @@ class MemoryStore(Store):
                 break
         return found[: len(values)], values, len(values) == len(found)
 
-    def values(
+    def read_values(
         self, family: str, start: bytes, last: tuple[bytes, bytes], *, rows_max: int, bytes_max: int
     ) -> tuple[list[bytes], bool]:
-        _, values, done = self.range(family, start, last[0] + b"\0", rows_max=rows_max, bytes_max=bytes_max)
+        _, values, done = self.read_range(family, start, last[0] + b"\0", rows_max=rows_max, bytes_max=bytes_max)
         return values, done
 
-    def before(self, family: str, stop: bytes) -> tuple[bytes, bytes] | None:
+    def find_before(self, family: str, stop: bytes) -> tuple[bytes, bytes] | None:
         held = self._now[family]
         at = bisect_left(held.order, stop) if stop else len(held.order)
         return (held.order[at - 1], held.values[held.order[at - 1]]) if at else None
 
-    def at_or_before(self, family: str, key: bytes) -> tuple[bytes, bytes] | None:
+    def find_at_or_before(self, family: str, key: bytes) -> tuple[bytes, bytes] | None:
         held = self._now[family]
         at = bisect_right(held.order, key)
         return (held.order[at - 1], held.values[held.order[at - 1]]) if at else None
 
-    def count(self, family: str, start: bytes, stop: bytes, *, entries_max: int, marks_max: int) -> Counted:
+    def count_keys(self, family: str, start: bytes, stop: bytes, *, entries_max: int, marks_max: int) -> KeyCount:
         found = self._now[family].between(start, stop)
         counted, every = found[:entries_max], 1
         while len(counted[::every]) > marks_max:
             every *= 2
-        return Counted(len(counted), list(counted[::every]), ended=len(counted) == len(found))
+        return KeyCount(len(counted), list(counted[::every]), ended=len(counted) == len(found))
 
     def look_up(self, family: str, many_keys: Sequence[bytes]) -> dict[bytes, bytes]:
         held = self._now[family].values
         return {key: held[key] for key in many_keys if key in held}
 
-    def files(self) -> list[FileRange]:
+    def list_files(self) -> list[FileRange]:
         return []
 
     def close(self) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from tests.simulation.brokers.source import Cut, Source
 from tests.simulation.brokers.streams import Stream
 from tests.simulation.judge import Violation
-from venus.adapters.upper.reviews import judge
+from venus.adapters.upper.reviews import judge_halves
 from venus.errors import Diverged, Fenced, NotLeader, VenusError
 from venus.model import Verdict
 from venus.wire import broker_pb2
@@ -129,7 +129,7 @@ class Producer:
             self.end()
             return
         committed = ack.last_batch
-        for half, verdict in judge(list(ack.undecided), source.batches):
+        for half, verdict in judge_halves(list(ack.undecided), source.batches):
             self._decide(half.batch_no, half.digest, verdict)
             self._loop.counts[f"left undecided: {verdict.name}"] += 1
             committed = half.batch_no if verdict is Verdict.COMMIT else committed
@@ -206,6 +206,6 @@ class Producer:
         in_flight = self._cut.records[0].batch_no if self._cut is not None else None
         records = self._source.batches
         asked = [h for h in halves if (r := records.get(h.batch_no)) is None or r.digest == h.digest]  # type: ignore[call-overload]
-        for half, verdict in judge(asked, records, in_flight_from=in_flight):
+        for half, verdict in judge_halves(asked, records, in_flight_from=in_flight):
             self._loop.counts[f"reviewed: {verdict.name}"] += 1
             self._decide(half.batch_no, half.digest, verdict)

@@ -13,8 +13,8 @@ def _rule(text: str, where: str, old: str, new: str, seed: int, invariant: str) 
 
 RULES = (
     _rule(
-        "Nobody is told before what was proposed is applied",
-        "broker.pipeline.group_writer:Acks.hold",
+        "No caller is answered before what was proposed is applied",
+        "broker.pipeline.group_writer:AnswerQueue.hold",
         "held.index <= business.log.applied",
         "True",
         seed=36,
@@ -22,7 +22,7 @@ RULES = (
     ),
     _rule(
         "An entry is applied once it is safe",
-        "broker.replicas.shared:ReplicatedLogs.watermark",
+        "broker.replicas.replicated_logs:ReplicatedLogs.watermark",
         "max(standing.high, business.log.applied) if standing is not None else business.log.applied",
         "business.log.end - 1",
         seed=0,
@@ -30,14 +30,14 @@ RULES = (
     ),
     _rule(
         "A rollback takes every later half message with it",
-        "broker.machine.half:roll_back",
+        "broker.machine.half_messages:roll_back",
         "left, removed = state.halves[:keep], state.halves[keep:]",
         "left, removed = state.halves[:-1], state.halves[-1:]",
         seed=1,
         invariant="damage is found where there is some",
     ),
     _rule(
-        "What a producer is told of its half messages is read where the log ends, not where it is applied",
+        "What a producer learns of its half messages is read where the log ends, not where it is applied",
         "broker.pipeline.producer_commands:init",
         "state = business.proposed",
         "state = business.committed",
@@ -46,14 +46,14 @@ RULES = (
     ),
     _rule(
         "A follower counts again by what it says knowing the current record",
-        "replication.in_sync:caught_up",
+        "replication.in_sync:followers_in_sync",
         "progress.version >= known.version",
         "True",
         seed=737,
-        invariant="whoever may lead has everything that is safe",
+        invariant="each broker that may lead has everything that is safe",
     ),
     _rule(
-        "Whoever had to be in sync when it was removed takes part until it may go",
+        "A member that had to be in sync when it was removed takes part until it may go",
         "broker.replicas.host:Host._has_part_in",
         "(member in known.candidates and self._logs.has(known.business))",
         "False",
@@ -62,7 +62,7 @@ RULES = (
     ),
     _rule(
         "A replica that may be behind does not tell a consumer that it has diverged",
-        "broker.queue.reader:check",
+        "broker.queue.reader:check_position",
         "not knows_end",
         "False",
         seed=443,

@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import Any
 
 from tests.simulation.brokers.world import BrokerWorld
-from venus.coordination import changes
+from venus.coordination import operator_changes
 from venus.errors import VenusError
 from venus.replication.records import Leadership
 
@@ -23,10 +23,10 @@ def wish(world: Any) -> None:
     broker, other = random.choice(list(world.hosts)), random.choice(list(world.hosts))
     make = random.choice(
         (
-            lambda: changes.leader(record, broker, living),
-            lambda: changes.moved(record, broker, other, living),
-            lambda: changes.added(record, broker, living, len(record.replicas)),
-            lambda: changes.removed(record, broker, living, fewer=True),
+            lambda: operator_changes.request_leader(record, broker, living),
+            lambda: operator_changes.move_replica(record, broker, other, living),
+            lambda: operator_changes.add_replica(record, broker, living, len(record.replicas)),
+            lambda: operator_changes.remove_replica(record, broker, living, fewer=True),
         )
     )
     with suppress(VenusError):  # refused, as an operator is told

@@ -17,7 +17,7 @@ from tests.simulation.brokers.source import Source
 from tests.simulation.coordinator import described
 from tests.simulation.judge import Violation
 from tests.simulation.world import CONVERGED_WITHIN_S, World
-from venus.broker.replicas import installing
+from venus.broker.replicas import installation
 from venus.replication.records import Policy
 
 
@@ -91,7 +91,7 @@ class BrokerWorld(World):
     def _virtual_time(self) -> Iterator[None]:
         """Let the installer sleep in virtual time."""
         virtual = SimpleNamespace(monotonic=lambda: self.loop.now, sleep=self._sleep)
-        with patch.object(installing, "time", virtual):
+        with patch.object(installation, "time", virtual):
             yield
 
     def _sleep(self, seconds: float) -> None:

@@ -8,8 +8,8 @@ from typing import Any
 from tests.simulation.brokers.clients import Clients, Reading
 from tests.simulation.brokers.disk import BUSINESS
 from tests.simulation.brokers.streams import Stream
-from venus.broker.queue.cutting import Choice
-from venus.codec.chunk import Sealed
+from venus.broker.queue.reduced_batches import TableChoice
+from venus.codec.chunk import SealedChunk
 from venus.errors import Unavailable, VenusError
 from venus.network.row_filters import RowFilter
 from venus.wire import broker_pb2
@@ -24,7 +24,7 @@ class TierReading(Reading):
         self, group: str, token: int, offset: int, only: tuple[str, ...], where: tuple[RowFilter, ...]
     ) -> None:
         super().__init__(group, token, offset)
-        self.only = Choice(only, where) if only or where else None
+        self.only = TableChoice(only, where) if only or where else None
 
 
 class TierClients(Clients):
@@ -86,7 +86,7 @@ class TierClients(Clients):
         finally:
             self._making = False
 
-    def read_split(self, request: broker_pb2.ReadSplitRequest) -> Iterator[Sealed]:
+    def read_split(self, request: broker_pb2.ReadSplitRequest) -> Iterator[SealedChunk]:
         """Read a split."""
         return self._host.core.full_data.read_split(request)
 

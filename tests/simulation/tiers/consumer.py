@@ -69,22 +69,22 @@ class Consumer:
     def _tick(self) -> None:
         self._loop.after(TICK_S * (0.5 + self._random.random()), self._tick)
         now = self._loop.now
-        for name in self._sets.due(now):
-            self._sets.looked(name, now, healthy=self._world.hosts[name].up)
-        if self._sets.go_back(now):
+        for name in self._sets.take_due(now):
+            self._sets.record_check(name, now, healthy=self._world.hosts[name].up)
+        if self._sets.move_back(now):
             self._loop.counts["a consumer went back to a nearer set"] += 1
             self.stop(0.0)
         if self._stream is None and now >= self._later_at:
             self._connect()
         elif self._stream is not None and now - self._heard_at > 3.0:
-            self._sets.failed(self._sets.in_use)
+            self._sets.record_failure(self._sets.in_use)
             self.stop(0.0)
 
     def _connect(self) -> None:
         host = self._world.hosts[self._sets.in_use]
         self._heard_at = self._loop.now
         if not host.up:
-            self._sets.failed(host.name)
+            self._sets.record_failure(host.name)
             return
         stream = self._stream = Stream(host, self._taken, lambda error: self._ended(stream, host, error))  # type: ignore[arg-type]
         wanted = broker_pb2.Open(group=self.group, rows=self.said if self._says_rows else None)
@@ -108,13 +108,13 @@ class Consumer:
                 self._other_rows(host)
             case _:
                 self._loop.counts["a consumer lost its set"] += 1
-                self._sets.failed(host.name)
+                self._sets.record_failure(host.name)
 
     def _other_rows(self, host: TierHost) -> None:
         """Go on elsewhere; if every set has other rows, somebody has the target loaded again."""
         self._loop.counts["a consumer was told of other rows"] += 1
         self._apart.add(host.name)
-        self._sets.failed(host.name)
+        self._sets.record_failure(host.name)
         if self._apart >= set(self._sets.choices):
             self._loop.counts["a consumer was loaded again: no set has its rows"] += 1
             self._apart.clear()
@@ -176,5 +176,5 @@ class Consumer:
             self._loop.counts["a consumer died before it acknowledged"] += 1
             self.stop(self._random.random())
         elif self._stream is not None:
-            self._sets.served(self._stream.host.name)
+            self._sets.record_success(self._stream.host.name)
             self._stream.up(self._stream.host.clients.acknowledge, self._stream, self.offset)

@@ -13,11 +13,11 @@ from tests.simulation.tiers.clients import TierClients
 from tests.simulation.tiers.puller import SimulatedPuller
 from tests.simulation.tiers.upstream import SimulatedLook
 from venus.broker.machine.business import Business
-from venus.broker.mirrors import network as identity
-from venus.broker.mirrors import place
-from venus.broker.mirrors.network import Network
-from venus.broker.mirrors.uppers import Times
-from venus.config import Broker, Cluster
+from venus.broker.mirrors import network_membership as identity
+from venus.broker.mirrors import topology_position
+from venus.broker.mirrors.network_membership import NetworkMembership
+from venus.broker.mirrors.upstream_selection import SelectionTimes
+from venus.config import BrokerSettings, ClusterSettings
 from venus.network import row_filters
 from venus.rpc.address import NONE
 from venus.wire import broker_pb2
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
     from tests.simulation.tiers.world import TierWorld
 
 #: Small, so that histories of seconds trim queues, end leases and forget who is away.
-SETTINGS = Broker(
+SETTINGS = BrokerSettings(
     free_bytes_min=1 << 20, buffer_bytes_max=8 << 10, retain_bytes=600, snapshot_lease_s=5.0, consumer_ttl_s=4.0,
     review_after_s=0.6,
 )  # fmt: skip
 #: Short, so that histories of seconds have sets that are left and gone back to.
-TIMES = Times(
+TIMES = SelectionTimes(
     back_after_s=3.0, looks_apart_s=15.0, stale_s=1.5, failing_s=1.0, fit_first_s=1.0, moves_apart_s=1.0, trial_s=1.0
 )
 LABELS = {"one": ("items",), "both": ("items", "others")}
@@ -72,14 +72,14 @@ class TierHost(ThreadedProcess):
     def stale_labels(self) -> bool:
         """Whether what it has was taken with other labels."""
         mirror = self.business.committed.mirror if self.business is not None else None
-        wanted = place.wanted(LABELS, self.labels, BUSINESS)
+        wanted = topology_position.select_tables(LABELS, self.labels, BUSINESS)
         return mirror is not None and mirror.only != wanted
 
     @property
     def stale_where(self) -> bool:
         """Whether what it has was taken with other predicates."""
         mirror = self.business.committed.mirror if self.business is not None else None
-        return mirror is not None and not row_filters.same(mirror.where, row_filters.configured(self.where))
+        return mirror is not None and not row_filters.is_same(mirror.where, row_filters.parse_filters(self.where))
 
     def start(self) -> None:
         """Begin a process on what is on the disk."""
@@ -93,21 +93,21 @@ class TierHost(ThreadedProcess):
         self.world.judge.started(self)
         self.every(0.1, self.core.tick)
         self.every(0.3, self.clients.tick)
-        self.core.publisher.on_commit(lambda _b, _o: self._committed())
+        self.core.publisher.add_listener(lambda _b, _o: self._committed())
 
-    def _place(self) -> Network:
+    def _place(self) -> NetworkMembership:
         cluster: dict[str, Any] = {"set": self.name, "tier": self.tier, "level": self.level}
         cluster |= {"upstream": tuple(f"{name}:1" for name in self.upstream), "labels": self.labels}
         cluster["where"] = {BUSINESS: self.where} if self.where else {}
-        network = Network(
-            self.core, Cluster(**cluster), LABELS, proof=NONE, monotonic=lambda: self.loop.now,
+        network = NetworkMembership(
+            self.core, ClusterSettings(**cluster), LABELS, proof=NONE, monotonic=lambda: self.loop.now,
             puller=SimulatedPuller, look=partial(SimulatedLook, self), times=TIMES,  # type: ignore[arg-type]
         )  # fmt: skip
         if network._looks is not None:
-            network.belongs_to(identity.read(self.core))
+            network.set_network_ids(identity.read_network_ids(self.core))
             network._looks.start()
         else:
-            network.belongs_to(identity.of_home(self.core))
+            network.set_network_ids(identity.home_network_ids(self.core))
         return network
 
     def _committed(self) -> None:
@@ -137,9 +137,9 @@ class TierHost(ThreadedProcess):
     def status(self) -> broker_pb2.BrokerStatus:
         """Return what it says when it is asked: its place, and how far each business is."""
         status = broker_pb2.BrokerStatus()
-        for business in self.core.catalogue.stored():
+        for business in self.core.catalogue.list_stored():
             entry = status.businesses.add(business=business.name, next_offset=business.committed.next_offset)
             for figures in business.tables.values():
                 entry.tables.add(namespace=figures.namespace, name=figures.name)
-        self.network.lay_over(status)
+        self.network.add_to_status(status)
         return status

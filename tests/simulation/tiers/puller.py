@@ -15,12 +15,12 @@ from tests.simulation.tiers.clients import request
 from tests.simulation.tiers.rows import EVERY, Admits, admitted
 from venus.broker.core import Core
 from venus.broker.machine import filter_wire
-from venus.broker.mirrors import calls
-from venus.broker.mirrors.progress import Progress
-from venus.broker.mirrors.pulling import Pulling, _LaterCut, _Moved
-from venus.broker.mirrors.pulls import Pull
-from venus.broker.mirrors.whom import Whom
-from venus.codec.chunk import Sealed, decode_chunk
+from venus.broker.mirrors import session_requests
+from venus.broker.mirrors.replication_plan import ReplicationPlan, _CutTooEarly, _UpstreamChanged
+from venus.broker.mirrors.replicator import Replicator
+from venus.broker.mirrors.replicator_progress import ReplicatorProgress
+from venus.broker.mirrors.upstream_choice import UpstreamChoice
+from venus.codec.chunk import SealedChunk, decode_chunk
 from venus.errors import OffsetDiverged, OffsetTrimmed, OtherRows, SnapshotExpired, Unavailable, VenusError
 from venus.network.row_filters import RowFilter
 from venus.rpc import reports
@@ -40,7 +40,7 @@ class SimulatedPuller:
     """A `Puller` whose thread is the loop."""
 
     def __init__(
-        self, core: Core, business: str, only: tuple[str, ...], whom: Whom,
+        self, core: Core, business: str, only: tuple[str, ...], whom: UpstreamChoice,
         may_pull: Callable[[str], None], where: tuple[RowFilter, ...] = (),
     ) -> None:  # fmt: skip
         self.host = cast("TierHost", core._host)  # type: ignore[attr-defined]
@@ -50,12 +50,12 @@ class SimulatedPuller:
         self._last = ""  # the set that was pulled from
         self._followed_last = ""  # the set that had the rows that are here
         self._moves = False  # by its own choice
-        self._pulling = Pulling(core, business, only, whom, may_pull, lambda: self.host.loop.now, where)
-        self._session: Generator[calls.Call, Any, None]
+        self._pulling = ReplicationPlan(core, business, only, whom, may_pull, lambda: self.host.loop.now, where)
+        self._session: Generator[session_requests.Call, Any, None]
         self._clear()
 
     @property
-    def progress(self) -> Progress:
+    def progress(self) -> ReplicatorProgress:
         return self._pulling.progress
 
     def start(self) -> None:
@@ -74,7 +74,7 @@ class SimulatedPuller:
         self._again = self._pulling._again
         self._reading: Resume | None = None
         self._read_at = 0  # by which process above
-        self._chunks: Iterator[Sealed] = iter(())
+        self._chunks: Iterator[SealedChunk] = iter(())
         self._waits = 0  # answers are for the newest call alone
         self._wants_increments = False
         self._began = False  # the next answer of the log is that full data has begun
@@ -88,7 +88,7 @@ class SimulatedPuller:
         self._session = self._pulling.session()
         self._go(lambda: next(self._session))
 
-    def _go(self, step: Callable[[], calls.Call]) -> None:
+    def _go(self, step: Callable[[], session_requests.Call]) -> None:
         try:
             call = step()
         except VenusError as error:
@@ -99,27 +99,29 @@ class SimulatedPuller:
     def _failed(self, error: VenusError) -> None:
         counts, world = self.host.loop.counts, self.host.world
         if isinstance(error, OffsetDiverged) and len(world.timelines) == 1 and not counts["fault: other network"]:
-            raise Violation("nobody is told of another history while there is one", f"{self.host.name}: {error}")
+            raise Violation(
+                "no consumer is refused as diverged while there is one history", f"{self.host.name}: {error}"
+            )
         if isinstance(error, OffsetDiverged | OffsetTrimmed | OtherRows | SnapshotExpired):
             counts[f"pulling ended: {type(error).__name__}"] += 1
         if isinstance(error, OffsetTrimmed) and "loaded the full data again" in str(error):
             counts["a set was told at its own offset that the set above was filled again"] += 1
         if isinstance(error, OtherRows) and not self._pull.is_trial:
             counts["a set without another choice found other rows"] += 1
-        if isinstance(error, _LaterCut):
+        if isinstance(error, _CutTooEarly):
             counts["full data waited for a later cut"] += 1
         if self._stream is not None:
             self._stream.close()
         before = self._pull.is_trial
-        is_news, again = self._pulling.ended(error), self._pulling._again
-        self._moves = isinstance(error, _Moved)
+        is_news, again = self._pulling.on_end(error), self._pulling._again
+        self._moves = isinstance(error, _UpstreamChanged)
         if before and self._pulling.at is not None and self._pull.in_use != self._pulling.at.set:
             counts["a set above that was tried was left"] += 1
         if before and again and not self._again:
             raise Violation("a set that is tried costs no full data", f"{self.host.name}: {error}")
         self._again = again
         if is_news:
-            self.host.loop.say(f"{self.host.name} is {self.progress.told.state.value}: {error}")
+            self.host.loop.say(f"{self.host.name} is {self.progress.status.state.value}: {error}")
         self.host.soon(self._pulling.wait_s, self._begin)
 
     def _answer(self, ticket: int, answer: Any, error: BaseException | None) -> None:
@@ -139,7 +141,7 @@ class SimulatedPuller:
         self.host.soon(after, self._answer, self._waits, answer, error)
 
     @property
-    def _pull(self) -> Pull:
+    def _pull(self) -> Replicator:
         found = self.host.network._pulls.get(self.business)
         assert found is not None
         return found
@@ -151,19 +153,19 @@ class SimulatedPuller:
 
     # -- what is asked ---------------------------------------------------------------------------------------------
 
-    def _ask(self, call: calls.Call) -> None:
+    def _ask(self, call: session_requests.Call) -> None:
         match call:
-            case calls.Settle():
+            case session_requests.WaitForCommit():
                 self._settle(call.future)
-            case calls.OpenStream():
+            case session_requests.OpenStream():
                 self._open(call)
-            case calls.Increments():
+            case session_requests.WaitForIncrements():
                 self._wants_increments = True
                 if self._arrived or self._error is not None or not call.wait_s:
                     self._hand_out()
                 else:
                     self.host.soon(call.wait_s, self._waited, self._waits)
-            case calls.Acknowledge():
+            case session_requests.Acknowledge():
                 assert self._stream is not None
                 self.host.world.judge.acknowledged(self.host, call.offset)
                 self._stream.up(self._upper_of_stream.clients.acknowledge, self._stream, call.offset)
@@ -183,16 +185,16 @@ class SimulatedPuller:
 
         future.add_done_callback(settled)
 
-    def _request(self, call: calls.Call) -> None:
+    def _request(self, call: session_requests.Call) -> None:
         ticket, upper = self._waits, self._upper
-        if isinstance(call, calls.NextChunk):
+        if isinstance(call, session_requests.NextChunk):
             life = self.host.life
             faults.at_chunk(self.host.world, self.host, upper)
             if self.host.life != life:
                 return
 
         def answered(answer: Any, error: VenusError | None) -> None:
-            if isinstance(call, calls.NextChunk) and answer is not None:
+            if isinstance(call, session_requests.NextChunk) and answer is not None:
                 try:
                     call.at.take(answer)
                 except VenusError as wrong:
@@ -201,9 +203,9 @@ class SimulatedPuller:
 
         request(self.host, upper, lambda found: self._at_upper(found, call), answered)
 
-    def _at_upper(self, upper: TierHost, call: calls.Call) -> Any:
+    def _at_upper(self, upper: TierHost, call: session_requests.Call) -> Any:
         match call:
-            case calls.OpenSnapshot():
+            case session_requests.OpenSnapshot():
                 self.host.loop.counts["full data begun"] += 1
                 asked = broker_pb2.OpenSnapshotRequest(
                     business=BUSINESS, splits=1, lease_s=5, holder=call.holder, only=self.only,
@@ -215,14 +217,14 @@ class SimulatedPuller:
                 if self.host.stale_where:
                     self.host.loop.counts["full data by other predicates"] += 1
                 return snapshot
-            case calls.RenewSnapshot():
+            case session_requests.RenewSnapshot():
                 self.host.loop.counts["full data that was interrupted is asked for"] += 1
                 snapshot = upper.core.full_data.renew(call.snapshot_id)
                 self.host.loop.counts["full data that was interrupted went on"] += 1
                 return snapshot
-            case calls.CloseSnapshot():
+            case session_requests.CloseSnapshot():
                 return upper.core.full_data.close(call.snapshot_id)
-            case calls.NextChunk():
+            case session_requests.NextChunk():
                 if self._reading is not call.at or self._read_at != upper.life:
                     self._reading, self._read_at = call.at, upper.life
                     self._chunks = upper.clients.read_split(
@@ -232,7 +234,7 @@ class SimulatedPuller:
 
     # -- the stream ------------------------------------------------------------------------------------------------
 
-    def _open(self, call: calls.OpenStream) -> None:
+    def _open(self, call: session_requests.OpenStream) -> None:
         upper = self._upper_of_stream = self._upper
         above = self._pulling.at
         assert above is not None

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from tests.simulation.tiers.host import TierHost
     from tests.simulation.tiers.judge import Mirrored, Timeline
 
-OTHERS = "nobody goes on where other rows are"
+OTHERS = "no consumer continues where other rows are"
 #: Tables that are described nowhere yet have no rows that could be others.
 NOTHING = 0
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from tests.simulation.tiers.clients import request
-from venus.broker.mirrors.looks import Look, Seen
+from venus.broker.mirrors.upstream_monitor import UpstreamPoller, UpstreamStatus
 from venus.errors import VenusError
 from venus.wire import broker_pb2
 
@@ -14,11 +14,16 @@ if TYPE_CHECKING:
     from tests.simulation.tiers.host import TierHost
 
 
-class SimulatedLook(Look):
+class SimulatedLook(UpstreamPoller):
     """A look whose thread is the loop."""
 
     def __init__(
-        self, host: TierHost, reach: str, group: str, looked: Callable[[Look], None], pace: Callable[[Look], float]
+        self,
+        host: TierHost,
+        reach: str,
+        group: str,
+        looked: Callable[[UpstreamPoller], None],
+        pace: Callable[[UpstreamPoller], float],
     ) -> None:
         super().__init__(reach, group, looked, pace)
         self._host = host
@@ -55,14 +60,14 @@ class SimulatedLook(Look):
             self._asking, self.has_looked = False, True
             self.answered_by = f"{upper.name}:1" if status is not None else ""
             if status is not None:
-                self.said(status, host.loop.now)
+                self.record_status(status, host.loop.now)
             elif error is not None:
-                self.silent(error, host.loop.now)
+                self.record_silence(error, host.loop.now)
             if self._due >= 0:
                 self._looked(self)
                 self._plan(0.0 if self._again else self._pace(self))
 
         request(host, upper, lambda found: found.status(), answered)
 
-    def look(self) -> Seen:
+    def poll(self) -> UpstreamStatus:
         raise AssertionError("nobody may wait here")

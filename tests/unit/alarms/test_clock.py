@@ -8,11 +8,11 @@ from typing import Any, cast
 
 import pytest
 
-from venus.alarms.book import SETTLING_S, Alarm, Book
-from venus.alarms.notifier import NAME, Notifier, save
-from venus.broker.service.watching import Watch
-from venus.broker.status.judging import judged
-from venus.config import Alarms
+from venus.alarms.alarm_state import SETTLING_S, Alarm, AlarmState
+from venus.alarms.notifier import NAME, Notifier, save_alarms
+from venus.broker.service.alarm_monitor import AlarmMonitor
+from venus.broker.status.derived_alarms import derive_alarms
+from venus.config import AlarmsSettings
 from venus.wire import broker_pb2
 
 HALTED = "target eu: app.orders is HALTED (row 1); `venus quarantine list --target eu` shows the row"
@@ -28,12 +28,12 @@ class Machine:
         self.said: list[str] = []
         self.told: list[tuple[str, str]] = []
         self.unapplied_us = 0
-        self.watch = Watch(
-            Alarms(repeat_s=4 * HOUR_S, clear_s=10), cast("Notifier", self), path / NAME, heartbeat_s=5.0,
+        self.watch = AlarmMonitor(
+            AlarmsSettings(repeat_s=4 * HOUR_S, clear_s=10), cast("Notifier", self), path / NAME, heartbeat_s=5.0,
             clock=lambda: self.clock_s, steady=lambda: self.steady_s,
         )  # fmt: skip
 
-    def tell(self, notices: Iterable[Any]) -> None:
+    def notify(self, notices: Iterable[Any]) -> None:
         self.told += [(notice.event.value, notice.alarm.rule) for notice in notices]
 
     def look(self, after_s: float = 0.0, *, said: list[str] | None = None) -> list[tuple[str, str]]:
@@ -48,7 +48,7 @@ class Machine:
             entry.consumers.add(
                 group="main/eu", connected=True, backlog_rows=5, oldest_unacknowledged_us=self.unapplied_us
             )
-        self.watch.look(lambda: status)
+        self.watch.check(lambda: status)
         return self.told[before:]
 
 
@@ -82,7 +82,7 @@ def test_a_target_that_is_late_is_not_called_level_when_the_clock_is_set_back(ma
     assert machine.look(31) == []
     machine.clock_s -= 3 * HOUR_S
     assert machine.look(31) == []
-    ((_, text),) = judged(late_by(machine), machine.watch._now(machine.clock_s), machine.watch._late)
+    ((_, text),) = derive_alarms(late_by(machine), machine.watch._now(machine.clock_s), machine.watch._late)
     assert text.endswith("5 changes behind, the oldest 154 s")
     machine.unapplied_us = 0
     machine.look()
@@ -117,7 +117,7 @@ def test_what_was_remembered_while_the_clock_was_ahead_is_repeated_in_time(tmp_p
         business="main", rule="table_halted", subject="target eu: app.orders", hop="target", text=HALTED,
         since_s=ahead, notified_s=ahead,
     )  # fmt: skip
-    save(tmp_path / NAME, [alarm])
+    save_alarms(tmp_path / NAME, [alarm])
     machine = Machine(tmp_path)
 
     assert machine.look(SETTLING_S, said=[HALTED]) == []
@@ -127,10 +127,10 @@ def test_what_was_remembered_while_the_clock_was_ahead_is_repeated_in_time(tmp_p
 
 
 def test_a_clock_that_is_kept_right_is_not_set() -> None:
-    book = Book(Alarms(), 0.0)
-    book.step([("main", HALTED)], 100.0)
-    (before,) = book.all()
+    book = AlarmState(AlarmsSettings(), 0.0)
+    book.update([("main", HALTED)], 100.0)
+    (before,) = book.all_alarms()
 
-    book.moved(0.0)
+    book.shift_times(0.0)
 
-    assert book.all() == [before]
+    assert book.all_alarms() == [before]

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from venus.alarm_rules import recognised
-from venus.broker.status.judging import Late, Now, judged, led_elsewhere
+from venus.alarm_rules import classify_sentence
+from venus.broker.status.derived_alarms import ClockReading, LateLimits, derive_alarms, is_led_elsewhere
 from venus.conditions import AdapterCondition, TableCondition
 from venus.rpc.reports import check, decode, encode, reported_problems
 from venus.wire import broker_pb2
 
 NOW_US = 1_000_000_000_000
-NOW = Now(us=NOW_US)
-LATE = Late(capture_s=60, target_s=60)
+NOW = ClockReading(us=NOW_US)
+LATE = LateLimits(capture_s=60, target_s=60)
 
 
 def business() -> tuple[broker_pb2.BrokerStatus, broker_pb2.BusinessStatus]:
@@ -21,7 +21,7 @@ def business() -> tuple[broker_pb2.BrokerStatus, broker_pb2.BusinessStatus]:
 
 
 def rules(status: broker_pb2.BrokerStatus) -> list[str]:
-    return [recognised(text)[0].name for _, text in judged(status, NOW, LATE)]
+    return [classify_sentence(text)[0].name for _, text in derive_alarms(status, NOW, LATE)]
 
 
 def test_whoever_follows_is_not_mentioned() -> None:
@@ -34,7 +34,7 @@ def test_capture_that_is_away_or_silent() -> None:
     assert rules(status) == ["capture_late"]
     entry.halves_total = 1
     assert rules(status) == ["capture_late"]
-    ((_, said),) = judged(status, NOW, LATE)
+    ((_, said),) = derive_alarms(status, NOW, LATE)
     assert said.endswith("for 61 s; a large transaction is being read: 1 half message so far")
     entry.producer = ""
     assert rules(status) == ["capture_away"]
@@ -48,7 +48,7 @@ def test_a_target_that_is_away_and_late() -> None:
     entry.consumers[0].backlog_rows = 1200
     entry.consumers[0].oldest_unacknowledged_us = NOW_US - 61_000_000
     assert rules(status) == ["target_away"], "one alarm for one thing"
-    ((_, said),) = judged(status, NOW, LATE)
+    ((_, said),) = derive_alarms(status, NOW, LATE)
     assert said.endswith(": apply is not connected, 1,200 changes behind, the oldest 61 s; is `venus sync` running?")
     entry.consumers[0].connected = True
     assert rules(status) == ["target_late"]
@@ -59,7 +59,7 @@ def test_a_set_below_is_no_target() -> None:
     below = entry.consumers.add(group="mirror/lyon", connected=True)
     assert rules(status) == []
     below.connected, below.backlog_rows, below.oldest_unacknowledged_us = False, 1200, NOW_US - 61_000_000
-    assert [text for _, text in judged(status, NOW, LATE)] == [
+    assert [text for _, text in derive_alarms(status, NOW, LATE)] == [
         "broker -> set lyon: it does not pull, 1,200 changes behind, the oldest 61 s; "
         "the queue is kept for it: is its broker running, and the line up?"
     ]
@@ -94,7 +94,7 @@ def test_another_broker_leads_and_speaks() -> None:
     status, entry = business()
     entry.producer = ""
     entry.replication.leader = "b2"
-    assert led_elsewhere(entry)
+    assert is_led_elsewhere(entry)
     assert rules(status) == []
     entry.replication.mode = "sync"
     assert rules(status) == ["capture_away"]
@@ -107,14 +107,14 @@ def test_silence_is_judged_by_the_clock_of_the_broker_alone() -> None:
         entry.last_committed_at_us = NOW_US - 61_000_000
         entry.last_captured_at_us = entry.last_committed_at_us + wrong_us
         assert rules(status) == ["capture_late"]
-        ((_, text),) = judged(status, NOW, LATE)
+        ((_, text),) = derive_alarms(status, NOW, LATE)
         assert text.endswith("for 61 s")
         entry.last_committed_at_us = NOW_US - 1_000_000
         entry.last_captured_at_us = entry.last_committed_at_us + wrong_us
         assert rules(status) == ["clocks_differ"]
     entry.last_captured_at_us = NOW_US + 7_200_000_000
     entry.producer = ""
-    ((_, text),) = judged(status, NOW, LATE)
+    ((_, text),) = derive_alarms(status, NOW, LATE)
     assert "is 0 s old" in text
 
 

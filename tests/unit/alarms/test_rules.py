@@ -9,16 +9,22 @@ from pathlib import Path
 import pytest
 
 from venus import alarm_rules, broker, conditions
-from venus.alarm_rules import NAMES, OTHER, RULES, commands, hop_of, recognised
-from venus.broker.mirrors import uppers
-from venus.broker.mirrors.mirror_status import alarms_of
-from venus.broker.mirrors.place import Place, absent, beyond, short_of, without_rows
-from venus.broker.mirrors.whom import alarm
-from venus.broker.pipeline.halting import reason
-from venus.broker.replicas.losses import diverged
-from venus.broker.service.replication_status import alarms as replication_alarms
-from venus.broker.service.replication_status import lost
-from venus.broker.store.space import too_full
+from venus.alarm_rules import NAMES, OTHER, RULES, classify_sentence, find_commands, hop_of
+from venus.broker.mirrors import upstream_selection
+from venus.broker.mirrors.mirror_status import mirror_alarms
+from venus.broker.mirrors.topology_position import (
+    SetPosition,
+    find_absent_labels,
+    find_missing_labels,
+    find_missing_rows,
+    find_unmatched_predicates,
+)
+from venus.broker.mirrors.upstream_choice import build_away_alarm
+from venus.broker.pipeline.halting import halt_reason
+from venus.broker.replicas.unclean_losses import divergence_message
+from venus.broker.service.replication_status import loss_alarms
+from venus.broker.service.replication_status import replication_alarms as replication_alarms
+from venus.broker.store.data_directory import full_disk_message
 from venus.conditions import AdapterCondition, TableCondition, problems, unaccounted_problem
 from venus.model import Column, Kind, LogicalType, TableSchema
 from venus.network.row_filters import RowFilter
@@ -26,13 +32,15 @@ from venus.replication.messages import Reinstall
 from venus.replication.records import Leadership, LossWindow, Member
 from venus.wire import broker_pb2
 
-ACCESS = Place(set="lyon", tier="access", level=2, labels=frozenset({"us"}))
+ACCESS = SetPosition(set="lyon", tier="access", level=2, labels=frozenset({"us"}))
 EU = (RowFilter(table="orders", predicate="a = 1"),)
 ORDERS = TableSchema(
     table_id=1, version=1, namespace="shop", name="orders", key=("a",),
     columns=(Column(name="a", number=1, type=LogicalType(kind=Kind.INT, length=8)),),
 )  # fmt: skip
-AWAY = uppers.Away(at="south", nearest="north", since=0.0, kind=uppers.Kind.SILENT, why="no", looked_at=0.0)
+AWAY = upstream_selection.AwayFromNearest(
+    at="south", nearest="north", since=0.0, kind=upstream_selection.FitnessKind.SILENT, why="no", checked_at=0.0
+)
 ABOVE = broker_pb2.NetworkStatus(set="europe", tier="tandem", level=1, labels=["eu"])
 
 
@@ -63,7 +71,7 @@ def of_table(state: str, target: str = "", reason: str = "") -> list[str]:
 )  # fmt: skip
 def test_what_adapters_report_has_a_rule(said: list[str], rule: str, subject: str, hop: str) -> None:
     (sentence,) = said
-    found, about = recognised(sentence)
+    found, about = classify_sentence(sentence)
 
     assert (found.name, about, hop_of(found, sentence)) == (rule, subject, hop)
 
@@ -76,7 +84,7 @@ def test_what_replicas_say_has_a_rule() -> None:
     status.leader = "b1"
     said += replication_alarms(status, leads=True)
 
-    names = [recognised(sentence)[0].name for sentence in said]
+    names = [classify_sentence(sentence)[0].name for sentence in said]
 
     assert OTHER not in names
     assert set(names) == {"replica_installed", "no_leader", "not_writable", "replica_gone", "replica_late"}
@@ -87,7 +95,7 @@ def test_what_replicas_say_has_a_rule() -> None:
     [
         (["set home does not answer for 7 s, what is here of main is served: no"], "mirror_cut_off", "home"),
         (["the set above does not answer for 7 s: no"], "mirror_cut_off", ""),
-        ([alarm(AWAY, "main, stock", 75.0)], "mirror_away", "north"),
+        ([build_away_alarm(AWAY, "main, stock", 75.0)], "mirror_away", "north"),
         (
             ["the promotion of this set to the home (home term 2) may have lost offsets 3 to 5 (1 change in batches)"],
             "changes_lost",
@@ -97,31 +105,31 @@ def test_what_replicas_say_has_a_rule() -> None:
         (["this home was replaced: set second at b:1 has become it"], "home_replaced", ""),
         (["set hq at a:1 is a home of main as well: it cannot be asked to step down: no"], "two_homes", "main"),
         (["a broker at a:1 answers, and may take writes as the former home: denied"], "two_homes", "a:1"),
-        (alarms_of(broker_pb2.MirrorStatus(state="waiting", set="home", reason="no")), "mirror_waits", ""),
-        (alarms_of(broker_pb2.MirrorStatus(state="refused", set="home", reason="no")), "mirror_refused", ""),
+        (mirror_alarms(broker_pb2.MirrorStatus(state="waiting", set="home", reason="no")), "mirror_waits", ""),
+        (mirror_alarms(broker_pb2.MirrorStatus(state="refused", set="home", reason="no")), "mirror_refused", ""),
         (
             ["this set mirrors nothing new: eu has no role consumer(mirror/eu, *) at the set above"],
             "mirror_refused",
             "",
         ),
         (["this set mirrors nothing: the sets are in a loop: a -> a"], "mirror_refused", ""),
-        (alarms_of(broker_pb2.MirrorStatus(state="filling", reason="trimmed")), "mirror_filled", ""),
-        (absent({"eu": ["ordres"]}, ["eu"], [], []), "label_absent", "eu names ordres"),
-        (short_of(ACCESS, ABOVE), "label_short", "lyon"),
-        (without_rows({"shop": EU}, {}, "hq"), "predicate_absent", "shop"),
-        (without_rows({"shop": EU}, {"shop": {"items"}}, "hq"), "predicate_absent", "shop"),
-        (beyond((), EU, [ORDERS], "lyon", "hq"), "predicate_short", "lyon"),
+        (mirror_alarms(broker_pb2.MirrorStatus(state="filling", reason="trimmed")), "mirror_filled", ""),
+        (find_absent_labels({"eu": ["ordres"]}, ["eu"], [], []), "label_absent", "eu names ordres"),
+        (find_missing_labels(ACCESS, ABOVE), "label_short", "lyon"),
+        (find_unmatched_predicates({"shop": EU}, {}, "hq"), "predicate_absent", "shop"),
+        (find_unmatched_predicates({"shop": EU}, {"shop": {"items"}}, "hq"), "predicate_absent", "shop"),
+        (find_missing_rows((), EU, [ORDERS], "lyon", "hq"), "predicate_short", "lyon"),
         (
             ["table shop.orders is no longer mirrored: its predicate (a = 1) does not fit version 2: character 1"],
             "mirror_table_refused",
             "shop.orders",
         ),
-        (short_of(replace(ACCESS, labels=frozenset()), ABOVE), "label_short", "lyon"),
+        (find_missing_labels(replace(ACCESS, labels=frozenset()), ABOVE), "label_short", "lyon"),
     ],
 )
 def test_what_a_mirror_says_has_a_rule(sentences: list[str], rule: str, subject: str) -> None:
     (sentence,) = sentences
-    found, about = recognised(sentence)
+    found, about = classify_sentence(sentence)
 
     assert (found.name, about, hop_of(found, sentence)) == (rule, subject, "broker")
 
@@ -132,26 +140,26 @@ def test_what_a_broker_says_of_losses_and_replicas_that_stopped_has_a_rule() -> 
         losses=(LossWindow(term=6, first_offset=10, end_offset=28, rows=15),),
     )  # fmt: skip
     stopped = Reinstall(leader=Member(broker="b2", store="s"), reason="its log has others from 7 on", diverged=True)
-    said = [*lost(known), reason(17, ValueError("no")), diverged(stopped)]
+    said = [*loss_alarms(known), halt_reason(17, ValueError("no")), divergence_message(stopped)]
 
-    assert [(recognised(sentence)[0].name, recognised(sentence)[1]) for sentence in said] == [
+    assert [(classify_sentence(sentence)[0].name, classify_sentence(sentence)[1]) for sentence in said] == [
         ("changes_lost", "6"),
         ("changes_lost", "7"),
         ("replica_stopped", ""),
         ("replica_stopped", "b2"),
     ]
-    assert commands(said[0]) == ["venus verify --repair"]
+    assert find_commands(said[0]) == ["venus verify --repair"]
     installed = "main is being installed again: cannot follow b2: its log starts at 7; 12 records received"
-    assert recognised(installed)[0].name == "replica_installed"
+    assert classify_sentence(installed)[0].name == "replica_installed"
     record = "a record of the coordinator cannot be used: /venus/x/brokers/b cannot be used: it is not JSON; let all"
-    assert recognised(record) == (recognised(record)[0], "/venus/x/brokers/b")
-    assert recognised(record)[0].name == "coordinator_record"
+    assert classify_sentence(record) == (classify_sentence(record)[0], "/venus/x/brokers/b")
+    assert classify_sentence(record)[0].name == "coordinator_record"
 
 
 @pytest.mark.parametrize("ship_s", [-7200.0, 7200.0])
 def test_clocks_that_differ_have_a_rule(ship_s: float) -> None:
     sentence = conditions.clock_problem(ship_s, 60.0)
-    found, about = recognised(sentence)
+    found, about = classify_sentence(sentence)
 
     assert (found.name, about, hop_of(found, sentence)) == ("clocks_differ", "", "source")
     assert conditions.clock_problem(ship_s / 200, 60.0) == ""
@@ -159,19 +167,19 @@ def test_clocks_that_differ_have_a_rule(ship_s: float) -> None:
 
 def test_a_degraded_lane_has_a_rule_and_is_one_alarm_for_each_lane() -> None:
     said = "lane {} (details) is degraded since 2026-11-22 12:00:00 UTC: CPU is at 95 %, the limit is 90 %"
-    assert [(rule.name, lane) for rule, lane in (recognised(said.format(n)) for n in (4, 3))] == [
+    assert [(rule.name, lane) for rule, lane in (classify_sentence(said.format(n)) for n in (4, 3))] == [
         ("lane_degraded", "4"),
         ("lane_degraded", "3"),
     ]
 
 
 def test_a_full_disk_has_a_rule_and_says_what_ends_it() -> None:
-    said = too_full(Path("/srv/venus"), 3 << 20, 512 << 20)
+    said = full_disk_message(Path("/srv/venus"), 3 << 20, 512 << 20)
 
     assert said.startswith("too little free space: /srv/venus has only 3 MiB free, 512 MiB are needed: ")
     assert "free some space there" in said
-    assert recognised(said)[0].name == "disk_space"
-    assert f" {Path.cwd()}/data has only " in too_full(Path("data"), 3 << 20, 512 << 20), (
+    assert classify_sentence(said)[0].name == "disk_space"
+    assert f" {Path.cwd()}/data has only " in full_disk_message(Path("data"), 3 << 20, 512 << 20), (
         "it is another machine's folder"
     )
 
@@ -181,25 +189,25 @@ def test_figures_do_not_make_another_alarm() -> None:
         "half message 7 has been undecided for 61 s (1 of them)",
         "half message 7 has been undecided for 90 s",
     )
-    assert recognised(early) == recognised(late)
-    assert recognised("something new has 5 of 1,200") == recognised("something new has 17 of 2,400.5")
-    assert recognised("something new has 5")[0].name == OTHER
+    assert classify_sentence(early) == classify_sentence(late)
+    assert classify_sentence("something new has 5 of 1,200") == classify_sentence("something new has 17 of 2,400.5")
+    assert classify_sentence("something new has 5")[0].name == OTHER
 
 
 def test_every_state_that_needs_somebody_is_a_kind_of_alarm() -> None:
     for state in conditions.HELD_STATES:
         (sentence,) = of_table(state)
-        assert recognised(sentence)[0].name != OTHER
+        assert classify_sentence(sentence)[0].name != OTHER
 
 
 def test_what_can_be_typed_is_read_off_the_sentence() -> None:
     (sentence,) = of_table("RESYNC", "eu")
-    assert commands(sentence) == ["venus resync app.a b --target eu"]
+    assert find_commands(sentence) == ["venus resync app.a b --target eu"]
 
 
 def test_rules_have_names_of_their_own() -> None:
     assert len(set(NAMES)) == len(RULES) + 1
-    assert all(alarm_rules.lasts_s(name) >= 0 for name in NAMES)
+    assert all(alarm_rules.min_duration_s(name) >= 0 for name in NAMES)
 
 
 def test_every_sentence_of_a_broker_has_a_rule() -> None:
@@ -210,4 +218,4 @@ def test_every_sentence_of_a_broker_has_a_rule() -> None:
     said = [re.sub(r"\{[^}]*\}", "7", literal) for literal in literals]
 
     assert len(said) >= 9
-    assert [sentence for sentence in said if recognised(sentence)[0].name == OTHER] == []
+    assert [sentence for sentence in said if classify_sentence(sentence)[0].name == OTHER] == []

@@ -19,21 +19,21 @@ from venus.adapters.assess.forecast import (
     QUIET_S,
     ROW_BYTES_ASSUMED,
     TABLE_S,
-    of_source,
-    of_table,
+    forecast_source,
+    forecast_table,
 )
-from venus.adapters.dialects.surveying import Pace, Sample, Size
+from venus.adapters.dialects.survey_contract import ReadingPace, Sample, TableSize
 from venus.adapters.running import POOL_ROWS_MIN
 
-PACE = Pace(row_us=2.0, value_us=0.5, kib_us=8.0, trigger_us=50.0, log_row_bytes=40)
-SIZE = Size(
+PACE = ReadingPace(row_us=2.0, value_us=0.5, kib_us=8.0, trigger_us=50.0, log_row_bytes=40)
+SIZE = TableSize(
     namespace="app", name="t", rows=1_000_000, counted=False, data_bytes=300_000_000, changes=36_000, over_s=3_600.0,
     sample=Sample(rows=2_000, nbytes=512_000, seconds=0.0001),
 )  # fmt: skip
 
 
 def test_reading_and_loading_are_rows_values_and_bytes() -> None:
-    found = of_table(SIZE, 10, 12, PACE, 1.0)
+    found = forecast_table(SIZE, 10, 12, PACE, 1.0)
 
     assert found is not None
     assert found.row_bytes == 256.0
@@ -43,7 +43,7 @@ def test_reading_and_loading_are_rows_values_and_bytes() -> None:
 
 
 def test_a_slow_machine_takes_longer_and_costs_the_application_no_more() -> None:
-    quick, slow = of_table(SIZE, 10, 12, PACE, 1.0), of_table(SIZE, 10, 12, PACE, 3.0)
+    quick, slow = forecast_table(SIZE, 10, 12, PACE, 1.0), forecast_table(SIZE, 10, 12, PACE, 3.0)
 
     assert quick is not None
     assert slow is not None
@@ -54,7 +54,7 @@ def test_a_slow_machine_takes_longer_and_costs_the_application_no_more() -> None
 
 def test_what_the_sample_shows_goes_before_what_a_bench_says() -> None:
     far = replace(SIZE, sample=Sample(rows=2_000, nbytes=512_000, seconds=1.0))
-    found = of_table(far, 10, 12, PACE, 1.0)
+    found = forecast_table(far, 10, 12, PACE, 1.0)
 
     assert found is not None
     assert found.read_s == 500.0
@@ -62,14 +62,14 @@ def test_what_the_sample_shows_goes_before_what_a_bench_says() -> None:
 
 def test_a_handful_of_rows_measures_the_query_and_not_the_rows() -> None:
     small = replace(SIZE, rows=10, sample=Sample(rows=10, nbytes=2_560, seconds=1.0))
-    found = of_table(small, 10, 12, PACE, 1.0)
+    found = forecast_table(small, 10, 12, PACE, 1.0)
 
     assert found is not None
     assert found.read_s < 0.001
 
 
 def test_changes_cost_triggers_and_grow_logs() -> None:
-    found = of_table(SIZE, 10, 12, PACE, 1.0)
+    found = forecast_table(SIZE, 10, 12, PACE, 1.0)
 
     assert found is not None
     assert found.changes_per_s == 10.0
@@ -78,19 +78,19 @@ def test_changes_cost_triggers_and_grow_logs() -> None:
 
 
 def test_what_nobody_knows_is_not_made_up() -> None:
-    assert of_table(replace(SIZE, rows=None), 10, 12, PACE, 1.0) is None
-    found = of_table(replace(SIZE, changes=None), 10, 12, PACE, 1.0)
+    assert forecast_table(replace(SIZE, rows=None), 10, 12, PACE, 1.0) is None
+    found = forecast_table(replace(SIZE, changes=None), 10, 12, PACE, 1.0)
 
     assert found is not None
     assert (found.changes_per_s, found.trigger_ms_per_s, found.log_bytes_per_hour) == (None, None, None)
-    whole = of_source([found], 1_000_000, 1.0)
+    whole = forecast_source([found], 1_000_000, 1.0)
     assert (whole.changes_per_s, whole.log_bytes_per_hour) == (None, None)
     assert {line.unit for line in whole.lines} == {"s", "bytes"}
 
 
 def test_without_a_sample_a_row_is_what_the_table_is_divided_by_its_rows() -> None:
-    bare = of_table(replace(SIZE, sample=None), 10, 12, PACE, 1.0)
-    nothing = of_table(replace(SIZE, sample=None, data_bytes=None), 10, 12, PACE, 1.0)
+    bare = forecast_table(replace(SIZE, sample=None), 10, 12, PACE, 1.0)
+    nothing = forecast_table(replace(SIZE, sample=None, data_bytes=None), 10, 12, PACE, 1.0)
 
     assert bare is not None
     assert bare.row_bytes == 300.0
@@ -99,16 +99,16 @@ def test_without_a_sample_a_row_is_what_the_table_is_divided_by_its_rows() -> No
 
 
 def test_large_values_count_beside_the_sample() -> None:
-    found = of_table(replace(SIZE, large_bytes=10_000_000_000), 10, 12, PACE, 1.0)
+    found = forecast_table(replace(SIZE, large_bytes=10_000_000_000), 10, 12, PACE, 1.0)
 
     assert found is not None
     assert found.row_bytes == 256.0 + 10_000
 
 
 def test_the_whole_is_its_tables_and_a_start() -> None:
-    one = of_table(SIZE, 10, 12, PACE, 2.0)
+    one = forecast_table(SIZE, 10, 12, PACE, 2.0)
     assert one is not None
-    found = of_source([one, one], 2_000_000, 2.0)
+    found = forecast_source([one, one], 2_000_000, 2.0)
 
     assert found.fill_s == pytest.approx(2 * (one.read_s + one.load_s) + 2 * (FIXED_S + 2 * TABLE_S + POOL_S))
     assert found.cutover_s == pytest.approx(QUIET_S + 2 * CUTOVER_FIXED_S + 2 * one.compare_s)
@@ -117,9 +117,9 @@ def test_the_whole_is_its_tables_and_a_start() -> None:
 
 
 def test_from_so_many_rows_on_a_load_starts_processes() -> None:
-    found = of_table(SIZE, 10, 12, PACE, 1.0)
+    found = forecast_table(SIZE, 10, 12, PACE, 1.0)
     assert found is not None
-    few, many = of_source([found], POOL_ROWS - 1, 2.0), of_source([found], POOL_ROWS, 2.0)
+    few, many = forecast_source([found], POOL_ROWS - 1, 2.0), forecast_source([found], POOL_ROWS, 2.0)
 
     assert POOL_ROWS == POOL_ROWS_MIN
     assert many.load_s - few.load_s == pytest.approx(2 * POOL_S)

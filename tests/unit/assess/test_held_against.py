@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from venus.cli.demo.story import disk_of, held_against
+from venus.cli.demo.story import compare_with_forecast, largest_folder_bytes
 
 FORECAST = {"rows": 1_000, "fill_seconds": 4.0, "broker_bytes": 2 << 20}
 
 
 def test_the_factor_is_how_far_off_it_was_either_way() -> None:
-    slower = held_against(FORECAST, rows=1_005, seconds=8.0, disk_bytes=1 << 20)
-    quicker = held_against(FORECAST, rows=1_005, seconds=2.0, disk_bytes=1 << 20)
+    slower = compare_with_forecast(FORECAST, rows=1_005, seconds=8.0, disk_bytes=1 << 20)
+    quicker = compare_with_forecast(FORECAST, rows=1_005, seconds=2.0, disk_bytes=1 << 20)
 
     assert slower == (
         "forecast 1,000 rows in 4.0 s, at most 2.0 MiB at the broker;"
@@ -25,5 +25,5 @@ def test_the_disk_is_that_of_the_largest_broker(tmp_path: Path) -> None:
         (tmp_path / name / "inside").mkdir(parents=True)
         (tmp_path / name / "inside" / "file").write_bytes(bytes(size))
 
-    assert disk_of(tmp_path.glob("data*")) == 30
-    assert disk_of([]) == 0
+    assert largest_folder_bytes(tmp_path.glob("data*")) == 30
+    assert largest_folder_bytes([]) == 0

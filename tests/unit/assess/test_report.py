@@ -7,21 +7,21 @@ import re
 from dataclasses import replace
 from html.parser import HTMLParser
 
-from venus.adapters.assess.html import page, verdict
-from venus.adapters.assess.report import Assessment, assessment, document
+from venus.adapters.assess.html import render_page, verdict
+from venus.adapters.assess.report import Assessment, build_assessment, to_document
 from venus.adapters.dialects.contract import Numbering, OtherObject
-from venus.adapters.dialects.surveying import Pace, Size, Survey
+from venus.adapters.dialects.survey_contract import ReadingPace, Survey, TableSize
 from venus.model import Column, Finding, Kind, LogicalType, TableSchema
 
-PACE = Pace(row_us=2.0, value_us=0.5, kib_us=8.0, trigger_us=50.0, log_row_bytes=40)
+PACE = ReadingPace(row_us=2.0, value_us=0.5, kib_us=8.0, trigger_us=50.0, log_row_bytes=40)
 SURVEY = Survey(
     server="Some DB 1.0",
     pace=PACE,
     sizes=(
-        Size(namespace="app", name="good", rows=10, counted=True),
-        Size(namespace="app", name="bad", rows=5, counted=False),
-        Size(namespace="app", name="bad_too", rows=None, counted=False),
-        Size(namespace="app", name="goodness", rows=None, counted=False),
+        TableSize(namespace="app", name="good", rows=10, counted=True),
+        TableSize(namespace="app", name="bad", rows=5, counted=False),
+        TableSize(namespace="app", name="bad_too", rows=None, counted=False),
+        TableSize(namespace="app", name="goodness", rows=None, counted=False),
     ),
     numberings=(Numbering(namespace="app", next_value=11, table="good", column="id"),),
     others=(OtherObject(kind="view", name="app.v"), OtherObject(kind="job", name="app.j")),
@@ -42,7 +42,7 @@ def schema(name: str) -> TableSchema:
 
 def made(survey: Survey = SURVEY, findings: tuple[Finding, ...] = FINDINGS) -> Assessment:
     schemas = [schema("good"), schema("goodness")]
-    return assessment(survey, schemas, findings, speed=1.0, version="1", taken_at="now", transactional=False)
+    return build_assessment(survey, schemas, findings, speed=1.0, version="1", taken_at="now", transactional=False)
 
 
 def test_findings_about_a_table_or_its_columns_refuse_it_and_no_other() -> None:
@@ -71,7 +71,7 @@ def test_a_table_that_the_dialect_does_not_offer_is_refused_even_without_a_findi
 
 
 def test_the_document_is_json_and_says_what_is_not_carried() -> None:
-    found = json.loads(json.dumps(document(made())))
+    found = json.loads(json.dumps(to_document(made())))
 
     assert found["format"] == "venus-assessment/1"
     assert found["not_carried"]["objects"] == {"job": ["app.j"], "view": ["app.v"]}
@@ -98,8 +98,8 @@ class _Links(HTMLParser):
 
 
 def test_the_page_needs_nothing_else_and_believes_no_name() -> None:
-    evil = replace(SURVEY, sizes=(Size(namespace="app", name="<script>alert(1)</script>", rows=1, counted=True),))
-    shown = page(made(evil, (Finding(where="<b>", message="<i>", remedy="<u>", blocks=True),)))
+    evil = replace(SURVEY, sizes=(TableSize(namespace="app", name="<script>alert(1)</script>", rows=1, counted=True),))
+    shown = render_page(made(evil, (Finding(where="<b>", message="<i>", remedy="<u>", blocks=True),)))
     parser = _Links()
     parser.feed(shown)
 
@@ -111,4 +111,4 @@ def test_the_page_needs_nothing_else_and_believes_no_name() -> None:
 
 
 def test_a_page_without_any_table_says_so() -> None:
-    assert "No table matches" in page(made(replace(SURVEY, sizes=()), ()))
+    assert "No table matches" in render_page(made(replace(SURVEY, sizes=()), ()))

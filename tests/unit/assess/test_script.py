@@ -6,7 +6,7 @@ import tomllib
 
 import pytest
 
-from venus.adapters.assess.report import exclusion, is_statement, script
+from venus.adapters.assess.report import build_exclusion, build_script, is_statement
 from venus.model import Finding
 
 
@@ -35,7 +35,7 @@ def statements(text: str) -> list[str]:
 
 
 def test_statements_are_statements_and_the_rest_is_remarks() -> None:
-    found = script(
+    found = build_script(
         [
             finding("GRANT A TO B;"),
             finding("exclude the table"),
@@ -51,7 +51,7 @@ def test_statements_are_statements_and_the_rest_is_remarks() -> None:
 
 
 def test_ddl_in_transactions_is_put_into_one() -> None:
-    found = script([finding(script=("ALTER TABLE t ADD k int",))], transactional=True)
+    found = build_script([finding(script=("ALTER TABLE t ADD k int",))], transactional=True)
 
     assert statements(found) == ["BEGIN;", "ALTER TABLE t ADD k int;", "COMMIT;"]
 
@@ -61,15 +61,15 @@ def test_a_name_with_a_line_break_ends_no_remark() -> None:
         where="app.t\nDROP TABLE t;", message="x\nDROP TABLE u;", remedy="exclude\nDROP TABLE v;", blocks=True
     )
 
-    assert statements(script([odd], transactional=False)) == []
+    assert statements(build_script([odd], transactional=False)) == []
 
 
 def test_nothing_blocks_and_there_is_no_script() -> None:
-    assert script([Finding(where="x", message="a note")], transactional=True) == ""
+    assert build_script([Finding(where="x", message="a note")], transactional=True) == ""
 
 
 def test_excluded_tables_are_lines_of_the_configuration() -> None:
     names = ["app.t", 'app.od"d\\ name', "app.line\nbreak", "app.größe"]
 
-    assert tomllib.loads(exclusion(names))["source"]["exclude"] == names
-    assert exclusion([]) == ""
+    assert tomllib.loads(build_exclusion(names))["source"]["exclude"] == names
+    assert build_exclusion([]) == ""

@@ -9,12 +9,12 @@ from typing import Any, cast
 
 import pytest
 
-from venus.broker.machine import half
+from venus.broker.machine import half_messages
 from venus.broker.machine.business import Business
-from venus.broker.machine.review_schedule import Reviews
+from venus.broker.machine.review_schedule import ReviewSchedule
 from venus.broker.queue import early_delivery
-from venus.broker.queue.buffer import Buffer
-from venus.broker.queue.early_delivery import Sent, There
+from venus.broker.queue.buffer import BodyBuffer
+from venus.broker.queue.early_delivery import EarlyBatches, EarlyDelivery
 from venus.broker.store.rocks import Store
 from venus.wire import broker_pb2
 
@@ -45,10 +45,10 @@ class World:
     """A broker's business, and what one consumer made of its words."""
 
     rng: random.Random
-    business: Business = field(default_factory=lambda: Business(1, "main", Reviews(first_s=1)))
-    buffer: Buffer = field(default_factory=lambda: Buffer(1 << 30))
+    business: Business = field(default_factory=lambda: Business(1, "main", ReviewSchedule(first_s=1)))
+    buffer: BodyBuffer = field(default_factory=lambda: BodyBuffer(1 << 30))
     queue: list[tuple[int, int]] = field(default_factory=list)
-    sent: Sent = field(default_factory=lambda: Sent(0))
+    sent: EarlyDelivery = field(default_factory=lambda: EarlyDelivery(0))
     believed: list[tuple[int, int]] = field(default_factory=list)
     undecided: list[tuple[int, int]] = field(default_factory=list)
     before: dict[tuple[int, int], tuple[int, int]] = field(default_factory=dict)
@@ -63,36 +63,36 @@ class World:
         if self.rng.random() < 0.5:  # after a rollback the same batch may come again
             digest, count = self.before.get((number, sequence), (digest, count))
         self.before[number, sequence] = digest, count
-        found = half.Half(
+        found = half_messages.HalfMessage(
             batch_no=number, digest=digest, first_sequence=sequence, count=count,
             nbytes=self.rng.choice([1000, 400_000]), index=self.index,
         )  # fmt: skip
         self.buffer.save((1, found.index), b"%d" % found.digest)
-        self.business.committed = half.persist(state, found)
+        self.business.committed = half_messages.add_half(state, found)
 
     def commit(self) -> None:
         state = self.business.committed
         if state.halves:
-            self.business.committed, placed = half.commit(state, self.rng.choice(state.halves).batch_no)
+            self.business.committed, placed = half_messages.commit(state, self.rng.choice(state.halves).batch_no)
             self.queue += [(offset, found.digest) for offset, found in placed]
 
     def commit_meanwhile(self) -> None:
         if self.rng.random() < 0.1:
             self.commit()
             self.business.visible_offset = self.business.committed.next_offset
-            self.business.undecided = early_delivery.published(self.business)
+            self.business.undecided = early_delivery.early_batches(self.business)
 
     def roll_back(self) -> None:
         state = self.business.committed
         if state.halves:
-            self.business.committed, _ = half.roll_back(state, self.rng.choice(state.halves).batch_no)
+            self.business.committed, _ = half_messages.roll_back(state, self.rng.choice(state.halves).batch_no)
 
     def publish(self) -> None:
         """As the commit thread does after its fsync; a reader may come in between."""
         self.business.visible_offset = self.business.committed.next_offset
         if self.rng.random() < 0.5:
             self.deliver()
-        self.business.undecided = early_delivery.published(self.business)
+        self.business.undecided = early_delivery.early_batches(self.business)
 
     def deliver(self) -> None:
         decided = self.sent.position < self.business.visible_offset
@@ -103,24 +103,24 @@ class World:
         """As the consumer's stream does: several increments at once, without the bodies that are there."""
         words: list[broker_pb2.Increment] = []
         at = next(n for n, (offset, _) in enumerate(self.queue) if offset == self.sent.position)
-        there = There(self.sent.waiting)
+        there = EarlyBatches(self.sent.waiting)
         for n, (offset, digest) in enumerate(self.queue[at : at + self.rng.choice([1, 3])], start=at + 1):
             if offset >= self.business.visible_offset:
                 break
             end = self.queue[n][0] if n < len(self.queue) else self.business.committed.next_offset
-            body = b"" if there.has(offset, digest) else b"%d" % digest
+            body = b"" if there.has_next(offset, digest) else b"%d" % digest
             said = broker_pb2.Increment(base_offset=offset, count=end - offset, digest=digest, body=body)
-            for word in self.sent.decided(said):
-                self.sent.went(word)
+            for word in self.sent.decision_messages(said):
+                self.sent.record_sent(word)
                 words.append(word)
         return words
 
     def ahead_says(self) -> list[broker_pb2.Increment]:
         store = cast("Store", NoStore())
         between = cast("Business", Between(self.business, self.commit_meanwhile))
-        words = early_delivery.read(store, self.buffer, between, self.sent, self.rng.choice([1, 1 << 20]))
+        words = early_delivery.read_early(store, self.buffer, between, self.sent, self.rng.choice([1, 1 << 20]))
         for word in words:
-            self.sent.went(word)
+            self.sent.record_sent(word)
         return words
 
     def take(self, word: Any) -> None:

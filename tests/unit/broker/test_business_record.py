@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
-from venus.broker.machine import half, records
+from venus.broker.machine import half_messages, records
 from venus.broker.machine.business import Business
-from venus.broker.machine.consumers import Mark, thin
-from venus.broker.machine.review_schedule import Reviews
-from venus.broker.store.rocks import Batch
+from venus.broker.machine.consumers import QueueMark, add_mark
+from venus.broker.machine.review_schedule import ReviewSchedule
+from venus.broker.store.rocks import StoreBatch
 from venus.model import Verdict
 
 
-class Puts(Batch):
+class Puts(StoreBatch):
     """Keeps what is put."""
 
     def __init__(self) -> None:
@@ -33,24 +33,26 @@ def saved(business: Business) -> Any:
     return json.loads(puts.value)
 
 
-def outcome(n: int, verdict: Verdict = Verdict.COMMIT) -> half.Outcome:
-    return half.Outcome(batch_no=n, digest=(1 << 64) - n, verdict=verdict, next_offset=10 * n)
+def outcome(n: int, verdict: Verdict = Verdict.COMMIT) -> half_messages.HalfOutcome:
+    return half_messages.HalfOutcome(batch_no=n, digest=(1 << 64) - n, verdict=verdict, next_offset=10 * n)
 
 
 def grown() -> Business:
-    business = Business(1, 'a "name", with commas', Reviews(first_s=6.0))
-    business.applying = half.State(outcomes=(outcome(1), outcome(2, Verdict.ROLLBACK)))
-    business.marks = thin([Mark(at_us=1, sequence=2, next_offset=3)], Mark(at_us=10**12, sequence=5, next_offset=7))
+    business = Business(1, 'a "name", with commas', ReviewSchedule(first_s=6.0))
+    business.applying = half_messages.HalfState(outcomes=(outcome(1), outcome(2, Verdict.ROLLBACK)))
+    business.marks = add_mark(
+        [QueueMark(at_us=1, sequence=2, next_offset=3)], QueueMark(at_us=10**12, sequence=5, next_offset=7)
+    )
     return business
 
 
 def test_what_is_stored_is_the_whole_record() -> None:
-    empty = Business(1, "main", Reviews(first_s=6.0))
-    short = json.loads(json.dumps(records._short(empty)))
+    empty = Business(1, "main", ReviewSchedule(first_s=6.0))
+    short = json.loads(json.dumps(records._short_parts(empty)))
     assert saved(empty) == short | {"outcomes": [], "marks": []}
 
     business = grown()
-    short = json.loads(json.dumps(records._short(business)))
+    short = json.loads(json.dumps(records._short_parts(business)))
     outcomes = [[1, (1 << 64) - 1, int(Verdict.COMMIT), 10], [2, (1 << 64) - 2, int(Verdict.ROLLBACK), 20]]
     for _ in range(2):
         assert saved(business) == short | {"outcomes": outcomes, "marks": [[1, 2, 3], [10**12, 5, 7]]}
@@ -63,16 +65,16 @@ def test_what_has_not_changed_is_not_encoded_again(monkeypatch: pytest.MonkeyPat
         encoded.append(name)
         return rows(value)
 
-    for name in ("_marks", "_outcomes"):
+    for name in ("_mark_rows", "_outcome_rows"):
         monkeypatch.setattr(records, name, partial(noting, name, getattr(records, name)))
     business = grown()
     for _ in range(10):
         saved(business)
-    assert sorted(encoded) == ["_marks", "_outcomes"]
+    assert sorted(encoded) == ["_mark_rows", "_outcome_rows"]
 
-    business.applying = half.State(outcomes=(*business.applying.outcomes, outcome(3)))
+    business.applying = half_messages.HalfState(outcomes=(*business.applying.outcomes, outcome(3)))
     assert saved(business)["outcomes"][-1] == [3, (1 << 64) - 3, int(Verdict.COMMIT), 30]
-    business.marks = thin(business.marks, Mark(at_us=10**13, sequence=8, next_offset=9))
+    business.marks = add_mark(business.marks, QueueMark(at_us=10**13, sequence=8, next_offset=9))
     assert saved(business)["marks"][-1] == [10**13, 8, 9]
     business.marks = []
     assert saved(business)["marks"] == []

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from venus.broker.machine.mirror import Mirror
-from venus.broker.snapshot import inside
-from venus.broker.snapshot.holding import Checkpoints
+from venus.broker.snapshot import checkpoint_metadata
+from venus.broker.snapshot.lease_manager import Checkpoints
 from venus.broker.store.rocks import Store
 from venus.errors import SnapshotExpired
 
@@ -17,13 +17,13 @@ def test_a_checkpoint_that_was_dropped_is_no_failure_of_the_store(tmp_path: Path
     """A load that is given up closes its snapshot while the broker still sums it up: that ended the broker."""
     store, checkpoints = Store(tmp_path / "db"), Checkpoints(tmp_path / "snapshots")
     store.checkpoint(checkpoints.path("one"))
-    with checkpoints.reading("one") as reader:
+    with checkpoints.open_reader("one") as reader:
         checkpoints.drop("one")
         assert reader.sequence == store.sequence
-        with pytest.raises(SnapshotExpired), checkpoints.reading("one"):
+        with pytest.raises(SnapshotExpired), checkpoints.open_reader("one"):
             pass
     assert not checkpoints.path("one").exists()
-    with pytest.raises(SnapshotExpired), checkpoints.reading("one"):
+    with pytest.raises(SnapshotExpired), checkpoints.open_reader("one"):
         pass
     store.close()
 
@@ -43,4 +43,4 @@ def test_the_epoch_of_a_cut_is_that_of_the_last_change_below_it(
     epochs: list[tuple[int, int]], cut: int | None, below: int
 ) -> None:
     source = Mirror(set="core", network="n", offset=cut) if cut is not None else None
-    assert inside._epoch_below(21, epochs, source) == below
+    assert checkpoint_metadata._epoch_below(21, epochs, source) == below

@@ -7,17 +7,17 @@ from typing import Any, cast
 
 import pytest
 
-from venus.broker.machine.consumers import Mark, forget_tombstones_below, thin
+from venus.broker.machine.consumers import QueueMark, add_mark, tombstone_limit
 from venus.broker.snapshot.scrub import PASS_EVERY_S, Scrub
 
 DAY_US, HOUR_US, MINUTE_US = 86_400 * 10**6, 3600 * 10**6, 60 * 10**6
 NOW_US = 1_800_000_000 * 10**6
 
 
-def marked(times: list[int]) -> list[Mark]:
-    marks: list[Mark] = []
+def marked(times: list[int]) -> list[QueueMark]:
+    marks: list[QueueMark] = []
     for n, at_us in enumerate(times, 1):
-        marks = thin(marks, Mark(at_us=at_us, sequence=n, next_offset=n))
+        marks = add_mark(marks, QueueMark(at_us=at_us, sequence=n, next_offset=n))
     return marks
 
 
@@ -27,7 +27,7 @@ def test_tombstones_go_after_a_day_though_the_clock_was_ahead_once(ahead_us: int
     after = [NOW_US + n * HOUR_US for n in range(48)]
     marks = marked([NOW_US + ahead_us, *after])
 
-    forgotten = forget_tombstones_below(marks, trim=10**9, now_us=after[-1])
+    forgotten = tombstone_limit(marks, trim=10**9, now_us=after[-1])
 
     assert forgotten >= 20  # those of the first day
 

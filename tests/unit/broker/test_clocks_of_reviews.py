@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from venus.broker.machine.business import Business
-from venus.broker.machine.half import Half, Shared, State
-from venus.broker.machine.machine import Applied
-from venus.broker.machine.review_schedule import Reviews
+from venus.broker.machine.half_messages import HalfMessage, HalfState, SharedSequence
+from venus.broker.machine.machine import EntryEffects
+from venus.broker.machine.review_schedule import ReviewSchedule
 from venus.broker.pipeline.publisher import Publisher
 
 
@@ -29,11 +29,11 @@ def test_a_half_message_that_is_decided_in_the_same_group_is_not_asked_about(
 ) -> None:
     """Such clocks were never stopped: 64 of them, and whoever led next asked about nothing else."""
     nothing: Any = SimpleNamespace()
-    business = Business(1, "main", Reviews(first_s=1.0))
-    halves = [Half(batch_no=n, digest=n, first_sequence=n, count=1) for n in undecided]
+    business = Business(1, "main", ReviewSchedule(first_s=1.0))
+    halves = [HalfMessage(batch_no=n, digest=n, first_sequence=n, count=1) for n in undecided]
     last = undecided[0] - 1 if undecided else max(expected)
-    business.applying = replace(State(), last_batch=last, halves=Shared(halves))
+    business.applying = replace(HalfState(), last_batch=last, halves=SharedSequence(halves))
     publisher = Publisher(nothing, nothing, notice=nothing, monotonic=lambda: 0.0)
-    group: Any = SimpleNamespace(applied={business: Applied(expected=expected, settled=settled)})
+    group: Any = SimpleNamespace(applied={business: EntryEffects(expected=expected, settled=settled)})
     publisher._clock_reviews(group)
     assert sorted(business.reviews.asked) == undecided

@@ -8,12 +8,12 @@ from dataclasses import replace
 import pytest
 
 from venus.broker.machine import consumers, records
-from venus.broker.machine.consumers import AWAY_STEP_MAX_US, Consumer, kept_for
+from venus.broker.machine.consumers import AWAY_STEP_MAX_US, ConsumerState, kept_offsets
 
 
-def consumer(acknowledged: int, kept: int | None = None, *, token: int = 0, transient: bool = False) -> Consumer:
+def consumer(acknowledged: int, kept: int | None = None, *, token: int = 0, transient: bool = False) -> ConsumerState:
     kept = acknowledged if kept is None else kept
-    return Consumer(group="g", acknowledged=acknowledged, kept=kept, token=token, transient=transient)
+    return ConsumerState(group="g", acknowledged=acknowledged, kept=kept, token=token, transient=transient)
 
 
 @pytest.mark.parametrize(
@@ -28,8 +28,10 @@ def consumer(acknowledged: int, kept: int | None = None, *, token: int = 0, tran
         ([consumer(40), consumer(60)], [30], 30),
     ],
 )
-def test_the_trim_point_is_the_slowest_of_those_who_count(found: list[Consumer], pins: list[int], point: int) -> None:
-    assert consumers.trim_point(100, kept_for(found), pins) == point
+def test_the_trim_point_is_the_slowest_of_those_who_count(
+    found: list[ConsumerState], pins: list[int], point: int
+) -> None:
+    assert consumers.trim_point(100, kept_offsets(found), pins) == point
 
 
 @pytest.mark.parametrize(
@@ -46,7 +48,7 @@ def test_the_trim_point_is_the_slowest_of_those_who_count(found: list[Consumer],
     ],
 )
 def test_an_attachment_gives_up_nothing_by_itself(
-    known: Consumer | None, offset: int, kept: int | None, wanted: tuple[int, int]
+    known: ConsumerState | None, offset: int, kept: int | None, wanted: tuple[int, int]
 ) -> None:
     made = consumers.attach(known, consumer(offset, token=7), kept=kept, log_start=10)
 
@@ -78,10 +80,10 @@ def test_an_acknowledgement_moves_both_positions_forward(
 
 def test_only_time_that_was_looked_at_counts_as_absence() -> None:
     here, gone = consumer(1, token=1), consumer(1)
-    assert consumers.away(here, 10**9) == here
-    assert consumers.away(gone, 5).away_us == 5
-    assert consumers.away(gone, -5).away_us == 0
-    assert consumers.away(gone, 10**15).away_us == AWAY_STEP_MAX_US
+    assert consumers.count_absence(here, 10**9) == here
+    assert consumers.count_absence(gone, 5).away_us == 5
+    assert consumers.count_absence(gone, -5).away_us == 0
+    assert consumers.count_absence(gone, 10**15).away_us == AWAY_STEP_MAX_US
     assert [consumers.has_expired(replace(gone, away_us=n * 10**6), 10) for n in (10, 11)] == [False, True]
     assert not consumers.has_expired(replace(here, away_us=11 * 10**6), 10)
     assert consumers.detach(replace(here, away_us=5), now_us=3).away_us == 0
@@ -90,7 +92,7 @@ def test_only_time_that_was_looked_at_counts_as_absence() -> None:
 def test_an_absence_is_stored_in_steps() -> None:
     """Seldom enough to cost nothing, often enough for a broker that is restarted each day."""
     passed = [replace(consumer(1), away_us=n * 10**6) for n in range(0, 7 * 86400, 60)]
-    stored = sum(consumers.is_stored(a, b, 7 * 86400.0) for a, b in itertools.pairwise(passed))
+    stored = sum(consumers.should_store_absence(a, b, 7 * 86400.0) for a, b in itertools.pairwise(passed))
 
     assert stored == 7 * 86400 // 600 - 1
 

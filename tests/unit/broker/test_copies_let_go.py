@@ -15,7 +15,7 @@ import pytest
 
 from tests.support import engines
 from venus.broker.core import Core
-from venus.broker.replicas.copies import Copies, Copy, Piece, Place
+from venus.broker.replicas.copies import BusinessCopy, CopyPiece, CopyPlace, CopyPool
 from venus.broker.service.loop_bridge import LoopBridge
 from venus.broker.service.replica_service import ReplicaService
 from venus.broker.store.rocks import Store
@@ -41,7 +41,7 @@ class _Line:
 
 
 class _Traffic:
-    async def full_data(self, business: str, nbytes: int) -> None:
+    async def pace_full_data(self, business: str, nbytes: int) -> None:
         """Let everything go."""
 
 
@@ -59,10 +59,10 @@ class _Held:
         self._go.set()
 
 
-def _service(engine: Core, copies: Copies, bridge: LoopBridge) -> ReplicaService:
+def _service(engine: Core, copies: CopyPool, bridge: LoopBridge) -> ReplicaService:
     host: Any = SimpleNamespace(
         replicas={engines.BUSINESS: SimpleNamespace(leads=True)},
-        brokers=SimpleNamespace(known=lambda _: LiveBroker(member=OTHER, address="b:1")),
+        brokers=SimpleNamespace(find=lambda _: LiveBroker(member=OTHER, address="b:1")),
     )
     lines: Any = SimpleNamespace(cluster="cluster", me=ME)
     traffic: Any = _Traffic()
@@ -91,9 +91,9 @@ async def _until(true: Callable[[], bool]) -> None:
             await asyncio.sleep(LATER_S)
 
 
-def _run(engine: Core, play: Callable[[ReplicaService, Copies], Awaitable[None]]) -> None:
+def _run(engine: Core, play: Callable[[ReplicaService, CopyPool], Awaitable[None]]) -> None:
     async def main() -> None:
-        bridge, copies = LoopBridge(asyncio.get_running_loop()), Copies(engine, time.monotonic)
+        bridge, copies = LoopBridge(asyncio.get_running_loop()), CopyPool(engine, time.monotonic)
         try:
             await play(_service(engine, copies, bridge), copies)
         finally:
@@ -121,13 +121,13 @@ def test_a_copy_whose_replica_has_hung_up_before_it_was_made_is_let_go(
 
     monkeypatch.setattr(Store, "checkpoint", slow)
 
-    async def play(service: ReplicaService, copies: Copies) -> None:
+    async def play(service: ReplicaService, copies: CopyPool) -> None:
         line: Any = _Line()
         call = asyncio.create_task(service.Copy(_request(), line))
         await _until(made.entered.is_set)
         await _hang_up(call)
         made.let_go()
-        await _until(lambda: [users for _, users in copies.standing()] == [0])
+        await _until(lambda: [users for _, users in copies.active_copies()] == [0])
         assert not line.frames
 
     with _leader(tmp_path) as engine:
@@ -139,17 +139,17 @@ def test_a_copy_is_let_go_once_nobody_reads_it_any_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hung_up_at: int
 ) -> None:
     """What is let go may be removed at once, under a thread that still reads it."""
-    reading, after, reads = _Held(), Copy.after, [0]
+    reading, after, reads = _Held(), BusinessCopy.read_after, [0]
 
-    def slow(copy: Copy, place: Place) -> Piece | None:
+    def slow(copy: BusinessCopy, place: CopyPlace) -> CopyPiece | None:
         reads[0] += 1
         if reads[0] == hung_up_at:
             reading()
         return after(copy, place)
 
-    monkeypatch.setattr(Copy, "after", slow)
+    monkeypatch.setattr(BusinessCopy, "read_after", slow)
 
-    async def play(service: ReplicaService, copies: Copies) -> None:
+    async def play(service: ReplicaService, copies: CopyPool) -> None:
         line: Any = _Line()
         call = asyncio.create_task(service.Copy(_request(), line))
         await _until(reading.entered.is_set)
@@ -159,7 +159,7 @@ def test_a_copy_is_let_go_once_nobody_reads_it_any_more(
         is_done = call.done()
         reading.let_go()
         assert not is_done
-        await _until(lambda: [users for _, users in copies.standing()] == [0])
+        await _until(lambda: [users for _, users in copies.active_copies()] == [0])
         with suppress(asyncio.CancelledError):
             await call
 
@@ -191,14 +191,14 @@ def test_a_copy_that_cannot_be_made_leaves_nothing_on_the_disk(
         return get(store, family, key, **options)
 
     with _leader(tmp_path) as engine:
-        copies = Copies(engine, time.monotonic)
+        copies = CopyPool(engine, time.monotonic)
         with monkeypatch.context() as patched:
             patched.setattr(Store, "checkpoint", checkpoint)
             patched.setattr(Store, "__init__", opened)
             patched.setattr(Store, "get", read)
             with pytest.raises(StorageError, match="bad block"):
-                copies.take(engines.the_business(engine), "")
-        assert copies.standing() == []
+                copies.acquire(engines.the_business(engine), "")
+        assert copies.active_copies() == []
         assert list((tmp_path / "snapshots").iterdir()) == []
-        copies.release(copies.take(engines.the_business(engine), ""))
+        copies.release(copies.acquire(engines.the_business(engine), ""))
         copies.close()

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from tests.support import engines
-from venus.broker.log.entry import Entry, EntryKind, note
-from venus.broker.machine import described, machine
+from venus.broker.log.entry import EntryKind, LogEntry, record_entry
+from venus.broker.machine import described_versions, machine
 from venus.broker.machine.business import Business
-from venus.broker.machine.envelope import Envelope, Version, envelope, parse
-from venus.broker.machine.review_schedule import Reviews
-from venus.broker.pipeline.group import Group, Mark
+from venus.broker.machine.envelope import Envelope, Version, build_envelope, parse_body
+from venus.broker.machine.review_schedule import ReviewSchedule
+from venus.broker.pipeline.group import CommandGroup, Savepoint
 from venus.model import Verdict
 
 
@@ -28,17 +28,17 @@ class Log:
     """A business, and what of its log is alive by plain book-keeping: (batch, versions that it describes)."""
 
     def __init__(self) -> None:
-        self.business = Business(1, "main", Reviews(first_s=6.0))
+        self.business = Business(1, "main", ReviewSchedule(first_s=6.0))
         self.group = self.new_group()
         self.live: list[tuple[int, set[Version]]] = []
         self.decided = 0
 
-    def arriving(self, version: int, described: bool) -> tuple[Envelope, Entry]:
+    def arriving(self, version: int, described: bool) -> tuple[Envelope, LogEntry]:
         state = self.business.proposed
         body = engines.body(
             state.end_batch + 1, state.end_sequence + 1, engines.rows(0, 1), version=version, described=described
         )
-        return envelope(parse(body)), Entry(kind=EntryKind.PREPARE, epoch=1, at_us=0, digest=1, body=body)
+        return build_envelope(parse_body(body)), LogEntry(kind=EntryKind.PREPARE, epoch=1, at_us=0, digest=1, body=body)
 
     def prepare(self, version: int, described: bool) -> None:
         content, entry = self.arriving(version, described)
@@ -47,7 +47,7 @@ class Log:
 
     def decide(self, batch_no: int, verdict: Verdict) -> None:
         record = {"verdict": int(verdict), "batch_no": batch_no, "digest": 1}
-        self.group.append(self.business, note(EntryKind.DECIDE, epoch=1, at_us=0, record=record))
+        self.group.append(self.business, record_entry(EntryKind.DECIDE, epoch=1, at_us=0, record=record))
         if verdict is Verdict.ROLLBACK:
             self.live = [(n, versions) for n, versions in self.live if n < batch_no]
         else:
@@ -58,8 +58,8 @@ class Log:
         machine.apply_pending(self.business, self.business.log.applied + count, Nowhere())  # type: ignore[arg-type]
         self.group = self.new_group()
 
-    def new_group(self) -> Group:
-        group = Group(Nowhere())  # type: ignore[arg-type]
+    def new_group(self) -> CommandGroup:
+        group = CommandGroup(Nowhere())  # type: ignore[arg-type]
         group.allow(self.business, 0)
         return group
 
@@ -71,20 +71,20 @@ def test_what_is_described_against_a_model() -> None:
     for seed in range(200):
         rng = random.Random(seed)
         log = Log()
-        undo: list[tuple[Mark, list[tuple[int, set[Version]]], int]] = []
+        undo: list[tuple[Savepoint, list[tuple[int, set[Version]]], int]] = []
         for _ in range(60):
             one_step(rng, log, undo)
             content, _ = log.arriving(version := rng.randrange(6), described=False)
             wanted = set() if version in log.known() else {(1, version)}
-            assert described.missing(log.business, content) == wanted, seed
+            assert described_versions.find_missing_versions(log.business, content) == wanted, seed
 
 
-def one_step(rng: random.Random, log: Log, undo: list[tuple[Mark, list[tuple[int, set[Version]]], int]]) -> None:
+def one_step(rng: random.Random, log: Log, undo: list[tuple[Savepoint, list[tuple[int, set[Version]]], int]]) -> None:
     """Do something that a broker does."""
     halves = log.business.proposed.halves
     chosen = rng.random()
     if chosen < 0.1:
-        undo.append((log.group.mark(), list(log.live), log.decided))
+        undo.append((log.group.savepoint(), list(log.live), log.decided))
     elif chosen < 0.2 and undo:
         mark, log.live, log.decided = undo.pop()
         log.group.take_back(mark)
@@ -103,9 +103,9 @@ def test_nothing_is_collected_while_all_is_known(monkeypatch: pytest.MonkeyPatch
     log = Log()
     log.prepare(1, described=True)
     content, _ = log.arriving(1, described=False)
-    assert described.missing(log.business, content) == set()
-    monkeypatch.setattr(described, "undecided", None)  # asked for once, then kept up to date
+    assert described_versions.find_missing_versions(log.business, content) == set()
+    monkeypatch.setattr(described_versions, "undecided_versions", None)  # asked for once, then kept up to date
     for _ in range(5):
         log.prepare(2, described=True)
         content, _ = log.arriving(2, described=False)
-        assert described.missing(log.business, content) == set()
+        assert described_versions.find_missing_versions(log.business, content) == set()

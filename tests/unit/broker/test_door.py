@@ -8,20 +8,20 @@ from concurrent.futures import Future
 from types import SimpleNamespace
 from typing import Any
 
-from venus.broker.service.gate import OpenGate
-from venus.broker.service.ingest import Ingest
+from venus.broker.service.gate import StandaloneGate
+from venus.broker.service.ingest import IngestService
 from venus.wire import broker_pb2
 
 WAIT_S = 10.0
 
 
-class Leaderless(OpenGate):
+class Leaderless(StandaloneGate):
     """Lets producers in, but for one business: that has no leader for now."""
 
     def __init__(self) -> None:
         self.asked: list[str] = []
 
-    async def producer(self, business: str) -> None:
+    async def admit_producer(self, business: str) -> None:
         self.asked.append(business)
         if business == "leaderless":
             await asyncio.Event().wait()
@@ -33,11 +33,11 @@ def init_of(*_: object, **__: object) -> Future[broker_pb2.InitAck]:
     return done
 
 
-def ingest_with(gate: Leaderless) -> Ingest:
+def ingest_with(gate: Leaderless) -> IngestService:
     core: Any = SimpleNamespace(producers=SimpleNamespace(init=init_of, leave=lambda _: None))
     status: Any = SimpleNamespace(network=None, producers={})
     nothing: Any = None
-    return Ingest(core, nothing, status, traffic=nothing, patience_s=1.0, gate=gate)
+    return IngestService(core, nothing, status, traffic=nothing, patience_s=1.0, gate=gate)
 
 
 def test_a_business_without_a_leader_keeps_no_other_producer_out() -> None:
@@ -59,7 +59,7 @@ def test_a_business_without_a_leader_keeps_no_other_producer_out() -> None:
         stuck.clear()
         await asyncio.sleep(0)  # the loop holds what woke this turn of it,
         gc.collect()  # and a cancelled task the frames that it ended in
-        assert not list(ingest._doors), "no business leaves one behind"
+        assert not list(ingest._admission_locks), "no business leaves one behind"
         return gate.asked
 
     assert asyncio.run(test()) == ["leaderless", "main"], "of one business, one after the other"

@@ -15,10 +15,10 @@ import pytest
 
 from tests.support.stored import HEAD
 from venus.broker.machine import folding
-from venus.broker.machine.folding import Found, Section, Write
+from venus.broker.machine.folding import ChangeSection, StoredKind, WrittenKind
 from venus.codec.changes import EMPTY
-from venus.codec.packed import Packed, pack
-from venus.codec.stored import StoredRows
+from venus.codec.packed import PackedBytes, pack_items
+from venus.codec.stored_rows import StoredRows
 from venus.model import ChangeKind
 
 #: `make test-all` runs forty times as many.
@@ -30,13 +30,13 @@ TABLE = 1
 class History:
     """What the source did, as the sections that capture made of it, and what it has in the end."""
 
-    sections: list[Section]
+    sections: list[ChangeSection]
     rows: dict[bytes, bytes]
 
 
 def history(rng: random.Random, *, markers: bool) -> History:
     rows: dict[bytes, bytes] = {}
-    sections: list[Section] = []
+    sections: list[ChangeSection] = []
     sequence = 1
     while len(sections) < 25:
         if markers and rng.random() < 0.08:
@@ -61,7 +61,7 @@ def change(rng: random.Random, rows: dict[bytes, bytes]) -> tuple[bytes, bytes |
     return record_id, rows[record_id]
 
 
-def sweep(rng: random.Random, rows: dict[bytes, bytes], sections: list[Section], begin: int) -> int:
+def sweep(rng: random.Random, rows: dict[bytes, bytes], sections: list[ChangeSection], begin: int) -> int:
     """Re-read a table from which rows vanished silently."""
     sections.append(marker(ChangeKind.SWEEP_BEGIN, begin))
     for record_id in [r for r in rows if rng.random() < 0.5]:
@@ -74,21 +74,21 @@ def sweep(rng: random.Random, rows: dict[bytes, bytes], sections: list[Section],
     return sequence + 1
 
 
-def section(first: int, changes: Sequence[tuple[bytes, bytes | None]]) -> Section:
-    return Section(
+def section(first: int, changes: Sequence[tuple[bytes, bytes | None]]) -> ChangeSection:
+    return ChangeSection(
         table_id=TABLE,
         schema_version=1,
         kind=ChangeKind.CHANGES,
         first_sequence=first,
         count=len(changes),
-        record_ids=Packed.of(record_id for record_id, _ in changes),
-        rows=Packed.of(row or b"" for _, row in changes),
+        record_ids=PackedBytes.of(record_id for record_id, _ in changes),
+        rows=PackedBytes.of(row or b"" for _, row in changes),
         is_deleted=bytes(row is None for _, row in changes),
     )
 
 
-def marker(kind: ChangeKind, sequence: int, sweep_before: int = 0) -> Section:
-    return Section(
+def marker(kind: ChangeKind, sequence: int, sweep_before: int = 0) -> ChangeSection:
+    return ChangeSection(
         table_id=TABLE,
         schema_version=1,
         kind=kind,
@@ -101,12 +101,12 @@ def marker(kind: ChangeKind, sequence: int, sweep_before: int = 0) -> Section:
     )
 
 
-def in_order(_rng: random.Random, sections: list[Section]) -> list[Section]:
+def in_order(_rng: random.Random, sections: list[ChangeSection]) -> list[ChangeSection]:
     return sections
 
 
-def resent(rng: random.Random, sections: list[Section]) -> list[Section]:
-    out: list[Section] = []
+def resent(rng: random.Random, sections: list[ChangeSection]) -> list[ChangeSection]:
+    out: list[ChangeSection] = []
     for i, each in enumerate(sections):
         out.append(each)
         if rng.random() < 0.2:
@@ -114,7 +114,7 @@ def resent(rng: random.Random, sections: list[Section]) -> list[Section]:
     return out
 
 
-def reordered(rng: random.Random, sections: list[Section]) -> list[Section]:
+def reordered(rng: random.Random, sections: list[ChangeSection]) -> list[ChangeSection]:
     late = [(i + rng.random() * 6, each) for i, each in enumerate(resent(rng, sections))]
     return [each for _, each in sorted(late, key=lambda pair: pair[0])]
 
@@ -129,9 +129,9 @@ class Table:
         self._always_compare = always_compare
         self._always_blind = always_blind
 
-    def take(self, each: Section) -> None:
+    def take(self, each: ChangeSection) -> None:
         blind = (each.first_sequence > self.sequence or self._always_blind) and not self._always_compare
-        effect = folding.fold(each, b"", self.floor, None if blind else self._look_up)
+        effect = folding.fold_section(each, b"", self.floor, None if blind else self._look_up)
         if effect.clear:
             self.stored.clear()
         self.stored.update(zip(effect.keys, effect.values, strict=True))
@@ -141,16 +141,16 @@ class Table:
     def rows(self) -> dict[bytes, bytes]:
         if not self.stored:
             return {}
-        found = StoredRows(pack(list(self.stored.values())))
+        found = StoredRows(pack_items(list(self.stored.values())))
         assert found.record_ids.split() == list(self.stored), "a value names its own key"
-        living = found.where(found.alive(self.floor))
+        living = found.select(found.find_live(self.floor))
         return dict(zip(living.record_ids.split(), living.rows.split(), strict=True))
 
     def _look_up(self, record_ids: Sequence[bytes]) -> dict[bytes, bytes]:
         return {record_id: self.stored[record_id] for record_id in record_ids if record_id in self.stored}
 
 
-Deliver = Callable[[random.Random, list[Section]], list[Section]]
+Deliver = Callable[[random.Random, list[ChangeSection]], list[ChangeSection]]
 
 
 def wrong(deliver: Deliver, n: int, *, markers: bool = True, **options: Any) -> int:
@@ -190,7 +190,7 @@ def test_without_the_comparison_late_changes_win() -> None:
 def test_without_tombstones_deleted_rows_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
     take = Table.take
 
-    def forgetful(self: Table, each: Section) -> None:
+    def forgetful(self: Table, each: ChangeSection) -> None:
         take(self, each)
         self.stored = {k: v for k, v in self.stored.items() if not HEAD.unpack_from(v)[2] & 1}
 
@@ -200,9 +200,9 @@ def test_without_tombstones_deleted_rows_come_back(monkeypatch: pytest.MonkeyPat
 
 
 def test_without_the_floor_truncated_rows_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    fold = folding.fold
+    fold = folding.fold_section
     monkeypatch.setattr(
-        folding, "fold", lambda each, prefix, _floor, stored: replace(fold(each, prefix, 0, stored), floor=0)
+        folding, "fold_section", lambda each, prefix, _floor, stored: replace(fold(each, prefix, 0, stored), floor=0)
     )
 
     assert wrong(reordered, 200) > 0
@@ -210,7 +210,7 @@ def test_without_the_floor_truncated_rows_come_back(monkeypatch: pytest.MonkeyPa
 
 def test_the_printed_table_is_wrong_even_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
     """Table 3 as printed ignores the update of an existing row."""
-    printed = {**folding._RULES, (False, Found.ROW): Write.NOTHING}
+    printed = {**folding._RULES, (False, StoredKind.ROW): WrittenKind.NOTHING}
     monkeypatch.setattr(folding, "_RULES", printed)
 
     assert wrong(in_order, 200, markers=False, always_compare=True) == 200
@@ -219,16 +219,16 @@ def test_the_printed_table_is_wrong_even_in_order(monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize("equal", [True, False], ids=["equal sizes", "different sizes"])
 def test_rows_are_cut_where_they_end(equal: bool) -> None:
     rows = [b"aa", b"bb", b"cc"] if equal else [b"", b"bbb", b"c"]
-    each = replace(section(5, [(b"1", b""), (b"2", b""), (b"3", b"")]), rows=Packed.of(rows))
+    each = replace(section(5, [(b"1", b""), (b"2", b""), (b"3", b"")]), rows=PackedBytes.of(rows))
 
-    values = folding.encode(each)
+    values = folding.encode_values(each)
 
     assert values == [HEAD.pack(5 + i, 1, 0, 1) + b"%d" % (i + 1) + row for i, row in enumerate(rows)]
 
 
 def test_garbage_is_what_lies_under_the_floor_and_old_tombstones() -> None:
-    values = folding.encode(section(10, [(b"a", b"x"), (b"b", None), (b"c", b"x"), (b"d", None)]))
+    values = folding.encode_values(section(10, [(b"a", b"x"), (b"b", None), (b"c", b"x"), (b"d", None)]))
 
-    assert folding.garbage(values, floor=10, forget_below=0) == [0]
-    assert folding.garbage(values, floor=0, forget_below=13) == [1]
-    assert folding.garbage(values, floor=0, forget_below=14) == [1, 3]
+    assert folding.find_garbage(values, floor=10, forget_below=0) == [0]
+    assert folding.find_garbage(values, floor=0, forget_below=13) == [1]
+    assert folding.find_garbage(values, floor=0, forget_below=14) == [1, 3]

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from venus.broker.service.consumer_stream import ConsumerStream
-from venus.broker.service.delivery import Delivery
-from venus.broker.service.gate import OpenGate
+from venus.broker.service.delivery import DeliveryService
+from venus.broker.service.gate import StandaloneGate
 from venus.broker.service.loop_bridge import LoopBridge
 from venus.model import FULL
 from venus.wire import broker_pb2
@@ -46,13 +46,13 @@ def test_a_snapshot_that_nobody_waits_for_any_more_is_closed(subscribes: bool) -
     )
     core: Any = SimpleNamespace(
         full_data=slow,
-        publisher=SimpleNamespace(on_commit=lambda _: None),
+        publisher=SimpleNamespace(add_listener=lambda _: None),
         commits=SimpleNamespace(writer=SimpleNamespace()),
     )
 
     def call(bridge: LoopBridge) -> Any:
         nothing: Any = None
-        delivery = Delivery(core, bridge, nothing, traffic, OpenGate())
+        delivery = DeliveryService(core, bridge, nothing, traffic, StandaloneGate())
         if not subscribes:
             return delivery.OpenSnapshot(broker_pb2.OpenSnapshotRequest(business="main"), context)
         wanted = broker_pb2.Open(business="main", group="orders", offset=FULL, credit_bytes=1 << 20)

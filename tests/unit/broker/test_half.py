@@ -4,125 +4,130 @@ from __future__ import annotations
 
 import pytest
 
-from venus.broker.machine import half
-from venus.broker.machine.half import Action, Half, Stage, State
+from venus.broker.machine import half_messages
+from venus.broker.machine.half_messages import HalfAction, HalfMessage, HalfStage, HalfState
 from venus.errors import Diverged, Fenced, IllegalTransition, ProtocolError
 from venus.model import Verdict
 
 EPOCH = 3
 
 
-def message(batch_no: int, digest: int = 0, count: int = 2) -> Half:
-    return Half(batch_no=batch_no, digest=digest or batch_no * 11, first_sequence=batch_no * 10, count=count)
+def message(batch_no: int, digest: int = 0, count: int = 2) -> HalfMessage:
+    return HalfMessage(batch_no=batch_no, digest=digest or batch_no * 11, first_sequence=batch_no * 10, count=count)
 
 
-def with_halves(*numbers: int) -> State:
-    state = half.raise_epoch(State(), EPOCH, "p")
+def with_halves(*numbers: int) -> HalfState:
+    state = half_messages.raise_epoch(HalfState(), EPOCH, "p")
     for number in numbers:
-        state = half.persist(state, message(number))
+        state = half_messages.add_half(state, message(number))
     return state
 
 
 def test_every_pair_of_stage_and_event_is_in_the_table_or_a_contradiction() -> None:
-    missing = {(s, e) for s in Stage for e in half.Event} - set(half._NEXT)
+    missing = {(s, e) for s in HalfStage for e in half_messages.HalfEvent} - set(half_messages._NEXT)
 
     assert missing == {
-        (Stage.ABSENT, half.Event.COMMIT),
-        (Stage.COMMITTED, half.Event.ROLLBACK),
-        (Stage.ROLLED_BACK, half.Event.COMMIT),
+        (HalfStage.ABSENT, half_messages.HalfEvent.COMMIT),
+        (HalfStage.COMMITTED, half_messages.HalfEvent.ROLLBACK),
+        (HalfStage.ROLLED_BACK, half_messages.HalfEvent.COMMIT),
     }
 
 
 def test_offsets_follow_each_other_also_over_an_empty_batch() -> None:
     state = with_halves(1)
-    state = half.persist(state, message(2, count=0))
-    state = half.persist(state, message(3))
+    state = half_messages.add_half(state, message(2, count=0))
+    state = half_messages.add_half(state, message(3))
 
-    state, placed = half.commit(state, 3)
+    state, placed = half_messages.commit(state, 3)
 
     assert [offset for offset, _ in placed] == [0, 2, 3]
     assert (state.next_offset, state.last_batch, state.last_sequence) == (5, 3, 31)
 
 
 def test_a_number_can_be_used_again_after_a_rollback() -> None:
-    state, removed = half.roll_back(with_halves(1, 2, 3), 2)
+    state, removed = half_messages.roll_back(with_halves(1, 2, 3), 2)
     assert [found.batch_no for found in removed] == [2, 3]
     again = message(2, digest=99)
 
-    assert half.accept(state, EPOCH, again) is Action.PERSIST
-    state = half.persist(state, again)
+    assert half_messages.judge_arrival(state, EPOCH, again) is HalfAction.PERSIST
+    state = half_messages.add_half(state, again)
 
-    assert half.judge(state, EPOCH, 2, 22, Verdict.ROLLBACK) is Action.ANSWER  # late, about the first use
+    assert (
+        half_messages.judge_decision(state, EPOCH, 2, 22, Verdict.ROLLBACK) is HalfAction.ANSWER
+    )  # late, about the first use
     with pytest.raises(IllegalTransition):
-        half.judge(state, EPOCH, 2, 22, Verdict.COMMIT)
-    assert half.judge(state, EPOCH, 2, 99, Verdict.COMMIT) is Action.COMMIT
+        half_messages.judge_decision(state, EPOCH, 2, 22, Verdict.COMMIT)
+    assert half_messages.judge_decision(state, EPOCH, 2, 99, Verdict.COMMIT) is HalfAction.COMMIT
 
 
 def test_what_was_committed_stays_committed() -> None:
-    state, _ = half.commit(with_halves(1, 2), 2)
+    state, _ = half_messages.commit(with_halves(1, 2), 2)
 
-    assert half.judge(state, EPOCH, 1, 11, Verdict.COMMIT) is Action.ANSWER
-    assert half.recorded(state, 1, 11, Verdict.COMMIT).next_offset == 2
+    assert half_messages.judge_decision(state, EPOCH, 1, 11, Verdict.COMMIT) is HalfAction.ANSWER
+    assert half_messages.recorded_answer(state, 1, 11, Verdict.COMMIT).next_offset == 2
     with pytest.raises(IllegalTransition, match="COMMITTED"):
-        half.judge(state, EPOCH, 1, 11, Verdict.ROLLBACK)
+        half_messages.judge_decision(state, EPOCH, 1, 11, Verdict.ROLLBACK)
     with pytest.raises(IllegalTransition, match="committed with digest"):
-        half.judge(state, EPOCH, 1, 12, Verdict.COMMIT)
+        half_messages.judge_decision(state, EPOCH, 1, 12, Verdict.COMMIT)
     with pytest.raises(ProtocolError):
-        half.accept(state, EPOCH, message(2, digest=5))
+        half_messages.judge_arrival(state, EPOCH, message(2, digest=5))
 
 
 def test_a_commit_older_than_the_record_is_still_a_commit() -> None:
     state = with_halves()
-    for number in range(1, half.OUTCOMES_MAX + 5):
-        state, _ = half.commit(half.persist(state, message(number)), number)
+    for number in range(1, half_messages.OUTCOMES_MAX + 5):
+        state, _ = half_messages.commit(half_messages.add_half(state, message(number)), number)
 
-    assert len(state.outcomes) == half.OUTCOMES_MAX
-    assert half.judge(state, EPOCH, 1, 11, Verdict.COMMIT) is Action.ANSWER
+    assert len(state.outcomes) == half_messages.OUTCOMES_MAX
+    assert half_messages.judge_decision(state, EPOCH, 1, 11, Verdict.COMMIT) is HalfAction.ANSWER
     with pytest.raises(IllegalTransition):
-        half.judge(state, EPOCH, 1, 11, Verdict.ROLLBACK)
+        half_messages.judge_decision(state, EPOCH, 1, 11, Verdict.ROLLBACK)
 
 
 def test_a_decision_about_nothing() -> None:
     state = with_halves(1)
 
     with pytest.raises(IllegalTransition, match="ABSENT"):
-        half.judge(state, EPOCH, 2, 22, Verdict.COMMIT)
-    assert half.judge(state, EPOCH, 2, 22, Verdict.ROLLBACK) is Action.ANSWER
-    assert half.judge(state, EPOCH, 1, 11, Verdict.UNKNOWN) is Action.WAIT
+        half_messages.judge_decision(state, EPOCH, 2, 22, Verdict.COMMIT)
+    assert half_messages.judge_decision(state, EPOCH, 2, 22, Verdict.ROLLBACK) is HalfAction.ANSWER
+    assert half_messages.judge_decision(state, EPOCH, 1, 11, Verdict.UNKNOWN) is HalfAction.WAIT
 
 
 def test_gaps_repeats_and_strangers() -> None:
     state = with_halves(1, 2)
 
-    assert half.accept(state, EPOCH, message(4)) is Action.RESEND
-    assert half.accept(state, EPOCH, message(2)) is Action.ANSWER
+    assert half_messages.judge_arrival(state, EPOCH, message(4)) is HalfAction.RESEND
+    assert half_messages.judge_arrival(state, EPOCH, message(2)) is HalfAction.ANSWER
     for epoch in (EPOCH - 1, EPOCH + 1):
         with pytest.raises(Fenced):
-            half.accept(state, epoch, message(3))
+            half_messages.judge_arrival(state, epoch, message(3))
         with pytest.raises(Fenced):
-            half.judge(state, epoch, 2, 22, Verdict.COMMIT)
+            half_messages.judge_decision(state, epoch, 2, 22, Verdict.COMMIT)
 
 
 def test_sequences_never_go_back() -> None:
     state = with_halves(1, 2)
 
     with pytest.raises(Diverged, match="back in time"):
-        half.accept(state, EPOCH, Half(batch_no=3, digest=1, first_sequence=21, count=1))
-    assert half.accept(state, EPOCH, Half(batch_no=3, digest=1, first_sequence=22, count=1)) is Action.PERSIST
+        half_messages.judge_arrival(state, EPOCH, HalfMessage(batch_no=3, digest=1, first_sequence=21, count=1))
+    assert (
+        half_messages.judge_arrival(state, EPOCH, HalfMessage(batch_no=3, digest=1, first_sequence=22, count=1))
+        is HalfAction.PERSIST
+    )
 
 
 def test_the_epoch_rises_above_both_sides() -> None:
-    assert half.next_epoch(with_halves(), 0, 0) == EPOCH + 1
-    assert half.next_epoch(with_halves(), 9, 0) == 10
+    assert half_messages.next_epoch(with_halves(), 0, 0) == EPOCH + 1
+    assert half_messages.next_epoch(with_halves(), 9, 0) == 10
 
 
 def test_the_epoch_rises_above_the_time_so_that_no_lost_history_had_it() -> None:
-    assert half.next_epoch(with_halves(), 9, 1_700_000_000_123_456) == 1_700_000_000_124
-    assert half.next_epoch(with_halves(), 1_700_000_000_200, 1_700_000_000_123_456) == 1_700_000_000_201
+    assert half_messages.next_epoch(with_halves(), 9, 1_700_000_000_123_456) == 1_700_000_000_124
+    assert half_messages.next_epoch(with_halves(), 1_700_000_000_200, 1_700_000_000_123_456) == 1_700_000_000_201
 
 
 def test_a_source_that_is_ahead_is_refused() -> None:
-    half.check_producer(with_halves(1, 2), 2)
+    half_messages.check_producer(with_halves(1, 2), 2)
     with pytest.raises(Diverged) as refused:
-        half.check_producer(with_halves(1, 2), 3)
+        half_messages.check_producer(with_halves(1, 2), 3)
     assert "`venus migrate` for each target" in refused.value.hint

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from tests.support.half_histories import Network, World, histories
-from venus.broker.machine import half
-from venus.broker.machine.half import Half, Shared, State
+from venus.broker.machine import half_messages
+from venus.broker.machine.half_messages import HalfMessage, HalfState, SharedSequence
 from venus.model import Verdict
 
 HISTORIES = 800
@@ -35,36 +35,38 @@ def test_offsets_are_dense() -> None:
     assert ends[-1] == world.broker.state.next_offset == len(world.broker.queue)
 
 
-def no_fence(_state: State, _epoch: int) -> None:
+def no_fence(_state: HalfState, _epoch: int) -> None:
     """Listen to every producer, whatever its epoch."""
 
 
-def no_cascade(state: State, batch_no: int) -> tuple[State, tuple[Half, ...]]:
+def no_cascade(state: HalfState, batch_no: int) -> tuple[HalfState, tuple[HalfMessage, ...]]:
     """Remove the one half message, keep those that were captured after it."""
     removed = tuple(found for found in state.halves if found.batch_no == batch_no)
-    return replace(state, halves=Shared(f for f in state.halves if f.batch_no != batch_no)), removed
+    return replace(state, halves=SharedSequence(f for f in state.halves if f.batch_no != batch_no)), removed
 
 
-def by_number_alone(state: State, batch_no: int, _digest: int, _mismatch: type[Exception]) -> half.Stage:
+def by_number_alone(
+    state: HalfState, batch_no: int, _digest: int, _mismatch: type[Exception]
+) -> half_messages.HalfStage:
     """Take any word about a batch number for a word about the half message that has it now."""
-    if state.undecided(batch_no) is not None:
-        return half.Stage.HALF
-    return half.Stage.COMMITTED if batch_no <= state.last_batch else half.Stage.ABSENT
+    if state.find_undecided(batch_no) is not None:
+        return half_messages.HalfStage.HALF
+    return half_messages.HalfStage.COMMITTED if batch_no <= state.last_batch else half_messages.HalfStage.ABSENT
 
 
 @pytest.mark.parametrize(
     ("name", "without", "network"),
     [
-        ("fence", no_fence, Network.WILD),
+        ("check_fencing", no_fence, Network.WILD),
         ("roll_back", no_cascade, Network.FIFO),
-        ("stage", by_number_alone, Network.LATE_DECISIONS),
+        ("find_stage", by_number_alone, Network.LATE_DECISIONS),
     ],
     ids=["without fencing", "without the cascade", "without the digest"],
 )
 def test_taking_out_a_mechanism_is_noticed(
     name: str, without: Any, network: Network, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(half, name, without)
+    monkeypatch.setattr(half_messages, name, without)
 
     ends = histories(network, 150)
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from venus.broker.replicas import installing
-from venus.broker.replicas.installing import Installer
+from venus.broker.replicas import installation
+from venus.broker.replicas.installation import ReplicaInstaller
 from venus.errors import Unavailable
 from venus.replication.messages import LogChanged
 from venus.replication.records import LiveBroker, Member
@@ -20,7 +20,7 @@ WAIT_S = 10.0
 A, B = (LiveBroker(member=Member(broker=name, store="s"), address=f"{name}:1") for name in "ab")
 
 
-class Copying(Installer):
+class Copying(ReplicaInstaller):
     """The product's installer, whose copies come when they are let through."""
 
     def __init__(self) -> None:
@@ -108,7 +108,7 @@ def test_a_copy_is_wanted_again_after_it_is_there() -> None:
 )
 def test_a_copy_that_fails_keeps_no_other_business_waiting(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
     """An unexpected error ended the thread for good: replicas were out of sync until the broker was started again."""
-    monkeypatch.setattr(installing, "RETRY_S", 0.01)
+    monkeypatch.setattr(installation, "RETRY_S", 0.01)
     installer = Copying()
     installer.fails["stuck"] = error
     installer.begin("stuck", B, lambda _: installer.told.append("stuck"))
@@ -123,7 +123,7 @@ def test_a_copy_that_fails_keeps_no_other_business_waiting(monkeypatch: pytest.M
 
 def test_a_disk_that_is_slow_is_waited_for_until_the_broker_stops(monkeypatch: pytest.MonkeyPatch) -> None:
     """Given up half way, an old copy would be taken out of the catalogue, and stay in the store."""
-    monkeypatch.setattr(installing, "LOOK_S", 0.01)
+    monkeypatch.setattr(installation, "LOOK_S", 0.01)
     installer, slow, never = Copying(), Future[int](), Future[int]()
     timer = threading.Timer(0.1, slow.set_result, (7,))
     timer.start()

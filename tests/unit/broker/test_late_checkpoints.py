@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from venus.broker.machine.business import Business
-from venus.broker.machine.review_schedule import Reviews
+from venus.broker.machine.review_schedule import ReviewSchedule
 from venus.broker.snapshot import snapshots
-from venus.broker.snapshot.snapshots import Snapshots
-from venus.broker.store.space import Space
+from venus.broker.snapshot.snapshots import SnapshotManager
+from venus.broker.store.data_directory import FreeSpace
 from venus.errors import Unavailable
 from venus.wire import broker_pb2
 
@@ -29,12 +29,12 @@ def test_a_checkpoint_that_comes_too_late_is_removed(tmp_path: Path, monkeypatch
         raise AssertionError("nobody has a lease on it")
 
     monkeypatch.setattr(snapshots, "_CHECKPOINT_WAIT_S", 0.01)
-    found = Snapshots(
-        tmp_path, Space(tmp_path, 0), default_lease_s=60.0, checkpoints_max=4, leases_max=4, clock_us=lambda: 0,
+    found = SnapshotManager(
+        tmp_path, FreeSpace(tmp_path, 0), default_lease_s=60.0, checkpoints_max=4, leases_max=4, clock_us=lambda: 0,
         checkpoint=checkpoint, record=record,
     )  # fmt: skip
     with pytest.raises(Unavailable, match="too far behind"):
-        found.open(Business(1, "main", Reviews(first_s=1.0)), broker_pb2.OpenSnapshotRequest(business="main"))
+        found.open(Business(1, "main", ReviewSchedule(first_s=1.0)), broker_pb2.OpenSnapshotRequest(business="main"))
     [path] = asked
     path.mkdir()
     (path / "CURRENT").touch()

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from tests.support.brokers import wait_for
+from venus.broker.replicas.broker_load import NEARLY_FULL, SLOW_SYNC_S, BrokerHealth, find_trouble
 from venus.broker.replicas.coordinator_thread import CoordinatorThread
-from venus.broker.replicas.loads import NEARLY_FULL, SLOW_SYNC_S, Health, trouble
-from venus.broker.store.rocks import Store, Syncs
-from venus.broker.store.space import Space
+from venus.broker.store.data_directory import FreeSpace
+from venus.broker.store.rocks import Store, SyncTimes
 from venus.coordination.memory import MemoryCluster, MemoryCoordinator
-from venus.replication.messages import Swapped
+from venus.replication.messages import SwapResult
 from venus.replication.records import Leadership, LiveBroker, Member
 
 LEASE_S = 1.5
@@ -41,14 +41,14 @@ class Told:
     def __init__(self) -> None:
         self.until: list[float] = []
 
-    def seen(self, leaderships: object, brokers: object) -> None: ...
+    def on_topology(self, leaderships: object, brokers: object) -> None: ...
 
-    def leased(self, until: float) -> None:
+    def on_lease(self, until: float) -> None:
         self.until.append(until)
 
-    def swapped(self, event: Swapped) -> None: ...
+    def on_swap_result(self, event: SwapResult) -> None: ...
 
-    def forgotten(self, business: str, term: int) -> None: ...
+    def on_forgotten_term(self, business: str, term: int) -> None: ...
 
 
 def test_a_swap_that_nobody_answers_does_not_cost_the_lease() -> None:
@@ -65,7 +65,7 @@ def test_a_swap_that_nobody_answers_does_not_cost_the_lease() -> None:
             assert [broker.member for broker in coordinator.brokers()] == [ME.member]
             time.sleep(0.05)
         assert told.until[-1] > end
-        thread.say(LiveBroker(member=ME.member, address="a:1", unhealthy="its disk is slow"))
+        thread.publish(LiveBroker(member=ME.member, address="a:1", unhealthy="its disk is slow"))
         wait_for(lambda: coordinator.brokers()[0].unhealthy == "its disk is slow")
     finally:
         coordinator.let_go.set()
@@ -82,7 +82,7 @@ def test_a_swap_that_nobody_answers_does_not_cost_the_lease() -> None:
     ],
 )
 def test_what_makes_a_broker_unfit(free: int, slow: int, running_s: float, wrong: str) -> None:
-    syncs, now = Syncs(), 100.0
+    syncs, now = SyncTimes(), 100.0
     for _ in range(slow):
         syncs.begin(now - 10)
         syncs.end(now - 10 + SLOW_SYNC_S)
@@ -91,14 +91,14 @@ def test_what_makes_a_broker_unfit(free: int, slow: int, running_s: float, wrong
         syncs.end(now - 35)
     if running_s:
         syncs.begin(now - running_s)
-    assert trouble(free, 512 * MIB, syncs, now) == wrong
+    assert find_trouble(free, 512 * MIB, syncs, now) == wrong
 
 
 def test_a_trouble_that_has_ended_counts_for_a_while(tmp_path: Path) -> None:
     now, free = 0.0, 10 * MIB
     store = Store(tmp_path / "db")
     try:
-        health = Health(store, Space(tmp_path, 10 * MIB, lambda _: free), lambda: now)
+        health = BrokerHealth(store, FreeSpace(tmp_path, 10 * MIB, lambda _: free), lambda: now)
         assert "less than 20 MiB free" in health()
         free = 1 << 40
         now = 29.0

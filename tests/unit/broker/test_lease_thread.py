@@ -13,7 +13,7 @@ from tests.support.brokers import wait_for
 from venus.broker.replicas.coordinator_thread import CoordinatorThread, LeaseThread
 from venus.coordination.memory import MemoryCluster, MemoryCoordinator
 from venus.errors import Fenced, Refused, Unavailable
-from venus.replication.messages import NO_LEASE, Swapped
+from venus.replication.messages import NO_LEASE, SwapResult
 from venus.replication.records import Leadership, LiveBroker, Member
 
 LEASE_S = 0.3
@@ -27,7 +27,7 @@ def broker(store: str) -> LiveBroker:
 def lease(cluster: MemoryCluster) -> Iterator[LeaseThread]:
     found = LeaseThread(
         MemoryCoordinator(cluster, lease_s=LEASE_S),
-        lease_s=LEASE_S, monotonic=time.monotonic, leased=lambda _: None, failed=lambda _: None,
+        lease_s=LEASE_S, monotonic=time.monotonic, on_lease=lambda _: None, on_failure=lambda _: None,
     )  # fmt: skip
     try:
         yield found
@@ -64,7 +64,7 @@ def test_a_lease_that_ended_while_the_machine_slept_is_said_to_have_ended(says: 
     cluster = MemoryCluster(clock=lambda: time.monotonic() + slept_s)
     thread = LeaseThread(
         MemoryCoordinator(cluster, lease_s=LEASE_S),
-        lease_s=LEASE_S, monotonic=time.monotonic, leased=told.append, failed=lambda _: None,
+        lease_s=LEASE_S, monotonic=time.monotonic, on_lease=told.append, on_failure=lambda _: None,
     )  # fmt: skip
     thread.start(broker("s"))
     try:
@@ -72,7 +72,9 @@ def test_a_lease_that_ended_while_the_machine_slept_is_said_to_have_ended(says: 
         known = len(told)
         slept_s = 3600.0
         if says:
-            thread.say(LiveBroker(member=Member(broker="a", store="s"), address="a:1", unhealthy="its disk is slow"))
+            thread.publish(
+                LiveBroker(member=Member(broker="a", store="s"), address="a:1", unhealthy="its disk is slow")
+            )
         wait_for(lambda: any(until == NO_LEASE for until in told[known:]))
         wait_for(lambda: told[-1] > time.monotonic())
         assert told[known:].count(NO_LEASE) in (1, 2)
@@ -96,7 +98,7 @@ def test_a_lease_that_has_ended_is_not_taken_for_one_until_there_is_another() ->
     slept_s, told = 0.0, list[float]()
     coordinator = Silent(MemoryCluster(clock=lambda: time.monotonic() + slept_s), lease_s=LEASE_S)
     thread = LeaseThread(
-        coordinator, lease_s=LEASE_S, monotonic=time.monotonic, leased=told.append, failed=lambda _: None
+        coordinator, lease_s=LEASE_S, monotonic=time.monotonic, on_lease=told.append, on_failure=lambda _: None
     )
     thread.start(broker("s"))
     try:
@@ -118,15 +120,15 @@ class Hearing:
         self.terms: list[int] = []
         self.heard = 0
 
-    def seen(self, leaderships: tuple[Leadership, ...], _: tuple[LiveBroker, ...]) -> None:
+    def on_topology(self, leaderships: tuple[Leadership, ...], _: tuple[LiveBroker, ...]) -> None:
         self.heard += 1
         self.terms += [found.term for found in leaderships]
 
-    def leased(self, until: float) -> None: ...
+    def on_lease(self, until: float) -> None: ...
 
-    def swapped(self, event: Swapped) -> None: ...
+    def on_swap_result(self, event: SwapResult) -> None: ...
 
-    def forgotten(self, business: str, term: int) -> None: ...
+    def on_forgotten_term(self, business: str, term: int) -> None: ...
 
 
 def test_a_process_whose_place_a_copy_has_taken_ends_before_it_hears_of_a_term_of_the_copy() -> None:

@@ -7,33 +7,33 @@ from dataclasses import replace
 
 import pytest
 
-from venus.broker.snapshot.leases import Leases, Pin
+from venus.broker.snapshot.leases import LeaseTable, SnapshotLease
 from venus.errors import SnapshotExpired
 
 
-def pin(name: str, until: int, directory: str = "d") -> Pin:
-    return Pin(
+def pin(name: str, until: int, directory: str = "d") -> SnapshotLease:
+    return SnapshotLease(
         snapshot_id=name, directory=directory, business=1, offset=0, epoch=1, sequence=0, made_at_us=0,
         expires_at_us=until, lease_s=1,
     )  # fmt: skip
 
 
 def test_a_renewed_lease_ends_later_and_each_is_told_once() -> None:
-    leases = Leases()
+    leases = LeaseTable()
     for n in range(3):
         leases.add(pin(str(n), 10 + n))
     leases.replace(pin("0", 30))
-    assert leases.over(9) == []
-    assert leases.over(12) == ["1", "2"]
-    assert leases.over(12) == []
-    assert leases.live("0", 12).expires_at_us == 30
-    assert leases.over(30) == ["0"]
+    assert leases.expired_snapshots(9) == []
+    assert leases.expired_snapshots(12) == ["1", "2"]
+    assert leases.expired_snapshots(12) == []
+    assert leases.find_live("0", 12).expires_at_us == 30
+    assert leases.expired_snapshots(30) == ["0"]
     with pytest.raises(SnapshotExpired):
-        leases.live("0", 30)
+        leases.find_live("0", 30)
 
 
 def test_the_last_lease_on_a_checkpoint_is_known() -> None:
-    leases = Leases()
+    leases = LeaseTable()
     for name, directory in (("a", "x"), ("b", "x"), ("c", "y")):
         leases.add(pin(name, 10, directory))
     found = [leases.end(name) for name in ("a", "a", "b", "c")]
@@ -44,21 +44,21 @@ def test_the_last_lease_on_a_checkpoint_is_known() -> None:
 
 
 def test_ending_very_many_leases_is_linear() -> None:
-    leases = Leases()
+    leases = LeaseTable()
     count = 50_000
     for n in range(count):
         leases.add(pin(str(n), n))
         leases.replace(replace(pin(str(n), n), expires_at_us=n + 1))
     began = time.process_time()
     for now in range(count + 2):
-        for name in leases.over(now):
+        for name in leases.expired_snapshots(now):
             assert leases.end(name) is not None
-    assert leases.held() == []
+    assert leases.all_leases() == []
     assert time.process_time() - began < 10  # each was compared with all the others once
 
 
 def test_leases_that_are_closed_early_leave_nothing() -> None:
-    leases = Leases()
+    leases = LeaseTable()
     for n in range(10_000):
         leases.add(pin(str(n), 10**9))
         leases.end(str(n))

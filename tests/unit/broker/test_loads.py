@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from venus.broker.replicas.loads import AGAIN_AFTER_S, MEASURE_EVERY_S, Loads, Machine
-from venus.broker.replicas.placement import Wanted
-from venus.coordination.stored import decode_broker, encode_broker
+from venus.broker.replicas.broker_load import AGAIN_AFTER_S, MEASURE_EVERY_S, BrokerLoad, MachineLoad
+from venus.broker.replicas.placement import ReplicaPlacement
+from venus.coordination.stored_records import decode_broker, encode_broker
 from venus.errors import ProtocolError
-from venus.network.scheduling import Load, by_rank
+from venus.network.scheduling import Load, rank_brokers
 from venus.replication.records import LiveBroker, Member
 
 
@@ -28,7 +28,7 @@ def broker(name: str, disk: float | None = None, *, report: int = 1, businesses:
 
 def test_a_load_is_said_when_it_has_changed_and_now_and_then() -> None:
     now, load = [0.0], [Load(cpu=0.1)]
-    loads = Loads(Path("/"), lambda: now[0], lambda *_: load[0])
+    loads = BrokerLoad(Path("/"), lambda: now[0], lambda *_: load[0])
     first = loads(broker("a"), 2)
     assert (first.load, first.businesses, first.report) == (load[0], 2, 2)
     load[0] = Load(cpu=0.2)
@@ -43,7 +43,7 @@ def test_a_load_is_said_when_it_has_changed_and_now_and_then() -> None:
 
 
 def test_the_machine_can_be_measured(tmp_path: Path) -> None:
-    machine = Machine()
+    machine = MachineLoad()
     for now in (1.0, 2.0):
         found = machine(tmp_path, now)
         shares = (found.memory, found.cpu, found.disk, found.network)
@@ -65,33 +65,33 @@ def test_what_is_said_of_a_load_is_kept_and_checked() -> None:
 
 
 def test_replicas_are_placed_where_there_is_room() -> None:
-    wanted = Wanted(replicas=2, min_in_sync=1)
+    wanted = ReplicaPlacement(replicas=2, min_in_sync=1)
     me = broker("a", 0.3)
     live = [me, broker("b", 0.2), broker("c", 0.7), broker("d", 0.85), broker("e", 0.2)]
-    got = [wanted.first(f"x{n}", me.member, live, 1).replicas[1] for n in range(6)]
+    got = [wanted.new_record(f"x{n}", me.member, live, 1).replicas[1] for n in range(6)]
     assert set(got) == {"b", "e"}
 
 
 def test_one_after_the_other_is_placed_without_a_new_report() -> None:
-    wanted = Wanted(replicas=2, min_in_sync=1)
+    wanted = ReplicaPlacement(replicas=2, min_in_sync=1)
     me = broker("a", 0.3)
     live = [me, *(broker(name, 0.2 if name == "b" else 0.3) for name in "bcde")]
-    got = [wanted.first(f"x{n}", me.member, live, 1, 1.0).replicas[1] for n in range(40)]
+    got = [wanted.new_record(f"x{n}", me.member, live, 1, 1.0).replicas[1] for n in range(40)]
     assert all(5 <= got.count(name) <= 16 for name in "bcde"), got
 
 
 def test_brokers_that_say_nothing_are_placed_by_their_rank_as_before() -> None:
-    wanted = Wanted(replicas=3, min_in_sync=1)
+    wanted = ReplicaPlacement(replicas=3, min_in_sync=1)
     me, live = broker("a"), [broker(name) for name in "abcde"]
-    first = wanted.first("shop", me.member, live, 1)
-    assert first.replicas == ("a", *by_rank("shop", "bcde")[:2])
-    assert {wanted.first("shop", me.member, live, 1).replicas for _ in range(10)} == {first.replicas}
+    first = wanted.new_record("shop", me.member, live, 1)
+    assert first.replicas == ("a", *rank_brokers("shop", "bcde")[:2])
+    assert {wanted.new_record("shop", me.member, live, 1).replicas for _ in range(10)} == {first.replicas}
 
 
 def test_a_draining_broker_is_replaced_by_one_with_room() -> None:
-    wanted = Wanted(replicas=2, min_in_sync=1)
+    wanted = ReplicaPlacement(replicas=2, min_in_sync=1)
     me = broker("a", 0.3)
-    known = wanted.first("x", me.member, [me, broker("b", 0.3)], 1)
+    known = wanted.new_record("x", me.member, [me, broker("b", 0.3)], 1)
     live = [me, replace(broker("b", 0.3), draining=True), broker("c", 0.9), broker("d", 0.1)]
     found = wanted.next_record(known, live, 5.0)
     assert found is not None

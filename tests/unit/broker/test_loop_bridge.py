@@ -52,7 +52,7 @@ def test_calls_that_come_until_the_loop_runs_ride_along(bridge: LoopBridge, loop
 
 def test_calls_made_together_wake_the_loop_once_and_at_the_end(bridge: LoopBridge, loop: Loop) -> None:
     heard: list[int] = []
-    with bridge.together():
+    with bridge.coalesce_posts():
         bridge.post(heard.append, 1)
         assert not loop.calls, "the lock of the interpreter stays with whoever has more to say"
         loop.run()
@@ -63,21 +63,21 @@ def test_calls_made_together_wake_the_loop_once_and_at_the_end(bridge: LoopBridg
 
 
 def test_a_failure_among_calls_made_together_keeps_nobody_waiting(bridge: LoopBridge, loop: Loop) -> None:
-    with suppress(ValueError), bridge.together():
+    with suppress(ValueError), bridge.coalesce_posts():
         bridge.post(print)
         raise ValueError("broken")
     assert len(loop.calls) == 1
 
 
 def test_nothing_said_together_wakes_nobody(bridge: LoopBridge, loop: Loop) -> None:
-    with bridge.together():
+    with bridge.coalesce_posts():
         pass
     assert not loop.calls
 
 
 def test_another_thread_does_not_wait_for_calls_made_together(bridge: LoopBridge, loop: Loop) -> None:
     heard: list[int] = []
-    with bridge.together():
+    with bridge.coalesce_posts():
         bridge.post(heard.append, 1)
         other = threading.Thread(target=bridge.post, args=(heard.append, 2))
         other.start()
@@ -94,7 +94,7 @@ def test_it_wakes_a_real_loop() -> None:
         done = asyncio.Event()
 
         def post() -> None:
-            with bridge.together():
+            with bridge.coalesce_posts():
                 for n in range(3):
                     bridge.post(heard.append, n)
                 bridge.post(done.set)

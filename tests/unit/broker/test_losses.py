@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from venus.broker.machine.loss import Loss
-from venus.broker.replicas.losses import doubted, recorded, verified, waiting_for
-from venus.broker.service.replication_status import lost
-from venus.coordination.changes import problems
+from venus.broker.replicas.unclean_losses import groups_to_verify, record_losses, record_verification, unrecorded_terms
+from venus.broker.service.replication_status import loss_alarms
+from venus.coordination.operator_changes import find_problems
 from venus.replication.records import Leadership, LiveBroker, LossWindow, Member, Policy
 
 B = Member(broker="b", store="s")
@@ -21,43 +21,43 @@ EMPTY = Loss(term=5, first_offset=28, end_offset=28, first_batch=5, last_batch=4
 
 
 def test_the_record_takes_up_what_the_log_knows_once() -> None:
-    assert doubted(KNOWN) == (4, 5)
-    begun = recorded(KNOWN, [OPEN])
+    assert unrecorded_terms(KNOWN) == (4, 5)
+    begun = record_losses(KNOWN, [OPEN])
     assert begun is not None
-    assert [(w.first_offset, w.measured) for w in begun.losses] == [(10, False)]
-    assert recorded(begun, [OPEN]) is None
-    known = recorded(begun, [MEASURED])
+    assert [(w.first_offset, w.is_measured) for w in begun.losses] == [(10, False)]
+    assert record_losses(begun, [OPEN]) is None
+    known = record_losses(begun, [MEASURED])
     assert known is not None
     assert [(w.first_offset, w.end_offset, w.rows) for w in known.losses] == [(10, 28, 15)]
-    assert doubted(known) == (5,)
-    assert recorded(known, [MEASURED]) is None
-    assert recorded(known, [replace(MEASURED, rows=99)]) is None  # what was measured once stays
-    assert recorded(known, [Loss(term=3, first_offset=1)]) is None  # closed long ago
+    assert unrecorded_terms(known) == (5,)
+    assert record_losses(known, [MEASURED]) is None
+    assert record_losses(known, [replace(MEASURED, rows=99)]) is None  # what was measured once stays
+    assert record_losses(known, [Loss(term=3, first_offset=1)]) is None  # closed long ago
 
 
 def test_a_window_without_anything_in_it_is_closed() -> None:
-    after = recorded(KNOWN, [MEASURED, EMPTY])
+    after = record_losses(KNOWN, [MEASURED, EMPTY])
     assert after is not None
     assert (after.unclean_terms, [w.term for w in after.losses]) == ((4,), [4])
 
 
 def test_a_window_is_closed_once_every_target_was_compared() -> None:
-    known = recorded(KNOWN, [MEASURED])
+    known = record_losses(KNOWN, [MEASURED])
     assert known is not None
     groups = ["main/one", "main/two"]
-    half = verified(known, "main/one", [4], groups)
-    assert waiting_for(half.losses[0], groups) == ["main/two"]
+    half = record_verification(known, "main/one", [4], groups)
+    assert groups_to_verify(half.losses[0], groups) == ["main/two"]
     assert half.unclean_terms == (4, 5)
-    assert verified(half, "main/one", [4], groups) == half
-    done = verified(half, "main/two", [4], groups)
+    assert record_verification(half, "main/one", [4], groups) == half
+    done = record_verification(half, "main/two", [4], groups)
     assert (done.losses, done.unclean_terms) == ((), (5,))
 
 
 def test_a_window_that_began_later_or_is_not_measured_stays_open() -> None:
-    known = recorded(KNOWN, [MEASURED, Loss(term=5, first_offset=40)])
+    known = record_losses(KNOWN, [MEASURED, Loss(term=5, first_offset=40)])
     assert known is not None
-    assert verified(known, "main/one", [5], ["main/one"]).losses == known.losses
-    after = verified(known, "main/one", [4, 5], ["main/one"])
+    assert record_verification(known, "main/one", [5], ["main/one"]).losses == known.losses
+    after = record_verification(known, "main/one", [4, 5], ["main/one"])
     assert [w.term for w in after.losses] == [5]
     assert after.unclean_terms == (5,)
 
@@ -67,11 +67,11 @@ def test_every_open_window_is_a_sentence() -> None:
         KNOWN, losses=(LossWindow(term=4, first_offset=10, end_offset=28, first_batch=2, last_batch=4, rows=15),)
     )
     sentence = "the unclean election of term 4 may have lost offsets 10 to 27 (15 changes in batches 2 to 4)"
-    assert lost(known)[0].startswith(sentence)
-    assert lost(known)[1].startswith(
+    assert loss_alarms(known)[0].startswith(sentence)
+    assert loss_alarms(known)[1].startswith(
         "the unclean election of term 5 may have lost changes that were acknowledged before"
     )
-    said = problems([known], [LiveBroker(member=B, address="h:1")])
+    said = find_problems([known], [LiveBroker(member=B, address="h:1")])
     assert any(line.startswith(f"main: {sentence}") for line in said)
     begun = replace(KNOWN, losses=(LossWindow(term=4, first_offset=10),))
-    assert "offsets from 10 on, up to where the producer says" in lost(begun)[0]
+    assert "offsets from 10 on, up to where the producer says" in loss_alarms(begun)[0]

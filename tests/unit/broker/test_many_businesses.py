@@ -10,40 +10,40 @@ from typing import Any, cast
 import pytest
 
 from venus.broker.machine.business import Business
-from venus.broker.machine.consumers import Consumer
-from venus.broker.machine.review_schedule import Reviews
+from venus.broker.machine.consumers import ConsumerState
+from venus.broker.machine.review_schedule import ReviewSchedule
 from venus.broker.pipeline import trimming
-from venus.broker.pipeline.group import Group
-from venus.broker.queue.buffer import ENTRY_BYTES, Buffer
-from venus.broker.replicas import shared
+from venus.broker.pipeline.group import CommandGroup
+from venus.broker.queue.buffer import ENTRY_BYTES, BodyBuffer
+from venus.broker.replicas import replicated_logs
 from venus.broker.replicas.core_logs import CoreLogs
-from venus.broker.replicas.shared import Recent, ReplicatedLogs, Standing, make_room
+from venus.broker.replicas.replicated_logs import RecentEntries, ReplicaStanding, ReplicatedLogs, clear_oldest
 from venus.broker.snapshot.scavenger import PASS_EVERY_S, Scavenger
-from venus.broker.store.rocks import Batch, Store
+from venus.broker.store.rocks import Store, StoreBatch
 
 
 def business(number: int) -> Business:
-    return Business(number=number, name=f"shop{number}", reviews=Reviews(first_s=1.0))
+    return Business(number=number, name=f"shop{number}", reviews=ReviewSchedule(first_s=1.0))
 
 
 def test_what_one_business_has_in_the_buffer_is_not_walked_for_the_others() -> None:
-    buffer = Buffer(1 << 30)
+    buffer = BodyBuffer(1 << 30)
     for index in range(100_000):
         buffer.save((1, index), b"x")
 
     began = time.perf_counter()
     for n in range(1000):
         buffer.save((2 + n % 200, n), b"y")
-        buffer.delivered(2 + n % 200, n + 1)
+        buffer.mark_delivered(2 + n % 200, n + 1)
     took = time.perf_counter() - began
 
     assert took < 0.5
-    buffer.delivered(1, 50_000)
+    buffer.mark_delivered(1, 50_000)
     assert buffer.status().nbytes == 101_000 * (1 + ENTRY_BYTES)
 
 
 def test_each_business_gives_its_share_of_the_buffer() -> None:
-    buffer = Buffer(100_000)
+    buffer = BodyBuffer(100_000)
     body = bytes(1000 - ENTRY_BYTES)
     for index in range(90):
         buffer.save((1, index), body)
@@ -64,10 +64,10 @@ def test_thousands_of_consumers_that_stay_away_are_forgotten_in_a_moment(monkeyp
     monkeypatch.setattr(trimming, "forget", lambda _group, _business, name, _at: forgotten.append(name))
     monkeypatch.setattr(trimming, "logger", SimpleNamespace(warning=lambda *_: None))
     found = business(1)
-    found.consumers = {f"g{n}": Consumer(group=f"g{n}", acknowledged=n, kept=n) for n in range(5000)}
+    found.consumers = {f"g{n}": ConsumerState(group=f"g{n}", acknowledged=n, kept=n) for n in range(5000)}
 
     began = time.perf_counter()
-    trimming.pass_time(cast(Group, None), found, 10**12, 0, 1.0)
+    trimming.age_consumers(cast(CommandGroup, None), found, 10**12, 0, 1.0)
 
     assert time.perf_counter() - began < 1
     assert (len(forgotten), found.consumers) == (5000, {})
@@ -95,7 +95,7 @@ def test_tables_with_tombstones_are_not_all_looked_at_in_each_round(monkeypatch:
     floors, clock = _Floors(), [0.0]
     found, one = _scavenger(floors, clock), business(1)
     for table_id in range(3000):
-        found.notice(one, table_id, cast(Batch, None))
+        found.record_table(one, table_id, cast(StoreBatch, None))
 
     clock[0] = 2 * PASS_EVERY_S
     for _ in range(100):
@@ -110,8 +110,8 @@ def test_each_table_whose_tombstones_may_go_has_its_turn(monkeypatch: pytest.Mon
     floors, clock = _Floors(), [0.0]
     found, one, other = _scavenger(floors, clock), business(1), business(2)
     for table_id in range(20):
-        found.notice(one, table_id, cast(Batch, None))
-        found.notice(other, table_id, cast(Batch, None))
+        found.record_table(one, table_id, cast(StoreBatch, None))
+        found.record_table(other, table_id, cast(StoreBatch, None))
     clock[0] = 2 * PASS_EVERY_S
     assert found._next_pass() is None
     floors.answer = 7
@@ -123,7 +123,7 @@ def test_each_table_whose_tombstones_may_go_has_its_turn(monkeypatch: pytest.Mon
         (number, table_id) for number in (1, 2) for table_id in range(20)
     }
     one.materialised.floors[3] = 9
-    found.notice(one, 3, cast(Batch, None))
+    found.record_table(one, 3, cast(StoreBatch, None))
     raised = found._next_pass()
     assert raised is not None
     assert (raised.table_id, raised.floor) == (3, 9), "rows under a floor do not wait an hour"
@@ -132,51 +132,51 @@ def test_each_table_whose_tombstones_may_go_has_its_turn(monkeypatch: pytest.Mon
 def _leading(logs: ReplicatedLogs, count: int) -> list[Business]:
     found = [business(number) for number in range(1, count + 1)]
     for one in found:
-        logs.publish(one.name, Standing())
+        logs.publish(one.name, ReplicaStanding())
     return found
 
 
 def test_the_newest_entries_of_all_logs_share_one_budget(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shared, "RECENTS_BYTES", 1 << 20, raising=False)
+    monkeypatch.setattr(replicated_logs, "RECENTS_BYTES", 1 << 20, raising=False)
     logs = ReplicatedLogs()
     found = _leading(logs, 20)
     for round_ in range(20):
         for one in found:
-            logs.written(one, 10 * round_, [bytes(1 << 14)] * 10)
+            logs.on_written(one, 10 * round_, [bytes(1 << 14)] * 10)
 
     kept = {one.name: recent._nbytes for one in found if (recent := logs.recent(one.name)) is not None}
     assert sum(kept.values()) <= (1 << 20) * 9 // 8 + 10 * (1 << 14)
     last = logs.recent(found[-1].name)
     assert last is not None
-    assert last.take(199, 1) == (bytes(1 << 14),), "what was written last is here"
+    assert last.read(199, 1) == (bytes(1 << 14),), "what was written last is here"
     first = logs.recent(found[0].name)
     assert first is not None
-    assert first.take(0, 1) is None, "and what is not is read from the store"
+    assert first.read(0, 1) is None, "and what is not is read from the store"
 
 
 def test_room_is_made_in_the_logs_that_were_extended_longest_ago() -> None:
-    logs = [Recent(1 << 20) for _ in range(4)]
+    logs = [RecentEntries(1 << 20) for _ in range(4)]
     for used, log in enumerate((logs[2], logs[0], logs[3], logs[1]), 1):
         log.used = used
         log.extend(5, [bytes(1000)] * 10)
 
-    make_room(logs, 21_500)
+    clear_oldest(logs, 21_500)
 
-    assert [log.take(5, 1) is not None for log in logs] == [False, True, False, True]
+    assert [log.read(5, 1) is not None for log in logs] == [False, True, False, True]
     logs[2].extend(15, [b"next"])
-    assert logs[2].take(15, 1) == (b"next",)
-    assert logs[2].take(14, 1) is None
+    assert logs[2].read(15, 1) == (b"next",)
+    assert logs[2].read(14, 1) is None
 
 
 def test_a_removed_replica_is_not_kept_for_its_orders() -> None:
     logs = ReplicatedLogs()
     (one,) = _leading(logs, 1)
-    group = cast(Group, SimpleNamespace(log_changed=set()))
+    group = cast(CommandGroup, SimpleNamespace(log_changed=set()))
     before = sys.getrefcount(one)
-    logs.ordered(group, one, 3)
+    logs.record_order(group, one, 3)
     told: list[Any] = []
-    logs.tell(lambda _name, position: told.append(position.done))
-    logs.changed(one)
+    logs.subscribe(lambda _name, position: told.append(position.done))
+    logs.on_changed(one)
     group.log_changed.clear()
     logs.forget(one.name)
 
@@ -190,8 +190,8 @@ def test_answers_to_a_follower_that_comes_back_share_one_budget(count: int, fram
     logs = ReplicatedLogs()
     found = _leading(logs, count)
     for one in found:
-        logs.written(one, 0, [bytes(1 << 14)] * 90)
-    core = SimpleNamespace(catalogue=SimpleNamespace(stored=lambda: found))
+        logs.on_written(one, 0, [bytes(1 << 14)] * 90)
+    core = SimpleNamespace(catalogue=SimpleNamespace(list_stored=lambda: found))
     core_logs = CoreLogs(cast(Any, core), logs, me="b1", background=lambda _call: None)
 
     answers = [core_logs.recent(one.name, 0) for one in found]

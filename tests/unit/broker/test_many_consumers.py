@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from venus.broker.machine.business import Business
-from venus.broker.machine.consumers import Consumer
-from venus.broker.machine.half import Half, Shared, State
-from venus.broker.machine.review_schedule import Reviews
-from venus.broker.queue import places
+from venus.broker.machine.consumers import ConsumerState
+from venus.broker.machine.half_messages import HalfMessage, HalfState, SharedSequence
+from venus.broker.machine.review_schedule import ReviewSchedule
+from venus.broker.queue import batch_lookup
 from venus.broker.status.broker_status import StatusReport
-from venus.broker.status.naming import ANSWER_MAX, EACH_MIN, NAMED_MAX, Naming
-from venus.config import Broker
+from venus.broker.status.entry_selection import ANSWER_MAX, EACH_MIN, NAMED_MAX, EntrySelection
+from venus.config import BrokerSettings
 from venus.network.topology import PULLS_AS
 from venus.rpc.channel import MESSAGE_BYTES_MAX
 from venus.wire import broker_pb2
@@ -26,25 +26,25 @@ LONG = "g" * 150
 
 
 def business_of(count: int, name: str = "main") -> Business:
-    found = Business(1, name, Reviews(first_s=1.0))
-    halves = [Half(batch_no=n, digest=n, first_sequence=n, count=1) for n in range(1, count + 1)]
-    found.committed = replace(State(), halves=Shared(halves))
+    found = Business(1, name, ReviewSchedule(first_s=1.0))
+    halves = [HalfMessage(batch_no=n, digest=n, first_sequence=n, count=1) for n in range(1, count + 1)]
+    found.committed = replace(HalfState(), halves=SharedSequence(halves))
     for half in halves:
         found.reviews.expect(half.batch_no, float(half.batch_no))
     for n in range(count):
         group = f"{LONG}{n:06d}"
-        found.consumers[group] = Consumer(group=group, acknowledged=10**9 - n, kept=10**9 - n, token=n + 1)
+        found.consumers[group] = ConsumerState(group=group, acknowledged=10**9 - n, kept=10**9 - n, token=n + 1)
     return found
 
 
 def status_of(*businesses: Business) -> broker_pb2.BrokerStatus:
     nothing: Any = SimpleNamespace(
-        before=lambda *_: None, scan=lambda *_, **__: iter(()), get=lambda *_: None, refusing=False, path=Path("/"),
-        free=lambda: 1 << 40, failed=False, status=lambda *_: [], bytes_max=0, present=lambda: list(businesses),
+        before=lambda *_: None, scan=lambda *_, **__: iter(()), get=lambda *_: None, is_refusing=False, path=Path("/"),
+        read_free=lambda: 1 << 40, failed=False, status=lambda *_: [], bytes_max=0, list_all=lambda: list(businesses),
     )  # fmt: skip
     buffer: Any = SimpleNamespace(status=lambda: SimpleNamespace(nbytes=0), bytes_max=0)
     report = StatusReport(
-        settings=Broker(), catalogue=nothing, commits=nothing, store=nothing, buffer=buffer, space=nothing,
+        settings=BrokerSettings(), catalogue=nothing, commits=nothing, store=nothing, buffer=buffer, space=nothing,
         snapshots=nothing, started_at_us=0, clock_us=lambda: 0, monotonic=lambda: float(MANY + 1),
     )  # fmt: skip
     return report()
@@ -52,7 +52,7 @@ def status_of(*businesses: Business) -> broker_pb2.BrokerStatus:
 
 @pytest.fixture
 def _placed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(places, "at", lambda *_: None)
+    monkeypatch.setattr(batch_lookup, "find_batch", lambda *_: None)
 
 
 @pytest.mark.usefixtures("_placed")
@@ -72,7 +72,7 @@ def test_consumers_that_need_somebody_are_named() -> None:
     behind = f"{LONG}{9:06d}"
     business.consumers[behind] = replace(business.consumers[behind], kept=5)
     below = f"{PULLS_AS}eu"
-    business.consumers[below] = Consumer(group=below, acknowledged=10**12, kept=10**12, token=1)
+    business.consumers[below] = ConsumerState(group=below, acknowledged=10**12, kept=10**12, token=1)
 
     (entry,) = status_of(business).businesses
 
@@ -94,5 +94,5 @@ def test_all_businesses_share_what_one_answer_holds() -> None:
 
 def test_what_there_is_little_of_is_named_whole() -> None:
     few = business_of(3)
-    assert Naming().halves(few.committed.halves) == list(few.committed.halves)
-    assert Naming().consumers(list(few.consumers.values())) == list(few.consumers.values())
+    assert EntrySelection().select_halves(few.committed.halves) == list(few.committed.halves)
+    assert EntrySelection().select_consumers(list(few.consumers.values())) == list(few.consumers.values())

@@ -7,13 +7,19 @@ from typing import Any
 
 import pytest
 
-from venus.alarm_rules import recognised
+from venus.alarm_rules import classify_sentence
 from venus.broker.machine.business import Business, TableFigures
-from venus.broker.machine.review_schedule import Reviews
+from venus.broker.machine.review_schedule import ReviewSchedule
 from venus.broker.status.broker_status import UNDESCRIBED_SHOWN_MAX, _undescribed_alarms
-from venus.broker.status.tables import ANSWER_BYTES_MAX, ANSWER_TABLES_MAX, SHOWN_MAX, Tables, wanted_by
+from venus.broker.status.table_selection import (
+    ANSWER_BYTES_MAX,
+    ANSWER_TABLES_MAX,
+    SHOWN_MAX,
+    TableSelection,
+    requested_tables,
+)
 from venus.rpc import admin as admins
-from venus.rpc.admin import Admin
+from venus.rpc.admin import AdminClient
 from venus.rpc.channel import MESSAGE_BYTES_MAX
 from venus.wire import broker_pb2
 
@@ -21,7 +27,7 @@ MANY = 200_000
 
 
 def business_of(count: int, name: str = "main", namespace: str = "shop") -> Business:
-    found = Business(1, name, Reviews(first_s=1.0))
+    found = Business(1, name, ReviewSchedule(first_s=1.0))
     for n in range(count, 0, -1):
         found.tables[n] = TableFigures(namespace=namespace, name=f"Table_{n}", changes=n, rows=2 * n)
     return found
@@ -39,7 +45,7 @@ def numbers(found: list[broker_pb2.TableStatus]) -> list[int]:
 def test_the_first_are_shown_and_those_that_somebody_speaks_of(large: Business) -> None:
     told = {150_000, 199_999, 3, 999_999}
 
-    found = Tables(told={"main": told}).of(large)
+    found = TableSelection(reported={"main": told}).describe(large)
 
     assert numbers(found) == [*range(1, SHOWN_MAX - 1), 150_000, 199_999]
     assert (found[2].namespace, found[2].name, found[2].committed_changes, found[2].rows_estimate) == (
@@ -48,24 +54,24 @@ def test_the_first_are_shown_and_those_that_somebody_speaks_of(large: Business) 
 
 
 def test_of_few_tables_all_are_shown() -> None:
-    assert numbers(Tables(told={"main": {2}}).of(business_of(3))) == [1, 2, 3]
+    assert numbers(TableSelection(reported={"main": {2}}).describe(business_of(3))) == [1, 2, 3]
 
 
 def test_all_businesses_share_what_one_answer_holds() -> None:
-    tables = Tables(most=10)
+    tables = TableSelection(most=10)
 
-    assert [numbers(tables.of(business_of(7, name))) for name in ("one", "two", "three")] == [
+    assert [numbers(tables.describe(business_of(7, name))) for name in ("one", "two", "three")] == [
         [1, 2, 3, 4, 5, 6, 7], [1, 2, 3], [],
     ]  # fmt: skip
 
 
 def test_an_older_client_gets_what_a_message_holds(large: Business) -> None:
-    found = wanted_by(broker_pb2.StatusRequest()).of(large)
+    found = requested_tables(broker_pb2.StatusRequest()).describe(large)
     assert len(found) == ANSWER_TABLES_MAX
     assert broker_pb2.BusinessStatus(tables=found).ByteSize() < ANSWER_BYTES_MAX
 
     wide = business_of(ANSWER_TABLES_MAX, namespace="\N{CJK UNIFIED IDEOGRAPH-4E00}" * 300)
-    found = wanted_by(broker_pb2.StatusRequest(tables_max=2**32 - 1)).of(wide)
+    found = requested_tables(broker_pb2.StatusRequest(tables_max=2**32 - 1)).describe(wide)
     assert 0.9 * ANSWER_BYTES_MAX < broker_pb2.BusinessStatus(tables=found).ByteSize() < MESSAGE_BYTES_MAX / 2
 
 
@@ -74,10 +80,10 @@ def test_tables_are_found_by_name_however_many_there_are(large: Business) -> Non
         tables_max=10, tables=["TABLE_199999", "shop.table_7", "other.table_8", "table_9.", "no_table"]
     )
 
-    assert numbers(wanted_by(request).of(large)) == [7, 199_999]
+    assert numbers(requested_tables(request).describe(large)) == [7, 199_999]
 
 
-class Answering(Admin):
+class Answering(AdminClient):
     """An Admin service that has this business, and notes how large its answers are."""
 
     def __init__(self, business: Business, *, is_older: bool = False) -> None:
@@ -87,14 +93,16 @@ class Answering(Admin):
     def _ask(self, business: str, method: str, request: Any, kind: Any, timeout_s: float | None = None) -> Any:
         if self.is_older:
             request = broker_pb2.StatusRequest(tables_max=ANSWER_TABLES_MAX)
-        entry = broker_pb2.BusinessStatus(business=self.business.name, tables=wanted_by(request).of(self.business))
+        entry = broker_pb2.BusinessStatus(
+            business=self.business.name, tables=requested_tables(request).describe(self.business)
+        )
         if not self.is_older:
             entry.tables_total = len(self.business.tables)
         self.sizes.append(entry.ByteSize())
         return broker_pb2.BrokerStatus(businesses=[entry])
 
 
-def every_name(admin: Admin) -> Iterator[str]:
+def every_name(admin: AdminClient) -> Iterator[str]:
     (entry,) = admin.whole_status("main").businesses
     return (table.name for table in entry.tables)
 
@@ -123,4 +131,4 @@ def test_tables_without_columns_are_named_and_the_rest_counted(large: Business) 
     assert len(found) == UNDESCRIBED_SHOWN_MAX + 1
     assert found[0].startswith("shop.Table_1 has rows of version 1")
     assert found[-1] == "each of 4,980 more tables has rows of versions whose columns no producer sent"
-    assert {recognised(alarm)[0].name for alarm in found} == {"undescribed_rows"}
+    assert {classify_sentence(alarm)[0].name for alarm in found} == {"undescribed_rows"}

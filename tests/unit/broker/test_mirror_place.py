@@ -7,14 +7,23 @@ from dataclasses import replace
 import pytest
 
 from venus.broker.machine.business import Business
-from venus.broker.machine.queue_index import Placed
-from venus.broker.machine.review_schedule import Reviews
-from venus.broker.mirrors.place import Lag, Place, absent, later_cut, path_of, refusal, short_of, wanted
-from venus.broker.queue.cutting import Cut, OpenBatch, Part
-from venus.network.topology import is_wanted
+from venus.broker.machine.queue_index import QueuedBatch
+from venus.broker.machine.review_schedule import ReviewSchedule
+from venus.broker.mirrors.topology_position import (
+    SetPosition,
+    UpstreamLag,
+    explain_late_cut,
+    explain_refusal,
+    find_absent_labels,
+    find_missing_labels,
+    path_of,
+    select_tables,
+)
+from venus.broker.queue.reduced_batches import OpenBatch, ReducedBatchCache, WantedPart
+from venus.network.topology import is_labelled
 from venus.wire import broker_pb2, change_pb2
 
-HERE = Place(set="eu", tier="access", level=2)
+HERE = SetPosition(set="eu", tier="access", level=2)
 
 
 def above(**fields: object) -> broker_pb2.NetworkStatus:
@@ -41,31 +50,31 @@ def above(**fields: object) -> broker_pb2.NetworkStatus:
 def test_a_set_stands_below_the_level_above(
     network: broker_pb2.NetworkStatus, known: tuple[str, ...], says: str
 ) -> None:
-    found = refusal(HERE, network, known)
+    found = explain_refusal(HERE, network, known)
 
     assert says in found
     assert bool(found) == bool(says)
 
 
 def test_core_sets_mirror_core_sets() -> None:
-    here = Place(set="core-b", tier="core", level=0)
+    here = SetPosition(set="core-b", tier="core", level=0)
 
-    assert refusal(here, above(set="core-a", tier="core", level=0, path=["core-a"]), ()) == ""
-    assert refusal(here, above(level=1), ()) != ""
+    assert explain_refusal(here, above(set="core-a", tier="core", level=0, path=["core-a"]), ()) == ""
+    assert explain_refusal(here, above(level=1), ()) != ""
 
 
 def test_labels_that_the_set_above_does_not_get() -> None:
     wanting = replace(HERE, labels=frozenset({"eu", "us"}))
 
-    assert short_of(wanting, above()) == []
-    assert short_of(wanting, above(labels=["eu", "us", "asia"])) == []
-    assert short_of(wanting, above(labels=["eu"])) == [
+    assert find_missing_labels(wanting, above()) == []
+    assert find_missing_labels(wanting, above(labels=["eu", "us", "asia"])) == []
+    assert find_missing_labels(wanting, above(labels=["eu"])) == [
         "set eu pulls the label us, and t above does not get it: add it there"
     ]
-    assert short_of(HERE, above(labels=["eu"])) == [
+    assert find_missing_labels(HERE, above(labels=["eu"])) == [
         "set eu pulls everything, and t above gets some labels only: name them, or let it get all"
     ]
-    assert short_of(wanting, above(tier="of a later version", labels=["eu"])) == []
+    assert find_missing_labels(wanting, above(tier="of a later version", labels=["eu"])) == []
 
 
 def test_the_path_grows_by_one() -> None:
@@ -77,22 +86,22 @@ def test_the_path_grows_by_one() -> None:
 def test_what_labels_choose() -> None:
     labels = {"eu": ["orders", "business:crm"], "us": ["app.orders", "Items"], "crm": ["business:crm"]}
 
-    assert wanted(labels, [], "main") == ()
-    assert wanted(labels, ["eu", "us"], "main") == ("Items", "app.orders", "orders")
-    assert wanted(labels, ["eu"], "crm") == ()
-    assert wanted(labels, ["crm"], "main") is None
-    assert wanted({"nothing": ()}, ["nothing"], "main") is None, "a label that names nothing is not everything"
-    assert absent(labels, ["eu", "us"], ["main"], ["orders", "app.orders", "items"]) == [
+    assert select_tables(labels, [], "main") == ()
+    assert select_tables(labels, ["eu", "us"], "main") == ("Items", "app.orders", "orders")
+    assert select_tables(labels, ["eu"], "crm") == ()
+    assert select_tables(labels, ["crm"], "main") is None
+    assert select_tables({"nothing": ()}, ["nothing"], "main") is None, "a label that names nothing is not everything"
+    assert find_absent_labels(labels, ["eu", "us"], ["main"], ["orders", "app.orders", "items"]) == [
         "label eu names business:crm, which the set above does not have"
     ]
 
 
 def test_tables_by_name() -> None:
-    assert is_wanted(["orders"], "APP", "ORDERS")
-    assert is_wanted(["app.Orders"], "APP", "ORDERS")
-    assert not is_wanted(["b.orders"], "app", "orders")
-    assert is_wanted([], "venus", "heartbeat")
-    assert not is_wanted([], "app", "orders")
+    assert is_labelled(["orders"], "APP", "ORDERS")
+    assert is_labelled(["app.Orders"], "APP", "ORDERS")
+    assert not is_labelled(["b.orders"], "app", "orders")
+    assert is_labelled([], "venus", "heartbeat")
+    assert not is_labelled([], "app", "orders")
 
 
 def body(*tables: tuple[int, int, int]) -> bytes:
@@ -110,7 +119,7 @@ def body(*tables: tuple[int, int, int]) -> bytes:
 def test_a_batch_is_cut_down_to_some_tables_at_the_same_sequences() -> None:
     whole = body((1, 0, 2), (2, 0, 3), (3, 1, 1), (1, 0, 4), (2, 0, 5))
 
-    found = change_pb2.BatchBody.FromString(OpenBatch(whole).cut_down(Part(frozenset({1}))).body)
+    found = change_pb2.BatchBody.FromString(OpenBatch(whole).reduce(WantedPart(frozenset({1}))).body)
 
     assert [(t.table_id, t.kind, t.count) for t in found.tables] == [(1, 0, 2), (0, 4, 4), (1, 0, 4), (0, 4, 5)]
     assert [s.table_id for s in found.schemas] == [1, 1]
@@ -121,10 +130,10 @@ def test_a_batch_is_cut_down_to_some_tables_at_the_same_sequences() -> None:
 def test_a_batch_of_which_all_is_wanted_is_the_same_bytes() -> None:
     whole = body((1, 0, 2), (2, 0, 3))
 
-    assert OpenBatch(whole).cut_down(Part(frozenset({1, 2, 3}))).body is whole
-    once = OpenBatch(whole).cut_down(Part(frozenset({1}))).body
-    assert OpenBatch(once).cut_down(Part(frozenset({1}))).body is once
-    assert change_pb2.BatchBody.FromString(OpenBatch(once).cut_down(Part(frozenset({9}))).body).tables[0].count == 5
+    assert OpenBatch(whole).reduce(WantedPart(frozenset({1, 2, 3}))).body is whole
+    once = OpenBatch(whole).reduce(WantedPart(frozenset({1}))).body
+    assert OpenBatch(once).reduce(WantedPart(frozenset({1}))).body is once
+    assert change_pb2.BatchBody.FromString(OpenBatch(once).reduce(WantedPart(frozenset({9}))).body).tables[0].count == 5
 
 
 @pytest.mark.parametrize(
@@ -141,40 +150,44 @@ def test_a_batch_of_which_all_is_wanted_is_the_same_bytes() -> None:
 def test_what_is_wanted_otherwise_waits_for_a_cut_behind_every_consumer(
     changed: str, cut: tuple[int, int], groups: tuple[str, ...], waits: bool
 ) -> None:
-    assert bool(later_cut(changed, cut, (3, 10), groups)) is waits
+    assert bool(explain_late_cut(changed, cut, (3, 10), groups)) is waits
 
 
 def test_lag_counts_from_when_it_was_seen_above() -> None:
-    lag = Lag()
-    lag.seen(10, 1.0)
-    lag.seen(20, 2.0)
-    lag.seen(20, 3.0)
+    lag = UpstreamLag()
+    lag.record_end(10, 1.0)
+    lag.record_end(20, 2.0)
+    lag.record_end(20, 3.0)
 
-    assert (lag.ms(5, 4.0), lag.offsets(5)) == (3000, 15)
-    assert (lag.ms(10, 4.0), lag.offsets(10)) == (2000, 10)
-    assert (lag.ms(20, 4.0), lag.offsets(20)) == (0, 0)
+    assert (lag.milliseconds(5, 4.0), lag.offsets(5)) == (3000, 15)
+    assert (lag.milliseconds(10, 4.0), lag.offsets(10)) == (2000, 10)
+    assert (lag.milliseconds(20, 4.0), lag.offsets(20)) == (0, 0)
 
 
 def test_what_is_above_no_more_is_no_lag() -> None:
-    lag = Lag()
-    lag.seen(10, 1.0)
-    lag.seen(80, 2.0)
-    lag.seen(65, 9.0)  # the home was set back to a backup, or another set is pulled from
+    lag = UpstreamLag()
+    lag.record_end(10, 1.0)
+    lag.record_end(80, 2.0)
+    lag.record_end(65, 9.0)  # the home was set back to a backup, or another set is pulled from
 
-    assert lag.ms(60, 10.0) == 1000
-    assert (lag.ms(65, 100.0), lag.offsets(65)) == (0, 0)
+    assert lag.milliseconds(60, 10.0) == 1000
+    assert (lag.milliseconds(65, 100.0), lag.offsets(65)) == (0, 0)
 
 
 def test_a_batch_that_took_the_place_of_another_is_not_taken_for_it() -> None:
-    cut, business, ids = Cut(), Business(1, "main", Reviews(first_s=1.0)), Part(frozenset({2}))
+    cut, business, ids = (
+        ReducedBatchCache(),
+        Business(1, "main", ReviewSchedule(first_s=1.0)),
+        WantedPart(frozenset({2})),
+    )
 
     def body(count: int) -> bytes:
         return change_pb2.BatchBody(
             batch_no=1, tables=[change_pb2.TableChanges(table_id=3, count=count)]
         ).SerializeToString()
 
-    def place(digest: int) -> Placed:
-        return Placed(
+    def place(digest: int) -> QueuedBatch:
+        return QueuedBatch(
             base_offset=0, index=7, count=1, epoch=1, batch_no=1, cut=1, first_sequence=1, last_sequence=1,
             committed_at_us=0, captured_at_us=0, digest=digest, nbytes=0, before=0, cut_end=True, tables=(3,),
         )  # fmt: skip

@@ -10,16 +10,23 @@ import xxhash
 
 from tests.support.predicate_histories import BYTES, IDS, ROWS, SCHEMA
 from venus.broker.machine.business import Business
-from venus.broker.machine.queue_index import Placed
-from venus.broker.machine.review_schedule import Reviews
-from venus.broker.queue import cutting
-from venus.broker.queue.cutting import ENTRY_BYTES, OPEN_BYTES, OPEN_PRICE, Cut, OpenBatch, Part
-from venus.codec.packed import Packed
-from venus.network.row_filters import at_cut, configured, fitted
+from venus.broker.machine.queue_index import QueuedBatch
+from venus.broker.machine.review_schedule import ReviewSchedule
+from venus.broker.queue import reduced_batches
+from venus.broker.queue.reduced_batches import (
+    ENTRY_BYTES,
+    OPEN_BYTES,
+    OPEN_PRICE,
+    OpenBatch,
+    ReducedBatchCache,
+    WantedPart,
+)
+from venus.codec.packed import PackedBytes
+from venus.network.row_filters import fit_filters, parse_filters, with_tables
 from venus.wire import change_pb2
 
 VERSIONS = {(1, 1): SCHEMA}
-BUSINESS = Business(1, "main", Reviews(first_s=1.0))
+BUSINESS = Business(1, "main", ReviewSchedule(first_s=1.0))
 
 
 @pytest.fixture
@@ -32,18 +39,18 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
         found.append(body)
         begin(batch, body)
 
-    monkeypatch.setattr(cutting.OpenBatch, "__init__", noted)
+    monkeypatch.setattr(reduced_batches.OpenBatch, "__init__", noted)
     return found
 
 
-def part(text: str) -> Part:
-    filters = at_cut(configured({"t": text}), [SCHEMA])
-    return Part(frozenset(), filters, fitted(filters, [SCHEMA]), VERSIONS)
+def part(text: str) -> WantedPart:
+    filters = with_tables(parse_filters({"t": text}), [SCHEMA])
+    return WantedPart(frozenset(), filters, fit_filters(filters, [SCHEMA]), VERSIONS)
 
 
 def body(number: int) -> bytes:
-    ids = Packed.of([IDS[n] for n in range(4)])
-    rows = Packed.of([BYTES[row] for row in ROWS[number : number + 4]])
+    ids = PackedBytes.of([IDS[n] for n in range(4)])
+    rows = PackedBytes.of([BYTES[row] for row in ROWS[number : number + 4]])
     found = change_pb2.BatchBody(batch_no=number, first_sequence=4 * number, count=4, cut=number, cut_end=True)
     found.tables.add(
         table_id=1, schema_version=1, count=4, record_ids=ids.data, record_id_sizes=ids.wire_sizes(), rows=rows.data,
@@ -52,8 +59,8 @@ def body(number: int) -> bytes:
     return found.SerializeToString()
 
 
-def place(number: int, whole: bytes) -> Placed:
-    return Placed(
+def place(number: int, whole: bytes) -> QueuedBatch:
+    return QueuedBatch(
         base_offset=4 * number, index=number, batch_no=number, count=4, epoch=1, cut=number, cut_end=True,
         committed_at_us=1, captured_at_us=1, first_sequence=4 * number, last_sequence=4 * number + 3,
         nbytes=len(whole), before=0,
@@ -65,15 +72,15 @@ PARTS = [part(f"region = '{region}' and amount > {n}") for region in ("EU", "US"
 
 
 def test_it_is_opened_once_for_all_and_each_gets_its_own(opened: list[bytes]) -> None:
-    cut, wholes = Cut(), [body(n) for n in range(1, 20)]
+    cut, wholes = ReducedBatchCache(), [body(n) for n in range(1, 20)]
     found = [cut.body(BUSINESS, place(n, whole), whole, one)[1] for n, whole in enumerate(wholes, 1) for one in PARTS]
     # the first is opened twice: nobody knew that there would be others
     assert len(opened) == len(wholes) + 1
-    assert found == [OpenBatch(whole).cut_down(one).body for whole in wholes for one in PARTS]
+    assert found == [OpenBatch(whole).reduce(one).body for whole in wholes for one in PARTS]
 
 
 def test_it_is_made_once_for_all_that_want_the_same_of_it() -> None:
-    cut, whole = Cut(), body(1)
+    cut, whole = ReducedBatchCache(), body(1)
     cut.body(BUSINESS, place(1, whole), whole, PARTS[0])  # nobody knows yet that there are others
     found = [cut.body(BUSINESS, place(1, whole), whole, one) for one in PARTS[1:] * 2]
     assert len({id(made) for _, made in found}) == len({made for _, made in found}) < len(PARTS) - 1
@@ -82,17 +89,17 @@ def test_it_is_made_once_for_all_that_want_the_same_of_it() -> None:
 
 
 def test_another_batch_at_the_same_index_is_opened_itself(opened: list[bytes]) -> None:
-    cut, one, other = Cut(), body(1), body(9)
+    cut, one, other = ReducedBatchCache(), body(1), body(9)
     for whole in (one, other):
         here = replace(place(1, whole), base_offset=4)
         found = [cut.body(BUSINESS, here, whole, part)[1] for part in PARTS]
-        assert found == [OpenBatch(whole).cut_down(part).body for part in PARTS]
+        assert found == [OpenBatch(whole).reduce(part).body for part in PARTS]
 
 
 def test_a_single_set_keeps_nothing_open_and_no_more_is_kept_than_allowed(opened: list[bytes]) -> None:
     wholes = [body(n) for n in range(1, 10)]
     two = 2 * (OPEN_BYTES + OPEN_PRICE * len(wholes[0]) + ENTRY_BYTES) + 20
-    cut = Cut(open_bytes_max=two)
+    cut = ReducedBatchCache(open_bytes_max=two)
     for n, whole in enumerate(wholes, 1):
         cut.body(BUSINESS, place(n, whole), whole, PARTS[0])
     assert cut.open_nbytes == 0
@@ -102,13 +109,13 @@ def test_a_single_set_keeps_nothing_open_and_no_more_is_kept_than_allowed(opened
             assert cut.open_nbytes <= two
     assert cut.open_nbytes > 0
     assert len(opened) == 3 * len(wholes), "those of a whole pass do not fit"
-    tight = Cut(open_bytes_max=10)
+    tight = ReducedBatchCache(open_bytes_max=10)
     for one in PARTS:
         tight.body(BUSINESS, place(1, wholes[0]), wholes[0], one)
     assert tight.open_nbytes == 0
 
 
-def _taken_by(cut: Cut, parts: list[Part], batches: int) -> int:
+def _taken_by(cut: ReducedBatchCache, parts: list[WantedPart], batches: int) -> int:
     """Return how much memory is kept behind so many small batches."""
     wholes = [body(1 + n % 10) for n in range(batches)]
     cut.body(BUSINESS, place(10**6, wholes[0]), wholes[0], PARTS[0])  # what is made once
@@ -123,8 +130,8 @@ def _taken_by(cut: Cut, parts: list[Part], batches: int) -> int:
 
 
 def test_small_batches_that_were_cut_take_no_more_memory_than_large_ones() -> None:
-    assert _taken_by(Cut(1 << 20, 1 << 20), PARTS[:1], 6000) < 3 << 19
+    assert _taken_by(ReducedBatchCache(1 << 20, 1 << 20), PARTS[:1], 6000) < 3 << 19
 
 
 def test_small_batches_that_are_kept_open_take_no_more_memory_than_large_ones() -> None:
-    assert _taken_by(Cut(1 << 20, 1 << 20), PARTS[:3], 1000) < 3 << 19
+    assert _taken_by(ReducedBatchCache(1 << 20, 1 << 20), PARTS[:3], 1000) < 3 << 19

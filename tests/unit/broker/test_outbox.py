@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from venus.broker.service.producer_stream import Outbox
+from venus.broker.service.producer_stream import ProducerOutbox
 from venus.wire import broker_pb2
 
 
@@ -12,11 +12,11 @@ def test_of_two_commits_the_one_that_reaches_further_is_told_whichever_came_firs
     """A cut is committed, and one of its first half messages is decided once more, for a review: both at once."""
 
     async def told(*batch_nos: int) -> list[int]:
-        outbox = Outbox(broker_pb2.InitAck())
-        outbox.take()
+        outbox = ProducerOutbox(broker_pb2.InitAck())
+        outbox.take_frames()
         for n in batch_nos:
-            outbox.decided(broker_pb2.Decided(verdict=broker_pb2.COMMIT, batch_no=n))
-        return [frame.decided.batch_no for frame in outbox.take()]
+            outbox.add_decision(broker_pb2.Decided(verdict=broker_pb2.COMMIT, batch_no=n))
+        return [frame.decided.batch_no for frame in outbox.take_frames()]
 
     assert asyncio.run(told(9, 7)) == [9]
     assert asyncio.run(told(7, 9)) == [9]

@@ -9,11 +9,11 @@ import pytest
 
 from tests.support import engines
 from venus.broker.machine.business import Business
-from venus.broker.machine.review_schedule import Reviews
+from venus.broker.machine.review_schedule import ReviewSchedule
 from venus.broker.pipeline.commit_thread import RESTING_GROUP_BYTES, SHARED_GROUP_BYTES, CommitThread
-from venus.broker.pipeline.shared_log import Alone
-from venus.broker.queue.buffer import Buffer
-from venus.broker.snapshot.materialiser import STEP_BYTES_LEAST, STEP_BYTES_MAX, Pacing
+from venus.broker.pipeline.shared_log import StandaloneLog
+from venus.broker.queue.buffer import BodyBuffer
+from venus.broker.snapshot.materialiser import STEP_BYTES_LEAST, STEP_BYTES_MAX, MaterialiserPacing
 from venus.broker.snapshot.scrub import Scrub
 from venus.flow.precedence import SHARE_MOST, Precedence
 
@@ -24,25 +24,25 @@ KIB = 1 << 10
 def resting() -> Precedence:
     """Return one whose small commits have been late for a while."""
     precedence = Precedence(0.001)
-    precedence.arrived("small", 100, NOW)
+    precedence.on_arrival("small", 100, NOW)
     precedence.share = SHARE_MOST
     return precedence
 
 
-def paced(precedence: Precedence, pauses: list[float]) -> Pacing:
+def paced(precedence: Precedence, pauses: list[float]) -> MaterialiserPacing:
     def pause(seconds: float) -> bool:
         pauses.append(seconds)
         return False
 
     store: Any = None
-    return Pacing(store, precedence, monotonic=lambda: NOW, pause=pause)
+    return MaterialiserPacing(store, precedence, monotonic=lambda: NOW, pause=pause)
 
 
 def test_a_turn_is_followed_by_its_rest() -> None:
     pauses: list[float] = []
-    paced(resting(), pauses).rest(NOW - 0.01)
+    paced(resting(), pauses).pause_after(NOW - 0.01)
     assert pauses == [pytest.approx(0.01 * SHARE_MOST)]
-    paced(Precedence(0.001), pauses).rest(NOW - 0.01)
+    paced(Precedence(0.001), pauses).pause_after(NOW - 0.01)
     assert len(pauses) == 1
 
 
@@ -55,11 +55,11 @@ def taken(precedence: Precedence) -> int:
     """Let two businesses flood a commit thread; return how many bytes it takes at once."""
     store: Any = None
     thread = CommitThread(
-        store, Buffer(1 << 30), monotonic=lambda: NOW, publish=lambda _: None, maintain=lambda _: None,
-        rest_s=lambda: 1.0, on_fatal=lambda _: None, shared=Alone(), precedence=precedence,
+        store, BodyBuffer(1 << 30), monotonic=lambda: NOW, publish=lambda _: None, maintain=lambda _: None,
+        rest_s=lambda: 1.0, on_fatal=lambda _: None, shared=StandaloneLog(), precedence=precedence,
     )  # fmt: skip
     for n in range(400):
-        business = Business(1 + n % 2, f"flood{n % 2}", Reviews(first_s=1.0))
+        business = Business(1 + n % 2, f"flood{n % 2}", ReviewSchedule(first_s=1.0))
         thread.submit(lambda _: None, 10 * KIB, line=business)
     commands = thread._take()
     assert commands is not None
@@ -79,18 +79,18 @@ def test_steps_of_the_full_data_and_the_scrub_heed_it(tmp_path: Path, monkeypatc
         seen.add(busy)
         return False
 
-    def step_bytes(_pacing: Pacing) -> int:
+    def step_bytes(_pacing: MaterialiserPacing) -> int:
         asked.append(1)
         return 1
 
     monkeypatch.setattr(Scrub, "step", step)
-    monkeypatch.setattr(Pacing, "step_bytes", step_bytes)
-    monkeypatch.setattr(Pacing, "holds", lambda _: True)
+    monkeypatch.setattr(MaterialiserPacing, "step_bytes", step_bytes)
+    monkeypatch.setattr(MaterialiserPacing, "must_pause", lambda _: True)
     engine = engines.make(tmp_path)
     producer = engines.Producer(engine)
     for n in range(3):
         producer.commit(engines.rows(n, 1))
-    (business,) = engine.catalogue.present()
+    (business,) = engine.catalogue.list_all()
     engines.wait_until(lambda: business.materialised.offset == business.visible_offset and bool(seen))
     engine.stop()
     assert asked
@@ -106,7 +106,7 @@ def test_the_scrub_waits_behind_a_large_step_although_nothing_more_waits(
     engine = engines.make(tmp_path)
 
     def step(_scrub: Scrub, *, busy: bool) -> bool:
-        (business,) = engine.catalogue.present()
+        (business,) = engine.catalogue.list_all()
         if business.materialised.offset > seen_offset[0]:
             behind_rows.add(busy)
             seen_offset[0] = business.materialised.offset
@@ -114,7 +114,7 @@ def test_the_scrub_waits_behind_a_large_step_although_nothing_more_waits(
 
     producer = engines.Producer(engine)
     producer.commit(engines.rows(0, 1))
-    (business,) = engine.catalogue.present()
+    (business,) = engine.catalogue.list_all()
     engines.wait_until(lambda: business.materialised.offset == business.visible_offset)
     seen_offset = [business.materialised.offset]
     monkeypatch.setattr(Scrub, "step", step)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from venus.broker.replicas.copies import Copy, pieces
-from venus.broker.replicas.copies import Place as At
+from venus.broker.replicas.copies import BusinessCopy, read_pieces
+from venus.broker.replicas.copies import CopyPlace as At
 from venus.broker.store import keys
 from venus.broker.store.rocks import Store
 from venus.rpc.channel import FRAME_BYTES, MESSAGE_BYTES_MAX, REPLICA_BYTES_MAX
@@ -27,11 +27,11 @@ def store_at(path: Path, family: str) -> Store:
 def test_large_rows_behind_small_ones_are_read_in_parts(tmp_path: Path) -> None:
     """A table of documents of which the first are empty: its chunk was too large to be sent, each time it was read."""
     store = store_at(tmp_path, keys.ROW)
-    end = store.before(keys.ROW, keys.log_key(2, 0))
+    end = store.find_before(keys.ROW, keys.log_key(2, 0))
     assert end is not None
     at, found, done = 0, list[bytes](), False
     while not done:
-        values, done = store.values(keys.ROW, keys.log_key(1, at), end, rows_max=50_000, bytes_max=FRAME_BYTES)
+        values, done = store.read_values(keys.ROW, keys.log_key(1, at), end, rows_max=50_000, bytes_max=FRAME_BYTES)
         assert sum(map(len, values)) <= 2 * FRAME_BYTES
         found += values
         at = int(values[-1].split()[0]) + 1
@@ -43,8 +43,8 @@ def test_large_entries_behind_small_ones_are_copied_in_parts(tmp_path: Path) -> 
     """Small commits, and a large cut behind them: the piece was too large, so the replica was never installed."""
     store = store_at(tmp_path, keys.RLOG)
     stop = keys.log_key(1, SMALL + LARGE)
-    copy = Copy(name="copy", path=tmp_path, store=store, number=1, log_stop=stop, records_expected=0)
-    found = list(pieces(copy, At()))
+    copy = BusinessCopy(name="copy", path=tmp_path, store=store, number=1, log_stop=stop, records_expected=0)
+    found = list(read_pieces(copy, At()))
     assert max(sum(map(len, piece.values)) for piece in found) <= 2 * FRAME_BYTES
     assert [key for piece in found for key in piece.keys] == [keys.log_key(1, n)[4:] for n in range(SMALL + LARGE)]
     store.close()

@@ -5,9 +5,9 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any, cast
 
-from venus.broker.mirrors.pulls import ON_THE_WAY_S, Pull
-from venus.broker.mirrors.uppers import TIMES, Fitness, Kind
-from venus.broker.mirrors.whom import Above, Here
+from venus.broker.mirrors.replicator import ON_THE_WAY_S, Replicator
+from venus.broker.mirrors.upstream_choice import LocalPosition, UpstreamEndpoint
+from venus.broker.mirrors.upstream_selection import TIMES, Fitness, FitnessKind
 from venus.errors import OtherRows
 
 
@@ -16,21 +16,22 @@ class Pulled:
 
     def __init__(self) -> None:
         self.now, self.end, self.woken = 100.0, 10, 0
-        self.pull = Pull(
+        self.pull = Replicator(
             cast("Any", SimpleNamespace(catalogue=self)), "main", ("north", "south"), self.above, self.wake,
             lambda: self.now, TIMES,
         )  # fmt: skip
-        self.pull.puller = cast("Any", SimpleNamespace(progress=SimpleNamespace(told=SimpleNamespace(state="refused"))))
+        progress = SimpleNamespace(status=SimpleNamespace(state="refused"))
+        self.pull.thread = cast("Any", SimpleNamespace(progress=progress))
 
-    def has(self, _business: str) -> bool:
+    def has_stored(self, _business: str) -> bool:
         return True
 
-    def known(self, _business: str) -> Any:
+    def find(self, _business: str) -> Any:
         committed = SimpleNamespace(mirror=SimpleNamespace(end=1), next_offset=self.end)
         return SimpleNamespace(committed=committed, epoch_at_end=7)
 
-    def above(self, name: str) -> Above:
-        return Above(reach=f"{name}:1", set=name, network="", group="mirror/lyon")
+    def above(self, name: str) -> UpstreamEndpoint:
+        return UpstreamEndpoint(reach=f"{name}:1", set=name, network="", group="mirror/lyon")
 
     def wake(self) -> None:
         self.woken += 1
@@ -38,11 +39,11 @@ class Pulled:
 
 def test_a_queue_above_is_compared_with_what_is_here_now_and_its_end_with_what_was_a_moment_ago() -> None:
     pulled = Pulled()
-    assert pulled.pull.here() == Here(end=10, epoch=7, next=10)
+    assert pulled.pull.local_position() == LocalPosition(end=10, epoch=7, next=10)
     pulled.now, pulled.end = pulled.now + ON_THE_WAY_S / 2, 90
-    assert pulled.pull.here() == Here(end=10, epoch=7, next=90)
+    assert pulled.pull.local_position() == LocalPosition(end=10, epoch=7, next=90)
     pulled.now += ON_THE_WAY_S
-    assert pulled.pull.here() == Here(end=90, epoch=7, next=90)
+    assert pulled.pull.local_position() == LocalPosition(end=90, epoch=7, next=90)
 
 
 def test_a_set_with_other_rows_is_left_for_one_that_may_have_them() -> None:
@@ -51,10 +52,10 @@ def test_a_set_with_other_rows_is_left_for_one_that_may_have_them() -> None:
     for _ in range(8):
         pulled.now += 1.0
         for name in ("north", "south"):
-            pull.looked(name, Fitness(Kind.FIT))
+            pull.on_check(name, Fitness(FitnessKind.FIT))
         found.append(pull.in_use)
         if pull.in_use == "north":
-            assert not pull.ended(pull.above(), OtherRows("main: set north has other rows"))
+            assert not pull.record_end(pull.choose_upstream(), OtherRows("main: set north has other rows"))
     assert (found[0], found[-1]) == ("north", "south")
     assert not pull.is_trial
     assert pulled.woken

@@ -14,7 +14,7 @@ from venus.broker.service import ingest as reviews
 from venus.broker.service import traffic_watch
 from venus.broker.service.traffic import Traffic
 from venus.broker.service.traffic_watch import LOOK_S, LOOKS, QUIET_CPU_PERCENT, QUIET_LOOK_S, TrafficWatch
-from venus.config import Broker, Degrade
+from venus.config import BrokerSettings, DegradeSettings
 from venus.flow.degradation import Lane
 from venus.wire import broker_pb2
 
@@ -42,7 +42,7 @@ class Bridge:
     def __init__(self) -> None:
         self.calls = 0
 
-    async def blocking(self, _: Lane, call: Callable[..., Any], *args: Any) -> Any:
+    async def run_blocking(self, _: Lane, call: Callable[..., Any], *args: Any) -> Any:
         self.calls += 1
         return call(*args)
 
@@ -56,7 +56,7 @@ async def ended(work: Any) -> None:
 
 
 def reviewing(undecided: list[bool], bridge: Bridge, first_s: float) -> Any:
-    stream = SimpleNamespace(epoch=7, outbox=SimpleNamespace(review=lambda halves: asked.append(len(halves))))
+    stream = SimpleNamespace(epoch=7, outbox=SimpleNamespace(request_review=lambda halves: asked.append(len(halves))))
     asked: list[int] = []
 
     class Producers:
@@ -114,17 +114,20 @@ def test_a_broker_that_is_quiet_looks_at_itself_every_other_second(
     monkeypatch.setattr(traffic_watch, "time", SimpleNamespace(monotonic=lambda: now[0], process_time=used))
     core = SimpleNamespace(
         data_dir=tmp_path,
-        space=SimpleNamespace(free=lambda: 1 << 40, free_bytes_min=1),
+        space=SimpleNamespace(read_free=lambda: 1 << 40, free_bytes_min=1),
         commits=SimpleNamespace(silent_s=lambda _: 0.0, waited_s=0.0),
         scrub=SimpleNamespace(),
         precedence=SimpleNamespace(rested_s={}),
     )
-    traffic = Traffic(cast("Any", core), Broker(), monotonic=lambda: now[0])
+    traffic = Traffic(cast("Any", core), BrokerSettings(), monotonic=lambda: now[0])
     if busy == "degraded":
         traffic.admission.degradation.restore_s = 1e9
         traffic.admission.degradation._degrade(traffic.admission.degradation.watermarks[0], 99.0, now[0])
     owes = SimpleNamespace(
-        business="main", group="g", window=SimpleNamespace(look=lambda _: False), unacknowledged_s=lambda _: 0.1
+        business="main",
+        group="g",
+        window=SimpleNamespace(halve_if_slow=lambda _: False),
+        unacknowledged_s=lambda _: 0.1,
     )
     watch = TrafficWatch(traffic, cast("Any", core), cast("Any", bridge), lambda: [owes] if busy == "consumer" else [])
 
@@ -151,12 +154,14 @@ def test_a_broker_whose_large_work_rests_is_as_busy_as_if_it_did_not(
         scrub=SimpleNamespace(),
         precedence=precedence,
     )
-    traffic = Traffic(cast("Any", core), Broker(degrade=Degrade(cpu_sustain_s=5)), monotonic=lambda: now)
+    traffic = Traffic(
+        cast("Any", core), BrokerSettings(degrade=DegradeSettings(cpu_sustain_s=5)), monotonic=lambda: now
+    )
     watch = TrafficWatch(traffic, cast("Any", core), cast("Any", Bridge()), list)
     for _ in range(10):
         now += 1.0
         precedence.rested_s["loads"] += rests
-        watch.look(0.0, {"free": 1e12, "disk": 1.0, "memory": 1.0, "CPU": 50.0})
+        watch.process_reading(0.0, {"free": 1e12, "disk": 1.0, "memory": 1.0, "CPU": 50.0})
     assert traffic.has_degraded(Lane.DETAILS) == bool(rests)
     assert [found.reason for found in traffic.admission.degradation.degraded] == (
         ["CPU is at 110 %, the limit is 90 %"] if rests else []
@@ -178,9 +183,9 @@ def test_a_machine_that_other_work_keeps_busy_is_no_fact_about_the_health_of_the
         scrub=SimpleNamespace(),
         precedence=SimpleNamespace(rested_s={}),
     )
-    traffic = Traffic(cast("Any", core), Broker(), monotonic=lambda: now)
+    traffic = Traffic(cast("Any", core), BrokerSettings(), monotonic=lambda: now)
     watch = TrafficWatch(traffic, cast("Any", core), cast("Any", Bridge()), list)
     for _ in range(100):
         now += 1.0
-        watch.look(0.0, {"free": 1e12, "disk": 1.0, "memory": 1.0, "CPU": 99.0})
+        watch.process_reading(0.0, {"free": 1e12, "disk": 1.0, "memory": 1.0, "CPU": 99.0})
     assert [fact.reason for fact in traffic.health.facts] == facts

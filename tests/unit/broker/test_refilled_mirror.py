@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from venus.broker.machine.business import Business
-from venus.broker.machine.review_schedule import Reviews
+from venus.broker.machine.review_schedule import ReviewSchedule
 from venus.broker.queue.reader import ReadResult
 from venus.broker.service.consumer_stream import ConsumerStream
 from venus.broker.service.loop_bridge import LoopBridge
@@ -22,7 +22,7 @@ class Mirror:
     """A business that is filled again, with another history; consumers read behind the same cut."""
 
     def __init__(self) -> None:
-        self.business = Business(1, "main", Reviews(first_s=1.0))
+        self.business = Business(1, "main", ReviewSchedule(first_s=1.0))
         self.business.visible_offset = 1000  # what is read is not all of it
         self.fill, self.history = (1, 7), b"lost"
         self.subscriptions = self
@@ -30,7 +30,7 @@ class Mirror:
     def fill_of(self, _: str) -> tuple[int, int]:
         return self.fill
 
-    def serving(self, *_: object) -> Business:
+    def serving_business(self, *_: object) -> Business:
         return self.business
 
     def read(self, _: str, offset: int, *__: object) -> ReadResult:
@@ -61,7 +61,7 @@ def test_nothing_of_the_history_before_is_sent_behind_the_cut_of_another() -> No
         bridge, mirror = LoopBridge(asyncio.get_running_loop()), Mirror()
         frames = SharedFrames(bridge)
         for _ in range(2):
-            frames.entered("main")
+            frames.add_stream("main")
         before = [await sent(mirror, frames, bridge), await sent(mirror, frames, bridge)]
         assert frames.encoded == 1, "they share it"
         mirror.fill, mirror.history = (1, 99), b"kept"

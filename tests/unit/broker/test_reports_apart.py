@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from venus.alarm_rules import SOURCE as AT_SOURCE
-from venus.alarm_rules import hop_of, recognised
+from venus.alarm_rules import classify_sentence, hop_of
 from venus.broker.service import service_status
 from venus.broker.service.service_status import ServiceStatus
-from venus.conditions import AdapterCondition, own_at_source
+from venus.conditions import AdapterCondition, own_table_condition
 from venus.rpc.reports import SOURCE, encode
 from venus.wire import broker_pb2
 
@@ -27,9 +27,9 @@ def refused(monkeypatch: pytest.MonkeyPatch, *names: str) -> ServiceStatus:
         status=lambda business, _: broker_pb2.BrokerStatus(businesses=[e for e in known if business in ("", "main")])
     )
     found = ServiceStatus(core)
-    report = encode(AdapterCondition.of([own_at_source("venus.batch", GRANT)]))
+    report = encode(AdapterCondition.of([own_table_condition("venus.batch", GRANT)]))
     for name in names:
-        found.reports.say(name, SOURCE, report, NOW_US)
+        found.reports.record(name, SOURCE, report, NOW_US)
     return found
 
 
@@ -42,23 +42,23 @@ def test_it_is_told_and_to_nobody_who_asks_for_another_business(
     said = list(found.status(business).alarms)
 
     assert said == [
-        f"source: {name}: venus.batch is HALTED (may not be used: nothing is captured until `{GRANT}`; then it goes on "
-        "by itself)"
+        f"source: {name}: venus.batch is HALTED (may not be used: nothing is captured until `{GRANT}`; then capture "
+        "continues by itself)"
         for name in shown
     ]
-    assert {(recognised(text)[0].name, hop_of(recognised(text)[0], text)) for text in said} <= {
+    assert {(classify_sentence(text)[0].name, hop_of(classify_sentence(text)[0], text)) for text in said} <= {
         ("table_halted", AT_SOURCE)
     }
-    assert len({recognised(text)[1] for text in said}) == len(shown), "an alarm each"
+    assert len({classify_sentence(text)[1] for text in said}) == len(shown), "an alarm each"
 
 
 def test_it_stands_for_a_while_after_the_adapter_has_gone(monkeypatch: pytest.MonkeyPatch) -> None:
     found = refused(monkeypatch, "new")
-    found.reports.left("new", SOURCE, NOW_US - 60 * 10**6)
+    found.reports.record_disconnect("new", SOURCE, NOW_US - 60 * 10**6)
     (said,) = found.status().alarms
     assert said.endswith("(as it was 60 s ago: its adapter has been away since)")
 
-    found.reports.left("new", SOURCE, NOW_US)
+    found.reports.record_disconnect("new", SOURCE, NOW_US)
     monkeypatch.setattr(service_status, "now_us", lambda: NOW_US + int((service_status.APART_S + 60) * 1e6))
     assert list(found.status().alarms) == []
 
@@ -75,5 +75,5 @@ def test_neither_are_others_told_of_alarms_of_the_wire(
 ) -> None:
     found = refused(monkeypatch)
     for name in ("new", "payroll"):
-        found.alarm(name, "3 damaged half messages in a row from p")
+        found.raise_alarm(name, "3 damaged half messages in a row from p")
     assert len(found.status(business).alarms) == shown

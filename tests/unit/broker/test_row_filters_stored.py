@@ -8,20 +8,20 @@ from dataclasses import asdict, replace
 from venus.broker.machine import filter_wire, mirror
 from venus.broker.machine.mirror import Mirror
 from venus.broker.snapshot import leases
-from venus.broker.snapshot.leases import Pin
+from venus.broker.snapshot.leases import SnapshotLease
 from venus.network.row_filters import RowFilter
 
 FILTERS = (RowFilter(table="app.orders", predicate="region = 'EU'", tables=((1, 3), (7, 1))),)
-PIN = Pin(
+PIN = SnapshotLease(
     snapshot_id="a", directory="d", business=1, offset=5, epoch=2, sequence=9, made_at_us=1, expires_at_us=2,
     lease_s=60, plan=((1, "", "ff"),), where=FILTERS,
 )  # fmt: skip
 
 
 def test_leases_and_mirrors_keep_their_filters() -> None:
-    assert leases.decode(json.loads(json.dumps(asdict(PIN)))) == PIN
+    assert leases.decode_lease(json.loads(json.dumps(asdict(PIN)))) == PIN
     older = {name: value for name, value in asdict(PIN).items() if name != "where"}
-    assert leases.decode(json.loads(json.dumps(older))) == replace(PIN, where=())
+    assert leases.decode_lease(json.loads(json.dumps(older))) == replace(PIN, where=())
     known = Mirror(set="hq", network="n", only=("orders",), where=FILTERS)
     assert mirror.decode(json.loads(json.dumps(mirror.encode(known)))) == known
     assert filter_wire.from_wire(filter_wire.to_wire(FILTERS)) == FILTERS

@@ -9,10 +9,10 @@ from typing import Any, TypeVar
 import pytest
 
 from venus.broker.machine.business import Business
-from venus.broker.machine.review_schedule import Reviews
+from venus.broker.machine.review_schedule import ReviewSchedule
 from venus.broker.queue.reader import ReadResult
 from venus.broker.service.loop_bridge import LoopBridge
-from venus.broker.service.shared_frames import SharedFrame, SharedFrames, Wanted, bytes_max_for, encode
+from venus.broker.service.shared_frames import FrameKey, SharedFrame, SharedFrames, bytes_max_for, encode_frame
 from venus.errors import Unavailable
 from venus.rpc.sealed import unseal
 from venus.rpc.squeeze import LARGE_BYTES, cost
@@ -21,8 +21,8 @@ from venus.wire import broker_pb2
 T = TypeVar("T")
 
 
-def wanted(position: int = 0, *, bytes_max: int = 1 << 20, tables: tuple[int, ...] = ()) -> Wanted:
-    return Wanted("main", position, tables, (), bytes_max)
+def wanted(position: int = 0, *, bytes_max: int = 1 << 20, tables: tuple[int, ...] = ()) -> FrameKey:
+    return FrameKey("main", position, tables, (), bytes_max)
 
 
 def increments(first: int, count: int, nbytes: int = 100) -> list[broker_pb2.Increment]:
@@ -39,10 +39,10 @@ class Shared:
     def __init__(self, **options: Any) -> None:
         self.bridge = LoopBridge(asyncio.get_running_loop())
         self.frames = SharedFrames(self.bridge, **options)
-        self.business = Business(1, "main", Reviews(first_s=1.0))
+        self.business = Business(1, "main", ReviewSchedule(first_s=1.0))
         self.reads = 0
         for _ in range(2):
-            self.frames.entered("main")
+            self.frames.add_stream("main")
 
     async def take(self, position: int = 0, count: int = 1, *, nbytes: int = 100, memory: bool = True) -> SharedFrame:
         def read() -> ReadResult:
@@ -58,22 +58,22 @@ def run(test: Coroutine[Any, Any, T]) -> T:
 
 def test_a_frame_costs_no_more_than_the_room_and_the_first_message_always_goes() -> None:
     each = cost(increments(0, 1)[0])
-    made = encode(wanted(bytes_max=3 * each + each // 2), result(0, 5), tail=5)
+    made = encode_frame(wanted(bytes_max=3 * each + each // 2), result(0, 5), tail=5)
     assert (made.increments, made.price, made.end, made.next_offset, made.full) == (3, 3 * each, 3, 3, True)
-    alone = encode(wanted(bytes_max=1), result(0, 5), tail=5)
+    alone = encode_frame(wanted(bytes_max=1), result(0, 5), tail=5)
     assert (alone.increments, alone.next_offset) == (1, 1)
-    assert not encode(wanted(), result(0, 5), tail=5).full
+    assert not encode_frame(wanted(), result(0, 5), tail=5).full
 
 
 def test_a_frame_says_what_is_passed_over() -> None:
-    made = encode(wanted(tables=(1,)), ReadResult(increments=increments(0, 2), next_offset=9), tail=9)
+    made = encode_frame(wanted(tables=(1,)), ReadResult(increments=increments(0, 2), next_offset=9), tail=9)
     assert made.frame is not None
     frame = unseal(broker_pb2.DeliveryFrame, made.frame.content, "a frame")
     assert (frame.progress, made.end, made.next_offset) == (9, 2, 9)
 
 
 def test_what_is_squeezed_for_each_connection_has_no_bytes_to_share() -> None:
-    assert encode(wanted(), result(0, 1, LARGE_BYTES), tail=1).frame is None
+    assert encode_frame(wanted(), result(0, 1, LARGE_BYTES), tail=1).frame is None
 
 
 @pytest.mark.parametrize(("room", "found"), [(1, 1), (1 << 20, 1 << 20), ((1 << 20) - 1, 1 << 19), (700, 512)])
@@ -86,10 +86,10 @@ def test_a_frame_at_the_tail_is_kept_until_the_tail_moves() -> None:
         shared = Shared()
         first = await shared.take()
         assert await shared.take() is first
-        shared.frames.moved("main", 1)
+        shared.frames.on_tail_moved("main", 1)
         assert await shared.take() is first
         assert (shared.reads, shared.frames.encoded) == (1, 1)
-        shared.frames.moved("main", 2)
+        shared.frames.on_tail_moved("main", 2)
         assert shared.frames.nbytes == 0
         await shared.take()
         assert shared.reads == 2
@@ -102,7 +102,7 @@ def test_a_full_frame_outlives_the_tail_and_goes_for_newer_ones() -> None:
         shared = Shared(bytes_max=100_000)
         shared.business.visible_offset = 1000
         await shared.take(0, nbytes=30_000)
-        shared.frames.moved("main", 2000)
+        shared.frames.on_tail_moved("main", 2000)
         await shared.take(0, nbytes=30_000)
         assert shared.reads == 1
         for position in range(1, 20):
@@ -148,7 +148,7 @@ def test_a_business_that_was_replaced_shares_nothing_with_its_predecessor() -> N
     async def test() -> None:
         shared = Shared()
         await shared.take()
-        shared.business = Business(2, "main", Reviews(first_s=1.0))
+        shared.business = Business(2, "main", ReviewSchedule(first_s=1.0))
         await shared.take()
         assert shared.reads == 2
 
@@ -160,12 +160,12 @@ def test_the_last_but_one_consumer_takes_the_frames_with_it() -> None:
         shared = Shared()
         await shared.take()
         assert shared.frames.nbytes
-        shared.frames.left("main")
+        shared.frames.remove_stream("main")
         assert not shared.frames.nbytes
-        assert not shared.frames.are_worth_it("main")
+        assert not shared.frames.can_share("main")
         await shared.take()
         assert not shared.frames.nbytes
-        shared.frames.left("main")
+        shared.frames.remove_stream("main")
         assert not shared.frames.streams
 
     run(test())
@@ -176,11 +176,11 @@ def test_few_consumers_are_not_paced_and_many_wait_for_the_same_moment() -> None
         frames = Shared().frames
         assert frames.pause_s("main", 7.3) == 0
         for _ in range(998):
-            frames.entered("main")
+            frames.add_stream("main")
         assert frames.pause_s("main", 7.03) == pytest.approx(0.07)
         assert frames.pause_s("main", 7.09) == pytest.approx(0.01)
         for _ in range(99_000):
-            frames.entered("main")
+            frames.add_stream("main")
         assert frames.pause_s("main", 7.0) <= 0.25
 
     run(test())

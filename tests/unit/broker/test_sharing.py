@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from venus.broker.machine.half import Shared
+from venus.broker.machine.half_messages import SharedSequence
 
 #: Which version to go on from, and how: append, or take the run from one place to another.
 STEPS = st.lists(st.tuples(st.integers(0, 99), st.sampled_from("aaars"), st.integers(-3, 9), st.integers(-3, 9)))
@@ -13,11 +13,11 @@ STEPS = st.lists(st.tuples(st.integers(0, 99), st.sampled_from("aaars"), st.inte
 
 @given(STEPS)
 def test_every_version_stays_what_it_was(steps: list[tuple[int, str, int, int]]) -> None:
-    versions: list[tuple[Shared[int], tuple[int, ...]]] = [(Shared(), ())]
+    versions: list[tuple[SharedSequence[int], tuple[int, ...]]] = [(SharedSequence(), ())]
     for number, (which, what, low, high) in enumerate(steps):
         shared, plain = versions[which % len(versions)]
         if what == "a":
-            versions.append((shared.followed_by(number), (*plain, number)))
+            versions.append((shared.with_item(number), (*plain, number)))
         else:
             versions.append((shared[low:high], plain[low:high]))
 
@@ -29,17 +29,17 @@ def test_every_version_stays_what_it_was(steps: list[tuple[int, str, int, int]])
 
 
 def test_what_a_version_leaves_out_is_given_back() -> None:
-    window: Shared[int] = Shared()
+    window: SharedSequence[int] = SharedSequence()
     for number in range(100_000):
-        window = window.followed_by(number)[-10:]
+        window = window.with_item(number)[-10:]
 
     assert window == tuple(range(99_990, 100_000))
     assert len(window._items) < 1000
 
 
 def test_a_version_costs_no_copy() -> None:
-    versions = [Shared[int]()]
+    versions = [SharedSequence[int]()]
     for number in range(1000):
-        versions.append(versions[-1].followed_by(number))
+        versions.append(versions[-1].with_item(number))
 
     assert all(version._items is versions[0]._items for version in versions)

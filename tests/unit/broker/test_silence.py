@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from venus.replication.messages import Fetched, LogChanged, Seen
-from venus.replication.position import Patience, Position
+from venus.replication.messages import FetchRequest, LogChanged, RecordRead
+from venus.replication.position import Position, ReplicationTimes
 from venus.replication.records import Leadership, Member
-from venus.replication.replica import Replica, refusal
+from venus.replication.replica import Replica, silence_refusal
 from venus.replication.terms import TermCache
 
 A, B, C = (Member(broker=name, store="s") for name in "abc")
@@ -14,33 +14,33 @@ TERMS = TermCache(((1, 1),))
 
 def leader(*in_sync: Member, needed: int = 2) -> Replica:
     """Return a leader whose log ends at 6 on disk, of which followers had 5 at 10.0."""
-    replica = Replica(A, Position(), patience=Patience(), begins=True)
+    replica = Replica(A, Position(), patience=ReplicationTimes(), begins=True)
     known = Leadership(
         business="main", term=1, leader=A, in_sync=frozenset({A, *in_sync}), replicas=("a", "b", "c"),
         min_in_sync=needed, version=1,
     )  # fmt: skip
-    replica.step(Seen(leadership=known), 0.0)
+    replica.step(RecordRead(leadership=known), 0.0)
     replica.step(LogChanged(start=1, end=5, durable_end=5, terms=TERMS), 10.0)
     for member in in_sync:
-        replica.step(Fetched(follower=member, term=1, index=5, last_term=1, version=1), 10.0)
+        replica.step(FetchRequest(sender=member, term=1, index=5, last_term=1, version=1), 10.0)
     assert replica.high == 4
     return replica
 
 
 def test_a_write_that_waits_is_refused_after_a_while() -> None:
     replica = leader(B)
-    assert refusal(replica, 100.0, 5.0) == ""  # nothing waits
+    assert silence_refusal(replica, 100.0, 5.0) == ""  # nothing waits
     replica.step(LogChanged(start=1, end=6, durable_end=6, terms=TERMS), 11.0)
-    assert refusal(replica, 14.9, 5.0) == ""
+    assert silence_refusal(replica, 14.9, 5.0) == ""
     said = "no answer from b for 5 s: 1 of 3 replicas is in sync without it, 2 are needed"
-    assert refusal(replica, 15.1, 5.0) == said
-    replica.step(Fetched(follower=B, term=1, index=5, last_term=1, version=1), 15.2)
-    assert refusal(replica, 15.3, 5.0) == ""
+    assert silence_refusal(replica, 15.1, 5.0) == said
+    replica.step(FetchRequest(sender=B, term=1, index=5, last_term=1, version=1), 15.2)
+    assert silence_refusal(replica, 15.3, 5.0) == ""
 
 
 def test_who_can_go_on_without_the_silent_one_does() -> None:
     replica = leader(B, C)
     replica.step(LogChanged(start=1, end=6, durable_end=6, terms=TERMS), 11.0)
-    replica.step(Fetched(follower=C, term=1, index=6, last_term=1, version=1), 15.0)
-    assert refusal(replica, 15.1, 5.0) == ""
-    assert refusal(replica, 21.0, 5.0) != ""  # now both are silent
+    replica.step(FetchRequest(sender=C, term=1, index=6, last_term=1, version=1), 15.0)
+    assert silence_refusal(replica, 15.1, 5.0) == ""
+    assert silence_refusal(replica, 21.0, 5.0) != ""  # now both are silent

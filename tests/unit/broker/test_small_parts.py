@@ -6,10 +6,10 @@ import pytest
 
 from venus.broker.log import entry
 from venus.broker.machine import consumers, queue_index
-from venus.broker.machine.consumers import Mark
-from venus.broker.machine.queue_index import Placed, Tail
-from venus.broker.machine.review_schedule import ASKED_MAX, Reviews, pause_s
-from venus.broker.queue.buffer import ENTRY_BYTES, Buffer
+from venus.broker.machine.consumers import QueueMark
+from venus.broker.machine.queue_index import QueuedBatch, QueueTail
+from venus.broker.machine.review_schedule import ASKED_MAX, ReviewSchedule, pause_s
+from venus.broker.queue.buffer import ENTRY_BYTES, BodyBuffer
 from venus.broker.store import keys
 from venus.errors import Corruption
 
@@ -23,29 +23,31 @@ def test_the_pauses_double_up_to_a_minute() -> None:
 
 
 def test_a_review_that_reached_nobody_does_not_count() -> None:
-    reviews = Reviews(first_s=6.0)
+    reviews = ReviewSchedule(first_s=6.0)
     reviews.expect(1, 100.0)
-    assert reviews.due(105.9) == []
+    assert reviews.due_batches(105.9) == []
     for _ in range(100):
-        assert reviews.due(106.0) == [1]
-    assert reviews.exhausted() == []
+        assert reviews.due_batches(106.0) == [1]
+    assert reviews.exhausted_batches() == []
     for n in range(ASKED_MAX):
-        assert reviews.delivered([1, 2], 106.0 + n) == 1
-    assert reviews.exhausted() == [1]
+        assert reviews.record_delivered([1, 2], 106.0 + n) == 1
+    assert reviews.exhausted_batches() == [1]
     reviews.settle([1])
-    assert (reviews.due(10**9), reviews.exhausted()) == ([], [])
+    assert (reviews.due_batches(10**9), reviews.exhausted_batches()) == ([], [])
 
 
 def test_tombstones_are_dated_by_marks() -> None:
-    marks: list[Mark] = []
+    marks: list[QueueMark] = []
     for hour in range(60):
-        marks = consumers.thin(marks, Mark(at_us=hour * 3600 * 10**6, sequence=hour * 10, next_offset=hour * 5))
+        marks = consumers.add_mark(
+            marks, QueueMark(at_us=hour * 3600 * 10**6, sequence=hour * 10, next_offset=hour * 5)
+        )
 
     now = 59 * 3600 * 10**6
-    assert consumers.forget_tombstones_below(marks, 10**9, now) == 350  # 24 h before
-    assert consumers.forget_tombstones_below(marks, 100, now) == 200  # a consumer is still there
-    assert consumers.forget_tombstones_below(marks, 10**9, DAY_US // 2) == 0
-    assert consumers.thin(marks, Mark(at_us=marks[-1].at_us + 1, sequence=0, next_offset=0)) is marks
+    assert consumers.tombstone_limit(marks, 10**9, now) == 350  # 24 h before
+    assert consumers.tombstone_limit(marks, 100, now) == 200  # a consumer is still there
+    assert consumers.tombstone_limit(marks, 10**9, DAY_US // 2) == 0
+    assert consumers.add_mark(marks, QueueMark(at_us=marks[-1].at_us + 1, sequence=0, next_offset=0)) is marks
 
 
 def body(n: int) -> bytes:
@@ -53,10 +55,10 @@ def body(n: int) -> bytes:
 
 
 def test_the_buffer_evicts_what_was_delivered_then_the_middle() -> None:
-    buffer = Buffer(10_000)
+    buffer = BodyBuffer(10_000)
     for n in range(10):
         buffer.save((1, n), body(n))
-    buffer.delivered(1, 3)
+    buffer.mark_delivered(1, 3)
     assert buffer.get((1, 0)) == body(0)  # used last of the delivered ones
 
     buffer.save((1, 10), body(10))
@@ -74,7 +76,7 @@ def test_the_buffer_evicts_what_was_delivered_then_the_middle() -> None:
 
 
 def test_unsaved_bytes_push_out_saved_ones() -> None:
-    buffer = Buffer(10_000)
+    buffer = BodyBuffer(10_000)
     for n in range(10):
         buffer.save((1, n), body(n))
 
@@ -86,7 +88,7 @@ def test_unsaved_bytes_push_out_saved_ones() -> None:
 
 
 def test_hits_and_misses_are_counted() -> None:
-    buffer = Buffer(10_000)
+    buffer = BodyBuffer(10_000)
     buffer.save((1, 1), b"a")
 
     buffer.get((1, 1))
@@ -95,8 +97,8 @@ def test_hits_and_misses_are_counted() -> None:
     assert (buffer.status().hits, buffer.status().misses) == (1, 1)
 
 
-def place(base_offset: int, count: int = 10) -> Placed:
-    return Placed(
+def place(base_offset: int, count: int = 10) -> QueuedBatch:
+    return QueuedBatch(
         base_offset=base_offset,
         index=base_offset,
         count=count,
@@ -120,7 +122,7 @@ def test_a_record_of_the_queue_reads_back() -> None:
 
 
 def test_the_tail_finds_the_batch_that_holds_an_offset() -> None:
-    tail = Tail(places_max=10)
+    tail = QueueTail(places_max=10)
     tail.extend(place(n) for n in range(0, 300, 10))
 
     assert tail.walk(50) is None  # cut off
@@ -129,7 +131,7 @@ def test_the_tail_finds_the_batch_that_holds_an_offset() -> None:
 
 
 def test_a_damaged_entry_is_noticed() -> None:
-    noted = entry.note(entry.EntryKind.EPOCH, epoch=1, at_us=2, record={"epoch": 3})
+    noted = entry.record_entry(entry.EntryKind.EPOCH, epoch=1, at_us=2, record={"epoch": 3})
     assert entry.decode(noted.encode(7), 7, where="here") == noted
 
     with pytest.raises(Corruption, match="here"):
@@ -138,7 +140,7 @@ def test_a_damaged_entry_is_noticed() -> None:
 
 def test_each_flipped_bit_of_an_entry_is_noticed() -> None:
     """Kind, term, epoch, time, digest, seal and body: nothing of an entry is believed unsealed."""
-    stored = entry.note(entry.EntryKind.DECIDE, epoch=3, at_us=2, record={"verdict": 1}).encode(7)
+    stored = entry.record_entry(entry.EntryKind.DECIDE, epoch=3, at_us=2, record={"verdict": 1}).encode(7)
     for bit in range(8 * len(stored)):
         flipped = bytearray(stored)
         flipped[bit // 8] ^= 1 << bit % 8

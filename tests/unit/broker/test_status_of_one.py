@@ -8,21 +8,21 @@ from typing import Any
 import pytest
 
 from venus.broker.machine.home import Home
-from venus.broker.mirrors import place
+from venus.broker.mirrors import topology_position
+from venus.broker.mirrors.home_succession import HomeSuccession
 from venus.broker.mirrors.mirror_status import MirrorStatuses
-from venus.broker.mirrors.place import Place
-from venus.broker.mirrors.progress import State, Told
-from venus.broker.mirrors.succession import Succession
-from venus.broker.mirrors.uppers import Away, Kind
+from venus.broker.mirrors.replicator_progress import MirrorState, ReplicatorStatus
+from venus.broker.mirrors.topology_position import SetPosition
+from venus.broker.mirrors.upstream_selection import AwayFromNearest, FitnessKind
 from venus.broker.service.replication_status import ReplicationStatus, business_of
 from venus.broker.service.service_status import ServiceStatus
 from venus.broker.service.traffic_status import TrafficStatus
-from venus.config import Cluster
+from venus.config import ClusterSettings
 from venus.coordination.etcd import EtcdCoordinator
-from venus.flow.braking import Brake, Record
+from venus.flow.limiters import Limiter, LimiterRecord
 from venus.network.row_filters import RowFilter
-from venus.replication.records import Installing
-from venus.rpc.address import Proof
+from venus.replication.records import InstallationProgress
+from venus.rpc.address import ClientCredentials
 from venus.wire import broker_pb2
 
 OWN, OTHER = "main", "payroll"
@@ -38,7 +38,7 @@ def test_whose_copies_are_being_installed(business: str, shown: list[str]) -> No
     host: Any = SimpleNamespace(me=member, troubles={OTHER: "its log has diverged"}, replicas={})
     coordination: Any = SimpleNamespace(unreachable="", invalid=())
     installing = tuple(
-        Installing(business=name, leader="b", records=7, records_expected=9, nbytes=70, bytes_per_s=7)
+        InstallationProgress(business=name, leader="b", records=7, records_expected=9, nbytes=70, bytes_per_s=7)
         for name in (OWN, OTHER)
     )
     shared: Any = None
@@ -51,9 +51,9 @@ def test_whose_copies_are_being_installed(business: str, shown: list[str]) -> No
 
 @pytest.mark.parametrize(("business", "shown"), [(OWN, ["", OWN]), ("", ["", OWN, OTHER])])
 def test_who_is_braked(business: str, shown: list[str]) -> None:
-    record = Record()
+    record = LimiterRecord()
     for name in ("", OWN, OTHER):
-        record.told(Brake.ROWS, name, "a producer", 1.0, 10.0)
+        record.record_delay(Limiter.ROWS, name, "a producer", 1.0, 10.0)
     traffic: Any = SimpleNamespace(monotonic=lambda: 10.0, admission=SimpleNamespace(record=record))
     nothing: Any = None
     found = TrafficStatus(traffic, nothing, nothing, nothing, nothing)._brakes(10.0, 0, business)
@@ -63,20 +63,23 @@ def test_who_is_braked(business: str, shown: list[str]) -> None:
 
 @pytest.mark.parametrize(("business", "shown"), [(OWN, [OWN]), ("", [OWN, OTHER, "wages"])])
 def test_whose_mirrors_come_from_elsewhere_or_are_refused(business: str, shown: list[str]) -> None:
-    away = Away(at="t2", nearest="t1", kind=Kind.SILENT, why="it is gone", since=0.0, looked_at=9.0)
-    follows, refused = Told(state=State.FOLLOWING), Told(state=State.REFUSED, reason="it is of another network")
+    away = AwayFromNearest(at="t2", nearest="t1", kind=FitnessKind.SILENT, why="it is gone", since=0.0, checked_at=9.0)
+    follows, refused = (
+        ReplicatorStatus(state=MirrorState.FOLLOWING),
+        ReplicatorStatus(state=MirrorState.REFUSED, reason="it is of another network"),
+    )
     pulls: dict[str, Any] = {
-        name: SimpleNamespace(business=name, told=told, away=lambda found=found: found)
+        name: SimpleNamespace(business=name, status=told, absence=lambda found=found: found)
         for name, told, found in ((OWN, follows, away), (OTHER, follows, away), ("wages", refused, None))
     }
     some: Any = SimpleNamespace(all=tuple(pulls.values()), get=lambda _: None)
-    rows: Any = SimpleNamespace(alarms=lambda *_: [], absent=lambda *_: [])
+    rows: Any = SimpleNamespace(alarms=lambda *_: [], find_absent=lambda *_: [])
     found = status()
     own: Any = SimpleNamespace(committed=SimpleNamespace(is_mirror=False))
-    core: Any = SimpleNamespace(clock_us=lambda: 0, catalogue=SimpleNamespace(known=lambda _: own))
-    here = Place(set="eu", tier="access", level=2)
-    statuses = MirrorStatuses(core, Cluster(), {}, here, rows, some, lambda: 10.0)
-    statuses.lay_over(found, "t2", {}, "", [], [], business)
+    core: Any = SimpleNamespace(clock_us=lambda: 0, catalogue=SimpleNamespace(find=lambda _: own))
+    here = SetPosition(set="eu", tier="access", level=2)
+    statuses = MirrorStatuses(core, ClusterSettings(), {}, here, rows, some, lambda: 10.0)
+    statuses.add_to_status(found, "t2", {}, "", [], [], business)
 
     said = " ".join(found.alarms)
     assert [name for name in (OWN, OTHER, "wages") if name in said] == shown
@@ -86,9 +89,15 @@ def test_whose_mirrors_come_from_elsewhere_or_are_refused(business: str, shown: 
 def test_everybody_who_adds_to_it_knows_what_was_asked_for(business: str) -> None:
     asked: list[Any] = []
     core: Any = SimpleNamespace(status=lambda *_: status())
-    adds: Any = SimpleNamespace(lay_over=lambda _, business="": asked.append(business))
+
+    def add(_: broker_pb2.BrokerStatus, business: str = "") -> None:
+        asked.append(business)
+
+    adds: Any = SimpleNamespace(lay_over=add)
+    network: Any = SimpleNamespace(add_to_status=add)
     service = ServiceStatus(core)
-    service.replication = service.traffic = service.network = adds
+    service.replication = service.traffic = adds
+    service.network = network
     service.status(business)
 
     assert asked == [business] * 3
@@ -121,9 +130,9 @@ def test_a_record_of_a_business_with_any_name_is_known_by_it() -> None:
 def test_whose_homes_have_moved(business: str, shown: list[str], upstream: tuple[str, ...]) -> None:
     homes = {name: Home(set="eu", term=2, addresses=(), here=True) for name in (OWN, OTHER)}
     stored = [SimpleNamespace(name=name, committed=SimpleNamespace(home=home)) for name, home in homes.items()]
-    core: Any = SimpleNamespace(catalogue=SimpleNamespace(stored=lambda: stored))
-    succession = Succession(core, Place(set="eu", tier="core", level=0), upstream, Proof())
-    succession._former.found = {
+    core: Any = SimpleNamespace(catalogue=SimpleNamespace(list_stored=lambda: stored))
+    succession = HomeSuccession(core, SetPosition(set="eu", tier="core", level=0), upstream, ClientCredentials())
+    succession._former.found_problems = {
         "10.0.0.1:7411": {name: f"set hq at 10.0.0.1:7411 is a home of {name} as well: it is old" for name in homes},
         "10.0.0.2:7411": {"": "a broker at 10.0.0.2:7411 answers, and may take writes as the former home: it is odd"},
     }
@@ -138,9 +147,9 @@ def test_what_labels_and_predicates_are_about(business: str, shown: list[str]) -
     labels = {"eu": [f"business:{OWN}", f"business:{OTHER}"]}
     where = {name: (RowFilter(table="shop.orders", predicate="id < 5"),) for name in (OWN, OTHER)}
     said = [
-        *place.absent(labels, ["eu"], [], [], business),
-        *place.without_rows(place.about(where, business), {}, "hq"),
-        *place.shown(place.about(where, business)),
+        *topology_position.find_absent_labels(labels, ["eu"], [], [], business),
+        *topology_position.find_unmatched_predicates(topology_position.items_of_business(where, business), {}, "hq"),
+        *topology_position.format_filters(topology_position.items_of_business(where, business)),
     ]
     assert len(said) == 3 * len(shown)
     assert [name for name in (OWN, OTHER) if name in " ".join(said)] == shown

@@ -19,18 +19,18 @@ from typing import Any
 import grpc
 import pytest
 
-from venus.broker.machine import half
-from venus.broker.machine.half import Action, Half, State
-from venus.broker.pipeline.producer_commands import HalvesResult, Shipped
+from venus.broker.machine import half_messages
+from venus.broker.machine.half_messages import HalfAction, HalfMessage, HalfState
+from venus.broker.pipeline.producer_commands import HalvesResult, ShippedHalf
 from venus.broker.service.intake import Intake
-from venus.broker.service.producer_stream import ProducerStream, Shared
+from venus.broker.service.producer_stream import ProducerStream, StreamServices
 from venus.broker.service.traffic import Traffic
 from venus.codec.batch import digest
-from venus.config import Broker
+from venus.config import BrokerSettings
 from venus.errors import SlowRequest
-from venus.flow.admission import Verdict as Judgement
+from venus.flow.admission import AdmissionVerdict as Judgement
 from venus.flow.precedence import Precedence
-from venus.flow.turns import Turn
+from venus.flow.write_queue import WriteSlot
 from venus.model import Verdict
 from venus.rpc.producer import Producer
 from venus.wire import broker_pb2
@@ -48,10 +48,10 @@ class Disk:
     """The core: commands in order, each settled when the history says so."""
 
     def __init__(self) -> None:
-        self.state = half.raise_epoch(State(), 1, "p")
+        self.state = half_messages.raise_epoch(HalfState(), 1, "p")
         self.waiting: deque[tuple[Future[Any], Any, bool]] = deque()
 
-    def halves(self, business: str, epoch: int, halves: list[Shipped]) -> Future[Any]:
+    def take_halves(self, business: str, epoch: int, halves: list[ShippedHalf]) -> Future[Any]:
         return self._queued(partial(self._take, epoch, halves), can_be_refused=True)
 
     def decide(self, business: str, epoch: int, batch_no: int, digest: int, verdict: int) -> Future[Any]:
@@ -71,24 +71,24 @@ class Disk:
         else:
             answer.set_result(work())
 
-    def _take(self, epoch: int, halves: list[Shipped]) -> HalvesResult:
+    def _take(self, epoch: int, halves: list[ShippedHalf]) -> HalvesResult:
         for one in halves:
-            found = Half(batch_no=one.batch_no, digest=one.digest, first_sequence=one.batch_no, count=1)
-            match half.accept(self.state, epoch, found):
-                case Action.PERSIST:
-                    self.state = half.persist(self.state, found)
-                case Action.RESEND:
+            found = HalfMessage(batch_no=one.batch_no, digest=one.digest, first_sequence=one.batch_no, count=1)
+            match half_messages.judge_arrival(self.state, epoch, found):
+                case HalfAction.PERSIST:
+                    self.state = half_messages.add_half(self.state, found)
+                case HalfAction.RESEND:
                     end = self.state.end_batch
                     return HalvesResult(through=end, resend_from=end + 1, reason="a gap")
         return HalvesResult(through=self.state.end_batch)
 
     def _decide(self, epoch: int, batch_no: int, said: int, verdict: Verdict) -> broker_pb2.Decided:
-        match half.judge(self.state, epoch, batch_no, said, verdict):
-            case Action.COMMIT:
-                self.state, _ = half.commit(self.state, batch_no)
-            case Action.ROLL_BACK:
-                self.state, _ = half.roll_back(self.state, batch_no)
-        answer = half.recorded(self.state, batch_no, said, verdict)
+        match half_messages.judge_decision(self.state, epoch, batch_no, said, verdict):
+            case HalfAction.COMMIT:
+                self.state, _ = half_messages.commit(self.state, batch_no)
+            case HalfAction.ROLL_BACK:
+                self.state, _ = half_messages.roll_back(self.state, batch_no)
+        answer = half_messages.recorded_answer(self.state, batch_no, said, verdict)
         return broker_pb2.Decided(verdict=broker_pb2.Verdict.ValueType(answer.verdict), batch_no=answer.batch_no)
 
 
@@ -97,11 +97,11 @@ class RefusingTraffic(Traffic):
 
     refuses = False
 
-    def ingest(self, *arguments: Any) -> Judgement:
+    def admit_halves(self, *arguments: Any) -> Judgement:
         if self.refuses:
             self.refuses = False
             return Judgement(pause_s=0.001, refused=True)
-        return super().ingest(*arguments)
+        return super().admit_halves(*arguments)
 
 
 class History:
@@ -112,25 +112,25 @@ class History:
         self.disk = Disk()
         core: Any = SimpleNamespace(
             producers=self.disk,
-            materialiser=SimpleNamespace(behind=dict),
+            materialiser=SimpleNamespace(behind_by_business=dict),
             commits=SimpleNamespace(waited_s=0.0),
             precedence=Precedence(0.0),
         )
-        self.traffic = RefusingTraffic(core, Broker(buffer_bytes_max=500_000))
+        self.traffic = RefusingTraffic(core, BrokerSettings(buffer_bytes_max=500_000))
         loop = asyncio.get_running_loop()
         bridge: Any = SimpleNamespace(
-            when_done=lambda future, call: future.add_done_callback(lambda done: loop.call_soon(call, done))
+            call_when_done=lambda future, call: future.add_done_callback(lambda done: loop.call_soon(call, done))
         )
-        status: Any = SimpleNamespace(clear=lambda _: None, alarm=lambda *_: None)
+        status: Any = SimpleNamespace(clear_alarms=lambda _: None, raise_alarm=lambda *_: None)
         self.arriving: asyncio.Queue[Any] = asyncio.Queue()
         self.to_broker: deque[broker_pb2.ProducerFrame] = deque()
         self.to_producer: deque[broker_pb2.BrokerFrame] = deque()
         context: Any = SimpleNamespace(read=self.arriving.get, write=self._write, peer=lambda: "test")
         init, ack = broker_pb2.Init(business="main", producer="p"), broker_pb2.InitAck(epoch=1)
-        self.stream = ProducerStream(Shared(core, bridge, status, self.traffic), context, init, ack)
+        self.stream = ProducerStream(StreamServices(core, bridge, status, self.traffic), context, init, ack)
         self.serving = asyncio.create_task(self.stream.run(broker_pb2.ProducerFrame(init=init)))
         self.producer = Producer("nowhere", "main", "p", window_bytes_max=1 << 30)
-        self.rivals: deque[asyncio.Task[Turn]] = deque()
+        self.rivals: deque[asyncio.Task[WriteSlot]] = deque()
         self.damages = 2
         self.next, self.use, self.decided = 1, 0, 0
         self.sent: dict[int, int] = {}
@@ -174,7 +174,7 @@ class History:
         if self.to_producer:
             frame = self.to_producer.popleft()
             frame.throttle.retry_after_ms = 0
-            self.producer._take(frame)
+            self.producer._on_frame(frame)
             if self.rolling_back and not self.producer._outgoing.rolling_back:
                 self.next, self.rolling_back = self.rolling_back, 0
 
@@ -191,11 +191,11 @@ class History:
             self.producer.decide(first, self.sent[first], Verdict.ROLLBACK)
 
     def rival(self) -> None:
-        self.rivals.append(asyncio.create_task(self.traffic.unsaved.turn(self.rng.choice([60_000, 300_000]))))
+        self.rivals.append(asyncio.create_task(self.traffic.unsaved.wait_for_slot(self.rng.choice([60_000, 300_000]))))
 
     def rival_leaves(self) -> None:
         if self.rivals and self.rivals[0].done():
-            self.traffic.unsaved.unused(self.rivals.popleft().result())
+            self.traffic.unsaved.release_slot(self.rivals.popleft().result())
 
     # -- a history -----------------------------------------------------------------------------------------------
 
@@ -230,7 +230,7 @@ class History:
     async def _settled(self) -> None:
         for _ in range(SETTLED):
             await asyncio.sleep(0)
-        self.has_waited |= self.traffic.admission.turns.waiting > sum(not rival.done() for rival in self.rivals)
+        self.has_waited |= self.traffic.admission.write_queue.waiting > sum(not rival.done() for rival in self.rivals)
         if self.serving.done():
             self.serving.result()
 
@@ -251,7 +251,7 @@ async def played(seed: int) -> tuple[bool, History]:
 
 @pytest.fixture(autouse=True)
 def _no_network(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("venus.rpc.duplex.Connection", lambda *_, **__: None)
+    monkeypatch.setattr("venus.rpc.duplex.BrokerConnection", lambda *_, **__: None)
 
 
 def test_every_history_ends_with_everything_persisted_decided_and_nothing_counted() -> None:
@@ -260,7 +260,7 @@ def test_every_history_ends_with_everything_persisted_decided_and_nothing_counte
         done, history = asyncio.run(played(seed))
         assert done, f"history {seed} waits for good"
         admission = history.traffic.admission
-        assert admission.unsaved.nbytes == admission.turns.nbytes == 0, f"history {seed}"
+        assert admission.unsaved.nbytes == admission.write_queue.nbytes == 0, f"history {seed}"
         waited += history.has_waited
     assert waited > HISTORIES // 20
 
@@ -273,5 +273,5 @@ def test_without_the_rule_that_what_is_on_disk_is_not_asked_for_again_some_wait_
         self._void_through = self._submitted
         return batch_no
 
-    monkeypatch.setattr(Intake, "again", again)
+    monkeypatch.setattr(Intake, "request_again", again)
     assert not all(asyncio.run(played(seed))[0] for seed in range(HISTORIES))

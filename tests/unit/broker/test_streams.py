@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from venus.broker.service.delivery import Streams
+from venus.broker.service.delivery import StreamIndex
 
 
 @dataclass(eq=False)
@@ -29,7 +29,7 @@ class Reader:
 
 def test_streams_of_others_are_not_looked_at() -> None:
     readers = [Reader(f"business {n}", f"group {m}") for n in range(20) for m in range(5)]
-    streams: Streams[Reader] = Streams()
+    streams: StreamIndex[Reader] = StreamIndex()
     for reader in readers:
         streams.add(reader)
     for reader in readers:
@@ -45,7 +45,7 @@ def test_streams_of_others_are_not_looked_at() -> None:
 
 
 def test_a_successor_comes_before_its_predecessor_leaves() -> None:
-    streams: Streams[Reader] = Streams()
+    streams: StreamIndex[Reader] = StreamIndex()
     first, second, visitor = Reader("b", "g"), Reader("b", "g"), Reader("b", "g", transient=True)
     for reader in (first, second, visitor):
         streams.add(reader)

@@ -22,7 +22,7 @@ class FailsOnce:
     def __init__(self) -> None:
         self.calls = 0
 
-    async def blocking(self, _: Lane, call: Callable[..., Any], *args: Any) -> Any:
+    async def run_blocking(self, _: Lane, call: Callable[..., Any], *args: Any) -> Any:
         self.calls += 1
         if self.calls == 1:
             raise KeyError("a defect of the broker")
@@ -48,8 +48,8 @@ def test_the_watch_looks_on_behind_a_defect(
     core: Any = SimpleNamespace(data_dir=tmp_path)
     watch = TrafficWatch(cast("Any", None), core, bridge, list)
     looks: list[float] = []
-    monkeypatch.setattr(watch, "_machine", dict)
-    monkeypatch.setattr(watch, "look", lambda late_s, _: looks.append(late_s))
+    monkeypatch.setattr(watch, "_measure_machine", dict)
+    monkeypatch.setattr(watch, "process_reading", lambda late_s, _: looks.append(late_s))
     asyncio.run(ended(watch._run()))
     assert len(looks) == 2
     assert "a defect of the broker" in caplog.text

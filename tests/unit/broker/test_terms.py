@@ -28,6 +28,6 @@ def test_the_cache_answers_like_a_list(steps: list[tuple[str, int]]) -> None:
             start = max(start, min(len(plain), n))
             cache = cache.trim(start)
         for index in range(max(1, start - 1), len(plain) + 1):
-            assert cache.of(index) == plain[index - 1]
+            assert cache.term_at(index) == plain[index - 1]
         for term in set(plain[start - 1 :]):
             assert cache.end_of(term, len(plain) + 1) == max(i for i, t in enumerate(plain, 1) if t <= term) + 1

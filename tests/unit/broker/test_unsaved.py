@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from venus.broker.pipeline.producer_commands import Shipped
+from venus.broker.pipeline.producer_commands import ShippedHalf
 from venus.broker.service.intake import Intake
 from venus.broker.service.traffic import Traffic
-from venus.broker.service.unsaved import Unsaved
-from venus.config import Broker
+from venus.broker.service.unsaved import UnsavedBytes
+from venus.config import BrokerSettings
 from venus.flow.precedence import Precedence
-from venus.flow.turns import Sharing, Turns
+from venus.flow.write_queue import MemoryShares, WriteQueue
 
 MIB = 1 << 20
 
@@ -25,9 +25,9 @@ async def settled() -> None:
         await asyncio.sleep(0)
 
 
-def made(limit: int = 8 * MIB, window: int = 4 * MIB) -> tuple[Unsaved, Sharing, Turns]:
-    sharing, turns = Sharing(limit, 0.1), Turns(most=window, least=MIB, target_s=0.1)
-    return Unsaved(sharing, turns), sharing, turns
+def made(limit: int = 8 * MIB, window: int = 4 * MIB) -> tuple[UnsavedBytes, MemoryShares, WriteQueue]:
+    sharing, turns = MemoryShares(limit, 0.1), WriteQueue(most=window, least=MIB, target_s=0.1)
+    return UnsavedBytes(sharing, turns), sharing, turns
 
 
 def run(test: Callable[[], Awaitable[None]]) -> None:
@@ -42,16 +42,16 @@ def test_a_stream_that_ends_in_line_leaves_nothing_behind() -> None:
         unsaved, sharing, turns = made()
 
         async def stream(business: str) -> None:
-            with unsaved.receive(business, 3 * MIB):
-                await unsaved.turn(3 * MIB)
+            with unsaved.count_received(business, 3 * MIB):
+                await unsaved.wait_for_slot(3 * MIB)
 
-        first = await unsaved.turn(3 * MIB)
+        first = await unsaved.wait_for_slot(3 * MIB)
         waiting = [asyncio.create_task(stream(name)) for name in "abc"]
         await settled()
         assert (sharing.nbytes, turns.waiting) == (9 * MIB, 3)
         waiting[0].cancel()
         await settled()
-        unsaved.unused(first)
+        unsaved.release_slot(first)
         waiting[1].cancel()  # its turn has come, and it does not know yet
         await settled()
         await asyncio.gather(*waiting, return_exceptions=True)
@@ -64,15 +64,15 @@ def test_a_stream_that_ends_in_line_leaves_nothing_behind() -> None:
 def test_while_memory_is_full_large_frames_are_not_read_and_small_ones_are() -> None:
     async def test() -> None:
         unsaved, sharing, _ = made(limit=4 * MIB)
-        unsaved.receive("a", 4 * MIB)
-        await unsaved.room("small", small=True)
-        late = [asyncio.create_task(unsaved.room(name, small=False)) for name in "bcd"]
+        unsaved.count_received("a", 4 * MIB)
+        await unsaved.wait_for_room("small", small=True)
+        late = [asyncio.create_task(unsaved.wait_for_room(name, small=False)) for name in "bcd"]
         await settled()
         assert not any(task.done() for task in late)
-        unsaved.forget("a", MIB)
+        unsaved.remove_bytes("a", MIB)
         await settled()
         assert [task.done() for task in late] == [True, False, False], "in line, one for each piece"
-        unsaved.forget("a", 3 * MIB)
+        unsaved.remove_bytes("a", 3 * MIB)
         await settled()
         assert all(task.done() for task in late), "nothing is left: who was let in may have nothing to read"
         assert sharing.nbytes == 0
@@ -83,13 +83,15 @@ def test_while_memory_is_full_large_frames_are_not_read_and_small_ones_are() -> 
 def test_a_business_reads_on_when_its_own_is_saved() -> None:
     async def test() -> None:
         unsaved, sharing, turns = made()
-        unsaved.receive("a", 4 * MIB).passed_on(4 * MIB)
-        turn = await unsaved.turn(4 * MIB)
+        unsaved.count_received("a", 4 * MIB).record_passed_on(4 * MIB)
+        turn = await unsaved.wait_for_slot(4 * MIB)
         assert not unsaved.has_room("a", small=True), "the window is full"
-        waiting = [asyncio.create_task(unsaved.room("a", small=True)) for _ in range(2)]  # one is being replaced
+        waiting = [
+            asyncio.create_task(unsaved.wait_for_room("a", small=True)) for _ in range(2)
+        ]  # one is being replaced
         await settled()
         assert not any(task.done() for task in waiting)
-        unsaved.done("a", turn, 0.01, 0.01)
+        unsaved.record_saved("a", turn, 0.01, 0.01)
         await asyncio.gather(*waiting)
         assert (sharing.nbytes, turns.nbytes) == (0, 0)
 
@@ -100,31 +102,31 @@ def test_a_business_reads_on_when_its_own_is_saved() -> None:
 def test_a_frame_that_is_larger_than_the_window_is_cut_in_one_pass(window: float) -> None:
     async def test() -> None:
         core: Any = SimpleNamespace(materialiser=SimpleNamespace(behind_bytes=0), precedence=Precedence(goal_s=0.05))
-        traffic = Traffic(core, Broker(buffer_bytes_max=64 * MIB))
-        traffic.admission.turns._size = window * MIB
+        traffic = Traffic(core, BrokerSettings(buffer_bytes_max=64 * MIB))
+        traffic.admission.write_queue._size = window * MIB
         body = b"x" * (MIB // 10)
-        halves = [Shipped(batch_no=n, digest=0, body=body) for n in range(1, 36)]
-        pieces = list(traffic.pieces(halves))
+        halves = [ShippedHalf(batch_no=n, digest=0, body=body) for n in range(1, 36)]
+        pieces = list(traffic.split_halves(halves))
         assert [half for piece in pieces for half in piece] == halves
         assert max(len(piece) for piece in pieces) == min(35, int(window * 10))
-        large = [Shipped(batch_no=n, digest=0, body=b"x" * 2 * int(window * MIB)) for n in (1, 2)]
-        assert [len(piece) for piece in traffic.pieces(large)] == [1, 1], "one that is too large goes alone"
+        large = [ShippedHalf(batch_no=n, digest=0, body=b"x" * 2 * int(window * MIB)) for n in (1, 2)]
+        assert [len(piece) for piece in traffic.split_halves(large)] == [1, 1], "one that is too large goes alone"
 
     run(test)
 
 
 def test_what_is_on_disk_is_never_expected() -> None:
     intake = Intake(2)
-    assert intake.submitted(newest=5) == 1
-    assert intake.again(3) == 3
-    assert [intake.takes(n) for n in (2, 3, 4)] == [True, True, False]
+    assert intake.record_submission(newest=5) == 1
+    assert intake.request_again(3) == 3
+    assert [intake.can_take(n) for n in (2, 3, 4)] == [True, True, False]
     assert intake.is_void(1)
-    intake.persisted(5)
-    assert [intake.takes(n) for n in (6, 7)] == [True, False]
-    number = intake.submitted(newest=6)
+    intake.record_persisted(5)
+    assert [intake.can_take(n) for n in (6, 7)] == [True, False]
+    number = intake.record_submission(newest=6)
     assert not intake.is_void(number)
-    assert intake.again(3) == 6, "3 to 5 are on disk: nobody sends them again"
-    intake.arrived(6)
-    assert intake.takes(100)
-    intake.rolled_back(4)
+    assert intake.request_again(3) == 6, "3 to 5 are on disk: nobody sends them again"
+    intake.record_arrival(6)
+    assert intake.can_take(100)
+    intake.record_rollback(4)
     assert (intake.through, intake.newest) == (3, 3)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from venus.broker.store.witness import Note, Witness, latest
+from venus.broker.store.witness import Witness, WitnessNote, read_latest
 
 
 @pytest.fixture
@@ -20,11 +20,11 @@ def store(tmp_path: Path) -> Path:
     return path
 
 
-def noted(store: Path, witness: Witness, sequence: int) -> Note:
+def noted(store: Path, witness: Witness, sequence: int) -> WitnessNote:
     """Return what is noted behind an fsync."""
-    witness.look(lambda: 4)
-    witness.note(sequence)
-    found = latest(store)
+    witness.read_files(lambda: 4)
+    witness.write_note(sequence)
+    found = read_latest(store)
     assert found is not None
     assert found.sequence == sequence
     return found
@@ -42,14 +42,14 @@ def test_each_note_says_what_the_files_are_now(store: Path) -> None:
     assert grown.files.nbytes == len(b"one table, and one more")
     assert grown.files.digest != first.files.digest
     witness.close(4)
-    last = latest(store)
+    last = read_latest(store)
     assert last is not None
     assert (last.sequence, last.files.logs) == (4, ())
 
 
 def test_nothing_is_noted_before_the_files_were_looked_at(store: Path) -> None:
     witness = Witness(store, lambda: 0.0)
-    witness.note(1)
-    assert latest(store) is None
+    witness.write_note(1)
+    assert read_latest(store) is None
     witness.close(1)
-    assert latest(store) is None
+    assert read_latest(store) is None

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from tests.support.feed import INT, TEXT, column, put, section, table
-from venus.codec.arrowrows import Misfit, Shape, arrow_type
+from venus.codec.arrow_rows import ArrowShape, ValueMisfit, arrow_type
 from venus.codec.columns import from_columns
 from venus.codec.layout import Layout
 from venus.errors import ConfigError
@@ -72,7 +72,7 @@ def test_values_come_out_exactly_in_the_type_that_holds_them(
     schema = one(kind)
     packed = from_columns([[str(i) for i in range(len(texts))], texts], Layout.of(schema))
 
-    keys, found = Shape.of(schema).arrays(*packed, schema)
+    keys, found = ArrowShape.of(schema).arrays(*packed, schema)
 
     assert arrow_type(kind) == wanted == found.type
     assert keys.to_pylist() == list(range(len(texts)))
@@ -93,9 +93,9 @@ def test_a_value_that_no_type_holds_is_refused_by_name_and_can_be_had_as_text(ki
     schema = one(kind)
     packed = from_columns([["1", "2"], [None, text]], Layout.of(schema))
 
-    with pytest.raises(Misfit, match=f"shop.t: column v has '{text}'") as refused:
-        Shape.of(schema).arrays(*packed, schema)
-    as_text = Shape.of(schema, text_columns=frozenset({"v"})).arrays(*packed, schema)
+    with pytest.raises(ValueMisfit, match=f"shop.t: column v has '{text}'") as refused:
+        ArrowShape.of(schema).arrays(*packed, schema)
+    as_text = ArrowShape.of(schema, text_columns=frozenset({"v"})).arrays(*packed, schema)
 
     assert refused.value.hint
     assert as_text[1].to_pylist() == [None, text]
@@ -116,7 +116,9 @@ def test_rows_of_an_older_version_have_defaults_where_they_have_no_column() -> N
     )
     packed = from_columns([["1", "2"], ["x", None], ["5", None]], Layout.of(old))
 
-    found = pa.RecordBatch.from_arrays(Shape.of(new).arrays(*packed, old), schema=pa.schema(Shape.of(new).fields))
+    found = pa.RecordBatch.from_arrays(
+        ArrowShape.of(new).arrays(*packed, old), schema=pa.schema(ArrowShape.of(new).fields)
+    )
 
     assert found.to_pylist() == [
         {"id": 1, "m": 5, "note": "it's new", "flag": True, "born": None},
@@ -128,9 +130,9 @@ def test_columns_can_be_chosen_and_a_wrong_name_is_answered_with_the_right_ones(
     schema = one(TEXT)
     changes = section(schema, [put(1, "a"), put(2, "b")])
 
-    found = Shape.of(schema, ["v"]).arrays(changes.record_ids, changes.rows, schema)
+    found = ArrowShape.of(schema, ["v"]).arrays(changes.record_ids, changes.rows, schema)
 
     assert [a.to_pylist() for a in found] == [["a", "b"]]
     with pytest.raises(ConfigError, match="no column 'w'") as refused:
-        Shape.of(schema, ["w"])
+        ArrowShape.of(schema, ["w"])
     assert refused.value.hint == "it has: id, v"

@@ -20,9 +20,9 @@ from venus.codec.batch import (
     encode,
 )
 from venus.codec.changes import TableChanges, marker
-from venus.codec.chunk import Chunk, Sealed, Totals, decode_chunk, encode_chunk, rows_digest
-from venus.codec.packed import Packed
-from venus.codec.stored import TOMBSTONE
+from venus.codec.chunk import Chunk, RowTotals, SealedChunk, decode_chunk, encode_chunk, rows_digest
+from venus.codec.packed import PackedBytes
+from venus.codec.stored_rows import TOMBSTONE
 from venus.errors import ProtocolError
 from venus.model import BatchNo, ChangeKind, Sequence
 from venus.wire import broker_pb2, change_pb2
@@ -34,8 +34,8 @@ def section(deleted: list[bool], **what: object) -> TableChanges:
     changes = TableChanges(
         table_id=4,
         schema_version=2,
-        record_ids=Packed.of(b"\x0a\x01%d" % i for i in range(len(deleted))),
-        rows=Packed.of(b"" if gone else b"\x12\x02ab" for gone in deleted),
+        record_ids=PackedBytes.of(b"\x0a\x01%d" % i for i in range(len(deleted))),
+        rows=PackedBytes.of(b"" if gone else b"\x12\x02ab" for gone in deleted),
         is_deleted=np.array(deleted, dtype=np.bool_),
     )
     return replace(changes, **what)  # type: ignore[arg-type]
@@ -170,7 +170,7 @@ def test_the_digest_is_xxh3_64_of_the_body() -> None:
 def test_a_chunk_comes_back_whole() -> None:
     rows = [(5, 2, b"\x0a\x010", b"\x12\x02ab"), (2**63, 3, b"\x0a\x0211", b""), (7, 2, b"\x0a\x012", b"x" * 300)]
     sent = Chunk(
-        chunk_no=3, table_id=4, rows=stored_rows(rows), last=b"\x0a\x012", end=True, totals=Totals(9, 2**64 - 1)
+        chunk_no=3, table_id=4, rows=stored_rows(rows), last=b"\x0a\x012", end=True, totals=RowTotals(9, 2**64 - 1)
     )
 
     got = decode_chunk(encode_chunk(sent))
@@ -194,12 +194,12 @@ def test_a_chunk_without_rows_comes_back() -> None:
 
 def test_what_is_laid_end_to_end_is_what_protobuf_would_have_written() -> None:
     body = encode_chunk(Chunk(chunk_no=3, table_id=4, rows=stored_rows([(5, 2, b"key", b"row")]), last=b"key"))
-    sealed = Sealed.of(body)
+    sealed = SealedChunk.of(body)
 
     message = broker_pb2.ChunkBody.FromString(body)
     assert (message.chunk_no, message.table_id, message.last) == (3, 4, b"key")
     assert (message.stored[-6:], message.stored_sizes) == (b"keyrow", b"\x17\0\0\0")
-    assert sealed.serialise() == sealed.message().SerializeToString()
+    assert sealed.serialise() == sealed.to_message().SerializeToString()
     assert sealed.digest == digest(body)
 
 
@@ -242,10 +242,10 @@ def test_the_digest_of_rows_knows_every_sequence_but_no_order() -> None:
 
 def test_totals_are_the_same_in_any_order_and_in_any_parts() -> None:
     rows = [(s, 2, b"key", b"") for s in (1, 2, 3, 2**63)]
-    whole, parts = Totals(), Totals()
+    whole, parts = RowTotals(), RowTotals()
 
     whole.add(stored_rows(rows))
     for part in (rows[2:], rows[:0], rows[:2]):
         parts.add(stored_rows(part))
 
-    assert parts == whole == Totals(4, rows_digest(np.array([1, 2, 3, 2**63], dtype=np.uint64)))
+    assert parts == whole == RowTotals(4, rows_digest(np.array([1, 2, 3, 2**63], dtype=np.uint64)))

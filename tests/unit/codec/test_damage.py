@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.codec import plain
-from venus.codec import few
+from venus.codec import few_rows
 from venus.codec.columns import from_columns, keys_from_columns, to_columns
-from venus.codec.copytext import from_copy, keys_to_copy, to_copy
+from venus.codec.copy_text import from_copy, keys_to_copy, to_copy
 from venus.codec.layout import Layout
-from venus.codec.packed import Packed
+from venus.codec.packed import PackedBytes
 from venus.errors import ProtocolError
 from venus.model import Kind, TableSchema
 
@@ -28,7 +28,7 @@ PIECES = [b"\\", b"\t", b"\n", b"\\N", b"\\\\x", b"a", b"0", b"f", b"\\n", b"\xc
 def way(request: pytest.FixtureRequest) -> Iterator[None]:
     """Everything holds for both ways: value by value, which is for few rows, and by the batch."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(few, "VALUES_MAX", 1_000_000 if request.param == "few rows" else 0)
+        patch.setattr(few_rows, "VALUES_MAX", 1_000_000 if request.param == "few rows" else 0)
         yield
 
 
@@ -90,20 +90,20 @@ def test_damaged_rows_are_refused_or_read_as_plain_code_reads_them(
             raise plain.Malformed
     except plain.Malformed:
         with pytest.raises(ProtocolError, match=r"shop\.orders version 1"):
-            to_copy(Packed.of(keys), Packed.of(others), layout)
+            to_copy(PackedBytes.of(keys), PackedBytes.of(others), layout)
         with pytest.raises(ProtocolError, match=r"shop\.orders version 1"):
-            to_columns(Packed.of(keys), Packed.of(others), layout)
+            to_columns(PackedBytes.of(keys), PackedBytes.of(others), layout)
         return
 
-    assert to_copy(Packed.of(keys), Packed.of(others), layout) == plain.copy_lines(expected)
-    columns = to_columns(Packed.of(keys), Packed.of(others), layout)
+    assert to_copy(PackedBytes.of(keys), PackedBytes.of(others), layout) == plain.copy_lines(expected)
+    columns = to_columns(PackedBytes.of(keys), PackedBytes.of(others), layout)
     assert [list(r) for r in zip(*columns, strict=True)] == expected
 
 
 @settings(deadline=None, max_examples=75)
 @given(st.binary(max_size=40), st.lists(st.integers(0, 12), max_size=5))
 def test_any_bytes_and_any_sizes_are_refused_in_good_order(data: bytes, sizes: list[int]) -> None:
-    noise = Packed(data, np.array(sizes, dtype=np.uint32))
+    noise = PackedBytes(data, np.array(sizes, dtype=np.uint32))
     try:
         to_copy(noise, noise, LAYOUT)
     except ProtocolError as e:
@@ -153,7 +153,7 @@ def test_the_error_names_the_line(text: bytes, message: str) -> None:
     ],
 )
 def test_the_error_names_the_row(row: bytes, message: str) -> None:
-    keys, rows = Packed.of([b"\x0a\x011", b"\x0a\x012"]), Packed.of([b"\x1a\x01a", row])
+    keys, rows = PackedBytes.of([b"\x0a\x011", b"\x0a\x012"]), PackedBytes.of([b"\x1a\x01a", row])
 
     with pytest.raises(ProtocolError, match=message):
         to_copy(keys, rows, LAYOUT)
@@ -162,22 +162,22 @@ def test_the_error_names_the_row(row: bytes, message: str) -> None:
 
 
 def test_rows_whose_border_has_moved_are_refused() -> None:
-    keys = Packed.of([plain.encode_row([str(n)], [1]) for n in range(2)])
+    keys = PackedBytes.of([plain.encode_row([str(n)], [1]) for n in range(2)])
     data = plain.encode_row(["n"], [3]) + plain.encode_row(["abc"], [3])
-    assert to_columns(keys, Packed(data, np.array([3, 5], dtype=np.uint32)), LAYOUT)[2] == ["n", "abc"]
+    assert to_columns(keys, PackedBytes(data, np.array([3, 5], dtype=np.uint32)), LAYOUT)[2] == ["n", "abc"]
 
     with pytest.raises(ProtocolError, match=r"shop\.orders version 1: row 1"):  # its bytes are right, all together
-        to_columns(keys, Packed(data, np.array([6, 2], dtype=np.uint32)), LAYOUT)
+        to_columns(keys, PackedBytes(data, np.array([6, 2], dtype=np.uint32)), LAYOUT)
 
 
 def test_a_record_id_without_its_key_is_refused() -> None:
     with pytest.raises(ProtocolError, match="key column id is NULL in row 2"):
-        keys_to_copy(Packed.of([b"\x0a\x011", b""]), LAYOUT)
+        keys_to_copy(PackedBytes.of([b"\x0a\x011", b""]), LAYOUT)
 
 
 def test_sizes_that_do_not_add_up_are_refused() -> None:
     with pytest.raises(ProtocolError, match="add up to 2 bytes, not 3"):
-        keys_to_copy(Packed(b"\x0a\x011", np.array([2], dtype=np.uint32)), LAYOUT)
+        keys_to_copy(PackedBytes(b"\x0a\x011", np.array([2], dtype=np.uint32)), LAYOUT)
 
 
 @pytest.mark.parametrize(

@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.codec import plain
-from venus.codec import few
+from venus.codec import few_rows
 from venus.codec.columns import from_columns, keys_from_columns, keys_to_columns, row_as_dict, to_columns
-from venus.codec.copytext import from_copy, from_copy_noted, keys_to_copy, messages_to_copy, to_copy
+from venus.codec.copy_text import from_copy, from_copy_with_new, keys_to_copy, messages_to_copy, to_copy
 from venus.codec.layout import Layout
-from venus.codec.packed import Packed, pack, position_type, put_together
+from venus.codec.packed import PackedBytes, join_items, pack_items, position_type
 from venus.codec.schema import message_class
 from venus.errors import ProtocolError
 from venus.model import Kind, TableSchema
@@ -29,20 +29,20 @@ many = settings(deadline=None, max_examples=40)
 def way(request: pytest.FixtureRequest) -> Iterator[None]:
     """Everything holds for both ways: value by value, which is for few rows, and by the batch."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(few, "VALUES_MAX", 1_000_000 if request.param == "few rows" else 0)
+        patch.setattr(few_rows, "VALUES_MAX", 1_000_000 if request.param == "few rows" else 0)
         yield
 
 
-def packed(rows: list[plain.Row], layout: Layout) -> tuple[Packed, Packed]:
+def packed(rows: list[plain.Row], layout: Layout) -> tuple[PackedBytes, PackedBytes]:
     """Return what the rows must be as bytes."""
     k = layout.key_count
     return (
-        Packed.of(plain.encode_row(row[:k], layout.numbers[:k]) for row in rows),
-        Packed.of(plain.encode_row(row[k:], layout.numbers[k:]) for row in rows),
+        PackedBytes.of(plain.encode_row(row[:k], layout.numbers[:k]) for row in rows),
+        PackedBytes.of(plain.encode_row(row[k:], layout.numbers[k:]) for row in rows),
     )
 
 
-def same(left: Packed, right: Packed) -> bool:
+def same(left: PackedBytes, right: PackedBytes) -> bool:
     return left.data == right.data and left.sizes.tolist() == right.sizes.tolist()
 
 
@@ -126,8 +126,8 @@ def test_we_read_a_row_as_protobuf_wrote_it_field_by_field(case: Case) -> None:
         return b"" if value is None else message(**{names[number]: value}).SerializeToString()
 
     parts = [[serialised(n, v) for n, v in zip(layout.numbers, row, strict=True)] for row in rows]
-    record_ids = Packed.of(b"".join(p[: layout.key_count]) for p in parts)
-    others = Packed.of(b"".join(p[layout.key_count :]) for p in parts)
+    record_ids = PackedBytes.of(b"".join(p[: layout.key_count]) for p in parts)
+    others = PackedBytes.of(b"".join(p[layout.key_count :]) for p in parts)
 
     assert to_copy(record_ids, others, layout) == plain.copy_lines(rows)
     ours = packed(rows, layout)
@@ -160,7 +160,7 @@ def test_new_rows_are_noted_beside_deleted_ones(repeated: int) -> None:
     layout = Layout.of(plain.table(plain.column("id", 1), plain.column("note", 2), key=["id"]))
     lines = b"f\t7\ta\nn\t8\tb\nt\t9\t\\N\n" * repeated
 
-    record_ids, rows, is_deleted, is_new = from_copy_noted(lines, layout)
+    record_ids, rows, is_deleted, is_new = from_copy_with_new(lines, layout)
 
     assert is_deleted.tolist() == [False, False, True] * repeated
     assert is_new.tolist() == [False, True, False] * repeated
@@ -232,7 +232,7 @@ def test_a_row_is_shown_by_column_name() -> None:
 
 def test_no_rows_are_no_bytes() -> None:
     layout = Layout.of(plain.table(plain.column("id", 1), plain.column("note", 2), key=["id"]))
-    none = Packed.of([])
+    none = PackedBytes.of([])
 
     record_ids, rows, is_deleted = from_copy(b"", layout, flagged=True)
 
@@ -262,7 +262,7 @@ def test_keys_and_rows_of_different_numbers_are_refused() -> None:
     layout = Layout.of(plain.table(plain.column("id", 1), plain.column("note", 2), key=["id"]))
 
     with pytest.raises(ProtocolError, match="1 record ids and 2 rows"):
-        to_copy(Packed.of([b"\x0a\x011"]), Packed.of([b"", b""]), layout)
+        to_copy(PackedBytes.of([b"\x0a\x011"]), PackedBytes.of([b"", b""]), layout)
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -275,17 +275,17 @@ def test_separate_byte_strings_are_put_together_and_packed(seed: int) -> None:
     )
     matrix = np.frombuffer(b"".join(heads), dtype=np.uint8).reshape(count, head)
 
-    found = put_together(matrix, *(Packed.of(part) for part in parts))
+    found = join_items(matrix, *(PackedBytes.of(part) for part in parts))
 
     assert found == [b"".join(strings) for strings in zip(heads, *parts, strict=True)]
-    assert same(pack(found), Packed.of(found))
-    assert Packed.of(found).split() == found
+    assert same(pack_items(found), PackedBytes.of(found))
+    assert PackedBytes.of(found).split() == found
 
 
 def test_no_byte_strings_are_put_together_and_packed() -> None:
-    assert put_together(np.zeros((0, 8), dtype=np.uint8), Packed.of([])) == []
-    assert same(pack([]), Packed.of([]))
-    assert Packed.of([]).split() == []
+    assert join_items(np.zeros((0, 8), dtype=np.uint8), PackedBytes.of([])) == []
+    assert same(pack_items([]), PackedBytes.of([]))
+    assert PackedBytes.of([]).split() == []
 
 
 @many
@@ -294,7 +294,7 @@ def test_whole_rows_behind_heads_become_the_same_copy_text(case: Case) -> None:
     schema, rows = case
     layout = Layout.of(schema)
     record_ids, others = packed(rows, layout)
-    messages = Packed.of(b"\x12" * 7 + a + b for a, b in zip(record_ids.split(), others.split(), strict=True))
+    messages = PackedBytes.of(b"\x12" * 7 + a + b for a, b in zip(record_ids.split(), others.split(), strict=True))
 
     assert messages_to_copy(messages, layout, head=7) == plain.copy_lines(rows)
 
@@ -302,7 +302,7 @@ def test_whole_rows_behind_heads_become_the_same_copy_text(case: Case) -> None:
 def test_a_row_that_is_shorter_than_its_head_is_refused() -> None:
     layout = Layout.of(plain.table(plain.column("id", 1), key=["id"]))
     with pytest.raises(ProtocolError, match="row 2 is shorter than its head of 7 bytes"):
-        messages_to_copy(Packed.of([b"1234567\x0a\x011", b"123456"]), layout, head=7)
+        messages_to_copy(PackedBytes.of([b"1234567\x0a\x011", b"123456"]), layout, head=7)
 
 
 def test_positions_beyond_int32_are_not_counted_in_it() -> None:

@@ -85,13 +85,13 @@ SCHEMA = TableSchema(
     checks=(Check(name="c", sql='("price" > 0)'),),
     left_out=(LeftOut(what="trigger", name="t", definition="BEFORE INSERT", reason="it is code"),),
     types=(
-        OwnType(namespace="Läden", name="mood", spelled='"Läden".mood', labels=("so so", "it's")),
+        OwnType(namespace="Läden", name="mood", sql_name='"Läden".mood', labels=("so so", "it's")),
         OwnType(
             namespace="Läden",
             name="code",
-            spelled='"Läden".code',
+            sql_name='"Läden".code',
             base=LogicalType(kind=Kind.TEXT, length=8),
-            base_spelled="character varying(8)",
+            base_sql_name="character varying(8)",
             not_null=True,
             default_sql="'none'",
             checks=(Check(name="long", sql="(length(VALUE) > 2)"),),

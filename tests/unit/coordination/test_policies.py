@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from venus.coordination.changes import switch, switched
 from venus.coordination.memory import MemoryCluster, MemoryCoordinator
+from venus.coordination.operator_changes import change_policy, with_policy
 from venus.errors import ConfigError, Unavailable
 from venus.replication.records import Leadership, Member, Policy
 
@@ -19,23 +19,23 @@ STUCK = replace(MAIN, in_sync=frozenset({A}), last_in_sync=frozenset({B}))
 
 
 def test_the_minimum_follows_the_policy() -> None:
-    after = switched(MAIN, Policy.AVAILABILITY)
+    after = with_policy(MAIN, Policy.AVAILABILITY)
     assert (after.policy, after.min_in_sync) == (Policy.AVAILABILITY, 1)
-    assert switched(after, Policy.CONSISTENCY) == MAIN
-    assert switched(MAIN, Policy.AVAILABILITY, 2).min_in_sync == 2
+    assert with_policy(after, Policy.CONSISTENCY) == MAIN
+    assert with_policy(MAIN, Policy.AVAILABILITY, 2).min_in_sync == 2
 
 
 def test_who_left_last_is_forgotten_once_something_can_be_acknowledged_without_them() -> None:
     assert STUCK.candidates == {A, B}
-    after = switched(STUCK, Policy.AVAILABILITY)
+    after = with_policy(STUCK, Policy.AVAILABILITY)
     assert after.candidates == {A}
     # whatever was acknowledged meanwhile is at a alone
-    assert switched(after, Policy.CONSISTENCY).candidates == {A}
+    assert with_policy(after, Policy.CONSISTENCY).candidates == {A}
 
 
 def test_who_left_last_may_lead_as_long_as_nothing_could_be_acknowledged() -> None:
-    assert switched(STUCK, Policy.CONSISTENCY).candidates == {A, B}
-    assert switched(replace(STUCK, min_in_sync=3), Policy.CONSISTENCY).candidates == {A, B}
+    assert with_policy(STUCK, Policy.CONSISTENCY).candidates == {A, B}
+    assert with_policy(replace(STUCK, min_in_sync=3), Policy.CONSISTENCY).candidates == {A, B}
 
 
 def records() -> MemoryCoordinator:
@@ -57,21 +57,21 @@ def test_a_swap_that_came_too_late_is_made_again() -> None:
             return super().swap(before, after)
 
     racing = Racing(made._cluster, lease_s=3.0)
-    before, after = switch(racing, "main", Policy.AVAILABILITY)
+    before, after = change_policy(racing, "main", Policy.AVAILABILITY)
     assert (before.term, after.term, after.policy) == (6, 6, Policy.AVAILABILITY)
     racing.races = 100
     with pytest.raises(Unavailable, match="the record of main keeps changing"):
-        switch(racing, "main", Policy.CONSISTENCY)
+        change_policy(racing, "main", Policy.CONSISTENCY)
 
 
 def test_what_is_so_already_is_not_written() -> None:
     made = records()
-    before, after = switch(made, "main", Policy.CONSISTENCY)
+    before, after = change_policy(made, "main", Policy.CONSISTENCY)
     assert before == after
     assert before.version == after.version
 
 
 def test_a_business_that_is_not_there_is_named() -> None:
     with pytest.raises(ConfigError, match=r"no business 'mian' \(did you mean main\?\)") as refused:
-        switch(records(), "mian", Policy.AVAILABILITY)
+        change_policy(records(), "mian", Policy.AVAILABILITY)
     assert refused.value.hint == "it has: main"

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from venus.coordination import stored
+from venus.coordination import stored_records
 from venus.errors import ProtocolError
 from venus.replication.records import Leadership, LiveBroker, LossWindow, Member, Policy
 
@@ -30,11 +30,16 @@ def changed(value: bytes, **fields: object) -> bytes:
 
 
 def test_what_was_stored_comes_back() -> None:
-    assert stored.decode_leadership(KEY, stored.encode_leadership(MAIN, "mark"), 9) == MAIN
-    assert stored.decode_broker(KEY, stored.encode_broker(LIVING)) == LIVING
-    assert stored.decode_identity(KEY, stored.encode_identity("ab12")) == "ab12"
-    assert stored.writer_of(stored.encode_leadership(MAIN, "mark")) == "mark"
-    assert stored.writer_of(stored.encode_leadership(MAIN)) == stored.writer_of(b"{") == stored.writer_of(b"[]") == ""
+    assert stored_records.decode_leadership(KEY, stored_records.encode_leadership(MAIN, "mark"), 9) == MAIN
+    assert stored_records.decode_broker(KEY, stored_records.encode_broker(LIVING)) == LIVING
+    assert stored_records.decode_identity(KEY, stored_records.encode_identity("ab12")) == "ab12"
+    assert stored_records.writer_of(stored_records.encode_leadership(MAIN, "mark")) == "mark"
+    assert (
+        stored_records.writer_of(stored_records.encode_leadership(MAIN))
+        == stored_records.writer_of(b"{")
+        == stored_records.writer_of(b"[]")
+        == ""
+    )
 
 
 @pytest.mark.parametrize(
@@ -71,10 +76,10 @@ def test_what_was_stored_comes_back() -> None:
     ],
 )
 def test_a_leadership_that_no_broker_writes_is_not_believed(fields: dict[str, object], sentence: str) -> None:
-    value = changed(stored.encode_leadership(MAIN), **fields)
+    value = changed(stored_records.encode_leadership(MAIN), **fields)
 
     with pytest.raises(ProtocolError) as caught:
-        stored.decode_leadership(KEY, value, 1)
+        stored_records.decode_leadership(KEY, value, 1)
 
     assert str(caught.value) == f"{KEY} cannot be used: {sentence}"
     assert caught.value.hint
@@ -89,21 +94,21 @@ def test_a_leadership_that_no_broker_writes_is_not_believed(fields: dict[str, ob
 )  # fmt: skip
 def test_a_broker_that_none_describes_so_is_not_believed(fields: dict[str, object]) -> None:
     with pytest.raises(ProtocolError, match="cannot be used"):
-        stored.decode_broker(KEY, changed(stored.encode_broker(LIVING), **fields))
+        stored_records.decode_broker(KEY, changed(stored_records.encode_broker(LIVING), **fields))
 
 
 @pytest.mark.parametrize("missing", ["term", "in_sync", "format", "unclean_terms"])
 def test_a_missing_field_is_named(missing: str) -> None:
-    found = json.loads(stored.encode_leadership(MAIN))
+    found = json.loads(stored_records.encode_leadership(MAIN))
     del found[missing]
 
     with pytest.raises(ProtocolError, match="format is 'None'" if missing == "format" else f"{missing} missing"):
-        stored.decode_leadership(KEY, json.dumps(found).encode(), 1)
+        stored_records.decode_leadership(KEY, json.dumps(found).encode(), 1)
 
 
 @pytest.mark.parametrize("value", [b"", b"{", b"[]", b"null", b"\xff", b"[" * 60_000, b" " * (64 << 10) + b" "])
 def test_bytes_that_are_not_ours_are_refused(value: bytes) -> None:
-    for decode in (stored.decode_broker, stored.decode_identity):
+    for decode in (stored_records.decode_broker, stored_records.decode_identity):
         with pytest.raises(ProtocolError, match="cannot be used"):
             decode(KEY, value)
 
@@ -111,7 +116,7 @@ def test_bytes_that_are_not_ours_are_refused(value: bytes) -> None:
 @given(st.binary(max_size=300))
 def test_any_bytes_are_an_error_and_never_a_crash(value: bytes) -> None:
     with pytest.raises(ProtocolError):
-        stored.decode_leadership(KEY, value, 1)
+        stored_records.decode_leadership(KEY, value, 1)
 
 
 def test_what_nobody_could_read_is_not_written() -> None:
@@ -119,4 +124,4 @@ def test_what_nobody_could_read_is_not_written() -> None:
 
     crowd = frozenset(Member(broker=f"b{number}", store="s") for number in range(65))
     with pytest.raises(ProtocolError, match="more than 64"):
-        stored.encode_leadership(replace(MAIN, in_sync=crowd))
+        stored_records.encode_leadership(replace(MAIN, in_sync=crowd))

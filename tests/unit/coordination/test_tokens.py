@@ -85,7 +85,7 @@ def test_calls_that_meet_the_end_of_a_token_together_all_go_on(calls: int, refus
 def test_what_another_thread_has_got_is_kept() -> None:
     etcd = Etcd(1, ENDED)
     etcd.client._token = NEW
-    assert etcd.client._has_ended(OLD, ENDED)
+    assert etcd.client._has_expired(OLD, ENDED)
     assert etcd.client._token == NEW
-    assert not etcd.client._has_ended(OLD, Refusal(grpc.StatusCode.INVALID_ARGUMENT, "etcdserver: key is not given"))
-    assert not etcd.client._has_ended("", ENDED)
+    assert not etcd.client._has_expired(OLD, Refusal(grpc.StatusCode.INVALID_ARGUMENT, "etcdserver: key is not given"))
+    assert not etcd.client._has_expired("", ENDED)

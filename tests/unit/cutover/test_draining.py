@@ -38,14 +38,14 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 def drained(monkeypatch: pytest.MonkeyPatch, seen: Iterator[Readiness], *, wait_s: float = 60) -> Readiness:
-    monkeypatch.setattr(run, "look", lambda *_: next(seen))
+    monkeypatch.setattr(run, "read_readiness", lambda *_: next(seen))
     settings: Any = SimpleNamespace(
         business=SimpleNamespace(name="main"), source=SimpleNamespace(tables=(), exclude=())
     )
     unused: Any = None
     wish: Any = SimpleNamespace(wait_s=wait_s, rehearse=False, leave_out=())
     cutover = run._Cutover(settings, unused, unused, unused, unused, wish, lambda *_: None)
-    return cutover._drained()
+    return cutover._wait_until_drained()
 
 
 def for_s(clock: Clock, seconds: float, while_so: Readiness, then: Readiness) -> Iterator[Readiness]:

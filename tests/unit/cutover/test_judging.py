@@ -9,23 +9,31 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from venus.adapters.cutover.certificate import Compared, TableHash, laid_out
-from venus.adapters.cutover.legs import NotAtRest, Table, source_hash
-from venus.adapters.cutover.readiness import Readiness, SourceTable, absent, blocks, concerning, moved, pending
+from venus.adapters.cutover.certificate import ComparedTable, TableHash, align_section
+from venus.adapters.cutover.comparison import NotAtRest, VersionedTable, hash_source
+from venus.adapters.cutover.readiness import (
+    Readiness,
+    SourceTableState,
+    find_blocks,
+    find_missing,
+    find_movement,
+    find_pending,
+    relevant_alarms,
+)
 from venus.adapters.dialects.contract import Cut, FillState
-from venus.adapters.targets.cutting import TableThere
+from venus.adapters.targets.cutover_contract import CutoverTable
 from venus.adapters.targets.postgresql.cutover.counters import next_number
 from venus.adapters.targets.views import TargetTable, TargetView
 from venus.codec.changes import TableChanges
 from venus.codec.columns import from_columns, to_columns
 from venus.codec.layout import Layout
-from venus.codec.packed import Packed
+from venus.codec.packed import PackedBytes
 from venus.model import Column, Kind, LogicalType, TableSchema
 from venus.wire import broker_pb2
 
 TEXT = LogicalType(kind=Kind.TEXT)
 
-AT_SOURCE = SourceTable(name="s.t", state="ACTIVE", reason="", fill_done=True, log_rows=0, blocked_s=0)
+AT_SOURCE = SourceTableState(name="s.t", state="ACTIVE", reason="", fill_done=True, log_rows=0, blocked_s=0)
 AT_TARGET = TargetTable(table_id=1, name="s.t", state="ACTIVE", rows_applied=5)
 VIEW = TargetView(name="a", group="main/a", loaded=True, offset=7, applied_sequence=9, tables=(AT_TARGET,))
 READY = Readiness(
@@ -46,9 +54,9 @@ def table(**changed: Any) -> Readiness:
 
 
 def test_nothing_forbids_it_when_all_is_well() -> None:
-    assert blocks(READY) == []
-    assert absent(READY) == []
-    assert pending(READY) == []
+    assert find_blocks(READY) == []
+    assert find_missing(READY) == []
+    assert find_pending(READY) == []
 
 
 @pytest.mark.parametrize(
@@ -78,7 +86,7 @@ def test_nothing_forbids_it_when_all_is_well() -> None:
     ],
 )  # fmt: skip
 def test_what_forbids_it_comes_with_the_command_that_mends_it(readiness: Readiness, said: str, remedy: str) -> None:
-    (block,) = blocks(readiness) + absent(readiness)
+    (block,) = find_blocks(readiness) + find_missing(readiness)
     assert said in block.what
     assert remedy in block.remedy
 
@@ -100,7 +108,7 @@ def test_what_other_targets_lack_forbids_nothing() -> None:
     consumers = [broker_pb2.ConsumerStatus(group=name) for name in ("main/a", "main/b", "mirror/north")]
     status = broker_pb2.BusinessStatus(business="main", alarms=own + others, consumers=consumers)
 
-    assert concerning("main/a", status) == own
+    assert relevant_alarms("main/a", status) == own
 
 
 @pytest.mark.parametrize(
@@ -116,14 +124,16 @@ def test_what_other_targets_lack_forbids_nothing() -> None:
     ],
 )
 def test_what_passes_by_itself_is_waited_for(readiness: Readiness, said: str) -> None:
-    (wait,) = pending(readiness)
+    (wait,) = find_pending(readiness)
     assert said in wait.what
 
 
 def test_a_table_that_moves_is_named_with_how_much() -> None:
-    assert [b.what for b in moved({"s.t": 5, "s.u": 1}, {"s.t": 8, "s.u": 1})] == ["s.t: 3 changes arrived meanwhile"]
+    assert [b.what for b in find_movement({"s.t": 5, "s.u": 1}, {"s.t": 8, "s.u": 1})] == [
+        "s.t: 3 changes arrived meanwhile"
+    ]
     held = table(held=2, skipped=1, quarantined=1)
-    assert moved(READY.counters, held.counters)
+    assert find_movement(READY.counters, held.counters)
 
 
 @pytest.mark.parametrize(
@@ -144,7 +154,7 @@ def hashed(rows: list[tuple[bytes, bytes]], at_once: int = 3) -> TableHash:
     found = TableHash()
     for start in range(0, len(rows), at_once):
         part = rows[start : start + at_once]
-        found.add(Packed.of(i for i, _ in part), Packed.of(r for _, r in part))
+        found.add(PackedBytes.of(i for i, _ in part), PackedBytes.of(r for _, r in part))
     return found
 
 
@@ -169,7 +179,7 @@ def test_rows_of_older_versions_are_laid_out_like_the_newest() -> None:
         table_id=1, schema_version=1, record_ids=ids, rows=rows, is_deleted=np.zeros(2, dtype=np.bool_)
     )
 
-    found = to_columns(*laid_out(section, old, new), Layout.of(new))
+    found = to_columns(*align_section(section, old, new), Layout.of(new))
 
     assert [list(c) for c in found] == [["a", "b"], ["1", "2"], [None, None]]
 
@@ -185,12 +195,12 @@ def test_a_version_that_has_come_since_is_told_and_not_stumbled_over() -> None:
     class Moved:
         """A source's snapshot whose table has got another version."""
 
-        def fill_chunk(self, fill: FillState, **_: int) -> tuple[list[TableChanges], FillState]:
+        def read_fill_chunk(self, fill: FillState, **_: int) -> tuple[list[TableChanges], FillState]:
             return [later], replace(fill, done=True)
 
-    table = Table(TableThere(schema=known, name="t"), (known,))
+    table = VersionedTable(CutoverTable(schema=known, name="t"), (known,))
     with pytest.raises(NotAtRest, match=r"s\.t has become version 2 while it was compared") as told:
-        source_hash(cast("Cut", Moved()), table, lambda _name, _rows: None, None)
+        hash_source(cast("Cut", Moved()), table, lambda _name, _rows: None, None)
     assert told.value.hint == "let changes of tables at the source end, and try again"
 
 
@@ -207,6 +217,6 @@ def test_a_difference_says_which_side_differs(
     source: tuple[int, int], full: tuple[int, int], target: tuple[int, int], says: str
 ) -> None:
     sides = {side: TableHash(*found) for side, found in (("source", source), ("full", full), ("target", target))}
-    compared = Compared(table="t", target_table="t", spelled=False, **sides)
+    compared = ComparedTable(table="t", target_table="t", spelled=False, **sides)
     assert not compared.equal
     assert compared.difference.removeprefix("each side has ") == says

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from venus.adapters.cutover import certificate
-from venus.adapters.cutover.certificate import choose_left_out, left_out_document, uncaptured_blocks
-from venus.adapters.cutover.readiness import concerning
+from venus.adapters.cutover.certificate import choose_left_out, find_uncaptured_blocks, left_out_document
+from venus.adapters.cutover.readiness import relevant_alarms
 from venus.adapters.dialects.contract import UncapturedTable
-from venus.conditions import AdapterCondition, at_source, problems, uncaptured_at_source
+from venus.conditions import AdapterCondition, problems, source_condition, uncaptured_condition
 from venus.errors import ConfigError
 from venus.rpc.reports import encode
 from venus.wire import broker_pb2
@@ -23,7 +23,7 @@ HEAD = {
 
 
 def test_each_table_is_a_block_with_both_ways_out() -> None:
-    later, keyless = (block.line for block in uncaptured_blocks([LATER, KEYLESS], []))
+    later, keyless = (block.line for block in find_uncaptured_blocks([LATER, KEYLESS], []))
 
     assert later == (
         "shop.later matches the patterns and is not captured: venus install-triggers; to go without it: "
@@ -39,8 +39,8 @@ def test_what_is_left_out_by_name_is_no_block() -> None:
     left_out = choose_left_out(uncaptured, ("later", "shop.later"))
 
     assert left_out == [LATER]
-    assert [b.what.partition(" ")[0] for b in uncaptured_blocks(uncaptured, left_out)] == ["shop.keyless"]
-    assert uncaptured_blocks(uncaptured, choose_left_out(uncaptured, ("shop.later", "keyless"))) == []
+    assert [b.what.partition(" ")[0] for b in find_uncaptured_blocks(uncaptured, left_out)] == ["shop.keyless"]
+    assert find_uncaptured_blocks(uncaptured, choose_left_out(uncaptured, ("shop.later", "keyless"))) == []
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_a_name_that_means_no_table_or_several_is_refused(
 
 def test_the_certificate_lists_what_was_left_out() -> None:
     def made(left_out: list[UncapturedTable], **released: str) -> dict[str, object]:
-        return certificate.document(
+        return certificate.to_document(
             head=HEAD, tables=[], foreign_keys=[], counters=[], left_out=[],
             tables_left_out=left_out_document(left_out, released),
         )  # fmt: skip
@@ -72,21 +72,21 @@ def test_the_certificate_lists_what_was_left_out() -> None:
         {"table": "shop.later", "reason": "not captured"},
         {"table": "shop.keyless", "reason": "has no usable key"},
     ]
-    text = certificate.text(found)
+    text = certificate.to_text(found)
     assert "tables left out by the operator, neither captured nor compared: 2\n  ! shop.later: not captured" in text
-    assert "tables left out" not in certificate.text(made([]))
+    assert "tables left out" not in certificate.to_text(made([]))
     assert made([], orders="by an operator")["tables_left_out"] == [
         {"table": "orders", "reason": "not captured any more (by an operator)"}
     ]
     older = made([])
     del older["tables_left_out"]  # as an older version has written it at the target
-    assert "tables left out" not in certificate.text(older)
+    assert "tables left out" not in certificate.to_text(older)
 
 
 def test_an_alarm_about_them_forbids_nothing_since_the_source_has_been_asked() -> None:
     condition = AdapterCondition.of(
-        [at_source(1, "shop.orders", "RESYNC", "why"), uncaptured_at_source("shop.later", ""),
-         uncaptured_at_source("shop.keyless", "has no usable key")]
+        [source_condition(1, "shop.orders", "RESYNC", "why"), uncaptured_condition("shop.later", ""),
+         uncaptured_condition("shop.keyless", "has no usable key")]
     )  # fmt: skip
     said = problems(condition)
     assert len(said) == 3
@@ -94,4 +94,4 @@ def test_an_alarm_about_them_forbids_nothing_since_the_source_has_been_asked() -
         business="main", source=broker_pb2.Reported(report=encode(condition)), alarms=said
     )  # fmt: skip
 
-    assert concerning("main/a", status) == [said[0]]
+    assert relevant_alarms("main/a", status) == [said[0]]

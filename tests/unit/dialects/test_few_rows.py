@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from venus.adapters.dialects.postgresql import stream
-from venus.adapters.dialects.postgresql.cut import values_of
+from venus.adapters.dialects.postgresql import copy_stream
+from venus.adapters.dialects.postgresql.cut import parse_row
 
 
 def blocks(*values: tuple[str | None, ...], rows_max: int = 100, bytes_max: int = 100) -> list[bytes]:
-    with stream.FewRows(values) as rows:
+    with copy_stream.FewRows(values) as rows:
         return list(rows.blocks(rows_max=rows_max, bytes_max=bytes_max))
 
 
@@ -46,4 +46,4 @@ def test_what_is_too_much_for_a_section_is_divided(limits: dict[str, int], expec
     ],
 )
 def test_the_text_of_a_row_has_its_values(row: str, values: list[str | None]) -> None:
-    assert values_of(row) == values
+    assert parse_row(row) == values

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from venus.adapters.dialects.keyforms import RULES, another_form, has_other_values, keeps_text
+from venus.adapters.dialects.type_changes import RULES, changed_key_column, has_changes_of_values, keeps_text
 from venus.model import Column, Kind, LogicalType, TableSchema
 
 
@@ -119,8 +119,8 @@ def test_the_changes_that_people_make(before: LogicalType, now: LogicalType, kep
         )
         for v, t in enumerate((before, now), 1)
     ]  # fmt: skip
-    assert another_form(schemas[1], schemas[0]) == ("" if kept else "id")
-    assert has_other_values(schemas[0], schemas[1]) is not kept
+    assert changed_key_column(schemas[1], schemas[0]) == ("" if kept else "id")
+    assert has_changes_of_values(schemas[0], schemas[1]) is not kept
 
 
 def test_every_rule_is_tried() -> None:

@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from venus.adapters.dialects.contract import FillState
-from venus.adapters.dialects.going_back import LeftAt
-from venus.adapters.dialects.halting import Halts
-from venus.adapters.dialects.mysql.captured import Captured
-from venus.adapters.dialects.mysql.connection import Connection
-from venus.adapters.dialects.mysql.cut import FillPace, LogNumbers, MysqlCut
+from venus.adapters.dialects.halted_tables import HaltTracker
+from venus.adapters.dialects.mysql.captured_tables import MysqlCapturedTable
+from venus.adapters.dialects.mysql.connection import MysqlConnection
+from venus.adapters.dialects.mysql.cut import LogNumbers, MysqlCut, MysqlFillPace
+from venus.adapters.dialects.restore_detection import RestoreGuard
 
 ROWS = 1_000_000
 
@@ -59,12 +59,12 @@ class _Reader:
 
 def test_a_log_that_has_grown_for_a_week_takes_little_memory() -> None:
     cut = MysqlCut(
-        reader=cast(Connection, _Reader()), writer=cast(Connection, None), captured_at_us=0, dirty=[],
-        filling=dict[int, tuple[FillState, Captured]](), pace=FillPace(), halts=cast(Halts, None),
-        left=LeftAt(),
+        reader=cast(MysqlConnection, _Reader()), writer=cast(MysqlConnection, None), captured_at_us=0, dirty=[],
+        filling=dict[int, tuple[FillState, MysqlCapturedTable]](), pace=MysqlFillPace(), halts=cast(HaltTracker, None),
+        left=RestoreGuard(),
     )  # fmt: skip
     tracemalloc.start()
-    numbers = cut._numbers(1)
+    numbers = cut._read_numbers(1)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
 

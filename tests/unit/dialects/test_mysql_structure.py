@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from venus.adapters.dialects.mysql.structure import Rows, structure
-from venus.adapters.dialects.mysql.types import Declared
+from venus.adapters.dialects.mysql.structure import MysqlStructureRows, build_structure
+from venus.adapters.dialects.mysql.types import MysqlDeclaredType
 from venus.model import Check, Column, Kind, LogicalType
 
 PRICE = Column(name="price", number=1, type=LogicalType(kind=Kind.INT, length=4))
-DECLARED = Declared(
+DECLARED = MysqlDeclaredType(
     data_type="int", column_type="int", charset="", collation="", length=0, precision=10, scale=0, fraction=0,
     is_json=False,
 )  # fmt: skip
 
 
 def test_a_check_that_is_not_enforced_is_listed_and_not_made() -> None:
-    rows = Rows(checks=[("fair", "(`price` > 0)", "0", "1"), ("off", "(`price` < 9)", "0", "0")])
+    rows = MysqlStructureRows(checks=[("fair", "(`price` > 0)", "0", "1"), ("off", "(`price` < 9)", "0", "0")])
 
-    made = structure("goods", rows, [PRICE], {"price": DECLARED}, (), [])
+    made = build_structure("goods", rows, [PRICE], {"price": DECLARED}, (), [])
 
     assert made.checks == [Check(name="fair", sql='("price" > 0)')]
     assert [(left.what, left.name, left.definition) for left in made.left_out] == [

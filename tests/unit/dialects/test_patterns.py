@@ -7,7 +7,7 @@ from fnmatch import fnmatchcase
 from hypothesis import given
 from hypothesis import strategies as st
 
-from venus.adapters.dialects.patterns import Patterns, choosing_nothing
+from venus.adapters.dialects.name_patterns import Patterns, find_useless_patterns
 
 NAMES = st.text("ab.*?[]!-\n\\|", max_size=6)
 
@@ -20,9 +20,9 @@ def test_a_list_chooses_what_one_of_its_patterns_chooses(patterns: list[str], na
 @given(st.lists(NAMES, max_size=4), st.lists(NAMES, max_size=4))
 def test_a_pattern_that_chooses_nothing_is_found(patterns: list[str], names: list[str]) -> None:
     wanted = [p for p in patterns if not any(fnmatchcase(n, p) for n in names)]
-    assert choosing_nothing(patterns, [(n,) for n in names]) == wanted
+    assert find_useless_patterns(patterns, [(n,) for n in names]) == wanted
 
 
 def test_a_table_may_have_several_names_and_a_pattern_another_spelling() -> None:
     names = [("ITEM", "APP.ITEM"), ("ORDERS", "APP.ORDERS")]
-    assert choosing_nothing(["item", "app.o*", "x*", "app.x"], names, spelled=str.upper) == ["x*", "app.x"]
+    assert find_useless_patterns(["item", "app.o*", "x*", "app.x"], names, normalise=str.upper) == ["x*", "app.x"]

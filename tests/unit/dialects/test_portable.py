@@ -6,21 +6,21 @@ import pytest
 
 from venus.adapters.dialects.mysql.structure import GRAMMAR as MYSQL
 from venus.adapters.dialects.oracle.structure import GRAMMAR as ORACLE
-from venus.adapters.dialects.portable import (
-    Fact,
+from venus.adapters.dialects.portable_sql import (
+    ColumnFact,
     Grammar,
     ImpliedError,
     NotPortableError,
-    carry_check,
-    portable,
-    portable_term,
+    add_check,
+    to_postgresql,
+    to_postgresql_term,
 )
 from venus.adapters.dialects.sqlite.structure import GRAMMAR as SQLITE
 from venus.model import Check, Kind, LogicalType
 
 
-def fact(name: str, kind: Kind, *, exact: bool = True) -> Fact:
-    return Fact(name=name, type=LogicalType(kind=kind), exact=exact)
+def fact(name: str, kind: Kind, *, exact: bool = True) -> ColumnFact:
+    return ColumnFact(name=name, type=LogicalType(kind=kind), exact=exact)
 
 
 FACTS = {
@@ -51,7 +51,7 @@ FACTS = {
     ],
 )  # fmt: skip
 def test_what_means_the_same_is_turned(grammar: Grammar, text: str, expected: str) -> None:
-    assert portable(text, grammar, FACTS) == expected
+    assert to_postgresql(text, grammar, FACTS) == expected
 
 
 @pytest.mark.parametrize(
@@ -69,24 +69,24 @@ def test_what_means_the_same_is_turned(grammar: Grammar, text: str, expected: st
 )  # fmt: skip
 def test_what_may_mean_something_else_is_refused_with_the_reason(grammar: Grammar, text: str, why: str) -> None:
     with pytest.raises(NotPortableError, match=why):
-        portable(text, grammar, FACTS)
+        to_postgresql(text, grammar, FACTS)
 
 
 def test_what_the_type_guarantees_is_no_check() -> None:
     with pytest.raises(ImpliedError):
-        portable("json_valid(`doc`)", MYSQL, FACTS)
+        to_postgresql("json_valid(`doc`)", MYSQL, FACTS)
     checks: list[Check] = []
-    assert carry_check("c", "json_valid(`doc`)", MYSQL, FACTS, checks) is None
+    assert add_check("c", "json_valid(`doc`)", MYSQL, FACTS, checks) is None
     assert checks == []
 
 
 def test_a_check_on_loosely_compared_texts_is_proposed() -> None:
     checks: list[Check] = []
-    left = carry_check("c", "`loose` in ('a','b')", MYSQL, FACTS, checks)
+    left = add_check("c", "`loose` in ('a','b')", MYSQL, FACTS, checks)
     assert checks == []
     assert left is not None
     assert left.reason.endswith("if exact spelling is meant: CHECK (\"loose\" IN ('a', 'b'))")
 
 
 def test_an_index_expression_needs_no_truth_value() -> None:
-    assert portable_term("upper(state)", ORACLE, FACTS) == 'upper("state")'
+    assert to_postgresql_term("upper(state)", ORACLE, FACTS) == 'upper("state")'

@@ -6,9 +6,9 @@ import sys
 
 import pytest
 
-from venus.adapters.dialects.folders import DIALECTS
+from venus.adapters.dialects.dialect_names import DIALECTS
 from venus.adapters.dialects.registry import dialect_of, open_source
-from venus.adapters.dialects.sqlite.connection import file_of
+from venus.adapters.dialects.sqlite.connection import parse_file_url
 from venus.config import Settings
 from venus.errors import ConfigError, NoSuchDatabase
 
@@ -39,7 +39,7 @@ def test_other_urls_are_refused_with_the_known_ones_named(url: str) -> None:
 @pytest.mark.parametrize("url", ["sqlite://", "sqlite:///:memory:", "sqlite:///f?mode=ro", "sqlite+aiosqlite:///f"])
 def test_a_sqlite_source_is_a_file(url: str) -> None:
     with pytest.raises(ConfigError):
-        file_of(url)
+        parse_file_url(url)
 
 
 def test_a_file_that_is_not_there_is_not_made() -> None:

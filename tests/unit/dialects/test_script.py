@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from venus.adapters.dialects.contract import InstallStep
-from venus.adapters.dialects.script import purpose_of
+from venus.adapters.dialects.install_script import purpose_comment
 
 
 def test_a_statement_for_no_table_has_no_name_in_front() -> None:
-    assert purpose_of(InstallStep(table="", what="VENUS's own tables", sql="")) == "-- VENUS's own tables\n"
-    assert purpose_of(InstallStep(table="shop.t", what="log table l", sql="")) == "-- shop.t: log table l\n"
+    assert purpose_comment(InstallStep(table="", what="VENUS's own tables", sql="")) == "-- VENUS's own tables\n"
+    assert purpose_comment(InstallStep(table="shop.t", what="log table l", sql="")) == "-- shop.t: log table l\n"

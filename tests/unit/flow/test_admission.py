@@ -6,70 +6,70 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from venus.flow.admission import PAUSE_MAX_S, Admission, Limits, Slots, Verdict
-from venus.flow.braking import RELEASED_S, Brake, Record
+from venus.flow.admission import PAUSE_MAX_S, Admission, AdmissionLimits, AdmissionVerdict, Slots
 from venus.flow.degradation import Degradation, Lane, Watermark
-from venus.flow.turns import LEAST_BYTES, Sharing
+from venus.flow.limiters import RELEASED_S, Limiter, LimiterRecord
+from venus.flow.write_queue import LEAST_BYTES, MemoryShares
 
 MIB = 1 << 20
 LAG = Watermark(resource="lag", high=1, low=1, sustain_s=0, deepest=Lane.HALVES)
 
 
 def made(**limits: float) -> Admission:
-    return Admission(Limits(**limits), Degradation((LAG,), restore_s=1))  # type: ignore[arg-type]
+    return Admission(AdmissionLimits(**limits), Degradation((LAG,), restore_s=1))  # type: ignore[arg-type]
 
 
-def judge(admission: Admission, now: float, *, rows: int = 1, nbytes: int = 100, behind: int = 0) -> Verdict:
-    return admission.ingest("main", "p", rows=rows, nbytes=nbytes, behind_bytes=behind, now=now)
+def judge(admission: Admission, now: float, *, rows: int = 1, nbytes: int = 100, behind: int = 0) -> AdmissionVerdict:
+    return admission.judge_halves("main", "p", rows=rows, nbytes=nbytes, behind_bytes=behind, now=now)
 
 
 def test_without_limits_everybody_is_taken() -> None:
     admission = made()
     assert not admission.counts_rows
     for now in range(100):
-        assert judge(admission, now, rows=10**9, nbytes=10**9) == Verdict()
-    assert admission.record.all() == []
+        assert judge(admission, now, rows=10**9, nbytes=10**9) == AdmissionVerdict()
+    assert admission.record.entries() == []
 
 
 def test_a_producer_over_its_rate_pauses_and_one_that_does_not_is_refused() -> None:
     admission = made(rows_per_s=100, burst_s=1)
-    assert judge(admission, 0, rows=100) == Verdict()
-    assert judge(admission, 0, rows=50) == Verdict(pause_s=0.5)
-    assert judge(admission, 0, rows=50) == Verdict(pause_s=1.0)
-    assert judge(admission, 0, rows=50) == Verdict(pause_s=1.0, refused=True), "nothing of it was taken"
-    assert judge(admission, 1.0, rows=0) == Verdict()
-    found = admission.record.all()[0]
-    assert (found.brake, found.business, found.who, found.times) == (Brake.ROWS, "main", "p", 3)
-    assert found.is_on(1.0 + RELEASED_S - 0.1), "it was told to wait for a second"
-    assert not found.is_on(1.0 + RELEASED_S + 0.1)
+    assert judge(admission, 0, rows=100) == AdmissionVerdict()
+    assert judge(admission, 0, rows=50) == AdmissionVerdict(pause_s=0.5)
+    assert judge(admission, 0, rows=50) == AdmissionVerdict(pause_s=1.0)
+    assert judge(admission, 0, rows=50) == AdmissionVerdict(pause_s=1.0, refused=True), "nothing of it was taken"
+    assert judge(admission, 1.0, rows=0) == AdmissionVerdict()
+    found = admission.record.entries()[0]
+    assert (found.limiter, found.business, found.peer, found.times) == (Limiter.ROWS, "main", "p", 3)
+    assert found.is_active(1.0 + RELEASED_S - 0.1), "it was told to wait for a second"
+    assert not found.is_active(1.0 + RELEASED_S + 0.1)
 
 
 def test_a_brake_is_on_for_as_long_as_it_tells_to_wait_and_no_longer_for_a_wait_that_is_over() -> None:
-    record = Record()
-    record.told(Brake.ROWS, "main", "p", 60.0, 0.0)
-    record.told(Brake.ROWS, "main", "q", 1.0, 1.0)
-    record.waited(Brake.TURN, "main", "p", 60.0, 0.0)
-    told, waited = record.all()
-    assert told.is_on(60.0)
-    assert not waited.is_on(RELEASED_S + 0.1)
+    record = LimiterRecord()
+    record.record_delay(Limiter.ROWS, "main", "p", 60.0, 0.0)
+    record.record_delay(Limiter.ROWS, "main", "q", 1.0, 1.0)
+    record.record_wait(Limiter.TURN, "main", "p", 60.0, 0.0)
+    told, waited = record.entries()
+    assert told.is_active(60.0)
+    assert not waited.is_active(RELEASED_S + 0.1)
 
 
 def test_the_longer_of_two_waits_is_told_with_its_name() -> None:
     admission = made(rows_per_s=100, bytes_per_s=1000, burst_s=1)
-    assert judge(admission, 0, rows=150, nbytes=3000) == Verdict(pause_s=2.0)
-    assert [found.brake for found in admission.record.all()] == [Brake.BYTES]
+    assert judge(admission, 0, rows=150, nbytes=3000) == AdmissionVerdict(pause_s=2.0)
+    assert [found.limiter for found in admission.record.entries()] == [Limiter.BYTES]
 
 
 def test_one_business_does_not_use_up_anothers_tokens_and_a_new_producer_inherits_the_debt() -> None:
     admission = made(bytes_per_s=100, burst_s=1)
     assert judge(admission, 0, nbytes=300).pause_s == 2
-    assert admission.ingest("other", "p", rows=1, nbytes=100, behind_bytes=0, now=0) == Verdict()
-    assert admission.ingest("main", "q", rows=1, nbytes=1, behind_bytes=0, now=0).refused
+    assert admission.judge_halves("other", "p", rows=1, nbytes=100, behind_bytes=0, now=0) == AdmissionVerdict()
+    assert admission.judge_halves("main", "q", rows=1, nbytes=1, behind_bytes=0, now=0).refused
 
 
 def test_full_data_that_is_behind_slows_and_far_behind_refuses() -> None:
     admission = made(behind_bytes_max=MIB)
-    assert judge(admission, 0, behind=MIB) == Verdict()
+    assert judge(admission, 0, behind=MIB) == AdmissionVerdict()
     assert judge(admission, 0, behind=MIB + 1).pause_s == pytest.approx(0.1, rel=0.01)
     assert judge(admission, 0, behind=3 * MIB).refused
     assert judge(admission, 0, behind=1000 * MIB).pause_s == PAUSE_MAX_S
@@ -79,9 +79,9 @@ def test_degraded_half_messages_pause_and_are_not_lost() -> None:
     admission = made()
     for now in range(4):
         admission.degradation.step({"lag": 5}, now)
-    assert admission.degradation.has(Lane.HALVES)
-    assert judge(admission, 5) == Verdict(pause_s=0.5)
-    assert [found.brake for found in admission.record.all()] == [Brake.DEGRADED]
+    assert admission.degradation.is_degraded(Lane.HALVES)
+    assert judge(admission, 5) == AdmissionVerdict(pause_s=0.5)
+    assert [found.limiter for found in admission.record.entries()] == [Limiter.DEGRADED]
 
 
 def test_new_snapshots_wait_while_full_data_is_degraded() -> None:
@@ -94,7 +94,7 @@ def test_new_snapshots_wait_while_full_data_is_degraded() -> None:
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(1, 4 * MIB)), max_size=300))
 def test_who_is_new_always_finds_room_and_the_memory_is_bounded(arrivals: list[tuple[int, int]]) -> None:
-    sharing = Sharing(32 * MIB, 0.1)
+    sharing = MemoryShares(32 * MIB, 0.1)
     for business, nbytes in arrivals:
         if sharing.has_room(str(business)):
             sharing.add(str(business), nbytes)
@@ -103,14 +103,14 @@ def test_who_is_new_always_finds_room_and_the_memory_is_bounded(arrivals: list[t
 
 
 def test_one_alone_gets_two_thirds() -> None:
-    sharing = Sharing(30 * MIB, 0.1)
+    sharing = MemoryShares(30 * MIB, 0.1)
     while sharing.has_room("main"):
         sharing.add("main", MIB)
-    assert sharing.of("main") == 20 * MIB
+    assert sharing.bytes_of("main") == 20 * MIB
 
 
 def test_what_the_disk_does_not_take_in_time_is_not_received() -> None:
-    sharing = Sharing(30 * MIB, 0.1)
+    sharing = MemoryShares(30 * MIB, 0.1)
     sharing.add("main", MIB)
     sharing.remove("main", MIB, 0.01)
     sharing.add("main", 20 * MIB)
@@ -122,24 +122,24 @@ def test_what_the_disk_does_not_take_in_time_is_not_received() -> None:
     assert sharing.has_room("main")
     sharing.remove("main", MIB, 100.0)
     sharing.remove("main", 2 * MIB, 0)
-    assert sharing.of("main") == LEAST_BYTES / 2
+    assert sharing.bytes_of("main") == LEAST_BYTES / 2
     assert sharing.has_room("main"), "a frame or two may always wait"
 
 
 def test_a_line_that_is_long_by_itself_is_not_taken_for_a_queue() -> None:
     """Replicas far away: each answer takes 300 ms, however little is under way."""
-    sharing = Sharing(30 * MIB, 0.1)
+    sharing = MemoryShares(30 * MIB, 0.1)
     for _ in range(100):
         while sharing.has_room("main"):
             sharing.add("main", MIB)
         sharing.remove("main", 4 * MIB, 0.3)
-    assert sharing.of("main") > 10 * MIB
+    assert sharing.bytes_of("main") > 10 * MIB
 
 
 def test_names_for_which_nothing_is_stored_take_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever may ship for any business may say another name each time, with a half message that is refused."""
-    monkeypatch.setattr("venus.flow.turns.BUSINESSES_MAX", 10)
-    held = Sharing(30 * MIB, 0.1)
+    monkeypatch.setattr("venus.flow.write_queue.BUSINESSES_MAX", 10)
+    held = MemoryShares(30 * MIB, 0.1)
     held.add("main", MIB)
     for n in range(1000):
         held.add(f"another {n}", n)
@@ -147,15 +147,15 @@ def test_names_for_which_nothing_is_stored_take_no_memory(monkeypatch: pytest.Mo
     held.remove("another 0", 0, 0.01)
 
     assert len(held._businesses) <= 10
-    assert (held.of("main"), held.nbytes) == (MIB, MIB)
+    assert (held.bytes_of("main"), held.nbytes) == (MIB, MIB)
 
 
 def test_slots() -> None:
     slots = Slots(2)
-    assert [slots.enter() for _ in range(3)] == [True, True, False]
-    slots.leave()
-    assert slots.enter()
-    slots.leave()
-    slots.leave()
+    assert [slots.acquire() for _ in range(3)] == [True, True, False]
+    slots.release()
+    assert slots.acquire()
+    slots.release()
+    slots.release()
     with pytest.raises(AssertionError):
-        slots.leave()
+        slots.release()

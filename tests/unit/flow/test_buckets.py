@@ -30,7 +30,7 @@ def test_who_does_not_wait_is_overdrawn_after_a_burst(rate: int, steps: list[tup
     bucket = TokenBucket.full(rate, rate, 0.0)
     taken = 0
     for _, n in steps:
-        if bucket.overdrawn(0.0):
+        if bucket.is_overdrawn(0.0):
             break
         bucket.take(n, 0.0)
         taken += n
@@ -72,5 +72,5 @@ def test_a_leak_is_even(rate: int, steps: list[tuple[float, int]]) -> None:
 
 def test_no_limit_is_no_wait() -> None:
     assert TokenBucket.full(0, 0, 0.0).take(10**12, 0.0) == 0
-    assert not TokenBucket.full(0, 0, 0.0).overdrawn(0.0)
+    assert not TokenBucket.full(0, 0, 0.0).is_overdrawn(0.0)
     assert LeakyBucket(0).delay_s(10**12, 0.0) == 0

@@ -28,7 +28,7 @@ def test_lane_after_lane_while_it_lasts_and_back_in_the_opposite_order() -> None
     assert [seen.index(n) for n in range(1, 5)] == [5, 11, 17, 23], "each further lane after its own time"
     assert degradation.degraded[0].reason == "lag is at 200 ms, the limit is 150 ms"
     assert degradation.degraded[0].since == 5
-    assert not degradation.has(Lane.CONTROL)
+    assert not degradation.is_degraded(Lane.CONTROL)
     back = [degradation.step({"lag": 0.0}, 40 + second) for second in range(200)]
     assert [n for n, changes in enumerate(back) if changes] == [30, 60, 90, 120]
     assert back[30] == ["lane 1 (halves) is served fully again"]
@@ -78,4 +78,4 @@ def test_always_a_run_of_lanes_from_four_up(readings: list[tuple[float, float, f
         assert after == [Lane.DETAILS, Lane.FULL_DATA, Lane.INCREMENTS, Lane.HALVES][: len(after)]
         assert len(changes) == abs(len(after) - len(before)) <= 1
         for lane in Lane:
-            assert degradation.has(lane) == (lane in after)
+            assert degradation.is_degraded(lane) == (lane in after)

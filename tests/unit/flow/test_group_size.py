@@ -13,7 +13,7 @@ KIB = 1 << 10
 def learned(sync_s: float, byte_s: float, fixed_s: float = 0.0) -> int:
     size = GroupSize(256 * KIB, 2048 * KIB)
     for _ in range(200):
-        size.took(size.size, fixed_s + size.size * byte_s, sync_s)
+        size.record_group(size.size, fixed_s + size.size * byte_s, sync_s)
     return size.size
 
 
@@ -29,8 +29,8 @@ def test_a_fast_disk_has_small_groups_and_a_slow_one_large_ones() -> None:
 
 def test_a_group_that_was_hardly_full_tells_nothing() -> None:
     size = GroupSize(256 * KIB, 2048 * KIB)
-    size.took(100, 1.0, 0.001)
-    size.took(2048 * KIB, 0.0, 0.0)
+    size.record_group(100, 1.0, 0.001)
+    size.record_group(2048 * KIB, 0.0, 0.0)
     assert size.size == 2048 * KIB
 
 
@@ -38,5 +38,5 @@ def test_a_group_that_was_hardly_full_tells_nothing() -> None:
 def test_it_stays_within_its_bounds(groups: list[tuple[int, float, float]]) -> None:
     size = GroupSize(256 * KIB, 2048 * KIB)
     for nbytes, work_s, sync_s in groups:
-        size.took(nbytes, work_s, sync_s)
+        size.record_group(nbytes, work_s, sync_s)
         assert 256 * KIB <= size.size <= 2048 * KIB

@@ -34,9 +34,9 @@ class Scene:
 
     def commit(self, took_s: float, nbytes: int = 100, business: str = "trickle") -> None:
         asked_at = self.now
-        self.precedence.arrived(business, nbytes, asked_at)
+        self.precedence.on_arrival(business, nbytes, asked_at)
         self.now += 0.01
-        self.precedence.answered(business, took_s, self.now, asked_at=asked_at)
+        self.precedence.on_answer(business, took_s, self.now, asked_at=asked_at)
 
     def turn(self, took_s: float = 0.01) -> float:
         return self.precedence.rest_s("full data", took_s, self.now)
@@ -102,10 +102,10 @@ def test_a_large_half_message_that_waited_for_long_is_not_a_small_commit() -> No
     scene = Scene()
     scene.turn()
     for n in range(200):
-        scene.precedence.arrived(n, 2 * SMALL_BYTES, scene.now)
+        scene.precedence.on_arrival(n, 2 * SMALL_BYTES, scene.now)
     asked_at, scene.now = scene.now, scene.now + 1.9
     for n in range(200):
-        scene.precedence.answered(n, 2 * 1.9, scene.now, asked_at=asked_at)
+        scene.precedence.on_answer(n, 2 * 1.9, scene.now, asked_at=asked_at)
     assert scene.turn() == 0.0
 
 
@@ -114,10 +114,10 @@ def test_a_small_commit_that_waited_for_long_is_still_small() -> None:
     scene.turn()
     asked_at = scene.now
     for _ in range(20):
-        scene.precedence.arrived("trickle", 100, scene.now)
+        scene.precedence.on_arrival("trickle", 100, scene.now)
         scene.now += 1.0
         scene.turn(0.0)
-    scene.precedence.answered("trickle", 20.0, scene.now, asked_at=asked_at)
+    scene.precedence.on_answer("trickle", 20.0, scene.now, asked_at=asked_at)
     assert scene.turn() > 0.0
 
 
@@ -134,7 +134,7 @@ def test_a_commit_too_slow_says_nothing_of_large_work_that_is_not_there() -> Non
 def test_many_small_half_messages_are_not_small_and_become_so_again() -> None:
     found = Precedence(GOAL_S)
     for n in range(200):
-        found.arrived(LARGE, 1000, 10.0 + n / 1000)
+        found.on_arrival(LARGE, 1000, 10.0 + n / 1000)
     assert not found.is_small(LARGE, 10.2)
     assert found.is_small("another", 10.2)
     assert found.is_small(LARGE, 12.2)
@@ -202,10 +202,10 @@ def test_who_becomes_large_does_not_wait_for_what_it_was() -> None:
     """A producer that begins with one row and goes on with a flood had its own frames cut for two seconds."""
     scene = Scene()
     scene.commit(GOAL_S / 100, business=LARGE)
-    scene.precedence.arrived(LARGE, 2 * SMALL_BYTES, scene.now)
+    scene.precedence.on_arrival(LARGE, 2 * SMALL_BYTES, scene.now)
     assert scene.precedence.turn_bytes(8 << 20, 1, scene.now) == 8 << 20
     scene.commit(GOAL_S / 100)
-    scene.precedence.arrived(LARGE, 2 * SMALL_BYTES, scene.now)
+    scene.precedence.on_arrival(LARGE, 2 * SMALL_BYTES, scene.now)
     assert scene.precedence.turn_bytes(8 << 20, 1, scene.now) == BESIDE_BYTES, "somebody else is small"
 
 
@@ -214,7 +214,7 @@ def test_who_becomes_large_takes_the_precedence_of_nobody_else() -> None:
     scene = Scene()
     scene.commits(50, 1.0)
     scene.commit(1.0, business=LARGE)
-    scene.precedence.arrived(LARGE, 2 * SMALL_BYTES, scene.now)
+    scene.precedence.on_arrival(LARGE, 2 * SMALL_BYTES, scene.now)
     assert scene.turn() > 0.0
     scene.now += SEEN_S - 0.005
     assert scene.turn() == 0.0, "and that of the others ends with their own last commit"
@@ -238,10 +238,10 @@ def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(precedence, "SENDERS_MAX", 3)
     found = Precedence(GOAL_S)
     for n in range(10):
-        found.arrived(n, 2 * SMALL_BYTES, 1.0)
+        found.on_arrival(n, 2 * SMALL_BYTES, 1.0)
     assert len(found._senders) == 3
     assert not found.is_small(9, 1.0), "the newest are remembered"
     for n in range(10):
-        found.arrived(100 + n, 1, 1.0)
+        found.on_arrival(100 + n, 1, 1.0)
     assert len(found._senders) == 3
     assert list(found._small) == [107, 108, 109], "the newest are remembered"

@@ -8,7 +8,7 @@ from venus.flow.breaker import KEPT, Stalls
 def beaten(*beats: float) -> Stalls:
     found = Stalls(every_s=0.1)
     for beat in beats:
-        found.beat(beat)
+        found.record_beat(beat)
     return found
 
 
@@ -30,9 +30,9 @@ def test_a_beat_that_has_not_come_yet_is_missing_too() -> None:
 
 def test_while_no_beat_is_expected_nothing_is_missing() -> None:
     stalls = beaten(0.0, 0.1)
-    stalls.rest()
+    stalls.pause()
     assert stalls.missing_s(0.0, 60.0) == 0.0
-    stalls.beat(60.0)
+    stalls.record_beat(60.0)
     assert stalls.missing_s(0.0, 60.0) == 0.0
 
 

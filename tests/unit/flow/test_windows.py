@@ -5,78 +5,78 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from venus.flow.windows import STEP_BYTES, Window
+from venus.flow.delivery_window import STEP_BYTES, DeliveryWindow
 
 
 def test_a_quick_consumer_keeps_its_whole_credit() -> None:
-    window = Window(most=16 << 20, slow_s=5)
+    window = DeliveryWindow(most=16 << 20, slow_s=5)
     for second in range(100):
-        window.sent(16 << 20, second)
-        assert not window.look(second + 1)
-        window.returned(16 << 20, second + 1)
+        window.on_sent(16 << 20, second)
+        assert not window.halve_if_slow(second + 1)
+        window.on_returned(16 << 20, second + 1)
     assert window.size == window.room == 16 << 20
     assert window.slow_since is None
 
 
 def test_it_is_halved_for_each_time_without_an_answer_and_named() -> None:
-    window = Window(most=16 << 20, slow_s=5)
-    window.sent(1 << 20, 100.0)
-    halved = [second for second in range(100, 200) if window.look(float(second))]
+    window = DeliveryWindow(most=16 << 20, slow_s=5)
+    window.on_sent(1 << 20, 100.0)
+    halved = [second for second in range(100, 200) if window.halve_if_slow(float(second))]
     assert halved == list(range(105, 200, 5))
     assert window.size == STEP_BYTES
     assert window.slow_since == 100.0
 
 
 def test_it_grows_by_a_step_for_each_quick_answer() -> None:
-    window = Window(most=1 << 20, slow_s=5)
-    window.sent(1 << 20, 0.0)
-    assert window.look(5.0)
+    window = DeliveryWindow(most=1 << 20, slow_s=5)
+    window.on_sent(1 << 20, 0.0)
+    assert window.halve_if_slow(5.0)
     assert window.size == 1 << 19
-    window.returned(1 << 20, 11.0)
+    window.on_returned(1 << 20, 11.0)
     assert window.slow_since == 0.0, "an answer that took too long is no sign of speed"
     for n in range(1, 8):
-        window.sent(1000, 12.0 + n)
-        window.returned(1000, 12.5 + n)
+        window.on_sent(1000, 12.0 + n)
+        window.on_returned(1000, 12.5 + n)
         assert window.size == (1 << 19) + n * STEP_BYTES
     assert window.slow_since is None
 
 
 def test_who_has_nothing_outstanding_is_not_slow() -> None:
-    window = Window(most=1 << 20, slow_s=5)
-    assert not window.look(1000.0)
-    window.sent(10, 1000.0)
-    window.returned(10, 1000.1)
-    assert not window.look(2000.0)
+    window = DeliveryWindow(most=1 << 20, slow_s=5)
+    assert not window.halve_if_slow(1000.0)
+    window.on_sent(10, 1000.0)
+    window.on_returned(10, 1000.1)
+    assert not window.halve_if_slow(2000.0)
 
 
 @given(st.lists(st.tuples(st.sampled_from("srl"), st.integers(1, 1 << 22), st.floats(0, 10)), max_size=200))
 def test_it_stays_between_a_step_and_the_credit(events: list[tuple[str, int, float]]) -> None:
-    window, now, out = Window(most=1 << 22, slow_s=5), 0.0, 0
+    window, now, out = DeliveryWindow(most=1 << 22, slow_s=5), 0.0, 0
     for kind, nbytes, later in events:
         now += later
         if kind == "s" and window.room:
-            window.sent(nbytes, now)
+            window.on_sent(nbytes, now)
             out += nbytes
         elif kind == "r":
             back = min(out, nbytes)
-            window.returned(back, now)
+            window.on_returned(back, now)
             out -= back
         else:
-            window.look(now)
+            window.halve_if_slow(now)
         assert STEP_BYTES <= window.size <= 1 << 22
         assert window.outstanding == out
-    window.returned(out, now)
+    window.on_returned(out, now)
     assert window.room > 0, "who has given everything back can always be sent something"
 
 
 def test_a_narrow_window_is_used_by_halves_a_whole_one_to_its_end() -> None:
-    window = Window(most=1 << 20, slow_s=5)
-    window.sent((1 << 20) - 100, 0.0)
+    window = DeliveryWindow(most=1 << 20, slow_s=5)
+    window.on_sent((1 << 20) - 100, 0.0)
     assert window.room == 100
-    assert window.look(5.0)
-    window.returned((1 << 20) - 100, 11.0)
-    window.sent(300_000, 11.0)
+    assert window.halve_if_slow(5.0)
+    window.on_returned((1 << 20) - 100, 11.0)
+    window.on_sent(300_000, 11.0)
     assert window.size == 1 << 19
     assert window.room == 0, "room for a few messages would be a frame for a few messages"
-    window.returned(100_000, 17.0)
+    window.on_returned(100_000, 17.0)
     assert window.room == (1 << 19) - 200_000

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from itertools import pairwise
 
-from venus.network.directory import BACK_AFTER_S, LOOK_EVERY_S, LOOKS_APART_S, Directory, Preference
+from venus.network.directory import BACK_AFTER_S, LOOK_EVERY_S, LOOKS_APART_S, Preference, SetDirectory
 from venus.network.topology import BrokerSet, Tier, Topology
 
 HQ = BrokerSet(name="hq", tier=Tier.CORE, level=0, site="berlin")
@@ -22,7 +22,7 @@ def names(sets: tuple[BrokerSet, ...]) -> list[str]:
 
 
 def test_producers_go_to_core_sets_the_nearest_first() -> None:
-    found = Directory(ALL, near={"paris": ["spare", "hq"], "lyon": ["spare"]})
+    found = SetDirectory(ALL, near={"paris": ["spare", "hq"], "lyon": ["spare"]})
     assert names(found.for_producer("paris")) == ["spare", "hq"]
     assert names(found.for_producer("lyon")) == ["spare", "hq"]
     assert names(found.for_producer("berlin")) == ["hq", "spare"], "nothing is configured: the same site is nearest"
@@ -30,101 +30,101 @@ def test_producers_go_to_core_sets_the_nearest_first() -> None:
 
 
 def test_a_set_goes_to_the_level_above_as_it_is_configured_itself() -> None:
-    found = Directory(ALL, load={"east": 0.9, "west": 0.1})
+    found = SetDirectory(ALL, load={"east": 0.9, "west": 0.1})
     assert names(found.for_set("lyon")) == ["west", "east"]
     assert names(found.for_set("nice")) == ["west", "east"], "equally near: the one with less load"
-    assert names(Directory(ALL, near={"nice": ["east"]}, load={"east": 0.9}).for_set("nice")) == ["east", "west"]
+    assert names(SetDirectory(ALL, near={"nice": ["east"]}, load={"east": 0.9}).for_set("nice")) == ["east", "west"]
     assert names(found.for_set("west")) == ["spare", "hq"], "of its own site"
     assert found.for_set("hq") == ()
     assert found.for_set("nobody") == ()
 
 
 def test_consumers_go_to_access_sets_or_to_the_deepest_level() -> None:
-    assert names(Directory(ALL).for_consumer("nice")) == ["nice", "lyon"]
-    assert names(Directory(ALL, load={"lyon": 0.5, "nice": 0.6}).for_consumer()) == ["lyon", "nice"]
-    assert names(Directory(Topology.of([HQ, WEST, EAST])).for_consumer("paris")) == ["west", "east"]
-    assert names(Directory(Topology.of([HQ])).for_consumer()) == ["hq"]
-    assert Directory(Topology.of([])).for_consumer() == ()
+    assert names(SetDirectory(ALL).for_consumer("nice")) == ["nice", "lyon"]
+    assert names(SetDirectory(ALL, load={"lyon": 0.5, "nice": 0.6}).for_consumer()) == ["lyon", "nice"]
+    assert names(SetDirectory(Topology.of([HQ, WEST, EAST])).for_consumer("paris")) == ["west", "east"]
+    assert names(SetDirectory(Topology.of([HQ])).for_consumer()) == ["hq"]
+    assert SetDirectory(Topology.of([])).for_consumer() == ()
 
 
 def test_the_next_one_serves_on_failure_and_the_first_again_after_a_minute_of_health() -> None:
     found = Preference(("a", "b", "c"))
     assert (found.in_use, found.in_order(), found.nearer()) == ("a", ("a", "b", "c"), ())
-    found.failed("a")
+    found.record_failure("a")
     assert (found.in_use, found.in_order(), found.nearer()) == ("b", ("b", "c", "a"), ("a",))
     now = 0.0
     while now < BACK_AFTER_S:
-        assert found.due(now) == ("a",)
-        found.looked("a", now, healthy=True)
-        assert not found.go_back(now), now
+        assert found.take_due(now) == ("a",)
+        found.record_check("a", now, healthy=True)
+        assert not found.move_back(now), now
         now += LOOK_EVERY_S
     assert now == BACK_AFTER_S
-    found.looked("a", now, healthy=True)
-    assert found.go_back(now)
+    found.record_check("a", now, healthy=True)
+    assert found.move_back(now)
     assert found.in_use == "a"
-    assert not found.go_back(now)
+    assert not found.move_back(now)
 
 
 def test_one_bad_look_and_a_gap_between_looks_start_the_minute_over() -> None:
     for breaks in ("a bad look", "a gap"):
         found = Preference(("a", "b"))
-        found.failed("a")
+        found.record_failure("a")
         for now in (0.0, 15.0, 30.0, 45.0):
-            found.looked("a", now, healthy=True)
+            found.record_check("a", now, healthy=True)
         if breaks == "a bad look":
-            found.looked("a", 50.0, healthy=False)
+            found.record_check("a", 50.0, healthy=False)
         start = 50.0 + LOOKS_APART_S + 1
         for n in range(4):
-            found.looked("a", start + 15 * n, healthy=True)
-            assert found.back(start + 15 * n) is None, breaks
-        found.looked("a", start + 60, healthy=True)
-        assert found.back(start + 60) == "a"
-        assert found.back(start + 60 + LOOKS_APART_S + 1) is None, "that was long ago"
+            found.record_check("a", start + 15 * n, healthy=True)
+            assert found.find_nearer(start + 15 * n) is None, breaks
+        found.record_check("a", start + 60, healthy=True)
+        assert found.find_nearer(start + 60) == "a"
+        assert found.find_nearer(start + 60 + LOOKS_APART_S + 1) is None, "that was long ago"
 
 
 def test_a_failure_of_one_that_was_looked_at_starts_its_minute_over() -> None:
     found = Preference(("a", "b"), back_after_s=10)
-    found.failed("a")
-    found.looked("a", 0.0, healthy=True)
-    found.looked("a", 10.0, healthy=True)
-    found.failed("a")
-    assert found.back(10.0) is None
+    found.record_failure("a")
+    found.record_check("a", 0.0, healthy=True)
+    found.record_check("a", 10.0, healthy=True)
+    found.record_failure("a")
+    assert found.find_nearer(10.0) is None
     assert found.in_use == "b"
 
 
 def test_it_goes_back_to_the_nearest_that_is_healthy_long_enough() -> None:
     found = Preference(("a", "b", "c"), back_after_s=10)
-    found.failed("a")
-    found.failed("b")
+    found.record_failure("a")
+    found.record_failure("b")
     assert (found.in_use, found.nearer()) == ("c", ("a", "b"))
     for now in (0.0, 10.0):
-        found.looked("b", now, healthy=True)
-    found.looked("a", 10.0, healthy=True)
-    assert found.go_back(10.0)
+        found.record_check("b", now, healthy=True)
+    found.record_check("a", 10.0, healthy=True)
+    assert found.move_back(10.0)
     assert (found.in_use, found.nearer()) == ("b", ("a",))
-    found.looked("a", 20.0, healthy=True)
-    assert found.go_back(20.0)
+    found.record_check("a", 20.0, healthy=True)
+    assert found.move_back(20.0)
     assert found.in_use == "a"
 
 
 def test_when_all_failed_it_begins_with_the_first_and_whoever_serves_is_in_use() -> None:
     found = Preference(("a", "b"))
-    found.failed("a")
-    found.failed("b")
+    found.record_failure("a")
+    found.record_failure("b")
     assert found.in_use == "a"
-    found.served("b")
+    found.record_success("b")
     assert (found.in_use, found.nearer()) == ("b", ("a",))
-    found.failed("a")
+    found.record_failure("a")
     assert found.in_use == "b", "it was not in use anyway"
 
 
 def test_those_nearer_are_due_every_few_seconds_and_nobody_when_the_first_serves() -> None:
     found = Preference(("a", "b", "c"))
-    assert found.due(0.0) == ()
-    found.served("c")
-    assert found.due(0.0) == ("a", "b")
-    assert found.due(LOOK_EVERY_S - 0.1) == ()
-    assert found.due(LOOK_EVERY_S) == ("a", "b")
+    assert found.take_due(0.0) == ()
+    found.record_success("c")
+    assert found.take_due(0.0) == ("a", "b")
+    assert found.take_due(LOOK_EVERY_S - 0.1) == ()
+    assert found.take_due(LOOK_EVERY_S) == ("a", "b")
 
 
 def test_nobody_goes_back_to_what_was_not_healthy_for_a_minute_whatever_happens() -> None:
@@ -138,15 +138,15 @@ def test_nobody_goes_back_to_what_was_not_healthy_for_a_minute_whatever_happens(
             one = chance.choice("abc")
             match chance.random():
                 case n if n < 0.02:
-                    found.failed(one)
+                    found.record_failure(one)
                     history.setdefault(one, []).append((now, False))
                 case _:
                     for each in found.nearer():
                         healthy = chance.random() > 0.02
-                        found.looked(each, now, healthy=healthy)
+                        found.record_check(each, now, healthy=healthy)
                         history.setdefault(each, []).append((now, healthy))
             before = found.in_use
-            if found.go_back(now):
+            if found.move_back(now):
                 went_back += 1
                 assert found.choices.index(found.in_use) < found.choices.index(before)
                 good = [at for at, _ in history[found.in_use]]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from venus.network.drawing import Hop, SetView, View, drawn
 from venus.network.topology import BrokerSet, Tier
+from venus.network.topology_drawing import Hop, SetView, TopologyView, draw
 
 
 def one(name: str, tier: Tier, level: int, above: str = "", *hops: Hop, **more: object) -> SetView:
@@ -34,13 +34,13 @@ OSLO = one("oslo", Tier.ACCESS, 2, "europe", where=frozenset({"main: orders wher
 
 
 def test_a_set_says_which_rows_it_has() -> None:
-    assert drawn(View((OSLO, EUROPE, HQ)), 100)[-1] == (
+    assert draw(TopologyView((OSLO, EUROPE, HQ)), 100)[-1] == (
         "   └─ oslo: access · level 2 · rows of main: orders where region = 'NO'"
     )
 
 
 def test_each_set_hangs_below_the_one_it_pulls_from() -> None:
-    assert drawn(View((NICE, LYON, EUROPE, HQ)), 100) == [
+    assert draw(TopologyView((NICE, LYON, EUROPE, HQ)), 100) == [
         "hq: core · level 0 · hq:7400",
         "│  main  1,204,551",
         "└─ europe: tandem · level 1 · eu1:7400, eu2:7400",
@@ -53,8 +53,8 @@ def test_each_set_hangs_below_the_one_it_pulls_from() -> None:
 
 
 def test_one_set_is_two_lines() -> None:
-    assert drawn(View((HQ,)), 80) == ["hq: core · level 0 · hq:7400", "   main  1,204,551"]
-    assert drawn(View(()), 80) == []
+    assert draw(TopologyView((HQ,)), 80) == ["hq: core · level 0 · hq:7400", "   main  1,204,551"]
+    assert draw(TopologyView(()), 80) == []
 
 
 @pytest.mark.parametrize("width", [24, 30, 40, 60, 80])
@@ -63,8 +63,8 @@ def test_nothing_is_wider_than_the_terminal_and_nothing_is_lost(width: int) -> N
     lower = [
         one(f"access-{n}", Tier.ACCESS, 2, f"tandem-{n % 3}", *LYON.businesses, *NICE.businesses) for n in range(8)
     ]
-    view = View((HQ, *tandems, *lower))
-    lines = drawn(view, width)
+    view = TopologyView((HQ, *tandems, *lower))
+    lines = draw(view, width)
     assert max(map(len, lines)) <= width
     text = " ".join(line.strip(" │├└─") for line in lines)
     for each in view.sets:
@@ -74,25 +74,26 @@ def test_nothing_is_wider_than_the_terminal_and_nothing_is_lost(width: int) -> N
 
 
 def test_businesses_are_below_each_other() -> None:
-    lines = drawn(
-        View((one("hq", Tier.CORE, 0, "", Hop(business="a", offset=5), Hop(business="long", offset=12_345)),)), 80
+    lines = draw(
+        TopologyView((one("hq", Tier.CORE, 0, "", Hop(business="a", offset=5), Hop(business="long", offset=12_345)),)),
+        80,
     )
     assert lines[1:] == ["   a          5", "   long  12,345"]
 
 
 def test_sets_whose_upper_one_is_not_known_and_circles_are_drawn_all_the_same() -> None:
     circle = (one("a", Tier.CORE, 0, "b"), one("b", Tier.CORE, 0, "a"))
-    lines = drawn(View((*circle, one("x", Tier.ACCESS, 2, "gone"))), 80)
+    lines = draw(TopologyView((*circle, one("x", Tier.ACCESS, 2, "gone"))), 80)
     assert [line.strip(" │├└─").partition(":")[0] for line in lines] == ["x", "a", "b"]
 
 
 def test_what_needs_a_person_is_named_once() -> None:
     lost = one("b:1", Tier.ACCESS, 1, trouble="no answer: refused", asked=False)
-    view = View((HQ, EUROPE, LYON, lost), ("a loop",))
+    view = TopologyView((HQ, EUROPE, LYON, lost), ("a loop",))
     assert view.complaints == (
         "a loop",
         "set lyon: main is cut off: no answer from eu1:7400",
         "set b:1: no answer: refused",
     )
-    assert View((HQ, EUROPE, NICE)).complaints == ()
-    assert "not asked" in "".join(drawn(view, 80))
+    assert TopologyView((HQ, EUROPE, NICE)).complaints == ()
+    assert "not asked" in "".join(draw(view, 80))

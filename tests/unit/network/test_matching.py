@@ -8,7 +8,15 @@ import numpy as np
 import pytest
 
 from tests.support.matching import INF, compare, some_events
-from venus.network.matching.choosing import COPIES_MAX, FEW, Chosen, Equality, HPartition, Intervals, Tables
+from venus.network.matching.indexes import (
+    COPIES_MAX,
+    FEW,
+    EqualityIndex,
+    HPartition,
+    IntervalIndex,
+    TableIndex,
+    TableIndexes,
+)
 from venus.network.matching.interests import Events, Interest
 
 
@@ -27,12 +35,14 @@ def test_every_index_finds_what_brute_force_finds_on_100_000_events() -> None:
 def test_nobody_and_nothing() -> None:
     come = some_events(random.Random(1), 10)
     none = some_events(random.Random(1), 0)
-    for index in (Intervals([]), HPartition([]), Equality([]), Chosen([], come)):
+    for index in (IntervalIndex([]), HPartition([]), EqualityIndex([]), TableIndex([], come)):
         assert index.match(come).pairs() == []
         assert index.candidates(come) == 0
-    for index in (Intervals([Interest()]), HPartition([Interest(between={"a": (0, 1)})])):
+    for index in (IntervalIndex([Interest()]), HPartition([Interest(between={"a": (0, 1)})])):
         assert index.match(none).pairs() == []
-    assert Intervals([Interest()]).match(come).pairs() == [(row, 0) for row in range(10)], "without a condition: all"
+    assert IntervalIndex([Interest()]).match(come).pairs() == [(row, 0) for row in range(10)], (
+        "without a condition: all"
+    )
 
 
 def test_a_bound_is_inside_and_null_is_nowhere() -> None:
@@ -42,7 +52,7 @@ def test_a_bound_is_inside_and_null_is_nowhere() -> None:
         Interest(between={"b": (0, 0)}),
     ]
     come = Events(5, {"a": np.array([1.0, 2.0, 0.999, 2.001, np.nan])})
-    for index in (Intervals(interests), HPartition(interests, size=1), HPartition(interests, size=2)):
+    for index in (IntervalIndex(interests), HPartition(interests, size=1), HPartition(interests, size=2)):
         found = index.match(come).pairs()
         assert [row for row, n in found if n == 0] == [0, 1]
         assert not [row for row, n in found if n == 2], "a column that is not there is NULL"
@@ -51,7 +61,7 @@ def test_a_bound_is_inside_and_null_is_nowhere() -> None:
 def test_a_column_without_a_bound_lets_null_pass_when_it_is_not_named() -> None:
     interests = [Interest(between={"a": (0.0, 9.0)}), Interest(between={"a": (0.0, 9.0), "b": (0.0, 9.0)})]
     come = Events(2, {"a": np.array([5.0, 5.0]), "b": np.array([np.nan, 5.0])})
-    for index in (Intervals(interests), HPartition(interests)):
+    for index in (IntervalIndex(interests), HPartition(interests)):
         assert index.match(come).pairs() == [(0, 0), (1, 0), (1, 1)]
 
 
@@ -69,27 +79,27 @@ def test_the_index_is_chosen_by_what_it_leaves_to_be_looked_at() -> None:
     come = Events(300, {f"c{n}": np.array([chance.gauss(100, 25) for _ in range(300)]) for n in range(8)})
 
     def chosen(interests: list[Interest]) -> type:
-        (part,) = Chosen(interests, come).parts
+        (part,) = TableIndex(interests, come).parts
         return type(part[1])
 
-    assert chosen(narrow(chance, FEW - 1, 8)) is Intervals
+    assert chosen(narrow(chance, FEW - 1, 8)) is IntervalIndex
     assert chosen(narrow(chance, 3000, 8)) is HPartition
-    (part,) = Chosen(narrow(chance, 3000, 2), come).parts
+    (part,) = TableIndex(narrow(chance, 3000, 2), come).parts
     assert not isinstance(part[1], HPartition) or part[1].copies <= COPIES_MAX
-    assert chosen(narrow(chance, 3000, 1)) is Intervals, "most subspaces hold nearly everybody"
-    assert chosen([Interest(equal={"k": frozenset({n})}) for n in range(3000)]) is Equality
+    assert chosen(narrow(chance, 3000, 1)) is IntervalIndex, "most subspaces hold nearly everybody"
+    assert chosen([Interest(equal={"k": frozenset({n})}) for n in range(3000)]) is EqualityIndex
 
 
 def test_an_equality_is_filed_where_fewest_are() -> None:
     interests = [Interest(equal={"region": frozenset({"EU"}), "tenant": frozenset({n})}) for n in range(1000)]
     come = Events(2, {}, {"region": ["EU", "US"], "tenant": [7, 7]})
-    index = Equality(interests)
+    index = EqualityIndex(interests)
     assert index.candidates(come) == 2
     assert index.match(come).pairs() == [(0, 7)]
 
 
 def test_a_table_nobody_asked_for_costs_nothing() -> None:
     come = Events(1, {"a": np.array([1.0])})
-    tables = Tables({"orders": Intervals([Interest(between={"a": (0.0, 2.0)})])})
+    tables = TableIndexes({"orders": IntervalIndex([Interest(between={"a": (0.0, 2.0)})])})
     assert tables.match("orders", come).pairs() == [(0, 0)]
     assert tables.match("items", come).pairs() == []

@@ -8,58 +8,58 @@ from dataclasses import replace
 import pytest
 
 from tests.support.predicate_histories import SCHEMA, predicate_of, random_text, where
-from venus.network.row_filters import RowFilter, at_cut, configured, decode, fitted, same
+from venus.network.row_filters import RowFilter, decode_filters, fit_filters, is_same, parse_filters, with_tables
 from venus.predicates.ranges import contains
 
-(EU,) = configured({"t": "region = 'EU'"})
+(EU,) = parse_filters({"t": "region = 'EU'"})
 
 
 def test_a_filter_holds_for_what_had_the_name_at_the_cut_and_for_what_comes_later() -> None:
     other = replace(SCHEMA, table_id=2, namespace="crm")
     away = replace(SCHEMA, table_id=3, name="u")
-    (found,) = at_cut([EU], [SCHEMA, replace(SCHEMA, version=2), other, away])
+    (found,) = with_tables([EU], [SCHEMA, replace(SCHEMA, version=2), other, away])
     assert found.tables == ((1, 2), (2, 1))
     later = replace(SCHEMA, table_id=4)
-    assert fitted([found], [SCHEMA, other, away, later]).keys() == {1, 2, 4}
+    assert fit_filters([found], [SCHEMA, other, away, later]).keys() == {1, 2, 4}
     qualified = RowFilter(table="CRM.T", predicate=EU.predicate)
-    assert fitted([qualified], [SCHEMA, other]).keys() == {2}
+    assert fit_filters([qualified], [SCHEMA, other]).keys() == {2}
 
 
 def test_a_table_that_is_renamed_stays_filtered() -> None:
-    (found,) = at_cut([EU], [SCHEMA])
+    (found,) = with_tables([EU], [SCHEMA])
     renamed = replace(SCHEMA, version=2, name="archive")
-    one = fitted([found], [SCHEMA, renamed])[1]
-    assert one.at(2) is not None
-    assert one.at(2).canonical == one.at(1).canonical  # type: ignore[union-attr]
+    one = fit_filters([found], [SCHEMA, renamed])[1]
+    assert one.predicate_at(2) is not None
+    assert one.predicate_at(2).canonical == one.predicate_at(1).canonical  # type: ignore[union-attr]
 
 
 def test_a_table_that_gets_the_name_later_goes_no_further() -> None:
-    (found,) = at_cut([EU], [replace(SCHEMA, name="draft")])
-    one = fitted([found], [replace(SCHEMA, name="draft"), replace(SCHEMA, version=2)])[1]
-    assert (one.takes(1), one.at(1), one.takes(2)) == (True, None, False)
+    (found,) = with_tables([EU], [replace(SCHEMA, name="draft")])
+    one = fit_filters([found], [replace(SCHEMA, name="draft"), replace(SCHEMA, version=2)])[1]
+    assert (one.has_version(1), one.predicate_at(1), one.has_version(2)) == (True, None, False)
     assert one.refused == "it has the name t since version 2, and its rows came whole before"
 
 
 def test_a_version_that_fits_again_is_not_taken() -> None:
     without = replace(SCHEMA, version=2, columns=(SCHEMA.columns[0], *SCHEMA.columns[2:]))
-    (found,) = at_cut([EU], [SCHEMA])
-    one = fitted([found], [SCHEMA, without, replace(SCHEMA, version=3)])[1]
-    assert [one.takes(version) for version in (1, 2, 3)] == [True, False, False]
-    (found,) = at_cut([EU], [SCHEMA, without])
-    unfit = fitted([found], [SCHEMA, without])[1]
-    assert [unfit.takes(version) for version in (1, 2)] == [False, False]
+    (found,) = with_tables([EU], [SCHEMA])
+    one = fit_filters([found], [SCHEMA, without, replace(SCHEMA, version=3)])[1]
+    assert [one.has_version(version) for version in (1, 2, 3)] == [True, False, False]
+    (found,) = with_tables([EU], [SCHEMA, without])
+    unfit = fit_filters([found], [SCHEMA, without])[1]
+    assert [unfit.has_version(version) for version in (1, 2)] == [False, False]
     assert unfit.refused.startswith(
         "its predicate (region = 'EU') does not fit version 2: character 1: public.t has no"
     )
 
 
 def test_what_is_stored_is_read_again_and_blanks_are_no_change() -> None:
-    (found,) = at_cut([EU], [SCHEMA])
+    (found,) = with_tables([EU], [SCHEMA])
     stored = {"table": "t", "predicate": EU.predicate, "tables": [[1, 1]]}
-    assert decode([stored]) == (found,)
-    assert same([found], configured({"T": "REGION  = 'EU'"}))
-    assert not same([found], configured({"t": "region = 'eu'"}))
-    assert not same([found], ())
+    assert decode_filters([stored]) == (found,)
+    assert is_same([found], parse_filters({"T": "REGION  = 'EU'"}))
+    assert not is_same([found], parse_filters({"t": "region = 'eu'"}))
+    assert not is_same([found], ())
 
 
 @pytest.mark.parametrize("seed", range(4))

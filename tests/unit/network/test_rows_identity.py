@@ -10,8 +10,16 @@ import pytest
 from tests.support.predicate_histories import SCHEMA
 from venus.model import TableSchema
 from venus.network import rows_identity
-from venus.network.row_filters import RowFilter, at_cut, configured
-from venus.network.rows_identity import NO_ROWS, Levels, RowsIdentity, TableRows, differing, tables_of, told
+from venus.network.row_filters import RowFilter, parse_filters, with_tables
+from venus.network.rows_identity import (
+    NO_ROWS,
+    Levels,
+    RowsIdentity,
+    TableRows,
+    describe_differences,
+    find_differing,
+    partial_tables,
+)
 
 WITHOUT = replace(SCHEMA, version=2, columns=(SCHEMA.columns[0], *SCHEMA.columns[2:]))
 WIDER = replace(SCHEMA, version=2, columns=(*SCHEMA.columns, replace(SCHEMA.columns[2], name="more", number=9)))
@@ -20,11 +28,11 @@ BACK = replace(SCHEMA, version=3)
 
 def level(text: str, *at: TableSchema, name: str = "t") -> tuple[RowFilter, ...]:
     """Return the filters of a set that took the full data when these were the versions."""
-    return at_cut(configured({name: text}), at or [SCHEMA])
+    return with_tables(parse_filters({name: text}), at or [SCHEMA])
 
 
 def of(levels: Levels, *schemas: TableSchema) -> TableRows:
-    return tables_of(levels, schemas or [SCHEMA])[1]
+    return partial_tables(levels, schemas or [SCHEMA])[1]
 
 
 @pytest.mark.parametrize(
@@ -79,22 +87,22 @@ def test_a_table_that_got_the_name_later_is_whole_up_to_then() -> None:
 
 
 def test_tables_that_nobody_filters_are_not_named() -> None:
-    assert tables_of((level("region = 'EU'", name="u"),), [SCHEMA]) == {}
-    assert tables_of((), [SCHEMA]) == {}
+    assert partial_tables((level("region = 'EU'", name="u"),), [SCHEMA]) == {}
+    assert partial_tables((), [SCHEMA]) == {}
 
 
 def test_what_differs_is_named_table_by_table() -> None:
     one = RowsIdentity(set="a", tables=(of((level("region = 'EU'"),)),))
     other = RowsIdentity(set="b", tables=(of((level("region = 'US'"),)),))
     whole = RowsIdentity(set="c")
-    assert differing(one, replace(one, set="b")) == ()
-    assert differing(one, other) == differing(one, whole) == differing(whole, one) == (1,)
-    assert differing(one, other, {2}) == ()
-    assert told((1,), one, other) == "public.t (region = 'US'; until now region = 'EU')"
-    assert told((1,), one, whole) == "public.t (every row; until now region = 'EU')"
+    assert find_differing(one, replace(one, set="b")) == ()
+    assert find_differing(one, other) == find_differing(one, whole) == find_differing(whole, one) == (1,)
+    assert find_differing(one, other, {2}) == ()
+    assert describe_differences((1,), one, other) == "public.t (region = 'US'; until now region = 'EU')"
+    assert describe_differences((1,), one, whole) == "public.t (every row; until now region = 'EU')"
 
 
 def test_what_is_stored_is_read_again() -> None:
     found = RowsIdentity(set="a", tables=(of((level("region = 'EU'"),)),))
-    assert rows_identity.decode(rows_identity.encode(found)) == found
-    assert rows_identity.decode(rows_identity.encode(None)) is None
+    assert rows_identity.decode_identity(rows_identity.encode_identity(found)) == found
+    assert rows_identity.decode_identity(rows_identity.encode_identity(None)) is None

@@ -7,7 +7,7 @@ import statistics
 
 import pytest
 
-from venus.network.scheduling import ALL, CRITICAL, STALE_S, Load, Report, Scheduler, by_rank, load_rate
+from venus.network.scheduling import ALL, CRITICAL, STALE_S, BrokerLoadReport, Load, Scheduler, load_rate, rank_brokers
 
 NAMES = [f"b{n}" for n in range(16)]
 IDLE = Load()
@@ -19,7 +19,7 @@ def even(used: float) -> Load:
 
 def told(scheduler: Scheduler, loads: dict[str, Load], at: float = 0.0, number: int = 1, businesses: int = 10) -> None:
     for name, load in loads.items():
-        scheduler.report(name, Report(load=load, businesses=businesses, number=number, at=at))
+        scheduler.record_report(name, BrokerLoadReport(load=load, businesses=businesses, number=number, at=at))
 
 
 def test_each_resource_counts_over_its_own_capacity_with_its_weight() -> None:
@@ -43,21 +43,21 @@ def test_a_resource_at_its_limit_is_a_veto_however_idle_the_others_are() -> None
     scheduler = Scheduler()
     told(scheduler, dict.fromkeys(NAMES, even(0.5)) | {"b3": Load(disk=CRITICAL)})
     assert "b3" not in {scheduler.choose(f"x{n}", NAMES, 1.0) for n in range(300)}
-    assert scheduler.order("x", NAMES, 1.0)[-1] == "b3"
+    assert scheduler.rank("x", NAMES, 1.0)[-1] == "b3"
     told(scheduler, {name: Load(disk=0.9, cpu=n / 100) for n, name in enumerate(NAMES)}, at=2.0, number=2)
-    assert scheduler.order("x", NAMES, 1.0) == NAMES, "all are at their limit: the least one first"
+    assert scheduler.rank("x", NAMES, 1.0) == NAMES, "all are at their limit: the least one first"
 
 
 def test_equal_brokers_leave_a_business_with_its_owner() -> None:
     scheduler = Scheduler()
     told(scheduler, dict.fromkeys(NAMES, even(0.5)), businesses=500)
     for n in range(30):
-        assert scheduler.choose(f"x{n}", NAMES, 1.0) == by_rank(f"x{n}", NAMES)[0]
+        assert scheduler.choose(f"x{n}", NAMES, 1.0) == rank_brokers(f"x{n}", NAMES)[0]
 
 
 def test_a_broker_more_or_less_moves_only_what_it_must() -> None:
-    before = {f"x{n}": by_rank(f"x{n}", NAMES)[0] for n in range(2000)}
-    moved = [x for x, owner in before.items() if by_rank(x, NAMES[1:])[0] != owner]
+    before = {f"x{n}": rank_brokers(f"x{n}", NAMES)[0] for n in range(2000)}
+    moved = [x for x, owner in before.items() if rank_brokers(x, NAMES[1:])[0] != owner]
     assert {before[x] for x in moved} == {"b0"}
     assert 80 < len(moved) < 175
 
@@ -71,7 +71,7 @@ def test_nobody_gets_more_than_others_at_once_who_is_above_the_mean() -> None:
 def test_without_reports_the_order_is_the_businesses_own() -> None:
     scheduler = Scheduler()
     for n in range(100):
-        assert scheduler.order(f"x{n}", NAMES, 0.0) == by_rank(f"x{n}", NAMES)
+        assert scheduler.rank(f"x{n}", NAMES, 0.0) == rank_brokers(f"x{n}", NAMES)
         scheduler.choose(f"x{n}", NAMES, 0.0)
 
 
@@ -79,22 +79,22 @@ def test_an_old_report_counts_as_one_of_average_load() -> None:
     scheduler = Scheduler()
     told(scheduler, {name: even(0.6) for name in NAMES[1:]}, at=100.0)
     told(scheduler, {"b0": even(0.0)}, at=100.0 - STALE_S)
-    assert scheduler.rates(NAMES, 100.0)["b0"] == pytest.approx(0.0)
-    assert scheduler.rates(NAMES, 100.5)["b0"] == pytest.approx(0.6)
+    assert scheduler.expected_rates(NAMES, 100.0)["b0"] == pytest.approx(0.0)
+    assert scheduler.expected_rates(NAMES, 100.5)["b0"] == pytest.approx(0.6)
 
 
 def test_what_was_placed_is_counted_once_until_the_broker_says_something_newer() -> None:
     scheduler = Scheduler()
     told(scheduler, dict.fromkeys(NAMES, even(0.5)), at=1.0)
     for _ in range(3):
-        scheduler.placed("x", "b0", 2.0)
-    assert scheduler.rates(NAMES, 3.0)["b0"] == pytest.approx(0.55)
+        scheduler.record_placement("x", "b0", 2.0)
+    assert scheduler.expected_rates(NAMES, 3.0)["b0"] == pytest.approx(0.55)
     told(scheduler, dict.fromkeys(NAMES, even(0.5)), at=4.0, number=1)
-    assert scheduler.rates(NAMES, 5.0)["b0"] == pytest.approx(0.55), "heard again, and no news"
+    assert scheduler.expected_rates(NAMES, 5.0)["b0"] == pytest.approx(0.55), "heard again, and no news"
     told(scheduler, dict.fromkeys(NAMES, even(0.5)), at=4.0, number=2)
-    assert scheduler.rates(NAMES, 5.0)["b0"] == pytest.approx(0.5)
-    scheduler.placed("y", "gone", 5.0)
-    scheduler.forget(NAMES)
+    assert scheduler.expected_rates(NAMES, 5.0)["b0"] == pytest.approx(0.5)
+    scheduler.record_placement("y", "gone", 5.0)
+    scheduler.keep_only(NAMES)
     assert "gone" not in scheduler._placed
 
 
@@ -114,9 +114,9 @@ class Cluster:
                 for scheduler in self.schedulers:
                     self._report(scheduler, n)
             scheduler = self._chance.choice(self.schedulers)
-            name = scheduler.order(f"x{n}", self.names, n / 100)[0]
+            name = scheduler.rank(f"x{n}", self.names, n / 100)[0]
             if counted:
-                scheduler.placed(f"x{n}", name, n / 100)
+                scheduler.record_placement(f"x{n}", name, n / 100)
             self._businesses[name] += 1
             demand = min(self._chance.paretovariate(1.6), 30) * 4.4 / businesses * len(self.names) / 16
             for i, (least, most) in enumerate(((0.2, 0.8), (0.2, 0.8), (0.7, 1.3), (0.5, 1.2))):
@@ -124,8 +124,10 @@ class Cluster:
 
     def _report(self, scheduler: Scheduler, n: int) -> None:
         for name in self.names:
-            report = Report(load=self.load(name), businesses=self._businesses[name], number=n + 1, at=(n - 0.5) / 100)
-            scheduler.report(name, report)
+            report = BrokerLoadReport(
+                load=self.load(name), businesses=self._businesses[name], number=n + 1, at=(n - 0.5) / 100
+            )
+            scheduler.record_report(name, report)
 
     def load(self, name: str) -> Load:
         return Load(**dict(zip(("memory", "cpu", "disk", "network"), self._used[name], strict=True)))

@@ -8,7 +8,14 @@ from collections import Counter
 
 import pytest
 
-from venus.network.skipcloud.clusters import BROKERS_MIN, Shape, assign, common, is_worth_it, nearest
+from venus.network.skipcloud.clusters import (
+    BROKERS_MIN,
+    CloudShape,
+    assign,
+    common_prefix,
+    is_worth_it,
+    nearest_cluster,
+)
 from venus.network.skipcloud.simulation import Cloud
 from venus.network.skipcloud.views import route
 
@@ -18,7 +25,7 @@ def names(count: int) -> list[str]:
 
 
 def cloud(count: int, seed: int = 1, *, cycles: int = 3, each: int = 4) -> Cloud:
-    found = Cloud(names(count), Shape.of(count, each=each), random.Random(seed).randrange)
+    found = Cloud(names(count), CloudShape.of(count, each=each), random.Random(seed).randrange)
     for _ in range(cycles):
         found.cycle()
     return found
@@ -31,7 +38,7 @@ def test_it_is_off_where_the_directory_is_one_hop() -> None:
 
 @pytest.mark.parametrize("count", [1, 4, 5, 16, 64, 100, 257])
 def test_clusters_have_identifiers_of_their_own_and_are_the_same_for_everybody(count: int) -> None:
-    shape = Shape.of(count)
+    shape = CloudShape.of(count)
     found = assign(names(count), shape)
     assert found == assign(list(reversed(names(count))), shape)
     sizes = Counter(found.values())
@@ -42,13 +49,13 @@ def test_clusters_have_identifiers_of_their_own_and_are_the_same_for_everybody(c
 
 def test_more_brokers_than_identifiers_are_refused() -> None:
     with pytest.raises(ValueError, match=r"20 brokers do not fit into 2\^2 clusters"):
-        assign(names(20), Shape(base=2, depth=2, degree=8))
+        assign(names(20), CloudShape(base=2, depth=2, degree=8))
 
 
 def test_a_subspace_belongs_to_the_cluster_with_the_closest_identifier() -> None:
-    shape = Shape.of(64)
+    shape = CloudShape.of(64)
     clusters = set(assign(names(64), shape).values())
-    owners = Counter(nearest(f"subspace-{n}", clusters, shape) for n in range(3200))
+    owners = Counter(nearest_cluster(f"subspace-{n}", clusters, shape) for n in range(3200))
     assert set(owners) == clusters
     assert max(owners.values()) < 3 * min(owners.values())
 
@@ -58,7 +65,7 @@ def test_a_view_has_as_many_of_each_child_cluster_and_only_its_own() -> None:
     each = found.shape.degree // found.shape.base
     for name, views in found.views.items():
         for level, view in enumerate(views.levels):
-            assert all(common(found.identifiers[other], views.identifier) >= level for other in view)
+            assert all(common_prefix(found.identifiers[other], views.identifier) >= level for other in view)
             assert name not in view
             children = Counter(found.identifiers[other][level] for other in view)
             assert max(children.values()) <= each

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from venus.errors import ConfigError
-from venus.network.topology import BrokerSet, Tier, Topology, check, merged, problems_of
+from venus.network.topology import BrokerSet, Tier, Topology, check_topology, merge_reports, topology_problems
 
 
 def core(name: str = "hq", **more: object) -> BrokerSet:
@@ -34,24 +34,32 @@ def names(sets: tuple[BrokerSet, ...]) -> list[str]:
 
 def test_a_level_pulls_from_the_level_above_in_the_order_that_is_configured() -> None:
     asia = tandem("asia")
-    found = check([LYON, asia, EUROPE, HQ, access("rome", 2), access("oslo", 2, upstream=("eu2:7400", "asia"))])
+    found = check_topology(
+        [LYON, asia, EUROPE, HQ, access("rome", 2), access("oslo", 2, upstream=("eu2:7400", "asia"))]
+    )
 
     assert names(found.sets) == ["hq", "asia", "europe", "lyon", "oslo", "rome"]
     assert found.levels == (0, 1, 2)
-    assert names(found.above(LYON)) == ["europe"]
-    assert [names(found.above(one)) for one in found.at(2)] == [["europe"], ["europe", "asia"], ["asia", "europe"]]
-    assert names(found.below(EUROPE)) == ["lyon", "oslo", "rome"]
-    assert found.above(HQ) == ()
+    assert names(found.upstreams_of(LYON)) == ["europe"]
+    assert [names(found.upstreams_of(one)) for one in found.sets_at(2)] == [
+        ["europe"],
+        ["europe", "asia"],
+        ["asia", "europe"],
+    ]
+    assert names(found.downstreams_of(EUROPE)) == ["lyon", "oslo", "rome"]
+    assert found.upstreams_of(HQ) == ()
 
 
 def test_no_tandem_and_many_tandem_levels_are_both_fine() -> None:
-    assert names(check([HQ, access("lyon", 1)]).at(1)) == ["lyon"]
+    assert names(check_topology([HQ, access("lyon", 1)]).sets_at(1)) == ["lyon"]
     levels = [tandem(f"t{level}", level) for level in range(1, 9)]
-    assert check([HQ, *levels, access("a", 9)]).levels == tuple(range(10))
+    assert check_topology([HQ, *levels, access("a", 9)]).levels == tuple(range(10))
 
 
 def test_core_sets_may_pull_from_each_other() -> None:
-    assert names(check([HQ, core("paris", upstream=("hq",))]).above(core("paris", upstream=("hq",)))) == ["hq"]
+    assert names(
+        check_topology([HQ, core("paris", upstream=("hq",))]).upstreams_of(core("paris", upstream=("hq",)))
+    ) == ["hq"]
 
 
 @pytest.mark.parametrize(
@@ -87,40 +95,40 @@ def test_core_sets_may_pull_from_each_other() -> None:
 )  # fmt: skip
 def test_what_cannot_be_is_said_in_one_line(sets: list[BrokerSet], said: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        check(sets, labels={"eu", "us"})
-    assert said in [str(caught.value), *problems_of(sets, {"eu", "us"})]
-    assert str(caught.value) == next(problems_of(sets, {"eu", "us"}))
+        check_topology(sets, labels={"eu", "us"})
+    assert said in [str(caught.value), *topology_problems(sets, {"eu", "us"})]
+    assert str(caught.value) == next(topology_problems(sets, {"eu", "us"}))
     assert not str(caught.value).count("\n")
 
 
 def test_the_cause_is_said_and_a_loop_only_once() -> None:
     sets = [core("a", upstream=("b",)), core("b", upstream=("c",)), core("c", upstream=("a",))]
-    assert len(list(problems_of(sets))) == 1
+    assert len(list(topology_problems(sets))) == 1
 
 
 def test_labels_that_are_not_known_here_are_not_judged() -> None:
-    assert list(problems_of([HQ, EUROPE, LYON])) == []
-    assert len(list(problems_of([HQ, EUROPE, LYON], labels=()))) == 1
+    assert list(topology_problems([HQ, EUROPE, LYON])) == []
+    assert len(list(topology_problems([HQ, EUROPE, LYON], labels=()))) == 1
 
 
 def test_of_a_part_of_the_topology_only_what_is_seen_is_judged() -> None:
     part = [replace(LYON, upstream=("elsewhere:7400",))]
-    assert list(problems_of(part, complete=False)) == []
-    assert list(problems_of(part)) != []
+    assert list(topology_problems(part, complete=False)) == []
+    assert list(topology_problems(part)) != []
 
 
 def test_brokers_of_a_set_say_the_same_or_are_named() -> None:
     one, two = replace(EUROPE, addresses=("eu1:7400",)), replace(EUROPE, addresses=("eu2:7400",))
-    found, problems = merged([HQ, two, one])
+    found, problems = merge_reports([HQ, two, one])
     assert problems == []
-    assert found.at(1) == (replace(EUROPE, addresses=("eu2:7400", "eu1:7400")),)
+    assert found.sets_at(1) == (replace(EUROPE, addresses=("eu2:7400", "eu1:7400")),)
 
-    found, problems = merged([HQ, one, replace(two, level=2, labels=frozenset({"eu"}))])
+    found, problems = merge_reports([HQ, one, replace(two, level=2, labels=frozenset({"eu"}))])
     assert problems == [
         "two sets are called europe, or its brokers disagree: level is 1 at eu1:7400 and 2 at eu2:7400",
         "two sets are called europe, or its brokers disagree: labels is none at eu1:7400 and eu at eu2:7400",
     ]
-    assert found.at(1)[0].addresses == ("eu1:7400", "eu2:7400")
+    assert found.sets_at(1)[0].addresses == ("eu1:7400", "eu2:7400")
 
 
 def test_whatever_it_is_given_it_ends_and_what_it_accepts_reaches_the_core() -> None:
@@ -136,14 +144,14 @@ def test_whatever_it_is_given_it_ends_and_what_it_accepts_reaches_the_core() -> 
             )
             for n in range(count)
         ]
-        if list(problems_of(sets)):
+        if list(topology_problems(sets)):
             continue
         accepted += 1
         topology = Topology.of(sets)
         for one in sets:
             way = [one]
             while way[-1].level:
-                way.append(topology.above(way[-1])[0])
+                way.append(topology.upstreams_of(way[-1])[0])
             assert way[-1].tier is Tier.CORE
             assert len(way) == one.level + 1
     assert accepted > 100

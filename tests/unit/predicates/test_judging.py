@@ -13,15 +13,15 @@ import pyarrow as pa
 import pytest
 
 from tests.support.predicates import SAMPLES, SCHEMA, STRANGE, Row, packed, random_predicate, random_row
-from venus.adapters.under.fold import Rows, judged
+from venus.adapters.under.row_changes import RowChanges, apply_predicate
 from venus.codec.chunk import FullRows
-from venus.codec.filtering import full_inside, inside_of
+from venus.codec.filtering import find_inside, select_full_rows
 from venus.codec.layout import Layout
-from venus.codec.packed import Packed, put_together
-from venus.codec.stored import HEAD_BYTES, StoredRows, heads_of
+from venus.codec.packed import PackedBytes, join_items
+from venus.codec.stored_rows import HEAD_BYTES, StoredRows, heads_of
 from venus.model import Column, Kind, LogicalType, TableSchema
-from venus.predicates.judging import within
-from venus.predicates.ranges import Predicate, compiled
+from venus.predicates.evaluation import evaluate_range
+from venus.predicates.ranges import Predicate, compile_predicate
 from venus.predicates.syntax import PredicateRefused, Term, parse
 
 #: Compared by SQLite as by us: integers, and text by its bytes.
@@ -32,7 +32,7 @@ def some_predicate(rng: random.Random, samples: Any = SAMPLES) -> tuple[str, Pre
     while True:
         text = random_predicate(rng, samples)
         try:
-            return text, compiled(text, SCHEMA)
+            return text, compile_predicate(text, SCHEMA)
         except PredicateRefused:
             continue
 
@@ -92,7 +92,7 @@ def test_batches_are_judged_as_single_rows_are() -> None:
     as_dicts = [dict(zip(names, row, strict=True)) for row in rows]
     for _ in range(200):
         text, predicate = some_predicate(rng)
-        found = inside_of(predicate, record_ids, values, SCHEMA).tolist()
+        found = find_inside(predicate, record_ids, values, SCHEMA).tolist()
         assert found == [all(term_holds(t, row) for t in parse(text)) for row in as_dicts], text
 
 
@@ -111,7 +111,7 @@ def test_sqlite_answers_the_same() -> None:
     kept = {n for (n,) in connection.execute("SELECT id FROM things")}
     for _ in range(400):
         text, predicate = some_predicate(rng, _ALIKE)
-        found = inside_of(predicate, record_ids, values, SCHEMA)
+        found = find_inside(predicate, record_ids, values, SCHEMA)
         wanted = {n for (n,) in connection.execute(f"SELECT id FROM things WHERE {text}")}
         assert set(np.flatnonzero(found).tolist()) & kept == wanted, text
     connection.close()
@@ -146,7 +146,7 @@ def test_the_edges_of_each_type(kind: Kind, text: str, inside: list[Any], outsid
     schema = TableSchema(table_id=1, version=1, namespace="public", name="t", columns=(column,), key=("x",))
     values = [v.encode() if isinstance(v, str) else v for v in (*inside, *outside, None)]
 
-    found = within(compiled(text, schema).ranges[0], pa.array(values, pa.large_binary()))
+    found = evaluate_range(compile_predicate(text, schema).ranges[0], pa.array(values, pa.large_binary()))
 
     assert found.tolist() == [True] * len(inside) + [False] * (len(outside) + 1)
 
@@ -157,27 +157,27 @@ def test_a_row_that_is_outside_goes_on_as_its_key() -> None:
     record_ids, values = packed(rows)
     deleted = np.array([n % 7 == 0 for n in range(50)])
     parts = [b"" if gone else row for row, gone in zip(values.split(), deleted.tolist(), strict=True)]
-    changes = Rows(
-        record_ids=record_ids, rows=Packed.of(parts), is_deleted=deleted, offsets=np.arange(50, dtype=np.int64)
+    changes = RowChanges(
+        record_ids=record_ids, rows=PackedBytes.of(parts), is_deleted=deleted, offsets=np.arange(50, dtype=np.int64)
     )
-    predicate = compiled("number >= 0", SCHEMA)
-    wanted = inside_of(predicate, record_ids, values, SCHEMA) & ~deleted
+    predicate = compile_predicate("number >= 0", SCHEMA)
+    wanted = find_inside(predicate, record_ids, values, SCHEMA) & ~deleted
 
-    found = judged(changes, predicate, SCHEMA)
+    found = apply_predicate(changes, predicate, SCHEMA)
 
     assert found.is_deleted.tolist() == (~wanted).tolist()
     assert found.record_ids.split() == record_ids.split()
     assert found.rows.split() == [row if inside else b"" for row, inside in zip(parts, wanted.tolist(), strict=True)]
     assert found.offsets.tolist() == list(range(50))
-    assert judged(changes, None, SCHEMA) is changes
+    assert apply_predicate(changes, None, SCHEMA) is changes
 
 
 def stored(rows: list[Row], schema: TableSchema) -> FullRows:
     record_ids, values = packed(rows, schema)
     heads = heads_of(1, schema.version, np.zeros(len(rows), dtype=np.bool_), record_ids.sizes.astype(np.int64))
     octets = heads.view(np.uint8).reshape(len(rows), HEAD_BYTES)
-    whole = put_together(octets, record_ids, values)
-    return FullRows(table_id=1, schema_version=schema.version, stored=StoredRows(Packed.of(whole)))
+    whole = join_items(octets, record_ids, values)
+    return FullRows(table_id=1, schema_version=schema.version, stored=StoredRows(PackedBytes.of(whole)))
 
 
 def test_the_full_data_are_judged_alike() -> None:
@@ -186,8 +186,8 @@ def test_the_full_data_are_judged_alike() -> None:
     full = stored(rows, SCHEMA)
     for _ in range(50):
         _, predicate = some_predicate(rng)
-        found = full_inside(predicate, full, SCHEMA)
-        wanted = inside_of(predicate, *packed(rows), SCHEMA)
+        found = select_full_rows(predicate, full, SCHEMA)
+        wanted = find_inside(predicate, *packed(rows), SCHEMA)
         assert found.stored.packed.split() == [r for r, w in zip(full.stored.packed.split(), wanted, strict=True) if w]
 
 
@@ -202,7 +202,7 @@ def test_a_row_from_before_the_column_has_its_default() -> None:
     )  # fmt: skip
     rows: list[Row] = [("1",), ("2",)]
 
-    assert len(full_inside(compiled("level = 5", new), stored(rows, old), old)) == 2
-    assert len(full_inside(compiled("level > 5", new), stored(rows, old), old)) == 0
-    assert len(full_inside(compiled("note is null", new), stored(rows, old), old)) == 2
+    assert len(select_full_rows(compile_predicate("level = 5", new), stored(rows, old), old)) == 2
+    assert len(select_full_rows(compile_predicate("level > 5", new), stored(rows, old), old)) == 0
+    assert len(select_full_rows(compile_predicate("note is null", new), stored(rows, old), old)) == 2
     assert Layout.of(old).key_count == 1

@@ -7,8 +7,8 @@ import random
 import pytest
 
 from tests.support.predicates import SCHEMA, random_predicate
-from venus.predicates.ranges import compiled, same
-from venus.predicates.syntax import PredicateRefused, parse, written
+from venus.predicates.ranges import compile_predicate, is_same
+from venus.predicates.syntax import PredicateRefused, parse, to_sql
 
 
 @pytest.mark.parametrize(
@@ -32,11 +32,11 @@ from venus.predicates.syntax import PredicateRefused, parse, written
     ],
 )  # fmt: skip
 def test_has_one_way_of_writing(text: str, canonical: str) -> None:
-    found = compiled(text, SCHEMA)
+    found = compile_predicate(text, SCHEMA)
 
     assert found.canonical == canonical
-    assert compiled(found.canonical, SCHEMA).digest == found.digest
-    assert same(text, canonical, [SCHEMA])
+    assert compile_predicate(found.canonical, SCHEMA).digest == found.digest
+    assert is_same(text, canonical, [SCHEMA])
 
 
 def test_the_canonical_form_means_itself() -> None:
@@ -45,20 +45,20 @@ def test_the_canonical_form_means_itself() -> None:
     for _ in range(800):
         text = random_predicate(rng)
         try:
-            found = compiled(text, SCHEMA)
+            found = compile_predicate(text, SCHEMA)
         except PredicateRefused:
             refused += 1
             continue
-        assert compiled(found.canonical, SCHEMA) == found
-        assert compiled(written(parse(text)), SCHEMA) == found
+        assert compile_predicate(found.canonical, SCHEMA) == found
+        assert compile_predicate(to_sql(parse(text)), SCHEMA) == found
     assert refused < 200
 
 
 def test_other_ranges_have_other_names() -> None:
     texts = ["amount > 1", "amount >= 1", "amount = 1", "amount < 1", "free > 1", "amount > 1 and free > 1"]
 
-    assert len({compiled(text, SCHEMA).digest for text in texts}) == len(texts)
-    assert not same("amount > 1", "amount >= 1", [SCHEMA])
-    assert not same("amount > 1", "", [SCHEMA])
-    assert not same("gone > 1", "amount > 1", [SCHEMA])
-    assert same("gone > 1", "gone > 1", [SCHEMA])
+    assert len({compile_predicate(text, SCHEMA).digest for text in texts}) == len(texts)
+    assert not is_same("amount > 1", "amount >= 1", [SCHEMA])
+    assert not is_same("amount > 1", "", [SCHEMA])
+    assert not is_same("gone > 1", "amount > 1", [SCHEMA])
+    assert is_same("gone > 1", "gone > 1", [SCHEMA])

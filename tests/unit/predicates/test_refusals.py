@@ -6,7 +6,7 @@ import pytest
 
 from tests.support.predicates import SCHEMA
 from venus.model import Column, Kind, LogicalType, OwnType, TableSchema
-from venus.predicates.ranges import compiled
+from venus.predicates.ranges import compile_predicate
 from venus.predicates.syntax import TEXT_CHARS_MAX, VALUES_MAX, PredicateRefused
 
 STRANGE = TableSchema(
@@ -19,13 +19,13 @@ STRANGE = TableSchema(
         Column(name="SMALL", number=5, type=LogicalType(kind=Kind.FLOAT, length=4)),
         Column(name="MOOD", number=6, type=LogicalType(kind=Kind.NATIVE, name="mood"), source_type="mood"),
     ),
-    types=(OwnType(namespace="public", name="mood", spelled="mood", labels=("glad", "sad")),),
+    types=(OwnType(namespace="public", name="mood", sql_name="mood", labels=("glad", "sad")),),
 )  # fmt: skip
 
 
 def refusal(text: str, schema: TableSchema = SCHEMA) -> PredicateRefused:
     with pytest.raises(PredicateRefused) as caught:
-        compiled(text, schema)
+        compile_predicate(text, schema)
     assert "\n" not in str(caught.value)
     return caught.value
 
@@ -117,6 +117,9 @@ def test_a_refusal_says_what_is_possible() -> None:
 
 
 def test_what_can_be_asked_of_every_column() -> None:
-    assert compiled("doc is not null and small is null", STRANGE).canonical == '"DOC" is not null and "SMALL" is null'
-    assert compiled("mood in ('sad', 'glad')", STRANGE).canonical == "\"MOOD\" in ('glad', 'sad')"
-    assert compiled("\"Name\" = 'x'", STRANGE).canonical == "\"Name\" = 'x'"
+    assert (
+        compile_predicate("doc is not null and small is null", STRANGE).canonical
+        == '"DOC" is not null and "SMALL" is null'
+    )
+    assert compile_predicate("mood in ('sad', 'glad')", STRANGE).canonical == "\"MOOD\" in ('glad', 'sad')"
+    assert compile_predicate("\"Name\" = 'x'", STRANGE).canonical == "\"Name\" = 'x'"

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from venus.replication.ballots import TERMS_MAX, Elections
-from venus.replication.election import Ballot, hindrance
-from venus.replication.messages import AskBallot, BallotCame, Swap
-from venus.replication.position import Patience
+from venus.replication.election import Ballot, explain_hindrance
+from venus.replication.elections import TERMS_MAX, Elections
+from venus.replication.messages import BallotReceived, RequestBallot, Swap
+from venus.replication.position import ReplicationTimes
 from venus.replication.records import Leadership, LiveBroker, Member, Policy
 
 A, B, C, D = (Member(broker=name, store="s") for name in "abcd")
@@ -33,34 +33,36 @@ FEW = "1 of 3 replicas are alive, 2 are needed"
     ],
 )
 def test_what_stands_in_the_way(live: set[Member], said: str) -> None:
-    assert hindrance(KNOWN, live) == said
+    assert explain_hindrance(KNOWN, live) == said
 
 
 def test_whoever_lives_is_enough_for_availability() -> None:
     known = replace(KNOWN, policy=Policy.AVAILABILITY, min_in_sync=1)
-    assert hindrance(known, {C}) == ""
-    assert hindrance(known, set()) != ""
+    assert explain_hindrance(known, {C}) == ""
+    assert explain_hindrance(known, set()) != ""
 
 
 def test_a_leader_whose_replica_is_taken_away_counts_until_it_has_handed_over() -> None:
     known = replace(KNOWN, replicas=("b", "c", "d"))
-    assert hindrance(known, {A, B}) == ""
-    assert hindrance(known, {B}) == FEW
+    assert explain_hindrance(known, {A, B}) == ""
+    assert explain_hindrance(known, {B}) == FEW
 
 
 def test_a_ballot_whose_term_leaves_no_room_is_not_counted() -> None:
     """A log may be ahead of a record that was set back, but not so far that no term could follow."""
-    elections = Elections(A, Patience())
+    elections = Elections(A, ReplicationTimes())
     live = {m: LiveBroker(member=m, address=f"{m.broker}:1") for m in (A, B)}
     known = Leadership(
         business="shop", term=3, leader=None, in_sync=frozenset({A, B}), replicas=("a", "b"), min_in_sync=2, version=1
     )
     own = Ballot(member=A, last_term=3, end=9, high=8)
     far = Ballot(member=B, last_term=3 + TERMS_MAX + 1, end=9, high=8)
-    assert elections.tick(known, live, own, 0.0) == [AskBallot(to=B, term=4)]
+    assert elections.tick(known, live, own, 0.0) == [RequestBallot(to=B, term=4)]
 
-    assert elections.came(BallotCame(term=4, ballot=far), known, live, 0.1) == []
-    (swap,) = elections.came(BallotCame(term=4, ballot=replace(far, last_term=3 + TERMS_MAX)), known, live, 0.2)
+    assert elections.on_ballot(BallotReceived(term=4, ballot=far), known, live, 0.1) == []
+    (swap,) = elections.on_ballot(
+        BallotReceived(term=4, ballot=replace(far, last_term=3 + TERMS_MAX)), known, live, 0.2
+    )
 
     assert isinstance(swap, Swap)
     assert swap.after.term == 4 + TERMS_MAX

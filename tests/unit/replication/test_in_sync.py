@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from venus.replication import in_sync
-from venus.replication.in_sync import Progress
-from venus.replication.messages import Fetched, Living, LogChanged, Seen, Swap, Tick
-from venus.replication.position import Patience, Position
+from venus.replication.in_sync import FollowerProgress
+from venus.replication.messages import BrokersRead, FetchRequest, LogChanged, RecordRead, Swap, Tick
+from venus.replication.position import Position, ReplicationTimes
 from venus.replication.records import Leadership, LiveBroker, Member
 from venus.replication.replica import Replica
 from venus.replication.terms import TermCache
@@ -50,19 +50,19 @@ def test_a_leader_is_cut_off_if_those_that_it_does_not_reach_could_go_on(
 
 
 def test_a_fetch_is_progress_if_it_asks_for_more_or_has_everything() -> None:
-    first = Progress().heard(3, 1, 5, 1.0)
-    again = first.heard(3, 1, 5, 2.0)
-    further = again.heard(4, 1, 9, 3.0)
-    level = further.heard(9, 1, 9, 4.0).heard(9, 1, 9, 5.0)
+    first = FollowerProgress().after_fetch(3, 1, 5, 1.0)
+    again = first.after_fetch(3, 1, 5, 2.0)
+    further = again.after_fetch(4, 1, 9, 3.0)
+    level = further.after_fetch(9, 1, 9, 4.0).after_fetch(9, 1, 9, 5.0)
 
     assert [found.moved_at for found in (first, again, further, level)] == [1.0, 1.0, 3.0, 5.0]
 
 
 def leader() -> Replica:
-    replica = Replica(A, Position(), patience=Patience(silence_s=SILENCE_S), begins=True)
+    replica = Replica(A, Position(), patience=ReplicationTimes(silence_s=SILENCE_S), begins=True)
     live = {member: LiveBroker(member=member, address=f"{member.broker}:1") for member in (A, B, C)}
-    replica.step(Living(brokers=live), 0.0)
-    replica.step(Seen(leadership=RECORD), 0.0)
+    replica.step(BrokersRead(brokers=live), 0.0)
+    replica.step(RecordRead(leadership=RECORD), 0.0)
     replica.step(LogChanged(start=1, end=3, durable_end=3, terms=TermCache(((1, 1),))), 0.0)
     return replica
 
@@ -90,7 +90,7 @@ def test_a_leader_whose_process_stood_still_hears_its_followers_first() -> None:
 
     assert [effect for effect in replica.step(Tick(), later) if isinstance(effect, Swap)] == []
     for member in (B, C):
-        replica.step(Fetched(follower=member, term=1, index=3, last_term=1, version=1), later + 0.1)
+        replica.step(FetchRequest(sender=member, term=1, index=3, last_term=1, version=1), later + 0.1)
     assert wait(replica, later, later + SILENCE_S - 0.3) == []
 
 
@@ -98,8 +98,8 @@ def test_a_follower_that_takes_nothing_leaves_while_the_other_goes_on() -> None:
     replica, now = leader(), 0.0
     swaps = list[Swap]()
     while now < SILENCE_S + 0.5:
-        replica.step(Fetched(follower=B, term=1, index=3, last_term=1, version=1), now)
-        replica.step(Fetched(follower=C, term=1, index=2, last_term=1, version=1), now)
+        replica.step(FetchRequest(sender=B, term=1, index=3, last_term=1, version=1), now)
+        replica.step(FetchRequest(sender=C, term=1, index=2, last_term=1, version=1), now)
         swaps += wait(replica, now, now + 0.2)
         now += 0.2
 

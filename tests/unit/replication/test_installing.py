@@ -5,20 +5,20 @@ from __future__ import annotations
 from dataclasses import replace
 
 from venus.replication.messages import (
-    Answered,
-    BallotAsked,
-    Fetch,
-    GiveBallot,
-    Installed,
+    BallotRequest,
+    BrokersRead,
+    CopyInstalled,
+    FetchReply,
     Lead,
-    Living,
     LogChanged,
+    LogTrimmed,
+    RecordRead,
     Reinstall,
-    Seen,
+    SendBallot,
+    SendFetch,
     Swap,
-    Trimmed,
 )
-from venus.replication.position import Patience, Position
+from venus.replication.position import Position, ReplicationTimes
 from venus.replication.records import Leadership, LiveBroker, Member, Policy
 from venus.replication.replica import Replica
 from venus.replication.terms import TermCache
@@ -37,28 +37,30 @@ RECORD = Leadership(
 
 
 def follower(*, whole: bool = True) -> Replica:
-    replica = Replica(B, Position(whole=whole), patience=Patience())
-    replica.step(Living(brokers=EVERYBODY), 0.0)
+    replica = Replica(B, Position(whole=whole), patience=ReplicationTimes())
+    replica.step(BrokersRead(brokers=EVERYBODY), 0.0)
     return replica
 
 
 def installing() -> Replica:
     replica = follower()
-    assert replica.step(Seen(leadership=RECORD), 0.0) == [Fetch(to=A, term=2, index=1, last_term=0, version=1)]
-    (effect,) = replica.step(Answered(leader=A, answer=Trimmed(term=2, start=50)), 0.1)
+    assert replica.step(RecordRead(leadership=RECORD), 0.0) == [
+        SendFetch(to=A, term=2, index=1, last_term=0, version=1)
+    ]
+    (effect,) = replica.step(FetchReply(leader=A, answer=LogTrimmed(term=2, start=50)), 0.1)
     assert isinstance(effect, Reinstall)
     return replica
 
 
 def test_a_ballot_is_given_once_the_installation_is_done() -> None:
     replica = installing()
-    assert replica.step(BallotAsked(by=A, term=3), 0.2) == []
+    assert replica.step(BallotRequest(sender=A, term=3), 0.2) == []
 
     log = LogChanged(start=50, end=50, durable_end=50, terms=TermCache(((2, 40),)))
-    assert replica.step(Installed(log=log), 0.3) == [Fetch(to=A, term=2, index=50, last_term=2, version=1)]
-    (effect,) = replica.step(BallotAsked(by=A, term=3), 0.4)
+    assert replica.step(CopyInstalled(log=log), 0.3) == [SendFetch(to=A, term=2, index=50, last_term=2, version=1)]
+    (effect,) = replica.step(BallotRequest(sender=A, term=3), 0.4)
 
-    assert isinstance(effect, GiveBallot)
+    assert isinstance(effect, SendBallot)
     assert (effect.ballot.end, effect.ballot.high) == (50, 49)
 
 
@@ -66,9 +68,9 @@ def test_whoever_is_chosen_meanwhile_resigns() -> None:
     replica = installing()
     chosen = replace(RECORD, term=3, leader=B, in_sync=frozenset({B}), unclean_terms=(3,), version=2)
 
-    effects = replica.step(Seen(leadership=chosen), 0.2)
+    effects = replica.step(RecordRead(leadership=chosen), 0.2)
     assert not any(isinstance(effect, Lead) for effect in effects)
-    (swap,) = replica.step(Living(brokers=EVERYBODY), 0.2)
+    (swap,) = replica.step(BrokersRead(brokers=EVERYBODY), 0.2)
 
     assert isinstance(swap, Swap)
     assert (swap.after.term, swap.after.leader, swap.after.in_sync) == (4, None, frozenset())
@@ -76,11 +78,11 @@ def test_whoever_is_chosen_meanwhile_resigns() -> None:
 
 def test_an_installation_goes_on_after_a_restart_and_with_another_leader() -> None:
     replica = follower(whole=False)
-    (effect,) = replica.step(Seen(leadership=RECORD), 0.0)
+    (effect,) = replica.step(RecordRead(leadership=RECORD), 0.0)
     assert isinstance(effect, Reinstall)
     assert effect.leader == A
 
     other = Member(broker="c", store="s")
-    (effect,) = replica.step(Seen(leadership=replace(RECORD, term=3, leader=other, version=2)), 1.0)
+    (effect,) = replica.step(RecordRead(leadership=replace(RECORD, term=3, leader=other, version=2)), 1.0)
     assert isinstance(effect, Reinstall)
     assert effect.leader == other

@@ -8,27 +8,27 @@ from venus.replication.election import Ballot
 from venus.replication.messages import (
     NO_LEASE,
     Advance,
-    Answered,
     Append,
-    AskBallot,
-    BallotCame,
+    BallotReceived,
+    BrokersRead,
     Entries,
-    Fetch,
-    Fetched,
+    FetchReply,
+    FetchRequest,
     Lead,
-    Leased,
-    Living,
+    LeaseChanged,
     LogChanged,
     NotLeading,
-    Read,
-    Reply,
+    ReadRecords,
+    RecordRead,
+    RequestBallot,
     Retire,
-    Seen,
+    SendFetch,
+    SendReply,
     Swap,
-    Swapped,
+    SwapResult,
     Tick,
 )
-from venus.replication.position import Patience, Position
+from venus.replication.position import Position, ReplicationTimes
 from venus.replication.records import Leadership, LiveBroker, Member, Policy
 from venus.replication.replica import Replica
 from venus.replication.terms import TermCache
@@ -52,14 +52,14 @@ def log(end: int, *, durable: int | None = None, term: int = 1, done: int = 0) -
 
 
 def leader_of_three() -> Replica:
-    replica = Replica(A, Position(), patience=Patience(), begins=True)
-    replica.step(Living(brokers=EVERYBODY), 0.0)
-    assert replica.step(Seen(leadership=RECORD), 0.0) == [Lead(term=1)]
+    replica = Replica(A, Position(), patience=ReplicationTimes(), begins=True)
+    replica.step(BrokersRead(brokers=EVERYBODY), 0.0)
+    assert replica.step(RecordRead(leadership=RECORD), 0.0) == [Lead(term=1)]
     return replica
 
 
-def fetched(follower: Member, index: int, *, version: int = 1) -> Fetched:
-    return Fetched(follower=follower, term=1, index=index, last_term=1 if index > 1 else 0, version=version)
+def fetched(follower: Member, index: int, *, version: int = 1) -> FetchRequest:
+    return FetchRequest(sender=follower, term=1, index=index, last_term=1 if index > 1 else 0, version=version)
 
 
 def test_an_entry_is_safe_once_every_member_in_sync_has_it_on_disk() -> None:
@@ -72,7 +72,7 @@ def test_an_entry_is_safe_once_every_member_in_sync_has_it_on_disk() -> None:
     effects = replica.step(log(3), 0.2)
 
     assert effects[0] == Advance(high=2)
-    assert {effect.to for effect in effects if isinstance(effect, Reply)} == {B, C}
+    assert {effect.to for effect in effects if isinstance(effect, SendReply)} == {B, C}
 
 
 def test_a_follower_that_is_gone_is_waited_for_until_the_coordinator_has_taken_it_out() -> None:
@@ -81,13 +81,13 @@ def test_a_follower_that_is_gone_is_waited_for_until_the_coordinator_has_taken_i
     replica.step(fetched(B, 3), 0.1)
     without_c = {A: EVERYBODY[A], B: EVERYBODY[B]}
 
-    effects = replica.step(Living(brokers=without_c), 1.0)
+    effects = replica.step(BrokersRead(brokers=without_c), 1.0)
     (swap,) = [effect for effect in effects if isinstance(effect, Swap)]
     assert swap.after.in_sync == {A, B}
     assert replica.high == 0
 
     stored = replace(swap.after, version=2)
-    effects = replica.step(Swapped(before=swap.before, after=swap.after, stored=stored), 1.1)
+    effects = replica.step(SwapResult(before=swap.before, after=swap.after, stored=stored), 1.1)
     assert Advance(high=2) in effects
 
 
@@ -97,11 +97,11 @@ def test_what_a_follower_said_before_it_was_removed_does_not_count_when_it_is_ba
     replica.step(log(3), 0.0)
     replica.step(fetched(B, 3), 0.1)
     replica.step(fetched(C, 3), 0.1)
-    replica.step(Seen(leadership=replace(RECORD, in_sync=frozenset({A, B}), version=2)), 0.2)
+    replica.step(RecordRead(leadership=replace(RECORD, in_sync=frozenset({A, B}), version=2)), 0.2)
     back = replace(RECORD, in_sync=frozenset({A, B}), version=4)
 
-    effects = replica.step(Seen(leadership=back), 0.3)
-    effects += replica.step(Living(brokers=EVERYBODY), 0.3)
+    effects = replica.step(RecordRead(leadership=back), 0.3)
+    effects += replica.step(BrokersRead(brokers=EVERYBODY), 0.3)
     effects += replica.step(fetched(C, 3, version=1), 0.4)  # it was on its way for long
     assert not [effect for effect in effects if isinstance(effect, Swap)]
 
@@ -116,30 +116,30 @@ def test_what_a_follower_said_before_it_was_removed_does_not_count_when_it_is_ba
 
 def test_a_follower_outside_the_in_sync_set_tells_that_it_knows_a_newer_record() -> None:
     outside = replace(RECORD, in_sync=frozenset({A, C}))
-    replica = Replica(B, Position(), patience=Patience())
-    replica.step(Seen(leadership=outside), 0.0)
+    replica = Replica(B, Position(), patience=ReplicationTimes())
+    replica.step(RecordRead(leadership=outside), 0.0)
 
-    fetch = Fetch(to=A, term=1, index=1, last_term=0, version=2)
-    assert replica.step(Seen(leadership=replace(outside, version=2)), 0.1) == [fetch]
-    assert replica.step(Seen(leadership=replace(RECORD, version=3)), 0.2) == []  # it counts now
+    fetch = SendFetch(to=A, term=1, index=1, last_term=0, version=2)
+    assert replica.step(RecordRead(leadership=replace(outside, version=2)), 0.1) == [fetch]
+    assert replica.step(RecordRead(leadership=replace(RECORD, version=3)), 0.2) == []  # it counts now
 
 
 def test_nothing_is_acknowledged_below_the_minimum() -> None:
     replica = leader_of_three()
-    replica.step(Seen(leadership=replace(RECORD, in_sync=frozenset({A}), version=2)), 0.0)
+    replica.step(RecordRead(leadership=replace(RECORD, in_sync=frozenset({A}), version=2)), 0.0)
 
     assert replica.step(log(3), 0.0) == []
     assert replica.refusal(0.0) == "1 of 3 replicas are in sync, 2 are needed"
 
 
 def test_a_leader_that_restarted_asks_for_a_new_term() -> None:
-    replica = Replica(A, Position(), patience=Patience())
+    replica = Replica(A, Position(), patience=ReplicationTimes())
 
-    assert replica.step(Seen(leadership=RECORD), 0.0) == []
+    assert replica.step(RecordRead(leadership=RECORD), 0.0) == []
     assert not replica.leads
 
-    effects = replica.step(Living(brokers=EVERYBODY), 0.1)
-    assert [type(effect).__name__ for effect in effects] == ["AskBallot", "AskBallot"]
+    effects = replica.step(BrokersRead(brokers=EVERYBODY), 0.1)
+    assert [type(effect).__name__ for effect in effects] == ["RequestBallot", "RequestBallot"]
     (swap,) = replica.step(Tick(), 1.0)
     assert isinstance(swap, Swap)
     assert (swap.after.term, swap.after.leader, swap.after.in_sync, swap.after.last_in_sync) == (
@@ -149,53 +149,55 @@ def test_a_leader_that_restarted_asks_for_a_new_term() -> None:
 
 def test_a_term_that_a_log_has_is_not_given_again_where_the_coordinator_was_set_back() -> None:
     """An index and a term would occur with two contents then: logs that differ would be taken for the same."""
-    replica = Replica(A, Position(), patience=Patience())
+    replica = Replica(A, Position(), patience=ReplicationTimes())
     replica.step(log(9, term=7), 0.0)
     older = replace(RECORD, term=5, leader=B, version=9)
-    replica.step(Seen(leadership=older), 0.0)
+    replica.step(RecordRead(leadership=older), 0.0)
     without_b = {A: EVERYBODY[A], C: EVERYBODY[C]}
 
-    effects = replica.step(Living(brokers=without_b), 0.1)
-    assert [effect.to for effect in effects if isinstance(effect, AskBallot)] == [C]
+    effects = replica.step(BrokersRead(brokers=without_b), 0.1)
+    assert [effect.to for effect in effects if isinstance(effect, RequestBallot)] == [C]
     ballot = Ballot(member=C, last_term=6, end=5, high=4)
-    (swap,) = replica.step(BallotCame(term=6, ballot=ballot), 0.2)
+    (swap,) = replica.step(BallotReceived(term=6, ballot=ballot), 0.2)
 
     assert isinstance(swap, Swap)
     assert (swap.after.term, swap.after.leader) == (8, A)
 
 
 def test_nobody_leads_in_a_term_that_its_log_has_from_another_leader() -> None:
-    replica = Replica(A, Position(), patience=Patience())
+    replica = Replica(A, Position(), patience=ReplicationTimes())
     replica.step(log(9, term=7), 0.0)
-    replica.step(Seen(leadership=replace(RECORD, term=6, leader=B, version=9)), 0.0)
+    replica.step(RecordRead(leadership=replace(RECORD, term=6, leader=B, version=9)), 0.0)
 
-    assert replica.step(Seen(leadership=replace(RECORD, term=7, leader=A, version=10)), 0.1) == []
+    assert replica.step(RecordRead(leadership=replace(RECORD, term=7, leader=A, version=10)), 0.1) == []
     assert not replica.leads
-    assert replica.step(Seen(leadership=replace(RECORD, term=8, leader=A, version=11)), 0.2) == [Lead(term=8)]
+    assert replica.step(RecordRead(leadership=replace(RECORD, term=8, leader=A, version=11)), 0.2) == [Lead(term=8)]
 
 
 def test_a_follower_appends_what_it_is_sent_and_says_what_is_on_its_disk() -> None:
-    replica = Replica(B, Position(), patience=Patience())
-    replica.step(Living(brokers=EVERYBODY), 0.0)
-    assert replica.step(Seen(leadership=RECORD), 0.0) == [Fetch(to=A, term=1, index=1, last_term=0, version=1)]
+    replica = Replica(B, Position(), patience=ReplicationTimes())
+    replica.step(BrokersRead(brokers=EVERYBODY), 0.0)
+    assert replica.step(RecordRead(leadership=RECORD), 0.0) == [
+        SendFetch(to=A, term=1, index=1, last_term=0, version=1)
+    ]
 
     answer = Entries(term=1, first=1, high=1, entries=(b"1", b"2"))
-    assert replica.step(Answered(leader=A, answer=answer), 0.1) == [Append(order=1, first=1, entries=(b"1", b"2"))]
+    assert replica.step(FetchReply(leader=A, answer=answer), 0.1) == [Append(order=1, first=1, entries=(b"1", b"2"))]
     assert replica.high == 0  # not before it is on this disk
-    assert replica.step(log(3, done=1), 0.2) == [Fetch(to=A, term=1, index=3, last_term=1, version=1)]
-    effects = replica.step(Answered(leader=A, answer=Entries(term=1, first=3, high=2)), 0.3)
-    assert effects == [Advance(high=2), Fetch(to=A, term=1, index=3, last_term=1, version=1)]
+    assert replica.step(log(3, done=1), 0.2) == [SendFetch(to=A, term=1, index=3, last_term=1, version=1)]
+    effects = replica.step(FetchReply(leader=A, answer=Entries(term=1, first=3, high=2)), 0.3)
+    assert effects == [Advance(high=2), SendFetch(to=A, term=1, index=3, last_term=1, version=1)]
 
 
 def test_a_follower_asks_a_leader_again_soon_that_has_not_heard_of_its_term() -> None:
-    patience = Patience()
+    patience = ReplicationTimes()
     replica = Replica(B, Position(), patience=patience)
-    replica.step(Seen(leadership=replace(RECORD, term=2, leader=C, version=2)), 0.0)
+    replica.step(RecordRead(leadership=replace(RECORD, term=2, leader=C, version=2)), 0.0)
 
-    assert replica.step(Answered(leader=C, answer=NotLeading(term=1)), 0.1) == [Read()]
+    assert replica.step(FetchReply(leader=C, answer=NotLeading(term=1)), 0.1) == [ReadRecords()]
 
     assert replica.step(Tick(), 0.1 + patience.idle_s / 2) == []
-    asked = [effect.to for effect in replica.step(Tick(), 0.2 + patience.idle_s) if isinstance(effect, Fetch)]
+    asked = [effect.to for effect in replica.step(Tick(), 0.2 + patience.idle_s) if isinstance(effect, SendFetch)]
     assert asked == [C]
 
 
@@ -203,20 +205,20 @@ def test_an_older_leader_retires_when_it_sees_the_next_term() -> None:
     replica = leader_of_three()
     later = replace(RECORD, term=2, leader=B, in_sync=frozenset({B}), last_in_sync=frozenset({A, C}), version=2)
 
-    effects = replica.step(Seen(leadership=later), 1.0)
+    effects = replica.step(RecordRead(leadership=later), 1.0)
 
-    assert effects == [Retire(leader=B), Fetch(to=B, term=2, index=1, last_term=0, version=2)]
+    assert effects == [Retire(leader=B), SendFetch(to=B, term=2, index=1, last_term=0, version=2)]
 
 
 def test_a_change_that_may_have_happened_is_asked_for_again_and_counts_until_then() -> None:
     replica = leader_of_three()
     replica.step(log(2), 0.0)
     without_c = {A: EVERYBODY[A], B: EVERYBODY[B]}
-    (swap,) = [e for e in replica.step(Living(brokers=without_c), 1.0) if isinstance(e, Swap)]
+    (swap,) = [e for e in replica.step(BrokersRead(brokers=without_c), 1.0) if isinstance(e, Swap)]
 
-    effects = replica.step(Swapped(before=swap.before, after=swap.after, stored=None, certain=False), 2.0)
+    effects = replica.step(SwapResult(before=swap.before, after=swap.after, stored=None, certain=False), 2.0)
 
-    assert effects == [Read()]
+    assert effects == [ReadRecords()]
     again = [effect for effect in replica.step(Tick(), 4.0) if isinstance(effect, Swap)]
     assert again == [swap]
 
@@ -224,23 +226,23 @@ def test_a_change_that_may_have_happened_is_asked_for_again_and_counts_until_the
 def test_a_leader_that_slept_acknowledges_nothing_before_its_record_is_swapped_again() -> None:
     """Under availability: its clock stood still, so its old lease seems to hold while others may hold an election."""
     alone = replace(RECORD, in_sync=frozenset({A}), min_in_sync=1, policy=Policy.AVAILABILITY)
-    replica = Replica(A, Position(), patience=Patience(), begins=True)
-    replica.step(Living(brokers={A: EVERYBODY[A]}), 0.0)
-    replica.step(Seen(leadership=alone), 0.0)
-    replica.step(Leased(until=3.0), 0.0)
+    replica = Replica(A, Position(), patience=ReplicationTimes(), begins=True)
+    replica.step(BrokersRead(brokers={A: EVERYBODY[A]}), 0.0)
+    replica.step(RecordRead(leadership=alone), 0.0)
+    replica.step(LeaseChanged(until=3.0), 0.0)
     replica.step(log(2), 0.1)
 
     def confirmed(now: float, version: int) -> list[object]:
         (swap,) = [effect for effect in replica.step(Tick(), now) if isinstance(effect, Swap)]
         stored = replace(swap.after, version=version)
-        return list(replica.step(Swapped(before=swap.before, after=swap.after, stored=stored), now))
+        return list(replica.step(SwapResult(before=swap.before, after=swap.after, stored=stored), now))
 
     assert Advance(high=1) in confirmed(0.2, 2)
     assert replica.refusal(0.3) == ""
 
-    replica.step(Leased(until=NO_LEASE), 0.4)  # an hour later
+    replica.step(LeaseChanged(until=NO_LEASE), 0.4)  # an hour later
     assert replica.refusal(0.4) == "the coordinator does not answer, so another broker may lead by now"
-    assert replica.step(Leased(until=3.4), 0.4) == []
+    assert replica.step(LeaseChanged(until=3.4), 0.4) == []
     assert Advance(high=2) not in replica.step(log(3), 0.5)
     assert replica.refusal(0.5) != ""
 

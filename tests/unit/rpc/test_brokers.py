@@ -10,40 +10,40 @@ import pytest
 from tests.unit.rpc.test_errors import Failure
 from venus.errors import NotLeader, Unavailable
 from venus.network.directory import BACK_AFTER_S, LOOK_EVERY_S
-from venus.rpc.brokers import AWAY_S, PROBE_EVERY_S, PROBE_TIMEOUT_S, Brokers, known
+from venus.rpc.broker_selection import AWAY_S, PROBE_EVERY_S, PROBE_TIMEOUT_S, BrokerSelector, shared_selector
 from venus.rpc.errors import LEADER_KEY, from_rpc_error, to_status
 
 
 def test_the_leader_comes_first_and_whoever_was_lost_last() -> None:
-    found = Brokers(("a:1", "b:1", "c:1"))
+    found = BrokerSelector(("a:1", "b:1", "c:1"))
     assert found.in_order("main") == ["a:1", "b:1", "c:1"]
 
-    found.lost("c:1")
+    found.record_lost("c:1")
     assert found.in_order("main") == ["a:1", "b:1", "c:1"], "it was not the first anyway"
-    found.lost("a:1")
-    found.leads("main", "c:1")
+    found.record_lost("a:1")
+    found.record_leader("main", "c:1")
     assert found.in_order("main") == ["c:1", "b:1", "a:1"]
     assert found.in_order("other") == ["b:1", "c:1", "a:1"]
 
-    found.lost("c:1")
+    found.record_lost("c:1")
     assert found.in_order("main") == ["b:1", "c:1", "a:1"]
-    found.lost("b:1")
+    found.record_lost("b:1")
     assert found.in_order("main") == ["c:1", "a:1", "b:1"]
 
 
 def test_a_leader_that_is_not_in_the_list_is_asked_and_forgotten() -> None:
-    found = Brokers(("a:1",))
-    found.leads("main", "new:1")
+    found = BrokerSelector(("a:1",))
+    found.record_leader("main", "new:1")
     assert found.in_order("main") == ["new:1", "a:1"]
-    found.leads("main", "")
+    found.record_leader("main", "")
     assert found.in_order("main") == ["a:1"]
-    found.lost("a:1")
+    found.record_lost("a:1")
     assert found.in_order("main") == ["a:1"]
 
 
 def test_what_is_known_is_shared_by_a_process() -> None:
-    assert known("x:1,y:1") is known("x:1,y:1")
-    assert known("x:1,y:1").addresses == ("x:1", "y:1")
+    assert shared_selector("x:1,y:1") is shared_selector("x:1,y:1")
+    assert shared_selector("x:1,y:1").addresses == ("x:1", "y:1")
 
 
 def test_the_leaders_address_travels() -> None:
@@ -75,116 +75,116 @@ class Clock:
 
 def test_who_fails_once_is_asked_last_then_probed_shortly_and_comes_back_by_himself() -> None:
     clock = Clock()
-    found = Brokers(("a:1", "b:1"), monotonic=clock)
-    found.lost("a:1", "refused")
-    assert found.isolated() == {"a:1": "refused"}
+    found = BrokerSelector(("a:1", "b:1"), monotonic=clock)
+    found.record_lost("a:1", "refused")
+    assert found.isolated_brokers() == {"a:1": "refused"}
     assert found.in_order("main") == ["b:1", "a:1"]
     assert found.patience_s("a:1") is None, "asked now, it is the last resort and has its time"
     clock.now = PROBE_EVERY_S
-    assert found.isolated() == {}
+    assert found.isolated_brokers() == {}
     assert found.patience_s("a:1") == PROBE_TIMEOUT_S
-    assert found.isolated() == {"a:1": "refused"}, "a second one does not probe at the same time"
-    found.answered("a:1", 0.01)
-    assert found.isolated() == {}
+    assert found.isolated_brokers() == {"a:1": "refused"}, "a second one does not probe at the same time"
+    found.record_success("a:1", 0.01)
+    assert found.isolated_brokers() == {}
     assert found.patience_s("a:1") is None
 
 
 def test_a_slow_answer_isolates_and_a_quick_one_of_the_same_broker_ends_it() -> None:
     clock = Clock()
-    found = Brokers(("a:1", "b:1"), monotonic=clock)
-    found.answered("a:1", 0.5)
-    assert found.isolated() == {}
-    found.answered("a:1", 2.0)
-    assert found.isolated() == {"a:1": "answered after 2.0 s"}
+    found = BrokerSelector(("a:1", "b:1"), monotonic=clock)
+    found.record_success("a:1", 0.5)
+    assert found.isolated_brokers() == {}
+    found.record_success("a:1", 2.0)
+    assert found.isolated_brokers() == {"a:1": "answered after 2.0 s"}
     assert found.in_order("main") == ["b:1", "a:1"]
-    found.answered("a:1", 0.1)
-    assert found.isolated() == {}
+    found.record_success("a:1", 0.1)
+    assert found.isolated_brokers() == {}
 
 
 def test_for_what_it_leads_an_isolated_broker_is_asked_first_as_soon_as_another_names_it() -> None:
-    found = Brokers(("a:1", "b:1", "c:1"), monotonic=Clock())
-    found.answered("a:1", 2.0)
-    found.leads("main", "a:1")
+    found = BrokerSelector(("a:1", "b:1", "c:1"), monotonic=Clock())
+    found.record_success("a:1", 2.0)
+    found.record_leader("main", "a:1")
     assert found.in_order("main") == ["a:1", "b:1", "c:1"]
     assert found.in_order("other") == ["b:1", "c:1", "a:1"]
 
 
 def test_an_isolated_one_is_asked_before_one_that_has_just_said_that_it_does_not_lead() -> None:
-    found = Brokers(("a:1", "b:1"), monotonic=Clock())
-    found.answered("a:1", 2.0)
-    found.passed_over("b:1")
+    found = BrokerSelector(("a:1", "b:1"), monotonic=Clock())
+    found.record_success("a:1", 2.0)
+    found.try_last("b:1")
     assert found.in_order("main", "b:1") == ["a:1", "b:1"]
     assert found.in_order("main") == ["b:1", "a:1"]
 
 
 def test_one_that_knows_no_leader_is_passed_over_and_not_isolated() -> None:
-    found = Brokers(("a:1", "b:1"), monotonic=Clock())
-    found.passed_over("a:1")
+    found = BrokerSelector(("a:1", "b:1"), monotonic=Clock())
+    found.try_last("a:1")
     assert found.in_order("main") == ["b:1", "a:1"]
-    assert found.isolated() == {}
+    assert found.isolated_brokers() == {}
 
 
 def test_an_answer_is_slow_only_beside_others_that_are_quick() -> None:
-    found = Brokers(("a:1", "b:1"), monotonic=Clock())
-    found.answered("b:1", 0.5)
-    found.answered("a:1", 1.9)
-    assert found.isolated() == {}, "this process is slow, not one of the brokers"
-    found.answered("b:1", 0.01)
-    found.answered("a:1", 2.0)
-    assert set(found.isolated()) == {"a:1"}
+    found = BrokerSelector(("a:1", "b:1"), monotonic=Clock())
+    found.record_success("b:1", 0.5)
+    found.record_success("a:1", 1.9)
+    assert found.isolated_brokers() == {}, "this process is slow, not one of the brokers"
+    found.record_success("b:1", 0.01)
+    found.record_success("a:1", 2.0)
+    assert set(found.isolated_brokers()) == {"a:1"}
 
 
 # -- several sets ------------------------------------------------------------------------------------------------------
 
 
-def look_for(found: Brokers, clock: Clock, seconds: float, serving: set[str]) -> None:
+def look_for(found: BrokerSelector, clock: Clock, seconds: float, serving: set[str]) -> None:
     end = clock.now + seconds
     while clock.now < end:
         clock.now += LOOK_EVERY_S
-        found.look(lambda address: address in serving)
+        found.probe_nearer(lambda address: address in serving)
 
 
 def test_the_sets_are_asked_in_turn_and_a_set_is_lost_with_its_last_broker() -> None:
-    found = Brokers(("a1:1", "a2:1"), ("b1:1", "b2:1"), ("c1:1",), monotonic=Clock())
+    found = BrokerSelector(("a1:1", "a2:1"), ("b1:1", "b2:1"), ("c1:1",), monotonic=Clock())
     assert found.in_order("main") == ["a1:1", "a2:1", "b1:1", "b2:1", "c1:1"]
-    found.lost("a1:1")
+    found.record_lost("a1:1")
     assert found.in_order("main") == ["a2:1", "a1:1", "b1:1", "b2:1", "c1:1"]
     assert found.place == 0
-    found.leads("main", "a2:1")
-    found.lost("a2:1")
+    found.record_leader("main", "a2:1")
+    found.record_lost("a2:1")
     assert found.in_order("main") == ["b1:1", "b2:1", "c1:1", "a1:1", "a2:1"]
     assert found.place == 1
-    found.lost("b1:1")
-    found.lost("b2:1")
+    found.record_lost("b1:1")
+    found.record_lost("b2:1")
     assert found.in_order("main") == ["c1:1", "a1:1", "a2:1", "b1:1", "b2:1"]
-    found.lost("c1:1")
+    found.record_lost("c1:1")
     assert (found.in_order("main")[0], found.place) == ("a1:1", 0), "nobody is left: from the beginning"
 
 
 def test_a_slow_or_a_following_broker_of_the_nearest_set_comes_before_those_of_the_next() -> None:
-    found = Brokers(("a1:1", "a2:1"), ("b1:1",), monotonic=Clock())
-    found.answered("a1:1", 2.0)
+    found = BrokerSelector(("a1:1", "a2:1"), ("b1:1",), monotonic=Clock())
+    found.record_success("a1:1", 2.0)
     assert found.in_order("main") == ["a2:1", "a1:1", "b1:1"]
     assert found.in_order("main", "a2:1") == ["a1:1", "a2:1", "b1:1"]
 
 
 def test_who_was_lost_long_ago_is_asked_before_the_next_set_is() -> None:
     clock = Clock()
-    found = Brokers(("a1:1", "a2:1"), ("b1:1",), monotonic=clock)
-    found.lost("a1:1")
+    found = BrokerSelector(("a1:1", "a2:1"), ("b1:1",), monotonic=clock)
+    found.record_lost("a1:1")
     clock.now = AWAY_S
-    found.lost("a2:1")
+    found.record_lost("a2:1")
     assert (found.in_order("main")[0], found.place) == ("a1:1", 0)
-    found.lost("a1:1")
+    found.record_lost("a1:1")
     assert (found.in_order("main")[0], found.place) == ("b1:1", 1)
 
 
 def test_after_a_minute_of_health_the_nearer_set_is_in_use_again_and_no_sooner() -> None:
     clock = Clock()
-    found = Brokers(("a1:1", "a2:1"), ("b1:1",), monotonic=clock)
-    found.lost("a1:1")
-    found.lost("a2:1")
-    found.leads("main", "b1:1")
+    found = BrokerSelector(("a1:1", "a2:1"), ("b1:1",), monotonic=clock)
+    found.record_lost("a1:1")
+    found.record_lost("a2:1")
+    found.record_leader("main", "b1:1")
     look_for(found, clock, 300, serving=set())
     assert found.place == 1
     look_for(found, clock, BACK_AFTER_S, serving={"a2:1"})
@@ -196,8 +196,8 @@ def test_after_a_minute_of_health_the_nearer_set_is_in_use_again_and_no_sooner()
 
 def test_a_nearer_set_that_is_away_once_in_the_minute_starts_it_over() -> None:
     clock = Clock()
-    found = Brokers(("a:1",), ("b:1",), monotonic=clock)
-    found.lost("a:1")
+    found = BrokerSelector(("a:1",), ("b:1",), monotonic=clock)
+    found.record_lost("a:1")
     look_for(found, clock, BACK_AFTER_S - LOOK_EVERY_S, serving={"a:1"})
     look_for(found, clock, LOOK_EVERY_S, serving=set())
     look_for(found, clock, BACK_AFTER_S, serving={"a:1"})
@@ -207,14 +207,14 @@ def test_a_nearer_set_that_is_away_once_in_the_minute_starts_it_over() -> None:
 
 
 def test_a_set_in_which_nobody_leads_is_left() -> None:
-    found = Brokers(("a1:1", "a2:1"), ("b1:1",), monotonic=Clock())
-    found.set_lost("a2:1")
+    found = BrokerSelector(("a1:1", "a2:1"), ("b1:1",), monotonic=Clock())
+    found.record_lost_set("a2:1")
     assert found.in_order("main") == ["b1:1", "a1:1", "a2:1"]
-    found.set_lost("unknown:1")
+    found.record_lost_set("unknown:1")
     assert found.place == 1
 
 
 def test_sets_are_read_from_one_text() -> None:
-    assert known("x:1,y:1;z:1").in_order("main") == ["x:1", "y:1", "z:1"]
-    known("x:1,y:1;z:1").set_lost("y:1")
-    assert known("x:1,y:1;z:1").in_order("main") == ["z:1", "x:1", "y:1"]
+    assert shared_selector("x:1,y:1;z:1").in_order("main") == ["x:1", "y:1", "z:1"]
+    shared_selector("x:1,y:1;z:1").record_lost_set("y:1")
+    assert shared_selector("x:1,y:1;z:1").in_order("main") == ["z:1", "x:1", "y:1"]

@@ -10,10 +10,10 @@ from collections.abc import Callable
 import pytest
 
 from venus.errors import Unavailable
-from venus.rpc.admin import Admin
+from venus.rpc.admin import AdminClient
 from venus.rpc.channel import open_channel
 from venus.rpc.producer import Producer
-from venus.rpc.snapshots import Snapshots
+from venus.rpc.snapshots import SnapshotClient
 from venus.rpc.subscriber import Subscriber
 
 
@@ -27,8 +27,8 @@ def nobody() -> str:
     "make",
     [
         open_channel,
-        Admin,
-        Snapshots,
+        AdminClient,
+        SnapshotClient,
         lambda address: Producer(address, "main", "test", window_bytes_max=1),
         lambda address: Subscriber(address, "main", "test", credit_bytes=1),
     ],

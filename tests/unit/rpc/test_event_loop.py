@@ -68,13 +68,13 @@ def test_what_waits_is_taken_in_few_turns_however_few_bytes_the_pair_holds() -> 
 
 def test_grpc_is_known_by_its_handler(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[Callable[..., Any]] = []
-    original = event_loop._once_for_all
+    original = event_loop._handle_all
 
     def noted(pair: socket.socket, handle: Callable[..., object], *args: Any) -> None:
         calls.append(handle)
         original(pair, handle, *args)
 
-    monkeypatch.setattr(event_loop, "_once_for_all", noted)
+    monkeypatch.setattr(event_loop, "_handle_all", noted)
 
     async def called() -> bytes:
         async def answer(request: bytes, _: object) -> bytes:

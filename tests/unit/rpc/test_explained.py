@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.certificates import Authority
 from venus.rpc import credentials
-from venus.rpc.address import Proof
+from venus.rpc.address import ClientCredentials
 
 
 @pytest.fixture
@@ -36,9 +36,9 @@ def reset(monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def test_a_connection_that_was_reset_is_not_said_to_ask_for_tls(reset: str) -> None:
-    assert credentials.explained(reset, Proof(), 5.0) is None
+    assert credentials.explain_failure(reset, ClientCredentials(), 5.0) is None
 
 
 def test_a_connection_that_was_reset_is_not_said_to_refuse_a_certificate(reset: str, tmp_path: Path) -> None:
     authority = Authority(tmp_path)
-    assert credentials.explained(reset, Proof(ca=authority.ca), 5.0) is None
+    assert credentials.explain_failure(reset, ClientCredentials(ca=authority.ca), 5.0) is None

@@ -37,7 +37,7 @@ def warmed_up() -> Outgoing:
     for _ in range(10):
         outgoing.add_half(half(0))
         outgoing.take()
-        outgoing.persisted(0)
+        outgoing.on_persisted(0)
     return outgoing
 
 
@@ -70,7 +70,7 @@ def test_acknowledged_half_messages_leave_the_window_even_when_queued_again() ->
     assert outgoing.unacknowledged_bytes == 4 * (10 + OVERHEAD_BYTES)
     outgoing.take()
     outgoing.resend(1)
-    outgoing.persisted(3)
+    outgoing.on_persisted(3)
     assert outgoing.unacknowledged_bytes == 10 + OVERHEAD_BYTES
     assert numbers(outgoing.take()) == [4]
 
@@ -98,7 +98,7 @@ def test_a_rollback_drops_what_it_covers_and_holds_its_numbers_until_it_is_answe
     assert outgoing.unacknowledged_bytes == 10 + OVERHEAD_BYTES
     outgoing.take()
     assert outgoing.rolling_back
-    outgoing.decided(broker_pb2.Decided(verdict=broker_pb2.ROLLBACK, batch_no=2))
+    outgoing.on_decided(broker_pb2.Decided(verdict=broker_pb2.ROLLBACK, batch_no=2))
     assert not outgoing.rolling_back
     outgoing.resend(0)
     assert numbers(outgoing.take()) == [1]
@@ -110,7 +110,7 @@ def test_an_answered_commit_is_not_repeated() -> None:
     outgoing.take()
     outgoing.add_decision(decision(5))
     outgoing.take()
-    outgoing.decided(broker_pb2.Decided(verdict=broker_pb2.COMMIT, batch_no=2))
+    outgoing.on_decided(broker_pb2.Decided(verdict=broker_pb2.COMMIT, batch_no=2))
     outgoing.resend(9)
     assert [d.batch_no for d in outgoing.take().decisions] == [5]
 
@@ -149,9 +149,9 @@ def test_frames_begin_small_and_double_with_each_that_is_acknowledged() -> None:
         sizes += frame_sizes(outgoing, 1)
         assert not outgoing, "the next half messages go when these are on disk"
         assert frame_sizes(outgoing, 1) == [0]
-        outgoing.persisted(sum(sizes) - 1)
+        outgoing.on_persisted(sum(sizes) - 1)
         assert not outgoing, "all of them"
-        outgoing.persisted(sum(sizes))
+        outgoing.on_persisted(sum(sizes))
         assert outgoing
     assert sizes == [4, 8, 16, 32]
     assert frame_sizes(outgoing, 3) == [FRAME_BYTES // SMALL_BYTES * 4] * 3, "no further, and one behind the other"
@@ -185,7 +185,7 @@ def test_after_a_refusal_frames_are_small_again() -> None:
     assert frame_sizes(outgoing, 1) == [64]
     outgoing.resend()
     assert frame_sizes(outgoing, 2) == [4, 0]
-    outgoing.persisted(4)
+    outgoing.on_persisted(4)
     assert frame_sizes(outgoing, 1) == [8]
 
 
@@ -198,7 +198,7 @@ def test_frames_that_a_rollback_took_back_hold_no_later_one_small() -> None:
     outgoing.take()
     outgoing.add_half(half(1, SMALL_BYTES))
     outgoing.take()
-    outgoing.persisted(1)
+    outgoing.on_persisted(1)
     for n in (2, 3):
         outgoing.add_half(half(n, SMALL_BYTES - OVERHEAD_BYTES))
     assert numbers(outgoing.take()) == [2, 3]

@@ -6,14 +6,14 @@ import pytest
 
 from venus.adapter_figures import (
     AdapterFigures,
-    Comparison,
+    LastComparison,
     TableFillFigures,
-    comparison_from_text,
-    comparison_to_text,
+    decode_comparison,
+    encode_comparison,
 )
-from venus.alarm_rules import recognised
-from venus.broker.service.service_status import REPORTS_MAX, Reports
-from venus.conditions import AdapterCondition, TableCondition, at_source, problems, uncaptured_at_source
+from venus.alarm_rules import classify_sentence
+from venus.broker.service.service_status import REPORTS_MAX, AdapterReports
+from venus.conditions import AdapterCondition, TableCondition, problems, source_condition, uncaptured_condition
 from venus.errors import ProtocolError
 from venus.rpc.limits import REPORTED_ROW_COUNTS_MAX
 from venus.rpc.reports import (
@@ -45,7 +45,7 @@ def test_what_is_ordinary_is_not_told_and_what_needs_somebody_comes_first() -> N
 
 
 def test_tables_that_are_not_captured_never_displace_those_that_halted() -> None:
-    many = [uncaptured_at_source(f"app.a{n}", "") for n in range(TABLES_MAX + 5)]
+    many = [uncaptured_condition(f"app.a{n}", "") for n in range(TABLES_MAX + 5)]
     report = encode(AdapterCondition.of([*many, table(7)]))
 
     assert report.tables[0].name == "shop.t7"
@@ -97,10 +97,10 @@ def test_a_report_that_is_too_large_or_unreadable_is_refused_and_not_kept(wrong:
     report = broker_pb2.AdapterReport(
         tables=[broker_pb2.TableReport(**{"table_id": 1, "name": "t", "state": "HALTED", **wrong})]  # type: ignore[arg-type]
     )
-    reports = Reports()
+    reports = AdapterReports()
 
     with pytest.raises(ProtocolError, match="table 1"):
-        reports.say("b", SOURCE, report, 1)
+        reports.record("b", SOURCE, report, 1)
 
     entry = broker_pb2.BusinessStatus(business="b")
     reports.lay_over(entry, 1)
@@ -121,10 +121,10 @@ def status(*groups: str) -> broker_pb2.BusinessStatus:
 
 
 def test_reports_become_alarms_behind_the_brokers_own() -> None:
-    reports = Reports()
-    reports.say("b", SOURCE, encode(AdapterCondition.of([at_source(1, "t", "RESYNC", "why")])), 5)
-    reports.say("b", "b/eu", encode(AdapterCondition.of([], paused=True, quarantined=3)), 6)
-    reports.say("other", SOURCE, encode(AdapterCondition(paused=True)), 7)
+    reports = AdapterReports()
+    reports.record("b", SOURCE, encode(AdapterCondition.of([source_condition(1, "t", "RESYNC", "why")])), 5)
+    reports.record("b", "b/eu", encode(AdapterCondition.of([], paused=True, quarantined=3)), 6)
+    reports.record("other", SOURCE, encode(AdapterCondition(paused=True)), 7)
     entry = status("b/eu", "b/us")
 
     reports.lay_over(entry, 10)
@@ -141,29 +141,29 @@ def test_reports_become_alarms_behind_the_brokers_own() -> None:
 
 
 def test_what_was_said_by_one_who_has_left_is_dated_until_it_is_said_again() -> None:
-    reports = Reports()
+    reports = AdapterReports()
     report = encode(AdapterCondition.of([table()]))
-    reports.say("b", "b/eu", report, 1 * SECOND_US)
-    reports.left("b", "b/eu", 5 * SECOND_US)
-    reports.left("b", "b/eu", 6 * SECOND_US)
+    reports.record("b", "b/eu", report, 1 * SECOND_US)
+    reports.record_disconnect("b", "b/eu", 5 * SECOND_US)
+    reports.record_disconnect("b", "b/eu", 6 * SECOND_US)
     entry = status("b/eu")
     reports.lay_over(entry, 65 * SECOND_US)
 
     assert "(as it was 60 s ago: its adapter has been away since)" in entry.alarms[-1]
     assert entry.consumers[0].reported.reported_at_us == SECOND_US
 
-    reports.say("b", "b/eu", report, 70 * SECOND_US)
+    reports.record("b", "b/eu", report, 70 * SECOND_US)
     entry = status("b/eu")
     reports.lay_over(entry, 71 * SECOND_US)
     assert "ago" not in entry.alarms[-1]
 
 
 def test_groups_that_are_gone_are_forgotten_and_one_that_has_just_come_is_not() -> None:
-    reports = Reports()
+    reports = AdapterReports()
     paused = encode(AdapterCondition(paused=True))
-    reports.say("b", "b/gone", paused, 1)
-    reports.left("b", "b/gone", 2)
-    reports.say("b", "b/new", paused, 3)  # after the engine's part of the status was made
+    reports.record("b", "b/gone", paused, 1)
+    reports.record_disconnect("b", "b/gone", 2)
+    reports.record("b", "b/new", paused, 3)  # after the engine's part of the status was made
     reports.lay_over(status(), 4)
 
     entry = status("b/gone", "b/new")
@@ -173,9 +173,9 @@ def test_groups_that_are_gone_are_forgotten_and_one_that_has_just_come_is_not() 
 
 
 def test_only_so_many_adapters_are_remembered() -> None:
-    reports = Reports()
+    reports = AdapterReports()
     for number in range(REPORTS_MAX + 1):
-        reports.say(f"b{number}", SOURCE, encode(AdapterCondition(paused=True)), number)
+        reports.record(f"b{number}", SOURCE, encode(AdapterCondition(paused=True)), number)
     found = []
     for number in (0, 1, REPORTS_MAX):
         entry = broker_pb2.BusinessStatus(business=f"b{number}")
@@ -192,8 +192,8 @@ def test_a_table_that_stopped_by_itself_is_told_from_one_that_was_paused() -> No
     found = problems(
         AdapterCondition.of(
             [
-                at_source(1, "a", "PAUSED", "paused by an operator"),
-                at_source(2, "b", "PAUSED", "cannot be carried: row 5"),
+                source_condition(1, "a", "PAUSED", "paused by an operator"),
+                source_condition(2, "b", "PAUSED", "cannot be carried: row 5"),
             ]
         )
     )
@@ -205,7 +205,7 @@ def test_a_table_that_stopped_by_itself_is_told_from_one_that_was_paused() -> No
     ]
 
 
-COMPARED = Comparison(ended_at_us=SECOND_US, verdict="different", leg="ends", tables=2, rows=7, different=1)
+COMPARED = LastComparison(ended_at_us=SECOND_US, verdict="different", leg="ends", tables=2, rows=7, different=1)
 FIGURES = AdapterFigures(
     place="shop at db.example:5432",
     rows={1: 3_000_000, 2: 0},
@@ -223,8 +223,8 @@ def test_figures_of_the_database_travel_with_the_condition() -> None:
     check(report)
     assert decode(report) == condition
     assert not encode(AdapterCondition()).HasField("figures")
-    assert comparison_from_text(comparison_to_text(COMPARED)) == COMPARED
-    assert comparison_from_text(None) is None
+    assert decode_comparison(encode_comparison(COMPARED)) == COMPARED
+    assert decode_comparison(None) is None
 
 
 def test_figures_are_never_more_than_the_broker_takes() -> None:
@@ -265,6 +265,6 @@ def test_the_refused_row_of_a_halted_table_is_one_problem() -> None:
 def test_rows_that_the_last_comparison_found_different_are_a_problem_until_they_are_repaired() -> None:
     (text,) = problems(AdapterCondition(figures=FIGURES), "eu")
     assert text.startswith("target eu: the last comparison found 1 row different; `venus verify --target eu --repair`")
-    assert recognised(text)[0].name == "compared_different"
-    same = AdapterFigures(compared=Comparison(ended_at_us=1, verdict="same"))
+    assert classify_sentence(text)[0].name == "compared_different"
+    same = AdapterFigures(compared=LastComparison(ended_at_us=1, verdict="same"))
     assert problems(AdapterCondition(figures=same), "eu") == []

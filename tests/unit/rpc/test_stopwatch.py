@@ -14,10 +14,10 @@ import pytest
 from tests.unit.rpc.test_errors import Failure
 from venus.errors import Unavailable
 from venus.flow.breaker import Stalls
-from venus.rpc import brokers, connection, stopwatch
-from venus.rpc.brokers import PROBE_EVERY_S, Brokers
+from venus.rpc import broker_selection, connection, stopwatch
+from venus.rpc.broker_selection import PROBE_EVERY_S, BrokerSelector
 from venus.rpc.channel import CONNECT_TIMEOUT_S
-from venus.rpc.connection import Connection
+from venus.rpc.connection import BrokerConnection
 from venus.rpc.errors import from_rpc_error, to_status
 from venus.rpc.stopwatch import BEAT_S, COARSE_BEAT_S, Pacemaker, Stopwatch
 
@@ -29,9 +29,9 @@ class ByHand(Pacemaker):
         super().__init__(lambda: self.now, every_s)
         self.now = 1000.0
         self._stalls = Stalls(every_s)
-        self._stalls.beat(self.now)
+        self._stalls.record_beat(self.now)
 
-    def want(self) -> None:
+    def keep_beating(self) -> None:
         pass
 
     def runs(self, seconds: float) -> None:
@@ -39,7 +39,7 @@ class ByHand(Pacemaker):
         end = self.now + seconds
         while self.now < end:
             self.now = min(end, self.now + self._every_s)
-            self._stalls.beat(self.now)
+            self._stalls.record_beat(self.now)
 
     def stands(self, seconds: float) -> None:
         """Let time pass without a beat."""
@@ -54,9 +54,9 @@ def observer(monkeypatch: pytest.MonkeyPatch) -> ByHand:
 
 
 @pytest.fixture
-def known(observer: ByHand, monkeypatch: pytest.MonkeyPatch) -> Brokers:
-    found = Brokers(("a:1", "b:1"), monotonic=lambda: observer.now)
-    monkeypatch.setitem(brokers._known, "a:1,b:1", found)
+def known(observer: ByHand, monkeypatch: pytest.MonkeyPatch) -> BrokerSelector:
+    found = BrokerSelector(("a:1", "b:1"), monotonic=lambda: observer.now)
+    monkeypatch.setitem(broker_selection._known, "a:1,b:1", found)
     return found
 
 
@@ -97,19 +97,19 @@ def test_only_the_time_in_which_it_ran_counts(observer: ByHand) -> None:
 
 
 def test_an_answer_that_came_while_this_process_stood_still_isolates_nobody(
-    observer: ByHand, known: Brokers, monkeypatch: pytest.MonkeyPatch
+    observer: ByHand, known: BrokerSelector, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connection, "open_channel", lambda *_, **__: Channel(observer.stands, 4.0))
-    Connection("a:1,b:1").close()
-    assert known.isolated() == {}
+    BrokerConnection("a:1,b:1").close()
+    assert known.isolated_brokers() == {}
 
     monkeypatch.setattr(connection, "open_channel", lambda *_, **__: Channel(observer.runs, 4.0))
-    Connection("a:1,b:1").close()
-    assert "a:1" in known.isolated(), "the same time, but it ran"
+    BrokerConnection("a:1,b:1").close()
+    assert "a:1" in known.isolated_brokers(), "the same time, but it ran"
 
 
 def test_silence_while_this_process_stood_still_isolates_nobody_and_the_next_one_is_asked(
-    observer: ByHand, known: Brokers, monkeypatch: pytest.MonkeyPatch
+    observer: ByHand, known: BrokerSelector, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def opened(address: str, **_: object) -> Channel:
         if str(address) == "a:1":
@@ -119,48 +119,48 @@ def test_silence_while_this_process_stood_still_isolates_nobody_and_the_next_one
 
     monkeypatch.setattr(connection, "open_channel", opened)
     wait = observer.stands
-    with_stall = Connection("a:1,b:1")
-    assert (with_stall.address, known.isolated()) == ("b:1", {})
+    with_stall = BrokerConnection("a:1,b:1")
+    assert (with_stall.address, known.isolated_brokers()) == ("b:1", {})
     assert known.in_order("") == ["b:1", "a:1"]
 
-    known.passed_over("b:1")  # a:1 is the first again
+    known.try_last("b:1")  # a:1 is the first again
     wait = observer.runs
-    assert Connection("a:1,b:1").address == "b:1"
-    assert set(known.isolated()) == {"a:1"}
+    assert BrokerConnection("a:1,b:1").address == "b:1"
+    assert set(known.isolated_brokers()) == {"a:1"}
 
 
-def test_a_probe_of_which_nothing_is_known_is_due_again(observer: ByHand, known: Brokers) -> None:
-    known.lost("a:1", "refused")
+def test_a_probe_of_which_nothing_is_known_is_due_again(observer: ByHand, known: BrokerSelector) -> None:
+    known.record_lost("a:1", "refused")
     observer.runs(PROBE_EVERY_S)
     assert known.patience_s("a:1") is not None
-    assert "a:1" in known.isolated(), "the probe is out"
-    known.unclear("a:1")
-    assert known.isolated() == {}
+    assert "a:1" in known.isolated_brokers(), "the probe is out"
+    known.record_unknown("a:1")
+    assert known.isolated_brokers() == {}
     assert known.patience_s("a:1") is not None
 
 
 def test_who_says_that_it_cannot_serve_is_asked_last_and_not_isolated(
-    known: Brokers, monkeypatch: pytest.MonkeyPatch
+    known: BrokerSelector, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connection, "open_channel", lambda *_, **__: Channel())
     said = from_rpc_error(
         cast("grpc.RpcError", Failure(*to_status(Unavailable("main: 1 of 3 replicas are alive, 2 are needed"))))
     )
-    made = Connection("a:1,b:1")
-    made.note("main", said)
-    assert (known.isolated(), known.in_order("main")) == ({}, ["b:1", "a:1"])
+    made = BrokerConnection("a:1,b:1")
+    made.record_error("main", said)
+    assert (known.isolated_brokers(), known.in_order("main")) == ({}, ["b:1", "a:1"])
 
     gone = from_rpc_error(cast("grpc.RpcError", Failure(grpc.StatusCode.UNAVAILABLE, "Connection reset", ())))
-    made.note("main", gone)
-    assert set(known.isolated()) == {"a:1"}, "nobody has said anything: it is away"
+    made.record_error("main", gone)
+    assert set(known.isolated_brokers()) == {"a:1"}, "nobody has said anything: it is away"
 
 
 def test_a_set_all_of_whose_brokers_refuse_is_left() -> None:
-    found = Brokers(("a:1", "b:1"), ("c:1",), monotonic=lambda: 0.0)
-    found.refused("a:1")
+    found = BrokerSelector(("a:1", "b:1"), ("c:1",), monotonic=lambda: 0.0)
+    found.record_refusal("a:1")
     assert found.place == 0
-    found.refused("b:1")
-    assert (found.place, found.isolated()) == (1, {})
+    found.record_refusal("b:1")
+    assert (found.place, found.isolated_brokers()) == (1, {})
 
 
 def test_a_thread_beats_while_somebody_measures_also_in_a_process_that_was_forked() -> None:

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from venus.security.audit import FILES_MAX, Audit
+from venus.security.audit import FILES_MAX, AuditLog
 
 NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 
 
-def log(path: Path, file_bytes_max: int = 1 << 20) -> Audit:
-    return Audit(path, lambda: NOW, file_bytes_max=file_bytes_max)
+def log(path: Path, file_bytes_max: int = 1 << 20) -> AuditLog:
+    return AuditLog(path, lambda: NOW, file_bytes_max=file_bytes_max)
 
 
 def test_a_line_says_who_what_when_and_how_it_ended(tmp_path: Path) -> None:

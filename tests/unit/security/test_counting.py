@@ -17,9 +17,9 @@ def test_a_connection_that_never_calls_is_counted_after_a_while() -> None:
     clock = Clock()
     refusals = Refusals(clock)
     for _ in range(3):
-        refusals.begun()
-    refusals.connected("ipv4:1.2.3.4:5")
-    refusals.connected("ipv4:1.2.3.4:5")
+        refusals.on_connection_begin()
+    refusals.on_call("ipv4:1.2.3.4:5")
+    refusals.on_call("ipv4:1.2.3.4:5")
 
     assert refusals.counts() == (0, 0)
     clock.now += SILENT_S + 1
@@ -31,20 +31,20 @@ def test_a_refusal_that_repeats_is_written_down_now_and_then() -> None:
     clock = Clock()
     refusals = Refusals(clock)
 
-    assert [refusals.refused("eve", "Decide") for _ in range(3)] == [True, False, False]
-    assert refusals.refused("eve", "Forget")
+    assert [refusals.record_refusal("eve", "Decide") for _ in range(3)] == [True, False, False]
+    assert refusals.record_refusal("eve", "Forget")
     clock.now += REPEATED_S
-    assert refusals.refused("eve", "Decide")
+    assert refusals.record_refusal("eve", "Decide")
     assert refusals.counts() == (5, 0)
 
 
 def test_counters_have_a_limit_of_memory() -> None:
     refusals = Refusals(Clock())
     for _ in range(PENDING_MAX + 10):
-        refusals.begun()
+        refusals.on_connection_begin()
     for number in range(KNOWN_MAX + 10):
-        refusals.connected(str(number))
-        refusals.refused(str(number), "x")
+        refusals.on_call(str(number))
+        refusals.record_refusal(str(number), "x")
 
     assert refusals.counts()[1] == 10
     assert max(len(refusals._known), len(refusals._logged)) <= KNOWN_MAX

@@ -10,10 +10,10 @@ import pytest
 from pydantic import SecretStr
 
 from venus.cli.output import Redactor
-from venus.config import Settings, Source, Target
+from venus.config import Settings, SourceSettings, TargetSettings
 from venus.errors import ConfigError
 from venus.security import passwords
-from venus.security.passwords import resolved
+from venus.security.passwords import resolve_passwords
 
 URL = "postgresql://venus@db/shop"
 
@@ -25,10 +25,10 @@ def write(path: Path, password: str) -> Path:
 
 
 def settings_of(**options: str) -> Settings:
-    return resolved(
+    return resolve_passwords(
         Settings(
-            source=Source.model_validate({"url": URL} | options),
-            targets={"a": Target.model_validate({"url": URL} | options)},
+            source=SourceSettings.model_validate({"url": URL} | options),
+            targets={"a": TargetSettings.model_validate({"url": URL} | options)},
         )
     )
 

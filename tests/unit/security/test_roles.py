@@ -7,15 +7,15 @@ from typing import Any
 import pytest
 
 from venus.errors import ConfigError
-from venus.security.roles import CALLS, Call, Identity, admits, covers, missing, parse, roles_of
+from venus.security.roles import CALLS, Call, PeerIdentity, admits, covers, missing_roles, parse, roles_of
 from venus.wire import broker_pb2, replica_pb2
 
 PRODUCE, SUBSCRIBE = CALLS["/venus.wire.Ingest/Produce"], CALLS["/venus.wire.Delivery/Subscribe"]
 STATUS, DECIDE = CALLS["/venus.wire.Admin/Status"], CALLS["/venus.wire.Admin/Decide"]
 
 
-def who(*roles: str) -> Identity:
-    return Identity("somebody", roles_of(roles))
+def who(*roles: str) -> PeerIdentity:
+    return PeerIdentity("somebody", roles_of(roles))
 
 
 def test_every_method_of_every_service_says_what_it_needs() -> None:
@@ -104,7 +104,7 @@ def test_a_role_is_for_what_it_names(roles: tuple[str, ...], call: Call, busines
 
     assert (admits(found, call) and covers(found, call, business, group)) is may
     if not may:
-        text = missing(call, business, group)
+        text = missing_roles(call, business, group)
         granted = who(*text.split(" or "))
         assert business == "" or covers(granted, call, business, group), "the role that is named would be enough"
 
@@ -113,5 +113,5 @@ def test_what_is_not_listed_is_for_nobody() -> None:
     everything = who("producer(*)", "consumer(*, *)", "broker", "operator", "viewer")
 
     assert not admits(everything, Call())
-    assert not admits(Identity(), CALLS["/grpc.health.v1.Health/Check"])
+    assert not admits(PeerIdentity(), CALLS["/grpc.health.v1.Health/Check"])
     assert admits(who(), CALLS["/grpc.health.v1.Health/Check"])

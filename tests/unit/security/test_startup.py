@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from tests.support.certificates import Authority, token_file
-from venus.config import Broker, Security, Settings
+from venus.config import BrokerSettings, SecuritySettings, Settings
 from venus.errors import ConfigError
-from venus.security import listening
-from venus.security.files import opened
+from venus.security import listener_checks
+from venus.security.certificate_files import open_files
 
 
 @pytest.fixture(scope="module")
@@ -26,14 +26,14 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def start(security: Security, *, address: str = "", listen: str = "127.0.0.1:7400", http: str = "") -> None:
-    settings = Settings(broker=Broker(listen=listen, address=address, http=http), security=security)
-    listening.check(settings)
+def start(security: SecuritySettings, *, address: str = "", listen: str = "127.0.0.1:7400", http: str = "") -> None:
+    settings = Settings(broker=BrokerSettings(listen=listen, address=address, http=http), security=security)
+    listener_checks.check_listeners(settings)
     if security.certificate:
-        opened(security, address or listen, lambda: datetime.now(UTC))
+        open_files(security, address or listen, lambda: datetime.now(UTC))
 
 
-def refusal(security: Security, **where: Any) -> str:
+def refusal(security: SecuritySettings, **where: Any) -> str:
     with pytest.raises(ConfigError) as caught:
         start(security, **where)
     assert "\n" not in str(caught.value)
@@ -42,9 +42,9 @@ def refusal(security: Security, **where: Any) -> str:
     return f"{caught.value} | {caught.value.hint}"
 
 
-def of(folder: Path, name: str = "broker", **options: Any) -> Security:
+def of(folder: Path, name: str = "broker", **options: Any) -> SecuritySettings:
     own = {"certificate": str(folder / f"{name}.crt"), "key": str(folder / f"{name}.key"), "ca": str(folder / "ca.crt")}
-    return Security(**(own | options))
+    return SecuritySettings(**(own | options))
 
 
 def test_a_whole_configuration_starts(made: Path) -> None:
@@ -52,14 +52,14 @@ def test_a_whole_configuration_starts(made: Path) -> None:
         start(of(made), address=address)
 
 
-def loose(folder: Path, path: Path) -> Security:
+def loose(folder: Path, path: Path) -> SecuritySettings:
     key = path / "loose.key"
     key.write_bytes((folder / "broker.key").read_bytes())
     key.chmod(0o640)
     return of(folder, key=str(key))
 
 
-def encrypted(folder: Path, path: Path) -> Security:
+def encrypted(folder: Path, path: Path) -> SecuritySettings:
     import subprocess
 
     key = path / "locked.key"
@@ -88,12 +88,12 @@ def encrypted(folder: Path, path: Path) -> Security:
         (lambda f, p: of(f), "a.b.site.example:1", "and clients ask for a.b.site.example"),
         (lambda f, p: of(f, client_auth="token"), "", "client_auth is token, and security.token_file is not set"),
         (lambda f, p: of(f, roles={"ann": ("opertor",)}), "", "role 'opertor' does not exist (did you mean operator?)"),
-        (lambda f, p: Security(roles={"ann": ("viewer",)}), "", "security.roles is set, and the broker has no TLS"),
-        (lambda f, p: Security(token_file=str(p / "t")), "", "security.token_file is set, and the broker has no TLS"),
+        (lambda f, p: SecuritySettings(roles={"ann": ("viewer",)}), "", "security.roles is set, and the broker has no"),
+        (lambda f, p: SecuritySettings(token_file=str(p / "t")), "", "security.token_file is set, and the broker has"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_named(
-    made: Path, tmp_path: Path, configured: Callable[[Path, Path], Security], address: str, says: str
+    made: Path, tmp_path: Path, configured: Callable[[Path, Path], SecuritySettings], address: str, says: str
 ) -> None:
     assert says in refusal(configured(made, tmp_path), address=address or "broker.example:7400")
 
@@ -123,14 +123,14 @@ def test_a_token_file_that_others_can_read_is_refused(made: Path, tmp_path: Path
 @pytest.mark.parametrize("option", ["listen", "http"])
 @pytest.mark.parametrize("address", ["0.0.0.0:7400", "[::]:7400", "10.0.0.5:7400", "no.such.host.invalid:7400"])
 def test_a_listener_beyond_loopback_needs_tls_or_a_word(option: str, address: str) -> None:
-    told = refusal(Security(), **{option: address})
+    told = refusal(SecuritySettings(), **{option: address})
 
     assert f"broker.{option} {address} can be reached from other machines, without TLS" in told
     assert "venus certs init" in told
     assert "insecure = true" in told
-    start(Security(insecure=True), **{option: address})
+    start(SecuritySettings(insecure=True), **{option: address})
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:1", "127.8.9.1:1", "[::1]:1", "localhost:1"])
 def test_loopback_needs_nothing(address: str) -> None:
-    start(Security(), listen=address, http=address)
+    start(SecuritySettings(), listen=address, http=address)

@@ -7,21 +7,21 @@ import random
 import pytest
 
 from tests.support.feed import INT, TEXT, column, put, section, table
-from venus.codec.packed import Packed
+from venus.codec.packed import PackedBytes
 from venus.errors import ConfigError
 from venus.model import Kind, LogicalType, TableSchema
-from venus.spark.datasource_bounds import Bounds
-from venus.spark.datasource_options import Options
+from venus.spark.datasource_bounds import KeyBounds
+from venus.spark.datasource_options import DataSourceOptions
 from venus.wire import broker_pb2
 
 
 def test_options_are_converted_and_their_case_does_not_matter() -> None:
-    found = Options.of({"TABLE": "shop.items", "columns": " id, label ", "Max_Rows": "7", "starting": "12",
+    found = DataSourceOptions.of({"TABLE": "shop.items", "columns": " id, label ", "Max_Rows": "7", "starting": "12",
                         "whole_cuts": "False"})  # fmt: skip
 
     assert (found.table, found.columns, found.max_rows) == ("shop.items", ("id", "label"), 7)
     assert (found.starting, found.whole_cuts, found.address) == ("12", False, "127.0.0.1:7400")
-    assert Options.of({"table": "t", "address": "a:1, [::1]:2 ,c:3"}).address == "a:1,[::1]:2,c:3"
+    assert DataSourceOptions.of({"table": "t", "address": "a:1, [::1]:2 ,c:3"}).address == "a:1,[::1]:2,c:3"
 
 
 @pytest.mark.parametrize(
@@ -44,7 +44,7 @@ def test_options_are_converted_and_their_case_does_not_matter() -> None:
 )
 def test_a_wrong_option_is_named(options: dict[str, str], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
-        Options.of(options)
+        DataSourceOptions.of(options)
 
 
 def keyed(kind: LogicalType) -> TableSchema:
@@ -59,15 +59,15 @@ def test_a_range_of_record_ids_never_leaves_a_row_out() -> None:
     around_zero = [(low, high) for low in (-1999, -11, -1, 0, 1) for high in (-10, -1, 0, 1, 12, 2000) if low <= high]
     some = [sorted(rng.sample(range(-100, 100_000), 2)) for _ in range(200)]
     for low, high in (*around_zero, *some):
-        bounds = Bounds.of(schema, str(low), str(high))
+        bounds = KeyBounds.of(schema, str(low), str(high))
         assert bounds is not None
-        split = bounds.clipped(broker_pb2.Split(table_id=1))
+        split = bounds.clip(broker_pb2.Split(table_id=1))
         wanted = {i for i, n in zip(ids, numbers, strict=True) if low <= n < high}
 
         assert split is not None or not wanted
         if split is not None:
             assert all(split.low <= i and (not split.high or i < split.high) for i in wanted)
-            kept, _, _ = bounds.within(rows.record_ids, rows.rows, _numbers(len(ids)), schema)
+            kept, _, _ = bounds.select_within(rows.record_ids, rows.rows, _numbers(len(ids)), schema)
             assert set(kept.split()) == wanted
 
 
@@ -76,23 +76,23 @@ def test_a_bound_alone_leaves_no_row_out_either() -> None:
     rows = section(schema, [put(n, "x") for n in numbers])
     for bound in (-120, -8, -1, 0, 1, 9, 10, 121):
         for low, high in ((str(bound), ""), ("", str(bound))):
-            bounds = Bounds.of(schema, low, high)
+            bounds = KeyBounds.of(schema, low, high)
             assert bounds is not None
-            split = bounds.clipped(broker_pb2.Split(table_id=1))
+            split = bounds.clip(broker_pb2.Split(table_id=1))
             wanted = {n for n in numbers if (n >= bound if low else n < bound)}
             ids = {i for i, n in zip(rows.record_ids.split(), numbers, strict=True) if n in wanted}
 
             assert split is not None
             assert all(split.low <= i and (not split.high or i < split.high) for i in ids)
-            kept, _, _ = bounds.within(rows.record_ids, rows.rows, _numbers(len(numbers)), schema)
+            kept, _, _ = bounds.select_within(rows.record_ids, rows.rows, _numbers(len(numbers)), schema)
             assert set(kept.split()) == ids
 
 
 @pytest.mark.parametrize(("kind", "low", "high"), [(INT, "10", "9"), (INT, "-9", "-10"), (TEXT, "b", "a")])
 def test_bounds_that_contradict_each_other_are_refused(kind: LogicalType, low: str, high: str) -> None:
     with pytest.raises(ConfigError, match=f"low '{low}' is above high '{high}'"):
-        Bounds.of(keyed(kind), low, high)
-    assert Bounds.of(keyed(kind), low, low) is not None
+        KeyBounds.of(keyed(kind), low, high)
+    assert KeyBounds.of(keyed(kind), low, low) is not None
 
 
 def _numbers(count: int):  # type: ignore[no-untyped-def]
@@ -102,11 +102,11 @@ def _numbers(count: int):  # type: ignore[no-untyped-def]
 
 
 def test_small_ranges_touch_few_splits() -> None:
-    bounds = Bounds.of(keyed(INT), "1000", "2000")
+    bounds = KeyBounds.of(keyed(INT), "1000", "2000")
     assert bounds is not None
     splits = [broker_pb2.Split(table_id=1, low=_id(a), high=_id(b)) for a, b in [(0, 999), (999, 1500), (2500, 9000)]]
 
-    assert [bounds.clipped(s) is not None for s in splits] == [False, True, False]
+    assert [bounds.clip(s) is not None for s in splits] == [False, True, False]
 
 
 def _id(number: int) -> bytes:
@@ -116,29 +116,29 @@ def _id(number: int) -> bytes:
 @pytest.mark.parametrize("kind", [LogicalType(kind=Kind.DECIMAL), LogicalType(kind=Kind.BYTES)])
 def test_a_key_without_an_order_here_has_no_bounds(kind: LogicalType) -> None:
     with pytest.raises(ConfigError, match="have no order here"):
-        Bounds.of(keyed(kind), "1", "")
+        KeyBounds.of(keyed(kind), "1", "")
 
 
 def test_text_is_ordered_by_its_bytes_and_read_in_every_split() -> None:
     schema = keyed(TEXT)
     rows = section(schema, [put(k, "") for k in ("a", "ab", "b", "zz", "é")])
-    bounds = Bounds.of(schema, "ab", "é")
+    bounds = KeyBounds.of(schema, "ab", "é")
     assert bounds is not None
 
-    kept, _, sequences = bounds.within(rows.record_ids, rows.rows, _numbers(5), schema)
+    kept, _, sequences = bounds.select_within(rows.record_ids, rows.rows, _numbers(5), schema)
 
-    assert bounds.clipped(broker_pb2.Split(table_id=1, low=b"x", high=b"y")) is not None
+    assert bounds.clip(broker_pb2.Split(table_id=1, low=b"x", high=b"y")) is not None
     assert sequences.tolist() == [1, 2, 3]
-    assert isinstance(kept, Packed)
+    assert isinstance(kept, PackedBytes)
 
 
 def chosen(kind: LogicalType, keys: list[str], low: str, high: str) -> list[str]:
     """Return the keys that lie within bounds as a job gives them."""
-    options = Options.of({"table": "t", "low": low, "high": high})
+    options = DataSourceOptions.of({"table": "t", "low": low, "high": high})
     rows = section(keyed(kind), [put(k, "") for k in keys])
-    bounds = Bounds.of(keyed(kind), options.low, options.high)
+    bounds = KeyBounds.of(keyed(kind), options.low, options.high)
     assert bounds is not None
-    return [keys[n] for n in bounds.within(rows.record_ids, rows.rows, _numbers(len(keys)), keyed(kind))[2]]
+    return [keys[n] for n in bounds.select_within(rows.record_ids, rows.rows, _numbers(len(keys)), keyed(kind))[2]]
 
 
 def test_nan_lies_above_every_number_as_in_databases() -> None:
@@ -150,7 +150,7 @@ def test_nan_lies_above_every_number_as_in_databases() -> None:
     assert chosen(real, keys, "Infinity", "") == ["Infinity", "NaN"]
     assert chosen(real, keys, "NaN", "") == ["NaN"]
     with pytest.raises(ConfigError, match="low 'NaN' is above high '1'"):
-        Bounds.of(keyed(real), "NaN", "1")
+        KeyBounds.of(keyed(real), "NaN", "1")
 
 
 def test_a_uuid_is_found_however_it_is_written() -> None:
@@ -161,7 +161,7 @@ def test_a_uuid_is_found_however_it_is_written() -> None:
     assert chosen(uuid, [key], "", key.upper()) == []
     for wrong in ("a0eebc999c0b4ef8bb6d6bb9bd380a11", "{a0eebc99}", f"{key}1", "-"):
         with pytest.raises(ConfigError, match="is no UUID, nor the beginning of one"):
-            Bounds.of(keyed(uuid), wrong, "")
+            KeyBounds.of(keyed(uuid), wrong, "")
 
 
 def test_blanks_belong_to_a_text_and_not_to_a_number() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from venus.spark.datasource_options import Options
+from venus.spark.datasource_options import DataSourceOptions
 
 TEXT = (Path(__file__).parents[3] / "docs" / "SPARK.md").read_text()
 EXAMPLES = re.findall(r"^```python\n(.*?)^```", TEXT, re.MULTILINE | re.DOTALL)
@@ -34,6 +34,6 @@ def options_of(example: str) -> dict[str, str]:
 def test_an_example_gives_options_that_there_are(example: str) -> None:
     given = options_of(example)
     assert given["address"] == "127.0.0.1:7400"
-    options = Options.of(given)
+    options = DataSourceOptions.of(given)
     assert options.table == given["table"]
     assert options.starting == given.get("starting", "")

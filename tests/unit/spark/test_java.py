@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from venus.errors import ConfigError
-from venus.spark.java import Java, find_java, wrapped
+from venus.spark.java import Java, find_java, wrap_java
 
 
 def make(home: Path, version: str, *, release: bool = True) -> Path:
@@ -71,9 +71,9 @@ def test_the_wrapper_leaves_out_what_spark_asks_for_in_vain(writable: bool, tmp_
     if not writable:
         cache.write_text("in the way")
 
-    home = wrapped(found, cache)
+    home = wrap_java(found, cache)
 
-    assert wrapped(found, cache) == home or not writable
+    assert wrap_java(found, cache) == home or not writable
     arguments = ["-cp", "x y", "--add-modules=jdk.incubator.vector", "-Dq=a 'b", "Main"]
     said = subprocess.run([home / "bin" / "java", *arguments], capture_output=True, text=True, check=True)
     assert said.stdout == "-cp x y -Dq=a 'b Main\n"

@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from venus.config import Settings, effective
-from venus.spark.session import plan, with_retries
+from venus.config import Settings, effective_settings
+from venus.spark.session import plan_session, with_retries
 from venus.spark.sessionlog import last_cause
 
 
@@ -33,7 +33,7 @@ def test_local_masters_repeat_what_failed(master: str, made: str) -> None:
 def test_workers_run_this_python_and_the_users_settings_go_first(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
 
-    made = plan(settings(conf={"spark.driver.memory": "3g", "spark.ui.enabled": True}))
+    made = plan_session(settings(conf={"spark.driver.memory": "3g", "spark.ui.enabled": True}))
 
     assert made.master == "local[2,4]"
     assert made.environ["PYSPARK_PYTHON"] == sys.executable
@@ -44,7 +44,7 @@ def test_workers_run_this_python_and_the_users_settings_go_first(monkeypatch: py
 def test_a_cluster_has_its_own_addresses_and_python(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYSPARK_PYTHON", "./venus.pex")
 
-    made = plan(settings(master="spark://host:7077"))
+    made = plan_session(settings(master="spark://host:7077"))
 
     assert made.environ["PYSPARK_PYTHON"] == "./venus.pex"
     assert "SPARK_LOCAL_IP" not in made.environ
@@ -57,8 +57,8 @@ def test_secrets_of_spark_are_not_shown() -> None:
         conf={"spark.hadoop.fs.s3a.secret.key": "hunter3", "spark.executor.memory": "1g"},
     )
 
-    assert "hunter" not in f"{effective(found)} {found!r}"
-    assert effective(found)["spark"]["conf"]["spark.executor.memory"] == "1g"
+    assert "hunter" not in f"{effective_settings(found)} {found!r}"
+    assert effective_settings(found)["spark"]["conf"]["spark.executor.memory"] == "1g"
 
 
 def test_the_last_cause_is_told() -> None:

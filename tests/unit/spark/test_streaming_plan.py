@@ -10,53 +10,53 @@ import pytest
 
 from venus.rpc.subscriber import Subscriber
 from venus.spark import streaming_plan
-from venus.spark.streaming_plan import Limit, Mark, Planner, boundary
+from venus.spark.streaming_plan import BatchLimit, BatchPlanner, IncrementMark, boundary
 from venus.wire import broker_pb2, change_pb2
 
 
-def marks(*spec: tuple[int, int, bool]) -> deque[Mark]:
+def marks(*spec: tuple[int, int, bool]) -> deque[IncrementMark]:
     """Rows, bytes, whether the cut ends."""
-    found: deque[Mark] = deque()
+    found: deque[IncrementMark] = deque()
     end = 0
     for rows, nbytes, cut_end in spec:
         end += rows
-        found.append(Mark(end=end, rows=rows, nbytes=nbytes, cut_end=cut_end, epoch=1))
+        found.append(IncrementMark(end=end, rows=rows, nbytes=nbytes, cut_end=cut_end, epoch=1))
     return found
 
 
 CUTS = marks((10, 100, False), (10, 100, True), (10, 100, True), (10, 100, False), (10, 100, True))
 
 
-def end(limit: Limit, *, whole_cuts: bool, of: deque[Mark] = CUTS) -> int | None:
+def end(limit: BatchLimit, *, whole_cuts: bool, of: deque[IncrementMark] = CUTS) -> int | None:
     found = boundary(of, limit, whole_cuts=whole_cuts)
     return found.end if found is not None else None
 
 
 def test_a_micro_batch_ends_where_a_cut_ends() -> None:
-    assert end(Limit(), whole_cuts=True) == 50
-    assert end(Limit(rows=45), whole_cuts=True) == 30
-    assert end(Limit(rows=25), whole_cuts=True) == 20
-    assert end(Limit(nbytes=399), whole_cuts=True) == 30
+    assert end(BatchLimit(), whole_cuts=True) == 50
+    assert end(BatchLimit(rows=45), whole_cuts=True) == 30
+    assert end(BatchLimit(rows=25), whole_cuts=True) == 20
+    assert end(BatchLimit(nbytes=399), whole_cuts=True) == 30
 
 
 def test_a_cut_larger_than_the_limit_is_taken_whole() -> None:
-    assert end(Limit(rows=5), whole_cuts=True) == 20
-    assert end(Limit(nbytes=1), whole_cuts=True) == 20
+    assert end(BatchLimit(rows=5), whole_cuts=True) == 20
+    assert end(BatchLimit(nbytes=1), whole_cuts=True) == 20
 
 
 def test_half_a_cut_is_nothing_unless_it_may_be_cut() -> None:
     half = marks((10, 100, False), (10, 100, False))
 
-    assert end(Limit(rows=5), whole_cuts=True, of=half) is None
-    assert end(Limit(rows=15), whole_cuts=False, of=half) == 10
-    assert end(Limit(rows=5), whole_cuts=False, of=half) == 10
-    assert end(Limit(), whole_cuts=True, of=marks()) is None
+    assert end(BatchLimit(rows=5), whole_cuts=True, of=half) is None
+    assert end(BatchLimit(rows=15), whole_cuts=False, of=half) == 10
+    assert end(BatchLimit(rows=5), whole_cuts=False, of=half) == 10
+    assert end(BatchLimit(), whole_cuts=True, of=marks()) is None
 
 
 def test_a_limit_says_when_enough_is_known() -> None:
-    assert Limit(rows=10).reached(10, 0)
-    assert not Limit(rows=10).exceeded(10, 0)
-    assert not Limit().reached(10**9, 10**12)
+    assert BatchLimit(rows=10).is_reached(10, 0)
+    assert not BatchLimit(rows=10).is_exceeded(10, 0)
+    assert not BatchLimit().is_reached(10**9, 10**12)
 
 
 class _Stream:
@@ -79,8 +79,8 @@ class _Stream:
         """Nothing is open."""
 
 
-def _planner(stream: _Stream, table_id: int) -> Planner:
-    planner = Planner("", "main", "", lambda found: found == table_id)
+def _planner(stream: _Stream, table_id: int) -> BatchPlanner:
+    planner = BatchPlanner("", "main", "", lambda found: found == table_id)
     planner._subscriber, planner._start, planner._read_to = cast(Subscriber, stream), 0, 0
     return planner
 
@@ -89,13 +89,13 @@ def test_a_micro_batch_of_many_small_cuts_is_found_in_one_pass() -> None:
     planner = _planner(_Stream(40_000), 1)
 
     began = time.perf_counter()
-    mark = planner.end_within(Limit(rows=39_990), whole_cuts=True)
+    mark = planner.end_within(BatchLimit(rows=39_990), whole_cuts=True)
 
     assert time.perf_counter() - began < 1.5
     assert mark is not None
     assert mark.end == 39_990
     planner.begin(39_990, 1)
-    mark = planner.end_within(Limit(rows=5), whole_cuts=True)
+    mark = planner.end_within(BatchLimit(rows=5), whole_cuts=True)
     assert mark is not None
     assert mark.end == 39_995
 
@@ -104,7 +104,7 @@ def test_changes_that_do_not_concern_the_stream_are_not_kept_without_end(monkeyp
     monkeypatch.setattr(streaming_plan, "MARKS_MAX", 1000, raising=False)
     planner = _planner(_Stream(10_000), 2)
     ends = []
-    while (mark := planner.end_within(Limit(rows=5, nbytes=5), whole_cuts=True)) is not None:
+    while (mark := planner.end_within(BatchLimit(rows=5, nbytes=5), whole_cuts=True)) is not None:
         assert len(planner._marks) <= 1020
         ends.append(mark.end)
         planner.begin(mark.end, 1)
@@ -117,7 +117,7 @@ def test_a_cut_of_more_increments_than_are_kept_is_taken_whole(monkeypatch: pyte
     monkeypatch.setattr(streaming_plan, "MARKS_MAX", 100, raising=False)
     planner = _planner(_Stream(1000, cut=500), 1)
 
-    mark = planner.end_within(Limit(), whole_cuts=True)
+    mark = planner.end_within(BatchLimit(), whole_cuts=True)
 
     assert mark is not None
     assert mark.end == 500

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from venus.cli.app import run
-from venus.cli.spark import APPLICATION, option_words
+from venus.cli.spark import APPLICATION, split_option
 from venus.config import Settings
 from venus.errors import ConfigError
-from venus.spark.submit import build_pex, submission
+from venus.spark.submit import build_pex, plan_submission
 
 
 def settings(**spark: object) -> Settings:
@@ -23,7 +23,7 @@ def test_the_command_goes_to_the_master_with_its_package(tmp_path: Path, monkeyp
     monkeypatch.delenv("SPARK_HOME", raising=False)
     pex = tmp_path / "v.pex"
     pex.touch()
-    found = submission(
+    found = plan_submission(
         settings(master="yarn", conf={"spark.executor.memory": "2g"}),
         ["migrate", "--target", "main"],
         APPLICATION,
@@ -49,27 +49,30 @@ def test_spark_home_goes_before_the_package(tmp_path: Path, monkeypatch: pytest.
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "spark-submit").touch()
 
-    assert submission(settings(), ["status"], APPLICATION, master="local").command[0] == f"{tmp_path}/bin/spark-submit"
+    assert (
+        plan_submission(settings(), ["status"], APPLICATION, master="local").command[0]
+        == f"{tmp_path}/bin/spark-submit"
+    )
 
 
 def test_what_is_missing_is_said_with_the_way_out(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no master") as caught:
-        submission(settings(), ["migrate"], APPLICATION)
+        plan_submission(settings(), ["migrate"], APPLICATION)
     assert "--master" in caught.value.hint
     with pytest.raises(ConfigError, match=r"--pex .*: no such file") as caught:
-        submission(settings(), ["migrate"], APPLICATION, master="yarn", pex=tmp_path / "v.pex")
+        plan_submission(settings(), ["migrate"], APPLICATION, master="yarn", pex=tmp_path / "v.pex")
     assert "venus spark package" in caught.value.hint
     with pytest.raises(ConfigError, match=r"--wheel .*: no such file"):
         build_pex(tmp_path / "v.pex", tmp_path / "no.whl")
     with pytest.raises(ConfigError, match=r"--option \"--executor-cores '2\": no closing quotation"):
-        option_words("--executor-cores '2")
+        split_option("--executor-cores '2")
 
 
 def test_a_spark_home_without_spark_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SPARK_HOME", str(tmp_path))
 
     with pytest.raises(ConfigError, match=f"SPARK_HOME is {tmp_path}, which has no bin/spark-submit"):
-        submission(settings(), ["status"], APPLICATION, master="local")
+        plan_submission(settings(), ["status"], APPLICATION, master="local")
 
 
 def test_a_dry_run_shows_the_command_and_hands_the_configuration_on(

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from venus.cli.support.scrub import log_line, scrubbed, tree
+from venus.cli.support.scrub import scrub_log_line, scrub_text, scrub_tree
 
 PLANTED = "Rosalind-4711"
 
@@ -29,19 +29,21 @@ PLANTED = "Rosalind-4711"
     ],
 )
 def test_values_go(text: str) -> None:
-    assert PLANTED not in scrubbed(text)
-    assert PLANTED not in scrubbed(f"first line\n{text}\nlast line")
-    assert PLANTED not in json.dumps(tree({"a": [{"reason": text}]}))
-    assert PLANTED not in log_line(json.dumps({"level": "ERROR", "message": text, "traceback": text, "row": text}))
+    assert PLANTED not in scrub_text(text)
+    assert PLANTED not in scrub_text(f"first line\n{text}\nlast line")
+    assert PLANTED not in json.dumps(scrub_tree({"a": [{"reason": text}]}))
+    assert PLANTED not in scrub_log_line(
+        json.dumps({"level": "ERROR", "message": text, "traceback": text, "row": text})
+    )
 
 
 def test_what_tells_something_stays() -> None:
-    assert scrubbed("target eu: app.orders is HALTED (value too long (22001))").startswith("target eu: app.orders is")
-    assert "SQLSTATE 22001" in scrubbed("refused (22001)")
+    assert scrub_text("target eu: app.orders is HALTED (value too long (22001))").startswith("target eu: app.orders is")
+    assert "SQLSTATE 22001" in scrub_text("refused (22001)")
     frame = '  File "/opt/venus/cli/app.py", line 17, in run'
-    assert scrubbed(frame) == frame
+    assert scrub_text(frame) == frame
     line = {"time": "t", "level": "DEBUG", "cut": "main/17", "stage": "applied", "rows": 5, "message": "cut main/17"}
-    assert json.loads(log_line(json.dumps(line))) == line
-    assert tree({"offset": 17, "lag_s": 1.5, "connected": True, "nothing": None}) == {
+    assert json.loads(scrub_log_line(json.dumps(line))) == line
+    assert scrub_tree({"offset": 17, "lag_s": 1.5, "connected": True, "nothing": None}) == {
         "offset": 17, "lag_s": 1.5, "connected": True, "nothing": None
     }  # fmt: skip

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from venus.adapters.targets.postgresql.control import Progress, moment_us, view
-from venus.adapters.targets.postgresql.database import Position
+from venus.adapters.targets.postgresql.control import TargetProgress, build_view, moment_us
+from venus.adapters.targets.postgresql.database import TargetPosition
 from venus.model import Offset
 
 THEN = datetime(2001, 1, 1, tzinfo=UTC)
@@ -13,9 +13,11 @@ THEN = datetime(2001, 1, 1, tzinfo=UTC)
 
 def test_what_was_applied_is_as_old_as_the_target_s_own_clock_says() -> None:
     """Its machine's clock may be years off: that is no lag."""
-    position = Position(
+    position = TargetPosition(
         offset=Offset(1), epoch=1, last_sequence=1, control=0, paused=False, applied_at=THEN, heartbeat_at=THEN
     )
     now_us = moment_us(THEN + timedelta(seconds=7))
-    found = view(Progress(target="a", group="main/a", position=position, tables=(), open_quarantine=0, now_us=now_us))
+    found = build_view(
+        TargetProgress(target="a", group="main/a", position=position, tables=(), open_quarantine=0, now_us=now_us)
+    )
     assert (found.applied_age_s, found.heartbeat_at_us) == (7.0, moment_us(THEN))

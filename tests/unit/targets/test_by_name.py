@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
 
-from venus.adapters.dialects.contract import Capabilities as DialectCapabilities
 from venus.adapters.dialects.contract import Option
-from venus.adapters.dialects.folders import DIALECTS
+from venus.adapters.dialects.contract import SourceCapabilities as DialectCapabilities
+from venus.adapters.dialects.dialect_names import DIALECTS
 from venus.adapters.dialects.registry import options_of
-from venus.adapters.targets.contract import WITHOUT, Capabilities
+from venus.adapters.targets.contract import UNSUPPORTED_TEXTS, TargetCapabilities
 from venus.adapters.targets.registry import KINDS
 
 ROOT = Path(__file__).parents[3]
@@ -64,9 +64,9 @@ def test_no_kind_knows_another_by_its_name() -> None:
 
 
 def test_every_capability_of_a_target_is_asked_somewhere_and_says_what_is_missing() -> None:
-    names = {f.name for f in fields(Capabilities)} - {"kind"}
+    names = {f.name for f in fields(TargetCapabilities)} - {"kind"}
 
-    assert set(WITHOUT) == names
+    assert set(UNSUPPORTED_TEXTS) == names
     assert [name for name in names if not list(asked(name))] == []
 
 
@@ -84,5 +84,8 @@ def test_what_only_some_dialects_have_stands_in_their_packages() -> None:
     found = {dialect: options_of(dialect) for dialect in set(DIALECTS.values())}
 
     assert found == {
-        "mysql": frozenset(), "oracle": frozenset(Option), "postgresql": frozenset(), "sqlite": frozenset(),
-    }  # fmt: skip
+        "mysql": frozenset({Option.COLUMNS}),
+        "oracle": frozenset(Option),
+        "postgresql": frozenset({Option.COLUMNS}),
+        "sqlite": frozenset({Option.COLUMNS}),
+    }

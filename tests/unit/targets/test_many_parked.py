@@ -12,23 +12,27 @@ import pytest
 from tests.support.feed import items, put, section
 from venus.adapters.targets.contract import QuarantineRow
 from venus.adapters.targets.postgresql import quarantine
-from venus.adapters.targets.postgresql.apply.parking import Counts, Parking
-from venus.adapters.targets.postgresql.rows.verdicts import PARKED, Suspect, Verdicts
-from venus.adapters.under.fold import Rows, rows_of
+from venus.adapters.targets.postgresql.apply.parking import ChangeCounts, QuarantineWriter
+from venus.adapters.targets.postgresql.rows.verdicts import PARKED, RefusedChange, Verdicts
+from venus.adapters.under.row_changes import RowChanges, to_row_changes
 
 ROWS = 5000
 
 
-def _rows(first: int, count: int) -> Rows:
-    return rows_of(section(items(), [put(first + n, "x", 1) for n in range(count)]), 1000)
+def _rows(first: int, count: int) -> RowChanges:
+    return to_row_changes(section(items(), [put(first + n, "x", 1) for n in range(count)]), 1000)
 
 
-def _parking(parked: dict[bytes, int], suspects: dict[bytes, Suspect], kept: list[Rows]) -> Parking:
+def _parking(
+    parked: dict[bytes, int], suspects: dict[bytes, RefusedChange], kept: list[RowChanges]
+) -> QuarantineWriter:
     catalogue = SimpleNamespace(skipped={}, parked={items().table_id: parked})
     verdicts = Verdicts(suspects={items().table_id: suspects})
-    counts = SimpleNamespace(of=lambda _table_id: SimpleNamespace(quarantined=0))
-    parking = Parking(cast(Any, None), cast(Any, None), cast(Any, catalogue), verdicts, cast(Counts, counts))
-    parking._keep = lambda rows, *_: kept.append(rows)  # type: ignore[method-assign]
+    counts = SimpleNamespace(for_table=lambda _table_id: SimpleNamespace(quarantined=0))
+    parking = QuarantineWriter(
+        cast(Any, None), cast(Any, None), cast(Any, catalogue), verdicts, cast(ChangeCounts, counts)
+    )
+    parking._store = lambda rows, *_: kept.append(rows)  # type: ignore[method-assign]
     return parking
 
 
@@ -39,7 +43,7 @@ def test_what_waits_of_a_table_is_not_copied_for_each_section() -> None:
 
     began = time.perf_counter()
     for _ in range(200):
-        assert parking.divide(few, cast(Any, None), items(), catching_up=False) == (few, None)
+        assert parking.park_waiting(few, cast(Any, None), items(), catching_up=False) == (few, None)
 
     assert time.perf_counter() - began < 0.5
 
@@ -48,20 +52,20 @@ def test_a_change_waits_behind_its_key_from_the_first_one_on() -> None:
     rows = _rows(1, 4)  # offsets 1000..1003
     first, second, third, fourth = rows.record_ids.split()
 
-    def suspect(offset: int) -> Suspect:
-        return Suspect(record_id=b"", offset=offset, sqlstate="23505", message="", summary="")
+    def suspect(offset: int) -> RefusedChange:
+        return RefusedChange(record_id=b"", offset=offset, sqlstate="23505", message="", summary="")
 
-    kept: list[Rows] = []
+    kept: list[RowChanges] = []
     parking = _parking(
         {first: 5, second: 1001}, {second: suspect(9000), third: suspect(1002), fourth: suspect(1004)}, kept
     )
-    applied, parked = parking.divide(rows, cast(Any, None), items(), catching_up=False)
+    applied, parked = parking.park_waiting(rows, cast(Any, None), items(), catching_up=False)
 
     assert applied.record_ids.split() == [fourth]
     assert parked is not None
     assert parked.record_ids.split() == [first, second, third]
     parking._emptied[items().table_id] = 1002
-    applied, parked = parking.divide(rows, cast(Any, None), items(), catching_up=False)
+    applied, parked = parking.park_waiting(rows, cast(Any, None), items(), catching_up=False)
     assert parked is not None
     assert parked.record_ids.split() == [third], "what was refused before a TRUNCATE is gone"
 
@@ -82,12 +86,12 @@ def test_a_retry_of_thousands_goes_through_them_once(monkeypatch: pytest.MonkeyP
         chains.append(chain)
         return ""
 
-    monkeypatch.setattr(quarantine, "_quarantine", lambda *_: waiting)
+    monkeypatch.setattr(quarantine, "_read_quarantine", lambda *_: waiting)
     monkeypatch.setattr(quarantine, "_apply_key", apply_key)
-    target = cast(Any, SimpleNamespace(schemas=lambda _session: [items()], tables=lambda _session: []))
+    target = cast(Any, SimpleNamespace(read_schemas=lambda _session: [items()], read_tables=lambda _session: []))
 
     began = time.perf_counter()
-    report = quarantine._settle(target, cast(Any, None), waiting, {1})
+    report = quarantine._apply_and_resume(target, cast(Any, None), waiting, {1})
 
     assert time.perf_counter() - began < 0.5
     assert report.applied == ROWS

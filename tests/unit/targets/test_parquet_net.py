@@ -13,17 +13,23 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.support.feed import INT, TEXT, column, table
-from venus.adapters.targets.parquet import net
+from venus.adapters.targets.parquet import net_changes
 from venus.adapters.targets.parquet.files import state_schema
-from venus.adapters.targets.parquet.follow import REFRESH_PART, WAITING_MAX, Refreshes
-from venus.adapters.targets.parquet.layout import folder_name, root_of
-from venus.adapters.targets.parquet.net import Net, evolves, live_rows, net_of, untouched
-from venus.codec.arrowrows import CHANGE_FIELDS, DELETED, GONE_BEFORE, OFFSET, SEQUENCE, Shape
+from venus.adapters.targets.parquet.lake_paths import folder_name, root_folder
+from venus.adapters.targets.parquet.lake_stream import REFRESH_PART, WAITING_MAX, RefreshSchedule
+from venus.adapters.targets.parquet.net_changes import (
+    LakeNetChanges,
+    can_convert,
+    compute_net_changes,
+    live_rows,
+    untouched_rows,
+)
+from venus.codec.arrow_rows import CHANGE_FIELDS, DELETED, GONE_BEFORE, OFFSET, SEQUENCE, ArrowShape
 from venus.model import Kind, LogicalType
 
 INT4 = LogicalType(kind=Kind.INT, length=4)
 SCHEMA = table(1, "t", column(1, "id", INT), column(2, "v", TEXT))
-SHAPE = Shape.of(SCHEMA)
+SHAPE = ArrowShape.of(SCHEMA)
 
 
 def changes(*rows: tuple[int, int | None, str | None, bool, int | None]) -> pa.Table:
@@ -35,10 +41,14 @@ def changes(*rows: tuple[int, int | None, str | None, bool, int | None]) -> pa.T
     return pa.table([pa.array(v, f.type) for v, f in zip(values, schema, strict=True)], schema=schema)
 
 
-def found_of(base_offset: int, *rows: tuple[int, int | None, str | None, bool, int | None]) -> tuple[Net, pa.Table]:
+def found_of(
+    base_offset: int, *rows: tuple[int, int | None, str | None, bool, int | None]
+) -> tuple[LakeNetChanges, pa.Table]:
     """Return what changes amount to, and the rows that they leave; they lie in two files."""
     all_ = changes(*rows)
-    found = net_of(all_.select([*SCHEMA.key, *(f.name for f in CHANGE_FIELDS)]), SCHEMA.key, base_offset=base_offset)
+    found = compute_net_changes(
+        all_.select([*SCHEMA.key, *(f.name for f in CHANGE_FIELDS)]), SCHEMA.key, base_offset=base_offset
+    )
     parts = [all_.slice(0, 1), all_.slice(1)]
     return found, pa.concat_tables([state_schema(SHAPE).empty_table(), *live_rows(parts, found, SHAPE)])
 
@@ -53,7 +63,7 @@ def test_the_last_change_of_a_key_counts_and_other_rows_are_left_alone() -> None
     found, live = found_of(0, (0, 1, "a", False, None), (1, 2, "b", False, None), (2, 1, None, True, None))
 
     assert live.to_pylist() == [{"id": 2, "v": "b", "_sequence": 11}]
-    kept = untouched(state((1, "old", 1), (2, "old", 2), (3, "old", 3)), found)
+    kept = untouched_rows(state((1, "old", 1), (2, "old", 2), (3, "old", 3)), found)
     assert kept["id"].to_pylist() == [3]
 
 
@@ -61,14 +71,14 @@ def test_what_the_state_contains_does_not_count() -> None:
     found, live = found_of(5, (4, 1, "older than the state", False, None), (5, 2, "b", False, None))
 
     assert live["id"].to_pylist() == [2]
-    assert untouched(state((1, "newer", 30)), found).num_rows == 1
+    assert untouched_rows(state((1, "newer", 30)), found).num_rows == 1
 
 
 def test_a_marker_removes_what_is_older_wherever_it_lies() -> None:
     found, live = found_of(0, (0, 1, "a", False, None), (1, None, None, True, 11), (2, 3, "c", False, None))
 
     assert live["id"].to_pylist() == [3]
-    assert untouched(state((7, "old", 10), (8, "met by the sweep", 11)), found)["id"].to_pylist() == [8]
+    assert untouched_rows(state((7, "old", 10), (8, "met by the sweep", 11)), found)["id"].to_pylist() == [8]
 
 
 @pytest.mark.parametrize(
@@ -84,29 +94,29 @@ def test_a_marker_removes_what_is_older_wherever_it_lies() -> None:
     ],
 )
 def test_a_state_follows_its_table_as_far_as_nothing_is_lost(columns: tuple, key: tuple, expected: bool) -> None:  # type: ignore[type-arg]
-    assert evolves(SHAPE, Shape.of(replace(SCHEMA, version=2, columns=columns, key=key))) is expected
+    assert can_convert(SHAPE, ArrowShape.of(replace(SCHEMA, version=2, columns=columns, key=key))) is expected
 
 
 def test_states_are_made_again_in_turn_and_not_all_the_time() -> None:
-    refreshes = Refreshes(60.0)
+    refreshes = RefreshSchedule(60.0)
 
-    assert refreshes.due({1: 5, 2: 0}, 0.0) is None
-    assert refreshes.due({1: 5, 2: 7}, 59.0) is None
-    assert refreshes.due({1: 5, 2: 7}, 60.0) == 1
-    refreshes.done(1, took_s=30.0, now_s=90.0)
-    assert refreshes.due({1: 0, 2: 7}, 130.0) is None, "it takes a tenth of the time at most"
-    assert refreshes.due({1: 0, 2: 7}, 90.0 + 30.0 * (1 / REFRESH_PART - 1)) == 2
-    assert refreshes.due({1: 0, 2: WAITING_MAX + 1}, 131.0) == 2
+    assert refreshes.due_table({1: 5, 2: 0}, 0.0) is None
+    assert refreshes.due_table({1: 5, 2: 7}, 59.0) is None
+    assert refreshes.due_table({1: 5, 2: 7}, 60.0) == 1
+    refreshes.record_refresh(1, took_s=30.0, now_s=90.0)
+    assert refreshes.due_table({1: 0, 2: 7}, 130.0) is None, "it takes a tenth of the time at most"
+    assert refreshes.due_table({1: 0, 2: 7}, 90.0 + 30.0 * (1 / REFRESH_PART - 1)) == 2
+    assert refreshes.due_table({1: 0, 2: WAITING_MAX + 1}, 131.0) == 2
 
 
 def test_names_that_a_path_would_take_amiss() -> None:
     assert folder_name("shop", "items") == "shop.items"
     assert folder_name("a.b", "c/d") == "a%2Eb.c%2Fd"
-    assert root_of("parquet:///srv/my%20lake").as_posix() == "/srv/my lake"
-    assert root_of("parquet:lake").as_posix() == "lake"
+    assert root_folder("parquet:///srv/my%20lake").as_posix() == "/srv/my lake"
+    assert root_folder("parquet:lake").as_posix() == "lake"
     for wrong in ("parquet://host/x", "parquet:///", "parquet:"):
         with pytest.raises(Exception, match="not the URL of a folder for Parquet files"):
-            root_of(wrong)
+            root_folder(wrong)
 
 
 def test_a_key_of_several_columns_changed_many_times() -> None:
@@ -124,7 +134,7 @@ def test_a_key_of_several_columns_changed_many_times() -> None:
         }
     )
 
-    found = net_of(table, ("word", "number"), base_offset=0)
+    found = compute_net_changes(table, ("word", "number"), base_offset=0)
 
     last = {(word, str(number)): (n, deleted) for n, (word, number, deleted) in enumerate(rows)}
     assert np.flatnonzero(found.live).tolist() == sorted(n for n, deleted in last.values() if not deleted)
@@ -135,8 +145,8 @@ def test_of_a_file_so_much_is_read_at_once(tmp_path: Path, monkeypatch: pytest.M
     path = tmp_path / "some.parquet"
     pq.write_table(pa.table({"n": range(100), "t": ["x" * 1000] * 100}), path, row_group_size=10, use_dictionary=False)
     for rows, nbytes, most in ((30, 1 << 20, 30), (1000, 25_000, 20), (5, 1 << 20, 10)):
-        monkeypatch.setattr(net, "PIECE_ROWS", rows)
-        monkeypatch.setattr(net, "PIECE_BYTES", nbytes)
-        pieces = list(net.pieces_of(path))
+        monkeypatch.setattr(net_changes, "PIECE_ROWS", rows)
+        monkeypatch.setattr(net_changes, "PIECE_BYTES", nbytes)
+        pieces = list(net_changes.read_pieces(path))
         assert max(piece.num_rows for piece in pieces) == most
         assert pa.concat_tables(pieces)["n"].to_pylist() == list(range(100))

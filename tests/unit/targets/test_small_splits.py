@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from venus.adapters.targets.postgresql.load.task import GROUP_ROWS, GROUP_SPLITS, SplitTask, small_together
+from venus.adapters.targets.postgresql.load.task import GROUP_ROWS, GROUP_SPLITS, SplitTask, group_small_splits
 from venus.wire import broker_pb2
 
 
@@ -31,14 +31,14 @@ def rows_of(group: tuple[SplitTask, ...]) -> int:
 @given(st.lists(st.sampled_from([0, 1, 100, GROUP_ROWS, GROUP_ROWS + 1, 1_000_000]), max_size=100))
 def test_each_split_is_in_one_group_in_order_and_no_group_is_too_large(estimates: list[int]) -> None:
     made = tasks(*estimates)
-    groups = small_together(made)
+    groups = group_small_splits(made)
 
     assert [task for group in groups for task in group] == made
     assert all(len(group) <= GROUP_SPLITS and (len(group) == 1 or rows_of(group) <= GROUP_ROWS) for group in groups)
 
 
 def test_empty_tables_share_connections_also_where_they_come_first() -> None:
-    assert [len(group) for group in small_together(tasks(*[0] * 40, 5))] == [GROUP_SPLITS, 41 - GROUP_SPLITS]
+    assert [len(group) for group in group_small_splits(tasks(*[0] * 40, 5))] == [GROUP_SPLITS, 41 - GROUP_SPLITS]
 
 
 def test_a_process_that_loads_splits_imports_no_configuration() -> None:

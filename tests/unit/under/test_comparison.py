@@ -14,26 +14,31 @@ from venus.adapters.targets.postgresql.schema.comparison import (
     REFERENCE,
     REQUIRED,
     RULES,
-    Part,
-    Place,
-    Problem,
-    Sort,
-    compare,
+    ObjectPlace,
+    ObjectProblem,
+    ObjectSort,
+    TableObject,
+    compare_objects,
 )
 
 #: Each sort, its kind, and whether its definition is what it is: by another name it is the same.
 SORTS = {
-    Sort.COLUMN: (COLUMN, False), Sort.REQUIRED: (REQUIRED, False), Sort.DEFAULT: (DEFAULT, False),
-    Sort.KEY: (KEY, True), Sort.UNIQUE: (INDEX, True), Sort.INDEX: (INDEX, True), Sort.CHECK: (CHECK, True),
-    Sort.REFERENCE: (REFERENCE, True),
-}  # fmt: skip
+    ObjectSort.COLUMN: (COLUMN, False),
+    ObjectSort.REQUIRED: (REQUIRED, False),
+    ObjectSort.DEFAULT: (DEFAULT, False),
+    ObjectSort.KEY: (KEY, True),
+    ObjectSort.UNIQUE: (INDEX, True),
+    ObjectSort.INDEX: (INDEX, True),
+    ObjectSort.CHECK: (CHECK, True),
+    ObjectSort.REFERENCE: (REFERENCE, True),
+}
 
 
-def part(sort: Sort, number: int) -> Part:
+def part(sort: ObjectSort, number: int) -> TableObject:
     kind, unnamed = SORTS[sort]
-    definition = f"{sort.name} {number}" if unnamed or sort is Sort.DEFAULT else ""
+    definition = f"{sort.name} {number}" if unnamed or sort is ObjectSort.DEFAULT else ""
     name = f"{kind}{number}"
-    return Part(
+    return TableObject(
         kind=kind, sort=sort, shown=name, name=name, names=frozenset({name, f"other_{name}"}), definition=definition,
         add=f"ADD {name}", drop=f"DROP {name}",
     )  # fmt: skip
@@ -45,57 +50,59 @@ PARTS = st.lists(
 )  # fmt: skip
 
 
-def here(parts: list[Part]) -> dict[Place, str]:
+def here(parts: list[TableObject]) -> dict[ObjectPlace, str]:
     return {(p.kind, p.name): p.definition for p in parts}
 
 
 @given(PARTS, st.booleans())
-def test_a_table_that_has_everything_does_not_differ(parts: list[Part], exact: bool) -> None:
-    assert compare(parts, here(parts), exact=exact) == []
+def test_a_table_that_has_everything_does_not_differ(parts: list[TableObject], exact: bool) -> None:
+    assert compare_objects(parts, here(parts), exact=exact) == []
 
 
 @given(PARTS, st.data())
-def test_what_is_taken_away_is_missing_and_nothing_else(parts: list[Part], data: st.DataObject) -> None:
+def test_what_is_taken_away_is_missing_and_nothing_else(parts: list[TableObject], data: st.DataObject) -> None:
     gone = data.draw(st.sets(st.sampled_from(range(len(parts)))))
     left = here([p for n, p in enumerate(parts) if n not in gone])
-    found = compare(parts, left, exact=True)
+    found = compare_objects(parts, left, exact=True)
     wanted = [p for n, p in enumerate(parts) if n in gone]
-    assert [(d.part, d.problem, d.statement) for d in found] == [(p, Problem.MISSING, p.add) for p in wanted]
-    assert [d.blocks for d in found] == [p.sort not in (Sort.INDEX, Sort.DEFAULT) for p in wanted]
+    assert [(d.part, d.problem, d.statement) for d in found] == [(p, ObjectProblem.MISSING, p.add) for p in wanted]
+    assert [d.blocks for d in found] == [p.sort not in (ObjectSort.INDEX, ObjectSort.DEFAULT) for p in wanted]
 
 
 @given(PARTS, st.data())
-def test_what_is_altered_is_another_one(parts: list[Part], data: st.DataObject) -> None:
+def test_what_is_altered_is_another_one(parts: list[TableObject], data: st.DataObject) -> None:
     one = data.draw(st.sampled_from(parts))
     table = here(parts)
     table[one.kind, one.name] = "something else"
-    found = compare(parts, table, exact=True)
-    if one.definition and (one.sort, Problem.ALTERED) in RULES:
-        assert [(d.part, d.problem) for d in found] == [(one, Problem.ALTERED)]
+    found = compare_objects(parts, table, exact=True)
+    if one.definition and (one.sort, ObjectProblem.ALTERED) in RULES:
+        assert [(d.part, d.problem) for d in found] == [(one, ObjectProblem.ALTERED)]
         assert found[0].statement == f"{one.drop}; {one.add}"
     else:
         assert found == []
 
 
 @given(PARTS, st.permutations(range(31)))
-def test_names_do_not_matter_where_definitions_say_what_it_is(parts: list[Part], names: list[int]) -> None:
+def test_names_do_not_matter_where_definitions_say_what_it_is(parts: list[TableObject], names: list[int]) -> None:
     unnamed = [p for p in parts if SORTS[p.sort][1]]
     table = {(p.kind, f"{p.kind}{names[int(p.name.removeprefix(p.kind))]}"): p.definition for p in unnamed}
-    assert compare(unnamed, table, exact=True) == []
+    assert compare_objects(unnamed, table, exact=True) == []
 
 
 @given(PARTS, PARTS)
-def test_what_only_the_target_has_is_listed_and_never_forbids(parts: list[Part], more: list[Part]) -> None:
+def test_what_only_the_target_has_is_listed_and_never_forbids(
+    parts: list[TableObject], more: list[TableObject]
+) -> None:
     definitions = {p.definition for p in parts}
     own = [p for p in more if (p.kind, p.name) not in here(parts) and p.definition not in definitions]
-    found = compare(parts, here(parts) | here(own), {(p.kind, p.name): p for p in own}, exact=True)
-    listed = [p for p in own if (p.sort, Problem.EXTRA) in RULES]
-    assert [(d.part, d.problem, d.statement) for d in found] == [(p, Problem.EXTRA, p.drop) for p in listed]
+    found = compare_objects(parts, here(parts) | here(own), {(p.kind, p.name): p for p in own}, exact=True)
+    listed = [p for p in own if (p.sort, ObjectProblem.EXTRA) in RULES]
+    assert [(d.part, d.problem, d.statement) for d in found] == [(p, ObjectProblem.EXTRA, p.drop) for p in listed]
     assert not any(d.blocks for d in found)
 
 
 def test_a_name_that_a_load_may_have_given_counts_where_definitions_are_not_the_targets() -> None:
-    one = part(Sort.CHECK, 1)
+    one = part(ObjectSort.CHECK, 1)
     table = {(CHECK, "other_c1"): "spelled otherwise"}
-    assert compare([one], table, exact=False) == []
-    assert [d.problem for d in compare([one], table, exact=True)] == [Problem.MISSING]
+    assert compare_objects([one], table, exact=False) == []
+    assert [d.problem for d in compare_objects([one], table, exact=True)] == [ObjectProblem.MISSING]

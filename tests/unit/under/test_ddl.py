@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from tests.support.feed import INT, TEXT, column, items, refers, settings_for, table
-from venus.adapters.targets.postgresql.naming import Placed, place, place_all
-from venus.adapters.targets.postgresql.schema.besides import differences as changes_at_source
+from venus.adapters.targets.postgresql.naming import PlacedTable, place_all, place_table
 from venus.adapters.targets.postgresql.schema.ddl import type_sql
-from venus.adapters.targets.postgresql.schema.ddl_file import Remark, convert
-from venus.adapters.targets.postgresql.schema.evolve import Step, kept_columns, step, widens
-from venus.adapters.targets.postgresql.schema.existing import ExistingColumn, ExistingTable, differences
+from venus.adapters.targets.postgresql.schema.ddl_file import Remark, build_ddl_file
+from venus.adapters.targets.postgresql.schema.evolve import EvolutionStep, can_widen, kept_columns, plan_step
+from venus.adapters.targets.postgresql.schema.existing import ExistingColumn, ExistingTable, table_differences
+from venus.adapters.targets.postgresql.schema.table_objects import object_differences as changes_at_source
 from venus.config import Settings
 from venus.errors import Refused
 from venus.model import Check, Index, Kind, LogicalType, OwnType, TableSchema
@@ -67,7 +67,7 @@ def test_types_are_spelled_as_the_dictionary_spells_them(kind: LogicalType, spel
 def test_the_whole_of_a_small_database(settings: Settings) -> None:
     parent = replace(items(), indexes=(Index(name="by_label", columns=("label",)),), comment="it's")
     child = refers(table(2, 'li"nes', column(1, "id", INT, identity=True), column(2, "item", INT)), "item", parent)
-    assert convert([parent, child], settings, "a").statements == [
+    assert build_ddl_file([parent, child], settings, "a").statements == [
         'CREATE SCHEMA IF NOT EXISTS "shop"',
         'CREATE TABLE "shop"."items" (\n    "id" bigint NOT NULL,\n    "label" text,\n    "amount" bigint\n)',
         "COMMENT ON TABLE \"shop\".\"items\" IS 'it''s'",
@@ -87,7 +87,7 @@ def test_index_names_that_are_taken_or_too_long_get_another(settings: Settings) 
     same = Index(name="same", columns=("label",))
     first = replace(items(), indexes=(same, Index(name="sqlite_autoindex_items_1", columns=("amount",), unique=True)))
     second = replace(items(2, long), indexes=(same, Index(name="y" * 64, columns=("amount",))))
-    made = [s for s in convert([first, second], settings, "a").statements if " INDEX " in s]
+    made = [s for s in build_ddl_file([first, second], settings, "a").statements if " INDEX " in s]
     names = [s.split('"')[1] for s in made]
     assert names[:2] == ["same", "items_amount_key"]
     assert len(set(names)) == 4
@@ -105,7 +105,7 @@ def test_what_a_table_is_besides_its_rows(settings: Settings) -> None:
         ),
         checks=(Check(name="FAIR", sql='"PRICE" > 0'), Check(name="FAIR2", sql="true")),
     )  # fmt: skip
-    assert convert([goods], settings, "a").statements[1:] == [
+    assert build_ddl_file([goods], settings, "a").statements[1:] == [
         'CREATE SEQUENCE "shop"."goods_id_seq"',
         'CREATE TABLE "shop"."goods" (\n    "id" numeric(20,0) DEFAULT nextval(\'"shop"."goods_id_seq"\'::regclass) '
         'NOT NULL,\n    "price" bigint\n)',
@@ -123,8 +123,8 @@ def test_what_a_table_is_besides_its_rows(settings: Settings) -> None:
 @pytest.mark.parametrize(("names", "table_name"), [("auto", "Mixed"), ("lower", "mixed"), ("keep", "Mixed")])
 def test_names_by_the_targets_rule(names: str, table_name: str) -> None:
     own = settings_for("127.0.0.1:1", {"a": "postgresql://x/y"}, names=names)
-    assert place(replace(items(name="Mixed"), namespace="main"), own, "a").qualified == f"public.{table_name}"
-    upper = place(replace(items(name="ITEMS"), source_dialect="oracle"), own, "a")
+    assert place_table(replace(items(name="Mixed"), namespace="main"), own, "a").qualified == f"public.{table_name}"
+    upper = place_table(replace(items(name="ITEMS"), source_dialect="oracle"), own, "a")
     assert upper.name == ("ITEMS" if names == "keep" else "items")
 
 
@@ -141,10 +141,10 @@ def test_names_that_fold_into_one_are_refused() -> None:
 
 def test_names_that_are_too_long_are_shortened_always_in_the_same_way(settings: Settings) -> None:
     long = "ü" * 40
-    one, other = (place(replace(items(name=long + end)), settings, "a") for end in ("a", "b"))
+    one, other = (place_table(replace(items(name=long + end)), settings, "a") for end in ("a", "b"))
     assert one.name != other.name
     assert all(len(p.name.encode()) <= 63 for p in (one, other))
-    assert place(items(name=long + "a"), settings, "a").name == one.name
+    assert place_table(items(name=long + "a"), settings, "a").name == one.name
     assert one.shortened == [(long + "a", one.name)]
 
 
@@ -152,12 +152,12 @@ def test_namespaces_and_letters(settings: Settings) -> None:
     sqlite = replace(items(), namespace="main", source_dialect="sqlite")
     oracle = replace(items(name="ITEMS"), namespace="SHOP", source_dialect="oracle")
     mixed = replace(items(name="Items"), source_dialect="oracle")
-    assert [place(s, settings, "a").qualified for s in (sqlite, oracle, mixed)] == [
+    assert [place_table(s, settings, "a").qualified for s in (sqlite, oracle, mixed)] == [
         "public.items", "shop.items", "shop.Items",
     ]  # fmt: skip
-    assert place(replace(items(name="ITEMS"), source_dialect="postgresql"), settings, "a").name == "ITEMS"
+    assert place_table(replace(items(name="ITEMS"), source_dialect="postgresql"), settings, "a").name == "ITEMS"
     own = settings_for("127.0.0.1:1", {"a": "postgresql://x/y"}, schema="copy")
-    assert place(sqlite, own, "a").qualified == "copy.items"
+    assert place_table(sqlite, own, "a").qualified == "copy.items"
 
 
 def test_names_that_cannot_be_are_refused_all_at_once(settings: Settings) -> None:
@@ -180,8 +180,8 @@ def test_the_heartbeat_is_no_table_of_a_target(settings: Settings) -> None:
     assert place_all(own, settings, "a") == []
 
 
-def placed(schema: TableSchema, settings: Settings) -> Placed:
-    return place(schema, settings, "a")
+def placed(schema: TableSchema, settings: Settings) -> PlacedTable:
+    return place_table(schema, settings, "a")
 
 
 def test_an_equal_table_has_no_differences(settings: Settings) -> None:
@@ -195,10 +195,12 @@ def test_an_equal_table_has_no_differences(settings: Settings) -> None:
         ),
         unique_keys=(frozenset({"id"}),),
     )
-    assert differences(placed(items(), settings), there) == []
+    assert table_differences(placed(items(), settings), there) == []
     other = replace(there, unique_keys=(frozenset({"label"}),))
-    assert differences(placed(items(), settings), other) == ["shop.items has no primary key or unique index on (id)"]
-    assert differences(placed(items(), settings), replace(there, kind="v")) == [
+    assert table_differences(placed(items(), settings), other) == [
+        "shop.items has no primary key or unique index on (id)"
+    ]
+    assert table_differences(placed(items(), settings), replace(there, kind="v")) == [
         "shop.items exists already and is not a table"
     ]
 
@@ -215,22 +217,22 @@ def test_steps_between_versions(settings: Settings) -> None:
             column(5, "flag", TEXT, nullable=False, default_sql="'n'"),
         ),
     )
-    made = step(placed(old, settings), placed(new, settings))
+    made = plan_step(placed(old, settings), placed(new, settings))
     assert made.statements == (
         'ALTER TABLE "shop"."items" RENAME COLUMN "label" TO "title"',
         'ALTER TABLE "shop"."items" ADD COLUMN "price" numeric',
         'ALTER TABLE "shop"."items" ADD COLUMN "flag" text DEFAULT \'n\' NOT NULL',
     )
     assert made.remarks == ("column amount was dropped at the source and is kept here",)
-    rekeyed = step(placed(old, settings), placed(replace(old, key=("label",)), settings)).refused
+    rekeyed = plan_step(placed(old, settings), placed(replace(old, key=("label",)), settings)).refused
     assert rekeyed == (
         "the key has changed from (id) to (label): when `venus resync shop.items` has read the table again at the "
         "source, `venus resync shop.items --target NAME` replaces its rows here"
     )
     again = replace(old, columns=(column(9, "id", INT), *old.columns[1:]))
-    refused = step(placed(old, settings), placed(again, settings)).refused
+    refused = plan_step(placed(old, settings), placed(again, settings)).refused
     assert refused.startswith("the key has changed from (id) to other columns of these names: ")
-    assert step(placed(old, settings), placed(replace(old, name="things"), settings)).refused
+    assert plan_step(placed(old, settings), placed(replace(old, name="things"), settings)).refused
 
 
 @pytest.mark.parametrize(
@@ -248,34 +250,34 @@ def test_what_is_left_out_is_one_line(what: str, name: str, definition: str, lin
 def test_a_column_that_somebody_gave_the_new_type_is_left_as_it_is(settings: Settings) -> None:
     old = items()
     shrunk = replace(old, version=2, columns=(*old.columns[:2], column(3, "count", replace(INT, length=2))))
-    refused = step(placed(old, settings), placed(shrunk, settings), present=THERE).refused
+    refused = plan_step(placed(old, settings), placed(shrunk, settings), present=THERE).refused
     assert refused == (
         "column count has changed from bigint to smallint, which does not widen it; all of its values come again: "
         'ALTER TABLE "shop"."items" ALTER COLUMN "amount" TYPE smallint USING "amount"::smallint, or another USING'
     )
-    made = step(placed(old, settings), placed(shrunk, settings), present={**THERE, "amount": "smallint"})
+    made = plan_step(placed(old, settings), placed(shrunk, settings), present={**THERE, "amount": "smallint"})
     assert made.statements == ('ALTER TABLE "shop"."items" RENAME COLUMN "amount" TO "count"',)
     assert not made.refused
 
 
 def test_types_and_columns_are_renamed_outside_of_constants_alone(settings: Settings) -> None:
-    mood = OwnType(namespace="shop", name="mood", spelled="shop.mood", labels=("a",))
-    odd = OwnType(namespace="shop", name="back\\slash", spelled='shop."back\\slash"', labels=("a",))
+    mood = OwnType(namespace="shop", name="mood", sql_name="shop.mood", labels=("a",))
+    odd = OwnType(namespace="shop", name="back\\slash", sql_name='shop."back\\slash"', labels=("a",))
     here = replace(placed(items(types=(mood, odd)), settings), names="lower")
     text = (
         "(\"label\" <> '::shop.mood \"label\" it''s' OR 'a'::shop.mood = 'b'::shop.\"back\\slash\" OR 'a'::shop.moody)"
     )
-    assert here.rewritten(text) == (
+    assert here.rewrite(text) == (
         '("label" <> \'::shop.mood "label" it\'\'s\' OR \'a\'::"shop"."mood" = \'b\'::"shop"."back\\slash" '
         "OR 'a'::shop.moody)"
     )
 
 
 def test_defaults_are_followed_and_numbering_is_told_of(settings: Settings) -> None:
-    def changed(before: dict[str, Any], after: dict[str, Any], *, nullable: bool = False) -> Step:
+    def changed(before: dict[str, Any], after: dict[str, Any], *, nullable: bool = False) -> EvolutionStep:
         old = table(1, "items", column(1, "id", INT), column(2, "n", INT, nullable=nullable, **before))
         new = replace(old, version=2, columns=(old.columns[0], column(2, "n", INT, nullable=nullable, **after)))
-        return step(placed(old, settings), placed(new, settings), present={"id": "bigint", "n": "bigint"})
+        return plan_step(placed(old, settings), placed(new, settings), present={"id": "bigint", "n": "bigint"})
 
     alter = 'ALTER TABLE "shop"."items" ALTER COLUMN "n"'
     assert changed({}, {"default_sql": "7"}).statements == (f"{alter} SET DEFAULT 7",)
@@ -309,15 +311,15 @@ def test_a_dropped_column_that_comes_again_is_another_column(settings: Settings)
     added = 'ALTER TABLE "shop"."items" ADD COLUMN "amount" text'
     kept = kept_columns([old, dropped], dropped)
     assert kept == {"amount"}
-    made = step(placed(dropped, settings), placed(again, settings), present=there, kept=kept)
+    made = plan_step(placed(dropped, settings), placed(again, settings), present=there, kept=kept)
     assert made.statements == (aside, added)
     assert made.remarks == (
         "the source has a new column amount; the column that was kept here is now amount_before_v3",
     )
 
-    at_once = step(placed(old, settings), placed(again, settings), present=there)
+    at_once = plan_step(placed(old, settings), placed(again, settings), present=there)
     assert at_once.statements[-2:] == (aside, added)
-    without = step(
+    without = plan_step(
         placed(dropped, settings), placed(again, settings), present={"id": "bigint", "label": "text"}, kept=kept
     )
     assert without.statements == (added,), "somebody has dropped it here too"
@@ -326,7 +328,7 @@ def test_a_dropped_column_that_comes_again_is_another_column(settings: Settings)
 def test_a_column_that_takes_the_name_of_a_dropped_one_is_another_column(settings: Settings) -> None:
     old = items()
     renamed = replace(old, version=2, columns=(old.columns[0], replace(old.columns[1], name="amount")))
-    made = step(placed(old, settings), placed(renamed, settings), present=THERE)
+    made = plan_step(placed(old, settings), placed(renamed, settings), present=THERE)
     assert made.statements == (
         'ALTER TABLE "shop"."items" RENAME COLUMN "amount" TO "amount_before_v2"',
         'ALTER TABLE "shop"."items" RENAME COLUMN "label" TO "amount"',
@@ -340,13 +342,13 @@ def test_columns_may_change_names_with_each_other(settings: Settings) -> None:
         old, version=2, columns=(old.columns[0], replace(label, name="amount"), replace(amount, name="label"))
     )
     rename = 'ALTER TABLE "shop"."items" RENAME COLUMN'
-    made = step(placed(old, settings), placed(swapped, settings), present=THERE)
+    made = plan_step(placed(old, settings), placed(swapped, settings), present=THERE)
     assert made.statements == (
         f'{rename} "label" TO "label_until_v2"', f'{rename} "amount" TO "amount_until_v2"',
         f'{rename} "label_until_v2" TO "amount"', f'{rename} "amount_until_v2" TO "label"',
     )  # fmt: skip
     chain = replace(old, version=2, columns=(old.columns[0], replace(label, name="amount"), replace(amount, name="n")))
-    made = step(placed(old, settings), placed(chain, settings), present=THERE)
+    made = plan_step(placed(old, settings), placed(chain, settings), present=THERE)
     assert made.statements == (
         f'{rename} "label" TO "label_until_v2"', f'{rename} "amount" TO "n"', f'{rename} "label_until_v2" TO "amount"',
     )  # fmt: skip
@@ -355,7 +357,7 @@ def test_columns_may_change_names_with_each_other(settings: Settings) -> None:
 def test_a_column_of_the_targets_own_is_not_touched(settings: Settings) -> None:
     old = items()
     more = replace(old, version=2, columns=(*old.columns, column(4, "price", TEXT)))
-    made = step(placed(old, settings), placed(more, settings), present={**THERE, "price": "text"})
+    made = plan_step(placed(old, settings), placed(more, settings), present={**THERE, "price": "text"})
     assert made.statements == ()
     assert made.refused == (
         "the target's table shop.items has its own column price, and the source has added one: "
@@ -381,7 +383,7 @@ def test_a_column_of_the_targets_own_is_not_touched(settings: Settings) -> None:
     ],
 )
 def test_what_is_a_widening(before: LogicalType, after: LogicalType, wide: bool) -> None:
-    assert widens(before, after) is wide
+    assert can_widen(before, after) is wide
 
 
 def test_a_check_that_was_renamed_at_the_source_is_no_difference(settings: Settings) -> None:

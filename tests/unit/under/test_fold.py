@@ -8,11 +8,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.feed import gone, items, put, section
-from venus.adapters.targets.postgresql.rows.verdicts import RowsRefused, Suspect, Verdicts
-from venus.adapters.under.cuts import Assembler, Piece
-from venus.adapters.under.fold import joined, last_of_each, net, rows_of, select, slice_of
+from venus.adapters.targets.postgresql.rows.verdicts import RefusedChange, RowsRefused, Verdicts
+from venus.adapters.under.cut_assembler import CutAssembler, CutPiece
+from venus.adapters.under.row_changes import (
+    join_changes,
+    mark_last,
+    net_changes,
+    select_packed,
+    slice_changes,
+    to_row_changes,
+)
 from venus.codec.batch import Batch
-from venus.codec.packed import Packed
+from venus.codec.packed import PackedBytes
 from venus.errors import ProtocolError
 from venus.model import BatchNo, Sequence
 
@@ -20,83 +27,83 @@ from venus.model import BatchNo, Sequence
 @given(st.lists(st.binary(max_size=12) | st.binary(min_size=60, max_size=70) | st.sampled_from([b"", b"\0", b"\0\0"])))
 def test_the_last_of_each_key_is_found_as_a_dictionary_finds_it(keys: list[bytes]) -> None:
     wanted = sorted({key: i for i, key in enumerate(keys)}.values())
-    assert np.flatnonzero(last_of_each(Packed.of(keys))).tolist() == wanted
+    assert np.flatnonzero(mark_last(PackedBytes.of(keys))).tolist() == wanted
 
 
 @given(st.lists(st.tuples(st.binary(max_size=9), st.booleans())))
 def test_selecting_keeps_order_and_bytes(pairs: list[tuple[bytes, bool]]) -> None:
     mask = np.array([m for _, m in pairs], dtype=np.bool_)
-    assert select(Packed.of(k for k, _ in pairs), mask).split() == [k for k, m in pairs if m]
+    assert select_packed(PackedBytes.of(k for k, _ in pairs), mask).split() == [k for k, m in pairs if m]
 
 
 def test_net_change_over_several_sections() -> None:
     first = section(items(), [put(1, "a", 1), put(2, "b", 1)])
     second = section(items(), [gone(1), put(3, "c", 1), put(2, "d", 1)])
-    rows = net(joined([rows_of(first, 10), rows_of(second, 12)]))
+    rows = net_changes(join_changes([to_row_changes(first, 10), to_row_changes(second, 12)]))
     assert rows.offsets.tolist() == [12, 13, 14]
     assert rows.is_deleted.tolist() == [True, False, False]
-    assert slice_of(rows, 1, 2).offsets.tolist() == [13]
+    assert slice_changes(rows, 1, 2).offsets.tolist() == [13]
 
 
-def piece(start: int, count: int, *, cut: int, end: bool = True) -> Piece:
+def piece(start: int, count: int, *, cut: int, end: bool = True) -> CutPiece:
     content = (section(items(), [put(i, "x", 1) for i in range(count)]),) if count else ()
     batch = Batch(
         batch_no=BatchNo(cut), first_sequence=Sequence(start + 1), count=count, cut=BatchNo(cut), cut_end=end,
         captured_at_us=0, schemas=(), sections=content,
     )  # fmt: skip
-    return Piece(start=start, epoch=1, committed_at_us=0, digest=0, decided=True, batch=batch)
+    return CutPiece(start=start, epoch=1, committed_at_us=0, digest=0, decided=True, batch=batch)
 
 
 def test_small_cuts_go_together_and_large_ones_alone() -> None:
-    assembler = Assembler(0)
+    assembler = CutAssembler(0)
     for one in (piece(0, 3, cut=1, end=False), piece(3, 3, cut=1), piece(6, 3, cut=2), piece(9, 9, cut=3)):
         assembler.add(one)
     assembler.add(piece(18, 2, cut=4, end=False))
-    assert [cut.rows for cut in assembler.group(10)] == [6, 3]
-    assert [cut.rows for cut in assembler.group(5)] == [9]
-    assert assembler.group(100) == []
+    assert [cut.rows for cut in assembler.take_group(10)] == [6, 3]
+    assert [cut.rows for cut in assembler.take_group(5)] == [9]
+    assert assembler.take_group(100) == []
     assert assembler.is_open_full(2)
     assert not assembler.is_open_full(3)
-    assert len(assembler.open_pieces()) == 1
+    assert len(assembler.take_open_pieces()) == 1
     assembler.add(piece(20, 1, cut=4))
-    assert [p.start for p in assembler.open_pieces()] == [20]
+    assert [p.start for p in assembler.take_open_pieces()] == [20]
     assert assembler.rows == 0
 
 
-def large(start: int, cut: int, *, end: bool = True) -> Piece:
+def large(start: int, cut: int, *, end: bool = True) -> CutPiece:
     one = piece(start, 1, cut=cut, end=end)
     one.nbytes = 10 << 20
     return one
 
 
 def test_few_large_rows_are_as_much_as_many_small_ones() -> None:
-    assembler = Assembler(0)
+    assembler = CutAssembler(0)
     for n in range(8):
         assembler.add(large(n, n + 1))
         assert assembler.is_full(1000) == (n >= 3)
-    assert [len(assembler.group(1000)) for _ in range(4)] == [3, 3, 2, 0]
+    assert [len(assembler.take_group(1000)) for _ in range(4)] == [3, 3, 2, 0]
     assert assembler.nbytes == 0
 
     for n in range(8, 12):
         assert not assembler.is_open_full(1000)
         assembler.add(large(n, 9, end=False))
     assert assembler.is_open_full(1000), "it goes into one target transaction while it arrives"
-    assert len(assembler.open_pieces()) == 4
+    assert len(assembler.take_open_pieces()) == 4
     assert not assembler.is_full(1000)
     assert (assembler.rows, assembler.nbytes) == (0, 0)
 
 
 def test_one_large_cut_goes_alone() -> None:
-    assembler = Assembler(0)
+    assembler = CutAssembler(0)
     for n in range(5):
         assembler.add(large(n, 1, end=n == 4))
     assembler.add(piece(5, 3, cut=2))
     assert not assembler.is_open_full(1), "it is complete"
-    assert [len(assembler.group(1000)) for _ in range(2)] == [1, 1]
+    assert [len(assembler.take_group(1000)) for _ in range(2)] == [1, 1]
 
 
 def test_replays_are_dropped_and_gaps_and_straddling_are_errors() -> None:
-    assembler = Assembler(10)
+    assembler = CutAssembler(10)
     assembler.add(piece(5, 5, cut=1))
     assert assembler.replayed == 1
     with pytest.raises(ProtocolError):
@@ -109,22 +116,22 @@ def test_replays_are_dropped_and_gaps_and_straddling_are_errors() -> None:
 
 
 def test_a_reader_of_one_table_closes_cuts_by_the_next_one() -> None:
-    assembler = Assembler(10, dense=False)
+    assembler = CutAssembler(10, dense=False)
     assembler.add(piece(10, 5, cut=2, end=False))
     assert not assembler.has_complete
     assembler.add(piece(30, 5, cut=4, end=False))
-    assert assembler.group(9, end_max=14) == []
-    assert len(assembler.group(1)) == 1
+    assert assembler.take_group(9, end_max=14) == []
+    assert len(assembler.take_group(1)) == 1
     assembler.close_below(35)
-    assert [c.number for c in assembler.group(1)] == [4]
+    assert [c.number for c in assembler.take_group(1)] == [4]
 
 
 def test_verdicts_end() -> None:
     verdicts = Verdicts()
-    suspect = Suspect(record_id=b"k", offset=1, sqlstate="23514", message="no", summary="no")
-    verdicts.add(RowsRefused(1, "no", [suspect]), quarantine=True)
+    suspect = RefusedChange(record_id=b"k", offset=1, sqlstate="23514", message="no", summary="no")
+    verdicts.record_refusal(RowsRefused(1, "no", [suspect]), quarantine=True)
     assert not verdicts.halts
-    verdicts.add(RowsRefused(1, "no", [suspect]), quarantine=True)  # the same again: it would go on for ever
+    verdicts.record_refusal(RowsRefused(1, "no", [suspect]), quarantine=True)  # the same again: it would go on for ever
     assert verdicts.halts == {1: "no"}
-    verdicts.add(RowsRefused(2, "whole table", []), quarantine=True)
+    verdicts.record_refusal(RowsRefused(2, "whole table", []), quarantine=True)
     assert verdicts.halts[2] == "whole table"

@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from venus.adapters.targets.postgresql.schema.labels import is_within, label_change, statements_by_position
+from venus.adapters.targets.postgresql.schema.labels import is_within, plan_label_change, statements_by_position
 
 _RENAME = re.compile(r"ALTER TYPE t RENAME VALUE '(.+)' TO '(.+)'")
 _ADD = re.compile(r"ALTER TYPE t ADD VALUE IF NOT EXISTS '(\w+)'(?: (AFTER|BEFORE) '(\w+)')?")
@@ -47,14 +47,14 @@ def run(labels: list[str], *statements: str) -> list[str]:
     ],
 )
 def test_labels_are_followed(known: str, wanted: str, there: str, after: str) -> None:
-    change = label_change("t", tuple(wanted), tuple(there), tuple(known))
+    change = plan_label_change("t", tuple(wanted), tuple(there), tuple(known))
     assert change.settled
     assert run(list(there), *change.added, *change.renamed) == list(after)
 
 
 @pytest.mark.parametrize(("known", "wanted"), [("ab", "ba"), ("abc", "cxa")])
 def test_another_order_is_not_followed(known: str, wanted: str) -> None:
-    assert not label_change("t", tuple(wanted), tuple(known), tuple(known)).settled
+    assert not plan_label_change("t", tuple(wanted), tuple(known), tuple(known)).settled
 
 
 def test_printed_statements_make_any_labels_those_of_the_source() -> None:

@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 from tests.support.scripted_broker import ScriptedBroker, ScriptedProducer
 from tests.support.scripted_database import ScriptedDatabase
 from tests.support.scripted_source import Script, ScriptedSource
-from venus.adapters.upper.capture import Outside, run_capture
+from venus.adapters.upper.capture import CaptureDependencies, run_capture
 from venus.adapters.upper.report import CaptureReport
-from venus.config import Capture, Settings
+from venus.config import CaptureSettings, Settings
 from venus.wire.broker_pb2 import BusinessStatus
 
-SETTINGS = Settings(capture=Capture(batch_rows_max=3, poll_min_ms=0.1, poll_max_ms=0.1, heartbeat_s=3600))
+SETTINGS = Settings(capture=CaptureSettings(batch_rows_max=3, poll_min_ms=0.1, poll_max_ms=0.1, heartbeat_s=3600))
 
 Deed = Callable[[ScriptedDatabase], None]
 
@@ -40,9 +40,9 @@ class Run:
         return self.reports[-1]
 
     @property
-    def outside(self) -> Outside:
+    def outside(self) -> CaptureDependencies:
         """Return the scripted ends."""
-        return Outside(
+        return CaptureDependencies(
             source=self._source,
             ingest=self._producer,
             broker_status=lambda settings: BusinessStatus(last_batch=self.broker.last_batch),

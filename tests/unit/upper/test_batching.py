@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from venus.adapters.upper.batching import Batcher
 from venus.codec.batch import Batch
 from venus.codec.changes import TableChanges, marker
-from venus.codec.packed import Packed
+from venus.codec.packed import PackedBytes
 from venus.model import BatchNo, ChangeKind, Sequence
 
 ROWS_MAX = 10
@@ -22,8 +22,8 @@ def _section(table_id: int, rows: int, row_bytes: int) -> TableChanges:
     return TableChanges(
         table_id=table_id,
         schema_version=1,
-        record_ids=Packed.of(str(i).encode() for i in range(rows)),
-        rows=Packed.of(b"x" * row_bytes for _ in range(rows)),
+        record_ids=PackedBytes.of(str(i).encode() for i in range(rows)),
+        rows=PackedBytes.of(b"x" * row_bytes for _ in range(rows)),
         is_deleted=np.zeros(rows, dtype=np.bool_),
     )
 

@@ -7,7 +7,7 @@ from tests.support.scripted_database import HEARTBEAT, ScriptedDatabase
 from tests.support.scripted_source import Script, ScriptedSource
 from tests.unit.upper.runs import Run, run
 from venus.adapters.dialects.contract import SchemaChanged
-from venus.adapters.upper.capture import first_fill
+from venus.adapters.upper.capture import run_capture_fill
 from venus.adapters.upper.fills import FillProgress
 from venus.errors import DatabaseUnavailable
 from venus.model import ChangeKind
@@ -37,7 +37,7 @@ def _sections(broker: ScriptedBroker) -> list[tuple[int, int, ChangeKind, int]]:
 def test_first_fill_reads_every_row_of_every_table_once() -> None:
     database, broker = _filled(), ScriptedBroker()
     run_ = Run(database, broker)
-    report = first_fill(run_.settings, run_.stop, run_.reports.append, outside=run_.outside)
+    report = run_capture_fill(run_.settings, run_.stop, run_.reports.append, outside=run_.outside)
     assert report.complete
     assert report.rows == {"app.heartbeat": 0, "app.customer": 10, "app.orders": 10}
     assert broker.fold() == {t: rows for t, rows in database.contents().items() if t != HEARTBEAT} | {
@@ -52,7 +52,7 @@ def test_many_small_tables_are_read_in_few_cuts() -> None:
         if table_id != HEARTBEAT and table_id % 2:
             database.put(table_id, "k", "v", logged=False)
     run_ = Run(database, broker)
-    assert first_fill(run_.settings, run_.stop, run_.reports.append, outside=run_.outside).complete
+    assert run_capture_fill(run_.settings, run_.stop, run_.reports.append, outside=run_.outside).complete
     assert sum(len(rows) for rows in broker.fold().values()) == 100 + database.beats
     assert run_.reports[-1].cuts < 10
 
@@ -107,7 +107,7 @@ def test_first_fill_resumes_where_an_earlier_run_ended() -> None:
         first.producers[-1].close()
     assert [t.fill.rows_done for t in database.tables.values()] == [0, 6, 3]
     second = Run(database, broker)
-    report = first_fill(second.settings, second.stop, outside=second.outside)
+    report = run_capture_fill(second.settings, second.stop, outside=second.outside)
     assert report.rows == {"app.heartbeat": 0, "app.customer": 10, "app.orders": 10}
     assert broker.fold() == database.contents()
 
@@ -117,7 +117,7 @@ def test_first_fill_leaves_a_capture_alone_that_has_filled_everything() -> None:
     run(database, broker)
     epoch = broker.epoch
     again = Run(database, broker)
-    assert first_fill(again.settings, again.stop, outside=again.outside).complete
+    assert run_capture_fill(again.settings, again.stop, outside=again.outside).complete
     assert broker.epoch == epoch
 
 
@@ -141,7 +141,7 @@ def test_first_fill_confirms_the_last_chunk_of_a_run_that_was_killed_before_its_
     except KeyboardInterrupt:
         assert broker.halves
     second = Run(database, broker)
-    assert first_fill(second.settings, second.stop, outside=second.outside).complete
+    assert run_capture_fill(second.settings, second.stop, outside=second.outside).complete
     assert broker.fold() == database.contents()
 
 
@@ -200,7 +200,7 @@ def test_a_paused_table_is_not_filled() -> None:
     database, broker = _filled(), ScriptedBroker()
     database.tables[T2].state = "PAUSED"
     run_ = Run(database, broker)
-    report = first_fill(run_.settings, run_.stop, outside=run_.outside)
+    report = run_capture_fill(run_.settings, run_.stop, outside=run_.outside)
     assert not report.complete
     assert report.rows["app.orders"] == 0
     assert report.rows["app.customer"] == 10

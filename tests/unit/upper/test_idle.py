@@ -10,27 +10,27 @@ from tests.support.scripted_broker import ScriptedBroker
 from tests.support.scripted_database import HEARTBEAT, ScriptedDatabase
 from tests.support.scripted_source import Script, ScriptedSource
 from tests.unit.upper.runs import Run
-from venus.adapters.upper import chores
-from venus.adapters.upper.batching import Pace
+from venus.adapters.upper import periodic
+from venus.adapters.upper.batching import PollInterval
 from venus.errors import SourceError
 
 T1 = 2
 
 
-class Counting(Pace):
+class Counting(PollInterval):
     """Counts what it is told of."""
 
     counted: list[float]
 
-    def traffic(self, now: float) -> None:
+    def on_traffic(self, now: float) -> None:
         self.counted.append(now)
-        super().traffic(now)
+        super().on_traffic(now)
 
 
 @pytest.fixture
 def traffic(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     Counting.counted = []
-    monkeypatch.setattr("venus.adapters.upper.capture.Pace", Counting)
+    monkeypatch.setattr("venus.adapters.upper.capture.PollInterval", Counting)
     return Counting.counted
 
 
@@ -71,7 +71,7 @@ def test_empty_tables_are_filled_without_a_pause(traffic: list[float]) -> None:
 
 def test_the_registry_is_read_when_it_has_changed_and_not_otherwise() -> None:
     database = idle_database()
-    polls = int(chores.REFRESH_S) * 10
+    polls = int(periodic.REFRESH_S) * 10
     run = Run(database, ScriptedBroker(), deeds=[lambda db: None] * polls)
     run.capture()
     assert run.script.trace.count("source.refresh_schemas") >= 10
@@ -85,7 +85,7 @@ def test_a_wait_is_told_how_long_nothing_is_due() -> None:
     run.capture()
     (source,) = run.sources
     assert set(source.rests) >= {0.0, 1.0, 2.0}
-    assert max(source.rests) <= chores.REFRESH_S
+    assert max(source.rests) <= periodic.REFRESH_S
 
 
 def test_a_table_that_goes_on_before_the_next_look_at_the_registry_is_told_to_the_broker() -> None:
@@ -107,7 +107,7 @@ def test_a_table_that_goes_on_before_the_next_look_at_the_registry_is_told_to_th
 
 def test_about_how_many_rows_there_are_is_told_once_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
     counts = iter(range(1, 1_000))
-    monkeypatch.setattr(ScriptedSource, "row_counts", lambda _: {T1: next(counts)})
+    monkeypatch.setattr(ScriptedSource, "read_row_counts", lambda _: {T1: next(counts)})
     run = beating(Run(idle_database(), ScriptedBroker(), deeds=[lambda db: None] * 150))
     run.capture()
     found = [condition.figures.rows[T1] for condition in run.broker.reports if condition.figures.rows]
@@ -118,7 +118,7 @@ def test_a_source_that_does_not_say_how_many_rows_it_has_is_captured(monkeypatch
     def refuse(_: ScriptedSource) -> dict[int, int]:
         raise SourceError("permission denied")
 
-    monkeypatch.setattr(ScriptedSource, "row_counts", refuse)
+    monkeypatch.setattr(ScriptedSource, "read_row_counts", refuse)
     run = beating(Run(idle_database(), ScriptedBroker(), deeds=[lambda db: db.put(T1, "k", "v")] * 5))
     run.capture()
     assert not any(condition.figures.rows for condition in run.broker.reports)

@@ -10,8 +10,8 @@ from tests.support.scripted_database import ScriptedDatabase
 from tests.support.scripted_source import Script, ScriptedSource
 from venus.adapters.upper.cutting import Cutter
 from venus.adapters.upper.report import Reporter
-from venus.adapters.upper.session import Claim, open_session
-from venus.config import Capture
+from venus.adapters.upper.session import SourceClaim, open_session
+from venus.config import CaptureSettings
 from venus.wire.broker_pb2 import Half
 
 ROWS = 1_000_000
@@ -32,9 +32,9 @@ def test_a_cut_of_a_million_rows_never_has_more_than_a_few_batches_in_memory() -
     database.bulk(2, ROWS)
     script = Script()
     session = open_session(
-        ScriptedSource(database, script), ScriptedProducer(broker, script), Claim(owner="this one"), timeout_s=1
+        ScriptedSource(database, script), ScriptedProducer(broker, script), SourceClaim(owner="this one"), timeout_s=1
     )
-    cutter = Cutter(session, Capture(batch_rows_max=5000), threading.Event(), Reporter(None))
+    cutter = Cutter(session, CaptureSettings(batch_rows_max=5000), threading.Event(), Reporter(None))
     tracemalloc.start()
     try:
         assert cutter.cut()

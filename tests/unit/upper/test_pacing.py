@@ -1,23 +1,23 @@
 """The poll interval."""
 
-from venus.adapters.upper.batching import RECENT_S, Pace
+from venus.adapters.upper.batching import RECENT_S, PollInterval
 
 
 def test_an_idle_source_is_asked_less_and_less() -> None:
-    pace = Pace(min_s=0.002, max_s=0.05)
-    assert [pace.delay_s(now) for now in range(7)] == [0.002, 0.004, 0.008, 0.016, 0.032, 0.05, 0.05]
+    pace = PollInterval(min_s=0.002, max_s=0.05)
+    assert [pace.next_delay_s(now) for now in range(7)] == [0.002, 0.004, 0.008, 0.016, 0.032, 0.05, 0.05]
 
 
 def test_while_there_was_traffic_recently_the_interval_stays_short() -> None:
-    pace = Pace(min_s=0.002, max_s=0.05)
+    pace = PollInterval(min_s=0.002, max_s=0.05)
     for now in range(8):
-        pace.delay_s(now)
-    pace.traffic(100.0)
-    assert {pace.delay_s(100.0 + n * RECENT_S / 100) for n in range(100)} == {0.002}
-    assert pace.delay_s(100.0 + RECENT_S) == 0.002
-    assert pace.delay_s(100.1 + RECENT_S) == 0.004
+        pace.next_delay_s(now)
+    pace.on_traffic(100.0)
+    assert {pace.next_delay_s(100.0 + n * RECENT_S / 100) for n in range(100)} == {0.002}
+    assert pace.next_delay_s(100.0 + RECENT_S) == 0.002
+    assert pace.next_delay_s(100.1 + RECENT_S) == 0.004
 
 
 def test_a_maximum_below_the_minimum_means_the_minimum() -> None:
-    pace = Pace(min_s=0.1, max_s=0.01)
-    assert [pace.delay_s(n) for n in range(3)] == [0.1] * 3
+    pace = PollInterval(min_s=0.1, max_s=0.01)
+    assert [pace.next_delay_s(n) for n in range(3)] == [0.1] * 3

@@ -15,7 +15,7 @@ from tests.unit.upper.runs import SETTINGS, Run, run
 from venus.adapters.dialects.contract import UncapturedTable
 from venus.adapters.upper.cutting import Cutter
 from venus.adapters.upper.report import Reporter
-from venus.adapters.upper.session import Claim, Session, open_session
+from venus.adapters.upper.session import CaptureSession, SourceClaim, open_session
 from venus.codec.batch import digest
 from venus.conditions import NOT_CAPTURED
 from venus.errors import DatabaseUnavailable, Diverged, Fenced, SourceError, Unavailable, VenusError
@@ -27,10 +27,10 @@ T = 2
 
 def _open(
     database: ScriptedDatabase, broker: ScriptedBroker, script: Script | None = None
-) -> tuple[Session, Cutter, ScriptedProducer]:
+) -> tuple[CaptureSession, Cutter, ScriptedProducer]:
     script = script or Script()
     producer = ScriptedProducer(broker, script)
-    session = open_session(ScriptedSource(database, script), producer, Claim(owner="this one"), timeout_s=1)
+    session = open_session(ScriptedSource(database, script), producer, SourceClaim(owner="this one"), timeout_s=1)
     return session, Cutter(session, SETTINGS.capture, threading.Event(), Reporter(None)), producer
 
 
@@ -123,7 +123,7 @@ def test_the_older_of_two_adapters_is_fenced_at_the_source_between_its_halves_an
 
 def test_a_process_that_lost_its_connection_does_not_take_the_stream_back_from_its_successor() -> None:
     database, broker = _captured()
-    claim = Claim(owner="this one")
+    claim = SourceClaim(owner="this one")
     open_session(ScriptedSource(database, Script()), ScriptedProducer(broker, Script()), claim, timeout_s=1)
     _open(database, broker)
     epoch = broker.epoch
@@ -131,7 +131,10 @@ def test_a_process_that_lost_its_connection_does_not_take_the_stream_back_from_i
         open_session(ScriptedSource(database, Script()), ScriptedProducer(broker, Script()), claim, timeout_s=1)
     assert broker.epoch == epoch
     open_session(
-        ScriptedSource(database, Script()), ScriptedProducer(broker, Script()), Claim(owner="this one"), timeout_s=1
+        ScriptedSource(database, Script()),
+        ScriptedProducer(broker, Script()),
+        SourceClaim(owner="this one"),
+        timeout_s=1,
     )
 
 
@@ -371,7 +374,7 @@ def test_while_waiting_for_an_end_that_is_away_a_stop_is_honoured() -> None:
 
 def test_the_epoch_of_an_unanswered_init_counts_as_claimed() -> None:
     database, broker = _captured()
-    claim = Claim(owner="this one", epoch=Epoch(1))
+    claim = SourceClaim(owner="this one", epoch=Epoch(1))
     script = Script({3: DatabaseUnavailable("lost the answer")})
     with pytest.raises(DatabaseUnavailable):
         open_session(ScriptedSource(database, script), ScriptedProducer(broker, script), claim, timeout_s=1)

@@ -18,7 +18,7 @@ def test_the_callback_hears_once_a_second_and_at_once_of_a_new_state() -> None:
         reporter.count(rows=1)
         reporter.tick()
     assert [r.rows for r in heard] == [1, 11, 21]
-    reporter.state("filling")
+    reporter.set_state("filling")
     assert (heard[-1].state, heard[-1].rows) == ("filling", 30)
 
 
@@ -26,11 +26,11 @@ def test_the_log_has_one_line_per_state_change_and_none_per_poll(caplog: pytest.
     caplog.set_level(logging.INFO)
     reporter = Reporter(None)
     for _ in range(100):
-        reporter.state("capturing")
+        reporter.set_state("capturing")
         reporter.tick()
-    reporter.state("waiting to reconnect", error=OSError("refused"))
-    reporter.state("waiting to reconnect", error=OSError("refused"))
-    reporter.state("capturing")
+    reporter.set_state("waiting to reconnect", error=OSError("refused"))
+    reporter.set_state("waiting to reconnect", error=OSError("refused"))
+    reporter.set_state("capturing")
     assert [r.getMessage() for r in caplog.records] == [
         "capture: capturing",
         "capture: waiting to reconnect: refused",
@@ -42,8 +42,8 @@ def test_an_error_whose_figures_change_is_no_news(caplog: pytest.LogCaptureFixtu
     """The free space of a full disk is another one each time; a load said so for as long as it waited."""
     reporter = Reporter(None)
     for free in (76_657, 76_658, 3):
-        reporter.state("waiting to reconnect", error=VenusError(f"/data has {free:,} MiB free, 512 MiB are needed"))
-    reporter.state("waiting to reconnect", error=VenusError("the broker cannot be reached"))
+        reporter.set_state("waiting to reconnect", error=VenusError(f"/data has {free:,} MiB free, 512 MiB are needed"))
+    reporter.set_state("waiting to reconnect", error=VenusError("the broker cannot be reached"))
 
     assert [record.getMessage() for record in caplog.records] == [
         "capture: waiting to reconnect: /data has 76,657 MiB free, 512 MiB are needed",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from venus.adapters.upper.reviews import judge
+from venus.adapters.upper.reviews import judge_halves
 from venus.errors import Diverged
 from venus.model import BatchNo, BatchRecord, Epoch, Sequence, Verdict
 from venus.wire.broker_pb2 import HalfRef
@@ -42,15 +42,15 @@ def test_what_is_in_the_batch_table_is_committed_and_the_rest_rolled_back(
     halves: tuple[int, ...], table: tuple[int, ...], in_flight_from: int | None, answers: list[tuple[int, Verdict]]
 ) -> None:
     flight = None if in_flight_from is None else BatchNo(in_flight_from)
-    given = judge(_halves(*halves), _table(*table), in_flight_from=flight)
+    given = judge_halves(_halves(*halves), _table(*table), in_flight_from=flight)
     assert [(half.batch_no, verdict) for half, verdict in given] == answers
 
 
 def test_a_broker_in_doubt_may_have_an_earlier_use_of_a_number() -> None:
-    given = judge(_halves(6, 7, 8), {**_table(6), **_table(7, digest=1), **_table(8)}, in_doubt=True)
+    given = judge_halves(_halves(6, 7, 8), {**_table(6), **_table(7, digest=1), **_table(8)}, in_doubt=True)
     assert [(half.batch_no, verdict) for half, verdict in given] == [(6, Verdict.COMMIT), (7, Verdict.ROLLBACK)]
 
 
 def test_another_batch_under_the_same_number_is_never_confirmed() -> None:
     with pytest.raises(Diverged, match="batch 7"):
-        judge(_halves(7), _table(7, digest=1))
+        judge_halves(_halves(7), _table(7, digest=1))

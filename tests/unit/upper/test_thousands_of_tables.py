@@ -11,8 +11,8 @@ from tests.support.scripted_source import Script, ScriptedSource
 from venus.adapters.upper.batching import SCHEMAS_BYTES_MAX, Batcher
 from venus.adapters.upper.cutting import Cutter
 from venus.adapters.upper.report import Reporter
-from venus.adapters.upper.session import Claim, open_session
-from venus.config import Capture
+from venus.adapters.upper.session import SourceClaim, open_session
+from venus.config import CaptureSettings
 from venus.model import BatchNo, Column, Kind, LogicalType, Sequence, TableSchema
 
 TABLES, COLUMNS = 1000, 100
@@ -32,10 +32,10 @@ def test_capture_starts_with_a_thousand_wide_tables_and_a_row_that_nearly_fills_
         database.tables[table_id].schema = _wide(table_id)
     database.put(2, "a", "x" * (12 << 20))
     session = open_session(
-        ScriptedSource(database, script), ScriptedProducer(broker, script), Claim(owner="this one"), timeout_s=1
+        ScriptedSource(database, script), ScriptedProducer(broker, script), SourceClaim(owner="this one"), timeout_s=1
     )
 
-    assert Cutter(session, Capture(), threading.Event(), Reporter(None)).cut()
+    assert Cutter(session, CaptureSettings(), threading.Event(), Reporter(None)).cut()
 
     assert max(len(half.body) for half in broker.committed) < 16 << 20
     batches = broker.batches
@@ -51,6 +51,6 @@ def test_a_few_versions_go_along_with_the_changes() -> None:
     batcher = Batcher(
         first_batch=BatchNo(1), first_sequence=Sequence(1), captured_at_us=0, schemas=schemas, rows_max=9, bytes_max=99
     )
-    assert list(batcher.described()) == []
+    assert list(batcher.schema_batches()) == []
     assert batcher.end().schemas == schemas
     assert SCHEMAS_BYTES_MAX < 1 << 20

@@ -5,13 +5,13 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, field
 
-from venus.adapters.dialects.verifying import Subject
-from venus.adapters.targets.contract import Reached
-from venus.adapters.verify.deciding import decide
-from venus.adapters.verify.findings import Fault, Kind
-from venus.adapters.verify.history import History, Step
+from venus.adapters.dialects.verify_contract import Subject
+from venus.adapters.targets.contract import ReachedOffset
+from venus.adapters.verify.fault_decision import decide
+from venus.adapters.verify.findings import DifferenceKind, Fault
+from venus.adapters.verify.history import KeyChange, KeyHistory
 from venus.adapters.verify.rows import Row
-from venus.adapters.verify.tasks import Place, Positions, Suspect
+from venus.adapters.verify.slice_tasks import ComparisonSide, Positions, SuspectRow
 from venus.model import Column, LogicalType, Sequence, TableSchema
 from venus.model import Kind as Type
 
@@ -30,11 +30,11 @@ KEY = ("1",)
 class Queue:
     """A history of one key as the broker has it: offset o carries Sequence o + 1."""
 
-    steps: list[Step] = field(default_factory=list)
+    steps: list[KeyChange] = field(default_factory=list)
 
-    def history(self, pinned: int, start: int | None = None) -> History:
+    def history(self, pinned: int, start: int | None = None) -> KeyHistory:
         row, changed = self.at(pinned)
-        return History(
+        return KeyHistory(
             pinned=pinned, sequence=pinned, start=pinned if start is None else start, end=len(self.steps),
             end_sequence=len(self.steps) + 1, base={} if row is None else {KEY: (row, changed)},
             steps={KEY: [s for s in self.steps if not s.before and s.offset >= (start or 0)]},
@@ -59,19 +59,19 @@ def random_queue(draw: random.Random, length: int) -> Queue:
         kind = draw.random()
         if kind < 0.6:
             row: Row | None = ("1", f"v{offset}")
-            queue.steps.append(Step(offset=offset, sequence=sequence, row=row))
+            queue.steps.append(KeyChange(offset=offset, sequence=sequence, row=row))
         elif kind < 0.85:
-            queue.steps.append(Step(offset=offset, sequence=sequence, row=None))
+            queue.steps.append(KeyChange(offset=offset, sequence=sequence, row=None))
         else:  # TRUNCATE, or the end of a sweep that began a while ago
             before = sequence if draw.random() < 0.5 else max(1, sequence - draw.randrange(6))
-            queue.steps.append(Step(offset=offset, sequence=sequence, row=None, before=before))
+            queue.steps.append(KeyChange(offset=offset, sequence=sequence, row=None, before=before))
     return queue
 
 
-def suspect(source: Row | None, target: Row | None, *, sequence: int, offset: int, waiting: bool = False) -> Suspect:
-    positions = Positions(next_sequence=Sequence(sequence), reached=Reached(offset=offset))
-    rows = {Place.SOURCE: source, Place.TARGET: target}
-    return Suspect(key=KEY, rows=rows, positions=positions, waiting=waiting)
+def suspect(source: Row | None, target: Row | None, *, sequence: int, offset: int, waiting: bool = False) -> SuspectRow:
+    positions = Positions(next_sequence=Sequence(sequence), reached=ReachedOffset(offset=offset))
+    rows = {ComparisonSide.SOURCE: source, ComparisonSide.TARGET: target}
+    return SuspectRow(key=KEY, rows=rows, positions=positions, waiting=waiting)
 
 
 def test_what_is_right_for_where_it_stands_is_never_reported() -> None:
@@ -112,7 +112,7 @@ def test_what_is_wrong_for_where_it_stands_is_always_found() -> None:
 
 
 def test_a_change_in_the_log_and_an_undecided_batch_are_waited_for() -> None:
-    queue = Queue([Step(offset=0, sequence=1, row=("1", "old"))])
+    queue = Queue([KeyChange(offset=0, sequence=1, row=("1", "old"))])
     new: Row = ("1", "new")
 
     waits = decide(SUBJECT, suspect(new, ("1", "old"), sequence=2, offset=1, waiting=True), queue.history(0))
@@ -125,7 +125,9 @@ def test_a_change_in_the_log_and_an_undecided_batch_are_waited_for() -> None:
 
 
 def test_a_target_behind_the_full_data_is_told_wrong_only_where_nothing_has_changed() -> None:
-    queue = Queue([Step(offset=0, sequence=1, row=("1", "old")), Step(offset=1, sequence=2, row=("1", "new"))])
+    queue = Queue(
+        [KeyChange(offset=0, sequence=1, row=("1", "old")), KeyChange(offset=1, sequence=2, row=("1", "new"))]
+    )
     behind = suspect(("1", "new"), ("1", "old"), sequence=3, offset=1)
 
     waits = decide(SUBJECT, behind, queue.history(2, start=1))
@@ -139,20 +141,20 @@ def test_a_target_behind_the_full_data_is_told_wrong_only_where_nothing_has_chan
     assert trimmed.difference is None
     assert trimmed.reason
     assert untouched is not None
-    assert untouched.kind is Kind.DIFFERENT
+    assert untouched.kind is DifferenceKind.DIFFERENT
     assert {c.column: dict(c.values) for c in untouched.columns} == {
         "v": {"source": "new", "full data": "new", "target": "by hand"}
     }
 
 
 def test_kinds_are_seen_from_where_a_row_should_come_from() -> None:
-    empty, there = Queue(), Queue([Step(offset=0, sequence=1, row=("1", "x"))])
+    empty, there = Queue(), Queue([KeyChange(offset=0, sequence=1, row=("1", "x"))])
     row: Row = ("1", "x")
     cases = [
-        (there, row, None, Kind.MISSING, Fault.APPLY),
-        (empty, None, row, Kind.EXTRA, Fault.APPLY),
-        (empty, row, None, Kind.MISSING, Fault.CAPTURE),
-        (there, None, row, Kind.EXTRA, Fault.CAPTURE),
+        (there, row, None, DifferenceKind.MISSING, Fault.APPLY),
+        (empty, None, row, DifferenceKind.EXTRA, Fault.APPLY),
+        (empty, row, None, DifferenceKind.MISSING, Fault.CAPTURE),
+        (there, None, row, DifferenceKind.EXTRA, Fault.CAPTURE),
     ]
     for queue, source, target, kind, fault in cases:
         end = len(queue.steps)
@@ -164,20 +166,20 @@ def test_kinds_are_seen_from_where_a_row_should_come_from() -> None:
 def test_a_target_is_asked_only_for_the_rows_that_it_gets() -> None:
     subject = Subject(schema=SCHEMA, predicate="v = 'in'")
 
-    def decided(source: str | None, target: str | None) -> tuple[Kind, Fault] | None:
-        queue = Queue([Step(offset=0, sequence=1, row=None if source is None else ("1", source))])
-        rows: dict[Place, Row | None] = {
-            Place.SOURCE: None if source is None else ("1", source),
-            Place.TARGET: None if target is None else ("1", target),
+    def decided(source: str | None, target: str | None) -> tuple[DifferenceKind, Fault] | None:
+        queue = Queue([KeyChange(offset=0, sequence=1, row=None if source is None else ("1", source))])
+        rows: dict[ComparisonSide, Row | None] = {
+            ComparisonSide.SOURCE: None if source is None else ("1", source),
+            ComparisonSide.TARGET: None if target is None else ("1", target),
         }
-        positions = Positions(next_sequence=Sequence(2), reached=Reached(offset=1))
-        found = decide(subject, Suspect(key=KEY, rows=rows, positions=positions), queue.history(1))
+        positions = Positions(next_sequence=Sequence(2), reached=ReachedOffset(offset=1))
+        found = decide(subject, SuspectRow(key=KEY, rows=rows, positions=positions), queue.history(1))
         assert not found.reason
         return (found.difference.kind, found.difference.fault) if found.difference is not None else None
 
     assert decided("in", "in") is None
     assert decided("out", None) is None
-    assert decided("out", "out") == (Kind.EXTRA, Fault.APPLY)
-    assert decided("in", None) == (Kind.MISSING, Fault.APPLY)
-    assert decided("in", "other") == (Kind.DIFFERENT, Fault.APPLY)
-    assert decided(None, "in") == (Kind.EXTRA, Fault.APPLY)
+    assert decided("out", "out") == (DifferenceKind.EXTRA, Fault.APPLY)
+    assert decided("in", None) == (DifferenceKind.MISSING, Fault.APPLY)
+    assert decided("in", "other") == (DifferenceKind.DIFFERENT, Fault.APPLY)
+    assert decided(None, "in") == (DifferenceKind.EXTRA, Fault.APPLY)

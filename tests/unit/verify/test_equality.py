@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from venus.adapters.verify.rows import differing, equal, same
+from venus.adapters.verify.rows import differing_columns, is_equal_row, is_same_value
 from venus.model import Column, Kind, LogicalType, TableSchema
 
 
@@ -34,8 +34,8 @@ def deep(inside: str) -> str:
     ],
 )
 def test_other_spellings_are_the_same_value(kind: LogicalType, one: str, other: str) -> None:
-    assert same(kind, one, other)
-    assert same(kind, other, one)
+    assert is_same_value(kind, one, other)
+    assert is_same_value(kind, other, one)
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def test_other_spellings_are_the_same_value(kind: LogicalType, one: str, other: 
     ],
 )
 def test_other_values_are_different(kind: LogicalType, one: str, other: str) -> None:
-    assert not same(kind, one, other)
+    assert not is_same_value(kind, one, other)
 
 
 def test_differing_columns_are_named_in_wire_order() -> None:
@@ -72,7 +72,7 @@ def test_differing_columns_are_named_in_wire_order() -> None:
         ),
     )  # fmt: skip
 
-    assert differing(schema, ("1", "2.0", "x"), ("1", "2", "y")) == [2]
-    assert equal(schema, ("1", "2.0", "x"), ("1", "2", "x"))
-    assert not equal(schema, ("1", "2.0", "x"), None)
-    assert equal(schema, None, None)
+    assert differing_columns(schema, ("1", "2.0", "x"), ("1", "2", "y")) == [2]
+    assert is_equal_row(schema, ("1", "2.0", "x"), ("1", "2", "x"))
+    assert not is_equal_row(schema, ("1", "2.0", "x"), None)
+    assert is_equal_row(schema, None, None)

@@ -11,11 +11,11 @@ from typing import Any, cast
 
 import pytest
 
-from venus.adapters.dialects.verifying import Buckets, Key, Slice, Subject
-from venus.adapters.verify import tasks
+from venus.adapters.dialects.verify_contract import Buckets, Key, Slice, Subject
+from venus.adapters.verify import slice_tasks
 from venus.adapters.verify.rows import Row
+from venus.adapters.verify.slice_tasks import ComparisonSide, OpenSides, Positions, SliceResult, SliceTask
 from venus.adapters.verify.slices import whole_slice
-from venus.adapters.verify.tasks import Compared, Opened, Place, Positions, Task
 from venus.model import Column, LogicalType, TableSchema
 from venus.model import Kind as Type
 
@@ -53,13 +53,13 @@ class _Side:
         return {key: (key[0], (self.value + key[0]) * self.wide) for key in keys}
 
 
-def _compare(ours: _Side, theirs: _Side, differences_max: int) -> Compared:
-    sides = {Place.SOURCE: ours, Place.TARGET: theirs}
+def _compare(ours: _Side, theirs: _Side, differences_max: int) -> SliceResult:
+    sides = {ComparisonSide.SOURCE: ours, ComparisonSide.TARGET: theirs}
     sessions = SimpleNamespace(side=lambda place, *_: sides[place], source=None)
-    ends = SimpleNamespace(left=Place.SOURCE, right=Place.TARGET)
-    more: dict[str, Any] = {"suspects_max": differences_max} if "suspects_max" in Task.__dataclass_fields__ else {}
-    task = Task(ends=cast(Any, ends), subject=Subject(schema=SCHEMA), part=whole_slice(ROWS), **more)
-    return tasks._compare(task, cast(Opened, sessions), Positions(next_sequence=None, reached=None))
+    ends = SimpleNamespace(left=ComparisonSide.SOURCE, right=ComparisonSide.TARGET)
+    more: dict[str, Any] = {"suspects_max": differences_max} if "suspects_max" in SliceTask.__dataclass_fields__ else {}
+    task = SliceTask(ends=cast(Any, ends), subject=Subject(schema=SCHEMA), part=whole_slice(ROWS), **more)
+    return slice_tasks._compare(task, cast(OpenSides, sessions), Positions(next_sequence=None, reached=None))
 
 
 def test_a_slice_stops_behind_as_many_differences_as_are_told() -> None:
@@ -81,7 +81,7 @@ def test_all_differences_of_a_slice_are_found_when_they_are_few() -> None:
 
 
 def test_wide_rows_that_all_differ_take_little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tasks, "SUSPECT_BYTES_MAX", 4 << 20, raising=False)
+    monkeypatch.setattr(slice_tasks, "SUSPECT_BYTES_MAX", 4 << 20, raising=False)
     ours, theirs = _Side("a", wide=200), _Side("b", wide=200)
     tracemalloc.start()
     found = _compare(ours, theirs, 100_000)

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from venus.adapters.dialects.forms import key_forms
-from venus.adapters.dialects.verifying import Slice, Subject
-from venus.adapters.verify.full import key_ranges
+from venus.adapters.dialects.comparison_forms import key_forms
+from venus.adapters.dialects.verify_contract import Slice, Subject
+from venus.adapters.verify.full_data import key_ranges
 from venus.adapters.verify.rows import record_ids
 from venus.adapters.verify.sides import places_of
-from venus.adapters.verify.slices import RANGE_BUCKETS, range_slices, sample, whole_slice
+from venus.adapters.verify.slices import RANGE_BUCKETS, draw_sample, range_slices, whole_slice
 from venus.codec.columns import Value, keys_from_columns
 from venus.codec.layout import Layout
 from venus.model import Column, Kind, LogicalType, TableSchema
@@ -86,12 +86,12 @@ def test_a_table_taken_whole_has_a_power_of_two_of_buckets(rows: int) -> None:
 
 def test_a_sample_is_a_share_that_can_be_drawn_again() -> None:
     slices = range_slices(list(range(0, 1000, 10)))
-    chosen = sample(slices, 0.1, random.Random(7))
+    chosen = draw_sample(slices, 0.1, random.Random(7))
 
     assert len(chosen) == 10
-    assert chosen == sample(slices, 0.1, random.Random(7))
-    assert sample(slices, 1.0, random.Random(7)) == slices
-    (whole,) = sample([whole_slice(1000)], 0.25, random.Random(7))
+    assert chosen == draw_sample(slices, 0.1, random.Random(7))
+    assert draw_sample(slices, 1.0, random.Random(7)) == slices
+    (whole,) = draw_sample([whole_slice(1000)], 0.25, random.Random(7))
     assert whole.sampled == whole.buckets // 4
 
 

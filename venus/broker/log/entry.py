@@ -57,7 +57,7 @@ _compact = json.JSONEncoder(separators=(",", ":")).encode
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class LogEntry:
     """One entry.
 
     `body` is the producer's BatchBody for PREPARE and MIRRORED, the broker's for LOST, a MirrorBegin for FULL_BEGIN, a
@@ -85,13 +85,13 @@ class Entry:
         return found
 
 
-def note(kind: EntryKind, *, epoch: int, at_us: int, record: dict[str, Any]) -> Entry:
+def record_entry(kind: EntryKind, *, epoch: int, at_us: int, record: dict[str, Any]) -> LogEntry:
     """Build an entry from a small record."""
     body = _compact(record).encode()
-    return Entry(kind=kind, epoch=epoch, at_us=at_us, digest=xxhash.xxh3_64_intdigest(body), body=body)
+    return LogEntry(kind=kind, epoch=epoch, at_us=at_us, digest=xxhash.xxh3_64_intdigest(body), body=body)
 
 
-def decode(value: bytes, index: int, *, where: str) -> Entry:
+def decode(value: bytes, index: int, *, where: str) -> LogEntry:
     """Decode the entry at `index`. Raises Corruption if the seal or the digest of the body does not match."""
     fields, seal = value[: _FIELDS.size], value[_FIELDS.size : _HEADER_BYTES]
     if len(value) < _HEADER_BYTES or seal != _seal(fields, index):
@@ -102,7 +102,7 @@ def decode(value: bytes, index: int, *, where: str) -> Entry:
         raise Corruption(f"{where}: log entry {index} does not hash to its digest")
     if kind - _KIND_BASE not in _KINDS:
         raise Corruption(f"{where}: log entry {index} is of kind {kind}, which this version does not know")
-    return Entry(kind=EntryKind(kind - _KIND_BASE), term=term, epoch=epoch, at_us=at_us, digest=digest, body=body)
+    return LogEntry(kind=EntryKind(kind - _KIND_BASE), term=term, epoch=epoch, at_us=at_us, digest=digest, body=body)
 
 
 def body_of(value: bytes) -> bytes:

@@ -11,17 +11,17 @@ import threading
 from collections import Counter, deque
 from dataclasses import dataclass, field
 
-from venus.broker.log.entry import Entry
-from venus.broker.log.log import Log
-from venus.broker.machine import half
-from venus.broker.machine.consumers import Consumer, Mark
+from venus.broker.log.entry import LogEntry
+from venus.broker.log.log import BusinessLog
+from venus.broker.machine import half_messages
+from venus.broker.machine.consumers import ConsumerState, QueueMark
 from venus.broker.machine.envelope import Envelope, Version
-from venus.broker.machine.queue_index import Epochs, Tail
-from venus.broker.machine.review_schedule import Reviews
-from venus.broker.machine.steps import Step
+from venus.broker.machine.queue_index import Epochs, QueueTail
+from venus.broker.machine.review_schedule import ReviewSchedule
+from venus.broker.machine.steps import EntryStep
 
 #: (offset, half message) in order, on disk.
-Ahead = tuple[tuple[int, half.Half], ...]
+Ahead = tuple[tuple[int, half_messages.HalfMessage], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +36,7 @@ class TableFigures:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Materialised:
+class MaterialisedPosition:
     """The position of the full data, written together with its rows."""
 
     offset: int = 0
@@ -48,22 +48,22 @@ class Materialised:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pending:
+class PendingEntry:
     """An entry that is appended and not applied yet, with its step on the state proposed before it."""
 
     index: int
-    entry: Entry
+    entry: LogEntry
     content: Envelope | None
-    step: Step
+    step: EntryStep
     stored: bytes | None = None  # the bytes received from a leader
     is_new: bool = True  # proposed by a command of this process, which has its effects in memory already
 
 
 @dataclass(slots=True)
-class Described:
+class DescribedVersions:
     """The table versions described by entries that lead to `state`; described.py maintains it."""
 
-    state: half.State | None = None
+    state: half_messages.HalfState | None = None
     versions: set[Version] = field(default_factory=set)
 
 
@@ -77,12 +77,12 @@ class Business:
 
     number: int
     name: str
-    reviews: Reviews
-    log: Log = field(init=False)
-    proposed: half.State = field(default_factory=half.State)
-    applying: half.State = field(default_factory=half.State)
-    committed: half.State = field(default_factory=half.State)
-    pending: deque[Pending] = field(default_factory=deque)
+    reviews: ReviewSchedule
+    log: BusinessLog = field(init=False)
+    proposed: half_messages.HalfState = field(default_factory=half_messages.HalfState)
+    applying: half_messages.HalfState = field(default_factory=half_messages.HalfState)
+    committed: half_messages.HalfState = field(default_factory=half_messages.HalfState)
+    pending: deque[PendingEntry] = field(default_factory=deque)
     log_start: int = 0  # the first offset that can be read
     nbytes: int = 0  # of bodies that were ever committed
     nbytes_trimmed: int = 0
@@ -90,24 +90,24 @@ class Business:
     committed_at_us: int = 0
     captured_at_us: int = 0
     committed_seen_at: float | None = None  # when this process showed the newest batch; monotonic
-    marks: list[Mark] = field(default_factory=list)  # replaced, never changed
+    marks: list[QueueMark] = field(default_factory=list)  # replaced, never changed
     #: The parts of its record as last stored, each with the value it was encoded from.
     encoded: dict[str, tuple[object, str]] = field(default_factory=dict)
     counters: Counter[str] = field(default_factory=Counter)
     tables: dict[int, TableFigures] = field(default_factory=dict)
-    consumers: dict[str, Consumer] = field(default_factory=dict)
-    readers: dict[int, Consumer] = field(default_factory=dict)  # transient ones, by token
+    consumers: dict[str, ConsumerState] = field(default_factory=dict)
+    readers: dict[int, ConsumerState] = field(default_factory=dict)  # transient ones, by token
     envelopes: dict[int, Envelope] = field(default_factory=dict)  # of the undecided half messages
     schemas: set[Version] = field(default_factory=set)  # committed
-    described: Described = field(default_factory=Described)  # described, not committed yet
+    described: DescribedVersions = field(default_factory=DescribedVersions)  # described, not committed yet
     described_from: int = 0  # the version of every change above this Sequence is described
     lock: threading.Lock = field(default_factory=threading.Lock)
     visible_offset: int = 0
     visible_through: int = 0  # the newest log entry whose effects are visible
     #: The half messages of a cut that is sent early, with the offsets they would get; replaced as a whole.
     undecided: Ahead = ()
-    tail: Tail = field(default_factory=Tail)
-    materialised: Materialised = field(default_factory=Materialised)
+    tail: QueueTail = field(default_factory=QueueTail)
+    materialised: MaterialisedPosition = field(default_factory=MaterialisedPosition)
     filled_to: int = 0  # a mirror's full data is in the log up to this index, on disk
     scavenged: dict[int, int] = field(default_factory=dict)  # by table: rows up to this floor are physically removed
     halted: str = ""  # why this replica stopped: an entry that cannot be applied here; empty = it runs
@@ -120,7 +120,7 @@ class Business:
     undescribed: dict[int, tuple[int, ...]] = field(default_factory=dict)  # table: versions of rows found by the scrub
 
     def __post_init__(self) -> None:
-        self.log = Log(self.number)
+        self.log = BusinessLog(self.number)
 
     @property
     def is_new(self) -> bool:
@@ -133,7 +133,7 @@ class Business:
         mirror = self.committed.mirror
         if mirror is None:  # one that awaits its full data is empty, and its consumers have not diverged
             return not self.awaits_full_data or self.visible_offset > 0
-        return mirror.filled(self.materialised.filled)
+        return mirror.is_complete(self.materialised.filled)
 
     @property
     def epoch_at_end(self) -> int:
@@ -146,12 +146,12 @@ class Business:
         newest = self.tail.newest
         return newest.cut if newest is not None and not newest.cut_end else 0
 
-    def attached(self) -> list[Consumer]:
+    def list_consumers(self) -> list[ConsumerState]:
         """Return every consumer group, and every transient reader."""
         with self.lock:
             return [*self.consumers.values(), *self.readers.values()]
 
-    def count(self, counter: str, n: int = 1) -> None:
+    def add_to_counter(self, counter: str, n: int = 1) -> None:
         """Add to a counter."""
         with self.lock:
             self.counters[counter] += n

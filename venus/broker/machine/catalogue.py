@@ -13,14 +13,14 @@ from collections.abc import Callable, Iterable
 
 from venus.broker.machine.business import Business
 from venus.broker.store import keys
-from venus.broker.store.rocks import Batch, Store
+from venus.broker.store.rocks import Store, StoreBatch
 from venus.errors import Overloaded, Refused, Unavailable
 
 #: The maximum number of connected businesses that have shipped nothing yet.
 NEW_MAX = 1000
 
 
-class Catalogue:
+class BusinessCatalogue:
     """The businesses of a broker, by name; thread-safe. `make` returns a business with a number and a name."""
 
     def __init__(self, make: Callable[[int, str], Business]) -> None:
@@ -35,17 +35,17 @@ class Catalogue:
 
     # -- lookup ------------------------------------------------------------------------------------------------
 
-    def stored(self) -> list[Business]:
+    def list_stored(self) -> list[Business]:
         """Return the businesses that have data on disk."""
         with self._lock:
             return list(self._stored.values())
 
-    def present(self) -> list[Business]:
+    def list_all(self) -> list[Business]:
         """Return the stored businesses, and the new ones that a client is connected to."""
         with self._lock:
             return [*self._stored.values(), *self._new.values()]
 
-    def name_of(self, number: int) -> str:
+    def find_name(self, number: int) -> str:
         """Return the name of a business, also of one that is being removed; "" if no business has the number."""
         with self._lock:
             known = (*self._stored.values(), *self._new.values(), *self._leaving.values())
@@ -56,20 +56,20 @@ class Catalogue:
         with self._lock:
             return self._stored.get(business.name) is business
 
-    def has(self, name: str) -> bool:
+    def has_stored(self, name: str) -> bool:
         """Whether a business of this name has data on disk."""
         with self._lock:
             return name in self._stored
 
-    def known(self, name: str) -> Business:
+    def find(self, name: str) -> Business:
         """Return a business. Raises Unavailable."""
         with self._lock:
-            return self._known(name)
+            return self._find(name)
 
-    def filled(self, name: str) -> Business:
+    def find_stored(self, name: str) -> Business:
         """Return a business that has data on disk. Raises Unavailable."""
         with self._lock:
-            found = self._known(name)
+            found = self._find(name)
             if name not in self._stored:
                 raise Unavailable(f"business {name!r} has nothing yet", hint="its capture has just begun; try again")
             return found
@@ -83,7 +83,7 @@ class Catalogue:
         """
         with self._lock:
             if name in self._leaving or name in self._closed:
-                raise _forgets(name)
+                raise _forgetting_error(name)
             found = self._stored.get(name) or self._new.get(name)
             if found is None:
                 if len(self._new) >= NEW_MAX:
@@ -97,7 +97,7 @@ class Catalogue:
         """Return the business of a consumer, and hold it until `release`. Raises Unavailable."""
         with self._lock:
             self._check_open(name)
-            found = self._known(name)
+            found = self._find(name)
             self._holders[found] += 1
             return found
 
@@ -117,7 +117,7 @@ class Catalogue:
             self._check_open(name)
             found = self._stored.get(name) or self._new.get(name)
             if found is not None and self._holders[found]:
-                raise in_use(name, self._holders[found])
+                raise in_use_error(name, self._holders[found])
             self._closed.add(name)
 
     def reopen(self, name: str) -> None:
@@ -127,7 +127,7 @@ class Catalogue:
 
     def _check_open(self, name: str) -> None:
         if name in self._closed:
-            raise _forgets(name)
+            raise _forgetting_error(name)
 
     # -- adding and removing -----------------------------------------------------------------------------------
 
@@ -149,48 +149,48 @@ class Catalogue:
             self._stored[name] = found
             return found
 
-    def reserve(self) -> int:
+    def reserve_number(self) -> int:
         """Return a number that no business has had."""
         with self._lock:
             self._number += 1
             return self._number
 
-    def keep(self, business: Business) -> None:
+    def mark_stored(self, business: Business) -> None:
         """Record that a business is on disk."""
         with self._lock:
             if self._new.pop(business.name, None) is not None:
                 self._stored[business.name] = business
 
-    def take_out(self, name: str) -> Business:
+    def begin_forgetting(self, name: str) -> Business:
         """Begin to forget a business: it is no longer found. Raises Unavailable, or Refused while it is in use."""
         with self._lock:
-            found = self._known(name)
+            found = self._find(name)
             if self._holders[found]:
-                raise in_use(name, self._holders[found])
+                raise in_use_error(name, self._holders[found])
             self._stored.pop(name, None)
             self._new.pop(name, None)
             self._leaving[name] = found
             return found
 
-    def put_back(self, business: Business) -> None:
+    def cancel_forgetting(self, business: Business) -> None:
         """Undo `take_out`: it could not be forgotten."""
         with self._lock:
             self._leaving.pop(business.name, None)
             self._stored[business.name] = business
 
-    def forgotten(self, name: str) -> None:
+    def finish_forgetting(self, name: str) -> None:
         """Finish what `take_out` began: the name may be used again."""
         with self._lock:
             self._leaving.pop(name, None)
 
-    def remember_number(self, batch: Batch) -> None:
+    def save_number(self, batch: StoreBatch) -> None:
         """Write the highest number that was ever used."""
         with self._lock:
             batch.put(keys.STATE, keys.NUMBER, self._number.to_bytes(4, "big"))
 
     # -- internal ----------------------------------------------------------------------------------------------
 
-    def _known(self, name: str) -> Business:
+    def _find(self, name: str) -> Business:
         found = self._stored.get(name) or self._new.get(name)
         if found is None and name in self._leaving:
             raise Unavailable(f"business {name!r} is being removed or installed again", hint="try again, or elsewhere")
@@ -201,11 +201,11 @@ class Catalogue:
         return found
 
 
-def _forgets(name: str) -> Unavailable:
+def _forgetting_error(name: str) -> Unavailable:
     return Unavailable(f"business {name!r} is being forgotten", hint="try again in a moment")
 
 
-def in_use(name: str, connected: int) -> Refused:
+def in_use_error(name: str, connected: int) -> Refused:
     """Return why a business cannot be forgotten now."""
     return Refused(
         f"{connected} producers and consumers of {name!r} are connected", hint="stop its capture and its targets first"

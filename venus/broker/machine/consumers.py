@@ -20,7 +20,7 @@ _AWAY_STORED_MAX_US = 600 * 10**6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Consumer:
+class ConsumerState:
     """A group of one business, or one transient reader.
 
     Every offset below `acknowledged` is applied; the queue is kept from `kept` on. `token` names the attachment, 0 if
@@ -36,12 +36,12 @@ class Consumer:
     updated_at_us: int = 0
 
     @property
-    def connected(self) -> bool:
+    def is_connected(self) -> bool:
         """Whether a stream is attached."""
         return self.token != 0
 
 
-def attach(known: Consumer | None, wanted: Consumer, *, kept: int | None, log_start: int) -> Consumer:
+def attach(known: ConsumerState | None, wanted: ConsumerState, *, kept: int | None, log_start: int) -> ConsumerState:
     """Return the record of a consumer that reads from `wanted.acknowledged` on.
 
     Without `kept`, the queue that is kept for the group stays: only an acknowledgement releases it.
@@ -52,7 +52,7 @@ def attach(known: Consumer | None, wanted: Consumer, *, kept: int | None, log_st
     return replace(wanted, kept=min(offset, max(kept, log_start)))
 
 
-def acknowledge(known: Consumer, *, applied: int, kept: int | None, end: int, now_us: int) -> Consumer:
+def acknowledge(known: ConsumerState, *, applied: int, kept: int | None, end: int, now_us: int) -> ConsumerState:
     """Return the record after an acknowledgement: no position moves back, or beyond the queue's `end`.
 
     `applied` 0 means unknown; `kept` None means the same as `applied`.
@@ -62,36 +62,36 @@ def acknowledge(known: Consumer, *, applied: int, kept: int | None, end: int, no
     return replace(known, acknowledged=reached, kept=max(known.kept, needed), updated_at_us=now_us)
 
 
-def detach(known: Consumer, *, now_us: int) -> Consumer:
+def detach(known: ConsumerState, *, now_us: int) -> ConsumerState:
     """Return the record of a group whose stream has ended."""
     return replace(known, token=0, away_us=0, updated_at_us=now_us)
 
 
-def away(known: Consumer, passed_us: int) -> Consumer:
+def count_absence(known: ConsumerState, passed_us: int) -> ConsumerState:
     """Count time in which the broker ran without a stream of the consumer."""
-    if known.connected:
+    if known.is_connected:
         return known
     return replace(known, away_us=known.away_us + min(max(passed_us, 0), AWAY_STEP_MAX_US))
 
 
-def is_stored(before: Consumer, after: Consumer, ttl_s: float) -> bool:
+def should_store_absence(before: ConsumerState, after: ConsumerState, ttl_s: float) -> bool:
     """Whether an absence has grown enough to be stored; a crash loses the rest."""
     step_us = max(1, min(_AWAY_STORED_MAX_US, int(ttl_s * 1e6) // _AWAY_PARTS))
     return before.away_us // step_us != after.away_us // step_us
 
 
-def has_expired(consumer: Consumer, ttl_s: float) -> bool:
+def has_expired(consumer: ConsumerState, ttl_s: float) -> bool:
     """Whether a group has been absent for longer than its time to live."""
-    return not consumer.connected and consumer.away_us > ttl_s * 1e6
+    return not consumer.is_connected and consumer.away_us > ttl_s * 1e6
 
 
-def kept_for(consumers: Iterable[Consumer]) -> list[int]:
+def kept_offsets(consumers: Iterable[ConsumerState]) -> list[int]:
     """Return the offsets from which the queue must be kept; a transient reader counts while it is attached."""
-    return [c.kept for c in consumers if c.connected or not c.transient]
+    return [c.kept for c in consumers if c.is_connected or not c.transient]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Mark:
+class QueueMark:
     """The position of the queue at a time: dates tombstones without a time in each of them."""
 
     at_us: int
@@ -104,12 +104,14 @@ def trim_point(materialised: int, kept: Iterable[int], pins: Iterable[int]) -> i
     return min([materialised, *kept, *pins])
 
 
-def forget_tombstones_below(marks: Iterable[Mark], trim: int, now_us: int, age_us: int = 24 * 3600 * 10**6) -> int:
+def tombstone_limit(marks: Iterable[QueueMark], trim: int, now_us: int, age_us: int = 24 * 3600 * 10**6) -> int:
     """Return the Sequence below which tombstones may be removed: applied by every consumer, and a day old."""
     return max((m.sequence for m in marks if m.next_offset <= trim and m.at_us <= now_us - age_us), default=0)
 
 
-def thin(marks: list[Mark], mark: Mark, *, every_us: int = 600 * 10**6, keep: int = 300) -> list[Mark]:
+def add_mark(
+    marks: list[QueueMark], mark: QueueMark, *, every_us: int = 600 * 10**6, keep: int = 300
+) -> list[QueueMark]:
     """Add a mark, at most one each ten minutes, for two days.
 
     A mark far before the last one is added too: the clock was set back, and without newer marks no tombstone would be

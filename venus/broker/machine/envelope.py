@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 from google.protobuf.message import DecodeError
 
-from venus.broker.machine.folding import Section
-from venus.codec.packed import SIZE_BYTES, Packed, total
+from venus.broker.machine.folding import ChangeSection
+from venus.codec.packed import SIZE_BYTES, PackedBytes, total_of_sizes
 from venus.errors import DigestMismatch, ProtocolError
 from venus.model import ChangeKind
 from venus.rpc import limits
@@ -65,7 +65,7 @@ class Envelope:
 
 def open_body(batch_no: int, body: bytes) -> Envelope:
     """Read and check the envelope of a half message. Raises ProtocolError."""
-    message = parse(body)
+    message = parse_body(body)
     if message.batch_no != batch_no:
         # The body hashes to its digest, so it is the number beside it that was damaged on the way.
         raise DigestMismatch(f"half message {batch_no} carries batch {message.batch_no}")
@@ -73,17 +73,17 @@ def open_body(batch_no: int, body: bytes) -> Envelope:
     if message.lost or message.left_out:
         raise ProtocolError(f"batch {batch_no} declares lost offsets, which only the broker may do")
     _check_sections(message, mirrored=False)
-    return envelope(message)
+    return build_envelope(message)
 
 
-def open_mirrored(body: bytes) -> Envelope:
+def open_mirrored_body(body: bytes) -> Envelope:
     """Read and check the envelope of a batch committed by the set above. Raises ProtocolError."""
-    message = parse(body)
+    message = parse_body(body)
     limits.check(message, f"batch {message.batch_no}: ")
     if (message.lost or message.left_out) and (message.count or message.tables):
         raise ProtocolError(f"batch {message.batch_no} has changes, and offsets without changes")
     _check_sections(message, mirrored=True)
-    return envelope(message)
+    return build_envelope(message)
 
 
 def _check_sections(message: change_pb2.BatchBody, *, mirrored: bool) -> None:
@@ -98,7 +98,7 @@ def _check_sections(message: change_pb2.BatchBody, *, mirrored: bool) -> None:
         )
 
 
-def parse(body: bytes) -> change_pb2.BatchBody:
+def parse_body(body: bytes) -> change_pb2.BatchBody:
     """Read the protobuf message. Raises ProtocolError."""
     try:
         return change_pb2.BatchBody.FromString(body)
@@ -106,7 +106,7 @@ def parse(body: bytes) -> change_pb2.BatchBody:
         raise ProtocolError(f"not a batch: {error}") from error
 
 
-def count_of(body: bytes) -> int:
+def read_change_count(body: bytes) -> int:
     """Return the number of changes that a body declares, 0 if it is no batch; `open_body` checks all of it.
 
     Fields 1 to 3 are its first bytes, where our adapters write them; anything else is parsed.
@@ -136,7 +136,7 @@ def _varint(body: bytes, at: int) -> tuple[int, int]:
     return value, at
 
 
-def envelope(message: change_pb2.BatchBody) -> Envelope:
+def build_envelope(message: change_pb2.BatchBody) -> Envelope:
     """Return the envelope of a parsed batch."""
     sequence = message.first_sequence
     changes = []
@@ -175,7 +175,7 @@ def envelope(message: change_pb2.BatchBody) -> Envelope:
     )
 
 
-def sections(message: change_pb2.BatchBody) -> list[Section]:
+def build_sections(message: change_pb2.BatchBody) -> list[ChangeSection]:
     """Return the sections with their Sequences; nothing is copied."""
     sequence = message.first_sequence
     found = []
@@ -184,14 +184,14 @@ def sections(message: change_pb2.BatchBody) -> list[Section]:
             sequence += table.count
             continue
         found.append(
-            Section(
+            ChangeSection(
                 table_id=table.table_id,
                 schema_version=table.schema_version,
                 kind=ChangeKind(table.kind),
                 first_sequence=sequence,
                 count=table.count,
-                record_ids=Packed.from_wire(table.record_ids, table.record_id_sizes),
-                rows=Packed.from_wire(table.rows, table.row_sizes),
+                record_ids=PackedBytes.from_wire(table.record_ids, table.record_id_sizes),
+                rows=PackedBytes.from_wire(table.rows, table.row_sizes),
                 is_deleted=table.is_deleted,
                 sweep_before=table.sweep_before,
             )
@@ -225,7 +225,7 @@ def _check(batch_no: int, table: change_pb2.TableChanges) -> None:
     ):
         if len(sizes) != SIZE_BYTES * table.count:
             raise ProtocolError(f"{where}: {len(sizes) // SIZE_BYTES} sizes of {name} for {table.count} changes")
-        if total(sizes) != len(data):
+        if total_of_sizes(sizes) != len(data):
             raise ProtocolError(f"{where}: the sizes of {name} do not add up to their {len(data)} bytes")
     if table.is_deleted.translate(None, b"\0\1"):
         raise ProtocolError(f"{where}: a deletion mark is neither 0 nor 1")

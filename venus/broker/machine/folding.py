@@ -18,8 +18,8 @@ from enum import Enum, auto
 
 import numpy as np
 
-from venus.codec.packed import Packed, put_together
-from venus.codec.stored import HEAD, HEAD_BYTES, TOMBSTONE, heads_of
+from venus.codec.packed import PackedBytes, join_items
+from venus.codec.stored_rows import HEAD, HEAD_BYTES, TOMBSTONE, heads_of
 from venus.model import ChangeKind
 
 _HEAD = struct.Struct(">QIBI")
@@ -28,7 +28,7 @@ assert _HEAD.size == HEAD_BYTES
 Stored = Callable[[Sequence[bytes]], dict[bytes, bytes]]
 
 
-class Found(Enum):
+class StoredKind(Enum):
     """The kind of value stored under a record_id."""
 
     NOTHING = auto()
@@ -36,7 +36,7 @@ class Found(Enum):
     TOMBSTONE = auto()
 
 
-class Write(Enum):
+class WrittenKind(Enum):
     """The kind of value that a change writes."""
 
     NOTHING = auto()
@@ -46,17 +46,17 @@ class Write(Enum):
 
 #: (is_deleted, stored value) -> what a *newer* change writes. A change that is not newer writes nothing.
 _RULES = {
-    (True, Found.NOTHING): Write.TOMBSTONE,
-    (True, Found.TOMBSTONE): Write.TOMBSTONE,
-    (True, Found.ROW): Write.TOMBSTONE,
-    (False, Found.NOTHING): Write.ROW,
-    (False, Found.TOMBSTONE): Write.ROW,
-    (False, Found.ROW): Write.ROW,
+    (True, StoredKind.NOTHING): WrittenKind.TOMBSTONE,
+    (True, StoredKind.TOMBSTONE): WrittenKind.TOMBSTONE,
+    (True, StoredKind.ROW): WrittenKind.TOMBSTONE,
+    (False, StoredKind.NOTHING): WrittenKind.ROW,
+    (False, StoredKind.TOMBSTONE): WrittenKind.ROW,
+    (False, StoredKind.ROW): WrittenKind.ROW,
 }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Section:
+class ChangeSection:
     """The changes of one table in a batch, change i having Sequence `first_sequence + i`."""
 
     table_id: int
@@ -64,14 +64,14 @@ class Section:
     kind: ChangeKind
     first_sequence: int
     count: int
-    record_ids: Packed
-    rows: Packed
+    record_ids: PackedBytes
+    rows: PackedBytes
     is_deleted: bytes
     sweep_before: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Effect:
+class SectionEffect:
     """What a section writes: keys with their new values, and the table's floor.
 
     `clear` = every stored row of the table may be removed first, in the same write.
@@ -84,58 +84,60 @@ class Effect:
     stale: int = 0
 
 
-def fold(section: Section, prefix: bytes, floor: int, stored: Stored | None) -> Effect:
+def fold_section(section: ChangeSection, prefix: bytes, floor: int, stored: Stored | None) -> SectionEffect:
     """Return the effect of a section on the keys `prefix` + record_id.
 
     `stored` looks up values by key; None = everything that is stored is older.
     """
     if section.kind is ChangeKind.TRUNCATE:
-        return Effect(floor=max(floor, section.first_sequence), clear=stored is None)
+        return SectionEffect(floor=max(floor, section.first_sequence), clear=stored is None)
     if section.kind is ChangeKind.SWEEP_END:
-        return Effect(floor=max(floor, section.sweep_before - 1))
+        return SectionEffect(floor=max(floor, section.sweep_before - 1))
     if section.kind is ChangeKind.SWEEP_BEGIN or section.count == 0:
-        return Effect(floor=floor)
+        return SectionEffect(floor=floor)
     same = np.frombuffer(prefix, dtype=np.uint8)
-    keys = put_together(np.broadcast_to(same, (section.count, len(prefix))), section.record_ids)
-    values = encode(section)
+    keys = join_items(np.broadcast_to(same, (section.count, len(prefix))), section.record_ids)
+    values = encode_values(section)
     if stored is None:
-        return Effect(keys=keys, values=values, floor=floor)
+        return SectionEffect(keys=keys, values=values, floor=floor)
     return _compare(section, keys, values, floor, stored)
 
 
-def _compare(section: Section, keys: list[bytes], values: list[bytes], floor: int, stored: Stored) -> Effect:
+def _compare(
+    section: ChangeSection, keys: list[bytes], values: list[bytes], floor: int, stored: Stored
+) -> SectionEffect:
     current = dict(stored(keys))
     written: dict[bytes, bytes] = {}
     stale = 0
     deleted = section.is_deleted or bytes(section.count)
     for i, (key, value) in enumerate(zip(keys, values, strict=True)):
-        if rule(section.first_sequence + i, bool(deleted[i]), current.get(key), floor) is Write.NOTHING:
+        if choose_write(section.first_sequence + i, bool(deleted[i]), current.get(key), floor) is WrittenKind.NOTHING:
             stale += 1
         else:
             current[key] = written[key] = value
-    return Effect(keys=list(written), values=list(written.values()), floor=floor, stale=stale)
+    return SectionEffect(keys=list(written), values=list(written.values()), floor=floor, stale=stale)
 
 
-def rule(sequence: int, is_deleted: bool, stored: bytes | None, floor: int) -> Write:
+def choose_write(sequence: int, is_deleted: bool, stored: bytes | None, floor: int) -> WrittenKind:
     """Return what one change writes, by `_RULES`."""
     if sequence <= floor:
-        return Write.NOTHING
+        return WrittenKind.NOTHING
     if stored is None:
-        return _RULES[is_deleted, Found.NOTHING]
+        return _RULES[is_deleted, StoredKind.NOTHING]
     stored_sequence, _, flags, _ = _HEAD.unpack_from(stored)
     if sequence <= stored_sequence:
-        return Write.NOTHING
-    return _RULES[is_deleted, Found.TOMBSTONE if flags & TOMBSTONE else Found.ROW]
+        return WrittenKind.NOTHING
+    return _RULES[is_deleted, StoredKind.TOMBSTONE if flags & TOMBSTONE else StoredKind.ROW]
 
 
-def encode(section: Section) -> list[bytes]:
+def encode_values(section: ChangeSection) -> list[bytes]:
     """Return the stored values of a section's changes."""
     is_deleted = np.frombuffer(section.is_deleted or bytes(section.count), dtype=np.uint8) != 0
     heads = heads_of(section.first_sequence, section.schema_version, is_deleted, section.record_ids.sizes)
-    return put_together(heads.view(np.uint8).reshape(section.count, HEAD_BYTES), section.record_ids, section.rows)
+    return join_items(heads.view(np.uint8).reshape(section.count, HEAD_BYTES), section.record_ids, section.rows)
 
 
-def garbage(values: Sequence[bytes], floor: int, forget_below: int) -> list[int]:
+def find_garbage(values: Sequence[bytes], floor: int, forget_below: int) -> list[int]:
     """Return the positions of values that may be removed: under the floor, or tombstones below `forget_below`."""
     heads = np.frombuffer(b"".join([value[:HEAD_BYTES] for value in values]), dtype=HEAD)
     dead = (heads["sequence"] <= floor) | (((heads["flags"] & TOMBSTONE) != 0) & (heads["sequence"] < forget_below))

@@ -30,7 +30,7 @@ class Home:
         return f"set {self.set}{where}"
 
 
-def term_of(home: Home | None) -> int:
+def home_term_of(home: Home | None) -> int:
     """Return the home term; 0 = the home was never moved."""
     return home.term if home is not None else 0
 
@@ -45,12 +45,12 @@ def decode(stored: Mapping[str, Any] | None) -> Home | None:
     return Home(**{**stored, "addresses": tuple(stored["addresses"])}) if stored is not None else None
 
 
-def said(home: Home | None) -> broker_pb2.Home | None:
+def to_wire(home: Home | None) -> broker_pb2.Home | None:
     """Return the message for other brokers and commands."""
     return None if home is None else broker_pb2.Home(set=home.set, home_term=home.term, addresses=home.addresses)
 
 
-def heard(message: broker_pb2.Home) -> Home | None:
+def from_wire(message: broker_pb2.Home) -> Home | None:
     """Read the home from the message of another broker; None = it was never moved there."""
     if not message.home_term:
         return None

@@ -36,33 +36,33 @@ class Loss:
     given_up: bool = False
 
     @property
-    def measured(self) -> bool:
+    def is_measured(self) -> bool:
         """Whether a producer has reported what is missing."""
         return self.end_offset >= 0
 
 
-def begun(losses: tuple[Loss, ...], term: int, offset: int, batch_no: int) -> tuple[Loss, ...]:
+def add_election_loss(losses: tuple[Loss, ...], term: int, offset: int, batch_no: int) -> tuple[Loss, ...]:
     """Add the loss of a leader whose log ends before `offset` and `batch_no`, and may lack what follows."""
     return (*losses, Loss(term=term, first_offset=offset, first_batch=batch_no))[-LOSSES_MAX:]
 
 
-def promoted(losses: tuple[Loss, ...], home_term: int, offset: int, batch_no: int) -> tuple[Loss, ...]:
+def add_promotion_loss(losses: tuple[Loss, ...], home_term: int, offset: int, batch_no: int) -> tuple[Loss, ...]:
     """Add the loss of a promoted mirror, which may lack what its home had from `offset` and `batch_no` on."""
     return (*losses, Loss(term=0, home_term=home_term, first_offset=offset, first_batch=batch_no))[-LOSSES_MAX:]
 
 
-def of_promotions(losses: Iterable[Loss]) -> list[Loss]:
+def promotion_losses(losses: Iterable[Loss]) -> list[Loss]:
     """Return the losses of promotions that are not given up."""
     return [loss for loss in losses if loss.home_term and not loss.given_up]
 
 
-def closed(
+def close_verified(
     losses: tuple[Loss, ...], home_terms: Collection[int], *, group: str, groups: Collection[str]
 ) -> tuple[Loss, ...]:
     """Record that a group's target equals the source; drop a window once all of `groups` are recorded."""
     after = []
     for loss in losses:
-        if loss.home_term in home_terms and loss.home_term and loss.measured:
+        if loss.home_term in home_terms and loss.home_term and loss.is_measured:
             loss = replace(loss, verified=tuple(sorted({*loss.verified, group})))
             if not set(groups) - set(loss.verified):
                 continue
@@ -70,16 +70,16 @@ def closed(
     return tuple(after)
 
 
-def given_up(losses: tuple[Loss, ...], home_terms: Collection[int]) -> tuple[Loss, ...]:
+def give_up(losses: tuple[Loss, ...], home_terms: Collection[int]) -> tuple[Loss, ...]:
     """Give up losses of promotions. An unmeasured one stays, to ask the producer, and is not shown."""
     return tuple(
         replace(loss, given_up=True) if loss.home_term in home_terms and loss.home_term else loss
         for loss in losses
-        if not (loss.home_term and loss.home_term in home_terms and loss.measured)
+        if not (loss.home_term and loss.home_term in home_terms and loss.is_measured)
     )
 
 
-def measured(
+def measure(
     losses: tuple[Loss, ...], *, first_offset: int, end_offset: int, first_batch: int, last_batch: int, rows: int
 ) -> tuple[Loss, ...]:
     """Set what is missing after the newest entry, in every window that is not measured."""
@@ -90,15 +90,15 @@ def measured(
             rows=rows,
         )  # fmt: skip
 
-    known = [loss if loss.measured else with_end(loss) for loss in losses]
+    known = [loss if loss.is_measured else with_end(loss) for loss in losses]
     # a promotion has no other record: one that has lost nothing, or was given up, is finished
     done = [loss for loss in known if loss.home_term and (loss.given_up or loss.end_offset == loss.first_offset)]
     return tuple(loss for loss in known if loss not in done)
 
 
-def in_doubt(losses: Iterable[Loss]) -> bool:
+def has_unmeasured(losses: Iterable[Loss]) -> bool:
     """Whether any loss is not measured yet."""
-    return any(not loss.measured for loss in losses)
+    return any(not loss.is_measured for loss in losses)
 
 
 def encode(losses: Iterable[Loss]) -> list[tuple[Any, ...]]:

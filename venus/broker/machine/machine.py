@@ -9,34 +9,34 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from venus.broker.log.entry import WITH_ENVELOPE, Entry, EntryKind
+from venus.broker.log.entry import WITH_ENVELOPE, EntryKind, LogEntry
 from venus.broker.machine import consumers, loss, queue_index, records
-from venus.broker.machine.business import Business, Pending, TableFigures
-from venus.broker.machine.consumers import Consumer, Mark
-from venus.broker.machine.envelope import Envelope, envelope, parse
-from venus.broker.machine.half import Half
-from venus.broker.machine.steps import Step, step
+from venus.broker.machine.business import Business, PendingEntry, TableFigures
+from venus.broker.machine.consumers import ConsumerState, QueueMark
+from venus.broker.machine.envelope import Envelope, build_envelope, parse_body
+from venus.broker.machine.half_messages import HalfMessage
+from venus.broker.machine.steps import EntryStep, take_step
 from venus.broker.store import keys
-from venus.broker.store.rocks import Batch, Store
+from venus.broker.store.rocks import Store, StoreBatch
 from venus.codec.chunk import decode_chunk
 from venus.wire import mirror_pb2
 
 
 @dataclass(slots=True)
-class Applied:
+class EntryEffects:
     """The effects of entries: batches that became visible, half messages that are decided or new."""
 
-    placed: list[queue_index.Placed] = field(default_factory=list)
+    placed: list[queue_index.QueuedBatch] = field(default_factory=list)
     settled: list[int] = field(default_factory=list)
     expected: list[int] = field(default_factory=list)
-    begun_again: bool = False  # a mirror's: what was visible before is gone
+    has_restarted: bool = False  # a mirror's: what was visible before is gone
     filled_to: int = 0  # a mirror's: its full data is in the log up to this index
 
 
-def apply_pending(business: Business, through: int, batch: Batch) -> Applied:
+def apply_pending(business: Business, through: int, batch: StoreBatch) -> EntryEffects:
     """Apply what was appended in this process, up to the high watermark `through`."""
     business.log.committed = max(business.log.committed, through)
-    applied = Applied()
+    applied = EntryEffects()
     while business.pending and business.pending[0].index <= through:
         apply(business, business.pending.popleft(), batch, applied)
     return applied
@@ -46,39 +46,39 @@ def reload(store: Store, business: Business) -> None:
     """Discard changes in memory that are not on disk."""
     records.restore(store, business)
     business.log.find_end(store)
-    pend_rest(store, business)
+    propose_rest(store, business)
 
 
-def stand_still(store: Store, business: Business) -> None:
+def stop_applying(store: Store, business: Business) -> None:
     """Return to what is applied on disk, and propose nothing beyond it: an entry there cannot be applied here."""
     records.restore(store, business)
     business.log.find_end(store)
     business.pending.clear()
 
 
-def pend_rest(store: Store, business: Business) -> None:
+def propose_rest(store: Store, business: Business) -> None:
     """Propose the entries of the log that are not applied."""
     business.pending.clear()
     business.proposed = business.applying
-    for index, entry in business.log.entries(store, business.log.applied + 1, business.log.end):
-        pend(business, index, entry)
+    for index, entry in business.log.read_entries(store, business.log.applied + 1, business.log.end):
+        propose(business, index, entry)
 
 
-def pend(business: Business, index: int, entry: Entry) -> None:
+def propose(business: Business, index: int, entry: LogEntry) -> None:
     """Propose an entry of the log."""
-    content = envelope(parse(entry.body)) if entry.kind in WITH_ENVELOPE else None
-    taken = step(business.proposed, index, entry, content)
+    content = build_envelope(parse_body(entry.body)) if entry.kind in WITH_ENVELOPE else None
+    taken = take_step(business.proposed, index, entry, content)
     business.proposed = taken.after
     business.log.terms = business.log.terms.append(entry.term, index)
-    business.pending.append(Pending(index=index, entry=entry, content=content, step=taken, is_new=False))
+    business.pending.append(PendingEntry(index=index, entry=entry, content=content, step=taken, is_new=False))
 
 
 def replay(store: Store, business: Business) -> int:
     """Apply the entries of the log above `applied`, up to the high watermark; return their number."""
     entries = 0
     log = business.log
-    for index, entry in log.entries(store, log.applied + 1, log.committed + 1):
-        pend(business, index, entry)
+    for index, entry in log.read_entries(store, log.applied + 1, log.committed + 1):
+        propose(business, index, entry)
         batch = store.batch()
         apply_pending(business, index, batch)
         records.save(business, batch)
@@ -87,99 +87,107 @@ def replay(store: Store, business: Business) -> int:
     return entries
 
 
-def apply(business: Business, pending: Pending, batch: Batch, applied: Applied) -> None:
+def apply(business: Business, pending: PendingEntry, batch: StoreBatch, applied: EntryEffects) -> None:
     """Apply one entry; it must be the next one."""
     log, entry = business.log, pending.entry
     assert pending.index == log.applied + 1, "entries are applied in order"
     taken = pending.step
     if taken.before is not business.applying:  # proposed on a tail that was taken back since
-        taken = step(business.applying, pending.index, entry, pending.content)
+        taken = take_step(business.applying, pending.index, entry, pending.content)
     business.applying = taken.after
     match entry.kind:
         case EntryKind.PREPARE:
             assert taken.persisted is not None
             assert pending.content is not None
-            _persist(business, taken.persisted, pending.content, batch)
+            _apply_half(business, taken.persisted, pending.content, batch)
             applied.expected.append(taken.persisted.batch_no)
         case EntryKind.DECIDE:
-            _decide(business, entry, taken, batch, applied)
+            _apply_decision(business, entry, taken, batch, applied)
         case EntryKind.CONSUMER:
-            _consumer(business, pending, batch)
+            _apply_consumer(business, pending, batch)
         case EntryKind.LOST:
-            _pass_over(business, pending, taken, batch, applied)
+            _apply_loss(business, pending, taken, batch, applied)
         case EntryKind.EPOCH | EntryKind.TERM | EntryKind.HOME | EntryKind.CLOSED:
             pass  # the step does everything
         case _:
-            _apply_mirrored(business, pending, taken, batch, applied)
+            _apply_mirror_entry(business, pending, taken, batch, applied)
     log.applied = pending.index
 
 
-def _persist(business: Business, found: Half, content: Envelope, batch: Batch) -> None:
+def _apply_half(business: Business, found: HalfMessage, content: Envelope, batch: StoreBatch) -> None:
     business.envelopes[found.batch_no] = content
     batch.put(keys.STATE, keys.half_key(business.number, found.batch_no), records.encode_half(found))
-    business.count("received_rows", found.count)
-    business.count("received_batches")
+    business.add_to_counter("received_rows", found.count)
+    business.add_to_counter("received_batches")
 
 
-def _decide(business: Business, entry: Entry, taken: Step, batch: Batch, applied: Applied) -> None:
+def _apply_decision(
+    business: Business, entry: LogEntry, taken: EntryStep, batch: StoreBatch, applied: EntryEffects
+) -> None:
     if taken.removed:
-        business.count("rollbacks")
-        business.count("rolled_back_rows", sum(h.count for h in taken.removed))
+        business.add_to_counter("rollbacks")
+        business.add_to_counter("rolled_back_rows", sum(h.count for h in taken.removed))
     else:
         for offset, found in taken.placed:
             content = business.envelopes[found.batch_no]
-            if not loss.in_doubt(taken.before.losses):
+            if not loss.has_unmeasured(taken.before.losses):
                 _begin_epoch(business, entry.epoch, offset)
-            applied.placed.append(_place(business, offset, found, entry, content, batch))
-            business.count("committed_rows", found.count)
-            business.count("committed_batches")
-        business.count("commits")
+            applied.placed.append(_add_to_queue(business, offset, found, entry, content, batch))
+            business.add_to_counter("committed_rows", found.count)
+            business.add_to_counter("committed_batches")
+        business.add_to_counter("commits")
         after = taken.after
-        mark = Mark(at_us=entry.at_us, sequence=after.last_sequence, next_offset=after.next_offset)
-        business.marks = consumers.thin(business.marks, mark)
+        mark = QueueMark(at_us=entry.at_us, sequence=after.last_sequence, next_offset=after.next_offset)
+        business.marks = consumers.add_mark(business.marks, mark)
     for gone in (*taken.removed, *(found for _, found in taken.placed)):
         business.envelopes.pop(gone.batch_no, None)
         batch.delete(keys.STATE, keys.half_key(business.number, gone.batch_no))
         applied.settled.append(gone.batch_no)
 
 
-def _pass_over(business: Business, pending: Pending, taken: Step, batch: Batch, applied: Applied) -> None:
+def _apply_loss(
+    business: Business, pending: PendingEntry, taken: EntryStep, batch: StoreBatch, applied: EntryEffects
+) -> None:
     """Add the lost offsets to the queue, so that readers pass over them."""
     assert pending.content is not None
     for offset, found in taken.placed:
-        applied.placed.append(_place(business, offset, found, pending.entry, pending.content, batch))
-        business.count("lost_rows", taken.after.last_sequence - taken.before.last_sequence)
+        applied.placed.append(_add_to_queue(business, offset, found, pending.entry, pending.content, batch))
+        business.add_to_counter("lost_rows", taken.after.last_sequence - taken.before.last_sequence)
 
 
-def _apply_mirrored(business: Business, pending: Pending, taken: Step, batch: Batch, applied: Applied) -> None:
+def _apply_mirror_entry(
+    business: Business, pending: PendingEntry, taken: EntryStep, batch: StoreBatch, applied: EntryEffects
+) -> None:
     """Apply an entry that only mirrors have."""
     body = pending.entry.body
     match pending.entry.kind:
         case EntryKind.MIRRORED:
-            _mirror(business, pending, taken, batch, applied)
+            _apply_mirrored_batch(business, pending, taken, batch, applied)
         case EntryKind.FULL_BEGIN:
-            begin(business, body, batch)
+            begin_full_data(business, body, batch)
             applied.settled.extend(found.batch_no for found in taken.before.halves)
             applied.placed.clear()
-            applied.begun_again, applied.filled_to = True, pending.index
+            applied.has_restarted, applied.filled_to = True, pending.index
         case EntryKind.FULL_ROWS:
-            count(business, body, batch)
+            count_full_rows(business, body, batch)
             applied.filled_to = pending.index
         case EntryKind.FULL_END:
             applied.filled_to = pending.index
 
 
-def _mirror(business: Business, pending: Pending, taken: Step, batch: Batch, applied: Applied) -> None:
+def _apply_mirrored_batch(
+    business: Business, pending: PendingEntry, taken: EntryStep, batch: StoreBatch, applied: EntryEffects
+) -> None:
     """Add a batch at the offsets that it has at the home."""
     assert pending.content is not None
     for offset, found in taken.placed:
         _begin_epoch(business, pending.entry.epoch, offset)
-        applied.placed.append(_place(business, offset, found, pending.entry, pending.content, batch))
-        business.count("mirrored_rows", found.count)
-        business.count("mirrored_batches")
+        applied.placed.append(_add_to_queue(business, offset, found, pending.entry, pending.content, batch))
+        business.add_to_counter("mirrored_rows", found.count)
+        business.add_to_counter("mirrored_batches")
     after = taken.after
-    mark = Mark(at_us=pending.entry.at_us, sequence=after.last_sequence, next_offset=after.next_offset)
-    business.marks = consumers.thin(business.marks, mark)
+    mark = QueueMark(at_us=pending.entry.at_us, sequence=after.last_sequence, next_offset=after.next_offset)
+    business.marks = consumers.add_mark(business.marks, mark)
 
 
 def _begin_epoch(business: Business, epoch: int, offset: int) -> None:
@@ -188,13 +196,13 @@ def _begin_epoch(business: Business, epoch: int, offset: int) -> None:
     Not called while a loss is not measured, nor for the lost offsets: a consumer may have applied them in older epochs.
     """
     if epoch > business.epoch_at_end:
-        business.epochs = queue_index.begun(business.epochs, epoch, offset, business.log_start)
+        business.epochs = queue_index.add_epoch(business.epochs, epoch, offset, business.log_start)
 
 
-def _place(
-    business: Business, offset: int, found: Half, entry: Entry, content: Envelope, batch: Batch
-) -> queue_index.Placed:
-    place = queue_index.Placed(
+def _add_to_queue(
+    business: Business, offset: int, found: HalfMessage, entry: LogEntry, content: Envelope, batch: StoreBatch
+) -> queue_index.QueuedBatch:
+    place = queue_index.QueuedBatch(
         base_offset=offset,
         index=found.index,
         count=found.offsets,
@@ -215,11 +223,11 @@ def _place(
     business.nbytes += found.nbytes
     business.committed_at_us = entry.at_us
     business.captured_at_us = content.captured_at_us
-    _describe(business, offset, content, batch)
+    _update_tables(business, offset, content, batch)
     return place
 
 
-def _describe(business: Business, offset: int, content: Envelope, batch: Batch) -> None:
+def _update_tables(business: Business, offset: int, content: Envelope, batch: StoreBatch) -> None:
     for schema in content.schemas:
         identity = (schema.table_id, schema.version)
         if identity not in business.schemas:
@@ -241,7 +249,7 @@ def _describe(business: Business, offset: int, content: Envelope, batch: Batch) 
         records.save_table(batch, business.number, table_id, business.tables[table_id])
 
 
-def _consumer(business: Business, pending: Pending, batch: Batch) -> None:
+def _apply_consumer(business: Business, pending: PendingEntry, batch: StoreBatch) -> None:
     record = pending.entry.record
     group = record["group"]
     if record.get("forget"):
@@ -251,14 +259,14 @@ def _consumer(business: Business, pending: Pending, batch: Batch) -> None:
         found = records.decode_consumer(record, pending.entry.at_us)
         records.save_consumer(batch, business.number, found)
     if not pending.is_new:
-        _follow_consumer(business, group, found)
+        _adopt_consumer(business, group, found)
 
 
-def _follow_consumer(business: Business, group: str, found: Consumer | None) -> None:
+def _adopt_consumer(business: Business, group: str, found: ConsumerState | None) -> None:
     """Adopt what another process logged of a group, unless it is attached here."""
     with business.lock:
         known = business.consumers.get(group)
-        if known is not None and known.connected:
+        if known is not None and known.is_connected:
             return
         if found is not None:
             business.consumers[group] = found
@@ -266,7 +274,7 @@ def _follow_consumer(business: Business, group: str, found: Consumer | None) -> 
             business.consumers.pop(group, None)
 
 
-def begin(business: Business, body: bytes, batch: Batch) -> None:
+def begin_full_data(business: Business, body: bytes, batch: StoreBatch) -> None:
     """Drop queue, tables and versions, and begin at the cut."""
     said = mirror_pb2.MirrorBegin.FromString(body)
     number = business.number
@@ -289,11 +297,11 @@ def begin(business: Business, body: bytes, batch: Batch) -> None:
     business.marks = []
 
 
-def count(business: Business, body: bytes, batch: Batch) -> None:
+def count_full_rows(business: Business, body: bytes, batch: StoreBatch) -> None:
     """Count the rows of a chunk."""
     chunk = decode_chunk(body)
     rows = len(chunk.rows)
-    business.count("filled_rows", rows)
+    business.add_to_counter("filled_rows", rows)
     if not rows:
         return
     figures = business.tables.get(chunk.table_id, TableFigures())

@@ -39,7 +39,7 @@ class Mirror:
     split_rows: int = 0
     split_digest: int = 0
 
-    def filled(self, index: int) -> bool:
+    def is_complete(self, index: int) -> bool:
         """Whether the full data is complete, once its entries up to a log index are stored as rows."""
         return 0 < self.end <= index
 
@@ -60,6 +60,6 @@ def decode(stored: Mapping[str, Any] | None) -> Mirror | None:
     """Read a record of `encode`."""
     if stored is None:
         return None
-    where, above = row_filters.decode(stored.get("where", ())), stored.get("above")
-    levels = None if above is None else tuple(row_filters.decode(level) for level in above)
+    where, above = row_filters.decode_filters(stored.get("where", ())), stored.get("above")
+    levels = None if above is None else tuple(row_filters.decode_filters(level) for level in above)
     return Mirror(**{**stored, "only": tuple(stored["only"]), "where": where, "above": levels})

@@ -23,7 +23,7 @@ _FLAG_CUT_END = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Placed:
+class QueuedBatch:
     """A committed batch in the queue; the body stays in the log, at `index`.
 
     `before` is how many bytes of bodies the queue ever had before it; the difference of two such values is a backlog.
@@ -79,33 +79,33 @@ class Placed:
         return fixed + struct.pack(f">{len(self.tables)}I", *self.tables)
 
 
-def decode(base_offset: int, value: bytes) -> Placed:
+def decode(base_offset: int, value: bytes) -> QueuedBatch:
     """Read a stored record."""
     fields = _FIXED.unpack_from(value)
     tables = struct.unpack(f">{(len(value) - _FIXED.size) // 4}I", value[_FIXED.size :])
     names = ("index", "count", "epoch", "batch_no", "cut", "first_sequence", "last_sequence", "committed_at_us")
     more = ("captured_at_us", "digest", "nbytes", "before")
     known = dict(zip(names + more, fields[:-1], strict=True))
-    return Placed(base_offset=base_offset, cut_end=bool(fields[-1] & _FLAG_CUT_END), tables=tables, **known)
+    return QueuedBatch(base_offset=base_offset, cut_end=bool(fields[-1] & _FLAG_CUT_END), tables=tables, **known)
 
 
 @dataclass(slots=True)
-class Tail:
+class QueueTail:
     """The newest part of a queue, so that readers at its end need not read the store.
 
     One thread appends, any thread reads: a list only grows at its end, and is replaced when it is shortened.
     """
 
     places_max: int = TAIL_PLACES
-    _places: list[Placed] = field(default_factory=list)
+    _places: list[QueuedBatch] = field(default_factory=list)
 
-    def extend(self, places: Iterable[Placed]) -> None:
+    def extend(self, places: Iterable[QueuedBatch]) -> None:
         """Add newly committed batches."""
         self._places.extend(places)
         if len(self._places) > 2 * self.places_max:
-            self.keep(self.places_max)
+            self.shorten(self.places_max)
 
-    def keep(self, places: int) -> None:
+    def shorten(self, places: int) -> None:
         """Keep only the newest `places` batches, at least the last one."""
         if len(self._places) > places:
             self._places = self._places[-max(places, 1) :]
@@ -114,12 +114,12 @@ class Tail:
         return len(self._places)
 
     @property
-    def newest(self) -> Placed | None:
+    def newest(self) -> QueuedBatch | None:
         """The last batch, None if nothing was committed since the queue began."""
         places = self._places
         return places[-1] if places else None
 
-    def walk(self, offset: int) -> Iterator[Placed] | None:
+    def walk(self, offset: int) -> Iterator[QueuedBatch] | None:
         """Return the batches from the one that holds `offset` on; None if that one is not in memory."""
         places = self._places
         low = bisect_right(places, offset, key=lambda place: place.base_offset)
@@ -128,11 +128,11 @@ class Tail:
         return islice(places, low - 1, None)
 
 
-def cut(tails: Iterable[Tail], places: int) -> None:
+def shorten_tails(tails: Iterable[QueueTail], places: int) -> None:
     """Shorten the longest tails until all together hold no more than `places` batches."""
     shortest_first = sorted(tails, key=len)
     for left, tail in zip(range(len(shortest_first), 0, -1), shortest_first, strict=True):
-        tail.keep(places // left)
+        tail.shorten(places // left)
         places = max(0, places - len(tail))
 
 
@@ -143,19 +143,19 @@ Epochs = tuple[tuple[int, int], ...]
 EPOCHS_MAX = 64
 
 
-def begun(epochs: Epochs, epoch: int, offset: int, log_start: int) -> Epochs:
+def add_epoch(epochs: Epochs, epoch: int, offset: int, log_start: int) -> Epochs:
     """Add an epoch that begins at an offset; drop those no consumer can ask about, and those that can be looked up."""
-    kept = [found for i, found in enumerate(epochs) if _still_needed(epochs, i, log_start)]
+    kept = [found for i, found in enumerate(epochs) if _is_needed(epochs, i, log_start)]
     found = (*kept, (epoch, offset))
     return found if len(found) <= EPOCHS_MAX else (found[0], *found[1 - EPOCHS_MAX :])
 
 
-def _still_needed(epochs: Epochs, i: int, log_start: int) -> bool:
+def _is_needed(epochs: Epochs, i: int, log_start: int) -> bool:
     following = epochs[i + 1][1] if i + 1 < len(epochs) else None
     return following is None or following >= log_start  # a consumer exactly there may be of an older one
 
 
-def trimmed(epochs: Epochs, epoch: int, offset: int, log_start: int) -> Epochs:
+def trim_epochs(epochs: Epochs, epoch: int, offset: int, log_start: int) -> Epochs:
     """Return the epochs of a queue that is trimmed up to `log_start`.
 
     `epoch` and `offset` are those of the last removed batch, which cannot be looked up any more.

@@ -14,16 +14,16 @@ from typing import Any, TypeVar
 import xxhash
 
 from venus.broker.log.entry import body_of
-from venus.broker.log.log import Log
-from venus.broker.machine import half, home, loss, mirror
-from venus.broker.machine.business import Business, Materialised, TableFigures
-from venus.broker.machine.consumers import Consumer, Mark
-from venus.broker.machine.envelope import envelope, parse
+from venus.broker.log.log import BusinessLog
+from venus.broker.machine import half_messages, home, loss, mirror
+from venus.broker.machine.business import Business, MaterialisedPosition, TableFigures
+from venus.broker.machine.consumers import ConsumerState, QueueMark
+from venus.broker.machine.envelope import build_envelope, parse_body
 from venus.broker.machine.mirror import Mirror
-from venus.broker.machine.review_schedule import Reviews
+from venus.broker.machine.review_schedule import ReviewSchedule
 from venus.broker.store import keys
-from venus.broker.store.files import damaged
-from venus.broker.store.rocks import Batch, Store
+from venus.broker.store.files import damage_error
+from venus.broker.store.rocks import Store, StoreBatch
 from venus.model import Verdict
 from venus.network import row_filters
 from venus.network.rows_identity import Levels
@@ -39,7 +39,7 @@ _SCHEMA_OFFSET = struct.Struct(">Q")
 _compact = json.JSONEncoder(separators=(",", ":")).encode
 
 
-def encode_materialised(found: Materialised) -> bytes:
+def encode_materialised_position(found: MaterialisedPosition) -> bytes:
     """Return the record of the position of the full data."""
     record = {
         "offset": found.offset,
@@ -52,12 +52,12 @@ def encode_materialised(found: Materialised) -> bytes:
     return json.dumps(record).encode()
 
 
-def decode_materialised(value: bytes | None) -> Materialised:
+def decode_materialised_position(value: bytes | None) -> MaterialisedPosition:
     """Read a record of `encode_materialised`."""
     if value is None:
-        return Materialised()
+        return MaterialisedPosition()
     record = json.loads(value)
-    return Materialised(
+    return MaterialisedPosition(
         offset=record["offset"],
         sequence=record["sequence"],
         nbytes=record["nbytes"],
@@ -67,19 +67,19 @@ def decode_materialised(value: bytes | None) -> Materialised:
     )
 
 
-def save(business: Business, batch: Batch) -> None:
+def save(business: Business, batch: StoreBatch) -> None:
     """Write the record of the business itself.
 
     It is written with every group, so its long parts, which are numbers only, are encoded only when they change.
     """
-    short = _compact(_short(business))
-    outcomes = _encoded(business, "outcomes", business.applying.outcomes, _outcomes)
-    marks = _encoded(business, "marks", business.marks, _marks)
+    short = _compact(_short_parts(business))
+    outcomes = _encode_if_changed(business, "outcomes", business.applying.outcomes, _outcome_rows)
+    marks = _encode_if_changed(business, "marks", business.marks, _mark_rows)
     record = f'{short[:-1]},"outcomes":{outcomes},"marks":{marks}}}'
     batch.put(keys.STATE, keys.core_key(business.number), record.encode())
 
 
-def _encoded(business: Business, name: str, value: T, rows: Callable[[T], list[str]]) -> str:
+def _encode_if_changed(business: Business, name: str, value: T, rows: Callable[[T], list[str]]) -> str:
     """Return rows of numbers as JSON; `value` is replaced when it changes, so the same object has the same text."""
     known = business.encoded.get(name)
     if known is None or known[0] is not value:
@@ -87,19 +87,19 @@ def _encoded(business: Business, name: str, value: T, rows: Callable[[T], list[s
     return known[1]
 
 
-def _outcomes(outcomes: tuple[half.Outcome, ...]) -> list[str]:
+def _outcome_rows(outcomes: tuple[half_messages.HalfOutcome, ...]) -> list[str]:
     return [f"[{o.batch_no},{o.digest},{int(o.verdict)},{o.next_offset}]" for o in outcomes]
 
 
-def _marks(marks: list[Mark]) -> list[str]:
+def _mark_rows(marks: list[QueueMark]) -> list[str]:
     return [f"[{m.at_us},{m.sequence},{m.next_offset}]" for m in marks]
 
 
-def _new(business: Business) -> dict[str, Any]:
-    return _short(business) | {"outcomes": (), "marks": ()}
+def _blank_record(business: Business) -> dict[str, Any]:
+    return _short_parts(business) | {"outcomes": (), "marks": ()}
 
 
-def _short(business: Business) -> dict[str, Any]:
+def _short_parts(business: Business) -> dict[str, Any]:
     state, log = business.applying, business.log
     with business.lock:
         counters = dict(business.counters)
@@ -135,16 +135,16 @@ def load_all(store: Store, review_after_s: float) -> Iterator[Business]:
 
 def load(store: Store, number: int, value: bytes, review_after_s: float) -> Business:
     """Read one business, of which `value` is the record."""
-    business = Business(number, json.loads(value)["name"], Reviews(first_s=review_after_s))
+    business = Business(number, json.loads(value)["name"], ReviewSchedule(first_s=review_after_s))
     business.described_from = NUMBER_MAX  # unless its record says more: an older broker did not check
     business.counters = Counter(json.loads(value)["counters"])
-    business.materialised = decode_materialised(store.get(keys.STATE, keys.materialised_key(number)))
+    business.materialised = decode_materialised_position(store.get(keys.STATE, keys.materialised_key(number)))
     restore(store, business)
-    business.consumers = consumers(store, number)
+    business.consumers = load_consumers(store, number)
     return business
 
 
-def consumers(store: Store, number: int) -> dict[str, Consumer]:
+def load_consumers(store: Store, number: int) -> dict[str, ConsumerState]:
     """Return the consumer groups of a business, as of the last applied entry."""
     values = (value for _, value in store.scan_prefix(keys.STATE, keys.consumer_prefix(number)))
     return {found.group: found for found in (decode_consumer(json.loads(value)) for value in values)}
@@ -154,16 +154,17 @@ def restore(store: Store, business: Business) -> None:
     """Set the state that follows from applied entries to what is on disk."""
     value = store.get(keys.STATE, keys.core_key(business.number))
     blank = Business(business.number, business.name, business.reviews)
-    _restore(business, json.loads(value) if value is not None else _new(blank))
+    _restore_record(business, json.loads(value) if value is not None else _blank_record(blank))
     _load_parts(store, business)
     _load_halves(store, business)
 
 
-def _restore(business: Business, record: dict[str, Any]) -> None:
+def _restore_record(business: Business, record: dict[str, Any]) -> None:
     outcomes = tuple(
-        half.Outcome(batch_no=n, digest=d, verdict=Verdict(v), next_offset=o) for n, d, v, o in record["outcomes"]
+        half_messages.HalfOutcome(batch_no=n, digest=d, verdict=Verdict(v), next_offset=o)
+        for n, d, v, o in record["outcomes"]
     )
-    business.applying = half.State(
+    business.applying = half_messages.HalfState(
         epoch=record["epoch"],
         producer=record["producer"],
         last_batch=record["last_batch"],
@@ -178,15 +179,17 @@ def _restore(business: Business, record: dict[str, Any]) -> None:
     business.nbytes, business.nbytes_trimmed = record["nbytes"], record["nbytes_trimmed"]
     business.epochs = tuple((epoch, start) for epoch, start in record["epochs"])
     business.committed_at_us, business.captured_at_us = record["committed_at_us"], record["captured_at_us"]
-    business.marks = [Mark(at_us=at, sequence=sequence, next_offset=offset) for at, sequence, offset in record["marks"]]
+    business.marks = [
+        QueueMark(at_us=at, sequence=sequence, next_offset=offset) for at, sequence, offset in record["marks"]
+    ]
     business.described_from = record.get("described_from", business.described_from)
-    business.log = _log(business.number, record)
+    business.log = _restore_log(business.number, record)
 
 
-def _log(number: int, record: dict[str, Any]) -> Log:
+def _restore_log(number: int, record: dict[str, Any]) -> BusinessLog:
     applied = record["applied"]
     terms = TermCache(tuple((term, first) for term, first in record["terms"]))
-    return Log(
+    return BusinessLog(
         number,
         start=record["log_start_index"],
         end=applied + 1,
@@ -214,28 +217,28 @@ def _load_halves(store: Store, business: Business) -> None:
         halves.append(found)
         body = read_body(store, business, found.index)
         if xxhash.xxh3_64_intdigest(body) != found.digest:
-            raise damaged(store.path, f"entry {found.index} of {business.name}'s log does not hash to its digest")
-        business.envelopes[found.batch_no] = envelope(parse(body))
-    business.applying = business.proposed = half.with_halves(business.applying, halves)
+            raise damage_error(store.path, f"entry {found.index} of {business.name}'s log does not hash to its digest")
+        business.envelopes[found.batch_no] = build_envelope(parse_body(body))
+    business.applying = business.proposed = half_messages.with_halves(business.applying, halves)
 
 
 def read_body(store: Store, business: Business, index: int) -> bytes:
     """Read the body of a PREPARE from the log without filling the cache: old bodies are read once."""
     value = store.get(keys.RLOG, keys.log_key(business.number, index), fill_cache=False)
     if value is None:
-        raise damaged(store.path, f"entry {index} of {business.name}'s log is missing")
+        raise damage_error(store.path, f"entry {index} of {business.name}'s log is missing")
     return body_of(value)
 
 
-def encode_half(found: half.Half) -> bytes:
+def encode_half(found: half_messages.HalfMessage) -> bytes:
     """Return the record of an undecided half message."""
     return _HALF.pack(found.digest, found.first_sequence, found.count, found.nbytes, found.received_at_us, found.index)
 
 
-def decode_half(batch_no: int, value: bytes) -> half.Half:
+def decode_half(batch_no: int, value: bytes) -> half_messages.HalfMessage:
     """Read a record of `encode_half`."""
     digest, first_sequence, count, nbytes, received_at_us, index = _HALF.unpack(value)
-    return half.Half(
+    return half_messages.HalfMessage(
         batch_no=batch_no,
         digest=digest,
         first_sequence=first_sequence,
@@ -256,14 +259,14 @@ def decode_schema(value: bytes) -> tuple[int, bytes]:
     return int(_SCHEMA_OFFSET.unpack_from(value)[0]), value[_SCHEMA_OFFSET.size :]
 
 
-def schemas_of(store: Store, business: int) -> Iterator[tuple[int, change_pb2.TableSchema]]:
+def read_schemas(store: Store, business: int) -> Iterator[tuple[int, change_pb2.TableSchema]]:
     """Yield the stored table versions, each with the offset where it was described."""
     for _, value in store.scan_prefix(keys.STATE, keys.schema_prefix(business)):
         offset, content = decode_schema(value)
         yield offset, change_pb2.TableSchema.FromString(content)
 
 
-def consumer_record(consumer: Consumer) -> dict[str, Any]:
+def consumer_record(consumer: ConsumerState) -> dict[str, Any]:
     """Return the record of a consumer group, to log and to store."""
     return {
         "group": consumer.group,
@@ -274,9 +277,9 @@ def consumer_record(consumer: Consumer) -> dict[str, Any]:
     }
 
 
-def decode_consumer(record: dict[str, Any], updated_at_us: int = 0) -> Consumer:
+def decode_consumer(record: dict[str, Any], updated_at_us: int = 0) -> ConsumerState:
     """Read a record of `consumer_record`; an older record has only one position."""
-    return Consumer(
+    return ConsumerState(
         group=record["group"],
         acknowledged=record["acknowledged"],
         kept=record.get("kept", record["acknowledged"]),
@@ -285,13 +288,13 @@ def decode_consumer(record: dict[str, Any], updated_at_us: int = 0) -> Consumer:
     )
 
 
-def save_consumer(batch: Batch, business: int, consumer: Consumer) -> None:
+def save_consumer(batch: StoreBatch, business: int, consumer: ConsumerState) -> None:
     """Write the record of a consumer group."""
     record = json.dumps(consumer_record(consumer)).encode()
     batch.put(keys.STATE, keys.consumer_key(business, consumer.group), record)
 
 
-def save_table(batch: Batch, business: int, table_id: int, figures: TableFigures) -> None:
+def save_table(batch: StoreBatch, business: int, table_id: int, figures: TableFigures) -> None:
     """Write the figures of a table."""
     record = {
         "namespace": figures.namespace,
@@ -303,13 +306,13 @@ def save_table(batch: Batch, business: int, table_id: int, figures: TableFigures
     batch.put(keys.STATE, keys.table_key(business, table_id), json.dumps(record).encode())
 
 
-def encode_heard(begin: int, above: str, levels: Levels) -> bytes:
+def encode_levels(begin: int, above: str, levels: Levels) -> bytes:
     """Return the record of the filters that a set above reported for the full data that began at a log index."""
     filters = [[{"table": f.table, "predicate": f.predicate, "tables": f.tables} for f in level] for level in levels]
     return json.dumps({"begin": begin, "set": above, "levels": filters}).encode()
 
 
-def levels_of(store: Store, business: int, found: Mirror | None) -> tuple[str, Levels | None]:
+def load_levels(store: Store, business: int, found: Mirror | None) -> tuple[str, Levels | None]:
     """Return the followed set, and the filters from the home down to this set; None = they are unknown."""
     if found is None:
         return "", ()
@@ -317,13 +320,13 @@ def levels_of(store: Store, business: int, found: Mirror | None) -> tuple[str, L
     heard = store.get(keys.STATE, keys.levels_key(business))
     record = json.loads(heard) if heard is not None else {}
     if record.get("begin") == found.begin:
-        above, levels = record["set"], tuple(row_filters.decode(level) for level in record["levels"])
+        above, levels = record["set"], tuple(row_filters.decode_filters(level) for level in record["levels"])
     if levels is None:
         return above, None
     return above, (*levels, found.where) if found.where else levels
 
 
-def stored_levels(store: Store, business: int) -> Levels | None:
+def load_levels_of_store(store: Store, business: int) -> Levels | None:
     """Return the same for a store without writers, such as a checkpoint."""
     record = json.loads(store.get(keys.STATE, keys.core_key(business)) or b"{}")
-    return levels_of(store, business, mirror.decode(record.get("mirror")))[1]
+    return load_levels(store, business, mirror.decode(record.get("mirror")))[1]

@@ -16,7 +16,7 @@ ASKED_MAX = 15
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class ReviewState:
     """How often a half message was reviewed, when it is due again, and since when it is known here."""
 
     due_at: float
@@ -30,26 +30,26 @@ def pause_s(delivered: int, first_s: float) -> float:
 
 
 @dataclass(slots=True, kw_only=True)
-class Reviews:
+class ReviewSchedule:
     """The review times of one business, by batch number; `now` is monotonic time."""
 
     first_s: float
-    asked: dict[int, Asked] = field(default_factory=dict)
+    asked: dict[int, ReviewState] = field(default_factory=dict)
 
     def expect(self, batch_no: int, now: float) -> None:
         """Start the clock of a new half message."""
-        self.asked[batch_no] = Asked(due_at=now + self.first_s, since=now)
+        self.asked[batch_no] = ReviewState(due_at=now + self.first_s, since=now)
 
     def settle(self, batch_nos: Iterable[int]) -> None:
         """Stop the clocks of decided half messages."""
         for batch_no in batch_nos:
             self.asked.pop(batch_no, None)
 
-    def due(self, now: float) -> list[int]:
+    def due_batches(self, now: float) -> list[int]:
         """Return the half messages that are due now, the oldest first."""
         return sorted(batch_no for batch_no, asked in self.asked.items() if asked.due_at <= now)
 
-    def delivered(self, batch_nos: Iterable[int], now: float) -> int:
+    def record_delivered(self, batch_nos: Iterable[int], now: float) -> int:
         """Count reviews that reached a producer; return how many of them there were."""
         counted = 0
         for batch_no in batch_nos:
@@ -60,7 +60,7 @@ class Reviews:
                 counted += 1
         return counted
 
-    def times(self, batch_no: int) -> int:
+    def delivered_times(self, batch_no: int) -> int:
         """Return how often a half message was reviewed."""
         asked = self.asked.get(batch_no)
         return asked.delivered if asked else 0
@@ -70,6 +70,6 @@ class Reviews:
         asked = self.asked.get(batch_no)
         return max(0.0, now - asked.since) if asked else 0.0
 
-    def exhausted(self) -> list[int]:
+    def exhausted_batches(self) -> list[int]:
         """Return the half messages that ASKED_MAX reviews did not decide."""
         return sorted(n for n, asked in self.asked.items() if asked.delivered >= ASKED_MAX)

@@ -20,12 +20,12 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any, TypeVar
 
 from venus.broker.machine.business import Business
-from venus.broker.machine.catalogue import Catalogue
-from venus.broker.pipeline.commands import Command, another_leads, closed, reject
-from venus.broker.pipeline.group import Group
+from venus.broker.machine.catalogue import BusinessCatalogue
+from venus.broker.pipeline.commands import CommitCommand, another_leader_error, closed_error, reject
+from venus.broker.pipeline.group import CommandGroup
 from venus.broker.pipeline.group_writer import GroupWriter
 from venus.broker.pipeline.shared_log import SharedLog
-from venus.broker.queue.buffer import Buffer
+from venus.broker.queue.buffer import BodyBuffer
 from venus.broker.store.rocks import Store
 from venus.errors import SlowRequest, StorageError, StoreFull, VenusError
 from venus.flow.fair_queue import FairQueue, GroupSize
@@ -76,12 +76,12 @@ class CommitThread:
     def __init__(
         self,
         store: Store,
-        buffer: Buffer,
+        buffer: BodyBuffer,
         *,
         monotonic: Callable[[], float],
         slow_request_s: float = 0.0,
-        publish: Callable[[Group], None],
-        maintain: Callable[[Group], None],
+        publish: Callable[[CommandGroup], None],
+        maintain: Callable[[CommandGroup], None],
         rest_s: Callable[[], float],
         on_fatal: Callable[[BaseException], None],
         linger_s: float = 0.0,
@@ -98,7 +98,7 @@ class CommitThread:
         self._precedence = precedence or Precedence(0.0)
         self.writer = GroupWriter(store, buffer, shared, publish=publish, maintain=maintain)
         self._ready = threading.Condition()
-        self._waiting: FairQueue[Command[Any]] = FairQueue(TURN_BYTES)
+        self._waiting: FairQueue[CommitCommand[Any]] = FairQueue(TURN_BYTES)
         self._shared_at = -SHARED_FOR_S
         self._group_size = GroupSize(*SHARED_GROUP_BYTES)
         #: When the thread last took commands, or got the first command since then; whether it waits for one.
@@ -123,11 +123,11 @@ class CommitThread:
             self._ready.notify()
         if self._thread.is_alive() and self._thread is not threading.current_thread():
             self._thread.join()
-        self.writer.acks.refuse_all(closed(self._error))
+        self.writer.acks.refuse_all(closed_error(self._error))
 
     def submit(
         self,
-        work: Callable[[Group], T],
+        work: Callable[[CommandGroup], T],
         nbytes: int = 0,
         business: Business | None = None,
         *,
@@ -140,14 +140,14 @@ class CommitThread:
         with Overloaded if they wait for too long.
         """
         future: Future[T] = Future()
-        command = Command(work, future, nbytes, business, self._monotonic())
+        command = CommitCommand(work, future, nbytes, business, self._monotonic())
         if nbytes:
             self._buffer.hold(nbytes)
         with self._ready:
             if self._error is not None or self._stopping:
                 if nbytes:
                     self._buffer.release(nbytes)
-                future.set_exception(closed(self._error))
+                future.set_exception(closed_error(self._error))
                 return future
             if self._resting and not self._waiting:
                 self._turned_at = command.submitted_at
@@ -161,7 +161,7 @@ class CommitThread:
             self._ready.notify()
         return future
 
-    def release(self, catalogue: Catalogue, business: Business) -> None:
+    def release(self, catalogue: BusinessCatalogue, business: Business) -> None:
         """Release a business after all commands that were queued for it."""
         # not in the command: a group that is given up runs it again, and that would release another stream's hold
         done = self.submit(lambda _: None, line=business)
@@ -181,23 +181,23 @@ class CommitThread:
         """Check the watermark soon, because it may have moved. Works in any thread."""
         self.submit(lambda _: None, first=True)
 
-    def take_back(
-        self, business: Business, first: int, begun: Callable[[Group], None] = lambda _: None
+    def truncate(
+        self, business: Business, first: int, begun: Callable[[CommandGroup], None] = lambda _: None
     ) -> Future[None]:
         """Truncate a log from `first` on, above the watermark, and refuse the callers that wait for these entries."""
 
-        def work(group: Group) -> None:
+        def work(group: CommandGroup) -> None:
             begun(group)
             group.truncate(business, first)
             self._buffer.drop(business.number, first)
-            group.refused.append((business, first, another_leads(business)))
+            group.refused.append((business, first, another_leader_error(business)))
 
         return self.submit(work, line=business)
 
     def refuse_waiting(self, business: Business, error: VenusError, then: Callable[[], None] = lambda: None) -> None:
         """Refuse the callers that wait for the watermark: this broker leads no more, or cannot acknowledge."""
 
-        def work(group: Group) -> None:
+        def work(group: CommandGroup) -> None:
             group.refused.append((business, business.log.applied + 1, error))
             then()
 
@@ -234,7 +234,7 @@ class CommitThread:
             commands = self._take()
             if commands is None:
                 return
-            commands = self._in_time([c for c in commands if c.future.set_running_or_notify_cancel()])
+            commands = self._refuse_late([c for c in commands if c.future.set_running_or_notify_cancel()])
             try:
                 self._timed_step(commands)
             except BaseException as error:
@@ -243,13 +243,13 @@ class CommitThread:
                     reject(command, error)
                 return
 
-    def _timed_step(self, commands: Sequence[Command[Any]]) -> None:
+    def _timed_step(self, commands: Sequence[CommitCommand[Any]]) -> None:
         began, synced_s = self._monotonic(), self._store.syncs.total_s
         self.writer.step(commands)
         sync_s = self._store.syncs.total_s - synced_s
-        self._group_size.took(sum(c.nbytes for c in commands), self._monotonic() - began - sync_s, sync_s)
+        self._group_size.record_group(sum(c.nbytes for c in commands), self._monotonic() - began - sync_s, sync_s)
 
-    def _take(self) -> list[Command[Any]] | None:
+    def _take(self) -> list[CommitCommand[Any]] | None:
         with self._ready:
             if not self._waiting and not self._stopping and self._error is None:
                 self._resting = True
@@ -268,7 +268,7 @@ class CommitThread:
             most = self._precedence.turn_bytes(self._group_size.size, RESTING_GROUP_BYTES, self._turned_at)
             return self._waiting.take(most, GROUP_COMMANDS_MAX, small=SMALL_BYTES)
 
-    def _in_time(self, commands: list[Command[Any]]) -> list[Command[Any]]:
+    def _refuse_late(self, commands: list[CommitCommand[Any]]) -> list[CommitCommand[Any]]:
         """Refuse half messages that have waited too long, so that the others need not wait. None of them is on disk."""
         self.waited_s = max((self._turned_at - c.submitted_at for c in commands if c.nbytes), default=0.0)
         if not self._slow_request_s or self.waited_s <= self._slow_request_s:

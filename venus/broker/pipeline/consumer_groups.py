@@ -15,16 +15,16 @@ from typing import Any, Protocol
 
 from venus.broker.machine import consumers
 from venus.broker.machine.business import Business
-from venus.broker.machine.consumers import Consumer
+from venus.broker.machine.consumers import ConsumerState
 from venus.broker.pipeline import trimming
-from venus.broker.pipeline.group import Group
+from venus.broker.pipeline.group import CommandGroup
 from venus.errors import Refused, Unavailable
 
 
 class Submit(Protocol):
     """The function that queues a command of the commit thread."""
 
-    def __call__(self, work: Callable[[Group], None], *, business: Business) -> Future[Any]: ...
+    def __call__(self, work: Callable[[CommandGroup], None], *, business: Business) -> Future[Any]: ...
 
 
 class ConsumerGroups:
@@ -36,7 +36,7 @@ class ConsumerGroups:
         submit: Submit,
         is_stored: Callable[[Business], bool],
         check_leads: Callable[[Business], None],
-        changed: Callable[[Business, Consumer], None],
+        changed: Callable[[Business, ConsumerState], None],
         clock_us: Callable[[], int],
     ) -> None:
         self._submit = submit
@@ -53,7 +53,7 @@ class ConsumerGroups:
         another broker logs the positions of groups.
         """
         token = next(self._tokens)
-        wanted = Consumer(
+        wanted = ConsumerState(
             group=group, acknowledged=offset, kept=offset, transient=transient, token=token,
             updated_at_us=self._clock_us(),
         )  # fmt: skip
@@ -71,10 +71,10 @@ class ConsumerGroups:
         self._changed(business, made)
         return token
 
-    def _log_now(self, business: Business, made: Consumer, known: Consumer | None) -> None:
-        proposed: list[Consumer] = []
+    def _log_now(self, business: Business, made: ConsumerState, known: ConsumerState | None) -> None:
+        proposed: list[ConsumerState] = []
 
-        def work(batch: Group) -> None:
+        def work(batch: CommandGroup) -> None:
             trimming.log_consumer(batch, business, made, durable=True)
             proposed.append(made)
 
@@ -88,7 +88,7 @@ class ConsumerGroups:
             raise
 
     @staticmethod
-    def _give_up(business: Business, made: Consumer, known: Consumer | None) -> None:
+    def _give_up(business: Business, made: ConsumerState, known: ConsumerState | None) -> None:
         """Restore a group to its state before the attachment. A new group is logged when it attaches again."""
         with business.lock:
             current = business.consumers.get(made.group)
@@ -132,7 +132,7 @@ class ConsumerGroups:
         with business.lock:
             business.consumers = {group: replace(known, token=0) for group, known in business.consumers.items()}
 
-    def kept(self, business: Business, group: str, token: int) -> int:
+    def kept_offset(self, business: Business, group: str, token: int) -> int:
         """Return the offset from which the queue is kept for a stream."""
         with business.lock:
             known = business.readers.get(token) or business.consumers.get(group)
@@ -148,12 +148,12 @@ class ConsumerGroups:
             with business.lock:
                 business.consumers.pop(group, None)
 
-    def _forget(self, batch: Group, business: Business, group: str) -> None:
+    def _forget(self, batch: CommandGroup, business: Business, group: str) -> None:
         """Propose the removal. In the commit thread no position of the group can be logged behind it."""
         with business.lock:
             known = business.consumers.get(group)
-            if known is not None and known.connected:
-                raise _connected(business, group)
+            if known is not None and known.is_connected:
+                raise _connected_error(business, group)
             business.consumers.pop(group, None)
         trimming.forget(batch, business, group, self._clock_us())
 
@@ -162,9 +162,9 @@ def _check_is_gone(business: Business, group: str) -> None:
     known = business.consumers.get(group)
     if known is None:
         raise Unavailable(f"{business.name} has no consumer {group!r}", hint="`venus status` lists them")
-    if known.connected:
-        raise _connected(business, group)
+    if known.is_connected:
+        raise _connected_error(business, group)
 
 
-def _connected(business: Business, group: str) -> Refused:
+def _connected_error(business: Business, group: str) -> Refused:
     return Refused(f"consumer {group} of {business.name} is connected", hint="stop its `venus sync` or its query first")

@@ -3,35 +3,35 @@
 from __future__ import annotations
 
 from venus.broker.machine.business import Business
-from venus.broker.machine.catalogue import Catalogue
+from venus.broker.machine.catalogue import BusinessCatalogue
 from venus.broker.pipeline.commit_thread import CommitThread, Guard
-from venus.broker.pipeline.group import Group
+from venus.broker.pipeline.group import CommandGroup
 from venus.broker.snapshot.materialiser import Materialiser
-from venus.broker.snapshot.snapshots import Snapshots
+from venus.broker.snapshot.snapshots import SnapshotManager
 from venus.broker.store import keys
-from venus.broker.store.rocks import Batch, Store
+from venus.broker.store.rocks import Store, StoreBatch
 from venus.errors import Unavailable
 
 _NUMBERED = (keys.RLOG, keys.QUEUE, keys.ROW)
 
 
-def forget(group: Group, business: Business, catalogue: Catalogue) -> None:
+def forget(group: CommandGroup, business: Business, catalogue: BusinessCatalogue) -> None:
     """Put the removal of a business. Raises Unavailable if the same group writes to the business.
 
     Entries above the high watermark are removed too: the brokers that could move it may be gone.
     """
-    if business in group.touched():
+    if business in group.touched_businesses():
         raise Unavailable(f"business {business.name!r} is being written", hint="try again")
     if business.pending:
         error = Unavailable(f"business {business.name!r} is being forgotten", hint="try again in a moment")
         group.refused.append((business, business.pending[0].index, error))
         business.pending.clear()
     put_removal(group.batch, business.number)
-    catalogue.remember_number(group.batch)
+    catalogue.save_number(group.batch)
     group.durable = True
 
 
-def put_removal(batch: Batch, number: int) -> None:
+def put_removal(batch: StoreBatch, number: int) -> None:
     """Put the removal of everything under a business's number."""
     start = keys.number_prefix(number)
     for family in _NUMBERED:
@@ -39,7 +39,7 @@ def put_removal(batch: Batch, number: int) -> None:
     put_state_removal(batch, number)
 
 
-def put_state_removal(batch: Batch, number: int) -> None:
+def put_state_removal(batch: StoreBatch, number: int) -> None:
     """Put the removal of a business's state alone."""
     for prefix in keys.state_prefixes(number):
         batch.delete_range(keys.STATE, prefix, keys.after_prefix(prefix))
@@ -49,9 +49,14 @@ class Forgetting:
     """Removes a business while the broker runs."""
 
     def __init__(
-        self, catalogue: Catalogue, commits: CommitThread, materialiser: Materialiser, snapshots: Snapshots,
-        store: Store, guard: Guard,
-    ) -> None:  # fmt: skip
+        self,
+        catalogue: BusinessCatalogue,
+        commits: CommitThread,
+        materialiser: Materialiser,
+        snapshots: SnapshotManager,
+        store: Store,
+        guard: Guard,
+    ) -> None:
         self._catalogue = catalogue
         self._commits = commits
         self._materialiser = materialiser
@@ -64,7 +69,7 @@ class Forgetting:
 
         Raises Unavailable for an unknown one, Refused while a producer or a consumer is connected.
         """
-        found = self._catalogue.take_out(business)
+        found = self._catalogue.begin_forgetting(business)
         try:
             self._commits.submit(lambda _: None, line=found).result()  # earlier commands of the business are done
             self._materialiser.forget(found).result()
@@ -72,10 +77,10 @@ class Forgetting:
             self._commits.submit(lambda group: forget(group, found, self._catalogue), line=found).result()
         except BaseException:
             found.is_forgotten = False
-            self._catalogue.put_back(found)
-            self._materialiser.notice(found)
+            self._catalogue.cancel_forgetting(found)
+            self._materialiser.notify(found)
             raise
-        self._catalogue.forgotten(business)
+        self._catalogue.finish_forgetting(business)
         with self._guard():
             give_back(self._store, found)
 

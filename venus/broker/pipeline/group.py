@@ -8,18 +8,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from venus.broker.log.entry import WITH_ENVELOPE, Entry
-from venus.broker.machine import described
-from venus.broker.machine.business import Business, Pending
-from venus.broker.machine.envelope import Envelope, envelope, parse
-from venus.broker.machine.machine import Applied
-from venus.broker.machine.steps import step
-from venus.broker.store.rocks import Batch
+from venus.broker.log.entry import WITH_ENVELOPE, LogEntry
+from venus.broker.machine import described_versions
+from venus.broker.machine.business import Business, PendingEntry
+from venus.broker.machine.envelope import Envelope, build_envelope, parse_body
+from venus.broker.machine.machine import EntryEffects
+from venus.broker.machine.steps import take_step
+from venus.broker.store.rocks import StoreBatch
 from venus.errors import VenusError
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class Savepoint:
     """Savepoint of a group before a command."""
 
     appended: int
@@ -28,7 +28,7 @@ class Mark:
 
 
 @dataclass(slots=True)
-class Run:
+class WrittenEntries:
     """Consecutive entries of one log that a group has written, in stored form."""
 
     first: int
@@ -36,17 +36,17 @@ class Run:
 
 
 @dataclass(slots=True, eq=False)
-class Group:
+class CommandGroup:
     """The content of one write batch."""
 
-    batch: Batch
+    batch: StoreBatch
     changed: set[Business] = field(default_factory=set)
-    applied: dict[Business, Applied] = field(default_factory=dict)
+    applied: dict[Business, EntryEffects] = field(default_factory=dict)
     durable: bool = False
-    appended: list[tuple[Business, Pending]] = field(default_factory=list)
+    appended: list[tuple[Business, PendingEntry]] = field(default_factory=list)
     refused: list[tuple[Business, int, VenusError]] = field(default_factory=list)
     log_changed: set[Business] = field(default_factory=set)
-    written: dict[Business, Run] = field(default_factory=dict)
+    written: dict[Business, WrittenEntries] = field(default_factory=dict)
     _terms: dict[Business, int] = field(default_factory=dict)
     _staged: list[tuple[str, bytes, bytes | None]] = field(default_factory=list)
 
@@ -54,26 +54,28 @@ class Group:
         """Allow commands of this group to propose entries of this term for a business."""
         self._terms[business] = term
 
-    def append(self, business: Business, entry: Entry, known: Envelope | None = None, *, durable: bool = True) -> int:
+    def append(
+        self, business: Business, entry: LogEntry, known: Envelope | None = None, *, durable: bool = True
+    ) -> int:
         """Propose an entry at the end of a business's log; return its index. `allow` must come first."""
         term = self._terms[business]
         if entry.term != term:
             entry = replace(entry, term=term)
         index = business.log.end
-        taken = step(business.proposed, index, entry, known)
-        self._append(business, Pending(index=index, entry=entry, content=known, step=taken), durable=durable)
+        taken = take_step(business.proposed, index, entry, known)
+        self._append(business, PendingEntry(index=index, entry=entry, content=known, step=taken), durable=durable)
         return index
 
-    def follow(self, business: Business, entry: Entry, stored: bytes) -> None:
+    def follow(self, business: Business, entry: LogEntry, stored: bytes) -> None:
         """Append an entry of the leader's log in its stored form."""
         index = business.log.end
-        content = envelope(parse(entry.body)) if entry.kind in WITH_ENVELOPE else None
-        taken = step(business.proposed, index, entry, content)
-        pending = Pending(index=index, entry=entry, content=content, step=taken, stored=stored, is_new=False)
+        content = build_envelope(parse_body(entry.body)) if entry.kind in WITH_ENVELOPE else None
+        taken = take_step(business.proposed, index, entry, content)
+        pending = PendingEntry(index=index, entry=entry, content=content, step=taken, stored=stored, is_new=False)
         self._append(business, pending, durable=True)
 
-    def _append(self, business: Business, pending: Pending, *, durable: bool) -> None:
-        described.follow(business, pending.step, pending.content)
+    def _append(self, business: Business, pending: PendingEntry, *, durable: bool) -> None:
+        described_versions.record_proposed_versions(business, pending.step, pending.content)
         business.proposed = pending.step.after
         business.log.end = pending.index + 1
         business.pending.append(pending)
@@ -84,11 +86,11 @@ class Group:
         """Set or remove (None) one key that belongs to no log."""
         self._staged.append((family, key, value))
 
-    def mark(self) -> Mark:
+    def savepoint(self) -> Savepoint:
         """Return a savepoint."""
-        return Mark(len(self.appended), len(self._staged), self.durable)
+        return Savepoint(len(self.appended), len(self._staged), self.durable)
 
-    def take_back(self, mark: Mark) -> None:
+    def take_back(self, mark: Savepoint) -> None:
         """Undo the proposals since a savepoint."""
         while len(self.appended) > mark.appended:
             business, pending = self.appended.pop()
@@ -107,7 +109,7 @@ class Group:
         self.log_changed.add(business)
         self.durable = True
 
-    def touched(self) -> set[Business]:
+    def touched_businesses(self) -> set[Business]:
         """Return every business that a command or the upkeep has changed in memory."""
         return self.changed | {business for business, _ in self.appended}
 
@@ -117,7 +119,7 @@ class Group:
             stored = business.log.append(self.batch, pending.index, pending.entry, pending.stored)
             self.changed.add(business)
             if keep:
-                self.written.setdefault(business, Run(pending.index)).stored.append(stored)
+                self.written.setdefault(business, WrittenEntries(pending.index)).stored.append(stored)
         for family, key, value in self._staged:
             if value is None:
                 self.batch.delete(family, key)

@@ -17,11 +17,11 @@ from typing import Any
 
 from venus.broker.machine import machine, records
 from venus.broker.machine.business import Business
-from venus.broker.pipeline.commands import Answer, Command, reject
-from venus.broker.pipeline.group import Group
-from venus.broker.pipeline.halting import CannotApply, halt, leaders_reason
+from venus.broker.pipeline.commands import CommandAnswer, CommitCommand, reject
+from venus.broker.pipeline.group import CommandGroup
+from venus.broker.pipeline.halting import CannotApply, halt, leader_end_reason
 from venus.broker.pipeline.shared_log import SharedLog
-from venus.broker.queue.buffer import Buffer
+from venus.broker.queue.buffer import BodyBuffer
 from venus.broker.store.rocks import Store
 from venus.errors import StorageError, StoreFull, Unavailable, VenusError
 
@@ -30,24 +30,24 @@ Refuse = Callable[[VenusError], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class WaitingAnswer:
     """An answer that waits until everything up to `index` is applied (`tell`) or truncated (`refuse`)."""
 
     index: int
-    tell: Tell
+    deliver: Tell
     refuse: Refuse
 
 
 @dataclass(slots=True)
-class Acks:
+class AnswerQueue:
     """Waiting answers by business, in the order of their entries. Used by the commit thread alone."""
 
-    _waiting: dict[Business, deque[Held]] = field(default_factory=dict)
+    _waiting: dict[Business, deque[WaitingAnswer]] = field(default_factory=dict)
 
-    def hold(self, business: Business, held: Held) -> None:
+    def hold(self, business: Business, held: WaitingAnswer) -> None:
         """Give the answer once its index is applied, at once if it already is."""
         if held.index <= business.log.applied:
-            held.tell()
+            held.deliver()
         else:
             self._waiting.setdefault(business, deque()).append(held)
 
@@ -55,7 +55,7 @@ class Acks:
         """Give the answers up to the newest applied entry."""
         waiting = self._waiting.get(business)
         while waiting and waiting[0].index <= business.log.applied:
-            waiting.popleft().tell()
+            waiting.popleft().deliver()
         if waiting is not None and not waiting:
             del self._waiting[business]
 
@@ -80,11 +80,11 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Written:
+class WrittenGroup:
     """A written group whose callers have no answers yet. It is on disk unless its log is shared."""
 
-    group: Group
-    answers: list[Answer]
+    group: CommandGroup
+    answers: list[CommandAnswer]
 
 
 class GroupWriter:
@@ -93,11 +93,11 @@ class GroupWriter:
     def __init__(
         self,
         store: Store,
-        buffer: Buffer,
+        buffer: BodyBuffer,
         shared: SharedLog,
         *,
-        publish: Callable[[Group], None],
-        maintain: Callable[[Group], None],
+        publish: Callable[[CommandGroup], None],
+        maintain: Callable[[CommandGroup], None],
     ) -> None:
         self._store = store
         self._buffer = buffer
@@ -105,24 +105,24 @@ class GroupWriter:
         self._publish = publish
         self._maintain = maintain
         #: Wraps the notifications of a group. Its listener sets it, so that a group wakes the event loop once.
-        self.together: Callable[[], AbstractContextManager[None]] = nullcontext
+        self.batch_notifications: Callable[[], AbstractContextManager[None]] = nullcontext
         #: Answers that wait for the watermark. `CommitThread.stop` refuses them after the thread has ended.
-        self.acks = Acks()
+        self.acks = AnswerQueue()
         #: Businesses with entries above the watermark.
         self.lagging: set[Business] = set()
 
-    def step(self, commands: Sequence[Command[Any]]) -> None:
+    def step(self, commands: Sequence[CommitCommand[Any]]) -> None:
         """Run one group: propose, write, apply, publish, answer."""
         # a shared log is synced between publishing and answering: publishing must not wait for the sync
-        with nullcontext() if self._shared.is_shared else self.together():
+        with nullcontext() if self._shared.is_shared else self.batch_notifications():
             written = self.write(commands)
             if written is not None:
                 self.finish(written)
 
-    def write(self, commands: Sequence[Command[Any]]) -> Written | None:
+    def write(self, commands: Sequence[CommitCommand[Any]]) -> WrittenGroup | None:
         """Do the first half of a step; `finish` does the second. None means that the group was given up."""
-        group = Group(self._store.batch())
-        answers = [self._answer(group, c) for c in commands]
+        group = CommandGroup(self._store.batch())
+        answers = [self._run_command(group, c) for c in commands]
         try:
             self._maintain(group)
             group.write_log(keep=self._shared.is_shared)
@@ -140,10 +140,10 @@ class GroupWriter:
         else:
             if len(group.batch):
                 self._store.write(group.batch, durable=group.durable)
-            self._show(group)
-        return Written(group, answers)
+            self._publish_group(group)
+        return WrittenGroup(group, answers)
 
-    def finish(self, written: Written) -> None:
+    def finish(self, written: WrittenGroup) -> None:
         """Do the second half of a step: sync a shared log, free the buffer, answer the callers."""
         group = written.group
         if self._shared.is_shared:
@@ -151,35 +151,35 @@ class GroupWriter:
         for answer in written.answers:
             if answer.command.nbytes:
                 self._buffer.release(answer.command.nbytes)
-        self._tell(written.answers)
+        self._hold_answers(written.answers)
         for business, first, refusal in group.refused:  # after the answers of this group have begun to wait
             self.acks.drop(business, first, refusal)
 
-    def _show(self, group: Group) -> None:
+    def _publish_group(self, group: CommandGroup) -> None:
         self._publish(group)
         for business in group.applied:
             self.acks.release(business)
 
-    def _write_shared(self, group: Group) -> None:
+    def _write_shared(self, group: CommandGroup) -> None:
         """Give the entries to followers while they are synced. Applied entries were on disk before."""
         if len(group.batch):
             self._store.write(group.batch, durable=False)
         for business, run in group.written.items():
-            self._shared.written(business, run.first, run.stored)
-        self._show(group)
+            self._shared.on_written(business, run.first, run.stored)
+        self._publish_group(group)
 
-    def _sync_shared(self, group: Group) -> None:
+    def _sync_shared(self, group: CommandGroup) -> None:
         if group.durable or group.written:
             self._store.sync()
         for business in {*group.written, *group.log_changed}:
             business.log.durable_end = business.log.end
-            self._shared.changed(business)
+            self._shared.on_changed(business)
 
-    def _give_up(self, group: Group, commands: Sequence[Command[Any]], error: Exception) -> None:
+    def _give_up(self, group: CommandGroup, commands: Sequence[CommitCommand[Any]], error: Exception) -> None:
         """Drop a group that cannot be applied and try its commands one by one. Nothing of it is on disk."""
         if isinstance(error, StorageError) or not commands:
             raise error
-        for business in group.touched():
+        for business in group.touched_businesses():
             machine.reload(self._store, business)
         if len(commands) > 1:
             for command in commands:
@@ -190,23 +190,23 @@ class GroupWriter:
             self._buffer.release(commands[0].nbytes)
         reject(commands[0], VenusError(f"the broker failed: {error!r}"))
 
-    def _halt(self, group: Group, commands: Sequence[Command[Any]], stuck: CannotApply) -> None:
+    def _halt(self, group: CommandGroup, commands: Sequence[CommitCommand[Any]], stuck: CannotApply) -> None:
         """Stop one replica, drop the group and run its commands again. Nothing of the group is on disk.
 
         A leader raises StorageError and ends: another broker can lead and apply what this one cannot.
         """
         business = stuck.business
         if self._shared.leads(business):
-            raise StorageError(leaders_reason(stuck)) from stuck.error
-        for other in group.touched() - {business}:
+            raise StorageError(leader_end_reason(stuck)) from stuck.error
+        for other in group.touched_businesses() - {business}:
             machine.reload(self._store, other)
         halt(business, stuck.index, stuck.error)
-        machine.stand_still(self._store, business)
+        machine.stop_applying(self._store, business)
         self.lagging.discard(business)
-        self._shared.halted(business)
+        self._shared.on_halted(business)
         self.step(commands)
 
-    def _apply(self, group: Group, businesses: Iterable[Business]) -> None:
+    def _apply(self, group: CommandGroup, businesses: Iterable[Business]) -> None:
         for business in businesses:
             if not business.pending:
                 continue
@@ -225,22 +225,22 @@ class GroupWriter:
             else:
                 self.lagging.discard(business)
 
-    def _tell(self, answers: Iterable[Answer]) -> None:
+    def _hold_answers(self, answers: Iterable[CommandAnswer]) -> None:
         for answer in answers:
             about = answer.command.business
             if about is None:
-                answer.tell()
+                answer.deliver()
             else:
-                self.acks.hold(about, Held(answer.index, answer.tell, answer.refuse))
+                self.acks.hold(about, WaitingAnswer(answer.index, answer.deliver, answer.refuse))
 
-    def _answer(self, group: Group, command: Command[Any]) -> Answer:
+    def _run_command(self, group: CommandGroup, command: CommitCommand[Any]) -> CommandAnswer:
         """Run a command and take its proposals back if it fails."""
         if command.business is not None:
             try:
                 group.allow(command.business, self._shared.term(command.business))
             except Unavailable as refusal:
-                return Answer(command, 0, error=refusal)  # at once: it depends on no proposal
-        mark = group.mark()
+                return CommandAnswer(command, 0, error=refusal)  # at once: it depends on no proposal
+        mark = group.savepoint()
         result: Any = None
         failure: BaseException | None = None
         try:
@@ -253,4 +253,4 @@ class GroupWriter:
             group.take_back(mark)
             failure = error if isinstance(error, VenusError) else VenusError(f"the broker failed: {error!r}")
         index = command.business.log.end - 1 if command.business is not None else 0
-        return Answer(command, index, result, failure)
+        return CommandAnswer(command, index, result, failure)

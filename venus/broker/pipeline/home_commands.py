@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import Future
 
-from venus.broker.log.entry import EntryKind, note
+from venus.broker.log.entry import EntryKind, record_entry
 from venus.broker.machine import home as homes
 from venus.broker.machine import loss
 from venus.broker.machine.business import Business
-from venus.broker.machine.catalogue import Catalogue
+from venus.broker.machine.catalogue import BusinessCatalogue
+from venus.broker.machine.counter_limits import check_limit
 from venus.broker.machine.home import Home
-from venus.broker.machine.reach import check_reach
 from venus.broker.pipeline.commit_thread import CommitThread
-from venus.broker.pipeline.group import Group
+from venus.broker.pipeline.group import CommandGroup
 from venus.errors import NotLeader, Refused, Unavailable
 from venus.network.topology import PULLS_AS
 
@@ -30,7 +30,7 @@ def refuse_producer(business: Business) -> None:
             hint="`venus cluster promote` makes this set the home, after a disaster",
         )
     if state.is_replaced:
-        raise replaced(business)
+        raise replaced_error(business)
 
 
 def refuse_epoch(business: Business, source_epoch: int, *, insists: bool = False) -> None:
@@ -39,7 +39,7 @@ def refuse_epoch(business: Business, source_epoch: int, *, insists: bool = False
     With `insists` the producer takes over all the same.
     """
     state = business.proposed
-    was_here = bool(state.end_batch) and not loss.in_doubt(state.losses)
+    was_here = bool(state.end_batch) and not loss.has_unmeasured(state.losses)
     if was_here and source_epoch > state.epoch and not insists:
         raise NotLeader(
             f"{business.name}: the source is at epoch {source_epoch} and this home has given {state.epoch} at most: "
@@ -52,10 +52,10 @@ def refuse_epoch(business: Business, source_epoch: int, *, insists: bool = False
 def refuse_consumer(business: Business) -> None:
     """Send consumers that rely on this queue to the new home. Raises NotLeader."""
     if business.committed.is_replaced:
-        raise replaced(business)
+        raise replaced_error(business)
 
 
-def replaced(business: Business) -> NotLeader:
+def replaced_error(business: Business) -> NotLeader:
     """Return the error that names the new home."""
     home = business.committed.home
     assert home is not None, "a replaced business has a home"
@@ -87,21 +87,21 @@ def check_promotable(business: Business) -> None:
         )
 
 
-def become_home(group: Group, business: Business, home: Home, at_us: int) -> Home:
+def become_home(group: CommandGroup, business: Business, home: Home, at_us: int) -> Home:
     """Make a mirror the home, so that producers can ship to it. Raises Refused."""
     check_promotable(business)
     known = business.proposed.home
-    check_reach(f"{business.name}: the new home", "home term", home.term, homes.term_of(known))
-    if home.term <= homes.term_of(known):  # that home would make this one step down and lose its changes
+    check_limit(f"{business.name}: the new home", "home term", home.term, homes.home_term_of(known))
+    if home.term <= homes.home_term_of(known):  # that home would make this one step down and lose its changes
         raise Refused(
-            f"{business.name}: {known} has become the home meanwhile, home term {homes.term_of(known)}",
+            f"{business.name}: {known} has become the home meanwhile, home term {homes.home_term_of(known)}",
             hint="if that set is gone as well, run the command again",
         )
     _append(group, business, home, at_us)
     return home
 
 
-def confirm_home(group: Group, business: Business, home: Home, at_us: int) -> bool:
+def confirm_home(group: CommandGroup, business: Business, home: Home, at_us: int) -> bool:
     """Stay the home with a higher home term. As after a promotion, changes of the other home are missing here.
 
     Return False if this set is not the home, or has a home term as high.
@@ -109,103 +109,109 @@ def confirm_home(group: Group, business: Business, home: Home, at_us: int) -> bo
     known = business.proposed.home
     if known is None or not known.here or home.term <= known.term:
         return False
-    check_reach(f"{business.name}: set {home.set}", "home term", home.term, known.term)
+    check_limit(f"{business.name}: set {home.set}", "home term", home.term, known.term)
     _append(group, business, home, at_us)
     return True
 
 
-def note_home(group: Group, business: Business, home: Home, at_us: int) -> bool:
+def note_home(group: CommandGroup, business: Business, home: Home, at_us: int) -> bool:
     """Record that another set has become the home; a home here steps down.
 
     Return False if this home or a later one is known.
     """
-    if home.term <= homes.term_of(business.proposed.home):
+    if home.term <= homes.home_term_of(business.proposed.home):
         return False
-    check_reach(f"{business.name}: set {home.set}", "home term", home.term, homes.term_of(business.proposed.home))
+    check_limit(f"{business.name}: set {home.set}", "home term", home.term, homes.home_term_of(business.proposed.home))
     _append(group, business, home, at_us)
     return True
 
 
-def close_losses(group: Group, business: Business, home_terms: Collection[int], compared: str, at_us: int) -> list[str]:
+def close_losses(
+    group: CommandGroup, business: Business, home_terms: Collection[int], compared: str, at_us: int
+) -> list[str]:
     """Record that a group's target was compared with the source and repaired; return the groups still to compare.
 
     Raises Refused until the producer has reported what is missing.
     """
-    named = [window for window in loss.of_promotions(business.proposed.losses) if window.home_term in home_terms]
-    if loss.in_doubt(named):
+    named = [window for window in loss.promotion_losses(business.proposed.losses) if window.home_term in home_terms]
+    if loss.has_unmeasured(named):
         raise Refused(
             f"{business.name}: what the promotion to this home may have lost is not known yet",
             hint="`venus sync` reports it; then compare again",
         )
     with business.lock:
-        groups = targets_of(business.consumers)
+        groups = groups_with_targets(business.consumers)
     record = {"home_terms": sorted(home_terms), "group": compared, "groups": groups}
     if named:
-        group.append(business, note(EntryKind.CLOSED, epoch=business.proposed.epoch, at_us=at_us, record=record))
-    left = [window for window in loss.of_promotions(business.proposed.losses) if window.home_term in home_terms]
+        group.append(
+            business, record_entry(EntryKind.CLOSED, epoch=business.proposed.epoch, at_us=at_us, record=record)
+        )
+    left = [window for window in loss.promotion_losses(business.proposed.losses) if window.home_term in home_terms]
     return sorted({name for window in left for name in groups if name not in window.verified})
 
 
-def targets_of(groups: Iterable[str]) -> list[str]:
+def groups_with_targets(groups: Iterable[str]) -> list[str]:
     """Return the consumer groups that have a target. Downstream sets are not compared with the source."""
     return sorted(name for name in groups if not name.startswith(PULLS_AS))
 
 
-def give_up(group: Group, business: Business, home_terms: Collection[int], at_us: int) -> None:
+def give_up(group: CommandGroup, business: Business, home_terms: Collection[int], at_us: int) -> None:
     """Close the losses of promotions without a comparison: the source is gone."""
     record = {"home_terms": sorted(home_terms), "given_up": True}
-    group.append(business, note(EntryKind.CLOSED, epoch=business.proposed.epoch, at_us=at_us, record=record))
+    group.append(business, record_entry(EntryKind.CLOSED, epoch=business.proposed.epoch, at_us=at_us, record=record))
 
 
-def _append(group: Group, business: Business, home: Home, at_us: int) -> None:
+def _append(group: CommandGroup, business: Business, home: Home, at_us: int) -> None:
     record = homes.encode(home)
     assert record is not None
-    group.append(business, note(EntryKind.HOME, epoch=business.proposed.epoch, at_us=at_us, record=record))
+    group.append(business, record_entry(EntryKind.HOME, epoch=business.proposed.epoch, at_us=at_us, record=record))
 
 
-AGAIN = "another set was promoted at the same time, and this one stays the home: connect again"
+CONNECT_AGAIN = "another set was promoted at the same time, and this one stays the home: connect again"
 
 
-class Homes:
+class HomeCommands:
     """Commands about the home of businesses. Thread-safe.
 
     Futures are resolved once the command is applied; they fail where another broker leads.
     """
 
-    def __init__(self, catalogue: Catalogue, commits: CommitThread, *, clock_us: Callable[[], int]) -> None:
+    def __init__(self, catalogue: BusinessCatalogue, commits: CommitThread, *, clock_us: Callable[[], int]) -> None:
         self._catalogue, self._commits, self._clock_us = catalogue, commits, clock_us
         self._listeners: list[Callable[[str, Unavailable], None]] = []
 
-    def on_moved(self, listener: Callable[[str, Unavailable], None]) -> None:
+    def add_listener(self, listener: Callable[[str, Unavailable], None]) -> None:
         """Call a listener, in any thread, with the reason when clients of a business must connect again."""
         self._listeners.append(listener)
 
     def check_promotable(self, business: str) -> None:
         """Raise Refused if a promotion would make an incomplete home, Unavailable if the business is unknown."""
-        check_promotable(self._catalogue.known(business))
+        check_promotable(self._catalogue.find(business))
 
     def become(self, business: str, home: Home) -> Future[Home]:
         """Make a mirror the home, so that producers can ship to it."""
-        found = self._catalogue.known(business)
+        found = self._catalogue.find(business)
         return self._commits.submit(lambda group: become_home(group, found, home, self._clock_us()), business=found)
 
     def confirm(self, business: str, home: Home) -> Future[bool]:
         """Stay the home with a higher home term; False if this set is not the home, or has one as high."""
-        found = self._catalogue.known(business)
+        found = self._catalogue.find(business)
         done: Future[bool] = self._commits.submit(
             lambda group: confirm_home(group, found, home, self._clock_us()), business=found
         )
-        return self._told(done, lambda: self._say(found.name, Unavailable(f"{found.name}: {AGAIN}")))
+        return self._notify_when_done(
+            done, lambda: self._notify(found.name, Unavailable(f"{found.name}: {CONNECT_AGAIN}"))
+        )
 
     def note(self, business: str, home: Home) -> Future[bool]:
         """Record that another set has become the home; False if it was known. A home here redirects its clients."""
-        found = self._catalogue.known(business)
+        found = self._catalogue.find(business)
         done: Future[bool] = self._commits.submit(
             lambda group: note_home(group, found, home, self._clock_us()), business=found
         )
-        return self._told(done, lambda: self._replaced(found))
+        return self._notify_when_done(done, lambda: self._notify_replaced(found))
 
-    def _told(self, future: Future[bool], notify: Callable[[], None]) -> Future[bool]:
+    def _notify_when_done(self, future: Future[bool], notify: Callable[[], None]) -> Future[bool]:
         """Notify the listeners once the future is True, before later callbacks of the future run."""
 
         def on_done(done: Future[bool]) -> None:
@@ -215,17 +221,17 @@ class Homes:
         future.add_done_callback(on_done)
         return future
 
-    def _replaced(self, business: Business) -> None:
+    def _notify_replaced(self, business: Business) -> None:
         if business.committed.is_replaced:
-            self._say(business.name, replaced(business))
+            self._notify(business.name, replaced_error(business))
 
-    def _say(self, business: str, error: Unavailable) -> None:
+    def _notify(self, business: str, error: Unavailable) -> None:
         for listener in self._listeners:
             listener(business, error)
 
     def close_losses(self, business: str, home_terms: Collection[int], compared: str) -> Future[list[str]]:
         """Record that a group's target was compared and repaired; return the groups still to compare."""
-        found = self._catalogue.known(business)
+        found = self._catalogue.find(business)
         return self._commits.submit(
             lambda group: close_losses(group, found, home_terms, compared, self._clock_us()),
             business=found,
@@ -233,10 +239,10 @@ class Homes:
 
     def give_up(self, business: str, home_terms: Collection[int]) -> Future[None]:
         """Close the losses of promotions without a comparison."""
-        found = self._catalogue.known(business)
+        found = self._catalogue.find(business)
         return self._commits.submit(lambda group: give_up(group, found, home_terms, self._clock_us()), business=found)
 
     def refuse_consumer(self, business: str) -> None:
         """Send consumers that rely on a queue to the new home. Raises NotLeader."""
-        if self._catalogue.has(business):
-            refuse_consumer(self._catalogue.known(business))
+        if self._catalogue.has_stored(business):
+            refuse_consumer(self._catalogue.find(business))

@@ -10,22 +10,22 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 
-from venus.broker.log.entry import Entry, EntryKind, note
-from venus.broker.machine import described, half
+from venus.broker.log.entry import EntryKind, LogEntry, record_entry
+from venus.broker.machine import described_versions, half_messages
 from venus.broker.machine import home as homes
 from venus.broker.machine.business import Business
-from venus.broker.machine.catalogue import Catalogue
-from venus.broker.machine.envelope import Envelope, envelope, open_mirrored
-from venus.broker.machine.half import State
+from venus.broker.machine.catalogue import BusinessCatalogue
+from venus.broker.machine.counter_limits import check_limit
+from venus.broker.machine.envelope import Envelope, build_envelope, open_mirrored_body
+from venus.broker.machine.half_messages import HalfState
 from venus.broker.machine.mirror import Mirror
-from venus.broker.machine.reach import check_reach
-from venus.broker.machine.records import encode_heard
+from venus.broker.machine.records import encode_levels
 from venus.broker.pipeline.commit_thread import CommitThread
-from venus.broker.pipeline.group import Group
-from venus.broker.queue import places
+from venus.broker.pipeline.group import CommandGroup
+from venus.broker.queue import batch_lookup
 from venus.broker.store import keys
+from venus.broker.store.data_directory import FreeSpace
 from venus.broker.store.rocks import Store
-from venus.broker.store.space import Space
 from venus.codec.batch import digest
 from venus.codec.chunk import decode_chunk
 from venus.errors import IllegalTransition, OffsetDiverged, ProtocolError, Refused, Unavailable
@@ -39,7 +39,7 @@ LEFT_OUT_MAX = limits.UINT32_MAX
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Arrived:
+class MirrorIncrements:
     """Increments in order. Up to `position` there is nothing else for this mirror; `sparse` if it pulls only a part."""
 
     increments: Sequence[broker_pb2.Increment]
@@ -48,32 +48,38 @@ class Arrived:
     follows: int = 0  # end of the increments that came before
 
 
-def begin_full(group: Group, business: Business, said: mirror_pb2.MirrorBegin, at_us: int, space: Space) -> None:
+def begin_full_data(
+    group: CommandGroup, business: Business, said: mirror_pb2.MirrorBegin, at_us: int, space: FreeSpace
+) -> None:
     """Drop the data of the business, and begin at the cut of the full data.
 
     Raises Refused for a business of producers, unless the full data is of a home that has replaced this one.
     """
     limits.check(said, f"{business.name}: ")
     state = business.proposed
-    check_reach(f"{business.name}: the full data", "home term", said.home.home_term, homes.term_of(state.home))
+    check_limit(f"{business.name}: the full data", "home term", said.home.home_term, homes.home_term_of(state.home))
     is_own = not state.is_mirror and not _is_blank(business)
-    if is_own and homes.term_of(homes.heard(said.home)) <= (homes.term_of(state.home) if not state.is_replaced else -1):
+    if is_own and homes.home_term_of(homes.from_wire(said.home)) <= (
+        homes.home_term_of(state.home) if not state.is_replaced else -1
+    ):
         raise Refused(
             f"{business.name} has been written by producers here, so it cannot be mirrored from set {said.set}",
             hint=f"`venus forget --business {business.name}` at this set removes it; the set above has its own",
         )
     space.check_data(said.ByteSize())
     body = said.SerializeToString()
-    entry = Entry(kind=EntryKind.FULL_BEGIN, epoch=said.epoch, at_us=at_us, digest=digest(body), body=body)
+    entry = LogEntry(kind=EntryKind.FULL_BEGIN, epoch=said.epoch, at_us=at_us, digest=digest(body), body=body)
     group.append(business, entry)
 
 
-def full_rows(group: Group, business: Business, begin: int, number: int, body: bytes, at_us: int, space: Space) -> None:
+def take_full_rows(
+    group: CommandGroup, business: Business, begin: int, number: int, body: bytes, at_us: int, space: FreeSpace
+) -> None:
     """Take the next chunk of the full data that began with the entry `begin`; the first one has the number 0.
 
     Raises ProtocolError, IllegalTransition.
     """
-    mirror = _filling(business, begin)
+    mirror = _filling_mirror(business, begin)
     if mirror.chunks != number:
         raise IllegalTransition(
             f"{business.name}: chunk {number} of the full data came, {mirror.chunks} is the next one"
@@ -82,17 +88,23 @@ def full_rows(group: Group, business: Business, begin: int, number: int, body: b
     if len(chunk.rows) and int(chunk.rows.sequences.max()) > business.proposed.last_sequence:
         raise ProtocolError(f"{business.name}: the full data has a row of table {chunk.table_id} from behind its cut")
     space.check_data(len(body))
-    entry = Entry(kind=EntryKind.FULL_ROWS, epoch=business.proposed.epoch, at_us=at_us, digest=digest(body), body=body)
+    entry = LogEntry(
+        kind=EntryKind.FULL_ROWS, epoch=business.proposed.epoch, at_us=at_us, digest=digest(body), body=body
+    )
     group.append(business, entry)
 
 
-def end_full(group: Group, business: Business, begin: int, rows: int, at_us: int) -> None:
+def end_full_data(group: CommandGroup, business: Business, begin: int, rows: int, at_us: int) -> None:
     """Record that all rows of the full data have arrived."""
-    _filling(business, begin)
-    group.append(business, note(EntryKind.FULL_END, epoch=business.proposed.epoch, at_us=at_us, record={"rows": rows}))
+    _filling_mirror(business, begin)
+    group.append(
+        business, record_entry(EntryKind.FULL_END, epoch=business.proposed.epoch, at_us=at_us, record={"rows": rows})
+    )
 
 
-def take(group: Group, business: Business, arrived: Arrived, store: Store, at_us: int, space: Space) -> int:
+def take_increments(
+    group: CommandGroup, business: Business, arrived: MirrorIncrements, store: Store, at_us: int, space: FreeSpace
+) -> int:
     """Take batches that are committed upstream; return the next offset. Batches that are here already are dropped.
 
     Raises ProtocolError for a gap, OffsetDiverged for another history, IllegalTransition if the full data is not
@@ -107,34 +119,34 @@ def take(group: Group, business: Business, arrived: Arrived, store: Store, at_us
         raise Unavailable(f"{business.name}: the increments before offset {arrived.follows} were not taken")
     space.check_data(sum(len(increment.body) for increment in arrived.increments))
     for increment in arrived.increments:
-        _take(group, business, increment, arrived.sparse, store, at_us)
+        _take_increment(group, business, increment, arrived.sparse, store, at_us)
     if arrived.position > business.proposed.next_offset:
-        check_reach(f"{business.name}: what is passed over", "offset", arrived.position, business.proposed.next_offset)
-        _pass(group, business, arrived.position, arrived.sparse, store, at_us)
+        check_limit(f"{business.name}: what is passed over", "offset", arrived.position, business.proposed.next_offset)
+        _pass_over(group, business, arrived.position, arrived.sparse, store, at_us)
     return business.proposed.next_offset
 
 
-def _take(
-    group: Group, business: Business, increment: broker_pb2.Increment, sparse: bool, store: Store, at_us: int
+def _take_increment(
+    group: CommandGroup, business: Business, increment: broker_pb2.Increment, sparse: bool, store: Store, at_us: int
 ) -> None:
     state = business.proposed
     if increment.base_offset + increment.count <= state.next_offset:
         _check_same(business, increment, store)
-        business.count("duplicate_batches")
+        business.add_to_counter("duplicate_batches")
         return
     body = increment.body
-    content = open_mirrored(body)
+    content = open_mirrored_body(body)
     if digest(body) != increment.digest:
         raise ProtocolError(f"{business.name}: batch {content.batch_no} does not hash to its digest")
     _check_reach(business, increment, content)
     if increment.base_offset > state.next_offset:
-        _pass(group, business, increment.base_offset, sparse, store, at_us)
+        _pass_over(group, business, increment.base_offset, sparse, store, at_us)
     elif increment.base_offset < state.next_offset and (content.lost or content.left_out):
-        increment, content = _rest(increment, state.next_offset)
+        increment, content = _rest_of(increment, state.next_offset)
         body = increment.body
     _check_place(business, increment, content)
     _check_versions(business, increment, content, store)
-    entry = Entry(
+    entry = LogEntry(
         kind=EntryKind.MIRRORED,
         epoch=max(increment.epoch, _epoch(business)),
         at_us=increment.committed_at_us,
@@ -147,19 +159,19 @@ def _take(
 def _check_reach(business: Business, increment: broker_pb2.Increment, content: Envelope) -> None:
     """Raise ProtocolError for numbers so high that nothing could follow them."""
     state, where = business.proposed, f"{business.name}: batch {content.batch_no}"
-    check_reach(where, "offset", increment.base_offset, state.next_offset)
-    check_reach(where, "epoch", increment.epoch, _epoch(business))
-    check_reach(where, "batch", content.batch_no, state.last_batch)
-    check_reach(where, "Sequence", content.first_sequence, state.last_sequence)
+    check_limit(where, "offset", increment.base_offset, state.next_offset)
+    check_limit(where, "epoch", increment.epoch, _epoch(business))
+    check_limit(where, "batch", content.batch_no, state.last_batch)
+    check_limit(where, "Sequence", content.first_sequence, state.last_sequence)
 
 
 def _check_same(business: Business, increment: broker_pb2.Increment, store: Store) -> None:
     """Raise OffsetDiverged if a repeated batch differs from the newest batch here."""
-    place = places.newest(store, business)
+    place = batch_lookup.find_newest(store, business)
     if place is None or increment.base_offset + increment.count <= place.base_offset:
         return
     same = (place.base_offset, place.digest) == (increment.base_offset, increment.digest)
-    if not same and not open_mirrored(increment.body).lost:  # an election upstream may have lost what is here
+    if not same and not open_mirrored_body(increment.body).lost:  # an election upstream may have lost what is here
         raise OffsetDiverged(
             f"{business.name}: the batch at offset {increment.base_offset} is another one than here: {_OTHER}"
         )
@@ -190,11 +202,11 @@ def _check_place(business: Business, increment: broker_pb2.Increment, content: E
 def _check_versions(business: Business, increment: broker_pb2.Increment, content: Envelope, store: Store) -> None:
     """Raise ProtocolError for changes whose columns are unknown or different here."""
     where = f"{business.name}: batch {content.batch_no} at offset {increment.base_offset}"
-    described.check_versions(business, content, where)
-    if unknown := described.missing(business, content):
+    described_versions.check_versions(business, content, where)
+    if unknown := described_versions.find_missing_versions(business, content):
         table_id, version = min(unknown)
         raise ProtocolError(f"{where} has changes of table {table_id} in version {version}, which nothing describes")
-    known = described.contradicted(store, business, content)
+    known = described_versions.find_contradiction(store, business, content)
     if known is not None:
         raise ProtocolError(
             f"{where} describes version {known.version} of table {known.table_id} in another way than it is known here "
@@ -204,7 +216,7 @@ def _check_versions(business: Business, increment: broker_pb2.Increment, content
         )
 
 
-def _rest(increment: broker_pb2.Increment, offset: int) -> tuple[broker_pb2.Increment, Envelope]:
+def _rest_of(increment: broker_pb2.Increment, offset: int) -> tuple[broker_pb2.Increment, Envelope]:
     """Return the rest of an increment without changes, from an offset on."""
     message = change_pb2.BatchBody.FromString(increment.body)
     left = increment.base_offset + increment.count - offset
@@ -217,7 +229,7 @@ def _rest(increment: broker_pb2.Increment, offset: int) -> tuple[broker_pb2.Incr
         base_offset=offset, count=left, epoch=increment.epoch, committed_at_us=increment.committed_at_us,
         digest=digest(body), body=body,
     )  # fmt: skip
-    return rest, envelope(message)
+    return rest, build_envelope(message)
 
 
 def _epoch(business: Business) -> int:
@@ -225,7 +237,7 @@ def _epoch(business: Business) -> int:
     return max(newest, business.epoch_at_end)
 
 
-def _pass(group: Group, business: Business, offset: int, sparse: bool, store: Store, at_us: int) -> None:
+def _pass_over(group: CommandGroup, business: Business, offset: int, sparse: bool, store: Store, at_us: int) -> None:
     """Pass over offsets up to `offset`, which hold nothing for this mirror."""
     state = business.proposed
     if not sparse:
@@ -233,16 +245,16 @@ def _pass(group: Group, business: Business, offset: int, sparse: bool, store: St
             f"{business.name}: offset {offset} came where {state.next_offset} is the next one: something is missing"
         )
     while business.proposed.next_offset < offset:
-        message = _nothing(business, min(offset - business.proposed.next_offset, LEFT_OUT_MAX), store)
+        message = _empty_batch(business, min(offset - business.proposed.next_offset, LEFT_OUT_MAX), store)
         body = message.SerializeToString()
-        entry = Entry(kind=EntryKind.MIRRORED, epoch=_epoch(business), at_us=at_us, digest=digest(body), body=body)
-        group.append(business, entry, envelope(message))
+        entry = LogEntry(kind=EntryKind.MIRRORED, epoch=_epoch(business), at_us=at_us, digest=digest(body), body=body)
+        group.append(business, entry, build_envelope(message))
 
 
-def _nothing(business: Business, offsets: int, store: Store) -> change_pb2.BatchBody:
+def _empty_batch(business: Business, offsets: int, store: Store) -> change_pb2.BatchBody:
     """Return the batch that stands for empty offsets. An open cut stays open."""
     state = business.proposed
-    cut, ended, captured_at_us = _newest(business, store)
+    cut, ended, captured_at_us = _newest_cut(business, store)
     return change_pb2.BatchBody(
         batch_no=max(state.last_batch, 1),
         first_sequence=state.last_sequence + 1,
@@ -253,16 +265,16 @@ def _nothing(business: Business, offsets: int, store: Store) -> change_pb2.Batch
     )
 
 
-def _newest(business: Business, store: Store) -> tuple[int, bool, int]:
+def _newest_cut(business: Business, store: Store) -> tuple[int, bool, int]:
     """Return the cut of the newest batch, whether the cut ended there, and when it was captured."""
     for pending in reversed(business.pending):
         if pending.content is not None:
             return pending.content.cut, pending.content.cut_end, pending.content.captured_at_us
-    place = places.newest(store, business)
+    place = batch_lookup.find_newest(store, business)
     return (place.cut, place.cut_end, place.captured_at_us) if place is not None else (0, True, 0)
 
 
-def _filling(business: Business, begin: int) -> Mirror:
+def _filling_mirror(business: Business, begin: int) -> Mirror:
     mirror = business.proposed.mirror
     if mirror is None or mirror.end or mirror.begin != begin or not business.proposed.is_mirror:
         raise IllegalTransition(f"{business.name}: the full data was begun again meanwhile")
@@ -271,15 +283,21 @@ def _filling(business: Business, begin: int) -> Mirror:
 
 def _is_blank(business: Business) -> bool:
     """Return whether no producer has ever shipped anything for the business."""
-    state: State = business.proposed
-    return state == half.State(epoch=state.epoch, producer=state.producer) and not business.nbytes
+    state: HalfState = business.proposed
+    return state == half_messages.HalfState(epoch=state.epoch, producer=state.producer) and not business.nbytes
 
 
-class Mirrors:
+class MirrorCommands:
     """Commands of replicators. Thread-safe. Futures are resolved once the command is applied."""
 
     def __init__(
-        self, catalogue: Catalogue, commits: CommitThread, store: Store, space: Space, *, clock_us: Callable[[], int]
+        self,
+        catalogue: BusinessCatalogue,
+        commits: CommitThread,
+        store: Store,
+        space: FreeSpace,
+        *,
+        clock_us: Callable[[], int],
     ) -> None:
         self._catalogue = catalogue
         self._commits = commits
@@ -300,41 +318,41 @@ class Mirrors:
         """End what `enter` began."""
         self._commits.release(self._catalogue, business)
 
-    def begin_full(self, business: Business, said: mirror_pb2.MirrorBegin) -> Future[int]:
+    def begin_full_data(self, business: Business, said: mirror_pb2.MirrorBegin) -> Future[int]:
         """Begin the full data. The answer identifies it in later calls."""
 
-        def work(group: Group) -> int:
-            begin_full(group, business, said, self._clock_us(), self._space)
+        def work(group: CommandGroup) -> int:
+            begin_full_data(group, business, said, self._clock_us(), self._space)
             return business.log.end - 1
 
         return self._commits.submit(work, business=business)
 
-    def full_rows(self, business: Business, begin: int, number: int, body: bytes) -> Future[None]:
+    def take_full_rows(self, business: Business, begin: int, number: int, body: bytes) -> Future[None]:
         """Take the chunk of the full data with this number, from 0 on."""
 
-        def work(group: Group) -> None:
-            full_rows(group, business, begin, number, body, self._clock_us(), self._space)
+        def work(group: CommandGroup) -> None:
+            take_full_rows(group, business, begin, number, body, self._clock_us(), self._space)
 
         return self._commits.submit(work, business=business)
 
-    def heard(self, business: Business, begin: int, above: str, levels: Levels) -> Future[None]:
+    def record_levels(self, business: Business, begin: int, above: str, levels: Levels) -> Future[None]:
         """Keep the filters of the upstream sets for the full data that began with the entry `begin`."""
-        value = encode_heard(begin, above, levels)
+        value = encode_levels(begin, above, levels)
 
-        def work(group: Group) -> None:
+        def work(group: CommandGroup) -> None:
             group.stage(keys.STATE, keys.levels_key(business.number), value)
             group.durable = True
 
         return self._commits.submit(work)
 
-    def end_full(self, business: Business, begin: int, rows: int) -> Future[None]:
+    def end_full_data(self, business: Business, begin: int, rows: int) -> Future[None]:
         """End the full data."""
         business.awaits_full_data = False  # its beginning has been applied
         return self._commits.submit(
-            lambda group: end_full(group, business, begin, rows, self._clock_us()), business=business
+            lambda group: end_full_data(group, business, begin, rows, self._clock_us()), business=business
         )
 
-    def take(
+    def take_increments(
         self, business: Business, increments: Sequence[broker_pb2.Increment], position: int, *, sparse: bool,
         follows: int = 0,
     ) -> Future[int]:  # fmt: skip
@@ -342,9 +360,9 @@ class Mirrors:
 
         `follows` is the end of the increments before. If those were not taken, these are not taken either.
         """
-        arrived = Arrived(increments=increments, position=position, sparse=sparse, follows=follows)
+        arrived = MirrorIncrements(increments=increments, position=position, sparse=sparse, follows=follows)
 
-        def work(group: Group) -> int:
-            return take(group, business, arrived, self._store, self._clock_us(), self._space)
+        def work(group: CommandGroup) -> int:
+            return take_increments(group, business, arrived, self._store, self._clock_us(), self._space)
 
         return self._commits.submit(work, business=business)

@@ -12,16 +12,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from venus.broker.log.entry import Entry, EntryKind, note
-from venus.broker.machine import described, half, loss
+from venus.broker.log.entry import EntryKind, LogEntry, record_entry
+from venus.broker.machine import described_versions, half_messages, loss
 from venus.broker.machine.business import Business
-from venus.broker.machine.envelope import Envelope, envelope, open_body
-from venus.broker.machine.half import Action, Half
-from venus.broker.machine.reach import check_reach
+from venus.broker.machine.counter_limits import check_limit
+from venus.broker.machine.envelope import Envelope, build_envelope, open_body
+from venus.broker.machine.half_messages import HalfAction, HalfMessage
 from venus.broker.pipeline import home_commands
-from venus.broker.pipeline.group import Group
+from venus.broker.pipeline.group import CommandGroup
+from venus.broker.store.data_directory import FreeSpace
 from venus.broker.store.rocks import Store
-from venus.broker.store.space import Space
 from venus.codec.batch import digest
 from venus.errors import IllegalTransition, ProtocolError
 from venus.model import Verdict
@@ -30,7 +30,7 @@ from venus.wire import broker_pb2, change_pb2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shipped:
+class ShippedHalf:
     """A half message as it arrived. Each access to the body of the protobuf message would copy it."""
 
     batch_no: int
@@ -47,7 +47,7 @@ class HalvesResult:
     reason: str = ""
 
 
-def half_ref(business: Business, found: Half) -> broker_pb2.HalfRef:
+def describe_half(business: Business, found: HalfMessage) -> broker_pb2.HalfRef:
     """Describe an undecided half message."""
     return broker_pb2.HalfRef(
         batch_no=found.batch_no,
@@ -55,123 +55,129 @@ def half_ref(business: Business, found: Half) -> broker_pb2.HalfRef:
         first_sequence=found.first_sequence,
         count=found.count,
         received_at_us=found.received_at_us,
-        reviews=business.reviews.times(found.batch_no),
+        reviews=business.reviews.delivered_times(found.batch_no),
         bytes=found.nbytes,
     )
 
 
 def init(
-    group: Group, business: Business, producer: str, source_epoch: int, source_last_batch: int, at_us: int,
+    group: CommandGroup, business: Business, producer: str, source_epoch: int, source_last_batch: int, at_us: int,
     *, insists: bool = False,
 ) -> broker_pb2.InitAck:  # fmt: skip
     """Make a producer the only accepted one. Raises Diverged (rule 6), NotLeader, Refused."""
     home_commands.refuse_producer(business)
-    half.check_epoch(business.proposed, source_epoch)
-    half.check_producer(business.proposed, source_last_batch)
+    half_messages.check_epoch(business.proposed, source_epoch)
+    half_messages.check_producer(business.proposed, source_last_batch)
     home_commands.refuse_epoch(business, source_epoch, insists=insists)
-    epoch = half.next_epoch(business.proposed, source_epoch, at_us)
+    epoch = half_messages.next_epoch(business.proposed, source_epoch, at_us)
     if business.is_new:  # the epoch is logged with the first half message, because streams end with this process
-        raised = half.raise_epoch(business.proposed, epoch, producer)
+        raised = half_messages.raise_epoch(business.proposed, epoch, producer)
         business.proposed = business.applying = business.committed = raised
     else:
         _raise_epoch(group, business, epoch, producer, at_us)
-    in_doubt = loss.in_doubt(business.proposed.losses)
+    in_doubt = loss.has_unmeasured(business.proposed.losses)
     if in_doubt and source_last_batch > business.proposed.end_batch:
         roll_back_incomplete(group, business, epoch, at_us)
     state = business.proposed
     if state.halves:  # the answer asks about each of them, which is their first review after a restart
-        business.count("reviews_sent", len(state.halves))
+        business.add_to_counter("reviews_sent", len(state.halves))
     return broker_pb2.InitAck(
         epoch=state.epoch,
         last_batch=state.last_batch,
         last_sequence=state.last_sequence,
         next_offset=state.next_offset,
-        undecided=[half_ref(business, found) for found in state.halves],
+        undecided=[describe_half(business, found) for found in state.halves],
         in_doubt=in_doubt,
-        tables=described.newest(business),
+        tables=described_versions.newest_versions(business),
     )
 
 
 def take_halves(
-    group: Group, business: Business, epoch: int, halves: Sequence[Shipped], at_us: int, space: Space, store: Store
+    group: CommandGroup,
+    business: Business,
+    epoch: int,
+    halves: Sequence[ShippedHalf],
+    at_us: int,
+    space: FreeSpace,
+    store: Store,
 ) -> HalvesResult:
     """Persist half messages, in order."""
-    half.fence(business.proposed, epoch)
+    half_messages.check_fencing(business.proposed, epoch)
     space.check_data(sum(len(message.body) for message in halves))
     for message in halves:
         content = open_body(message.batch_no, message.body)
-        arriving = Half(
+        arriving = HalfMessage(
             batch_no=message.batch_no,
             digest=message.digest,
             first_sequence=content.first_sequence,
             count=content.count,
             nbytes=len(message.body),
         )
-        match half.accept(business.proposed, epoch, arriving):
-            case Action.PERSIST:
+        match half_messages.judge_arrival(business.proposed, epoch, arriving):
+            case HalfAction.PERSIST:
                 _require_described(business, content)
-                described.check_versions(business, content, f"batch {content.batch_no}")
+                described_versions.check_versions(business, content, f"batch {content.batch_no}")
                 _require_same_tables(store, business, content)
                 if business.is_new:
                     _raise_epoch(group, business, epoch, business.proposed.producer, at_us)
-                entry = Entry(
+                entry = LogEntry(
                     kind=EntryKind.PREPARE, epoch=epoch, at_us=at_us, digest=message.digest, body=message.body
                 )
                 group.append(business, entry, content)
-            case Action.RESEND:
-                business.count("resends")
+            case HalfAction.RESEND:
+                business.add_to_counter("resends")
                 wanted = business.proposed.end_batch + 1
                 reason = f"batch {message.batch_no} came before batch {wanted}"
                 return HalvesResult(through=business.proposed.end_batch, resend_from=wanted, reason=reason)
             case _:
-                business.count("duplicate_batches")
-                business.count("duplicate_rows", arriving.count)
+                business.add_to_counter("duplicate_batches")
+                business.add_to_counter("duplicate_rows", arriving.count)
     return HalvesResult(through=business.proposed.end_batch)
 
 
 def decide(
-    group: Group, business: Business, epoch: int, batch_no: int, digest: int, verdict: Verdict, at_us: int
+    group: CommandGroup, business: Business, epoch: int, batch_no: int, digest: int, verdict: Verdict, at_us: int
 ) -> broker_pb2.Decided:
     """Decide half messages. Raises Fenced, IllegalTransition."""
-    match half.judge(business.proposed, epoch, batch_no, digest, verdict):
-        case Action.COMMIT | Action.ROLL_BACK:
+    match half_messages.judge_decision(business.proposed, epoch, batch_no, digest, verdict):
+        case HalfAction.COMMIT | HalfAction.ROLL_BACK:
             record = {"verdict": int(verdict), "batch_no": batch_no, "digest": digest}
-            group.append(business, note(EntryKind.DECIDE, epoch=epoch, at_us=at_us, record=record))
-        case Action.WAIT:
+            group.append(business, record_entry(EntryKind.DECIDE, epoch=epoch, at_us=at_us, record=record))
+        case HalfAction.WAIT:
             return broker_pb2.Decided(
                 verdict=broker_pb2.UNKNOWN, batch_no=batch_no, next_offset=business.proposed.next_offset
             )
         case _:
-            business.count("duplicate_decisions")
-    answer = half.recorded(business.proposed, batch_no, digest, verdict)
+            business.add_to_counter("duplicate_decisions")
+    answer = half_messages.recorded_answer(business.proposed, batch_no, digest, verdict)
     return broker_pb2.Decided(
         verdict=broker_pb2.Verdict.ValueType(answer.verdict), batch_no=answer.batch_no, next_offset=answer.next_offset
     )
 
 
 def operator_decide(
-    group: Group, business: Business, batch_no: int, verdict: Verdict, at_us: int
+    group: CommandGroup, business: Business, batch_no: int, verdict: Verdict, at_us: int
 ) -> broker_pb2.Decided:
     """Apply an operator's decision in place of the producer's, and fence a connected producer.
 
     A wrong decision loses nothing: the next producer continues behind what is committed then.
     """
-    found = business.proposed.undecided(batch_no)
+    found = business.proposed.find_undecided(batch_no)
     if found is None:
         raise IllegalTransition(
             f"{business.name} has no undecided half message {batch_no}", hint="`venus half list` shows what there is"
         )
     if verdict is Verdict.UNKNOWN:
         raise ProtocolError("an operator decides commit or rollback")
-    epoch = half.next_epoch(business.proposed, 0, at_us)
+    epoch = half_messages.next_epoch(business.proposed, 0, at_us)
     _raise_epoch(group, business, epoch, "operator", at_us)
-    business.count("operator_decisions")
+    business.add_to_counter("operator_decisions")
     return decide(group, business, epoch, batch_no, found.digest, verdict, at_us)
 
 
 def _require_described(business: Business, content: Envelope) -> None:
     """Refuse changes whose columns no batch describes. Raises ProtocolError."""
-    unknown = described.missing(business, content)
+    unknown = described_versions.find_missing_versions(business, content)
     if unknown:
         table_id, version = min(unknown)
         raise ProtocolError(
@@ -183,7 +189,7 @@ def _require_described(business: Business, content: Envelope) -> None:
 
 def _require_same_tables(store: Store, business: Business, content: Envelope) -> None:
     """Refuse a version that this broker knows with other columns. Raises ProtocolError."""
-    known = described.contradicted(store, business, content)
+    known = described_versions.find_contradiction(store, business, content)
     if known is not None:
         raise ProtocolError(
             f"batch {content.batch_no} describes version {known.version} of table {known.table_id} in another way than "
@@ -194,12 +200,12 @@ def _require_same_tables(store: Store, business: Business, content: Envelope) ->
         )
 
 
-def _raise_epoch(group: Group, business: Business, epoch: int, producer: str, at_us: int) -> None:
+def _raise_epoch(group: CommandGroup, business: Business, epoch: int, producer: str, at_us: int) -> None:
     record = {"epoch": epoch, "producer": producer}
-    group.append(business, note(EntryKind.EPOCH, epoch=epoch, at_us=at_us, record=record))
+    group.append(business, record_entry(EntryKind.EPOCH, epoch=epoch, at_us=at_us, record=record))
 
 
-def roll_back_incomplete(group: Group, business: Business, epoch: int, at_us: int) -> None:
+def roll_back_incomplete(group: CommandGroup, business: Business, epoch: int, at_us: int) -> None:
     """Roll back the newest half messages that are an incomplete cut, whose rest is missing.
 
     The source has committed them, so they then count as missing too.
@@ -216,26 +222,28 @@ def roll_back_incomplete(group: Group, business: Business, epoch: int, at_us: in
         first = found
     if first is not None:
         record = {"verdict": int(Verdict.ROLLBACK), "batch_no": first.batch_no, "digest": first.digest}
-        group.append(business, note(EntryKind.DECIDE, epoch=epoch, at_us=at_us, record=record))
+        group.append(business, record_entry(EntryKind.DECIDE, epoch=epoch, at_us=at_us, record=record))
 
 
-def pass_over(group: Group, business: Business, said: broker_pb2.Committed, at_us: int) -> broker_pb2.Decided:
+def pass_over(group: CommandGroup, business: Business, said: broker_pb2.Committed, at_us: int) -> broker_pb2.Decided:
     """Continue behind what the source has committed. Raises Fenced; ProtocolError for an impossible position."""
     state = business.proposed
-    half.fence(state, said.epoch)
-    if loss.in_doubt(state.losses):
-        message = _body(business, state, said, at_us)
+    half_messages.check_fencing(state, said.epoch)
+    if loss.has_unmeasured(state.losses):
+        message = _loss_body(business, state, said, at_us)
         body = message.SerializeToString()
         group.append(
             business,
-            Entry(kind=EntryKind.LOST, epoch=said.epoch, at_us=at_us, digest=digest(body), body=body),
-            envelope(message),
+            LogEntry(kind=EntryKind.LOST, epoch=said.epoch, at_us=at_us, digest=digest(body), body=body),
+            build_envelope(message),
         )
     after = business.proposed
     return broker_pb2.Decided(verdict=broker_pb2.COMMIT, batch_no=after.last_batch, next_offset=after.next_offset)
 
 
-def _body(business: Business, state: half.State, said: broker_pb2.Committed, at_us: int) -> change_pb2.BatchBody:
+def _loss_body(
+    business: Business, state: half_messages.HalfState, said: broker_pb2.Committed, at_us: int
+) -> change_pb2.BatchBody:
     """Return the batch that stands for the missing changes; it has no changes itself.
 
     It also ends a cut whose rest is missing because a mirror became the home in the middle of it.
@@ -252,9 +260,9 @@ def _body(business: Business, state: half.State, said: broker_pb2.Committed, at_
             f"{name}: the source reports that it has committed batch {said.last_batch} up to Sequence "
             f"{said.next_sequence - 1}, this broker has batch {state.last_batch} up to Sequence "
             f"{state.last_sequence}: the two do not fit",
-            hint=half.RESYNC_HINT,
+            hint=half_messages.RESYNC_HINT,
         )
-    check_reach(f"{name}: what the source has committed", "Sequence", said.next_sequence, state.last_sequence)
+    check_limit(f"{name}: what the source has committed", "Sequence", said.next_sequence, state.last_sequence)
     newest = max(said.last_batch, state.last_batch)
     return change_pb2.BatchBody(
         batch_no=newest,

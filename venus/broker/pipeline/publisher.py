@@ -5,22 +5,22 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable
 
-from venus import cutlog
+from venus import cut_stages
 from venus.broker.machine import queue_index
 from venus.broker.machine.business import Business
-from venus.broker.machine.catalogue import Catalogue
-from venus.broker.machine.machine import Applied
-from venus.broker.machine.queue_index import Placed, Tail
-from venus.broker.pipeline.group import Group
+from venus.broker.machine.catalogue import BusinessCatalogue
+from venus.broker.machine.machine import EntryEffects
+from venus.broker.machine.queue_index import QueuedBatch, QueueTail
+from venus.broker.pipeline.group import CommandGroup
 from venus.broker.queue import early_delivery
-from venus.broker.queue.buffer import Buffer
+from venus.broker.queue.buffer import BodyBuffer
 
 #: Limit of half messages whose times are kept; the oldest are dropped first.
 HALVES_MAX = 4096
 
 
-class CutSteps:
-    """Times of the steps of cuts, for the log of cuts (venus/cutlog.py); kept only while that log is on.
+class CutStepLog:
+    """Times of the steps of cuts, for the log of cuts (venus/cut_stages.py); kept only while that log is on.
 
     Used by the commit thread alone, after the fsync of a group.
     """
@@ -29,29 +29,29 @@ class CutSteps:
         self._synced_us = 0  # when the newest group was on disk
         self._on_disk: dict[tuple[int, int], dict[str, int]] = {}
 
-    def synced(self, group: Group) -> None:
+    def record_synced(self, group: CommandGroup) -> None:
         """Record when this group was on disk, and which half messages it persisted."""
-        if not cutlog.wanted():
+        if not cut_stages.has_listener():
             return
-        self._synced_us = cutlog.now_us()
+        self._synced_us = cut_stages.step_time_us()
         for business, applied in group.applied.items():
             for batch_no in applied.expected:
-                half = business.committed.undecided(batch_no)
+                half = business.committed.find_undecided(batch_no)
                 if half is not None:
                     steps = {"received": half.received_at_us, "on_disk": self._synced_us}
                     self._on_disk[business.number, batch_no] = steps
         while len(self._on_disk) > HALVES_MAX:
             del self._on_disk[next(iter(self._on_disk))]
 
-    def shown(self, business: Business, placed: Iterable[Placed]) -> None:
+    def log_readable(self, business: Business, placed: Iterable[QueuedBatch]) -> None:
         """Log each cut that ends in these batches as readable."""
-        if not cutlog.wanted():
+        if not cut_stages.has_listener():
             return
         for place in placed:
             steps = self._on_disk.pop((business.number, place.batch_no), {})
             if place.cut_end:
-                cutlog.ended(
-                    cutlog.Stage(
+                cut_stages.report_stage(
+                    cut_stages.CutStage(
                         name="committed", business=business.name, cut=place.cut, captured_at_us=place.captured_at_us,
                         began_us=place.captured_at_us, ended_us=self._synced_us,
                         facts={"batches": place.batch_no - place.cut + 1, "next_offset": place.next_offset},
@@ -70,8 +70,8 @@ class Publisher:
 
     def __init__(
         self,
-        catalogue: Catalogue,
-        buffer: Buffer,
+        catalogue: BusinessCatalogue,
+        buffer: BodyBuffer,
         *,
         notice: Callable[[Business], None],
         monotonic: Callable[[], float],
@@ -81,34 +81,34 @@ class Publisher:
         self._notice = notice
         self._monotonic = monotonic
         self._listeners: list[OnCommit] = []
-        self._steps = CutSteps()
+        self._steps = CutStepLog()
         self._placed = 0  # batches since the tails of all queues were cut
 
-    def on_commit(self, listener: OnCommit) -> None:
+    def add_listener(self, listener: OnCommit) -> None:
         """Call a listener when a business has a new end or undecided half messages. It must not block."""
         self._listeners.append(listener)
 
-    def __call__(self, group: Group) -> None:
+    def __call__(self, group: CommandGroup) -> None:
         for business, pending in group.appended:
             if pending.content is not None:
                 self._buffer.save((business.number, pending.index), pending.entry.body)
         self._clock_reviews(group)
         for business in group.changed:
             business.committed = business.applying
-            self._catalogue.keep(business)
-        self._steps.synced(group)
+            self._catalogue.mark_stored(business)
+        self._steps.record_synced(group)
         for business, applied in group.applied.items():
             if applied.filled_to:
                 self._show_full_data(business, applied)
-            self._show(business, applied.placed)
+            self._publish_batches(business, applied.placed)
         self._cut_tails()
         for business in group.changed:
-            undecided = early_delivery.published(business)
+            undecided = early_delivery.early_batches(business)
             if undecided != business.undecided:
                 business.undecided = undecided
-                self._tell(business)
+                self._notify(business)
 
-    def _show(self, business: Business, placed: list[Placed]) -> None:
+    def _publish_batches(self, business: Business, placed: list[QueuedBatch]) -> None:
         """Make batches readable and notify the listeners."""
         if placed:
             business.tail.extend(placed)
@@ -118,38 +118,38 @@ class Publisher:
         business.visible_through = business.log.applied
         if placed:
             self._notice(business)
-            self._tell(business)
-            self._steps.shown(business, placed)
+            self._notify(business)
+            self._steps.log_readable(business, placed)
 
     def _cut_tails(self) -> None:
         """Limit the memory of the tails of all queues; between two calls they may exceed it by a quarter."""
         if self._placed > queue_index.TAILS_PLACES // 4:
             self._placed = 0
-            queue_index.cut([found.tail for found in self._catalogue.stored()], queue_index.TAILS_PLACES)
+            queue_index.shorten_tails([found.tail for found in self._catalogue.list_stored()], queue_index.TAILS_PLACES)
 
-    def _show_full_data(self, business: Business, applied: Applied) -> None:
+    def _show_full_data(self, business: Business, applied: EntryEffects) -> None:
         """Make the rows of a mirror's full data available to the materialiser.
 
         The reader raises for consumers of a queue that has begun again.
         """
-        if applied.begun_again:
-            business.tail = Tail()
+        if applied.has_restarted:
+            business.tail = QueueTail()
             business.visible_offset = business.committed.next_offset
-            self._tell(business)
+            self._notify(business)
         business.filled_to = applied.filled_to
         self._notice(business)
 
-    def _clock_reviews(self, group: Group) -> None:
+    def _clock_reviews(self, group: CommandGroup) -> None:
         now = self._monotonic()
         for business, applied in group.applied.items():
             with business.lock:
                 business.reviews.settle(applied.settled)
                 for batch_no in applied.expected:
                     # a replica that catches up has a half message and its decision in one group
-                    if business.applying.undecided(batch_no) is not None:
+                    if business.applying.find_undecided(batch_no) is not None:
                         business.reviews.expect(batch_no, now)
 
-    def _tell(self, business: Business) -> None:
+    def _notify(self, business: Business) -> None:
         for listener in self._listeners:
             try:
                 listener(business.name, business.visible_offset)

@@ -6,12 +6,12 @@ import json
 import logging
 from collections.abc import Callable
 
-from venus.broker.log.upgrade import UPGRADES, check_format
+from venus.broker.log.store_layout import UPGRADES, check_format
 from venus.broker.machine import machine, queue_index, records
 from venus.broker.machine.business import Business
 from venus.broker.pipeline.forgetting import put_removal, put_state_removal
 from venus.broker.pipeline.halting import halt
-from venus.broker.queue import places as queue
+from venus.broker.queue import batch_lookup as queue
 from venus.broker.store import keys
 from venus.broker.store.rocks import Store
 from venus.errors import StorageError
@@ -34,11 +34,11 @@ def recover(
     found = list(records.load_all(store, review_after_s))
     places = min(queue_index.TAIL_PLACES, queue_index.TAILS_PLACES // max(1, len(found)))
     for business in found:
-        take_up(store, business, watermark=watermark, now=now, shared=shared, places=places)
+        replay_business(store, business, watermark=watermark, now=now, shared=shared, places=places)
     return found
 
 
-def take_up(
+def replay_business(
     store: Store, business: Business, *, watermark: Callable[[Business], int], now: float, shared: bool = False,
     places: int = queue_index.TAIL_PLACES,
 ) -> None:  # fmt: skip
@@ -48,14 +48,14 @@ def take_up(
     entries = 0
     try:
         entries = machine.replay(store, business)
-        machine.pend_rest(store, business)
+        machine.propose_rest(store, business)
     except StorageError:
         raise
     except Exception as error:
         if not shared:
             raise
         halt(business, (business.pending[-1].index if business.pending else business.log.applied) + 1, error)
-        machine.stand_still(store, business)
+        machine.stop_applying(store, business)
     business.described_from = min(business.described_from, business.proposed.end_sequence)
     if entries:
         logger.info("%s: replayed %d log entries", business.name, entries)

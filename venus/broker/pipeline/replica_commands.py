@@ -7,10 +7,10 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
 
-from venus.broker.log.entry import EntryKind, decode, note
+from venus.broker.log.entry import EntryKind, decode, record_entry
 from venus.broker.machine import records
 from venus.broker.machine.business import Business
-from venus.broker.pipeline.group import Group
+from venus.broker.pipeline.group import CommandGroup
 from venus.broker.pipeline.halting import halt
 from venus.broker.store.rocks import Store
 from venus.errors import Corruption, StorageError
@@ -18,7 +18,7 @@ from venus.errors import Corruption, StorageError
 logger = logging.getLogger(__name__)
 
 
-def append_stored(group: Group, business: Business, first: int, values: Sequence[bytes], sender: str) -> None:
+def append_stored(group: CommandGroup, business: Business, first: int, values: Sequence[bytes], sender: str) -> None:
     """Append entries of a leader in their stored form. All of them are checked before any is appended.
 
     If the log ends elsewhere or an entry is damaged, only the log's position is reported again. An entry that cannot
@@ -30,10 +30,10 @@ def append_stored(group: Group, business: Business, first: int, values: Sequence
     try:
         entries = [decode(value, first + i, where=f"what {sender} sent") for i, value in enumerate(values)]
     except Corruption as error:
-        business.count("damaged_entries")
+        business.add_to_counter("damaged_entries")
         logger.warning("%s: %s; it is fetched again", business.name, error)
         return
-    mark = group.mark()
+    mark = group.savepoint()
     try:
         for entry, value in zip(entries, values, strict=True):
             group.follow(business, entry, value)
@@ -46,7 +46,7 @@ def append_stored(group: Group, business: Business, first: int, values: Sequence
 
 
 def begin_term(
-    group: Group, business: Business, term: int, leader: str, at_us: int, *, doubted: Sequence[int] = ()
+    group: CommandGroup, business: Business, term: int, leader: str, at_us: int, *, doubted: Sequence[int] = ()
 ) -> None:
     """Append the entry that begins a leadership. Committing it commits everything before it.
 
@@ -60,7 +60,7 @@ def begin_term(
     known = {loss.term for loss in business.proposed.losses}
     unclean = [doubt for doubt in doubted if doubt not in known]
     record = {"term": term, "leader": leader, **({"unclean": unclean} if unclean else {})}
-    group.append(business, note(EntryKind.TERM, epoch=business.proposed.epoch, at_us=at_us, record=record))
+    group.append(business, record_entry(EntryKind.TERM, epoch=business.proposed.epoch, at_us=at_us, record=record))
 
 
 def end_term(store: Store, business: Business) -> None:
@@ -70,7 +70,7 @@ def end_term(store: Store, business: Business) -> None:
     attached group came later, in a newer term of this broker, so it stays.
     """
     business.pending = deque(replace(pending, is_new=False) for pending in business.pending)
-    logged = records.consumers(store, business.number)
+    logged = records.load_consumers(store, business.number)
     with business.lock:
-        attached = {group: found for group, found in business.consumers.items() if found.connected}
+        attached = {group: found for group, found in business.consumers.items() if found.is_connected}
         business.consumers = logged | attached

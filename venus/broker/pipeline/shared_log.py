@@ -16,7 +16,7 @@ class Backlog:
     needed_from: int
     bytes_max: int
 
-    def keeps(self, index: int, behind_bytes: int) -> bool:
+    def must_keep(self, index: int, behind_bytes: int) -> bool:
         """Return whether the entry at `index`, with so many bytes behind it, is kept."""
         return index >= self.needed_from and behind_bytes <= self.bytes_max
 
@@ -47,21 +47,21 @@ class SharedLog(Protocol):
     def knows_end(self, business: Business, now: float) -> bool:
         """Return whether no reader of any broker can have read more than is visible here. Works in any thread."""
 
-    def halted(self, business: Business) -> None:
+    def on_halted(self, business: Business) -> None:
         """Record that this broker's replica has stopped for the reason in `business.halted`."""
 
     def backlog(self, business: Business) -> Backlog:
         """Return what other brokers still need of the log."""
 
-    def written(self, business: Business, first: int, stored: Sequence[bytes]) -> None:
+    def on_written(self, business: Business, first: int, stored: Sequence[bytes]) -> None:
         """Record that the log ends with these entries, the first at `first`. They are not on disk yet."""
 
-    def changed(self, business: Business) -> None:
+    def on_changed(self, business: Business) -> None:
         """Record that the log is on disk up to `durable_end`, or was trimmed."""
 
 
 @dataclass(frozen=True, slots=True)
-class Alone:
+class StandaloneLog:
     """Replication of a standalone broker: every entry on its disk is safe."""
 
     watermark_of: Callable[[Business], int] | None = None  # tests hold it back
@@ -87,15 +87,15 @@ class Alone:
         """Return True."""
         return True
 
-    def halted(self, business: Business) -> None:
+    def on_halted(self, business: Business) -> None:
         """Do nothing: a standalone broker refuses what it cannot apply before it is logged."""
 
     def backlog(self, business: Business) -> Backlog:
         """Return an empty backlog."""
         return NO_BACKLOG
 
-    def written(self, business: Business, first: int, stored: Sequence[bytes]) -> None:
+    def on_written(self, business: Business, first: int, stored: Sequence[bytes]) -> None:
         """Do nothing."""
 
-    def changed(self, business: Business) -> None:
+    def on_changed(self, business: Business) -> None:
         """Do nothing."""

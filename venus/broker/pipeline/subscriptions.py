@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from venus.broker.machine.business import Business
-from venus.broker.machine.catalogue import Catalogue
-from venus.broker.machine.queue_index import Placed
+from venus.broker.machine.catalogue import BusinessCatalogue
+from venus.broker.machine.queue_index import QueuedBatch
 from venus.broker.pipeline.commit_thread import CommitThread, Guard
 from venus.broker.pipeline.consumer_groups import ConsumerGroups
 from venus.broker.queue import early_delivery, reader
-from venus.broker.queue.buffer import Buffer
-from venus.broker.queue.cutting import Choice, Cut
-from venus.broker.queue.early_delivery import Sent
+from venus.broker.queue.buffer import BodyBuffer
+from venus.broker.queue.early_delivery import EarlyDelivery
 from venus.broker.queue.reader import ReadResult
-from venus.broker.queue.rows_here import RowsHere
+from venus.broker.queue.reduced_batches import ReducedBatchCache, TableChoice
+from venus.broker.queue.row_identities import RowIdentities
 from venus.broker.store.rocks import Store
 from venus.wire import broker_pb2
 
@@ -23,9 +23,16 @@ class Subscriptions:
     """Reading and positions of consumers. Thread-safe; works in the caller's thread."""
 
     def __init__(
-        self, catalogue: Catalogue, commits: CommitThread, groups: ConsumerGroups, store: Store, buffer: Buffer,
-        guard: Guard, knows_end: Callable[[Business], bool], networks: Callable[[], Sequence[str]],
-    ) -> None:  # fmt: skip
+        self,
+        catalogue: BusinessCatalogue,
+        commits: CommitThread,
+        groups: ConsumerGroups,
+        store: Store,
+        buffer: BodyBuffer,
+        guard: Guard,
+        knows_end: Callable[[Business], bool],
+        networks: Callable[[], Sequence[str]],
+    ) -> None:
         self._catalogue = catalogue
         self._commits = commits
         self._groups = groups
@@ -34,48 +41,55 @@ class Subscriptions:
         self._guard = guard
         self._knows_end = knows_end
         self._networks = networks
-        self._cut = Cut()
+        self._cut = ReducedBatchCache()
         #: Which rows are here, by the predicates of this set and of its upstream sets.
-        self.rows = RowsHere(store)
+        self.rows = RowIdentities(store)
 
     def read(
-        self, business: str, offset: int, max_bytes: int, table_ids: Sequence[int] = (), only: Choice | None = None,
+        self,
+        business: str,
+        offset: int,
+        max_bytes: int,
+        table_ids: Sequence[int] = (),
+        only: TableChoice | None = None,
         there: Sequence[tuple[int, int]] = (),
-    ) -> ReadResult:  # fmt: skip
+    ) -> ReadResult:
         """Return committed increments from `offset` on. Raises OffsetTrimmed, OffsetDiverged.
 
         `table_ids` selects batches that concern one of these tables; `only` selects these tables and rows of them.
         Half messages in `there` come without their bodies, because those were sent ahead.
         """
-        found = self._catalogue.known(business)
+        found = self._catalogue.find(business)
         with self._guard():
             if only is not None:
                 part = only.part(found, self._store)
 
-                def cut(place: Placed, whole: bytes) -> tuple[int, bytes]:
+                def cut(place: QueuedBatch, whole: bytes) -> tuple[int, bytes]:
                     return self._cut.body(found, place, whole, part)
 
-                return reader.read(self._store, self._buffer, found, offset, max_bytes, part.ids, cut)
-            result = reader.read(self._store, self._buffer, found, offset, max_bytes, frozenset(table_ids), there=there)
+                return reader.read_increments(self._store, self._buffer, found, offset, max_bytes, part.ids, cut)
+            result = reader.read_increments(
+                self._store, self._buffer, found, offset, max_bytes, frozenset(table_ids), there=there
+            )
             for increment in result.increments:
-                self.rows.after(found, increment)
+                self.rows.add_changes(found, increment)
             return result
 
-    def serving(self, business: str, offset: int) -> Business:
+    def serving_business(self, business: str, offset: int) -> Business:
         """Return the business if it has the offset. Raises OffsetTrimmed, OffsetDiverged, Unavailable."""
-        found = self._catalogue.known(business)
-        reader.in_range(found, offset)
+        found = self._catalogue.find(business)
+        reader.check_range(found, offset)
         return found
 
-    def read_ahead(self, business: str, sent: Sent, max_bytes: int) -> list[broker_pb2.Increment]:
+    def read_ahead(self, business: str, sent: EarlyDelivery, max_bytes: int) -> list[broker_pb2.Increment]:
         """Return half messages that follow those sent to a consumer, or their withdrawal; [] if nothing is new."""
-        found = self._catalogue.known(business)
+        found = self._catalogue.find(business)
         with self._guard():
-            return early_delivery.read(self._store, self._buffer, found, sent, max_bytes)
+            return early_delivery.read_early(self._store, self._buffer, found, sent, max_bytes)
 
     def fill_of(self, business: str) -> tuple[int, int]:
         """Return the number of the business, and at a mirror the number of its full data. Both only grow."""
-        found = self._catalogue.known(business)
+        found = self._catalogue.find(business)
         mirror = found.committed.mirror
         return found.number, mirror.begin if mirror is not None else 0
 
@@ -86,12 +100,12 @@ class Subscriptions:
 
         Raises OffsetTrimmed, OffsetDiverged, OtherRows, Unavailable.
         """
-        found = self._catalogue.known(business)
+        found = self._catalogue.find(business)
         knows_end = self._knows_end(found)  # read first: what becomes safe later is not beyond the end
         with self._guard():
-            opened = reader.check(self._store, found, offset, epoch, knows_end=knows_end)
+            opened = reader.check_position(self._store, found, offset, epoch, knows_end=knows_end)
             opened.networks.extend(self._networks())
-            self.rows.tell(found, offset, wanted or broker_pb2.Open(), opened)
+            self.rows.check_rows(found, offset, wanted or broker_pb2.Open(), opened)
         return opened
 
     def attach(
@@ -110,11 +124,11 @@ class Subscriptions:
 
     def acknowledge(self, business: str, group: str, token: int, offset: int, kept: int | None = None) -> bool:
         """Record that a group has applied everything below `offset` and needs `kept` on. Positions never go back."""
-        return self._groups.acknowledge(self._catalogue.known(business), group, token, offset, kept)
+        return self._groups.acknowledge(self._catalogue.find(business), group, token, offset, kept)
 
     def detach(self, business: str, group: str, token: int) -> None:
         """Record that a stream has ended; forget a transient reader."""
-        found = self._catalogue.known(business)
+        found = self._catalogue.find(business)
         self._commits.release(self._catalogue, found)
         self._groups.detach(found, group, token)
 
@@ -122,10 +136,10 @@ class Subscriptions:
         """Invalidate the tokens of all groups because another broker leads."""
         self._groups.retire(business)
 
-    def kept(self, business: str, group: str, token: int) -> int:
+    def kept_offset(self, business: str, group: str, token: int) -> int:
         """Return the offset from which the queue is kept for a stream."""
-        return self._groups.kept(self._catalogue.known(business), group, token)
+        return self._groups.kept_offset(self._catalogue.find(business), group, token)
 
     def forget(self, business: str, group: str) -> None:
         """Stop keeping increments for a group that will not come back. Raises Refused, Unavailable."""
-        self._groups.forget(self._catalogue.known(business), group)
+        self._groups.forget(self._catalogue.find(business), group)

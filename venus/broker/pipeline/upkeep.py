@@ -11,17 +11,17 @@ from collections.abc import Callable
 from itertools import islice
 
 from venus.broker.machine.business import Business
-from venus.broker.machine.catalogue import Catalogue
-from venus.broker.machine.consumers import Consumer
+from venus.broker.machine.catalogue import BusinessCatalogue
+from venus.broker.machine.consumers import ConsumerState
 from venus.broker.pipeline import trimming
-from venus.broker.pipeline.group import Group
+from venus.broker.pipeline.group import CommandGroup
 from venus.broker.pipeline.shared_log import SharedLog
-from venus.broker.queue import places
-from venus.broker.queue.buffer import Buffer
-from venus.broker.snapshot.snapshots import Snapshots
+from venus.broker.queue import batch_lookup
+from venus.broker.queue.buffer import BodyBuffer
+from venus.broker.snapshot.snapshots import SnapshotManager
 from venus.broker.store import keys
 from venus.broker.store.rocks import Store
-from venus.config import Broker
+from venus.config import BrokerSettings
 from venus.errors import StorageError, Unavailable
 
 #: Intervals of logging acknowledgements, and of expiring consumers and leases and trimming the queue.
@@ -41,11 +41,11 @@ class Upkeep:
     def __init__(
         self,
         store: Store,
-        buffer: Buffer,
-        settings: Broker,
+        buffer: BodyBuffer,
+        settings: BrokerSettings,
         *,
-        catalogue: Catalogue,
-        snapshots: Snapshots,
+        catalogue: BusinessCatalogue,
+        snapshots: SnapshotManager,
         clock_us: Callable[[], int],
         monotonic: Callable[[], float],
         on_fatal: Callable[[BaseException], None],
@@ -70,7 +70,7 @@ class Upkeep:
         self._trimmed_bytes = 0
         self._compacting: threading.Thread | None = None
 
-    def acknowledged(self, business: Business, consumer: Consumer) -> None:
+    def schedule_logging(self, business: Business, consumer: ConsumerState) -> None:
         """Schedule logging of a group's position; transient readers have none. Works in any thread."""
         if not consumer.transient:
             with self._lock:
@@ -88,12 +88,12 @@ class Upkeep:
         every_s = QUIET_EVERY_S if is_quiet else MAINTAIN_EVERY_S
         return max(0.0, self._maintained_at + every_s - now)
 
-    def finish(self, group: Group) -> None:
+    def finish(self, group: CommandGroup) -> None:
         """Log all remaining acknowledgements, and the absence of consumers."""
-        for business in self._catalogue.stored():
-            for consumer in business.attached():
-                if not consumer.connected:
-                    self.acknowledged(business, consumer)
+        for business in self._catalogue.list_stored():
+            for consumer in business.list_consumers():
+                if not consumer.is_connected:
+                    self.schedule_logging(business, consumer)
         self._log_acknowledgements(group, len(self._dirty))
 
     def close(self) -> None:
@@ -101,7 +101,7 @@ class Upkeep:
         if self._compacting is not None:
             self._compacting.join()
 
-    def __call__(self, group: Group) -> None:
+    def __call__(self, group: CommandGroup) -> None:
         now = self._monotonic()
         if now - self._acknowledged_at >= ACKNOWLEDGE_EVERY_S:
             self._acknowledged_at = now
@@ -109,26 +109,26 @@ class Upkeep:
         if now - self._maintained_at >= MAINTAIN_EVERY_S:
             passed_us, self._maintained_at = int((now - self._maintained_at) * 1e6), now
             self._snapshots.expire()
-            for business in self._catalogue.stored():
-                if self._may_propose(group, business):
-                    trimming.pass_time(group, business, passed_us, self._clock_us(), self._settings.consumer_ttl_s)
+            for business in self._catalogue.list_stored():
+                if self._can_propose(group, business):
+                    trimming.age_consumers(group, business, passed_us, self._clock_us(), self._settings.consumer_ttl_s)
                 self._trim(group, business)
                 self._mark_delivered(business)
             self._compact()
-            self._is_quiet = not group.touched() and self._is_at_rest()
+            self._is_quiet = not group.touched_businesses() and self._is_at_rest()
         elif self._is_quiet:
-            self._is_quiet = not group.touched()
+            self._is_quiet = not group.touched_businesses()
 
     def _is_at_rest(self) -> bool:
         """Return whether nothing changes by time or another thread: absences, the full data, replicas."""
         return not self._shared.is_shared and all(
             business.is_filled
             and business.materialised.offset >= business.visible_offset
-            and all(consumer.connected for consumer in business.attached())
-            for business in self._catalogue.stored()
+            and all(consumer.is_connected for consumer in business.list_consumers())
+            for business in self._catalogue.list_stored()
         )
 
-    def _log_acknowledgements(self, group: Group, most: int) -> None:
+    def _log_acknowledgements(self, group: CommandGroup, most: int) -> None:
         with self._lock:
             due = list(islice(self._dirty, most))
             for each in due:
@@ -138,12 +138,12 @@ class Upkeep:
                 consumer = business.consumers.get(name)
             if consumer is None:
                 continue
-            if self._catalogue.is_stored(business) and self._may_propose(group, business):
+            if self._catalogue.is_stored(business) and self._can_propose(group, business):
                 trimming.log_consumer(group, business, consumer)
-            elif business in self._catalogue.present() and self._shared.leads(business):
-                self.acknowledged(business, consumer)  # later: the business is new, or cannot be written now
+            elif business in self._catalogue.list_all() and self._shared.leads(business):
+                self.schedule_logging(business, consumer)  # later: the business is new, or cannot be written now
 
-    def _may_propose(self, group: Group, business: Business) -> bool:
+    def _can_propose(self, group: CommandGroup, business: Business) -> bool:
         """Return whether this broker leads the business and so does the upkeep of its log."""
         try:
             group.allow(business, self._shared.term(business))
@@ -151,7 +151,7 @@ class Upkeep:
             return False
         return True
 
-    def _trim(self, group: Group, business: Business) -> None:
+    def _trim(self, group: CommandGroup, business: Business) -> None:
         if business.halted:
             return
         before = business.nbytes_trimmed
@@ -165,9 +165,9 @@ class Upkeep:
             self._trimmed_bytes += business.nbytes_trimmed - before
 
     def _mark_delivered(self, business: Business) -> None:
-        consumers = [c.acknowledged for c in business.attached() if c.connected]
-        first = places.at(self._store, business, min([business.materialised.offset, *consumers]))
-        self._buffer.delivered(business.number, first.index if first else business.log.end)
+        consumers = [c.acknowledged for c in business.list_consumers() if c.is_connected]
+        first = batch_lookup.find_batch(self._store, business, min([business.materialised.offset, *consumers]))
+        self._buffer.mark_delivered(business.number, first.index if first else business.log.end)
 
     def _compact(self) -> None:
         busy = self._compacting is not None and self._compacting.is_alive()

@@ -29,7 +29,7 @@ class BufferStatus:
 
 
 @dataclass(slots=True)
-class _Saved:
+class _SavedBodies:
     """The SAVED bodies of one business, by log index, and their size."""
 
     bodies: OrderedDict[int, bytes] = field(default_factory=OrderedDict)
@@ -45,13 +45,13 @@ class _Saved:
         return body
 
 
-class Buffer:
+class BodyBuffer:
     """A bounded cache of bodies; thread-safe. A body that is not here is read from the log."""
 
     def __init__(self, bytes_max: int) -> None:
         self.bytes_max = bytes_max
         self._lock = threading.Lock()
-        self._saved: dict[int, _Saved] = {}  # by business, so that no operation scans the bodies of another one
+        self._saved: dict[int, _SavedBodies] = {}  # by business, so that no operation scans the bodies of another one
         self._delivered: OrderedDict[Key, bytes] = OrderedDict()
         self._nbytes = 0
         self._unsaved = 0
@@ -74,7 +74,7 @@ class Buffer:
         with self._lock:
             saved = self._saved.get(key[0])
             if (saved is None or key[1] not in saved.bodies) and key not in self._delivered:
-                self._saved.setdefault(key[0], _Saved()).put(key[1], body)
+                self._saved.setdefault(key[0], _SavedBodies()).put(key[1], body)
                 self._nbytes += len(body) + ENTRY_BYTES
                 self._make_room()
 
@@ -102,7 +102,7 @@ class Buffer:
             for key in [key for key in self._delivered if key[0] == business and key[1] >= first_index]:
                 self._nbytes -= len(self._delivered.pop(key)) + ENTRY_BYTES
 
-    def delivered(self, business: int, below_index: int) -> None:
+    def mark_delivered(self, business: int, below_index: int) -> None:
         """Mark every body below a log index as delivered: no known reader needs it."""
         with self._lock:
             while (saved := self._saved.get(business)) is not None:

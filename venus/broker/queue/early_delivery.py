@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 from venus.broker.machine.business import Ahead, Business
 from venus.broker.machine.records import read_body
-from venus.broker.queue.buffer import Buffer
+from venus.broker.queue.buffer import BodyBuffer
 from venus.broker.store.rocks import Store
 from venus.errors import Corruption
 from venus.wire import broker_pb2
@@ -23,14 +23,14 @@ WORTH_BYTES = 1 << 20
 HALVES_MAX = 4096
 
 
-class Sent:
+class EarlyDelivery:
     """The undecided batches sent to one consumer, in order; `position` is the end of the decided ones sent to it."""
 
     def __init__(self, position: int) -> None:
         self.position = position
         self._waiting: deque[tuple[int, int]] = deque()  # base offset, digest
 
-    def decided(self, increment: broker_pb2.Increment) -> list[broker_pb2.Increment]:
+    def decision_messages(self, increment: broker_pb2.Increment) -> list[broker_pb2.Increment]:
         """Return the messages for a committed increment: without its body if the consumer has that already."""
         if not self._waiting:
             return [increment]
@@ -41,7 +41,7 @@ class Sent:
         return [self.withdrawal(), increment]
 
     @property
-    def waits(self) -> bool:
+    def is_waiting(self) -> bool:
         """Whether a sent batch is undecided."""
         return bool(self._waiting)
 
@@ -50,7 +50,7 @@ class Sent:
         """Base offsets and digests of the undecided batches, in order. Their decisions need no body."""
         return tuple(self._waiting)
 
-    def went(self, word: broker_pb2.Increment) -> None:
+    def record_sent(self, word: broker_pb2.Increment) -> None:
         """Record a message that is sent to the consumer."""
         match word.state:
             case broker_pb2.AHEAD:
@@ -63,14 +63,14 @@ class Sent:
             case _:
                 self.position = word.base_offset + word.count
 
-    def stands(self, undecided: Ahead) -> bool:
+    def is_valid(self, undecided: Ahead) -> bool:
         """Whether every batch sent early is still undecided and not withdrawn."""
         return len(undecided) >= len(self._waiting) and all(
             (offset, found.digest) == waiting
             for (offset, found), waiting in zip(undecided, self._waiting, strict=False)
         )
 
-    def rest(self, undecided: Ahead) -> Ahead:
+    def unsent(self, undecided: Ahead) -> Ahead:
         """Return the batches that are not sent yet."""
         return undecided[len(self._waiting) :]
 
@@ -79,13 +79,13 @@ class Sent:
         return broker_pb2.Increment(base_offset=self.position, state=broker_pb2.WITHDRAWN)
 
 
-class There:
+class EarlyBatches:
     """The batches sent early to a consumer, compared with the queue; those after the first difference are invalid."""
 
     def __init__(self, waiting: Iterable[tuple[int, int]]) -> None:
         self._left = iter(waiting)
 
-    def has(self, base_offset: int, digest: int) -> bool:
+    def has_next(self, base_offset: int, digest: int) -> bool:
         """Whether the consumer has the next batch of the queue."""
         if next(self._left, None) == (base_offset, digest):
             return True
@@ -93,7 +93,7 @@ class There:
         return False
 
 
-def published(business: Business) -> Ahead:
+def early_batches(business: Business) -> Ahead:
     """Return the undecided half messages to send early, with the offsets that they get if they are committed."""
     state, known = business.committed, business.undecided
     if not known and sum(found.nbytes for found in state.halves) < WORTH_BYTES:
@@ -108,22 +108,24 @@ def published(business: Business) -> Ahead:
     return tuple(placed)
 
 
-def read(store: Store, buffer: Buffer, business: Business, sent: Sent, max_bytes: int) -> list[broker_pb2.Increment]:
+def read_early(
+    store: Store, buffer: BodyBuffer, business: Business, sent: EarlyDelivery, max_bytes: int
+) -> list[broker_pb2.Increment]:
     """Return the next increments: at least one, and at most `max_bytes` of further ones; [] = there are none."""
     # In this order: what a commit removes from `undecided` is visible before it is removed.
     undecided, visible = business.undecided, business.visible_offset
-    if not undecided and not sent.waits:
+    if not undecided and not sent.is_waiting:
         return []
     if visible != sent.position:
         return []  # a commit is sent first
-    if not sent.stands(undecided):
+    if not sent.is_valid(undecided):
         return [sent.withdrawal()]
     increments: list[broker_pb2.Increment] = []
     nbytes = 0
-    for offset, found in sent.rest(undecided):
+    for offset, found in sent.unsent(undecided):
         if increments and nbytes + found.nbytes > max_bytes:
             break
-        body = buffer.get((business.number, found.index)) or _stored(store, business, found.index)
+        body = buffer.get((business.number, found.index)) or _read_stored_body(store, business, found.index)
         if body is None:
             break  # decided or withdrawn at this moment, and trimmed: the next call shows which
         increments.append(
@@ -135,7 +137,7 @@ def read(store: Store, buffer: Buffer, business: Business, sent: Sent, max_bytes
     return increments
 
 
-def _stored(store: Store, business: Business, index: int) -> bytes | None:
+def _read_stored_body(store: Store, business: Business, index: int) -> bytes | None:
     try:
         return read_body(store, business, index)
     except Corruption:

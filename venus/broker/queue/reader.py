@@ -10,17 +10,17 @@ from dataclasses import dataclass
 
 from venus.broker.machine import home, loss
 from venus.broker.machine.business import Business
-from venus.broker.machine.queue_index import Placed
+from venus.broker.machine.queue_index import QueuedBatch
 from venus.broker.machine.records import read_body
-from venus.broker.queue import places
-from venus.broker.queue.buffer import Buffer
-from venus.broker.queue.early_delivery import There
+from venus.broker.queue import batch_lookup
+from venus.broker.queue.buffer import BodyBuffer
+from venus.broker.queue.early_delivery import EarlyBatches
 from venus.broker.store.rocks import Store
 from venus.errors import Corruption, OffsetDiverged, OffsetTrimmed, Unavailable
 from venus.wire import broker_pb2
 
 
-def unfilled(business: Business) -> Unavailable:
+def incomplete_error(business: Business) -> Unavailable:
     """Return the error for readers of a mirror whose full data is incomplete."""
     mirror = business.committed.mirror
     rows = business.counters["filled_rows"]
@@ -32,10 +32,10 @@ def unfilled(business: Business) -> Unavailable:
     )
 
 
-def check_filled(business: Business) -> None:
+def check_full_data(business: Business) -> None:
     """Raise Unavailable while the full data of a mirror is incomplete."""
     if not business.is_filled:
-        raise unfilled(business)
+        raise incomplete_error(business)
 
 
 #: How many batches that do not concern the reader one call passes over.
@@ -52,12 +52,14 @@ class ReadResult:
     next_offset: int
 
 
-def check(store: Store, business: Business, offset: int, epoch: int, *, knows_end: bool = True) -> broker_pb2.Opened:
+def check_position(
+    store: Store, business: Business, offset: int, epoch: int, *, knows_end: bool = True
+) -> broker_pb2.Opened:
     """Check that a consumer may read from `offset`, after applying an increment of `epoch`; return the answer.
 
     Raises Unavailable at a replica that does not know the end of what is safe and has not caught up with the consumer.
     """
-    check_filled(business)
+    check_full_data(business)
     if business.committed.is_mirror:  # a mirror that is behind may know already that the consumer has diverged
         _check_epoch(store, business, offset, epoch)
         _check_newer(business, offset, epoch)
@@ -66,16 +68,16 @@ def check(store: Store, business: Business, offset: int, epoch: int, *, knows_en
             f"{business.name}: offset {offset} is not here yet, {business.visible_offset} is the next one",
             hint="this replica follows, or begins to lead; try again in a moment",
         )
-    in_range(business, offset)
+    check_range(business, offset)
     _check_epoch(store, business, offset, epoch)
     return broker_pb2.Opened(
         next_offset=business.visible_offset, log_start=business.log_start, epoch=business.epoch_at_end,
-        home=home.said(business.committed.home),
+        home=home.to_wire(business.committed.home),
     )  # fmt: skip
 
 
 def _check_epoch(store: Store, business: Business, offset: int, epoch: int) -> None:
-    end = places.end_of(store, business, epoch) if epoch else offset
+    end = batch_lookup.find_epoch_end(store, business, epoch) if epoch else offset
     ended = end < business.visible_offset or not business.committed.is_mirror
     if offset > end and ended:
         raise OffsetDiverged(
@@ -100,14 +102,14 @@ def _check_newer(business: Business, offset: int, epoch: int) -> None:
         )
 
 
-def in_range(business: Business, offset: int) -> None:
+def check_range(business: Business, offset: int) -> None:
     """Raise OffsetTrimmed or OffsetDiverged if the queue lacks the offset, Unavailable while that is not certain."""
-    check_filled(business)
+    check_full_data(business)
     if offset < business.log_start:
         raise OffsetTrimmed(
             f"{business.name}: offset {offset} is gone, the queue starts at {business.log_start}", hint=_FULL_HINT
         )
-    if offset > business.visible_offset and loss.in_doubt(business.committed.losses):
+    if offset > business.visible_offset and loss.has_unmeasured(business.committed.losses):
         raise Unavailable(
             f"{business.name}: offset {offset} may be lost, {business.visible_offset} is the next one here: after an "
             "unclean election or a promotion the producer has not reported yet what the source has",
@@ -127,33 +129,33 @@ def in_range(business: Business, offset: int) -> None:
         )
 
 
-def read(
-    store: Store, buffer: Buffer, business: Business, offset: int, max_bytes: int, table_ids: frozenset[int],
-    cut: Callable[[Placed, bytes], tuple[int, bytes]] | None = None, there: Sequence[tuple[int, int]] = (),
+def read_increments(
+    store: Store, buffer: BodyBuffer, business: Business, offset: int, max_bytes: int, table_ids: frozenset[int],
+    cut: Callable[[QueuedBatch, bytes], tuple[int, bytes]] | None = None, there: Sequence[tuple[int, int]] = (),
 ) -> ReadResult:  # fmt: skip
     """Return at least one increment, if there is one, and at most `max_bytes` of further ones.
 
     `cut` returns digest and body of the part of each batch that the reader wants. `there` are base offsets and digests
     of what it was sent early: while they match the queue, these batches are sent without their bodies.
     """
-    in_range(business, offset)
+    check_range(business, offset)
     visible = business.visible_offset
     increments: list[broker_pb2.Increment] = []
     nbytes = passed = 0
     reached = offset
-    ahead = There(there)
+    ahead = EarlyBatches(there)
     if offset < visible:
-        for place in places.walk(store, business, offset):
+        for place in batch_lookup.walk_batches(store, business, offset):
             if place.base_offset >= visible or passed >= PASSED_MAX:
                 break
             if not place.concerns(table_ids):
                 passed += 1
-            elif ahead.has(place.base_offset, place.digest):
+            elif ahead.has_next(place.base_offset, place.digest):
                 increments.append(_increment(place, place.digest, b""))
             elif increments and nbytes + place.nbytes > max_bytes:
                 break
             else:
-                digest, body = place.digest, _body(store, buffer, business, place)
+                digest, body = place.digest, _read_body(store, buffer, business, place)
                 if cut is not None:
                     digest, body = cut(place, body)
                 increments.append(_increment(place, digest, body))
@@ -164,18 +166,18 @@ def read(
     return ReadResult(increments=increments, next_offset=reached)
 
 
-def _body(store: Store, buffer: Buffer, business: Business, place: Placed) -> bytes:
+def _read_body(store: Store, buffer: BodyBuffer, business: Business, place: QueuedBatch) -> bytes:
     body = buffer.get((business.number, place.index))
     if body is not None:
         return body
     try:
         return read_body(store, business, place.index)
     except Corruption:
-        in_range(business, place.base_offset)  # it may have been trimmed meanwhile
+        check_range(business, place.base_offset)  # it may have been trimmed meanwhile
         raise
 
 
-def _increment(place: Placed, digest: int, body: bytes) -> broker_pb2.Increment:
+def _increment(place: QueuedBatch, digest: int, body: bytes) -> broker_pb2.Increment:
     return broker_pb2.Increment(
         base_offset=place.base_offset,
         count=place.count,

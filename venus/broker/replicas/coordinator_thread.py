@@ -15,7 +15,7 @@ from typing import Protocol
 from venus.broker.replicas.ports import Post
 from venus.errors import Fenced, Refused, Unavailable, VenusError
 from venus.replication.coordinator import Coordinator
-from venus.replication.messages import NO_LEASE, Swapped
+from venus.replication.messages import NO_LEASE, SwapResult
 from venus.replication.records import Leadership, LiveBroker
 
 logger = logging.getLogger(__name__)
@@ -43,12 +43,12 @@ class LeaseThread:
         *,
         lease_s: float,
         monotonic: Callable[[], float],
-        leased: Callable[[float], None],
-        failed: Callable[[Exception], None],
+        on_lease: Callable[[float], None],
+        on_failure: Callable[[Exception], None],
     ) -> None:
         self._coordinator = coordinator
         self._lease_s, self._monotonic = lease_s, monotonic
-        self._leased, self._failed = leased, failed
+        self._on_lease, self._on_failure = on_lease, on_failure
         self._ready = threading.Condition()
         self._me: LiveBroker | None = None
         self._said: LiveBroker | None = None
@@ -60,16 +60,16 @@ class LeaseThread:
         """Register the broker and start the thread. Raises Refused if another living broker keeps this id."""
         self._me = me
         end = self._monotonic() + LEASES_WAITED * self._lease_s
-        while not self._is_registered(end):
+        while not self._try_register(end):
             time.sleep(PAUSE_S)
         self._thread.start()
 
-    def _is_registered(self, end: float) -> bool:
+    def _try_register(self, end: float) -> bool:
         """Try to register. False = another broker has the id; if it is gone, its lease ends soon."""
         try:
             self._register()
         except Unavailable as error:
-            self._failed(error)
+            self._on_failure(error)
         except Refused as error:
             if self._monotonic() >= end:
                 raise
@@ -77,7 +77,7 @@ class LeaseThread:
             return False
         return True
 
-    def say(self, me: LiveBroker) -> None:
+    def publish(self, me: LiveBroker) -> None:
         """Publish a changed description of this broker soon."""
         with self._ready:
             self._me = me
@@ -93,18 +93,18 @@ class LeaseThread:
 
     def _run(self) -> None:
         pause_s = self._lease_s * REFRESH_PART
-        while self._paused(pause_s):
+        while self._wait_for_refresh(pause_s):
             pause_s = self._lease_s * REFRESH_PART
             try:
                 self._renew()
             except VenusError as error:
-                self._failed(error)
+                self._on_failure(error)
                 pause_s = PAUSE_S
             except Exception as error:
                 logger.exception("the lease at the coordinator cannot be renewed")
-                self._failed(error)
+                self._on_failure(error)
 
-    def _paused(self, seconds: float) -> bool:
+    def _wait_for_refresh(self, seconds: float) -> bool:
         """Wait until the next refresh, or until the description changes; False = stop."""
         end = self._monotonic() + seconds
         with self._ready:
@@ -116,9 +116,9 @@ class LeaseThread:
         asked_at = self._monotonic()
         if self._me == self._said:
             if self._coordinator.refresh():
-                self._holds(asked_at)
+                self._report_deadline(asked_at)
                 return
-            self._leased(NO_LEASE)
+            self._on_lease(NO_LEASE)
             logger.warning("the lease at the coordinator had ended; this broker registers again")
         self._register()
 
@@ -129,29 +129,29 @@ class LeaseThread:
         asked_at = self._monotonic()
         self._coordinator.register(me)
         if self._coordinator.refresh():  # a key under an older lease ends with that lease
-            self._holds(asked_at)
+            self._report_deadline(asked_at)
         self._said = me
 
-    def _holds(self, asked_at: float) -> None:
+    def _report_deadline(self, asked_at: float) -> None:
         if self._lease != self._coordinator.lease:
             self._lease = self._coordinator.lease
-            self._leased(NO_LEASE)  # the old lease ended first: others may have started an election
-        self._leased(asked_at + self._lease_s)
+            self._on_lease(NO_LEASE)  # the old lease ended first: others may have started an election
+        self._on_lease(asked_at + self._lease_s)
 
 
-class Told(Protocol):
+class CoordinatorListener(Protocol):
     """Receiver of the coordinator's answers: the host."""
 
-    def seen(self, leaderships: tuple[Leadership, ...], brokers: tuple[LiveBroker, ...]) -> None:
+    def on_topology(self, leaderships: tuple[Leadership, ...], brokers: tuple[LiveBroker, ...]) -> None:
         """Handle the newest leaderships and living brokers."""
 
-    def leased(self, until: float) -> None:
+    def on_lease(self, until: float) -> None:
         """Set the deadline of the lease; NO_LEASE = it has ended."""
 
-    def swapped(self, event: Swapped) -> None:
+    def on_swap_result(self, event: SwapResult) -> None:
         """Handle the result of a swap."""
 
-    def forgotten(self, business: str, term: int) -> None:
+    def on_forgotten_term(self, business: str, term: int) -> None:
         """Handle the term in which a business was forgotten; 0 = it was not forgotten."""
 
 
@@ -174,7 +174,7 @@ class CoordinatorThread:
         self._read_at_least_s = lease_s * REFRESH_PART
         self._monotonic = monotonic
         self._post, self._on_fatal = post, on_fatal
-        self._host: Told | None = None
+        self._host: CoordinatorListener | None = None
         self._ready = threading.Condition()
         self._calls: deque[Callable[[], None]] = deque()
         self._wants_read = True
@@ -183,11 +183,11 @@ class CoordinatorThread:
         self.unreachable = ""
         self.invalid: tuple[str, ...] = ()
         self._lease = LeaseThread(
-            coordinator, lease_s=lease_s, monotonic=monotonic, leased=self._leased, failed=self._failed
+            coordinator, lease_s=lease_s, monotonic=monotonic, on_lease=self._on_lease, on_failure=self._on_failure
         )
         self._thread = threading.Thread(target=self._run, name="venus-coordinator", daemon=True)
 
-    def start(self, host: Told, me: LiveBroker) -> None:
+    def start(self, host: CoordinatorListener, me: LiveBroker) -> None:
         """Register this broker and start the threads. Raises Refused if another broker has its id."""
         self._host = host
         self._lease.start(me)
@@ -209,9 +209,9 @@ class CoordinatorThread:
                 logger.info("the lease expires by itself: %s", error)
         self._coordinator.close()
 
-    def say(self, me: LiveBroker) -> None:
+    def publish(self, me: LiveBroker) -> None:
         """Publish a changed description of this broker."""
-        self._lease.say(me)
+        self._lease.publish(me)
 
     # -- calls of the host -----------------------------------------------------------------------------------------
 
@@ -231,15 +231,15 @@ class CoordinatorThread:
                 stored = self._coordinator.swap(before, after)
             except VenusError as error:
                 certain = False
-                self._failed(error)
-            event = Swapped(before=before, after=after, stored=stored, certain=certain)
-            self._tell(lambda host: host.swapped(event))
+                self._on_failure(error)
+            event = SwapResult(before=before, after=after, stored=stored, certain=certain)
+            self._notify(lambda host: host.on_swap_result(event))
 
-        self._queue(call)
+        self._enqueue(call)
 
-    def note(self, store: str, sequence: int) -> None:
+    def save_newest_write(self, store: str, sequence: int) -> None:
         """Store the newest write of a store. A failure is harmless: the next call stores a newer one."""
-        self._queue(lambda: self._coordinator.note(store, sequence))
+        self._enqueue(lambda: self._coordinator.save_newest_write(store, sequence))
 
     def create(self, leadership: Leadership) -> None:
         """Store a new business, then read the records, whichever broker created it."""
@@ -248,38 +248,38 @@ class CoordinatorThread:
             try:
                 self._coordinator.create(leadership)
             except VenusError as error:
-                self._failed(error)
+                self._on_failure(error)
             self.read_soon()
 
-        self._queue(call)
+        self._enqueue(call)
 
     def ask_forgotten(self, business: str) -> None:
         """Ask whether a business without a record was forgotten."""
 
         def call() -> None:
-            term = self._coordinator.forgotten(business)
-            self._tell(lambda host: host.forgotten(business, term))
+            term = self._coordinator.last_forgotten_term(business)
+            self._notify(lambda host: host.on_forgotten_term(business, term))
 
-        self._queue(call)
+        self._enqueue(call)
 
     # -- the thread --------------------------------------------------------------------------------------------
 
-    def _queue(self, call: Callable[[], None]) -> None:
+    def _enqueue(self, call: Callable[[], None]) -> None:
         with self._ready:
             self._calls.append(call)
             self._ready.notify()
 
     def _run(self) -> None:
-        while (call := self._next()) is not None:
+        while (call := self._next_call()) is not None:
             try:
                 call()
             except VenusError as error:
-                self._failed(error)
+                self._on_failure(error)
             except Exception as error:
                 logger.exception("a call of the coordinator failed")
                 self.unreachable = repr(error)
 
-    def _next(self) -> Callable[[], None] | None:
+    def _next_call(self) -> Callable[[], None] | None:
         """Return the next call: queued calls first, then a read of all records, regularly also without a hint."""
         with self._ready:
             while True:
@@ -292,31 +292,31 @@ class CoordinatorThread:
                 wake = self._read_at + (READ_EVERY_S if self._wants_read else self._read_at_least_s)
                 if now >= wake:
                     self._wants_read, self._read_at = False, now
-                    return self._read
+                    return self._read_records
                 self._ready.wait(max(wake - now, 0.001))
 
-    def _leased(self, until: float) -> None:
+    def _on_lease(self, until: float) -> None:
         if self.unreachable and until != NO_LEASE:
             logger.info("the coordinator answers again")
             self.unreachable = ""
-        self._tell(lambda host: host.leased(until))
+        self._notify(lambda host: host.on_lease(until))
 
-    def _read(self) -> None:
+    def _read_records(self) -> None:
         leaderships, brokers = self._coordinator.leaderships(), self._coordinator.brokers()
         self._note_invalid(self._coordinator.invalid)
-        self._tell(lambda host: host.seen(leaderships, brokers))
+        self._notify(lambda host: host.on_topology(leaderships, brokers))
 
     def _note_invalid(self, invalid: tuple[str, ...]) -> None:
         for line in set(invalid) - set(self.invalid):
             logger.error("the coordinator: %s", line)
         self.invalid = invalid
 
-    def _tell(self, say: Callable[[Told], None]) -> None:
+    def _notify(self, say: Callable[[CoordinatorListener], None]) -> None:
         host = self._host
         if host is not None:
             self._post(lambda: say(host))
 
-    def _failed(self, error: Exception) -> None:
+    def _on_failure(self, error: Exception) -> None:
         if isinstance(error, Fenced):
             self._on_fatal(error)
         if not self.unreachable:

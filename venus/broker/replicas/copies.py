@@ -20,7 +20,7 @@ from venus.broker.core import Core
 from venus.broker.machine.business import Business
 from venus.broker.store import keys
 from venus.broker.store import rocks as stores
-from venus.broker.store.rocks import Batch, Store
+from venus.broker.store.rocks import Store, StoreBatch
 from venus.errors import Overloaded, ProtocolError, Unavailable
 
 PIECE_BYTES = 1 << 20
@@ -40,7 +40,7 @@ AREAS: tuple[tuple[str, bytes], ...] = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Mark:
+class CopyMark:
     """Progress of an unfinished installation. `number` is of the new business, `copy` "" = its data is unusable."""
 
     number: int
@@ -52,11 +52,11 @@ class Mark:
     nbytes: int = 0
 
     @property
-    def place(self) -> Place:
+    def next_place(self) -> CopyPlace:
         """The place where the next piece begins."""
-        return Place(area=self.area, after=None if self.after is None else bytes.fromhex(self.after))
+        return CopyPlace(area=self.area, after=None if self.after is None else bytes.fromhex(self.after))
 
-    def with_piece(self, piece: Piece) -> Mark:
+    def with_piece(self, piece: CopyPiece) -> CopyMark:
         """Return the mark after a piece."""
         nbytes = sum(map(len, piece.keys)) + sum(map(len, piece.values))
         return replace(
@@ -68,29 +68,29 @@ class Mark:
         )
 
 
-def read(store: Store, business: str) -> Mark | None:
+def read_mark(store: Store, business: str) -> CopyMark | None:
     """Return the mark of a business; None = no installation is unfinished."""
     value = store.get(keys.STATE, keys.installing_key(business))
-    return None if value is None else decode(value)
+    return None if value is None else decode_mark(value)
 
 
-def decode(value: bytes) -> Mark:
+def decode_mark(value: bytes) -> CopyMark:
     """Decode a mark."""
-    return Mark(**json.loads(value))
+    return CopyMark(**json.loads(value))
 
 
-def encode(mark: Mark) -> bytes:
+def encode_mark(mark: CopyMark) -> bytes:
     """Encode a mark for the store."""
     return json.dumps(asdict(mark)).encode()
 
 
-def put(batch: Batch, business: str, mark: Mark) -> None:
+def put_mark(batch: StoreBatch, business: str, mark: CopyMark) -> None:
     """Add the mark of a business to a batch."""
-    batch.put(keys.STATE, keys.installing_key(business), encode(mark))
+    batch.put(keys.STATE, keys.installing_key(business), encode_mark(mark))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class CopyPlace:
     """Position in a copy: the next piece begins after this key of the area; None = at its beginning."""
 
     area: int = 0
@@ -98,7 +98,7 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Begin:
+class CopyHeader:
     """Header of a copy: its name and the approximate number of its records."""
 
     copy: str
@@ -106,7 +106,7 @@ class Begin:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Piece:
+class CopyPiece:
     """Keys, without area prefix and number, with their values."""
 
     area: int
@@ -114,13 +114,13 @@ class Piece:
     values: tuple[bytes, ...]
 
     @property
-    def behind(self) -> Place:
+    def next_place(self) -> CopyPlace:
         """The place where the next piece begins."""
-        return Place(area=self.area, after=self.keys[-1])
+        return CopyPlace(area=self.area, after=self.keys[-1])
 
 
 @dataclass(slots=True, eq=False)
-class Copy:
+class BusinessCopy:
     """A checkpoint from which one business is read."""
 
     name: str
@@ -132,7 +132,7 @@ class Copy:
     users: int = 0
     used_at: float = 0.0
 
-    def after(self, place: Place) -> Piece | None:
+    def read_after(self, place: CopyPlace) -> CopyPiece | None:
         """Read the piece after a place; None = the end. Raises StorageError."""
         for area in range(place.area, len(AREAS)):
             family, prefix = AREAS[area]
@@ -140,43 +140,45 @@ class Copy:
             stop = self.log_stop if family == keys.RLOG else keys.after_prefix(start)
             begun = area == place.area and place.after is not None
             first = start + (place.after or b"") + b"\0" if begun else start
-            found, values, _ = self.store.range(family, first, stop, rows_max=_PIECE_ROWS_MAX, bytes_max=PIECE_BYTES)
+            found, values, _ = self.store.read_range(
+                family, first, stop, rows_max=_PIECE_ROWS_MAX, bytes_max=PIECE_BYTES
+            )
             if found:
-                return Piece(area=area, keys=tuple(key[len(start) :] for key in found), values=tuple(values))
+                return CopyPiece(area=area, keys=tuple(key[len(start) :] for key in found), values=tuple(values))
         return None
 
 
-class Copies:
+class CopyPool:
     """The copies that a broker keeps. Thread-safe."""
 
     def __init__(self, core: Core, monotonic: Callable[[], float]) -> None:
         self._core, self._monotonic = core, monotonic
         self._lock = threading.Lock()
-        self._copies: dict[str, Copy] = {}
+        self._copies: dict[str, BusinessCopy] = {}
 
-    def take(self, business: Business, name: str) -> Copy:
+    def acquire(self, business: Business, name: str) -> BusinessCopy:
         """Acquire this copy, or a new one, until `release`. Raises Overloaded, Unavailable, StorageError."""
         with self._lock:
             copy = self._copies.get(name)
             if copy is None or copy.number != business.number:
                 self._make_room()
-                copy = self._made(business)
+                copy = self._create(business)
                 self._copies[copy.name] = copy
             copy.users += 1
             return copy
 
-    def release(self, copy: Copy) -> None:
+    def release(self, copy: BusinessCopy) -> None:
         """Release a copy; it is kept for a while."""
         with self._lock:
             copy.users -= 1
             copy.used_at = self._monotonic()
 
-    def standing(self) -> list[tuple[str, int]]:
+    def active_copies(self) -> list[tuple[str, int]]:
         """Return the names of the copies, and how many replicas read each now."""
         with self._lock:
             return [(copy.name, copy.users) for copy in self._copies.values()]
 
-    def done(self, name: str) -> None:
+    def remove_installed(self, name: str) -> None:
         """Remove a copy after its installation."""
         with self._lock:
             copy = self._copies.get(name)
@@ -203,7 +205,7 @@ class Copies:
                 raise Overloaded(f"{COPIES_MAX} replicas receive copies already", hint="the replica retries by itself")
             self._remove(min(idle, key=lambda copy: copy.used_at))
 
-    def _made(self, business: Business) -> Copy:
+    def _create(self, business: Business) -> BusinessCopy:
         core = self._core
         core.space.check_data(0)
         name = f"copy-{uuid.uuid4().hex}"
@@ -212,9 +214,9 @@ class Copies:
             core.store.checkpoint(path)
             store = Store(path, read_only=True)
         except BaseException:
-            stores.remove(path)
+            stores.remove_store(path)
             raise
-        copy = Copy(name=name, path=path, store=store, number=business.number, log_stop=b"", records_expected=0)
+        copy = BusinessCopy(name=name, path=path, store=store, number=business.number, log_stop=b"", records_expected=0)
         try:
             self._measure(copy, business)
         except BaseException:
@@ -223,7 +225,7 @@ class Copies:
         return copy
 
     @staticmethod
-    def _measure(copy: Copy, business: Business) -> None:
+    def _measure(copy: BusinessCopy, business: Business) -> None:
         """Set the log end and the expected size of a copy. Raises Unavailable, StorageError."""
         record = copy.store.get(keys.STATE, keys.core_key(business.number))
         if record is None:
@@ -235,24 +237,24 @@ class Copies:
         )  # the commit thread changes it meanwhile
         copy.records_expected = max(rows, 0) + max(applied + 1 - business.log.start, 0)
 
-    def _remove(self, copy: Copy) -> None:
+    def _remove(self, copy: BusinessCopy) -> None:
         self._copies.pop(copy.name, None)
         self._forget(copy)
 
     @staticmethod
-    def _forget(copy: Copy) -> None:
+    def _forget(copy: BusinessCopy) -> None:
         copy.store.close()
-        stores.remove(copy.path)
+        stores.remove_store(copy.path)
 
 
-def pieces(copy: Copy, place: Place) -> Iterator[Piece]:
+def read_pieces(copy: BusinessCopy, place: CopyPlace) -> Iterator[CopyPiece]:
     """Yield the pieces after a place."""
-    while (piece := copy.after(place)) is not None:
+    while (piece := copy.read_after(place)) is not None:
         yield piece
-        place = piece.behind
+        place = piece.next_place
 
 
-def place(piece: Piece, number: int) -> tuple[str, list[bytes]]:
+def piece_keys(piece: CopyPiece, number: int) -> tuple[str, list[bytes]]:
     """Return the family of a piece and its keys for a business with this number. Raises ProtocolError."""
     if piece.area >= len(AREAS) or len(piece.keys) != len(piece.values) or not piece.keys:
         raise ProtocolError(f"a piece of a copy is of area {piece.area}, which this version does not know")

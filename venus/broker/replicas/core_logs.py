@@ -12,9 +12,9 @@ from venus.broker.core import Core
 from venus.broker.log.entry import decode
 from venus.broker.machine.business import Business
 from venus.broker.pipeline import replica_commands
-from venus.broker.pipeline.group import Group
+from venus.broker.pipeline.group import CommandGroup
 from venus.broker.replicas.ports import Post
-from venus.broker.replicas.shared import ReplicatedLogs, position_of, refused, run
+from venus.broker.replicas.replicated_logs import ReplicatedLogs, fit_values, log_position, write_refusal
 from venus.broker.store import keys
 from venus.errors import NotLeader, StorageError
 from venus.replication.messages import Append, LogChanged, Truncate
@@ -48,31 +48,31 @@ class CoreLogs:
         """Return the state of a log, its applied index, and False if an installation was interrupted."""
         found = self._core.catalogue.adopt(business)
         if found.halted:
-            self._shared.halted(found)
+            self._shared.on_halted(found)
         whole = self._core.store.get(keys.STATE, keys.installing_key(business)) is None
-        return position_of(found), found.log.applied, whole
+        return log_position(found), found.log.applied, whole
 
     def has(self, business: str) -> bool:
         """Whether the business has a log."""
-        return self._core.catalogue.has(business)
+        return self._core.catalogue.has_stored(business)
 
     def append(self, business: str, effect: Append, sender: str) -> None:
         """Append a leader's entries."""
-        found = self._core.catalogue.known(business)
+        found = self._core.catalogue.find(business)
 
-        def work(group: Group) -> None:
-            self._shared.ordered(group, found, effect.order)
+        def work(group: CommandGroup) -> None:
+            self._shared.record_order(group, found, effect.order)
             replica_commands.append_stored(group, found, effect.first, effect.entries, sender)
             if found.halted:
-                self._shared.halted(found)
+                self._shared.on_halted(found)
 
         self._submit(found, work)
 
     def truncate(self, business: str, effect: Truncate) -> None:
         """Remove every entry from an index on."""
-        found = self._core.catalogue.known(business)
-        ordered = partial(self._shared.ordered, business=found, order=effect.order)
-        self._note(self._core.commits.take_back(found, effect.end, ordered))
+        found = self._core.catalogue.find(business)
+        ordered = partial(self._shared.record_order, business=found, order=effect.order)
+        self._log_failure(self._core.commits.truncate(found, effect.end, ordered))
 
     def advance(self, business: str) -> None:
         """Apply the entries that the standing reports as safe."""
@@ -80,9 +80,9 @@ class CoreLogs:
 
     def lead(self, business: str, term: int) -> None:
         """Append the entry that begins a term."""
-        found = self._core.catalogue.known(business)
+        found = self._core.catalogue.find(business)
 
-        def work(group: Group) -> None:
+        def work(group: CommandGroup) -> None:
             standing = self._shared.standing(business)
             if standing.leads and standing.term == term:
                 replica_commands.begin_term(
@@ -93,13 +93,13 @@ class CoreLogs:
 
     def refuse(self, business: str) -> None:
         """Fail waiting requests. Their proposals stay, and are found when the request is repeated."""
-        error = refused(business, self._shared.standing(business))
-        self._core.commits.refuse_waiting(self._core.catalogue.known(business), error)
+        error = write_refusal(business, self._shared.standing(business))
+        self._core.commits.refuse_waiting(self._core.catalogue.find(business), error)
 
     def retire(self, business: str, leader: str) -> None:
         """Fail waiting requests and end the streams."""
         error = NotLeader(f"{business}: another broker leads", leader=leader)
-        found = self._core.catalogue.known(business)
+        found = self._core.catalogue.find(business)
         self._core.subscriptions.retire(found)
         self._core.commits.refuse_waiting(found, error, partial(replica_commands.end_term, self._core.store, found))
         self._retired(business, error)
@@ -107,22 +107,22 @@ class CoreLogs:
     def recent(self, business: str, first: int) -> tuple[bytes, ...] | None:
         """Return entries from memory."""
         recent = self._shared.recent(business)
-        return recent.take(first, self._frame_bytes) if recent is not None else None
+        return recent.read(first, self._frame_bytes) if recent is not None else None
 
     @property
     def _frame_bytes(self) -> int:
         """Return the approximate size of an answer's entries."""
-        return max(FRAME_BYTES_MIN, min(FRAME_BYTES, FRAMES_BYTES // max(1, len(self._core.catalogue.stored()))))
+        return max(FRAME_BYTES_MIN, min(FRAME_BYTES, FRAMES_BYTES // max(1, len(self._core.catalogue.list_stored()))))
 
     def read(self, business: str, first: int, then: Callable[[tuple[bytes, ...]], None]) -> None:
         """Read entries from the store."""
-        self._background(lambda: self._read_stored(business, first, then))
+        self._background(lambda: self._read_from_store(business, first, then))
 
-    def _read_stored(self, business: str, first: int, then: Callable[[tuple[bytes, ...]], None]) -> None:
-        found, frame_bytes = self._core.catalogue.known(business), self._frame_bytes
+    def _read_from_store(self, business: str, first: int, then: Callable[[tuple[bytes, ...]], None]) -> None:
+        found, frame_bytes = self._core.catalogue.find(business), self._frame_bytes
         start, stop = keys.log_key(found.number, first), keys.log_key(found.number, found.log.durable_end)
         try:
-            found_keys, values, _ = self._core.store.range(
+            found_keys, values, _ = self._core.store.read_range(
                 keys.RLOG, start, max(start, stop), rows_max=READ_ENTRIES_MAX, bytes_max=frame_bytes
             )
             dense = 0
@@ -134,15 +134,15 @@ class CoreLogs:
         except StorageError as error:
             self._core.commits.fail(error)
             return
-        then(run(values[:dense], 0, frame_bytes))
+        then(fit_values(values[:dense], 0, frame_bytes))
 
-    def _submit(self, business: Business, work: Callable[[Group], None]) -> None:
-        self._note(self._core.commits.submit(work, line=business))
+    def _submit(self, business: Business, work: Callable[[CommandGroup], None]) -> None:
+        self._log_failure(self._core.commits.submit(work, line=business))
 
     @staticmethod
-    def _note(future: Future[Any]) -> None:
-        def done(finished: Future[Any]) -> None:
+    def _log_failure(future: Future[Any]) -> None:
+        def on_done(finished: Future[Any]) -> None:
             if not finished.cancelled() and finished.exception() is not None:
                 logger.warning("replication: %s", finished.exception())
 
-        future.add_done_callback(done)
+        future.add_done_callback(on_done)

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, TypeAlias
 
-from venus.broker.replicas import losses
-from venus.broker.replicas.placement import Brokers
+from venus.broker.replicas import unclean_losses
+from venus.broker.replicas.placement import KnownBrokers
 from venus.broker.replicas.ports import Coordination, Logs, Post, Transport
 from venus.replication import messages as m
 from venus.replication.election import Ballot
@@ -25,7 +25,7 @@ class Effects:
 
     def __init__(
         self,
-        brokers: Brokers,
+        brokers: KnownBrokers,
         replicas: Mapping[str, Replica],
         logs: Logs,
         transport: Transport,
@@ -48,21 +48,21 @@ class Effects:
 
     # -- the lines ---------------------------------------------------------------------------------------------
 
-    def _fetch(self, business: str, effect: m.Fetch) -> None:
-        to = self._brokers.known(effect.to)
+    def _fetch(self, business: str, effect: m.SendFetch) -> None:
+        to = self._brokers.find(effect.to)
         if to is not None:
             self._transport.fetch(to, business, effect)
         else:
             self._coordination.read_soon()
 
-    def _reply(self, business: str, effect: m.Reply) -> None:
+    def _reply(self, business: str, effect: m.SendReply) -> None:
         answer = effect.answer
         if not isinstance(answer, m.Entries):
-            self._transport.answer(effect.to, business, answer)
+            self._transport.reply(effect.to, business, answer)
             return
         values = self._logs.recent(business, answer.first)
         if values is not None:
-            self._transport.answer(effect.to, business, replace(answer, entries=values))
+            self._transport.reply(effect.to, business, replace(answer, entries=values))
         else:
             self._logs.read(business, answer.first, self._when_read(business, effect.to, answer))
 
@@ -74,14 +74,14 @@ class Effects:
         if replica is None or replica.known is None:
             return  # the replica was removed meanwhile
         if replica.leads and replica.known.term == answer.term:
-            self._transport.answer(to, business, answer)  # in a newer term the log may have been truncated meanwhile
+            self._transport.reply(to, business, answer)  # in a newer term the log may have been truncated meanwhile
 
-    def _ask_ballot(self, business: str, effect: m.AskBallot) -> None:
+    def _ask_ballot(self, business: str, effect: m.RequestBallot) -> None:
         to = self._brokers.live.get(effect.to)
         if to is not None:
             self._transport.ask_ballot(to, business, effect.term)
 
-    def _give_ballot(self, _: str, effect: m.GiveBallot) -> None:
+    def _give_ballot(self, _: str, effect: m.SendBallot) -> None:
         self.ballot = effect.ballot
 
     # -- the log -----------------------------------------------------------------------------------------------
@@ -105,16 +105,16 @@ class Effects:
 
     def _retire(self, business: str, effect: m.Retire) -> None:
         logger.info("%s: this broker no longer leads", business)
-        self._logs.retire(business, self._brokers.address(effect.leader))
+        self._logs.retire(business, self._brokers.address_of(effect.leader))
 
     def _reinstall(self, business: str, effect: m.Reinstall) -> None:
         known = self._replicas[business].known
-        if effect.diverged and known is not None and losses.must_not_happen(known):
-            self._halt(business, losses.diverged(effect))
+        if effect.diverged and known is not None and unclean_losses.is_leader_complete(known):
+            self._halt(business, unclean_losses.divergence_message(effect))
             return
         self.troubles[business] = f"cannot follow {effect.leader.broker}: {effect.reason}"
         logger.warning("%s: %s; installing its copy", business, self.troubles[business])
-        leader = self._brokers.known(effect.leader)
+        leader = self._brokers.find(effect.leader)
         if leader is not None:
             self._install(business, leader)
 
@@ -129,15 +129,15 @@ class Effects:
             )
         self._coordination.swap(effect.before, effect.after)
 
-    def _read(self, _: str, __: m.Read) -> None:
+    def _read(self, _: str, __: m.ReadRecords) -> None:
         self._coordination.read_soon()
 
 
 _HANDLERS: dict[type, _Handler] = {
-    m.Fetch: Effects._fetch,
-    m.Reply: Effects._reply,
-    m.AskBallot: Effects._ask_ballot,
-    m.GiveBallot: Effects._give_ballot,
+    m.SendFetch: Effects._fetch,
+    m.SendReply: Effects._reply,
+    m.RequestBallot: Effects._ask_ballot,
+    m.SendBallot: Effects._give_ballot,
     m.Append: Effects._append,
     m.Truncate: Effects._truncate,
     m.Advance: Effects._advance,
@@ -145,5 +145,5 @@ _HANDLERS: dict[type, _Handler] = {
     m.Retire: Effects._retire,
     m.Reinstall: Effects._reinstall,
     m.Swap: Effects._swap,
-    m.Read: Effects._read,
+    m.ReadRecords: Effects._read,
 }

@@ -12,15 +12,15 @@ from dataclasses import replace
 from functools import partial
 
 from venus.broker.replicas.effects import Effects
-from venus.broker.replicas.losses import doubted
-from venus.broker.replicas.placement import Brokers, Wanted, may_be_dropped
+from venus.broker.replicas.operator_requests import OperatorRequests
+from venus.broker.replicas.placement import KnownBrokers, ReplicaPlacement, can_be_removed
 from venus.broker.replicas.ports import Coordination, Installations, Logs, Post, Transport
-from venus.broker.replicas.shared import ReplicatedLogs, Standing
-from venus.broker.replicas.wishes import Wishes
+from venus.broker.replicas.replicated_logs import ReplicaStanding, ReplicatedLogs
+from venus.broker.replicas.unclean_losses import unrecorded_terms
 from venus.replication import messages as m
 from venus.replication import replica as silence
 from venus.replication.election import Ballot
-from venus.replication.position import Patience, Position
+from venus.replication.position import Position, ReplicationTimes
 from venus.replication.records import Leadership, LiveBroker, Member
 from venus.replication.replica import Replica
 
@@ -47,8 +47,8 @@ class Host:
         transport: Transport,
         coordination: Coordination,
         installations: Installations,
-        wanted: Wanted,
-        patience: Patience,
+        wanted: ReplicaPlacement,
+        patience: ReplicationTimes,
         monotonic: Callable[[], float],
         post: Post,
         health: Callable[[], str] = lambda: "",
@@ -57,7 +57,7 @@ class Host:
         self.me = me
         self._health, self._load, self._described_at = health, load, float("-inf")
         self.replicas: dict[str, Replica] = {}
-        self.brokers = Brokers()
+        self.brokers = KnownBrokers()
         self._effects = Effects(
             self.brokers,
             self.replicas,
@@ -66,28 +66,28 @@ class Host:
             coordination,
             post,
             self._installer(installations),
-            self.halted,
+            self.halt,
         )
         self.troubles = self._effects.troubles
         self._logs, self._shared, self._transport, self._coordination = logs, shared, transport, coordination
         self._wanted, self._installations = wanted, installations
-        self._wishes = Wishes(me.member, wanted, self.brokers, coordination, self.take, monotonic)
+        self._requests = OperatorRequests(me.member, wanted, self.brokers, coordination, self.handle, monotonic)
         self.records: dict[str, Leadership] = {}  # of every business of the cluster
         self._dropping: set[str] = set()
-        self._early: dict[str, dict[Member, m.Fetched]] = {}  # fetches of a term whose record was not read yet
+        self._early: dict[str, dict[Member, m.FetchRequest]] = {}  # fetches of a term whose record was not read yet
         self._patience = patience
         self._monotonic = monotonic
         self._lease_until = m.NO_LEASE
         self._begun: set[str] = set()  # businesses that this process created
         self._halted: set[str] = set()
-        shared.tell(
-            lambda business, position: post(lambda: self.take(business, position)),
-            lambda business, reason: post(lambda: self.halted(business, reason)),
+        shared.subscribe(
+            lambda business, position: post(lambda: self.handle(business, position)),
+            lambda business, reason: post(lambda: self.halt(business, reason)),
         )
 
     # -- one event of one replica ----------------------------------------------------------------------------------
 
-    def take(self, business: str, event: m.Event) -> None:
+    def handle(self, business: str, event: m.Event) -> None:
         """Pass an event to a replica and execute its effects; ignored if there is no replica."""
         replica = self.replicas.get(business)
         if replica is None or business in self._halted:
@@ -97,7 +97,7 @@ class Host:
         for effect in effects:
             self._effects.carry_out(business, effect)
 
-    def halted(self, business: str, reason: str) -> None:
+    def halt(self, business: str, reason: str) -> None:
         """Stop a replica after an error: it fetches nothing, gives no ballot and does not lead."""
         if business not in self._halted:
             logger.critical("%s: %s", business, reason)
@@ -108,16 +108,16 @@ class Host:
     def _publish(self, business: str, replica: Replica) -> None:
         now = self._monotonic()
         leader = replica.known.leader if replica.known is not None else None
-        standing = Standing(
+        standing = ReplicaStanding(
             term=replica.known.term if replica.known is not None else 0,
             leads=replica.leads,
             hands_over=replica.leading is not None and replica.leading.handing_over is not None,
-            refusal=replica.refusal(now) or silence.refusal(replica, now, self._patience.silent_s),
-            leader=self.brokers.address(leader) if leader != self.me.member else "",
+            refusal=replica.refusal(now) or silence.silence_refusal(replica, now, self._patience.silent_s),
+            leader=self.brokers.address_of(leader) if leader != self.me.member else "",
             high=replica.high,
             leads_until=replica.lease_until if replica.leads else 0.0,
-            needed_from=needed_from(replica),
-            doubted=doubted(replica.known) if replica.known is not None else (),
+            needed_from=first_needed_entry(replica),
+            doubted=unrecorded_terms(replica.known) if replica.known is not None else (),
         )
         before = self._shared.standing(business)
         self._shared.publish(business, standing)
@@ -127,15 +127,15 @@ class Host:
             self._logs.refuse(business)
 
     def _installer(self, installations: Installations) -> Callable[[str, LiveBroker], None]:
-        def installed(business: str, log: m.LogChanged) -> None:
+        def on_installed(business: str, log: m.LogChanged) -> None:
             self.troubles.pop(business, None)
-            self.take(business, m.Installed(log=log))
+            self.handle(business, m.CopyInstalled(log=log))
 
-        return lambda business, leader: installations.begin(business, leader, partial(installed, business))
+        return lambda business, leader: installations.begin(business, leader, partial(on_installed, business))
 
     # -- from other brokers ----------------------------------------------------------------------------------------
 
-    def fetched(self, business: str, event: m.Fetched) -> None:
+    def on_fetch(self, business: str, event: m.FetchRequest) -> None:
         """Handle a follower's fetch.
 
         A fetch of a newer term waits until the record was read. Otherwise a follower that learned of the new leader
@@ -143,78 +143,78 @@ class Host:
         """
         replica = self.replicas.get(business)
         if replica is None:
-            self._transport.answer(event.follower, business, m.NotLeading(term=0))
+            self._transport.reply(event.sender, business, m.NotLeading(term=0))
         elif replica.known is not None and event.term > replica.known.term:
-            self._early.setdefault(business, {})[event.follower] = event
+            self._early.setdefault(business, {})[event.sender] = event
             self._coordination.read_soon()
         else:
-            self.take(business, event)
+            self.handle(business, event)
 
-    def _take_early(self, business: str) -> None:
+    def _handle_early(self, business: str) -> None:
         """Handle the fetches that arrived before the record of their term was read."""
         for event in self._early.pop(business, {}).values():
-            self.fetched(business, event)
+            self.on_fetch(business, event)
 
-    def answered(self, business: str, event: m.Answered) -> None:
+    def on_fetch_reply(self, business: str, event: m.FetchReply) -> None:
         """Handle the reply to a fetch of this broker."""
         if isinstance(event.answer, m.Entries) and business not in self._halted:
             self.troubles.pop(business, None)
-        self.take(business, event)
+        self.handle(business, event)
 
-    def line_lost(self, to: Member) -> None:
+    def on_connection_lost(self, to: Member) -> None:
         """Handle the loss of a connection: fetches sent to that broker get no reply."""
         for business in list(self.replicas):
-            self.take(business, m.Answered(leader=to, answer=None))
+            self.handle(business, m.FetchReply(leader=to, answer=None))
 
-    def ballot_asked(self, business: str, by: Member, term: int) -> Ballot | None:
+    def on_ballot_request(self, business: str, by: Member, term: int) -> Ballot | None:
         """Return the ballot that another broker requests; None = it gets none."""
         self._effects.ballot = None
-        self.take(business, m.BallotAsked(by=by, term=term))
+        self.handle(business, m.BallotRequest(sender=by, term=term))
         return self._effects.ballot
 
-    def ballot_came(self, business: str, term: int, ballot: Ballot) -> None:
+    def on_ballot(self, business: str, term: int, ballot: Ballot) -> None:
         """Handle a requested ballot."""
-        self.take(business, m.BallotCame(term=term, ballot=ballot))
+        self.handle(business, m.BallotReceived(term=term, ballot=ballot))
 
     # -- from the coordinator --------------------------------------------------------------------------------------
 
-    def seen(self, leaderships: Iterable[Leadership], brokers: Iterable[LiveBroker]) -> None:
+    def on_topology(self, leaderships: Iterable[Leadership], brokers: Iterable[LiveBroker]) -> None:
         """Handle the newest leaderships and living brokers."""
-        self.brokers.seen(brokers)
+        self.brokers.update(brokers)
         self.records = {leadership.business: leadership for leadership in leaderships}
         for leadership in self.records.values():
             if self._has_part_in(leadership):
                 self._open(leadership.business)
-            self.take(leadership.business, m.Seen(leadership=leadership))
-            self._take_early(leadership.business)
-            self._leave(leadership)
+            self.handle(leadership.business, m.RecordRead(leadership=leadership))
+            self._handle_early(leadership.business)
+            self._release(leadership)
         for business in list(self.replicas):  # an election needs the living brokers as of after the record
-            self.take(business, m.Living(brokers=self.brokers.live))
+            self.handle(business, m.BrokersRead(brokers=self.brokers.live))
             if business not in self.records:
                 self._coordination.ask_forgotten(business)
-        self._wishes.look(self.replicas.values())
+        self._requests.execute(self.replicas.values())
 
     def _has_part_in(self, known: Leadership) -> bool:
         """Whether this broker has a replica, or a removed one that may still lead next."""
         member = self.me.member
         return member.broker in known.replicas or (member in known.candidates and self._logs.has(known.business))
 
-    def forgotten(self, business: str, term: int) -> None:
+    def on_forgotten_term(self, business: str, term: int) -> None:
         """Remove the data of a business that was forgotten in `term`; 0 = it was not forgotten."""
         replica = self.replicas.get(business)
         known = replica.known if replica is not None else None
         if known is not None and term >= known.term and business not in self.records:
             self.drop(business, "it was forgotten")
 
-    def _leave(self, known: Leadership) -> None:
+    def _release(self, known: Leadership) -> None:
         """Publish that this broker has no replica, and remove the data of one that was taken away."""
         business = known.business
         if business not in self.replicas and self.me.member.broker not in known.replicas:
             self._shared.publish(
                 business,
-                Standing(term=known.term, refusal=ELSEWHERE, leader=self.brokers.address(known.leader)),
+                ReplicaStanding(term=known.term, refusal=ELSEWHERE, leader=self.brokers.address_of(known.leader)),
             )
-        if may_be_dropped(known, self.me.member) and (business in self.replicas or self._logs.has(business)):
+        if can_be_removed(known, self.me.member) and (business in self.replicas or self._logs.has(business)):
             self.drop(business, ELSEWHERE)
 
     def drop(self, business: str, why: str) -> None:
@@ -226,17 +226,17 @@ class Host:
         self.replicas.pop(business, None)
         self.troubles.pop(business, None)
         known = self.records.get(business)
-        leader = self.brokers.address(known.leader) if known is not None else ""
-        self._shared.publish(business, Standing(refusal=why, leader=leader))
+        leader = self.brokers.address_of(known.leader) if known is not None else ""
+        self._shared.publish(business, ReplicaStanding(refusal=why, leader=leader))
         if self._logs.has(business):
             self._logs.retire(business, leader)
-        self._installations.remove(business, partial(self._dropped, business))
+        self._installations.remove(business, partial(self._on_dropped, business))
 
     def is_dropping(self, business: str) -> bool:
         """Whether this broker's data of a business is being removed."""
         return business in self._dropping
 
-    def _dropped(self, business: str) -> None:
+    def _on_dropped(self, business: str) -> None:
         self._dropping.discard(business)
         self._shared.forget(business)
         self._coordination.read_soon()
@@ -246,45 +246,45 @@ class Host:
             return
         log, applied, whole = self._logs.open(business)
         position = Position(high=applied, whole=whole)
-        position.changed(log)
+        position.update(log)
         self.replicas[business] = Replica(
             self.me.member, position, patience=self._patience, begins=business in self._begun
         )
-        self.take(business, m.Living(brokers=self.brokers.live))
-        self.take(business, m.Leased(until=self._lease_until))
+        self.handle(business, m.BrokersRead(brokers=self.brokers.live))
+        self.handle(business, m.LeaseChanged(until=self._lease_until))
 
-    def leased(self, until: float) -> None:
+    def on_lease(self, until: float) -> None:
         """Set the deadline of this broker's lease; NO_LEASE = it has ended."""
         self._lease_until = until
         for business in list(self.replicas):
-            self.take(business, m.Leased(until=until))
+            self.handle(business, m.LeaseChanged(until=until))
 
-    def swapped(self, event: m.Swapped) -> None:
+    def on_swap_result(self, event: m.SwapResult) -> None:
         """Handle the result of a swap."""
-        self.take(event.before.business, event)
-        self._take_early(event.before.business)
+        self.handle(event.before.business, event)
+        self._handle_early(event.before.business)
 
     def tick(self) -> None:
         """Advance the timers; called a few times a second."""
         unhealthy = self._health()
         for business, replica in list(self.replicas.items()):
             replica.healthy = not unhealthy
-            self.take(business, m.Tick())
+            self.handle(business, m.Tick())
         now = self._monotonic()
         if now >= self._described_at + TELL_EVERY_S:
             self._described_at = now
             me = replace(self.me, unhealthy=unhealthy, installing=self._installations.progress())
-            self.tell(self._load(me, len(self.replicas)))
+            self.publish_self(self._load(me, len(self.replicas)))
 
-    def tell(self, me: LiveBroker) -> None:
+    def publish_self(self, me: LiveBroker) -> None:
         """Publish a changed description of this broker."""
         if me != self.me:
             self.me = me
-            self._coordination.say(me)
+            self._coordination.publish(me)
 
     # -- businesses ------------------------------------------------------------------------------------------------
 
-    def begun(self, businesses: Iterable[str]) -> None:
+    def record_created(self, businesses: Iterable[str]) -> None:
         """Record that this process has created the records of businesses: their terms had no leader before."""
         self._begun.update(businesses)
 
@@ -292,7 +292,7 @@ class Host:
         """Create a business that the cluster does not know, led by this broker."""
         self._begun.add(business)
         live = self.brokers.live.values()
-        self._coordination.create(self._wanted.first(business, self.me.member, live, term, self._monotonic()))
+        self._coordination.create(self._wanted.new_record(business, self.me.member, live, term, self._monotonic()))
 
     def hand_over(self) -> bool:
         """Hand over every business that this broker leads; False = no other broker can lead any of them."""
@@ -302,11 +302,11 @@ class Host:
             able = (known.in_sync & self.brokers.live.keys()) - {self.me.member}
             if able:
                 under_way = True
-                self.take(known.business, m.HandOver(to=min(able, key=self.brokers.order)))
+                self.handle(known.business, m.HandOverRequest(to=min(able, key=self.brokers.leader_order)))
         return under_way
 
 
-def needed_from(replica: Replica) -> int:
+def first_needed_entry(replica: Replica) -> int:
     """Return the first entry that a follower lacks; 0 if a follower has not fetched yet."""
     known, leading = replica.known, replica.leading
     if known is None or leading is None:

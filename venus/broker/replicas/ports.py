@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from venus.replication.messages import Answer, Append, Fetch, LogChanged, Truncate
-from venus.replication.records import Installing, Leadership, LiveBroker, Member
+from venus.replication.messages import Answer, Append, LogChanged, SendFetch, Truncate
+from venus.replication.records import InstallationProgress, Leadership, LiveBroker, Member
 
 #: Runs a call in the host's thread, in the order of posting; from any thread.
 Post = Callable[[Callable[[], None]], None]
@@ -18,10 +18,10 @@ Post = Callable[[Callable[[], None]], None]
 class Transport(Protocol):
     """Connections to other brokers. Lost messages are requested again; messages arrive in order."""
 
-    def fetch(self, to: LiveBroker, business: str, fetch: Fetch) -> None:
+    def fetch(self, to: LiveBroker, business: str, fetch: SendFetch) -> None:
         """Send a fetch to a leader; `Host.answered` or `Host.line_lost` follows."""
 
-    def answer(self, to: Member, business: str, answer: Answer) -> None:
+    def reply(self, to: Member, business: str, answer: Answer) -> None:
         """Reply to a follower's fetch; ignored if the follower is gone."""
 
     def ask_ballot(self, to: LiveBroker, business: str, term: int) -> None:
@@ -71,7 +71,7 @@ class Installations(Protocol):
     def begin(self, business: str, leader: LiveBroker, done: Callable[[LogChanged], None]) -> None:
         """Install a leader's copy, with retries; `done` follows in the host's thread."""
 
-    def progress(self) -> tuple[Installing, ...]:
+    def progress(self) -> tuple[InstallationProgress, ...]:
         """Return the progress of the running installations."""
 
     def remove(self, business: str, done: Callable[[], None]) -> None:
@@ -90,7 +90,7 @@ class Coordination(Protocol):
     def create(self, leadership: Leadership) -> None:
         """Store a new business; `Host.seen` follows."""
 
-    def say(self, me: LiveBroker) -> None:
+    def publish(self, me: LiveBroker) -> None:
         """Publish a changed description of this broker."""
 
     def ask_forgotten(self, business: str) -> None:

@@ -10,14 +10,14 @@ from typing import Any
 import grpc
 
 from venus.broker.core import Core
-from venus.broker.machine.home import heard
-from venus.broker.service.answering import answering
-from venus.broker.service.delivery import Delivery
+from venus.broker.machine.home import from_wire
+from venus.broker.service.call_errors import abort_on_error
+from venus.broker.service.delivery import DeliveryService
 from venus.broker.service.gate import Gate
-from venus.broker.service.ingest import Ingest
+from venus.broker.service.ingest import IngestService
 from venus.broker.service.loop_bridge import Lane, LoopBridge
 from venus.broker.service.service_status import ServiceStatus
-from venus.broker.status.tables import wanted_by
+from venus.broker.status.table_selection import requested_tables
 from venus.errors import ProtocolError, VenusError
 from venus.wire import broker_pb2, broker_pb2_grpc
 
@@ -26,36 +26,41 @@ logger = logging.getLogger(__name__)
 Context = grpc.aio.ServicerContext[Any, Any]
 
 
-class Admin(broker_pb2_grpc.AdminServicer):
+class AdminService(broker_pb2_grpc.AdminServicer):
     """RPCs for operators."""
 
     def __init__(
-        self, core: Core, bridge: LoopBridge, service_status: ServiceStatus, ingest: Ingest, delivery: Delivery,
+        self,
+        core: Core,
+        bridge: LoopBridge,
+        service_status: ServiceStatus,
+        ingest: IngestService,
+        delivery: DeliveryService,
         gate: Gate,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._gate, self._delivery = gate, delivery
         self._core, self._bridge, self._service_status, self._ingest = core, bridge, service_status, ingest
-        core.homes.on_moved(lambda business, error: bridge.post(self._end_streams, business, error))
+        core.homes.add_listener(lambda business, error: bridge.post(self._end_streams, business, error))
 
     async def Status(  # type: ignore[override]  # noqa: N802
         self, request: broker_pb2.StatusRequest, context: Context
     ) -> broker_pb2.BrokerStatus | None:
         """Return the status of one business, or of all."""
-        async with answering(context):
+        async with abort_on_error(context):
             if request.business:
-                self._gate.reader(request.business)
-            call = partial(self._service_status.status, request.business, wanted_by(request))
-            return await self._bridge.blocking(Lane.DETAILS, call)
+                self._gate.admit_reader(request.business)
+            call = partial(self._service_status.status, request.business, requested_tables(request))
+            return await self._bridge.run_blocking(Lane.DETAILS, call)
         return None
 
     async def Decide(  # type: ignore[override]  # noqa: N802
         self, request: broker_pb2.DecideRequest, context: Context
     ) -> broker_pb2.Decided | None:
         """Decide half messages and raise the epoch. A live producer must connect again to read the outcome."""
-        async with answering(context):
+        async with abort_on_error(context):
             if request.verdict not in (broker_pb2.COMMIT, broker_pb2.ROLLBACK):
                 raise ProtocolError("an operator decides COMMIT or ROLLBACK")
-            with self._ingest.overruled(request.business, request.batch_no):
+            with self._ingest.overrule(request.business, request.batch_no):
                 return await asyncio.wrap_future(
                     self._core.producers.operator_decide(request.business, request.batch_no, request.verdict)
                 )
@@ -65,8 +70,10 @@ class Admin(broker_pb2_grpc.AdminServicer):
         self, request: broker_pb2.ForgetRequest, context: Context
     ) -> broker_pb2.Empty | None:
         """Drop a consumer group."""
-        async with answering(context):
-            await self._bridge.blocking(Lane.CONTROL, self._core.subscriptions.forget, request.business, request.group)
+        async with abort_on_error(context):
+            await self._bridge.run_blocking(
+                Lane.CONTROL, self._core.subscriptions.forget, request.business, request.group
+            )
             self._service_status.reports.forget(request.business, request.group)
             return broker_pb2.Empty()
         return None
@@ -75,9 +82,9 @@ class Admin(broker_pb2_grpc.AdminServicer):
         self, request: broker_pb2.ForgetBusinessRequest, context: Context
     ) -> broker_pb2.Empty | None:
         """Remove a business for good."""
-        async with answering(context):
+        async with abort_on_error(context):
             if not await self._gate.forget(request.business):
-                await self._bridge.blocking(Lane.FULL_DATA, self._core.forget_business, request.business)
+                await self._bridge.run_blocking(Lane.FULL_DATA, self._core.forget_business, request.business)
             self._service_status.forget(request.business)
             return broker_pb2.Empty()
         return None
@@ -86,7 +93,7 @@ class Admin(broker_pb2_grpc.AdminServicer):
         self, request: broker_pb2.CloseLossesRequest, context: Context
     ) -> broker_pb2.CloseLossesAnswer | None:
         """Record that the losses of unclean elections were found and repaired at a group's target."""
-        async with answering(context):
+        async with abort_on_error(context):
             return broker_pb2.CloseLossesAnswer(waiting_for=await self._close(request))
         return None
 
@@ -110,26 +117,26 @@ class Admin(broker_pb2_grpc.AdminServicer):
         self, request: broker_pb2.PromoteRequest, context: Context
     ) -> broker_pb2.Promoted | None:
         """Make this set the home of a business that has lost its home."""
-        async with answering(context):
-            self._gate.consumer(request.business)
+        async with abort_on_error(context):
+            self._gate.admit_consumer(request.business)
             network = self._service_status.network
             assert network is not None, "a broker that serves has its place"
             call = partial(network.promote, force=request.force, only_look=request.only_look)
-            return await self._bridge.blocking(Lane.FULL_DATA, call, request.business)
+            return await self._bridge.run_blocking(Lane.FULL_DATA, call, request.business)
         return None
 
     async def StepDown(  # type: ignore[override]  # noqa: N802
         self, request: broker_pb2.StepDownRequest, context: Context
     ) -> broker_pb2.Empty | None:
         """Give up the home to another set and send producers and consumers there."""
-        async with answering(context):
-            home = heard(request.home)
+        async with abort_on_error(context):
+            home = from_wire(request.home)
             if home is None or not home.addresses:
                 raise ProtocolError("the request does not name the home and its addresses")
             if await asyncio.wrap_future(self._core.homes.note(request.business, home)):
                 logger.error("%s: %s has become the home: this set steps down", request.business, home)
             elif (network := self._service_status.network) is not None:
-                network.succession.rival(home)  # that set may be a home unknown to this one
+                network.succession.add_rival(home)  # that set may be a home unknown to this one
             return broker_pb2.Empty()
         return None
 

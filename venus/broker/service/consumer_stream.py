@@ -17,43 +17,43 @@ import grpc
 
 from venus.broker.core import Core
 from venus.broker.machine import filter_wire
-from venus.broker.queue.cutting import Choice
-from venus.broker.queue.early_delivery import Sent
+from venus.broker.queue.early_delivery import EarlyDelivery
+from venus.broker.queue.reduced_batches import TableChoice
 from venus.broker.service.loop_bridge import Lane, LoopBridge
 from venus.broker.service.service_status import ServiceStatus, now_us
-from venus.broker.service.shared_frames import SharedFrames, Wanted, bytes_max_for
+from venus.broker.service.shared_frames import FrameKey, SharedFrames, bytes_max_for
 from venus.broker.service.traffic import DEGRADED_FRAME_BYTES, DEGRADED_PAUSE_S, Traffic
-from venus.codec.chunk import Sealed
+from venus.codec.chunk import SealedChunk
 from venus.errors import ProtocolError, Unavailable, VenusError
-from venus.flow.windows import Window
+from venus.flow.delivery_window import DeliveryWindow
 from venus.model import FULL
 from venus.rpc.channel import FRAME_BYTES
-from venus.rpc.sealed import Presealed, checked
+from venus.rpc.sealed import SealedMessage, check_frame_seal
 from venus.rpc.squeeze import Credit, Squeezer, cost, is_large
 from venus.wire import broker_pb2
 
 
-class Chunks:
+class ChunkPrefetcher:
     """Reader of the chunks of a split; it reads one chunk ahead of the caller."""
 
     def __init__(self, core: Core, bridge: LoopBridge, request: broker_pb2.ReadSplitRequest) -> None:
         self._core, self._bridge, self._request = core, bridge, request
-        self._iterator: Iterator[Sealed] | None = None
-        self._ahead: asyncio.Task[Sealed | None] | None = None
+        self._iterator: Iterator[SealedChunk] | None = None
+        self._ahead: asyncio.Task[SealedChunk | None] | None = None
         #: How long reading the newest chunk took.
         self.took_s = 0.0
 
-    async def next(self) -> Sealed | None:
+    async def next(self) -> SealedChunk | None:
         """Return the next chunk, None at the end."""
         if self._ahead is None:
-            self._ahead = asyncio.create_task(self._bridge.blocking(Lane.FULL_DATA, self._read))
+            self._ahead = asyncio.create_task(self._bridge.run_blocking(Lane.FULL_DATA, self._read))
         chunk = await self._ahead
         self._ahead = (
-            asyncio.create_task(self._bridge.blocking(Lane.FULL_DATA, self._read)) if chunk is not None else None
+            asyncio.create_task(self._bridge.run_blocking(Lane.FULL_DATA, self._read)) if chunk is not None else None
         )
         return chunk
 
-    def _read(self) -> Sealed | None:
+    def _read(self) -> SealedChunk | None:
         if self._iterator is None:
             self._iterator = iter(self._core.full_data.read_split(self._request))
         began = time.monotonic()
@@ -97,16 +97,16 @@ class ConsumerStream:
         self._service_status, self._traffic, self._frames = service_status, traffic, frames
         self._tables = tuple(wanted.table_ids)
         self._where = filter_wire.from_wire(wanted.where)
-        self._only = Choice(wanted.only, self._where) if wanted.only or wanted.where else None
+        self._only = TableChoice(wanted.only, self._where) if wanted.only or wanted.where else None
         #: A part of the credit. It shrinks while the consumer takes nothing.
-        self.window = Window(wanted.credit_bytes, traffic.admission.limits.slow_consumer_s)
+        self.window = DeliveryWindow(wanted.credit_bytes, traffic.admission.limits.slow_consumer_s)
         self._credit = Credit(wanted.credit_bytes)
         self._mark: tuple[int, float] | None = None  # an offset that was not acknowledged at a time
         self._acknowledged = wanted.offset
         self._position = wanted.offset
         self.transient = wanted.transient
         self.ahead = wanted.ahead and not wanted.table_ids and self._only is None
-        self._sent = Sent(wanted.offset)
+        self._sent = EarlyDelivery(wanted.offset)
         self._squeezer = Squeezer()
         self._error: VenusError | None = None
         self._eof = False
@@ -136,16 +136,16 @@ class ConsumerStream:
                 business=self.business, table_ids=self._tables, splits=1, holder=self.group, only=self._wanted.only,
                 where=self._wanted.where,
             )  # fmt: skip
-            snapshot = await self._bridge.opened(Lane.FULL_DATA, full_data.let_go, full_data.open, request)
+            snapshot = await self._bridge.open_blocking(Lane.FULL_DATA, full_data.let_go, full_data.open, request)
             self._position = snapshot.offset
         try:
             await self._serve(first, snapshot)
         finally:
             if snapshot is not None:
-                self._bridge.behind(Lane.FULL_DATA, full_data.let_go, snapshot)
+                self._bridge.run_in_background(Lane.FULL_DATA, full_data.let_go, snapshot)
 
     async def _serve(self, first: broker_pb2.ConsumerFrame, snapshot: broker_pb2.Snapshot | None) -> None:
-        blocking = self._bridge.blocking
+        blocking = self._bridge.run_blocking
         epoch = self._wanted.epoch if snapshot is None else snapshot.epoch
         self._fill = self._core.subscriptions.fill_of(self.business)
         opened = await blocking(
@@ -153,12 +153,12 @@ class ConsumerStream:
         )
         opened.filters = bool(self._where)
         self.tail = max(self.tail, opened.next_offset)
-        self._sent = Sent(self._position)
+        self._sent = EarlyDelivery(self._position)
         attaching = asyncio.ensure_future(blocking(Lane.INCREMENTS, self._attach))
         reader: asyncio.Task[None] | None = None
         try:
             self._token = await asyncio.shield(attaching)
-            opened.kept = self._core.subscriptions.kept(self.business, self.group, self._token)
+            opened.kept = self._core.subscriptions.kept_offset(self.business, self.group, self._token)
             reader = asyncio.create_task(self._read(first))
             if snapshot is not None:
                 opened.snapshot.CopyFrom(snapshot)
@@ -180,7 +180,7 @@ class ConsumerStream:
 
     def _detach(self, attaching: asyncio.Future[int]) -> None:
         if not attaching.cancelled() and attaching.exception() is None:
-            self._bridge.behind(
+            self._bridge.run_in_background(
                 Lane.CONTROL, self._core.subscriptions.detach, self.business, self.group, attaching.result()
             )
 
@@ -194,25 +194,25 @@ class ConsumerStream:
                 split=split,
                 chunk_bytes=max(1, min(FRAME_BYTES, self._wanted.credit_bytes)),
             )
-            chunks = Chunks(self._core, self._bridge, request)
+            chunks = ChunkPrefetcher(self._core, self._bridge, request)
             try:
                 while (sealed := await chunks.next()) is not None:
-                    chunk = sealed.message()
-                    await self._traffic.full_data(self.business, len(chunk.body))
-                    await self._until(partial(self._allows, cost(chunk)))
+                    chunk = sealed.to_message()
+                    await self._traffic.pace_full_data(self.business, len(chunk.body))
+                    await self._wait_until(partial(self._has_credit, cost(chunk)))
                     if self._eof:
                         return
                     self._spend(cost(chunk))
                     await self._context.write(broker_pb2.DeliveryFrame(chunk=chunk))
                     if time.monotonic() - renewed > RENEW_PART * snapshot.lease_s:
                         renewed = time.monotonic()
-                        await self._bridge.blocking(Lane.CONTROL, self._core.full_data.renew, snapshot.snapshot_id)
+                        await self._bridge.run_blocking(Lane.CONTROL, self._core.full_data.renew, snapshot.snapshot_id)
             finally:
                 chunks.close()
 
     async def _send_increments(self) -> None:
         while not self._eof:
-            if self._position < self.tail and self._frames.are_crowd(self.business):
+            if self._position < self.tail and self._frames.is_crowd(self.business):
                 await self._frames.turnstile.enter()
             self.wake.clear()
             if self._error is not None:
@@ -221,7 +221,7 @@ class ConsumerStream:
             self._check_fill()
             if frame is not None:
                 if isinstance(frame, broker_pb2.DeliveryFrame) and is_large(frame):
-                    frame = await self._bridge.blocking(Lane.INCREMENTS, self._squeezer.increments, frame)
+                    frame = await self._bridge.run_blocking(Lane.INCREMENTS, self._squeezer.increments, frame)
                 await self._context.write(frame)
                 if self._traffic.has_degraded(Lane.INCREMENTS):
                     await asyncio.sleep(DEGRADED_PAUSE_S)
@@ -242,24 +242,24 @@ class ConsumerStream:
         if fill != self._fill:
             raise Unavailable(f"{self.business}: this mirror takes the full data again")
 
-    async def _next_frame(self) -> broker_pb2.DeliveryFrame | Presealed | None:
+    async def _next_frame(self) -> broker_pb2.DeliveryFrame | SealedMessage | None:
         """Return the next frame, or None at the end of the queue or of the credit."""
         room = self._room
         if room <= 0 or self._position >= self.tail:
             self._follows = self._position >= self.tail
-            return self._frame_ahead(room) if self.ahead and room > 0 else None
+            return self._early_frame(room) if self.ahead and room > 0 else None
         if (shared := await self._shared_frame(room)) is not None:
             return shared
         wanted = (self.business, self._position, room, self._tables, self._only, self._sent.waiting)
         if self._reads_here:
             result = self._core.subscriptions.read(*wanted)
         else:
-            result = await self._bridge.blocking(Lane.INCREMENTS, self._core.subscriptions.read, *wanted)
+            result = await self._bridge.run_blocking(Lane.INCREMENTS, self._core.subscriptions.read, *wanted)
         going: list[broker_pb2.Increment] = []
         left = len(result.increments)
         for increment in result.increments:
-            words = self._sent.decided(increment)
-            if not self._go(going, words):
+            words = self._sent.decision_messages(increment)
+            if not self._add_messages(going, words):
                 break
             left -= 1
         complete = not left
@@ -273,13 +273,13 @@ class ConsumerStream:
         beyond = not going or position > end
         return broker_pb2.DeliveryFrame(increments=going, progress=position if beyond else 0)
 
-    async def _shared_frame(self, room: int) -> Presealed | None:
+    async def _shared_frame(self, room: int) -> SealedMessage | None:
         """Return a frame shared with other consumers at this position; None means that this consumer needs its own."""
-        if self._sent.waits or not self._frames.are_worth_it(self.business):
+        if self._sent.is_waiting or not self._frames.can_share(self.business):
             return None
         position = self._position
-        business = self._core.subscriptions.serving(self.business, position)
-        wanted = Wanted(
+        business = self._core.subscriptions.serving_business(self.business, position)
+        wanted = FrameKey(
             self.business, position, self._tables, tuple(self._wanted.only), bytes_max_for(room), self._where,
             self._fill,
         )  # fmt: skip
@@ -287,7 +287,7 @@ class ConsumerStream:
             self._core.subscriptions.read, self.business, position, wanted.bytes_max, self._tables, self._only
         )
         found = await self._frames.take(business, wanted, read, from_memory=self._reads_here)
-        if found.frame is None or found.next_offset == position or not self._allows(found.price, found.increments):
+        if found.frame is None or found.next_offset == position or not self._has_credit(found.price, found.increments):
             return None
         self._spend(found.price)
         self._sent.position = found.end
@@ -306,7 +306,7 @@ class ConsumerStream:
         frame = DEGRADED_FRAME_BYTES if self._traffic.has_degraded(Lane.INCREMENTS) else FRAME_BYTES
         return min(frame, self._credit.balance, self.window.room)
 
-    def _allows(self, nbytes: int, messages: int = 1) -> bool:
+    def _has_credit(self, nbytes: int, messages: int = 1) -> bool:
         """Return whether these messages may be sent together. A message larger than the window is sent alone."""
         if messages > 1:
             return nbytes <= min(self._credit.balance, self.window.room)
@@ -314,28 +314,28 @@ class ConsumerStream:
 
     def _spend(self, nbytes: int) -> None:
         self._credit.spend(nbytes)
-        self.window.sent(nbytes, self._traffic.monotonic())
+        self.window.on_sent(nbytes, self._traffic.monotonic())
 
-    def _frame_ahead(self, room: int) -> broker_pb2.DeliveryFrame | None:
+    def _early_frame(self, room: int) -> broker_pb2.DeliveryFrame | None:
         """Return half messages that are sent before their decision. They are in memory."""
         going: list[broker_pb2.Increment] = []
         for increment in self._core.subscriptions.read_ahead(self.business, self._sent, room):
-            if not self._go(going, [increment]):
+            if not self._add_messages(going, [increment]):
                 break
         return broker_pb2.DeliveryFrame(increments=going) if going else None
 
-    def _go(self, going: list[broker_pb2.Increment], words: list[broker_pb2.Increment]) -> bool:
+    def _add_messages(self, going: list[broker_pb2.Increment], words: list[broker_pb2.Increment]) -> bool:
         """Add messages to the frame if the credit allows it; return whether it did."""
         price = sum(map(cost, words))
-        if not self._allows(price):
+        if not self._has_credit(price):
             return False
         self._spend(price)
         for word in words:
-            self._sent.went(word)
+            self._sent.record_sent(word)
         going += words
         return True
 
-    async def _until(self, ready: Callable[[], bool]) -> None:
+    async def _wait_until(self, ready: Callable[[], bool]) -> None:
         while not self._eof:
             self.wake.clear()
             if self._error is not None:
@@ -346,7 +346,7 @@ class ConsumerStream:
 
     # -- from the consumer ---------------------------------------------------------------------------------------
 
-    def _take(self, frame: broker_pb2.ConsumerFrame) -> None:
+    def _on_frame(self, frame: broker_pb2.ConsumerFrame) -> None:
         """Record a consumer's acknowledgement and report in memory; the upkeep logs them later.
 
         Ignore them once a newer stream of the group is attached.
@@ -360,22 +360,22 @@ class ConsumerStream:
         if not current or self.transient:
             return  # a transient reader does not speak for the group
         if frame.HasField("unaccounted_rows"):
-            self._service_status.reports.say_unaccounted(self.business, self.group, frame.unaccounted_rows)
+            self._service_status.reports.record_unaccounted(self.business, self.group, frame.unaccounted_rows)
         if frame.HasField("report"):
-            self._service_status.reports.say(self.business, self.group, frame.report, now_us())
+            self._service_status.reports.record(self.business, self.group, frame.report, now_us())
 
     async def _read(self, frame: Any) -> None:
         try:
             while True:
-                self._take(frame)
+                self._on_frame(frame)
                 if frame.credit_bytes > 0:
                     self._credit.grant(frame.credit_bytes)
-                    self.window.returned(frame.credit_bytes, self._traffic.monotonic())
+                    self.window.on_returned(frame.credit_bytes, self._traffic.monotonic())
                     self.wake.set()
                 frame = await self._context.read()
                 if frame is None:
                     self._core.producers.count(self.business, "digest_mismatches", 1)
-                frame = checked(frame, f"a frame of consumer group {self.group}")
+                frame = check_frame_seal(frame, f"a frame of consumer group {self.group}")
                 if frame is grpc.aio.EOF:
                     break
                 if frame.HasField("open"):

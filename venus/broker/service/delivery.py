@@ -8,22 +8,22 @@ from typing import Any, Generic, Protocol, TypeVar
 import grpc
 
 from venus.broker.core import Core
-from venus.broker.service.answering import answering
-from venus.broker.service.consumer_stream import Chunks, ConsumerStream, Context
+from venus.broker.service.call_errors import abort_on_error
+from venus.broker.service.consumer_stream import ChunkPrefetcher, ConsumerStream, Context
 from venus.broker.service.gate import Gate
 from venus.broker.service.loop_bridge import Lane, LoopBridge
 from venus.broker.service.service_status import ServiceStatus, now_us
 from venus.broker.service.shared_frames import SharedFrames
 from venus.broker.service.traffic import Traffic
 from venus.errors import Diverged, Overloaded, ProtocolError, Refused, Unavailable, VenusError
-from venus.flow.braking import Brake
-from venus.flow.windows import Window
+from venus.flow.delivery_window import DeliveryWindow
+from venus.flow.limiters import Limiter
 from venus.network.topology import PULLS_AS
-from venus.rpc.sealed import checked
+from venus.rpc.sealed import check_frame_seal
 from venus.wire import broker_pb2, broker_pb2_grpc
 
 
-class Stream(Protocol):
+class GroupStream(Protocol):
     """The keys of a stream in `Streams`. They never change."""
 
     @property
@@ -39,10 +39,10 @@ class Stream(Protocol):
         """Whether the stream is a reader outside every group; its position is not kept."""
 
 
-S = TypeVar("S", bound=Stream)
+S = TypeVar("S", bound=GroupStream)
 
 
-class Streams(Generic[S]):
+class StreamIndex(Generic[S]):
     """Index of streams by business and by group. Only the event loop changes it; `of_group` works in any thread."""
 
     def __init__(self) -> None:
@@ -82,7 +82,7 @@ class Streams(Generic[S]):
         return self._by_group.get((business, group), ())
 
 
-class Delivery(broker_pb2_grpc.DeliveryServicer):
+class DeliveryService(broker_pb2_grpc.DeliveryServicer):
     """All consumers' streams, and snapshots."""
 
     def __init__(
@@ -93,19 +93,19 @@ class Delivery(broker_pb2_grpc.DeliveryServicer):
         self._gate = gate
         self.bridge = bridge
         self.service_status = service_status
-        self.streams: Streams[ConsumerStream] = Streams()
+        self.streams: StreamIndex[ConsumerStream] = StreamIndex()
         self.frames = SharedFrames(bridge)
-        core.publisher.on_commit(lambda business, next_offset: bridge.post(self._committed, business, next_offset))
-        core.commits.writer.together = bridge.together  # with the answers to producers
+        core.publisher.add_listener(lambda business, next_offset: bridge.post(self._on_commit, business, next_offset))
+        core.commits.writer.batch_notifications = bridge.coalesce_posts  # with the answers to producers
 
-    def _committed(self, business: str, next_offset: int) -> None:
-        self.frames.moved(business, next_offset)
+    def _on_commit(self, business: str, next_offset: int) -> None:
+        self.frames.on_tail_moved(business, next_offset)
         for stream in self.streams.of_business(business):
             if next_offset > stream.tail or stream.ahead:
                 stream.tail = max(stream.tail, next_offset)
                 stream.wake.set()
 
-    def windows(self, business: str, group: str) -> Window | None:
+    def window_of(self, business: str, group: str) -> DeliveryWindow | None:
         """Return the window of a consumer group, None if it has no stream. Works in any thread."""
         return next((stream.window for stream in self.streams.of_group(business, group)), None)
 
@@ -128,32 +128,32 @@ class Delivery(broker_pb2_grpc.DeliveryServicer):
 
     async def Subscribe(self, request_iterator: Any, context: Context) -> None:  # type: ignore[override]  # noqa: N802
         """Serve one consumer until it leaves."""
-        async with answering(context):
-            first = checked(await context.read(), "the first frame of a consumer")
+        async with abort_on_error(context):
+            first = check_frame_seal(await context.read(), "the first frame of a consumer")
             if first is grpc.aio.EOF or not first.HasField("open"):
                 raise ProtocolError("the first frame of a consumer must have open")
-            enter = self._gate.reader if first.open.transient else self._gate.consumer
+            enter = self._gate.admit_reader if first.open.transient else self._gate.admit_consumer
             enter(first.open.business)
             if not first.open.transient:
                 self.core.homes.refuse_consumer(first.open.business)
                 self._refuse_namesake(first.open)
-            with self.traffic.stream(first.open.business, first.open.group):
+            with self.traffic.count_stream(first.open.business, first.open.group):
                 stream = ConsumerStream(
                     self.core, self.bridge, self.service_status, self.traffic, self.frames, context, first.open
                 )
                 self.streams.add(stream)
-                self.frames.entered(stream.business)
+                self.frames.add_stream(stream.business)
                 term = self._gate.term(stream.business)
                 try:
                     await stream.run(first)
                 except Diverged:
                     if term:
-                        await self._gate.led(stream.business, term)
+                        await self._gate.confirm_leadership(stream.business, term)
                     raise
                 finally:
                     self.streams.remove(stream)
-                    self.frames.left(stream.business)
-                    self._left(stream)
+                    self.frames.remove_stream(stream.business)
+                    self._on_stream_end(stream)
 
     def _refuse_namesake(self, wanted: broker_pb2.Open) -> None:
         """Refuse a set while another set of the same name pulls: each would move the other's positions."""
@@ -165,37 +165,37 @@ class Delivery(broker_pb2_grpc.DeliveryServicer):
                     hint="give each set a name of its own: [cluster] set",
                 )
 
-    def _left(self, stream: ConsumerStream) -> None:
+    def _on_stream_end(self, stream: ConsumerStream) -> None:
         """Record that a group has no stream any more. A new stream may come before the old one has ended."""
         if not stream.transient and not self.streams.of_group(stream.business, stream.group):
-            self.service_status.reports.left(stream.business, stream.group, now_us())
+            self.service_status.reports.record_disconnect(stream.business, stream.group, now_us())
 
     async def OpenSnapshot(  # type: ignore[override]  # noqa: N802
         self, request: broker_pb2.OpenSnapshotRequest, context: Context
     ) -> broker_pb2.Snapshot | None:
         """Open a snapshot at a cut."""
-        async with answering(context):
-            self._gate.snapshot(request.business, request.holder)
+        async with abort_on_error(context):
+            self._gate.admit_snapshot(request.business, request.holder)
             if request.holder:
                 self.core.homes.refuse_consumer(request.business)
             self.traffic.check_snapshot(request.business, request.holder)
             try:
                 full_data = self.core.full_data
-                return await self.bridge.opened(Lane.FULL_DATA, full_data.let_go, full_data.open, request)
+                return await self.bridge.open_blocking(Lane.FULL_DATA, full_data.let_go, full_data.open, request)
             except Overloaded as error:
-                self.traffic.told(Brake.SNAPSHOTS, request.business, request.holder, error.retry_after_s)
+                self.traffic.record_delay(Limiter.SNAPSHOTS, request.business, request.holder, error.retry_after_s)
                 raise
         return None
 
     async def ReadSplit(self, request: broker_pb2.ReadSplitRequest, context: Context) -> None:  # type: ignore[override]  # noqa: N802
         """Send the chunks of one key range. The next chunk is read while one is being sent."""
-        async with answering(context):
-            chunks = Chunks(self.core, self.bridge, request)
+        async with abort_on_error(context):
+            chunks = ChunkPrefetcher(self.core, self.bridge, request)
             business = self.core.full_data.business_of(request.snapshot_id)
-            async with self.traffic.load(business):
+            async with self.traffic.hold_load_slot(business):
                 try:
                     while (chunk := await chunks.next()) is not None:
-                        await self.traffic.full_data(business, len(chunk.body), chunks.took_s)
+                        await self.traffic.pace_full_data(business, len(chunk.body), chunks.took_s)
                         await context.write(chunk)
                 finally:
                     chunks.close()
@@ -204,24 +204,24 @@ class Delivery(broker_pb2_grpc.DeliveryServicer):
         self, request: broker_pb2.SnapshotRef, context: Context
     ) -> broker_pb2.SnapshotTotals | None:
         """Return the totals that a complete load must match."""
-        async with answering(context):
-            return await self.bridge.blocking(Lane.FULL_DATA, self.core.full_data.sums, request.snapshot_id)
+        async with abort_on_error(context):
+            return await self.bridge.run_blocking(Lane.FULL_DATA, self.core.full_data.sums, request.snapshot_id)
         return None
 
     async def RenewSnapshot(  # type: ignore[override]  # noqa: N802
         self, request: broker_pb2.SnapshotRef, context: Context
     ) -> broker_pb2.Snapshot | None:
         """Renew a lease."""
-        async with answering(context):
-            return await self.bridge.blocking(Lane.CONTROL, self.core.full_data.renew, request.snapshot_id)
+        async with abort_on_error(context):
+            return await self.bridge.run_blocking(Lane.CONTROL, self.core.full_data.renew, request.snapshot_id)
         return None
 
     async def CloseSnapshot(  # type: ignore[override]  # noqa: N802
         self, request: broker_pb2.SnapshotRef, context: Context
     ) -> broker_pb2.Empty | None:
         """Close a snapshot."""
-        async with answering(context):
+        async with abort_on_error(context):
             # closing may remove many files
-            await self.bridge.blocking(Lane.FULL_DATA, self.core.full_data.close, request.snapshot_id)
+            await self.bridge.run_blocking(Lane.FULL_DATA, self.core.full_data.close, request.snapshot_id)
             return broker_pb2.Empty()
         return None

@@ -9,22 +9,22 @@ from typing import Protocol
 class Gate(Protocol):
     """Admits or redirects clients. Used in the service's event loop."""
 
-    async def producer(self, business: str) -> None:
+    async def admit_producer(self, business: str) -> None:
         """Admit a producer; create the business if needed. Raises NotLeader, Unavailable."""
 
-    def consumer(self, business: str) -> None:
+    def admit_consumer(self, business: str) -> None:
         """Admit a consumer group, whose position is logged. Raises NotLeader, Unavailable."""
 
-    def snapshot(self, business: str, holder: str) -> None:
+    def admit_snapshot(self, business: str, holder: str) -> None:
         """Admit a snapshot. A named holder relies on the queue behind the snapshot. Raises NotLeader."""
 
-    def reader(self, business: str) -> None:
+    def admit_reader(self, business: str) -> None:
         """Admit a client that only reads. Raises NotLeader if this broker has no replica of the business."""
 
     def term(self, business: str) -> int:
         """Return the term in which this broker leads, as far as it knows; 0 if it does not lead or has no cluster."""
 
-    async def led(self, business: str, term: int) -> None:
+    async def confirm_leadership(self, business: str, term: int) -> None:
         """Confirm that this broker led in the term at the time of the call. Raises Unavailable.
 
         A deposed leader that does not know it yet lacks entries that the new leader has acknowledged.
@@ -37,26 +37,26 @@ class Gate(Protocol):
         """Record that a group's target was repaired after unclean elections; return the groups still to compare."""
 
 
-class OpenGate:
+class StandaloneGate:
     """The gate of a standalone broker: it admits every client."""
 
-    async def producer(self, business: str) -> None:
+    async def admit_producer(self, business: str) -> None:
         """Admit a producer."""
 
-    def consumer(self, business: str) -> None:
+    def admit_consumer(self, business: str) -> None:
         """Admit a consumer group."""
 
-    def snapshot(self, business: str, holder: str) -> None:
+    def admit_snapshot(self, business: str, holder: str) -> None:
         """Admit a snapshot."""
 
-    def reader(self, business: str) -> None:
+    def admit_reader(self, business: str) -> None:
         """Admit a reader."""
 
     def term(self, business: str) -> int:
         """Return 0: a standalone broker has no terms."""
         return 0
 
-    async def led(self, business: str, term: int) -> None:
+    async def confirm_leadership(self, business: str, term: int) -> None:
         """Return at once: no other broker could lead."""
 
     async def forget(self, business: str) -> bool:

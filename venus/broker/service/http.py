@@ -17,43 +17,45 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
-from venus.broker.service.access import Access
+from venus.broker.service.access import AccessControl
 from venus.broker.service.http_guard import CERTIFICATE, GuardedConfig, GuardedListener, GuardedProtocol, GuardedServer
 from venus.broker.service.loop_bridge import Lane, LoopBridge
-from venus.broker.service.metrics import registry
-from venus.broker.service.service_status import Health, ServiceStatus
+from venus.broker.service.metrics import build_registry
+from venus.broker.service.service_status import HealthCheck, ServiceStatus
 from venus.errors import ConfigError, Unproven, VenusError
-from venus.security.files import HttpContext
+from venus.security.certificate_files import HttpContext
 
 #: A health check result: why the broker cannot work ("" if it can), and its alarms.
-Look = tuple[str, list[str]]
+HealthResult = tuple[str, list[str]]
 
 #: A health check result is valid for so long. A request that finds one half as old also starts a new check.
 FRESH_S = 1.0
 
 
-class RecentHealth:
+class HealthCache:
     """Cache of the newest health check. A probe does not wait for a long loop turn while the result is fresh."""
 
-    def __init__(self, look: Callable[[], Awaitable[Look]], monotonic: Callable[[], float] = time.monotonic) -> None:
-        self._look, self._monotonic = look, monotonic
-        self._newest: Look | None = None
+    def __init__(
+        self, look: Callable[[], Awaitable[HealthResult]], monotonic: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._check, self._monotonic = look, monotonic
+        self._newest: HealthResult | None = None
         self._began = 0.0  # when the check behind `_newest` began
-        self._again: asyncio.Task[Look] | None = None
+        self._again: asyncio.Task[HealthResult] | None = None
 
-    async def answer(self) -> Look:
+    async def current(self) -> HealthResult:
         """Return a fresh result. Raises what the check raises, unless the result was cached."""
         age_s = self._monotonic() - self._began
         if self._newest is None or age_s >= FRESH_S:
-            return await self._look_now()
+            return await self._check_now()
         if age_s >= FRESH_S / 2 and (self._again is None or self._again.done()):
-            self._again = asyncio.create_task(self._look_now())
+            self._again = asyncio.create_task(self._check_now())
             self._again.add_done_callback(lambda task: task.cancelled() or task.exception())
         return self._newest
 
-    async def _look_now(self) -> Look:
+    async def _check_now(self) -> HealthResult:
         began = self._monotonic()
-        found = await self._look()
+        found = await self._check()
         if began >= self._began:
             self._newest, self._began = found, began
         return found
@@ -76,16 +78,18 @@ STOP_TIMEOUT_S = 2
 #: A browser asks for a name, which is ignored, and a password, which is the token.
 CHALLENGE = {"WWW-Authenticate": 'Basic realm="VENUS: any name, and a token as the password", charset="UTF-8"'}
 
-Answer = Callable[[Request], Awaitable[Response]]
+RequestHandler = Callable[[Request], Awaitable[Response]]
 
 
 class Pages:
     """The request handlers."""
 
-    def __init__(self, bridge: LoopBridge, service_status: ServiceStatus, health: Health, access: Access) -> None:
+    def __init__(
+        self, bridge: LoopBridge, service_status: ServiceStatus, health: HealthCheck, access: AccessControl
+    ) -> None:
         self._bridge, self._service_status, self._health = bridge, service_status, health
         self.access = access
-        self._recent = RecentHealth(self._look)
+        self._recent = HealthCache(self._check_health)
         folder = resources.files("venus.broker.service").joinpath("page")
         self._page = folder.joinpath("index.html").read_text("utf-8")
         self._parts = {name: folder.joinpath(name).read_bytes() for name in PARTS}
@@ -104,12 +108,12 @@ class Pages:
             ]
         )
 
-    def _for_viewers(self, answer: Answer) -> Answer:
+    def _for_viewers(self, answer: RequestHandler) -> RequestHandler:
         """Wrap a handler with the access check that applies if TLS is on."""
 
         async def check_first(request: Request) -> Response:
             refusal = self._refusal(request)
-            return await answer(request) if refusal is None else refused(refusal)
+            return await answer(request) if refusal is None else refusal_response(refusal)
 
         return check_first
 
@@ -132,14 +136,14 @@ class Pages:
     async def status(self, _: Request) -> Response:
         """Return the status as JSON: the message of the Admin service in protobuf's JSON mapping."""
         try:
-            status = await self._bridge.blocking(Lane.DETAILS, self._service_status.status)
+            status = await self._bridge.run_blocking(Lane.DETAILS, self._service_status.status)
         except VenusError as error:
             return JSONResponse({"error": str(error), "hint": error.hint}, status_code=503, headers=HEADERS)
         body = MessageToDict(status, preserving_proto_field_name=True, always_print_fields_with_no_presence=True)
         body["resident_bytes"] = str(psutil.Process().memory_info().rss)
-        body["security"] = self.access.counted()
+        body["security"] = self.access.counters()
         if (watch := self._service_status.watch) is not None:
-            body["raised"] = watch.described(status)
+            body["raised"] = watch.describe_alarms(status)
             body["recipients"] = [asdict(state) for state in watch.recipients()]
         return JSONResponse(body, headers=HEADERS)
 
@@ -148,7 +152,7 @@ class Pages:
         watch = self._service_status.watch
         if watch is None:
             return JSONResponse({"times": [], "series": [], "left_out": 0}, headers=HEADERS)
-        shown = await self._bridge.blocking(Lane.DETAILS, watch.history)
+        shown = await self._bridge.run_blocking(Lane.DETAILS, watch.history)
         series = [
             {"business": business, "group": group, "figure": figure, "values": values}
             for (business, group, figure), values in sorted(shown.series.items())
@@ -158,13 +162,13 @@ class Pages:
     async def metrics(self, _: Request) -> Response:
         """Return the metrics in Prometheus' text format."""
         try:
-            status = await self._bridge.blocking(Lane.DETAILS, self._service_status.status)
+            status = await self._bridge.run_blocking(Lane.DETAILS, self._service_status.status)
         except VenusError as error:
             return PlainTextResponse(f"{error}\n", status_code=503, headers=HEADERS)
         watch = self._service_status.watch
-        alarms, sent = (watch.described(status), watch.recipients()) if watch is not None else ([], [])
+        alarms, sent = (watch.describe_alarms(status), watch.recipients()) if watch is not None else ([], [])
         return Response(
-            generate_latest(registry(status, refused=self.access.counted(), alarms=alarms, sent=sent)),
+            generate_latest(build_registry(status, refused=self.access.counters(), alarms=alarms, sent=sent)),
             media_type=CONTENT_TYPE_LATEST,
             headers=HEADERS,
         )
@@ -175,33 +179,33 @@ class Pages:
         Orchestrators restart a broker that is not healthy, and a halted table is no reason for a restart. With TLS, a
         client without a role gets one word, because probes of orchestrators have no role.
         """
-        reason, alarms = self._health.look() if self._health.stopping else await self._recent.answer()
+        reason, alarms = self._health.check() if self._health.stopping else await self._recent.current()
         if self.access.files is not None and self._refusal(request) is not None:
             reason, alarms = reason and "unavailable", []
         if reason:
             return PlainTextResponse(f"{reason}\n", status_code=503, headers=HEADERS)
         return PlainTextResponse("\n".join(["degraded" if alarms else "ok", *alarms, ""]), headers=HEADERS)
 
-    async def _look(self) -> Look:
-        return await self._bridge.blocking(Lane.CONTROL, self._health.look)
+    async def _check_health(self) -> HealthResult:
+        return await self._bridge.run_blocking(Lane.CONTROL, self._health.check)
 
     async def alarms(self, _: Request) -> Response:
         """Return 200 if there is no alarm, else 503 with one line for each alarm."""
-        reason, alarms = await self._look()
+        reason, alarms = await self._check_health()
         found = [reason] if reason else alarms
         return PlainTextResponse(
             "\n".join([*(found or ["none"]), ""]), status_code=503 if found else 200, headers=HEADERS
         )
 
 
-def refused(error: VenusError) -> Response:
+def refusal_response(error: VenusError) -> Response:
     """Return 401, which makes a browser ask for a token, or 403 if the role of the client is not enough."""
     if isinstance(error, Unproven):
         return PlainTextResponse(f"{error}\n", status_code=401, headers=HEADERS | CHALLENGE)
     return PlainTextResponse(f"{error}\n{error.hint}\n", status_code=403, headers=HEADERS)
 
 
-class Http:
+class HttpServer:
     """The HTTP server and its task."""
 
     def __init__(self, listen: str, pages: Pages) -> None:

@@ -99,7 +99,7 @@ class GuardedProtocol(H11Protocol):
             if dawdler is self:
                 return
         self._all[self] = None
-        self._within(HEAD_S)
+        self._set_deadline(HEAD_S)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Remove the connection from the list."""
@@ -115,15 +115,15 @@ class GuardedProtocol(H11Protocol):
         super().data_received(data)
         if not self._serving and self.cycle is not None and not self.cycle.response_complete:
             self._serving = True
-            self._within(ANSWER_S)
+            self._set_deadline(ANSWER_S)
 
     def on_response_complete(self) -> None:
         """Set the deadline of the next request, or of the client to read the answer."""
         self._serving = False
-        self._within(ANSWER_S if self.transport.get_write_buffer_size() else HEAD_S)
+        self._set_deadline(ANSWER_S if self.transport.get_write_buffer_size() else HEAD_S)
         super().on_response_complete()
 
-    def _within(self, seconds: float) -> None:
+    def _set_deadline(self, seconds: float) -> None:
         if self._deadline is not None:
             self._deadline.cancel()
         self._deadline = self.loop.call_later(seconds, self._abort)

@@ -23,22 +23,22 @@ from weakref import WeakValueDictionary
 import grpc
 
 from venus.broker.core import Core
-from venus.broker.service.answering import answering
+from venus.broker.service.call_errors import abort_on_error
 from venus.broker.service.gate import Gate
 from venus.broker.service.loop_bridge import Lane, LoopBridge
-from venus.broker.service.producer_stream import Context, ProducerStream, Shared
+from venus.broker.service.producer_stream import Context, ProducerStream, StreamServices
 from venus.broker.service.service_status import ServiceStatus, now_us
 from venus.broker.service.traffic import Traffic
 from venus.errors import Diverged, Fenced, Held, ProtocolError, Unavailable, VenusError
 from venus.rpc.reports import SOURCE
-from venus.rpc.sealed import checked
+from venus.rpc.sealed import check_frame_seal
 from venus.wire import broker_pb2, broker_pb2_grpc
 
 #: Between two checks of the current producer.
 LOOK_S = 0.05
 
 
-class Holder(Protocol):
+class CurrentProducer(Protocol):
     """The stream of the current producer."""
 
     init: broker_pb2.Init
@@ -53,7 +53,7 @@ class Holder(Protocol):
         ...
 
 
-def must_wait(holder: Holder | None, init: broker_pb2.Init) -> bool:
+def must_wait(holder: CurrentProducer | None, init: broker_pb2.Init) -> bool:
     """Return whether a new producer must wait for the current one."""
     if holder is None or holder.ending or init.take_over:
         return False
@@ -62,8 +62,8 @@ def must_wait(holder: Holder | None, init: broker_pb2.Init) -> bool:
     return init.gives_way or not holder.init.gives_way
 
 
-async def wait_for_turn(
-    live: Mapping[str, Holder],
+async def wait_for_holder(
+    live: Mapping[str, CurrentProducer],
     init: broker_pb2.Init,
     *,
     patience_s: float,
@@ -73,11 +73,11 @@ async def wait_for_turn(
     asked_at = monotonic()
     while (holder := live.get(init.business)) is not None and must_wait(holder, init):
         if holder.heard_at > asked_at or monotonic() - asked_at >= patience_s:
-            raise _held(holder, monotonic())
+            raise _held_error(holder, monotonic())
         await asyncio.sleep(LOOK_S)
 
 
-def _held(holder: Holder, now: float) -> Held:
+def _held_error(holder: CurrentProducer, now: float) -> Held:
     since = datetime.fromtimestamp(holder.since, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
     heard_s = max(0.0, now - holder.heard_at)
     return Held(
@@ -87,7 +87,7 @@ def _held(holder: Holder, now: float) -> Held:
     )
 
 
-class Ingest(broker_pb2_grpc.IngestServicer):
+class IngestService(broker_pb2_grpc.IngestServicer):
     """All producers' streams; one live producer for each business."""
 
     def __init__(
@@ -103,20 +103,20 @@ class Ingest(broker_pb2_grpc.IngestServicer):
         self.core = core
         self.bridge = bridge
         self.service_status = service_status
-        self._shared = Shared(core, bridge, service_status, traffic)
+        self._shared = StreamServices(core, bridge, service_status, traffic)
         self.live: dict[str, ProducerStream] = {}
         self._patience_s = patience_s
         self._gate = gate
-        self._doors = WeakValueDictionary[str, asyncio.Lock]()
+        self._admission_locks = WeakValueDictionary[str, asyncio.Lock]()
 
     async def Produce(self, request_iterator: Any, context: Context) -> None:  # type: ignore[override]  # noqa: N802
         """Serve one producer until it leaves, is fenced or breaks the protocol."""
-        async with answering(context):
-            first = checked(await context.read(), "the first frame of a producer")
+        async with abort_on_error(context):
+            first = check_frame_seal(await context.read(), "the first frame of a producer")
             if first is grpc.aio.EOF or not first.HasField("init"):
                 raise ProtocolError("the first frame of a producer must have init")
             init = first.init
-            with self._shared.traffic.stream(init.business, init.producer):
+            with self._shared.traffic.count_stream(init.business, init.producer):
                 stream = await self._admit(context, init)
                 try:
                     await stream.run(first)
@@ -127,16 +127,16 @@ class Ingest(broker_pb2_grpc.IngestServicer):
     async def _admit(self, context: Context, init: broker_pb2.Init) -> ProducerStream:
         """Admit a producer, one at a time. Raises Held while another one is alive."""
         while True:
-            await wait_for_turn(self.live, init, patience_s=self._patience_s)
+            await wait_for_holder(self.live, init, patience_s=self._patience_s)
             # one lock for each business: opening may wait for a leader or for followers
-            async with self._doors.setdefault(init.business, asyncio.Lock()):
+            async with self._admission_locks.setdefault(init.business, asyncio.Lock()):
                 if not must_wait(self.live.get(init.business), init):
                     return await self._open(context, init)
 
     async def _open(self, context: Context, init: broker_pb2.Init) -> ProducerStream:
         if self.service_status.network is not None:
-            self.service_status.network.refuse_producer(init.business)
-        await self._gate.producer(init.business)
+            self.service_status.network.check_producer(init.business)
+        await self._gate.admit_producer(init.business)
         term = self._gate.term(init.business)
         answer = self.core.producers.init(
             init.business, init.producer, init.source_epoch, init.source_last_batch, insists=init.take_over
@@ -147,7 +147,7 @@ class Ingest(broker_pb2_grpc.IngestServicer):
         except BaseException as error:
             self.core.producers.leave(init.business)
             if term and isinstance(error, Diverged):
-                await self._gate.led(init.business, term)
+                await self._gate.confirm_leadership(init.business, term)
             raise
         return stream
 
@@ -164,10 +164,10 @@ class Ingest(broker_pb2_grpc.IngestServicer):
         if self.live.get(stream.business) is stream:
             del self.live[stream.business]
             del self.service_status.producers[stream.business]
-            self.service_status.reports.left(stream.business, SOURCE, now_us())
+            self.service_status.reports.record_disconnect(stream.business, SOURCE, now_us())
 
     @contextmanager
-    def overruled(self, business: str, batch_no: int) -> Iterator[None]:
+    def overrule(self, business: str, batch_no: int) -> Iterator[None]:
         """Run an operator's decision. It raises the epoch, which ends the live stream with Unavailable, not Fenced."""
         stream = self.live.get(business)
         error = Unavailable(f"an operator has decided half message {batch_no} of {business}: connect again")
@@ -195,7 +195,7 @@ REVIEW_EVERY_S = 0.25
 QUIET_EVERY_S = 1.0
 
 
-async def ask_for_reviews(core: Core, bridge: LoopBridge, ingest: Ingest, *, first_s: float) -> None:
+async def ask_for_reviews(core: Core, bridge: LoopBridge, ingest: IngestService, *, first_s: float) -> None:
     """Send due reviews until cancelled. `first_s` is the time from a half message to its first review."""
     quiet_s = max(REVIEW_EVERY_S, min(QUIET_EVERY_S, first_s / 4))
     while True:
@@ -203,7 +203,7 @@ async def ask_for_reviews(core: Core, bridge: LoopBridge, ingest: Ingest, *, fir
         if not core.producers.has_undecided:
             continue  # the usual case uses no thread
         try:
-            due = await bridge.blocking(Lane.CONTROL, core.producers.due_reviews)
+            due = await bridge.run_blocking(Lane.CONTROL, core.producers.due_reviews)
         except VenusError as error:
             logger.warning("reviews: %s", error)
             continue
@@ -213,4 +213,4 @@ async def ask_for_reviews(core: Core, bridge: LoopBridge, ingest: Ingest, *, fir
         for business, epoch, halves in due:
             stream = ingest.live.get(business)
             if stream is not None and stream.epoch == epoch:
-                stream.outbox.review(halves)
+                stream.outbox.request_review(halves)

@@ -47,7 +47,7 @@ class LoopBridge:
             self._wake()
 
     @contextmanager
-    def together(self) -> Iterator[None]:
+    def coalesce_posts(self) -> Iterator[None]:
         """Wake the loop once for all calls that this thread posts inside. Only one thread may use this."""
         self._together = get_ident()
         try:
@@ -74,11 +74,11 @@ class LoopBridge:
             except Exception:  # the calls behind it must still run
                 logger.exception("a call into the event loop failed")
 
-    def when_done(self, future: Future[T], call: Callable[[Future[T]], object]) -> None:
+    def call_when_done(self, future: Future[T], call: Callable[[Future[T]], object]) -> None:
         """Run `call` in the loop when the core has resolved the future."""
         future.add_done_callback(lambda done: self.post(call, done))
 
-    async def blocking(self, lane: Lane, call: Callable[P, T], *args: P.args, **_: P.kwargs) -> T:
+    async def run_blocking(self, lane: Lane, call: Callable[P, T], *args: P.args, **_: P.kwargs) -> T:
         """Run a blocking call in its lane. If it returns a future of the core, await that too."""
         self._calls_of[lane] += 1
         try:
@@ -87,16 +87,16 @@ class LoopBridge:
             self._calls_of[lane] -= 1
         return await asyncio.wrap_future(answer) if isinstance(answer, Future) else answer
 
-    async def opened(
+    async def open_blocking(
         self, lane: Lane, close: Callable[[T], object], call: Callable[P, T], *args: P.args, **_: P.kwargs
     ) -> T:
         """Run a blocking call that opens something. If the caller was cancelled meanwhile, close it again."""
-        opening = asyncio.ensure_future(self.blocking(lane, call, *args, **_))
+        opening = asyncio.ensure_future(self.run_blocking(lane, call, *args, **_))
 
         def close_unwanted(done: asyncio.Future[T]) -> None:
             if not done.cancelled() and done.exception() is None:
                 with suppress(RuntimeError):  # the lanes are closed because the broker stops
-                    self.behind(lane, close, done.result())
+                    self.run_in_background(lane, close, done.result())
 
         try:
             return await asyncio.shield(opening)
@@ -104,12 +104,12 @@ class LoopBridge:
             opening.add_done_callback(close_unwanted)
             raise
 
-    def load(self, lane: Lane) -> tuple[int, int]:
+    def lane_load(self, lane: Lane) -> tuple[int, int]:
         """Return how many calls of a lane run and how many wait."""
         threads, calls = THREADS.get(lane, 1), self._calls_of[lane]
         return min(calls, threads), max(0, calls - threads)
 
-    def behind(self, lane: Lane, call: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -> None:
+    def run_in_background(self, lane: Lane, call: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -> None:
         """Run a blocking call without waiting for it. Cancelled streams clean up this way."""
         self._pools[lane].submit(call, *args, **kwargs)
 

@@ -9,11 +9,11 @@ from collections.abc import Collection
 
 from venus.broker.core import Core
 from venus.broker.machine.business import Business
-from venus.broker.pipeline.home_commands import targets_of
-from venus.broker.replicas import losses
+from venus.broker.pipeline.home_commands import groups_with_targets
+from venus.broker.replicas import unclean_losses
 from venus.broker.replicas.host import Host
 from venus.broker.replicas.ports import Coordination
-from venus.broker.replicas.shared import ReplicatedLogs, refused
+from venus.broker.replicas.replicated_logs import ReplicatedLogs, write_refusal
 from venus.errors import Refused, Unavailable
 from venus.replication.records import Leadership
 
@@ -25,7 +25,7 @@ CLOSE_WAIT_S = 10.0
 LOOK_EVERY_S = 0.05
 
 
-class LossWindows:
+class LossTracker:
     """Keeps loss windows in the records until every group is repaired. Used in the host's loop."""
 
     def __init__(self, core: Core, shared: ReplicatedLogs, host: Host, coordination: Coordination) -> None:
@@ -39,7 +39,7 @@ class LossWindows:
             known = replica.known
             if not replica.leads or known is None or not known.unclean_terms:
                 continue
-            after = losses.recorded(known, self._core.catalogue.known(name).committed.losses)
+            after = unclean_losses.record_losses(known, self._core.catalogue.find(name).committed.losses)
             if after is not None:
                 self._swap(known, after)
 
@@ -66,23 +66,25 @@ class LossWindows:
         while time.monotonic() < end:
             replica = self._host.replicas.get(business)
             if replica is None or not replica.leads or replica.known is None:
-                raise refused(business, self._shared.standing(business))
+                raise write_refusal(business, self._shared.standing(business))
             known = replica.known
-            if open_terms := set(terms) & set(losses.doubted(known)):
+            if open_terms := set(terms) & set(unclean_losses.unrecorded_terms(known)):
                 raise Refused(
                     f"{business}: what the unclean election of term {min(open_terms)} lost is not known yet",
                     hint="`venus sync` reports it; then compare again",
                 )
-            groups = _groups(self._core.catalogue.known(business))
-            after = losses.verified(known, group, terms, groups)
+            groups = _target_groups(self._core.catalogue.find(business))
+            after = unclean_losses.record_verification(known, group, terms, groups)
             if after == known:
-                return sorted({g for w in known.losses if w.term in terms for g in losses.waiting_for(w, groups)})
+                return sorted(
+                    {g for w in known.losses if w.term in terms for g in unclean_losses.groups_to_verify(w, groups)}
+                )
             self._swap(known, after)
             await asyncio.sleep(LOOK_EVERY_S)
         raise Unavailable(f"{business}: the coordinator did not take the change within {CLOSE_WAIT_S:g} s")
 
 
-def _groups(business: Business) -> list[str]:
+def _target_groups(business: Business) -> list[str]:
     """Return the groups that have targets here. Transient readers and downstream sets have none."""
     with business.lock:
-        return targets_of(business.consumers)
+        return groups_with_targets(business.consumers)

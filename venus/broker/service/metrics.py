@@ -13,7 +13,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from venus.alarm_rules import NAMES
-from venus.alarms.notifier import Sent
+from venus.alarms.notifier import DeliveryState
 from venus.broker.service import traffic_status
 from venus.conditions import HELD_STATES, MOVING_STATES, NOT_CAPTURED
 from venus.rpc.reports import decode
@@ -128,7 +128,7 @@ def age_s(since_us: int, now_us: int) -> float:
     return max(0.0, (now_us - since_us) / 1e6) if since_us else 0.0
 
 
-def reports(status: broker_pb2.BrokerStatus) -> Iterable[tuple[str, str, broker_pb2.Reported]]:
+def adapter_reports(status: broker_pb2.BrokerStatus) -> Iterable[tuple[str, str, broker_pb2.Reported]]:
     """Yield business, place and report of every adapter that has reported."""
     for business in status.businesses:
         if business.HasField("source"):
@@ -147,7 +147,7 @@ class StatusCollector(Collector):
         now_us: int,
         refused: Mapping[str, int],
         alarms: Sequence[Mapping[str, Any]],
-        sent: Sequence[Sent],
+        sent: Sequence[DeliveryState],
     ) -> None:
         self._status, self._now_us, self._refused = status, now_us, refused
         self._alarms, self._sent = alarms, sent
@@ -168,17 +168,17 @@ class StatusCollector(Collector):
         yield from self._replicas()
         yield from self._installations()
         yield from mirror_families(self._status)
-        if not traffic_status.details_are_degraded(self._status):
+        if not traffic_status.has_degraded_details(self._status):
             yield self._tables()
         yield from self._reports()
         yield from self._counters()
-        yield from self._standing()
-        yield from self._messages()
+        yield from self._active_alarms()
+        yield from self._notifications()
         yield from traffic_status.traffic_families(self._status)
         for name, text in SECURITY_COUNTERS:
             yield CounterMetricFamily(name, text, value=self._refused.get(name.removeprefix("venus_"), 0))
 
-    def _standing(self) -> Iterable[Metric]:
+    def _active_alarms(self) -> Iterable[Metric]:
         """Return the alarms by rule. Every rule has a series, so that each graph starts at zero."""
         count = GaugeMetricFamily(
             "venus_alarms_standing", "Active alarms; business is empty for the broker's own",
@@ -199,7 +199,7 @@ class StatusCollector(Collector):
             since.add_metric(labels, first)
         return count, since
 
-    def _messages(self) -> Iterable[Metric]:
+    def _notifications(self) -> Iterable[Metric]:
         """Return the results of the notifications to each recipient."""
         sent = CounterMetricFamily(
             "venus_alarm_messages", "Notifications by recipient and result", labels=["to", "result"]
@@ -284,7 +284,7 @@ class StatusCollector(Collector):
         age = GaugeMetricFamily(
             "venus_report_unknown_seconds", "How long the adapter has been away, 0 while connected", labels=labels
         )
-        for business, place, reported in reports(self._status):
+        for business, place, reported in adapter_reports(self._status):
             service_status = decode(reported.report)
             paused.add_metric([business, place], float(service_status.paused))
             waiting.add_metric([business, place], service_status.quarantined)
@@ -312,13 +312,13 @@ class StatusCollector(Collector):
             yield family
 
 
-def registry(
+def build_registry(
     status: broker_pb2.BrokerStatus,
     now_us: int | None = None,
     *,
     refused: Mapping[str, int] | None = None,
     alarms: Sequence[Mapping[str, Any]] = (),
-    sent: Sequence[Sent] = (),
+    sent: Sequence[DeliveryState] = (),
 ) -> CollectorRegistry:
     """Return a registry with the metrics of this status."""
     made = CollectorRegistry()

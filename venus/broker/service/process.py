@@ -21,32 +21,32 @@ from typing import TYPE_CHECKING
 
 from venus.alarms import notifier as remembered
 from venus.alarms.notifier import Notifier
-from venus.alarms.recipients import addressees
+from venus.alarms.recipients import build_recipients
 from venus.broker.core import Core
-from venus.broker.mirrors.network import Network
-from venus.broker.replicas.shared import ReplicatedLogs
-from venus.broker.service.access import Access
-from venus.broker.service.http import Http, Pages
+from venus.broker.mirrors.network_membership import NetworkMembership
+from venus.broker.replicas.replicated_logs import ReplicatedLogs
+from venus.broker.service.access import AccessControl
+from venus.broker.service.alarm_monitor import AlarmMonitor, run_checks
+from venus.broker.service.http import HttpServer, Pages
 from venus.broker.service.loop_bridge import LoopBridge
-from venus.broker.service.replication import Replication, stay_alone
-from venus.broker.service.server import Keepalive, Service
-from venus.broker.service.service_status import Health, ServiceStatus
+from venus.broker.service.replication import Replication, prepare_standalone
+from venus.broker.service.server import GrpcServer, Keepalive
+from venus.broker.service.service_status import HealthCheck, ServiceStatus
 from venus.broker.service.traffic import Traffic
 from venus.broker.service.traffic_status import TrafficStatus
 from venus.broker.service.traffic_watch import TrafficWatch
-from venus.broker.service.watching import Watch, keep_watch
-from venus.broker.store import space
-from venus.config import Broker, Settings
+from venus.broker.store import data_directory
+from venus.config import BrokerSettings, Settings
 from venus.errors import Fenced, VenusError
 from venus.process.memory import freeze_objects, share_heaps
+from venus.process.system import raise_descriptor_limit, steady_clock_s, stop_signals
 from venus.rpc import event_loop
-from venus.rpc.address import broker_of
-from venus.security import audit, listening
+from venus.rpc.address import broker_address
+from venus.security import audit, listener_checks
 from venus.security.audit import Refusals
-from venus.user_folders import raise_descriptor_limit, steady, stop_signals
 
 if TYPE_CHECKING:
-    from venus.security.files import Files
+    from venus.security.certificate_files import CertificateFiles
 
 logger = logging.getLogger(__name__)
 
@@ -85,25 +85,27 @@ async def run(
 ) -> None:
     """Serve until `stop`. Stop the started parts in the opposite order, even after an error."""
     loop, broker, cluster = asyncio.get_running_loop(), settings.broker, settings.cluster
-    listening.check(settings)
-    files = files_of(settings)
-    notifier = Notifier(addressees(settings.alarms), broker_name(settings))
+    listener_checks.check_listeners(settings)
+    files = load_files(settings)
+    notifier = Notifier(build_recipients(settings.alarms), broker_name(settings))
     shared = ReplicatedLogs(backlog_bytes=cluster.follower_backlog_bytes) if cluster.name else None
     core = Core(
         broker.data_dir, broker, clock_us=clock_us, monotonic=time.monotonic, on_fatal=on_fatal, shared=shared,
-        steady=steady,
+        steady=steady_clock_s,
     )  # fmt: skip
     await loop.run_in_executor(None, core.start)
     bridge = LoopBridge(loop)
     path, heartbeat_s = broker.data_dir / remembered.NAME, settings.capture.heartbeat_s
-    watch = Watch(settings.alarms, notifier, path, heartbeat_s=heartbeat_s)
+    watch = AlarmMonitor(settings.alarms, notifier, path, heartbeat_s=heartbeat_s)
     notifier.start()
     try:
-        replication = Replication(core, shared, bridge, cluster, broker_of(settings).proof) if shared else None
-        network = network_of(settings, core, replication, loop)
-        who = access_to(settings, core, files)
-        await loop.run_in_executor(None, replication.enter if replication is not None else lambda: stay_alone(core))
-        serving = await _made(settings, keepalive, core, bridge, replication, who, watch, network)
+        replication = Replication(core, shared, bridge, cluster, broker_address(settings).proof) if shared else None
+        network = build_network(settings, core, replication, loop)
+        who = build_access(settings, core, files)
+        await loop.run_in_executor(
+            None, replication.enter if replication is not None else lambda: prepare_standalone(core)
+        )
+        serving = await _build_services(settings, keepalive, core, bridge, replication, who, watch, network)
         try:
             ready(await serving.start(settings.broker))
             await stop.wait()
@@ -116,23 +118,23 @@ async def run(
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
-class Serving:
+class BrokerServices:
     """The parts of a broker in its event loop."""
 
-    access: Access
+    access: AccessControl
     replication: Replication | None
-    network: Network
-    health: Health
-    service: Service
+    network: NetworkMembership
+    health: HealthCheck
+    service: GrpcServer
     traffic_watch: TrafficWatch
     pages: Pages
     watching: asyncio.Task[None]
-    http: Http | None = None
+    http: HttpServer | None = None
 
-    async def start(self, broker: Broker) -> Addresses:
+    async def start(self, broker: BrokerSettings) -> Addresses:
         """Start serving; return the addresses."""
         if broker.http:
-            self.http = Http(broker.http, self.pages)
+            self.http = HttpServer(broker.http, self.pages)
         port = await self.service.start(broker.listen)
         if self.http is not None:
             self.http.start()
@@ -160,27 +162,27 @@ class Serving:
             await self.http.stop()
 
 
-async def _made(
+async def _build_services(
     settings: Settings,
     keepalive: Keepalive,
     core: Core,
     bridge: LoopBridge,
     replication: Replication | None,
-    access: Access,
-    watch: Watch,
-    network: Network,
-) -> Serving:
+    access: AccessControl,
+    watch: AlarmMonitor,
+    network: NetworkMembership,
+) -> BrokerServices:
     """Build the serving parts and connect them."""
     broker, status = settings.broker, ServiceStatus(core)
-    status.standing, status.watch, status.network = access.problems, watch, network
+    status.other_alarms, status.watch, status.network = access.problems, watch, network
     if replication is not None:
         status.replication = replication.status
-    health = Health(status, core.space)
+    health = HealthCheck(status, core.space)
     traffic = Traffic(core, broker)
-    service = Service(core, bridge, status, keepalive, access, traffic, replication)
-    status.traffic = TrafficStatus(traffic, core, bridge, service.delivery.windows, service.delivery.frames)
+    service = GrpcServer(core, bridge, status, keepalive, access, traffic, replication)
+    status.traffic = TrafficStatus(traffic, core, bridge, service.delivery.window_of, service.delivery.frames)
     trouble = (lambda: replication.coordination.unreachable) if replication is not None else None
-    return Serving(
+    return BrokerServices(
         access=access,
         replication=replication,
         network=network,
@@ -188,20 +190,22 @@ async def _made(
         service=service,
         traffic_watch=TrafficWatch(traffic, core, bridge, lambda: service.delivery.streams, trouble),
         pages=Pages(bridge, status, health, access),
-        watching=asyncio.create_task(keep_watch(watch, bridge, status.without_tables, settings.alarms.check_s)),
+        watching=asyncio.create_task(run_checks(watch, bridge, status.status_without_tables, settings.alarms.check_s)),
     )
 
 
-def network_of(
+def build_network(
     settings: Settings, core: Core, replication: Replication | None, loop: asyncio.AbstractEventLoop
-) -> Network:
+) -> NetworkMembership:
     """Return the network of this broker's set. In a cluster the leader of each business pulls."""
 
     def may_pull(business: str) -> None:
         if replication is not None:
-            asyncio.run_coroutine_threadsafe(replication.producer(business), loop).result(MAY_PULL_S)
+            asyncio.run_coroutine_threadsafe(replication.admit_producer(business), loop).result(MAY_PULL_S)
 
-    return Network(core, settings.cluster, settings.labels, proof=broker_of(settings).proof, may_pull=may_pull)
+    return NetworkMembership(
+        core, settings.cluster, settings.labels, proof=broker_address(settings).proof, may_pull=may_pull
+    )
 
 
 def broker_name(settings: Settings) -> str:
@@ -209,33 +213,33 @@ def broker_name(settings: Settings) -> str:
     return settings.cluster.broker_id or settings.broker.address or f"{socket.gethostname()} {settings.broker.listen}"
 
 
-def clock() -> datetime:
+def utc_now() -> datetime:
     """Return the current time in UTC."""
     return datetime.now(UTC)
 
 
-def files_of(settings: Settings) -> Files | None:
+def load_files(settings: Settings) -> CertificateFiles | None:
     """Return the broker's certificates, None without TLS. Raises ConfigError."""
     if not settings.security.certificate:
         return None
-    from venus.security.files import opened
+    from venus.security.certificate_files import open_files
 
-    return opened(settings.security, settings.broker.address or settings.broker.listen, clock)
+    return open_files(settings.security, settings.broker.address or settings.broker.listen, utc_now)
 
 
-def access_to(settings: Settings, core: Core, files: Files | None) -> Access:
+def build_access(settings: Settings, core: Core, files: CertificateFiles | None) -> AccessControl:
     """Return the access control of this broker."""
     path = Path(settings.security.audit_file) if settings.security.audit_file else settings.broker.data_dir / audit.NAME
-    return Access(files, audit.Audit(path, clock), Refusals(time.monotonic), core.full_data.business_of)
+    return AccessControl(files, audit.AuditLog(path, utc_now), Refusals(time.monotonic), core.full_data.business_of)
 
 
-def die(error: BaseException) -> None:
+def end_process(error: BaseException) -> None:
     """End the process now, from any thread. The last line of the log gives the reason."""
     logger.critical("venus broker: fatal: %s", str(error) or type(error).__name__)  # without logging set up: on stderr
     os._exit(Fenced.exit_code if isinstance(error, Fenced) else VenusError.exit_code)
 
 
-def said(data_dir: Path) -> Callable[[Addresses], None]:
+def announcer(data_dir: Path) -> Callable[[Addresses], None]:
     """Return a function that prints the addresses of a broker to standard output."""
 
     def say(addresses: Addresses) -> None:
@@ -252,18 +256,18 @@ def serve(settings: Settings, announce: Callable[[Addresses], None] | None = Non
     raise_descriptor_limit()  # connections must not use up the store's descriptors
     share_heaps()
     sys.setswitchinterval(SWITCH_INTERVAL_S)
-    os.umask(space.UMASK)  # RocksDB creates its files itself
+    os.umask(data_directory.UMASK)  # RocksDB creates its files itself
 
     def ready(addresses: Addresses) -> None:
         freeze_objects()
-        (announce or said(broker.data_dir))(addresses)
+        (announce or announcer(broker.data_dir))(addresses)
 
     async def main() -> None:
         stop = asyncio.Event()
         for number in stop_signals():
             asyncio.get_running_loop().add_signal_handler(number, stop.set)
         keepalive = Keepalive()
-        await run(settings, keepalive, stop, ready, die)
+        await run(settings, keepalive, stop, ready, end_process)
 
     event_loop.run(main())
     return 0
@@ -307,15 +311,15 @@ class RunningBroker:
 
     async def _run(self) -> None:
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
-        await run(self._settings, self._limits, self._stop, self._note, self._on_fatal)
+        await run(self._settings, self._limits, self._stop, self._on_ready, self._on_fatal)
 
-    def _note(self, addresses: Addresses) -> None:
+    def _on_ready(self, addresses: Addresses) -> None:
         self.address, self.http_address = addresses.grpc, addresses.http
         self._ready.set()
 
 
 def start_in_thread(
-    settings: Settings, *, keepalive: Keepalive | None = None, on_fatal: Callable[[BaseException], None] = die
+    settings: Settings, *, keepalive: Keepalive | None = None, on_fatal: Callable[[BaseException], None] = end_process
 ) -> RunningBroker:
     """Start a broker in a thread. With `listen = "127.0.0.1:0"` it uses a free port, which `address` names."""
     own = keepalive or Keepalive()

@@ -21,17 +21,17 @@ from typing import Any
 import grpc
 
 from venus.broker.core import Core
-from venus.broker.pipeline.producer_commands import HalvesResult, Shipped
+from venus.broker.pipeline.producer_commands import HalvesResult, ShippedHalf
 from venus.broker.service.intake import Intake
 from venus.broker.service.loop_bridge import Lane, LoopBridge
 from venus.broker.service.service_status import ServiceStatus, now_us
 from venus.broker.service.traffic import Traffic
-from venus.broker.service.unsaved import Received
+from venus.broker.service.unsaved import ReceivedFrame
 from venus.codec.batch import digest
 from venus.errors import DigestMismatch, Fenced, Overloaded, ProtocolError, StoreFull, Unavailable, VenusError
 from venus.flow.precedence import SMALL_BYTES
 from venus.rpc.reports import SOURCE
-from venus.rpc.sealed import checked
+from venus.rpc.sealed import check_frame_seal
 from venus.rpc.squeeze import Unsqueezer, check_frame
 from venus.wire import broker_pb2
 
@@ -39,7 +39,7 @@ from venus.wire import broker_pb2
 ANSWER_WITHIN_S = 0.05
 
 
-class Outbox:
+class ProducerOutbox:
     """Answers to a producer, coalesced until the stream sends them; a newer answer replaces the older ones.
 
     Its size is bounded: numbers are merged, and there are at most as many rollbacks and reviews as half messages.
@@ -59,12 +59,12 @@ class Outbox:
     def __bool__(self) -> bool:
         return bool(self._first or self._through or self._decided or self._resend or self._throttle_ms or self._reviews)
 
-    def persisted(self, through: int) -> None:
+    def acknowledge_halves(self, through: int) -> None:
         """Acknowledge that every half message up to this one is on disk."""
         self._through = max(self._through, through)
         self.wake.set()
 
-    def decided(self, answer: broker_pb2.Decided, *, can_wait: bool = False) -> None:
+    def add_decision(self, answer: broker_pb2.Decided, *, can_wait: bool = False) -> None:
         """Answer a decision. A COMMIT includes the one before it.
 
         An answer that `can_wait` is sent with the next frame. With few changes that saves every second frame.
@@ -78,14 +78,14 @@ class Outbox:
         if not can_wait:
             self.wake.set()
         elif self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(ANSWER_WITHIN_S, self._late)
+            self._timer = asyncio.get_running_loop().call_later(ANSWER_WITHIN_S, self._on_timer)
 
-    def _late(self) -> None:
+    def _on_timer(self) -> None:
         self._timer = None
         if self:
             self.wake.set()
 
-    def resend(self, batch_no: int, reason: str) -> None:
+    def request_resend(self, batch_no: int, reason: str) -> None:
         """Ask for half messages again, from this one on."""
         if self._resend is None or batch_no < self._resend.batch_no:
             self._resend = broker_pb2.Resend(batch_no=batch_no, reason=reason)
@@ -97,12 +97,12 @@ class Outbox:
         self._taken = self._taken and taken
         self.wake.set()
 
-    def review(self, halves: list[broker_pb2.HalfRef]) -> None:
+    def request_review(self, halves: list[broker_pb2.HalfRef]) -> None:
         """Ask for the outcome of these half messages."""
         self._reviews.update((half.batch_no, half) for half in halves)
         self.wake.set()
 
-    def take(self) -> list[broker_pb2.BrokerFrame]:
+    def take_frames(self) -> list[broker_pb2.BrokerFrame]:
         """Return frames with all pending answers, and clear them."""
         self.wake.clear()
         frame = broker_pb2.BrokerFrame(
@@ -133,7 +133,7 @@ Context = grpc.aio.ServicerContext[Any, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Shared:
+class StreamServices:
     """The parts that all producers' streams use."""
 
     core: Core
@@ -145,11 +145,13 @@ class Shared:
 class ProducerStream:
     """Stream of one producer: a task reads, `run` writes."""
 
-    def __init__(self, service: Shared, context: Context, init: broker_pb2.Init, ack: broker_pb2.InitAck) -> None:
+    def __init__(
+        self, service: StreamServices, context: Context, init: broker_pb2.Init, ack: broker_pb2.InitAck
+    ) -> None:
         self.business, self.producer, self.epoch = init.business, init.producer, ack.epoch
         self.init, self.since, self.heard_at = init, time.time(), time.monotonic()
         self._service, self._core, self._context = service, service.core, context
-        self.outbox = Outbox(ack)
+        self.outbox = ProducerOutbox(ack)
         self.instead_of_fenced: Unavailable | None = None
         self._error: VenusError | None = None
         self._eof = False
@@ -176,12 +178,12 @@ class ProducerStream:
         reader = asyncio.create_task(self._read(first))
         try:
             while True:
-                for frame in self.outbox.take():
+                for frame in self.outbox.take_frames():
                     await self._context.write(frame)
                     if frame.HasField("review"):
                         numbers = [half.batch_no for half in frame.review.halves]
-                        await self._service.bridge.blocking(
-                            Lane.CONTROL, self._core.producers.review_delivered, self.business, numbers
+                        await self._service.bridge.run_blocking(
+                            Lane.CONTROL, self._core.producers.count_delivered_reviews, self.business, numbers
                         )
                 if self._error is not None:
                     raise self._error
@@ -197,7 +199,7 @@ class ProducerStream:
         try:
             while True:
                 await self._take(frame)
-                await self._service.traffic.room(self.business, self.producer, small=self._sends_small)
+                await self._service.traffic.wait_for_room(self.business, self.producer, small=self._sends_small)
                 frame = await self._next_frame()
                 if frame is grpc.aio.EOF:
                     break
@@ -217,12 +219,12 @@ class ProducerStream:
             if frame is not grpc.aio.EOF:
                 self.heard_at = time.monotonic()
             if frame is not None:
-                return checked(frame, "a frame of a producer")
+                return check_frame_seal(frame, "a frame of a producer")
             self._ask_again("a frame's seal is broken")
 
     async def _take(self, frame: broker_pb2.ProducerFrame) -> None:
         if frame.HasField("report"):
-            self._service.service_status.reports.say(self.business, SOURCE, frame.report, now_us())
+            self._service.service_status.reports.record(self.business, SOURCE, frame.report, now_us())
         first = frame.halves[0].batch_no if frame.halves else None
         earlier = len(frame.decisions)
         if first is not None:
@@ -238,33 +240,33 @@ class ProducerStream:
 
     async def _take_halves(self, frame: broker_pb2.ProducerFrame) -> None:
         check_frame(frame.halves)
-        good: list[Shipped] = []
+        good: list[ShippedHalf] = []
         skipped = 0
         for message in frame.halves:
-            if not self._intake.takes(message.batch_no):
+            if not self._intake.can_take(message.batch_no):
                 skipped += 1
-            elif (half := self._intact(message)) is None:
+            elif (half := self._unpack_half(message)) is None:
                 await self._submit(good)
                 good = []
                 self._ask_again("a body does not hash to its digest")
             else:
                 good.append(half)
                 self._mismatches = 0
-                self._intake.arrived(half.batch_no)
-        self._skip(skipped)
+                self._intake.record_arrival(half.batch_no)
+        self._count_skipped(skipped)
         await self._submit(good)
 
-    def _skip(self, count: int) -> None:
+    def _count_skipped(self, count: int) -> None:
         if count:
             self._core.producers.count(self.business, "skipped_halves", count)
 
-    def _intact(self, message: broker_pb2.Half) -> Shipped | None:
+    def _unpack_half(self, message: broker_pb2.Half) -> ShippedHalf | None:
         try:
             body = self._unsqueezer.body(message)
         except DigestMismatch:
             return None
         whole = digest(body) == message.digest
-        return Shipped(batch_no=message.batch_no, digest=message.digest, body=body) if whole else None
+        return ShippedHalf(batch_no=message.batch_no, digest=message.digest, body=body) if whole else None
 
     def _ask_again(self, reason: str) -> None:
         batch_no = self._intake.newest + 1  # the number in a damaged message cannot be trusted
@@ -272,42 +274,42 @@ class ProducerStream:
         self._mismatches += 1
         if self._mismatches >= MISMATCHES_MAX:
             text = f"{self._mismatches} damaged half messages in a row from {self._context.peer()}"
-            self._service.service_status.alarm(self.business, text)
+            self._service.service_status.raise_alarm(self.business, text)
             raise DigestMismatch(text, hint="Look at the network between capture and the broker.")
         logger.warning("%s: half message %d: %s", self.business, batch_no, reason)
         self._core.producers.count(self.business, "resends", 1)
-        self.outbox.resend(self._intake.again(batch_no), reason)
+        self.outbox.request_resend(self._intake.request_again(batch_no), reason)
 
-    async def _submit(self, halves: list[Shipped]) -> None:
+    async def _submit(self, halves: list[ShippedHalf]) -> None:
         if not halves:
             return
-        traffic, nbytes = self._service.traffic, _size(halves)
+        traffic, nbytes = self._service.traffic, _total_bytes(halves)
         self._sends_small = nbytes <= SMALL_BYTES
-        verdict = traffic.ingest(self.business, self.producer, halves)
+        verdict = traffic.admit_halves(self.business, self.producer, halves)
         if verdict.pause_s:
             self._throttle(int(verdict.pause_s * 1000) + 1, taken=not verdict.refused)
         if verdict.refused:
-            self._intake.again(halves[0].batch_no)
+            self._intake.request_again(halves[0].batch_no)
             return
-        with traffic.unsaved.receive(self.business, nbytes) as received:
-            for piece in traffic.pieces(halves):
+        with traffic.unsaved.count_received(self.business, nbytes) as received:
+            for piece in traffic.split_halves(halves):
                 await self._hand_in(piece, received)
 
-    async def _hand_in(self, halves: Sequence[Shipped], received: Received) -> None:
-        traffic, first, nbytes = self._service.traffic, halves[0].batch_no, _size(halves)
+    async def _hand_in(self, halves: Sequence[ShippedHalf], received: ReceivedFrame) -> None:
+        traffic, first, nbytes = self._service.traffic, halves[0].batch_no, _total_bytes(halves)
         asked_at = traffic.monotonic()
-        turn = await traffic.turn(self.business, self.producer, nbytes)
-        if not self._intake.takes(first):  # an earlier one was refused meanwhile: both come again
-            traffic.unsaved.unused(turn)
-            self._skip(len(halves))
+        turn = await traffic.wait_for_slot(self.business, self.producer, nbytes)
+        if not self._intake.can_take(first):  # an earlier one was refused meanwhile: both come again
+            traffic.unsaved.release_slot(turn)
+            self._count_skipped(len(halves))
             return
         for half in halves:
-            self._intake.arrived(half.batch_no)
-        saved = partial(traffic.saved, self.business, turn, asked_at, traffic.monotonic())
-        received.passed_on(nbytes)
+            self._intake.record_arrival(half.batch_no)
+        saved = partial(traffic.record_saved, self.business, turn, asked_at, traffic.monotonic())
+        received.record_passed_on(nbytes)
         self._hand_over(
-            self._core.producers.halves(self.business, self.epoch, halves),
-            lambda done, number: self._halves_done(done, number, first, saved),
+            self._core.producers.take_halves(self.business, self.epoch, halves),
+            lambda done, number: self._on_halves_done(done, number, first, saved),
             newest=halves[-1].batch_no,
         )
 
@@ -323,27 +325,27 @@ class ProducerStream:
                 self._core.producers.decide(
                     self.business, decision.epoch, decision.batch_no, decision.digest, decision.verdict
                 ),
-                partial(self._decision_done, can_wait=decision.can_wait),
+                partial(self._on_decision_done, can_wait=decision.can_wait),
             )
 
     def _take_committed(self, frame: broker_pb2.ProducerFrame) -> None:
         if frame.HasField("committed"):
             passed_over = self._core.producers.pass_over(self.business, frame.committed)
-            self._hand_over(passed_over, self._decision_done, newest=frame.committed.last_batch)
+            self._hand_over(passed_over, self._on_decision_done, newest=frame.committed.last_batch)
 
     def _hand_over(self, future: Future[Any], settle: Callable[[Future[Any], int], None], newest: int = 0) -> None:
         self._in_flight += 1
-        number = self._intake.submitted(newest)
-        self._service.bridge.when_done(future, lambda done: self._settled(done, number, settle))
+        number = self._intake.record_submission(newest)
+        self._service.bridge.call_when_done(future, lambda done: self._on_settled(done, number, settle))
 
     # -- from the core, in the loop ----------------------------------------------------------------------------
 
-    def _settled(self, done: Future[Any], number: int, settle: Callable[[Future[Any], int], None]) -> None:
+    def _on_settled(self, done: Future[Any], number: int, settle: Callable[[Future[Any], int], None]) -> None:
         self._in_flight -= 1
         try:
             settle(done, number)
         except (StoreFull, Overloaded) as error:
-            self._throttle(self._service.traffic.refused(error, self.business, self.producer), taken=False)
+            self._throttle(self._service.traffic.record_refusal(error, self.business, self.producer), taken=False)
         except VenusError as error:
             self.end(error)
         except Exception as error:
@@ -352,27 +354,27 @@ class ProducerStream:
         if self._eof:
             self.outbox.wake.set()
 
-    def _halves_done(self, done: Future[HalvesResult], number: int, first: int, saved: Callable[[], None]) -> None:
+    def _on_halves_done(self, done: Future[HalvesResult], number: int, first: int, saved: Callable[[], None]) -> None:
         saved()
         try:
             result = done.result()
         except (StoreFull, Overloaded):
             if self._intake.is_void(number):
                 return  # a Resend or Throttle already covers it
-            self._intake.again(first)
+            self._intake.request_again(first)
             raise
-        self.outbox.persisted(result.through)
-        self._intake.persisted(result.through)
-        self._service.service_status.clear(self.business)
+        self.outbox.acknowledge_halves(result.through)
+        self._intake.record_persisted(result.through)
+        self._service.service_status.clear_alarms(self.business)
         if result.resend_from is not None and not self._intake.is_void(number):
-            self.outbox.resend(self._intake.again(result.resend_from), result.reason)
+            self.outbox.request_resend(self._intake.request_again(result.resend_from), result.reason)
 
-    def _decision_done(self, done: Future[broker_pb2.Decided], number: int, *, can_wait: bool = False) -> None:
+    def _on_decision_done(self, done: Future[broker_pb2.Decided], number: int, *, can_wait: bool = False) -> None:
         decided = done.result()
         if decided.verdict == broker_pb2.ROLLBACK:
-            self._intake.rolled_back(decided.batch_no)
-        self.outbox.decided(decided, can_wait=can_wait and decided.verdict == broker_pb2.COMMIT)
+            self._intake.record_rollback(decided.batch_no)
+        self.outbox.add_decision(decided, can_wait=can_wait and decided.verdict == broker_pb2.COMMIT)
 
 
-def _size(halves: Sequence[Shipped]) -> int:
+def _total_bytes(halves: Sequence[ShippedHalf]) -> int:
     return sum(len(half.body) for half in halves)

@@ -9,15 +9,15 @@ from typing import Any
 import grpc
 
 from venus.broker.core import Core
-from venus.broker.replicas import copies, wire
+from venus.broker.replicas import copies, replica_wire
+from venus.broker.replicas.connections import BrokerConnections, FollowerStream
 from venus.broker.replicas.host import Host
-from venus.broker.replicas.lines import InLine, Lines
-from venus.broker.service.answering import answering
+from venus.broker.service.call_errors import abort_on_error
 from venus.broker.service.loop_bridge import Lane, LoopBridge
 from venus.broker.service.traffic import Traffic
 from venus.errors import NotLeader, ProtocolError, Refused
 from venus.replication.records import Member
-from venus.rpc.sealed import checked
+from venus.rpc.sealed import check_frame_seal
 from venus.wire import replica_pb2, replica_pb2_grpc
 
 logger = logging.getLogger(__name__)
@@ -29,7 +29,13 @@ class ReplicaService(replica_pb2_grpc.ReplicaServicer):
     """Follow, Ballot and Copy. Used in the host's loop."""
 
     def __init__(
-        self, core: Core, bridge: LoopBridge, traffic: Traffic, host: Host, lines: Lines, standing: copies.Copies
+        self,
+        core: Core,
+        bridge: LoopBridge,
+        traffic: Traffic,
+        host: Host,
+        lines: BrokerConnections,
+        standing: copies.CopyPool,
     ) -> None:
         self._copies = standing
         self._core, self._bridge, self._host, self._lines = core, bridge, host, lines
@@ -37,12 +43,12 @@ class ReplicaService(replica_pb2_grpc.ReplicaServicer):
 
     async def Follow(self, request_iterator: Any, context: Context) -> None:  # type: ignore[override]  # noqa: N802
         """Serve one follower until it leaves."""
-        async with answering(context):
-            first = checked(await context.read(), "the first frame of a follower")
+        async with abort_on_error(context):
+            first = check_frame_seal(await context.read(), "the first frame of a follower")
             if first is grpc.aio.EOF or not first.HasField("greeting"):
                 raise ProtocolError("the first frame of a follower must have a greeting")
-            line = InLine(self._known(first.greeting), context)
-            self._lines.enter(line)
+            line = FollowerStream(self._check_greeting(first.greeting), context)
+            self._lines.add_follower(line)
             reader = asyncio.create_task(self._read(line, context))
             try:
                 await line.write()
@@ -50,15 +56,15 @@ class ReplicaService(replica_pb2_grpc.ReplicaServicer):
                     raise error
             finally:
                 reader.cancel()
-                self._lines.leave(line)
+                self._lines.remove_follower(line)
 
-    async def _read(self, line: InLine, context: Context) -> None:
+    async def _read(self, line: FollowerStream, context: Context) -> None:
         try:
-            while (frame := checked(await context.read(), "a frame of a follower")) is not grpc.aio.EOF:
+            while (frame := check_frame_seal(await context.read(), "a frame of a follower")) is not grpc.aio.EOF:
                 if frame.HasField("greeting"):
                     raise ProtocolError("a follower greets once")
                 for fetch in frame.fetches:
-                    self._host.fetched(fetch.business, wire.fetched(line.follower, fetch))
+                    self._host.on_fetch(fetch.business, replica_wire.decode_fetch(line.follower, fetch))
         finally:
             line.end()
 
@@ -66,57 +72,59 @@ class ReplicaService(replica_pb2_grpc.ReplicaServicer):
         self, request: replica_pb2.BallotRequest, context: Context
     ) -> replica_pb2.BallotAnswer | None:
         """Give this broker's ballot."""
-        async with answering(context):
-            sender = self._known(request.greeting)
-            return wire.put_ballot(self._host.ballot_asked(request.business, sender, request.term))
+        async with abort_on_error(context):
+            sender = self._check_greeting(request.greeting)
+            return replica_wire.encode_ballot(self._host.on_ballot_request(request.business, sender, request.term))
         return None
 
     async def Copy(self, request: replica_pb2.CopyRequest, context: Context) -> None:  # type: ignore[override]  # noqa: N802
         """Send a business that this broker leads."""
-        async with answering(context):
-            sender = self._known(request.greeting)
+        async with abort_on_error(context):
+            sender = self._check_greeting(request.greeting)
             replica = self._host.replicas.get(request.business)
             if replica is None or not replica.leads:
                 raise NotLeader(f"{request.business}: this broker does not lead it")
             if request.done:
-                await self._bridge.blocking(Lane.CONTROL, self._copies.done, request.copy)
+                await self._bridge.run_blocking(Lane.CONTROL, self._copies.remove_installed, request.copy)
                 return
             logger.info("%s: broker %s takes a copy", request.business, sender.broker)
-            business = self._core.catalogue.known(request.business)
-            take, release = self._copies.take, self._copies.release
-            copy = await self._bridge.opened(Lane.FULL_DATA, release, take, business, request.copy)
+            business = self._core.catalogue.find(request.business)
+            take, release = self._copies.acquire, self._copies.release
+            copy = await self._bridge.open_blocking(Lane.FULL_DATA, release, take, business, request.copy)
             try:
                 await self._send(copy, request, context)
             finally:
-                self._bridge.behind(Lane.FULL_DATA, release, copy)
+                self._bridge.run_in_background(Lane.FULL_DATA, release, copy)
 
-    async def _send(self, copy: copies.Copy, request: replica_pb2.CopyRequest, context: Context) -> None:
+    async def _send(self, copy: copies.BusinessCopy, request: replica_pb2.CopyRequest, context: Context) -> None:
         """Send the part of a copy that the replica lacks. The next piece is read while one is being sent."""
-        place = copies.Place()
+        place = copies.CopyPlace()
         if copy.name == request.copy:
-            place = copies.Place(area=request.area, after=request.after if request.HasField("after") else None)
+            place = copies.CopyPlace(area=request.area, after=request.after if request.HasField("after") else None)
         await context.write(replica_pb2.CopyFrame(copy=copy.name, records_expected=copy.records_expected))
-        frames, following = 0, self._reading(copy, place)
+        frames, following = 0, self._read_piece(copy, place)
         try:
             while (piece := await asyncio.shield(following)) is not None:
-                following = self._reading(copy, piece.behind)
-                await self._traffic.full_data(request.business, sum(map(len, piece.values)))
+                following = self._read_piece(copy, piece.next_place)
+                await self._traffic.pace_full_data(request.business, sum(map(len, piece.values)))
                 await context.write(replica_pb2.CopyFrame(area=piece.area, keys=piece.keys, values=piece.values))
                 frames += 1
         finally:
             await asyncio.wait([following])  # nothing may read a copy that is closed
         await context.write(replica_pb2.CopyFrame(end=True, frames=frames))
 
-    def _reading(self, copy: copies.Copy, place: copies.Place) -> asyncio.Future[copies.Piece | None]:
-        return asyncio.ensure_future(self._bridge.blocking(Lane.FULL_DATA, copy.after, place))
+    def _read_piece(
+        self, copy: copies.BusinessCopy, place: copies.CopyPlace
+    ) -> asyncio.Future[copies.CopyPiece | None]:
+        return asyncio.ensure_future(self._bridge.run_blocking(Lane.FULL_DATA, copy.read_after, place))
 
-    def _known(self, greeting: replica_pb2.Greeting) -> Member:
+    def _check_greeting(self, greeting: replica_pb2.Greeting) -> Member:
         """Return the sender. Raises Refused if it is unknown, or if another broker is addressed."""
-        sender, receiver = wire.member(greeting.sender), wire.member(greeting.receiver)
+        sender, receiver = replica_wire.decode_member(greeting.sender), replica_wire.decode_member(greeting.receiver)
         if greeting.cluster != self._lines.cluster:
             raise Refused(f"broker {sender.broker} is of another cluster (id {greeting.cluster})")
         if receiver != self._lines.me:
             raise Refused(f"this is broker {self._lines.me}, not {receiver}")
-        if sender == self._lines.me or self._host.brokers.known(sender) is None:
+        if sender == self._lines.me or self._host.brokers.find(sender) is None:
             raise Refused(f"broker {sender} is not known to the cluster", hint="it registers at etcd when it starts")
         return sender

@@ -11,34 +11,34 @@ from dataclasses import replace
 
 import venus
 from venus.broker.core import Core
-from venus.broker.replicas import identity
+from venus.broker.replicas import store_identity
+from venus.broker.replicas.broker_load import BrokerHealth, BrokerLoad
+from venus.broker.replicas.connections import BrokerConnections
 from venus.broker.replicas.coordinator_thread import CoordinatorThread
-from venus.broker.replicas.copies import Copies
+from venus.broker.replicas.copies import CopyPool
 from venus.broker.replicas.core_logs import CoreLogs
 from venus.broker.replicas.host import Host
-from venus.broker.replicas.identity import Noting
-from venus.broker.replicas.installing import Installer
-from venus.broker.replicas.lines import Lines
-from venus.broker.replicas.loads import Health, Loads
-from venus.broker.replicas.placement import Wanted
-from venus.broker.replicas.shared import ReplicatedLogs, Standing, refused
-from venus.broker.service.delivery import Delivery
-from venus.broker.service.ingest import Ingest
+from venus.broker.replicas.installation import ReplicaInstaller
+from venus.broker.replicas.placement import ReplicaPlacement
+from venus.broker.replicas.replicated_logs import ReplicaStanding, ReplicatedLogs, write_refusal
+from venus.broker.replicas.store_identity import NewestWriteSaver
+from venus.broker.service.delivery import DeliveryService
+from venus.broker.service.ingest import IngestService
 from venus.broker.service.loop_bridge import Lane, LoopBridge
-from venus.broker.service.loss_windows import LossWindows
-from venus.broker.service.removing import Removing
+from venus.broker.service.loss_windows import LossTracker
+from venus.broker.service.record_removal import RecordRemoval
 from venus.broker.service.replication_status import ReplicationStatus
-from venus.config import Cluster
+from venus.config import ClusterSettings
+from venus.coordination.cluster_membership import FILE, join_cluster
 from venus.coordination.etcd import EtcdCoordinator
-from venus.coordination.login import login_of
-from venus.coordination.membership import FILE, join
+from venus.coordination.login import build_login
 from venus.errors import ConfigError, NotLeader, Refused, Unavailable, VenusError
 from venus.network.scheduling import ALL, Scheduler
+from venus.process.system import steady_clock_s
 from venus.replication import election
-from venus.replication.position import Patience
+from venus.replication.position import ReplicationTimes
 from venus.replication.records import Leadership, LiveBroker, Policy
-from venus.rpc.address import Proof
-from venus.user_folders import steady
+from venus.rpc.address import ClientCredentials
 
 logger = logging.getLogger(__name__)
 
@@ -52,26 +52,33 @@ EXPIRE_EVERY_S = 10.0
 HAND_OVER_S = 3.0
 #: `venus forget` waits so long for the removal of this broker's data.
 REMOVE_S = 300.0
-BACK = "it resumes by itself when enough brokers are back: `venus cluster status` lists them"
+RESUMES_HINT = "it resumes by itself when enough brokers are back: `venus cluster status` lists them"
 EVERYWHERE = ("0.0.0.0", "[::]")
 
 
 class Replication:
     """One broker's part of a cluster, and its `Gate` for clients. Used in the service's event loop."""
 
-    def __init__(self, core: Core, shared: ReplicatedLogs, bridge: LoopBridge, settings: Cluster, proof: Proof) -> None:
+    def __init__(
+        self,
+        core: Core,
+        shared: ReplicatedLogs,
+        bridge: LoopBridge,
+        settings: ClusterSettings,
+        proof: ClientCredentials,
+    ) -> None:
         self.settings = settings
         self._core, self._shared, self._bridge = core, shared, bridge
         self._coordinator = EtcdCoordinator(
-            settings.etcd, settings.name, lease_s=settings.lease_s, login=login_of(settings)
+            settings.etcd, settings.name, lease_s=settings.lease_s, login=build_login(settings)
         )
-        self._remove = Removing(core.catalogue, self._coordinator, bridge, self._gone)
+        self._remove = RecordRemoval(core.catalogue, self._coordinator, bridge, self._on_removed)
         self._proof = proof
         self._pool = ThreadPoolExecutor(1, "venus-replica-read")
         self._asking = asyncio.Lock()  # one at a time: the coordinator may be slow
         self._ticking: asyncio.Task[None] | None = None
-        self._clients: tuple[Ingest, Delivery] | None = None
-        self._wanted = Wanted(
+        self._clients: tuple[IngestService, DeliveryService] | None = None
+        self._wanted = ReplicaPlacement(
             replicas=settings.replicas,
             policy=Policy(settings.policy),
             min_in_sync=settings.min_in_sync_effective
@@ -83,46 +90,54 @@ class Replication:
     def enter(self) -> None:
         """Join the cluster with this store. Blocks. Raises Refused, Unavailable."""
         settings, core = self.settings, self._core
-        cluster = join(self._coordinator, core.data_dir, settings.name)
-        member, topology = identity.enter(core, self._coordinator, cluster, settings.broker_id, self._wanted)
+        cluster = join_cluster(self._coordinator, core.data_dir, settings.name)
+        member, topology = store_identity.enroll_store(
+            core, self._coordinator, cluster, settings.broker_id, self._wanted
+        )
         me = LiveBroker(
             member=member, address="", site=settings.site, priority=settings.priority, version=venus.__version__
         )
-        self.lines = Lines(cluster, member, self._proof)
+        self.lines = BrokerConnections(cluster, member, self._proof)
         self.coordination = CoordinatorThread(
-            self._coordinator, lease_s=settings.lease_s, monotonic=steady, post=self._bridge.post,
+            self._coordinator, lease_s=settings.lease_s, monotonic=steady_clock_s, post=self._bridge.post,
             on_fatal=core.on_fatal,
         )  # fmt: skip
-        self.copies = Copies(core, time.monotonic)
-        self.installer = Installer(core, self._shared, self.lines, post=self._bridge.post, ended=self._installs)
+        self.copies = CopyPool(core, time.monotonic)
+        self.installer = ReplicaInstaller(
+            core, self._shared, self.lines, post=self._bridge.post, ended=self._on_install
+        )
+        logs = self._build_logs(str(member))
         self.host = Host(
             me,
-            logs=CoreLogs(
-                core,
-                self._shared,
-                me=str(member),
-                background=lambda call: self._background(call),
-                retired=self._retired,
-            ),
+            logs=logs,
             shared=self._shared,
             transport=self.lines,
             coordination=self.coordination,
             installations=self.installer,
             wanted=self._wanted,
-            patience=Patience(silence_s=settings.silence_s),
-            monotonic=steady,
+            patience=ReplicationTimes(silence_s=settings.silence_s),
+            monotonic=steady_clock_s,
             post=self._bridge.post,
-            health=Health(core.store, core.space),
-            load=Loads(core.data_dir),
+            health=BrokerHealth(core.store, core.space),
+            load=BrokerLoad(core.data_dir),
         )
-        self.host.begun(topology)
-        self.losses = LossWindows(core, self._shared, self.host, self.coordination)
+        self.host.record_created(topology)
+        self.losses = LossTracker(core, self._shared, self.host, self.coordination)
         self.lines.host = self.host
         self.status = ReplicationStatus(
             settings.name, self.host, self._shared, self.coordination, self.installer.progress
         )
 
-    async def start(self, address: str, ingest: Ingest, delivery: Delivery) -> None:
+    def _build_logs(self, me: str) -> CoreLogs:
+        return CoreLogs(
+            self._core,
+            self._shared,
+            me=me,
+            background=lambda call: self._run_in_background(call),
+            retired=self._on_retired,
+        )
+
+    async def start(self, address: str, ingest: IngestService, delivery: DeliveryService) -> None:
         """Register under an address and start replication. Raises Refused if another broker has this one's id."""
         if address.rpartition(":")[0] in EVERYWHERE:
             raise ConfigError(
@@ -132,7 +147,7 @@ class Replication:
         self._clients = ingest, delivery
         self.host.me = replace(self.host.me, address=address)
         await asyncio.get_running_loop().run_in_executor(None, self.coordination.start, self.host, self.host.me)
-        self.noting = Noting(self._core, self.coordination, self.host.me.member.store, time.monotonic)
+        self.noting = NewestWriteSaver(self._core, self.coordination, self.host.me.member.store, time.monotonic)
         self._ticking = asyncio.create_task(self._tick())
 
     async def stop(self) -> None:
@@ -155,7 +170,7 @@ class Replication:
             await asyncio.sleep(TICK_S)
             if time.monotonic() >= expire_at:
                 expire_at += EXPIRE_EVERY_S
-                self._bridge.behind(Lane.CONTROL, self.copies.expire)
+                self._bridge.run_in_background(Lane.CONTROL, self.copies.expire)
             try:
                 self.host.tick()
                 self.losses.tick()
@@ -163,12 +178,12 @@ class Replication:
             except Exception:
                 logger.exception("a periodic step of the replicas failed")
 
-    def _background(self, call: object) -> None:
+    def _run_in_background(self, call: object) -> None:
         self._pool.submit(call)  # type: ignore[arg-type]
 
     # -- clients -------------------------------------------------------------------------------------------------
 
-    async def producer(self, business: str) -> None:
+    async def admit_producer(self, business: str) -> None:
         """Wait until this broker leads the business; create it if needed. Raises NotLeader, Unavailable.
 
         The producer is refused soon if no write is possible until a broker comes back.
@@ -181,15 +196,15 @@ class Replication:
             if replica is not None and not standing.refusal and self._has_begun(business):
                 return
             if waited_s > HINDERED_S and (hindrance := self._hindrance(business)):
-                raise Unavailable(f"{business}: {hindrance}", hint=BACK)
-            if self._led_elsewhere(business, standing) or waited_s > WAIT_S:
-                raise refused(business, standing)
-            if not made and self._may_begin(business, waited_s):
+                raise Unavailable(f"{business}: {hindrance}", hint=RESUMES_HINT)
+            if self._is_led_elsewhere(business, standing) or waited_s > WAIT_S:
+                raise write_refusal(business, standing)
+            if not made and self._can_begin(business, waited_s):
                 made = True
                 self.host.create(business)
             await asyncio.sleep(LOOK_EVERY_S)
 
-    def _led_elsewhere(self, business: str, standing: Standing) -> bool:
+    def _is_led_elsewhere(self, business: str, standing: ReplicaStanding) -> bool:
         """Return whether a live broker other than this one leads. A dead leader is replaced by an election."""
         known = self.host.records.get(business)
         if known is None or known.leader is None or standing.leads or not standing.leader:
@@ -198,16 +213,16 @@ class Replication:
 
     def _hindrance(self, business: str) -> str:
         known = self.host.records.get(business)
-        return election.hindrance(known, self.host.brokers.live) if known is not None else ""
+        return election.explain_hindrance(known, self.host.brokers.live) if known is not None else ""
 
-    def _may_begin(self, business: str, waited_s: float) -> bool:
+    def _can_begin(self, business: str, waited_s: float) -> bool:
         """Return whether a business of this name can be created now; a removed one must be gone first.
 
         Raises NotLeader, Refused.
         """
         if business in self.host.records or not self.host.brokers.live or self.host.is_dropping(business):
             return False
-        if waited_s < HINDERED_S and self._core.catalogue.has(business):
+        if waited_s < HINDERED_S and self._core.catalogue.has_stored(business):
             return False  # the coordinator has yet to answer whether it was removed
         self._check_new(business)
         return True
@@ -216,10 +231,10 @@ class Replication:
         """Raise NotLeader or Refused where a business must not be created."""
         live = self.host.brokers.live
         own = live.get(self.host.me.member)
-        others = sorted((member for member in live if not live[member].draining), key=self.host.brokers.order)
+        others = sorted((member for member in live if not live[member].draining), key=self.host.brokers.leader_order)
         if own is not None and own.draining and others:
-            raise NotLeader(f"{business}: this broker is draining", leader=self.host.brokers.address(others[0]))
-        if self._core.catalogue.has(business):
+            raise NotLeader(f"{business}: this broker is draining", leader=self.host.brokers.address_of(others[0]))
+        if self._core.catalogue.has_stored(business):
             raise Refused(
                 f"broker {own.member.broker if own else '?'} has data of {business!r} that the cluster does not know",
                 hint=f"`venus forget --business {business}` at this broker removes it",
@@ -227,53 +242,53 @@ class Replication:
 
     def _has_begun(self, business: str) -> bool:
         try:
-            self._shared.term(self._core.catalogue.known(business))
+            self._shared.term(self._core.catalogue.find(business))
         except Unavailable:
             return False
         return True
 
-    def consumer(self, business: str) -> None:
+    def admit_consumer(self, business: str) -> None:
         """Admit a consumer group at the leader, which logs its position. Raises NotLeader, Unavailable."""
         standing = self._shared.standing(business)
         if not standing.leads and self._is_known(business):
-            raise refused(business, standing)
+            raise write_refusal(business, standing)
 
     def _is_known(self, business: str) -> bool:
         """Return whether the business exists, even before the cluster was read. The core refuses unknown ones."""
-        return business in self.host.records or self._core.catalogue.has(business)
+        return business in self.host.records or self._core.catalogue.has_stored(business)
 
-    def reader(self, business: str) -> None:
+    def admit_reader(self, business: str) -> None:
         """Admit a reader wherever there is a replica. Raises NotLeader."""
         standing = self._shared.standing(business)
         if business not in self.host.replicas and business in self.host.records and standing.leader:
-            raise refused(business, standing)
+            raise write_refusal(business, standing)
 
     def term(self, business: str) -> int:
         """Return the term in which this broker leads, as far as it knows; 0 if it does not lead."""
         standing = self._shared.standing(business)
         return standing.term if standing.leads else 0
 
-    async def led(self, business: str, term: int) -> None:
+    async def confirm_leadership(self, business: str, term: int) -> None:
         """Read the record at the coordinator. Raises Unavailable unless this broker led in the term at the call.
 
         The lease is no proof: a paused virtual machine may not notice that its lease has ended, and a new lease
         begins before the record is read again.
         """
         async with self._asking:
-            known = await self._bridge.blocking(Lane.CONTROL, self._coordinator.read, business)
+            known = await self._bridge.run_blocking(Lane.CONTROL, self._coordinator.read, business)
         if known is None or (known.term, known.leader) != (term, self.host.me.member):
             self.coordination.read_soon()
             raise Unavailable(f"{business}: another broker leads by now", hint="try again in a moment")
 
-    def snapshot(self, business: str, holder: str) -> None:
+    def admit_snapshot(self, business: str, holder: str) -> None:
         """Admit a load at the leader, which keeps the queue from the cut on; admit a reader at any replica.
 
         Raises NotLeader.
         """
         standing = self._shared.standing(business)
         if holder and not standing.leads and self._is_known(business):
-            raise refused(business, standing)
-        self.reader(business)
+            raise write_refusal(business, standing)
+        self.admit_reader(business)
 
     async def forget(self, business: str) -> bool:
         """Remove a business from the whole cluster. False means that only this broker has it.
@@ -284,7 +299,7 @@ class Replication:
         while (known := self.host.records.get(business)) is not None:
             standing = self._shared.standing(business)
             if not standing.leads:
-                raise refused(business, standing)
+                raise write_refusal(business, standing)
             if await self._remove(known):
                 logger.info("%s: removed from the cluster", business)
             elif time.monotonic() > end:
@@ -292,13 +307,13 @@ class Replication:
             else:
                 self.coordination.read_soon()
                 await asyncio.sleep(LOOK_EVERY_S)
-        return await self._is_removed(business)
+        return await self._wait_for_removal(business)
 
-    def _gone(self, known: Leadership) -> None:
+    def _on_removed(self, known: Leadership) -> None:
         self.host.records.pop(known.business, None)
-        self.host.forgotten(known.business, known.term)
+        self.host.on_forgotten_term(known.business, known.term)
 
-    async def _is_removed(self, business: str) -> bool:
+    async def _wait_for_removal(self, business: str) -> bool:
         """Wait until this broker's data of the business is removed; return whether it was being removed."""
         was_dropped = self.host.is_dropping(business)
         end = time.monotonic() + REMOVE_S
@@ -312,13 +327,13 @@ class Replication:
         """Record that a group's target was compared and repaired; return the groups still to compare."""
         return await self.losses.close(business, group, terms)
 
-    def _installs(self, business: str, error: VenusError) -> None:
+    def _on_install(self, business: str, error: VenusError) -> None:
         """End every stream of a business whose copy is replaced. Called in the installer's thread."""
         clients = self._clients
         if clients is not None:
             self._bridge.post(lambda: clients[1].end_business(business, error))
 
-    def _retired(self, business: str, error: NotLeader) -> None:
+    def _on_retired(self, business: str, error: NotLeader) -> None:
         if self._clients is None:
             return
         ingest, delivery = self._clients
@@ -328,13 +343,13 @@ class Replication:
         delivery.end_groups(business, error)
 
 
-def stay_alone(core: Core) -> None:
+def prepare_standalone(core: Core) -> None:
     """Prepare a store for serving without a cluster. Blocks. Raises Refused if it belongs to one."""
-    known = identity.read(core)
+    known = store_identity.read_identity(core)
     if (core.data_dir / FILE).exists() or (known is not None and known.cluster):
         raise Refused(
             f"{core.data_dir} belongs to a cluster, and [cluster] is not set",
             hint="set [cluster]; to let this broker go on alone: `venus cluster dissolve`, with [cluster] still set",
         )
     if known is not None:
-        identity.go_on_alone(core, known)
+        store_identity.continue_alone(core, known)

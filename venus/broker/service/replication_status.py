@@ -8,10 +8,10 @@ from urllib.parse import unquote
 
 from venus.broker.replicas.coordinator_thread import CoordinatorThread
 from venus.broker.replicas.host import Host
-from venus.broker.replicas.shared import ReplicatedLogs
+from venus.broker.replicas.replicated_logs import ReplicatedLogs
 from venus.replication import in_sync
-from venus.replication.in_sync import Progress
-from venus.replication.records import Installing, Leadership, LossWindow, Member
+from venus.replication.in_sync import FollowerProgress
+from venus.replication.records import InstallationProgress, Leadership, LossWindow, Member
 from venus.replication.replica import Replica
 from venus.wire import broker_pb2
 
@@ -28,7 +28,7 @@ class ReplicationStatus:
         host: Host,
         shared: ReplicatedLogs,
         coordination: CoordinatorThread,
-        installing: Callable[[], tuple[Installing, ...]],
+        installing: Callable[[], tuple[InstallationProgress, ...]],
     ) -> None:
         self._name = name
         self._installing = installing
@@ -50,7 +50,7 @@ class ReplicationStatus:
             if business not in ("", found.business):
                 continue
             why = self._host.troubles.get(found.business, "it was interrupted")
-            status.alarms.append(f"{found.business} is being installed again: {why}; {how_far(found)}")
+            status.alarms.append(f"{found.business} is being installed again: {why}; {describe_progress(found)}")
             status.installations.add(
                 business=found.business, leader=found.leader, reason=why, records=found.records,
                 records_expected=found.records_expected, bytes=found.nbytes, bytes_per_s=found.bytes_per_s,
@@ -65,7 +65,7 @@ class ReplicationStatus:
             else:
                 self._describe(entry, replica, replica.known)
                 if self._is_without_record(entry.business):
-                    entry.alarms.append(without_record(replica.known))
+                    entry.alarms.append(missing_record_alarm(replica.known))
 
     def _is_without_record(self, business: str) -> bool:
         """Return whether the coordinator was read and has no record, not even an invalid one."""
@@ -77,21 +77,23 @@ class ReplicationStatus:
         found = entry.replication
         found.term, found.policy, found.min_in_sync = known.term, known.policy.value, known.min_in_sync
         if known.leader is not None:
-            found.leader, found.leader_address = known.leader.broker, self._host.brokers.address(known.leader)
+            found.leader, found.leader_address = known.leader.broker, self._host.brokers.address_of(known.leader)
         found.log_end, found.high, found.refusal = replica.position.end, standing.high, standing.refusal
         found.trouble = self._host.troubles.get(entry.business, "")
-        found.losses.extend(_window(window) for window in known.losses)
+        found.losses.extend(_window_message(window) for window in known.losses)
         followers = dict(leading.followers) if leading is not None else {}
         for name in known.replicas:
             found.replicas.append(self._replica(name, known, followers, replica))
         if leading is not None:
-            mode, found.reason = in_sync.mode(known, followers, replica.position.end)
+            mode, found.reason = in_sync.replication_mode(known, followers, replica.position.end)
             found.mode = mode.value
-        entry.alarms.extend(line for line in alarms(found, leads=leading is not None) if line not in entry.alarms)
-        entry.alarms.extend(lost(known))
+        entry.alarms.extend(
+            line for line in replication_alarms(found, leads=leading is not None) if line not in entry.alarms
+        )
+        entry.alarms.extend(loss_alarms(known))
 
     def _replica(
-        self, name: str, known: Leadership, followers: dict[Member, Progress], replica: Replica
+        self, name: str, known: Leadership, followers: dict[Member, FollowerProgress], replica: Replica
     ) -> broker_pb2.ReplicaStatus:
         live = next((broker for member, broker in self._host.brokers.live.items() if member.broker == name), None)
         found = broker_pb2.ReplicaStatus(
@@ -115,7 +117,7 @@ def business_of(line: str) -> str:
     return unquote(found[1]) if found is not None else ""
 
 
-def alarms(found: broker_pb2.ReplicationStatus, *, leads: bool) -> list[str]:
+def replication_alarms(found: broker_pb2.ReplicationStatus, *, leads: bool) -> list[str]:
     """Return the alarms of replication."""
     said = [found.trouble] if found.trouble else []
     if not found.leader:
@@ -130,7 +132,7 @@ def alarms(found: broker_pb2.ReplicationStatus, *, leads: bool) -> list[str]:
     return said
 
 
-def without_record(known: Leadership) -> str:
+def missing_record_alarm(known: Leadership) -> str:
     """Return the alarm for a business without a record, with the way to repair it."""
     led = f"broker {known.leader.broker} led it last" if known.leader is not None else "no broker led it last"
     return (
@@ -140,7 +142,7 @@ def without_record(known: Leadership) -> str:
     )
 
 
-def lost(known: Leadership) -> list[str]:
+def loss_alarms(known: Leadership) -> list[str]:
     """Return one alarm for each unclean election whose losses are not repaired."""
     windows = {window.term: window for window in known.losses}
     return [
@@ -150,11 +152,11 @@ def lost(known: Leadership) -> list[str]:
     ]
 
 
-def _window(window: LossWindow) -> broker_pb2.LossWindow:
+def _window_message(window: LossWindow) -> broker_pb2.LossWindow:
     return broker_pb2.LossWindow(
         term=window.term,
         first_offset=window.first_offset,
-        end_offset=window.end_offset if window.measured else None,
+        end_offset=window.end_offset if window.is_measured else None,
         rows=window.rows,
         first_batch=window.first_batch,
         last_batch=window.last_batch,
@@ -162,7 +164,7 @@ def _window(window: LossWindow) -> broker_pb2.LossWindow:
     )
 
 
-def how_far(found: Installing) -> str:
+def describe_progress(found: InstallationProgress) -> str:
     """Return the progress of an installation as text."""
     of = f" of about {found.records_expected:,}" if found.records_expected else ""
     left = f", about {found.seconds_left} s left" if found.seconds_left >= 0 else ""

@@ -10,22 +10,22 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from venus.broker.core import Core
-from venus.broker.service.access import Access
-from venus.broker.service.admin import Admin
-from venus.broker.service.delivery import Delivery
-from venus.broker.service.gate import Gate, OpenGate
-from venus.broker.service.ingest import Ingest, ask_for_reviews
-from venus.broker.service.interceptor import Interceptor
+from venus.broker.service.access import AccessControl
+from venus.broker.service.admin import AdminService
+from venus.broker.service.delivery import DeliveryService
+from venus.broker.service.gate import Gate, StandaloneGate
+from venus.broker.service.ingest import IngestService, ask_for_reviews
+from venus.broker.service.interceptor import AccessInterceptor
 from venus.broker.service.loop_bridge import LoopBridge
 from venus.broker.service.replica_service import ReplicaService
 from venus.broker.service.replication import Replication
 from venus.broker.service.service_status import ServiceStatus
 from venus.broker.service.traffic import Traffic
 from venus.errors import ConfigError
-from venus.rpc.channel import KEEPALIVE_S, KEEPALIVE_TIMEOUT_S, MESSAGE_BYTES_MAX, REPLICA_BYTES_MAX, options
+from venus.process.system import descriptor_limit
+from venus.rpc.channel import KEEPALIVE_S, KEEPALIVE_TIMEOUT_S, MESSAGE_BYTES_MAX, REPLICA_BYTES_MAX, channel_options
 from venus.rpc.sealed import handlers
-from venus.security.files import grpc_credentials
-from venus.user_folders import descriptor_limit
+from venus.security.certificate_files import grpc_credentials
 from venus.wire import broker_pb2
 
 NAMES = tuple(f"venus.wire.{name}" for name in ("Ingest", "Delivery", "Admin"))
@@ -57,7 +57,7 @@ def connections_max(streams: int, files: int) -> int:
     return max(CONNECTIONS_MIN, min(streams + CALLERS, files * 3 // 4))
 
 
-class Service:
+class GrpcServer:
     """The gRPC server with its services and its review task."""
 
     def __init__(
@@ -66,11 +66,11 @@ class Service:
         bridge: LoopBridge,
         service_status: ServiceStatus,
         keepalive: Keepalive,
-        access: Access,
+        access: AccessControl,
         traffic: Traffic,
         replication: Replication | None = None,
     ) -> None:
-        gate: Gate = replication or OpenGate()
+        gate: Gate = replication or StandaloneGate()
         self._core, self._bridge, self._access = core, bridge, access
         own = [
             ("grpc.so_reuseport", 0),  # two brokers on one port would share the clients
@@ -83,8 +83,8 @@ class Service:
             ),
         ]
         self._server = grpc.aio.server(
-            interceptors=[Interceptor(access)],
-            options=options(
+            interceptors=[AccessInterceptor(access)],
+            options=channel_options(
                 keepalive.every_s,
                 keepalive.timeout_s,
                 send_bytes_max=MESSAGE_BYTES_MAX if replication is None else REPLICA_BYTES_MAX,
@@ -93,10 +93,10 @@ class Service:
         )
         # after this time keepalive has closed a dead connection
         patience_s = keepalive.every_s + keepalive.timeout_s + PATIENCE_MARGIN_S
-        self.ingest = Ingest(core, bridge, service_status, traffic=traffic, patience_s=patience_s, gate=gate)
-        self.delivery = Delivery(core, bridge, service_status, traffic, gate)
+        self.ingest = IngestService(core, bridge, service_status, traffic=traffic, patience_s=patience_s, gate=gate)
+        self.delivery = DeliveryService(core, bridge, service_status, traffic, gate)
         self._health = health.aio.HealthServicer()
-        admin = Admin(core, bridge, service_status, self.ingest, self.delivery, gate)
+        admin = AdminService(core, bridge, service_status, self.ingest, self.delivery, gate)
         services: dict[str, object] = {"Ingest": self.ingest, "Delivery": self.delivery, "Admin": admin}
         if replication is not None:
             services["Replica"] = ReplicaService(
@@ -129,7 +129,7 @@ class Service:
         files = self._access.files
         if files is None:
             return self._server.add_insecure_port(listen)
-        return self._server.add_secure_port(listen, grpc_credentials(files, self._access.refusals.begun))
+        return self._server.add_secure_port(listen, grpc_credentials(files, self._access.refusals.on_connection_begin))
 
     async def stop(self) -> None:
         """Report that the broker stops, end the streams, then close."""

@@ -8,14 +8,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Set
 
-from venus.alarm_rules import placed
+from venus.alarm_rules import prefix_business
 from venus.broker.core import Core
-from venus.broker.mirrors.network import Network
+from venus.broker.mirrors.network_membership import NetworkMembership
+from venus.broker.service.alarm_monitor import AlarmMonitor
 from venus.broker.service.replication_status import ReplicationStatus
 from venus.broker.service.traffic_status import TrafficStatus
-from venus.broker.service.watching import Watch
-from venus.broker.status.tables import Tables
-from venus.broker.store.space import Space, too_full
+from venus.broker.status.table_selection import TableSelection
+from venus.broker.store.data_directory import FreeSpace, full_disk_message
 from venus.errors import VenusError
 from venus.rpc.reports import SOURCE, check, reported_problems
 from venus.wire import broker_pb2
@@ -28,25 +28,25 @@ REPORTS_MAX = 1000
 APART_S = 3600.0
 
 
-class Reports:
+class AdapterReports:
     """The newest report of each adapter, by business and consumer group."""
 
     def __init__(self) -> None:
         self._reported: dict[tuple[str, str], broker_pb2.Reported] = {}
         self._unaccounted: dict[tuple[str, str], int] = {}
 
-    def say(self, business: str, group: str, report: broker_pb2.AdapterReport, now_us: int) -> None:
+    def record(self, business: str, group: str, report: broker_pb2.AdapterReport, now_us: int) -> None:
         """Keep the report of an adapter. Raises ProtocolError."""
         check(report)
         if (business, group) not in self._reported and len(self._reported) >= REPORTS_MAX:
             self.forget(*next(iter(self._reported)))
         self._reported[business, group] = broker_pb2.Reported(report=report, reported_at_us=now_us)
 
-    def say_unaccounted(self, business: str, group: str, rows: int) -> None:
+    def record_unaccounted(self, business: str, group: str, rows: int) -> None:
         """Keep how many changes a group cannot account for."""
         self._unaccounted[business, group] = rows
 
-    def left(self, business: str, group: str, now_us: int) -> None:
+    def record_disconnect(self, business: str, group: str, now_us: int) -> None:
         """Record that an adapter has disconnected: its report was valid until now."""
         known = self._reported.get((business, group))
         if known is not None and not known.unknown_since_us:
@@ -82,7 +82,7 @@ class Reports:
         entry.alarms.extend(found)
         entry.reported_alarms = len(found)
 
-    def apart(self, business: str, known: Set[str], now_us: int) -> list[str]:
+    def orphan_alarms(self, business: str, known: Set[str], now_us: int) -> list[str]:
         """Return alarms of upper adapters for businesses that are not `known`, for one business or for all.
 
         An adapter that is refused before it ships anything leaves no business behind.
@@ -100,7 +100,7 @@ class Reports:
             ]
         return found
 
-    def tables(self) -> dict[str, set[int]]:
+    def reported_tables(self) -> dict[str, set[int]]:
         """Return the tables that reports name, by business. Reports name the tables that do not simply follow."""
         found: dict[str, set[int]] = {}
         for (business, _), reported in list(self._reported.items()):
@@ -131,16 +131,16 @@ class ServiceStatus:
     def __init__(self, core: Core) -> None:
         self._core = core
         self.producers: dict[str, str] = {}
-        self.reports = Reports()
+        self.reports = AdapterReports()
         self.replication: ReplicationStatus | None = None
-        self.network: Network | None = None
-        self.watch: Watch | None = None
+        self.network: NetworkMembership | None = None
+        self.watch: AlarmMonitor | None = None
         self.traffic: TrafficStatus | None = None
         #: Other alarms: certificates that expire, an audit log that cannot be written.
-        self.standing: Callable[[], list[str]] = list
+        self.other_alarms: Callable[[], list[str]] = list
         self._alarms: dict[str, list[str]] = {}
 
-    def alarm(self, business: str, text: str) -> None:
+    def raise_alarm(self, business: str, text: str) -> None:
         """Raise an alarm that stays until half messages of the business arrive again."""
         if business not in self._alarms and len(self._alarms) >= ALARMED_MAX:
             del self._alarms[next(iter(self._alarms))]
@@ -148,7 +148,7 @@ class ServiceStatus:
         if text not in alarms and len(alarms) < ALARMS_MAX:
             alarms.append(text)
 
-    def clear(self, business: str) -> None:
+    def clear_alarms(self, business: str) -> None:
         """Clear the connection alarms of a business."""
         if self._alarms:
             self._alarms.pop(business, None)
@@ -158,46 +158,46 @@ class ServiceStatus:
         self._alarms.pop(business, None)
         self.reports.forget_business(business)
 
-    def without_tables(self) -> broker_pb2.BrokerStatus:
+    def status_without_tables(self) -> broker_pb2.BrokerStatus:
         """Return the status without tables, for checks every few seconds."""
-        return self.status(tables=Tables(most=0))
+        return self.status(tables=TableSelection(most=0))
 
-    def status(self, business: str = "", tables: Tables | None = None) -> broker_pb2.BrokerStatus:
+    def status(self, business: str = "", tables: TableSelection | None = None) -> broker_pb2.BrokerStatus:
         """Return the core's status with the service's part. It reads the store, so it must not run in the loop.
 
         A client that asks for one business may have no role for the others, so their alarms are left out.
         """
-        tables = tables or Tables()
-        tables.told = self.reports.tables()
+        tables = tables or TableSelection()
+        tables.reported = self.reports.reported_tables()
         status = self._core.status(business, tables)
         if self.replication is not None:
             self.replication.lay_over(status, business)
         if self.network is not None:
-            self.network.lay_over(status, business)
+            self.network.add_to_status(status, business)
         if self.traffic is not None:
             self.traffic.lay_over(status, business)
         for entry in status.businesses:
             entry.producer = self.producers.get(entry.business, "")
             entry.alarms.extend(self._alarms.get(entry.business, ()))
             self.reports.lay_over(entry, now_us())
-        status.alarms.extend(self.standing())
-        status.alarms.extend(self._apart(business, {entry.business for entry in status.businesses}))
+        status.alarms.extend(self.other_alarms())
+        status.alarms.extend(self._orphan_alarms(business, {entry.business for entry in status.businesses}))
         if self.watch is not None:
             self.watch.lay_over(status)
         return status
 
-    def _apart(self, business: str, known: Set[str]) -> list[str]:
+    def _orphan_alarms(self, business: str, known: Set[str]) -> list[str]:
         """Return alarms of producers that left before they shipped anything: the status has no such business."""
         gone = ((name, texts) for name, texts in list(self._alarms.items()) if name not in known)
-        wire = [placed(name, text) for name, texts in gone if business in ("", name) for text in texts]
-        return [*wire, *self.reports.apart(business, known, now_us())]
+        wire = [prefix_business(name, text) for name, texts in gone if business in ("", name) for text in texts]
+        return [*wire, *self.reports.orphan_alarms(business, known, now_us())]
 
 
-class Health:
+class HealthCheck:
     """Health check of the broker."""
 
     def __init__(
-        self, service_status: ServiceStatus, space: Space, monotonic: Callable[[], float] = time.monotonic
+        self, service_status: ServiceStatus, space: FreeSpace, monotonic: Callable[[], float] = time.monotonic
     ) -> None:
         self._service_status = service_status
         self._space = space
@@ -205,17 +205,17 @@ class Health:
 
     def reason(self) -> str:
         """Return why the broker cannot work, or an empty string."""
-        return self.look()[0]
+        return self.check()[0]
 
-    def look(self) -> tuple[str, list[str]]:
+    def check(self) -> tuple[str, list[str]]:
         """Return why the broker cannot work ("" if it can), and the alarms that do not stop it."""
         if self.stopping:
             return "the broker is stopping", []
         try:
-            status = self._service_status.without_tables()
+            status = self._service_status.status_without_tables()
         except VenusError as error:
             return str(error), []
         if status.free_bytes < self._space.free_bytes_min:
-            return too_full(self._space.path, status.free_bytes, self._space.free_bytes_min), []
-        businesses = [placed(entry.business, alarm) for entry in status.businesses for alarm in entry.alarms]
+            return full_disk_message(self._space.path, status.free_bytes, self._space.free_bytes_min), []
+        businesses = [prefix_business(entry.business, alarm) for entry in status.businesses for alarm in entry.alarms]
         return "", [*status.alarms, *businesses]

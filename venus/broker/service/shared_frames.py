@@ -18,7 +18,7 @@ from venus.broker.machine.business import Business
 from venus.broker.queue.reader import ReadResult
 from venus.broker.service.loop_bridge import Lane, LoopBridge
 from venus.network.row_filters import RowFilter
-from venus.rpc.sealed import Presealed, seal
+from venus.rpc.sealed import SealedMessage, seal
 from venus.rpc.squeeze import cost, is_large
 from venus.wire import broker_pb2
 
@@ -41,10 +41,10 @@ class Turnstile:
         self._waiting.append(turn)
         if not self._is_open:
             self._is_open = True
-            loop.call_soon(self._let, loop)
+            loop.call_soon(self._let_through, loop)
         await turn
 
-    def _let(self, loop: asyncio.AbstractEventLoop) -> None:
+    def _let_through(self, loop: asyncio.AbstractEventLoop) -> None:
         left = self._at_once
         while self._waiting and left:
             turn = self._waiting.popleft()
@@ -53,7 +53,7 @@ class Turnstile:
                 left -= 1
         self._is_open = bool(self._waiting)
         if self._is_open:
-            loop.call_soon(self._let, loop)
+            loop.call_soon(self._let_through, loop)
 
 
 #: Limit of kept bytes, for all businesses together.
@@ -68,7 +68,7 @@ PACE_MAX_S = 0.25
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class FrameKey:
     """What a consumer needs next. Consumers with equal needs get the same bytes."""
 
     business: str
@@ -86,7 +86,7 @@ class Wanted:
 class SharedFrame:
     """A sealed frame. Without `frame` it is too large to share: each connection compresses its own."""
 
-    frame: Presealed | None
+    frame: SealedMessage | None
     #: Credit that it uses, and the number of increments.
     price: int
     increments: int
@@ -102,7 +102,7 @@ def bytes_max_for(room: int) -> int:
     return 1 << (room.bit_length() - 1)
 
 
-def encode(wanted: Wanted, result: ReadResult, tail: int) -> SharedFrame:
+def encode_frame(wanted: FrameKey, result: ReadResult, tail: int) -> SharedFrame:
     """Build a frame within `wanted.bytes_max`. `tail` is the queue's end before the read."""
     going: list[broker_pb2.Increment] = []
     price = 0
@@ -117,7 +117,7 @@ def encode(wanted: Wanted, result: ReadResult, tail: int) -> SharedFrame:
     beyond = next_offset > end
     message = broker_pb2.DeliveryFrame(increments=going, progress=next_offset if beyond else 0)
     return SharedFrame(
-        frame=None if is_large(message) else Presealed(seal(message)),
+        frame=None if is_large(message) else SealedMessage(seal(message)),
         price=price,
         increments=len(going),
         end=end,
@@ -131,9 +131,9 @@ class SharedFrames:
 
     def __init__(self, bridge: LoopBridge, bytes_max: int = BYTES_MAX) -> None:
         self._bridge, self._bytes_max = bridge, bytes_max
-        self._kept: OrderedDict[Wanted, tuple[Business, SharedFrame]] = OrderedDict()
-        self._at_tail: dict[str, set[Wanted]] = {}
-        self._reading: dict[Wanted, asyncio.Task[SharedFrame]] = {}
+        self._kept: OrderedDict[FrameKey, tuple[Business, SharedFrame]] = OrderedDict()
+        self._at_tail: dict[str, set[FrameKey]] = {}
+        self._reading: dict[FrameKey, asyncio.Task[SharedFrame]] = {}
         self._nbytes = 0
         #: Consumers' streams by business.
         self.streams: Counter[str] = Counter()
@@ -147,11 +147,11 @@ class SharedFrames:
         """How many bytes are kept."""
         return self._nbytes
 
-    def entered(self, business: str) -> None:
+    def add_stream(self, business: str) -> None:
         """Count a consumer's stream."""
         self.streams[business] += 1
 
-    def left(self, business: str) -> None:
+    def remove_stream(self, business: str) -> None:
         """Uncount a consumer's stream. Drop the frames of the business if at most one stream is left."""
         self.streams[business] -= 1
         if self.streams[business] < 2:
@@ -159,11 +159,11 @@ class SharedFrames:
         if not self.streams[business]:
             del self.streams[business]
 
-    def are_worth_it(self, business: str) -> bool:
+    def can_share(self, business: str) -> bool:
         """Return whether several consumers may need the same frame."""
         return self.streams[business] > 1
 
-    def are_crowd(self, business: str) -> bool:
+    def is_crowd(self, business: str) -> bool:
         """Return whether a business has so many readers that they must take turns."""
         return self.streams[business] >= PACED_MIN
 
@@ -172,12 +172,12 @@ class SharedFrames:
 
         All of them wait for the same moments, so that they share frames. A commit after a pause is sent at once.
         """
-        if not self.are_crowd(business):
+        if not self.is_crowd(business):
             return 0.0
         every = min(PACE_MAX_S, self.streams[business] * PACE_S)
         return every - now % every
 
-    def moved(self, business: str, tail: int) -> None:
+    def on_tail_moved(self, business: str, tail: int) -> None:
         """Drop the frames that ended at an earlier tail."""
         for wanted in list(self._at_tail.get(business, ())):
             if self._kept[wanted][1].next_offset < tail:
@@ -189,7 +189,7 @@ class SharedFrames:
             self._forget(wanted)
 
     async def take(
-        self, business: Business, wanted: Wanted, read: Callable[[], ReadResult], *, from_memory: bool
+        self, business: Business, wanted: FrameKey, read: Callable[[], ReadResult], *, from_memory: bool
     ) -> SharedFrame:
         """Return the frame, kept or freshly read. With `from_memory` it is read without a thread."""
         found = self._kept.get(wanted)
@@ -199,29 +199,29 @@ class SharedFrames:
         reading = self._reading.get(wanted)
         if reading is None:
             if from_memory:
-                return self._keep(business, wanted, self._make(business, wanted, read))
+                return self._keep(business, wanted, self._read_frame(business, wanted, read))
             reading = asyncio.create_task(self._read(business, wanted, read))
             self._reading[wanted] = reading
-            reading.add_done_callback(lambda done: self._has_read(wanted, done))
+            reading.add_done_callback(lambda done: self._on_read(wanted, done))
         return await asyncio.shield(reading)  # others may still wait for it if this one is cancelled
 
-    async def _read(self, business: Business, wanted: Wanted, read: Callable[[], ReadResult]) -> SharedFrame:
-        made = await self._bridge.blocking(Lane.INCREMENTS, self._make, business, wanted, read)
+    async def _read(self, business: Business, wanted: FrameKey, read: Callable[[], ReadResult]) -> SharedFrame:
+        made = await self._bridge.run_blocking(Lane.INCREMENTS, self._read_frame, business, wanted, read)
         return self._keep(business, wanted, made)
 
-    def _has_read(self, wanted: Wanted, done: asyncio.Task[SharedFrame]) -> None:
+    def _on_read(self, wanted: FrameKey, done: asyncio.Task[SharedFrame]) -> None:
         del self._reading[wanted]
         if not done.cancelled():
             done.exception()  # the waiting callers raise it
 
-    def _make(self, business: Business, wanted: Wanted, read: Callable[[], ReadResult]) -> SharedFrame:
+    def _read_frame(self, business: Business, wanted: FrameKey, read: Callable[[], ReadResult]) -> SharedFrame:
         tail = business.visible_offset
         self.encoded += 1
-        return encode(wanted, read(), tail)
+        return encode_frame(wanted, read(), tail)
 
-    def _keep(self, business: Business, wanted: Wanted, made: SharedFrame) -> SharedFrame:
+    def _keep(self, business: Business, wanted: FrameKey, made: SharedFrame) -> SharedFrame:
         self._forget(wanted)
-        if self.are_worth_it(wanted.business) and made.next_offset > wanted.position:
+        if self.can_share(wanted.business) and made.next_offset > wanted.position:
             self._kept[wanted] = business, made
             self._nbytes += _nbytes(made)
             if not made.full:
@@ -230,7 +230,7 @@ class SharedFrames:
                 self._forget(next(iter(self._kept)))
         return made
 
-    def _forget(self, wanted: Wanted) -> None:
+    def _forget(self, wanted: FrameKey) -> None:
         found = self._kept.pop(wanted, None)
         if found is None:
             return

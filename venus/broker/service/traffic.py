@@ -8,18 +8,18 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 
 from venus.broker.core import Core
-from venus.broker.machine.envelope import count_of
+from venus.broker.machine.envelope import read_change_count
 from venus.broker.pipeline.commit_thread import RESTING_GROUP_BYTES
-from venus.broker.pipeline.producer_commands import Shipped
-from venus.broker.service.unsaved import Unsaved
-from venus.config import Broker
-from venus.config import Limits as Wanted
+from venus.broker.pipeline.producer_commands import ShippedHalf
+from venus.broker.service.unsaved import UnsavedBytes
+from venus.config import BrokerSettings
+from venus.config import LimitsSettings as Wanted
 from venus.errors import Overloaded, StoreFull
-from venus.flow.admission import SLOT_RETRY_S, Admission, Limits, Verdict
-from venus.flow.braking import Brake
-from venus.flow.degradation import Degradation, Health, Lane, Rule, Watermark
+from venus.flow.admission import SLOT_RETRY_S, Admission, AdmissionLimits, AdmissionVerdict
+from venus.flow.degradation import Degradation, HealthMonitor, HealthRule, Lane, Watermark
+from venus.flow.limiters import Limiter
 from venus.flow.precedence import SMALL_BYTES
-from venus.flow.turns import Turn
+from venus.flow.write_queue import WriteSlot
 
 #: Fraction of the buffer that all businesses together may have unsaved. One business alone gets two thirds of it.
 UNSAVED_PART = 0.75
@@ -38,10 +38,10 @@ SAVES_OF_A_COMMIT = 2
 LARGE_WORK = "large work"
 
 
-def admission_of(settings: Broker) -> Admission:
+def build_admission(settings: BrokerSettings) -> Admission:
     """Return the limiters of the configuration."""
     wanted: Wanted = settings.limits
-    limits = Limits(
+    limits = AdmissionLimits(
         rows_per_s=wanted.rows_per_s,
         bytes_per_s=wanted.bytes_per_s,
         burst_s=wanted.burst_s,
@@ -54,10 +54,10 @@ def admission_of(settings: Broker) -> Admission:
         unsaved_bytes_max=int(settings.buffer_bytes_max * UNSAVED_PART),
         behind_bytes_max=settings.buffer_bytes_max,
     )
-    return Admission(limits, Degradation(watermarks(settings), settings.degrade.restore_s))
+    return Admission(limits, Degradation(build_watermarks(settings), settings.degrade.restore_s))
 
 
-def watermarks(settings: Broker) -> tuple[Watermark, ...]:
+def build_watermarks(settings: BrokerSettings) -> tuple[Watermark, ...]:
     """Return the thresholds that degrade lanes. Free space is low from twice the limit that refuses writes."""
     wanted = settings.degrade
 
@@ -80,45 +80,45 @@ def watermarks(settings: Broker) -> tuple[Watermark, ...]:
     )  # fmt: skip
 
 
-def health_of(settings: Broker) -> Health:
+def build_health(settings: BrokerSettings) -> HealthMonitor:
     """Return the health rules (Tensor), the most dangerous first."""
     wanted = settings.health
     rules = (
-        Rule(fact="crash", limit=1, text="the broker's process ended without a stop"),
-        Rule(fact="silence", limit=wanted.silent_s, text="the commit thread has done nothing for {value:.0f} s"),
-        Rule(
+        HealthRule(fact="crash", limit=1, text="the broker's process ended without a stop"),
+        HealthRule(fact="silence", limit=wanted.silent_s, text="the commit thread has done nothing for {value:.0f} s"),
+        HealthRule(
             fact="heartbeat",
             limit=wanted.heartbeat_missed_s,
             text="the coordinator has heard nothing from the broker for {value:.0f} s",
         ),
-        Rule(
+        HealthRule(
             fact="latency",
             limit=wanted.latency_s,
             text="a connected consumer has not acknowledged a change for {value:.0f} s",
         ),
-        Rule(fact="memory", limit=wanted.memory_percent, text="{value:.0f} % of the machine's memory is in use"),
-        Rule(
+        HealthRule(fact="memory", limit=wanted.memory_percent, text="{value:.0f} % of the machine's memory is in use"),
+        HealthRule(
             fact="CPU",
             limit=wanted.cpu_percent,
             text="the machine's CPU is at {value:.0f} %",
             sustain_s=wanted.cpu_sustain_s,
         ),
-        Rule(fact="disk", limit=wanted.disk_percent, text="{value:.0f} % of the disk is in use"),
-        Rule(fact="clients", limit=wanted.clients_max, text="{value:.0f} producers and consumers are connected"),
+        HealthRule(fact="disk", limit=wanted.disk_percent, text="{value:.0f} % of the disk is in use"),
+        HealthRule(fact="clients", limit=wanted.clients_max, text="{value:.0f} producers and consumers are connected"),
     )
-    return Health(rules, wanted.keep_s)
+    return HealthMonitor(rules, wanted.keep_s)
 
 
 class Traffic:
     """Limits that streams and calls observe. Used in the event loop."""
 
-    def __init__(self, core: Core, settings: Broker, monotonic: Callable[[], float] = time.monotonic) -> None:
-        self.admission = admission_of(settings)
-        self.health = health_of(settings)
+    def __init__(self, core: Core, settings: BrokerSettings, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self.admission = build_admission(settings)
+        self.health = build_health(settings)
         self.monotonic = monotonic
         self._core = core
         self._unsaved_max = settings.buffer_bytes_max
-        self.unsaved = Unsaved(self.admission.unsaved, self.admission.turns)
+        self.unsaved = UnsavedBytes(self.admission.unsaved, self.admission.write_queue)
         self._behind: Mapping[str, int] = {}
         self._behind_sum, self._behind_at = 0, float("-inf")
         self._left = asyncio.Event()  # a load has ended
@@ -127,54 +127,54 @@ class Traffic:
 
     def has_degraded(self, lane: Lane) -> bool:
         """Return whether a lane is degraded."""
-        return self.admission.degradation.has(lane)
+        return self.admission.degradation.is_degraded(lane)
 
-    def told(self, brake: Brake, business: str, who: str, wait_s: float) -> None:
+    def record_delay(self, brake: Limiter, business: str, who: str, wait_s: float) -> None:
         """Record that a client is asked to wait from now on."""
-        self.admission.record.told(brake, business, who, wait_s, self.monotonic())
+        self.admission.record.record_delay(brake, business, who, wait_s, self.monotonic())
 
-    def waited(self, brake: Brake, business: str, who: str, wait_s: float) -> None:
+    def record_wait(self, brake: Limiter, business: str, who: str, wait_s: float) -> None:
         """Record that a client has waited until now."""
-        self.admission.record.waited(brake, business, who, wait_s, self.monotonic())
+        self.admission.record.record_wait(brake, business, who, wait_s, self.monotonic())
 
-    def look(self) -> float:
+    def record_pauses(self) -> float:
         """Record how long large work paused for small commits since the last call; return the seconds."""
         before, self._rested_s = self._rested_s, sum(self._core.precedence.rested_s.copy().values())
         if self._rested_s > before:
-            self.waited(Brake.SMALL, "", LARGE_WORK, self._rested_s - before)
+            self.record_wait(Limiter.SMALL, "", LARGE_WORK, self._rested_s - before)
         return self._rested_s - before
 
     # -- half messages -------------------------------------------------------------------------------------------
 
-    def ingest(self, business: str, producer: str, halves: Sequence[Shipped]) -> Verdict:
+    def admit_halves(self, business: str, producer: str, halves: Sequence[ShippedHalf]) -> AdmissionVerdict:
         """Decide whether half messages are taken. The caller then counts them with `unsaved.receive`."""
         admission = self.admission
         nbytes = sum(len(half.body) for half in halves)
         unsaved = admission.unsaved
         if unsaved.nbytes and unsaved.nbytes + nbytes > self._unsaved_max:
-            self.told(Brake.MEMORY, business, producer, MEMORY_RETRY_S)
-            return Verdict(pause_s=MEMORY_RETRY_S, refused=True)
-        rows = sum(count_of(half.body) for half in halves) if admission.counts_rows else 0
+            self.record_delay(Limiter.MEMORY, business, producer, MEMORY_RETRY_S)
+            return AdmissionVerdict(pause_s=MEMORY_RETRY_S, refused=True)
+        rows = sum(read_change_count(half.body) for half in halves) if admission.counts_rows else 0
         now = self.monotonic()
-        verdict = admission.ingest(
+        verdict = admission.judge_halves(
             business, producer, rows=rows, nbytes=nbytes, behind_bytes=self._behind_bytes(business, now), now=now
         )
-        self._core.precedence.arrived(business, nbytes, now)
+        self._core.precedence.on_arrival(business, nbytes, now)
         return verdict
 
     def _behind_bytes(self, business: str, now: float) -> int:
         """Return how far the full data is behind; 0 if that of this business hardly is. The sum is cached."""
         if now - self._behind_at >= BEHIND_EVERY_S:
-            self._behind, self._behind_at = self._core.materialiser.behind(), now
+            self._behind, self._behind_at = self._core.materialiser.behind_by_business(), now
             self._behind_sum = sum(self._behind.values())
         return self._behind_sum if self._behind.get(business, 0) > SMALL_BYTES else 0
 
-    def pieces(self, halves: Sequence[Shipped]) -> Iterator[Sequence[Shipped]]:
+    def split_halves(self, halves: Sequence[ShippedHalf]) -> Iterator[Sequence[ShippedHalf]]:
         """Cut half messages into pieces that may be written to disk at once.
 
         Pieces are smaller while small commits are active, because those wait for a whole piece.
         """
-        size = self.admission.turns.size
+        size = self.admission.write_queue.size
         bound = self._core.precedence.turn_bytes(size, RESTING_GROUP_BYTES, self.monotonic())
         first = nbytes = 0
         for n, half in enumerate(halves):
@@ -184,45 +184,45 @@ class Traffic:
             nbytes += len(half.body)
         yield halves[first:]
 
-    async def turn(self, business: str, producer: str, nbytes: int) -> Turn:
+    async def wait_for_slot(self, business: str, producer: str, nbytes: int) -> WriteSlot:
         """Wait until a piece may be written to disk. Businesses take turns; small pieces do not wait for large ones."""
         began = self.monotonic()
-        turn = await self.unsaved.turn(nbytes)
+        turn = await self.unsaved.wait_for_slot(nbytes)
         if (waited_s := self.monotonic() - began) > NOTICED_S:
-            self.waited(Brake.TURN, business, producer, waited_s)
+            self.record_wait(Limiter.TURN, business, producer, waited_s)
         return turn
 
-    def saved(self, business: str, turn: Turn, asked_at: float, since: float) -> None:
+    def record_saved(self, business: str, turn: WriteSlot, asked_at: float, since: float) -> None:
         """Record that a piece was saved or refused; it asked for its slot at `asked_at` and got it at `since`."""
         now = self.monotonic()
-        self.unsaved.done(business, turn, now - since, self._core.commits.waited_s)
-        self._core.precedence.answered(business, SAVES_OF_A_COMMIT * (now - asked_at), now, asked_at=asked_at)
+        self.unsaved.record_saved(business, turn, now - since, self._core.commits.waited_s)
+        self._core.precedence.on_answer(business, SAVES_OF_A_COMMIT * (now - asked_at), now, asked_at=asked_at)
 
-    async def room(self, business: str, producer: str, *, small: bool) -> None:
+    async def wait_for_room(self, business: str, producer: str, *, small: bool) -> None:
         """Wait until more may be received for a business. Other businesses continue."""
         if self.unsaved.has_room(business, small=small):
             return
         began = self.monotonic()
-        await self.unsaved.room(business, small=small)
-        self.waited(Brake.MEMORY, business, producer, self.monotonic() - began)
+        await self.unsaved.wait_for_room(business, small=small)
+        self.record_wait(Limiter.MEMORY, business, producer, self.monotonic() - began)
 
-    def refused(self, error: Overloaded | StoreFull, business: str, producer: str) -> int:
+    def record_refusal(self, error: Overloaded | StoreFull, business: str, producer: str) -> int:
         """Return after how many milliseconds the producer sends refused half messages again."""
         if isinstance(error, StoreFull):
-            wait_ms, brake = STORE_FULL_RETRY_MS, Brake.DISK
+            wait_ms, brake = STORE_FULL_RETRY_MS, Limiter.DISK
         else:
-            wait_ms, brake = int((error.retry_after_s or MEMORY_RETRY_S) * 1000), Brake.SLOW
-        self.told(brake, business, producer, wait_ms / 1000)
+            wait_ms, brake = int((error.retry_after_s or MEMORY_RETRY_S) * 1000), Limiter.SLOW
+        self.record_delay(brake, business, producer, wait_ms / 1000)
         return wait_ms
 
     # -- streams and full data -----------------------------------------------------------------------------------
 
     @contextmanager
-    def stream(self, business: str, who: str) -> Iterator[None]:
+    def count_stream(self, business: str, who: str) -> Iterator[None]:
         """Count a stream. Raises Overloaded while there are too many."""
         slots = self.admission.streams
-        if not slots.enter():
-            self.told(Brake.STREAMS, business, who, SLOT_RETRY_S)
+        if not slots.acquire():
+            self.record_delay(Limiter.STREAMS, business, who, SLOT_RETRY_S)
             raise Overloaded(
                 f"{slots.limit} producers and consumers are connected already",
                 hint="[broker.limits] streams allows more",
@@ -231,22 +231,22 @@ class Traffic:
         try:
             yield
         finally:
-            slots.leave()
+            slots.release()
 
     @asynccontextmanager
-    async def load(self, business: str) -> AsyncIterator[None]:
+    async def hold_load_slot(self, business: str) -> AsyncIterator[None]:
         """Wait for a slot to read a key range of full data, and hold it."""
         slots = self.admission.loads
         began = self.monotonic()
-        while not slots.enter():
+        while not slots.acquire():
             self._left.clear()
             await self._left.wait()
         if (waited_s := self.monotonic() - began) > NOTICED_S:
-            self.waited(Brake.LOADS, business, "", waited_s)
+            self.record_wait(Limiter.LOADS, business, "", waited_s)
         try:
             yield
         finally:
-            slots.leave()
+            slots.release()
             self._left.set()
 
     def check_snapshot(self, business: str, holder: str) -> None:
@@ -254,7 +254,7 @@ class Traffic:
         if wait_s := self.admission.snapshot_wait_s(business, holder, self.monotonic()):
             raise Overloaded("full data is degraded: no new snapshot is made now", retry_after_s=wait_s)
 
-    async def full_data(self, business: str, nbytes: int, took_s: float = 0.0) -> None:
+    async def pace_full_data(self, business: str, nbytes: int, took_s: float = 0.0) -> None:
         """Wait until a chunk of full data may be sent. Reading it took `took_s`."""
         now = self.monotonic()
         if nbytes > SMALL_BYTES and (rest_s := self._core.precedence.rest_s("loads", took_s, now)):

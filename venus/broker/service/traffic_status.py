@@ -13,7 +13,7 @@ from venus.broker.service.loop_bridge import LoopBridge
 from venus.broker.service.shared_frames import SharedFrames
 from venus.broker.service.traffic import Traffic
 from venus.flow.degradation import THREADS, Lane
-from venus.flow.windows import Window
+from venus.flow.delivery_window import DeliveryWindow
 from venus.wire import broker_pb2
 
 #: Gauges of the status about shared frames.
@@ -30,7 +30,7 @@ _FAN_OUT = (
 )
 
 
-def details_are_degraded(status: broker_pb2.BrokerStatus) -> bool:
+def has_degraded_details(status: broker_pb2.BrokerStatus) -> bool:
     """Return whether figures of single tables are left out now."""
     return any(lane.lane == Lane.DETAILS and lane.degraded_since_us for lane in status.traffic.lanes)
 
@@ -99,7 +99,7 @@ def _windows(status: broker_pb2.BrokerStatus) -> Iterable[Metric]:
 
 
 #: Returns the window of a consumer group's stream by business and group; None if it has no stream here.
-Windows = Callable[[str, str], Window | None]
+Windows = Callable[[str, str], DeliveryWindow | None]
 
 
 class TrafficStatus:
@@ -140,15 +140,15 @@ class TrafficStatus:
     def _brakes(self, now: float, ahead_us: int, business: str) -> list[broker_pb2.BrakeStatus]:
         return [
             broker_pb2.BrakeStatus(
-                brake=found.brake.value,
+                brake=found.limiter.value,
                 business=found.business,
-                who=found.who,
+                who=found.peer,
                 times=found.times,
                 waited_ms=int(found.waited_s * 1000),
                 since_us=ahead_us + int(found.since * 1e6),
-                on=found.is_on(now),
+                on=found.is_active(now),
             )
-            for found in self._traffic.admission.record.all()
+            for found in self._traffic.admission.record.entries()
             if not business or found.business in ("", business)
         ]
 
@@ -156,7 +156,7 @@ class TrafficStatus:
         degraded = {found.lane: found for found in self._traffic.admission.degradation.degraded.copy()}
         lanes = []
         for lane in Lane:
-            running, waiting = self._bridge.load(lane)
+            running, waiting = self._bridge.lane_load(lane)
             found = degraded.get(lane)
             lanes.append(
                 broker_pb2.LaneStatus(
@@ -175,9 +175,9 @@ class TrafficStatus:
 
         return [
             gauge("unsaved", admission.unsaved.nbytes, limits.unsaved_bytes_max, "bytes"),
-            gauge("under way to the disk", admission.turns.nbytes, 0, "bytes"),
-            gauge("shared window", admission.turns.size, 0, "bytes"),
-            gauge("waiting for a turn", admission.turns.waiting, 0, ""),
+            gauge("under way to the disk", admission.write_queue.nbytes, 0, "bytes"),
+            gauge("shared window", admission.write_queue.size, 0, "bytes"),
+            gauge("waiting for a turn", admission.write_queue.waiting, 0, ""),
             gauge("full data behind", self._core.materialiser.behind_bytes, limits.behind_bytes_max, "bytes"),
             gauge("streams", admission.streams.used, limits.streams, ""),
             gauge("subscribers", self._frames.streams.total(), 0, ""),

@@ -21,9 +21,9 @@ from venus.broker.core import Core
 from venus.broker.service.loop_bridge import LoopBridge
 from venus.broker.service.traffic import Traffic
 from venus.errors import VenusError
-from venus.flow.braking import Brake
 from venus.flow.degradation import Lane
-from venus.flow.windows import Window
+from venus.flow.delivery_window import DeliveryWindow
+from venus.flow.limiters import Limiter
 
 logger = logging.getLogger(__name__)
 
@@ -41,12 +41,12 @@ OWN_CPU_PART = 0.5
 RUNNING = "running"
 
 
-class Consumer(Protocol):
+class WatchedConsumer(Protocol):
     """A consumer's stream."""
 
     business: str
     group: str
-    window: Window
+    window: DeliveryWindow
 
     def unacknowledged_s(self, now: float) -> float:
         """Return for how long the consumer has owed an acknowledgement; 0 means it owes none."""
@@ -61,7 +61,7 @@ class TrafficWatch:
         traffic: Traffic,
         core: Core,
         bridge: LoopBridge,
-        consumers: Callable[[], Iterable[Consumer]],
+        consumers: Callable[[], Iterable[WatchedConsumer]],
         coordinator_trouble: Callable[[], str] | None = None,
     ) -> None:
         self._traffic, self._core, self._bridge, self._consumers = traffic, core, bridge, consumers
@@ -72,7 +72,7 @@ class TrafficWatch:
         self._cpu_s, self._looked_at = time.process_time(), time.monotonic()
         self._own_cpu = 0.0
         self._task: asyncio.Task[None] | None = None
-        self._running = Running(core.data_dir / RUNNING)
+        self._running = CrashMarker(core.data_dir / RUNNING)
 
     def start(self) -> None:
         """Start the task in the running loop."""
@@ -95,28 +95,28 @@ class TrafficWatch:
                 continue
             late_s, self._late = statistics.median(self._late), []
             try:
-                machine = await self._bridge.blocking(Lane.CONTROL, self._machine)
-                self.look(late_s, machine)
+                machine = await self._bridge.run_blocking(Lane.CONTROL, self._measure_machine)
+                self.process_reading(late_s, machine)
             except (OSError, VenusError) as error:
                 logger.warning("the state of the machine cannot be read: %s", error)
             except Exception:  # without this task nothing would be degraded any more, nor restored
                 logger.exception("the broker could not measure its load")
 
-    def _machine(self) -> dict[str, float]:
+    def _measure_machine(self) -> dict[str, float]:
         """Measure the machine by system calls. Blocks."""
         found = os.statvfs(self._core.data_dir)
         used = found.f_blocks - found.f_bfree
         return {
-            "free": float(self._core.space.free()),
+            "free": float(self._core.space.read_free()),
             "disk": 100.0 * used / max(1, used + found.f_bavail),
             "memory": psutil.virtual_memory().percent,
             "CPU": psutil.cpu_percent(None),
         }
 
-    def look(self, late_s: float, machine: dict[str, float]) -> None:
+    def process_reading(self, late_s: float, machine: dict[str, float]) -> None:
         """Process one reading."""
         now = self._traffic.monotonic()
-        readings = self._readings(late_s, machine, self._traffic.look())
+        readings = self._readings(late_s, machine, self._traffic.record_pauses())
         degradation = self._traffic.admission.degradation
         for text in degradation.step(readings, now):
             logger.warning("%s", text)
@@ -127,11 +127,11 @@ class TrafficWatch:
             and not degradation.degraded
             and not any(consumer.unacknowledged_s(now) for consumer in consumers)
         )
-        for text in self._traffic.health.look(self._facts(machine, consumers, now), now):
+        for text in self._traffic.health.evaluate(self._facts(machine, consumers, now), now):
             logger.warning("this broker is sub-healthy: %s", text)
         for consumer in consumers:
-            if consumer.window.look(now):
-                self._traffic.waited(Brake.CONSUMER, consumer.business, consumer.group, consumer.window.slow_s)
+            if consumer.window.halve_if_slow(now):
+                self._traffic.record_wait(Limiter.CONSUMER, consumer.business, consumer.group, consumer.window.slow_s)
         self._core.scrub.is_degraded = self._traffic.has_degraded(Lane.DETAILS)
 
     def _readings(self, late_s: float, machine: dict[str, float], rested_s: float) -> dict[str, float]:
@@ -157,7 +157,7 @@ class TrafficWatch:
         own_percent = self._own_cpu / (psutil.cpu_count() or 1)
         return machine_percent if own_percent >= OWN_CPU_PART * machine_percent else 0.0
 
-    def _facts(self, machine: dict[str, float], consumers: list[Consumer], now: float) -> dict[str, float]:
+    def _facts(self, machine: dict[str, float], consumers: list[WatchedConsumer], now: float) -> dict[str, float]:
         found = {
             "crash": float(self._running.crashed.pop() if self._running.crashed else 0),
             "silence": self._core.commits.silent_s(time.monotonic()),
@@ -176,7 +176,7 @@ class TrafficWatch:
         return found
 
 
-class Running:
+class CrashMarker:
     """A file that exists while the broker runs. A broker that finds it at its start follows a crash."""
 
     def __init__(self, file: Path) -> None:

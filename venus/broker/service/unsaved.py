@@ -12,28 +12,28 @@ from collections import OrderedDict
 from types import TracebackType
 from typing import Self
 
-from venus.flow.turns import Sharing, Turn, Turns
+from venus.flow.write_queue import MemoryShares, WriteQueue, WriteSlot
 
 
-class Unsaved:
+class UnsavedBytes:
     """Accounting of unsaved bytes of all streams."""
 
-    def __init__(self, sharing: Sharing, turns: Turns) -> None:
+    def __init__(self, sharing: MemoryShares, turns: WriteQueue) -> None:
         self._sharing, self._turns = sharing, turns
-        self._going: dict[Turn, asyncio.Future[None]] = {}  # waiting for a slot
+        self._going: dict[WriteSlot, asyncio.Future[None]] = {}  # waiting for a slot
         self._own: dict[str, asyncio.Event] = {}  # waiting until bytes of the same business are saved
         self._reading: OrderedDict[asyncio.Future[None], None] = OrderedDict()  # waiting for memory
 
-    def receive(self, business: str, nbytes: int) -> Received:
+    def count_received(self, business: str, nbytes: int) -> ReceivedFrame:
         """Count the accepted half messages of a frame."""
         self._sharing.add(business, nbytes)
-        return Received(self, business, nbytes)
+        return ReceivedFrame(self, business, nbytes)
 
     def has_room(self, business: str, *, small: bool) -> bool:
         """Return whether more may be received for a business with `small` or large frames."""
         return self._sharing.has_room(business, self._turns.size) and (small or self._sharing.is_below_limit)
 
-    async def room(self, business: str, *, small: bool) -> None:
+    async def wait_for_room(self, business: str, *, small: bool) -> None:
         """Wait until more may be received: first for bytes of the same business, then in line for memory."""
         while not self._sharing.has_room(business, self._turns.size):
             await self._own.setdefault(business, asyncio.Event()).wait()
@@ -45,12 +45,12 @@ class Unsaved:
             await reading
         except BaseException:
             if self._reading.pop(reading, reading) is reading:  # it had been chosen
-                self._read_on()
+                self._wake_readers()
             raise
 
-    async def turn(self, nbytes: int) -> Turn:
+    async def wait_for_slot(self, nbytes: int) -> WriteSlot:
         """Wait for a disk slot of this size. The caller returns it with `done` or `unused`."""
-        turn = self._turns.ask(nbytes)
+        turn = self._turns.request_slot(nbytes)
         if not turn.granted:
             going = self._going[turn] = asyncio.get_running_loop().create_future()
             try:
@@ -62,23 +62,23 @@ class Unsaved:
                 del self._going[turn]
         return turn
 
-    def unused(self, turn: Turn) -> None:
+    def release_slot(self, turn: WriteSlot) -> None:
         """Return a slot whose piece is not written."""
         self._wake(self._turns.give_up(turn))
 
-    def done(self, business: str, turn: Turn, took_s: float, waited_s: float) -> None:
+    def record_saved(self, business: str, turn: WriteSlot, took_s: float, waited_s: float) -> None:
         """Count a piece as saved or refused `took_s` after its slot began; it waited `waited_s` for the disk."""
-        self._wake(self._turns.saved(turn, waited_s))
-        self.forget(business, turn.nbytes, took_s)
+        self._wake(self._turns.on_saved(turn, waited_s))
+        self.remove_bytes(business, turn.nbytes, took_s)
 
-    def forget(self, business: str, nbytes: int, took_s: float = 0.0) -> None:
+    def remove_bytes(self, business: str, nbytes: int, took_s: float = 0.0) -> None:
         """Uncount bytes that left memory. With `took_s` 0 they do not affect the measured rate."""
         self._sharing.remove(business, nbytes, took_s)
         if business in self._own and self._sharing.has_room(business, self._turns.size):
             self._own.pop(business).set()
-        self._read_on()
+        self._wake_readers()
 
-    def _read_on(self) -> None:
+    def _wake_readers(self) -> None:
         """Wake one waiting stream for each saved piece, and all of them when memory is empty.
 
         A woken stream may receive nothing.
@@ -89,17 +89,17 @@ class Unsaved:
             if not reading.done():
                 reading.set_result(None)
 
-    def _wake(self, turns: list[Turn]) -> None:
+    def _wake(self, turns: list[WriteSlot]) -> None:
         for turn in turns:
             going = self._going.get(turn)
             if going is not None and not going.done():
                 going.set_result(None)
 
 
-class Received:
+class ReceivedFrame:
     """Accounting of one frame. At its end, bytes that were not passed on are uncounted."""
 
-    def __init__(self, unsaved: Unsaved, business: str, nbytes: int) -> None:
+    def __init__(self, unsaved: UnsavedBytes, business: str, nbytes: int) -> None:
         self._unsaved, self._business, self._left = unsaved, business, nbytes
 
     def __enter__(self) -> Self:
@@ -109,8 +109,8 @@ class Received:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._left:
-            self._unsaved.forget(self._business, self._left)
+            self._unsaved.remove_bytes(self._business, self._left)
 
-    def passed_on(self, nbytes: int) -> None:
+    def record_passed_on(self, nbytes: int) -> None:
         """Record that a piece goes to the core; `Unsaved.done` uncounts it."""
         self._left -= nbytes

@@ -20,7 +20,7 @@ _ENDS_MIN = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pin:
+class SnapshotLease:
     """A lease on a checkpoint. Its times are microseconds of the monotonic clock of this process."""
 
     snapshot_id: str
@@ -39,36 +39,36 @@ class Pin:
     fill: int = 0  # full data of a mirror; not stored, because only fresh snapshots are shared
 
 
-def decode(stored: Mapping[str, Any]) -> Pin:
+def decode_lease(stored: Mapping[str, Any]) -> SnapshotLease:
     """Decode a stored lease, a dictionary of its fields."""
     plan = tuple((table, low, high) for table, low, high in stored.get("plan", ()))
-    return Pin(**{**stored, "plan": plan, "where": row_filters.decode(stored.get("where", ()))})
+    return SnapshotLease(**{**stored, "plan": plan, "where": row_filters.decode_filters(stored.get("where", ()))})
 
 
-class Leases:
+class LeaseTable:
     """All leases of a broker. Thread-safe. Finding expired leases does not visit the others."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._pins: dict[str, Pin] = {}
+        self._pins: dict[str, SnapshotLease] = {}
         self._users: Counter[str] = Counter()  # by directory
         self._ends: list[tuple[int, str]] = []  # a heap; a lease that was renewed has its earlier end here
 
-    def add(self, pin: Pin) -> None:
+    def add(self, pin: SnapshotLease) -> None:
         """Add a new lease."""
         with self._lock:
             self._pins[pin.snapshot_id] = pin
             self._users[pin.directory] += 1
             heapq.heappush(self._ends, (pin.expires_at_us, pin.snapshot_id))
 
-    def replace(self, pin: Pin) -> None:
+    def replace(self, pin: SnapshotLease) -> None:
         """Renew a lease or complete it. Raises SnapshotExpired if it has ended meanwhile."""
         with self._lock:
             if pin.snapshot_id not in self._pins:
                 raise SnapshotExpired(f"snapshot {pin.snapshot_id} was closed")
             self._pins[pin.snapshot_id] = pin
 
-    def live(self, snapshot_id: str, now_us: int) -> Pin:
+    def find_live(self, snapshot_id: str, now_us: int) -> SnapshotLease:
         """Return a lease. Raises SnapshotExpired."""
         with self._lock:
             pin = self._pins.get(snapshot_id)
@@ -76,12 +76,12 @@ class Leases:
             raise SnapshotExpired(f"snapshot {snapshot_id} is not there any more", hint="open a new one and load again")
         return pin
 
-    def find(self, snapshot_id: str) -> Pin | None:
+    def find(self, snapshot_id: str) -> SnapshotLease | None:
         """Return a lease, even one whose time is over, or None."""
         with self._lock:
             return self._pins.get(snapshot_id)
 
-    def end(self, snapshot_id: str) -> tuple[Pin, bool] | None:
+    def end(self, snapshot_id: str) -> tuple[SnapshotLease, bool] | None:
         """End a lease; return it, and whether it was the last one on its checkpoint. None if it has ended already."""
         with self._lock:
             pin = self._pins.pop(snapshot_id, None)
@@ -96,7 +96,7 @@ class Leases:
                 heapq.heapify(self._ends)
             return pin, last
 
-    def over(self, now_us: int) -> list[str]:
+    def expired_snapshots(self, now_us: int) -> list[str]:
         """Return the snapshots whose leases are over. Each is returned once; the caller ends it."""
         found = []
         with self._lock:
@@ -109,7 +109,7 @@ class Leases:
                     heapq.heappush(self._ends, (pin.expires_at_us, snapshot_id))
         return found
 
-    def held(self, business: int | None = None) -> list[Pin]:
+    def all_leases(self, business: int | None = None) -> list[SnapshotLease]:
         """Return every lease, or those on the full data of one business."""
         with self._lock:
             return [pin for pin in self._pins.values() if business in (None, pin.business)]

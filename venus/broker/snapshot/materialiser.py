@@ -13,15 +13,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from venus.broker.machine.business import Business
-from venus.broker.queue.buffer import Buffer
-from venus.broker.queue.reader import unfilled
+from venus.broker.queue.buffer import BodyBuffer
+from venus.broker.queue.reader import incomplete_error
 from venus.broker.snapshot.scavenger import Scavenger
 from venus.broker.snapshot.scrub import Scrub
-from venus.broker.snapshot.step import Step
+from venus.broker.snapshot.step import MaterialiserStep
 from venus.broker.store import keys
+from venus.broker.store.data_directory import FreeSpace
 from venus.broker.store.options import DELAYING_FILES, DELAYING_MEMTABLES
 from venus.broker.store.rocks import Store
-from venus.broker.store.space import Space
 from venus.errors import StorageError, Unavailable, VenusError
 from venus.flow.precedence import SMALL_BYTES, Precedence
 
@@ -33,7 +33,7 @@ FLUSH_LOOK_S, FLUSH_LOOKS_MAX = 0.01, 100
 FILES_BEFORE = 4
 
 
-class Pacing:
+class MaterialiserPacing:
     """Slows the materialiser for small commits and for RocksDB's files. Used by one thread.
 
     `pause` waits for at most so many seconds and returns True if there is more urgent work.
@@ -51,11 +51,11 @@ class Pacing:
         """Return the limit of bytes in one step."""
         return self._precedence.turn_bytes(STEP_BYTES_MAX, STEP_BYTES_LEAST, self._monotonic())
 
-    def holds(self) -> bool:
+    def must_pause(self) -> bool:
         """Return whether large work must pause for small commits now."""
-        return self._precedence.holds(self._monotonic())
+        return self._precedence.should_rest(self._monotonic())
 
-    def rest(self, began: float) -> None:
+    def pause_after(self, began: float) -> None:
         """Pause after large work that started at `began`."""
         now = self._monotonic()
         if rest_s := self._precedence.rest_s("full data", now - began, now):
@@ -70,8 +70,8 @@ class Pacing:
     def _is_near_delays(self) -> bool:
         store = self._store
         return (
-            store.full_memtables(keys.ROW) >= DELAYING_MEMTABLES - 1
-            or store.unmerged_files(keys.ROW) >= DELAYING_FILES - FILES_BEFORE
+            store.count_full_memtables(keys.ROW) >= DELAYING_MEMTABLES - 1
+            or store.count_unmerged_files(keys.ROW) >= DELAYING_FILES - FILES_BEFORE
         )
 
 
@@ -86,7 +86,7 @@ LINGER_S = 0.025
 
 
 @dataclass(slots=True, eq=False)
-class _Wanted:
+class _CheckpointRequest:
     business: Business
     offset: int
     path: Path
@@ -100,8 +100,8 @@ class Materialiser:
     def __init__(
         self,
         store: Store,
-        buffer: Buffer,
-        space: Space,
+        buffer: BodyBuffer,
+        space: FreeSpace,
         *,
         monotonic: Callable[[], float],
         scavenger: Scavenger,
@@ -115,11 +115,11 @@ class Materialiser:
         self._scavenger = scavenger
         self._scrub = scrub
         self._on_fatal = on_fatal
-        self._step = Step(store, buffer, scavenger=scavenger, scrub=scrub)
-        self._pacing = Pacing(store, precedence or Precedence(0.0), monotonic=monotonic, pause=self._pause)
+        self._step = MaterialiserStep(store, buffer, scavenger=scavenger, scrub=scrub)
+        self._pacing = MaterialiserPacing(store, precedence or Precedence(0.0), monotonic=monotonic, pause=self._pause)
         self._changed = threading.Condition()
         self._pending: set[Business] = set()
-        self._wanted: list[_Wanted] = []
+        self._wanted: list[_CheckpointRequest] = []
         self._leaving: list[tuple[Business, Future[None]]] = []
         self._stopping = False
         self._paused = False
@@ -138,7 +138,7 @@ class Materialiser:
         if self._thread.is_alive() and self._thread is not threading.current_thread():
             self._thread.join()
 
-    def notice(self, business: Business) -> None:
+    def notify(self, business: Business) -> None:
         """Record that a business has new batches or rows."""
         with self._changed:
             begins = not self._pending
@@ -157,7 +157,7 @@ class Materialiser:
             if business.is_forgotten:
                 future.set_exception(Unavailable(f"business {business.name!r} is being forgotten"))
                 return future
-            self._wanted.append(_Wanted(business, business.visible_offset, path, deadline, future))
+            self._wanted.append(_CheckpointRequest(business, business.visible_offset, path, deadline, future))
             self._pending.add(business)
             self._changed.notify_all()
         return future
@@ -179,7 +179,7 @@ class Materialiser:
         with self._changed:
             return 0 if self._paused else sum(business.unmaterialised_bytes() for business in self._pending)
 
-    def behind(self) -> dict[str, int]:
+    def behind_by_business(self) -> dict[str, int]:
         """Return `behind_bytes` of each business that is behind."""
         with self._changed:
             return {} if self._paused else {found.name: found.unmaterialised_bytes() for found in self._pending}
@@ -194,8 +194,8 @@ class Materialiser:
     def _run(self) -> None:
         try:
             while self._wait():
-                self._let_go()
-                if not self._space.room_for_data():
+                self._drop_leaving()
+                if not self._space.has_room_for_data():
                     self._set_paused(True)
                     continue
                 self._set_paused(False)
@@ -241,12 +241,12 @@ class Materialiser:
                     self._pending.discard(business)
             if took and (not business.is_filled or business.materialised.nbytes - before > SMALL_BYTES):
                 large = True
-                self._pacing.rest(began)
+                self._pacing.pause_after(began)
         self._serve_wanted()
         began = self._monotonic()
         self._scavenger.step(busy=bool(self._pending))
-        if self._scrub.step(busy=large or bool(self._pending) or self._pacing.holds()):
-            self._pacing.rest(began)
+        if self._scrub.step(busy=large or bool(self._pending) or self._pacing.must_pause()):
+            self._pacing.pause_after(began)
 
     def _pause(self, seconds: float) -> bool:
         with self._changed:
@@ -258,7 +258,7 @@ class Materialiser:
             return False
         return business.materialised.offset >= business.visible_offset or not business.is_filled
 
-    def _let_go(self) -> None:
+    def _drop_leaving(self) -> None:
         with self._changed:
             leaving, self._leaving = self._leaving, []
             for business, _ in leaving:
@@ -285,7 +285,7 @@ class Materialiser:
             if not business.is_filled:
                 with self._changed:
                     self._wanted.remove(wanted)
-                wanted.future.set_exception(unfilled(business))
+                wanted.future.set_exception(incomplete_error(business))
                 continue
             at_end = business.materialised.at_cut_end or now >= business.visible_offset
             if now >= wanted.offset and (at_end or self._monotonic() >= wanted.deadline):
@@ -294,7 +294,7 @@ class Materialiser:
                 with self._changed:
                     self._wanted.remove(wanted)
                 wanted.future.set_result(None)
-                self._pacing.rest(began)
+                self._pacing.pause_after(began)
 
     def _abandon(self, error: BaseException) -> None:
         with self._changed:

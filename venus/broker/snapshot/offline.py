@@ -12,11 +12,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from venus.broker.log.upgrade import FORMAT
+from venus.broker.log.store_layout import FORMAT
 from venus.broker.machine import records
 from venus.broker.machine.business import Business
-from venus.broker.queue import places
-from venus.broker.snapshot import rowscan, scavenger, scrub, vouching
+from venus.broker.queue import batch_lookup
+from venus.broker.snapshot import consistency, rowscan, scavenger, scrub
 from venus.broker.store import files, keys, witness
 from venus.broker.store.rocks import Store
 from venus.errors import ConfigError, Corruption, Refused
@@ -25,7 +25,7 @@ _CACHE_BYTES = 48 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Checked:
+class CheckResult:
     """The result of one check; `finding` is empty if it found no fault."""
 
     what: str
@@ -33,33 +33,33 @@ class Checked:
     finding: str = ""
 
 
-def check(data_dir: Path) -> Iterator[Checked]:
+def check_directory(data_dir: Path) -> Iterator[CheckResult]:
     """Check everything in a data directory. Raises ConfigError, Refused if a broker runs on it."""
     path = data_dir / "db"
     if not path.is_dir() or not any(path.iterdir()):
         raise ConfigError(f"{data_dir} has no broker's data", hint="Correct broker.data_dir.")
-    with _locked(path):
+    with _lock_directory(path):
         try:
-            note = witness.latest(path)
+            note = witness.read_latest(path)
             witness.check_files(path, note)
             store = Store(path, read_only=True, cache_bytes=_CACHE_BYTES)
             witness.check_sequence(path, note, store.sequence)
         except Corruption as found:
-            yield Checked(what="files", finding=str(found))
+            yield CheckResult(what="files", finding=str(found))
             return
         seen = "as its witness has them" if note is not None else "in order, with no witness of how new they must be"
-        yield Checked(what="files", seen=f"{seen}, up to write {store.sequence}")
+        yield CheckResult(what="files", seen=f"{seen}, up to write {store.sequence}")
         try:
-            yield from _content(store)
+            yield from _check_content(store)
         except Corruption as found:
-            yield Checked(what="layout", finding=str(found))
+            yield CheckResult(what="layout", finding=str(found))
         finally:
             store.close()
-    yield from _snapshots(data_dir / "snapshots")
+    yield from _check_snapshots(data_dir / "snapshots")
 
 
 @contextmanager
-def _locked(path: Path) -> Iterator[None]:
+def _lock_directory(path: Path) -> Iterator[None]:
     descriptor = os.open(path / "LOCK", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -72,11 +72,11 @@ def _locked(path: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-def _content(store: Store) -> Iterator[Checked]:
+def _check_content(store: Store) -> Iterator[CheckResult]:
     found = store.get(keys.STATE, keys.FORMAT)
     if found != FORMAT:
         shown = (found or b"no").decode(errors="replace")
-        yield Checked(
+        yield CheckResult(
             what="layout", finding=f"{store.path} has layout {shown}: start a broker on it once to bring it up"
         )
         return
@@ -84,44 +84,46 @@ def _content(store: Store) -> Iterator[Checked]:
         businesses = list(records.load_all(store, 1.0))
         for business in businesses:
             business.log.find_end(store)
-            places.load_tail(store, business, 1)  # no reader needs the tail
-            scavenger.load(store, business)
-        vouching.vouch_for_all(store, businesses)
+            batch_lookup.load_tail(store, business, 1)  # no reader needs the tail
+            scavenger.load_records(store, business)
+        consistency.check_all(store, businesses)
     except Corruption as error:
-        yield Checked(what="column families", finding=str(error))
+        yield CheckResult(what="column families", finding=str(error))
         return
-    yield Checked(what="column families", seen=f"tell the same of {len(businesses)} businesses")
+    yield CheckResult(what="column families", seen=f"tell the same of {len(businesses)} businesses")
     for business in businesses:
-        yield from _business(store, business)
+        yield from _check_business(store, business)
 
 
-def _business(store: Store, business: Business) -> Iterator[Checked]:
+def _check_business(store: Store, business: Business) -> Iterator[CheckResult]:
     reached = business.committed.next_offset
     queue = f"log and queue, offsets {business.log_start} to {reached}, full data at {business.materialised.offset}"
-    yield _checked(business.name, scrub.queue(store, business, rows_of_batch=0), queue)
+    yield _run_check(business.name, scrub.check_queue(store, business, rows_of_batch=0), queue)
     try:
-        tables = rowscan.tables(store, business)
+        tables = rowscan.find_tables(store, business)
     except Corruption as error:
-        yield Checked(what=business.name, finding=str(error))
+        yield CheckResult(what=business.name, finding=str(error))
         return
     for table_id in tables:
         figures = business.tables[table_id]
         name = f"{business.name} {figures.namespace}.{figures.name}"
-        yield _checked(name, rowscan.table(store, business, table_id, keep=False), "{} records in the full data")
+        yield _run_check(
+            name, rowscan.check_table(store, business, table_id, keep=False), "{} records in the full data"
+        )
         for version in business.undescribed.get(table_id, ()):
-            yield Checked(what=name, seen=f"some of version {version}, which no producer has described")
+            yield CheckResult(what=name, seen=f"some of version {version}, which no producer has described")
 
 
-def _checked(what: str, pieces: Iterator[int], seen: str) -> Checked:
+def _run_check(what: str, pieces: Iterator[int], seen: str) -> CheckResult:
     try:
         rows = sum(pieces)
     except Corruption as error:
-        return Checked(what=what, finding=str(error))
-    return Checked(what=what, seen=seen.format(rows))
+        return CheckResult(what=what, finding=str(error))
+    return CheckResult(what=what, seen=seen.format(rows))
 
 
-def _snapshots(directory: Path) -> Iterator[Checked]:
+def _check_snapshots(directory: Path) -> Iterator[CheckResult]:
     for found in sorted(directory.iterdir()) if directory.is_dir() else ():
-        broken = files.broken(found)
+        broken = files.find_broken_seal(found)
         finding = f"{found}: {broken}; a broker drops it, and its loader opens a new one" if broken else ""
-        yield Checked(what=f"snapshot {found.name}", seen="as it was made", finding=finding)
+        yield CheckResult(what=f"snapshot {found.name}", seen="as it was made", finding=finding)

@@ -14,20 +14,20 @@ from functools import partial
 import numpy as np
 
 from venus.broker.machine import filter_wire
-from venus.broker.snapshot import inside
-from venus.broker.snapshot.holding import Holding
-from venus.broker.snapshot.leases import Pin, Range
+from venus.broker.snapshot import checkpoint_metadata
+from venus.broker.snapshot.lease_manager import LeaseManager
+from venus.broker.snapshot.leases import Range, SnapshotLease
 from venus.broker.store import keys
 from venus.broker.store.rocks import Store
 from venus.codec import schema as schemas_codec
-from venus.codec.chunk import Chunk, Sealed, Totals, encode_chunk
-from venus.codec.filtering import stored_inside
-from venus.codec.packed import pack
-from venus.codec.stored import StoredRows
+from venus.codec.chunk import Chunk, RowTotals, SealedChunk, encode_chunk
+from venus.codec.filtering import find_stored_inside
+from venus.codec.packed import pack_items
+from venus.codec.stored_rows import StoredRows
 from venus.errors import ProtocolError
 from venus.model import TableSchema
-from venus.network.row_filters import Fitted, RowFilter, fitted
-from venus.network.rows_identity import Levels, RowsIdentity, tables_of
+from venus.network.row_filters import FittedFilter, RowFilter, fit_filters
+from venus.network.rows_identity import Levels, RowsIdentity, partial_tables
 from venus.rpc import reports
 from venus.wire import broker_pb2, change_pb2
 
@@ -36,7 +36,7 @@ Choose = Callable[[StoredRows], StoredRows]
 
 def refused_tables(where: tuple[RowFilter, ...], schemas: Iterable[change_pb2.TableSchema]) -> set[int]:
     """Return the tables that a filter does not fit. They are not read."""
-    found = fitted(where, map(schemas_codec.from_wire, schemas)) if where else {}
+    found = fit_filters(where, map(schemas_codec.from_wire, schemas)) if where else {}
     return {table_id for table_id, one in found.items() if one.refused}
 
 
@@ -48,38 +48,38 @@ def row_chooser(
     `schemas` has all versions below the cut. The choice equals that of the increments behind the cut.
     """
     known = {wire.version: schemas_codec.from_wire(wire) for wire in schemas if wire.table_id == table_id}
-    found = fitted(where, known.values()).get(table_id)
-    return partial(_chosen, found, known) if found is not None else None
+    found = fit_filters(where, known.values()).get(table_id)
+    return partial(_choose_rows, found, known) if found is not None else None
 
 
-def _chosen(found: Fitted, known: dict[int, TableSchema], rows: StoredRows) -> StoredRows:
+def _choose_rows(found: FittedFilter, known: dict[int, TableSchema], rows: StoredRows) -> StoredRows:
     """Apply the predicate as of the cut to rows of every version."""
-    predicate = found.at(max(known)) if not found.refused else None
+    predicate = found.predicate_at(max(known)) if not found.refused else None
     inside = np.zeros(len(rows), dtype=np.bool_)
     if predicate is None:
-        return rows.where(inside)
+        return rows.select(inside)
     versions = rows.heads["version"]
     for version in np.unique(versions).tolist():
         if version not in known:
             raise ProtocolError(f"{found.name} has rows of version {version}, which nothing describes")
         of_it = versions == version
-        inside[of_it] = stored_inside(predicate, rows.where(of_it), known[version])
-    return rows.where(inside)
+        inside[of_it] = find_stored_inside(predicate, rows.select(of_it), known[version])
+    return rows.select(inside)
 
 
-def say_rows(snapshot: broker_pb2.Snapshot, here: str, levels: Levels, where: tuple[RowFilter, ...]) -> None:
+def describe_rows(snapshot: broker_pb2.Snapshot, here: str, levels: Levels, where: tuple[RowFilter, ...]) -> None:
     """Describe the rows of a snapshot by the filters of all sets on the path and those of its reader."""
     every = (*levels, where) if where else levels
-    rows = tables_of(every, map(schemas_codec.from_wire, snapshot.schemas)) if every else {}
+    rows = partial_tables(every, map(schemas_codec.from_wire, snapshot.schemas)) if every else {}
     snapshot.levels.CopyFrom(filter_wire.levels_to_wire(levels))
     snapshot.rows.CopyFrom(reports.to_wire(RowsIdentity(set=here, tables=tuple(rows.values()))))
 
 
 _ROWS_MAX = 50_000
-_NONE = StoredRows(pack([]))
+_NONE = StoredRows(pack_items([]))
 
 
-class Chunks:
+class ChunkReader:
     """Reader of one key range, ordered by record_id.
 
     `counted` has the totals of the rows up to `after`; `choose` selects the wanted rows.
@@ -92,7 +92,7 @@ class Chunks:
         after: bytes,
         nbytes: int,
         floor: int,
-        counted: Totals | None = None,
+        counted: RowTotals | None = None,
         choose: Callable[[StoredRows], StoredRows] | None = None,
     ) -> None:
         self._table_id = split.table_id
@@ -106,10 +106,10 @@ class Chunks:
         self._floor = floor
         self._choose = choose
         self._number = 0
-        self.totals = counted or Totals()
+        self.totals = counted or RowTotals()
         self.done = False
 
-    def next(self, store: Store) -> Sealed:
+    def next(self, store: Store) -> SealedChunk:
         """Read the next chunk. The last one is marked and has the totals."""
         if self._end is None:
             self._find_end(store)
@@ -128,20 +128,20 @@ class Chunks:
             )
         )
         self._number += 1
-        return Sealed.of(body)
+        return SealedChunk.of(body)
 
     def _find_end(self, store: Store) -> None:
-        self._end = store.before(keys.ROW, self._stop)
+        self._end = store.find_before(keys.ROW, self._stop)
         self.done = self._end is None or self._end[0] < self._at
 
     def _read(self, store: Store) -> StoredRows:
         """Read the rows that fit into a chunk, without tombstones and unwanted rows."""
         assert self._end is not None
-        values, self.done = store.values(keys.ROW, self._at, self._end, rows_max=_ROWS_MAX, bytes_max=self._nbytes)
-        stored = StoredRows(pack(values))
+        values, self.done = store.read_values(keys.ROW, self._at, self._end, rows_max=_ROWS_MAX, bytes_max=self._nbytes)
+        stored = StoredRows(pack_items(values))
         self._last = stored.record_id(-1)
         self._at = self._prefix + self._last + b"\x00"
-        alive = stored.where(stored.alive(self._floor))
+        alive = stored.select(stored.find_live(self._floor))
         return self._choose(alive) if self._choose is not None and len(alive) else alive
 
 
@@ -158,14 +158,14 @@ class ReadingProgress:
     began_us: int = 0
 
 
-class Reading:
+class SnapshotReader:
     """Reader of splits of leased snapshots. Thread-safe."""
 
-    def __init__(self, holding: Holding) -> None:
+    def __init__(self, holding: LeaseManager) -> None:
         self._holding = holding
         self._lock = threading.Lock()
         #: Totals of splits that were read to their end, by directory, row filters and range.
-        self._sums: dict[str, dict[tuple[tuple[RowFilter, ...], Range], Totals]] = {}
+        self._sums: dict[str, dict[tuple[tuple[RowFilter, ...], Range], RowTotals]] = {}
         #: Progress of the loads, by snapshot.
         self._progress: dict[str, ReadingProgress] = {}
 
@@ -179,7 +179,7 @@ class Reading:
         with self._lock:
             return self._progress.get(snapshot_id)
 
-    def end(self, snapshot_id: str) -> None:
+    def forget_progress(self, snapshot_id: str) -> None:
         """Drop the progress of a reader."""
         with self._lock:
             self._progress.pop(snapshot_id, None)
@@ -195,10 +195,10 @@ class Reading:
         with self._lock:
             self._sums.pop(directory, None)
 
-    def read_split(self, request: broker_pb2.ReadSplitRequest) -> Iterator[Sealed]:
+    def read_split(self, request: broker_pb2.ReadSplitRequest) -> Iterator[SealedChunk]:
         """Read a key range; each chunk renews the lease. Any thread may use the iterator, one at a time."""
         nbytes = min(max(request.chunk_bytes or _CHUNK_BYTES, _CHUNK_BYTES_MIN), _CHUNK_BYTES_MAX)
-        pin = self._holding.live(request.snapshot_id)
+        pin = self._holding.find_live(request.snapshot_id)
         self._check_range(pin, request)
         chunks = self._chunks(pin, request.split, nbytes)
         if request.after:  # the totals are those of the whole range, including what the reader has
@@ -212,8 +212,8 @@ class Reading:
 
     def totals(self, snapshot_id: str) -> broker_pb2.SnapshotTotals:
         """Return the totals of the planned splits by table. Splits that were never read to their end are read now."""
-        pin = self._holding.live(snapshot_id)
-        tables: dict[int, Totals] = {}
+        pin = self._holding.find_live(snapshot_id)
+        tables: dict[int, RowTotals] = {}
         for planned in pin.plan:
             with self._lock:
                 totals = self._sums.get(pin.directory, {}).get((pin.where, planned))
@@ -222,7 +222,7 @@ class Reading:
                 split = broker_pb2.Split(table_id=table_id, low=bytes.fromhex(low), high=bytes.fromhex(high))
                 totals = self._whole(pin, split)
                 self._remember(pin, planned, totals)
-            tables.setdefault(planned[0], Totals()).include(totals)
+            tables.setdefault(planned[0], RowTotals()).include(totals)
         return broker_pb2.SnapshotTotals(
             tables=[
                 broker_pb2.TableTotals(table_id=table_id, rows=totals.rows, rows_digest=totals.digest)
@@ -230,7 +230,7 @@ class Reading:
             ]
         )
 
-    def _check_range(self, pin: Pin, request: broker_pb2.ReadSplitRequest) -> None:
+    def _check_range(self, pin: SnapshotLease, request: broker_pb2.ReadSplitRequest) -> None:
         """Refuse a range that is not in the plan, and a resume from outside the range."""
         split = request.split
         if not request.own_range and range_of(split) not in pin.plan:
@@ -242,33 +242,40 @@ class Reading:
             raise ProtocolError(f"a split of table {split.table_id} cannot be resumed from outside it")
 
     def _chunks(
-        self, pin: Pin, split: broker_pb2.Split, nbytes: int, after: bytes = b"", counted: Totals | None = None
-    ) -> Chunks:
-        with self._holding.checkpoints.reading(pin.directory) as store:
-            floor = inside.reached(store, pin.business).floors.get(split.table_id, 0)
+        self,
+        pin: SnapshotLease,
+        split: broker_pb2.Split,
+        nbytes: int,
+        after: bytes = b"",
+        counted: RowTotals | None = None,
+    ) -> ChunkReader:
+        with self._holding.checkpoints.open_reader(pin.directory) as store:
+            floor = checkpoint_metadata.read_progress(store, pin.business).floors.get(split.table_id, 0)
             choose = None
             if pin.where:
-                choose = row_chooser(pin.where, split.table_id, inside.schemas(store, pin, (split.table_id,)))
-        return Chunks(pin.business, split, after, nbytes, floor, counted, choose)
+                choose = row_chooser(
+                    pin.where, split.table_id, checkpoint_metadata.read_snapshot_schemas(store, pin, (split.table_id,))
+                )
+        return ChunkReader(pin.business, split, after, nbytes, floor, counted, choose)
 
-    def _count(self, pin: Pin, request: broker_pb2.ReadSplitRequest) -> Totals:
+    def _count(self, pin: SnapshotLease, request: broker_pb2.ReadSplitRequest) -> RowTotals:
         """Return the totals of the rows before the point from which a split is resumed."""
         split = request.split
         passed = broker_pb2.Split(table_id=split.table_id, low=split.low, high=request.after + b"\x00")
         return self._whole(pin, passed)
 
-    def _whole(self, pin: Pin, split: broker_pb2.Split) -> Totals:
+    def _whole(self, pin: SnapshotLease, split: broker_pb2.Split) -> RowTotals:
         chunks = self._chunks(pin, split, _CHUNK_BYTES_MAX)
         while not chunks.done:
             self._next(pin.snapshot_id, chunks)
         return chunks.totals
 
-    def _next(self, snapshot_id: str, chunks: Chunks) -> Sealed:
-        pin = self._holding.renewed(snapshot_id)
-        with self._holding.checkpoints.reading(pin.directory) as store:
+    def _next(self, snapshot_id: str, chunks: ChunkReader) -> SealedChunk:
+        pin = self._holding.renew(snapshot_id)
+        with self._holding.checkpoints.open_reader(pin.directory) as store:
             return chunks.next(store)
 
-    def _remember(self, pin: Pin, planned: Range, totals: Totals) -> None:
+    def _remember(self, pin: SnapshotLease, planned: Range, totals: RowTotals) -> None:
         with self._lock:
             if pin.directory in self._holding.directories():
                 self._sums.setdefault(pin.directory, {})[pin.where, planned] = totals

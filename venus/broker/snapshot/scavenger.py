@@ -14,9 +14,9 @@ from dataclasses import dataclass
 
 from venus.broker.machine import folding
 from venus.broker.machine.business import Business
-from venus.broker.snapshot import sums
+from venus.broker.snapshot import checksums
 from venus.broker.store import keys
-from venus.broker.store.rocks import Batch, Store
+from venus.broker.store.rocks import Store, StoreBatch
 
 RUN_ROWS_MAX = 5000
 RUN_BYTES_MAX = 2 << 20
@@ -63,12 +63,12 @@ class Scavenger:
 
     def load(self, business: Business) -> None:
         """Load what an earlier process stored. A table without a record may have tombstones."""
-        for table_id in load(self._store, business):
+        for table_id in load_records(self._store, business):
             self._known[business, table_id] = self._monotonic() - PASS_EVERY_S
             self._noticed[business, table_id] = None
         self._looked_at = float("-inf")
 
-    def notice(self, business: Business, table_id: int, batch: Batch) -> None:
+    def record_table(self, business: Business, table_id: int, batch: StoreBatch) -> None:
         """Record that a table gets tombstones, or rows under its floor, with `batch`."""
         if self._pass is not None and (self._pass.business, self._pass.table_id) == (business, table_id):
             self._pass.tombstones = True
@@ -128,16 +128,18 @@ class Scavenger:
     def _run(self, run: _Pass) -> bool:
         business, table_id = run.business, run.table_id
         stop = keys.after_prefix(keys.row_prefix(business.number, table_id))
-        found, values, done = self._store.range(keys.ROW, run.at, stop, rows_max=RUN_ROWS_MAX, bytes_max=RUN_BYTES_MAX)
-        dead = folding.garbage(values, run.floor, run.forget_below) if values else []
+        found, values, done = self._store.read_range(
+            keys.ROW, run.at, stop, rows_max=RUN_ROWS_MAX, bytes_max=RUN_BYTES_MAX
+        )
+        dead = folding.find_garbage(values, run.floor, run.forget_below) if values else []
         run.tombstones = run.tombstones or folding.has_tombstones(values, run.forget_below)
         batch = self._store.batch()
         if dead:
             for i in dead:
                 batch.delete(keys.ROW, found[i])
-            sums.subtract(self._store, batch, business, table_id, [(found[i], values[i]) for i in dead])
+            checksums.subtract_rows(self._store, batch, business, table_id, [(found[i], values[i]) for i in dead])
             business.forgotten_below[table_id] = max(business.forgotten_below.get(table_id, 0), run.forget_below)
-            business.count("scavenged_rows", len(dead))
+            business.add_to_counter("scavenged_rows", len(dead))
         if done:
             business.scavenged[table_id] = run.floor
             if not run.tombstones:
@@ -149,7 +151,7 @@ class Scavenger:
             run.at = found[-1] + b"\x00"
         return done
 
-    def _keep(self, business: Business, table_id: int, batch: Batch, *, tombstones: bool) -> None:
+    def _keep(self, business: Business, table_id: int, batch: StoreBatch, *, tombstones: bool) -> None:
         record = {
             "tombstones": tombstones,
             "floor": business.scavenged.get(table_id, 0),
@@ -158,7 +160,7 @@ class Scavenger:
         batch.put(keys.STATE, keys.scavenged_key(business.number, table_id), json.dumps(record).encode())
 
 
-def load(store: Store, business: Business) -> set[int]:
+def load_records(store: Store, business: Business) -> set[int]:
     """Load what was removed of a business's tables; return those that may have tombstones or rows under a floor."""
     found = set(business.tables)
     for key, value in store.scan_prefix(keys.STATE, keys.scavenged_prefix(business.number)):

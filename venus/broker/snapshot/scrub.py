@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterator
 
 from venus.broker.machine.business import Business
 from venus.broker.machine.records import read_body
-from venus.broker.snapshot import rowscan, vouching
-from venus.broker.snapshot.vouching import records
+from venus.broker.snapshot import consistency, rowscan
+from venus.broker.snapshot.consistency import walk_batches
 from venus.broker.store import keys
-from venus.broker.store.files import damaged
+from venus.broker.store.files import damage_error
 from venus.broker.store.rocks import Store
 from venus.errors import Corruption
 
@@ -61,7 +61,7 @@ class Scrub:
             return False
         self._skipped = 0
         try:
-            self._go_on()
+            self._continue_pass()
         except Corruption as found:
             batch = self._store.batch()
             batch.put(keys.STATE, keys.FINDING, str(found).encode())
@@ -69,12 +69,12 @@ class Scrub:
             raise
         return self._pass is not None
 
-    def _go_on(self) -> None:
+    def _continue_pass(self) -> None:
         if self._pass is None:
             self._business = self._due()
             if self._business is None:
                 return
-            self._pass = whole(self._store, self._business, keep=True)
+            self._pass = check_business(self._store, self._business, keep=True)
         assert self._business is not None
         if next(self._pass, None) is not None:
             return
@@ -96,32 +96,32 @@ class Scrub:
         return min(due, key=lambda business: business.scrubbed_at_us, default=None)
 
 
-def load(store: Store, business: Business) -> None:
+def load_results(store: Store, business: Business) -> None:
     """Load the end of the last pass, and its findings that are no damage."""
     business.scrubbed_at_us = int(store.get(keys.STATE, keys.scrubbed_key(business.number)) or 0)
     found = json.loads(store.get(keys.STATE, keys.undescribed_key(business.number)) or b"[]")
     business.undescribed = {table_id: tuple(versions) for table_id, versions in found}
 
 
-def whole(store: Store, business: Business, *, keep: bool) -> Iterator[int]:
+def check_business(store: Store, business: Business, *, keep: bool) -> Iterator[int]:
     """Check everything of a business, a piece at a time; yield the rows of each piece. Raises Corruption.
 
     With `keep` it stores the checksums that it finds; without it nothing is written.
     """
-    yield from queue(store, business, rows_of_batch=_ROWS_OF_BATCH)
-    found = rowscan.tables(store, business)
+    yield from check_queue(store, business, rows_of_batch=_ROWS_OF_BATCH)
+    found = rowscan.find_tables(store, business)
     for gone in business.undescribed.keys() - set(found):
         del business.undescribed[gone]
     for table_id in found:
-        yield from rowscan.table(store, business, table_id, keep=keep)
+        yield from rowscan.check_table(store, business, table_id, keep=keep)
 
 
-def queue(store: Store, business: Business, *, rows_of_batch: int) -> Iterator[int]:
+def check_queue(store: Store, business: Business, *, rows_of_batch: int) -> Iterator[int]:
     """Check log and queue, and the full data against `rows_of_batch` rows of each batch, 0 = all. Raises Corruption."""
     at, nbytes, rows = business.log_start, 0, 0
-    for place in records(store, business, at, business.visible_offset):
+    for place in walk_batches(store, business, at, business.visible_offset):
         if place.base_offset != at and at >= business.log_start:
-            raise damaged(store.path, f"{business.name}: the queue has a gap at offset {at}")
+            raise damage_error(store.path, f"{business.name}: the queue has a gap at offset {at}")
         at = place.next_offset
         try:
             body = read_body(store, business, place.index)
@@ -130,7 +130,7 @@ def queue(store: Store, business: Business, *, rows_of_batch: int) -> Iterator[i
                 continue  # the batch was trimmed meanwhile
             raise
         if place.next_offset <= business.materialised.offset:
-            rows += vouching.check(store, business, place, body, rows_max=rows_of_batch)
+            rows += consistency.check_batch(store, business, place, body, rows_max=rows_of_batch)
         nbytes += place.nbytes
         if nbytes >= _STEP_BYTES or rows >= _STEP_ROWS:
             yield rows

@@ -18,20 +18,20 @@ from pathlib import Path
 
 from venus.broker.machine import filter_wire
 from venus.broker.machine.business import Business
-from venus.broker.machine.records import stored_levels
-from venus.broker.queue.reader import check_filled
-from venus.broker.snapshot import inside, reading, splits
-from venus.broker.snapshot.holding import NAMELESS, Holding, shown
-from venus.broker.snapshot.leases import Pin
-from venus.broker.snapshot.reading import Reading, range_of
+from venus.broker.machine.records import load_levels_of_store
+from venus.broker.queue.reader import check_full_data
+from venus.broker.snapshot import checkpoint_metadata, reading, splits
+from venus.broker.snapshot.lease_manager import UNNAMED, LeaseManager, describe_holders
+from venus.broker.snapshot.leases import SnapshotLease
+from venus.broker.snapshot.reading import SnapshotReader, range_of
+from venus.broker.store.data_directory import FreeSpace
 from venus.broker.store.rocks import Store
-from venus.broker.store.space import Space
 from venus.codec import schema as schemas_codec
-from venus.codec.chunk import Sealed
+from venus.codec.chunk import SealedChunk
 from venus.errors import Overloaded, Unavailable
-from venus.model import counted
-from venus.network.row_filters import at_cut
-from venus.network.topology import is_wanted
+from venus.model import count_phrase
+from venus.network.row_filters import with_tables
+from venus.network.topology import is_labelled
 from venus.wire import broker_pb2
 
 logger = logging.getLogger(__name__)
@@ -43,13 +43,13 @@ RETRY_S = 1.0
 _CHECKPOINT_WAIT_S = 120.0
 
 
-class Snapshots:
+class SnapshotManager:
     """All snapshots of a broker. Thread-safe. `checkpoint` makes a checkpoint, `record` stores a lease or its end."""
 
     def __init__(
         self,
         directory: Path,
-        space: Space,
+        space: FreeSpace,
         *,
         default_lease_s: float,
         checkpoints_max: int,
@@ -64,8 +64,8 @@ class Snapshots:
         self._checkpoint = checkpoint
         self._lock = threading.Lock()
         self._making = threading.Lock()
-        self._holding = Holding(directory, default_lease_s=default_lease_s, clock_us=clock_us, record=record)
-        self._reading = Reading(self._holding)
+        self._holding = LeaseManager(directory, default_lease_s=default_lease_s, clock_us=clock_us, record=record)
+        self._reading = SnapshotReader(self._holding)
         #: The name of this broker set, once it is known.
         self.set_name = ""
         self._provisional: dict[int, int] = {}  # business: offset, while a checkpoint is being made
@@ -82,11 +82,11 @@ class Snapshots:
         """Return the offsets from which the queue must be kept."""
         with self._lock:  # first, because a cut that is no longer provisional has its lease
             provisional = [self._provisional[business.number]] if business.number in self._provisional else []
-        return provisional + [pin.offset for pin in self._holding.held(business)]
+        return provisional + [pin.offset for pin in self._holding.all_leases(business)]
 
-    def held(self, business: Business | None = None) -> list[Pin]:
+    def all_leases(self, business: Business | None = None) -> list[SnapshotLease]:
         """Return every lease, or those on the full data of one business."""
-        return self._holding.held(business)
+        return self._holding.all_leases(business)
 
     @property
     def checkpoints(self) -> int:
@@ -116,11 +116,11 @@ class Snapshots:
 
         Raises Unavailable while a mirror has no full data, Overloaded while there are too many leases.
         """
-        check_filled(business)
-        lease_s = self._holding.lease_s(request.lease_s)
+        check_full_data(business)
+        lease_s = self._holding.check_lease_s(request.lease_s)
         with self._making:
             self._check_leases(business, request.holder)
-            shared = self._shareable(business)
+            shared = self._find_shareable(business)
             pin = self._share(shared, lease_s, request) if shared else self._make(business, lease_s, request)
         try:
             found = self._describe(pin, request)
@@ -128,7 +128,7 @@ class Snapshots:
             self._holding.complete(
                 replace(
                     pin, plan=tuple(map(range_of, found.splits)), where=filter_wire.from_wire(found.where),
-                    expires_at_us=self._holding.first_until(lease_s, confirms=request.confirms),
+                    expires_at_us=self._holding.first_lease_end_us(lease_s, confirms=request.confirms),
                 )
             )  # fmt: skip
         except BaseException:
@@ -141,34 +141,35 @@ class Snapshots:
 
         So one consumer gets at most half of the leases, and later ones still get some.
         """
-        held = self._holding.held()
+        held = self._holding.all_leases()
         own = [pin for pin in held if (pin.business, pin.holder) == (business.number, holder)]
         left = self._leases_max - len(held)
         if left <= 0:
             raise Overloaded(
-                f"{len(held)} leases on snapshots are held already, by {self._shown(held, business)}",
+                f"{len(held)} leases on snapshots are held already, by {self._describe_holders(held, business)}",
                 hint="wait until one of these loads ends, or its lease does; [broker.limits] leases allows more",
                 retry_after_s=RETRY_S,
             )
         if len(own) >= left:
             raise Overloaded(
-                f"{holder or NAMELESS} has {counted(len(own), 'lease')} on snapshots of {business.name} already, and "
+                f"{holder or UNNAMED} has {count_phrase(len(own), 'lease')} on snapshots of {business.name} "
+                "already, and "
                 f"{left:,} are left for all others",
                 hint="close snapshots that are not read any more; [broker.limits] leases allows more",
                 retry_after_s=RETRY_S,
             )
 
-    def _shown(self, held: Sequence[Pin], business: Business) -> str:
+    def _describe_holders(self, held: Sequence[SnapshotLease], business: Business) -> str:
         """Return the holders of leases on one business as text; of other businesses only their number."""
         own = [pin for pin in held if pin.business == business.number]
-        said = [shown(own, self._clock_us())] if own else []
+        said = [describe_holders(own, self._clock_us())] if own else []
         if others := len(held) - len(own):
-            said.append(f"{counted(others, 'load')} of other businesses")
+            said.append(f"{count_phrase(others, 'load')} of other businesses")
         return " and ".join(said)
 
-    def _shareable(self, business: Business) -> Pin | None:
+    def _find_shareable(self, business: Business) -> SnapshotLease | None:
         youngest = self._clock_us() - int(SHARED_S * 1e6)
-        held = self._holding.held(business)
+        held = self._holding.all_leases(business)
         source = business.committed.mirror
         fill = source.begin if source is not None else 0
         fresh = [
@@ -176,12 +177,12 @@ class Snapshots:
         ]
         return max(fresh, key=lambda pin: pin.made_at_us, default=None)
 
-    def _share(self, shared: Pin, lease_s: int, request: broker_pb2.OpenSnapshotRequest) -> Pin:
+    def _share(self, shared: SnapshotLease, lease_s: int, request: broker_pb2.OpenSnapshotRequest) -> SnapshotLease:
         pin = replace(
             shared,
             snapshot_id=uuid.uuid4().hex,
             lease_s=lease_s,
-            expires_at_us=self._holding.first_until(lease_s, confirms=request.confirms),
+            expires_at_us=self._holding.first_lease_end_us(lease_s, confirms=request.confirms),
             holder=request.holder,
             plan=(),
             where=(),
@@ -189,10 +190,10 @@ class Snapshots:
         self._holding.add(pin)
         return pin
 
-    def _make(self, business: Business, lease_s: int, request: broker_pb2.OpenSnapshotRequest) -> Pin:
+    def _make(self, business: Business, lease_s: int, request: broker_pb2.OpenSnapshotRequest) -> SnapshotLease:
         self._space.check_data(0)
         if self.checkpoints >= self._checkpoints_max:
-            holders = self._shown(self._holding.held(), business)
+            holders = self._describe_holders(self._holding.all_leases(), business)
             raise Overloaded(
                 f"{self._checkpoints_max} snapshots are open already, for {holders}",
                 hint="wait until one of these loads ends, or its lease does; [broker.limits] snapshots allows more",
@@ -210,31 +211,33 @@ class Snapshots:
                 self._provisional.pop(business.number, None)
         return pin
 
-    def _cut(self, business: Business, lease_s: int, request: broker_pb2.OpenSnapshotRequest) -> Pin:
+    def _cut(self, business: Business, lease_s: int, request: broker_pb2.OpenSnapshotRequest) -> SnapshotLease:
         """Make a checkpoint and return a lease on it. Remove a checkpoint that is unusable or comes too late."""
         checkpoints, name = self._holding.checkpoints, uuid.uuid4().hex
         made = self._checkpoint(business, checkpoints.path(name))
         try:
             made.result(_CHECKPOINT_WAIT_S)
-            now, until = self._clock_us(), self._holding.first_until(lease_s, confirms=request.confirms)
-            with checkpoints.reading(name) as store:
-                return inside.look(store, business, name, now=now, until=until, lease_s=lease_s, holder=request.holder)
+            now, until = self._clock_us(), self._holding.first_lease_end_us(lease_s, confirms=request.confirms)
+            with checkpoints.open_reader(name) as store:
+                return checkpoint_metadata.new_lease(
+                    store, business, name, now=now, until=until, lease_s=lease_s, holder=request.holder
+                )
         except BaseException:
             made.add_done_callback(lambda _: checkpoints.drop(name))
             raise
 
-    def _describe(self, pin: Pin, request: broker_pb2.OpenSnapshotRequest) -> broker_pb2.Snapshot:
-        with self._holding.checkpoints.reading(pin.directory) as store:
-            schemas = inside.schemas(store, pin, tuple(request.table_ids))
+    def _describe(self, pin: SnapshotLease, request: broker_pb2.OpenSnapshotRequest) -> broker_pb2.Snapshot:
+        with self._holding.checkpoints.open_reader(pin.directory) as store:
+            schemas = checkpoint_metadata.read_snapshot_schemas(store, pin, tuple(request.table_ids))
             if request.only:
                 newest = {schema.table_id: schema for schema in schemas}  # in the order of their versions
-                wanted = {n for n, s in newest.items() if is_wanted(request.only, s.namespace, s.name)}
+                wanted = {n for n, s in newest.items() if is_labelled(request.only, s.namespace, s.name)}
                 schemas = [schema for schema in schemas if schema.table_id in wanted]
-            where = at_cut(filter_wire.from_wire(request.where), map(schemas_codec.from_wire, schemas))
+            where = with_tables(filter_wire.from_wire(request.where), map(schemas_codec.from_wire, schemas))
             unfit = reading.refused_tables(where, schemas)
             tables = sorted({schema.table_id for schema in schemas} - unfit)
-            found = splits.plan(store, pin.business, tables, request.splits)
-            levels = stored_levels(store, pin.business)
+            found = splits.plan_splits(store, pin.business, tables, request.splits)
+            levels = load_levels_of_store(store, pin.business)
         snapshot = broker_pb2.Snapshot(
             snapshot_id=pin.snapshot_id,
             offset=pin.offset,
@@ -247,12 +250,12 @@ class Snapshots:
             where=filter_wire.to_wire(where),
         )
         if levels is not None:
-            reading.say_rows(snapshot, self.set_name, levels, where)
+            reading.describe_rows(snapshot, self.set_name, levels, where)
         return snapshot
 
     # -- reading -----------------------------------------------------------------------------------------------
 
-    def read_split(self, request: broker_pb2.ReadSplitRequest) -> Iterator[Sealed]:
+    def read_split(self, request: broker_pb2.ReadSplitRequest) -> Iterator[SealedChunk]:
         """Read a key range; each chunk renews the lease. Any thread may use the iterator, one at a time."""
         return self._reading.read_split(request)
 
@@ -264,7 +267,7 @@ class Snapshots:
 
     def renew(self, snapshot_id: str) -> broker_pb2.Snapshot:
         """Extend a lease by its length. Raises SnapshotExpired."""
-        pin = self._holding.renewed(snapshot_id, always=True)
+        pin = self._holding.renew(snapshot_id, always=True)
         return broker_pb2.Snapshot(
             snapshot_id=pin.snapshot_id,
             offset=pin.offset,
@@ -275,17 +278,17 @@ class Snapshots:
 
     def close(self, snapshot_id: str) -> None:
         """End a lease; remove the files with the last one. Closing twice is no error."""
-        self._reading.end(snapshot_id)
+        self._reading.forget_progress(snapshot_id)
         if gone := self._holding.end(snapshot_id):
             self._reading.forget(gone)
 
     def forget(self, business: Business) -> None:
         """End every lease on the full data of a business."""
-        for pin in self._holding.held(business):
+        for pin in self._holding.all_leases(business):
             self.close(pin.snapshot_id)
 
     def expire(self) -> None:
         """End the leases whose time is over."""
-        for snapshot_id in self._holding.over():
+        for snapshot_id in self._holding.expired_snapshots():
             logger.warning("the lease of snapshot %s has ended", snapshot_id)
             self.close(snapshot_id)

@@ -24,7 +24,7 @@ _SAMPLED_ROWS = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Table:
+class _SurveyedTable:
     table_id: int
     prefix: bytes
     rows: int
@@ -33,9 +33,9 @@ class _Table:
     exact: bool
 
 
-def plan(store: Store, business: int, table_ids: Sequence[int], splits: int) -> list[broker_pb2.Split]:
+def plan_splits(store: Store, business: int, table_ids: Sequence[int], splits: int) -> list[broker_pb2.Split]:
     """Return key ranges that cover the tables, at least `splits` of them where the data allows it."""
-    files = store.files()
+    files = store.list_files()
     tables = [_survey(store, files, business, table_id) for table_id in table_ids]
     total = sum(table.rows for table in tables)
     rows_max = min(SPLIT_ROWS_MAX, max(1, total // splits)) if splits else SPLIT_ROWS_MAX
@@ -45,28 +45,30 @@ def plan(store: Store, business: int, table_ids: Sequence[int], splits: int) -> 
     return found
 
 
-def _survey(store: Store, files: Sequence[FileRange], business: int, table_id: int) -> _Table:
+def _survey(store: Store, files: Sequence[FileRange], business: int, table_id: int) -> _SurveyedTable:
     prefix = keys.row_prefix(business, table_id)
     stop = keys.after_prefix(prefix)
     touching = [f for f in files if f.end >= prefix and f.start < stop]
     entries = sum(f.entries for f in touching if f.start >= prefix and f.end < stop)
-    sample, values, _ = store.range(keys.ROW, prefix, stop, rows_max=_SAMPLED_ROWS, bytes_max=1 << 20)
+    sample, values, _ = store.read_range(keys.ROW, prefix, stop, rows_max=_SAMPLED_ROWS, bytes_max=1 << 20)
     row_bytes = sum(map(len, sample + values)) // max(1, len(sample))
     if entries <= COUNTED_ROWS_MAX:
         # Files shared with other tables give no count for this one, and with many tables nearly all are shared.
-        found = store.count(keys.ROW, prefix, stop, entries_max=COUNTED_ROWS_MAX, marks_max=_MARKS_MAX)
+        found = store.count_keys(keys.ROW, prefix, stop, entries_max=COUNTED_ROWS_MAX, marks_max=_MARKS_MAX)
         if found.ended:
             marks = tuple(found.marks)
-            return _Table(
+            return _SurveyedTable(
                 table_id=table_id, prefix=prefix, rows=found.entries, row_bytes=row_bytes, marks=marks, exact=True
             )
         entries = max(entries, found.entries, sum(f.entries for f in touching) // 2)
     apart = [f for f in touching if f.level]  # unmerged files overlap, so their ends do not help
     bounds = sorted({key for f in apart for key in (f.start, f.end) if prefix < key < stop})
-    return _Table(table_id=table_id, prefix=prefix, rows=entries, row_bytes=row_bytes, marks=tuple(bounds), exact=False)
+    return _SurveyedTable(
+        table_id=table_id, prefix=prefix, rows=entries, row_bytes=row_bytes, marks=tuple(bounds), exact=False
+    )
 
 
-def _cut(store: Store, table: _Table, parts: int) -> list[broker_pb2.Split]:
+def _cut(store: Store, table: _SurveyedTable, parts: int) -> list[broker_pb2.Split]:
     marks = list(table.marks)
     if not table.exact:
         marks = _densify(store, table, marks, 4 * parts)
@@ -81,12 +83,12 @@ def _cut(store: Store, table: _Table, parts: int) -> list[broker_pb2.Split]:
     ]
 
 
-def _densify(store: Store, table: _Table, marks: list[bytes], wanted: int) -> list[bytes]:
+def _densify(store: Store, table: _SurveyedTable, marks: list[bytes], wanted: int) -> list[bytes]:
     """Add keys between the known ones until there are enough or no more."""
-    last = store.before(keys.ROW, keys.after_prefix(table.prefix))
+    last = store.find_before(keys.ROW, keys.after_prefix(table.prefix))
     if last is None or not last[0].startswith(table.prefix):
         return marks
-    first, _, _ = store.range(keys.ROW, table.prefix, last[0], rows_max=1, bytes_max=1)
+    first, _, _ = store.read_range(keys.ROW, table.prefix, last[0], rows_max=1, bytes_max=1)
     while len(marks) < wanted:
         edges = sorted({*first, *marks, last[0]})
         between = (_seek_middle(store, low, high) for low, high in pairwise(edges))
@@ -102,5 +104,5 @@ def _seek_middle(store: Store, low: bytes, high: bytes) -> bytes | None:
     width = max(len(low), len(high)) + 2
     first, last = (int.from_bytes(key.ljust(width, b"\0"), "big") for key in (low, high))
     middle = ((first + last) // 2).to_bytes(width, "big")
-    found = next(store.scan(keys.ROW, middle, high, limit=1), None) or store.before(keys.ROW, middle)
+    found = next(store.scan(keys.ROW, middle, high, limit=1), None) or store.find_before(keys.ROW, middle)
     return found[0] if found is not None and low < found[0] < high else None

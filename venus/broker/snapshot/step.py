@@ -14,19 +14,19 @@ import xxhash
 
 from venus.broker.log.entry import EntryKind
 from venus.broker.machine import envelope, folding
-from venus.broker.machine.business import Business, Materialised
+from venus.broker.machine.business import Business, MaterialisedPosition
 from venus.broker.machine.mirror import Mirror
-from venus.broker.machine.queue_index import Placed
-from venus.broker.machine.records import encode_materialised, read_body
-from venus.broker.queue import places
-from venus.broker.queue.buffer import Buffer
-from venus.broker.snapshot import sums
+from venus.broker.machine.queue_index import QueuedBatch
+from venus.broker.machine.records import encode_materialised_position, read_body
+from venus.broker.queue import batch_lookup
+from venus.broker.queue.buffer import BodyBuffer
+from venus.broker.snapshot import checksums
 from venus.broker.snapshot.scavenger import Scavenger
 from venus.broker.snapshot.scrub import Scrub
 from venus.broker.store import keys
-from venus.broker.store.rocks import Batch, Store
+from venus.broker.store.rocks import Store, StoreBatch
 from venus.codec.chunk import decode_chunk
-from venus.codec.packed import put_together
+from venus.codec.packed import join_items
 from venus.errors import Corruption
 
 #: A step of a mirror's full data ends after so many bytes of rows, or one chunk.
@@ -50,33 +50,33 @@ def fill_step(store: Store, business: Business, *, let_go: Callable[[Business], 
         reached = replace(reached, filled=index)
     if reached.filled == business.materialised.filled:
         return False
-    batch.put(keys.STATE, keys.materialised_key(business.number), encode_materialised(reached))
+    batch.put(keys.STATE, keys.materialised_key(business.number), encode_materialised_position(reached))
     store.write(batch, durable=False)
     business.materialised = reached
     return True
 
 
-def _begin(business: Business, mirror: Mirror, batch: Batch) -> Materialised:
+def _begin(business: Business, mirror: Mirror, batch: StoreBatch) -> MaterialisedPosition:
     number = business.number
     prefix = keys.number_prefix(number)
     batch.delete_range(keys.ROW, prefix, keys.after_prefix(prefix))
     for start in (keys.SCAVENGED + prefix, keys.SUM + prefix, keys.UNDESCRIBED + prefix):
         batch.delete_range(keys.STATE, start, keys.after_prefix(start))
     business.scavenged, business.forgotten_below, business.undescribed = {}, {}, {}
-    return Materialised(
+    return MaterialisedPosition(
         offset=mirror.offset, sequence=mirror.sequence, nbytes=business.nbytes_trimmed, filled=mirror.begin
     )
 
 
-def _rows(store: Store, business: Business, first: int, to: int, batch: Batch) -> int:
+def _rows(store: Store, business: Business, first: int, to: int, batch: StoreBatch) -> int:
     """Put the rows of the entries from `first` up to `to`; return the last entry that is done."""
     done, nbytes = first - 1, 0
-    for index, entry in business.log.entries(store, first, to + 1):
+    for index, entry in business.log.read_entries(store, first, to + 1):
         if entry.kind is EntryKind.FULL_ROWS:
             chunk = decode_chunk(entry.body)
             prefix = np.frombuffer(keys.row_prefix(business.number, chunk.table_id), dtype=np.uint8)
             ids = chunk.rows.record_ids
-            row_keys = put_together(np.broadcast_to(prefix, (len(chunk.rows), len(prefix))), ids)
+            row_keys = join_items(np.broadcast_to(prefix, (len(chunk.rows), len(prefix))), ids)
             batch.put_many(keys.ROW, row_keys, chunk.rows.packed.split())
             nbytes += len(entry.body)
         done = index
@@ -85,10 +85,10 @@ def _rows(store: Store, business: Business, first: int, to: int, batch: Batch) -
     return done
 
 
-class Step:
+class MaterialiserStep:
     """Carries out steps. Used in the materialiser's thread."""
 
-    def __init__(self, store: Store, buffer: Buffer, *, scavenger: Scavenger, scrub: Scrub) -> None:
+    def __init__(self, store: Store, buffer: BodyBuffer, *, scavenger: Scavenger, scrub: Scrub) -> None:
         self._store = store
         self._buffer = buffer
         self._scavenger = scavenger
@@ -108,7 +108,7 @@ class Step:
             floors, ignored = self._batch(business, place, reached.floors, batch, blind=blind)
             stale += ignored
             nbytes += place.nbytes
-            reached = Materialised(
+            reached = MaterialisedPosition(
                 offset=place.next_offset,
                 sequence=max(reached.sequence, place.last_sequence),
                 nbytes=place.after,
@@ -120,28 +120,28 @@ class Step:
                 break  # the next look-up must see these rows
         if reached is business.materialised:
             return False
-        batch.put(keys.STATE, keys.materialised_key(business.number), encode_materialised(reached))
+        batch.put(keys.STATE, keys.materialised_key(business.number), encode_materialised_position(reached))
         self._store.write(batch, durable=False)
         business.materialised = reached
         if stale:
-            business.count("stale_rows", stale)
+            business.add_to_counter("stale_rows", stale)
         return True
 
     def _begin_again(self, business: Business) -> None:
         self._scavenger.forget(business)
         self._scrub.forget(business)
 
-    def _places(self, business: Business) -> Iterator[Placed]:
+    def _places(self, business: Business) -> Iterator[QueuedBatch]:
         offset = business.materialised.offset
         if offset >= business.visible_offset:
             return
-        for place in places.walk(self._store, business, offset):
+        for place in batch_lookup.walk_batches(self._store, business, offset):
             if place.base_offset >= business.visible_offset:
                 return
             yield place
 
     def _batch(
-        self, business: Business, place: Placed, floors: dict[int, int], batch: Batch, *, blind: bool
+        self, business: Business, place: QueuedBatch, floors: dict[int, int], batch: StoreBatch, *, blind: bool
     ) -> tuple[dict[int, int], int]:
         body = self._buffer.get((business.number, place.index))
         if body is None:
@@ -150,25 +150,27 @@ class Step:
                 raise Corruption(f"{self._store.path}: batch {place.batch_no} of {business.name} is damaged")
         overlay: dict[bytes, bytes] = {}
         stale = 0
-        for section in envelope.sections(envelope.parse(body)):
+        for section in envelope.build_sections(envelope.parse_body(body)):
             prefix = keys.row_prefix(business.number, section.table_id)
             floor = floors.get(section.table_id, 0)
-            effect = folding.fold(section, prefix, floor, None if blind else _looking(self._store, overlay))
+            effect = folding.fold_section(
+                section, prefix, floor, None if blind else _make_look_up(self._store, overlay)
+            )
             if effect.clear:
                 batch.delete_range(keys.ROW, prefix, keys.after_prefix(prefix))
-                sums.forget(batch, business, section.table_id)
+                checksums.remove_segments(batch, business, section.table_id)
             batch.put_many(keys.ROW, effect.keys, effect.values)
             if not blind:
                 overlay.update(zip(effect.keys, effect.values, strict=True))
             if effect.floor != floor:
                 floors = {**floors, section.table_id: effect.floor}
             if effect.floor != floor or section.is_deleted:
-                self._scavenger.notice(business, section.table_id, batch)
+                self._scavenger.record_table(business, section.table_id, batch)
             stale += effect.stale
         return floors, stale
 
 
-def _looking(store: Store, overlay: dict[bytes, bytes]) -> folding.Stored:
+def _make_look_up(store: Store, overlay: dict[bytes, bytes]) -> folding.Stored:
     def look_up(row_keys: Sequence[bytes]) -> dict[bytes, bytes]:
         found = store.look_up(keys.ROW, row_keys)
         found.update({key: overlay[key] for key in row_keys if key in overlay})

@@ -9,36 +9,36 @@ import venus
 from venus.broker.machine import home as homes
 from venus.broker.machine import loss
 from venus.broker.machine.business import Business
-from venus.broker.machine.catalogue import Catalogue
-from venus.broker.machine.consumers import Consumer
-from venus.broker.machine.half import Half, State
+from venus.broker.machine.catalogue import BusinessCatalogue
+from venus.broker.machine.consumers import ConsumerState
+from venus.broker.machine.half_messages import HalfMessage, HalfState
 from venus.broker.machine.loss import Loss
 from venus.broker.machine.review_schedule import ASKED_MAX
 from venus.broker.pipeline.commit_thread import CommitThread
 from venus.broker.pipeline.home_commands import BECOME_A_MIRROR
-from venus.broker.pipeline.producer_commands import half_ref
-from venus.broker.queue import places
-from venus.broker.queue.buffer import Buffer
-from venus.broker.snapshot.snapshots import Snapshots
-from venus.broker.status.naming import Naming
-from venus.broker.status.tables import Tables
+from venus.broker.pipeline.producer_commands import describe_half
+from venus.broker.queue import batch_lookup
+from venus.broker.queue.buffer import BodyBuffer
+from venus.broker.snapshot.snapshots import SnapshotManager
+from venus.broker.status.entry_selection import EntrySelection
+from venus.broker.status.table_selection import TableSelection
+from venus.broker.store.data_directory import FreeSpace, full_disk_message
 from venus.broker.store.rocks import Store
-from venus.broker.store.space import Space, too_full
-from venus.config import Broker
-from venus.model import counted
+from venus.config import BrokerSettings
+from venus.model import count_phrase
 from venus.replication.records import LossWindow
 from venus.wire import broker_pb2
 
 
-def loss_windows(state: State) -> list[broker_pb2.LossWindow]:
+def loss_windows(state: HalfState) -> list[broker_pb2.LossWindow]:
     """Return the losses of promotions that are not closed."""
     return [
         broker_pb2.LossWindow(
             home_term=window.home_term, first_offset=window.first_offset, rows=window.rows,
-            end_offset=window.end_offset if window.measured else None, first_batch=window.first_batch,
+            end_offset=window.end_offset if window.is_measured else None, first_batch=window.first_batch,
             last_batch=window.last_batch, verified=window.verified,
         )
-        for window in loss.of_promotions(state.losses)
+        for window in loss.promotion_losses(state.losses)
     ]  # fmt: skip
 
 
@@ -51,13 +51,13 @@ def home_alarms(business: Business) -> list[str]:
             f"{BECOME_A_MIRROR}"
         )
     return said + [
-        f"the promotion of this set to the home (home term {window.home_term}) may have lost {_shown(window)}: "
+        f"the promotion of this set to the home (home term {window.home_term}) may have lost {_format_window(window)}: "
         "`venus verify --repair` finds and ships them"
-        for window in loss.of_promotions(state.losses)
+        for window in loss.promotion_losses(state.losses)
     ]
 
 
-def _shown(window: Loss) -> str:
+def _format_window(window: Loss) -> str:
     return str(
         LossWindow(
             term=0, first_offset=window.first_offset, end_offset=window.end_offset, first_batch=window.first_batch,
@@ -110,17 +110,17 @@ def business_status(
     *,
     now: float,
     thresholds: Thresholds,
-    tables: Tables,
-    naming: Naming,
+    tables: TableSelection,
+    naming: EntrySelection,
     leases: Sequence[broker_pb2.LeaseStatus] = (),
 ) -> broker_pb2.BusinessStatus:
     """Describe a business; `now` is monotonic."""
     state = business.committed  # a snapshot: a decision that is being written is still undecided and invisible in it
     with business.lock:
         counters = dict(business.counters)
-        halves = [_half(business, found, now) for found in naming.halves(state.halves)]
-    groups = _by_group(business.attached())
-    consumers = [_consumer(store, business, consumer) for consumer in naming.consumers(groups)]
+        halves = [_describe_half(business, found, now) for found in naming.select_halves(state.halves)]
+    groups = _by_group(business.list_consumers())
+    consumers = [_describe_consumer(store, business, consumer) for consumer in naming.select_consumers(groups)]
     seen_at = business.committed_seen_at
     return broker_pb2.BusinessStatus(
         business=business.name,
@@ -141,12 +141,12 @@ def business_status(
         consumers=consumers,
         consumers_total=len(groups),
         committed_ago_ms=None if seen_at is None else _ms(now - seen_at),
-        tables=tables.of(business),
+        tables=tables.describe(business),
         tables_total=len(business.tables),
         counters={**dict.fromkeys(COUNTERS, 0), **counters},
         alarms=[*_alarms(business, state, now, thresholds), *_held_alarms(consumers, thresholds.held_bytes_max),
                 *_standing_alarms(business)],
-        home=homes.said(state.home),
+        home=homes.to_wire(state.home),
         replaced=state.is_replaced,
         losses=loss_windows(state),
         held_bytes=max((consumer.held_bytes for consumer in consumers), default=0),
@@ -162,24 +162,24 @@ def _standing_alarms(business: Business) -> list[str]:
     ]
 
 
-def _by_group(attached: list[Consumer]) -> list[Consumer]:
+def _by_group(attached: list[ConsumerState]) -> list[ConsumerState]:
     """Return one record for each name: the group's, or that of the slowest transient reader."""
-    found: dict[str, Consumer] = {}
+    found: dict[str, ConsumerState] = {}
     for consumer in sorted(attached, key=lambda c: (c.transient, c.kept)):
         found.setdefault(consumer.group, consumer)
     return [found[name] for name in sorted(found)]
 
 
-def _consumer(store: Store, business: Business, consumer: Consumer) -> broker_pb2.ConsumerStatus:
-    first = places.at(store, business, max(consumer.acknowledged, business.log_start))
+def _describe_consumer(store: Store, business: Business, consumer: ConsumerState) -> broker_pb2.ConsumerStatus:
+    first = batch_lookup.find_batch(store, business, max(consumer.acknowledged, business.log_start))
     kept = first
     if consumer.kept < consumer.acknowledged:
-        kept = places.at(store, business, max(consumer.kept, business.log_start))
+        kept = batch_lookup.find_batch(store, business, max(consumer.kept, business.log_start))
     backlog_bytes = business.nbytes - first.before if first else 0
     return broker_pb2.ConsumerStatus(
         group=consumer.group,
         acknowledged=consumer.acknowledged,
-        connected=consumer.connected,
+        connected=consumer.is_connected,
         backlog_rows=max(0, business.visible_offset - consumer.acknowledged),
         backlog_bytes=backlog_bytes,
         updated_at_us=consumer.updated_at_us,
@@ -214,13 +214,13 @@ def _undescribed_alarms(business: Business) -> list[str]:
             f"{name} has rows of version {shown}, whose columns no producer sent; no target can load: {way_out}"
         )
     if more := len(undescribed) - len(alarms):
-        alarms.append(f"each of {counted(more, 'more table')} has rows of versions whose columns no producer sent")
+        alarms.append(f"each of {count_phrase(more, 'more table')} has rows of versions whose columns no producer sent")
     return alarms
 
 
-def _half(business: Business, found: Half, now: float) -> broker_pb2.HalfRef:
+def _describe_half(business: Business, found: HalfMessage, now: float) -> broker_pb2.HalfRef:
     """Describe an undecided half message, with its age by this process's clock."""
-    ref = half_ref(business, found)
+    ref = describe_half(business, found)
     ref.waited_ms = max(1, _ms(business.reviews.waited_s(found.batch_no, now)))  # 0 means unknown
     return ref
 
@@ -229,7 +229,7 @@ def _ms(seconds: float) -> int:
     return max(0, int(seconds * 1000))
 
 
-def _alarms(business: Business, state: State, now: float, thresholds: Thresholds) -> list[str]:
+def _alarms(business: Business, state: HalfState, now: float, thresholds: Thresholds) -> list[str]:
     """Return the alarms about half messages and the full data.
 
     The age of a half message comes from the monotonic clock, from when this process knew of it. A wall clock that was
@@ -243,7 +243,7 @@ def _alarms(business: Business, state: State, now: float, thresholds: Thresholds
         first = state.halves[0].batch_no
         alarms.append(f"half message {first} has been undecided for {int(max(old))} s ({len(old)} of them)")
     with business.lock:
-        exhausted = business.reviews.exhausted()
+        exhausted = business.reviews.exhausted_batches()
     if exhausted:
         alarms.append(
             f"half message {exhausted[0]} was asked about {ASKED_MAX} times without a decision: "
@@ -264,24 +264,24 @@ HALF_ALARM_MIN_S = 60.0
 class StatusReport:
     """Builds the status from the parts of the broker."""
 
-    settings: Broker
-    catalogue: Catalogue
+    settings: BrokerSettings
+    catalogue: BusinessCatalogue
     commits: CommitThread
     store: Store
-    buffer: Buffer
-    space: Space
-    snapshots: Snapshots
+    buffer: BodyBuffer
+    space: FreeSpace
+    snapshots: SnapshotManager
     started_at_us: int
     clock_us: Callable[[], int]
     monotonic: Callable[[], float]
 
-    def __call__(self, business: str = "", tables: Tables | None = None) -> broker_pb2.BrokerStatus:
+    def __call__(self, business: str = "", tables: TableSelection | None = None) -> broker_pb2.BrokerStatus:
         """Describe the broker, and one business or all of them."""
-        tables, naming = tables or Tables(), Naming()
-        free, now = self.space.free(), self.monotonic()
+        tables, naming = tables or TableSelection(), EntrySelection()
+        free, now = self.space.read_free(), self.monotonic()
         alarms = []
-        if self.space.refusing or free < self.settings.free_bytes_min:
-            alarms.append(too_full(self.space.path, free, self.settings.free_bytes_min))
+        if self.space.is_refusing or free < self.settings.free_bytes_min:
+            alarms.append(full_disk_message(self.space.path, free, self.settings.free_bytes_min))
         if self.commits.failed:
             alarms.append("the store has failed: the broker must be restarted")
         return broker_pb2.BrokerStatus(
@@ -302,7 +302,7 @@ class StatusReport:
                     naming=naming,
                     leases=self.snapshots.status(found),
                 )
-                for found in self.catalogue.present()
+                for found in self.catalogue.list_all()
                 if business in ("", found.name)
             ],
         )

@@ -30,7 +30,7 @@ RATES = ("in_per_s", "out_per_s")
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class ChartData:
     """Data of the charts: times in Unix seconds, and the values of each series at them."""
 
     times: list[float]
@@ -38,7 +38,7 @@ class Shown:
     left_out: int
 
 
-class History:
+class FigureHistory:
     """Ring buffer of all series."""
 
     def __init__(self) -> None:
@@ -49,12 +49,12 @@ class History:
         self._last_s = -math.inf
         self._left_out: set[Name] = set()
 
-    def take(self, status: broker_pb2.BrokerStatus, resident_bytes: int, now_s: float) -> bool:
+    def add_point(self, status: broker_pb2.BrokerStatus, resident_bytes: int, now_s: float) -> bool:
         """Add a point if one is due; return whether it was."""
         elapsed_s = now_s - self._last_s
         if 0 <= elapsed_s < STEP_S * 0.9:
             return False
-        found = dict(figures(status, resident_bytes, now_s))
+        found = dict(current_figures(status, resident_bytes, now_s))
         found |= self._rates(dict(offsets(status)), elapsed_s)
         at = self._next % POINTS
         self._times[at] = now_s
@@ -68,12 +68,12 @@ class History:
         self._forget_unknown()
         return True
 
-    def moved(self, by_s: float) -> None:
+    def shift_times(self, by_s: float) -> None:
         """Shift all times after the clock was set forward by `by_s` seconds. The points keep their order."""
         self._times += by_s
         self._last_s += by_s
 
-    def shown(self) -> Shown:
+    def chart_data(self) -> ChartData:
         """Return at most SHOWN_MAX points, the oldest first."""
         count = min(self._next, POINTS)
         order = np.arange(self._next - count, self._next) % POINTS
@@ -81,9 +81,9 @@ class History:
         # intervals end with the newest point, so the last one is always whole
         edges = list(range(count % width if count % width else width, count + 1, width)) if count else []
         times = [float(self._times[order[edge - 1]]) for edge in edges]
-        return Shown(
+        return ChartData(
             times=times,
-            series={name: _pooled(values[order], edges, width, name[2]) for name, values in self._series.items()},
+            series={name: _pool(values[order], edges, width, name[2]) for name, values in self._series.items()},
             left_out=len(self._left_out),
         )
 
@@ -115,7 +115,7 @@ class History:
             self._left_out.clear()
 
 
-def figures(status: broker_pb2.BrokerStatus, resident_bytes: int, now_s: float) -> Iterator[tuple[Name, float]]:
+def current_figures(status: broker_pb2.BrokerStatus, resident_bytes: int, now_s: float) -> Iterator[tuple[Name, float]]:
     """Yield the current figures."""
     yield ("", "", "resident_bytes"), float(resident_bytes)
     yield ("", "", "free_bytes"), float(status.free_bytes)
@@ -140,7 +140,7 @@ def offsets(status: broker_pb2.BrokerStatus) -> Iterator[tuple[Name, int]]:
             yield (entry.business, consumer.group, "out_per_s"), consumer.acknowledged
 
 
-def _pooled(values: NDArray[np.float32], edges: list[int], width: int, figure: str) -> list[float | None]:
+def _pool(values: NDArray[np.float32], edges: list[int], width: int, figure: str) -> list[float | None]:
     pooled: list[float | None] = []
     for edge in edges:
         part = values[max(0, edge - width) : edge]

@@ -34,7 +34,7 @@ CORRUPT_HINT = (
 
 
 @dataclass(frozen=True, slots=True)
-class Manifest:
+class StoreManifest:
     """The file that names all other files."""
 
     path: Path
@@ -45,27 +45,27 @@ class Manifest:
         return int(self.path.name.removeprefix(_MANIFEST))
 
 
-def damaged(path: Path, what: str) -> Corruption:
+def damage_error(path: Path, what: str) -> Corruption:
     """Return the error for a damaged store, with the way out."""
     return Corruption(f"{path} is damaged: {what}", hint=CORRUPT_HINT.format(path=path))
 
 
-def manifest(path: Path) -> Manifest | None:
+def find_manifest(path: Path) -> StoreManifest | None:
     """Return the manifest that CURRENT names; None = there is no store yet. Raises Corruption."""
     current = path / "CURRENT"
     if not current.exists():
         left = next((found.name for found in sorted(path.glob("*")) if _has_data(found)), None)
         if left is not None:
-            raise damaged(path, f"CURRENT is missing beside {left}")
+            raise damage_error(path, f"CURRENT is missing beside {left}")
         return None
     name = current.read_bytes().removesuffix(b"\n").decode("ascii", errors="replace")
-    found = Manifest(path / name)
+    found = StoreManifest(path / name)
     if not name.removeprefix(_MANIFEST).isdigit() or not found.path.is_file():
-        raise damaged(path, f"CURRENT names {name!r}, which is no manifest here")
+        raise damage_error(path, f"CURRENT names {name!r}, which is no manifest here")
     return found
 
 
-def logs(path: Path) -> dict[int, int]:
+def list_logs(path: Path) -> dict[int, int]:
     """Return the sizes of the write-ahead logs by number."""
     found = {}
     for log in path.glob("*.log"):
@@ -76,9 +76,9 @@ def logs(path: Path) -> dict[int, int]:
     return found
 
 
-def check(path: Path) -> Manifest | None:
+def check_structure(path: Path) -> StoreManifest | None:
     """Check the structure of a store's files; return its manifest, None if there is no store. Raises Corruption."""
-    found = manifest(path)
+    found = find_manifest(path)
     if found is not None:
         for log in (found.path, *sorted(path.glob("*.log"))):
             _check_log(path, log)
@@ -91,9 +91,9 @@ def _check_log(path: Path, log: Path) -> None:
             return
         with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped, memoryview(mapped) as content:
             try:
-                end_of(content)
+                find_end(content)
             except DamagedLog as error:
-                raise damaged(path, f"{log.name}: {error}") from None
+                raise damage_error(path, f"{log.name}: {error}") from None
 
 
 def _has_data(found: Path) -> bool:
@@ -111,7 +111,7 @@ class DamagedLog(Exception):
     """A log file has a record that RocksDB cannot have written."""
 
 
-def end_of(content: bytes | memoryview) -> int:
+def find_end(content: bytes | memoryview) -> int:
     """Return where the last complete record ends; the rest was not completely written. Raises DamagedLog."""
     size, at = len(content), 0
     read = _HEADER.unpack_from
@@ -138,23 +138,23 @@ def end_of(content: bytes | memoryview) -> int:
 
 def _check_torn(content: bytes | memoryview, at: int, checksum: int, kind: int) -> None:
     """Raise DamagedLog if only the length of the record is wrong: the checksum is tried at every length."""
-    crc = _step(0xFFFFFFFF, kind)
+    crc = _step_crc(0xFFFFFFFF, kind)
     for position in range(at + _HEADER.size, len(content) + 1):
-        if _masked(crc ^ 0xFFFFFFFF) == checksum:
+        if _mask_crc(crc ^ 0xFFFFFFFF) == checksum:
             raise DamagedLog(f"the record at byte {at} has a damaged length")
         if position < len(content):
-            crc = _step(crc, content[position])
+            crc = _step_crc(crc, content[position])
 
 
-def _masked(crc: int) -> int:
+def _mask_crc(crc: int) -> int:
     return (((crc >> 15) | (crc << 17)) + _MASK_DELTA) & 0xFFFFFFFF
 
 
-def _step(crc: int, byte: int) -> int:
+def _step_crc(crc: int, byte: int) -> int:
     return (crc >> 8) ^ _CRC32C[(crc ^ byte) & 0xFF]
 
 
-def _table() -> tuple[int, ...]:
+def _build_crc_table() -> tuple[int, ...]:
     found = []
     for byte in range(256):
         crc = byte
@@ -164,22 +164,22 @@ def _table() -> tuple[int, ...]:
     return tuple(found)
 
 
-_CRC32C = _table()
+_CRC32C = _build_crc_table()
 
 
 NAME = "SEAL"
 
 
-def put(path: Path) -> None:
+def write_seal(path: Path) -> None:
     """Seal a checkpoint."""
-    body = json.dumps(_content(path), sort_keys=True).encode()
+    body = json.dumps(_read_content(path), sort_keys=True).encode()
     with (path / NAME).open("wb") as file:
         file.write(xxhash.xxh3_128_digest(body) + body)
         file.flush()
         os.fsync(file.fileno())
 
 
-def broken(path: Path) -> str:
+def find_broken_seal(path: Path) -> str:
     """Return what is wrong with the files of a checkpoint, or an empty string."""
     try:
         stored = (path / NAME).read_bytes()
@@ -187,7 +187,7 @@ def broken(path: Path) -> str:
         return "it has no seal"
     if xxhash.xxh3_128_digest(stored[16:]) != stored[:16]:
         return "its seal is damaged"
-    sealed, found = json.loads(stored[16:]), _content(path)
+    sealed, found = json.loads(stored[16:]), _read_content(path)
     for name, was in sealed.items():
         if name not in found:
             return f"{name} is missing"
@@ -196,7 +196,7 @@ def broken(path: Path) -> str:
     return ""
 
 
-def _content(path: Path) -> dict[str, str]:
+def _read_content(path: Path) -> dict[str, str]:
     """Return the size of each table, and the digest of each other file that RocksDB reads to find them."""
     found = {}
     for file in path.iterdir():
@@ -207,7 +207,7 @@ def _content(path: Path) -> dict[str, str]:
     return found
 
 
-def wrapped(path: Path, error: Exception, verb: str) -> StorageError:
+def wrap_error(path: Path, error: Exception, verb: str) -> StorageError:
     """Return an error of RocksDB as an error of VENUS; `verb` is what was tried with the store at `path`."""
     text = str(error)
     if "Corruption" in text or "checksum mismatch" in text:
@@ -218,11 +218,11 @@ def wrapped(path: Path, error: Exception, verb: str) -> StorageError:
     )
 
 
-def refuse_to_open(path: Path, error: Exception) -> NoReturn:
+def raise_open_error(path: Path, error: Exception) -> NoReturn:
     """Raise the error of opening the store at `path`: ConfigError if another broker uses it, or StorageError."""
     if "lock" in str(error).lower() and "Corruption" not in str(error):
         raise ConfigError(
             f"broker.data_dir {path.parent.resolve()} is in use by another broker",
             hint="Stop the other broker, or give this one a data_dir of its own.",
         ) from error
-    raise wrapped(path, error, "open") from error
+    raise wrap_error(path, error, "open") from error

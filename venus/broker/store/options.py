@@ -41,7 +41,7 @@ DELAYING_FILES, _FILES_STOP = 24, 40
 _OTHER_FILES_SLOW, _OTHER_FILES_STOP = 48, 64
 
 
-class Memory:
+class MemoryBudget:
     """A shared budget for blocks and memtables, which RocksDB may not exceed."""
 
     def __init__(self, nbytes: int) -> None:
@@ -50,7 +50,7 @@ class Memory:
         self.manager = WriteBufferManager.new_write_buffer_manager_with_cache(self.memtable_bytes, False, self.cache)
 
 
-def of_store(memory: Memory) -> Options:
+def store_options(memory: MemoryBudget) -> Options:
     """Return the options of a store as a whole."""
     options = Options(raw_mode=True)
     options.create_if_missing(True)
@@ -70,7 +70,7 @@ def of_store(memory: Memory) -> Options:
     return options
 
 
-def of_family(name: str, memory: Memory) -> Options:
+def family_options(name: str, memory: MemoryBudget) -> Options:
     """Return the options of one column family."""
     options = Options(raw_mode=True)
     table = BlockBasedOptions()
@@ -104,7 +104,7 @@ _TASKS = Path("/proc/self/task")
 _MERGES = "rocksdb:low"
 
 
-def merges_give_way() -> None:
+def lower_merge_priority() -> None:
     """Lower the priority of RocksDB's merge threads, which start with the first store and serve all of the process."""
     with suppress(OSError):  # where threads are hidden or this is forbidden, priorities stay unchanged
         nice = min(_NICEST, os.getpriority(os.PRIO_PROCESS, os.getpid()) + NICER_MERGES)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from venus.broker.store import keys
-from venus.broker.store.files import wrapped
+from venus.broker.store.files import wrap_error
 from venus.errors import StorageError
 
 #: How many rows are taken from an iterator at once while rows are small.
@@ -30,7 +30,7 @@ _AGAIN = "start the broker again"
 
 
 @dataclass(frozen=True, slots=True)
-class Counted:
+class KeyCount:
     """The result of a walk over a range of keys; `ended` = it reached the end of the range."""
 
     entries: int
@@ -38,7 +38,7 @@ class Counted:
     ended: bool
 
 
-class Reads:
+class StoreReads:
     """The reading half of an open store; rocks.py opens and closes it."""
 
     path: Path
@@ -51,7 +51,7 @@ class Reads:
         try:
             return view.get(key) if fill_cache else view.get(key, None, self._no_cache)  # type: ignore[no-any-return]
         except Exception as error:
-            raise wrapped(self.path, error, "read") from error
+            raise wrap_error(self.path, error, "read") from error
 
     def scan(
         self, family: str, start: bytes, stop: bytes, *, limit: int | None = None, fill_cache: bool = False
@@ -71,13 +71,13 @@ class Reads:
             yield at, value()
             advance()
             left -= 1
-        self._check(cursor)
+        self._check_status(cursor)
 
     def scan_prefix(self, family: str, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
         """Walk the keys that start with `prefix`."""
         return self.scan(family, prefix, keys.after_prefix(prefix))
 
-    def range(
+    def read_range(
         self, family: str, start: bytes, stop: bytes, *, rows_max: int, bytes_max: int
     ) -> tuple[list[bytes], list[bytes], bool]:
         """Read a run of keys and values at once; the last item says whether `stop` was reached.
@@ -92,7 +92,7 @@ class Reads:
             run = list(islice(pairs, min(step, rows_max - len(found_keys))))
             if not run:
                 break
-            fits = _fitting([value for _, value in run], left, alone=not found_keys)
+            fits = _count_fitting([value for _, value in run], left, alone=not found_keys)
             found_keys += [key for key, _ in run[:fits]]
             found_values += [value for _, value in run[:fits]]
             if stop and found_keys[-1] >= stop:
@@ -105,10 +105,10 @@ class Reads:
             step = min(2 * step, _RUN_ROWS_MAX) if nbytes <= step * _SMALL_BYTES else 1
         following = next(pairs, None)
         if following is None:
-            self._ended(family, found_keys[-1] + b"\0" if found_keys else start, stop)
+            self._check_end(family, found_keys[-1] + b"\0" if found_keys else start, stop)
         return found_keys, found_values, following is None or (stop != b"" and following[0] >= stop)
 
-    def values(
+    def read_values(
         self, family: str, start: bytes, last: tuple[bytes, bytes], *, rows_max: int, bytes_max: int
     ) -> tuple[list[bytes], bool]:
         """Read a run of values at half the cost of keys and values; the last item says whether `last` was reached.
@@ -124,7 +124,7 @@ class Reads:
             if not run:
                 deque(self.scan(family, start, last[0]), maxlen=0)  # raises the damage
                 raise StorageError(f"cannot read {self.path}: a walk by value missed its end", hint=_AGAIN)
-            fits = _fitting(run, left, alone=not found)
+            fits = _count_fitting(run, left, alone=not found)
             if last[1] in run[:fits]:
                 return found + run[: run.index(last[1]) + 1], True
             found += run[:fits]
@@ -135,7 +135,7 @@ class Reads:
             step = min(2 * step, _RUN_ROWS_MAX) if nbytes <= step * _SMALL_BYTES else 1
         return found, False
 
-    def before(self, family: str, stop: bytes) -> tuple[bytes, bytes] | None:
+    def find_before(self, family: str, stop: bytes) -> tuple[bytes, bytes] | None:
         """Return the greatest key below `stop` and its value; an empty `stop` is no bound."""
         cursor = self._cursor(family, fill_cache=False)
         if not stop:
@@ -145,22 +145,22 @@ class Reads:
             if cursor.valid() and cursor.key() == stop:
                 cursor.prev()
         if not cursor.valid():
-            self._check(cursor)
+            self._check_status(cursor)
             return None
         return cursor.key(), cursor.value()
 
-    def _ended(self, family: str, behind: bytes, stop: bytes) -> None:
+    def _check_end(self, family: str, behind: bytes, stop: bytes) -> None:
         """Raise Corruption or StorageError unless there is no key from this one on and below `stop`.
 
         No thread may write there meanwhile: `stop` must be at or before the end of what is written.
         """
         cursor = self._cursor(family, fill_cache=False)
         cursor.seek(behind)
-        self._check(cursor)
+        self._check_status(cursor)
         if cursor.valid() and (not stop or cursor.key() < stop):
             raise StorageError(f"cannot read {self.path}: a walk ended before a key", hint=_AGAIN)
 
-    def count(self, family: str, start: bytes, stop: bytes, *, entries_max: int, marks_max: int) -> Counted:
+    def count_keys(self, family: str, start: bytes, stop: bytes, *, entries_max: int, marks_max: int) -> KeyCount:
         """Count the keys of a range up to about `entries_max`, and keep at most `marks_max` of them, evenly spread."""
         found = self._views[family].keys(from_key=start, read_opt=self._no_cache)
         counted, every = 0, 1
@@ -174,11 +174,11 @@ class Reads:
             while len(marks) > marks_max:
                 marks, every = marks[::2], 2 * every
             if inside < len(run):
-                return Counted(counted, marks, ended=True)
+                return KeyCount(counted, marks, ended=True)
         if counted >= entries_max:
-            return Counted(counted, marks, ended=False)
-        self._ended(family, last + b"\0" if last else start, stop)
-        return Counted(counted, marks, ended=True)
+            return KeyCount(counted, marks, ended=False)
+        self._check_end(family, last + b"\0" if last else start, stop)
+        return KeyCount(counted, marks, ended=True)
 
     def look_up(self, family: str, many_keys: Sequence[bytes]) -> dict[bytes, bytes]:
         """Return the values of those keys that exist, with one iterator: cheap also over a vector memtable."""
@@ -187,18 +187,18 @@ class Reads:
         for wanted in sorted(set(many_keys)):
             cursor.seek(wanted)
             if not cursor.valid():
-                self._check(cursor)
+                self._check_status(cursor)
                 break
             if cursor.key() == wanted:
                 found[wanted] = cursor.value()
         return found
 
-    def at_or_before(self, family: str, key: bytes) -> tuple[bytes, bytes] | None:
+    def find_at_or_before(self, family: str, key: bytes) -> tuple[bytes, bytes] | None:
         """Return the greatest key that is not above `key`."""
         cursor = self._cursor(family, fill_cache=True)
         cursor.seek_for_prev(key)
         if not cursor.valid():
-            self._check(cursor)
+            self._check_status(cursor)
             return None
         return cursor.key(), cursor.value()
 
@@ -206,14 +206,14 @@ class Reads:
         view = self._views[family]
         return view.iter() if fill_cache else view.iter(self._no_cache)
 
-    def _check(self, cursor: Any) -> None:
+    def _check_status(self, cursor: Any) -> None:
         try:
             cursor.status()
         except Exception as error:
-            raise wrapped(self.path, error, "read") from error
+            raise wrap_error(self.path, error, "read") from error
 
 
-def _fitting(values: Sequence[bytes], left: int, *, alone: bool) -> int:
+def _count_fitting(values: Sequence[bytes], left: int, *, alone: bool) -> int:
     """Return how many values of a run fit into the bytes left; the first one always does if it is `alone`.
 
     Small rows do not predict the next ones, and 64 large ones would exceed every message.

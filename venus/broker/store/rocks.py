@@ -24,15 +24,15 @@ from typing import Any
 from rocksdict import AccessType, Checkpoint, Rdict, ReadOptions, WriteBatch
 
 from venus.broker.store import files, keys, options
-from venus.broker.store.files import refuse_to_open, wrapped
-from venus.broker.store.reads import Reads
+from venus.broker.store.files import raise_open_error, wrap_error
+from venus.broker.store.reads import StoreReads
 from venus.broker.store.witness import Witness
 from venus.errors import Corruption
 
 KEPT = 256
 
 
-class Syncs:
+class SyncTimes:
     """The durations of fsyncs: recent ones, and the running one.
 
     The syncing thread writes, any thread reads; times are in seconds of one monotonic clock.
@@ -83,7 +83,7 @@ class FileRange:
     level: int  # 0 = not merged yet
 
 
-class Batch:
+class StoreBatch:
     """An atomic set of writes."""
 
     __slots__ = ("_families", "_raw")
@@ -120,7 +120,7 @@ class Batch:
         return int(self._raw.size_in_bytes())
 
 
-class Store(Reads):
+class Store(StoreReads):
     """An ordered key-value store with four column families and atomic, durable batches."""
 
     def __init__(
@@ -129,10 +129,10 @@ class Store(Reads):
         self.path = path
         self._read_only = read_only
         self._on_write = on_write
-        self.syncs = Syncs()
-        memory = options.Memory(_CHECKPOINT_CACHE_BYTES if read_only else cache_bytes)
-        chosen = options.of_store(memory)
-        families = {name: options.of_family(name, memory) for name in keys.FAMILIES}
+        self.syncs = SyncTimes()
+        memory = options.MemoryBudget(_CHECKPOINT_CACHE_BYTES if read_only else cache_bytes)
+        chosen = options.store_options(memory)
+        families = {name: options.family_options(name, memory) for name in keys.FAMILIES}
         access = AccessType.read_only(False) if read_only else AccessType.read_write()
         self._witness = None if read_only else Witness(path, time.monotonic)
         if self._witness is not None:
@@ -143,20 +143,20 @@ class Store(Reads):
             self._views: dict[str, Any] = {name: self._db.get_column_family(name) for name in keys.FAMILIES}
             self._handles: dict[str, Any] = {name: self._db.get_column_family_handle(name) for name in keys.FAMILIES}
         except Exception as error:
-            refuse_to_open(path, error)
+            raise_open_error(path, error)
         self._no_cache = ReadOptions()
         self._no_cache.fill_cache(False)
         #: The sequence number at opening, and the newest one that is on disk.
         self.opened_at = self.synced = self.sequence
-        options.merges_give_way()
-        self._bear_witness()
+        options.lower_merge_priority()
+        self._check_witness()
 
     @property
     def sequence(self) -> int:
         """How many keys were ever written; RocksDB's sequence number."""
         return int(self._db.latest_sequence_number())
 
-    def _bear_witness(self) -> None:
+    def _check_witness(self) -> None:
         if self._witness is not None:
             try:
                 self._witness.check_sequence(self.sequence)
@@ -169,24 +169,24 @@ class Store(Reads):
         """Bring what was written to the disk, and record it in the witness."""
         sequence = self.sequence  # before the fsync, because another thread writes meanwhile
         if self._witness is not None:
-            self._witness.look(self._oldest_log)
+            self._witness.read_files(self._read_oldest_log)
         self.syncs.begin(time.monotonic())
         self._db.flush_wal(True)
         self.syncs.end(time.monotonic())
         self.synced = sequence
         if self._witness is not None:
-            self._witness.note(sequence)
+            self._witness.write_note(sequence)
 
-    def _oldest_log(self) -> int:
+    def _read_oldest_log(self) -> int:
         return int(self._db.property_int_value("rocksdb.min-log-number-to-keep"))
 
     # -- writing ---------------------------------------------------------------------------------------------
 
-    def batch(self) -> Batch:
+    def batch(self) -> StoreBatch:
         """Start a batch."""
-        return Batch(self._handles)
+        return StoreBatch(self._handles)
 
-    def write(self, batch: Batch, *, durable: bool) -> None:
+    def write(self, batch: StoreBatch, *, durable: bool) -> None:
         """Write the batch; return once it would survive a crash of the process, or of the machine if `durable`.
 
         Any error is final: RocksDB never writes again after one, so the caller must stop the process.
@@ -201,7 +201,7 @@ class Store(Reads):
             if durable:
                 self._sync()
         except Exception as error:
-            raise wrapped(self.path, error, "write") from error
+            raise wrap_error(self.path, error, "write") from error
         if hook is not None:
             hook("flushed")
 
@@ -210,11 +210,11 @@ class Store(Reads):
         try:
             self._sync()
         except Exception as error:
-            raise wrapped(self.path, error, "write") from error
+            raise wrap_error(self.path, error, "write") from error
         if self._on_write is not None:
             self._on_write("synced")
 
-    def full_memtables(self, family: str) -> int:
+    def count_full_memtables(self, family: str) -> int:
         """Return how many memtables of a family are full and not in a file yet.
 
         From `options.DELAYING_MEMTABLES` on, RocksDB delays every write while rocksdict holds the interpreter's lock.
@@ -222,21 +222,21 @@ class Store(Reads):
         try:
             return int(self._views[family].property_int_value("rocksdb.num-immutable-mem-table"))
         except Exception as error:
-            raise wrapped(self.path, error, "read") from error
+            raise wrap_error(self.path, error, "read") from error
 
-    def unmerged_files(self, family: str) -> int:
+    def count_unmerged_files(self, family: str) -> int:
         """Return how many files of a family are not merged; from `options.DELAYING_FILES` on, writes are delayed."""
         try:
             return int(self._views[family].property_int_value("rocksdb.num-files-at-level0"))
         except Exception as error:
-            raise wrapped(self.path, error, "read") from error
+            raise wrap_error(self.path, error, "read") from error
 
     def compact(self, family: str, start: bytes, stop: bytes) -> None:
         """Free the space of removed keys; the interpreter's lock is free meanwhile."""
         try:
             self._views[family].compact_range(start, stop)
         except Exception as error:
-            raise wrapped(self.path, error, "compact") from error
+            raise wrap_error(self.path, error, "compact") from error
 
     def checkpoint(self, path: Path) -> None:
         """Make a consistent copy of the store with hard links; open it with `read_only=True`.
@@ -250,15 +250,15 @@ class Store(Reads):
             for view in self._views.values():
                 view.flush(True)
             maker.create_checkpoint(str(path))
-            files.put(path)
+            files.write_seal(path)
         except Exception as error:
-            raise wrapped(self.path, error, "make a checkpoint of") from error
+            raise wrap_error(self.path, error, "make a checkpoint of") from error
         finally:
             del maker  # it would keep the lock file after close()
 
     # -- files and closing ---------------------------------------------------------------------------------------
 
-    def files(self) -> list[FileRange]:
+    def list_files(self) -> list[FileRange]:
         """Return the ranges of the files, the cheapest estimate of how keys are distributed."""
         return [
             FileRange(
@@ -285,7 +285,7 @@ class Store(Reads):
             db.close()
         except Exception as error:
             sequence = None
-            raise wrapped(self.path, error, "close") from error
+            raise wrap_error(self.path, error, "close") from error
         finally:
             del db
             if not self._read_only:  # a read-only store has no lock file, and the broker keeps running
@@ -294,6 +294,6 @@ class Store(Reads):
                 self._witness.close(sequence)
 
 
-def remove(path: Path) -> None:
+def remove_store(path: Path) -> None:
     """Remove a store or a checkpoint that is not open."""
     shutil.rmtree(path, ignore_errors=True)

@@ -32,7 +32,7 @@ _FIXED = struct.Struct(">QQQH")  # digest of what follows, generation, sequence 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Files:
+class WitnessedFiles:
     """The state of the manifest and of the needed logs on disk; sizes of closed logs only."""
 
     manifest: int
@@ -46,12 +46,12 @@ class Files:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Note:
+class WitnessNote:
     """One note of the witness."""
 
     generation: int
     sequence: int
-    files: Files
+    files: WitnessedFiles
 
 
 class Witness:
@@ -65,7 +65,7 @@ class Witness:
         self._hash = xxhash.xxh3_64()
         self._hashed = self._hashed_of = 0
         self._manifest = store
-        self._last = latest(store)
+        self._last = read_latest(store)
         self._generation = self._last.generation if self._last is not None else 0
         self._fd = -1
 
@@ -77,7 +77,7 @@ class Witness:
         """Compare an open store with the last note. Raises Corruption."""
         check_sequence(self._store, self._last, sequence)
 
-    def look(self, needed_from: Callable[[], int]) -> None:
+    def read_files(self, needed_from: Callable[[], int]) -> None:
         """Read the files if the manifest has grown; the result may be noted after the next fsync of the logs.
 
         `needed_from` returns the number of the oldest log that is still needed.
@@ -86,19 +86,19 @@ class Witness:
         if now - self._looked_at < LOOK_EVERY_S and not self._has_grown():
             return
         self._looked_at = now
-        found = files.manifest(self._store)
+        found = files.find_manifest(self._store)
         assert found is not None, "an open store has a manifest"
         self._read_manifest(found)
         first = (
             needed_from()
         )  # after the manifest: a log that is no longer needed is removed only after the manifest has grown
-        logs = sorted(entry for entry in files.logs(self._store).items() if entry[0] >= first)
+        logs = sorted(entry for entry in files.list_logs(self._store).items() if entry[0] >= first)
         closed = (*logs[:-1], *((number, 0) for number, _ in logs[-1:]))
-        self._keep(found, closed)
+        self._set_content(found, closed)
 
-    def _keep(self, found: files.Manifest, logs: tuple[tuple[int, int], ...]) -> None:
+    def _set_content(self, found: files.StoreManifest, logs: tuple[tuple[int, int], ...]) -> None:
         """Keep the files for the next notes, encoded once: many notes share them."""
-        said = Files(manifest=found.number, nbytes=self._hashed, digest=self._hash.intdigest(), logs=logs)
+        said = WitnessedFiles(manifest=found.number, nbytes=self._hashed, digest=self._hash.intdigest(), logs=logs)
         self._content = said.encode()
 
     def _has_grown(self) -> bool:
@@ -107,7 +107,7 @@ class Witness:
         except FileNotFoundError:
             return True
 
-    def note(self, sequence: int) -> None:
+    def write_note(self, sequence: int) -> None:
         """Write a note: everything up to this sequence number is on disk."""
         content = self._content
         if not content:
@@ -123,16 +123,16 @@ class Witness:
 
     def close(self, sequence: int | None) -> None:
         """Note the state of a closed store; None = closing failed."""
-        found = files.manifest(self._store) if sequence is not None and self._content else None
+        found = files.find_manifest(self._store) if sequence is not None and self._content else None
         if found is not None and sequence is not None:
             self._read_manifest(found)
-            self._keep(found, ())
-            self.note(sequence)
+            self._set_content(found, ())
+            self.write_note(sequence)
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
 
-    def _read_manifest(self, found: files.Manifest) -> None:
+    def _read_manifest(self, found: files.StoreManifest) -> None:
         if self._hashed_of != found.number:
             self._hash, self._hashed, self._hashed_of = xxhash.xxh3_64(), 0, found.number
             self._manifest = found.path
@@ -150,7 +150,7 @@ def witness_path(store: Path) -> Path:
     return store.with_name(f"{store.name}.witness")
 
 
-def latest(store: Path) -> Note | None:
+def read_latest(store: Path) -> WitnessNote | None:
     """Return the newest intact note."""
     try:
         content = witness_path(store).read_bytes()
@@ -162,7 +162,7 @@ def latest(store: Path) -> Note | None:
     return max(found, key=lambda note: note.generation, default=None)
 
 
-def _decode(slot: bytes) -> Note | None:
+def _decode(slot: bytes) -> WitnessNote | None:
     if len(slot) < _FIXED.size:
         return None
     digest, generation, sequence, size = _FIXED.unpack_from(slot)
@@ -170,42 +170,46 @@ def _decode(slot: bytes) -> Note | None:
     if end > len(slot) or xxhash.xxh3_64_intdigest(slot[8:end]) != digest:
         return None
     number, nbytes, of_manifest, logs = json.loads(slot[_FIXED.size : end])
-    known = Files(manifest=number, nbytes=nbytes, digest=of_manifest, logs=tuple((n, size) for n, size in logs))
-    return Note(generation=generation, sequence=sequence, files=known)
+    known = WitnessedFiles(
+        manifest=number, nbytes=nbytes, digest=of_manifest, logs=tuple((n, size) for n, size in logs)
+    )
+    return WitnessNote(generation=generation, sequence=sequence, files=known)
 
 
-def check_files(store: Path, note: Note | None) -> None:
+def check_files(store: Path, note: WitnessNote | None) -> None:
     """Compare the files of a store with a note. Raises Corruption."""
-    found = files.check(store)
+    found = files.check_structure(store)
     if note is None:
         return
     if found is None:
-        raise files.damaged(store, "it is empty, but its witness has a record of data")
+        raise files.damage_error(store, "it is empty, but its witness has a record of data")
     if found.number < note.files.manifest:
-        raise files.damaged(store, f"CURRENT names {found.path.name}, there was MANIFEST-{note.files.manifest:06d}")
+        raise files.damage_error(
+            store, f"CURRENT names {found.path.name}, there was MANIFEST-{note.files.manifest:06d}"
+        )
     if found.number > note.files.manifest:
         return  # RocksDB has begun a new one with the whole content of the old one
     _check_manifest(store, found, note.files)
 
 
-def _check_manifest(store: Path, found: files.Manifest, known: Files) -> None:
+def _check_manifest(store: Path, found: files.StoreManifest, known: WitnessedFiles) -> None:
     content = found.path.read_bytes()
     if len(content) < known.nbytes:
-        raise files.damaged(store, f"{found.path.name} has {len(content)} bytes, it had {known.nbytes}")
+        raise files.damage_error(store, f"{found.path.name} has {len(content)} bytes, it had {known.nbytes}")
     if xxhash.xxh3_64_intdigest(content[: known.nbytes]) != known.digest:
-        raise files.damaged(store, f"{found.path.name} differs from what was written")
+        raise files.damage_error(store, f"{found.path.name} differs from what was written")
     if len(content) > known.nbytes:
         return  # a table was written since, so its logs may be gone
-    logs = files.logs(store)
+    logs = files.list_logs(store)
     for number, size in known.logs:
         if logs.get(number, -1) < size:
             state = f"has {logs[number]} bytes, it had {size}" if number in logs else "is missing"
-            raise files.damaged(store, f"{number:06d}.log {state}")
+            raise files.damage_error(store, f"{number:06d}.log {state}")
 
 
-def check_sequence(store: Path, note: Note | None, sequence: int) -> None:
+def check_sequence(store: Path, note: WitnessNote | None, sequence: int) -> None:
     """Compare an open store's sequence number with a note. Raises Corruption."""
     if note is not None and sequence < note.sequence:
-        raise files.damaged(
+        raise files.damage_error(
             store, f"it ends at write {sequence}, write {note.sequence} was on disk: the end is missing"
         )

@@ -9,11 +9,11 @@ from contextlib import closing
 from pathlib import Path
 
 from venus.cli.demo.postgres import DemoFailed
-from venus.cli.demo.servers import Etcd, free_ports, listening, wait_for
-from venus.cli.demo.shop import build
-from venus.cli.demo.story import BUSY_S, Step, Story
+from venus.cli.demo.servers import EtcdNode, find_free_ports, is_listening, wait_for
+from venus.cli.demo.shop import build_shop
+from venus.cli.demo.story import BUSY_S, Demo, Step
 from venus.errors import VenusError
-from venus.rpc.admin import Admin
+from venus.rpc.admin import AdminClient
 from venus.wire import broker_pb2
 
 BUSINESS = "main"
@@ -46,12 +46,12 @@ replicas = {replicas}
 """
 
 
-class ClusterStory(Story):
+class ClusterDemo(Demo):
     """The demo with several brokers."""
 
     def __init__(self, home: Path, sizes: dict[str, int], say: Callable[[str], None], brokers: int) -> None:
         super().__init__(home, sizes, say)
-        self._etcd = Etcd(home)
+        self._etcd = EtcdNode(home)
         self._names = [f"b{number}" for number in range(1, brokers + 1)]
         self._addresses: dict[str, str] = {}
 
@@ -92,10 +92,10 @@ class ClusterStory(Story):
 
     def _set_up(self) -> None:
         started = time.monotonic()
-        rows = build(self._source, **self._sizes)
+        rows = build_shop(self._source, **self._sizes)
         self._postgres.start()
         self._etcd.start()
-        grpc, http = free_ports(len(self._names)), free_ports(len(self._names))
+        grpc, http = find_free_ports(len(self._names)), find_free_ports(len(self._names))
         self._ports = [grpc[0], http[0]]
         self._addresses = {name: f"127.0.0.1:{port}" for name, port in zip(self._names, grpc, strict=True)}
         listed = ", ".join(f'"{address}"' for address in self._addresses.values())
@@ -111,64 +111,67 @@ class ClusterStory(Story):
 
     def _kill_the_leader(self) -> None:
         started = time.monotonic()
-        self._whole()
+        self._wait_for_replicas()
         self._workload.start()
         self._stay_busy(BUSY_S / 2)
-        leader, before = self._leader(), self._end()
+        leader, before = self._find_leader(), self._queue_end()
         self._commands.kill(f"broker {leader}")
         killed = time.monotonic()
-        wait_for(lambda: self._end() > before and self._leader() != leader, "another leader", every_s=0.02)
+        wait_for(lambda: self._queue_end() > before and self._find_leader() != leader, "another leader", every_s=0.02)
         seconds = time.monotonic() - killed
         self._figures["from kill -9 of the leader to the next commit"] = f"{seconds:.1f} s"
-        self._say(f"  {self._leader()} leads; the first commit behind it came {seconds:.1f} s after the kill")
+        self._say(f"  {self._find_leader()} leads; the first commit behind it came {seconds:.1f} s after the kill")
         self._stay_busy(BUSY_S / 2)
         self._start(leader)
         self._stay_busy(BUSY_S / 2)
         self._workload.stop()
-        self._caught_up("main")
+        self._wait_for_targets("main")
         self._compare("kill -9 of the leader under load", "shop", started)
 
     def _kill_the_majority(self) -> None:
         started = time.monotonic()
-        self._whole()
-        last = next(name for name in self._names if name != self._leader())
+        self._wait_for_replicas()
+        last = next(name for name in self._names if name != self._find_leader())
         gone = [name for name in self._names if name != last]
         self._workload.start()
         for name in gone:
             self._commands.kill(f"broker {name}")
-        refusal = wait_for(lambda: self._refusal(last), "the last broker to refuse")
+        refusal = wait_for(lambda: self._find_refusal(last), "the last broker to refuse")
         self._say(f"  {last} refuses to write: {refusal}")
-        before = self._end()
+        before = self._queue_end()
         self._stay_busy(BUSY_S / 2)  # the shop does not notice; its changes wait at the source
-        if self._end() != before:
+        if self._queue_end() != before:
             raise DemoFailed("a broker without a majority has acknowledged something")
         self._start(gone[0])
         back = time.monotonic()
-        wait_for(lambda: self._end() > before, "writes to continue", every_s=0.02)
+        wait_for(lambda: self._queue_end() > before, "writes to continue", every_s=0.02)
         self._say(f"  {gone[0]} is back: writes continue after {time.monotonic() - back:.1f} s")
         self._start(gone[1])
         self._stay_busy(BUSY_S / 2)
         self._workload.stop()
-        self._caught_up("main")
+        self._wait_for_targets("main")
         self._compare("two of three brokers killed and back", "shop", started)
 
     def _continue_alone(self) -> None:
         """Let one broker continue, kill it as well, and start one that lacks what was acknowledged meanwhile."""
-        self._whole()
+        self._wait_for_replicas()
         self._commands.run("cluster", "policy", BUSINESS, "availability", "-c", f"{self._names[0]}.toml")
         self._workload.start()
-        leader = self._leader()
+        leader = self._find_leader()
         first, third = (name for name in self._names if name != leader)
         for name in (first, third):
             self._commands.kill(f"broker {name}")
-        wait_for(lambda: self._in_sync(leader) == {leader} and not self._refusal(leader), "the last broker to continue")
-        before = self._end()
+        wait_for(
+            lambda: self._replicas_in_sync(leader) == {leader} and not self._find_refusal(leader),
+            "the last broker to continue",
+        )
+        before = self._queue_end()
         self._stay_busy(BUSY_S / 2)
-        wait_for(lambda: self._end() > before, "commits by one broker alone")
+        wait_for(lambda: self._queue_end() > before, "commits by one broker alone")
         self._say(f"  {leader} continues alone; it is killed as well, and {first} comes back without its changes")
         self._commands.kill(f"broker {leader}")
         self._start(first)
-        window = wait_for(self._window, "the range that may be lost")
+        window = wait_for(self._find_loss_window, "the range that may be lost")
         self._say(
             f"  {first} leads; what may be lost: offsets {window.first_offset:,} to {window.end_offset - 1:,}, "
             f"{window.rows:,} changes in batches {window.first_batch:,} to {window.last_batch:,}"
@@ -178,17 +181,17 @@ class ClusterStory(Story):
         for name in (leader, third):
             self._start(name)
         self._workload.stop()
-        self._caught_up("main")
+        self._wait_for_targets("main")
 
     def _repair(self) -> None:
         started = time.monotonic()
-        self._whole()
+        self._wait_for_replicas()
         found = self._commands.run("verify", "--target", "main", "--repair", "--wait-s", "60")
         if not found["losses"]["closed"]:
             raise DemoFailed(f"the window stays open: {found['losses']['why']}", hint=f"see {self._home / 'venus.log'}")
         self._say(f"  {found['repair']['repaired']:,} rows differed and were shipped again; the window is closed")
         self._figures["rows repaired after the unclean election"] = found["repair"]["repaired"]
-        self._caught_up("main")
+        self._wait_for_targets("main")
         self._compare("an unclean election, repaired", "shop", started)
 
     # -- parts of steps ------------------------------------------------------------------------------------------
@@ -196,54 +199,54 @@ class ClusterStory(Story):
     def _start(self, name: str) -> None:
         self._commands.start(f"broker {name}", "broker", "-c", f"{name}.toml")
         port = int(self._addresses[name].rpartition(":")[2])
-        wait_for(lambda: listening(port) or not self._commands.alive(f"broker {name}"), name)
-        if not self._commands.alive(f"broker {name}"):
+        wait_for(lambda: is_listening(port) or not self._commands.is_alive(f"broker {name}"), name)
+        if not self._commands.is_alive(f"broker {name}"):
             raise DemoFailed(f"broker {name} ended", hint=f"see {self._home / 'venus.log'}")
 
-    def _asked(self, name: str) -> broker_pb2.BusinessStatus | None:
+    def _read_status(self, name: str) -> broker_pb2.BusinessStatus | None:
         """Read a broker's status of the business; None if the broker is gone or does not know it."""
         try:
-            with closing(Admin(self._addresses[name], timeout_s=2.0)) as admin:
+            with closing(AdminClient(self._addresses[name], timeout_s=2.0)) as admin:
                 return next(iter(admin.status(BUSINESS).businesses), None)
         except VenusError:
             return None
 
-    def _said(self) -> list[broker_pb2.BusinessStatus]:
+    def _read_statuses(self) -> list[broker_pb2.BusinessStatus]:
         living = [name for name in self._names if f"broker {name}" in self._commands.running]
-        return [found for name in living if (found := self._asked(name)) is not None]
+        return [found for name in living if (found := self._read_status(name)) is not None]
 
-    def _leader(self) -> str:
-        newest = max(self._said(), key=lambda found: found.replication.term, default=None)
+    def _find_leader(self) -> str:
+        newest = max(self._read_statuses(), key=lambda found: found.replication.term, default=None)
         return newest.replication.leader if newest is not None else ""
 
-    def _end(self) -> int:
+    def _queue_end(self) -> int:
         """Return the highest end of the queue that any broker reports."""
-        return max((found.next_offset for found in self._said()), default=0)
+        return max((found.next_offset for found in self._read_statuses()), default=0)
 
-    def _in_sync(self, name: str) -> set[str]:
+    def _replicas_in_sync(self, name: str) -> set[str]:
         """Return the replicas in sync, as a broker reports."""
-        found = self._asked(name)
+        found = self._read_status(name)
         return set() if found is None else {replica.broker for replica in found.replication.replicas if replica.in_sync}
 
-    def _window(self) -> broker_pb2.LossWindow | None:
+    def _find_loss_window(self) -> broker_pb2.LossWindow | None:
         """Return the loss window of an unclean election, once its end is known."""
-        windows = [window for found in self._said() for window in found.replication.losses]
+        windows = [window for found in self._read_statuses() for window in found.replication.losses]
         return next((window for window in windows if window.HasField("end_offset")), None)
 
-    def _refusal(self, name: str) -> str:
+    def _find_refusal(self, name: str) -> str:
         """Return why a leading broker refuses writes; empty if it accepts them."""
-        found = self._asked(name)
+        found = self._read_status(name)
         return found.replication.refusal if found is not None and found.replication.leader == name else ""
 
     def _pids(self) -> list[int]:
         own = super()._pids()
         return own + ([pid] if (pid := self._etcd.pid) else [])
 
-    def _whole(self) -> None:
+    def _wait_for_replicas(self) -> None:
         """Wait until every replica is in sync."""
 
         def is_done() -> bool:
-            leading = [found for found in self._said() if not found.replication.refusal]
+            leading = [found for found in self._read_statuses() if not found.replication.refusal]
             return any(sum(r.in_sync for r in found.replication.replicas) == len(self._names) for found in leading)
 
         wait_for(is_done, "every replica to be in sync")

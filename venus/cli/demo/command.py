@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from venus.cli.invocation import ConfigOption, Invocation, JsonOption
-from venus.cli.output import table
+from venus.cli.output import build_table
 from venus.errors import ConfigError
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from venus.cli.demo.story import Proof, Story
+    from venus.cli.demo.story import Demo, DemoProof
 
 SIZES = {"customers": 2_000, "products": 500, "orders": 8_000}
 
@@ -43,36 +43,36 @@ def demo(
 
     Needs no configuration, no Docker and no root. Exit code 1 if any comparison finds a difference.
     """
-    from venus.cli.demo.servers import remove
+    from venus.cli.demo.servers import remove_folder
 
-    run = Invocation.of(ctx, config, as_json)
+    run = Invocation.from_options(ctx, config, as_json)
     if brokers not in (1, 3):
         raise ConfigError(f"--brokers {brokers}: invalid number", hint="one of 1, 3")
     home = working_folder(folder)
-    story = new_story(home, SIZES | {"orders": rows}, run.out.say, brokers)
+    story = build_demo(home, SIZES | {"orders": rows}, run.out.say, brokers)
     kept, left = False, ""
-    signal.signal(signal.SIGTERM, _leave)
+    signal.signal(signal.SIGTERM, _on_sigterm)
     try:
-        proofs = story.tell()
+        proofs = story.run()
         kept = keep
     finally:
         if not kept:
             story.close()
-            left = remove(home)
+            left = remove_folder(home)
             if left:
                 run.out.say(left)
-    return answer(run, story, proofs, kept=kept, cleaned=not left)
+    return print_result(run, story, proofs, kept=kept, cleaned=not left)
 
 
-def new_story(home: Path, sizes: dict[str, int], say: Callable[[str], None], brokers: int) -> Story:
+def build_demo(home: Path, sizes: dict[str, int], say: Callable[[str], None], brokers: int) -> Demo:
     """Return the steps of the demo for one broker, or for several."""
-    from venus.cli.demo.cluster import ClusterStory
-    from venus.cli.demo.story import Story
+    from venus.cli.demo.cluster import ClusterDemo
+    from venus.cli.demo.story import Demo
 
-    return Story(home, sizes, say) if brokers == 1 else ClusterStory(home, sizes, say, brokers)
+    return Demo(home, sizes, say) if brokers == 1 else ClusterDemo(home, sizes, say, brokers)
 
 
-def _leave(number: int, _: object) -> None:
+def _on_sigterm(number: int, _: object) -> None:
     """Exit in order when a service manager or `timeout` ends the demo, so that its servers end too."""
     raise SystemExit(128 + number)
 
@@ -90,20 +90,20 @@ def working_folder(folder: Path | None) -> Path:
     return home
 
 
-def answer(run: Invocation, story: Story, proofs: list[Proof], *, kept: bool, cleaned: bool) -> int:
+def print_result(run: Invocation, story: Demo, proofs: list[DemoProof], *, kept: bool, cleaned: bool) -> int:
     """Print the proofs and figures."""
     different = sum(proof.different for proof in proofs)
     figures = story.figures()
     look = story.look_around() if kept else {}
     document = {"proved": proofs, "figures": figures, "different": different, "look_around": look}
-    proved = table(
+    proved = build_table(
         "what was proved",
         "rows",
         "seconds",
         "different",
         rows=[(p.what, p.rows or None, p.seconds, p.different) for p in proofs],
     )
-    shown: list[RenderableType] = [proved, "", table("figure", "value", rows=list(figures.items())), ""]
+    shown: list[RenderableType] = [proved, "", build_table("figure", "value", rows=list(figures.items())), ""]
     examples = [f"DIFFERENT {example}" for proof in proofs for example in proof.examples]
     if kept:
         shown += ["Look around:", *(f"  {what:<22} {how}" for what, how in look.items())]

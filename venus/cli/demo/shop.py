@@ -25,7 +25,7 @@ SHOWN_MAX = 10
 
 
 @dataclass(slots=True, kw_only=True)
-class Comparison:
+class ShopComparison:
     """Result of a comparison: the rows compared, and the differences."""
 
     rows: dict[str, int] = field(default_factory=dict)
@@ -38,9 +38,9 @@ class Comparison:
         return sum(self.rows.values())
 
 
-def compare(source: Path, target: str, *, schema: str = "public") -> Comparison:
+def compare_shop(source: Path, target: str, *, schema: str = "public") -> ShopComparison:
     """Compare every table of the shop with a PostgreSQL database, row by row."""
-    result = Comparison()
+    result = ShopComparison()
     engine = sa.create_engine(target)
     try:
         with closing(sqlite3.connect(f"file:{source}?mode=ro", uri=True)) as here, engine.connect() as there:
@@ -54,16 +54,23 @@ def compare(source: Path, target: str, *, schema: str = "public") -> Comparison:
 
 
 def compare_table(
-    here: sqlite3.Connection, there: sa.Connection, schema: str, table: str, key: tuple[str, ...], result: Comparison
+    here: sqlite3.Connection,
+    there: sa.Connection,
+    schema: str,
+    table: str,
+    key: tuple[str, ...],
+    result: ShopComparison,
 ) -> None:
     """Compare a table by merging both sides in key order."""
     columns = [(row[1], row[2].upper()) for row in here.execute(f"PRAGMA table_info({table})")]
-    read = [reader(declared) for _, declared in columns]
+    read = [value_reader(declared) for _, declared in columns]
     places = [[name for name, _ in columns].index(name) for name in key]
     selected = ", ".join(f'"{name}"' for name, _ in columns)
-    ours = canonical(here.execute(f"SELECT {selected} FROM {table} ORDER BY {', '.join(key)}"), read)
+    ours = canonical_rows(here.execute(f"SELECT {selected} FROM {table} ORDER BY {', '.join(key)}"), read)
     ordered = ", ".join(f'"{name}"' + (' COLLATE "C"' if is_text(columns, name) else "") for name in key)
-    theirs = canonical(there.execute(sa.text(f'SELECT {selected} FROM "{schema}"."{table}" ORDER BY {ordered}')), read)
+    theirs = canonical_rows(
+        there.execute(sa.text(f'SELECT {selected} FROM "{schema}"."{table}" ORDER BY {ordered}')), read
+    )
     result.rows[table] = 0
 
     def record_difference(what: str) -> None:
@@ -98,13 +105,13 @@ def is_text(columns: list[tuple[str, str]], name: str) -> bool:
     return any(n == name and declared.startswith(("TEXT", "VARCHAR")) for n, declared in columns)
 
 
-def canonical(rows: Iterable[Any], read: list[Callable[[Any], Any]]) -> Iterator[tuple[Any, ...]]:
+def canonical_rows(rows: Iterable[Any], read: list[Callable[[Any], Any]]) -> Iterator[tuple[Any, ...]]:
     """Yield the rows with values in one form."""
     for row in rows:
         yield tuple(None if value is None else convert(value) for convert, value in zip(read, row, strict=True))
 
 
-def reader(declared: str) -> Callable[[Any], Any]:
+def value_reader(declared: str) -> Callable[[Any], Any]:
     """Return the function that converts a value of this declared type, from either database, to one form."""
     readers: dict[str, Callable[[Any], Any]] = {
         "INTEGER": int,
@@ -132,7 +139,7 @@ STATES = ("new", "paid", "packed", "shipped 📦")
 EPOCH = datetime(2026, 1, 1, 8, 0, 0)
 
 
-def statements() -> dict[str, str]:
+def load_statements() -> dict[str, str]:
     """Return the named blocks of shop.sql."""
     blocks: dict[str, list[str]] = {}
     name = ""
@@ -145,11 +152,11 @@ def statements() -> dict[str, str]:
     return {name: "\n".join(lines).strip() for name, lines in blocks.items()}
 
 
-SQL = statements()
+SQL = load_statements()
 
 
 @contextmanager
-def connected(file: Path) -> Iterator[sqlite3.Connection]:
+def open_shop(file: Path) -> Iterator[sqlite3.Connection]:
     """Open the shop as an application does: foreign keys on, WAL, a long timeout for other writers."""
     with closing(sqlite3.connect(file, timeout=30.0, isolation_level=None)) as connection:
         connection.execute("PRAGMA foreign_keys = ON")
@@ -158,46 +165,49 @@ def connected(file: Path) -> Iterator[sqlite3.Connection]:
         yield connection
 
 
-def build(file: Path, *, customers: int, products: int, orders: int, seed: int = 7) -> int:
+def build_shop(file: Path, *, customers: int, products: int, orders: int, seed: int = 7) -> int:
     """Create and fill the shop; return its number of rows."""
     draw = random.Random(seed)
-    with connected(file) as connection:
+    with open_shop(file) as connection:
         connection.executescript(SQL["tables"])
         connection.execute("BEGIN")
-        connection.executemany(SQL["insert_customer"], (customer(draw, n) for n in range(customers)))
-        connection.executemany(SQL["insert_product"], (product(draw, f"P-{n:05}") for n in range(products)))
+        connection.executemany(SQL["insert_customer"], (build_customer(draw, n) for n in range(customers)))
+        connection.executemany(SQL["insert_product"], (build_product(draw, f"P-{n:05}") for n in range(products)))
         for number in range(1, orders + 1):
             placed = (EPOCH + timedelta(seconds=number * 37, microseconds=number * 1009)).isoformat(" ")
-            total = money(draw, 100_000)
+            total = draw_amount(draw, 100_000)
             connection.execute(SQL["insert_order"], (draw.randint(1, customers), placed, draw.choice(STATES), total))
-            lines = [line(draw, number, n, f"P-{draw.randrange(products):05}") for n in range(1, draw.randint(2, 5))]
+            lines = [
+                build_order_line(draw, number, n, f"P-{draw.randrange(products):05}")
+                for n in range(1, draw.randint(2, 5))
+            ]
             connection.executemany(SQL["insert_line"], lines)
         connection.execute("COMMIT")
         return sum(connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0] for table in TABLES)
 
 
-def customer(draw: random.Random, number: int) -> tuple[Any, ...]:
+def build_customer(draw: random.Random, number: int) -> tuple[Any, ...]:
     """Build a row of customers."""
     born = None if number % 11 == 0 else (date(1925, 1, 1) + timedelta(days=draw.randrange(29_000))).isoformat()
     photo = None if number % 3 else draw.randbytes(draw.choice((0, 1, 64, 700)))
     created = (EPOCH + timedelta(seconds=number)).isoformat(" ")
     name = draw.choice(NAMES)
-    return name, f"customer{number}@example.org", money(draw, 1_000_000), born, photo, draw.choice(NOTES), created
+    return name, f"customer{number}@example.org", draw_amount(draw, 1_000_000), born, photo, draw.choice(NOTES), created
 
 
-def product(draw: random.Random, sku: str) -> tuple[Any, ...]:
+def build_product(draw: random.Random, sku: str) -> tuple[Any, ...]:
     """Build a row of products."""
     name = f"{draw.choice(('Chair', 'Tisch', '灯', 'Ковёр', '🪑'))} {sku}"
     weight = None if draw.random() < 0.1 else draw.uniform(0.001, 90)
-    return sku, name, money(draw, 90_000), weight, draw.randrange(1000), draw.random() < 0.9
+    return sku, name, draw_amount(draw, 90_000), weight, draw.randrange(1000), draw.random() < 0.9
 
 
-def line(draw: random.Random, order: int, number: int, sku: str) -> tuple[Any, ...]:
+def build_order_line(draw: random.Random, order: int, number: int, sku: str) -> tuple[Any, ...]:
     """Build a row of order_lines."""
-    return order, number, sku, draw.randint(1, 9), money(draw, 90_000)
+    return order, number, sku, draw.randint(1, 9), draw_amount(draw, 90_000)
 
 
-def money(draw: random.Random, cents: int) -> float:
+def draw_amount(draw: random.Random, cents: int) -> float:
     """Return an amount with two decimals, as applications pass it to SQLite."""
     return draw.randrange(1, cents) / 100
 
@@ -234,7 +244,7 @@ class Workload:
         draw = random.Random(self.seed)
         self.seed += 1
         try:
-            with connected(self.file) as connection:
+            with open_shop(self.file) as connection:
                 while not self._stop.wait(self.pause_s):
                     connection.execute("BEGIN IMMEDIATE")
                     draw.choice(ACTIONS)(connection, draw)
@@ -246,7 +256,7 @@ class Workload:
             self.error = error
 
 
-def some(connection: sqlite3.Connection, draw: random.Random, table: str, column: str) -> Any:
+def pick_key(connection: sqlite3.Connection, draw: random.Random, table: str, column: str) -> Any:
     """Return the key of an approximately random row."""
     low, high = connection.execute(f"SELECT min(rowid), max(rowid) FROM {table}").fetchone()
     query = f"SELECT {column} FROM {table} WHERE rowid >= ? ORDER BY rowid LIMIT 1"
@@ -255,52 +265,52 @@ def some(connection: sqlite3.Connection, draw: random.Random, table: str, column
 
 def place_order(connection: sqlite3.Connection, draw: random.Random) -> None:
     """Change four tables in one transaction."""
-    buyer = some(connection, draw, "customers", "id")
+    buyer = pick_key(connection, draw, "customers", "id")
     now = datetime.fromtimestamp(time.time()).isoformat(" ")
-    order = connection.execute(SQL["insert_order"], (buyer, now, "new", money(draw, 50_000))).lastrowid
+    order = connection.execute(SQL["insert_order"], (buyer, now, "new", draw_amount(draw, 50_000))).lastrowid
     assert order is not None
     for number in range(1, draw.randint(2, 5)):
-        sku = some(connection, draw, "products", "sku")
-        connection.execute(SQL["insert_line"], line(draw, order, number, sku))
+        sku = pick_key(connection, draw, "products", "sku")
+        connection.execute(SQL["insert_line"], build_order_line(draw, order, number, sku))
         connection.execute(SQL["sell"], (1, sku))
-    connection.execute(SQL["charge"], (money(draw, 10_000), buyer))
+    connection.execute(SQL["charge"], (draw_amount(draw, 10_000), buyer))
 
 
 def ship_order(connection: sqlite3.Connection, draw: random.Random) -> None:
     """Update one row."""
-    connection.execute(SQL["ship_order"], (some(connection, draw, "orders", "id"),))
+    connection.execute(SQL["ship_order"], (pick_key(connection, draw, "orders", "id"),))
 
 
 def cancel_order(connection: sqlite3.Connection, draw: random.Random) -> None:
     """Delete an order, and its lines by cascade."""
-    connection.execute(SQL["cancel_order"], (some(connection, draw, "orders", "id"),))
+    connection.execute(SQL["cancel_order"], (pick_key(connection, draw, "orders", "id"),))
 
 
 def rename_product(connection: sqlite3.Connection, draw: random.Random) -> None:
     """Change a key."""
-    old = some(connection, draw, "products", "sku")
+    old = pick_key(connection, draw, "products", "sku")
     connection.execute(SQL["rename_product"], (f"R-{draw.randrange(10**9):09}", old))
 
 
 def move_lines(connection: sqlite3.Connection, draw: random.Random) -> None:
     """Change one half of a composite key."""
-    connection.execute(SQL["move_line"], (some(connection, draw, "orders", "id"),))
+    connection.execute(SQL["move_line"], (pick_key(connection, draw, "orders", "id"),))
 
 
-def new_product(connection: sqlite3.Connection, draw: random.Random) -> None:
+def replace_product(connection: sqlite3.Connection, draw: random.Random) -> None:
     """INSERT OR REPLACE a row, which may remove another one without an ordinary DELETE."""
-    connection.execute(SQL["replace_product"], product(draw, f"N-{draw.randrange(300):05}"))
+    connection.execute(SQL["replace_product"], build_product(draw, f"N-{draw.randrange(300):05}"))
 
 
-def note_customer(connection: sqlite3.Connection, draw: random.Random) -> None:
+def write_note(connection: sqlite3.Connection, draw: random.Random) -> None:
     """Write text and bytes that are hard to carry."""
-    values = draw.choice(NOTES), draw.randbytes(draw.randrange(300)), some(connection, draw, "customers", "id")
+    values = draw.choice(NOTES), draw.randbytes(draw.randrange(300)), pick_key(connection, draw, "customers", "id")
     connection.execute(SQL["note_customer"], values)
 
 
-def busy_moment(connection: sqlite3.Connection, draw: random.Random) -> None:
+def insert_and_delete(connection: sqlite3.Connection, draw: random.Random) -> None:
     """Insert, update and delete one key in one transaction."""
-    connection.execute(SQL["replace_product"], product(draw, "X-MOMENT"))
+    connection.execute(SQL["replace_product"], build_product(draw, "X-MOMENT"))
     connection.execute(SQL["sell"], (3, "X-MOMENT"))
     connection.execute("DELETE FROM products WHERE sku = 'X-MOMENT'")
 
@@ -314,7 +324,7 @@ ACTIONS = (
     cancel_order,
     rename_product,
     move_lines,
-    new_product,
-    note_customer,
-    busy_moment,
+    replace_product,
+    write_note,
+    insert_and_delete,
 )

@@ -19,28 +19,28 @@ import psycopg2
 import sqlalchemy as sa
 
 from venus.cli.demo.postgres import DemoFailed, Postgres
-from venus.cli.demo.servers import Commands, free_ports, listening, peak_rss_bytes, wait_for
-from venus.cli.demo.shop import Workload, build, compare
-from venus.cli.engine import spark_usable
+from venus.cli.demo.servers import CommandRunner, find_free_ports, is_listening, peak_rss_bytes, wait_for
+from venus.cli.demo.shop import Workload, build_shop, compare_shop
+from venus.cli.engine import can_use_spark
 from venus.config import Settings
-from venus.figures import bytes_shown, seconds_shown
+from venus.text.formatting import format_bytes, format_duration
 
 
-def held_against(forecast: Mapping[str, Any], *, rows: int, seconds: float, disk_bytes: int) -> str:
+def compare_with_forecast(forecast: Mapping[str, Any], *, rows: int, seconds: float, disk_bytes: int) -> str:
     """Compare the forecast of `venus assess` with the load, in one line. The shop wrote meanwhile, so rows differ."""
     off = max(forecast["fill_seconds"] / seconds, seconds / forecast["fill_seconds"]) if seconds else 1.0
-    expected = f"{forecast['rows']:,} rows in {seconds_shown(forecast['fill_seconds'])}"
-    bound = f"at most {bytes_shown(forecast['broker_bytes'])} at the broker"
-    happened = f"it took {seconds_shown(seconds)} (factor {off:.1f}) for {rows:,} rows, {bytes_shown(disk_bytes)}"
+    expected = f"{forecast['rows']:,} rows in {format_duration(forecast['fill_seconds'])}"
+    bound = f"at most {format_bytes(forecast['broker_bytes'])} at the broker"
+    happened = f"it took {format_duration(seconds)} (factor {off:.1f}) for {rows:,} rows, {format_bytes(disk_bytes)}"
     return f"forecast {expected}, {bound}; {happened}"
 
 
-def disk_of(folders: Iterable[Path]) -> int:
+def largest_folder_bytes(folders: Iterable[Path]) -> int:
     """Return the bytes of the largest of these folders; files may disappear meanwhile."""
-    return max((sum(_sizes(folder)) for folder in folders), default=0)
+    return max((sum(_file_sizes(folder)) for folder in folders), default=0)
 
 
-def _sizes(folder: Path) -> Iterable[int]:
+def _file_sizes(folder: Path) -> Iterable[int]:
     for root, _, names in os.walk(folder):
         for name in names:
             try:
@@ -65,7 +65,7 @@ _DAMAGE = {
 }
 
 
-def found_and_repaired(commands: Commands, target: str, url: str, engine: str) -> dict[str, Any]:
+def damage_and_repair(commands: CommandRunner, target: str, url: str, engine: str) -> dict[str, Any]:
     """Damage a target, let verify find and repair that, and return the document of a second comparison by `engine`."""
     with closing(psycopg2.connect(sa.make_url(url).set(drivername="postgresql").render_as_string(False))) as connection:
         with connection.cursor() as cursor:
@@ -116,13 +116,13 @@ Step: TypeAlias = tuple[str, Callable[[], None]]
 BY = {"spark": "Spark, with its start", "local": "processes"}
 
 
-def chosen_engine() -> str:
+def choose_engine() -> str:
     """Return the engine that moves and compares rows; the demo needs no Java."""
-    return "spark" if spark_usable(Settings()) else "local"
+    return "spark" if can_use_spark(Settings()) else "local"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Proof:
+class DemoProof:
     """A proof of the demo, and how many rows differed."""
 
     what: str
@@ -132,7 +132,7 @@ class Proof:
     examples: tuple[str, ...] = field(default=())
 
 
-class Story:
+class Demo:
     """The demo with one broker, in one folder."""
 
     def __init__(self, home: Path, sizes: dict[str, int], say: Callable[[str], None]) -> None:
@@ -141,15 +141,15 @@ class Story:
         self._say = say
         self._source = home / "shop.db"
         self._postgres = Postgres(home / "postgres")
-        self._commands = Commands(home, home / "venus.log", lambda line: say(f"  {line}"))
+        self._commands = CommandRunner(home, home / "venus.log", lambda line: say(f"  {line}"))
         self._workload = Workload(self._source)
         self._figures: dict[str, Any] = {}
         self._forecast: dict[str, Any] = {}
-        self._proofs: list[Proof] = []
+        self._proofs: list[DemoProof] = []
         self._ports: list[int] = []
         self._opened = time.monotonic()
 
-    def tell(self) -> list[Proof]:
+    def run(self) -> list[DemoProof]:
         """Run every step; the first error ends the demo."""
         for title, step in self.steps():
             self._say(f"* {title}")
@@ -164,9 +164,9 @@ class Story:
             ("Assess, check and install triggers", self._install),
             ("Migrate while the shop is in use", self._migrate),
             ("Synchronise while the shop is in use", self._sync),
-            ("Kill the broker (kill -9) and start it again", self._crash),
-            ("A second target, with the source file moved away", self._second),
-            ("The source is back: both targets follow", self._both),
+            ("Kill the broker (kill -9) and start it again", self._crash_broker),
+            ("A second target, with the source file moved away", self._add_second_target),
+            ("The source is back: both targets follow", self._sync_both),
             ("Damage rows at a target: verify finds and repairs them", self._verify),
         )
 
@@ -202,9 +202,9 @@ class Story:
 
     def _set_up(self) -> None:
         started = time.monotonic()
-        rows = build(self._source, **self._sizes)
+        rows = build_shop(self._source, **self._sizes)
         self._postgres.start()
-        self._ports = free_ports(2)
+        self._ports = find_free_ports(2)
         urls = {"main": self._postgres.url("shop"), "second": self._postgres.url("second")}
         text = CONFIGURATION.format(**urls, grpc=self._ports[0], http=self._ports[1])
         (self._home / "venus.toml").write_text(text)
@@ -219,18 +219,20 @@ class Story:
         again = self._commands.run("install-triggers")
         if again["created"]:
             raise DemoFailed(f"the second install-triggers created {again['created']}")
-        self._proofs.append(Proof(what="triggers installed twice, the second time nothing", seconds=since(started)))
+        self._proofs.append(
+            DemoProof(what="triggers installed twice, the second time nothing", seconds=elapsed_s(started))
+        )
 
     def _migrate(self) -> None:
         self._workload.start()
         started = time.monotonic()
         report = self._commands.run("migrate", "--target", "main")
-        seconds = since(started)
+        seconds = elapsed_s(started)
         self._figures["rows loaded into main"] = report["rows"]
         self._figures["loaded, rows/s"] = round(report["rows_per_s"])
         self._say(f"  {report['rows']:,} rows in {seconds:.1f} s, while the shop wrote")
-        disk = disk_of(self._home.glob("data*"))
-        happened = held_against(self._forecast, rows=report["rows"], seconds=seconds, disk_bytes=disk)
+        disk = largest_folder_bytes(self._home.glob("data*"))
+        happened = compare_with_forecast(self._forecast, rows=report["rows"], seconds=seconds, disk_bytes=disk)
         self._figures["assessed before"] = happened
         self._say(f"  assessed before: {happened}")
 
@@ -239,10 +241,10 @@ class Story:
         self._commands.start("sync", "sync", "--target", "main")
         self._stay_busy()
         self._workload.stop()
-        self._caught_up("main")
+        self._wait_for_targets("main")
         self._compare("migrate and sync under load", "shop", started)
 
-    def _crash(self) -> None:
+    def _crash_broker(self) -> None:
         started = time.monotonic()
         self._workload.start()
         self._stay_busy(BUSY_S / 2)
@@ -251,17 +253,17 @@ class Story:
         self._start_broker()
         self._stay_busy(BUSY_S / 2)
         self._workload.stop()
-        self._caught_up("main")
+        self._wait_for_targets("main")
         self._compare("kill -9 of the broker under load", "shop", started)
 
-    def _second(self) -> None:
+    def _add_second_target(self) -> None:
         self._commands.stop("sync")
         away = self._home / "moved-away"
         away.mkdir()
         for file in self._home.glob("shop.db*"):  # with -wal and -shm, if they are there
             shutil.move(file, away / file.name)
         started = time.monotonic()
-        engine = chosen_engine()
+        engine = choose_engine()
         report = self._commands.run("migrate", "--target", "second", "--engine", engine)
         self._figures["rows loaded into second"] = report["rows"]
         self._figures["loaded without the source"] = f"by {BY[report['engine']]}, in {report['seconds']:.1f} s"
@@ -271,25 +273,25 @@ class Story:
         for file in away.iterdir():
             shutil.move(file, self._home / file.name)
 
-    def _both(self) -> None:
+    def _sync_both(self) -> None:
         started = time.monotonic()
         self._commands.start("sync", "sync")
         self._workload.start()
         self._stay_busy()
         self._workload.stop()
-        self._caught_up("main", "second")
+        self._wait_for_targets("main", "second")
         self._compare("source back, first target", "shop", started)
         self._compare("source back, second target", "second", started)
 
     def _verify(self) -> None:
         started = time.monotonic()
-        engine = chosen_engine()
-        found = found_and_repaired(self._commands, "main", self._postgres.url("shop"), engine)
+        engine = choose_engine()
+        found = damage_and_repair(self._commands, "main", self._postgres.url("shop"), engine)
         self._say(f"  3 differences found and repaired; all legs then, by {BY[engine]}: {found['verdict']}")
         self._figures["all legs compared"] = f"by {BY[engine]}, in {found['seconds']:.1f} s: {found['verdict']}"
-        proof = Proof(
+        proof = DemoProof(
             what="verify, after it has found and repaired damage",
-            seconds=since(started),
+            seconds=elapsed_s(started),
             rows=sum(t["rows"] for t in found["tables"] if t["compared"].endswith("target")),
             different=len(found["findings"]) + len(found["undecided"]),
         )
@@ -299,8 +301,8 @@ class Story:
 
     def _start_broker(self) -> None:
         self._commands.start("broker", "broker")
-        wait_for(lambda: listening(self._ports[0]) or not self._commands.alive("broker"), "the broker")
-        if not self._commands.alive("broker"):
+        wait_for(lambda: is_listening(self._ports[0]) or not self._commands.is_alive("broker"), "the broker")
+        if not self._commands.is_alive("broker"):
             raise DemoFailed("the broker ended", hint=f"see {self._home / 'venus.log'}")
 
     def _stay_busy(self, seconds: float = BUSY_S) -> None:
@@ -311,7 +313,7 @@ class Story:
         if self._workload.error is not None:
             self._workload.stop()
 
-    def _caught_up(self, *targets: str) -> None:
+    def _wait_for_targets(self, *targets: str) -> None:
         """Wait until the log at the source is empty and everything at the broker is applied.
 
         The log of one status is compared with the broker of the next. Otherwise a cut that leaves the log during a
@@ -331,11 +333,11 @@ class Story:
         wait_for(is_done, f"{' and '.join(targets)} to catch up", CATCH_UP_TIMEOUT_S, every_s=0.5)
 
     def _compare(self, what: str, database: str, started: float, *, source: Path | None = None) -> None:
-        found = compare(source or self._source, self._postgres.url(database))
-        proof = Proof(
+        found = compare_shop(source or self._source, self._postgres.url(database))
+        proof = DemoProof(
             what=what,
             rows=found.total,
-            seconds=since(started),
+            seconds=elapsed_s(started),
             different=found.different,
             examples=tuple(found.examples),
         )
@@ -354,8 +356,8 @@ class Story:
         figures["duplicates suppressed"] = counters.get("duplicate_rows", 0)
         figures["lag at the end, s"] = max(lag.values(), default=0.0)
         brokers = [process.pid for name, process in self._commands.running.items() if name.startswith("broker")]
-        figures["peak memory of a broker"] = bytes_shown(max(map(peak_rss_bytes, brokers)))
-        figures["seconds in all"] = since(self._opened)
+        figures["peak memory of a broker"] = format_bytes(max(map(peak_rss_bytes, brokers)))
+        figures["seconds in all"] = elapsed_s(self._opened)
         figures["status"] = status["verdict"]
 
     def _pids(self) -> list[int]:
@@ -363,6 +365,6 @@ class Story:
         return own + ([pid] if (pid := self._postgres.pid) else [])
 
 
-def since(started: float) -> float:
+def elapsed_s(started: float) -> float:
     """Return the seconds since `started`, to a tenth."""
     return round(time.monotonic() - started, 1)

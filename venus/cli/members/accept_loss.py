@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from venus.cli.cluster import coordinator_of, loss
+from venus.cli.cluster import loss_document, open_coordinator
 from venus.cli.invocation import ConfigOption, Invocation, JsonOption
 from venus.cli.members import commands
 from venus.errors import ConfigError, Refused, VenusError
-from venus.suggest import nearest
+from venus.text.hints import suggest_nearest
 
 if TYPE_CHECKING:
     from venus.config import Settings
@@ -35,26 +35,26 @@ def accept_loss(
     Without --confirm it only lists what would be given up. As long as the source exists, use `venus verify --repair`:
     it finds what is missing and ships it again. This command brings nothing back and does not change the targets.
     """
-    from venus.coordination import changes
+    from venus.coordination import operator_changes
 
-    run = Invocation.of(ctx, config, as_json)
+    run = Invocation.from_options(ctx, config, as_json)
     if confirm not in ("", business):
         raise ConfigError(f"--confirm {confirm}: that is not {business}", hint="give the name of the business twice")
-    promotions = _of_promotions(run.settings, business)
+    promotions = _read_promotion_windows(run.settings, business)
     if not run.settings.cluster.name:
-        return _give_up(run, business, confirm, promotions)
-    with coordinator_of(run.settings) as coordinator:
+        return _accept_without_cluster(run, business, confirm, promotions)
+    with open_coordinator(run.settings) as coordinator:
         known = commands.read_record(coordinator, business)
         terms = known.unclean_terms
         if (terms or promotions) and not confirm:
-            raise _not_confirmed(business, [*_sentences(known), *_promotions(promotions)])
-        _tell(run.settings, business, promotions)
-        commands.change_record(coordinator, business, lambda now, _living: changes.accepted(now, terms))
-    lines = [f"{business}: given up: {line}" for line in (*_sentences(known), *_promotions(promotions))]
-    unknown = [term for term in terms if term not in _measured(known)]
+            raise _missing_confirmation(business, [*_election_lines(known), *_promotion_lines(promotions)])
+        _send_acceptance(run.settings, business, promotions)
+        commands.change_record(coordinator, business, lambda now, _living: operator_changes.accept_losses(now, terms))
+    lines = [f"{business}: given up: {line}" for line in (*_election_lines(known), *_promotion_lines(promotions))]
+    unknown = [term for term in terms if term not in _measured_terms(known)]
     document: dict[str, Any] = {
         "business": business,
-        "accepted": [loss(window) for window in known.losses],
+        "accepted": [loss_document(window) for window in known.losses],
         "terms": list(terms),
         "unknown_terms": unknown,
         "home_terms": [window.home_term for window in promotions],
@@ -63,12 +63,12 @@ def accept_loss(
     return 0
 
 
-def _give_up(run: Invocation, business: str, confirm: str, promotions: list[Window]) -> int:
+def _accept_without_cluster(run: Invocation, business: str, confirm: str, promotions: list[Window]) -> int:
     """Give up what promotions may have lost at a broker without a cluster."""
-    losses = _promotions(promotions)
+    losses = _promotion_lines(promotions)
     if promotions and not confirm:
-        raise _not_confirmed(business, losses)
-    _tell(run.settings, business, promotions)
+        raise _missing_confirmation(business, losses)
+    _send_acceptance(run.settings, business, promotions)
     document: dict[str, Any] = {
         "business": business,
         "accepted": [],
@@ -81,20 +81,20 @@ def _give_up(run: Invocation, business: str, confirm: str, promotions: list[Wind
     return 0
 
 
-def _not_confirmed(business: str, losses: list[str]) -> Refused:
+def _missing_confirmation(business: str, losses: list[str]) -> Refused:
     return Refused(
         f"{business} may have lost {'; '.join(losses)}",
         hint=f"`venus verify --repair` brings it back; if the source is gone for good: --confirm {business}",
     )
 
 
-def _of_promotions(settings: Settings, business: str) -> list[Window]:
+def _read_promotion_windows(settings: Settings, business: str) -> list[Window]:
     """Read the windows of promotions from the brokers; none if no broker of the cluster answers."""
-    from venus.rpc.address import broker_of
-    from venus.rpc.admin import Admin
+    from venus.rpc.address import broker_address
+    from venus.rpc.admin import AdminClient
 
     try:
-        with Admin(broker_of(settings)) as admin:
+        with AdminClient(broker_address(settings)) as admin:
             known = {entry.business: entry for entry in admin.status().businesses}
     except VenusError:  # etcd knows the losses of unclean elections, also for a user without a role at the brokers
         if not settings.cluster.name:
@@ -102,20 +102,20 @@ def _of_promotions(settings: Settings, business: str) -> list[Window]:
         return []
     if business not in known and not settings.cluster.name:
         hint = f"it has {', '.join(sorted(known)) or 'none'}"
-        raise ConfigError(f"the broker knows no business {business!r}{nearest(business, known)}", hint=hint)
+        raise ConfigError(f"the broker knows no business {business!r}{suggest_nearest(business, known)}", hint=hint)
     return list(known[business].losses) if business in known else []
 
 
-def _tell(settings: Settings, business: str, promotions: list[Window]) -> None:
-    from venus.rpc.address import broker_of
-    from venus.rpc.admin import Admin
+def _send_acceptance(settings: Settings, business: str, promotions: list[Window]) -> None:
+    from venus.rpc.address import broker_address
+    from venus.rpc.admin import AdminClient
 
     if promotions:
-        with Admin(broker_of(settings)) as admin:
+        with AdminClient(broker_address(settings)) as admin:
             admin.give_up(business, [window.home_term for window in promotions])
 
 
-def _promotions(windows: list[Window]) -> list[str]:
+def _promotion_lines(windows: list[Window]) -> list[str]:
     found = []
     for window in windows:
         end = f"to {window.end_offset - 1}" if window.HasField("end_offset") else "on"
@@ -123,14 +123,14 @@ def _promotions(windows: list[Window]) -> list[str]:
     return found
 
 
-def _sentences(known: Leadership) -> list[str]:
+def _election_lines(known: Leadership) -> list[str]:
     windows = {window.term: window for window in known.losses}
-    return [f"{_shown(windows.get(term))} (unclean election of term {term})" for term in known.unclean_terms]
+    return [f"{_format_window(windows.get(term))} (unclean election of term {term})" for term in known.unclean_terms]
 
 
-def _shown(window: LossWindow | None) -> str:
+def _format_window(window: LossWindow | None) -> str:
     return UNKNOWN if window is None else str(window)
 
 
-def _measured(known: Leadership) -> set[int]:
-    return {window.term for window in known.losses if window.measured}
+def _measured_terms(known: Leadership) -> set[int]:
+    return {window.term for window in known.losses if window.is_measured}

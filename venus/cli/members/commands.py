@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from venus.cli.cluster import coordinator_of
+from venus.cli.cluster import open_coordinator
 from venus.cli.invocation import ConfigOption, Invocation, JsonOption
 from venus.errors import ConfigError, Unavailable
-from venus.figures import seconds_shown
-from venus.suggest import nearest
+from venus.text.formatting import format_duration
+from venus.text.hints import suggest_nearest
 
 if TYPE_CHECKING:
     from venus.cli.output import Output
@@ -39,7 +39,8 @@ def read_record(coordinator: EtcdCoordinator, name: str) -> Leadership:
     if found is None:
         known = [one.business for one in coordinator.leaderships()]
         raise ConfigError(
-            f"the cluster has no business {name!r}{nearest(name, known)}", hint=f"it has {', '.join(known) or 'none'}"
+            f"the cluster has no business {name!r}{suggest_nearest(name, known)}",
+            hint=f"it has {', '.join(known) or 'none'}",
         )
     return found
 
@@ -118,23 +119,23 @@ def move(
     The new leader must be in sync; no write is lost, writers wait for less than a second. A replica that moves is
     copied first, and removed once the new one is in sync.
     """
-    run = Invocation.of(ctx, config, as_json)
+    run = Invocation.from_options(ctx, config, as_json)
     if (leader is None) == (source is None and target is None) or (source is None) != (target is None):
         raise ConfigError(
             "say what moves: --leader BROKER, or --from BROKER --to BROKER",
             hint="`venus cluster status` shows leaders and replicas",
         )
-    with coordinator_of(run.settings) as coordinator:
+    with open_coordinator(run.settings) as coordinator:
         if leader is not None:
-            return _lead(run, coordinator, business, leader, wait)
-        return _move(run, coordinator, business, str(source), str(target), wait)
+            return _move_leader(run, coordinator, business, leader, wait)
+        return _move_replica(run, coordinator, business, str(source), str(target), wait)
 
 
-def _lead(run: Invocation, coordinator: EtcdCoordinator, name: str, broker: str, seconds: float) -> int:
-    from venus.coordination import changes
+def _move_leader(run: Invocation, coordinator: EtcdCoordinator, name: str, broker: str, seconds: float) -> int:
+    from venus.coordination import operator_changes
 
     before = read_record(coordinator, name)
-    change_record(coordinator, name, lambda known, living: changes.leader(known, broker, living))
+    change_record(coordinator, name, lambda known, living: operator_changes.request_leader(known, broker, living))
 
     def look() -> list[str]:
         known = read_record(coordinator, name)
@@ -155,20 +156,24 @@ def _lead(run: Invocation, coordinator: EtcdCoordinator, name: str, broker: str,
     return 0
 
 
-def _move(run: Invocation, coordinator: EtcdCoordinator, name: str, source: str, target: str, seconds: float) -> int:
-    from venus.coordination import changes
+def _move_replica(
+    run: Invocation, coordinator: EtcdCoordinator, name: str, source: str, target: str, seconds: float
+) -> int:
+    from venus.coordination import operator_changes
 
-    change_record(coordinator, name, lambda known, living: changes.moved(known, source, target, living))
+    change_record(coordinator, name, lambda known, living: operator_changes.move_replica(known, source, target, living))
 
     def look() -> list[str]:
         known = read_record(coordinator, name)
         if source not in known.replicas and known.leader is not None and known.leader.broker != source:
             return []
-        return [f"{name}: {line}" for line in changes.waits_for(known, coordinator.brokers())] or [f"{name} moves"]
+        return [f"{name}: {line}" for line in operator_changes.pending_requests(known, coordinator.brokers())] or [
+            f"{name} moves"
+        ]
 
     took = wait_until_done(run.out, seconds, look)
     after = read_record(coordinator, name)
-    line = f"the replica of {name} is at {target} instead of {source}, after {seconds_shown(took)}"
+    line = f"the replica of {name} is at {target} instead of {source}, after {format_duration(took)}"
     run.out.answer({**record_document(after), "seconds": round(took, 3)}, line)
     return 0
 
@@ -186,42 +191,42 @@ def drain(
     Its replicas are copied to brokers that are free, if there are any; else they stay, and follow again when it is
     back. Nothing new is placed on it until --undo. A short restart does not need this: stop it and start it again.
     """
-    from venus.coordination import changes
+    from venus.coordination import operator_changes
 
-    run = Invocation.of(ctx, config, as_json)
-    with coordinator_of(run.settings) as coordinator:
-        changes.check_broker(broker, _names(coordinator))
+    run = Invocation.from_options(ctx, config, as_json)
+    with open_coordinator(run.settings) as coordinator:
+        operator_changes.check_broker(broker, _broker_names(coordinator))
         if undo:
-            return _undo(run, coordinator, broker)
+            return _undo_drain(run, coordinator, broker)
         for known in coordinator.leaderships():
-            changes.check_drain(known, broker, coordinator.brokers())
+            operator_changes.check_drain(known, broker, coordinator.brokers())
         coordinator.drain(broker, draining=True)
-        took = wait_until_done(run.out, wait, partial(_undrained, coordinator, broker))
+        took = wait_until_done(run.out, wait, partial(_find_drain_obstacles, coordinator, broker))
         left = [known for known in coordinator.leaderships() if broker in known.replicas]
-    line = f"broker {broker} leads nothing; it can be stopped with no write refused, after {seconds_shown(took)}"
+    line = f"broker {broker} leads nothing; it can be stopped with no write refused, after {format_duration(took)}"
     kept = [f"{known.business} keeps its replica there: no other broker is free" for known in left]
     document = {"broker": broker, "draining": True, "kept": [known.business for known in left], "seconds": took}
     run.out.answer(document, line, *kept)
     return 0
 
 
-def _undrained(coordinator: EtcdCoordinator, broker: str) -> list[str]:
-    from venus.coordination import changes
+def _find_drain_obstacles(coordinator: EtcdCoordinator, broker: str) -> list[str]:
+    from venus.coordination import operator_changes
 
     living, waiting = coordinator.brokers(), []
     for known in coordinator.leaderships():
-        if not changes.is_drained(known, broker, living):
-            reasons = changes.waits_for(known, living) or ["it is led by broker " + broker]
+        if not operator_changes.is_drained(known, broker, living):
+            reasons = operator_changes.pending_requests(known, living) or ["it is led by broker " + broker]
             waiting += [f"{known.business}: {reason}" for reason in reasons]
     return waiting
 
 
-def _undo(run: Invocation, coordinator: EtcdCoordinator, broker: str) -> int:
-    from venus.coordination import changes
+def _undo_drain(run: Invocation, coordinator: EtcdCoordinator, broker: str) -> int:
+    from venus.coordination import operator_changes
 
     coordinator.drain(broker, draining=False)
     for known in coordinator.leaderships():
-        change_record(coordinator, known.business, lambda found, _: changes.kept(found, broker))
+        change_record(coordinator, known.business, lambda found, _: operator_changes.keep_replica(found, broker))
     run.out.answer({"broker": broker, "draining": False}, f"broker {broker} takes part again")
     return 0
 
@@ -238,32 +243,36 @@ def add(
 
     Before that, start it with the [cluster] of the others and with an id and data directory of its own.
     """
-    from venus.coordination import changes
+    from venus.coordination import operator_changes
 
-    run = Invocation.of(ctx, config, as_json)
+    run = Invocation.from_options(ctx, config, as_json)
     wanted = run.settings.cluster.replicas
-    with coordinator_of(run.settings) as coordinator:
-        changes.check_broker(broker, {one.member.broker for one in coordinator.brokers()})
+    with open_coordinator(run.settings) as coordinator:
+        operator_changes.check_broker(broker, {one.member.broker for one in coordinator.brokers()})
         coordinator.drain(broker, draining=False)
-        names = business or [known.business for known in coordinator.leaderships() if changes.lacks(known, wanted)]
-        make = partial(_added, broker=broker, wanted=wanted)
+        names = business or [
+            known.business
+            for known in coordinator.leaderships()
+            if operator_changes.has_too_few_replicas(known, wanted)
+        ]
+        make = partial(_add_replica, broker=broker, wanted=wanted)
         for name in names:
             change_record(coordinator, name, make)
-        took = wait_until_done(run.out, wait, partial(_missing, coordinator, names, broker))
-    line = f"broker {broker} is in sync for {', '.join(names)}, after {seconds_shown(took)}"
+        took = wait_until_done(run.out, wait, partial(_find_late_replicas, coordinator, names, broker))
+    line = f"broker {broker} is in sync for {', '.join(names)}, after {format_duration(took)}"
     if not names:
         line = f"broker {broker} takes part; no business lacks a replica: --business NAME gives it one all the same"
     run.out.answer({"broker": broker, "businesses": names, "seconds": round(took, 3)}, line)
     return 0
 
 
-def _added(known: Leadership, living: Any, *, broker: str, wanted: int) -> Leadership:
-    from venus.coordination import changes
+def _add_replica(known: Leadership, living: Any, *, broker: str, wanted: int) -> Leadership:
+    from venus.coordination import operator_changes
 
-    return changes.added(known, broker, living, wanted)
+    return operator_changes.add_replica(known, broker, living, wanted)
 
 
-def _missing(coordinator: EtcdCoordinator, names: list[str], broker: str) -> list[str]:
+def _find_late_replicas(coordinator: EtcdCoordinator, names: list[str], broker: str) -> list[str]:
     found = [read_record(coordinator, name) for name in names]
     late = [known.business for known in found if broker not in {member.broker for member in known.in_sync}]
     return [f"broker {broker} is not in sync for {name} yet" for name in late]
@@ -282,15 +291,15 @@ def remove(
     Refused if fewer replicas would stay in sync than a write needs. A broker that is free gets a replica instead,
     unless --business is given. `venus cluster drain` copies first.
     """
-    from venus.coordination import changes
+    from venus.coordination import operator_changes
 
-    run = Invocation.of(ctx, config, as_json)
-    with coordinator_of(run.settings) as coordinator:
-        changes.check_broker(broker, _names(coordinator))
+    run = Invocation.from_options(ctx, config, as_json)
+    with open_coordinator(run.settings) as coordinator:
+        operator_changes.check_broker(broker, _broker_names(coordinator))
         living = coordinator.brokers()
         found = [read_record(coordinator, name) for name in business or ()] or list(coordinator.leaderships())
         has = [known for known in found if broker in known.replicas]
-        make: Callable[[Leadership, Any], Leadership] = partial(_removed, broker=broker, fewer=bool(business))
+        make: Callable[[Leadership, Any], Leadership] = partial(_remove_replica, broker=broker, fewer=bool(business))
         for known in has:
             make(known, living)  # check all before changing one
         if not business:
@@ -298,7 +307,9 @@ def remove(
         for known in has:
             change_record(coordinator, known.business, make)
         names = [known.business for known in has]
-        took = wait_until_done(run.out, wait, partial(_held, coordinator, [one.business for one in found], broker))
+        took = wait_until_done(
+            run.out, wait, partial(_find_remaining_replicas, coordinator, [one.business for one in found], broker)
+        )
     alive = any(one.member.broker == broker for one in living)
     line = f"broker {broker} has no replica of {', '.join(names) or 'anything'} any more"
     if alive and not business:
@@ -307,13 +318,13 @@ def remove(
     return 0
 
 
-def _removed(known: Leadership, living: Any, *, broker: str, fewer: bool) -> Leadership:
-    from venus.coordination import changes
+def _remove_replica(known: Leadership, living: Any, *, broker: str, fewer: bool) -> Leadership:
+    from venus.coordination import operator_changes
 
-    return changes.removed(known, broker, living, fewer=fewer)
+    return operator_changes.remove_replica(known, broker, living, fewer=fewer)
 
 
-def _held(coordinator: EtcdCoordinator, names: list[str], broker: str) -> list[str]:
+def _find_remaining_replicas(coordinator: EtcdCoordinator, names: list[str], broker: str) -> list[str]:
     waiting = []
     for name in names:
         known = coordinator.read(name)
@@ -322,7 +333,7 @@ def _held(coordinator: EtcdCoordinator, names: list[str], broker: str) -> list[s
     return waiting
 
 
-def _names(coordinator: EtcdCoordinator) -> set[str]:
+def _broker_names(coordinator: EtcdCoordinator) -> set[str]:
     """Return every broker that is alive, has a replica, or is draining."""
     replicas = {name for known in coordinator.leaderships() for name in known.replicas}
-    return replicas | {one.member.broker for one in coordinator.brokers()} | coordinator.drained()
+    return replicas | {one.member.broker for one in coordinator.brokers()} | coordinator.draining_brokers()

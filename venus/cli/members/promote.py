@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from venus.cli.cluster import coordinator_of
+from venus.cli.cluster import open_coordinator
 from venus.cli.invocation import ConfigOption, Invocation, JsonOption
 from venus.cli.members.commands import BusinessesOption
 from venus.errors import ConfigError, Refused
-from venus.figures import seconds_shown
-from venus.suggest import nearest
+from venus.text.formatting import format_duration
+from venus.text.hints import suggest_nearest
 
 if TYPE_CHECKING:
-    from venus.rpc.admin import Admin
+    from venus.rpc.admin import AdminClient
     from venus.wire.broker_pb2 import BrokerStatus, Promoted
 
 
@@ -33,9 +33,9 @@ def dissolve(
     to be complete. Afterwards remove [cluster] from the configuration and start the broker. The others delete
     their copies if they join again.
     """
-    from venus.broker.replicas.dissolving import dissolve as dissolve_at
+    from venus.broker.replicas.dissolution import dissolve as dissolve_at
 
-    run = Invocation.of(ctx, config, as_json)
+    run = Invocation.from_options(ctx, config, as_json)
     cluster, data_dir = run.settings.cluster, run.settings.broker.data_dir.resolve()
     if not cluster.name:
         raise ConfigError(
@@ -45,7 +45,7 @@ def dissolve(
     if accept_loss:
         done = dissolve_at(data_dir, cluster.broker_id, None)
     else:
-        with coordinator_of(run.settings) as coordinator:
+        with open_coordinator(run.settings) as coordinator:
             done = dissolve_at(data_dir, cluster.broker_id, coordinator)
     already = "was in no cluster" if done.member is None else "belongs to no cluster any more"
     line = f"{data_dir} {already}: remove [cluster] from the configuration and start the broker"
@@ -77,20 +77,20 @@ def promote(
     and `venus verify --repair` brings it back from the source. If the old home comes back, it steps down.
     Use a configuration whose [broker] addresses are those of this set.
     """
-    from venus.cli.probes import moment_of
-    from venus.rpc.address import broker_of
-    from venus.rpc.admin import Admin
+    from venus.cli.probes import status_time_us
+    from venus.rpc.address import broker_address
+    from venus.rpc.admin import AdminClient
 
-    run = Invocation.of(ctx, config, as_json)
-    with Admin(broker_of(run.settings)) as admin:
+    run = Invocation.from_options(ctx, config, as_json)
+    with AdminClient(broker_address(run.settings)) as admin:
         status = admin.status()
-        names = _named(status, business)
+        names = _choose_businesses(status, business)
         looked = [admin.promote(name, only_look=True, force=force) for name in names]
         if not yes:
-            would = "; ".join(_would(found, moment_of(status)) for found in looked)
+            would = "; ".join(_describe_promotion(found, status_time_us(status)) for found in looked)
             raise Refused(f"nothing was done: {would}", hint="repeat with --yes to confirm")
-        done = [_promoted(admin, name, force=force) for name in names]
-    document = {"set": done[0].set, "businesses": [_document(found) for found in done], "next": NEXT}
+        done = [_promote_business(admin, name, force=force) for name in names]
+    document = {"set": done[0].set, "businesses": [_promotion_document(found) for found in done], "next": NEXT}
     lines = [
         f"{found.business}: set {found.set} is the home now, no longer {found.old_set} (home term {found.home_term}); "
         f"its queue continues at offset {found.next_offset:,}, behind batch {found.last_batch:,}"
@@ -100,17 +100,17 @@ def promote(
     return 0
 
 
-def _promoted(admin: Admin, name: str, *, force: bool) -> Promoted:
+def _promote_business(admin: AdminClient, name: str, *, force: bool) -> Promoted:
     return admin.promote(name, only_look=False, force=force)
 
 
-def _named(status: BrokerStatus, chosen: list[str] | None) -> list[str]:
+def _choose_businesses(status: BrokerStatus, chosen: list[str] | None) -> list[str]:
     """Return the named businesses, or all that are mirrored. Raises ConfigError or Refused."""
     known = {entry.business: entry for entry in status.businesses}
     for name in chosen or ():
         if name not in known:
             raise ConfigError(
-                f"set {status.network.set} has no business {name!r}{nearest(name, known)}",
+                f"set {status.network.set} has no business {name!r}{suggest_nearest(name, known)}",
                 hint=f"it has {', '.join(sorted(known)) or 'none'}",
             )
     if chosen:
@@ -125,17 +125,17 @@ def _named(status: BrokerStatus, chosen: list[str] | None) -> list[str]:
     return mirrored
 
 
-def _would(found: Promoted, now_us: int) -> str:
+def _describe_promotion(found: Promoted, now_us: int) -> str:
     newest = ""
     if found.last_committed_at_us:
-        newest = f", the newest of {seconds_shown(max(0, now_us - found.last_committed_at_us) / 1e6)} ago"
+        newest = f", the newest of {format_duration(max(0, now_us - found.last_committed_at_us) / 1e6)} ago"
     return (
         f"set {found.set} would become the home of {found.business} in place of {found.old_set}, with everything below "
         f"offset {found.next_offset:,}{newest}"
     )
 
 
-def _document(found: Promoted) -> dict[str, Any]:
+def _promotion_document(found: Promoted) -> dict[str, Any]:
     return {
         "business": found.business,
         "set": found.set,

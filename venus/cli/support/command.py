@@ -22,9 +22,9 @@ from typing import Annotated, Any
 import typer
 
 from venus.cli.invocation import ConfigOption, Invocation, JsonOption
-from venus.cli.support.scrub import GONE, log_line, tree
+from venus.cli.support.scrub import GONE, scrub_log_line, scrub_tree
 from venus.errors import ConfigError, VenusError
-from venus.user_folders import state_folder
+from venus.process.system import state_folder
 
 LOG_LINES_MAX = 2000
 #: How much of the end of a log is read.
@@ -33,25 +33,25 @@ FAILURES_MAX = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class BundlePart:
     """A file of the bundle."""
 
     name: str
     make: Callable[[], str]
 
 
-def parts(run: Invocation, logs: Sequence[Path]) -> Iterator[Part]:
+def build_parts(run: Invocation, logs: Sequence[Path]) -> Iterator[BundlePart]:
     """Yield every part."""
-    yield Part("versions.json", lambda: _json(versions()))
-    yield Part("configuration.json", lambda: _json(configuration(run)))
-    yield Part("status.json", lambda: _json(status(run)))
-    yield Part("broker.json", lambda: _json(broker(run)))
-    yield Part("metrics.txt", lambda: metrics(run))
-    for number, file in enumerate([*logs, *failures()]):
-        yield Part(f"logs/{number}-{file.name}", lambda file=file: log(run, file))  # type: ignore[misc]
+    yield BundlePart("versions.json", lambda: _to_json(collect_versions()))
+    yield BundlePart("configuration.json", lambda: _to_json(collect_configuration(run)))
+    yield BundlePart("status.json", lambda: _to_json(collect_status(run)))
+    yield BundlePart("broker.json", lambda: _to_json(collect_broker(run)))
+    yield BundlePart("metrics.txt", lambda: collect_metrics(run))
+    for number, file in enumerate([*logs, *find_failure_reports()]):
+        yield BundlePart(f"logs/{number}-{file.name}", lambda file=file: read_log(run, file))  # type: ignore[misc]
 
 
-def versions() -> dict[str, Any]:
+def collect_versions() -> dict[str, Any]:
     """Return the versions of VENUS, Python and all packages."""
     import venus
 
@@ -65,79 +65,79 @@ def versions() -> dict[str, Any]:
     }
 
 
-def configuration(run: Invocation) -> dict[str, Any]:
+def collect_configuration(run: Invocation) -> dict[str, Any]:
     """Return the settings in force; of commands only the program, because arguments may be secrets."""
-    from venus.config import effective
+    from venus.config import effective_settings
 
-    found = effective(run.settings)
+    found = effective_settings(run.settings)
     for section in (found["source"], *found["targets"].values()):
         section["password_command"] = GONE if section["password_command"] else ""
     for recipient in found["alarms"]["to"].values():
-        recipient["command"] = _program(recipient["command"])
+        recipient["command"] = _mask_arguments(recipient["command"])
     found["spark"]["conf"] = dict.fromkeys(found["spark"]["conf"], GONE)
     return json.loads(run.redactor(json.dumps(found, default=str)))  # type: ignore[no-any-return]
 
 
-def status(run: Invocation) -> Any:
+def collect_status(run: Invocation) -> Any:
     """Return the document of `venus status`."""
-    from venus.cli.output import plain
-    from venus.cli.probes import look
+    from venus.cli.output import to_plain
+    from venus.cli.probes import read_overview
     from venus.cli.status import document
 
-    return tree(json.loads(run.redactor(json.dumps(document(look(run.settings)), default=plain))))
+    return scrub_tree(json.loads(run.redactor(json.dumps(document(read_overview(run.settings)), default=to_plain))))
 
 
-def broker(run: Invocation) -> Any:
+def collect_broker(run: Invocation) -> Any:
     """Return the broker's status of all businesses, with the rule of each alarm."""
     from google.protobuf.json_format import MessageToDict
 
-    from venus.alarm_rules import recognised
+    from venus.alarm_rules import classify_sentence
 
-    found = _ask(run)
+    found = _read_broker_status(run)
     document = MessageToDict(found, preserving_proto_field_name=True)
     sentences = [*found.alarms, *(text for entry in found.businesses for text in entry.alarms)]
-    document["rules"] = [recognised(text)[0].name for text in sentences]
-    return tree(json.loads(run.redactor(json.dumps(document))))
+    document["rules"] = [classify_sentence(text)[0].name for text in sentences]
+    return scrub_tree(json.loads(run.redactor(json.dumps(document))))
 
 
-def metrics(run: Invocation) -> str:
+def collect_metrics(run: Invocation) -> str:
     """Return the broker's metrics, computed from its status."""
     from prometheus_client import generate_latest
 
-    from venus.broker.service.metrics import registry
+    from venus.broker.service.metrics import build_registry
 
-    return generate_latest(registry(_ask(run))).decode()
+    return generate_latest(build_registry(_read_broker_status(run))).decode()
 
 
-def log(run: Invocation, file: Path) -> str:
+def read_log(run: Invocation, file: Path) -> str:
     """Return the newest lines of a log."""
     with file.open("rb") as opened:
         opened.seek(max(0, file.stat().st_size - LOG_BYTES_MAX))
         lines = opened.read(LOG_BYTES_MAX).decode(errors="replace").splitlines()
-    return "\n".join(log_line(run.redactor(line)) for line in lines[-LOG_LINES_MAX:]) + "\n"
+    return "\n".join(scrub_log_line(run.redactor(line)) for line in lines[-LOG_LINES_MAX:]) + "\n"
 
 
-def failures() -> list[Path]:
+def find_failure_reports() -> list[Path]:
     """Return the newest reports of unexpected failures of this user's commands."""
     return sorted(state_folder().glob("failure-*.log"))[-FAILURES_MAX:]
 
 
-def _ask(run: Invocation) -> Any:
-    from venus.rpc.address import broker_of
-    from venus.rpc.admin import Admin
+def _read_broker_status(run: Invocation) -> Any:
+    from venus.rpc.address import broker_address
+    from venus.rpc.admin import AdminClient
 
-    with Admin(broker_of(run.settings), timeout_s=5.0) as admin:
+    with AdminClient(broker_address(run.settings), timeout_s=5.0) as admin:
         return admin.status("")
 
 
-def _program(command: str) -> str:
+def _mask_arguments(command: str) -> str:
     try:
         return f"{shlex.split(command)[0]} {GONE}" if command else ""
     except (ValueError, IndexError):
         return GONE
 
 
-def _json(found: Any) -> str:
+def _to_json(found: Any) -> str:
     return json.dumps(found, indent=1, ensure_ascii=False, default=str) + "\n"
 
 
@@ -161,7 +161,7 @@ def support(
 
     What could be a value of a row is removed from every text: everything in quotes, parentheses or braces.
     """
-    run = Invocation.of(ctx, config, as_json)
+    run = Invocation.from_options(ctx, config, as_json)
     logs = log or []
     if missing := next((file for file in logs if not file.is_file()), None):
         raise ConfigError(f"--log {missing}: no such file", hint="name the file with the stderr of the process")
@@ -169,23 +169,23 @@ def support(
     name = chosen.name.removesuffix(".gz").removesuffix(".tar").removesuffix(".tgz")
     written: list[str] = []
     missed: dict[str, str] = {}
-    with _created(chosen) as file, tarfile.open(fileobj=file, mode="w:gz") as archive:
-        for part in parts(run, logs):
+    with _create_file(chosen) as file, tarfile.open(fileobj=file, mode="w:gz") as archive:
+        for part in build_parts(run, logs):
             try:
                 content = part.make()
             except (VenusError, OSError) as error:
                 missed[part.name] = run.redactor(str(error))
                 continue
-            _add(archive, f"{name}/{part.name}", content)
+            _add_file(archive, f"{name}/{part.name}", content)
             written.append(part.name)
-        _add(archive, f"{name}/missing.txt", "".join(f"{part}: {why}\n" for part, why in missed.items()))
+        _add_file(archive, f"{name}/missing.txt", "".join(f"{part}: {why}\n" for part, why in missed.items()))
     document = {"bundle": str(chosen), "parts": written, "missing": missed}
     lines = [f"wrote {chosen}: {', '.join(written)}", *(f"! {part} is missing: {why}" for part, why in missed.items())]
     run.out.answer(document, *lines, "It contains names of hosts, tables and columns. Review it before you send it.")
     return 0
 
 
-def _created(path: Path) -> io.BufferedWriter:
+def _create_file(path: Path) -> io.BufferedWriter:
     """Create a new file that only its owner can read."""
     try:
         return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb")
@@ -193,7 +193,7 @@ def _created(path: Path) -> io.BufferedWriter:
         raise ConfigError(f"{path}: {error.strerror}", hint="name another file with --output") from None
 
 
-def _add(archive: tarfile.TarFile, name: str, content: str) -> None:
+def _add_file(archive: tarfile.TarFile, name: str, content: str) -> None:
     entry, data = tarfile.TarInfo(name), content.encode()
     entry.size, entry.mtime, entry.mode = len(data), int(time.time()), 0o600
     archive.addfile(entry, io.BytesIO(data))

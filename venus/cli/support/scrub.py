@@ -26,34 +26,34 @@ _SQLSTATE = re.compile(r"\(([0-9A-Z]{5})\)")
 _PLAIN = frozenset({"time", "level", "logger", "role", "pid", "thread", "cut", "stage", "took_ms", "exit_code", "kind"})
 
 
-def scrubbed(text: str) -> str:
+def scrub_text(text: str) -> str:
     """Return a text, of one or several lines, without anything that could be a value."""
-    return "\n".join(_line(line) for line in text.splitlines())
+    return "\n".join(_scrub_line(line) for line in text.splitlines())
 
 
-def tree(found: Any) -> Any:
+def scrub_tree(found: Any) -> Any:
     """Return a document with every text in it scrubbed; numbers are counts and positions, and are kept."""
     if isinstance(found, dict):
-        return {name: tree(value) for name, value in found.items()}
+        return {name: scrub_tree(value) for name, value in found.items()}
     if isinstance(found, list | tuple):
-        return [tree(value) for value in found]
-    return scrubbed(found) if isinstance(found, str) else found
+        return [scrub_tree(value) for value in found]
+    return scrub_text(found) if isinstance(found, str) else found
 
 
-def log_line(text: str) -> str:
+def scrub_log_line(text: str) -> str:
     """Return a log line scrubbed; a line of JSON remains JSON."""
     if text.startswith("{"):
         try:
             found = json.loads(text)
         except ValueError:
-            return scrubbed(text)
+            return scrub_text(text)
         if isinstance(found, dict):
-            kept = {name: value if name in _PLAIN else tree(value) for name, value in found.items()}
+            kept = {name: value if name in _PLAIN else scrub_tree(value) for name, value in found.items()}
             return json.dumps(kept, ensure_ascii=False)
-    return scrubbed(text)
+    return scrub_text(text)
 
 
-def _line(line: str) -> str:
+def _scrub_line(line: str) -> str:
     if re.match(r'\s*File "[^"]+", line \d+', line):
         return line  # a frame of a traceback, whose source line has only names of our code
     states = _SQLSTATE.findall(line)

@@ -1,6 +1,6 @@
 """Interests: conjunctions of equalities and ranges over the columns of one table. Pure.
 
-Numbers are compared as 64-bit floats, as `venus.predicates.judging` does first. A caller that needs more precision
+Numbers are compared as 64-bit floats, as `venus.predicates.evaluation` does first. A caller that needs more precision
 widens a bound to the next float and evaluates the matches again. NULL (NaN among numbers, None elsewhere) is in no
 range and equal to nothing.
 """
@@ -24,7 +24,7 @@ class Interest:
     equal: Mapping[str, frozenset[Hashable]] = field(default_factory=dict)
     between: Mapping[str, tuple[float, float]] = field(default_factory=dict)
 
-    def holds(self, event: Mapping[str, object]) -> bool:
+    def is_match(self, event: Mapping[str, object]) -> bool:
         """Whether one event matches; the reference for every index."""
         same = all(event.get(name) is not None and event[name] in values for name, values in self.equal.items())
         return same and all(
@@ -41,7 +41,7 @@ class Events:
     numbers: Mapping[str, Floats]
     others: Mapping[str, Sequence[Hashable]] = field(default_factory=dict)
 
-    def taken(self, rows: Ids) -> Events:
+    def select(self, rows: Ids) -> Events:
         """Return some of the events."""
         return Events(
             len(rows),
@@ -104,7 +104,7 @@ class Ranges:
                 found[:, n] = events.numbers[name]
         return found
 
-    def narrowed(self, points: Floats, rows: Ids, interests: Ids) -> tuple[Ids, Ids]:
+    def narrow(self, points: Floats, rows: Ids, interests: Ids) -> tuple[Ids, Ids]:
         """Return the pairs whose event is in all ranges of the interest; each column removes some."""
         for n in self._order():
             value = points[rows, n]

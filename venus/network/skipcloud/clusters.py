@@ -25,7 +25,7 @@ def is_worth_it(brokers: int) -> bool:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shape:
+class CloudShape:
     """Parameters of the clusters. `degree` is the number of neighbours of a broker at each level."""
 
     base: int
@@ -34,14 +34,14 @@ class Shape:
     top_size: int = TOP_SIZE
 
     @classmethod
-    def of(cls, brokers: int, *, depth: int = 2, top_size: int = TOP_SIZE, each: int = 4) -> Shape:
+    def of(cls, brokers: int, *, depth: int = 2, top_size: int = TOP_SIZE, each: int = 4) -> CloudShape:
         """Return the shape for a number of brokers, with `each` neighbours in every cluster of the next level."""
         clusters = max(1, -(-brokers // top_size))
         base = max(2, math.ceil(clusters ** (1 / depth) - 1e-9))
         return cls(base=base, depth=depth, degree=base * each, top_size=top_size)
 
 
-def common(one: Identifier, other: Identifier) -> int:
+def common_prefix(one: Identifier, other: Identifier) -> int:
     """Return the length of the common prefix of two identifiers."""
     for place, (a, b) in enumerate(zip(one, other, strict=True)):
         if a != b:
@@ -49,7 +49,7 @@ def common(one: Identifier, other: Identifier) -> int:
     return len(one)
 
 
-def assign(brokers: Collection[str], shape: Shape) -> dict[str, Identifier]:
+def assign(brokers: Collection[str], shape: CloudShape) -> dict[str, Identifier]:
     """Return each broker's top cluster; deterministic, so that all brokers agree.
 
     Raises ValueError if there are more top clusters than identifiers.
@@ -67,13 +67,15 @@ def assign(brokers: Collection[str], shape: Shape) -> dict[str, Identifier]:
     return found
 
 
-def nearest(key: str, clusters: Collection[Identifier], shape: Shape) -> Identifier:
+def nearest_cluster(key: str, clusters: Collection[Identifier], shape: CloudShape) -> Identifier:
     """Return the top cluster of a subspace: the one whose identifier is closest to the hash of its key."""
     wanted = _digits(_number(key, 0), shape)
-    return max(clusters, key=lambda one: (common(one, wanted), [-abs(a - b) for a, b in zip(one, wanted, strict=True)]))
+    return max(
+        clusters, key=lambda one: (common_prefix(one, wanted), [-abs(a - b) for a, b in zip(one, wanted, strict=True)])
+    )
 
 
-def _identifiers(leader: str, shape: Shape) -> Iterator[Identifier]:
+def _identifiers(leader: str, shape: CloudShape) -> Iterator[Identifier]:
     """Yield every identifier once, in an order that depends on the leader."""
     size: int = shape.base**shape.depth
     start = _number(leader, 1) % size
@@ -81,7 +83,7 @@ def _identifiers(leader: str, shape: Shape) -> Iterator[Identifier]:
         yield _digits((start + step) % size, shape)
 
 
-def _digits(number: int, shape: Shape) -> Identifier:
+def _digits(number: int, shape: CloudShape) -> Identifier:
     found = []
     for _ in range(shape.depth):
         number, digit = divmod(number, shape.base)

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from venus.network.skipcloud.clusters import Identifier, Shape, assign
-from venus.network.skipcloud.views import Chance, Routed, Views, route
+from venus.network.skipcloud.clusters import CloudShape, Identifier, assign
+from venus.network.skipcloud.views import Chance, NeighbourViews, RoutingResult, route
 
 
 class Cloud:
     """Brokers with the same assignment; only this class knows which of them are alive."""
 
-    def __init__(self, brokers: Sequence[str], shape: Shape, chance: Chance) -> None:
+    def __init__(self, brokers: Sequence[str], shape: CloudShape, chance: Chance) -> None:
         self.shape = shape
         self.identifiers = assign(brokers, shape)
         self.living = list(brokers)
         self._alive = set(brokers)
         self._chance = chance
-        self.views = {name: Views(name, self.identifiers, shape) for name in brokers}
+        self.views = {name: NeighbourViews(name, self.identifiers, shape) for name in brokers}
         self.exchanges = 0
-        self._meet()
+        self._add_neighbours()
 
     @property
     def clusters(self) -> list[Identifier]:
@@ -29,7 +29,7 @@ class Cloud:
     @property
     def neighbours(self) -> float:
         """The average number of neighbours of a broker."""
-        return sum(len(self.views[name].known()) for name in self.living) / max(1, len(self.living))
+        return sum(len(self.views[name].known_brokers()) for name in self.living) / max(1, len(self.living))
 
     def cycle(self) -> None:
         """Exchange neighbours of every living broker with its oldest one at each level, in turn."""
@@ -43,11 +43,11 @@ class Cloud:
         for _ in range(min(count, len(self.living))):
             self._alive.discard(self.living.pop(self._chance(len(self.living))))
 
-    def send(self, start: str, target: Identifier, **more: int) -> Routed:
+    def send(self, start: str, target: Identifier, **more: int) -> RoutingResult:
         """Route a message."""
         return route(start, target, self.views, self.identifiers, self._alive.__contains__, **more)
 
-    def send_some(self, count: int, **more: int) -> list[Routed]:
+    def send_some(self, count: int, **more: int) -> list[RoutingResult]:
         """Route messages between random brokers and living clusters."""
         clusters = self.clusters
         return [
@@ -55,8 +55,8 @@ class Cloud:
             for _ in range(count)
         ]
 
-    def _exchange(self, mine: Views, level: int) -> None:
-        other = mine.oldest(level)
+    def _exchange(self, mine: NeighbourViews, level: int) -> None:
+        other = mine.take_oldest(level)
         if other is None:
             return
         self.exchanges += 1
@@ -64,12 +64,12 @@ class Cloud:
             mine.drop(other)
             return
         theirs = self.views[other]
-        given, back = mine.offer(level, other, self._chance), theirs.offer(level, mine.me, self._chance)
+        given, back = mine.make_offer(level, other, self._chance), theirs.make_offer(level, mine.me, self._chance)
         del mine.levels[level][other]
-        theirs.take(level, given, back)
-        mine.take(level, back, given)
+        theirs.merge(level, given, back)
+        mine.merge(level, back, given)
 
-    def _meet(self) -> None:
+    def _add_neighbours(self) -> None:
         """Give every broker its first neighbours, the same number of each child cluster."""
         each = max(1, self.shape.degree // self.shape.base)
         children: dict[Identifier, list[str]] = {}
@@ -81,4 +81,4 @@ class Cloud:
                 for digit in range(self.shape.base):
                     there = list(children.get((*identifier[:level], digit), ()))
                     met = {there.pop(self._chance(len(there))): 0 for _ in range(min(each, len(there)))}
-                    self.views[name].take(level, met)
+                    self.views[name].merge(level, met)

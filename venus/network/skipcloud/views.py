@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from venus.network.skipcloud.clusters import Identifier, Shape, common
+from venus.network.skipcloud.clusters import CloudShape, Identifier, common_prefix
 
 HOPS_MAX = 32
 #: Maximum number of attempts at one broker before routing fails.
@@ -21,10 +21,10 @@ Chance = Callable[[int], int]
 Entries = dict[str, int]  # age by broker
 
 
-class Views:
+class NeighbourViews:
     """Neighbours of one broker. `identifiers` has the top cluster of every broker."""
 
-    def __init__(self, me: str, identifiers: Mapping[str, Identifier], shape: Shape) -> None:
+    def __init__(self, me: str, identifiers: Mapping[str, Identifier], shape: CloudShape) -> None:
         self.me = me
         self._identifiers, self._shape = identifiers, shape
         self.identifier = identifiers[me]
@@ -33,7 +33,7 @@ class Views:
         #: The others of its top cluster, one hop away.
         self.top: set[str] = {name for name, found in identifiers.items() if found == self.identifier and name != me}
 
-    def known(self) -> set[str]:
+    def known_brokers(self) -> set[str]:
         """Return every broker that it can forward to."""
         return {name for level in self.levels for name in level} | self.top
 
@@ -43,14 +43,14 @@ class Views:
             level.pop(broker, None)
         self.top.discard(broker)
 
-    def oldest(self, level: int) -> str | None:
+    def take_oldest(self, level: int) -> str | None:
         """Return the neighbour for the next exchange, and increase all ages; None = there is none at this level."""
         view = self.levels[level]
         for name in view:
             view[name] += 1
         return max(view, key=lambda name: (view[name], name), default=None)
 
-    def offer(self, level: int, to: str, chance: Chance) -> Entries:
+    def make_offer(self, level: int, to: str, chance: Chance) -> Entries:
         """Return the entries to send in an exchange: this broker with age 0, and some neighbours."""
         names = [name for name in self.levels[level] if name != to]
         some = {self.me: 0}
@@ -59,7 +59,7 @@ class Views:
             some[name] = self.levels[level][name]
         return some
 
-    def take(self, level: int, offered: Mapping[str, int], sent: Iterable[str] = ()) -> None:
+    def merge(self, level: int, offered: Mapping[str, int], sent: Iterable[str] = ()) -> None:
         """Merge the entries of the other side; entries in `sent` are removed first if there is no room.
 
         Brokers that do not belong to the level's cluster are skipped.
@@ -81,7 +81,7 @@ class Views:
 
     def _belongs(self, name: str, level: int) -> bool:
         found = self._identifiers.get(name)
-        return found is not None and common(found, self.identifier) >= level
+        return found is not None and common_prefix(found, self.identifier) >= level
 
     def _trim(self, level: int, sent: set[str]) -> None:
         """Keep the same number of each child cluster; remove sent entries and the oldest first."""
@@ -98,7 +98,7 @@ class Views:
 
 
 @dataclass(frozen=True, slots=True)
-class Routed:
+class RoutingResult:
     """Result of routing: the receiver ("" = none), the number of hops, and of failed attempts."""
 
     at: str
@@ -109,12 +109,12 @@ class Routed:
 def route(
     start: str,
     target: Identifier,
-    views: Mapping[str, Views],
+    views: Mapping[str, NeighbourViews],
     identifiers: Mapping[str, Identifier],
     answers: Callable[[str], bool],
     *,
     tries: int = TRIES,
-) -> Routed:
+) -> RoutingResult:
     """Route a message to a broker of the target's top cluster (SREM 3.2). `answers` says whether a broker is alive.
 
     Each hop goes to the neighbour that shares most digits with the target. If it does not answer, it is dropped and the
@@ -122,7 +122,7 @@ def route(
     """
     at, hops, failed = start, 0, 0
     asked = {start}
-    while common(identifiers[at], target) < len(target) and hops < HOPS_MAX:
+    while common_prefix(identifiers[at], target) < len(target) and hops < HOPS_MAX:
         following = None
         for name in next_hops(views[at], target, identifiers, asked)[:tries]:
             if answers(name):
@@ -131,15 +131,17 @@ def route(
             failed += 1
             views[at].drop(name)
         if following is None:
-            return Routed("", hops, failed)
+            return RoutingResult("", hops, failed)
         asked.add(following)
         at, hops = following, hops + 1
-    arrived = common(identifiers[at], target) == len(target)
-    return Routed(at if arrived else "", hops, failed)
+    arrived = common_prefix(identifiers[at], target) == len(target)
+    return RoutingResult(at if arrived else "", hops, failed)
 
 
-def next_hops(view: Views, target: Identifier, identifiers: Mapping[str, Identifier], asked: set[str]) -> list[str]:
+def next_hops(
+    view: NeighbourViews, target: Identifier, identifiers: Mapping[str, Identifier], asked: set[str]
+) -> list[str]:
     """Return the brokers to forward to, the best first; none is further away than the broker itself."""
-    own = common(view.identifier, target)
-    near = {name: common(identifiers[name], target) for name in view.known() if name not in asked}
+    own = common_prefix(view.identifier, target)
+    near = {name: common_prefix(identifiers[name], target) for name in view.known_brokers() if name not in asked}
     return sorted((name for name, digits in near.items() if digits >= own), key=lambda name: (-near[name], name))

@@ -13,23 +13,30 @@ import time
 
 import tenacity
 
-from venus import cutlog
+from venus import cut_stages
 from venus.adapter_figures import ROWS_EVERY_S
 from venus.adapters.targets.postgresql import catalogue as catalogues
-from venus.adapters.targets.postgresql.apply.held import HeldTables
-from venus.adapters.targets.postgresql.apply.oneshot import advance_text, apply_at_once, is_small
-from venus.adapters.targets.postgresql.apply.report import ApplyReport, Loop, Report
+from venus.adapters.targets.postgresql.apply.held_tables import HeldTables
+from venus.adapters.targets.postgresql.apply.report import ApplyLoop, ApplyReport, Report
 from venus.adapters.targets.postgresql.apply.resync import Resyncs
-from venus.adapters.targets.postgresql.apply.startover import start_over, take_over
-from venus.adapters.targets.postgresql.apply.stream import IDLE_S, Stream
+from venus.adapters.targets.postgresql.apply.single_string import advance_text, apply_at_once, is_small
+from venus.adapters.targets.postgresql.apply.start_over import apply_configured_predicates, start_over
+from venus.adapters.targets.postgresql.apply.stream import IDLE_S, ApplyStream
 from venus.adapters.targets.postgresql.apply.transaction import ApplyTransaction
-from venus.adapters.targets.postgresql.database import PostgresTarget
-from venus.adapters.targets.postgresql.replica import DEFERRED, REPLICA, refuse_acting_foreign_keys, take
+from venus.adapters.targets.postgresql.apply_role import DEFERRED, REPLICA, lock_target, refuse_acting_foreign_keys
+from venus.adapters.targets.postgresql.database import PostgresDatabase
+from venus.adapters.targets.postgresql.lock_waits import LockWaitMonitor
 from venus.adapters.targets.postgresql.rows.merging import MergeWhole
 from venus.adapters.targets.postgresql.rows.verdicts import CommitRefused, RowsRefused
 from venus.adapters.targets.postgresql.session import Superseded
-from venus.adapters.targets.postgresql.waiting import Watch
-from venus.adapters.under.cuts import Cut, Hesitate, Piece, Withdrawn, pieces_of, say_applied
+from venus.adapters.under.cut_assembler import (
+    CutPiece,
+    DecisionNeeded,
+    DeliveredCut,
+    Withdrawn,
+    list_pieces,
+    log_applied,
+)
 from venus.conditions import TableCondition
 from venus.config import Settings
 from venus.errors import Diverged, OffsetTrimmed, VenusError
@@ -49,20 +56,20 @@ ACCOUNT_QUIET_S = 10.0
 class ApplySession:
     """One session with the target and one stream from the broker."""
 
-    def __init__(self, target: PostgresTarget, loop: Loop) -> None:
+    def __init__(self, target: PostgresDatabase, loop: ApplyLoop) -> None:
         self._loop = loop
         self._target = target
         self._session = self._target.connect()
-        self._opened: Stream | None = None
+        self._opened: ApplyStream | None = None
         self._held = HeldTables(self._target, lambda: loop.stopped)
         self._resyncs = Resyncs(self._target)
         self._defer = False
-        self._looked = 0.0
+        self._looked_at = 0.0
         self._accounted = 0.0
         self._accounted_offset = -1
         self._unaccounted: int | None = None
         self._count_at = float("-inf")
-        self._watch: Watch | None = None
+        self._watch: LockWaitMonitor | None = None
 
     def __enter__(self) -> ApplySession:
         return self
@@ -70,7 +77,7 @@ class ApplySession:
     def __exit__(self, *_: object) -> None:
         if self._watch is not None:
             self._watch.close()
-        self._held.forget()
+        self._held.reset()
         self._resyncs.close()
         if self._opened is not None:
             self._opened.close()
@@ -78,9 +85,9 @@ class ApplySession:
 
     def run(self) -> bool:
         """Follow until stop (returns False) or until a cut must be read again from the broker (returns True)."""
-        self._take_target()
+        self._lock_target()
         self._reload()
-        while take_over(self._target, self._session, self._catalogue):
+        while apply_configured_predicates(self._target, self._session, self._catalogue):
             self._reload()
         self._subscribe()
         while not self._loop.stopped:
@@ -97,11 +104,11 @@ class ApplySession:
                 self._session.rollback()
                 self._loop.merge_whole(failed.table_id)
                 return True
-            except Hesitate as reason:
+            except DecisionNeeded as reason:
                 self._session.rollback()
-                self._loop.hesitate(str(reason))
+                self._loop.back_off(str(reason))
                 return True
-            self._tend()
+            self._do_housekeeping()
             goes_ahead = self._loop.goes_ahead and not self._stream.ahead
             if (goes_ahead or self._stream.nearer_is_back) and not self._stream.cuts.rows:
                 return True
@@ -109,13 +116,13 @@ class ApplySession:
 
     # -- opening ---------------------------------------------------------------------------------------------------
 
-    def _take_target(self) -> None:
-        self._defer = not take(self._target, self._session, self._loop.stop)
-        self._loop.constraints(DEFERRED if self._defer else REPLICA)
+    def _lock_target(self) -> None:
+        self._defer = not lock_target(self._target, self._session, self._loop.stop)
+        self._loop.log_constraints(DEFERRED if self._defer else REPLICA)
 
     def _reload(self) -> None:
         """Read VENUS's own tables at the target again."""
-        self._catalogue = catalogues.read(self._target, self._session)
+        self._catalogue = catalogues.read_catalogue(self._target, self._session)
         self._accounted_offset = -1  # a changed state may have changed the counters
         if self._defer:
             refuse_acting_foreign_keys(self._session, self._target, list(self._catalogue.tables.values()))
@@ -125,18 +132,18 @@ class ApplySession:
     def _subscribe(self) -> None:
         log_start = self._open_stream()
         assert self._opened is not None
-        self._keep_rows(self._opened.rows)
-        if self._held.begin(self._session, self._catalogue, log_start):
+        self._save_rows_identity(self._opened.rows)
+        if self._held.halt_trimmed(self._session, self._catalogue, log_start):
             self._reload()
         self._acknowledge()
         self._opened.report(self._catalogue)
-        self._loop.begun(self._catalogue.position.offset)
-        self._watch = Watch(self._target, self._session, lambda: self._catalogue.tables, self._tell_waits)
+        self._loop.record_start(self._catalogue.position.offset)
+        self._watch = LockWaitMonitor(self._target, self._session, lambda: self._catalogue.tables, self._report_waits)
 
     def _open_stream(self) -> int:
         """Open the stream and return where the queue begins; start over from the full data if the offset is trimmed."""
         try:
-            self._opened = Stream(self._target, self._catalogue, ahead=self._loop.goes_ahead)
+            self._opened = ApplyStream(self._target, self._catalogue, ahead=self._loop.goes_ahead)
             return self._opened.open(self._catalogue)
         except Diverged as error:
             if not start_over(self._target, self._session, self._catalogue, error):
@@ -144,26 +151,28 @@ class ApplySession:
         self._stream.close()
         self._opened = None
         self._reload()
-        self._opened = Stream(self._target, self._catalogue, ahead=self._loop.goes_ahead)
+        self._opened = ApplyStream(self._target, self._catalogue, ahead=self._loop.goes_ahead)
         return self._opened.open(self._catalogue)
 
-    def _tell_waits(self, found: list[TableCondition]) -> None:
+    def _report_waits(self, found: list[TableCondition]) -> None:
         """Report the locks that this session waits for. The watching thread calls it, because this one is blocked."""
         self._stream.report(self._catalogue, waits=found)
         if found:
             error = "; ".join(f"{one.name} waits {one.reason}" for one in found)
-            self._loop.tell(self._catalogue.held(), error=error, now=True)
+            self._loop.report(self._catalogue.held_tables(), error=error, now=True)
 
-    def _keep_rows(self, rows: RowsIdentity | None) -> None:
+    def _save_rows_identity(self, rows: RowsIdentity | None) -> None:
         """Save the rows identity of the set that is read from the applied offset on."""
         if rows == self._catalogue.position.rows:
             return
         target, session = self._target, self._session
-        session.run(f"BEGIN; {target.own_text(session, 'hold_position')}; {target.rows_text(session, rows)}; COMMIT")
-        self._catalogue.chosen(rows)
+        session.run(
+            f"BEGIN; {target.own_text(session, 'hold_position')}; {target.set_rows_text(session, rows)}; COMMIT"
+        )
+        self._catalogue.set_rows_identity(rows)
 
     @property
-    def _stream(self) -> Stream:
+    def _stream(self) -> ApplyStream:
         assert self._opened is not None
         return self._opened
 
@@ -172,14 +181,14 @@ class ApplySession:
 
     def _positions(self) -> tuple[int, int]:
         """Return the applied offset, and the offset from which the broker must keep the queue."""
-        return self._catalogue.position.offset, self._held.kept(self._catalogue)
+        return self._catalogue.position.offset, self._held.keep_from(self._catalogue)
 
     # -- the loop --------------------------------------------------------------------------------------------------
 
     def _wait_while_paused(self) -> bool:
         if not self._catalogue.position.paused:
             return False
-        self._loop.tell(self._catalogue.held())
+        self._loop.report(self._catalogue.held_tables())
         self._loop.wait(IDLE_S)
         self._reload_if_superseded()
         return True
@@ -190,7 +199,7 @@ class ApplySession:
             self._loop.wait(min(IDLE_S, self._loop.left_s))
             return True
         if self._loop.is_probe():
-            self._looked = 0.0
+            self._looked_at = 0.0
             self._reload_if_superseded()
         return False
 
@@ -198,7 +207,7 @@ class ApplySession:
         """Apply the waiting cuts; return False if the stream must be opened again."""
         try:
             if self._stream.cuts.has_complete:
-                self._apply_group(self._stream.cuts.group(self._target.settings.apply.cut_group_rows_max))
+                self._apply_group(self._stream.cuts.take_group(self._target.settings.apply.cut_group_rows_max))
                 return True
             return self._stream_cut()
         except Superseded:
@@ -206,16 +215,16 @@ class ApplySession:
             logger.info("target %s: an operator has changed a state; reading the states again", self._target.name)
             return False
 
-    def _apply_group(self, cuts: list[Cut]) -> None:
-        pieces = pieces_of(cuts)
+    def _apply_group(self, cuts: list[DeliveredCut]) -> None:
+        pieces = list_pieces(cuts)
         at_once = not self._loop.verdicts and is_small(self._target, cuts)
-        took, begun_us = Stopwatch.coarse(), cutlog.now_us()
+        took, begun_us = Stopwatch.coarse(), cut_stages.step_time_us()
         if at_once and apply_at_once(
             self._target, self._session, self._catalogue, pieces, defer_constraints=self._defer
         ):
-            say_applied(self._target.business, self._target.name, cuts, begun_us)
-            self._done(cuts[-1], sum(c.rows for c in cuts), reload=False)
-            self._loop.answered(took.awake_s())
+            log_applied(self._target.business, self._target.name, cuts, begun_us)
+            self._record_applied(cuts[-1], sum(c.rows for c in cuts), reload=False)
+            self._loop.record_latency(took.awake_s())
             return
         while True:
             try:
@@ -231,39 +240,39 @@ class ApplySession:
                     for cut in cuts:
                         self._apply_group([cut])
                     return
-                self._judge(refused)
+                self._record_refusal(refused)
             else:
-                say_applied(self._target.business, self._target.name, cuts, begun_us)
+                log_applied(self._target.business, self._target.name, cuts, begun_us)
                 return
 
     def _stream_cut(self) -> bool:
         """Apply a cut while it arrives, because it is larger than memory allows or not decided yet."""
         transaction = self._transaction(self._catalogue.position.offset, frozenset(self._loop.whole))
-        last: Piece | None = None
+        last: CutPiece | None = None
         rows = 0
         heard = time.monotonic()
         try:
             transaction.begin()
             while not self._loop.stopped:
                 if last is None or not last.batch.cut_end:
-                    for piece in self._stream.cuts.open_pieces():
+                    for piece in self._stream.cuts.take_open_pieces():
                         transaction.add(piece)
-                        piece.let_go()
+                        piece.drop_changes()
                         rows += piece.batch.count
                         last = piece
                         if piece.batch.cut_end:
                             transaction.flush()
                 if last is not None and last.batch.cut_end and last.decided:
-                    whole = Cut(number=last.batch.cut, pieces=[last], rows=rows)
+                    whole = DeliveredCut(number=last.batch.cut, pieces=[last], rows=rows)
                     self._finish(transaction, whole, rows)
-                    say_applied(self._target.business, self._target.name, [whole])
+                    log_applied(self._target.business, self._target.name, [whole])
                     return True
-                heard = self._stream.hear(heard)
+                heard = self._stream.receive_rest(heard)
         except (RowsRefused, CommitRefused) as refused:
             if self._stream.cuts.ahead:
-                raise Hesitate(f"the target refuses a row of it: {refused}") from refused
+                raise DecisionNeeded(f"the target refuses a row of it: {refused}") from refused
             self._session.rollback()
-            self._judge(refused)
+            self._record_refusal(refused)
             return False
         self._session.rollback()
         return True
@@ -274,7 +283,7 @@ class ApplySession:
             defer_constraints=self._defer, whole=whole,
         )  # fmt: skip
 
-    def _finish(self, transaction: ApplyTransaction, cut: Cut, rows: int) -> None:
+    def _finish(self, transaction: ApplyTransaction, cut: DeliveredCut, rows: int) -> None:
         last = cut.pieces[-1]
         transaction.finish(
             lambda: advance_text(
@@ -282,43 +291,43 @@ class ApplySession:
                 transaction.rows,
             )
         )  # fmt: skip
-        self._done(cut, rows, reload=transaction.changed)
+        self._record_applied(cut, rows, reload=transaction.changed)
 
-    def _judge(self, refused: RowsRefused | CommitRefused) -> None:
-        self._loop.verdicts.add(refused, quarantine=self._target.config.on_error == "quarantine")
+    def _record_refusal(self, refused: RowsRefused | CommitRefused) -> None:
+        self._loop.verdicts.record_refusal(refused, quarantine=self._target.config.on_error == "quarantine")
 
-    def _done(self, cut: Cut, rows: int, *, reload: bool) -> None:
-        self._loop.applied(cut.end, rows)
-        self._catalogue.moved(cut.end, cut.pieces[-1].epoch)
+    def _record_applied(self, cut: DeliveredCut, rows: int, *, reload: bool) -> None:
+        self._loop.record_applied(cut.end, rows)
+        self._catalogue.record_position(cut.end, cut.pieces[-1].epoch)
         if reload:
             self._reload()
-            self._loop.tell(self._catalogue.held(), now=True)
+            self._loop.report(self._catalogue.held_tables(), now=True)
         self._acknowledge()
 
     # -- beside the stream -----------------------------------------------------------------------------------------
 
-    def _tend(self) -> None:
+    def _do_housekeeping(self) -> None:
         """Advance catch-ups and resyncs, read operators' commands, clean up and report."""
         if not self._stream.cuts.has_complete:
             self._reload_if_superseded()
         if self._held.step(self._session, self._catalogue, defer_constraints=self._defer):
             self._reload()
-        self._tend_resyncs()
-        self._account()
+        self._advance_resyncs()
+        self._check_account()
         self._count_rows()
         self._loop.clearing.step(self._target, self._session)
-        if not self._stream.told(*self._positions()):
+        if not self._stream.is_acknowledged(*self._positions()):
             self._acknowledge()  # a table follows again: the broker need not keep its changes, even on a quiet queue
-        self._loop.tell(self._catalogue.held())
+        self._loop.report(self._catalogue.held_tables())
 
-    def _account(self) -> None:
+    def _check_account(self) -> None:
         """Compare the counters with the applied offset and report the number of missing changes to the broker."""
         offset = self._catalogue.position.offset
         every_s = ACCOUNT_S if offset != self._accounted_offset else ACCOUNT_QUIET_S
         if time.monotonic() - self._accounted < every_s:
             return
         self._accounted, self._accounted_offset = time.monotonic(), offset
-        missing = self._target.unaccounted(self._session)
+        missing = self._target.count_unaccounted(self._session)
         if missing is None or missing == self._unaccounted:
             return
         if missing:
@@ -333,11 +342,11 @@ class ApplySession:
         if time.monotonic() < self._count_at:
             return
         self._count_at = time.monotonic() + ROWS_EVERY_S
-        self._stream.row_counts = self._target.row_counts(self._session)
+        self._stream.row_counts = self._target.read_row_counts(self._session)
         self._stream.counted_at_us = time.time_ns() // 1000
         self._stream.report(self._catalogue)
 
-    def _tend_resyncs(self) -> None:
+    def _advance_resyncs(self) -> None:
         try:
             changed = self._resyncs.step(self._session, self._catalogue)
         except Superseded:
@@ -345,18 +354,18 @@ class ApplySession:
             changed = True
         if changed:
             self._reload()
-            self._held.forget()
+            self._held.reset()
 
     def _reload_if_superseded(self) -> None:
         """Look for commands. A busy session skips this, because each transaction checks `control`."""
-        if time.monotonic() - self._looked < LOOK_S:
+        if time.monotonic() - self._looked_at < LOOK_S:
             return
-        self._looked, took = time.monotonic(), Stopwatch.coarse()
-        position = self._target.position(self._session)
-        self._loop.answered(took.awake_s())
+        self._looked_at, took = time.monotonic(), Stopwatch.coarse()
+        position = self._target.read_position(self._session)
+        self._loop.record_latency(took.awake_s())
         if position is None or position.control != self._catalogue.position.control:
             self._reload()
-            self._held.forget()
+            self._held.reset()
 
 
 __all__ = ["ApplyReport", "Report", "run_apply"]
@@ -364,15 +373,15 @@ __all__ = ["ApplyReport", "Report", "run_apply"]
 
 def run_apply(settings: Settings, name: str, stop: threading.Event, report: Report | None = None) -> None:
     """Follow the broker until `stop` and retry after transient errors. Raises all others."""
-    target = PostgresTarget(settings, name)
-    loop = Loop(name, stop, report)
+    target = PostgresDatabase(settings, name)
+    loop = ApplyLoop(name, stop, report)
     retrying = tenacity.Retrying(
         retry=tenacity.retry_if_exception(loop.is_waited_for),
-        wait=lambda state: loop.failed(_error(state)),
+        wait=lambda state: loop.record_failure(_error_of(state)),
         stop=tenacity.stop_when_event_set(stop),
         sleep=tenacity.sleep_using_event(stop),
-        before=lambda _: loop.begin(),
-        before_sleep=lambda state: loop.trying_again(_error(state)),
+        before=lambda _: loop.begin_attempt(),
+        before_sleep=lambda state: loop.on_retry(_error_of(state)),
         reraise=True,
     )
     try:
@@ -382,11 +391,11 @@ def run_apply(settings: Settings, name: str, stop: threading.Event, report: Repo
             raise
 
 
-def _error(state: tenacity.RetryCallState) -> BaseException | None:
+def _error_of(state: tenacity.RetryCallState) -> BaseException | None:
     return state.outcome.exception() if state.outcome else None
 
 
-def _follow(target: PostgresTarget, loop: Loop) -> None:
+def _follow(target: PostgresDatabase, loop: ApplyLoop) -> None:
     """Run one session after the other until stop."""
     again = True
     while again and not loop.stopped:

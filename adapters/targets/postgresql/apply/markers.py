@@ -8,20 +8,20 @@ from __future__ import annotations
 
 import logging
 
-from venus.adapters.targets.postgresql.catalogue import Catalogue
-from venus.adapters.targets.postgresql.database import RESYNC, SWEEP, PostgresTarget
-from venus.adapters.targets.postgresql.rows.verdicts import guarded, halting
+from venus.adapters.targets.postgresql.catalogue import TargetCatalogue
+from venus.adapters.targets.postgresql.database import RESYNC, SWEEP, PostgresDatabase
+from venus.adapters.targets.postgresql.rows.verdicts import halt_on_refusal, run_or_halt
 from venus.adapters.targets.postgresql.rowsql import RowSql
-from venus.adapters.targets.postgresql.session import Session
+from venus.adapters.targets.postgresql.session import TargetSession
 from venus.errors import VenusError
 
 logger = logging.getLogger(__name__)
 
 
-class Recording:
+class KeyRecording:
     """Records of changed keys, within one transaction. `changed` means that the catalogue must be read again."""
 
-    def __init__(self, target: PostgresTarget, session: Session, catalogue: Catalogue) -> None:
+    def __init__(self, target: PostgresDatabase, session: TargetSession, catalogue: TargetCatalogue) -> None:
         self._target = target
         self._session = session
         self._catalogue = catalogue
@@ -32,22 +32,22 @@ class Recording:
         self._session.run(sql.text("create_touched"))
         if self._session.row(sql.text("has_key")) is None:
             self._session.run(sql.text("key_touched"))
-        self._put(table_id, purpose, offset)
+        self._store(table_id, purpose, offset)
 
     def request(self, table_id: int, purpose: str) -> None:
         """Request a record; the apply loop starts it later."""
-        self._put(table_id, purpose, -1)
+        self._store(table_id, purpose, -1)
 
-    def _put(self, table_id: int, purpose: str, offset: int) -> None:
-        self._target.own(self._session, "put_sweep", table_id=table_id, purpose=purpose, offset=offset)
+    def _store(self, table_id: int, purpose: str, offset: int) -> None:
+        self._target.run_own(self._session, "put_sweep", table_id=table_id, purpose=purpose, offset=offset)
         self._catalogue.sweeps.setdefault(table_id, {})[purpose] = offset
         self.changed = True
 
     def stop(self, table_id: int, purpose: str, sql: RowSql) -> None:
         """End a record; the table of keys is dropped with its last purpose."""
-        self._target.own(self._session, "end_sweep", table_id=table_id, purpose=purpose)
+        self._target.run_own(self._session, "end_sweep", table_id=table_id, purpose=purpose)
         self._catalogue.sweeps.get(table_id, {}).pop(purpose, None)
-        if not self._catalogue.records(table_id):
+        if not self._catalogue.is_recording(table_id):
             self._session.run(sql.text("drop_touched"))
         self.changed = True
 
@@ -55,7 +55,9 @@ class Recording:
 class Markers:
     """Executor of the markers of one transaction."""
 
-    def __init__(self, target: PostgresTarget, session: Session, catalogue: Catalogue, recording: Recording) -> None:
+    def __init__(
+        self, target: PostgresDatabase, session: TargetSession, catalogue: TargetCatalogue, recording: KeyRecording
+    ) -> None:
         self._session = session
         self._catalogue = catalogue
         self._recording = recording
@@ -66,9 +68,9 @@ class Markers:
 
         If the configuration demands TRUNCATE, use DELETE only where foreign keys or a long reader prevent TRUNCATE.
         """
-        self._begin_resync_again(table_id)
+        self._restart_resync(table_id)
         if self._empty_by == "delete":
-            guarded(self._session, table_id, sql.text("delete_all"))
+            run_or_halt(self._session, table_id, sql.text("delete_all"))
             return
         self._session.run("SAVEPOINT venus; SET LOCAL lock_timeout = '1s'")
         try:
@@ -78,16 +80,16 @@ class Markers:
                 raise
             logger.info("emptying %s by DELETE: %s", sql.placed.qualified, error)
             self._session.run("ROLLBACK TO SAVEPOINT venus; RELEASE SAVEPOINT venus")
-            guarded(self._session, table_id, sql.text("delete_all"))
+            run_or_halt(self._session, table_id, sql.text("delete_all"))
 
-    def _begin_resync_again(self, table_id: int) -> None:
+    def _restart_resync(self, table_id: int) -> None:
         """Restart a running resync: its side table may contain rows that are deleted now without a recorded key."""
         if self._catalogue.sweeps.get(table_id, {}).get(RESYNC, -1) >= 0:
             self._recording.request(table_id, RESYNC)
 
     def begin_sweep(self, table_id: int, offset: int, sql: RowSql) -> None:
         """Start to record the keys that the second read of the source's table finds."""
-        with halting(self._session, table_id):
+        with halt_on_refusal(self._session, table_id):
             self._recording.start(table_id, SWEEP, offset, sql)
 
     def end_sweep(self, table_id: int, sql: RowSql) -> None:
@@ -97,8 +99,8 @@ class Markers:
             # The target was loaded during the sweep: only the broker's full data shows what the sweep has removed.
             self._recording.request(table_id, RESYNC)
             return
-        self._begin_resync_again(table_id)
-        guarded(
+        self._restart_resync(table_id)
+        run_or_halt(
             self._session,
             table_id,
             f"SET LOCAL enable_hashjoin = on; {sql.text('sweep', offset=str(begun))}; SET LOCAL enable_hashjoin = off",

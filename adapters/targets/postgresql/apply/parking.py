@@ -14,19 +14,26 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from venus.adapters.targets.postgresql.catalogue import Catalogue
-from venus.adapters.targets.postgresql.database import HALTED, RESYNC, PostgresTarget
-from venus.adapters.targets.postgresql.rows.verdicts import LOADED, PARKED, Suspect, Verdicts, key_texts, positions_of
-from venus.adapters.targets.postgresql.session import Session
-from venus.adapters.under.cuts import Piece
-from venus.adapters.under.fold import Rows, rows_of
+from venus.adapters.targets.postgresql.catalogue import TargetCatalogue
+from venus.adapters.targets.postgresql.database import HALTED, RESYNC, PostgresDatabase
+from venus.adapters.targets.postgresql.rows.verdicts import (
+    LOADED,
+    PARKED,
+    RefusedChange,
+    Verdicts,
+    key_texts,
+    waiting_mask,
+)
+from venus.adapters.targets.postgresql.session import TargetSession
+from venus.adapters.under.cut_assembler import CutPiece
+from venus.adapters.under.row_changes import RowChanges, to_row_changes
 from venus.codec.changes import TableChanges
 from venus.codec.layout import Layout
 from venus.model import ChangeKind, TableSchema
 
 
 @dataclass(slots=True)
-class Count:
+class TableChangeCounts:
     """Numbers of changes of one table."""
 
     applied: int = 0
@@ -35,48 +42,48 @@ class Count:
     held: int = 0  # negative while it catches up
 
 
-class Counts:
+class ChangeCounts:
     """Numbers of changes of every table in one transaction."""
 
-    def __init__(self, catalogue: Catalogue) -> None:
+    def __init__(self, catalogue: TargetCatalogue) -> None:
         self.other = 0
         self._catalogue = catalogue
-        self._tables: dict[int, Count] = {}
+        self._tables: dict[int, TableChangeCounts] = {}
         self._held: list[tuple[int, int, int]] = []
 
-    def of(self, table_id: int) -> Count:
+    def for_table(self, table_id: int) -> TableChangeCounts:
         """Return the mutable count of a table."""
-        return self._tables.setdefault(table_id, Count())
+        return self._tables.setdefault(table_id, TableChangeCounts())
 
     @property
     def written(self) -> list[int]:
         """The tables that this transaction has written to."""
         return [table_id for table_id, count in self._tables.items() if count.applied]
 
-    def met(self, piece: Piece) -> None:
+    def count_empty_increment(self, piece: CutPiece) -> None:
         """Count the offset that an increment without changes occupies."""
         self.other += piece.end - piece.start - piece.batch.count
 
-    def held(self, section: TableChanges, offset: int) -> None:
+    def count_held(self, section: TableChanges, offset: int) -> None:
         """Count a section that waits because its table does not follow."""
         table_id = section.table_id
         state = self._catalogue.tables.get(table_id)
         if state is None:
             return  # an unknown table stays unaccounted for, which raises the alarm
         if state.held_from is not None and offset < state.held_from:
-            self.of(table_id).applied += section.count  # a resync has already brought a later state
+            self.for_table(table_id).applied += section.count  # a resync has already brought a later state
             return
-        self.of(table_id).held += section.count
+        self.for_table(table_id).held += section.count
         if RESYNC in self._catalogue.sweeps.get(table_id, {}):
             self._held.append((table_id, offset, section.count))
 
-    def texts(self, target: PostgresTarget, session: Session) -> list[str]:
+    def statements(self, target: PostgresDatabase, session: TargetSession) -> list[str]:
         """Return the statements that add these numbers to the counters at the target."""
         counts = [(table_id, c.applied, c.quarantined, c.skipped, c.held) for table_id, c in self._tables.items()]
         if len(counts) == 1:
-            counted = [target.own_prepared(session, "count", *counts[0])]
+            counted = [target.own_execute_text(session, "count", *counts[0])]
         else:
-            counted = [target.own_prepared(session, "count_all", *zip(*counts, strict=True))] if counts else []
+            counted = [target.own_execute_text(session, "count_all", *zip(*counts, strict=True))] if counts else []
         return counted + [
             target.own_text(session, "put_held", table_id=table_id, offset=offset, rows=rows)
             for table_id, offset, rows in self._held
@@ -87,11 +94,16 @@ class Counts:
 BEHIND = "behind an earlier change of its key"
 
 
-class Parking:
+class QuarantineWriter:
     """The quarantine within one transaction."""
 
     def __init__(
-        self, target: PostgresTarget, session: Session, catalogue: Catalogue, verdicts: Verdicts, counts: Counts
+        self,
+        target: PostgresDatabase,
+        session: TargetSession,
+        catalogue: TargetCatalogue,
+        verdicts: Verdicts,
+        counts: ChangeCounts,
     ) -> None:
         self._target = target
         self._session = session
@@ -103,7 +115,9 @@ class Parking:
         #: table -> offset of a TRUNCATE: earlier refusals are irrelevant.
         self._emptied: dict[int, int] = {}
 
-    def divide(self, rows: Rows, piece: Piece, schema: TableSchema, *, catching_up: bool) -> tuple[Rows, Rows | None]:
+    def park_waiting(
+        self, rows: RowChanges, piece: CutPiece, schema: TableSchema, *, catching_up: bool
+    ) -> tuple[RowChanges, RowChanges | None]:
         """Park the changes that have to wait; return the changes to apply, and the parked ones."""
         table_id = schema.table_id
         skipped = self._catalogue.skipped.get(table_id)
@@ -111,15 +125,15 @@ class Parking:
             rows = self._without_skipped(rows, skipped, table_id)
         if not self._verdicts.suspects.get(table_id) and not self._catalogue.parked.get(table_id):
             return rows, None
-        mask = positions_of(rows, self._first_of(table_id))
+        mask = waiting_mask(rows, self._waits_from(table_id))
         if not mask.any():
             return rows, None
         parked = rows.where(mask)
-        self._keep(parked, piece, schema, PARKED)
-        self._counts.of(table_id).quarantined += len(parked)
+        self._store(parked, piece, schema, PARKED)
+        self._counts.for_table(table_id).quarantined += len(parked)
         return rows.where(~mask), parked
 
-    def _first_of(self, table_id: int) -> Callable[[bytes], int | None]:
+    def _waits_from(self, table_id: int) -> Callable[[bytes], int | None]:
         """Return a function that finds the offset from which a key's changes wait, without a copy of both mappings."""
         suspects, parked = self._verdicts.suspects.get(table_id, {}), self._catalogue.parked.get(table_id, {})
         since = self._emptied.get(table_id, LOADED)
@@ -132,33 +146,33 @@ class Parking:
 
         return first_of
 
-    def _without_skipped(self, rows: Rows, skipped: set[tuple[bytes, int]], table_id: int) -> Rows:
+    def _without_skipped(self, rows: RowChanges, skipped: set[tuple[bytes, int]], table_id: int) -> RowChanges:
         pairs = zip(rows.record_ids.split(), rows.offsets.tolist(), strict=True)
         keep = np.fromiter((pair not in skipped for pair in pairs), dtype=np.bool_, count=len(rows))
-        self._counts.of(table_id).skipped += int((~keep).sum())
+        self._counts.for_table(table_id).skipped += int((~keep).sum())
         return rows.where(keep)
 
-    def keep_refused(self, section: TableChanges, offset: int, piece: Piece, schema: TableSchema) -> None:
+    def store_refused(self, section: TableChanges, offset: int, piece: CutPiece, schema: TableSchema) -> None:
         """Store the row that halted its table, so that the operator can see it."""
         suspects = self._verdicts.suspects.get(section.table_id, {})
         if not suspects or section.kind is not ChangeKind.CHANGES:
             return
-        rows = rows_of(section, offset)
-        mask = positions_of(rows, {record_id: s.offset for record_id, s in suspects.items()}.get)
+        rows = to_row_changes(section, offset)
+        mask = waiting_mask(rows, {record_id: s.offset for record_id, s in suspects.items()}.get)
         if mask.any():
-            self._keep(rows.where(mask), piece, schema, HALTED)
+            self._store(rows.where(mask), piece, schema, HALTED)
 
-    def emptied(self, table_id: int, offset: int) -> None:
+    def on_truncate(self, table_id: int, offset: int) -> None:
         """Settle the changes that waited before a TRUNCATE at `offset`, because it removes their rows."""
         self._emptied[table_id] = offset
         if not self._catalogue.parked.get(table_id):
             return
         settled = {"table_id": table_id, "offset": offset}
-        self._target.own(self._session, "count_superseded", **settled)
-        self._target.own(self._session, "supersede_quarantine", reason="TRUNCATE", **settled)
+        self._target.run_own(self._session, "count_superseded", **settled)
+        self._target.run_own(self._session, "supersede_quarantine", reason="TRUNCATE", **settled)
         self._catalogue.parked.pop(table_id)
 
-    def _keep(self, rows: Rows, piece: Piece, schema: TableSchema, state: str) -> None:
+    def _store(self, rows: RowChanges, piece: CutPiece, schema: TableSchema, state: str) -> None:
         suspects = self._verdicts.suspects.get(schema.table_id, {})
         record_ids, messages = rows.record_ids.split(), rows.rows.split()
         values = zip(
@@ -181,7 +195,9 @@ class Parking:
                 self._catalogue.parked.setdefault(schema.table_id, {}).setdefault(record_id, offset)
         self._session.run("; ".join(texts))
 
-    def _explanation(self, table_id: int, record_id: bytes, suspects: dict[bytes, Suspect]) -> Suspect | None:
+    def _explanation(
+        self, table_id: int, record_id: bytes, suspects: dict[bytes, RefusedChange]
+    ) -> RefusedChange | None:
         if (table_id, record_id) in self._explained:
             return None
         self._explained.add((table_id, record_id))

@@ -13,15 +13,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from venus.adapters.targets.contract import FollowReport
-from venus.adapters.targets.postgresql.database import PostgresTarget, TableState
+from venus.adapters.targets.postgresql.database import PostgresDatabase, TableState
 from venus.adapters.targets.postgresql.rows.verdicts import Verdicts
-from venus.adapters.targets.postgresql.session import Session
+from venus.adapters.targets.postgresql.session import TargetSession
 from venus.adapters.under.circuit import TargetCircuit
 
 logger = logging.getLogger(__name__)
 
 REPORT_S = 0.5
-HESITATE_S = 60.0
+BACK_OFF_S = 60.0
 #: How many changes one cleanup statement examines, and the pause between two statements.
 PIECE_ROWS = 1_000
 PIECE_EVERY_S = 1.0
@@ -29,7 +29,7 @@ PIECE_EVERY_S = 1.0
 ROUND_EVERY_S = 3600.0
 
 
-class Clearing:
+class QuarantineCleanup:
     """Cleanup of the quarantine; its progress outlives a session with the target."""
 
     def __init__(self, monotonic: Callable[[], float]) -> None:
@@ -38,13 +38,13 @@ class Clearing:
         self._gone = 0
         self._due: float | None = None
 
-    def step(self, target: PostgresTarget, session: Session) -> None:
+    def step(self, target: PostgresDatabase, session: TargetSession) -> None:
         """Clear the next piece if it is due."""
         now = self._monotonic()
         if self._due is not None and now < self._due:
             return
         piece = {"after": self._after, "rows_max": PIECE_ROWS, "keep_s": target.config.quarantine_keep_s}
-        ((reached, gone),) = target.own_rows(session, "clear_quarantine", **piece)
+        ((reached, gone),) = target.read_own_rows(session, "clear_quarantine", **piece)
         self._gone += gone
         if reached is not None:
             self._after, self._due = reached, now + PIECE_EVERY_S
@@ -66,7 +66,7 @@ class ApplyReport(FollowReport):
 Report = Callable[[ApplyReport], None]
 
 
-class Loop(TargetCircuit):
+class ApplyLoop(TargetCircuit):
     """State of one apply loop: counters, the circuit, verdicts on refused rows, the stop signal."""
 
     def __init__(self, target: str, stop: threading.Event, report: Report | None) -> None:
@@ -74,7 +74,7 @@ class Loop(TargetCircuit):
         self.stop = stop
         #: Verdicts on refused rows of the current cut; they outlive a session.
         self.verdicts = Verdicts()
-        self.clearing = Clearing(time.monotonic)
+        self.clearing = QuarantineCleanup(time.monotonic)
         self._report = report
         self._constraints = ""
         self._rows = self._transactions = 0
@@ -89,10 +89,10 @@ class Loop(TargetCircuit):
         """Whether the session writes cuts before they are decided."""
         return time.monotonic() >= self._ahead_from
 
-    def hesitate(self, reason: str) -> None:
+    def back_off(self, reason: str) -> None:
         """Write cuts only after their decision for the next minute."""
         logger.info("target %s: a cut waits for its decision: %s", self._target, reason)
-        self._ahead_from = time.monotonic() + HESITATE_S
+        self._ahead_from = time.monotonic() + BACK_OFF_S
 
     def merge_whole(self, table_id: int) -> None:
         """Merge every later cut of this table as a whole."""
@@ -107,38 +107,38 @@ class Loop(TargetCircuit):
         """Wait until the time is over or the loop stops."""
         self.stop.wait(seconds)
 
-    def begun(self, offset: int) -> None:
+    def record_start(self, offset: int) -> None:
         """Record the offset at which a session begins."""
         self.record_session()
         self._offset = offset
 
-    def applied(self, offset: int, rows: int) -> None:
+    def record_applied(self, offset: int, rows: int) -> None:
         """Record a committed transaction."""
         self.verdicts = Verdicts()
-        self.breaker.worked(0.0, time.monotonic())
+        self.breaker.record_success(0.0, time.monotonic())
         self._offset = offset
         self._rows += rows
         self._transactions += 1
 
-    def answered(self, latency_s: float) -> str:
+    def record_latency(self, latency_s: float) -> str:
         """Record how long the target took for a few rows; a slow target is isolated for a while."""
-        error = super().answered(latency_s)
+        error = super().record_latency(latency_s)
         if error:
-            self.tell((), error=error, now=True)
+            self.report((), error=error, now=True)
         return error
 
-    def constraints(self, text: str) -> None:
+    def log_constraints(self, text: str) -> None:
         """Log how foreign keys are treated, once for each change."""
         if text != self._constraints:
             self._constraints = text
             logger.info("target %s: %s", self._target, text)
 
-    def trying_again(self, error: BaseException | None) -> None:
+    def on_retry(self, error: BaseException | None) -> None:
         """Log and report an error before the next try."""
-        super().trying_again(error)
-        self.tell((), error=str(error), now=True)
+        super().on_retry(error)
+        self.report((), error=str(error), now=True)
 
-    def tell(self, held: Sequence[TableState], *, error: str = "", now: bool = False) -> None:
+    def report(self, held: Sequence[TableState], *, error: str = "", now: bool = False) -> None:
         """Report to the caller, at most every `REPORT_S` seconds unless `now`."""
         if self._report is None or (not now and time.monotonic() - self._reported < REPORT_S):
             return

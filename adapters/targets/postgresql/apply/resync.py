@@ -16,7 +16,7 @@ from collections.abc import Callable
 from functools import partial
 
 from venus.adapters.targets.postgresql.apply.transaction import ApplyTransaction
-from venus.adapters.targets.postgresql.catalogue import Catalogue
+from venus.adapters.targets.postgresql.catalogue import TargetCatalogue
 from venus.adapters.targets.postgresql.database import (
     ACCOUNT,
     ACTIVE,
@@ -25,10 +25,10 @@ from venus.adapters.targets.postgresql.database import (
     PAUSED,
     RESYNC,
     SWEEP,
-    PostgresTarget,
+    PostgresDatabase,
     TableState,
 )
-from venus.adapters.targets.postgresql.naming import Placed, quoted
+from venus.adapters.targets.postgresql.naming import PlacedTable, quote
 from venus.adapters.targets.postgresql.rows.rowcopy import copy_full
 from venus.adapters.targets.postgresql.rows.verdicts import Verdicts
 from venus.adapters.targets.postgresql.rowsql import RowSql
@@ -36,18 +36,18 @@ from venus.adapters.targets.postgresql.schema import existing
 from venus.adapters.targets.postgresql.schema.constraints import add_key
 from venus.adapters.targets.postgresql.schema.ddl import is_counted, no_identity, type_sql
 from venus.adapters.targets.postgresql.schema.own_types import LabelsMissing, require_labels
-from venus.adapters.targets.postgresql.schema.tables import keep_version, step_to
-from venus.adapters.targets.postgresql.session import Session, Superseded
+from venus.adapters.targets.postgresql.schema.tables import plan_step_to, store_version
+from venus.adapters.targets.postgresql.session import Superseded, TargetSession
 from venus.adapters.targets.postgresql.statements import statement
 from venus.codec import schema as schemas_codec
-from venus.codec.filtering import full_inside
+from venus.codec.filtering import select_full_rows
 from venus.conditions import RESYNC_FAILED
 from venus.errors import TargetError, VenusError
 from venus.model import TableSchema
 from venus.network.rows_identity import RowsIdentity
-from venus.predicates.ranges import compiled
+from venus.predicates.ranges import compile_predicate
 from venus.rpc import reports
-from venus.rpc.snapshots import Snapshots
+from venus.rpc.snapshots import SnapshotClient
 from venus.wire import broker_pb2
 
 logger = logging.getLogger(__name__)
@@ -63,7 +63,7 @@ class SideLoad(threading.Thread):
     """Thread that loads the full data of one table into a side table, in its own connection."""
 
     def __init__(
-        self, target: PostgresTarget, sql: RowSql, recorded_from: int, predicate: str = "",
+        self, target: PostgresDatabase, sql: RowSql, recorded_from: int, predicate: str = "",
         rows: RowsIdentity | None = None,
     ) -> None:  # fmt: skip
         super().__init__(name=f"venus-resync-{sql.placed.name}", daemon=True)
@@ -87,7 +87,7 @@ class SideLoad(threading.Thread):
         try:
             session = self._target.connect("resync")
             try:
-                with Snapshots(self._target.broker) as snapshots:
+                with SnapshotClient(self._target.broker) as snapshots:
                     self._load(session, snapshots)
             finally:
                 session.rollback()
@@ -95,7 +95,7 @@ class SideLoad(threading.Thread):
         except VenusError as error:
             self.error = error
 
-    def _load(self, session: Session, snapshots: Snapshots) -> None:
+    def _load(self, session: TargetSession, snapshots: SnapshotClient) -> None:
         table_id = self._sql.placed.schema.table_id
         while not self._stop_asked.is_set():
             holder = f"resync of {self._sql.placed.qualified} at {self._target.group}"
@@ -109,7 +109,7 @@ class SideLoad(threading.Thread):
                 snapshots.close(snapshot.snapshot_id)
             self._stop_asked.wait(_RETRY_S)  # the full data lags behind this target
 
-    def _copy(self, session: Session, snapshots: Snapshots, snapshot: broker_pb2.Snapshot) -> None:
+    def _copy(self, session: TargetSession, snapshots: SnapshotClient, snapshot: broker_pb2.Snapshot) -> None:
         table_id = self._sql.placed.schema.table_id
         known = [schemas_codec.from_wire(wire) for wire in snapshot.schemas if wire.table_id == table_id]
         if not known:
@@ -117,7 +117,7 @@ class SideLoad(threading.Thread):
         schemas = {s.version: s for s in known}
         schema = max(known, key=lambda s: s.version)
         sql = RowSql(self._target.place(schema), self._target.group)
-        predicate = compiled(self._predicate, schema) if self._predicate else None
+        predicate = compile_predicate(self._predicate, schema) if self._predicate else None
         self._create(session, sql)
         for split in snapshot.splits:
             session.run("BEGIN")
@@ -127,7 +127,7 @@ class SideLoad(threading.Thread):
                 for rows in chunk.sections:
                     version = schemas[rows.schema_version]
                     refuse_former_key(schema, version, self._target.name)
-                    inside = full_inside(predicate, rows, version) if predicate is not None else rows
+                    inside = select_full_rows(predicate, rows, version) if predicate is not None else rows
                     if len(inside):
                         copy_full(session, sql.side, sql.placed, inside, version)
                 snapshots.renew(snapshot.snapshot_id)
@@ -135,7 +135,7 @@ class SideLoad(threading.Thread):
         session.run(f"{sql.text('key_side')}; ANALYZE {sql.side}")
         self.schema, self.cut = schema, snapshot.offset
 
-    def _create(self, session: Session, sql: RowSql) -> None:
+    def _create(self, session: TargetSession, sql: RowSql) -> None:
         """Create the side table by the newest schema; the target may be a version behind. Raises LabelsMissing."""
         require_labels(session, sql.placed, self._target.name)
         own, wire = sql.placed.type_names, sql.placed.schema.wire_columns
@@ -146,7 +146,7 @@ class SideLoad(threading.Thread):
 class Resyncs:
     """The resyncs of one apply session."""
 
-    def __init__(self, target: PostgresTarget) -> None:
+    def __init__(self, target: PostgresDatabase) -> None:
         self._target = target
         self._loads: dict[int, SideLoad] = {}
 
@@ -160,7 +160,7 @@ class Resyncs:
             load.stop()
         self._loads.clear()
 
-    def step(self, session: Session, catalogue: Catalogue) -> bool:
+    def step(self, session: TargetSession, catalogue: TargetCatalogue) -> bool:
         """Advance every resync; return whether the catalogue must be read again."""
         wanted = {t: purposes[RESYNC] for t, purposes in catalogue.sweeps.items() if RESYNC in purposes}
         for table_id in set(self._loads) - set(wanted):
@@ -173,7 +173,7 @@ class Resyncs:
             if recorded_from == REQUESTED:
                 if table_id in self._loads:  # the load is too old: the table was emptied or swept since
                     self._loads.pop(table_id).stop()
-                self._begin(session, catalogue, state)
+                self._start_recording(session, catalogue, state)
                 changed = True
             elif table_id not in self._loads and len(self._loads) >= SIDE_LOADS_MAX:
                 continue  # it waits for a free slot
@@ -183,16 +183,16 @@ class Resyncs:
                 self._loads[table_id] = load
                 load.start()
             else:
-                changed |= self._look(session, catalogue, state)
+                changed |= self._check_load(session, catalogue, state)
         return changed
 
-    def _transaction(self, session: Session, catalogue: Catalogue, table_id: int) -> ApplyTransaction:
+    def _transaction(self, session: TargetSession, catalogue: TargetCatalogue, table_id: int) -> ApplyTransaction:
         return ApplyTransaction(
             self._target, session, catalogue, Verdicts(), start=catalogue.position.offset, defer_constraints=False,
             only=table_id,
         )  # fmt: skip
 
-    def _begin(self, session: Session, catalogue: Catalogue, state: TableState) -> None:
+    def _start_recording(self, session: TargetSession, catalogue: TargetCatalogue, state: TableState) -> None:
         """Start to record keys exactly from the applied offset on."""
         transaction = self._transaction(session, catalogue, state.table_id)
         sql = catalogue.sql(self._target, state.table_id, state.schema_version)
@@ -205,7 +205,7 @@ class Resyncs:
         else:
             session.run("COMMIT")
 
-    def _look(self, session: Session, catalogue: Catalogue, state: TableState) -> bool:
+    def _check_load(self, session: TargetSession, catalogue: TargetCatalogue, state: TableState) -> bool:
         load = self._loads[state.table_id]
         if load.is_alive():
             return False
@@ -217,7 +217,10 @@ class Resyncs:
             return self._give_up(session, catalogue, state, str(load.error or "stopped"))
         if state.state == ACTIVE and catalogue.position.offset < load.cut:
             return False  # the stream has not reached the cut yet
-        if state.state in (ACTIVE, CATCHUP) and catalogue.newest(state.table_id).identity != load.schema.identity:
+        if (
+            state.state in (ACTIVE, CATCHUP)
+            and catalogue.current_schema(state.table_id).identity != load.schema.identity
+        ):
             return False  # nor the version that halts the table
         try:
             self._replace(session, catalogue, state, load.cut, load.schema)
@@ -231,7 +234,7 @@ class Resyncs:
         return True
 
     def _replace(
-        self, session: Session, catalogue: Catalogue, state: TableState, cut: int, schema: TableSchema
+        self, session: TargetSession, catalogue: TargetCatalogue, state: TableState, cut: int, schema: TableSchema
     ) -> None:
         transaction = self._transaction(session, catalogue, state.table_id)
         transaction.begin()
@@ -239,23 +242,23 @@ class Resyncs:
             self._target.set_state(session, state.table_id, ACTIVE)
         sql = RowSql(self._target.place(schema), self._target.group)
         removed, brought = self._replace_rows(session, catalogue, state, cut, sql, transaction)
-        self._target.own(session, "end_predicate", table_id=state.table_id, brought=brought, removed=removed)
+        self._target.run_own(session, "end_predicate", table_id=state.table_id, brought=brought, removed=removed)
         settled = {"table_id": state.table_id, "offset": cut}
-        self._target.own(session, "count_superseded", **settled)
-        self._target.own(session, "supersede_quarantine", reason="resync", **settled)
+        self._target.run_own(session, "count_superseded", **settled)
+        self._target.run_own(session, "supersede_quarantine", reason="resync", **settled)
         if state.state != ACTIVE:
-            self._hold(session, state, cut)
-        self._target.own(session, "end_held", table_id=state.table_id)
+            self._catch_up_from(session, state, cut)
+        self._target.run_own(session, "end_held", table_id=state.table_id)
         transaction.recording.stop(state.table_id, RESYNC, sql)
-        self._target.own(session, "settle_account")
+        self._target.run_own(session, "settle_account")
         session.run(f"{sql.text('drop_side')}; COMMIT")
 
     def _replace_rows(
-        self, session: Session, catalogue: Catalogue, state: TableState, cut: int, sql: RowSql,
+        self, session: TargetSession, catalogue: TargetCatalogue, state: TableState, cut: int, sql: RowSql,
         transaction: ApplyTransaction,
     ) -> tuple[int, int]:  # fmt: skip
         """Make the table equal to the side table; return how many rows were removed and added."""
-        schema, before = sql.placed.schema, catalogue.newest(state.table_id)
+        schema, before = sql.placed.schema, catalogue.current_schema(state.table_id)
         if before.identity != schema.identity:
             transaction.recording.stop(state.table_id, SWEEP, sql)  # it has the old keys
             evolve = partial(self._evolve, session, catalogue, state, schema, rekeying=True)
@@ -270,7 +273,13 @@ class Resyncs:
         return removed, inserted - replaced
 
     def _evolve(
-        self, session: Session, catalogue: Catalogue, state: TableState, schema: TableSchema, *, rekeying: bool = False
+        self,
+        session: TargetSession,
+        catalogue: TargetCatalogue,
+        state: TableState,
+        schema: TableSchema,
+        *,
+        rekeying: bool = False,
     ) -> None:
         """Bring the table to the snapshot's schema version, which may be newer."""
         placed = self._target.place(schema)
@@ -279,8 +288,8 @@ class Resyncs:
                 session.run(no_identity(placed, column))
         if schema.version <= state.schema_version:
             return
-        keep_version(self._target, session, schema, catalogue.newest(state.table_id))
-        step = step_to(self._target, session, catalogue, schema, rekeying=rekeying)
+        store_version(self._target, session, schema, catalogue.current_schema(state.table_id))
+        step = plan_step_to(self._target, session, catalogue, schema, rekeying=rekeying)
         if step.refused:
             raise TargetError(step.refused)
         for text in step.statements:
@@ -288,18 +297,18 @@ class Resyncs:
         remarks = "; ".join(step.remarks)
         if remarks:
             logger.warning("table %s: %s", state.source_name, remarks)
-        self._target.own(session, "set_version", table_id=state.table_id, version=schema.version, reason=remarks)
+        self._target.run_own(session, "set_version", table_id=state.table_id, version=schema.version, reason=remarks)
 
-    def _hold(self, session: Session, state: TableState, cut: int) -> None:
+    def _catch_up_from(self, session: TargetSession, state: TableState, cut: int) -> None:
         """Let a table that did not follow continue from the cut, or from its `held_from` if that is later."""
         after = {HALTED: CATCHUP, CATCHUP: CATCHUP, PAUSED: PAUSED}[state.state]
         reason = state.reason if after == PAUSED else ""
-        now = next(t for t in self._target.tables(session) if t.table_id == state.table_id)
+        now = next(t for t in self._target.read_tables(session) if t.table_id == state.table_id)
         held_from = max(cut, now.held_from or 0)  # a catch-up may have moved it since the catalogue was read
-        self._target.own(session, "count_contained", table_id=state.table_id, offset=held_from)
+        self._target.run_own(session, "count_contained", table_id=state.table_id, offset=held_from)
         self._target.set_state(session, state.table_id, after, held_from=held_from, reason=reason)
 
-    def _give_up(self, session: Session, catalogue: Catalogue, state: TableState, why: str) -> bool:
+    def _give_up(self, session: TargetSession, catalogue: TargetCatalogue, state: TableState, why: str) -> bool:
         logger.error("resync of %s failed: %s", state.source_name, why)
         self._loads.pop(state.table_id, None)
         sql = catalogue.sql(self._target, state.table_id, state.schema_version)
@@ -307,8 +316,8 @@ class Resyncs:
         transaction.begin()
         reason = f"{RESYNC_FAILED}{why}"
         self._target.set_state(session, state.table_id, state.state, held_from=state.held_from, reason=reason)
-        self._target.own(session, "end_held", table_id=state.table_id)
-        self._target.own(session, "end_sweep", table_id=0, purpose=ACCOUNT)
+        self._target.run_own(session, "end_held", table_id=state.table_id)
+        self._target.run_own(session, "end_sweep", table_id=0, purpose=ACCOUNT)
         transaction.recording.stop(state.table_id, RESYNC, sql)
         session.run(f"{sql.text('drop_side')}; COMMIT")
         return True
@@ -325,7 +334,7 @@ def refuse_former_key(newest: TableSchema, version: TableSchema, target: str) ->
 
 
 def replace_rows(
-    session: Session, state: TableState, before: Placed, sql: RowSql, evolve: Callable[[], None]
+    session: TargetSession, state: TableState, before: PlacedTable, sql: RowSql, evolve: Callable[[], None]
 ) -> tuple[int, int]:
     """Replace key and rows; return how many rows were removed and added. `evolve` makes the version's other changes.
 
@@ -344,20 +353,20 @@ def replace_rows(
     return removed, brought
 
 
-def _drop_key(session: Session, placed: Placed) -> None:
+def _drop_key(session: TargetSession, placed: PlacedTable) -> None:
     rows = session.rows(statement("dictionary", "referring"), {"table": placed.sql})
     if rows:
-        drops = "; ".join(f"ALTER TABLE {table} DROP CONSTRAINT {quoted(name)}" for table, name in rows)
+        drops = "; ".join(f"ALTER TABLE {table} DROP CONSTRAINT {quote(name)}" for table, name in rows)
         raise TargetError(f"foreign keys at the target refer to the former key of {placed.qualified}: {drops}")
     for (name,) in session.rows(statement("dictionary", "primary_key"), {"table": placed.sql}):
-        session.run(f"ALTER TABLE {placed.sql} DROP CONSTRAINT {quoted(name)}")
+        session.run(f"ALTER TABLE {placed.sql} DROP CONSTRAINT {quote(name)}")
 
 
-def _require_key(session: Session, placed: Placed, newest: TableSchema) -> None:
+def _require_key(session: TargetSession, placed: PlacedTable, newest: TableSchema) -> None:
     """Refuse a table that its owner has not given the new key, under the current names of its columns."""
     known = {c.number: c.name for c in placed.schema.columns}
     key = [placed.fold(known.get(number, name)) for name, number in newest.identity]
-    there = existing.read(session, placed)
+    there = existing.read_table(session, placed)
     if there is None or frozenset(key) not in there.unique_keys:
         columns = ", ".join(key)
         raise TargetError(

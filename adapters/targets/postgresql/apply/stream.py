@@ -6,9 +6,9 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 
-from venus.adapters.targets.postgresql.catalogue import Catalogue
-from venus.adapters.targets.postgresql.database import PostgresTarget
-from venus.adapters.under.cuts import Assembler, Hesitate
+from venus.adapters.targets.postgresql.catalogue import TargetCatalogue
+from venus.adapters.targets.postgresql.database import PostgresDatabase
+from venus.adapters.under.cut_assembler import CutAssembler, DecisionNeeded
 from venus.conditions import TableCondition
 from venus.errors import Diverged
 from venus.network.rows_identity import RowsIdentity
@@ -21,10 +21,10 @@ IDLE_S = 1.0
 DECISION_WAIT_S = 5.0
 
 
-class Stream:
+class ApplyStream:
     """One stream from the target's applied offset on. `ahead` includes increments that are not decided yet."""
 
-    def __init__(self, target: PostgresTarget, catalogue: Catalogue, *, ahead: bool) -> None:
+    def __init__(self, target: PostgresDatabase, catalogue: TargetCatalogue, *, ahead: bool) -> None:
         settings = target.settings.apply
         self._target = target
         self._rows_max = settings.cut_group_rows_max
@@ -35,19 +35,21 @@ class Stream:
         self.counted_at_us = 0
         #: Rows identity of the broker's set at the applied offset; None = unknown.
         self.rows: RowsIdentity | None = None
-        self.cuts = Assembler(catalogue.position.offset)
+        self.cuts = CutAssembler(catalogue.position.offset)
         self._subscriber = Subscriber(
             target.broker, target.business, target.group, credit_bytes=settings.credit_bytes, ahead=ahead
         )
 
-    def open(self, catalogue: Catalogue) -> int:
+    def open(self, catalogue: TargetCatalogue) -> int:
         """Open the stream; return the offset at which the queue begins. Raises Diverged with the remedy."""
         position = catalogue.position
         try:
-            opened = self._subscriber.open(position.offset, position.epoch, kept=catalogue.kept(), rows=position.rows)
+            opened = self._subscriber.open(
+                position.offset, position.epoch, kept=catalogue.keep_from(), rows=position.rows
+            )
         except Diverged as error:
-            raise self._target.diverged(error) from error
-        self.rows = reports.said_in(opened)
+            raise self._target.diverged_error(error) from error
+        self.rows = reports.rows_in(opened)
         return opened.log_start
 
     @property
@@ -61,7 +63,7 @@ class Stream:
 
     # -- reports to the broker -------------------------------------------------------------------------------------
 
-    def report(self, catalogue: Catalogue, *, waits: Sequence[TableCondition] = ()) -> None:
+    def report(self, catalogue: TargetCatalogue, *, waits: Sequence[TableCondition] = ()) -> None:
         """Report the states of the tables and what they wait for."""
         condition = catalogue.condition()
         figures = replace(condition.figures, rows=self.row_counts, counted_at_us=self.counted_at_us)
@@ -72,7 +74,7 @@ class Stream:
         self._acknowledged = applied, kept
         self._subscriber.acknowledge(applied, kept=kept, unaccounted=unaccounted)
 
-    def told(self, applied: int, kept: int) -> bool:
+    def is_acknowledged(self, applied: int, kept: int) -> bool:
         """Return whether these offsets were acknowledged already."""
         return self._acknowledged == (applied, kept)
 
@@ -85,22 +87,22 @@ class Stream:
         while not cuts.is_full(self._rows_max):
             increments = self._subscriber.increments(timeout_s)
             for increment in increments:
-                cuts.arrive(increment)
+                cuts.on_increment(increment)
             if not increments or not cuts.has_complete:
                 break
             timeout_s = 0.0
         return cuts.has_complete or cuts.is_open_full(self._rows_max)
 
-    def hear(self, heard: float) -> float:
+    def receive_rest(self, heard: float) -> float:
         """Take the next increments; return when the last one arrived.
 
         Raises Hesitate if the stream is silent for too long, because the open transaction holds locks.
         """
         increments = self._subscriber.increments(IDLE_S)
         for increment in increments:
-            self.cuts.arrive(increment)
+            self.cuts.on_increment(increment)
         if increments:
             return time.monotonic()
         if self.cuts.ahead and time.monotonic() - heard > DECISION_WAIT_S:
-            raise Hesitate(f"no increment arrived for {DECISION_WAIT_S:g} s")
+            raise DecisionNeeded(f"no increment arrived for {DECISION_WAIT_S:g} s")
         return heard

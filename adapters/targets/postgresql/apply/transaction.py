@@ -15,19 +15,19 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 
-from venus.adapters.targets.postgresql.apply.markers import Markers, Recording
-from venus.adapters.targets.postgresql.apply.parking import Counts, Parking
-from venus.adapters.targets.postgresql.apply.writer import Writer
-from venus.adapters.targets.postgresql.catalogue import Catalogue
-from venus.adapters.targets.postgresql.database import HALTED, PostgresTarget
-from venus.adapters.targets.postgresql.naming import quoted
-from venus.adapters.targets.postgresql.replica import referred_to
+from venus.adapters.targets.postgresql.apply.markers import KeyRecording, Markers
+from venus.adapters.targets.postgresql.apply.parking import ChangeCounts, QuarantineWriter
+from venus.adapters.targets.postgresql.apply.writer import RowWriter
+from venus.adapters.targets.postgresql.apply_role import find_referred_table
+from venus.adapters.targets.postgresql.catalogue import TargetCatalogue
+from venus.adapters.targets.postgresql.database import HALTED, PostgresDatabase
+from venus.adapters.targets.postgresql.naming import quote
 from venus.adapters.targets.postgresql.rows.verdicts import CommitRefused, RowsRefused, Verdicts
 from venus.adapters.targets.postgresql.schema.tables import SchemaChanges
-from venus.adapters.targets.postgresql.session import Refusal, Session, Superseded
+from venus.adapters.targets.postgresql.session import Refusal, Superseded, TargetSession
 from venus.adapters.targets.postgresql.statements import statement
-from venus.adapters.under.cuts import Piece
-from venus.adapters.under.fold import heartbeat_of
+from venus.adapters.under.cut_assembler import CutPiece
+from venus.adapters.under.row_changes import read_heartbeat
 from venus.codec.changes import TableChanges
 from venus.errors import TargetError
 from venus.model import ChangeKind, TableSchema
@@ -47,9 +47,9 @@ class ApplyTransaction:
 
     def __init__(
         self,
-        target: PostgresTarget,
-        session: Session,
-        catalogue: Catalogue,
+        target: PostgresDatabase,
+        session: TargetSession,
+        catalogue: TargetCatalogue,
         verdicts: Verdicts,
         *,
         start: int,
@@ -68,12 +68,12 @@ class ApplyTransaction:
         self.heartbeat_us: int | None = None
         #: Rows identity of the broker's set behind the added pieces; None = unchanged.
         self.rows: RowsIdentity | None = None
-        self.recording = Recording(target, session, catalogue)
-        self._counts = Counts(catalogue)
-        self._parking = Parking(target, session, catalogue, verdicts, self._counts)
+        self.recording = KeyRecording(target, session, catalogue)
+        self._counts = ChangeCounts(catalogue)
+        self._parking = QuarantineWriter(target, session, catalogue, verdicts, self._counts)
         self._schemas = SchemaChanges(target, session, catalogue, start)
         self._markers = Markers(target, session, catalogue, self.recording)
-        self._writer = Writer(
+        self._writer = RowWriter(
             target, session, catalogue, self._counts, self._parking, start=start, catching_up=only is not None,
             whole=whole,
         )  # fmt: skip
@@ -99,21 +99,21 @@ class ApplyTransaction:
         for table_id, reason in self._verdicts.halts.items():
             self._halt(table_id, reason)
 
-    def add(self, piece: Piece) -> None:
+    def add(self, piece: CutPiece) -> None:
         """Add the next increment."""
         for schema in piece.batch.schemas:
-            self._meet(schema)
-        self._counts.met(piece)
+            self._add_schema(schema)
+        self._counts.count_empty_increment(piece)
         self.rows = piece.rows or self.rows
         offset = piece.start
         for section in piece.batch.sections:
-            self._section(section, offset, piece)
+            self._add_section(section, offset, piece)
             offset += section.count
         self._writer.make_room()
 
-    def meet_newest(self, table_id: int) -> None:
+    def evolve_to_newest(self, table_id: int) -> None:
         """Bring a table that was held to its newest received version, which may have come without any row."""
-        newest = self._catalogue.newest_met(table_id)
+        newest = self._catalogue.newest_schema(table_id)
         if newest.version > self._catalogue.tables[table_id].schema_version:
             self._refuse_unfit(newest)
             self._evolve(newest)
@@ -126,13 +126,13 @@ class ApplyTransaction:
         """Write everything, run the statement of `end` and commit. Raises CommitRefused; one by one, RowsRefused."""
         self.flush()
         if self._verdicts.one_by_one:
-            self._session.run("; ".join([*self._counts.texts(self._target, self._session), end()]))
+            self._session.run("; ".join([*self._counts.statements(self._target, self._session), end()]))
             commit_one_by_one(self._session, self._catalogue, self._counts.written)
             return
         try:
             if self._defer:
                 self._check_constraints()
-            self._session.run("; ".join([*self._counts.texts(self._target, self._session), end(), "COMMIT"]))
+            self._session.run("; ".join([*self._counts.statements(self._target, self._session), end(), "COMMIT"]))
         except (RowsRefused, Superseded):
             raise
         except TargetError as refusal:
@@ -140,15 +140,15 @@ class ApplyTransaction:
 
     # -- schema changes, before the rows ---------------------------------------------------------------------------
 
-    def _meet(self, schema: TableSchema) -> None:
+    def _add_schema(self, schema: TableSchema) -> None:
         """Add a table version that an increment describes."""
-        self._schemas.keep(schema)
+        self._schemas.store(schema)
         if self._only is not None or schema.is_heartbeat or schema.table_id in self._halted:
             return
         known = self._catalogue.tables.get(schema.table_id)
         if known is None:
             self._schemas.create(schema)
-        elif self._catalogue.follows(schema.table_id) and schema.version > known.schema_version:
+        elif self._catalogue.is_following(schema.table_id) and schema.version > known.schema_version:
             self._refuse_unfit(schema)
             self._evolve(schema)
 
@@ -182,7 +182,7 @@ class ApplyTransaction:
 
     # -- sections --------------------------------------------------------------------------------------------------
 
-    def _section(self, section: TableChanges, offset: int, piece: Piece) -> None:
+    def _add_section(self, section: TableChanges, offset: int, piece: CutPiece) -> None:
         table_id = section.table_id
         if self._only is not None and table_id != self._only:
             return
@@ -191,38 +191,38 @@ class ApplyTransaction:
             return
         schema = self._catalogue.schema(table_id, section.schema_version)
         if schema.is_heartbeat:
-            self.heartbeat_us = heartbeat_of(section, schema) or self.heartbeat_us
+            self.heartbeat_us = read_heartbeat(section, schema) or self.heartbeat_us
             self._counts.other += section.count
             return
-        if table_id in self._halted or (self._only is None and not self._catalogue.follows(table_id)):
+        if table_id in self._halted or (self._only is None and not self._catalogue.is_following(table_id)):
             self._hold(section, offset, piece, schema)
             return
         if self._only is not None:
-            self._counts.of(table_id).held -= section.count
+            self._counts.for_table(table_id).held -= section.count
         self._refuse_unfit(schema)
         if section.schema_version != self._catalogue.tables[table_id].schema_version:
             self._evolve(schema)  # the version arrived while the table was held
         if section.kind is ChangeKind.CHANGES:
             self._writer.add(section, offset, piece, schema)
         else:
-            self._marker(section, offset)
+            self._apply_marker(section, offset)
 
-    def _hold(self, section: TableChanges, offset: int, piece: Piece, schema: TableSchema) -> None:
+    def _hold(self, section: TableChanges, offset: int, piece: CutPiece, schema: TableSchema) -> None:
         """Leave a section to the table's catch-up."""
         if section.table_id in self._halted:
-            self._parking.keep_refused(section, offset, piece, schema)
+            self._parking.store_refused(section, offset, piece, schema)
         if self._only is None:  # otherwise it already counts as held
-            self._counts.held(section, offset)
+            self._counts.count_held(section, offset)
 
-    def _marker(self, section: TableChanges, offset: int) -> None:
+    def _apply_marker(self, section: TableChanges, offset: int) -> None:
         """Apply a marker of a whole table after all earlier changes."""
         table_id = section.table_id
         sql = self._catalogue.sql(self._target, table_id, section.schema_version)
-        self._counts.of(table_id).applied += section.count
+        self._counts.for_table(table_id).applied += section.count
         if section.kind is ChangeKind.TRUNCATE:
-            self._writer.overtake(table_id)
+            self._writer.discard_table(table_id)
             self._markers.truncate(table_id, sql)
-            self._parking.emptied(table_id, offset)
+            self._parking.on_truncate(table_id, offset)
             return
         self._writer.flush_table(table_id)
         if section.kind is ChangeKind.SWEEP_BEGIN:
@@ -234,7 +234,7 @@ class ApplyTransaction:
 
     def _halt(self, table_id: int, reason: str) -> None:
         state = self._catalogue.tables[table_id]
-        dependants = self._catalogue.dependants(table_id)
+        dependants = self._catalogue.referring_tables(table_id)
         if dependants:
             reason += f" (referred to by {', '.join(dependants)})"
         if not self._verdicts.suspects.get(table_id) and "`venus " not in reason:  # there is no row to show
@@ -248,19 +248,19 @@ class ApplyTransaction:
         try:
             self._session.run("SET CONSTRAINTS ALL IMMEDIATE")
         except Refusal as refusal:
-            table_id = table_of(self._session, self._catalogue, refusal)
+            table_id = find_refused_table(self._session, self._catalogue, refusal)
             if table_id is None:
                 raise
             raise RowsRefused(table_id, refusal.summary, []) from refusal
 
 
-def commit_one_by_one(session: Session, catalogue: Catalogue, written: Sequence[int]) -> None:
+def commit_one_by_one(session: TargetSession, catalogue: TargetCatalogue, written: Sequence[int]) -> None:
     """Make each deferred constraint act before COMMIT, then commit. Raises RowsRefused for the table at fault.
 
     Names of constraints need not be unique, and COMMIT itself may still be refused by a trigger of another table. In
     both cases the error names several candidates.
     """
-    by_name = {_name(catalogue, table_id): table_id for table_id in written}
+    by_name = {_quoted_name(catalogue, table_id): table_id for table_id in written}
     deferred: dict[str, list[int]] = {}
     for table, constraint in session.rows(statement("dictionary", "deferred"), {"tables": list(by_name)}):
         deferred.setdefault(constraint, []).append(by_name[table])
@@ -270,17 +270,19 @@ def commit_one_by_one(session: Session, catalogue: Catalogue, written: Sequence[
         except Superseded:
             raise
         except TargetError as refusal:
-            named = table_of(session, catalogue, refusal)
-            raise _refused(refusal, table_ids if named is None else [named]) from refusal
+            named = find_refused_table(session, catalogue, refusal)
+            raise _commit_refusal(refusal, table_ids if named is None else [named]) from refusal
     try:
         session.run("COMMIT")
     except TargetError as refusal:
         if not written:
             raise
-        raise _refused(refusal, written, f" of a transaction that has written to {', '.join(by_name)}") from refusal
+        raise _commit_refusal(
+            refusal, written, f" of a transaction that has written to {', '.join(by_name)}"
+        ) from refusal
 
 
-def table_of(session: Session, catalogue: Catalogue, refusal: TargetError) -> int | None:
+def find_refused_table(session: TargetSession, catalogue: TargetCatalogue, refusal: TargetError) -> int | None:
     """Return the table that violates a constraint, or to which a table outside of VENUS refers. May roll back."""
     if not isinstance(refusal, Refusal):
         return None
@@ -288,14 +290,14 @@ def table_of(session: Session, catalogue: Catalogue, refusal: TargetError) -> in
     if refusal.table in by_name or not refusal.constraint:
         return by_name.get(refusal.table)
     session.rollback()
-    return by_name.get(referred_to(session, refusal))
+    return by_name.get(find_referred_table(session, refusal))
 
 
-def _refused(refusal: TargetError, table_ids: Sequence[int], where: str = "") -> RowsRefused:
+def _commit_refusal(refusal: TargetError, table_ids: Sequence[int], where: str = "") -> RowsRefused:
     message = refusal.summary if isinstance(refusal, Refusal) else str(refusal)
     return RowsRefused(table_ids[0], f"refused at the COMMIT{where}: {message}", [], candidates=table_ids)
 
 
-def _name(catalogue: Catalogue, table_id: int) -> str:
+def _quoted_name(catalogue: TargetCatalogue, table_id: int) -> str:
     state = catalogue.tables[table_id]
-    return f"{quoted(state.namespace)}.{quoted(state.name)}"
+    return f"{quote(state.namespace)}.{quote(state.name)}"

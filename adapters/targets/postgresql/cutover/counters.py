@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from venus.adapters.dialects.contract import Numbering
-from venus.adapters.targets.cutting import Counter
-from venus.adapters.targets.postgresql.cutmark import sql
-from venus.adapters.targets.postgresql.naming import Placed, fitted, folded, placed_namespace, quoted
+from venus.adapters.targets.cutover_contract import CounterSetting
+from venus.adapters.targets.postgresql.cutover_mark import cutover_sql
+from venus.adapters.targets.postgresql.naming import PlacedTable, fold_name, quote, shorten_name, target_namespace
 from venus.adapters.targets.postgresql.schema.ddl import is_counted, is_identity
-from venus.adapters.targets.postgresql.session import Session
+from venus.adapters.targets.postgresql.session import TargetSession
 from venus.errors import Refused, TargetError
 from venus.model import Column
 
@@ -30,8 +30,8 @@ def next_number(smallest: int | None, largest: int | None, source_next: int | No
 
 
 def set_counters(
-    session: Session, placed: Sequence[Placed], numberings: Sequence[Numbering], schema: str
-) -> list[Counter]:
+    session: TargetSession, placed: Sequence[PlacedTable], numberings: Sequence[Numbering], schema: str
+) -> list[CounterSetting]:
     """Set the counters of all tables, then the free sequences. `schema` is the configured schema of the target."""
     of_column = {(n.namespace, n.table, n.column): n for n in numberings if n.table}
     found = []
@@ -39,19 +39,23 @@ def set_counters(
         for column in one.schema.columns:
             if is_identity(one, column) or is_counted(one, column):
                 known = of_column.get((one.schema.namespace, one.schema.name, column.name))
-                found += _set(session, one, column, known)
-    return found + [_free(session, n, placed[0], schema) for n in numberings if n.name and not n.table and placed]
+                found += _set_column_counter(session, one, column, known)
+    return found + [
+        _set_free_sequence(session, n, placed[0], schema) for n in numberings if n.name and not n.table and placed
+    ]
 
 
-def _set(session: Session, placed: Placed, column: Column, known: Numbering | None) -> list[Counter]:
+def _set_column_counter(
+    session: TargetSession, placed: PlacedTable, column: Column, known: Numbering | None
+) -> list[CounterSetting]:
     quoted_name = placed.column(column.name)
     name = placed.fold(column.name)
-    row = session.row(sql("counter"), {"table": placed.sql, "column": name})
+    row = session.row(cutover_sql("counter"), {"table": placed.sql, "column": name})
     if row is None:  # the table existed before VENUS, and its column has no counter
         return []
     sequence, current = row
     step = known.increment if known else current
-    low, high = session.rows(sql("extremes", column=quoted_name, table=placed.rows_sql))[0]
+    low, high = session.rows(cutover_sql("extremes", column=quoted_name, table=placed.rows_sql))[0]
     value = next_number(
         None if low is None else int(low),
         None if high is None else int(high),
@@ -59,14 +63,14 @@ def _set(session: Session, placed: Placed, column: Column, known: Numbering | No
         step,
     )
     if step != current:
-        session.run(sql("set_step", sequence=sequence, step=str(step)))
+        session.run(cutover_sql("set_step", sequence=sequence, step=str(step)))
     _setval(session, sequence, value, f"{placed.qualified}.{name}")
-    return [Counter(sequence=sequence, next_value=value, step=step, table=placed.qualified, column=name)]
+    return [CounterSetting(sequence=sequence, next_value=value, step=step, table=placed.qualified, column=name)]
 
 
-def _setval(session: Session, sequence: str, value: int, where: str) -> None:
+def _setval(session: TargetSession, sequence: str, value: int, where: str) -> None:
     try:
-        session.run(sql("set_counter"), {"sequence": sequence, "value": value})
+        session.run(cutover_sql("set_counter"), {"sequence": sequence, "value": value})
     except TargetError as error:
         raise Refused(
             f"{where}: its counter cannot continue at {value}: {error}",
@@ -74,16 +78,18 @@ def _setval(session: Session, sequence: str, value: int, where: str) -> None:
         ) from error
 
 
-def _free(session: Session, numbering: Numbering, any_table: Placed, schema: str) -> Counter:
+def _set_free_sequence(
+    session: TargetSession, numbering: Numbering, any_table: PlacedTable, schema: str
+) -> CounterSetting:
     """Create a sequence that belongs to no column unless it exists, and set it."""
     dialect, names = any_table.schema.source_dialect, any_table.names
-    namespace = schema or placed_namespace(numbering.namespace, dialect, names)
-    name = f"{quoted(namespace)}.{quoted(fitted(folded(numbering.name, dialect, names)))}"
-    row = session.row(sql("relation"), {"name": name})
+    namespace = schema or target_namespace(numbering.namespace, dialect, names)
+    name = f"{quote(namespace)}.{quote(shorten_name(fold_name(numbering.name, dialect, names)))}"
+    row = session.row(cutover_sql("relation"), {"name": name})
     if row is not None and row[0] != "S":
         raise Refused(f"sequence {name}: the target has another object of that name", hint="rename it at the target")
     session.run(
-        sql(
+        cutover_sql(
             "create_sequence",
             sequence=name,
             step=str(numbering.increment),
@@ -93,10 +99,10 @@ def _free(session: Session, numbering: Numbering, any_table: Placed, schema: str
         )
     )
     _setval(session, name, numbering.next_value, f"sequence {name}")
-    return Counter(sequence=name, next_value=numbering.next_value, step=numbering.increment)
+    return CounterSetting(sequence=name, next_value=numbering.next_value, step=numbering.increment)
 
 
-def always(placed: Sequence[Placed], numberings: Iterable[Numbering]) -> list[tuple[Placed, str]]:
+def always_identities(placed: Sequence[PlacedTable], numberings: Iterable[Numbering]) -> list[tuple[PlacedTable, str]]:
     """Return the identity columns that are GENERATED ALWAYS at the source, quoted."""
     strict = {(n.namespace, n.table, n.column) for n in numberings if n.always}
     return [
@@ -107,7 +113,9 @@ def always(placed: Sequence[Placed], numberings: Iterable[Numbering]) -> list[tu
     ]
 
 
-def set_always(session: Session, created: Sequence[Placed], numberings: Sequence[Numbering], *, how: str) -> None:
+def set_identity_mode(
+    session: TargetSession, created: Sequence[PlacedTable], numberings: Sequence[Numbering], *, how: str
+) -> None:
     """Set identities to their mode at the source (`ALWAYS`) or to the one that VENUS needs (`BY DEFAULT`)."""
-    for placed, column in always(created, numberings):
-        session.run(sql("set_generated", table=placed.sql, column=column, how=how))
+    for placed, column in always_identities(created, numberings):
+        session.run(cutover_sql("set_generated", table=placed.sql, column=column, how=how))

@@ -10,15 +10,15 @@ import logging
 from collections.abc import Sequence
 
 from venus.adapters.targets.postgresql.database import transaction
-from venus.adapters.targets.postgresql.naming import Placed
+from venus.adapters.targets.postgresql.naming import PlacedTable
 from venus.adapters.targets.postgresql.schema.ddl import later_checks
-from venus.adapters.targets.postgresql.session import Session
+from venus.adapters.targets.postgresql.session import TargetSession
 from venus.errors import TargetError
 
 logger = logging.getLogger(__name__)
 
 
-def put_in_force(session: Session, created: Sequence[Placed]) -> list[str]:
+def add_checks(session: TargetSession, created: Sequence[PlacedTable]) -> list[str]:
     """Add the checks; return what the target refused. May be repeated."""
     refused = []
     for drop, add in later_checks(created):
@@ -32,7 +32,7 @@ def put_in_force(session: Session, created: Sequence[Placed]) -> list[str]:
     return refused
 
 
-def relax(session: Session, created: Sequence[Placed]) -> None:
+def drop_checks(session: TargetSession, created: Sequence[PlacedTable]) -> None:
     """Drop the checks."""
     for drop, _ in later_checks(created):
         session.run(drop)

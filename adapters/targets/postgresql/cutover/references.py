@@ -10,11 +10,17 @@ import logging
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
-from venus.adapters.targets.postgresql.cutmark import sql
+from venus.adapters.targets.postgresql.cutover_mark import cutover_sql
 from venus.adapters.targets.postgresql.database import transaction
-from venus.adapters.targets.postgresql.naming import Placed, quoted
-from venus.adapters.targets.postgresql.schema.constraints import Names, Reference, checks, indexes, references
-from venus.adapters.targets.postgresql.session import Session
+from venus.adapters.targets.postgresql.naming import PlacedTable, quote
+from venus.adapters.targets.postgresql.schema.constraints import (
+    ConstraintNames,
+    PlacedForeignKey,
+    check_statements,
+    index_statements,
+    placed_foreign_keys,
+)
+from venus.adapters.targets.postgresql.session import TargetSession
 from venus.errors import TargetError
 
 logger = logging.getLogger(__name__)
@@ -24,7 +30,7 @@ Ends = tuple[tuple[str, str], tuple[str, ...], tuple[str, str], tuple[str, ...]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class TargetForeignKey:
     """A foreign key of the target's dictionary, or one that VENUS has yet to add."""
 
     name: str
@@ -48,41 +54,46 @@ class Found:
         return f"{'.'.join(self.child)} ({', '.join(self.columns)}) -> {'.'.join(self.parent)}"
 
 
-def planned(placed: Sequence[Placed], created: Sequence[Placed]) -> list[Reference]:
+def plan_references(placed: Sequence[PlacedTable], created: Sequence[PlacedTable]) -> list[PlacedForeignKey]:
     """Return the foreign keys that VENUS creates, with the names that the load has given them."""
-    names = Names(placed)
+    names = ConstraintNames(placed)
     for one in created:
-        indexes(one, names)
+        index_statements(one, names)
     for one in created:
-        checks(one, names)
-    return [r for one in created for r in references(one, placed, names)]
+        check_statements(one, names)
+    return [r for one in created for r in placed_foreign_keys(one, placed, names)]
 
 
-def present(session: Session, placed: Sequence[Placed]) -> list[Found]:
+def read_foreign_keys(session: TargetSession, placed: Sequence[PlacedTable]) -> list[TargetForeignKey]:
     """Read the foreign keys of the tables from the target's dictionary."""
-    rows = session.rows(sql("foreign_keys"), {"tables": [p.sql for p in placed]})
+    rows = session.rows(cutover_sql("foreign_keys"), {"tables": [p.sql for p in placed]})
     return [
-        Found(name=name, child=(cn, c), parent=(pn, p), columns=tuple(columns), referred=tuple(referred))
+        TargetForeignKey(name=name, child=(cn, c), parent=(pn, p), columns=tuple(columns), referred=tuple(referred))
         for name, cn, c, pn, p, columns, referred in rows
     ]
 
 
-def asked(session: Session, there: Sequence[Found], owed: Sequence[Reference], placed: Sequence[Placed]) -> list[Found]:
+def count_orphans(
+    session: TargetSession,
+    there: Sequence[TargetForeignKey],
+    owed: Sequence[PlacedForeignKey],
+    placed: Sequence[PlacedTable],
+) -> list[TargetForeignKey]:
     """Return every foreign key with its number of rows without a parent; `placed` = every table of the target."""
     known = {f.ends for f in there}
-    missing = [f for f in map(_of, owed) if f.ends not in known]
-    lenient = {f.ends for f in map(_of, planned(placed, placed)) if f.not_valid}
-    return [_with_orphans(session, replace(f, not_valid=f.ends in lenient)) for f in (*there, *missing)]
+    missing = [f for f in map(_to_foreign_key, owed) if f.ends not in known]
+    lenient = {f.ends for f in map(_to_foreign_key, plan_references(placed, placed)) if f.not_valid}
+    return [_with_orphan_count(session, replace(f, not_valid=f.ends in lenient)) for f in (*there, *missing)]
 
 
-def ends(reference: Reference) -> Ends:
+def foreign_key_ends(reference: PlacedForeignKey) -> Ends:
     """Return the ends of a foreign key that VENUS makes."""
-    return _of(reference).ends
+    return _to_foreign_key(reference).ends
 
 
-def _of(reference: Reference) -> Found:
+def _to_foreign_key(reference: PlacedForeignKey) -> TargetForeignKey:
     child, parent, key = reference.placed, reference.referred, reference.key
-    return Found(
+    return TargetForeignKey(
         name=reference.name,
         child=(child.namespace, child.name),
         parent=(parent.namespace, parent.name),
@@ -92,23 +103,28 @@ def _of(reference: Reference) -> Found:
     )
 
 
-def _with_orphans(session: Session, found: Found) -> Found:
-    mine = [f"c.{quoted(c)}" for c in found.columns]
-    text = sql(
+def _with_orphan_count(session: TargetSession, found: TargetForeignKey) -> TargetForeignKey:
+    mine = [f"c.{quote(c)}" for c in found.columns]
+    text = cutover_sql(
         "orphans",
-        child=".".join(map(quoted, found.child)),
-        parent=".".join(map(quoted, found.parent)),
+        child=".".join(map(quote, found.child)),
+        parent=".".join(map(quote, found.parent)),
         child_columns=", ".join(mine),
         all_set=" AND ".join(f"{c} IS NOT NULL" for c in mine),
-        match=" AND ".join(f"p.{quoted(r)} = {c}" for r, c in zip(found.referred, mine, strict=True)),
+        match=" AND ".join(f"p.{quote(r)} = {c}" for r, c in zip(found.referred, mine, strict=True)),
     )
     row = session.row(text)
     count, example = row if row is not None else (0, None)
     return replace(found, orphans=int(count), example=example or "")
 
 
-def put_in_force(
-    session: Session, there: Sequence[Found], owed: Sequence[Reference], invalid: Collection[str], *, acting: bool
+def recreate_references(
+    session: TargetSession,
+    there: Sequence[TargetForeignKey],
+    owed: Sequence[PlacedForeignKey],
+    invalid: Collection[str],
+    *,
+    acting: bool,
 ) -> list[str]:
     """Recreate VENUS's foreign keys with or without the source's actions, and validate them.
 
@@ -117,7 +133,7 @@ def put_in_force(
     named = {f.ends: f.name for f in there}
     warnings = []
     for reference in owed:
-        name = named.get(_of(reference).ends, reference.name)
+        name = named.get(_to_foreign_key(reference).ends, reference.name)
         current = replace(reference, name=name)
         try:
             with transaction(session):
@@ -131,6 +147,6 @@ def put_in_force(
     return warnings
 
 
-def unvalidated_checks(session: Session, placed: Sequence[Placed]) -> list[tuple[str, str]]:
+def unvalidated_checks(session: TargetSession, placed: Sequence[PlacedTable]) -> list[tuple[str, str]]:
     """Return table and name of the check constraints that are not validated for every row."""
-    return [(t, n) for t, n in session.rows(sql("unvalidated_checks"), {"tables": [p.sql for p in placed]})]
+    return [(t, n) for t, n in session.rows(cutover_sql("unvalidated_checks"), {"tables": [p.sql for p in placed]})]

@@ -8,11 +8,17 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
-from venus.adapters.targets.postgresql.naming import Placed
+from venus.adapters.targets.postgresql.naming import PlacedTable
 from venus.adapters.targets.postgresql.schema import existing
-from venus.adapters.targets.postgresql.schema.constraints import Names, add_key, checks, foreign_keys, indexes
+from venus.adapters.targets.postgresql.schema.constraints import (
+    ConstraintNames,
+    add_key,
+    check_statements,
+    foreign_key_statements,
+    index_statements,
+)
 from venus.adapters.targets.postgresql.schema.ddl import is_counted, is_identity
-from venus.adapters.targets.postgresql.session import Session
+from venus.adapters.targets.postgresql.session import TargetSession
 from venus.adapters.targets.postgresql.statements import statement
 from venus.errors import TargetError
 
@@ -22,49 +28,51 @@ logger = logging.getLogger(__name__)
 _THERE = ("42P07", "42710")
 
 
-def finish_table(session: Session, placed: Placed) -> None:
+def finish_table(session: TargetSession, placed: PlacedTable) -> None:
     """Add the key unless it exists."""
-    there = existing.read(session, placed)
-    if there is not None and any(existing.NO_KEY in line for line in existing.differences(placed, there)):
+    there = existing.read_table(session, placed)
+    if there is not None and any(existing.NO_KEY in line for line in existing.table_differences(placed, there)):
         session.run(add_key(placed))
 
 
-def finish_tables(session: Session, created: Sequence[Placed], everything: Sequence[Placed]) -> list[str]:
+def finish_tables(
+    session: TargetSession, created: Sequence[PlacedTable], everything: Sequence[PlacedTable]
+) -> list[str]:
     """Add indexes, checks and foreign keys to the tables that VENUS has created; return what the target rejects."""
     warnings: list[str] = []
     # a foreign key shares its name space with its table's constraints; the cut-over gives it the same name
-    names, of_keys = existing.names_beside(session, everything), Names(everything)
+    names, of_keys = existing.free_names(session, everything), ConstraintNames(everything)
     for placed in created:
-        indexes(placed, of_keys)
-        checks(placed, of_keys)
-        for text in indexes(placed, names):
-            warnings += _tried(session, text)
+        index_statements(placed, of_keys)
+        check_statements(placed, of_keys)
+        for text in index_statements(placed, names):
+            warnings += _try_statement(session, text)
     for placed in created:
-        for add, validate in checks(placed, names):
-            warnings += _checked(session, add, validate)
+        for add, validate in check_statements(placed, names):
+            warnings += _add_check(session, add, validate)
     for placed in created:
-        for add, validate in foreign_keys(placed, everything, of_keys):
-            warnings += _tried(session, add) or (_tried(session, validate) if validate else [])
+        for add, validate in foreign_key_statements(placed, everything, of_keys):
+            warnings += _try_statement(session, add) or (_try_statement(session, validate) if validate else [])
     for placed in everything:
         session.run(f"ANALYZE {placed.sql}")
         _set_sequences(session, placed)
     return warnings
 
 
-def _checked(session: Session, add: str, validate: str) -> list[str]:
+def _add_check(session: TargetSession, add: str, validate: str) -> list[str]:
     """Add a check if all rows satisfy it. Otherwise the next of the violating rows would halt the table.
 
     A check that is NOT VALID at the source also refuses such rows there, and is created as NOT VALID.
     """
-    lines = _tried(session, add)
+    lines = _try_statement(session, add)
     if lines or not validate:
         return lines
-    if lines := _tried(session, validate):
+    if lines := _try_statement(session, validate):
         session.run(validate.replace(" VALIDATE CONSTRAINT ", " DROP CONSTRAINT "))
     return lines
 
 
-def _tried(session: Session, text: str) -> list[str]:
+def _try_statement(session: TargetSession, text: str) -> list[str]:
     """Run a statement that the data may violate: SQLite, for example, does not enforce all that it declares."""
     try:
         session.run(text)
@@ -76,7 +84,7 @@ def _tried(session: Session, text: str) -> list[str]:
     return []
 
 
-def _set_sequences(session: Session, placed: Placed) -> None:
+def _set_sequences(session: TargetSession, placed: PlacedTable) -> None:
     """Continue the target's sequences behind the loaded rows."""
     for column in placed.schema.columns:
         if is_identity(placed, column) or is_counted(placed, column):

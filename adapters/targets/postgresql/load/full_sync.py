@@ -15,31 +15,37 @@ from contextlib import contextmanager, suppress
 
 from venus.adapters.running import LocalRunner, Runner
 from venus.adapters.targets.contract import LoadProgress, LoadReport
-from venus.adapters.targets.postgresql.cutmark import refuse_if_cut_over
-from venus.adapters.targets.postgresql.database import HALTED, Position, PostgresTarget, rows_to_text, transaction
+from venus.adapters.targets.postgresql.cutover_mark import refuse_if_cut_over
+from venus.adapters.targets.postgresql.database import (
+    HALTED,
+    PostgresDatabase,
+    TargetPosition,
+    rows_to_text,
+    transaction,
+)
 from venus.adapters.targets.postgresql.load.finish import finish_table, finish_tables
-from venus.adapters.targets.postgresql.load.plan import Plan, Planner
+from venus.adapters.targets.postgresql.load.plan import LoadPlan, LoadPlanner
 from venus.adapters.targets.postgresql.load.task import (
     FormerKey,
     SplitResult,
     SplitTask,
-    application_of,
+    application_name,
+    group_small_splits,
     load_split,
     load_splits,
-    small_together,
 )
-from venus.adapters.targets.postgresql.naming import OWN_SCHEMA, Placed
+from venus.adapters.targets.postgresql.lock_waits import log_load_waits
+from venus.adapters.targets.postgresql.naming import OWN_SCHEMA, PlacedTable
 from venus.adapters.targets.postgresql.schema import existing
-from venus.adapters.targets.postgresql.schema.ddl_file import remarks
-from venus.adapters.targets.postgresql.session import Session
+from venus.adapters.targets.postgresql.schema.ddl_file import collect_remarks
+from venus.adapters.targets.postgresql.session import TargetSession
 from venus.adapters.targets.postgresql.statements import statement
-from venus.adapters.targets.postgresql.waiting import load_waits_told
-from venus.codec.chunk import Totals
+from venus.codec.chunk import RowTotals
 from venus.config import Settings
 from venus.errors import DigestMismatch, Diverged, ProtocolError, Refused, SnapshotExpired, TargetError, VenusError
-from venus.model import counted
+from venus.model import count_phrase
 from venus.rpc import reports
-from venus.rpc.snapshots import Snapshots
+from venus.rpc.snapshots import SnapshotClient
 from venus.rpc.subscriber import Subscriber
 from venus.wire import broker_pb2
 
@@ -55,14 +61,16 @@ PLANS_MAX = 3
 
 Report = Callable[[LoadProgress], None]
 #: Chooses the runner by the estimated number of rows.
-Chooser = Callable[[int], Runner]
+RunnerChooser = Callable[[int], Runner]
 
 
 @contextmanager
-def watched(target: PostgresTarget, load_id: str, tell: Callable[[int, int], None]) -> Iterator[None]:
+def watch_progress(target: PostgresDatabase, load_id: str, tell: Callable[[int, int], None]) -> Iterator[None]:
     """Report the rows and splits at the target repeatedly while the block runs."""
     stop = threading.Event()
-    thread = threading.Thread(target=_watch, args=(target, load_id, tell, stop), name="venus-watch", daemon=True)
+    thread = threading.Thread(
+        target=_poll_progress, args=(target, load_id, tell, stop), name="venus-watch", daemon=True
+    )
     thread.start()
     try:
         yield
@@ -71,11 +79,13 @@ def watched(target: PostgresTarget, load_id: str, tell: Callable[[int, int], Non
         thread.join()
 
 
-def _watch(target: PostgresTarget, load_id: str, tell: Callable[[int, int], None], stop: threading.Event) -> None:
+def _poll_progress(
+    target: PostgresDatabase, load_id: str, tell: Callable[[int, int], None], stop: threading.Event
+) -> None:
     if stop.wait(LOOK_S):
         return  # already done: not worth a connection
     rows = 0
-    params = {"load_id": load_id, "application": application_of(load_id, 0).rpartition("/")[0] + "/%"}
+    params = {"load_id": load_id, "application": application_name(load_id, 0).rpartition("/")[0] + "/%"}
     try:
         session = target.connect("watch")
     except VenusError as error:
@@ -98,7 +108,7 @@ def full_sync(
     report: Report | None = None,
     *,
     runner: Runner | None = None,
-    choose: Chooser | None = None,
+    choose: RunnerChooser | None = None,
     empty_meanwhile: bool = False,
 ) -> LoadReport:
     """Load target `name` from the broker's full data up to an exact offset; resume an interrupted load.
@@ -106,51 +116,51 @@ def full_sync(
     `runner` loads the splits, or `choose` returns the runner; without either, local processes load them. A target that
     was loaded before and cannot follow is emptied first if `empty_meanwhile` accepts that.
     """
-    target = PostgresTarget(settings, name)
+    target = PostgresDatabase(settings, name)
     target.install()
     session = target.connect("load")
     try:
         refuse_if_cut_over(target, session)
         target.require_lock(session)
-        with load_waits_told(target):
-            load = _Load(target, session, report or (lambda _: None), _chooser(settings, runner, choose))
+        with log_load_waits(target):
+            load = _Load(target, session, report or (lambda _: None), _runner_chooser(settings, runner, choose))
             return load.run(empty_meanwhile=empty_meanwhile)
     finally:
         session.rollback()
         session.close()
 
 
-def _chooser(settings: Settings, runner: Runner | None, choose: Chooser | None) -> Chooser:
+def _runner_chooser(settings: Settings, runner: Runner | None, choose: RunnerChooser | None) -> RunnerChooser:
     if runner is not None:
         return lambda _: runner
     return choose or (lambda rows: LocalRunner.for_rows(settings.apply.load_workers, rows))
 
 
-class Unequal(TargetError):
+class UnequalRowCount(TargetError):
     """A table has another number of rows than was loaded into it."""
 
 
 class _Load:
     """One run of a full load."""
 
-    def __init__(self, target: PostgresTarget, session: Session, report: Report, choose: Chooser) -> None:
+    def __init__(self, target: PostgresDatabase, session: TargetSession, report: Report, choose: RunnerChooser) -> None:
         self._target = target
         self._session = session
         self._report = report
         self._choose = choose
-        self._snapshots = Snapshots(target.broker)
+        self._snapshots = SnapshotClient(target.broker)
         self._began = time.monotonic()
         self._resumed = 0
 
     def run(self, *, empty_meanwhile: bool) -> LoadReport:
         try:
-            position = self._target.position(self._session)
+            position = self._target.read_position(self._session)
             if position is not None:
-                error = self._divergence(position)
+                error = self._find_divergence(position)
                 if error is None:
                     return LoadReport(target=self._target.name, offset=position.offset, rows={}, already=True)
                 if not empty_meanwhile:
-                    raise self._empty_until_loaded(error)
+                    raise self._empty_tables_error(error)
                 logger.warning("target %s is loaded again: %s", self._target.name, error)
             for attempt in range(PLANS_MAX):
                 try:
@@ -161,7 +171,7 @@ class _Load:
         finally:
             self._snapshots.close()
 
-    def _empty_until_loaded(self, error: Diverged) -> Refused:
+    def _empty_tables_error(self, error: Diverged) -> Refused:
         """Return the error for a load during which readers would see empty tables."""
         name = self._target.name
         return Refused(
@@ -170,7 +180,7 @@ class _Load:
             "--empty-meanwhile",
         )
 
-    def _divergence(self, position: Position) -> Diverged | None:
+    def _find_divergence(self, position: TargetPosition) -> Diverged | None:
         """Return why a target that was loaded before cannot continue with increments; None if it can."""
         subscriber = Subscriber(
             self._target.broker, self._target.business, f"{self._target.group}/check", credit_bytes=1 << 16,
@@ -186,19 +196,19 @@ class _Load:
 
     def _load(self, *, fresh: bool) -> LoadReport:
         self._report(LoadProgress(phase="planning"))
-        planner = Planner(self._target, self._session, self._snapshots)
-        plan = None if fresh else planner.kept()
+        planner = LoadPlanner(self._target, self._session, self._snapshots)
+        plan = None if fresh else planner.read_plan()
         if plan is None:
-            plan = planner.new()
-        with self._renewing(plan.snapshot):
-            with self._given_up_if_unequal(plan):
+            plan = planner.make_plan()
+        with self._renew_snapshot(plan.snapshot):
+            with self._close_snapshot_if_unequal(plan):
                 results = self._load_splits(plan)
             return self._finish(plan, results)
 
     # -- the snapshot's lease ----------------------------------------------------------------------------------------
 
     @contextmanager
-    def _renewing(self, snapshot: broker_pb2.Snapshot) -> Iterator[None]:
+    def _renew_snapshot(self, snapshot: broker_pb2.Snapshot) -> Iterator[None]:
         """Renew the snapshot's lease while the block runs."""
         stop = threading.Event()
 
@@ -219,7 +229,7 @@ class _Load:
 
     # -- the splits ------------------------------------------------------------------------------------------------
 
-    def _tasks(self, plan: Plan) -> list[SplitTask]:
+    def _tasks(self, plan: LoadPlan) -> list[SplitTask]:
         target = self._target
         return [
             SplitTask(
@@ -232,9 +242,9 @@ class _Load:
             if split.table_id in plan.placed
         ]  # fmt: skip
 
-    def _load_splits(self, plan: Plan) -> list[SplitResult]:
-        self._target.own(self._session, "set_job", state="loading")
-        kept = self._target.own_rows(self._session, "manifest", load_id=plan.load_id)
+    def _load_splits(self, plan: LoadPlan) -> list[SplitResult]:
+        self._target.run_own(self._session, "set_job", state="loading")
+        kept = self._target.read_own_rows(self._session, "manifest", load_id=plan.load_id)
         done = {
             split: SplitResult(
                 split_no=split,
@@ -250,20 +260,20 @@ class _Load:
         self._resumed = len(done)
         tasks = self._tasks(plan)
         left = [t for t in tasks if t.split_no not in done]
-        self._tell(plan, sum(r.rows for r in done.values()), len(done))
-        with watched(self._target, plan.load_id, lambda rows, splits: self._tell(plan, rows, splits)):
+        self._report_rows(plan, sum(r.rows for r in done.values()), len(done))
+        with watch_progress(self._target, plan.load_id, lambda rows, splits: self._report_rows(plan, rows, splits)):
             for results in self._run(self._choose(plan.rows_estimate), left):
                 done |= {result.split_no: result for result in results}
-        self._tell(plan, sum(r.rows for r in done.values()), len(done))
+        self._report_rows(plan, sum(r.rows for r in done.values()), len(done))
         return [done[t.split_no] for t in tasks]
 
     @staticmethod
     def _run(runner: Runner, tasks: list[SplitTask]) -> Iterator[tuple[SplitResult, ...]]:
         if len(tasks) > SINGLE_SPLITS_MAX:
-            return runner.run(load_splits, small_together(tasks))
+            return runner.run(load_splits, group_small_splits(tasks))
         return ((result,) for result in runner.run(load_split, tasks))
 
-    def _tell(self, plan: Plan, rows: int, splits: int) -> None:
+    def _report_rows(self, plan: LoadPlan, rows: int, splits: int) -> None:
         self._report(
             LoadProgress(
                 phase="loading", rows=rows, rows_estimate=max(rows, plan.rows_estimate), splits=splits,
@@ -273,18 +283,18 @@ class _Load:
 
     # -- the end ---------------------------------------------------------------------------------------------------
 
-    def _finish(self, plan: Plan, results: list[SplitResult]) -> LoadReport:
+    def _finish(self, plan: LoadPlan, results: list[SplitResult]) -> LoadReport:
         target, session = self._target, self._session
         # the last transaction makes all of this durable, because it comes later in the WAL
         session.run("SET synchronous_commit = off")
-        target.own(session, "set_job", state="indexing")
+        target.run_own(session, "set_job", state="indexing")
         rows, parked = dict.fromkeys(plan.placed, 0), dict.fromkeys(plan.placed, 0)
         for result in results:
             rows[result.table_id] += result.rows
             parked[result.table_id] += result.parked
-        states = {t.table_id: t for t in target.tables(session)}
-        with self._given_up_if_unequal(plan):
-            self._snapshots.confirm(plan.snapshot.snapshot_id, totals_of(results), plan.names)
+        states = {t.table_id: t for t in target.read_tables(session)}
+        with self._close_snapshot_if_unequal(plan):
+            self._snapshots.confirm(plan.snapshot.snapshot_id, sum_totals(results), plan.names)
             for table_id, placed in plan.placed.items():
                 self._report(LoadProgress(phase="indexing", table=placed.qualified, rows=sum(rows.values())))
                 self._check_count(placed, rows[table_id])
@@ -292,7 +302,7 @@ class _Load:
         created = [p for table_id, p in plan.placed.items() if states[table_id].created]
         warnings = finish_tables(session, created, list(plan.placed.values()))
         self._register(plan)
-        session.be_durable()
+        session.commit_durably()
         with transaction(session):
             self._set_states(plan, parked)
         self._snapshots.close(plan.snapshot.snapshot_id)
@@ -301,22 +311,22 @@ class _Load:
             target=target.name, offset=plan.snapshot.offset, parked=sum(parked.values()), warnings=tuple(warnings),
             rows={p.qualified: rows[table_id] for table_id, p in plan.placed.items()},
             seconds=time.monotonic() - self._began, resumed_splits=self._resumed,
-            left_out=tuple(remark.line for remark in remarks(list(plan.placed.values()))),
+            left_out=tuple(remark.line for remark in collect_remarks(list(plan.placed.values()))),
         )  # fmt: skip
 
     @contextmanager
-    def _given_up_if_unequal(self, plan: Plan) -> Iterator[None]:
+    def _close_snapshot_if_unequal(self, plan: LoadPlan) -> Iterator[None]:
         """Close the snapshot if its rows are wrong, so that the next run starts from a new one."""
         try:
             yield
         except DigestMismatch:  # a damaged reply proves nothing about the loaded rows
             raise
-        except (ProtocolError, Unequal, FormerKey):
+        except (ProtocolError, UnequalRowCount, FormerKey):
             with suppress(VenusError):
                 self._snapshots.close(plan.snapshot.snapshot_id)
             raise
 
-    def _check_count(self, placed: Placed, loaded: int) -> None:
+    def _check_count(self, placed: PlacedTable, loaded: int) -> None:
         """Compare the number of rows in a table with the number that was loaded.
 
         The pass over the whole table is deliberate, even for 10^9 rows. Each split is its own transaction, so no lock
@@ -327,41 +337,41 @@ class _Load:
         """
         if self._target.config.on_existing == "append":
             return
-        found = existing.count(self._session, placed)
+        found = existing.count_rows(self._session, placed)
         if found != loaded:
-            raise Unequal(
+            raise UnequalRowCount(
                 f"{placed.qualified} has {found} rows after {loaded} were loaded",
                 hint="another session has written to it; load it again without other writers",
             )
 
-    def _register(self, plan: Plan) -> None:
+    def _register(self, plan: LoadPlan) -> None:
         """Register the group before the snapshot is closed, so that the broker keeps the increments behind the cut."""
         subscriber = Subscriber(self._target.broker, self._target.business, self._target.group, credit_bytes=1 << 16)
         try:
-            subscriber.open(plan.snapshot.offset, 0, rows=reports.said_in(plan.snapshot))
+            subscriber.open(plan.snapshot.offset, 0, rows=reports.rows_in(plan.snapshot))
             subscriber.acknowledge(plan.snapshot.offset)
         finally:
             subscriber.close()
 
-    def _set_states(self, plan: Plan, parked: dict[int, int]) -> None:
+    def _set_states(self, plan: LoadPlan, parked: dict[int, int]) -> None:
         """Set the applied offset; from then on the target can follow."""
         target, session, snapshot = self._target, self._session, plan.snapshot
-        target.own(
+        target.run_own(
             session, "set_position", offset=snapshot.offset, epoch=snapshot.epoch, sequence=snapshot.sequence,
-            rows=rows_to_text(reports.said_in(snapshot)),
+            rows=rows_to_text(reports.rows_in(snapshot)),
         )  # fmt: skip
-        target.own(session, "set_loaded", offset=snapshot.offset)
+        target.run_own(session, "set_loaded", offset=snapshot.offset)
         for table_id, count in parked.items():
             if count and target.config.on_error != "quarantine":
-                reason = f"the target refused {counted(count, 'row')} of the full load"
+                reason = f"the target refused {count_phrase(count, 'row')} of the full load"
                 target.set_state(session, table_id, HALTED, held_from=snapshot.offset, reason=reason)
-        target.own(session, "set_job", state="done")
+        target.run_own(session, "set_job", state="done")
 
 
-def totals_of(results: Iterable[SplitResult]) -> dict[int, Totals]:
+def sum_totals(results: Iterable[SplitResult]) -> dict[int, RowTotals]:
     """Return the totals of the rows read, by table: loaded, parked, or outside of the predicate."""
-    found: dict[int, Totals] = {}
+    found: dict[int, RowTotals] = {}
     for result in results:
-        totals = Totals(result.rows + result.parked + result.outside, int(result.digest, 16))
-        found.setdefault(result.table_id, Totals()).include(totals)
+        totals = RowTotals(result.rows + result.parked + result.outside, int(result.digest, 16))
+        found.setdefault(result.table_id, RowTotals()).include(totals)
     return found

@@ -16,30 +16,30 @@ from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from venus.adapters.targets.postgresql.naming import OWN_SCHEMA, Placed
-from venus.adapters.targets.postgresql.replica import may_be_replica
-from venus.adapters.targets.postgresql.rows.rowcopy import copy_full, copy_rows, copy_statement, full_text
+from venus.adapters.targets.postgresql.apply_role import try_replica_role
+from venus.adapters.targets.postgresql.naming import OWN_SCHEMA, PlacedTable
+from venus.adapters.targets.postgresql.rows.rowcopy import copy_full, copy_rows, copy_statement, full_rows_text
 from venus.adapters.targets.postgresql.rows.verdicts import (
     LOADED,
     PARKED,
     SUSPECTS_MAX,
-    Search,
-    Suspect,
+    RefusedChange,
+    RefusedRowSearch,
     key_texts,
-    positions_of,
+    waiting_mask,
 )
 from venus.adapters.targets.postgresql.rowsql import RowSql
-from venus.adapters.targets.postgresql.session import Refusal, Session
+from venus.adapters.targets.postgresql.session import Refusal, TargetSession
 from venus.adapters.targets.postgresql.statements import statement
-from venus.adapters.under.fold import Rows, rows_of
+from venus.adapters.under.row_changes import RowChanges, to_row_changes
 from venus.codec.changes import TableChanges
 from venus.codec.chunk import Chunk, FullRows
-from venus.codec.filtering import full_inside
+from venus.codec.filtering import select_full_rows
 from venus.codec.layout import Layout
 from venus.errors import DatabaseUnavailable, TargetError
 from venus.model import TableSchema
-from venus.predicates.ranges import compiled
-from venus.rpc.snapshots import Snapshots
+from venus.predicates.ranges import compile_predicate
+from venus.rpc.snapshots import SnapshotClient
 from venus.wire import broker_pb2
 
 if TYPE_CHECKING:
@@ -52,17 +52,17 @@ GROUP_ROWS = 2000
 GROUP_SPLITS = 32
 
 
-class Lines:
+class CopyLines:
     """Sections of one schema version as a file of COPY lines that the driver reads."""
 
-    def __init__(self, placed: Placed, schema: TableSchema, sections: Iterator[FullRows]) -> None:
+    def __init__(self, placed: PlacedTable, schema: TableSchema, sections: Iterator[FullRows]) -> None:
         self._placed = placed
         self._schema = schema
         self._sections = sections
         self._error: BaseException | None = None
         self.rows = 0
 
-    def copy(self, session: Session) -> None:
+    def copy(self, session: TargetSession) -> None:
         """COPY all lines. Raises the error of the rows' source instead of the driver's error that follows from it."""
         try:
             session.copy_from(copy_statement(self._placed.sql, self._placed, self._schema), self)
@@ -81,7 +81,7 @@ class Lines:
         if section is None:
             return b""
         self.rows += len(section)
-        return full_text(self._placed, section, self._schema)
+        return full_rows_text(self._placed, section, self._schema)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +96,7 @@ class SplitTask:
     snapshot_id: str
     split_no: int
     split: bytes  # a venus.wire.Split
-    placed: Placed
+    placed: PlacedTable
     versions: tuple[TableSchema, ...]
     #: Which of its rows the target gets; empty = every row.
     predicate: str = ""
@@ -122,7 +122,7 @@ class FormerKey(TargetError):
     """The full data has rows of a table by its key before the last change of the key."""
 
 
-def application_of(load_id: str, split_no: int) -> str:
+def application_name(load_id: str, split_no: int) -> str:
     """Return the application name of the session that loads a split, by which the load's progress is found."""
     return f"venus load {load_id[:16]}/{split_no}"
 
@@ -136,18 +136,18 @@ def load_splits(tasks: Sequence[SplitTask]) -> tuple[SplitResult, ...]:
     """Load several splits, each in its own transaction, over one connection to the broker and one to the target."""
     first = tasks[0]
     name = first.group.removeprefix(f"{first.business}/")
-    session = Session(first.url, application=application_of(first.load_id, first.split_no), target=name)
+    session = TargetSession(first.url, application=application_name(first.load_id, first.split_no), target=name)
     try:
-        may_be_replica(session)
+        try_replica_role(session)
         session.run("SET venus.apply = 'on'")
-        with Snapshots(first.broker) as snapshots:
-            return tuple(_Loading(task, session, snapshots).run() for task in tasks)
+        with SnapshotClient(first.broker) as snapshots:
+            return tuple(_SplitLoad(task, session, snapshots).run() for task in tasks)
     finally:
         session.rollback()
         session.close()
 
 
-def small_together(tasks: Sequence[SplitTask]) -> list[tuple[SplitTask, ...]]:
+def group_small_splits(tasks: Sequence[SplitTask]) -> list[tuple[SplitTask, ...]]:
     """Group small splits, because a connection for each would cost more than its rows. Pure."""
     groups: list[tuple[SplitTask, ...]] = []
     rows = 0
@@ -162,25 +162,25 @@ def small_together(tasks: Sequence[SplitTask]) -> list[tuple[SplitTask, ...]]:
     return groups
 
 
-class _Loading:
+class _SplitLoad:
     """One attempt to load a split."""
 
-    def __init__(self, task: SplitTask, session: Session, snapshots: Snapshots) -> None:
+    def __init__(self, task: SplitTask, session: TargetSession, snapshots: SnapshotClient) -> None:
         self._task = task
         self._session = session
         self._snapshots = snapshots
         self._schemas = {s.version: s for s in task.versions}
         self._rows = self._parked = self._outside = 0
-        self._predicate = compiled(task.predicate, task.placed.schema) if task.predicate else None
+        self._predicate = compile_predicate(task.predicate, task.placed.schema) if task.predicate else None
 
     def run(self) -> SplitResult:
         """Load the split in one transaction: by one COPY, or section by section if the target refuses rows."""
         try:
-            return self._attempt(self._in_one_copy)
+            return self._attempt(self._copy_at_once)
         except Refusal:
             self._session.rollback()
             self._rows = self._parked = self._outside = 0
-        return self._attempt(self._section_by_section)
+        return self._attempt(self._copy_by_section)
 
     def _attempt(self, copy: Callable[[Iterator[Chunk]], None]) -> SplitResult:
         self._session.run("BEGIN")
@@ -226,7 +226,7 @@ class _Loading:
             self._refuse_former_key(self._schemas[rows.schema_version])
             inside = rows
             if self._predicate is not None:
-                inside = full_inside(self._predicate, rows, self._schemas[rows.schema_version])
+                inside = select_full_rows(self._predicate, rows, self._schemas[rows.schema_version])
             self._outside += len(rows) - len(inside)
             if len(inside):
                 yield inside
@@ -255,46 +255,46 @@ class _Loading:
         copy(chunks())
         return f"{digest:016x}"
 
-    def _in_one_copy(self, chunks: Iterator[Chunk]) -> None:
+    def _copy_at_once(self, chunks: Iterator[Chunk]) -> None:
         """Stream all rows into the target, with one COPY for each run of one schema version."""
         placed = self._task.placed
         for version, run in groupby(self._sections(chunks), lambda rows: rows.schema_version):
             schema = self._schemas[version]
-            lines = Lines(placed, schema, run)
+            lines = CopyLines(placed, schema, run)
             lines.copy(self._session)
             self._rows += lines.rows
 
-    def _section_by_section(self, chunks: Iterator[Chunk]) -> None:
+    def _copy_by_section(self, chunks: Iterator[Chunk]) -> None:
         """Copy each section separately, to find the refused rows."""
         for rows in self._sections(chunks):
-            self._section(rows)
+            self._copy_section(rows)
 
-    def _section(self, full: FullRows) -> None:
+    def _copy_section(self, full: FullRows) -> None:
         schema = self._schemas[full.schema_version]
         self._session.run("SAVEPOINT venus")
         try:
             copy_full(self._session, self._task.placed.sql, self._task.placed, full, schema)
         except Refusal as refusal:
             self._session.run("ROLLBACK TO SAVEPOINT venus")
-            self._around_refused(full.changes, schema, refusal)
+            self._copy_around_refused(full.changes, schema, refusal)
         else:
             self._rows += len(full)
         self._session.run("RELEASE SAVEPOINT venus")
 
-    def _around_refused(self, section: TableChanges, schema: TableSchema, refusal: Refusal) -> None:
+    def _copy_around_refused(self, section: TableChanges, schema: TableSchema, refusal: Refusal) -> None:
         """Load the accepted rows of a section and keep the refused ones in quarantine."""
-        rows = rows_of(section, 0)
+        rows = to_row_changes(section, 0)
         placed = replace(self._task.placed, schema=schema)
         sql = RowSql(placed, self._task.group)
         limit = SUSPECTS_MAX + 1 - self._parked
-        search = Search(session=self._session, sql=sql, layout=Layout.of(schema), limit=limit)
-        suspects = {s.record_id: s for s in search.rows([rows])}
+        search = RefusedRowSearch(session=self._session, sql=sql, layout=Layout.of(schema), limit=limit)
+        suspects = {s.record_id: s for s in search.find_refused([rows])}
         if not suspects or self._parked + len(suspects) > SUSPECTS_MAX:
             raise TargetError(
                 f"{placed.qualified}: the target refuses rows of the full load: {refusal} ({refusal.sqlstate})",
                 hint="correct the table at the target and run `venus migrate` again: it resumes",
             ) from refusal
-        mask = positions_of(rows, dict.fromkeys(suspects, 0).get)
+        mask = waiting_mask(rows, dict.fromkeys(suspects, 0).get)
         good = rows.where(~mask)
         kept = TableChanges(
             table_id=section.table_id,
@@ -307,7 +307,7 @@ class _Loading:
         self._park(rows.where(mask), suspects, schema)
         self._rows += len(good)
 
-    def _park(self, rows: Rows, suspects: dict[bytes, Suspect], schema: TableSchema) -> None:
+    def _park(self, rows: RowChanges, suspects: dict[bytes, RefusedChange], schema: TableSchema) -> None:
         values = zip(rows.record_ids.split(), rows.rows.split(), key_texts(rows, Layout.of(schema)), strict=True)
         for record_id, row, key in values:
             first = suspects[record_id]

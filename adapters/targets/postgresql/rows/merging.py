@@ -16,13 +16,19 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from venus.adapters.targets.postgresql.catalogue import Catalogue
-from venus.adapters.targets.postgresql.database import PostgresTarget
-from venus.adapters.targets.postgresql.rows.verdicts import SUSPECTS_MAX, RowsRefused, Search, Suspect, halting
-from venus.adapters.targets.postgresql.rowsql import RowSql, keyed_text
-from venus.adapters.targets.postgresql.session import Refusal, Session, Superseded
-from venus.adapters.under.fold import Rows, joined, net
-from venus.codec.copytext import from_copy, keys_to_copy, to_copy
+from venus.adapters.targets.postgresql.catalogue import TargetCatalogue
+from venus.adapters.targets.postgresql.database import PostgresDatabase
+from venus.adapters.targets.postgresql.rows.verdicts import (
+    SUSPECTS_MAX,
+    RefusedChange,
+    RefusedRowSearch,
+    RowsRefused,
+    halt_on_refusal,
+)
+from venus.adapters.targets.postgresql.rowsql import RowSql, keyed_statements
+from venus.adapters.targets.postgresql.session import Refusal, Superseded, TargetSession
+from venus.adapters.under.row_changes import RowChanges, join_changes, net_changes
+from venus.codec.copy_text import from_copy, keys_to_copy, to_copy
 from venus.codec.layout import Layout
 from venus.errors import TargetError
 
@@ -34,10 +40,10 @@ _TWICE_IN_ONE_STATEMENT = frozenset({"21000"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Staged:
+class StagedChanges:
     """Net changes, with the lines for both staging tables: current rows, and keys of deleted rows."""
 
-    rows: Rows
+    rows: RowChanges
     live: int
     live_lines: bytes
     gone: int
@@ -48,18 +54,18 @@ class Staged:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Form:
+class CopyTexts:
     """One piece of changes: new rows to copy without staging, and changes to stage."""
 
-    new: Rows | None
+    new: RowChanges | None
     new_lines: bytes
-    staged: Staged
+    staged: StagedChanges
 
 
-def staged_form(rows: Rows, layout: Layout) -> Staged:
+def build_staged(rows: RowChanges, layout: Layout) -> StagedChanges:
     """Return net changes with their lines for the staging tables."""
     live, gone = rows.where(~rows.is_deleted), rows.where(rows.is_deleted)
-    return Staged(
+    return StagedChanges(
         rows=rows,
         live=len(live),
         live_lines=to_copy(live.record_ids, live.rows, layout),
@@ -68,13 +74,13 @@ def staged_form(rows: Rows, layout: Layout) -> Staged:
     )
 
 
-def formed(rows: Rows, layout: Layout, *, directly: bool) -> Form:
+def build_copy_texts(rows: RowChanges, layout: Layout, *, directly: bool) -> CopyTexts:
     """Return changes with their COPY lines; `directly` leaves new rows out of the staging tables."""
     if not directly or rows.is_new is None or not rows.is_new.any():
-        return Form(new=None, new_lines=b"", staged=staged_form(rows, layout))
+        return CopyTexts(new=None, new_lines=b"", staged=build_staged(rows, layout))
     new = rows.where(rows.is_new)
     lines = to_copy(new.record_ids, new.rows, layout)
-    return Form(new=new, new_lines=lines, staged=staged_form(rows.where(~rows.is_new), layout))
+    return CopyTexts(new=new, new_lines=lines, staged=build_staged(rows.where(~rows.is_new), layout))
 
 
 #: Blocks of a staging table that are read back at a time when a refused row has to be found in a large cut.
@@ -95,17 +101,17 @@ class MergeWhole(Exception):
 
 
 @dataclass(slots=True, kw_only=True)
-class Pending:
+class PendingChanges:
     """Changes of one table that wait for the target."""
 
     table_id: int
     sql: RowSql
     layout: Layout
-    parts: list[Rows] = field(default_factory=list)
+    parts: list[RowChanges] = field(default_factory=list)
     #: Whether all changes so far are new rows.
     only_new: bool = True
     #: Whether keys still wait for their deletion: a new row must not come before it.
-    gone_wait: bool = False
+    has_waiting_deletes: bool = False
     #: The target has refused unstaged new rows: do not try that again.
     new_refused: bool = False
     #: Numbers of rows, and of keys to delete, in the staging tables.
@@ -125,24 +131,24 @@ class Pending:
     def waiting(self) -> int:
         return sum(map(len, self.parts))
 
-    def take(self) -> Rows:
+    def take(self) -> RowChanges:
         """Take the changes from memory; only the last one of each key, unless all are new rows."""
-        rows, self.parts = joined(self.parts), []
+        rows, self.parts = join_changes(self.parts), []
         self.taken += len(rows)
-        rows = rows if rows.only_new else net(rows)
+        rows = rows if rows.only_new else net_changes(rows)
         self.only_new &= rows.only_new
-        self.gone_wait |= bool(rows.is_deleted.any())
+        self.has_waiting_deletes |= bool(rows.is_deleted.any())
         return rows
 
 
-class Merging:
+class RowMerger:
     """Writer of pending changes to the target, within one transaction that starts at offset `start`."""
 
     def __init__(
         self,
-        target: PostgresTarget,
-        session: Session,
-        catalogue: Catalogue,
+        target: PostgresDatabase,
+        session: TargetSession,
+        catalogue: TargetCatalogue,
         start: int,
         whole: frozenset[int] | None = None,
     ) -> None:
@@ -158,73 +164,75 @@ class Merging:
         #: Tables of which a piece was merged already.
         self._merged: set[int] = set()
 
-    def make_room(self, pending: Pending) -> None:
+    def make_room(self, pending: PendingChanges) -> None:
         """Move changes from memory to the server, into the table itself if the order of keys cannot matter.
 
         The server works in the background. The next use of the session raises its error: MergeWhole if the order did
         matter, or RowsRefused.
         """
         rows = pending.take()
-        form = formed(rows, pending.layout, directly=self._directly(pending))
-        if form.staged.live and self._in_pieces(pending.table_id):
-            pending.gone_wait = False  # this piece deletes them
-        self._session.behind(lambda: self._bring(pending, form))
+        form = build_copy_texts(rows, pending.layout, directly=self._can_copy_directly(pending))
+        if form.staged.live and self._can_merge_pieces(pending.table_id):
+            pending.has_waiting_deletes = False  # this piece deletes them
+        self._session.run_in_background(lambda: self._write_piece(pending, form))
 
-    def _directly(self, pending: Pending) -> bool:
+    def _can_copy_directly(self, pending: PendingChanges) -> bool:
         """Return whether new rows may be copied without staging: there are no other changes, or none can collide."""
-        if pending.new_refused or self._catalogue.records(pending.table_id):
+        if pending.new_refused or self._catalogue.is_recording(pending.table_id):
             return False
-        return pending.only_new or (self._may_divide(pending.table_id) and not pending.gone_wait)
+        return pending.only_new or (self._can_divide(pending.table_id) and not pending.has_waiting_deletes)
 
-    def _bring(self, pending: Pending, form: Form) -> None:
+    def _write_piece(self, pending: PendingChanges, form: CopyTexts) -> None:
         """Write a piece, in the background thread."""
-        with halting(self._session, pending.table_id):
+        with halt_on_refusal(self._session, pending.table_id):
             staged = form.staged
-            if form.new is not None and not self._copied(pending, form.new_lines):
+            if form.new is not None and not self._try_copy(pending, form.new_lines):
                 pending.new_refused = True
-                staged = staged_form(net(joined([staged.rows, form.new])), pending.layout)
+                staged = build_staged(net_changes(join_changes([staged.rows, form.new])), pending.layout)
             if not len(staged):
                 return
             self._stage(pending, staged)
             # Keys to delete wait in their staging table, because each DELETE may be a pass over the table.
-            if pending.live_staged and self._in_pieces(pending.table_id):
+            if pending.live_staged and self._can_merge_pieces(pending.table_id):
                 self._merged.add(pending.table_id)
-                self._unstage(pending)
+                self._merge_stage(pending)
                 pending.live_staged = pending.gone_staged = 0
 
-    def _may_divide(self, table_id: int) -> bool:
+    def _can_divide(self, table_id: int) -> bool:
         return self._whole is not None and table_id not in self._whole
 
-    def _in_pieces(self, table_id: int) -> bool:
+    def _can_merge_pieces(self, table_id: int) -> bool:
         """Return whether pieces of a cut may be merged one by one: only the key decides which rows collide."""
-        return self._may_divide(table_id) and not any(i.unique for i in self._catalogue.newest(table_id).indexes)
+        return self._can_divide(table_id) and not any(
+            i.unique for i in self._catalogue.current_schema(table_id).indexes
+        )
 
-    def flush(self, pending: Pending) -> None:
+    def flush(self, pending: PendingChanges) -> None:
         """Write all pending changes to the table."""
-        self._session.settle()
+        self._session.wait_for_background()
         if pending.parts:
             rows = pending.take()
-            if not pending.staged and self._direct(pending, rows):
+            if not pending.staged and self._try_direct(pending, rows):
                 return
-            self._stage(pending, staged_form(net(rows), pending.layout))
+            self._stage(pending, build_staged(net_changes(rows), pending.layout))
         if pending.staged:
-            self._unstage(pending)
+            self._merge_stage(pending)
 
     # -- without staging -------------------------------------------------------------------------------------------
 
-    def _direct(self, pending: Pending, rows: Rows) -> bool:
+    def _try_direct(self, pending: PendingChanges, rows: RowChanges) -> bool:
         """Try the ways without staging; return False if none is possible or the target refused."""
-        if self._catalogue.records(pending.table_id):
+        if self._catalogue.is_recording(pending.table_id):
             return False
         if len(rows) <= self._keyed_max:
-            return self._keyed(pending, net(rows))
-        if not self._directly(pending) or not rows.only_new:
+            return self._try_keyed(pending, net_changes(rows))
+        if not self._can_copy_directly(pending) or not rows.only_new:
             return False
-        return self._copied(pending, to_copy(rows.record_ids, rows.rows, pending.layout))
+        return self._try_copy(pending, to_copy(rows.record_ids, rows.rows, pending.layout))
 
-    def _keyed(self, pending: Pending, rows: Rows) -> bool:
+    def _try_keyed(self, pending: PendingChanges, rows: RowChanges) -> bool:
         try:
-            text = keyed_text(self._session, pending.sql, pending.layout, rows)
+            text = keyed_statements(self._session, pending.sql, pending.layout, rows)
         except Refusal:
             return False  # no statement can contain this value
         try:
@@ -234,7 +242,7 @@ class Merging:
             return False
         return True
 
-    def _copied(self, pending: Pending, lines: bytes) -> bool:
+    def _try_copy(self, pending: PendingChanges, lines: bytes) -> bool:
         """COPY new rows directly into the table; return False if one of them is not new, or is refused."""
         self._session.run("SAVEPOINT venus")
         try:
@@ -247,7 +255,7 @@ class Merging:
 
     # -- through staging tables ------------------------------------------------------------------------------------
 
-    def _stage(self, pending: Pending, form: Staged) -> None:
+    def _stage(self, pending: PendingChanges, form: StagedChanges) -> None:
         sql = pending.sql
         if not pending.staged:
             used = f"; TRUNCATE {sql.stage}, {sql.key_stage}" if sql.stage in self._used else ""
@@ -265,9 +273,11 @@ class Merging:
             # A value that its type cannot hold has ended the transaction; find the row in another one.
             self._session.rollback()
             self._session.run("BEGIN")
-            raise self._refused(pending, refusal, self._search(pending).values(form.rows)) from refusal
+            raise self._rows_refused(
+                pending, refusal, self._new_search(pending).find_bad_values(form.rows)
+            ) from refusal
 
-    def _unstage(self, pending: Pending) -> None:
+    def _merge_stage(self, pending: PendingChanges) -> None:
         """Try upsert, upsert of distinct keys, rotation, upsert of changed rows. Raises RowsRefused if all fail."""
         sql = pending.sql
         gone, live = str(pending.gone_staged), str(pending.live_staged)
@@ -292,14 +302,14 @@ class Merging:
         if pending.table_id in self._merged:
             raise MergeWhole(pending.table_id)
         room = [*deletes, sql.text("delete_staged", staged=live)]
-        suspects = self._search(pending).rows(self._staged_rows(pending), room)
-        raise self._refused(pending, refusal, suspects) from refusal
+        suspects = self._new_search(pending).find_refused(self._read_staged(pending), room)
+        raise self._rows_refused(pending, refusal, suspects) from refusal
 
-    def _attempt(self, pending: Pending, statements: list[str]) -> Refusal | None:
+    def _attempt(self, pending: PendingChanges, statements: list[str]) -> Refusal | None:
         """Run statements under a savepoint; return the target's refusal. Raises RowsRefused for any other error."""
         sql = pending.sql
         after: list[str] = []
-        if self._catalogue.records(pending.table_id):
+        if self._catalogue.is_recording(pending.table_id):
             offset = str(pending.last_offset)
             after = [sql.text("touch_staged", stage=s, offset=offset) for s in (sql.stage, sql.key_stage)]
         # the keys of unchanged rows are recorded before these rows are dropped from the stage
@@ -320,10 +330,10 @@ class Merging:
 
     # -- refused rows ----------------------------------------------------------------------------------------------
 
-    def _search(self, pending: Pending) -> Search:
-        return Search(session=self._session, sql=pending.sql, layout=pending.layout, limit=self._suspects_max)
+    def _new_search(self, pending: PendingChanges) -> RefusedRowSearch:
+        return RefusedRowSearch(session=self._session, sql=pending.sql, layout=pending.layout, limit=self._suspects_max)
 
-    def _staged_rows(self, pending: Pending) -> Iterator[Rows]:
+    def _read_staged(self, pending: PendingChanges) -> Iterator[RowChanges]:
         """Read a staging table back piece by piece, because the cut may be larger than memory."""
         sql = pending.sql
         blocks = self._session.row(sql.text("stage_blocks"))
@@ -331,8 +341,8 @@ class Merging:
             copy = sql.text("copy_out", table=sql.stage, low=str(low), high=str(low + _SEARCH_BLOCKS))
             record_ids, rows, is_deleted = from_copy(self._session.copy_out(copy), pending.layout, flagged=False)
             offsets = np.full(len(record_ids), self._start, dtype=np.int64)
-            yield net(Rows(record_ids=record_ids, rows=rows, is_deleted=is_deleted, offsets=offsets))
+            yield net_changes(RowChanges(record_ids=record_ids, rows=rows, is_deleted=is_deleted, offsets=offsets))
 
     @staticmethod
-    def _refused(pending: Pending, refusal: Refusal, suspects: list[Suspect]) -> RowsRefused:
+    def _rows_refused(pending: PendingChanges, refusal: Refusal, suspects: list[RefusedChange]) -> RowsRefused:
         return RowsRefused(pending.table_id, suspects[0].summary if suspects else refusal.summary, suspects)

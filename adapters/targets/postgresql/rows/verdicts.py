@@ -16,10 +16,10 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from venus.adapters.targets.postgresql.rowsql import RowSql
-from venus.adapters.targets.postgresql.session import Refusal, Session, Superseded
-from venus.adapters.under.fold import Mask, Rows, slice_of
+from venus.adapters.targets.postgresql.session import Refusal, Superseded, TargetSession
+from venus.adapters.under.row_changes import Mask, RowChanges, slice_changes
 from venus.codec.columns import keys_to_columns
-from venus.codec.copytext import to_copy
+from venus.codec.copy_text import to_copy
 from venus.codec.layout import Layout
 from venus.errors import TargetError
 
@@ -28,7 +28,7 @@ SUSPECTS_MAX = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Suspect:
+class RefusedChange:
     """A change that the target refused."""
 
     record_id: bytes
@@ -41,7 +41,9 @@ class Suspect:
 class RowsRefused(TargetError):
     """The target refuses changes of one table; the transaction is over."""
 
-    def __init__(self, table_id: int, reason: str, suspects: list[Suspect], candidates: Sequence[int] = ()) -> None:
+    def __init__(
+        self, table_id: int, reason: str, suspects: list[RefusedChange], candidates: Sequence[int] = ()
+    ) -> None:
         super().__init__(reason)
         self.table_id = table_id
         self.reason = reason
@@ -56,7 +58,7 @@ class CommitRefused(TargetError):
 
 
 @contextmanager
-def halting(session: Session, table_id: int) -> Iterator[None]:
+def halt_on_refusal(session: TargetSession, table_id: int) -> Iterator[None]:
     """Turn any error of the target within the block into RowsRefused for one table, so that only this table halts."""
     try:
         yield
@@ -68,9 +70,9 @@ def halting(session: Session, table_id: int) -> Iterator[None]:
         raise RowsRefused(table_id, str(error), []) from error
 
 
-def guarded(session: Session, table_id: int, text: str) -> None:
+def run_or_halt(session: TargetSession, table_id: int, text: str) -> None:
     """Run a statement on a whole table. Raises RowsRefused if it fails, so that only this table halts."""
-    with halting(session, table_id):
+    with halt_on_refusal(session, table_id):
         session.run(text)
 
 
@@ -81,14 +83,14 @@ class Verdicts:
     #: table -> reason why it halts.
     halts: dict[int, str] = field(default_factory=dict)
     #: table -> record_id -> the refused change; later changes of the key wait behind it.
-    suspects: dict[int, dict[bytes, Suspect]] = field(default_factory=dict)
+    suspects: dict[int, dict[bytes, RefusedChange]] = field(default_factory=dict)
     #: Whether deferred constraints act before COMMIT, one by one.
     one_by_one: bool = False
     #: A table that halts on trial because one of several is at fault, and those whose trial did not help.
     _on_trial: int | None = None
     _acquitted: set[int] = field(default_factory=set)
 
-    def add(self, refused: RowsRefused | CommitRefused, *, quarantine: bool) -> None:
+    def record_refusal(self, refused: RowsRefused | CommitRefused, *, quarantine: bool) -> None:
         """Record a refusal. Each one makes the next attempt smaller, so the attempts end."""
         if isinstance(refused, CommitRefused):
             self.one_by_one = True  # this raises RowsRefused instead the next time
@@ -101,9 +103,9 @@ class Verdicts:
         fresh = [s for s in refused.suspects if s.record_id not in known]
         known.update((s.record_id, s) for s in fresh)
         if not quarantine or not fresh or len(known) > SUSPECTS_MAX:
-            self.halts[self._blamed(refused)] = refused.reason
+            self.halts[self._choose_halted_table(refused)] = refused.reason
 
-    def _blamed(self, refused: RowsRefused) -> int:
+    def _choose_halted_table(self, refused: RowsRefused) -> int:
         """Return the table to halt: of several candidates the next one that was not on trial yet."""
         left = [table_id for table_id in refused.candidates if table_id not in self._acquitted]
         chosen = left[0] if left else refused.table_id
@@ -119,7 +121,7 @@ PARKED = "PARKED"
 LOADED = -1
 
 
-def key_texts(rows: Rows, layout: Layout) -> list[str]:
+def key_texts(rows: RowChanges, layout: Layout) -> list[str]:
     """Return the keys as text for operators, one JSON object each."""
     names = layout.schema.key
     columns = keys_to_columns(rows.record_ids, layout)
@@ -132,24 +134,24 @@ def key_texts(rows: Rows, layout: Layout) -> list[str]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Search:
+class RefusedRowSearch:
     """A search for at most `limit` refused rows."""
 
-    session: Session
+    session: TargetSession
     sql: RowSql
     layout: Layout
     limit: int
 
-    def values(self, rows: Rows) -> list[Suspect]:
+    def find_bad_values(self, rows: RowChanges) -> list[RefusedChange]:
         """Return changes with a value that its column's type cannot hold."""
-        return self._look([rows], [], into_target=False)
+        return self._search([rows], [], into_target=False)
 
-    def rows(self, parts: Iterable[Rows], first: Sequence[str] = ()) -> list[Suspect]:
+    def find_refused(self, parts: Iterable[RowChanges], first: Sequence[str] = ()) -> list[RefusedChange]:
         """Return changes that the table refuses after the statements `first`, which delete the old rows."""
-        return self._look(parts, first, into_target=True)
+        return self._search(parts, first, into_target=True)
 
-    def _look(self, parts: Iterable[Rows], first: Sequence[str], *, into_target: bool) -> list[Suspect]:
-        found: list[Suspect] = []
+    def _search(self, parts: Iterable[RowChanges], first: Sequence[str], *, into_target: bool) -> list[RefusedChange]:
+        found: list[RefusedChange] = []
         self.session.run("; ".join(["SAVEPOINT venus_search", self.sql.create_probe, *first]))
         try:
             for rows in parts:
@@ -160,23 +162,23 @@ class Search:
             self.session.run("ROLLBACK TO SAVEPOINT venus_search; RELEASE SAVEPOINT venus_search")
         return found
 
-    def _halve(self, rows: Rows, limit: int, *, into_target: bool) -> list[Suspect]:
-        found: list[Suspect] = []
+    def _halve(self, rows: RowChanges, limit: int, *, into_target: bool) -> list[RefusedChange]:
+        found: list[RefusedChange] = []
         ranges = [(0, len(rows))] if len(rows) else []
         while ranges and len(found) < limit:
             low, high = ranges.pop()
-            part = slice_of(rows, low, high)
+            part = slice_changes(rows, low, high)
             refusal = self._probe(part, into_target=into_target)
             if refusal is None:
                 continue
             if high - low == 1:
-                found.append(_suspect(part, refusal))
+                found.append(_to_refused_change(part, refusal))
             else:
                 middle = (low + high) // 2
                 ranges += [(middle, high), (low, middle)]
         return found
 
-    def _probe(self, rows: Rows, *, into_target: bool) -> Refusal | None:
+    def _probe(self, rows: RowChanges, *, into_target: bool) -> Refusal | None:
         """Try to write these rows and keep them; return the target's refusal, if any."""
         session, sql = self.session, self.sql
         session.run(f"SAVEPOINT venus_probe; TRUNCATE {sql.probe}")
@@ -191,8 +193,8 @@ class Search:
         return None
 
 
-def _suspect(rows: Rows, refusal: Refusal) -> Suspect:
-    return Suspect(
+def _to_refused_change(rows: RowChanges, refusal: Refusal) -> RefusedChange:
+    return RefusedChange(
         record_id=rows.record_ids.data,
         offset=int(rows.offsets[0]),
         sqlstate=refusal.sqlstate,
@@ -201,7 +203,7 @@ def _suspect(rows: Rows, refusal: Refusal) -> Suspect:
     )
 
 
-def positions_of(rows: Rows, first_of: Callable[[bytes], int | None]) -> Mask:
+def waiting_mask(rows: RowChanges, first_of: Callable[[bytes], int | None]) -> Mask:
     """Mark the changes at or behind the first offset of their key; `first_of` returns None for a key without one."""
     pairs = zip(map(first_of, rows.record_ids.split()), rows.offsets.tolist(), strict=True)
     marks = (first is not None and first <= offset for first, offset in pairs)

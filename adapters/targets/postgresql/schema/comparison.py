@@ -12,16 +12,16 @@ from enum import Enum
 from types import MappingProxyType
 
 #: (kind, name).
-Place = tuple[str, str]
+ObjectPlace = tuple[str, str]
 #: Definitions of the objects of a table.
-Here = Mapping[Place, str]
+ExistingObjects = Mapping[ObjectPlace, str]
 #: Kinds of objects that share a name space. The name of an index, a check, a foreign key or a key is arbitrary.
 INDEX, CHECK, REFERENCE, REQUIRED, KEY = "i", "c", "f", "n", "k"
 COLUMN, TYPE, DEFAULT, NUMBERING = "column", "type", "default", "numbering"
 _UNNAMED = frozenset({INDEX, CHECK, REFERENCE, KEY})
 
 
-class Problem(Enum):
+class ObjectProblem(Enum):
     """The ways in which a part of a table may differ."""
 
     MISSING = "is missing"
@@ -29,7 +29,7 @@ class Problem(Enum):
     EXTRA = "is not at the source"
 
 
-class Sort(Enum):
+class ObjectSort(Enum):
     """The sorts of parts of a table."""
 
     COLUMN = "column"
@@ -44,39 +44,39 @@ class Sort(Enum):
     REFERENCE = "foreign key"
 
 
-_M, _A, _E = Problem.MISSING, Problem.ALTERED, Problem.EXTRA
+_M, _A, _E = ObjectProblem.MISSING, ObjectProblem.ALTERED, ObjectProblem.EXTRA
 #: (sort, problem) -> whether the target then guarantees less than the source, which forbids a cut-over.
 #: Any other pair is no difference.
-RULES: Mapping[tuple[Sort, Problem], bool] = {
-    (Sort.COLUMN, _M): True,
-    (Sort.TYPE, _A): False,
-    (Sort.REQUIRED, _M): True,
-    (Sort.REQUIRED, _E): False,
-    (Sort.DEFAULT, _M): False,
-    (Sort.DEFAULT, _A): False,
-    (Sort.NUMBERING, _M): False,
-    (Sort.KEY, _M): True,
-    (Sort.UNIQUE, _M): True,
-    (Sort.UNIQUE, _A): True,
-    (Sort.UNIQUE, _E): False,
-    (Sort.INDEX, _M): False,
-    (Sort.INDEX, _A): False,
-    (Sort.INDEX, _E): False,
-    (Sort.CHECK, _M): True,
-    (Sort.CHECK, _A): True,
-    (Sort.CHECK, _E): False,
-    (Sort.REFERENCE, _M): True,
-    (Sort.REFERENCE, _A): True,
-    (Sort.REFERENCE, _E): False,
+RULES: Mapping[tuple[ObjectSort, ObjectProblem], bool] = {
+    (ObjectSort.COLUMN, _M): True,
+    (ObjectSort.TYPE, _A): False,
+    (ObjectSort.REQUIRED, _M): True,
+    (ObjectSort.REQUIRED, _E): False,
+    (ObjectSort.DEFAULT, _M): False,
+    (ObjectSort.DEFAULT, _A): False,
+    (ObjectSort.NUMBERING, _M): False,
+    (ObjectSort.KEY, _M): True,
+    (ObjectSort.UNIQUE, _M): True,
+    (ObjectSort.UNIQUE, _A): True,
+    (ObjectSort.UNIQUE, _E): False,
+    (ObjectSort.INDEX, _M): False,
+    (ObjectSort.INDEX, _A): False,
+    (ObjectSort.INDEX, _E): False,
+    (ObjectSort.CHECK, _M): True,
+    (ObjectSort.CHECK, _A): True,
+    (ObjectSort.CHECK, _E): False,
+    (ObjectSort.REFERENCE, _M): True,
+    (ObjectSort.REFERENCE, _A): True,
+    (ObjectSort.REFERENCE, _E): False,
 }  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class TableObject:
     """An index, a check, a foreign key, a column's NOT NULL or the like in one version of a table."""
 
     kind: str
-    sort: Sort
+    sort: ObjectSort
     shown: str  # for messages
     name: str
     #: All names that a load may have given it, because its own name was in use.
@@ -86,20 +86,20 @@ class Part:
     add: str
     drop: str = ""
 
-    def is_in(self, parts: Sequence[Part]) -> bool:
+    def is_in(self, parts: Sequence[TableObject]) -> bool:
         """Return whether another version has the same object."""
         return any((p.kind, p.name, p.add) == (self.kind, self.name, self.add) for p in parts)
 
 
-NONE: Mapping[Place, Part] = MappingProxyType({})
+NONE: Mapping[ObjectPlace, TableObject] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Difference:
+class ObjectDifference:
     """A part of a table that differs; `definition` is the target's under its name."""
 
-    part: Part
-    problem: Problem
+    part: TableObject
+    problem: ObjectProblem
     statement: str
     definition: str = ""
 
@@ -109,7 +109,13 @@ class Difference:
         return RULES[self.part.sort, self.problem]
 
 
-def compare(parts: Sequence[Part], here: Here, others: Mapping[Place, Part] = NONE, *, exact: bool) -> list[Difference]:
+def compare_objects(
+    parts: Sequence[TableObject],
+    here: ExistingObjects,
+    others: Mapping[ObjectPlace, TableObject] = NONE,
+    *,
+    exact: bool,
+) -> list[ObjectDifference]:
     """Return the differing parts in their order, then those that only the target has.
 
     A part is found by its definition, otherwise by its name. `others` are parts that only the target may have. `exact`
@@ -119,7 +125,7 @@ def compare(parts: Sequence[Part], here: Here, others: Mapping[Place, Part] = NO
     left = dict(here)
     found, unmatched = [], []
     for part in parts:
-        if (match := _equal(part, left)) is not None:
+        if (match := _find_equal(part, left)) is not None:
             del left[match]
         else:
             unmatched.append(part)
@@ -127,18 +133,18 @@ def compare(parts: Sequence[Part], here: Here, others: Mapping[Place, Part] = NO
         known = left.pop((part.kind, part.name), None)
         if known is not None and part.definition:
             change = "; ".join(filter(None, (part.drop, part.add)))
-            found.append(_difference(part, Problem.ALTERED, change, known))
+            found.append(_difference(part, ObjectProblem.ALTERED, change, known))
         elif known is None and not (_may_be_there(part, left) and not (exact and part.definition)):
-            found.append(_difference(part, Problem.MISSING, part.add))
-    extra = [_difference(others[place], Problem.EXTRA, others[place].drop) for place in left if place in others]
+            found.append(_difference(part, ObjectProblem.MISSING, part.add))
+    extra = [_difference(others[place], ObjectProblem.EXTRA, others[place].drop) for place in left if place in others]
     return [d for d in (*found, *extra) if (d.part.sort, d.problem) in RULES]
 
 
-def _may_be_there(part: Part, left: Here) -> bool:
+def _may_be_there(part: TableObject, left: ExistingObjects) -> bool:
     return any((part.kind, name) in left for name in part.names)
 
 
-def _equal(part: Part, left: Here) -> Place | None:
+def _find_equal(part: TableObject, left: ExistingObjects) -> ObjectPlace | None:
     """Return the place of an equal definition: under the part's own name first, or any name if names are arbitrary."""
     if not part.definition:
         return None
@@ -147,5 +153,5 @@ def _equal(part: Part, left: Here) -> Place | None:
     return next((place for place in (*own, *others) if left.get(place) == part.definition), None)
 
 
-def _difference(part: Part, problem: Problem, statement: str, definition: str = "") -> Difference:
-    return Difference(part=part, problem=problem, statement=statement, definition=definition)
+def _difference(part: TableObject, problem: ObjectProblem, statement: str, definition: str = "") -> ObjectDifference:
+    return ObjectDifference(part=part, problem=problem, statement=statement, definition=definition)

@@ -10,54 +10,54 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from venus.adapters.targets.postgresql.naming import Placed, fitted, quoted
+from venus.adapters.targets.postgresql.naming import PlacedTable, quote, shorten_name
 from venus.model import Check, ForeignKey, Index
 
 
-def add_key(placed: Placed) -> str:
+def add_key(placed: PlacedTable) -> str:
     """Return the statement for the primary key, which is the key of capture."""
     return f"ALTER TABLE {placed.sql} ADD PRIMARY KEY ({placed.key})"
 
 
-class Names:
+class ConstraintNames:
     """Allocator of names for indexes and constraints; relations of one PostgreSQL schema share a name space.
 
     `taken` lists the (schema, name) pairs of existing relations.
     """
 
-    def __init__(self, placed: Iterable[Placed], taken: Iterable[tuple[str, str]] = ()) -> None:
+    def __init__(self, placed: Iterable[PlacedTable], taken: Iterable[tuple[str, str]] = ()) -> None:
         self._taken = set(taken)
         for one in placed:
             key = f"{one.name}_pkey"
-            self._taken |= {(one.namespace, one.name), (one.namespace, key), (_of_table(one), key)}
+            self._taken |= {(one.namespace, one.name), (one.namespace, key), (_table_space(one), key)}
 
-    def take(self, placed: Placed, wanted: str, parts: Sequence[str], suffix: str, *, local: bool = False) -> str:
+    def take(self, placed: PlacedTable, wanted: str, parts: Sequence[str], suffix: str, *, local: bool = False) -> str:
         """Return the source's own name if it is free, otherwise one made of table and columns.
 
         `local` means that only the constraints of its table share the name space.
         """
-        space = _of_table(placed) if local else placed.namespace
+        space = _table_space(placed) if local else placed.namespace
         name = placed.fold(wanted)
         if not name or name.startswith("sqlite_"):
-            name = fitted("_".join((placed.name, *parts, suffix)))
+            name = shorten_name("_".join((placed.name, *parts, suffix)))
         number = 1
         while (space, name) in self._taken:
             number += 1
-            name = fitted("_".join((placed.name, *parts, f"{suffix}{number}")))
+            name = shorten_name("_".join((placed.name, *parts, f"{suffix}{number}")))
         self._taken.add((space, name))
         return name
 
-    def reserve(self, placed: Placed, name: str) -> None:
+    def reserve(self, placed: PlacedTable, name: str) -> None:
         """Reserve a name among the constraints of a table."""
-        self._taken.add((_of_table(placed), name))
+        self._taken.add((_table_space(placed), name))
 
 
-def _of_table(placed: Placed) -> str:
+def _table_space(placed: PlacedTable) -> str:
     """Return the name space of a table's constraints, which is no valid schema name."""
     return f"{placed.namespace}.{placed.name}"
 
 
-def indexes(placed: Placed, names: Names) -> list[str]:
+def index_statements(placed: PlacedTable, names: ConstraintNames) -> list[str]:
     """Return the statements for secondary indexes and unique constraints."""
     return [
         index_sql(placed, index, names)
@@ -66,35 +66,35 @@ def indexes(placed: Placed, names: Names) -> list[str]:
     ]
 
 
-def index_sql(placed: Placed, index: Index, names: Names) -> str:
+def index_sql(placed: PlacedTable, index: Index, names: ConstraintNames) -> str:
     """Return the statement that creates an index or a unique constraint."""
     free = names.take(placed, index.name, index.columns, "key" if index.unique else "idx")
-    name = quoted(free)
+    name = quote(free)
     if index.constraint:
         names.reserve(placed, free)
         return f"ALTER TABLE {placed.sql} ADD CONSTRAINT {name} UNIQUE ({placed.columns(index.columns)})"
-    terms = placed.rewritten(index.definition) or f"({placed.columns(index.columns)})"
+    terms = placed.rewrite(index.definition) or f"({placed.columns(index.columns)})"
     return f"CREATE {'UNIQUE ' if index.unique else ''}INDEX {name} ON {placed.sql} {terms}"
 
 
-def checks(placed: Placed, names: Names) -> list[tuple[str, str]]:
+def check_statements(placed: PlacedTable, names: ConstraintNames) -> list[tuple[str, str]]:
     """Return (add, validate) for each check constraint; nothing validates one that is NOT VALID at the source."""
     return [check_sql(placed, check, names) for check in placed.schema.checks]
 
 
-def check_sql(placed: Placed, check: Check, names: Names) -> tuple[str, str]:
+def check_sql(placed: PlacedTable, check: Check, names: ConstraintNames) -> tuple[str, str]:
     """Return (add, validate) for one check constraint; validate is empty if it is NOT VALID at the source."""
-    name = quoted(names.take(placed, check.name, (), "check", local=True))
-    add = f"ALTER TABLE {placed.sql} ADD CONSTRAINT {name} CHECK ({placed.rewritten(check.sql)}) NOT VALID"
+    name = quote(names.take(placed, check.name, (), "check", local=True))
+    add = f"ALTER TABLE {placed.sql} ADD CONSTRAINT {name} CHECK ({placed.rewrite(check.sql)}) NOT VALID"
     return add, "" if check.not_valid else f"ALTER TABLE {placed.sql} VALIDATE CONSTRAINT {name}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reference:
+class PlacedForeignKey:
     """A foreign key between two tables of this target."""
 
-    placed: Placed
-    referred: Placed
+    placed: PlacedTable
+    referred: PlacedTable
     key: ForeignKey
     name: str
 
@@ -106,7 +106,7 @@ class Reference:
             actions += f" ON UPDATE {self.key.on_update}" if self.key.on_update else ""
         columns = self.referred.columns(self.key.referred_columns or self.referred.schema.key)
         return (
-            f"ALTER TABLE {self.placed.sql} ADD CONSTRAINT {quoted(self.name)} FOREIGN KEY "
+            f"ALTER TABLE {self.placed.sql} ADD CONSTRAINT {quote(self.name)} FOREIGN KEY "
             f"({self.placed.columns(self.key.columns)}) REFERENCES {self.referred.sql} ({columns}){actions} "
             "DEFERRABLE INITIALLY IMMEDIATE NOT VALID"
         )
@@ -114,20 +114,22 @@ class Reference:
     @property
     def validate(self) -> str:
         """The statement that checks every row of it; empty if it is NOT VALID at the source."""
-        return "" if self.key.not_valid else f"ALTER TABLE {self.placed.sql} VALIDATE CONSTRAINT {quoted(self.name)}"
+        return "" if self.key.not_valid else f"ALTER TABLE {self.placed.sql} VALIDATE CONSTRAINT {quote(self.name)}"
 
     @property
     def drop(self) -> str:
         """The statement that drops it if it exists."""
-        return f"ALTER TABLE {self.placed.sql} DROP CONSTRAINT IF EXISTS {quoted(self.name)}"
+        return f"ALTER TABLE {self.placed.sql} DROP CONSTRAINT IF EXISTS {quote(self.name)}"
 
 
-def references(placed: Placed, everything: Sequence[Placed], names: Names) -> list[Reference]:
+def placed_foreign_keys(
+    placed: PlacedTable, everything: Sequence[PlacedTable], names: ConstraintNames
+) -> list[PlacedForeignKey]:
     """Return the foreign keys that refer to tables of this target."""
     by_name = {(one.schema.namespace, one.schema.name): one for one in everything}
     found = [(fk, by_name.get((fk.referred_namespace, fk.referred_table))) for fk in placed.schema.foreign_keys]
     return [
-        Reference(
+        PlacedForeignKey(
             placed=placed, referred=other, key=fk, name=names.take(placed, fk.name, fk.columns, "fkey", local=True)
         )
         for fk, other in found
@@ -135,6 +137,8 @@ def references(placed: Placed, everything: Sequence[Placed], names: Names) -> li
     ]
 
 
-def foreign_keys(placed: Placed, everything: Sequence[Placed], names: Names) -> list[tuple[str, str]]:
+def foreign_key_statements(
+    placed: PlacedTable, everything: Sequence[PlacedTable], names: ConstraintNames
+) -> list[tuple[str, str]]:
     """Return (add, validate) for each foreign key, without actions."""
-    return [(r.add(acting=False), r.validate) for r in references(placed, everything, names)]
+    return [(r.add(acting=False), r.validate) for r in placed_foreign_keys(placed, everything, names)]

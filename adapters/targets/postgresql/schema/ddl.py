@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 
-from venus.adapters.targets.postgresql.naming import Placed, fitted, literal, quoted
+from venus.adapters.targets.postgresql.naming import PlacedTable, quote, quote_literal, shorten_name
 from venus.adapters.targets.postgresql.statements import statement
 from venus.errors import UnsupportedType
 from venus.model import Check, Column, Kind, LogicalType, OwnType
@@ -67,60 +67,60 @@ def _sized_type(kind: LogicalType, own: Mapping[str, str]) -> str:
     raise UnsupportedType(f"no PostgreSQL type for {kind}")
 
 
-def column_type(placed: Placed, column: Column) -> str:
+def column_type(placed: PlacedTable, column: Column) -> str:
     """Return the type of a column at the target: a domain by its name, any other type by its definition."""
-    return own_or_plain(placed, column.source_type, column.type)
+    return declared_type(placed, column.source_type, column.type)
 
 
-def has_type(placed: Placed, column: Column, spelled: str) -> bool:
+def has_type(placed: PlacedTable, column: Column, spelled: str) -> bool:
     """Return whether a type, as the dictionary spells it, can hold all values of a column."""
     # the base type of a domain can hold all its values
     accepted = (column_type(placed, column), type_sql(column.type, placed.type_names))
-    return plain(spelled) in map(plain, accepted)
+    return without_quotes(spelled) in map(without_quotes, accepted)
 
 
-def plain(spelled: str) -> str:
+def without_quotes(spelled: str) -> str:
     """Return a type without the quotes of its name, which differ between source and dictionary."""
     return spelled.replace('"', "")
 
 
-def own_or_plain(placed: Placed, source_type: str, kind: LogicalType) -> str:
+def declared_type(placed: PlacedTable, source_type: str, kind: LogicalType) -> str:
     """Return the target's name of a domain or an array of it, if the source's type is one; otherwise the plain type."""
     spelled = source_type.removesuffix("[]")
-    if spelled in {own.spelled for own in placed.schema.types if own.base is not None}:
+    if spelled in {own.sql_name for own in placed.schema.types if own.base is not None}:
         return placed.type_names[spelled] + source_type[len(spelled) :]
     return type_sql(kind, placed.type_names)
 
 
-def namespaces(placed: Sequence[Placed]) -> list[str]:
+def create_schemas(placed: Sequence[PlacedTable]) -> list[str]:
     """Return the statements that create the schemas in use."""
     wanted = dict.fromkeys(one.namespace for one in placed)
     wanted |= dict.fromkeys(one.type_place(own)[0] for one in placed for own in one.schema.types)
-    return [f"CREATE SCHEMA IF NOT EXISTS {quoted(name)}" for name in wanted]
+    return [f"CREATE SCHEMA IF NOT EXISTS {quote(name)}" for name in wanted]
 
 
-def own_types(placed: Sequence[Placed]) -> list[tuple[Placed, OwnType]]:
+def list_own_types(placed: Sequence[PlacedTable]) -> list[tuple[PlacedTable, OwnType]]:
     """Return each own type of these tables once, after the types that it needs, with a table that uses it."""
-    found: dict[str, tuple[Placed, OwnType]] = {}
+    found: dict[str, tuple[PlacedTable, OwnType]] = {}
     for one in placed:
         for own in one.schema.types:
-            known = found.get(own.spelled)
+            known = found.get(own.sql_name)
             if known is None or len(known[1].labels) < len(own.labels):  # an older version has fewer labels
-                found[own.spelled] = (one, own)
+                found[own.sql_name] = (one, own)
     return list(found.values())
 
 
-def create_type(placed: Placed, own: OwnType) -> str:
+def create_type(placed: PlacedTable, own: OwnType) -> str:
     """Return the statement that creates an enum or a domain, without the checks that older values may violate."""
     name = placed.type_name(own)
     if own.base is None:
-        return f"CREATE TYPE {name} AS ENUM ({', '.join(map(literal, own.labels))})"
-    parts = [f"CREATE DOMAIN {name} AS {own_or_plain(placed, own.base_spelled, own.base)}"]
+        return f"CREATE TYPE {name} AS ENUM ({', '.join(map(quote_literal, own.labels))})"
+    parts = [f"CREATE DOMAIN {name} AS {declared_type(placed, own.base_sql_name, own.base)}"]
     if own.default_sql:
-        parts.append(f"DEFAULT {placed.rewritten(own.default_sql)}")
+        parts.append(f"DEFAULT {placed.rewrite(own.default_sql)}")
     if own.not_null:
         parts.append("NOT NULL")
-    parts += [f"CONSTRAINT {quoted(check.name)} CHECK ({placed.rewritten(check.sql)})" for check in valid_checks(own)]
+    parts += [f"CONSTRAINT {quote(check.name)} CHECK ({placed.rewrite(check.sql)})" for check in valid_checks(own)]
     return " ".join(parts)
 
 
@@ -129,36 +129,36 @@ def valid_checks(own: OwnType) -> list[Check]:
     return [check for check in own.checks if not check.not_valid]
 
 
-def later_checks(placed: Sequence[Placed]) -> Iterator[tuple[str, str]]:
+def later_checks(placed: Sequence[PlacedTable]) -> Iterator[tuple[str, str]]:
     """Yield (drop, add) for each check of a domain that older values may violate; the cut-over adds it."""
-    for one, own in own_types(placed):
+    for one, own in list_own_types(placed):
         for check in own.checks:
             if check.not_valid:
-                domain, name = one.type_name(own), quoted(check.name)
+                domain, name = one.type_name(own), quote(check.name)
                 yield (
                     f"ALTER DOMAIN {domain} DROP CONSTRAINT IF EXISTS {name}",
-                    f"ALTER DOMAIN {domain} ADD CONSTRAINT {name} CHECK ({one.rewritten(check.sql)}) NOT VALID",
+                    f"ALTER DOMAIN {domain} ADD CONSTRAINT {name} CHECK ({one.rewrite(check.sql)}) NOT VALID",
                 )
 
 
-def create_table(placed: Placed) -> list[str]:
+def create_table(placed: PlacedTable) -> list[str]:
     """Return the statements for the bare table and its comments."""
     schema = placed.schema
     lines = [f"    {column_sql(placed, column)}" for column in schema.columns]
-    statements = [s for column in schema.columns for s in counter_before(placed, column)]
+    statements = [s for column in schema.columns for s in statements_before_column(placed, column)]
     statements.append(f"CREATE TABLE {placed.sql} (\n" + ",\n".join(lines) + "\n)")
-    statements += [s for column in schema.columns for s in counter_after(placed, column)]
+    statements += [s for column in schema.columns for s in statements_after_column(placed, column)]
     if schema.comment:
-        statements.append(f"COMMENT ON TABLE {placed.sql} IS {literal(schema.comment)}")
+        statements.append(f"COMMENT ON TABLE {placed.sql} IS {quote_literal(schema.comment)}")
     statements += [
-        f"COMMENT ON COLUMN {placed.sql}.{placed.column(c.name)} IS {literal(c.comment)}"
+        f"COMMENT ON COLUMN {placed.sql}.{placed.column(c.name)} IS {quote_literal(c.comment)}"
         for c in schema.columns
         if c.comment
     ]
     return statements
 
 
-def column_sql(placed: Placed, column: Column) -> str:
+def column_sql(placed: PlacedTable, column: Column) -> str:
     """Return one column of a CREATE TABLE."""
     parts = [placed.column(column.name), column_type(placed, column)]
     if is_identity(placed, column):
@@ -172,49 +172,49 @@ def column_sql(placed: Placed, column: Column) -> str:
     return " ".join(parts)
 
 
-def is_required(placed: Placed, column: Column) -> bool:
+def is_required(placed: PlacedTable, column: Column) -> bool:
     """Return whether the column is NOT NULL at the target."""
     return not column.nullable or column.name in placed.schema.key
 
 
-def is_identity(placed: Placed, column: Column) -> bool:
+def is_identity(placed: PlacedTable, column: Column) -> bool:
     """Return whether the column is an identity here; PostgreSQL requires an integer that is NOT NULL."""
     return column.identity and column.type.kind is Kind.INT and is_required(placed, column)
 
 
-def is_counted(placed: Placed, column: Column) -> bool:
+def is_counted(placed: PlacedTable, column: Column) -> bool:
     """Return whether the column has its own sequence here, because its numbers are wider or it may be NULL."""
     if column.type.kind is Kind.INT:
         return column.identity and not is_required(placed, column)
     return column.identity and column.type.kind is Kind.DECIMAL and column.type.scale <= 0
 
 
-def counter(placed: Placed, column: Column) -> str:
+def sequence_name(placed: PlacedTable, column: Column) -> str:
     """Return the quoted name of that sequence."""
-    return f"{quoted(placed.namespace)}.{quoted(fitted(f'{placed.name}_{placed.fold(column.name)}_seq'))}"
+    return f"{quote(placed.namespace)}.{quote(shorten_name(f'{placed.name}_{placed.fold(column.name)}_seq'))}"
 
 
-def counted_default(placed: Placed, column: Column) -> str:
+def counted_default(placed: PlacedTable, column: Column) -> str:
     """Return the default that draws a number from it."""
-    return f"nextval({literal(counter(placed, column))}::regclass)"
+    return f"nextval({quote_literal(sequence_name(placed, column))}::regclass)"
 
 
-def no_identity(placed: Placed, column: Column) -> str:
+def no_identity(placed: PlacedTable, column: Column) -> str:
     """Return the statement that replaces an identity by a sequence, if the column is one, so that it may be NULL."""
     return statement(
-        "dictionary", "no_identity", table_name=literal(placed.sql), table=placed.sql,
-        column_name=literal(placed.fold(column.name)), column=placed.column(column.name),
-        sequence=counter(placed, column), default=counted_default(placed, column),
+        "dictionary", "no_identity", table_name=quote_literal(placed.sql), table=placed.sql,
+        column_name=quote_literal(placed.fold(column.name)), column=placed.column(column.name),
+        sequence=sequence_name(placed, column), default=counted_default(placed, column),
     )  # fmt: skip
 
 
-def counter_before(placed: Placed, column: Column) -> list[str]:
+def statements_before_column(placed: PlacedTable, column: Column) -> list[str]:
     """Return the statements that a column needs before it is created."""
-    return [f"CREATE SEQUENCE {counter(placed, column)}"] if is_counted(placed, column) else []
+    return [f"CREATE SEQUENCE {sequence_name(placed, column)}"] if is_counted(placed, column) else []
 
 
-def counter_after(placed: Placed, column: Column) -> list[str]:
+def statements_after_column(placed: PlacedTable, column: Column) -> list[str]:
     """Return the statements that a column needs after it is created."""
     if not is_counted(placed, column):
         return []
-    return [f"ALTER SEQUENCE {counter(placed, column)} OWNED BY {placed.sql}.{placed.column(column.name)}"]
+    return [f"ALTER SEQUENCE {sequence_name(placed, column)} OWNED BY {placed.sql}.{placed.column(column.name)}"]

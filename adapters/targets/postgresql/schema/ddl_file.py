@@ -10,16 +10,22 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from venus.adapters.dialects.contract import Numbering, OtherObject
-from venus.adapters.targets.postgresql.naming import Placed, place_all
+from venus.adapters.targets.postgresql.naming import PlacedTable, place_all
 from venus.adapters.targets.postgresql.schema.constraints import (
-    Names,
+    ConstraintNames,
     add_key,
-    checks,
-    foreign_keys,
-    indexes,
-    references,
+    check_statements,
+    foreign_key_statements,
+    index_statements,
+    placed_foreign_keys,
 )
-from venus.adapters.targets.postgresql.schema.ddl import create_table, create_type, later_checks, namespaces, own_types
+from venus.adapters.targets.postgresql.schema.ddl import (
+    create_schemas,
+    create_table,
+    create_type,
+    later_checks,
+    list_own_types,
+)
 from venus.config import Settings
 from venus.model import TableSchema
 
@@ -45,7 +51,7 @@ class Remark:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Conversion:
+class DdlFile:
     """The DDL of a target for a source's tables."""
 
     target: str
@@ -77,50 +83,50 @@ class Conversion:
         return "\n".join(lines) + "\n"
 
 
-def convert(
+def build_ddl_file(
     schemas: Iterable[TableSchema],
     settings: Settings,
     target: str,
     numberings: Sequence[Numbering] = (),
     others: Sequence[OtherObject] = (),
-) -> Conversion:
+) -> DdlFile:
     """Return the DDL of target `target` for these tables. Raises Refused if names collide."""
     placed = place_all(schemas, settings, target)
-    names = Names(placed)
+    names = ConstraintNames(placed)
     for one in placed:  # allocate names in the order of `sections`
-        indexes(one, names)
-        checks(one, names)
-    keys = [r for one in placed for r in references(one, placed, names)]
+        index_statements(one, names)
+        check_statements(one, names)
+    keys = [r for one in placed for r in placed_foreign_keys(one, placed, names)]
     acting = [r for r in keys if r.key.on_delete or r.key.on_update]
-    return Conversion(
+    return DdlFile(
         target=target,
-        sections=tuple(sections(placed)),
-        remarks=(*remarks(placed), *_others(others)),
+        sections=tuple(build_sections(placed)),
+        remarks=(*collect_remarks(placed), *_other_objects(others)),
         later=(
             *(s for r in acting for s in (r.drop, r.add(acting=True), r.validate) if s),
             *(add for _, add in later_checks(placed)),
-            *_free(numberings),
+            *_free_sequences(numberings),
         ),
     )
 
 
-def sections(placed: Sequence[Placed]) -> list[tuple[str, list[str]]]:
+def build_sections(placed: Sequence[PlacedTable]) -> list[tuple[str, list[str]]]:
     """Return (title, statements) of each part in execution order; no part is empty."""
-    names = Names(placed)
+    names = ConstraintNames(placed)
     parts = [
-        ("Schemas", namespaces(placed)),
-        ("Types", [create_type(one, own) for one, own in own_types(placed)]),
+        ("Schemas", create_schemas(placed)),
+        ("Types", [create_type(one, own) for one, own in list_own_types(placed)]),
         ("Tables", [s for one in placed for s in create_table(one)]),
         ("Keys", [add_key(one) for one in placed]),
-        ("Indexes and unique constraints", [s for one in placed for s in indexes(one, names)]),
-        ("Checks", [s for one in placed for pair in checks(one, names) for s in pair if s]),
+        ("Indexes and unique constraints", [s for one in placed for s in index_statements(one, names)]),
+        ("Checks", [s for one in placed for pair in check_statements(one, names) for s in pair if s]),
         ("Foreign keys; their actions run at the source as long as VENUS applies",
-         [s for one in placed for pair in foreign_keys(one, placed, names) for s in pair if s]),
+         [s for one in placed for pair in foreign_key_statements(one, placed, names) for s in pair if s]),
     ]  # fmt: skip
     return [part for part in parts if part[1]]
 
 
-def remarks(placed: Sequence[Placed]) -> list[Remark]:
+def collect_remarks(placed: Sequence[PlacedTable]) -> list[Remark]:
     """Return the objects of these tables that the target does not get, or gets under another name."""
     found = [
         Remark(table=one.schema.qualified, what=o.what, name=o.name, definition=o.definition, reason=o.reason)
@@ -133,10 +139,10 @@ def remarks(placed: Sequence[Placed]) -> list[Remark]:
                    reason=f"it is too long for PostgreSQL and becomes {short}")
             for long, short in one.shortened
         ]  # fmt: skip
-    return [*found, *_missing_ends(placed)]
+    return [*found, *_missing_parents(placed)]
 
 
-def _missing_ends(placed: Sequence[Placed]) -> list[Remark]:
+def _missing_parents(placed: Sequence[PlacedTable]) -> list[Remark]:
     """Return the foreign keys that refer to a table that is not captured."""
     there = {(one.schema.namespace, one.schema.name) for one in placed}
     return [
@@ -150,14 +156,14 @@ def _missing_ends(placed: Sequence[Placed]) -> list[Remark]:
     ]  # fmt: skip
 
 
-def _others(others: Sequence[OtherObject]) -> list[Remark]:
+def _other_objects(others: Sequence[OtherObject]) -> list[Remark]:
     return [
         Remark(table="", what=o.kind, name=o.name, definition="", reason="code and views are for you to carry over")
         for o in others
     ]
 
 
-def _free(numberings: Sequence[Numbering]) -> list[str]:
+def _free_sequences(numberings: Sequence[Numbering]) -> list[str]:
     """Return the sequences that belong to no column; the cut-over creates them at the source's number."""
     return [
         f"CREATE SEQUENCE {n.namespace}.{n.name} INCREMENT BY {n.increment}"

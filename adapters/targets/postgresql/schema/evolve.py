@@ -9,17 +9,17 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
-from venus.adapters.targets.postgresql.naming import Placed, fitted, literal, quoted
+from venus.adapters.targets.postgresql.naming import PlacedTable, quote, quote_literal, shorten_name
 from venus.adapters.targets.postgresql.schema.ddl import (
     NOTHING,
     column_sql,
     column_type,
     counted_default,
-    counter_after,
-    counter_before,
     has_type,
     is_counted,
     no_identity,
+    statements_after_column,
+    statements_before_column,
     type_sql,
 )
 from venus.adapters.targets.postgresql.schema.own_types import LabelSteps, create_if_missing
@@ -30,7 +30,7 @@ NO_LABELS = LabelSteps()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class EvolutionStep:
     """Statements and remarks for the target. `refused` is the reason if the step is impossible; empty = it is not."""
 
     statements: tuple[str, ...] = ()
@@ -38,16 +38,16 @@ class Step:
     refused: str = ""
 
 
-def step(
-    old: Placed,
-    new: Placed,
+def plan_step(
+    old: PlacedTable,
+    new: PlacedTable,
     labels: LabelSteps = NO_LABELS,
     *,
     present: Mapping[str, str] = NOTHING,
     kept: Collection[str] = (),
     target: str = "NAME",
     rekeying: bool = False,
-) -> Step:
+) -> EvolutionStep:
     """Return the step from one version to the next. Pure.
 
     `labels` are the changes of its enums. `present` lists the columns of the table at the target with their types, and
@@ -55,35 +55,39 @@ def step(
     every row by one with the new key.
     """
     if (old.namespace, old.name) != (new.namespace, new.name):
-        return Step(refused=f"the table was renamed from {old.qualified} to {new.qualified}")
+        return EvolutionStep(refused=f"the table was renamed from {old.qualified} to {new.qualified}")
     if old.schema.identity != new.schema.identity and not rekeying:
-        return Step(refused=_key_changed(old.schema, new.schema, target))
+        return EvolutionStep(refused=_key_change_reason(old.schema, new.schema, target))
     before = {c.number: c for c in old.schema.columns}
     after = {c.number: c for c in new.schema.columns}
     if labels.refused:
-        return Step(refused=labels.refused)
+        return EvolutionStep(refused=labels.refused)
     gone = [column for number, column in before.items() if number not in after]
     both = [(c, after[number]) for number, c in before.items() if number in after]
-    parts = [*(_dropped(old, column) for column in gone), _set_aside(old, new, gone, present, kept)]
-    parts.append(_renamed(old, new, both))
-    parts += [_changed(old, new, was, now, present) for was, now in both]
+    parts = [*(_drop_column(old, column) for column in gone), _rename_kept(old, new, gone, present, kept)]
+    parts.append(_rename_columns(old, new, both))
+    parts += [_change_column(old, new, was, now, present) for was, now in both]
     if refused := next((part.refused for part in parts if part.refused), ""):
-        return Step(refused=refused)
-    made = {own.spelled for own in old.schema.types}
+        return EvolutionStep(refused=refused)
+    made = {own.sql_name for own in old.schema.types}
     statements: list[str] = list(labels.statements)
-    statements += [create_if_missing(new, own) for own in new.schema.types if own.spelled not in made]
+    statements += [create_if_missing(new, own) for own in new.schema.types if own.sql_name not in made]
     statements += [text for part in parts for text in part.statements]
     remarks = [text for part in parts for text in part.remarks]
     for number, column in after.items():
         if number not in before:
-            statements += [*counter_before(new, column), _added(new, column), *counter_after(new, column)]
-    parted = _parted(old, new, changing=bool(statements))
-    if _besides(old.schema) != _besides(new.schema):
+            statements += [
+                *statements_before_column(new, column),
+                _add_column(new, column),
+                *statements_after_column(new, column),
+            ]
+    parted = _end_inheritance(old, new, changing=bool(statements))
+    if _objects_of(old.schema) != _objects_of(new.schema):
         remarks.append("indexes, checks, domains or foreign keys have changed at the source; they are not changed here")
-    return Step(statements=(*parted.statements, *statements), remarks=(*remarks, *parted.remarks))
+    return EvolutionStep(statements=(*parted.statements, *statements), remarks=(*remarks, *parted.remarks))
 
 
-def _key_changed(old: TableSchema, new: TableSchema, target: str) -> str:
+def _key_change_reason(old: TableSchema, new: TableSchema, target: str) -> str:
     """Return the reason for a changed key, with the two resyncs that bring the rows by the new key."""
     into = f"({', '.join(new.key)})" if old.key != new.key else "other columns of these names"
     return (
@@ -92,20 +96,20 @@ def _key_changed(old: TableSchema, new: TableSchema, target: str) -> str:
     )
 
 
-def _parted(old: Placed, new: Placed, *, changing: bool) -> Step:
+def _end_inheritance(old: PlacedTable, new: PlacedTable, *, changing: bool) -> EvolutionStep:
     """Remove the inheritance of child tables at the target if they left at the source or the parent's columns change.
 
     PostgreSQL would add a new column of the parent to its children, which get theirs with their own version.
     """
-    before, after = old.schema.heirs, new.schema.heirs
+    before, after = old.schema.child_tables, new.schema.child_tables
     gone = [heir for heir in before if heir not in after]
     more = [heir for heir in after if heir not in before]
     remarks = [f"{', '.join(more)} now inherits from it at the source; that is not replicated"] if more else []
     if not gone and not (before and changing):
-        return Step(remarks=tuple(remarks))
+        return EvolutionStep(remarks=tuple(remarks))
     why = f"{', '.join(gone)} has left" if gone else "its columns have changed"
     remarks.append(f"{why} at the source: no table inherits from it here any more (ALTER TABLE ... INHERIT)")
-    return Step(statements=(statement("heirs", "part", table=literal(old.sql)),), remarks=tuple(remarks))
+    return EvolutionStep(statements=(statement("heirs", "part", table=quote_literal(old.sql)),), remarks=tuple(remarks))
 
 
 def kept_columns(versions: Iterable[TableSchema], current: TableSchema) -> frozenset[str]:
@@ -114,9 +118,9 @@ def kept_columns(versions: Iterable[TableSchema], current: TableSchema) -> froze
     return frozenset(names[number] for number in set(names) - {c.number for c in current.columns})
 
 
-def _set_aside(
-    old: Placed, new: Placed, gone: Iterable[Column], present: Collection[str], kept: Collection[str]
-) -> Step:
+def _rename_kept(
+    old: PlacedTable, new: PlacedTable, gone: Iterable[Column], present: Collection[str], kept: Collection[str]
+) -> EvolutionStep:
     """Rename a kept column if a new column of the source has its name.
 
     Its values are not those of the new column, and only an operator may delete them.
@@ -131,19 +135,19 @@ def _set_aside(
             continue
         if name not in ours:
             own = f"the target's table {old.qualified} has its own column {name}, and the source has added one"
-            return Step(refused=f"{own}: rename or drop the one at the target")
-        aside = fitted(f"{name}_before_v{new.schema.version}")
-        statements.append(f"ALTER TABLE {old.sql} RENAME COLUMN {quoted(name)} TO {quoted(aside)}")
+            return EvolutionStep(refused=f"{own}: rename or drop the one at the target")
+        aside = shorten_name(f"{name}_before_v{new.schema.version}")
+        statements.append(f"ALTER TABLE {old.sql} RENAME COLUMN {quote(name)} TO {quote(aside)}")
         remarks.append(f"the source has a new column {name}; the column that was kept here is now {aside}")
-    return Step(statements=tuple(statements), remarks=tuple(remarks))
+    return EvolutionStep(statements=tuple(statements), remarks=tuple(remarks))
 
 
-def _besides(schema: TableSchema) -> tuple[object, ...]:
+def _objects_of(schema: TableSchema) -> tuple[object, ...]:
     domains = [own for own in schema.types if own.base is not None]
     return schema.indexes, schema.checks, schema.foreign_keys, domains
 
 
-def _added(new: Placed, column: Column) -> str:
+def _add_column(new: PlacedTable, column: Column) -> str:
     """Return the statement that adds a column; without a default it omits NOT NULL, as existing rows have no value."""
     text = column_sql(new, column)
     if not column.default_sql:
@@ -151,70 +155,72 @@ def _added(new: Placed, column: Column) -> str:
     return f"ALTER TABLE {new.sql} ADD COLUMN {text}"
 
 
-def _dropped(old: Placed, column: Column) -> Step:
+def _drop_column(old: PlacedTable, column: Column) -> EvolutionStep:
     name = old.column(column.name)
-    return Step(
+    return EvolutionStep(
         statements=() if column.nullable else (f"ALTER TABLE {old.sql} ALTER COLUMN {name} DROP NOT NULL",),
         remarks=(f"column {column.name} was dropped at the source and is kept here",),
     )
 
 
-def _renamed(old: Placed, new: Placed, both: Iterable[tuple[Column, Column]]) -> Step:
+def _rename_columns(old: PlacedTable, new: PlacedTable, both: Iterable[tuple[Column, Column]]) -> EvolutionStep:
     """Rename columns, through an intermediate name where a column gets the current name of another one."""
     names = [(old.fold(was.name), new.fold(now.name)) for was, now in both]
     moves = [(was, now) for was, now in names if was != now]
     taken = {was for was, _ in moves}
-    aside = {was: fitted(f"{was}_until_v{new.schema.version}") for was, now in moves if now in taken}
+    aside = {was: shorten_name(f"{was}_until_v{new.schema.version}") for was, now in moves if now in taken}
     steps = [
         *aside.items(),
         *((was, now) for was, now in moves if was not in aside),
         *((aside[was], now) for was, now in moves if was in aside),
     ]
-    return Step(
-        statements=tuple(f"ALTER TABLE {old.sql} RENAME COLUMN {quoted(was)} TO {quoted(now)}" for was, now in steps)
+    return EvolutionStep(
+        statements=tuple(f"ALTER TABLE {old.sql} RENAME COLUMN {quote(was)} TO {quote(now)}" for was, now in steps)
     )
 
 
-def _changed(old: Placed, new: Placed, before: Column, after: Column, present: Mapping[str, str]) -> Step:
+def _change_column(
+    old: PlacedTable, new: PlacedTable, before: Column, after: Column, present: Mapping[str, str]
+) -> EvolutionStep:
     statements: list[str] = []
     remarks: list[str] = []
     name = new.column(after.name)
     # an operator may have set the new type; its current values do not matter, because every row comes again
     altered = has_type(new, after, present.get(old.fold(before.name), ""))
     if before.type != after.type and type_sql(before.type) != type_sql(after.type) and not altered:
-        if not widens(before.type, after.type):
-            return Step(refused=_not_widened(old, new, before, after))
+        if not can_widen(before.type, after.type):
+            return EvolutionStep(refused=_narrowing_reason(old, new, before, after))
         statements.append(f"ALTER TABLE {new.sql} ALTER COLUMN {name} TYPE {type_sql(after.type)}")
-    default = _default(old, new, before, after)
+    default = _change_default(old, new, before, after)
     statements += default.statements
     remarks += default.remarks
     if after.nullable and not before.nullable:
         statements.append(f"ALTER TABLE {new.sql} ALTER COLUMN {name} DROP NOT NULL")
     elif before.nullable and not after.nullable:
         remarks.append(f"column {after.name} is NOT NULL at the source now; NULL stays allowed here")
-    return Step(statements=tuple(statements), remarks=tuple(remarks))
+    return EvolutionStep(statements=tuple(statements), remarks=tuple(remarks))
 
 
-def _default(old: Placed, new: Placed, before: Column, after: Column) -> Step:
+def _change_default(old: PlacedTable, new: PlacedTable, before: Column, after: Column) -> EvolutionStep:
     """Follow a default. A new identity is left to the operator, because the column may contain NULL here."""
     alter = f"ALTER TABLE {new.sql} ALTER COLUMN {new.column(after.name)}"
     if before.identity and after.identity:
-        return Step(statements=(no_identity(new, after),) if is_counted(new, after) else ())
+        return EvolutionStep(statements=(no_identity(new, after),) if is_counted(new, after) else ())
     if after.identity:
         way = f"{alter} ADD GENERATED BY DEFAULT AS IDENTITY"
         if is_counted(new, after):
             default = f"{alter} SET DEFAULT {counted_default(new, after)}"
-            way = "; ".join((*counter_before(new, after), default, *counter_after(new, after)))
-        return Step(remarks=(f"column {after.name} now has a counter at the source, and not here: {way}",))
+            way = "; ".join((*statements_before_column(new, after), default, *statements_after_column(new, after)))
+        return EvolutionStep(remarks=(f"column {after.name} now has a counter at the source, and not here: {way}",))
     statements = []
     if before.identity:
         statements.append(f"{alter} DROP IDENTITY IF EXISTS")
     if before.default_sql != after.default_sql or (is_counted(old, before) and not after.default_sql):
         statements.append(f"{alter} {f'SET DEFAULT {after.default_sql}' if after.default_sql else 'DROP DEFAULT'}")
-    return Step(statements=tuple(statements))
+    return EvolutionStep(statements=tuple(statements))
 
 
-def _not_widened(old: Placed, new: Placed, before: Column, after: Column) -> str:
+def _narrowing_reason(old: PlacedTable, new: PlacedTable, before: Column, after: Column) -> str:
     """Return the reason for a type that is not widened, with a statement for the target."""
     name, wanted = old.column(before.name), column_type(new, after)
     return (
@@ -224,7 +230,7 @@ def _not_widened(old: Placed, new: Placed, before: Column, after: Column) -> str
     )
 
 
-def widens(before: LogicalType, after: LogicalType) -> bool:
+def can_widen(before: LogicalType, after: LogicalType) -> bool:
     """Return whether every value of the old type is one of the new type, so that a conversion loses nothing."""
     match before.kind, after.kind:
         case (Kind.INT, Kind.INT) | (Kind.FLOAT, Kind.FLOAT):

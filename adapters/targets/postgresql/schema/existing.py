@@ -9,10 +9,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from venus.adapters.targets.postgresql.naming import Placed
-from venus.adapters.targets.postgresql.schema.constraints import Names
-from venus.adapters.targets.postgresql.schema.ddl import column_type, has_type, plain
-from venus.adapters.targets.postgresql.session import Refusal, Session
+from venus.adapters.targets.postgresql.naming import PlacedTable
+from venus.adapters.targets.postgresql.schema.constraints import ConstraintNames
+from venus.adapters.targets.postgresql.schema.ddl import column_type, has_type, without_quotes
+from venus.adapters.targets.postgresql.session import Refusal, TargetSession
 from venus.adapters.targets.postgresql.statements import statement
 from venus.errors import Refused, TargetError
 
@@ -46,7 +46,7 @@ class ExistingTable:
     unique_keys: tuple[frozenset[str], ...]
 
 
-def read(session: Session, placed: Placed) -> ExistingTable | None:
+def read_table(session: TargetSession, placed: PlacedTable) -> ExistingTable | None:
     """Read a table from the dictionary; None if it does not exist."""
     params = {"table": placed.sql}
     relation = session.row(statement("dictionary", "relation"), params)
@@ -55,12 +55,12 @@ def read(session: Session, placed: Placed) -> ExistingTable | None:
     keys = session.rows(statement("dictionary", "unique_keys"), params)
     return ExistingTable(
         kind=relation[0],
-        columns=columns(session, placed),
+        columns=read_columns(session, placed),
         unique_keys=tuple(frozenset(names) for (names,) in keys),
     )
 
 
-def columns(session: Session, placed: Placed) -> tuple[ExistingColumn, ...]:
+def read_columns(session: TargetSession, placed: PlacedTable) -> tuple[ExistingColumn, ...]:
     """Read the columns of a table; empty if it does not exist."""
     return tuple(
         ExistingColumn(
@@ -79,16 +79,16 @@ def columns(session: Session, placed: Placed) -> tuple[ExistingColumn, ...]:
     )
 
 
-def names_beside(session: Session, placed: Sequence[Placed]) -> Names:
+def free_names(session: TargetSession, placed: Sequence[PlacedTable]) -> ConstraintNames:
     """Return an allocator of names for the indexes of these tables that avoids the names of existing relations."""
     parts = {"namespaces": sorted({one.namespace for one in placed}), "tables": [one.sql for one in placed]}
-    return Names(
+    return ConstraintNames(
         placed, [(namespace, name) for namespace, name in session.rows(statement("dictionary", "taken"), parts)]
     )
 
 
 @contextmanager
-def lift_checks(session: Session, placed: Placed) -> Iterator[None]:
+def lift_checks(session: TargetSession, placed: PlacedTable) -> Iterator[None]:
     """Drop checks that are NOT VALID within the block, in an open transaction, because they would refuse older rows."""
     found = session.rows(statement("dictionary", "not_valid_checks"), {"table": placed.sql})
     for name, _ in found:
@@ -98,7 +98,7 @@ def lift_checks(session: Session, placed: Placed) -> Iterator[None]:
         session.run(f"ALTER TABLE {placed.sql} ADD CONSTRAINT {name} {definition}")
 
 
-def has_rows(session: Session, placed: Placed) -> bool:
+def has_rows(session: TargetSession, placed: PlacedTable) -> bool:
     """Return whether the table has any row."""
     found = session.row(statement("dictionary", "has_rows", table=placed.rows_sql))
     return bool(found and found[0])
@@ -109,19 +109,19 @@ def empty_hint(target: str) -> str:
     return f"empty it, or set targets.{target}.on_existing to truncate or append"
 
 
-def count(session: Session, placed: Placed) -> int:
+def count_rows(session: TargetSession, placed: PlacedTable) -> int:
     """Count the rows of the table."""
     found = session.row(statement("dictionary", "count_rows", table=placed.rows_sql))
     return int(found[0]) if found else 0
 
 
-def empty(session: Session, placed: Placed, by: str) -> None:
+def empty_table(session: TargetSession, placed: PlacedTable, by: str) -> None:
     """Remove all rows in an open transaction, by DELETE, which readers of an older snapshot do not see.
 
     With `by` = "truncate", use TRUNCATE unless foreign keys forbid it. Raises Refused if they forbid both.
     """
     try:
-        _empty(session, placed, by)
+        _delete_or_truncate(session, placed, by)
     except Refusal as refusal:
         raise Refused(
             f"{placed.qualified} cannot be emptied: {refusal}",
@@ -130,7 +130,7 @@ def empty(session: Session, placed: Placed, by: str) -> None:
         ) from refusal
 
 
-def _empty(session: Session, placed: Placed, by: str) -> None:
+def _delete_or_truncate(session: TargetSession, placed: PlacedTable, by: str) -> None:
     if by == "delete":
         session.run(f"DELETE FROM {placed.rows_sql}")
         return
@@ -141,11 +141,11 @@ def _empty(session: Session, placed: Placed, by: str) -> None:
         session.run(f"ROLLBACK TO SAVEPOINT venus_empty; RELEASE SAVEPOINT venus_empty; DELETE FROM {placed.rows_sql}")
 
 
-def differences(placed: Placed, existing: ExistingTable) -> list[str]:
+def table_differences(placed: PlacedTable, existing: ExistingTable) -> list[str]:
     """Return the reasons why this table cannot be used, one line each. Pure."""
     if existing.kind not in _TABLES:
         return [f"{placed.qualified} exists already and is not a table"]
-    if placed.schema.heirs and existing.kind == "p":
+    if placed.schema.child_tables and existing.kind == "p":
         return [f"{placed.qualified} is partitioned here, and others inherit from it at the source"]
     there = {c.name: c for c in existing.columns}
     key = frozenset(placed.fold(k) for k in placed.schema.key)
@@ -157,7 +157,7 @@ def differences(placed: Placed, existing: ExistingTable) -> list[str]:
             continue
         have, wanted = there.pop(name), column_type(placed, column)
         if not has_type(placed, column, have.own or have.type):
-            found.append(f"{placed.qualified}.{name} is {have.type}, the source needs {plain(wanted)}")
+            found.append(f"{placed.qualified}.{name} is {have.type}, the source needs {without_quotes(wanted)}")
         if have.not_null and column.nullable and name not in key:
             found.append(f"{placed.qualified}.{name} is NOT NULL, the source allows NULL")
         if have.generated:

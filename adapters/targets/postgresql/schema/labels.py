@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from venus.adapters.targets.postgresql.naming import literal
+from venus.adapters.targets.postgresql.naming import quote_literal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,9 +23,13 @@ class LabelChange:
     settled: bool = True
 
 
-def label_change(type_sql: str, wanted: Sequence[str], there: Sequence[str], known: Sequence[str] = ()) -> LabelChange:
+def plan_label_change(
+    type_sql: str, wanted: Sequence[str], there: Sequence[str], known: Sequence[str] = ()
+) -> LabelChange:
     """Return the change from the labels `there` to those of the source; `known` = the previous version's. Pure."""
-    names = {was: now for was, now in _renames(known or there, wanted).items() if was in there and now not in there}
+    names = {
+        was: now for was, now in _find_renames(known or there, wanted).items() if was in there and now not in there
+    }
     here = [names.get(label, label) for label in there]
     renamed = tuple(_rename(type_sql, was, now) for was, now in names.items())
     if is_within(wanted, here):
@@ -33,7 +37,7 @@ def label_change(type_sql: str, wanted: Sequence[str], there: Sequence[str], kno
     common = [label for label in wanted if label in here]
     if not is_within(common, here):
         return LabelChange(settled=False)
-    return LabelChange(added=tuple(_additions(type_sql, wanted, here, names)), renamed=renamed)
+    return LabelChange(added=tuple(_add_statements(type_sql, wanted, here, names)), renamed=renamed)
 
 
 def is_within(wanted: Sequence[str], there: Sequence[str]) -> bool:
@@ -52,7 +56,7 @@ def statements_by_position(type_sql: str, wanted: Sequence[str], there: Sequence
     return statements + [_add(type_sql, label, "") for label in wanted[len(there) :]]
 
 
-def _renames(known: Sequence[str], wanted: Sequence[str]) -> Mapping[str, str]:
+def _find_renames(known: Sequence[str], wanted: Sequence[str]) -> Mapping[str, str]:
     """Return the renamed labels, if a renaming explains all differences: as many labels, each in its old place."""
     pairs = {was: now for was, now in zip(known, wanted, strict=False) if was != now}
     if len(known) != len(wanted) or any(was in wanted or now in known for was, now in pairs.items()):
@@ -60,7 +64,7 @@ def _renames(known: Sequence[str], wanted: Sequence[str]) -> Mapping[str, str]:
     return pairs
 
 
-def _additions(type_sql: str, wanted: Sequence[str], here: Sequence[str], names: Mapping[str, str]) -> list[str]:
+def _add_statements(type_sql: str, wanted: Sequence[str], here: Sequence[str], names: Mapping[str, str]) -> list[str]:
     """Return statements that add the missing labels; a neighbour that is renamed later still has its old name."""
     former = {now: was for was, now in names.items()}
     found = []
@@ -68,16 +72,16 @@ def _additions(type_sql: str, wanted: Sequence[str], here: Sequence[str], names:
         if label in here:
             continue
         if n:
-            place = f"AFTER {literal(former.get(wanted[n - 1], wanted[n - 1]))}"
+            place = f"AFTER {quote_literal(former.get(wanted[n - 1], wanted[n - 1]))}"
         else:
-            place = f"BEFORE {literal(former.get(here[0], here[0]))}" if here else ""
+            place = f"BEFORE {quote_literal(former.get(here[0], here[0]))}" if here else ""
         found.append(_add(type_sql, label, place))
     return found
 
 
 def _add(type_sql: str, label: str, place: str) -> str:
-    return f"ALTER TYPE {type_sql} ADD VALUE IF NOT EXISTS {literal(label)} {place}".rstrip()
+    return f"ALTER TYPE {type_sql} ADD VALUE IF NOT EXISTS {quote_literal(label)} {place}".rstrip()
 
 
 def _rename(type_sql: str, was: str, now: str) -> str:
-    return f"ALTER TYPE {type_sql} RENAME VALUE {literal(was)} TO {literal(now)}"
+    return f"ALTER TYPE {type_sql} RENAME VALUE {quote_literal(was)} TO {quote_literal(now)}"

@@ -9,10 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from venus.adapters.targets.postgresql.naming import Placed, quoted
-from venus.adapters.targets.postgresql.schema.ddl import create_type, own_or_plain, own_types, valid_checks
-from venus.adapters.targets.postgresql.schema.labels import LabelChange, is_within, label_change, statements_by_position
-from venus.adapters.targets.postgresql.session import Session
+from venus.adapters.targets.postgresql.naming import PlacedTable, quote
+from venus.adapters.targets.postgresql.schema.ddl import create_type, declared_type, list_own_types, valid_checks
+from venus.adapters.targets.postgresql.schema.labels import (
+    LabelChange,
+    is_within,
+    plan_label_change,
+    statements_by_position,
+)
+from venus.adapters.targets.postgresql.session import TargetSession
 from venus.adapters.targets.postgresql.statements import statement
 from venus.errors import Refused, TargetError
 from venus.model import OwnType, TableSchema
@@ -28,7 +33,7 @@ class LabelsMissing(TargetError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TypeHere:
+class TargetType:
     """A type at the target."""
 
     kind: str
@@ -46,42 +51,42 @@ class LabelSteps:
     refused: str = ""
 
 
-def make_types(session: Session, placed: Placed) -> None:
+def create_types(session: TargetSession, placed: PlacedTable) -> None:
     """Create the types of a new table. Raises Refused if an existing type differs."""
     found = []
-    for _, wanted in own_types([placed]):
-        there = _read(session, placed, wanted)
+    for _, wanted in list_own_types([placed]):
+        there = _read_type(session, placed, wanted)
         if there is None:
             session.run(create_type(placed, wanted))
         else:
-            found += differences(placed, wanted, there)
+            found += type_differences(placed, wanted, there)
     if found:
         raise Refused("\n".join(found), hint=HINT)
 
 
-def unlike(session: Session, placed: Placed, wanted: OwnType) -> list[str]:
+def read_type_differences(session: TargetSession, placed: PlacedTable, wanted: OwnType) -> list[str]:
     """Return the differences of an existing type; empty if it is the same or does not exist."""
-    there = _read(session, placed, wanted)
-    return [] if there is None else differences(placed, wanted, there)
+    there = _read_type(session, placed, wanted)
+    return [] if there is None else type_differences(placed, wanted, there)
 
 
-def enum_differences(session: Session, placed: Placed) -> list[str]:
+def read_enum_differences(session: TargetSession, placed: PlacedTable) -> list[str]:
     """Return the differences of existing enums from the labels of the source."""
-    enums = [(own, _read(session, placed, own)) for own in placed.schema.types if own.base is None]
-    return [line for own, there in enums if there is not None for line in differences(placed, own, there)]
+    enums = [(own, _read_type(session, placed, own)) for own in placed.schema.types if own.base is None]
+    return [line for own, there in enums if there is not None for line in type_differences(placed, own, there)]
 
 
-def _read(session: Session, placed: Placed, own: OwnType) -> TypeHere | None:
+def _read_type(session: TargetSession, placed: PlacedTable, own: OwnType) -> TargetType | None:
     """Read a type at the target; None if it does not exist."""
     namespace, name = placed.type_place(own)
     row = session.row(statement("dictionary", "own_type"), {"namespace": namespace, "name": name})
     if row is None:
         return None
     constraints = tuple((name, definition) for name, definition in row[2])
-    return TypeHere(kind=row[0], labels=tuple(row[1]), constraints=constraints)
+    return TargetType(kind=row[0], labels=tuple(row[1]), constraints=constraints)
 
 
-def differences(placed: Placed, wanted: OwnType, there: TypeHere) -> list[str]:
+def type_differences(placed: PlacedTable, wanted: OwnType, there: TargetType) -> list[str]:
     """Return the differences of an existing type, one line each, with the statements that remove them. Pure."""
     name = ".".join(placed.type_place(wanted))
     if wanted.base is None:
@@ -92,9 +97,9 @@ def differences(placed: Placed, wanted: OwnType, there: TypeHere) -> list[str]:
         line = f"type {name} has the labels ({', '.join(there.labels)}), the source ({', '.join(wanted.labels)})"
         return ["; ".join([line, *label_statements(placed, wanted, there.labels)])]
     constraints = _constraints(placed, wanted)
-    kind = f"domain over {own_or_plain(placed, wanted.base_spelled, wanted.base)}"
+    kind = f"domain over {declared_type(placed, wanted.base_sql_name, wanted.base)}"
     here, source = (
-        _said(t, (text for _, text in c)) for t, c in ((there.kind, there.constraints), (kind, constraints))
+        _domain_text(t, (text for _, text in c)) for t, c in ((there.kind, there.constraints), (kind, constraints))
     )
     if here == source:
         return []
@@ -104,56 +109,59 @@ def differences(placed: Placed, wanted: OwnType, there: TypeHere) -> list[str]:
     return [f"{line}: {'; '.join(_domain_statements(placed.type_name(wanted), there.constraints, constraints))}"]
 
 
-def _said(kind: str, details: Iterable[str]) -> str:
+def _domain_text(kind: str, details: Iterable[str]) -> str:
     """Return a domain as text without quotes, which differ between source and dictionary."""
     return " ".join([kind, *sorted(details)]).replace('"', "")
 
 
-def _constraints(placed: Placed, own: OwnType) -> tuple[tuple[str, str], ...]:
+def _constraints(placed: PlacedTable, own: OwnType) -> tuple[tuple[str, str], ...]:
     required = ((_REQUIRED, _REQUIRED),) if own.not_null else ()
-    return (*((check.name, f"CHECK ({placed.rewritten(check.sql)})") for check in valid_checks(own)), *required)
+    return (*((check.name, f"CHECK ({placed.rewrite(check.sql)})") for check in valid_checks(own)), *required)
 
 
 def _domain_statements(name: str, there: Iterable[tuple[str, str]], wanted: Iterable[tuple[str, str]]) -> Iterator[str]:
     """Yield statements that turn a domain's constraints into the source's; drops come first, to free their names."""
-    here, source = [(n, _said("", (t,)), t) for n, t in there], [(n, _said("", (t,)), t) for n, t in wanted]
+    here, source = (
+        [(n, _domain_text("", (t,)), t) for n, t in there],
+        [(n, _domain_text("", (t,)), t) for n, t in wanted],
+    )
     kept = {text for _, text, _ in source}
     for constraint, text, _ in here:
         if text not in kept:
             required = constraint == _REQUIRED
-            yield f"ALTER DOMAIN {name} DROP {_REQUIRED if required else f'CONSTRAINT {quoted(constraint)}'}"
+            yield f"ALTER DOMAIN {name} DROP {_REQUIRED if required else f'CONSTRAINT {quote(constraint)}'}"
     present = {text for _, text, _ in here}
     for constraint, text, definition in source:
         if text not in present:
             required = constraint == _REQUIRED
-            how = f"SET {_REQUIRED}" if required else f"ADD CONSTRAINT {quoted(constraint)} {definition}"
+            how = f"SET {_REQUIRED}" if required else f"ADD CONSTRAINT {quote(constraint)} {definition}"
             yield f"ALTER DOMAIN {name} {how}"
 
 
-def missing(session: Session, placed: Placed, own: OwnType) -> Iterator[tuple[str, str]]:
+def missing_constraints(session: TargetSession, placed: PlacedTable, own: OwnType) -> Iterator[tuple[str, str]]:
     """Yield the constraints that a domain lacks here, each with the statement that adds it."""
-    there = _read(session, placed, own)
+    there = _read_type(session, placed, own)
     if own.base is None or there is None:
         return
-    name, present = placed.type_name(own), {_said("", (text,)) for _, text in there.constraints}
+    name, present = placed.type_name(own), {_domain_text("", (text,)) for _, text in there.constraints}
     for constraint, definition in _constraints(placed, own):
-        if _said("", (definition,)) in present:
+        if _domain_text("", (definition,)) in present:
             continue
         if constraint == _REQUIRED:
             yield f"{_REQUIRED} of domain {name} is missing", f"ALTER DOMAIN {name} SET {_REQUIRED}"
         else:
-            add = f"ALTER DOMAIN {name} ADD CONSTRAINT {quoted(constraint)} {definition}"
+            add = f"ALTER DOMAIN {name} ADD CONSTRAINT {quote(constraint)} {definition}"
             yield f"check {constraint} of domain {name} is missing", add
 
 
-def label_statements(placed: Placed, wanted: OwnType, there: Sequence[str]) -> list[str]:
+def label_statements(placed: PlacedTable, wanted: OwnType, there: Sequence[str]) -> list[str]:
     """Return statements that turn any labels of a type into those of the source. Pure."""
     name = placed.type_name(wanted)
-    change = label_change(name, wanted.labels, there)
+    change = plan_label_change(name, wanted.labels, there)
     return [*change.added, *change.renamed] if change.settled else statements_by_position(name, wanted.labels, there)
 
 
-def add_labels(placed: Placed, connect: Callable[[], Session], known: TableSchema | None = None) -> None:
+def add_labels(placed: PlacedTable, connect: Callable[[], TargetSession], known: TableSchema | None = None) -> None:
     """Add the labels of a table's version that its types at the target lack, durably, in a separate session.
 
     A type that does not exist yet is created with its table. Labels that were renamed since the version `known` are
@@ -163,57 +171,58 @@ def add_labels(placed: Placed, connect: Callable[[], Session], known: TableSchem
         return
     session = connect()
     try:
-        for change in _label_changes(session, placed, known):
+        for change in _plan_label_changes(session, placed, known):
             for text in (*change.added, *(() if known else change.renamed)):
                 session.run(text)
     finally:
         session.close()
 
 
-def label_steps(session: Session, old: Placed, new: Placed, target: str) -> LabelSteps:
+def plan_label_steps(session: TargetSession, old: PlacedTable, new: PlacedTable, target: str) -> LabelSteps:
     """Return the renamings of labels in a version; `add_labels` adds the new ones before."""
     statements: list[str] = []
     for own in new.schema.types:
-        there = _read(session, new, own)
+        there = _read_type(session, new, own)
         if own.base is not None or there is None or there.kind != "enum":
             continue
-        change = label_change(new.type_name(own), own.labels, there.labels, _labels(old.schema, own))
+        change = plan_label_change(new.type_name(own), own.labels, there.labels, _labels_of(old.schema, own))
         if not change.settled:
-            return LabelSteps(refused=_labels_refused(new, own, there, target))
+            return LabelSteps(refused=_label_refusal(new, own, there, target))
         statements += change.renamed
     return LabelSteps(statements=tuple(statements))
 
 
-def require_labels(session: Session, placed: Placed, target: str) -> None:
+def require_labels(session: TargetSession, placed: PlacedTable, target: str) -> None:
     """Raise LabelsMissing unless the target has the labels of a table's version."""
     for own in placed.schema.types:
-        there = _read(session, placed, own) if own.base is None else None
+        there = _read_type(session, placed, own) if own.base is None else None
         if there is not None and there.kind == "enum" and not is_within(own.labels, there.labels):
-            raise LabelsMissing(_labels_refused(placed, own, there, target))
+            raise LabelsMissing(_label_refusal(placed, own, there, target))
 
 
-def _label_changes(session: Session, placed: Placed, known: TableSchema | None) -> list[LabelChange]:
-    enums = [(own, _read(session, placed, own)) for own in placed.schema.types if own.base is None]
+def _plan_label_changes(session: TargetSession, placed: PlacedTable, known: TableSchema | None) -> list[LabelChange]:
+    enums = [(own, _read_type(session, placed, own)) for own in placed.schema.types if own.base is None]
     return [
-        label_change(placed.type_name(own), own.labels, there.labels, _labels(known, own) if known else ())
+        plan_label_change(placed.type_name(own), own.labels, there.labels, _labels_of(known, own) if known else ())
         for own, there in enums
         if there is not None and there.kind == "enum"
     ]
 
 
-def _labels(schema: TableSchema, own: OwnType) -> tuple[str, ...]:
-    return next((one.labels for one in schema.types if one.spelled == own.spelled), ())
+def _labels_of(schema: TableSchema, own: OwnType) -> tuple[str, ...]:
+    return next((one.labels for one in schema.types if one.sql_name == own.sql_name), ())
 
 
-def _labels_refused(placed: Placed, own: OwnType, there: TypeHere, target: str) -> str:
+def _label_refusal(placed: PlacedTable, own: OwnType, there: TargetType, target: str) -> str:
     statements = "; ".join(label_statements(placed, own, there.labels))
     return (
-        f"the labels of {own.spelled} are ({', '.join(there.labels)}) here and ({', '.join(own.labels)}) at the source:"
+        f"the labels of {own.sql_name} are ({', '.join(there.labels)}) here and ({', '.join(own.labels)}) at "
+        "the source:"
         f" {statements}; then `venus resync {placed.schema.qualified} --target {target}`, and the same for each halted"
         " table that uses the type"
     )
 
 
-def create_if_missing(placed: Placed, own: OwnType) -> str:
+def create_if_missing(placed: PlacedTable, own: OwnType) -> str:
     """Return the statement that creates a type for a new column unless it exists already."""
     return "DO $venus$ BEGIN " + create_type(placed, own) + "; EXCEPTION WHEN duplicate_object THEN NULL; END $venus$"

@@ -10,20 +10,25 @@ import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from venus.adapters.targets.postgresql.catalogue import Catalogue
-from venus.adapters.targets.postgresql.database import ACTIVE, HALTED, PostgresTarget
-from venus.adapters.targets.postgresql.naming import Placed
-from venus.adapters.targets.postgresql.rows.verdicts import RowsRefused, guarded
+from venus.adapters.targets.postgresql.catalogue import TargetCatalogue
+from venus.adapters.targets.postgresql.database import ACTIVE, HALTED, PostgresDatabase
+from venus.adapters.targets.postgresql.naming import PlacedTable
+from venus.adapters.targets.postgresql.rows.verdicts import RowsRefused, run_or_halt
 from venus.adapters.targets.postgresql.schema import evolve, existing
-from venus.adapters.targets.postgresql.schema.constraints import add_key, checks, indexes
-from venus.adapters.targets.postgresql.schema.ddl import create_table, namespaces, type_sql
-from venus.adapters.targets.postgresql.schema.own_types import add_labels, enum_differences, label_steps, make_types
-from venus.adapters.targets.postgresql.session import Session
+from venus.adapters.targets.postgresql.schema.constraints import add_key, check_statements, index_statements
+from venus.adapters.targets.postgresql.schema.ddl import create_schemas, create_table, type_sql
+from venus.adapters.targets.postgresql.schema.own_types import (
+    add_labels,
+    create_types,
+    plan_label_steps,
+    read_enum_differences,
+)
+from venus.adapters.targets.postgresql.session import TargetSession
 from venus.adapters.targets.postgresql.statements import statement
-from venus.adapters.targets.predicates import text_for
+from venus.adapters.targets.predicates import predicate_text
 from venus.errors import Refused, TargetError
 from venus.model import Kind, LogicalType, TableSchema
-from venus.predicates.ranges import compiled
+from venus.predicates.ranges import compile_predicate
 from venus.predicates.syntax import PredicateRefused
 
 logger = logging.getLogger(__name__)
@@ -46,9 +51,9 @@ class Obstacle:
         return f"{self.where} {self.message}: {self.remedy}"
 
 
-def missing_types(session: Session, placed: Sequence[Placed], target: str) -> list[Obstacle]:
+def find_missing_types(session: TargetSession, placed: Sequence[PlacedTable], target: str) -> list[Obstacle]:
     """Return an obstacle for each column whose type neither exists nor is created; one query for all tables."""
-    wanted = [(one, column, name) for one in placed for column, name in _foreign_types(one)]
+    wanted = [(one, column, name) for one in placed for column, name in _unusual_types(one)]
     spelled = sorted({name for _, _, name in wanted})
     if not spelled:
         return []
@@ -64,16 +69,16 @@ def missing_types(session: Session, placed: Sequence[Placed], target: str) -> li
     ]
 
 
-def _foreign_types(placed: Placed) -> Iterator[tuple[str, str]]:
+def _unusual_types(placed: PlacedTable) -> Iterator[tuple[str, str]]:
     """Yield (column, type) for types that VENUS does not create and not every PostgreSQL has."""
     made = placed.type_names
     for column in placed.schema.columns:
-        innermost = _innermost(column.type)
+        innermost = _element_type(column.type)
         if innermost.kind is Kind.NATIVE and innermost.name not in made:
             yield column.name, type_sql(innermost, made)
 
 
-def _innermost(kind: LogicalType) -> LogicalType:
+def _element_type(kind: LogicalType) -> LogicalType:
     while kind.kind is Kind.ARRAY and kind.element is not None:
         kind = kind.element
     return kind
@@ -85,14 +90,14 @@ def _remedy(schema: TableSchema, column: str) -> str:
     return f"{way}; or exclude the table"
 
 
-def new_table(target: PostgresTarget, session: Session, schema: TableSchema, offset: int) -> None:
+def create_stream_table(target: PostgresDatabase, session: TargetSession, schema: TableSchema, offset: int) -> None:
     """Create a table that is new in the stream, whose rows follow; a table that cannot be created halts."""
     placed = target.place(schema)
-    predicate = text_for(target.config.where, schema.qualified)
+    predicate = predicate_text(target.config.where, schema.qualified)
     session.run("SAVEPOINT venus_table")
     try:
         if predicate:
-            compiled(predicate, schema)
+            compile_predicate(predicate, schema)
         created = prepare_table(target, session, placed)
         session.run(f"{add_key(placed)}; RELEASE SAVEPOINT venus_table" if created else "RELEASE SAVEPOINT venus_table")
     except (Refused, PredicateRefused, TargetError) as refused:
@@ -104,23 +109,23 @@ def new_table(target: PostgresTarget, session: Session, schema: TableSchema, off
         target.set_state(session, schema.table_id, HALTED, held_from=offset, reason=reason)
         return
     target.put_table(session, placed, ACTIVE, offset, created=created, predicate=predicate)
-    if created and (warnings := _besides(session, placed)):
-        target.own(
+    if created and (warnings := _create_table_objects(session, placed)):
+        target.run_own(
             session, "set_version", table_id=schema.table_id, version=schema.version, reason="; ".join(warnings)
         )  # fmt: skip
 
 
-def _besides(session: Session, placed: Placed) -> list[str]:
+def _create_table_objects(session: TargetSession, placed: PlacedTable) -> list[str]:
     """Create indexes and checks and return the rejected ones, which must not stop the changes of other tables.
 
     Older rows, which a check that is NOT VALID may refuse, are still to come: the operator adds it after them.
     """
-    names = existing.names_beside(session, [placed])
-    made = checks(placed, names)
+    names = existing.free_names(session, [placed])
+    made = check_statements(placed, names)
     warnings = [
         f"NOT VALID at the source, so run it at the target before the cut-over: {add}" for add, v in made if not v
     ]
-    for text in (*indexes(placed, names), *(f"{add}; {validate}" for add, validate in made if validate)):
+    for text in (*index_statements(placed, names), *(f"{add}; {validate}" for add, validate in made if validate)):
         session.run("SAVEPOINT venus_besides")
         try:
             session.run(f"{text}; RELEASE SAVEPOINT venus_besides")
@@ -133,7 +138,7 @@ def _besides(session: Session, placed: Placed) -> list[str]:
     return warnings
 
 
-def prepare_table(target: PostgresTarget, session: Session, placed: Placed, *, own: bool = False) -> bool:
+def prepare_table(target: PostgresDatabase, session: TargetSession, placed: PlacedTable, *, own: bool = False) -> bool:
     """Create a table, or use an existing one by the rule `on_existing`; return whether it was created.
 
     `own` means that this target had the table before: the caller handles its rows, and a load may not have added its
@@ -141,29 +146,31 @@ def prepare_table(target: PostgresTarget, session: Session, placed: Placed, *, o
     """
     if own:
         add_labels(placed, lambda: target.connect("labels"))
-    there = existing.read(session, placed)
+    there = existing.read_table(session, placed)
     if there is None:
-        if missing := missing_types(session, [placed], target.name):
+        if missing := find_missing_types(session, [placed], target.name):
             raise Refused("\n".join(o.line for o in missing), hint="mend that, then start again")
-        for text in namespaces([placed]):
+        for text in create_schemas([placed]):
             session.run(text)
-        make_types(session, placed)
+        create_types(session, placed)
         for text in create_table(placed):
             session.run(text)
         return True
-    found = enum_differences(session, placed)
-    found += [line for line in existing.differences(placed, there) if not (own and existing.NO_KEY in line)]
+    found = read_enum_differences(session, placed)
+    found += [line for line in existing.table_differences(placed, there) if not (own and existing.NO_KEY in line)]
     if found:
         raise Refused("\n".join(found), hint=existing.HINT)
     rule = target.config.on_existing
     if not own and rule == "truncate":
-        existing.empty(session, placed, target.config.empty_by)
+        existing.empty_table(session, placed, target.config.empty_by)
     elif not own and rule == "refuse" and existing.has_rows(session, placed):
         raise Refused(f"{placed.qualified} has rows already", hint=existing.empty_hint(target.name))
     return False
 
 
-def keep_version(target: PostgresTarget, session: Session, schema: TableSchema, known: TableSchema | None) -> None:
+def store_version(
+    target: PostgresDatabase, session: TargetSession, schema: TableSchema, known: TableSchema | None
+) -> None:
     """Store a table version, because a batch describes it only once. First add missing labels of its enums, durably.
 
     `known` is the current version of the table at the target.
@@ -173,29 +180,31 @@ def keep_version(target: PostgresTarget, session: Session, schema: TableSchema, 
     target.put_schema(session, schema)
 
 
-def step_to(
-    target: PostgresTarget,
-    session: Session,
-    catalogue: Catalogue,
+def plan_step_to(
+    target: PostgresDatabase,
+    session: TargetSession,
+    catalogue: TargetCatalogue,
     schema: TableSchema,
     *,
     rekeying: bool = False,
-) -> evolve.Step:
+) -> evolve.EvolutionStep:
     """Return the step from a table's current version at the target to this one; see `evolve.step` for `rekeying`."""
-    known = catalogue.newest(schema.table_id)
+    known = catalogue.current_schema(schema.table_id)
     old, new = target.place(known), target.place(schema)
     versions = [one for (table_id, _), one in catalogue.schemas.items() if table_id == schema.table_id]
     earlier = [one for one in versions if one.version <= known.version]
-    present = {c.name: c.own or c.type for c in existing.columns(session, old)}
+    present = {c.name: c.own or c.type for c in existing.read_columns(session, old)}
     kept = evolve.kept_columns(earlier, known)
-    labels = label_steps(session, old, new, target.name) if schema.types else evolve.NO_LABELS
-    return evolve.step(old, new, labels, present=present, kept=kept, target=target.name, rekeying=rekeying)
+    labels = plan_label_steps(session, old, new, target.name) if schema.types else evolve.NO_LABELS
+    return evolve.plan_step(old, new, labels, present=present, kept=kept, target=target.name, rekeying=rekeying)
 
 
 class SchemaChanges:
     """The schema changes of one transaction, which starts at offset `start`."""
 
-    def __init__(self, target: PostgresTarget, session: Session, catalogue: Catalogue, start: int) -> None:
+    def __init__(
+        self, target: PostgresDatabase, session: TargetSession, catalogue: TargetCatalogue, start: int
+    ) -> None:
         self._target = target
         self._session = session
         self._catalogue = catalogue
@@ -203,20 +212,20 @@ class SchemaChanges:
         #: Whether the catalogue in memory has to be read again.
         self.changed = False
 
-    def keep(self, schema: TableSchema) -> None:
+    def store(self, schema: TableSchema) -> None:
         """Store a table version unless this target has it already."""
         key = (schema.table_id, schema.version)
         if key in self._catalogue.schemas:
             return
-        known = self._catalogue.newest(schema.table_id) if schema.table_id in self._catalogue.tables else None
-        keep_version(self._target, self._session, schema, known)
+        known = self._catalogue.current_schema(schema.table_id) if schema.table_id in self._catalogue.tables else None
+        store_version(self._target, self._session, schema, known)
         self._catalogue.schemas[key] = schema
         self.changed = True
 
     def create(self, schema: TableSchema) -> None:
         """Create a table that the target does not have; a table that cannot be created halts."""
-        new_table(self._target, self._session, schema, self._start)
-        self._look_again()
+        create_stream_table(self._target, self._session, schema, self._start)
+        self._reload_tables()
 
     def evolve(self, schema: TableSchema) -> None:
         """Bring a table to this version. Raises RowsRefused with the reason if that is impossible."""
@@ -226,16 +235,16 @@ class SchemaChanges:
             raise RowsRefused(
                 table_id, f"a change of schema version {schema.version} came after {known.schema_version}", []
             )
-        step = step_to(self._target, self._session, self._catalogue, schema)
+        step = plan_step_to(self._target, self._session, self._catalogue, schema)
         if step.refused:
             raise RowsRefused(table_id, step.refused, [])
         for text in step.statements:
-            guarded(self._session, table_id, text)
-        self._target.own(
+            run_or_halt(self._session, table_id, text)
+        self._target.run_own(
             self._session, "set_version", table_id=table_id, version=schema.version, reason="; ".join(step.remarks)
         )
-        self._look_again()
+        self._reload_tables()
 
-    def _look_again(self) -> None:
-        self._catalogue.tables = {t.table_id: t for t in self._target.tables(self._session)}
+    def _reload_tables(self) -> None:
+        self._catalogue.tables = {t.table_id: t for t in self._target.read_tables(self._session)}
         self.changed = True

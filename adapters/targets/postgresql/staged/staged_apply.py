@@ -18,14 +18,20 @@ from venus.adapter_figures import ROWS_EVERY_S
 from venus.adapters.running import Runner
 from venus.adapters.targets.postgresql import catalogue as catalogues
 from venus.adapters.targets.postgresql.apply.apply_session import run_apply
-from venus.adapters.targets.postgresql.apply.report import ApplyReport, Loop, Report
-from venus.adapters.targets.postgresql.apply.startover import start_over, take_over
-from venus.adapters.targets.postgresql.catalogue import Catalogue
-from venus.adapters.targets.postgresql.database import CATCHUP, RESYNC, PostgresTarget
+from venus.adapters.targets.postgresql.apply.report import ApplyLoop, ApplyReport, Report
+from venus.adapters.targets.postgresql.apply.start_over import apply_configured_predicates, start_over
+from venus.adapters.targets.postgresql.apply_role import DEFERRED, REPLICA, lock_target, refuse_acting_foreign_keys
+from venus.adapters.targets.postgresql.catalogue import TargetCatalogue
+from venus.adapters.targets.postgresql.database import CATCHUP, RESYNC, PostgresDatabase
 from venus.adapters.targets.postgresql.naming import OWN_SCHEMA
-from venus.adapters.targets.postgresql.replica import DEFERRED, REPLICA, refuse_acting_foreign_keys, take
-from venus.adapters.targets.postgresql.session import Session, Superseded
-from venus.adapters.targets.postgresql.staged.task import Staged, StageReceipt, StageTask, stage_prefix, stage_range
+from venus.adapters.targets.postgresql.session import Superseded, TargetSession
+from venus.adapters.targets.postgresql.staged.task import (
+    StagedTable,
+    StageReceipt,
+    StageTask,
+    stage_prefix,
+    stage_range,
+)
 from venus.adapters.targets.postgresql.statements import statement
 from venus.config import Settings
 from venus.errors import DatabaseUnavailable, Diverged, ProtocolError, TargetError, VenusError
@@ -48,9 +54,9 @@ class StagedApply:
         self, settings: Settings, name: str, runner: Runner, stop: threading.Event, report: Report | None = None
     ) -> None:
         self._settings, self._name, self._runner, self._stop = settings, name, runner, stop
-        self._target = PostgresTarget(settings, name)
+        self._target = PostgresDatabase(settings, name)
         self._report = report
-        self._loop = Loop(name, stop, report)
+        self._loop = ApplyLoop(name, stop, report)
         self._subscriber: Subscriber | None = None
         self._log_start = 0
         self._row_counts: dict[int, int] = {}
@@ -60,18 +66,18 @@ class StagedApply:
 
     def start(self) -> tuple[int, int]:
         """Drop the stages of killed predecessors; return the applied offset and its epoch. Raises Refused."""
-        with _Opened(self._target, self._stop) as opened:
+        with _LockedSession(self._target, self._stop) as opened:
             opened.drop_stages()
             position = opened.catalogue.position
-            if self._starts_over(opened):
-                position = catalogues.read(self._target, opened.session).position
-        self._loop.begun(position.offset)
+            if self._start_over_if_trimmed(opened):
+                position = catalogues.read_catalogue(self._target, opened.session).position
+        self._loop.record_start(position.offset)
         return position.offset, position.epoch
 
-    def _starts_over(self, opened: _Opened) -> bool:
+    def _start_over_if_trimmed(self, opened: _LockedSession) -> bool:
         """Start over from the full data if the applied offset was trimmed; return whether that happened."""
         try:
-            self._follow(opened)
+            self._subscribe(opened)
         except Diverged as error:
             if not start_over(self._target, opened.session, opened.catalogue, error):
                 raise
@@ -81,106 +87,106 @@ class StagedApply:
                 raise
         return False
 
-    def up_to(self, end: int) -> None:
+    def apply_up_to(self, end: int) -> None:
         """Apply everything below `end` and retry after transient errors. Raises all others."""
         wait_s = PAUSE_S
         while not self._stop.is_set():
             try:
-                if self._once(end):
+                if self._try_apply(end):
                     return
                 wait_s = PAUSE_S
             except VenusError as error:
                 if not self._loop.is_waited_for(error):
                     raise
-                self._loop.trying_again(error)
-                self._leave()
+                self._loop.on_retry(error)
+                self._disconnect()
                 self._stop.wait(wait_s)
                 wait_s = min(2 * wait_s, RETRY_MAX_S)
 
     def close(self) -> None:
         """Close the connection to the broker."""
-        self._leave()
+        self._disconnect()
 
-    def _once(self, end: int) -> bool:
+    def _try_apply(self, end: int) -> bool:
         """Make one attempt; return False to try again."""
-        with _Opened(self._target, self._stop) as opened:
-            self._loop.constraints(DEFERRED if opened.defer else REPLICA)
-            self._follow(opened)
+        with _LockedSession(self._target, self._stop) as opened:
+            self._loop.log_constraints(DEFERRED if opened.defer else REPLICA)
+            self._subscribe(opened)
             self._loop.clearing.step(self._target, opened.session)
             position = opened.catalogue.position
             if position.paused:
-                self._loop.tell(opened.catalogue.held())
+                self._loop.report(opened.catalogue.held_tables())
                 self._stop.wait(PAUSE_S)
                 return False
             if position.offset >= end:
                 return True
-            if self._is_staged(end - position.offset) and opened.ordinary_tables and self._stage(opened, end):
+            if self._should_stage(end - position.offset) and opened.has_ordinary_tables and self._stage(opened, end):
                 self._acknowledge(opened)
                 return True
-        self._go_the_ordinary_way(end)
+        self._apply_ordinarily(end)
         return True
 
-    def _is_staged(self, offsets: int) -> bool:
+    def _should_stage(self, offsets: int) -> bool:
         """Return whether tasks stage so many changes; each has its part in memory, so there is an upper limit."""
         spark = self._settings.spark
         return spark.stage_rows_min <= offsets <= STAGED_TIMES * spark.batch_rows_max
 
     # -- the broker's view of this group ---------------------------------------------------------------------------
 
-    def _follow(self, opened: _Opened) -> None:
+    def _subscribe(self, opened: _LockedSession) -> None:
         """Connect as the group without taking increments, so that the broker keeps them and has the applied offset."""
         if self._subscriber is None:
             subscriber = Subscriber(self._target.broker, self._target.business, self._target.group, credit_bytes=1)
             try:
                 position = opened.catalogue.position
                 found = subscriber.open(
-                    position.offset, position.epoch, kept=opened.catalogue.kept(), rows=position.rows
+                    position.offset, position.epoch, kept=opened.catalogue.keep_from(), rows=position.rows
                 )
             except Diverged as error:
                 subscriber.close()
-                raise self._target.diverged(error) from error
+                raise self._target.diverged_error(error) from error
             except BaseException:
                 subscriber.close()
                 raise
             self._subscriber, self._log_start = subscriber, found.log_start
         self._acknowledge(opened)
 
-    def _acknowledge(self, opened: _Opened) -> None:
+    def _acknowledge(self, opened: _LockedSession) -> None:
         assert self._subscriber is not None
-        missing = self._target.unaccounted(opened.session)
+        missing = self._target.count_unaccounted(opened.session)
         if missing:
             logger.error("target %s: %s changes below its applied offset are unaccounted for", self._name, missing)
         catalogue = opened.catalogue
-        kept = catalogue.kept(self._log_start)
+        kept = catalogue.keep_from(self._log_start)
         self._subscriber.acknowledge(catalogue.position.offset, kept=kept, unaccounted=missing)
         condition = catalogue.condition()
         self._count_rows(opened)
         figures = replace(condition.figures, rows=self._row_counts, counted_at_us=self._counted_at_us)
         self._subscriber.report(replace(condition, figures=figures))
 
-    def _count_rows(self, opened: _Opened) -> None:
+    def _count_rows(self, opened: _LockedSession) -> None:
         now_us = time.time_ns() // 1000
         if now_us - self._counted_at_us >= ROWS_EVERY_S * 1e6:
-            self._row_counts, self._counted_at_us = self._target.row_counts(opened.session), now_us
+            self._row_counts, self._counted_at_us = self._target.read_row_counts(opened.session), now_us
 
-    def _leave(self) -> None:
+    def _disconnect(self) -> None:
         if self._subscriber is not None:
             self._subscriber.close()
         self._subscriber = None
 
     # -- the two paths ---------------------------------------------------------------------------------------------
 
-    def _stage(self, opened: _Opened, end: int) -> bool:
+    def _stage(self, opened: _LockedSession, end: int) -> bool:
         """Let tasks stage everything and merge it; return False if the ordinary path has to apply it."""
         start = opened.catalogue.position.offset
-        tasks = opened.tasks(start, end, self._settings.apply.load_workers)
+        tasks = opened.build_tasks(start, end, self._settings.apply.load_workers)
         receipts = sorted(self._runner.run(stage_range, tasks), key=lambda r: r.start)
         try:
             odd = next((r.unusual for r in receipts if r.unusual), "")
             if odd:
                 logger.info("target %s: offsets %s to %s take the ordinary path: %s", self._name, start, end, odd)
                 return False
-            opened.take_over(receipts, end)
+            opened.merge_receipts(receipts, end)
         except Superseded:
             raise DatabaseUnavailable("an operator has changed a state; reading the states again") from None
         except TargetError as refusal:
@@ -190,63 +196,63 @@ class StagedApply:
             opened.session.rollback()
             opened.drop_stages()
         self.staged += 1
-        self._loop.applied(end, end - start)
-        self._loop.tell(opened.catalogue.held())
+        self._loop.record_applied(end, end - start)
+        self._loop.report(opened.catalogue.held_tables())
         return True
 
-    def _go_the_ordinary_way(self, end: int) -> None:
+    def _apply_ordinarily(self, end: int) -> None:
         """Follow like any other apply loop until `end` is applied and no table catches up or is resynced."""
-        self._leave()
+        self._disconnect()
         inner = threading.Event()
 
         def look(found: ApplyReport) -> None:
             if self._report is not None:
                 self._report(found)
             tending = any(table.state == CATCHUP for table in found.held)
-            if self._stop.is_set() or (found.offset >= end and not tending and not self._resyncing()):
+            if self._stop.is_set() or (found.offset >= end and not tending and not self._is_resyncing()):
                 inner.set()
 
         run_apply(self._settings, self._name, inner, look)
         self.ordinary += 1
 
-    def _resyncing(self) -> bool:
+    def _is_resyncing(self) -> bool:
         session = self._target.connect("look")
         try:
-            return any(purpose == RESYNC for _, purpose, _ in self._target.own_rows(session, "sweeps"))
+            return any(purpose == RESYNC for _, purpose, _ in self._target.read_own_rows(session, "sweeps"))
         finally:
             session.close()
 
 
-class _Opened:
+class _LockedSession:
     """One session with the locked target, and its catalogue."""
 
-    def __init__(self, target: PostgresTarget, stop: threading.Event) -> None:
+    def __init__(self, target: PostgresDatabase, stop: threading.Event) -> None:
         self._target = target
-        self.session: Session = target.connect()
+        self.session: TargetSession = target.connect()
         try:
-            self.defer = not take(target, self.session, stop)
-            self.catalogue: Catalogue = catalogues.read(target, self.session)
-            while take_over(target, self.session, self.catalogue):
-                self.catalogue = catalogues.read(target, self.session)
+            self.defer = not lock_target(target, self.session, stop)
+            self.catalogue: TargetCatalogue = catalogues.read_catalogue(target, self.session)
+            while apply_configured_predicates(target, self.session, self.catalogue):
+                self.catalogue = catalogues.read_catalogue(target, self.session)
             if self.defer:
                 refuse_acting_foreign_keys(self.session, target, list(self.catalogue.tables.values()))
         except BaseException:
             self.session.close()
             raise
 
-    def __enter__(self) -> _Opened:
+    def __enter__(self) -> _LockedSession:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.session.close()
 
     @property
-    def ordinary_tables(self) -> bool:
+    def has_ordinary_tables(self) -> bool:
         """Whether every table follows and nothing is parked, swept or resynced."""
         catalogue = self.catalogue
-        return not (catalogue.held() or catalogue.parked or catalogue.sweeps)
+        return not (catalogue.held_tables() or catalogue.parked or catalogue.sweeps)
 
-    def tasks(self, start: int, end: int, workers: int) -> list[StageTask]:
+    def build_tasks(self, start: int, end: int, workers: int) -> list[StageTask]:
         """Divide the offsets into pieces, one task each."""
         target, catalogue = self._target, self.catalogue
         tables = {
@@ -263,7 +269,7 @@ class _Opened:
         )  # fmt: skip
         return [replace(whole, start=bounds[i], end=bounds[i + 1]) for i in range(pieces)]
 
-    def take_over(self, receipts: Sequence[StageReceipt], end: int) -> None:
+    def merge_receipts(self, receipts: Sequence[StageReceipt], end: int) -> None:
         """Merge all staged changes in order and move the applied offset, in one transaction."""
         session, target = self.session, self._target
         assert [r.end for r in receipts[:-1]] == [r.start for r in receipts[1:]]
@@ -279,17 +285,17 @@ class _Opened:
             session.run("SET CONSTRAINTS ALL DEFERRED")
         for receipt in receipts:
             for staged in receipt.staged:
-                session.run("; ".join(self._merge(staged)))
-        session.run("; ".join([*self._counts(receipts), self._advance(receipts, end), "COMMIT"]))
-        self.catalogue.moved(end, receipts[-1].epoch)
+                session.run("; ".join(self._merge_texts(staged)))
+        session.run("; ".join([*self._count_texts(receipts), self._advance_text(receipts, end), "COMMIT"]))
+        self.catalogue.record_position(end, receipts[-1].epoch)
 
-    def _merge(self, staged: Staged) -> list[str]:
+    def _merge_texts(self, staged: StagedTable) -> list[str]:
         state = self.catalogue.tables[staged.table_id]
         sql = self.catalogue.sql(self._target, staged.table_id, state.schema_version)
         texts = [sql.text("delete_staged", stage=staged.gone, staged=str(staged.changes))] if staged.gone else []
         return texts + ([sql.text("upsert_staged", stage=staged.live)] if staged.live else [])
 
-    def _counts(self, receipts: Sequence[StageReceipt]) -> list[str]:
+    def _count_texts(self, receipts: Sequence[StageReceipt]) -> list[str]:
         applied: dict[int, int] = {}
         for staged in (s for r in receipts for s in r.staged):
             applied[staged.table_id] = applied.get(staged.table_id, 0) + staged.changes
@@ -300,7 +306,7 @@ class _Opened:
             for table_id, rows in applied.items()
         ]
 
-    def _advance(self, receipts: Sequence[StageReceipt], end: int) -> str:
+    def _advance_text(self, receipts: Sequence[StageReceipt], end: int) -> str:
         position, last = self.catalogue.position, receipts[-1]
         beats = [r.heartbeat_us for r in receipts if r.heartbeat_us is not None]
         return self._target.own_text(

@@ -13,19 +13,26 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from venus.adapters.targets.postgresql.naming import OWN_SCHEMA, Placed
+from venus.adapters.targets.postgresql.naming import OWN_SCHEMA, PlacedTable
 from venus.adapters.targets.postgresql.rowsql import RowSql, group_number
-from venus.adapters.targets.postgresql.session import Session
+from venus.adapters.targets.postgresql.session import TargetSession
 from venus.adapters.targets.postgresql.statements import statement
-from venus.adapters.under.cuts import Piece, piece_of
-from venus.adapters.under.fold import Rows, heartbeat_of, joined, judged, net, rows_of
+from venus.adapters.under.cut_assembler import CutPiece, decode_piece
+from venus.adapters.under.row_changes import (
+    RowChanges,
+    apply_predicate,
+    join_changes,
+    net_changes,
+    read_heartbeat,
+    to_row_changes,
+)
 from venus.codec.changes import TableChanges
-from venus.codec.copytext import keys_to_copy, to_copy
+from venus.codec.copy_text import keys_to_copy, to_copy
 from venus.codec.layout import Layout
 from venus.errors import ProtocolError
 from venus.model import ChangeKind, TableSchema
 from venus.network.rows_identity import RowsIdentity
-from venus.predicates.ranges import Predicate, compiled
+from venus.predicates.ranges import Predicate, compile_predicate
 from venus.predicates.syntax import PredicateRefused
 from venus.rpc.subscriber import Subscriber
 
@@ -47,7 +54,7 @@ class StageTask:
     start: int
     end: int
     #: The tables at the target.
-    tables: dict[int, Placed]
+    tables: dict[int, PlacedTable]
     heartbeats: dict[tuple[int, int], TableSchema]
     known: frozenset[tuple[int, int]]
     #: The predicates of the tables of which the target does not get every row.
@@ -58,7 +65,7 @@ class StageTask:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Staged:
+class StagedTable:
     """The staging tables of one table: current rows, and keys of deleted rows; an empty name = there are none."""
 
     table_id: int
@@ -73,7 +80,7 @@ class StageReceipt:
 
     start: int
     end: int
-    staged: tuple[Staged, ...] = ()
+    staged: tuple[StagedTable, ...] = ()
     unusual: str = ""
     other: int = 0
     heartbeat_us: int | None = None
@@ -90,7 +97,7 @@ def stage_prefix(group: str) -> str:
 
 def stage_range(task: StageTask) -> StageReceipt:
     """Stage one piece; may be repeated after any failure."""
-    gathered = _Gathered(task)
+    gathered = _TaskChanges(task)
     with Subscriber(
         task.broker, task.business, f"{task.group}/stage {uuid.uuid4().hex}", credit_bytes=CREDIT_BYTES, transient=True
     ) as subscriber:
@@ -98,26 +105,26 @@ def stage_range(task: StageTask) -> StageReceipt:
         while not gathered.done:
             for increment in subscriber.increments(WAIT_S):
                 if increment.base_offset < task.end:
-                    gathered.take(piece_of(increment))
+                    gathered.add(decode_piece(increment))
             if gathered.unusual:
                 return StageReceipt(start=task.start, end=task.end, unusual=gathered.unusual)
     name = task.group.removeprefix(f"{task.business}/")
-    session = Session(task.url, application=f"venus stage {task.group}", target=name)
+    session = TargetSession(task.url, application=f"venus stage {task.group}", target=name)
     try:
-        return gathered.laid_down(session)
+        return gathered.write_stages(session)
     finally:
         session.rollback()
         session.close()
 
 
-class _Gathered:
+class _TaskChanges:
     """The changes of a piece in memory, whose size the limit of a micro-batch bounds."""
 
     def __init__(self, task: StageTask) -> None:
         self._task = task
-        self._parts: dict[int, list[Rows]] = {}
+        self._parts: dict[int, list[RowChanges]] = {}
         self._at = task.start
-        self._last: Piece | None = None
+        self._last: CutPiece | None = None
         self._other = 0
         self._heartbeat_us: int | None = None
         self.unusual = ""
@@ -127,7 +134,7 @@ class _Gathered:
         """Whether all increments up to the end were added."""
         return self._at >= self._task.end
 
-    def take(self, piece: Piece) -> None:
+    def add(self, piece: CutPiece) -> None:
         """Add the part of an increment that lies within the piece."""
         task = self._task
         if piece.start > self._at:
@@ -140,11 +147,11 @@ class _Gathered:
         offset = piece.start
         for section in piece.batch.sections:
             if not self.unusual:
-                self._section(section, offset)
+                self._add_section(section, offset)
             offset += section.count
         self._at, self._last = max(self._at, piece.end), piece
 
-    def _section(self, section: TableChanges, offset: int) -> None:
+    def _add_section(self, section: TableChanges, offset: int) -> None:
         task = self._task
         first, last = max(offset, task.start), min(offset + section.count, task.end)
         if first >= last:
@@ -155,7 +162,7 @@ class _Gathered:
         heartbeat = task.heartbeats.get((section.table_id, section.schema_version))
         if heartbeat is not None:
             self._other += last - first
-            self._heartbeat_us = heartbeat_of(section, heartbeat) or self._heartbeat_us
+            self._heartbeat_us = read_heartbeat(section, heartbeat) or self._heartbeat_us
             return
         placed = task.tables.get(section.table_id)
         if placed is None or placed.schema.version != section.schema_version or section.kind is not ChangeKind.CHANGES:
@@ -166,20 +173,22 @@ class _Gathered:
         except PredicateRefused as refused:
             self.unusual = f"offset {offset}: the predicate of table {section.table_id}: {refused}"
             return
-        rows = judged(rows_of(section, offset), predicate, placed.schema)
+        rows = apply_predicate(to_row_changes(section, offset), predicate, placed.schema)
         within = (rows.offsets >= first) & (rows.offsets < last)
         self._parts.setdefault(section.table_id, []).append(rows.where(np.asarray(within, dtype=np.bool_)))
 
-    def _predicate(self, placed: Placed) -> Predicate | None:
+    def _predicate(self, placed: PlacedTable) -> Predicate | None:
         text = self._task.predicates.get(placed.schema.table_id, "")
-        return compiled(text, placed.schema) if text else None
+        return compile_predicate(text, placed.schema) if text else None
 
-    def laid_down(self, session: Session) -> StageReceipt:
+    def write_stages(self, session: TargetSession) -> StageReceipt:
         """Write all changes to staging tables in one transaction."""
         task, last = self._task, self._last
         assert last is not None
         session.run("BEGIN")
-        staged = tuple(self._staged(session, table_id, joined(parts)) for table_id, parts in self._parts.items())
+        staged = tuple(
+            self._write_table(session, table_id, join_changes(parts)) for table_id, parts in self._parts.items()
+        )
         session.run("COMMIT")
         return StageReceipt(
             start=task.start, end=task.end, staged=staged, other=self._other, heartbeat_us=self._heartbeat_us,
@@ -187,20 +196,20 @@ class _Gathered:
             captured_us=last.batch.captured_at_us, committed_us=last.committed_at_us,
         )  # fmt: skip
 
-    def _staged(self, session: Session, table_id: int, rows: Rows) -> Staged:
+    def _write_table(self, session: TargetSession, table_id: int, rows: RowChanges) -> StagedTable:
         placed = self._task.tables[table_id]
         sql, layout = RowSql(placed, self._task.group), Layout.of(placed.schema)
         stem = f"{OWN_SCHEMA}.{stage_prefix(self._task.group)}{uuid.uuid4().hex[:16]}_{table_id}"
-        kept = net(rows)
+        kept = net_changes(rows)
         live, gone = kept.where(~kept.is_deleted), kept.where(kept.is_deleted)
         live_name, gone_name = (f"{stem}_l" if len(live) else ""), (f"{stem}_g" if len(gone) else "")
         if live_name:
-            _put(session, live_name, sql.columns, sql.table, to_copy(live.record_ids, live.rows, layout))
+            _create_stage(session, live_name, sql.columns, sql.table, to_copy(live.record_ids, live.rows, layout))
         if gone_name:
-            _put(session, gone_name, sql.key, sql.table, keys_to_copy(gone.record_ids, layout))
-        return Staged(table_id=table_id, live=live_name, gone=gone_name, changes=len(rows))
+            _create_stage(session, gone_name, sql.key, sql.table, keys_to_copy(gone.record_ids, layout))
+        return StagedTable(table_id=table_id, live=live_name, gone=gone_name, changes=len(rows))
 
 
-def _put(session: Session, stage: str, columns: str, table: str, lines: bytes) -> None:
+def _create_stage(session: TargetSession, stage: str, columns: str, table: str, lines: bytes) -> None:
     session.run(statement("staged", "create_stage", stage=stage, columns=columns, table=table))
     session.copy_in(statement("apply", "copy_in", table=stage, columns=columns), lines)

@@ -22,12 +22,12 @@ from tests.support.oracle_scripts import (
 )  # fmt: skip
 from tests.support.sqlplus import read
 from venus.adapters.dialects.contract import InstallStep
-from venus.adapters.dialects.oracle import ddl, ownership, refresh
-from venus.adapters.dialects.oracle.ddl import KeyColumn, Style
+from venus.adapters.dialects.oracle import ddl, ownership, table_comparison
+from venus.adapters.dialects.oracle.ddl import CaptureStyle, OracleKeyColumn
 from venus.adapters.dialects.oracle.names import NAME_BYTES_MAX
-from venus.adapters.dialects.oracle.refresh import Present, as_installed
-from venus.adapters.dialects.oracle.script import script
-from venus.adapters.dialects.oracle.versions import VERSIONS, Version, named, version_of
+from venus.adapters.dialects.oracle.script import build_script
+from venus.adapters.dialects.oracle.table_comparison import OracleInstalledTrigger, with_present_style
+from venus.adapters.dialects.oracle.versions import VERSIONS, Version, find_version, version_of
 
 #: What sqlfluff's oracle dialect does not know; the grammar of tests/integration/oracle/test_grammar.py does.
 UNCOVERED = ("DECLARE", "CREATE OR REPLACE TRIGGER VENUS_DDL_TRG", "ALTER TRIGGER", "ALTER TABLE")
@@ -69,7 +69,7 @@ def test_a_parser_of_oracles_sql_takes_every_statement_that_it_covers(linter: Li
 
 
 def test_the_parser_would_notice_a_broken_trigger(linter: Linter) -> None:
-    made = next(iter(ddl.triggers(ENROLL, 2))).sql
+    made = next(iter(ddl.row_triggers(ENROLL, 2))).sql
     assert problems(linter, made.replace("VALUES (", "VALUES ")) != []
 
 
@@ -88,12 +88,14 @@ def test_names_of_the_other_ways_fit_too(version: Version) -> None:
 
 
 def test_a_compound_trigger_stays_what_captures_its_table() -> None:
-    compound = replace(ENROLL, style=Style.COMPOUND)
-    assert as_installed(ENROLL, 2, {"VENUS_C_00002"}) == compound
-    assert as_installed(ENROLL, 2, {"VENUS_C_00001", "VENUS_I_00002"}) == ENROLL
-    (made,) = refresh.triggers(compound, 2)
-    assert ("TRIGGER", made.name) in ownership.of_table(2)
-    present = Present(enabled=True, valid=True, on="APP.ENROLL", text=made.sql[made.sql.index("COMPOUND") :])
+    compound = replace(ENROLL, style=CaptureStyle.COMPOUND)
+    assert with_present_style(ENROLL, 2, {"VENUS_C_00002"}) == compound
+    assert with_present_style(ENROLL, 2, {"VENUS_C_00001", "VENUS_I_00002"}) == ENROLL
+    (made,) = table_comparison.build_triggers(compound, 2)
+    assert ("TRIGGER", made.name) in ownership.table_objects(2)
+    present = OracleInstalledTrigger(
+        enabled=True, valid=True, on="APP.ENROLL", text=made.sql[made.sql.index("COMPOUND") :]
+    )
     assert present.is_like(made, "APP.ENROLL")
     assert not replace(present, text=present.text.replace("'D'", "'U'")).is_like(made, "APP.ENROLL")
 
@@ -105,19 +107,19 @@ def test_no_bind_is_named_like_a_word_of_oracles() -> None:
 
 
 def test_triggers_are_made_disabled_and_enabled_only_after_all_are_there() -> None:
-    text = statements(named("19c"))
+    text = statements(find_version("19c"))
     made = next(n for n, s in enumerate(text) if "VENUS_U_00002\n" in s)
     assert "\nDISABLE\nBEGIN" in text[made]
     assert text.index("ALTER TRIGGER VENUS_U_00002 ENABLE") > made
-    assert text.index("ALTER TRIGGER VENUS_D_00002 ENABLE") < text.index(ddl.fence(ENROLL))
+    assert text.index("ALTER TRIGGER VENUS_D_00002 ENABLE") < text.index(ddl.fence_block(ENROLL))
 
 
 def test_the_longest_key_makes_no_line_that_sqlplus_cannot_read() -> None:
     names = [f"C{n:02}{'é' * 62}X" for n in range(32)]
-    key = tuple(KeyColumn(name=name, log_type="VARCHAR2(10 CHAR)", is_text=True) for name in names)
-    made = list(ddl.triggers(replace(ENROLL, key=key), 2))
+    key = tuple(OracleKeyColumn(name=name, log_type="VARCHAR2(10 CHAR)", is_text=True) for name in names)
+    made = list(ddl.row_triggers(replace(ENROLL, key=key), 2))
     steps = [InstallStep(table="APP.ENROLL", what=m.name, sql=m.sql) for m in made]
-    text = script(steps, removal=False, user="APP", version="19c")
+    text = build_script(steps, removal=False, user="APP", version="19c")
     assert [s for s in read(text).statements if "TRIGGER" in s] == [m.sql for m in made]
     assert "NLS_LANG=.AL32UTF8" in text
 
@@ -141,12 +143,12 @@ def test_the_reader_would_notice_what_sqlplus_stumbles_over() -> None:
 
 
 def test_a_rac_does_not_order_its_sequence() -> None:
-    assert "CACHE 1000 NOORDER" in "\n".join(statements(named("19c"), CLUSTER))
-    assert "CACHE 1000 ORDER" in "\n".join(statements(named("19c")))
+    assert "CACHE 1000 NOORDER" in "\n".join(statements(find_version("19c"), CLUSTER))
+    assert "CACHE 1000 ORDER" in "\n".join(statements(find_version("19c")))
 
 
 def test_a_text_key_is_not_trusted_to_a_linguistic_comparison() -> None:
-    update = list(ddl.triggers(ENROLL, 2))[1].sql
+    update = list(ddl.row_triggers(ENROLL, 2))[1].sql
     assert "OR SYS_CONTEXT('USERENV', 'NLS_SORT') <> 'BINARY' THEN" in update
 
 

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from venus.adapters.dialects.oracle.ddlnotes import Notes, keeps_rows, keeps_values, replaces_segments, silences
+from venus.adapters.dialects.oracle.ddl_records import (
+    DdlRecords,
+    disables_triggers,
+    keeps_rows,
+    keeps_values,
+    replaces_segments,
+)
 
 
 @pytest.mark.parametrize(
@@ -86,16 +92,18 @@ def test_the_same_rows_in_other_segments(text: str, replaced: bool) -> None:
 
 
 def test_triggers_that_are_switched_off() -> None:
-    assert silences("alter table T disable  all triggers")
-    assert silences("ALTER TABLE T NOLOGGING DISABLE ALL TRIGGERS")
-    assert not silences("ALTER TABLE T ENABLE ALL TRIGGERS")
-    assert not silences("ALTER TABLE T ADD (C VARCHAR2(40) DEFAULT 'DISABLE ALL TRIGGERS')")
+    assert disables_triggers("alter table T disable  all triggers")
+    assert disables_triggers("ALTER TABLE T NOLOGGING DISABLE ALL TRIGGERS")
+    assert not disables_triggers("ALTER TABLE T ENABLE ALL TRIGGERS")
+    assert not disables_triggers("ALTER TABLE T ADD (C VARCHAR2(40) DEFAULT 'DISABLE ALL TRIGGERS')")
 
 
 def test_notes_speak_of_their_own_table_only() -> None:
-    notes = Notes.of([(1, "ALTER", "APP", "T", "ALTER TABLE T DROP COLUMN B"), (2, "TRUNCATE", "APP", "U", None)])
-    assert notes.lose_values(("APP", "T"))
-    assert not notes.lose_values(("APP", "U"))
-    assert not notes.explain_definition(("APP", "U"))
-    assert notes.explain_segments(("APP", "U"))
-    assert not notes.explain_segments(("APP", "T"))
+    notes = DdlRecords.from_rows(
+        [(1, "ALTER", "APP", "T", "ALTER TABLE T DROP COLUMN B"), (2, "TRUNCATE", "APP", "U", None)]
+    )
+    assert notes.may_change_values(("APP", "T"))
+    assert not notes.may_change_values(("APP", "U"))
+    assert not notes.explains_definition(("APP", "U"))
+    assert notes.explains_segments(("APP", "U"))
+    assert not notes.explains_segments(("APP", "T"))

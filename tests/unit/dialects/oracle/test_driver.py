@@ -14,27 +14,27 @@ from tests.support import oracle_double as double
 from tests.support.oracle_double import Answer, Module, error
 from tests.support.oracle_scripts import everything
 from venus.adapters.dialects.contract import InstallStep, SchemaChanged, SnapshotLost
-from venus.adapters.dialects.fillplace import Place
-from venus.adapters.dialects.oracle import ddl, executing, sampling
+from venus.adapters.dialects.fill_cursor import FillCursor
+from venus.adapters.dialects.oracle import data_checks, ddl, install_execution
 from venus.adapters.dialects.oracle.check import check
-from venus.adapters.dialects.oracle.connection import EDITION, SESSION, Busy, NotPermitted, Session
-from venus.adapters.dialects.oracle.dictionary import Dictionary
+from venus.adapters.dialects.oracle.connection import EDITION, SESSION, OracleBusy, OracleNotPermitted, OracleSession
+from venus.adapters.dialects.oracle.dictionary import OracleDictionary
 from venus.adapters.dialects.oracle.driver import (
     ACTIONS,
-    Action,
+    ErrorAction,
     ModuleDriver,
-    National,
-    Options,
+    NationalText,
+    OracleOptions,
     RotatingDriver,
-    action_of,
-    code_of,
+    error_action,
+    error_code,
     output_handler,
 )
-from venus.adapters.dialects.oracle.install import Step
-from venus.adapters.dialects.oracle.reading import access_to
-from venus.adapters.dialects.oracle.tables import Listed, Table, described, with_id
-from venus.adapters.dialects.oracle.verify import bound
-from venus.adapters.dialects.oracle.versions import named
+from venus.adapters.dialects.oracle.install import OracleStep
+from venus.adapters.dialects.oracle.reading import build_access
+from venus.adapters.dialects.oracle.tables import ListedTable, OracleTable, build_table, with_id
+from venus.adapters.dialects.oracle.verify import bind_value
+from venus.adapters.dialects.oracle.versions import find_version
 from venus.errors import ConfigError, DatabaseUnavailable, LoginRefused, SourceError
 
 
@@ -44,14 +44,14 @@ def module() -> Module:
 
 
 @pytest.fixture
-def session(module: Module) -> Session:
-    return Session(ModuleDriver("db/shop", double.Error, module, module.connect))
+def session(module: Module) -> OracleSession:
+    return OracleSession(ModuleDriver("db/shop", double.Error, module, module.connect))
 
 
-def test_numbers_are_fetched_exactly_and_lobs_with_their_row(module: Module, session: Session) -> None:
+def test_numbers_are_fetched_exactly_and_lobs_with_their_row(module: Module, session: OracleSession) -> None:
     stored = [["0.1234567890123456789012345678901234567", "text", b"\x00", "plain"]]
     module.answers["SELECT"] = [Answer(types=[double.NUMBER, double.CLOB, double.BLOB, double.VARCHAR], rows=stored)]
-    assert session.rows("SELECT X") == [(Decimal(str(stored[0][0])), "text", b"\x00", "plain")]
+    assert session.fetch_rows("SELECT X") == [(Decimal(str(stored[0][0])), "text", b"\x00", "plain")]
 
 
 def test_without_the_handler_the_double_loses_digits_and_gives_locators(module: Module) -> None:
@@ -68,8 +68,8 @@ def test_cx_oracle_describes_a_column_by_its_parts(module: Module) -> None:
     assert output_handler(module)(cursor, "NAME", double.NUMBER, 22, 10, 2) is Decimal
 
 
-def test_a_new_session_depends_on_nobodys_settings(module: Module, session: Session) -> None:
-    session.rows("SELECT 1 FROM DUAL")
+def test_a_new_session_depends_on_nobodys_settings(module: Module, session: OracleSession) -> None:
+    session.fetch_rows("SELECT 1 FROM DUAL")
     assert tuple(text for text, _ in module.said[: len(SESSION)]) == SESSION
 
 
@@ -83,29 +83,29 @@ def test_a_session_lies_in_its_own_schema_commits_durably_and_in_utc() -> None:
         assert setting in said
 
 
-def test_a_session_has_the_edition_of_the_database(module: Module, session: Session) -> None:
+def test_a_session_has_the_edition_of_the_database(module: Module, session: OracleSession) -> None:
     editions = [["V2", "ORA$BASE"]]
     module.answers[EDITION] = [Answer(types=[double.VARCHAR] * 2, rows=editions)]
-    session.rows("SELECT 1 FROM DUAL")
+    session.fetch_rows("SELECT 1 FROM DUAL")
     said = [text for text, _ in module.said]
     assert said[len(SESSION) :] == [EDITION, "ROLLBACK", 'ALTER SESSION SET EDITION = "ORA$BASE"', "SELECT 1 FROM DUAL"]
 
 
-def test_a_session_with_half_of_its_settings_is_not_used(module: Module, session: Session) -> None:
+def test_a_session_with_half_of_its_settings_is_not_used(module: Module, session: OracleSession) -> None:
     module.answers["ALTER SESSION SET COMMIT_WAIT"] = [Answer(error=error("ORA-03113", "end-of-file"))]
     with pytest.raises(DatabaseUnavailable):
-        session.rows("SELECT 1 FROM DUAL")
+        session.fetch_rows("SELECT 1 FROM DUAL")
     module.said.clear()
     module.answers["ALTER SESSION SET COMMIT_LOGGING"] = [Answer(error=error("ORA-01031", "insufficient privileges"))]
     with pytest.raises(SourceError):
-        session.rows("SELECT 1 FROM DUAL")
+        session.fetch_rows("SELECT 1 FROM DUAL")
     assert ("close", None) in module.said
-    session.rows("SELECT 1 FROM DUAL")
+    session.fetch_rows("SELECT 1 FROM DUAL")
     assert module.connections == 3
 
 
 @pytest.mark.parametrize("code", ["DPY-3001", "DPY-3010", "DPY-3015"])
-def test_what_the_thin_mode_cannot_do_names_the_thick_one(code: str, module: Module, session: Session) -> None:
+def test_what_the_thin_mode_cannot_do_names_the_thick_one(code: str, module: Module, session: OracleSession) -> None:
     module.answers["connect"] = [Answer(error=error(code, "not supported in thin mode"))]
     with pytest.raises(ConfigError, match=f"the thin mode cannot connect: {code}") as raised:
         session.open()
@@ -113,7 +113,7 @@ def test_what_the_thin_mode_cannot_do_names_the_thick_one(code: str, module: Mod
     assert "12.1" in raised.value.hint
 
 
-def test_a_poll_outside_of_a_transaction_ends_nothing(module: Module, session: Session) -> None:
+def test_a_poll_outside_of_a_transaction_ends_nothing(module: Module, session: OracleSession) -> None:
     module.answers["SELECT 1"] = [Answer(types=[double.NUMBER], rows=[["1"]])]
     session.run("UPDATE T SET A = 1")
     session.peek("SELECT 1 FROM DUAL")
@@ -130,34 +130,36 @@ def test_a_poll_outside_of_a_transaction_ends_nothing(module: Module, session: S
         ("ORA-08103", SnapshotLost),
         ("ORA-03113", DatabaseUnavailable),
         ("DPY-4011", DatabaseUnavailable),
-        ("ORA-00054", Busy),
+        ("ORA-00054", OracleBusy),
         ("ORA-00942", SchemaChanged),
-        ("ORA-01031", NotPermitted),
+        ("ORA-01031", OracleNotPermitted),
         ("ORA-01653", DatabaseUnavailable),
-        ("ORA-01591", Busy),
+        ("ORA-01591", OracleBusy),
         ("ORA-00001", SourceError),
     ],
 )
 def test_an_error_becomes_what_has_to_be_done(
-    code: str, kind: type[Exception], module: Module, session: Session
+    code: str, kind: type[Exception], module: Module, session: OracleSession
 ) -> None:
     module.answers["SELECT"] = [Answer(error=error(code))]
     with pytest.raises(kind, match=code) as raised:
-        session.rows("SELECT X")
+        session.fetch_rows("SELECT X")
     assert type(raised.value) is kind
     assert "Help:" not in str(raised.value)
 
 
-def test_a_lost_connection_is_opened_again(module: Module, session: Session) -> None:
+def test_a_lost_connection_is_opened_again(module: Module, session: OracleSession) -> None:
     module.answers["SELECT"] = [Answer(error=error("ORA-03113"))]
     with pytest.raises(DatabaseUnavailable):
-        session.rows("SELECT X")
-    session.rows("SELECT Y")
+        session.fetch_rows("SELECT X")
+    session.fetch_rows("SELECT Y")
     assert module.connections == 2
 
 
 @pytest.mark.parametrize("code", ["DPI-1047", "DPI-1050", "DPI-1072", "ORA-01804"])
-def test_a_missing_client_library_is_not_blamed_on_the_listener(code: str, module: Module, session: Session) -> None:
+def test_a_missing_client_library_is_not_blamed_on_the_listener(
+    code: str, module: Module, session: OracleSession
+) -> None:
     module.answers["connect"] = [Answer(error=error(code, "libclntsh.so: cannot open shared object file"))]
     with pytest.raises(ConfigError, match=r"client library cannot be loaded.*libclntsh") as raised:
         session.open()
@@ -165,7 +167,7 @@ def test_a_missing_client_library_is_not_blamed_on_the_listener(code: str, modul
     assert "listener" not in raised.value.hint
 
 
-def test_a_wrong_password_is_not_tried_again(module: Module, session: Session) -> None:
+def test_a_wrong_password_is_not_tried_again(module: Module, session: OracleSession) -> None:
     module.answers["connect"] = [Answer(error=error("ORA-01017", "invalid username/password"))]
     with pytest.raises(ConfigError, match="cannot be reached") as raised:
         session.open()
@@ -178,9 +180,9 @@ def test_a_password_that_may_be_changed_is_waited_for_and_not_tried_often(module
     now = [1000.0]
     refusal = Answer(error=error("ORA-01017", "invalid username/password"))
 
-    def session(url: str) -> Session:
+    def session(url: str) -> OracleSession:
         driver = ModuleDriver("db/shop", double.Error, module, module.connect)
-        return Session(RotatingDriver(driver, url, lambda: now[0]))
+        return OracleSession(RotatingDriver(driver, url, lambda: now[0]))
 
     module.answers["connect"] = [refusal]
     for _ in range(20):
@@ -196,7 +198,7 @@ def test_a_password_that_may_be_changed_is_waited_for_and_not_tried_often(module
     session("oracle://venus:new@db").open()
 
 
-def test_a_transaction_that_fails_leaves_nothing(module: Module, session: Session) -> None:
+def test_a_transaction_that_fails_leaves_nothing(module: Module, session: OracleSession) -> None:
     module.answers["UPDATE"] = [Answer(error=error("ORA-02290", "no room"))]
 
     def fill() -> None:
@@ -213,45 +215,45 @@ def test_a_transaction_that_fails_leaves_nothing(module: Module, session: Sessio
 def test_codes_are_listed_once_and_unknown_ones_fail() -> None:
     every = [code for codes in ACTIONS.values() for code in codes]
     assert len(every) == len(set(every))
-    assert action_of("ORA-99999") is Action.FAIL
-    assert code_of(Exception("ORA-00060: deadlock detected")) == "ORA-00060"
+    assert error_action("ORA-99999") is ErrorAction.FAIL
+    assert error_code(Exception("ORA-00060: deadlock detected")) == "ORA-00060"
 
 
 def test_the_fence_waits_until_the_table_is_free(
-    module: Module, session: Session, monkeypatch: pytest.MonkeyPatch
+    module: Module, session: OracleSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(time, "sleep", lambda _: None)
     waits = error(
         "ORA-20101", "VENUS: a transaction that wrote APP.EXAM before its triggers were enabled is still open"
     )
-    fence = InstallStep(table="APP.EXAM", what="fence", sql=ddl.fence(everything().keyed))
+    fence = InstallStep(table="APP.EXAM", what="fence", sql=ddl.fence_block(everything().keyed))
     assert "LOCK TABLE" not in fence.sql
     module.answers[fence.sql] = [Answer(error=waits), Answer(error=waits), Answer()]
-    executing.run(session, [Step(shown=fence, kind="run")])
+    install_execution.run_steps(session, [OracleStep(shown=fence, kind="run")])
     said = [text for text, _ in module.said if text in (fence.sql, "COMMIT")]
     assert said == [fence.sql, fence.sql, fence.sql, "COMMIT"]
 
 
 def test_ddl_on_a_busy_table_is_tried_again_but_not_after_a_lost_connection(
-    module: Module, session: Session, monkeypatch: pytest.MonkeyPatch
+    module: Module, session: OracleSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(time, "sleep", lambda _: None)
-    step = Step(shown=InstallStep(table="APP.EXAM", what="trigger X", sql="CREATE TRIGGER X"), kind="run")
+    step = OracleStep(shown=InstallStep(table="APP.EXAM", what="trigger X", sql="CREATE TRIGGER X"), kind="run")
     module.answers["CREATE TRIGGER"] = [Answer(error=error("ORA-00054", "resource busy")), Answer()]
-    executing.run(session, [step])
+    install_execution.run_steps(session, [step])
     said = [text for text, _ in module.said]
     assert said.count("CREATE TRIGGER X") == 2
     assert said.index("ALTER SESSION SET DDL_LOCK_TIMEOUT = 5") < said.index("CREATE TRIGGER X")
     module.answers["CREATE TRIGGER"] = [Answer(error=error("ORA-03113", "end-of-file on communication channel"))]
     with pytest.raises(DatabaseUnavailable):
-        executing.run(session, [step])
+        install_execution.run_steps(session, [step])
     assert [text for text, _ in module.said].count("CREATE TRIGGER X") == 3
 
 
-def test_missing_privileges_are_ready_grants(module: Module, session: Session) -> None:
+def test_missing_privileges_are_ready_grants(module: Module, session: OracleSession) -> None:
     module.answers["SELECT PRIVILEGE"] = [Answer(types=[double.VARCHAR], rows=[["CREATE TABLE"]])]
-    dictionary = Dictionary(session, named("19c"), "VENUS", ["APP"])
-    found = list(check(session, dictionary, named("19c"), Options(schemas=("APP",)), ["*"], []))
+    dictionary = OracleDictionary(session, find_version("19c"), "VENUS", ["APP"])
+    found = list(check(session, dictionary, find_version("19c"), OracleOptions(schemas=("APP",)), ["*"], []))
     remedies = {f.remedy for f in found if f.blocks}
     assert 'GRANT CREATE TRIGGER TO "VENUS";' in remedies
     assert 'GRANT CREATE ANY TRIGGER TO "VENUS";' in remedies
@@ -259,76 +261,98 @@ def test_missing_privileges_are_ready_grants(module: Module, session: Session) -
     assert any("QUOTA" in remedy for remedy in remedies)
 
 
-def test_a_table_without_a_key_is_offered_an_identity(module: Module, session: Session) -> None:
+def test_a_table_without_a_key_is_offered_an_identity(module: Module, session: OracleSession) -> None:
     listed = [["APP", "NOKEY", "NO", "3", "N", "NO", "N", None, None, "DISABLED"]]
     column: list[Any] = ["NOTE", "VARCHAR2", None, "40", "10", "C", None, None, "Y", None]
     module.answers["SELECT T.OWNER"] = [Answer(types=[double.VARCHAR] * 10, rows=listed), Answer()]
     module.answers["SELECT C.COLUMN_NAME"] = [Answer(types=[double.VARCHAR] * 10, rows=[column])]
-    dictionary = Dictionary(session, named("19c"), "APP", [])
-    found = [f for f in check(session, dictionary, named("19c"), Options(), ["*"], []) if f.where == "APP.NOKEY"]
+    dictionary = OracleDictionary(session, find_version("19c"), "APP", [])
+    found = [
+        f for f in check(session, dictionary, find_version("19c"), OracleOptions(), ["*"], []) if f.where == "APP.NOKEY"
+    ]
     assert "neither a primary key" in found[0].message
     assert "INVISIBLE" in found[0].remedy
     assert found[0].blocks
 
 
-def test_little_room_and_rows_that_may_not_be_read_are_findings(module: Module, session: Session) -> None:
+def test_little_room_and_rows_that_may_not_be_read_are_findings(module: Module, session: OracleSession) -> None:
     module.answers["SELECT U.DEFAULT_TABLESPACE"] = [Answer(types=[double.VARCHAR] * 2, rows=[["USERS", 30 << 20]])]
     quota = [["LOGS", 900 << 20, 1000 << 20], ["USERS", 5, -1]]
     module.answers["SELECT TABLESPACE_NAME"] = [Answer(types=[double.VARCHAR] * 3, rows=quota)]
-    found = list(sampling.room_findings(session))
+    found = list(data_checks.room_findings(session))
     assert [f.message for f in found] == [
         "tablespace USERS has 30 MiB free in its present files",
         "the quota on LOGS has 100 MiB left",
     ]
     module.answers["SELECT COUNT(*), SUM"] = [Answer(error=error("ORA-01031", "insufficient privileges"))]
-    (found_here,) = sampling.rows_findings(session, everything(), "VENUS")
+    (found_here,) = data_checks.sample_findings(session, everything(), "VENUS")
     assert found_here.remedy == 'GRANT SELECT ON "APP"."EXAM" TO "VENUS";'
     assert found_here.blocks
 
 
 def test_a_large_table_is_sampled_by_blocks() -> None:
     table = everything()
-    assert "SAMPLE" not in sampling.sample(table)
+    assert "SAMPLE" not in data_checks.sample_query(table)
     large = replace(table, listed=replace(table.listed, rows=10_000_000))
-    assert 'FROM "APP"."EXAM" SAMPLE BLOCK (0.200000) WHERE ROWNUM <= 20000' in sampling.sample(large)
+    assert 'FROM "APP"."EXAM" SAMPLE BLOCK (0.200000) WHERE ROWNUM <= 20000' in data_checks.sample_query(large)
 
 
 @pytest.mark.parametrize(
     ("code", "action"),
     [
-        ("ORA-01555", Action.AGAIN), ("ORA-08103", Action.AGAIN), ("ORA-22922", Action.AGAIN),
-        ("ORA-08176", Action.AGAIN), ("ORA-08177", Action.AGAIN), ("ORA-04068", Action.AGAIN),
-        ("ORA-01013", Action.RECONNECT), ("ORA-03113", Action.RECONNECT), ("ORA-03114", Action.RECONNECT),
-        ("ORA-03135", Action.RECONNECT), ("ORA-12170", Action.RECONNECT), ("ORA-12541", Action.RECONNECT),
-        ("ORA-12154", Action.FAIL), ("ORA-00060", Action.WAIT), ("ORA-00054", Action.WAIT),
-        ("ORA-01031", Action.DENIED), ("ORA-28000", Action.DENIED), ("ORA-01653", Action.SPACE),
-        ("ORA-00001", Action.FAIL), ("ORA-04098", Action.FAIL),
-        ("ORA-01591", Action.WAIT), ("ORA-04031", Action.WAIT), ("ORA-00603", Action.RECONNECT),
-        ("ORA-25401", Action.RECONNECT), ("ORA-25409", Action.RECONNECT), ("ORA-16456", Action.RECONNECT),
-        ("ORA-01950", Action.SPACE), ("ORA-01652", Action.SPACE), ("ORA-30036", Action.SPACE),
-        ("DPY-3010", Action.THICK), ("DPY-3015", Action.THICK),
+        ("ORA-01555", ErrorAction.AGAIN),
+        ("ORA-08103", ErrorAction.AGAIN),
+        ("ORA-22922", ErrorAction.AGAIN),
+        ("ORA-08176", ErrorAction.AGAIN),
+        ("ORA-08177", ErrorAction.AGAIN),
+        ("ORA-04068", ErrorAction.AGAIN),
+        ("ORA-01013", ErrorAction.RECONNECT),
+        ("ORA-03113", ErrorAction.RECONNECT),
+        ("ORA-03114", ErrorAction.RECONNECT),
+        ("ORA-03135", ErrorAction.RECONNECT),
+        ("ORA-12170", ErrorAction.RECONNECT),
+        ("ORA-12541", ErrorAction.RECONNECT),
+        ("ORA-12154", ErrorAction.FAIL),
+        ("ORA-00060", ErrorAction.WAIT),
+        ("ORA-00054", ErrorAction.WAIT),
+        ("ORA-01031", ErrorAction.DENIED),
+        ("ORA-28000", ErrorAction.DENIED),
+        ("ORA-01653", ErrorAction.SPACE),
+        ("ORA-00001", ErrorAction.FAIL),
+        ("ORA-04098", ErrorAction.FAIL),
+        ("ORA-01591", ErrorAction.WAIT),
+        ("ORA-04031", ErrorAction.WAIT),
+        ("ORA-00603", ErrorAction.RECONNECT),
+        ("ORA-25401", ErrorAction.RECONNECT),
+        ("ORA-25409", ErrorAction.RECONNECT),
+        ("ORA-16456", ErrorAction.RECONNECT),
+        ("ORA-01950", ErrorAction.SPACE),
+        ("ORA-01652", ErrorAction.SPACE),
+        ("ORA-30036", ErrorAction.SPACE),
+        ("DPY-3010", ErrorAction.THICK),
+        ("DPY-3015", ErrorAction.THICK),
     ],
-)  # fmt: skip
-def test_the_table_of_codes(code: str, action: Action) -> None:
-    assert action_of(code) is action
+)
+def test_the_table_of_codes(code: str, action: ErrorAction) -> None:
+    assert error_action(code) is action
 
 
-def test_keys_of_the_national_character_set_are_bound_as_such(module: Module, session: Session) -> None:
+def test_keys_of_the_national_character_set_are_bound_as_such(module: Module, session: OracleSession) -> None:
     """Bound as ordinary text they would lose what the database's own character set does not have."""
-    access = access_to(national())
-    cursor = Place([["text", "日本"]], [["text", "語"]]).cursor
-    ((sql, binds),) = access.fill.reads(cursor, 1)
-    session.rows(sql, binds)
+    access = build_access(national())
+    cursor = FillCursor([["text", "日本"]], [["text", "語"]]).cursor
+    ((sql, binds),) = access.fill.build_reads(cursor, 1)
+    session.fetch_rows(sql, binds)
     assert module.bound == {"p1": double.NVARCHAR, "e1": double.NVARCHAR}
     key = access.readings[0]
-    assert isinstance(bound(key, access.layout.columns[0].type, "日本"), National)
-    assert not isinstance(key.bindable(Decimal(1)), National)
+    assert isinstance(bind_value(key, access.layout.columns[0].type, "日本"), NationalText)
+    assert not isinstance(key.bind_value(Decimal(1)), NationalText)
 
 
-def national() -> Table:
+def national() -> OracleTable:
     rows = [("W", "NVARCHAR2", None, 40, 20, "C", None, None, "N", None)]
-    listed = Listed(owner="APP", name="WORD", partitioned=False, rows=0)
-    return with_id(described(listed, rows, [("WORD_PK", "P", "W")]), 1)
+    listed = ListedTable(owner="APP", name="WORD", partitioned=False, rows=0)
+    return with_id(build_table(listed, rows, [("WORD_PK", "P", "W")]), 1)
 
 
 @pytest.mark.parametrize(
@@ -345,6 +369,6 @@ def national() -> Table:
 )
 def test_a_text_key_is_logged_in_its_widest_form(kind: str, used: str, chars: int, log_type: str, logged: str) -> None:
     rows = [("W", kind, None, 40, chars, used, None, None, "N", None)]
-    table = described(Listed(owner="APP", name="WORD", partitioned=False, rows=0), rows, [("WORD_PK", "P", "W")])
+    table = build_table(ListedTable(owner="APP", name="WORD", partitioned=False, rows=0), rows, [("WORD_PK", "P", "W")])
     assert table.keyed.key[0].log_type == log_type
-    assert table.readings["W"].logged("K1") == logged
+    assert table.readings["W"].cast_logged("K1") == logged

@@ -6,9 +6,9 @@ import re
 from dataclasses import replace
 
 from tests.support.oracle_scripts import everything
-from venus.adapters.dialects.fillplace import Place
-from venus.adapters.dialects.oracle.reading import access_to
-from venus.adapters.dialects.oracle.tables import Table
+from venus.adapters.dialects.fill_cursor import FillCursor
+from venus.adapters.dialects.oracle.reading import build_access
+from venus.adapters.dialects.oracle.tables import OracleTable
 
 AFTER, END = [["number", "7"], ["text", " 2026-01-01 00:00:00.000000"]], [["number", "9"], ["text", " 2026-02-01"]]
 
@@ -20,7 +20,7 @@ def ranges(text: str) -> str:
 
 
 def test_behind_a_key_come_the_rest_of_its_group_and_then_the_next_groups() -> None:
-    first, second = access_to(everything()).fill.reads(Place(AFTER).cursor, 10)
+    first, second = build_access(everything()).fill.build_reads(FillCursor(AFTER).cursor, 10)
     taken = "TO_TIMESTAMP(:p2, 'SYYYY-MM-DD HH24:MI:SS.FF')"
     assert ranges(first[0]) == f'T."STUDENT_ID" = :p1 AND T."TAKEN" > {taken}'
     assert ranges(second[0]) == 'T."STUDENT_ID" > :p1'
@@ -29,14 +29,14 @@ def test_behind_a_key_come_the_rest_of_its_group_and_then_the_next_groups() -> N
 
 
 def test_the_end_bounds_the_leading_column_too() -> None:
-    first, second = access_to(everything()).fill.reads(Place(AFTER, END).cursor, 10)
+    first, second = build_access(everything()).fill.build_reads(FillCursor(AFTER, END).cursor, 10)
     for text, binds in (first, second):
         assert ' AND T."STUDENT_ID" <= :e1 AND NOT (' in text
         assert set(re.findall(r":([a-z]\w*)", text.replace(":MI:SS", ""))) == set(binds)
     assert ranges(second[0]).startswith('T."STUDENT_ID" > :p1 AND T."STUDENT_ID" <= :e1 AND NOT ')
 
 
-def with_long(table: Table) -> Table:
+def with_long(table: OracleTable) -> OracleTable:
     readings = dict(table.readings)
     readings["NAME"] = replace(readings["NAME"], declared=replace(readings["NAME"].declared, data_type="LONG"))
     return replace(table, readings=readings)
@@ -44,7 +44,7 @@ def with_long(table: Table) -> Table:
 
 def test_a_long_stands_in_no_subquery() -> None:
     for table, wrapped in ((everything(), True), (with_long(everything()), False)):
-        fill = access_to(table).fill
+        fill = build_access(table).fill
         for text in (fill.first, *fill.behind, *fill.up_to_end):
             assert ("SELECT * FROM (" in text) is wrapped
             assert (":lines" in text) is wrapped

@@ -11,16 +11,16 @@ from tests.support import oracle_double as double
 from tests.support.oracle_double import Answer, Lob, Module, error
 from tests.support.oracle_scripts import everything
 from venus.adapters.dialects.contract import SnapshotLost
-from venus.adapters.dialects.halting import UnfitRow
-from venus.adapters.dialects.limits import ROW_BYTES_MAX
+from venus.adapters.dialects.halted_tables import UnfitRow
 from venus.adapters.dialects.oracle import lobs
 from venus.adapters.dialects.oracle.check import check
-from venus.adapters.dialects.oracle.connection import Session
-from venus.adapters.dialects.oracle.dictionary import Dictionary
-from venus.adapters.dialects.oracle.driver import ModuleDriver, Options
-from venus.adapters.dialects.oracle.reading import Access, access_to, portions, sections_of
-from venus.adapters.dialects.oracle.tables import Listed, Table, described
-from venus.adapters.dialects.oracle.versions import named
+from venus.adapters.dialects.oracle.connection import OracleSession
+from venus.adapters.dialects.oracle.dictionary import OracleDictionary
+from venus.adapters.dialects.oracle.driver import ModuleDriver, OracleOptions
+from venus.adapters.dialects.oracle.reading import OracleAccess, build_access, build_sections, regroup_rows
+from venus.adapters.dialects.oracle.tables import ListedTable, OracleTable, build_table
+from venus.adapters.dialects.oracle.versions import find_version
+from venus.adapters.dialects.row_limits import ROW_BYTES_MAX
 from venus.errors import SourceError
 
 PIECE = lobs.PIECE_UNITS // 8132 * 8132
@@ -32,28 +32,30 @@ def module() -> Module:
 
 
 @pytest.fixture
-def session(module: Module) -> Session:
-    return Session(ModuleDriver("db/shop", double.Error, module, module.connect))
+def session(module: Module) -> OracleSession:
+    return OracleSession(ModuleDriver("db/shop", double.Error, module, module.connect))
 
 
-def document() -> Table:
+def document() -> OracleTable:
     """Describe a table with a key, a CLOB and a BLOB."""
     rows: list[tuple[object, ...]] = [
         ("ID", "NUMBER", None, 22, 0, None, 10, 0, "N", None),
         ("NOTE", "CLOB", None, 4000, 0, None, None, None, "Y", None),
         ("SCAN", "BLOB", None, 4000, 0, None, None, None, "Y", None),
     ]
-    return described(Listed(owner="APP", name="DOC", partitioned=False, rows=0), rows, [("DOC_PK", "P", "ID")])
+    return build_table(ListedTable(owner="APP", name="DOC", partitioned=False, rows=0), rows, [("DOC_PK", "P", "ID")])
 
 
-def fetched(module: Module, session: Session, access: Access, *rows: list[Any]) -> list[tuple[Any, ...]]:
+def fetched(module: Module, session: OracleSession, access: OracleAccess, *rows: list[Any]) -> list[tuple[Any, ...]]:
     """Fetch rows (id, note, scan) as the driver gives what the changes' query asks for."""
     names = ["V1", "V2", "V3", "V4", "V5", "VENUS_LENGTH_2", "VENUS_LOB_2", "VENUS_LENGTH_3", "VENUS_LOB_3"]
     types = [double.NUMBER, double.CLOB, double.BLOB, double.NUMBER, double.NUMBER]
     types += [double.NUMBER, double.CLOB, double.NUMBER, double.BLOB]
     module.answers["SELECT "] = [Answer(names=names, types=types, rows=[_as_stored(*row) for row in rows])]
     pieces = session.stream(access.changes_sql, {"hi": 1}, access.piece)
-    return [row for part in portions(pieces, access, session.lob, rows_max=100, bytes_max=1 << 20) for row in part]
+    return [
+        row for part in regroup_rows(pieces, access, session.read_lob, rows_max=100, bytes_max=1 << 20) for row in part
+    ]
 
 
 def _as_stored(number: str, note: Any, scan: Any) -> list[Any]:
@@ -66,15 +68,15 @@ def _as_stored(number: str, note: Any, scan: Any) -> list[Any]:
     return [*row, "1", "0", *beside]
 
 
-def test_small_ones_come_with_their_row_without_a_read(module: Module, session: Session) -> None:
+def test_small_ones_come_with_their_row_without_a_read(module: Module, session: OracleSession) -> None:
     note, scan = Lob("größe"), Lob(b"\x00\xff")
-    assert fetched(module, session, access_to(document()), ["1", note, scan]) == [(1, "größe", b"\x00\xff", 1, 0)]
+    assert fetched(module, session, build_access(document()), ["1", note, scan]) == [(1, "größe", b"\x00\xff", 1, 0)]
     assert note.read_at == scan.read_at == []
 
 
-def test_a_large_one_is_read_in_pieces(module: Module, session: Session) -> None:
+def test_a_large_one_is_read_in_pieces(module: Module, session: OracleSession) -> None:
     scan = Lob(bytes(range(256)) * (10 << 12))
-    ((*_, found, _, _),) = fetched(module, session, access_to(document()), ["1", None, scan])
+    ((*_, found, _, _),) = fetched(module, session, build_access(document()), ["1", None, scan])
     assert found == scan.content
     assert [offset for offset, _ in scan.read_at] == list(range(1, scan.size() + 1, PIECE))
     assert all(amount <= PIECE for _, amount in scan.read_at)
@@ -83,50 +85,52 @@ def test_a_large_one_is_read_in_pieces(module: Module, session: Session) -> None
 @pytest.mark.parametrize("replaces", [False, True], ids=["a split raises", "a split gives U+FFFD"])
 @pytest.mark.parametrize("before", [0, 1])
 def test_a_character_of_two_units_is_never_read_by_halves(
-    before: int, replaces: bool, module: Module, session: Session
+    before: int, replaces: bool, module: Module, session: OracleSession
 ) -> None:
     text = "a" * before + "🙂" * PIECE + "\ufffd" * 3 + "é"
     note = Lob(text, replaces=replaces)
-    ((_, found, *_),) = fetched(module, session, access_to(document()), ["1", note, None])
+    ((_, found, *_),) = fetched(module, session, build_access(document()), ["1", note, None])
     assert found == text
     assert note.size() == before + 2 * PIECE + 4
 
 
-def test_an_empty_one_is_not_null(module: Module, session: Session) -> None:
-    rows = fetched(module, session, access_to(document()), ["1", "", b""], ["2", None, None])
+def test_an_empty_one_is_not_null(module: Module, session: OracleSession) -> None:
+    rows = fetched(module, session, build_access(document()), ["1", "", b""], ["2", None, None])
     assert [row[1:3] for row in rows] == [("", b""), (None, None)]
 
 
-def test_what_no_message_can_carry_is_refused_before_it_is_read(module: Module, session: Session) -> None:
+def test_what_no_message_can_carry_is_refused_before_it_is_read(module: Module, session: OracleSession) -> None:
     half = b"x" * (ROW_BYTES_MAX // 2 + 1)
     note, scan = Lob(half.decode()), Lob(half)
     with pytest.raises(UnfitRow, match=r"row ID=7: 15\.0 MiB, a row can have 15 MiB"):
-        fetched(module, session, access_to(document()), ["7", note, scan])
+        fetched(module, session, build_access(document()), ["7", note, scan])
     assert note.read_at == scan.read_at == []
 
 
-def test_a_row_that_is_too_large_in_utf_8_is_refused_too(module: Module, session: Session) -> None:
-    access = access_to(document())
+def test_a_row_that_is_too_large_in_utf_8_is_refused_too(module: Module, session: OracleSession) -> None:
+    access = build_access(document())
     rows = fetched(module, session, access, ["7", "€" * (ROW_BYTES_MAX // 3 + 1), None])
     with pytest.raises(UnfitRow, match="row ID=7"):
-        list(sections_of(rows, access, bytes_max=1 << 20))
+        list(build_sections(rows, access, bytes_max=1 << 20))
 
 
 @pytest.mark.parametrize("code", ["ORA-22922", "ORA-22924", "ORA-01555"])
-def test_a_lob_that_has_gone_meanwhile_opens_the_snapshot_again(code: str, module: Module, session: Session) -> None:
+def test_a_lob_that_has_gone_meanwhile_opens_the_snapshot_again(
+    code: str, module: Module, session: OracleSession
+) -> None:
     scan = Lob(b"x" * (3 * PIECE), error=error(code, "nonexistent LOB value"))
     with pytest.raises(SnapshotLost, match=code) as raised:
-        fetched(module, session, access_to(document()), ["1", None, scan])
+        fetched(module, session, build_access(document()), ["1", None, scan])
     assert raised.value.retryable
 
 
 def test_a_lob_that_ends_early_is_not_taken_for_whole() -> None:
     with pytest.raises(SourceError, match="a LOB of length 20 ended at 10"):
-        lobs.whole(Lob(b"x" * 10), 20)
+        lobs.read_lob(Lob(b"x" * 10), 20)
 
 
-def test_portions_weigh_a_lob_before_it_is_read(module: Module, session: Session) -> None:
-    access = access_to(document())
+def test_portions_weigh_a_lob_before_it_is_read(module: Module, session: OracleSession) -> None:
+    access = build_access(document())
     scans = [Lob(b"x" * (1 << 20)) for _ in range(3)]
     names = ["V1", "V2", "V3", "V4", "V5", "VENUS_LENGTH_2", "VENUS_LOB_2", "VENUS_LENGTH_3", "VENUS_LOB_3"]
     types = [double.NUMBER, double.CLOB, double.BLOB, double.NUMBER, double.NUMBER]
@@ -134,7 +138,7 @@ def test_portions_weigh_a_lob_before_it_is_read(module: Module, session: Session
     rows = [_as_stored(str(n), None, scan) for n, scan in enumerate(scans)]
     module.answers["SELECT "] = [Answer(names=names, types=types, rows=rows)]
     pieces = session.stream(access.changes_sql, {"hi": 1}, access.piece)
-    first = next(portions(pieces, access, session.lob, rows_max=100, bytes_max=1 << 20))
+    first = next(regroup_rows(pieces, access, session.read_lob, rows_max=100, bytes_max=1 << 20))
     assert len(first) == 1
     assert scans[1].read_at == []
 
@@ -143,14 +147,16 @@ def test_a_table_without_lobs_asks_for_none() -> None:
     table = everything()
     kept = [n for n in table.readings if not table.readings[n].mapping.located]
     columns = tuple(c for c in table.schema.columns if c.name in kept)
-    sql = access_to(replace(table, schema=replace(table.schema, columns=columns))).changes_sql
+    sql = build_access(replace(table, schema=replace(table.schema, columns=columns))).changes_sql
     assert "DBMS_LOB" not in sql
 
 
-def test_the_grants_that_hardened_databases_lack_are_named(module: Module, session: Session) -> None:
+def test_the_grants_that_hardened_databases_lack_are_named(module: Module, session: OracleSession) -> None:
     module.answers["SELECT OBJECT_NAME FROM ALL_OBJECTS"] = [Answer(types=[double.VARCHAR], rows=[["DBMS_STATS"]])]
-    dictionary = Dictionary(session, named("19c"), "VENUS", ["APP"])
-    found = [f for f in check(session, dictionary, named("19c"), Options(), ["*"], []) if "EXECUTE" in f.message]
+    dictionary = OracleDictionary(session, find_version("19c"), "VENUS", ["APP"])
+    found = [
+        f for f in check(session, dictionary, find_version("19c"), OracleOptions(), ["*"], []) if "EXECUTE" in f.message
+    ]
     assert [(f.where, f.remedy, f.blocks) for f in found] == [
         ("privileges", 'GRANT EXECUTE ON SYS.DBMS_LOB TO "VENUS";', True),
         ("privileges", 'GRANT EXECUTE ON SYS.DBMS_UTILITY TO "VENUS";', True),

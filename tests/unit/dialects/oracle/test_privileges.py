@@ -9,14 +9,14 @@ import pytest
 from tests.support import oracle_double as double
 from tests.support.oracle_double import Answer, Module, error
 from venus.adapters.dialects.contract import FillState, RegisteredTable
-from venus.adapters.dialects.oracle.connection import NotPermitted, Session
+from venus.adapters.dialects.oracle.connection import OracleNotPermitted, OracleSession
 from venus.adapters.dialects.oracle.driver import ModuleDriver
-from venus.adapters.dialects.oracle.following import lacking
-from venus.adapters.dialects.oracle.refresh import Comparison, Present, compare
-from venus.adapters.dialects.oracle.registry import REASON_CHARS, Captured
+from venus.adapters.dialects.oracle.registry import REASON_CHARS, OracleRegistryEntry
+from venus.adapters.dialects.oracle.schema_changes import find_missing_grants
+from venus.adapters.dialects.oracle.table_comparison import OracleInstalledTrigger, OracleTableComparison, compare_table
 from venus.model import Column, Kind, LogicalType, Sequence, TableSchema
 
-TRIGGER = Present(enabled=True, valid=True, on="SHOP.ITEM", text="")
+TRIGGER = OracleInstalledTrigger(enabled=True, valid=True, on="SHOP.ITEM", text="")
 GRANT = "`GRANT SELECT ON SHOP.ITEM TO VENUS`"
 READING = 'SELECT 1 FROM "SHOP"'
 ASKING = "SELECT 1 FROM DBA_TABLES"
@@ -28,83 +28,93 @@ def module() -> Module:
 
 
 @pytest.fixture
-def session(module: Module) -> Session:
-    return Session(ModuleDriver("db/shop", double.Error, module, module.connect))
+def session(module: Module) -> OracleSession:
+    return OracleSession(ModuleDriver("db/shop", double.Error, module, module.connect))
 
 
-def captured(*, owner: str = "SHOP", name: str = "ITEM", state: str = "ACTIVE", reason: str = "") -> Captured:
+def captured(
+    *, owner: str = "SHOP", name: str = "ITEM", state: str = "ACTIVE", reason: str = ""
+) -> OracleRegistryEntry:
     column = Column(name="ID", number=1, type=LogicalType(kind=Kind.INT, length=8), nullable=False)
     schema = TableSchema(table_id=7, version=1, namespace=owner, name=name, columns=(column,), key=("ID",))
     fill = FillState(
         table_id=7, sweep_from=Sequence(0), cursor=b"", rows_done=0, rows_estimate=0, done=True,
     )  # fmt: skip
-    return Captured(table=RegisteredTable(schema=schema, state=state, reason=reason, fill=fill), number_max=1)
+    return OracleRegistryEntry(
+        table=RegisteredTable(schema=schema, state=state, reason=reason, fill=fill), number_max=1
+    )
 
 
-def found(session: Session, present: dict[str, Present], *, owner: str = "SHOP", listed: bool = False) -> str:
+def found(
+    session: OracleSession, present: dict[str, OracleInstalledTrigger], *, owner: str = "SHOP", listed: bool = False
+) -> str:
     shown = {("SHOP", "ITEM")} if listed else set()
-    return lacking(session, "VENUS", [captured(owner=owner)], shown, present).get(7, "")
+    return find_missing_grants(session, "VENUS", [captured(owner=owner)], shown, present).get(7, "")
 
 
-def test_a_table_that_still_has_our_triggers_is_not_gone(session: Session) -> None:
+def test_a_table_that_still_has_our_triggers_is_not_gone(session: OracleSession) -> None:
     assert found(session, {"VENUS_I_00007": TRIGGER}) == GRANT
     assert found(session, {"VENUS_C_00007": TRIGGER}) == GRANT
 
 
-def test_one_whose_triggers_stand_elsewhere_was_renamed(session: Session) -> None:
+def test_one_whose_triggers_stand_elsewhere_was_renamed(session: OracleSession) -> None:
     assert found(session, {"VENUS_I_00007": replace(TRIGGER, on="SHOP.THING")}) == ""
 
 
-def test_without_triggers_a_dba_view_tells(module: Module, session: Session) -> None:
+def test_without_triggers_a_dba_view_tells(module: Module, session: OracleSession) -> None:
     module.answers[ASKING] = [Answer(types=[double.NUMBER], rows=[["1"]])]
     assert found(session, {}) == GRANT
     module.answers[ASKING] = [Answer(types=[double.NUMBER], rows=[])]
     assert found(session, {}) == ""
 
 
-def test_where_nobody_tells_both_possibilities_are_named(module: Module, session: Session) -> None:
+def test_where_nobody_tells_both_possibilities_are_named(module: Module, session: OracleSession) -> None:
     module.answers[ASKING] = [Answer(error=error("ORA-00942", "table or view does not exist"))]
     assert found(session, {"VENUS_I_00008": TRIGGER}) == (
         f"{GRANT}, or if it was dropped or renamed, which looks alike: `venus uninstall-triggers SHOP.ITEM`"
     )
 
 
-def test_a_table_of_the_users_own_that_is_not_there_is_gone(session: Session) -> None:
+def test_a_table_of_the_users_own_that_is_not_there_is_gone(session: OracleSession) -> None:
     assert found(session, {}, owner="VENUS") == ""
 
 
 @pytest.mark.parametrize("code", ["ORA-00942", "ORA-01031", "ORA-41900"])
-def test_a_table_that_is_shown_and_cannot_be_read_lacks_the_grant(module: Module, session: Session, code: str) -> None:
+def test_a_table_that_is_shown_and_cannot_be_read_lacks_the_grant(
+    module: Module, session: OracleSession, code: str
+) -> None:
     module.answers[READING] = [Answer(error=error(code)), Answer(error=error(code))]
     assert found(session, {"VENUS_I_00007": TRIGGER}, listed=True) == GRANT
 
 
-def test_one_that_can_be_read_lacks_nothing(session: Session) -> None:
+def test_one_that_can_be_read_lacks_nothing(session: OracleSession) -> None:
     assert found(session, {"VENUS_I_00007": TRIGGER}, listed=True) == ""
 
 
-def test_names_that_are_no_plain_words_are_quoted(module: Module, session: Session) -> None:
+def test_names_that_are_no_plain_words_are_quoted(module: Module, session: OracleSession) -> None:
     named = captured(owner="Shop", name="Item 1")
     present = {"VENUS_I_00007": replace(TRIGGER, on="Shop.Item 1")}
-    grant = lacking(session, "VENUS", [named], set(), present)[7]
+    grant = find_missing_grants(session, "VENUS", [named], set(), present)[7]
     assert grant == '`GRANT SELECT ON "Shop"."Item 1" TO VENUS`'
 
 
-def test_insufficient_privileges_can_be_granted(module: Module, session: Session) -> None:
+def test_insufficient_privileges_can_be_granted(module: Module, session: OracleSession) -> None:
     module.answers["SELECT X"] = [Answer(error=error("ORA-01031", "insufficient privileges"))]
-    with pytest.raises(NotPermitted, match="ORA-01031") as refused:
-        session.rows("SELECT X")
+    with pytest.raises(OracleNotPermitted, match="ORA-01031") as refused:
+        session.fetch_rows("SELECT X")
     assert refused.value.retryable
 
 
 def test_a_reason_that_is_too_long_keeps_what_was_missed() -> None:
     before = captured(state="RESYNC", reason="x" * REASON_CHARS)
-    state, reason = Comparison(captured=before, table=None, lack="`" + "y" * REASON_CHARS + "`").standing or ("", "")
+    state, reason = OracleTableComparison(
+        captured=before, table=None, grant="`" + "y" * REASON_CHARS + "`"
+    ).new_state or ("", "")
     assert (state, len(reason)) == ("PAUSED", REASON_CHARS)
     halted = captured(state=state, reason=reason)
-    assert Comparison(captured=halted, table=None, lack="`" + "y" * REASON_CHARS + "`").standing is None
-    assert (Comparison(captured=halted, table=None).standing or ("", ""))[0] == "RESYNC"
+    assert OracleTableComparison(captured=halted, table=None, grant="`" + "y" * REASON_CHARS + "`").new_state is None
+    assert (OracleTableComparison(captured=halted, table=None).new_state or ("", ""))[0] == "RESYNC"
 
 
 def test_a_table_that_is_gone_is_resync() -> None:
-    assert compare(captured(), None, {}).reason == "the table is gone: dropped or renamed at the source"
+    assert compare_table(captured(), None, {}).reason == "the table is gone: dropped or renamed at the source"

@@ -9,9 +9,9 @@ from __future__ import annotations
 from tests.support import oracle_double as double
 from tests.support.oracle_double import Answer, Module
 from venus.adapters.dialects.contract import Numbering
-from venus.adapters.dialects.oracle.connection import Session
+from venus.adapters.dialects.oracle.connection import OracleSession
 from venus.adapters.dialects.oracle.driver import ModuleDriver
-from venus.adapters.dialects.oracle.structure import SchemaRows, completed, numberings
+from venus.adapters.dialects.oracle.structure import SchemaRows, add_structure, read_numberings
 from venus.model import Check, Column, ForeignKey, Index, Kind, LogicalType, TableSchema
 
 INT = LogicalType(kind=Kind.INT, length=8)
@@ -80,7 +80,7 @@ ROWS = SchemaRows(
 
 
 def test_everything_that_a_table_is_besides_its_rows() -> None:
-    made = completed(SCHEMA, ROWS)
+    made = add_structure(SCHEMA, ROWS)
 
     assert made.comment == "what we sell"
     assert {c.name: (c.identity, c.default_sql) for c in made.columns} == {
@@ -120,9 +120,9 @@ def test_sequences_and_the_columns_that_they_number() -> None:
         ["VENUS_SEQ", "7", "1", "1", "9999", "N"],
     ]
     module = Module(answers={"SELECT S.SEQUENCE_NAME": [Answer(types=[double.VARCHAR] * 6, rows=sequences)]})
-    session = Session(ModuleDriver("db/shop", double.Error, module, module.connect))
+    session = OracleSession(ModuleDriver("db/shop", double.Error, module, module.connect))
 
-    found = numberings(session, ["APP"], lambda _: ROWS, lambda *of: of == ("APP", "SEQUENCE", "VENUS_SEQ"))
+    found = read_numberings(session, ["APP"], lambda _: ROWS, lambda *of: of == ("APP", "SEQUENCE", "VENUS_SEQ"))
 
     assert [(n.name, n.table, n.column, n.next_value, n.always) for n in found] == [
         ("GOODS_SEQ", "GOODS", "NO", 141, False),

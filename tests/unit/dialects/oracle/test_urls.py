@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 import pytest
 
-from venus.adapters.dialects.oracle.driver import Options, driver_of
+from venus.adapters.dialects.oracle.driver import OracleOptions, parse_driver_url
 from venus.adapters.dialects.registry import dialect_of
 from venus.errors import ConfigError
 
@@ -17,12 +17,12 @@ from venus.errors import ConfigError
 def test_urls_of_both_drivers_go_one_way(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("oracledb")
     url = "oracle+oracledb://venus:secret@db:1521/?service_name=shop&venus_schemas=APP,HR&venus_rac=yes"
-    driver, options = driver_of(url)
-    assert options == Options(schemas=("APP", "HR"), cluster=True)
+    driver, options = parse_driver_url(url)
+    assert options == OracleOptions(schemas=("APP", "HR"), cluster=True)
     assert "secret" not in driver.place
     monkeypatch.setitem(sys.modules, "cx_Oracle", None)
     with pytest.raises(ConfigError, match="not installed") as raised:
-        driver_of("oracle+cx_oracle://venus:secret@db/?service_name=shop")
+        parse_driver_url("oracle+cx_oracle://venus:secret@db/?service_name=shop")
     assert "venus-cdc[cxoracle]" in raised.value.hint
     assert dialect_of("oracle+cx_oracle://venus@db") == "oracle"
 
@@ -30,7 +30,7 @@ def test_urls_of_both_drivers_go_one_way(monkeypatch: pytest.MonkeyPatch) -> Non
 @pytest.mark.parametrize("url", ["oracle+oracledb://db/?venus_nonsense=1", "oracle+other://db"])
 def test_a_url_that_means_nothing_is_refused_without_repeating_it(url: str) -> None:
     with pytest.raises(ConfigError) as raised:
-        driver_of(url.replace("//db", "//u:secret@db"))
+        parse_driver_url(url.replace("//db", "//u:secret@db"))
     assert "secret" not in str(raised.value)
 
 
@@ -51,7 +51,7 @@ def connect(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], dict[str, Any]]:
     def get(url: str) -> dict[str, Any]:
         said.clear()
         with pytest.raises(Connected):
-            driver_of(url)[0].connect()
+            parse_driver_url(url)[0].connect()
         return said
 
     monkeypatch.setattr(oracledb, "connect", connected)
@@ -104,10 +104,10 @@ def test_a_proxy_user_connects_as_the_application(connect: Callable[[str], dict[
 )
 def test_an_option_of_the_url_that_means_nothing_is_refused(option: str, complaint: str) -> None:
     with pytest.raises(ConfigError, match=complaint):
-        driver_of(f"oracle+oracledb://venus:secret@db/?service_name=shop&{option}")
+        parse_driver_url(f"oracle+oracledb://venus:secret@db/?service_name=shop&{option}")
 
 
 def test_without_oracles_client_the_thick_mode_says_so() -> None:
     with pytest.raises(ConfigError, match="no thick mode") as raised:
-        driver_of("oracle+oracledb://venus:secret@db/?service_name=shop&thick_mode=true&lib_dir=/nowhere")
+        parse_driver_url("oracle+oracledb://venus:secret@db/?service_name=shop&thick_mode=true&lib_dir=/nowhere")
     assert "Instant Client" in raised.value.hint

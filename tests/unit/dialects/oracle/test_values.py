@@ -7,16 +7,16 @@ from typing import Any
 
 import pytest
 
-from venus.adapters.dialects.oracle.overrides import overridden, wanted
-from venus.adapters.dialects.oracle.types import Declared, mapping_of
-from venus.adapters.dialects.oracle.values import texts
+from venus.adapters.dialects.oracle.overrides import find_mapping, requested_types
+from venus.adapters.dialects.oracle.types import OracleDeclaredType, default_mapping
+from venus.adapters.dialects.oracle.values import canonical_texts
 from venus.errors import ConfigError, SourceError, UnsupportedType
 from venus.model import Kind, LogicalType
 
 
 def number(precision: int | None, scale: int | None) -> LogicalType:
-    declared = Declared(data_type="NUMBER", precision=precision, scale=scale)
-    return mapping_of(declared).logical(declared)
+    declared = OracleDeclaredType(data_type="NUMBER", precision=precision, scale=scale)
+    return default_mapping(declared).logical(declared)
 
 
 def test_numbers() -> None:
@@ -64,34 +64,34 @@ def test_numbers() -> None:
     ],
 )
 def test_canonical_text(rule: str, value: Any, text: Any) -> None:
-    assert texts(rule, [None, value]) == [None, text]
+    assert canonical_texts(rule, [None, value]) == [None, text]
 
 
 def test_decimals_have_the_digits_of_their_scale() -> None:
-    assert texts("number", [Decimal("12.5"), 7, None], 2) == ["12.50", "7.00", None]
+    assert canonical_texts("number", [Decimal("12.5"), 7, None], 2) == ["12.50", "7.00", None]
 
 
 def test_a_float_never_stands_in_for_a_decimal() -> None:
     with pytest.raises(SourceError, match="not exact"):
-        texts("number", [0.1])
+        canonical_texts("number", [0.1])
 
 
 @pytest.mark.parametrize("name", ["BFILE", "ANYDATA", "MYSTERY", "VECTOR"])
 def test_what_has_no_exact_text_is_refused(name: str) -> None:
     with pytest.raises(UnsupportedType, match=name):
-        mapping_of(Declared(data_type=name))
+        default_mapping(OracleDeclaredType(data_type=name))
 
 
 def test_object_types_are_refused_but_xml_is_not() -> None:
     with pytest.raises(UnsupportedType, match="object types"):
-        mapping_of(Declared(data_type="SDO_GEOMETRY", owner="MDSYS"))
-    assert mapping_of(Declared(data_type="XMLTYPE", owner="SYS")).text == "text"
+        default_mapping(OracleDeclaredType(data_type="SDO_GEOMETRY", owner="MDSYS"))
+    assert default_mapping(OracleDeclaredType(data_type="XMLTYPE", owner="SYS")).text == "text"
 
 
 def test_zoned_timestamps_are_read_as_instants() -> None:
-    declared = Declared(data_type="TIMESTAMP(9) WITH TIME ZONE", scale=9)
-    assert mapping_of(declared).logical(declared) == LogicalType(kind=Kind.TIMESTAMPTZ, precision=6)
-    assert "SYS_EXTRACT_UTC" in mapping_of(declared).select(declared)
+    declared = OracleDeclaredType(data_type="TIMESTAMP(9) WITH TIME ZONE", scale=9)
+    assert default_mapping(declared).logical(declared) == LogicalType(kind=Kind.TIMESTAMPTZ, precision=6)
+    assert "SYS_EXTRACT_UTC" in default_mapping(declared).select(declared)
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,7 @@ def test_zoned_timestamps_are_read_as_instants() -> None:
     ],
 )
 def test_what_a_column_was_asked_to_be(rule: str, value: Any, text: str) -> None:
-    assert texts(rule, [value, None]) == [text, None]
+    assert canonical_texts(rule, [value, None]) == [text, None]
 
 
 @pytest.mark.parametrize(
@@ -115,11 +115,11 @@ def test_what_a_column_was_asked_to_be(rule: str, value: Any, text: str) -> None
 )  # fmt: skip
 def test_what_does_not_fit_is_refused(rule: str, value: Any) -> None:
     with pytest.raises(SourceError):
-        texts(rule, [value])
+        canonical_texts(rule, [value])
 
 
 def test_a_way_that_a_type_has_not_is_refused_with_those_it_has() -> None:
     with pytest.raises(ConfigError, match="DATE cannot be carried as 'boolean'") as raised:
-        overridden(Declared(data_type="DATE"), "boolean")
+        find_mapping(OracleDeclaredType(data_type="DATE"), "boolean")
     assert "date" in raised.value.hint
-    assert wanted({"app.t.A": "date", "T.B": "text", "OTHER.C": "x"}, "APP", "T") == {"A": "date", "B": "text"}
+    assert requested_types({"app.t.A": "date", "T.B": "text", "OTHER.C": "x"}, "APP", "T") == {"A": "date", "B": "text"}

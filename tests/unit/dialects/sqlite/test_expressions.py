@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from venus.adapters.dialects.sqlite.expressions import index_terms, index_where, names_in
+from venus.adapters.dialects.sqlite.expressions import find_names, parse_index_condition, parse_index_terms
 
 
 @pytest.mark.parametrize(
@@ -19,10 +19,10 @@ from venus.adapters.dialects.sqlite.expressions import index_terms, index_where,
     ],
 )
 def test_terms_and_condition(sql: str, terms: tuple[str, ...], where: str) -> None:
-    assert index_terms(sql) == terms
-    assert index_where(sql) == where
+    assert parse_index_terms(sql) == terms
+    assert parse_index_condition(sql) == where
 
 
 def test_names() -> None:
-    assert names_in('lower("A b")', "[c]] = `d``e` + ñ + 'f' + 12") >= {"lower", "a b", "d`e", "ñ"}
-    assert "f" not in names_in("'f'")
+    assert find_names('lower("A b")', "[c]] = `d``e` + ñ + 'f' + 12") >= {"lower", "a b", "d`e", "ñ"}
+    assert "f" not in find_names("'f'")

@@ -11,16 +11,16 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from venus.adapters.dialects.sqlite.types import declared_type
-from venus.adapters.dialects.sqlite.values import DoesNotFit, Rule, Stored, float_text, rule_of
+from venus.adapters.dialects.sqlite.values import SqliteValueError, SqliteValueRule, Stored, float_text, value_rule
 from venus.model import Column
 
 REFUSED = None
 
 
-def rule(declared: str, *, in_key: bool = False) -> Rule:
+def rule(declared: str, *, in_key: bool = False) -> SqliteValueRule:
     logical = declared_type(declared)
     assert logical is not None
-    return rule_of(Column(name="c", number=1, type=logical), in_key=in_key)
+    return value_rule(Column(name="c", number=1, type=logical), in_key=in_key)
 
 
 @pytest.mark.parametrize(
@@ -94,13 +94,13 @@ def rule(declared: str, *, in_key: bool = False) -> Rule:
 def test_each_stored_value(declared: str, stored: Stored, text: str | bytes | None, in_key: str | bytes | None) -> None:
     for expected, made in ((text, rule(declared)), (in_key, rule(declared, in_key=True))):
         if expected is REFUSED:
-            with pytest.raises(DoesNotFit):
-                made.text(stored)
-            with pytest.raises(DoesNotFit):
-                made.texts([None, stored])
+            with pytest.raises(SqliteValueError):
+                made.canonical_text(stored)
+            with pytest.raises(SqliteValueError):
+                made.canonical_texts([None, stored])
         else:
-            assert made.text(stored) == expected
-            assert list(made.texts([stored, None, stored])) == [expected, None, expected]
+            assert made.canonical_text(stored) == expected
+            assert list(made.canonical_texts([stored, None, stored])) == [expected, None, expected]
 
 
 @given(st.floats(allow_nan=False, allow_infinity=False))
@@ -110,7 +110,7 @@ def test_a_float_reads_back_equal(value: float) -> None:
 
 @given(st.floats(allow_nan=False, allow_infinity=False))
 def test_a_number_without_scale_reads_back_equal_and_has_no_exponent(value: float) -> None:
-    text = rule("NUMERIC").text(value)
+    text = rule("NUMERIC").canonical_text(value)
     assert isinstance(text, str)
     assert "e" not in text
     assert float(text) == value
@@ -118,7 +118,7 @@ def test_a_number_without_scale_reads_back_equal_and_has_no_exponent(value: floa
 
 @given(st.decimals(min_value=-(10**10), max_value=10**10, places=2))
 def test_a_decimal_that_an_application_hands_over_as_a_float_arrives_as_it_was(value: Decimal) -> None:
-    assert rule("DECIMAL(14, 2)").text(float(value)) in (f"{value:.2f}", f"{-value:.2f}" if not value else "")
+    assert rule("DECIMAL(14, 2)").canonical_text(float(value)) in (f"{value:.2f}", f"{-value:.2f}" if not value else "")
 
 
 @given(st.floats(allow_nan=False, min_value=-1e12, max_value=1e12))
@@ -129,8 +129,8 @@ def test_a_real_in_a_decimal_column_is_what_sqlite_prints_or_is_refused(value: f
     connection.close()
     fits = Decimal(printed) == round(Decimal(printed), 3) or Decimal(repr(value)) == round(Decimal(repr(value)), 3)
     try:
-        text = rule("DECIMAL(18, 3)").text(value)
-    except DoesNotFit:
+        text = rule("DECIMAL(18, 3)").canonical_text(value)
+    except SqliteValueError:
         assert not fits
     else:
         assert isinstance(text, str)
@@ -163,8 +163,8 @@ def test_in_a_key_no_two_stored_values_become_one(declared: str, stored: list[St
     seen: dict[str | bytes | None, Stored] = {}
     for value in stored:
         try:
-            text = made.text(value)
-        except DoesNotFit:
+            text = made.canonical_text(value)
+        except SqliteValueError:
             continue
         assert seen.setdefault(text, value) == value
 
@@ -172,10 +172,10 @@ def test_in_a_key_no_two_stored_values_become_one(declared: str, stored: list[St
 def test_every_day_of_four_hundred_years_is_known_without_the_calendar() -> None:
     made, day = rule("DATE"), date(1700, 1, 1)
     days = [(day + timedelta(n)).isoformat() for n in range(146_097 + 400)]
-    assert made.texts(days) is days
+    assert made.canonical_texts(days) is days
     for year in (1700, 1900, 1999, 2100):
-        with pytest.raises(DoesNotFit):
-            made.texts([f"{year}-02-29"])
+        with pytest.raises(SqliteValueError):
+            made.canonical_texts([f"{year}-02-29"])
 
 
 _TEMPORAL = {"DATE": st.dates().map(str), "TIME": st.times().map(str), "DATETIME": st.datetimes().map(str)}
@@ -190,9 +190,9 @@ _ODD = st.sampled_from(
 def test_a_column_at_once_gives_what_its_values_give_one_by_one(case: tuple[str, list[str]]) -> None:
     made, values = rule(case[0]), case[1]
     try:
-        one_by_one = [made.text(v) for v in values]
-    except DoesNotFit:
-        with pytest.raises(DoesNotFit):
-            made.texts(values)
+        one_by_one = [made.canonical_text(v) for v in values]
+    except SqliteValueError:
+        with pytest.raises(SqliteValueError):
+            made.canonical_texts(values)
     else:
-        assert list(made.texts(values)) == one_by_one
+        assert list(made.canonical_texts(values)) == one_by_one

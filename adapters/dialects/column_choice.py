@@ -1,0 +1,115 @@
+"""The choice of the columns that are carried: `[source.columns]`. Pure.
+
+VENUS neither reads nor compares an excluded column, and does not create it at a target. Indexes, checks and foreign
+keys that need it are left out with it. The table lists each of them as `LeftOut`, like everything that no target gets.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from venus.adapters.dialects.name_patterns import Patterns
+from venus.model import Check, Finding, ForeignKey, Index, LeftOut
+
+EXCLUDED = "excluded in [source.columns]"
+#: The remedy for a column that cannot be carried.
+WAY_OUT = "exclude the column in [source.columns] exclude, or the table in [source] exclude"
+_TEXT = re.compile(r"'(?:[^']|'')*'")
+_NAME = re.compile(r'"((?:[^"]|"")*)"|(\w+)')
+
+
+class _Settings(Protocol):
+    """The configuration; this module reads only [source.columns]."""
+
+    @property
+    def source(self) -> Any: ...
+
+
+def column_pattern_names(namespace: str, table: str, column: str) -> tuple[str, str]:
+    """Return the names of a column that patterns are compared with."""
+    return f"{namespace}.{table}.{column}", f"{table}.{column}"
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnChoice:
+    """The option `[source.columns]`; `include` overrides `exclude`."""
+
+    include: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()
+    _included: Patterns = field(init=False, repr=False, compare=False)
+    _excluded: Patterns = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_included", Patterns(self.include))
+        object.__setattr__(self, "_excluded", Patterns(self.exclude))
+
+    @classmethod
+    def from_settings(cls, settings: _Settings) -> ColumnChoice:
+        """Return the choice of the configuration."""
+        return cls(settings.source.columns.include, settings.source.columns.exclude)
+
+    def excludes(self, namespace: str, table: str, column: str) -> bool:
+        """Whether a column is not carried."""
+        names = column_pattern_names(namespace, table, column)
+        return self._excluded.match(*names) and not self._included.match(*names)
+
+    def excluded_columns(self, namespace: str, table: str, columns: Iterable[tuple[str, str]]) -> tuple[LeftOut, ...]:
+        """Return the columns of a table that are not carried; `columns`: names with their declared types."""
+        if not self.exclude:
+            return ()
+        return tuple(
+            LeftOut(what="column", name=name, definition=declared, reason=EXCLUDED)
+            for name, declared in columns
+            if self.excludes(namespace, table, name)
+        )
+
+    def findings(self, columns: Iterable[tuple[str, str, str]]) -> Iterator[Finding]:
+        """Yield the patterns that match no column; `columns`: namespace, table and name of all columns to capture."""
+        if not (self.include or self.exclude):
+            return
+        known = [column_pattern_names(*names) for names in columns]
+        for pattern in (*self.include, *self.exclude):
+            if not any(Patterns([pattern]).match(*names) for names in known):
+                message = f"{pattern!r} matches no column of a captured table"
+                yield Finding(where="[source.columns]", message=message, remedy="write TABLE.COLUMN", blocks=True)
+
+
+NO_CHOICE = ColumnChoice()
+
+
+def split_by_columns(
+    gone: frozenset[str], indexes: Seq[Index], checks: Seq[Check], keys: Seq[ForeignKey]
+) -> tuple[tuple[Index, ...], tuple[Check, ...], tuple[ForeignKey, ...], tuple[LeftOut, ...]]:
+    """Separate indexes, checks and keys that need a column in `gone`; return them last, as left out."""
+    kept_indexes = tuple(i for i in indexes if not _index_mentions(i, gone))
+    lost = (i for i in indexes if i not in kept_indexes)
+    left = [_left_out("index", i.name, i.definition or f"({', '.join(i.columns)})") for i in lost]
+    left += [_left_out("check constraint", c.name, c.sql) for c in checks if mentions(c.sql, gone)]
+    left += [
+        _left_out("foreign key", k.name, f"({', '.join(k.columns)})") for k in keys if not gone.isdisjoint(k.columns)
+    ]
+    return (
+        kept_indexes,
+        tuple(c for c in checks if not mentions(c.sql, gone)),
+        tuple(k for k in keys if gone.isdisjoint(k.columns)),
+        tuple(left),
+    )
+
+
+def mentions(expression: str, names: Collection[str]) -> bool:
+    """Whether an SQL expression names one of these columns."""
+    found = (quoted.replace('""', '"') or bare for quoted, bare in _NAME.findall(_TEXT.sub("", expression)))
+    return any(name in names for name in found)
+
+
+def _index_mentions(index: Index, gone: Collection[str]) -> bool:
+    return any(column in gone for column in index.columns) or mentions(index.definition, gone)
+
+
+def _left_out(what: str, name: str, definition: str) -> LeftOut:
+    why = "it has a column that is not carried"
+    return LeftOut(what=what, name=name, definition=definition, reason=why)

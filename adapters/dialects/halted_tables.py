@@ -1,0 +1,107 @@
+"""Tables that halt because a row cannot be carried: their reason in the registry, and when VENUS tries them again.
+
+The registry keeps such a table PAUSED, so cuts skip its log rows. VENUS tries it again as soon as it has been written
+to, because that write may have corrected the row. The next cut then reads it first, so that little of the other tables
+has to be taken back if the row is still there.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from venus.adapters.dialects.contract import RegisteredTable, TableHalted
+from venus.adapters.dialects.released_tables import HALTED_ON_THE_WAY, RELEASING, TRIGGERS_GONE, is_being_released
+from venus.conditions import UNFIT as UNFIT
+from venus.conditions import UNREADABLE as UNREADABLE
+from venus.model import TableSchema
+
+#: Added to the reason of a table whose triggers run as a user without the privileges that they need.
+FAILING = "; until then its triggers fail the application's statements"
+#: The end of the reason of a table that had missed changes before.
+_MISSED = "; before that RESYNC: "
+#: The longest description of a row: its key may be long.
+_WHY_CHARS = 1000
+#: A table that has halted more than once is tried again after this multiple of the time that the last try took.
+RETRY_SHARE = 20
+
+
+class UnfitRow(Exception):
+    """A row that cannot be carried exactly, or does not fit into one message; the text names key and column."""
+
+
+def halt_reason(table: RegisteredTable, why: str) -> str:
+    """Return the reason that the registry stores for a table that halts."""
+    shown = why if len(why) <= _WHY_CHARS else f"{why[:_WHY_CHARS]}..."
+    return _with_earlier_reason(table, f"{UNFIT}{shown}")
+
+
+def unreadable_reason(table: RegisteredTable, way_out: str) -> str:
+    """Return the reason that the registry stores for a table that VENUS may not read until `way_out` has been run."""
+    return _with_earlier_reason(table, f"{UNREADABLE}it is captured again by itself after {way_out}")
+
+
+def _with_earlier_reason(table: RegisteredTable, reason: str) -> str:
+    if table.state == RELEASING:
+        return f"{reason}{HALTED_ON_THE_WAY}"
+    return f"{reason}{_MISSED}{table.reason}" if table.state == "RESYNC" else reason
+
+
+def is_halted(table: RegisteredTable) -> bool:
+    """Whether a row has halted the table; an operator's pause does not count."""
+    return table.state == "PAUSED" and table.reason.startswith(UNFIT)
+
+
+def is_unreadable(table: RegisteredTable) -> bool:
+    """Whether the table has halted because VENUS may not read it."""
+    return table.state == "PAUSED" and table.reason.startswith(UNREADABLE)
+
+
+def state_before_halt(table: RegisteredTable) -> tuple[str, str]:
+    """Return state and reason with which a halted table resumes: changes missed before the halt are still missed."""
+    if is_being_released(table):
+        return RELEASING, TRIGGERS_GONE
+    _, missed, reason = table.reason.rpartition(_MISSED)
+    return ("RESYNC", reason) if missed else ("ACTIVE", "")
+
+
+@dataclass(slots=True)
+class _Halt:
+    extent: int
+    count: int
+    not_before: float
+
+
+class HaltTracker:
+    """The tables that have halted since this process started, and the extent of their logs at that time.
+
+    `extent` changes with every write to the table: it is the number of its log rows, or the highest of their numbers.
+    """
+
+    def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._monotonic = monotonic
+        self._known: dict[int, _Halt] = {}
+        self._began = 0.0
+
+    def start_table(self) -> None:
+        """Record that the reading of a table begins."""
+        self._began = self._monotonic()
+
+    def record_halt(self, schema: TableSchema, extent: int, why: object, *, hint: str = "") -> TableHalted:
+        """Return the error to raise for the table that is being read; `extent` is that of its log in this snapshot."""
+        now = self._monotonic()
+        before = self._known.get(schema.table_id)
+        count = before.count + 1 if before else 1
+        pause_s = RETRY_SHARE * (now - self._began) if before else 0.0
+        self._known[schema.table_id] = _Halt(extent, count, now + pause_s)
+        return TableHalted(schema, str(why), hint=hint)
+
+    def may_retry(self, table_id: int, extent: int) -> bool:
+        """Whether to try a halted table again: it was written to since, or an earlier process halted it."""
+        known = self._known.get(table_id)
+        return known is None or (known.extent != extent and self._monotonic() >= known.not_before)
+
+    def order_by_halts(self, table_ids: Iterable[int]) -> list[int]:
+        """Return the tables of a cut in reading order: tables that have halted before come first."""
+        return sorted(table_ids, key=lambda table_id: table_id not in self._known)

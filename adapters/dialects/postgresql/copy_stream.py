@@ -1,0 +1,280 @@
+"""COPY TO STDOUT as sections of bounded size, while the server is still sending.
+
+psycopg2 pushes the rows of COPY into a file. A thread runs it into a pipe, and the reader takes whole lines from the
+pipe as it needs them. Memory holds only the pipe, one block and its sections, however large the cut is.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from tempfile import SpooledTemporaryFile
+from types import TracebackType
+from typing import Self
+
+import numpy as np
+import numpy.typing as npt
+
+from venus.adapters.dialects.halted_tables import UnfitRow
+from venus.adapters.dialects.postgresql.connection import PostgresConnection
+from venus.adapters.dialects.row_limits import find_too_large
+from venus.codec.changes import TableChanges
+from venus.codec.columns import keys_to_columns
+from venus.codec.copy_text import from_copy, from_copy_with_new
+from venus.codec.layout import Layout
+from venus.codec.packed import Bools, PackedBytes
+
+Ends = npt.NDArray[np.int64]
+
+_PIPE_BYTES = 1 << 20
+_READ_BYTES = 1 << 18
+_SPOOL_BYTES = 8 << 20
+_NEWLINE = ord("\n")
+_NULL = "\\N"
+#: Overhead of a row and of a section, as TableChanges.nbytes counts it.
+_ROW_OVERHEAD = 9
+_SECTION_OVERHEAD = 32
+#: If new rows and others alternate more often than this in a block, they share a section.
+_RUNS_MAX = 8
+
+
+class _CopyOutput(ABC):
+    """The output of a COPY as whole lines. A context manager, which leaves the connection ready for reuse."""
+
+    @abstractmethod
+    def _read(self) -> bytes:
+        """Return the next data, b"" at the end."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Close the output, read or not."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def blocks(self, *, rows_max: int, bytes_max: int) -> Iterator[bytes]:
+        """Yield whole lines: about as many as the limits allow, at least one."""
+        parts: list[bytes] = []  # whole lines
+        begun: list[bytes] = []  # beginning of an incomplete line
+        rows = size = 0
+        while data := self._read():
+            ends = np.flatnonzero(np.frombuffer(data, dtype=np.uint8) == _NEWLINE) + 1
+            if not len(ends):
+                begun.append(data)
+                continue
+            ends += sum(map(len, begun))
+            data = b"".join([*begun, data])
+            begun = [data[int(ends[-1]) :]]
+            start = 0
+            while len(ends):
+                fit = int(np.searchsorted(ends, start + bytes_max - size, side="right"))
+                fit = min(max(fit, 0 if rows else 1), rows_max - rows)
+                if fit:
+                    end = int(ends[min(fit, len(ends)) - 1])
+                    parts.append(data[start:end])
+                    rows, size, start, ends = rows + min(fit, len(ends)), size + end - start, end, ends[fit:]
+                if len(ends):
+                    yield b"".join(parts)
+                    parts, rows, size = [], 0, 0
+        if parts:
+            yield b"".join(parts)
+
+
+class SmallCopy(_CopyOutput):
+    """A COPY of few rows, read at once because a thread would cost more. Large output goes to a temporary file."""
+
+    def __init__(self, connection: PostgresConnection, text: str) -> None:
+        self._spool = SpooledTemporaryFile(max_size=_SPOOL_BYTES)  # noqa: SIM115
+        try:
+            connection.copy_out(text, self._spool)
+        except BaseException:
+            self._spool.close()
+            raise
+        self._spool.seek(0)
+
+    def _read(self) -> bytes:
+        return self._spool.read(_READ_BYTES)
+
+    def close(self) -> None:
+        self._spool.close()
+
+
+class FewRows(_CopyOutput):
+    """Rows in memory, in the format of COPY."""
+
+    def __init__(self, rows: Sequence[Sequence[str | None]]) -> None:
+        self._count = len(rows)
+        self._data = copy_text(rows)
+
+    def blocks(self, *, rows_max: int, bytes_max: int) -> Iterator[bytes]:
+        """Yield the rows undivided if they fit the limits, which is nearly always so."""
+        if self._count > rows_max or len(self._data) > bytes_max:
+            yield from super().blocks(rows_max=rows_max, bytes_max=bytes_max)
+        elif self._count:
+            yield self._data
+
+    def _read(self) -> bytes:
+        data, self._data = self._data, b""
+        return data
+
+    def close(self) -> None:
+        pass
+
+
+def copy_text(rows: Iterable[Iterable[str | None]]) -> bytes:
+    """Return rows in the text format of COPY."""
+    lines = ("\t".join(_NULL if v is None else _escape(v) for v in row) for row in rows)
+    return "".join(f"{line}\n" for line in lines).encode()
+
+
+def _escape(value: str) -> str:
+    """Escape the characters that COPY escapes.
+
+    Seven replacements are faster than str.translate, which works character by character after the first backslash, and
+    values of bytea begin with one.
+    """
+    value = value.replace("\\", r"\\").replace("\b", r"\b").replace("\t", r"\t").replace("\n", r"\n")
+    return value.replace("\v", r"\v").replace("\f", r"\f").replace("\r", r"\r")
+
+
+class CopyStream(_CopyOutput):
+    """A running COPY of any size."""
+
+    def __init__(self, connection: PostgresConnection, text: str) -> None:
+        self._connection = connection
+        self._reader, self._writer = os.pipe()
+        with suppress(OSError, AttributeError):  # a larger pipe saves system calls; the system may refuse
+            fcntl.fcntl(self._writer, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
+        self._error: BaseException | None = None
+        self._ended = False
+        self._thread = threading.Thread(target=self._run, args=(text,), name="venus-copy", daemon=True)
+        self._thread.start()
+
+    def _run(self, text: str) -> None:
+        try:
+            with os.fdopen(self._writer, "wb", buffering=1 << 16) as into:
+                self._connection.copy_out(text, into)
+        except BaseException as error:
+            self._error = error
+
+    def close(self) -> None:
+        if not self._ended:
+            self._connection.cancel()
+            while os.read(self._reader, _READ_BYTES):  # drain the pipe, so that the thread does not block
+                pass
+        self._thread.join()
+        os.close(self._reader)
+
+    def _read(self) -> bytes:
+        data = os.read(self._reader, _READ_BYTES)
+        if not data:
+            self._ended = True
+            self._thread.join()
+            if self._error is not None:
+                raise self._error
+        return data
+
+
+def read_sections(
+    stream: CopyStream | SmallCopy | FewRows,
+    layout: Layout,
+    *,
+    flagged: bool,
+    inserts_only: bool,
+    rows_max: int,
+    bytes_max: int,
+    noted: bool = False,
+) -> Iterator[TableChanges]:
+    """Yield the rows of a COPY as sections within the limits. A larger row travels alone. Raises UnfitRow.
+
+    `noted`: the flags also mark new rows, which get sections of their own where they are adjacent.
+    """
+    for block in stream.blocks(rows_max=rows_max, bytes_max=bytes_max):
+        if noted:
+            record_ids, rows, is_deleted, is_new = from_copy_with_new(block, layout)
+        else:
+            record_ids, rows, is_deleted = from_copy(block, layout, flagged=flagged)
+            is_new = np.full(len(is_deleted), inserts_only)
+        for changes in _split_new_rows(record_ids, rows, is_deleted, is_new, layout):
+            yield from divide_section(changes, layout, bytes_max)
+
+
+def _split_new_rows(
+    record_ids: PackedBytes, rows: PackedBytes, is_deleted: Bools, is_new: Bools, layout: Layout
+) -> Iterator[TableChanges]:
+    """Yield sections of new rows and of others. If they alternate often, yield one section marked as not new."""
+    starts = [0, *(np.flatnonzero(is_new[1:] != is_new[:-1]) + 1).tolist()]
+    if len(starts) > _RUNS_MAX:
+        starts, is_new = [0], np.zeros(len(is_new), dtype=np.bool_)
+    changes = TableChanges(
+        table_id=layout.schema.table_id,
+        schema_version=layout.schema.version,
+        record_ids=record_ids,
+        rows=rows,
+        is_deleted=is_deleted,
+        inserts_only=bool(len(is_new)) and bool(is_new[0]),
+    )
+    if len(starts) == 1:
+        yield changes
+        return
+    key_ends, row_ends = _ends(record_ids), _ends(rows)
+    for first, last in zip(starts, [*starts[1:], len(is_new)], strict=True):
+        yield _slice_changes(changes, key_ends, row_ends, first, last, inserts_only=bool(is_new[first]))
+
+
+def divide_section(changes: TableChanges, layout: Layout, bytes_max: int) -> Iterator[TableChanges]:
+    """Divide a section that exceeds the limit, because text and wire sizes differ.
+
+    Raises UnfitRow for a row that no message can carry.
+    """
+    if changes.nbytes <= bytes_max:
+        yield changes
+        return
+    if found := find_too_large(changes.record_ids, changes.rows):
+        raise _too_large_error(changes, layout, *found)
+    weights = changes.record_ids.sizes.astype(np.int64) + changes.rows.sizes + _ROW_OVERHEAD
+    key_ends, row_ends = _ends(changes.record_ids), _ends(changes.rows)
+    ends = np.cumsum(weights)
+    first = 0
+    while first < len(weights):
+        before = int(ends[first - 1]) if first else 0
+        last = max(int(np.searchsorted(ends, before + bytes_max - _SECTION_OVERHEAD, side="right")), first + 1)
+        yield _slice_changes(changes, key_ends, row_ends, first, last, inserts_only=changes.inserts_only)
+        first = last
+
+
+def _slice_changes(
+    changes: TableChanges, key_ends: Ends, row_ends: Ends, first: int, last: int, *, inserts_only: bool
+) -> TableChanges:
+    return TableChanges(
+        table_id=changes.table_id,
+        schema_version=changes.schema_version,
+        record_ids=_slice_packed(changes.record_ids, key_ends, first, last),
+        rows=_slice_packed(changes.rows, row_ends, first, last),
+        is_deleted=changes.is_deleted[first:last],
+        inserts_only=inserts_only,
+    )
+
+
+def _too_large_error(changes: TableChanges, layout: Layout, place: int, said: str) -> UnfitRow:
+    ends = _ends(changes.record_ids)
+    columns = keys_to_columns(_slice_packed(changes.record_ids, ends, place, place + 1), layout)
+    values = [v.hex() if isinstance(v, bytes) else v for (v,) in columns]
+    key = ", ".join(f"{column.name}={value}" for column, value in zip(layout.columns, values, strict=False))
+    return UnfitRow(f"row {key}: {said}")
+
+
+def _ends(packed: PackedBytes) -> Ends:
+    return np.cumsum(packed.sizes, dtype=np.int64)
+
+
+def _slice_packed(packed: PackedBytes, ends: Ends, first: int, last: int) -> PackedBytes:
+    start = int(ends[first - 1]) if first else 0
+    return PackedBytes(packed.data[start : int(ends[last - 1])], packed.sizes[first:last])

@@ -1,0 +1,146 @@
+"""The survey of a source for `venus assess`: the database's own figures and a small sample of the rows.
+
+Each dialect has a module `survey` with `survey(settings, asked)`. It opens its own session and only reads. A figure
+that the database does not know is None and named in `unknown`; VENUS never invents one.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from venus.adapters.dialects.contract import Numbering, OtherObject
+from venus.config import Settings
+
+#: The largest sample of one table.
+SAMPLE_ROWS = 2_000
+SAMPLE_BYTES = 4 << 20
+#: The time for all tables together: the largest are sampled first, and the rest is estimated from them.
+SAMPLE_S = 20.0
+#: A tag and a length precede every value in a message.
+_VALUE_HEAD_BYTES = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadingPace:
+    """The costs of a dialect on the machine of the benchmarks (bench/forecast.py)."""
+
+    #: To read one row in a fill: for the row itself, for each of its values, for each KiB of its values.
+    row_us: float
+    value_us: float
+    kib_us: float
+    #: The time that the triggers add to each changed row, in the application's transaction.
+    trigger_us: float
+    #: The size of a row of a log table with its index, without the key.
+    log_row_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """A sample of rows: their number, their bytes as text, and the time that the database took."""
+
+    rows: int
+    nbytes: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableSize:
+    """One table that the patterns choose."""
+
+    namespace: str
+    name: str
+    rows: int | None
+    counted: bool  # False: `rows` is the database's estimate
+    data_bytes: int | None = None
+    index_bytes: int | None = None
+    #: The part of `data_bytes` in large values, which the sample does not contain.
+    large_bytes: int = 0
+    #: The number of rows inserted, updated and deleted, and the seconds in which this happened.
+    changes: int | None = None
+    over_s: float = 0.0
+    sample: Sample | None = None
+
+    @property
+    def qualified(self) -> str:
+        """The name people use: namespace.table."""
+        return f"{self.namespace}.{self.name}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SurveyRequest:
+    """The options of a survey."""
+
+    include: Seq[str]
+    exclude: Seq[str]
+    #: Count the rows instead of using statistics.
+    count_rows: bool = False
+    sample_s: float = SAMPLE_S
+    monotonic: Callable[[], float] = field(default=time.monotonic)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Survey:
+    """The result of a survey."""
+
+    server: str
+    pace: ReadingPace
+    sizes: tuple[TableSize, ...]
+    numberings: tuple[Numbering, ...]
+    #: Views, procedures, triggers, jobs: what VENUS does not carry.
+    others: tuple[OtherObject, ...]
+    #: Figures that are not available, each with its reason or the way to get it.
+    unknown: tuple[str, ...] = ()
+
+
+class Surveyor(Protocol):
+    """The interface of a dialect's module `survey`."""
+
+    def survey(self, settings: Settings, request: SurveyRequest) -> Survey:
+        """Survey a source, also before an installation. Reads only."""
+        ...
+
+
+class Sampler:
+    """Sampler of tables within a limited time."""
+
+    def __init__(self, asked: SurveyRequest) -> None:
+        self._monotonic = asked.monotonic
+        self._until = asked.monotonic() + asked.sample_s
+
+    def take(self, read: Callable[[], tuple[int, int]]) -> Sample | None:
+        """Time `read`, which reads some rows and returns their number and bytes; None when the time is used up."""
+        started = self._monotonic()
+        if started >= self._until:
+            return None
+        rows, nbytes = read()
+        return Sample(rows=rows, nbytes=nbytes, seconds=self._monotonic() - started)
+
+
+def measure_rows(rows: Iterable[Seq[Any]]) -> tuple[int, int]:
+    """Return the number of rows and the bytes of their values in a message; stop at the size of a sample."""
+    count = nbytes = 0
+    for row in rows:
+        count += 1
+        nbytes += sum(_weight(value) for value in row)
+        if nbytes >= SAMPLE_BYTES:
+            break
+    return count, nbytes
+
+
+def _weight(value: Any) -> int:
+    if value is None:
+        return 0
+    if isinstance(value, str):
+        return _VALUE_HEAD_BYTES + (len(value) if value.isascii() else len(value.encode("utf-8", "surrogatepass")))
+    if isinstance(value, bytes | bytearray | memoryview):
+        return _VALUE_HEAD_BYTES + len(value)
+    return _VALUE_HEAD_BYTES + len(str(value))
+
+
+def largest_first(sizes: Iterable[TableSize]) -> list[TableSize]:
+    """Return tables in sampling order."""
+    return sorted(sizes, key=lambda size: (-(size.data_bytes or 0), -(size.rows or 0), size.qualified))

@@ -1,0 +1,98 @@
+"""Which changes of a column's type keep the canonical text of its values, and so the record ids of a key. Pure.
+
+"Keeps" means that the database either keeps every value as it is or refuses the change. Databases refuse a number that
+no longer fits, but alter decimal places and trailing blanks silently. Every dialect uses this table.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+from venus.model import Kind, LogicalType, TableSchema
+
+Rule = Callable[[LogicalType, LogicalType], bool]
+
+_WIDTH = re.compile(r"\(\d+(,-?\d+)?\)")
+
+
+def _accept_any_width(_: LogicalType, __: LogicalType) -> bool:
+    return True
+
+
+def _are_whole_numbers(before: LogicalType, now: LogicalType) -> bool:
+    """Whether both are whole numbers; a decimal without a precision keeps the digits of each value."""
+    return all(t.kind is Kind.INT or (t.precision > 0 and t.scale == 0) for t in (before, now))
+
+
+def _fits_decimal(_: LogicalType, now: LogicalType) -> bool:
+    """Whether whole numbers stay without decimal places, which only a scale adds."""
+    return now.scale == 0
+
+
+def _has_same_scale(before: LogicalType, now: LogicalType) -> bool:
+    if before.precision and now.precision:
+        return before.scale == now.scale
+    return before.scale == 0 and not now.precision
+
+
+def _has_enough_digits(before: LogicalType, now: LogicalType) -> bool:
+    """Whether no fraction is rounded; trailing zeros of a fraction of a second are not part of the text."""
+    return before.precision <= now.precision
+
+
+def _has_same_length(before: LogicalType, now: LogicalType) -> bool:
+    return before.length == now.length
+
+
+def _has_same_name(before: LogicalType, now: LogicalType) -> bool:
+    """Whether the names are equal apart from their width. Bits of a fixed width are padded with zeros."""
+    fixed = before.name.startswith("bit") and not before.name.startswith("bit varying")
+    return not fixed and _WIDTH.sub("", before.name) == _WIDTH.sub("", now.name)
+
+
+def _has_same_elements(before: LogicalType, now: LogicalType) -> bool:
+    return before.element is not None and now.element is not None and keeps_text(before.element, now.element)
+
+
+#: A change between two kinds that is not listed does not keep the text.
+RULES: dict[tuple[Kind, Kind], Rule] = {
+    (Kind.INT, Kind.INT): _accept_any_width,
+    (Kind.INT, Kind.DECIMAL): _fits_decimal,
+    (Kind.DECIMAL, Kind.INT): _are_whole_numbers,
+    (Kind.DECIMAL, Kind.DECIMAL): _has_same_scale,
+    (Kind.TEXT, Kind.TEXT): _accept_any_width,
+    (Kind.CHAR, Kind.CHAR): _has_same_length,
+    (Kind.BYTES, Kind.BYTES): _accept_any_width,
+    (Kind.TIME, Kind.TIME): _has_enough_digits,
+    (Kind.TIMETZ, Kind.TIMETZ): _has_enough_digits,
+    (Kind.TIMESTAMP, Kind.TIMESTAMP): _has_enough_digits,
+    (Kind.TIMESTAMPTZ, Kind.TIMESTAMPTZ): _has_enough_digits,
+    (Kind.INTERVAL, Kind.INTERVAL): _has_enough_digits,
+    (Kind.NATIVE, Kind.NATIVE): _has_same_name,
+    (Kind.ARRAY, Kind.ARRAY): _has_same_elements,
+}
+
+
+def keeps_text(before: LogicalType, now: LogicalType) -> bool:
+    """Whether every value that the change keeps has the same canonical text afterwards."""
+    rule = RULES.get((before.kind, now.kind))
+    return before == now or (rule is not None and rule(before, now))
+
+
+def changed_key_column(now: TableSchema, before: TableSchema) -> str:
+    """Return the first key column whose values have another text now; empty if there is none."""
+    types = {c.name: c.type for c in before.columns}
+    for column in now.columns:
+        if column.name in now.key and not keeps_text(types[column.name], column.type):
+            return column.name
+    return ""
+
+
+def has_changes_of_values(before: TableSchema, now: TableSchema) -> bool:
+    """Whether rows that were sent lack a value or have another text of one: a column is new, retyped or renamed."""
+    known = {c.number: c for c in before.columns}
+    return any(
+        (was := known.get(c.number)) is None or was.name != c.name or not keeps_text(was.type, c.type)
+        for c in now.columns
+    )

@@ -1,0 +1,213 @@
+"""The contract of verification: bucket checksums, the rows behind them, and the keys that still wait in the log.
+
+Optional: a dialect that supports it has a module `verify` with `open_reader(settings)`. A reader holds one snapshot at
+a time, between `begin` and `end`. The method is the usual one (data-diff, Veridata; spark.md 3): databases compute
+checksums where the rows are, and only differing buckets are examined. The checksum of a row is 60 bits of a digest over
+one text per column, the *form* of the value. Every dialect writes the forms that `style_of` prescribes. Calibration
+detects columns whose forms differ; those are compared row by row instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass
+from enum import Enum
+from importlib import import_module
+from typing import Protocol, cast
+
+from venus.adapters.dialects.contract import RegisteredTable, SchemaChanged
+from venus.adapters.dialects.registry import dialect_of
+from venus.codec.changes import TableChanges
+from venus.config import Settings
+from venus.errors import Refused
+from venus.model import Kind, LogicalType, Sequence, TableSchema
+
+#: The separator of a row's forms, and the form of NULL. The length in bytes precedes a form that can be any text.
+SEPARATOR, NULL = "\x1f", "\x1e"
+#: The number of leading hexadecimal digits used of a digest: 60 bits fit a signed number of 64 bits in every database.
+HEX_DIGITS = 15
+
+#: The forms of a key, without lengths: they identify a row on both sides.
+Key = tuple[str, ...]
+
+
+class FormStyle(Enum):
+    """The conversion of a canonical text into a form."""
+
+    PLAIN = "the canonical text"
+    NUMBER = "without zeros at the end of the fraction"
+    PADDED = "without trailing blanks, preceded by its length"
+    FREE = "preceded by its length"
+    HEX = "hexadecimal"
+
+
+_STYLES = {
+    Kind.TEXT: FormStyle.FREE,
+    Kind.CHAR: FormStyle.PADDED,
+    Kind.BYTES: FormStyle.HEX,
+    Kind.JSON: FormStyle.FREE,
+    Kind.ARRAY: FormStyle.FREE,
+    Kind.NATIVE: FormStyle.FREE,
+}
+
+
+def style_of(logical: LogicalType) -> FormStyle:
+    """Return the style of a column's forms."""
+    if logical.kind is Kind.DECIMAL and not logical.precision:
+        return FormStyle.NUMBER  # no scale is declared: 1.5 and 1.50 are one value
+    return _STYLES.get(logical.kind, FormStyle.PLAIN)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    """One table to compare; the same for both sides."""
+
+    schema: TableSchema
+    where: str = ""  # a condition in SQL that both databases accept
+    digest: str = "md5"  # or sha256
+    predicate: str = ""  # which of its rows the target gets; empty = every row
+
+
+class TableReplaced(SchemaChanged):
+    """The table of this name at the source is not the captured one, or does not exist."""
+
+    @classmethod
+    def for_subject(cls, subject: Subject) -> TableReplaced:
+        """Return the error that names the table."""
+        return cls(
+            f"{subject.schema.qualified} at the source is not the captured table: it was altered, dropped or renamed; "
+            "`venus status` says what to do once `venus sync` has noticed the change"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slice:
+    """A part of a table in buckets: by ranges of the leading key column, or (`step` 0) the whole table by key digest.
+
+    Ranges are contiguous, so that a differing bucket is read through the key's index and rows that change together
+    share a few buckets. `low` and `high` bound the rows (None = open). Rows outside of the planned
+    `origin .. origin + step * buckets` belong to the first or the last bucket.
+    """
+
+    number: int = 0
+    low: int | None = None
+    high: int | None = None
+    origin: int = 0
+    step: int = 0
+    buckets: int = 1
+    #: Only buckets below this number are compared: a sample of a table in a single slice.
+    sampled: int = 0
+
+    @property
+    def end(self) -> int:
+        """The last key of the planned ranges."""
+        return self.origin + self.step * self.buckets - 1
+
+    def ranges(self, buckets: Collection[int] | None) -> list[tuple[int | None, int | None]]:
+        """Return the key ranges [low, high) of these buckets, None = all; adjacent ranges are merged."""
+        if buckets is None:
+            return [(self.low, self.high)]
+        found: list[tuple[int | None, int | None]] = []
+        for number in sorted(buckets):
+            low = self.low if number == 0 else self.origin + number * self.step
+            high = self.high if number == self.buckets - 1 else self.origin + (number + 1) * self.step
+            if found and found[-1][1] == low:
+                found[-1] = (found[-1][0], high)
+            else:
+                found.append((low, high))
+        return found
+
+
+#: Bucket -> number of rows, sum of their checksums.
+Buckets = dict[int, tuple[int, int]]
+
+
+class Reader(Protocol):
+    """One session at a database that is compared; used by one thread."""
+
+    #: Whether the database computes checksums; otherwise the adapter reads the rows and computes them.
+    pushes_down: bool
+
+    def close(self) -> None: ...
+
+    def begin(self, subject: Subject) -> None:
+        """Open a snapshot during which the table cannot be truncated. Raises SchemaChanged."""
+        ...
+
+    def end(self) -> None:
+        """Close the snapshot."""
+        ...
+
+    def estimate_rows(self, subject: Subject) -> int:
+        """Return the approximate number of rows."""
+        ...
+
+    def read_split_points(self, subject: Subject, rows: int) -> list[int]:
+        """Return every `rows`-th value of the leading key column, with the first and the last; [] for no rows.
+
+        Called only if that column is of Kind.INT.
+        """
+        ...
+
+    def read_buckets(self, subject: Subject, part: Slice) -> Buckets: ...
+
+    def read_hashes(self, subject: Subject, part: Slice, buckets: Collection[int]) -> Iterator[tuple[Key, int]]:
+        """Yield key and checksum of every row in these buckets."""
+        ...
+
+    def read_forms(self, subject: Subject, keys: Seq[Key]) -> list[tuple[Key, int, tuple[str, ...]]]:
+        """Return key, checksum and the forms of each column, for calibration."""
+        ...
+
+    def scan(
+        self, subject: Subject, part: Slice, buckets: Collection[int] | None, *, rows_max: int = 0
+    ) -> Iterator[TableChanges]:
+        """Read the rows in the buckets of a range slice, or all rows of a whole table. `rows_max` 0 = no limit."""
+        ...
+
+    def find_rows(self, subject: Subject, keys: Seq[Key]) -> Iterator[TableChanges]:
+        """Read the rows with these keys; rows whose keys only compare as equal may be included."""
+        ...
+
+
+class SourceReader(Reader, Protocol):
+    """A reader of the source, which also reads what has not been captured yet."""
+
+    def read_tables(self) -> list[RegisteredTable]: ...
+
+    def read_next_sequence(self) -> Sequence:
+        """Return the next Sequence of the checkpoint row in this snapshot.
+
+        Every change that the snapshot shows is in a batch below it, or its key is in the log (`waiting`).
+        """
+        ...
+
+    def find_waiting_keys(self, subject: Subject, keys: Seq[Key]) -> set[Key]:
+        """Return those keys that are in the log in this snapshot; all of them if the log names the whole table."""
+        ...
+
+    def touch(self, subject: Subject, keys: Seq[Key]) -> None:
+        """Write these keys into the log in one transaction, as if the application had changed their rows.
+
+        The next cut then reads the present rows and ships them, or their absence, with new Sequences. This is the
+        ordinary, ordered path: it includes every change that other sessions make in the meantime.
+        """
+        ...
+
+
+class _VerifyModule(Protocol):
+    def open_reader(self, settings: Settings) -> SourceReader: ...
+
+
+def open_reader(settings: Settings) -> SourceReader:
+    """Connect to the source that `[source] url` names, to compare it."""
+    dialect = dialect_of(settings.source.url.get_secret_value())
+    name = f"venus.adapters.dialects.{dialect}.verify"
+    try:
+        module = cast(_VerifyModule, import_module(name))
+    except ModuleNotFoundError as error:
+        if error.name != name:
+            raise
+        raise Refused(f"a {dialect} source cannot be verified yet", hint="use --leg target") from error
+    return module.open_reader(settings)

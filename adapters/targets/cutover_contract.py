@@ -1,0 +1,186 @@
+"""The contract of a target for a cut-over: compare rows, continue counters, enforce constraints, set a mark.
+
+Only kinds with the capability `cuts_over` implement it. The caller decides the order of steps (adapters/cutover).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from collections.abc import Sequence as Seq
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Protocol
+
+from venus.adapters.targets.views import TargetTable, TargetView
+from venus.codec.changes import TableChanges
+from venus.codec.packed import PackedBytes
+from venus.model import TableSchema
+
+if TYPE_CHECKING:
+    from venus.adapters.dialects.contract import Numbering
+
+#: Receives rows of a table in the layout of its newest version: the record ids, then the rows.
+RowSink = Callable[[PackedBytes, PackedBytes], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CutoverObstacle:
+    """An obstacle to the cut-over."""
+
+    what: str
+    remedy: str = ""
+
+    @property
+    def line(self) -> str:
+        """The obstacle with its remedy, as text for operators."""
+        return f"{self.what}: {self.remedy}" if self.remedy else self.what
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchemaDifference:
+    """A difference between a table at the target and at the source, with the statement that removes it."""
+
+    table: str
+    what: str
+    statement: str
+    blocks: bool  # the target guarantees less than the source
+
+    @property
+    def block(self) -> CutoverObstacle:
+        """The difference as an obstacle to the cut-over."""
+        return CutoverObstacle(what=f"{self.table}: {self.what}", remedy=self.statement)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CutoverTable:
+    """A table of the target."""
+
+    schema: TableSchema
+    name: str  # at the target, for messages
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReferenceCheck:
+    """A foreign key of the target, or one that VENUS has yet to add."""
+
+    name: str
+    shown: str  # for messages: child (columns) -> parent
+    orphans: int  # rows that refer to nothing
+    example: str  # one of them
+    not_valid: bool = False  # NOT VALID at the source: such rows are allowed there
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CounterSetting:
+    """A counter at the target with its new value."""
+
+    sequence: str
+    next_value: int
+    step: int
+    table: str = ""
+    column: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CutoverMark:
+    """A cut-over as the target has recorded it."""
+
+    done: bool  # False: it was interrupted behind the mark and has to be finished
+    sequence: int
+    offset: int
+    certificate: dict[str, Any]
+    marked_at: datetime
+    done_at: datetime | None
+
+
+class RowSpeller(Protocol):
+    """Converter of rows of one table into the form in which the target stores them."""
+
+    def spell_rows(self, section: TableChanges, schema: TableSchema) -> TableChanges:
+        """Return rows of version `schema` as the target writes them, in the newest version."""
+        ...
+
+
+class CutoverTarget(Protocol):
+    """A session with a target that is about to be handed over to the application.
+
+    Everything before `put_mark` may be repeated and does not disturb a running apply loop.
+    """
+
+    def prepare(self) -> None:
+        """Upgrade VENUS's own tables. Raises Refused if the target was never loaded."""
+        ...
+
+    def read_mark(self) -> CutoverMark | None:
+        """Return the mark; None if the target was not cut over."""
+        ...
+
+    def read_view(self) -> TargetView:
+        """Return the current state of the target."""
+        ...
+
+    # -- checks ----------------------------------------------------------------------------------------------------
+
+    def read_tables(self) -> list[CutoverTable]:
+        """Read the tables in their newest versions. The following calls refer to these."""
+        ...
+
+    def find_differences(self) -> list[CutoverObstacle]:
+        """Return the differences that an operator has to repair because VENUS does not."""
+        ...
+
+    def find_schema_differences(self) -> list[SchemaDifference]:
+        """Compare every table with the source's description of it."""
+        ...
+
+    def open_snapshot(self) -> AbstractContextManager[None]:
+        """Open a snapshot that every `read` within it sees."""
+        ...
+
+    def read_rows(self, table_id: int, take: RowSink) -> None:
+        """Pass every row of a table to `take`, a few megabytes at a time."""
+        ...
+
+    def open_speller(self, table_id: int) -> AbstractContextManager[RowSpeller]:
+        """Open a converter that uses the target itself; it leaves nothing behind."""
+        ...
+
+    def check_references(self) -> list[ReferenceCheck]:
+        """Check every foreign key row by row, even one that the target reports as valid."""
+        ...
+
+    def set_counters(self, numberings: Seq[Numbering]) -> list[CounterSetting]:
+        """Continue the target's counters behind its rows and behind the source's counters.
+
+        Raises Refused if a counter cannot continue there.
+        """
+        ...
+
+    # -- the hand-over ---------------------------------------------------------------------------------------------
+
+    def put_mark(self, certificate: dict[str, Any], check: Callable[[Seq[TargetTable]], None]) -> None:
+        """Pause and mark the target in one transaction that locks the applied offset.
+
+        `check` receives the tables as of that moment; if it raises, nothing changes.
+        """
+        ...
+
+    def enforce(self, invalid: Collection[str], numberings: Seq[Numbering]) -> list[str]:
+        """Enable what would have disturbed VENUS; return what the target rejects, one line each.
+
+        `invalid` names foreign keys that rows violate: these hold for new rows only. May be repeated.
+        """
+        ...
+
+    def finish_mark(self, certificate: dict[str, Any]) -> None:
+        """Store the certificate and mark the cut-over as done."""
+        ...
+
+    def relax(self, invalid: Collection[str], numberings: Seq[Numbering]) -> None:
+        """Undo what `enforce` has done."""
+        ...
+
+    def remove_mark(self) -> None:
+        """Return the target to VENUS in one transaction."""
+        ...

@@ -1,0 +1,274 @@
+"""The apply loop of a lake: increments become files of changes, and from time to time states (VENUS 3.4).
+
+A commit is one manifest with whole cuts and their offset. If a process is killed, the next one reads the last manifest,
+removes what does not belong to it and continues from its offset. No change is duplicated and none is missing.
+"""
+
+from __future__ import annotations
+
+import copy
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import tenacity
+
+from venus.adapter_figures import AdapterFigures
+from venus.adapters.targets.contract import FollowReport
+from venus.adapters.targets.parquet.folder import ParquetFolder
+from venus.adapters.targets.parquet.load import start_over
+from venus.adapters.targets.parquet.manifest import LakeManifest, row_counts
+from venus.adapters.targets.parquet.pending_commit import PendingCommit, TableMisfit
+from venus.adapters.targets.parquet.refresh import refresh, reload_state
+from venus.adapters.under.circuit import TargetCircuit
+from venus.conditions import ACTIVE, RESYNCING, AdapterCondition, TableCondition
+from venus.config import Settings
+from venus.errors import DatabaseUnavailable, Diverged, OffsetTrimmed, VenusError
+from venus.network.rows_identity import RowsIdentity
+from venus.process.system import raise_descriptor_limit
+from venus.rpc import reports
+from venus.rpc.stopwatch import Stopwatch
+from venus.rpc.subscriber import Subscriber
+
+IDLE_S = 0.5
+REPORT_S = 0.5
+#: A commit of more rows may be slow on a healthy file system.
+FEW_ROWS = 10_000
+#: The largest share of the time that rebuilding states may take.
+REFRESH_PART = 0.1
+#: A refresh reads the changes behind a state into memory; a state with more of them is rebuilt immediately.
+WAITING_MAX = 2_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LakeReport(FollowReport):
+    """Report of a lake's apply loop."""
+
+    refreshed: int  # states rebuilt by this process
+    circuit: str
+
+
+Report = Callable[[LakeReport], None]
+
+
+def run_lake(settings: Settings, name: str, stop: threading.Event, report: Report | None = None) -> None:
+    """Follow the broker until `stop` and retry after transient errors. Raises all others."""
+    raise_descriptor_limit()  # a file is open for each table that changes between two commits
+    target, tell, circuit = ParquetFolder(settings, name), report or (lambda _: None), TargetCircuit(name)
+    retrying = tenacity.Retrying(
+        retry=tenacity.retry_if_exception(circuit.is_waited_for),
+        wait=lambda state: circuit.record_failure(_error_of(state)),
+        stop=tenacity.stop_when_event_set(stop),
+        sleep=tenacity.sleep_using_event(stop),
+        before=lambda _: circuit.begin_attempt(),
+        before_sleep=lambda state: _on_failure(circuit, name, _error_of(state), tell),
+        reraise=True,
+    )
+    with target.hold_lock():
+        again = True
+        while again and not stop.is_set():
+            try:
+                again = retrying(_follow, target, circuit, stop, tell)
+            except VenusError as error:
+                if not (error.retryable and stop.is_set()):
+                    raise
+
+
+def _error_of(state: tenacity.RetryCallState) -> BaseException | None:
+    return state.outcome.exception() if state.outcome else None
+
+
+def _on_failure(circuit: TargetCircuit, name: str, error: BaseException | None, tell: Report) -> None:
+    circuit.on_retry(error)
+    state = circuit.breaker.state.value
+    tell(LakeReport(target=name, offset=0, rows=0, transactions=0, refreshed=0, circuit=state, error=str(error)))
+
+
+def _follow(target: ParquetFolder, circuit: TargetCircuit, stop: threading.Event, tell: Report) -> bool:
+    """Follow from the last commit; return True if the stream has to be opened again."""
+    try:
+        manifest = target.recover()
+        if manifest is None:
+            raise target.not_loaded_error
+        return _LakeStream(target, manifest, circuit, stop, tell).run()
+    except OSError as error:  # a full disk or a lost file system: no part of the commit is visible
+        raise DatabaseUnavailable(f"target {target.name}: {error}", hint="check the disk") from error
+
+
+class RefreshSchedule:
+    """Schedule of the refreshes of tables' states, by the caller's clock. Pure."""
+
+    def __init__(self, every_s: float) -> None:
+        self._every_s = every_s
+        self._waits_since: dict[int, float] = {}
+        self._not_before = 0.0
+
+    def due_table(self, waiting: dict[int, int], now_s: float) -> int | None:
+        """Return the table whose changes have waited longest, if it is due."""
+        self._waits_since = {t: self._waits_since.get(t, now_s) for t, rows in waiting.items() if rows}
+        too_many = [t for t, rows in waiting.items() if rows > WAITING_MAX]
+        if too_many:
+            return too_many[0]
+        if not self._waits_since or now_s < self._not_before:
+            return None
+        first = min(self._waits_since, key=lambda t: self._waits_since[t])
+        return first if now_s - self._waits_since[first] >= self._every_s else None
+
+    def record_refresh(self, table_id: int, took_s: float, now_s: float) -> None:
+        """Record a refresh and how long it took."""
+        self._waits_since.pop(table_id, None)
+        self._not_before = now_s + took_s * (1 / REFRESH_PART - 1)
+
+
+class _LakeStream:
+    """One stream from the broker."""
+
+    def __init__(
+        self,
+        target: ParquetFolder,
+        manifest: LakeManifest,
+        circuit: TargetCircuit,
+        stop: threading.Event,
+        report: Report,
+    ) -> None:
+        self._target, self._manifest, self._stop, self._report = target, manifest, stop, report
+        self._circuit, self._trouble = circuit, ""
+        self._settings = target.settings.lake
+        self._refreshes = RefreshSchedule(self._settings.refresh_s)
+        self._rows = self._transactions = self._refreshed = 0
+        self._reported = 0.0
+        self._subscriber = Subscriber(
+            target.broker, target.business, target.group, credit_bytes=target.settings.apply.credit_bytes
+        )
+
+    def run(self) -> bool:
+        """Follow until `stop` (returns False) or until the stream must be opened again (returns True)."""
+        with self._subscriber:
+            try:
+                opened = self._subscriber.open(self._manifest.offset, self._manifest.epoch, rows=self._manifest.rows)
+            except Diverged as error:
+                if start_over(self._target, self._manifest, error):
+                    return True
+                raise self._target.diverged_error(error) from error
+            self._circuit.record_session()
+            self._save_rows_identity(reports.rows_in(opened))
+            self._acknowledge()
+            gathering = self._new_commit()
+            try:
+                while not self._stop.is_set():
+                    gathering = self._step(gathering)
+                    if self._subscriber.nearer_is_back and not gathering.began_at:
+                        gathering.discard()
+                        return True
+                if gathering.began_at and gathering.ends_cut:
+                    gathering = self._commit(gathering)
+            except TableMisfit as misfit:
+                gathering.discard()
+                reload_state(self._target, self._manifest, misfit.table_id, str(misfit), misfit.column)
+                return True
+            except OffsetTrimmed:  # a mirror that was filled again no longer has the next increments
+                gathering.discard()
+                return True
+            except BaseException:
+                gathering.discard()
+                raise
+            gathering.discard()
+        return False
+
+    def _save_rows_identity(self, rows: RowsIdentity | None) -> None:
+        """Save the rows identity of the set that is read from the current offset on."""
+        if rows != self._manifest.rows:
+            self._manifest.rows = rows
+            self._manifest.save(self._target.layout.manifest)
+
+    def _new_commit(self) -> PendingCommit:
+        return PendingCommit(self._target, copy.deepcopy(self._manifest))
+
+    def _step(self, gathering: PendingCommit) -> PendingCommit:
+        settings = self._settings
+        if self._circuit.is_isolated:
+            self._stop.wait(min(IDLE_S, self._circuit.left_s))
+            self._report_progress()
+            return gathering
+        if self._circuit.is_probe():
+            self._measure_write(0, lambda: self._manifest.save(self._target.layout.manifest))  # unchanged
+            self._report_progress()
+            return gathering
+        if self._target.paused:
+            self._stop.wait(IDLE_S)
+        else:
+            for increment in self._subscriber.increments(min(IDLE_S, settings.commit_s)):
+                gathering.add(increment)
+                if gathering.ends_cut and gathering.rows >= settings.commit_rows_max:
+                    gathering = self._commit(gathering)
+        late = gathering.began_at and time.monotonic() - gathering.began_at >= settings.commit_s
+        if late and gathering.ends_cut:
+            gathering = self._commit(gathering)
+        if not gathering.began_at and self._do_housekeeping():
+            gathering = self._new_commit()
+        self._report_progress()
+        return gathering
+
+    def _commit(self, gathering: PendingCommit) -> PendingCommit:
+        self._measure_write(gathering.rows, lambda: gathering.commit(self._target))
+        self._manifest = gathering.manifest
+        self._rows += gathering.rows
+        self._transactions += 1
+        self._acknowledge()
+        return self._new_commit()
+
+    def _measure_write(self, rows: int, write: Callable[[], None]) -> None:
+        """Write, and record how long the file system took unless the commit is large."""
+        took = Stopwatch.coarse()
+        write()
+        took_s = took.awake_s() if rows <= FEW_ROWS else 0.0
+        self._trouble = self._circuit.record_latency(took_s)
+        self._reported = 0.0 if self._trouble else self._reported
+
+    def _acknowledge(self) -> None:
+        self._subscriber.acknowledge(self._manifest.offset, unaccounted=self._manifest.unaccounted)
+
+    def _do_housekeeping(self) -> bool:
+        """Serve an operator's request or rebuild one state; return whether there was something to do."""
+        manifest = self._manifest
+        for table_id in self._target.requested_resyncs():
+            if table_id in manifest.tables:
+                reload_state(self._target, manifest, table_id, f"{manifest.tables[table_id].name} is resynced")
+            self._target.clear_resync_request(table_id)
+            return True
+        began = time.monotonic()
+        due = self._refreshes.due_table({t.table_id: t.waiting for t in manifest.tables.values()}, began)
+        if due is None:
+            return False
+        refresh(self._target, manifest, manifest.tables[due])
+        self._target.remove_old_states(manifest.tables[due])
+        self._refreshes.record_refresh(due, time.monotonic() - began, time.monotonic())
+        self._refreshed += 1
+        return True
+
+    def _condition(self) -> AdapterCondition:
+        resyncing = set(self._target.requested_resyncs())
+        return AdapterCondition.of(
+            (
+                TableCondition(table_id=t.table_id, name=t.name, state=RESYNCING if t.table_id in resyncing else ACTIVE)
+                for t in self._manifest.tables.values()
+            ),
+            paused=self._target.paused,
+            figures=AdapterFigures(
+                place=self._target.description, rows=row_counts(self._manifest), counted_at_us=time.time_ns() // 1000
+            ),
+        )
+
+    def _report_progress(self) -> None:
+        if time.monotonic() - self._reported < REPORT_S:
+            return
+        self._reported = time.monotonic()
+        self._subscriber.report(self._condition())
+        self._report(
+            LakeReport(
+                target=self._target.name, offset=self._manifest.offset, rows=self._rows,
+                transactions=self._transactions, refreshed=self._refreshed,
+                circuit=self._circuit.breaker.state.value, error=self._trouble,
+            )
+        )  # fmt: skip

@@ -1,0 +1,164 @@
+"""A small group of cuts in one round trip: BEGIN, the applied offset, keyed statements, COMMIT in one string.
+
+This path serves a trickle of changes, where a round trip is most of the latency. It leaves everything unusual (a
+marker, a new schema version, a parked key, a refusal) to `ApplyTransaction`, and has changed nothing in that case.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from venus.adapters.targets.postgresql.apply.parking import ChangeCounts
+from venus.adapters.targets.postgresql.catalogue import TargetCatalogue
+from venus.adapters.targets.postgresql.database import PostgresDatabase
+from venus.adapters.targets.postgresql.rowsql import keyed_statements
+from venus.adapters.targets.postgresql.session import Superseded, TargetSession
+from venus.adapters.under.cut_assembler import CutPiece, DeliveredCut
+from venus.adapters.under.row_changes import (
+    RowChanges,
+    apply_predicate,
+    join_changes,
+    net_changes,
+    read_heartbeat,
+    to_row_changes,
+)
+from venus.codec.changes import TableChanges
+from venus.errors import TargetError
+from venus.model import ChangeKind
+from venus.network.rows_identity import RowsIdentity
+from venus.predicates.syntax import PredicateRefused
+
+#: Limits of one string: changes, as a multiple of `keyed_rows_max`, and their bytes. With many tables in a transaction,
+#: separate statements cost three times as much.
+ROWS_TIMES_KEYED = 40
+BYTES_MAX = 4 << 20
+
+
+def is_small(target: PostgresDatabase, cuts: Sequence[DeliveredCut]) -> bool:
+    """Return whether cuts are small enough for one string; the limit per table is checked later."""
+    rows, keyed_max = sum(cut.rows for cut in cuts), target.settings.apply.keyed_rows_max
+    if rows > ROWS_TIMES_KEYED * keyed_max:
+        return False
+    return sum(s.nbytes for cut in cuts for piece in cut.pieces for s in piece.batch.sections) <= BYTES_MAX
+
+
+def apply_at_once(
+    target: PostgresDatabase,
+    session: TargetSession,
+    catalogue: TargetCatalogue,
+    pieces: Sequence[CutPiece],
+    *,
+    defer_constraints: bool,
+) -> bool:
+    """Apply whole cuts in one string; return False if that is not possible and nothing was changed."""
+    shot = _SingleString(target, catalogue)
+    if not all(shot.try_add(piece) for piece in pieces):
+        return False
+    try:
+        text = shot.transaction_text(session, pieces[-1], defer_constraints=defer_constraints)
+        session.run(text)
+    except Superseded:
+        session.rollback()
+        raise
+    except TargetError:
+        session.rollback()
+        return False
+    return True
+
+
+class _SingleString:
+    """The content of one string."""
+
+    def __init__(self, target: PostgresDatabase, catalogue: TargetCatalogue) -> None:
+        self._target = target
+        self._catalogue = catalogue
+        self._rows_max = target.settings.apply.keyed_rows_max
+        self._parts: dict[int, list[RowChanges]] = {}
+        self._versions: dict[int, int] = {}
+        self._heartbeat_us: int | None = None
+        self._counts = ChangeCounts(catalogue)
+
+    def try_add(self, piece: CutPiece) -> bool:
+        """Add an increment; return False if this path cannot apply it."""
+        if piece.rows is not None:
+            return False
+        if any((s.table_id, s.version) not in self._catalogue.schemas for s in piece.batch.schemas):
+            return False
+        self._counts.count_empty_increment(piece)
+        offset = piece.start
+        for section in piece.batch.sections:
+            if not self._try_add_section(section, offset):
+                return False
+            offset += section.count
+        return True
+
+    def _try_add_section(self, section: TableChanges, offset: int) -> bool:
+        catalogue, table_id = self._catalogue, section.table_id
+        if section.left_out:
+            self._counts.other += section.count
+            return True
+        schema = catalogue.schema(table_id, section.schema_version)
+        if schema.is_heartbeat:
+            self._heartbeat_us = read_heartbeat(section, schema) or self._heartbeat_us
+            self._counts.other += section.count
+            return True
+        if not catalogue.is_following(table_id):
+            if table_id in catalogue.tables:
+                self._counts.count_held(section, offset)
+            return table_id in catalogue.tables
+        unusual = (
+            section.kind is not ChangeKind.CHANGES
+            or table_id in catalogue.parked
+            or catalogue.is_recording(table_id)
+            or section.schema_version != catalogue.tables[table_id].schema_version
+        )
+        if unusual:
+            return False
+        parts = self._parts.setdefault(table_id, [])
+        try:
+            predicate = catalogue.predicate(table_id, section.schema_version)
+        except PredicateRefused:
+            return False
+        parts.append(apply_predicate(to_row_changes(section, offset), predicate, schema))
+        self._versions[table_id] = section.schema_version
+        return sum(map(len, parts)) <= self._rows_max
+
+    def transaction_text(self, session: TargetSession, last: CutPiece, *, defer_constraints: bool) -> str:
+        """Return the transaction as text."""
+        target, catalogue = self._target, self._catalogue
+        texts = ["BEGIN"]
+        if defer_constraints:
+            texts.append("SET CONSTRAINTS ALL DEFERRED")
+        texts.append(advance_text(target, session, catalogue, last, self._heartbeat_us, self._counts.other))
+        for table_id, parts in self._parts.items():
+            version = self._versions[table_id]
+            sql, layout = catalogue.sql(target, table_id, version), catalogue.layout(table_id, version)
+            rows = join_changes(parts)
+            if not len(rows):
+                continue
+            texts.append(keyed_statements(session, sql, layout, net_changes(rows)))
+            self._counts.for_table(table_id).applied += len(rows)
+        return "; ".join([*texts, *self._counts.statements(target, session), "COMMIT"])
+
+
+def advance_text(
+    target: PostgresDatabase,
+    session: TargetSession,
+    catalogue: TargetCatalogue,
+    last: CutPiece,
+    heartbeat_us: int | None,
+    other: int,
+    rows: RowsIdentity | None = None,
+) -> str:
+    """Return the statement that moves the applied offset behind `last`, if it is still at its expected value.
+
+    `other` is the number of passed offsets that belong to no table. `rows` is the broker's rows identity behind `last`;
+    None means that it is unchanged.
+    """
+    position, batch = catalogue.position, last.batch
+    text = target.own_execute_text(
+        session, "advance", position.offset, position.control, last.end, last.epoch,
+        batch.first_sequence + batch.count - 1, batch.captured_at_us or None, last.committed_at_us or None,
+        heartbeat_us, other,
+    )  # fmt: skip
+    return text if rows is None else f"{text}; {target.set_rows_text(session, rows)}"

@@ -1,0 +1,231 @@
+"""Starting over from the full data when the queue no longer has the applied offset; readers keep their rows.
+
+A mirror that lost its disk, or a queue that was trimmed, no longer has the changes from the applied offset on. The
+applied offset then moves to the cut of a snapshot. Every table waits there with its old rows until a resync has made it
+equal to the full data (`resync.py`). The changes behind the cut are held for it. All of this is one transaction, so a
+restarted process continues with the resyncs.
+
+This is automatic where the broker merely lost increments. If the broker has another history or other rows, the target
+follows only after an operator's request: `venus resync --all`.
+
+A predicate that was changed in the configuration also leads to resyncs: `take_over` requests them (SREM 2).
+"""
+
+from __future__ import annotations
+
+import logging
+from contextlib import suppress
+
+from venus.adapters.targets.postgresql.apply.markers import KeyRecording
+from venus.adapters.targets.postgresql.catalogue import TargetCatalogue
+from venus.adapters.targets.postgresql.database import (
+    ACCOUNT,
+    HALTED,
+    LOADING,
+    PAUSED,
+    RESYNC,
+    SWEEP,
+    PostgresDatabase,
+    TableState,
+    rows_to_text,
+)
+from venus.adapters.targets.postgresql.schema.tables import create_stream_table, store_version
+from venus.adapters.targets.postgresql.session import TargetSession
+from venus.adapters.targets.predicates import AssignedPredicate, assign_predicates
+from venus.adapters.targets.views import describe_rows
+from venus.codec import schema as schemas_codec
+from venus.conditions import STARTING_OVER
+from venus.errors import ConfigError, Diverged, OffsetTrimmed, VenusError
+from venus.model import TableSchema
+from venus.network.rows_identity import RowsIdentity, find_differing
+from venus.predicates.ranges import is_same
+from venus.rpc import reports
+from venus.rpc.admin import AdminClient
+from venus.rpc.snapshots import SnapshotClient
+from venus.wire import broker_pb2
+
+logger = logging.getLogger(__name__)
+
+#: Above every offset: the full data contains every held or refused change.
+_EVERYTHING = 1 << 62
+
+
+def start_over(target: PostgresDatabase, session: TargetSession, catalogue: TargetCatalogue, error: Diverged) -> bool:
+    """Move the target to a cut of the full data and request the resync of every table. Return False if not allowed.
+
+    After True the caller reads the catalogue again. If an operator's command came first, nothing was done yet.
+    """
+    with SnapshotClient(target.broker) as snapshots:
+        snapshot = snapshots.open(target.business, holder=f"resync of {target.group}")
+        try:
+            if not is_allowed(error, catalogue, reports.rows_in(snapshot)):
+                return False
+            _StartOver(target, session, catalogue, snapshot).run(error)
+        finally:
+            session.rollback()
+            with suppress(VenusError):
+                snapshots.close(snapshot.snapshot_id)
+    return True
+
+
+def is_allowed(error: Diverged, catalogue: TargetCatalogue, there: RowsIdentity | None) -> bool:
+    """Return whether the target may follow the full data. Pure.
+
+    Without an operator's request, rows that the upstream merely no longer selects must not disappear from the target.
+    """
+    if ACCOUNT in catalogue.sweeps.get(0, {}):
+        return True
+    here = catalogue.position.rows
+    has_same_rows = here is None or there is None or not find_differing(here, there)
+    return isinstance(error, OffsetTrimmed) and has_same_rows
+
+
+class _StartOver:
+    """Transaction that moves the applied offset."""
+
+    def __init__(
+        self,
+        target: PostgresDatabase,
+        session: TargetSession,
+        catalogue: TargetCatalogue,
+        snapshot: broker_pb2.Snapshot,
+    ) -> None:
+        self._target, self._session, self._catalogue, self._snapshot = target, session, catalogue, snapshot
+        self._recording = KeyRecording(target, session, catalogue)
+
+    def run(self, error: Diverged) -> None:
+        target, session, before = self._target, self._session, self._catalogue.position
+        found = session.row(f"BEGIN; {target.own_text(session, 'hold_position')}")
+        if found != (before.offset, before.control):
+            return
+        for state in self._catalogue.tables.values():
+            self._halt(state)
+        for schema in self._schemas():
+            self._add_version(schema)
+        snapshot = self._snapshot
+        target.run_own(
+            session, "start_over", offset=snapshot.offset, epoch=snapshot.epoch, sequence=snapshot.sequence,
+            rows=rows_to_text(reports.rows_in(snapshot)),
+        )  # fmt: skip
+        target.run_own(
+            session, "put_sweep", table_id=0, purpose=ACCOUNT, offset=target.count_unaccounted(session) or 0
+        )  # fmt: skip
+        session.run("COMMIT")
+        logger.warning(
+            "target %s: %s; resyncing every table with the full data, the stream continues from offset %s",
+            target.name, error, snapshot.offset,
+        )  # fmt: skip
+
+    def _halt(self, state: TableState) -> None:
+        """Halt a table until its resync. It keeps its rows, and the full data contains its waiting changes."""
+        target, session, table_id = self._target, self._session, state.table_id
+        everything = {"table_id": table_id, "offset": _EVERYTHING}
+        for name in ("count_contained", "count_superseded"):
+            target.run_own(session, name, **everything)
+        target.run_own(session, "supersede_quarantine", reason="resync", **everything)
+        target.run_own(session, "end_held", table_id=table_id)
+        sql = self._catalogue.sql(target, table_id, state.schema_version)
+        # the end of a sweep would delete the rows whose keys were in the lost changes
+        self._recording.stop(table_id, SWEEP, sql)
+        self._recording.request(table_id, RESYNC)
+        if state.state == PAUSED:
+            target.set_state(session, table_id, PAUSED, held_from=self._held_from, reason=state.reason)
+        else:
+            target.set_state(session, table_id, HALTED, held_from=self._held_from, reason=self._reason)
+
+    @property
+    def _held_from(self) -> int:
+        """The offset from which a table lacks changes; never an offset that means another change in the new queue."""
+        offset = self._catalogue.position.offset
+        return offset if offset < self._snapshot.offset else 0
+
+    @property
+    def _reason(self) -> str:
+        return f"{STARTING_OVER} from offset {self._catalogue.position.offset} on are gone from the queue"
+
+    def _schemas(self) -> list[TableSchema]:
+        found = (schemas_codec.from_wire(wire) for wire in self._snapshot.schemas)
+        return sorted(found, key=lambda schema: (schema.table_id, schema.version))
+
+    def _add_version(self, schema: TableSchema) -> None:
+        """Store a table version that the queue may no longer describe; create a table that is new."""
+        known = self._catalogue.current_schema(schema.table_id) if schema.table_id in self._catalogue.tables else None
+        store_version(self._target, self._session, schema, known)
+        newest = max(s.version for s in self._schemas() if s.table_id == schema.table_id)
+        if schema.is_heartbeat or schema.table_id in self._catalogue.tables or schema.version < newest:
+            return
+        target, session = self._target, self._session
+        create_stream_table(target, session, schema, self._snapshot.offset)
+        (made,) = target.read_tables(session, schema.table_id)
+        reason = made.reason or self._reason
+        target.set_state(session, schema.table_id, HALTED, held_from=self._held_from, reason=reason)
+        target.run_own(session, "put_sweep", table_id=schema.table_id, purpose=RESYNC, offset=-1)
+
+
+def apply_configured_predicates(target: PostgresDatabase, session: TargetSession, catalogue: TargetCatalogue) -> bool:
+    """Put changed predicates of the configuration in force; return whether the catalogue must be read again.
+
+    Raises ConfigError for a predicate that does not fit its table. One already in force halts its table instead.
+    """
+    wanted = _configured_predicates(target, catalogue)
+    states = [s for s in catalogue.tables.values() if s.state != LOADING]
+    changed = [s for s in states if not _is_in_force(catalogue, s, wanted)]
+    for state in changed:
+        if state.table_id in wanted:
+            wanted[state.table_id].check()
+    begun = [s for s in states if s.predicate_before is not None and s not in changed]
+    begun = [s for s in begun if RESYNC not in catalogue.sweeps.get(s.table_id, {})]  # its resync has failed
+    if changed or begun:
+        _set_predicates(target, session, catalogue, changed + begun, wanted)
+    return bool(changed or begun)
+
+
+def _configured_predicates(target: PostgresDatabase, catalogue: TargetCatalogue) -> dict[int, AssignedPredicate]:
+    """Return the configured predicates, each with the newest received version of its table."""
+    where, schemas = target.config.where, list(_newest_versions(catalogue).values())
+    try:
+        return assign_predicates(where, schemas, target.name)
+    except ConfigError:
+        return assign_predicates(where, schemas, target.name, elsewhere=_broker_tables(target))
+
+
+def _broker_tables(target: PostgresDatabase) -> list[str]:
+    """Return the tables of the broker: one of them may not have reached the target yet."""
+    with AdminClient(target.broker) as admin:
+        found = admin.status(target.business).businesses
+    return [f"{t.namespace}.{t.name}" for business in found for t in business.tables]
+
+
+def _newest_versions(catalogue: TargetCatalogue) -> dict[int, TableSchema]:
+    found: dict[int, TableSchema] = {}
+    for (table_id, version), schema in catalogue.schemas.items():
+        if table_id in catalogue.tables and (table_id not in found or found[table_id].version < version):
+            found[table_id] = schema
+    return found
+
+
+def _is_in_force(catalogue: TargetCatalogue, state: TableState, wanted: dict[int, AssignedPredicate]) -> bool:
+    text = wanted[state.table_id].text if state.table_id in wanted else ""
+    versions = [schema for (table_id, _), schema in catalogue.schemas.items() if table_id == state.table_id]
+    return is_same(state.predicate, text, versions)
+
+
+def _set_predicates(
+    target: PostgresDatabase,
+    session: TargetSession,
+    catalogue: TargetCatalogue,
+    states: list[TableState],
+    wanted: dict[int, AssignedPredicate],
+) -> None:
+    """Put the predicates in force and request the resyncs; do nothing if an operator's command came first."""
+    found = session.row(f"BEGIN; {target.own_text(session, 'hold_position')}")
+    if found == (catalogue.position.offset, catalogue.position.control):
+        for state in states:
+            text = wanted[state.table_id].text if state.table_id in wanted else ""
+            target.run_own(session, "set_predicate", table_id=state.table_id, predicate=text, before=state.predicate)
+            target.run_own(session, "put_sweep", table_id=state.table_id, purpose=RESYNC, offset=-1)
+            logger.info(
+                "target %s: %s gets %s, previously %s",
+                target.name, state.source_name, describe_rows(text), describe_rows(state.predicate),
+            )  # fmt: skip
+    session.run("COMMIT")

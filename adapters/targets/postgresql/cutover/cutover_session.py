@@ -1,0 +1,249 @@
+"""Cut-over of a PostgreSQL target in one session, for adapters/cutover.
+
+Rows are read by COPY in bounded memory. A query after the cut-over must see the same rows as at the source, so tables
+that inherit from others are checked as well.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Sequence as Seq
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+from venus.adapters.dialects.contract import Numbering
+from venus.adapters.targets.cutover_contract import (
+    CounterSetting,
+    CutoverMark,
+    CutoverObstacle,
+    CutoverTable,
+    ReferenceCheck,
+    RowSink,
+    SchemaDifference,
+)
+from venus.adapters.targets.postgresql import cutover_mark
+from venus.adapters.targets.postgresql.control import build_table_view, build_view, read_progress_in
+from venus.adapters.targets.postgresql.cutover import domains, guarantees, references
+from venus.adapters.targets.postgresql.cutover.counters import set_counters, set_identity_mode
+from venus.adapters.targets.postgresql.cutover_mark import cutover_sql
+from venus.adapters.targets.postgresql.database import PostgresDatabase, transaction
+from venus.adapters.targets.postgresql.naming import PlacedTable
+from venus.adapters.targets.postgresql.rows.rowcopy import copy_rows
+from venus.adapters.targets.postgresql.session import TargetSession
+from venus.adapters.targets.postgresql.statements import statement
+from venus.adapters.targets.views import TargetTable, TargetView
+from venus.codec.changes import TableChanges
+from venus.codec.copy_text import from_copy
+from venus.codec.layout import Layout
+from venus.model import TableSchema
+
+_CHUNK_BYTES = 4 << 20
+_SPELLER = "venus_speller"
+
+
+class PostgresSpeller:
+    """Converter of rows into the target's form, by a temporary table of the same types without constraints."""
+
+    def __init__(self, session: TargetSession, placed: PlacedTable) -> None:
+        self._session = session
+        self._placed = placed
+
+    def __enter__(self) -> PostgresSpeller:
+        placed = self._placed
+        self._session.run(
+            cutover_sql("create_speller", speller=_SPELLER, columns=placed.wire_columns, table=placed.sql)
+        )
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._session.rollback()
+        self._session.run(cutover_sql("drop_speller", speller=_SPELLER))
+
+    def spell_rows(self, section: TableChanges, schema: TableSchema) -> TableChanges:
+        """Return rows of version `schema` as the target writes them, in the newest version."""
+        placed = self._placed
+        copy_rows(self._session, _SPELLER, placed, section, schema)
+        text = self._session.copy_out(cutover_sql("copy_rows", columns=placed.wire_columns, table=_SPELLER))
+        self._session.run(cutover_sql("empty_speller", speller=_SPELLER))
+        ids, rows, gone = from_copy(text, Layout.of(placed.schema), flagged=False)
+        return replace(section, record_ids=ids, rows=rows, is_deleted=gone, schema_version=placed.schema.version)
+
+
+class _RowChunks:
+    """File for COPY output that passes whole lines to `take` in chunks of some megabytes."""
+
+    def __init__(self, layout: Layout, take: RowSink) -> None:
+        self._layout = layout
+        self._take = take
+        self._parts: list[bytes] = []
+        self._size = 0
+
+    def write(self, data: bytes) -> int:
+        self._parts.append(bytes(data))
+        self._size += len(data)
+        if self._size >= _CHUNK_BYTES:
+            self.flush()
+        return len(data)
+
+    def flush(self) -> None:
+        text = b"".join(self._parts)
+        end = text.rfind(b"\n") + 1
+        if end:
+            ids, rows, _ = from_copy(text[:end], self._layout, flagged=False)
+            self._take(ids, rows)
+        self._parts, self._size = [text[end:]], len(text) - end
+
+
+def read_rows(session: TargetSession, placed: PlacedTable, take: RowSink) -> None:
+    """Pass every row of a table to `take`, in the caller's transaction."""
+    lines = _RowChunks(Layout.of(placed.schema), take)
+    session.copy_to(cutover_sql("copy_rows", columns=placed.wire_columns, table=placed.rows_sql), lines)
+    lines.flush()
+
+
+def find_missing_inheritance(session: TargetSession, placed: Sequence[PlacedTable]) -> Iterator[CutoverObstacle]:
+    """Yield an obstacle for each inheritance of the source that the target lacks; VENUS does not create these."""
+    captured = {one.schema.qualified: one for one in placed}
+    for one in placed:
+        for heir in one.schema.child_tables:
+            other = captured.get(heir.replace('"', ""))
+            if other is None:
+                what = f"{one.schema.qualified} has the child table {heir} at the source, which is not captured"
+                yield CutoverObstacle(what=what, remedy="capture it, or exclude both")
+                continue
+            found = session.row(statement("heirs", "inherits"), {"heir": other.sql, "table": one.sql})
+            if not (found and found[0]):
+                what = f"{other.qualified} does not inherit from {one.qualified}, as it does at the source"
+                yield CutoverObstacle(what=what, remedy=f"ALTER TABLE {other.sql} INHERIT {one.sql}")
+
+
+@contextmanager
+def open_cutover(target: PostgresDatabase) -> Iterator[PostgresCutover]:
+    """Open the session; roll back an open transaction at the end."""
+    session = target.connect("cutover")
+    try:
+        yield PostgresCutover(target, session)
+    finally:
+        session.rollback()
+        session.close()
+
+
+class PostgresCutover:
+    """One session of a cut-over."""
+
+    def __init__(self, target: PostgresDatabase, session: TargetSession) -> None:
+        self._target = target
+        self._session = session
+        #: Every table, and whether VENUS has created it.
+        self._placed: dict[int, tuple[PlacedTable, bool]] = {}
+
+    def prepare(self) -> None:
+        if not self._target.is_installed(self._session):
+            raise self._target.not_loaded_error
+        self._target.install()
+
+    def read_mark(self) -> CutoverMark | None:
+        return cutover_mark.read_mark(self._target, self._session)
+
+    def read_view(self) -> TargetView:
+        return build_view(read_progress_in(self._target, self._session))
+
+    # -- checks ----------------------------------------------------------------------------------------------------
+
+    def read_tables(self) -> list[CutoverTable]:
+        newest = {(s.table_id, s.version): s for s in self._target.read_schemas(self._session)}
+        placed = {
+            t.table_id: (self._target.place(schema), t.created)
+            for t in self._target.read_tables(self._session)
+            if (schema := newest.get((t.table_id, t.schema_version))) is not None and not schema.is_heartbeat
+        }
+        named = {"tables": [p.sql for p, _ in placed.values()]}
+        there = {name for (name,) in self._session.rows(statement("dictionary", "present"), named)}
+        self._placed = {number: one for number, one in placed.items() if one[0].sql in there}
+        return [CutoverTable(schema=p.schema, name=p.qualified) for p in self._all_tables]
+
+    @property
+    def _all_tables(self) -> list[PlacedTable]:
+        return [placed for placed, _ in self._placed.values()]
+
+    @property
+    def _created(self) -> list[PlacedTable]:
+        return [placed for placed, created in self._placed.values() if created]
+
+    def find_differences(self) -> list[CutoverObstacle]:
+        return list(find_missing_inheritance(self._session, self._all_tables))
+
+    def find_schema_differences(self) -> list[SchemaDifference]:
+        created = {one.schema.table_id for one in self._created}
+        return guarantees.find_schema_differences(self._session, self._all_tables, created)
+
+    @contextmanager
+    def open_snapshot(self) -> Iterator[None]:
+        self._session.run(cutover_sql("begin_reading"))
+        try:
+            yield
+        finally:
+            self._session.rollback()
+
+    def read_rows(self, table_id: int, take: RowSink) -> None:
+        read_rows(self._session, self._placed[table_id][0], take)
+
+    def open_speller(self, table_id: int) -> PostgresSpeller:
+        return PostgresSpeller(self._session, self._placed[table_id][0])
+
+    def check_references(self) -> list[ReferenceCheck]:
+        there = references.read_foreign_keys(self._session, self._all_tables)
+        owed = references.plan_references(self._all_tables, self._created)
+        found = references.count_orphans(self._session, there, owed, self._all_tables)
+        return [
+            ReferenceCheck(name=f.name, shown=f.shown, orphans=f.orphans, example=f.example, not_valid=f.not_valid)
+            for f in found
+        ]
+
+    def set_counters(self, numberings: Seq[Numbering]) -> list[CounterSetting]:
+        return set_counters(self._session, self._all_tables, numberings, self._target.config.schema_)
+
+    # -- the hand-over ---------------------------------------------------------------------------------------------
+
+    def put_mark(self, certificate: dict[str, Any], check: Callable[[Seq[TargetTable]], None]) -> None:
+        target, session = self._target, self._session
+        with transaction(session):
+            session.run("SET LOCAL venus.apply = 'on'")
+            target.run_own(session, "hold_position")
+            check([build_table_view(t) for t in target.read_tables(session)])
+            values = {"sequence": certificate["sequence"], "offset": certificate["offset"]}
+            session.run(
+                cutover_sql("put_mark"), values | {"group": target.group, "certificate": json.dumps(certificate)}
+            )
+            target.run_own(session, "set_paused", paused=True)
+            target.run_own(session, "raise_control")
+
+    def enforce(self, invalid: Collection[str], numberings: Seq[Numbering]) -> list[str]:
+        warnings = self._recreate_references(invalid, acting=True) + domains.add_checks(self._session, self._created)
+        set_identity_mode(self._session, self._created, numberings, how="ALWAYS")
+        left = references.unvalidated_checks(self._session, self._all_tables)
+        return warnings + [f"check {name} of {at} is NOT VALID: older rows may violate it" for at, name in left]
+
+    def finish_mark(self, certificate: dict[str, Any]) -> None:
+        values = {"group": self._target.group, "certificate": json.dumps(certificate)}
+        self._session.run(cutover_sql("finish_mark"), values)
+
+    def relax(self, invalid: Collection[str], numberings: Seq[Numbering]) -> None:
+        self._recreate_references(invalid, acting=False)
+        domains.drop_checks(self._session, self._created)
+        set_identity_mode(self._session, self._created, numberings, how="BY DEFAULT")
+
+    def remove_mark(self) -> None:
+        target, session = self._target, self._session
+        with transaction(session):
+            target.run_own(session, "hold_position")
+            session.run(cutover_sql("remove_mark"), {"group": target.group})
+            target.run_own(session, "set_paused", paused=False)
+            target.run_own(session, "raise_control")
+
+    def _recreate_references(self, invalid: Collection[str], *, acting: bool) -> list[str]:
+        there = references.read_foreign_keys(self._session, self._all_tables)
+        owed = references.plan_references(self._all_tables, self._created)
+        return references.recreate_references(self._session, there, owed, invalid, acting=acting)

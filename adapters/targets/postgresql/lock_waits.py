@@ -1,0 +1,118 @@
+"""Reports of the locks that a target's sessions wait for, while they wait."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+
+from venus.adapters.dialects.postgresql.lock_waits import HeldLock, find_waits
+from venus.adapters.targets.postgresql.database import PostgresDatabase, TableState
+from venus.adapters.targets.postgresql.session import TargetSession
+from venus.conditions import WAITING, TableCondition
+from venus.errors import VenusError
+
+logger = logging.getLogger(__name__)
+
+#: A statement that runs for longer is examined.
+LOOK_S = 5.0
+#: How often the log repeats itself.
+REPEAT_S = 300.0
+
+
+def find_lock_waits(
+    target: PostgresDatabase, session: TargetSession, states: dict[int, TableState]
+) -> list[TableCondition]:
+    """Return the tables for whose locks this target's sessions wait, with the holders."""
+    by_name = {f"{t.namespace}.{t.name}": t for t in states.values()}
+    return [_condition(wait, by_name) for wait in find_waits(session, f"venus %{target.group}%", LOOK_S)]
+
+
+def _condition(wait: HeldLock, by_name: dict[str, TableState]) -> TableCondition:
+    known = by_name.get(wait.table)
+    name = known.source_name if known else wait.table or "a row"
+    return TableCondition(
+        table_id=known.table_id if known else 0, name=name, state=WAITING, reason=f"for a lock of {wait.holder}"
+    )
+
+
+class _WaitReporter:
+    """Reporter of the locks that sessions of a target wait for: on each change, and from time to time."""
+
+    def __init__(self, target: PostgresDatabase, tell: Callable[[list[TableCondition]], None]) -> None:
+        self._target = target
+        self._tell = tell
+        self._again_at = 0.0
+        self.reported: list[TableCondition] = []
+
+    def report(self, found: list[TableCondition]) -> None:
+        if found == self.reported and time.monotonic() < self._again_at:
+            return
+        self.reported, self._again_at = found, time.monotonic() + REPEAT_S
+        for condition in found:
+            logger.warning("target %s: %s waits %s", self._target.name, condition.name, condition.reason)
+        with suppress(VenusError):
+            self._tell(found)
+
+
+@contextmanager
+def log_load_waits(target: PostgresDatabase) -> Iterator[None]:
+    """Log the locks that the sessions of a load wait for, in any process, while the block runs."""
+    ended, teller = threading.Event(), _WaitReporter(target, lambda _: None)
+
+    def look() -> None:
+        while not ended.wait(LOOK_S):
+            with suppress(VenusError):
+                session = target.connect("look")
+                try:
+                    teller.report([_condition(wait, {}) for wait in find_waits(session, "venus load %", LOOK_S)])
+                finally:
+                    session.close()
+
+    threading.Thread(target=look, name="venus-load-waits", daemon=True).start()
+    try:
+        yield
+    finally:
+        ended.set()
+
+
+class LockWaitMonitor:
+    """Thread that checks whether a session's statement waits for a lock, and reports that.
+
+    It is a separate thread because the session's own thread waits. `tell` receives the waits, and an empty list when
+    they end.
+    """
+
+    def __init__(
+        self, target: PostgresDatabase, session: TargetSession, states: Callable[[], dict[int, TableState]],
+        tell: Callable[[list[TableCondition]], None],
+    ) -> None:  # fmt: skip
+        self._target = target
+        self._session = session
+        self._states = states
+        self._teller = _WaitReporter(target, tell)
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="venus-waits", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop the thread without waiting for a running check."""
+        self._ended.set()
+
+    def _run(self) -> None:
+        while not self._ended.wait(LOOK_S):
+            since = self._session.busy_since
+            if since is not None and time.monotonic() - since >= LOOK_S:
+                with suppress(VenusError):
+                    self._check()
+            elif self._teller.reported:
+                self._teller.report([])
+
+    def _check(self) -> None:
+        session = self._target.connect("look")
+        try:
+            self._teller.report(find_lock_waits(self._target, session, self._states()))
+        finally:
+            session.close()

@@ -1,0 +1,211 @@
+"""Differences in indexes, checks, foreign keys and NOT NULL between source and target (VENUS 3.4). Reads only.
+
+The stream neither creates nor drops these for a table with rows: creating one can take as long as a load, and an
+operator who has dropped one here had a reason. `venus status` lists each difference with the statement that removes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
+
+from venus.adapters.targets.postgresql.database import PostgresDatabase, TableState
+from venus.adapters.targets.postgresql.naming import PlacedTable, quote, shorten_name
+from venus.adapters.targets.postgresql.schema import own_types
+from venus.adapters.targets.postgresql.schema.comparison import (
+    CHECK,
+    INDEX,
+    REFERENCE,
+    REQUIRED,
+    ExistingObjects,
+    ObjectProblem,
+    ObjectSort,
+    TableObject,
+    compare_objects,
+)
+from venus.adapters.targets.postgresql.schema.constraints import ConstraintNames, PlacedForeignKey, check_sql, index_sql
+from venus.adapters.targets.postgresql.session import TargetSession
+from venus.adapters.targets.postgresql.statements import statement
+from venus.errors import TargetError
+from venus.model import Check, ForeignKey, Index, TableSchema
+
+#: How often the objects of a table are read while it changes.
+READ_ATTEMPTS_MAX = 5
+_CHANGED_MEANWHILE = "cache lookup failed"
+
+#: The highest number of a numbered name that is looked for.
+_NUMBERED_MAX = 9
+
+
+def find_differences(target: PostgresDatabase, session: TargetSession) -> dict[str, tuple[str, ...]]:
+    """Return the differences of the changed tables that VENUS has created, by the source's name of the table."""
+    versions: dict[int, list[TableSchema]] = {}
+    for schema in target.read_changed_schemas(session):
+        versions.setdefault(schema.table_id, []).append(schema)
+    states = target.read_tables(session) if versions else []
+    there = {t.source_name for t in states}
+    found = {
+        t.source_name: _table_differences(target, session, t, versions[t.table_id], there)
+        for t in states
+        if t.created and t.table_id in versions
+    }
+    return {name: lines for name, lines in found.items() if lines}
+
+
+def _table_differences(
+    target: PostgresDatabase,
+    session: TargetSession,
+    state: TableState,
+    versions: Sequence[TableSchema],
+    there: set[str],
+) -> tuple[str, ...]:
+    now = next((v for v in versions if v.version == state.schema_version), None)
+    if now is None:
+        return ()
+    # a table that a difference has halted is not at the version with that difference yet
+    newest = max((v for v in versions if _same_columns(v, now)), key=lambda v: v.version)
+    placed = target.place(newest)
+    earlier = [replace(placed, schema=v) for v in versions if v.version < newest.version]
+    if all(_objects_of(one.schema) == _objects_of(newest) for one in earlier):
+        return ()  # most tables end here, without a query
+    here = read_objects(session, placed)
+    domains = [d for d in newest.types if d.base is not None and any(d not in v.schema.types for v in earlier)]
+    return (
+        *object_differences(placed, earlier, here, there),
+        *(line for domain in domains for line in own_types.read_type_differences(session, placed, domain)),
+    )
+
+
+def read_objects(session: TargetSession, placed: PlacedTable) -> dict[tuple[str, str], str]:
+    """Return the definitions of what a table has, by kind and name.
+
+    PostgreSQL's functions for definitions read the newest catalogue, and the query an older one. So a concurrent ALTER
+    TABLE can make them fail; the query is then repeated.
+    """
+    for attempt in range(1, READ_ATTEMPTS_MAX + 1):
+        try:
+            rows = session.rows(statement("dictionary", "besides"), {"table": placed.sql})
+        except TargetError as error:
+            if _CHANGED_MEANWHILE not in str(error) or attempt == READ_ATTEMPTS_MAX:
+                raise
+        else:
+            break
+    return {(kind, name): strip_quotes(definition) for kind, name, definition in rows}
+
+
+def _objects_of(schema: TableSchema) -> tuple[object, ...]:
+    domains = [own for own in schema.types if own.base is not None]
+    required = {c.name for c in schema.columns if not c.nullable}
+    return schema.indexes, schema.checks, schema.foreign_keys, domains, required
+
+
+def _same_columns(one: TableSchema, other: TableSchema) -> bool:
+    return {c.name for c in one.columns} == {c.name for c in other.columns}
+
+
+def object_differences(
+    newest: PlacedTable, earlier: Sequence[PlacedTable], here: ExistingObjects, there: Collection[str]
+) -> list[str]:
+    """Return the changes at the source that differ here, one line each; `there` = the tables of this target. Pure."""
+    now, before = list(list_objects(newest, there)), [list(list_objects(one, there)) for one in earlier]
+    names = {(p.kind, p.name) for p in now}
+    gone = {(p.kind, p.name): p for one in before for p in one if (p.kind, p.name) not in names}
+    lines = []
+    for one in compare_objects(now, here, gone, exact=False):
+        shown = one.part.shown
+        if one.problem is ObjectProblem.EXTRA:
+            lines.append(f"{shown} was dropped at the source: {one.statement}")
+        elif all(one.part.is_in(version) for version in before):
+            continue
+        elif one.problem is ObjectProblem.MISSING:
+            lines.append(f"{shown} was added at the source: {one.statement}")
+        elif _had_definition(one.part, one.definition, before):
+            lines.append(f"{shown} was altered at the source: {one.statement}")
+    return lines
+
+
+def _had_definition(part: TableObject, definition: str, before: Sequence[Sequence[TableObject]]) -> bool:
+    """Return whether an earlier version had this definition."""
+    return any((p.kind, p.name, p.definition) == (part.kind, part.name, definition) for one in before for p in one)
+
+
+def list_objects(placed: PlacedTable, there: Collection[str], *, acting: bool = False) -> Iterator[TableObject]:
+    """Yield the objects of a version of a table; a foreign key only if the table it refers to is `there`. Pure.
+
+    `acting` includes the source's actions in foreign keys.
+    """
+    schema = placed.schema
+    yield from (_index(placed, i) for i in schema.indexes if i.definition or i.columns != schema.key)
+    yield from (_check(placed, check) for check in schema.checks)
+    yield from (_not_null(placed, c.name) for c in schema.columns if not c.nullable and c.name not in schema.key)
+    yield from (
+        _reference(placed, key, acting=acting)
+        for key in schema.foreign_keys
+        if f"{key.referred_namespace}.{key.referred_table}" in there
+    )
+
+
+def _index(placed: PlacedTable, index: Index) -> TableObject:
+    name, names = _possible_names(placed, index.name, index.columns, "key" if index.unique else "idx")
+    terms = placed.rewrite(index.definition) or f"USING btree ({placed.columns(index.columns)})"
+    place = f"{quote(placed.namespace)}.{quote(name)}"
+    return TableObject(
+        kind=INDEX,
+        sort=ObjectSort.UNIQUE if index.unique else ObjectSort.INDEX,
+        name=name,
+        names=names,
+        shown=f"{'unique constraint' if index.constraint else 'index'} {name}",
+        definition=strip_quotes(f"{'UNIQUE ' if index.unique else ''}INDEX {terms}"),
+        add=index_sql(placed, index, ConstraintNames(())),
+        drop=f"ALTER TABLE {placed.sql} DROP CONSTRAINT {quote(name)}" if index.constraint else f"DROP INDEX {place}",
+    )
+
+
+def _check(placed: PlacedTable, check: Check) -> TableObject:
+    name, names = _possible_names(placed, check.name, (), "check")
+    return TableObject(
+        kind=CHECK, sort=ObjectSort.CHECK, shown=f"check {name}", name=name, names=names,
+        definition=strip_quotes(f"CHECK ({placed.rewrite(check.sql)})"),
+        add="; ".join(filter(None, check_sql(placed, check, ConstraintNames(())))),
+        drop=f"ALTER TABLE {placed.sql} DROP CONSTRAINT {quote(name)}",
+    )  # fmt: skip
+
+
+def _not_null(placed: PlacedTable, column: str) -> TableObject:
+    name, alter = placed.fold(column), f"ALTER TABLE {placed.sql} ALTER COLUMN {placed.column(column)}"
+    return TableObject(
+        kind=REQUIRED,
+        sort=ObjectSort.REQUIRED,
+        shown=f"NOT NULL of column {name}",
+        name=name,
+        names=frozenset((name,)),
+        definition="",
+        add=f"{alter} SET NOT NULL",
+        drop=f"{alter} DROP NOT NULL",
+    )
+
+
+def _reference(placed: PlacedTable, key: ForeignKey, *, acting: bool) -> TableObject:
+    name, names = _possible_names(placed, key.name, key.columns, "fkey")
+    other = replace(placed.schema, namespace=key.referred_namespace, name=key.referred_table)
+    made = PlacedForeignKey(placed=placed, referred=placed.place_sibling(other), key=key, name=name)
+    return TableObject(
+        kind=REFERENCE, sort=ObjectSort.REFERENCE, shown=f"foreign key {name}", name=name, names=names, definition="",
+        add="; ".join(filter(None, (made.add(acting=acting), made.validate))),
+        drop=f"ALTER TABLE {placed.sql} DROP CONSTRAINT {quote(name)}",
+    )  # fmt: skip
+
+
+def _possible_names(
+    placed: PlacedTable, wanted: str, columns: Sequence[str], suffix: str
+) -> tuple[str, frozenset[str]]:
+    """Return the intended name of an object, and all names that `Names` may have given it."""
+    name = ConstraintNames(()).take(placed, wanted, columns, suffix)
+    stem = "_".join((placed.name, *columns, suffix))
+    numbered = (shorten_name(f"{stem}{number}") for number in range(2, _NUMBERED_MAX + 1))
+    return name, frozenset((name, shorten_name(stem), *numbered))
+
+
+def strip_quotes(definition: str) -> str:
+    """Return a definition without the quotes of names, which differ between source and dictionary."""
+    return definition.replace('"', "").removesuffix(" NOT VALID")

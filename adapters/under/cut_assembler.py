@@ -1,0 +1,261 @@
+"""Assembly of delivered increments into whole cuts, and of small cuts into groups (VENUS 3.4).
+
+A target transaction contains one or more whole source cuts. A backlog of small cuts is applied in groups. A cut that is
+larger than memory allows is streamed into one target transaction before it is complete. The same holds for increments
+that the broker sends ahead of their decision; the decision then ends the transaction.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+
+from venus import cut_stages
+from venus.codec.batch import Batch, decode
+from venus.errors import ProtocolError
+from venus.model import ChangeKind
+from venus.network.rows_identity import RowsIdentity
+from venus.rpc import reports
+from venus.wire import broker_pb2
+
+#: How many bytes of changes go into one target transaction and wait in memory, because rows may be large. A larger cut
+#: is streamed.
+GROUP_BYTES_MAX = 32 << 20
+
+
+class Withdrawn(Exception):
+    """Increments that were sent ahead of their decision were rolled back."""
+
+
+class DecisionNeeded(Exception):
+    """An increment cannot be written before its decision: the cut has to be read again, decided."""
+
+
+@dataclass(slots=True, kw_only=True)
+class CutPiece:
+    """One decoded increment. One that was sent ahead gets its epoch and time with its decision."""
+
+    start: int
+    epoch: int
+    committed_at_us: int
+    digest: int
+    decided: bool
+    batch: Batch
+    #: How many of the lost offsets that it stands for were applied before the loss.
+    passed: int = 0
+    #: When it arrived, for the log of cuts; 0 if that log is off.
+    arrived_us: int = 0
+    #: Rows identity of the broker's set behind it; None = unchanged.
+    rows: RowsIdentity | None = None
+    nbytes: int = 0
+
+    @property
+    def end(self) -> int:
+        """The offset behind it."""
+        return self.start + self.batch.offsets - self.passed
+
+    @property
+    def harmless(self) -> bool:
+        """Whether it may be written before its decision: no DDL, no lock that blocks readers of the target."""
+        return not self.batch.schemas and all(s.kind is ChangeKind.CHANGES for s in self.batch.sections)
+
+    def drop_changes(self) -> None:
+        """Release the memory of the changes after they were added; the decision may come much later."""
+        self.batch = replace(self.batch, schemas=(), sections=())
+
+
+@dataclass(slots=True, kw_only=True)
+class DeliveredCut:
+    """The increments of one source cut; complete when its last one has arrived."""
+
+    number: int
+    pieces: list[CutPiece] = field(default_factory=list)
+    rows: int = 0
+    nbytes: int = 0
+    #: There are no more increments for this reader, although the last one of the cut did not arrive.
+    closed: bool = False
+
+    @property
+    def ended(self) -> bool:
+        """Whether all of it has arrived, decided or not."""
+        return bool(self.pieces) and (self.closed or self.pieces[-1].batch.cut_end)
+
+    @property
+    def complete(self) -> bool:
+        return self.ended and (self.closed or self.pieces[-1].decided)
+
+    @property
+    def start(self) -> int:
+        return self.pieces[0].start
+
+    @property
+    def end(self) -> int:
+        return self.pieces[-1].end
+
+
+def decode_piece(increment: broker_pb2.Increment) -> CutPiece:
+    """Decode an increment."""
+    arrived_us = cut_stages.step_time_us()
+    batch = decode(increment.body)
+    if batch.offsets != increment.count:
+        raise ProtocolError(f"increment {increment.base_offset} has {batch.offsets} offsets, not {increment.count}")
+    return CutPiece(
+        start=increment.base_offset,
+        epoch=increment.epoch,
+        committed_at_us=increment.committed_at_us,
+        digest=increment.digest,
+        decided=increment.state == broker_pb2.COMMITTED,
+        batch=batch,
+        arrived_us=arrived_us,
+        rows=reports.rows_in(increment),
+        nbytes=len(increment.body),
+    )
+
+
+class CutAssembler:
+    """Assembler of increments in offset order into whole cuts. `offset` is the first one not applied yet.
+
+    Increments below `offset` were applied before (a replay) and are dropped. One that straddles `offset`, or leaves a
+    gap, is an error of the broker.
+    """
+
+    def __init__(self, offset: int, *, dense: bool = True) -> None:
+        self._next = offset
+        self._dense = dense
+        self._cuts: deque[DeliveredCut] = deque()
+        #: Pieces that were sent ahead and are not decided, in order, whether taken or not.
+        self._ahead: deque[CutPiece] = deque()
+        #: How many increments arrived twice.
+        self.replayed = 0
+        #: Number and bytes of the waiting changes.
+        self.rows = self.nbytes = 0
+
+    def on_increment(self, increment: broker_pb2.Increment) -> None:
+        """Handle the next message of the broker. Raises Withdrawn, after which the stream has to be opened again."""
+        match increment.state:
+            case broker_pb2.DECIDED:
+                self._on_decision(increment)
+            case broker_pb2.WITHDRAWN:
+                raise Withdrawn
+            case _:
+                piece = decode_piece(increment)
+                self.add(piece)
+                if not piece.decided:
+                    self._ahead.append(piece)
+
+    def _on_decision(self, increment: broker_pb2.Increment) -> None:
+        piece = self._ahead.popleft() if self._ahead else None
+        if piece is None or (piece.start, piece.digest) != (increment.base_offset, increment.digest):
+            raise ProtocolError(f"increment {increment.base_offset} was not sent ahead as it is decided now")
+        piece.epoch, piece.committed_at_us, piece.decided = increment.epoch, increment.committed_at_us, True
+
+    @property
+    def ahead(self) -> bool:
+        """Whether any piece is undecided."""
+        return bool(self._ahead)
+
+    def add(self, piece: CutPiece) -> None:
+        """Add the next increment."""
+        if piece.end <= self._next and piece.start < self._next:
+            self.replayed += 1
+            return
+        if piece.batch.lost and piece.start < self._next:
+            piece.passed, piece.start = self._next - piece.start, self._next
+        if piece.start < self._next or (self._dense and piece.start > self._next):
+            raise ProtocolError(f"increment {piece.start}..{piece.end} does not follow offset {self._next}")
+        self._next = piece.end
+        last = self._cuts[-1] if self._cuts else None
+        if last is None or last.ended or last.number != piece.batch.cut:
+            if last is not None and not last.ended:
+                if self._dense:
+                    raise ProtocolError(f"cut {last.number} has no end before offset {piece.start}")
+                last.closed = True
+            last = DeliveredCut(number=piece.batch.cut)
+            self._cuts.append(last)
+        last.pieces.append(piece)
+        self._add_size(last, piece.batch.count, piece.nbytes)
+
+    def _add_size(self, cut: DeliveredCut, rows: int, nbytes: int) -> None:
+        cut.rows, cut.nbytes = cut.rows + rows, cut.nbytes + nbytes
+        self.rows, self.nbytes = self.rows + rows, self.nbytes + nbytes
+
+    def is_full(self, rows_max: int) -> bool:
+        """Return whether as much waits as fits into one target transaction."""
+        return self.rows >= rows_max or self.nbytes >= GROUP_BYTES_MAX
+
+    def is_open_full(self, rows_max: int) -> bool:
+        """Return whether as much waits of an incomplete first cut, which has to be streamed."""
+        if not self._cuts or self._cuts[0].complete:
+            return False
+        return self._cuts[0].rows >= rows_max or self._cuts[0].nbytes >= GROUP_BYTES_MAX
+
+    @property
+    def start(self) -> int:
+        """The offset at which the first waiting cut begins."""
+        return self._cuts[0].start if self._cuts else self._next
+
+    @property
+    def has_complete(self) -> bool:
+        return bool(self._cuts) and self._cuts[0].complete
+
+    def close_below(self, offset: int) -> None:
+        """Treat the last cut as complete if it ends at or below `offset`: no more of it will come to this reader."""
+        if self._cuts and self._cuts[-1].end <= offset:
+            self._cuts[-1].closed = True
+
+    def take_group(self, rows_max: int, *, end_max: int | None = None) -> list[DeliveredCut]:
+        """Take complete cuts up to `rows_max` rows and GROUP_BYTES_MAX, at least one if there is one.
+
+        None ends beyond `end_max`.
+        """
+        taken: list[DeliveredCut] = []
+        rows = nbytes = 0
+        while self.has_complete:
+            cut = self._cuts[0]
+            rows, nbytes = rows + cut.rows, nbytes + cut.nbytes
+            if (taken and (rows > rows_max or nbytes > GROUP_BYTES_MAX)) or (end_max is not None and cut.end > end_max):
+                break
+            taken.append(self._cuts.popleft())
+            self.rows, self.nbytes = self.rows - cut.rows, self.nbytes - cut.nbytes
+        return taken
+
+    def take_open_pieces(self) -> list[CutPiece]:
+        """Take the arrived pieces of the first cut, complete or not; further calls return the rest.
+
+        Raises Hesitate if one of them has to wait for its decision. The caller drops the changes of a piece after it
+        has added them, because undecided pieces stay here until their decision.
+        """
+        if not self._cuts:
+            return []
+        cut = self._cuts[0]
+        if not all(piece.decided or piece.harmless for piece in cut.pieces):
+            raise DecisionNeeded("it alters or empties a table")
+        pieces, cut.pieces = cut.pieces, []
+        self._add_size(cut, -cut.rows, -cut.nbytes)
+        if pieces and pieces[-1].batch.cut_end:
+            self._cuts.popleft()
+        return pieces
+
+
+def list_pieces(cuts: Sequence[DeliveredCut]) -> list[CutPiece]:
+    """Return the increments of several cuts in order."""
+    return [piece for cut in cuts for piece in cut.pieces]
+
+
+def log_applied(business: str, target: str, cuts: Iterable[DeliveredCut], begun_us: int = 0) -> None:
+    """Log that a target's transaction with these cuts, begun at `begun_us`, is durable (venus/cut_stages.py)."""
+    if not cut_stages.has_listener():
+        return
+    now_us = time.time_ns() // 1000
+    for cut in cuts:
+        last = cut.pieces[-1]
+        cut_stages.report_stage(
+            cut_stages.CutStage(
+                name="applied", business=business, cut=cut.number, captured_at_us=last.batch.captured_at_us,
+                began_us=last.committed_at_us, ended_us=now_us,
+                facts={"target": target, "rows": cut.rows, "next_offset": cut.end},
+                steps={"arrived": last.arrived_us, "begun": begun_us},
+            )
+        )  # fmt: skip

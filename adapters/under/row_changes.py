@@ -1,0 +1,182 @@
+"""Changes of one table in packed arrays, and their net change per key. Pure (architecture 2).
+
+Of several changes of one key, only the last one counts. The last one of each key is found by a sort of the keys as
+64-bit words, without a Python object per row. Sequences strictly increase within a business, so the last change is the
+last by position.
+
+A predicate turns a row that is outside into a deletion of its key. So a row that leaves the range is deleted at the
+target, one that enters is inserted, and one that was never in it deletes nothing. The verdict depends on the change
+alone and not on earlier rows, so a reader that reads the queue again gets the same one.
+
+A heartbeat row contains the source's clock; its age on arrival is the lag from end to end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from venus.codec.changes import TableChanges
+from venus.codec.columns import to_columns
+from venus.codec.filtering import as_keys
+from venus.codec.layout import Layout
+from venus.codec.packed import PackedBytes
+from venus.model import ChangeKind, TableSchema
+from venus.predicates.ranges import Predicate
+
+#: Longer keys are compared by a dictionary: sorting them word by word would cost more.
+_WORD_BYTES_MAX = 64
+
+Mask = npt.NDArray[np.bool_]
+Positions = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowChanges:
+    """Changes of one table in one schema version, each with its offset."""
+
+    record_ids: PackedBytes
+    rows: PackedBytes
+    is_deleted: Mask
+    offsets: Positions
+    #: Marks the changes that are new rows by the source's hint; None = the source marks none.
+    is_new: Mask | None = None
+
+    def __len__(self) -> int:
+        return len(self.is_deleted)
+
+    @property
+    def nbytes(self) -> int:
+        """The approximate size in memory."""
+        return len(self.record_ids.data) + len(self.rows.data) + 17 * len(self)
+
+    @property
+    def only_new(self) -> bool:
+        """Whether all are new rows."""
+        return self.is_new is not None and bool(self.is_new.all())
+
+    def where(self, mask: Mask) -> RowChanges:
+        """Return the changes that `mask` selects, in order."""
+        if mask.all():
+            return self
+        return RowChanges(
+            record_ids=select_packed(self.record_ids, mask),
+            rows=select_packed(self.rows, mask),
+            is_deleted=self.is_deleted[mask],
+            offsets=self.offsets[mask],
+            is_new=None if self.is_new is None else self.is_new[mask],
+        )
+
+
+def to_row_changes(section: TableChanges, first_offset: int) -> RowChanges:
+    """Return a section's changes; `first_offset` is the offset of the first one."""
+    count = section.count
+    is_deleted = np.asarray(section.is_deleted, dtype=np.bool_)
+    return RowChanges(
+        record_ids=section.record_ids,
+        rows=section.rows,
+        is_deleted=is_deleted,
+        offsets=np.arange(first_offset, first_offset + count, dtype=np.int64),
+        is_new=~is_deleted if section.inserts_only else None,
+    )
+
+
+def join_changes(parts: Sequence[RowChanges]) -> RowChanges:
+    """Concatenate several pieces."""
+    if len(parts) == 1:
+        return parts[0]
+    return RowChanges(
+        record_ids=_join_packed([p.record_ids for p in parts]),
+        rows=_join_packed([p.rows for p in parts]),
+        is_deleted=np.concatenate([p.is_deleted for p in parts]),
+        offsets=np.concatenate([p.offsets for p in parts]),
+        is_new=_join_is_new(parts),
+    )
+
+
+def _join_is_new(parts: Sequence[RowChanges]) -> Mask | None:
+    if all(p.is_new is None for p in parts):
+        return None
+    return np.concatenate([np.zeros(len(p), dtype=np.bool_) if p.is_new is None else p.is_new for p in parts])
+
+
+def net_changes(rows: RowChanges) -> RowChanges:
+    """Keep the last change of each key."""
+    return rows.where(mark_last(rows.record_ids))
+
+
+def mark_last(keys: PackedBytes) -> Mask:
+    """Mark the last occurrence of each byte string."""
+    count = len(keys)
+    mask = np.zeros(count, dtype=np.bool_)
+    if count == 0:
+        return mask
+    if count == 1:
+        mask[0] = True
+        return mask
+    longest = int(keys.sizes.max())
+    if longest > _WORD_BYTES_MAX:
+        mask[list(dict(zip(keys.split(), range(count), strict=True)).values())] = True
+        return mask
+    words = _as_words(keys, longest)
+    order = np.lexsort(words)  # stable: equal keys stay in the order of their positions
+    ends_run = np.ones(count, dtype=np.bool_)
+    differs = np.zeros(count - 1, dtype=np.bool_)
+    for word in words:
+        column = word[order]
+        differs |= column[1:] != column[:-1]
+    ends_run[:-1] = differs
+    mask[order[ends_run]] = True
+    return mask
+
+
+def _as_words(keys: PackedBytes, longest: int) -> list[npt.NDArray[np.uint64]]:
+    """Return the keys as columns of 64-bit words, zero-padded, and their sizes as one more column."""
+    width = max(-(-longest // 8) * 8, 8)
+    sizes = keys.sizes.astype(np.int64)
+    padded = np.zeros((len(keys), width), dtype=np.uint8)
+    padded[np.arange(width) < sizes[:, None]] = np.frombuffer(keys.data, dtype=np.uint8)
+    words = padded.view("<u8")
+    return [np.ascontiguousarray(words[:, i]) for i in range(words.shape[1])] + [sizes.astype(np.uint64)]
+
+
+def select_packed(packed: PackedBytes, mask: Mask) -> PackedBytes:
+    """Return the byte strings that `mask` selects."""
+    data = np.frombuffer(packed.data, dtype=np.uint8)
+    return PackedBytes(data[np.repeat(mask, packed.sizes)].tobytes(), packed.sizes[mask])
+
+
+def slice_changes(rows: RowChanges, start: int, stop: int) -> RowChanges:
+    """Return the changes from position `start` up to `stop`."""
+    mask = np.zeros(len(rows), dtype=np.bool_)
+    mask[start:stop] = True
+    return rows.where(mask)
+
+
+def _join_packed(parts: Sequence[PackedBytes]) -> PackedBytes:
+    return PackedBytes(b"".join(p.data for p in parts), np.concatenate([p.sizes for p in parts]))
+
+
+def read_heartbeat(section: TableChanges, schema: TableSchema) -> int | None:
+    """Return the last heartbeat of a section, Unix microseconds; None if it has none."""
+    if section.kind is not ChangeKind.CHANGES or section.is_deleted.all():
+        return None
+    layout = Layout.of(schema)
+    names = [c.name.lower() for c in layout.columns]
+    value = to_columns(section.record_ids, section.rows, layout)[names.index("beat_at")][-1]
+    return int(value) if isinstance(value, str) and value.isdecimal() else None
+
+
+def apply_predicate(rows: RowChanges, predicate: Predicate | None, version: TableSchema) -> RowChanges:
+    """Apply a predicate: return the same changes in order, with rows outside of it as deletions."""
+    found = None
+    if predicate is not None:
+        found = as_keys(predicate, rows.record_ids, rows.rows, rows.is_deleted, version)
+    if found is None:
+        return rows
+    kept, is_deleted = found
+    is_new = None if rows.is_new is None else rows.is_new & ~is_deleted
+    return RowChanges(record_ids=rows.record_ids, rows=kept, is_deleted=is_deleted, offsets=rows.offsets, is_new=is_new)

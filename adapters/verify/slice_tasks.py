@@ -1,0 +1,317 @@
+"""Task of a comparison: one slice of one table, on both sides. Runners call it.
+
+A task opens a snapshot on each side, compares checksums, then the rows of differing buckets by type. It returns
+*suspects*: rows that differ between these two snapshots, with the positions of the snapshots. `deciding.py` decides
+whether that is a fault or a change on its way.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from collections.abc import Sequence as Seq
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from enum import Enum
+
+from venus.adapters.dialects.verify_contract import Key, Reader, Slice, SourceReader, Subject, open_reader
+from venus.adapters.targets.contract import ReachedOffset, TargetReader
+from venus.adapters.targets.registry import open_target
+from venus.adapters.verify.full_data import PinnedFullData
+from venus.adapters.verify.rows import Row, is_equal_row
+from venus.adapters.verify.sides import PushedSide, ScannedSide, Side, find_rows
+from venus.config import Settings
+from venus.errors import VenusError
+from venus.model import Sequence
+from venus.rpc.address import broker_address
+from venus.wire import broker_pb2
+
+#: Rows of differing buckets that are compared together; more are compared in groups of buckets.
+GROUP_ROWS = 100_000
+#: Keys whose rows are compared together, and the bytes of differing rows that a slice keeps: longer lists are of no
+#: use.
+ROWS_AT_ONCE = 2_000
+SUSPECT_BYTES_MAX = 64 << 20
+#: Memory of a suspect besides its values.
+_SUSPECT_BYTES = 500
+
+
+class ComparisonSide(Enum):
+    """Side of a comparison."""
+
+    SOURCE = "source"
+    FULL = "full data"
+    TARGET = "target"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComparisonEnds:
+    """The two sides of a comparison, and how to connect to them. Picklable."""
+
+    settings: Settings
+    left: ComparisonSide
+    right: ComparisonSide
+    target: str = ""
+    snapshot: bytes = b""  # a venus.wire.Snapshot
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SliceTask:
+    """Task to compare one slice."""
+
+    ends: ComparisonEnds
+    subject: Subject
+    part: Slice
+    #: Sides whose database does not compute the checksums of this table.
+    scanned: frozenset[ComparisonSide] = frozenset()
+    rows_per_s: float = 0.0  # 0 = as fast as it goes
+    suspects_max: int = 100_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Positions:
+    """Positions of the two snapshots; None for a side that is not compared."""
+
+    next_sequence: Sequence | None = None
+    reached: ReachedOffset | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SuspectRow:
+    """Key whose rows differ; `waiting`: it is in the source's log, so its change is not captured yet."""
+
+    key: Key
+    rows: dict[ComparisonSide, Row | None]
+    positions: Positions
+    waiting: bool = False
+    #: How many rows have this key, for sides with more than one.
+    repeated: dict[ComparisonSide, int] = field(default_factory=dict)
+
+    @property
+    def nbytes(self) -> int:
+        """Its approximate size in memory."""
+        values = (value for row in self.rows.values() for value in row or ())
+        return _SUSPECT_BYTES + sum(map(len, self.key)) + sum(len(value) for value in values if value is not None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SliceResult:
+    """Result of a slice; `cut_short`: the list of suspects is incomplete, because it was too long."""
+
+    table_id: int
+    number: int
+    rows: int  # of the side that has more
+    moved: int
+    suspects: tuple[SuspectRow, ...]
+    cut_short: bool = False
+
+
+class OpenSides:
+    """Sessions of one worker. Opening them costs more than comparing a slice, so they are reused."""
+
+    def __init__(self, ends: ComparisonEnds) -> None:
+        self._ends = ends
+        self.places = {ends.left, ends.right}
+        self._stack = ExitStack()
+        self.source: SourceReader | None = None
+        self.target: TargetReader | None = None
+        self.full: PinnedFullData | None = None
+        try:
+            self._open()
+        except BaseException:
+            self.close()
+            raise
+
+    def _open(self) -> None:
+        settings = self._ends.settings
+        if ComparisonSide.TARGET in self.places:
+            self.target = open_target(settings, self._ends.target).open_reader()
+            self._stack.callback(self.target.close)
+        if ComparisonSide.SOURCE in self.places:
+            self.source = open_reader(settings)
+            self._stack.callback(self.source.close)
+        if ComparisonSide.FULL in self.places:
+            address = broker_address(settings)
+            self.full = PinnedFullData(address, broker_pb2.Snapshot.FromString(self._ends.snapshot))
+            self._stack.callback(self.full.close)
+
+    def close(self) -> None:
+        """Close every session."""
+        self._stack.close()
+
+    @property
+    def readers(self) -> list[tuple[ComparisonSide, Reader]]:
+        """The readers of databases, the target first: its snapshot shows only what the source had before."""
+        both: list[tuple[ComparisonSide, Reader | None]] = [
+            (ComparisonSide.TARGET, self.target),
+            (ComparisonSide.SOURCE, self.source),
+        ]
+        return [(place, reader) for place, reader in both if reader is not None]
+
+    def begin(self, subject: Subject) -> Positions:
+        """Open the snapshots."""
+        for _, reader in self.readers:
+            reader.begin(subject)
+        return Positions(
+            next_sequence=self.source.read_next_sequence() if self.source else None,
+            reached=self.target.read_reached_offset(subject) if self.target else None,
+        )
+
+    def end(self) -> None:
+        """Close the snapshots."""
+        for _, reader in self.readers:
+            reader.end()
+
+    def side(self, place: ComparisonSide, subject: Subject, scanned: frozenset[ComparisonSide]) -> Side:
+        """Return one side of a comparison."""
+        versions = {subject.schema.version: subject.schema}
+        # the predicate selects the target's rows on the other sides; at the target every row counts
+        predicate = subject.predicate if place is not ComparisonSide.TARGET else ""
+        if place is ComparisonSide.FULL:
+            assert self.full is not None
+            full = self.full
+            known = full.versions(subject.schema.table_id) | versions
+            return ScannedSide(lambda part, buckets: full.scan(subject, part, buckets), subject, known, predicate)
+        reader = dict(self.readers)[place]
+        if reader.pushes_down and place not in scanned and not predicate:
+            return PushedSide(reader, subject)
+        return ScannedSide(lambda part, buckets: reader.scan(subject, part, buckets), subject, versions, predicate)
+
+
+_kept: dict[str, tuple[ComparisonEnds, OpenSides]] = {}
+
+
+def open_sides(ends: ComparisonEnds) -> OpenSides:
+    """Return the sessions of this worker to these ends; open them if necessary."""
+    known = _kept.get("now")
+    if known is None or known[0] != ends:
+        close_sides()
+        known = _kept["now"] = (ends, OpenSides(ends))
+    return known[1]
+
+
+def close_sides() -> None:
+    """Close this worker's sessions; also after an error, which may leave them in any state."""
+    known = _kept.pop("now", None)
+    if known is not None:
+        known[1].close()
+
+
+def compare_slice(task: SliceTask) -> SliceResult:
+    """Compare one slice; read-only and repeatable."""
+    began = time.monotonic()
+    try:
+        sessions = open_sides(task.ends)
+        positions = sessions.begin(task.subject)
+        found = _compare(task, sessions, positions)
+        sessions.end()
+    except BaseException:
+        close_sides()
+        raise
+    if task.rows_per_s:
+        time.sleep(max(0.0, found.rows / task.rows_per_s - (time.monotonic() - began)))
+    return found
+
+
+def _compare(task: SliceTask, sessions: OpenSides, positions: Positions) -> SliceResult:
+    subject, part = task.subject, task.part
+    left, right = (sessions.side(place, subject, task.scanned) for place in (task.ends.left, task.ends.right))
+    with ThreadPoolExecutor(2) as pool:  # two databases work at the same time
+
+        def both(ask: str, *what: object) -> tuple[dict, dict]:  # type: ignore[type-arg]
+            asked = [pool.submit(getattr(side, ask), part, *what) for side in (left, right)]
+            return asked[0].result(), asked[1].result()
+
+        ours, theirs = both("buckets")
+        rows = max(sum(n for n, _ in side.values()) for side in (ours, theirs))
+        found = SuspectList(task.suspects_max)
+        for group in _groups(ours, theirs):
+            one, other = both("hashes", group)
+            unequal = {key for key in one.keys() | other.keys() if one.get(key) != other.get(key)}
+            keys = sorted(unequal | left.repeated.keys() | right.repeated.keys())
+            for first in range(0, len(keys), ROWS_AT_ONCE):
+                here, there = both("rows", some := keys[first : first + ROWS_AT_ONCE])
+                for key in some:
+                    values = {task.ends.left: here.get(key), task.ends.right: there.get(key)}
+                    counts = {task.ends.left: left.repeated.get(key), task.ends.right: right.repeated.get(key)}
+                    repeated = {place: rows for place, rows in counts.items() if rows}
+                    if repeated or not is_equal_row(subject.schema, *values.values()):
+                        found.add(SuspectRow(key=key, rows=values, positions=positions, repeated=repeated))
+                if found.is_full:
+                    break
+            if found.is_full:
+                break
+    suspects = _with_waiting(_with_source(found.suspects, sessions.source, subject), sessions.source, subject)
+    return SliceResult(
+        table_id=subject.schema.table_id, number=part.number, rows=rows, moved=left.moved + right.moved,
+        suspects=tuple(suspects), cut_short=found.is_full,
+    )  # fmt: skip
+
+
+class SuspectList:
+    """Suspects of a slice, limited in number and memory."""
+
+    def __init__(self, most: int) -> None:
+        self.suspects: list[SuspectRow] = []
+        self._most, self._nbytes = most, 0
+
+    def add(self, suspect: SuspectRow) -> None:
+        """Add a suspect."""
+        self.suspects.append(suspect)
+        self._nbytes += suspect.nbytes
+
+    @property
+    def is_full(self) -> bool:
+        """Whether a limit is reached."""
+        return len(self.suspects) > self._most or self._nbytes >= SUSPECT_BYTES_MAX
+
+
+def _with_source(suspects: Seq[SuspectRow], source: SourceReader | None, subject: Subject) -> Seq[SuspectRow]:
+    """Return the suspects with the source's rows, also those outside the target's predicate."""
+    if source is None or not subject.predicate or not suspects:
+        return suspects
+    rows = find_rows(source, subject, [s.key for s in suspects])
+    return [replace(s, rows=s.rows | {ComparisonSide.SOURCE: rows.get(s.key)}) for s in suspects]
+
+
+def _groups(ours: dict[int, tuple[int, int]], theirs: dict[int, tuple[int, int]]) -> Iterator[list[int]]:
+    """Yield the differing buckets in groups that fit into memory."""
+    group: list[int] = []
+    rows = 0
+    for bucket in sorted(ours.keys() | theirs.keys()):
+        one, other = ours.get(bucket, (0, 0)), theirs.get(bucket, (0, 0))
+        if one == other:
+            continue
+        if group and rows + max(one[0], other[0]) > GROUP_ROWS:
+            yield group
+            group, rows = [], 0
+        group.append(bucket)
+        rows += max(one[0], other[0])
+    if group:
+        yield group
+
+
+def _with_waiting(suspects: Seq[SuspectRow], source: SourceReader | None, subject: Subject) -> Iterator[SuspectRow]:
+    """Yield each suspect with whether the log names it, in the snapshot of its row."""
+    waiting = source.find_waiting_keys(subject, [s.key for s in suspects]) if source and suspects else set()
+    for s in suspects:
+        yield replace(s, waiting=s.key in waiting)
+
+
+def recheck_suspects(ends: ComparisonEnds, subject: Subject, keys: Seq[Key]) -> list[SuspectRow]:
+    """Read these keys again, in one new snapshot of each database."""
+    try:
+        sessions = open_sides(ends)
+        positions = sessions.begin(subject)
+        found = {place: find_rows(reader, subject, keys) for place, reader in sessions.readers}
+        suspects = [
+            SuspectRow(key=k, rows={place: rows.get(k) for place, rows in found.items()}, positions=positions)
+            for k in keys
+        ]
+        again = list(_with_waiting(suspects, sessions.source, subject))
+        sessions.end()
+    except VenusError:
+        close_sides()
+        raise
+    return again

@@ -1,0 +1,241 @@
+"""Comparison of one table: calibrate, divide into slices, compare them, resolve the suspects.
+
+Calibration finds out whether a database's checksums equal those computed here.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import random
+import time
+from collections.abc import Iterator
+
+from venus.adapters.dialects.comparison_forms import key_forms, sized_forms
+from venus.adapters.dialects.contract import SchemaChanged
+from venus.adapters.dialects.verify_contract import Reader, Slice, Subject, TableReplaced
+from venus.adapters.running import LocalRunner
+from venus.adapters.verify.findings import TableResult, UndecidedRow
+from venus.adapters.verify.options import (
+    PUSHED_ROWS_PER_ROW,
+    READ_ROWS_PER_ROW,
+    ChosenTable,
+    Report,
+    RunnerFor,
+    VerificationFailed,
+    VerifyOptions,
+    VerifyProgress,
+)
+from venus.adapters.verify.rows import Columns, checksums, columns_of
+from venus.adapters.verify.slice_tasks import (
+    ComparisonEnds,
+    ComparisonSide,
+    SliceResult,
+    SliceTask,
+    SuspectRow,
+    close_sides,
+    compare_slice,
+    open_sides,
+)
+from venus.adapters.verify.slices import can_slice_by_range, draw_sample, range_slices, whole_slice
+from venus.adapters.verify.suspect_resolution import SuspectResolver, undecided_rows
+from venus.errors import SourceError, TargetError, VenusError
+
+#: Rows used for calibration.
+SAMPLE_ROWS = 300
+#: Bytes of the rows of a slice: a slice that is read here is held in memory.
+SLICE_BYTES = 32 << 20
+
+
+def fitting_rows(reader: Reader, subject: Subject) -> int:
+    """Return the number of rows of a slice that fits into memory."""
+    sections = list(reader.scan(subject, Slice(), None, rows_max=SAMPLE_ROWS))
+    rows, weight = sum(s.count for s in sections), sum(s.nbytes for s in sections)
+    return max(1, SLICE_BYTES * rows // weight) if weight else SLICE_BYTES
+
+
+def find_disagreement(reader: Reader, subject: Subject) -> str:
+    """Return why this reader's checksums cannot be used, "" if they can. Runs in a snapshot of the reader."""
+    schema = subject.schema
+    sections = list(reader.scan(subject, Slice(), None, rows_max=SAMPLE_ROWS))
+    if not sections:
+        return ""
+    columns = columns_of(sections[0], {schema.version: schema}, schema)
+    keys = key_forms(columns, schema)
+    try:
+        theirs = {key: (total, texts) for key, total, texts in reader.read_forms(subject, keys)}
+    except (SourceError, TargetError) as error:  # an old server may lack a function, a user the right to call it
+        reader.end()
+        reader.begin(subject)
+        return f"the checksums fail: {error}"
+    ours = checksums(columns, schema, subject.digest).tolist()
+    for n, key in enumerate(keys):
+        total, texts = theirs.get(key, (None, ()))
+        if total != ours[n]:
+            return _describe_row(subject, columns, n, texts)
+    return ""
+
+
+def _describe_row(subject: Subject, columns: Columns, row: int, texts: tuple[str, ...]) -> str:
+    for column, values, text in zip(subject.schema.wire_columns, columns, texts, strict=False):
+        if sized_forms(column.type, [values[row]])[0] != text:
+            return f"column {column.name} is spelt differently there"
+    return "its keys are spelt differently there" if not texts else "its digest is another one"
+
+
+logger = logging.getLogger(__name__)
+
+#: Attempts to compare a table, and the pause in between.
+ATTEMPTS = 3
+PAUSE_S = 1.0
+#: How many times larger than planned slices may be: all rows of one leading key are in one bucket, in memory.
+FULLER_MAX = 4
+#: Memory limit of the differences of a table: a comparison ends there, because longer lists are of no use.
+SUSPECTS_BYTES_MAX = 256 << 20
+
+
+class TableComparison:
+    """Comparison of one table, from calibration to the result."""
+
+    def __init__(
+        self, options: VerifyOptions, ends: ComparisonEnds, chosen: ChosenTable, runner_for: RunnerFor, report: Report
+    ) -> None:  # fmt: skip
+        self._options = options
+        self._runner_for = runner_for
+        self._report = report
+        self._ends = ends
+        self._subject = chosen.subject
+        self._chosen = chosen
+        self._scanned: frozenset[ComparisonSide] = frozenset()
+        self._pushed = 0
+        self._result = self._new_result()
+
+    def compare(self) -> TableResult:
+        """Compare the table; retry after transient failures: a lock, a restarted server or broker."""
+        for left in reversed(range(ATTEMPTS)):
+            self._result = self._new_result()
+            try:
+                return self._compare()
+            except VenusError as error:
+                close_sides()
+                if not error.retryable or not left:
+                    raise
+                logger.warning("%s is compared again: %s", self._result.table, error)
+                time.sleep(PAUSE_S)
+        raise AssertionError("the last attempt returns or raises")
+
+    def _new_result(self) -> TableResult:
+        name, ends = self._subject.schema.qualified, self._ends
+        result = TableResult(table=name, leg=f"{ends.left.value} - {ends.right.value}")
+        if self._chosen.note:
+            result.notes.append(self._chosen.note)
+        return result
+
+    def _compare(self) -> TableResult:
+        began, result = time.monotonic(), self._result
+        if self._chosen.obstacle:
+            result.undecided.append(UndecidedRow(table=result.table, key={}, reason=self._chosen.obstacle))
+            return result
+        try:
+            suspects = self._suspects()
+            settled = SuspectResolver(self._ends, self._subject).settle(suspects, self._options.wait_s)
+        except (SourceError, TargetError) as error:
+            close_sides()
+            if self._options.where:
+                raise VerificationFailed(
+                    f"{result.table}: --where {self._options.where!r}: {error}",
+                    hint="it must be true or false at both databases; name the tables that it fits with --table",
+                ) from error
+            is_meanwhile = isinstance(error, SchemaChanged) and not isinstance(error, TableReplaced)
+            reason = f"it has just changed: {error}" if is_meanwhile else str(error)
+            result.undecided.append(UndecidedRow(table=result.table, key={}, reason=reason))
+        else:
+            result.differences = list(settled.differences.values())
+            result.undecided = undecided_rows(self._subject, settled.undecided)
+            result.in_flight = settled.in_flight
+        result.seconds = time.monotonic() - began
+        return result
+
+    def _suspects(self) -> list[SuspectRow]:
+        options, result = self._options, self._result
+        slices, estimate = self._plan()
+        slices = draw_sample(slices, options.sample, random.Random(options.seed))
+        work = estimate // (PUSHED_ROWS_PER_ROW if self._pushed == 2 else READ_ROWS_PER_ROW)
+        tasks = [
+            SliceTask(ends=self._ends, subject=self._subject, part=part, scanned=self._scanned,
+                 rows_per_s=options.rows_per_s, suspects_max=options.differences_max)
+            for part in slices
+        ]  # fmt: skip
+        suspects: list[SuspectRow] = []
+        nbytes = 0
+        # several workers would each use the whole limit
+        runner = LocalRunner() if options.rows_per_s else self._runner_for(work)
+        results: Iterator[SliceResult] = runner.run(compare_slice, tasks)
+        for number, done in enumerate(results, 1):
+            result.rows += done.rows
+            result.moved += done.moved
+            suspects += done.suspects
+            nbytes += sum(suspect.nbytes for suspect in done.suspects)
+            self._report(VerifyProgress(table=result.table, rows=result.rows, rows_estimate=estimate))
+            result.cut_short = result.cut_short or done.cut_short
+            if len(suspects) >= options.differences_max or nbytes >= SUSPECTS_BYTES_MAX:
+                more = len(suspects) > options.differences_max or number < len(tasks)
+                result.cut_short = result.cut_short or more
+                break
+        if isinstance(results, Iterator) and hasattr(results, "close"):
+            results.close()
+        return suspects[: options.differences_max]
+
+    def _plan(self) -> tuple[list[Slice], int]:
+        """Calibrate, and divide the table into slices."""
+        sessions = open_sides(self._ends)
+        try:
+            sessions.begin(self._subject)
+            self._calibrate()
+            estimates = [(reader.estimate_rows(self._subject), reader) for _, reader in sessions.readers]
+            rows, reader = max(estimates, key=lambda pair: pair[0])
+            slices: list[Slice] = []
+            if can_slice_by_range(self._subject.schema):
+                slices = self._ranges(reader, rows)
+            sessions.end()
+        except BaseException:
+            close_sides()
+            raise
+        if not slices and self._options.rows_per_s:
+            self._result.notes.append(
+                "--rows-per-s has no effect: without an integer in front of its key it is one slice"
+            )
+        return slices or [whole_slice(rows)], rows
+
+    def _ranges(self, reader: Reader, rows: int) -> list[Slice]:
+        """Return slices by ranges of the leading key; [] if it has so few values that they would be too large."""
+        wanted = self._slice_rows(reader)
+        slices = range_slices(reader.read_split_points(self._subject, wanted))
+        # the limit of rows applies to slices only
+        return [] if rows > FULLER_MAX * wanted * len(slices) and not self._options.rows_per_s else slices
+
+    def _slice_rows(self, reader: Reader) -> int:
+        """Return the rows of a slice: what fits into memory, and at most one second of the rate limit."""
+        fitting = min(self._options.slice_rows, fitting_rows(reader, self._subject))
+        return min(fitting, math.ceil(self._options.rows_per_s)) if self._options.rows_per_s else fitting
+
+    def _calibrate(self) -> None:
+        mode, places = self._options.mode, []
+        for place, reader in open_sides(self._ends).readers:
+            if not reader.pushes_down:
+                continue
+            why = "--mode scan" if mode == "scan" else find_disagreement(reader, self._subject)
+            if place is ComparisonSide.SOURCE and self._subject.predicate:
+                why = why or "which of its rows the target gets is found out row by row"
+            if why and mode == "hash":
+                raise VerificationFailed(
+                    f"{self._result.table}: checksums of the {place.value} cannot be used: {why}",
+                    hint="use --mode auto, which compares its rows instead",
+                )
+            if why:
+                places.append(place)
+                self._result.notes.append(f"rows of the {place.value} are read and compared here: {why}")
+        self._scanned = frozenset(places)
+        pushed = [p.value for p, r in open_sides(self._ends).readers if r.pushes_down and p not in places]
+        self._pushed = len(pushed)
+        self._result.method = f"checksums by {' and '.join(pushed)}" if pushed else "rows"

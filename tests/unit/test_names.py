@@ -1,0 +1,180 @@
+"""The language of the code: what a function, a class and a sentence may be called.
+
+A function that acts is a verb, one that answers is a noun or a question, one that handles an event begins with `on_`; a
+bare participle (`applied`, `seen`) is none of these. A public class name stands once. Some words make persons of
+components; they stand nowhere.
+"""
+
+from __future__ import annotations
+
+import ast
+import io
+import re
+import tokenize
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+CODE = ("venus", "adapters", "spark", "migrations")
+#: Words for components that no component is.
+BANNED = ("whoever", "somebody", "nobody", "told", "untold", "whom")
+_BANNED = re.compile(rf"(?<![a-z])(?:{'|'.join(BANNED)})(?![a-z])", re.IGNORECASE)
+#: Participles that do not end in -ed. Those that are their own infinitive (`read`, `put`, `set`) are verbs as well.
+IRREGULAR = frozenset(
+    re.findall(
+        r"\w+",
+        """
+    begun bent born borne bought broken brought built caught chosen dealt done drawn driven dug eaten
+    fallen fed felt forgotten fought found frozen given gone got grown had heard held hidden hung hurt kept
+    known laid led left lent lit lost made meant met overcome overdone overtaken paid proven redone ridden
+    risen rung said sat seen sent shaken shot shown slept slid sold sought spent spoken spun stolen stood
+    stuck struck sworn swum swung taken taught thought thrown told torn undone understood undrawn untold
+    withdrawn withheld woken won worn written
+""",
+    )
+)
+#: Words in -ed that are no participles.
+NOT_PARTICIPLES = frozenset(
+    re.findall(r"\w+", "bed bleed breed embed exceed feed heed indeed need proceed red seed shed speed succeed weed")
+)
+#: Base classes in venus/errors.py whose names do not end in "Error".
+EXCEPTIONS_OF_VENUS = frozenset(("Refused", "Unavailable", "Diverged"))
+#: Names in files and logs, which do not change.
+FILE_WORDS = frozenset(('"told_s"', '"nobody"'))
+#: Code in a document names what is there; `tests/unit/test_docs.py` checks it.
+_CODE_SPAN = re.compile(r"`[^`]*`")
+#: What may still stand as it is: empty, and stays so.
+EXCEPTIONS: frozenset[str] = frozenset()
+
+
+def python_files() -> Iterator[Path]:
+    """Yield the product's Python files, generated ones apart; each once, not by the links in venus/ too."""
+    for folder in CODE:
+        for file in sorted((ROOT / folder).rglob("*.py")):
+            parts = file.relative_to(ROOT / folder).parts
+            if not (folder == "venus" and parts[0] in ("adapters", "spark", "migrations", "wire")):
+                yield file
+
+
+def texts() -> Iterator[Path]:
+    """Yield what is read and is no Python: documents, SQL, protos, the page, the example configuration."""
+    for folder in ("docs", "docker", "protos", *CODE):
+        for pattern in ("*.md", "*.sql", "*.proto", "*.html", "*.js", "*.css", "*.toml", "*.yaml", "*.yml"):
+            for file in sorted((ROOT / folder).rglob(pattern)):
+                if not (folder == "venus" and file.relative_to(ROOT / folder).parts[0] in ("adapters", "spark")):
+                    yield file
+    yield from (ROOT / name for name in ("README.md", "CONTRIBUTING.md", "Makefile", "venus.example.toml"))
+
+
+def is_participle(name: str) -> bool:
+    """Return whether a function's or a class's name is one participle and nothing else."""
+    word = name.strip("_")
+    if not word.isidentifier() or "_" in word or not word[1:].islower():
+        return False
+    word = word.lower()
+    return word in IRREGULAR or (word.endswith("ed") and len(word) > 4 and word not in NOT_PARTICIPLES)
+
+
+def is_property(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    """Return whether a function is read like an attribute, which may state a fact."""
+    names = [
+        node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "") for node in function.decorator_list
+    ]
+    return any(name in ("property", "cached_property", "setter") for name in names)
+
+
+def is_exception(node: ast.ClassDef) -> bool:
+    """Return whether a class is an exception: it is named after what happened."""
+    bases = [base.attr if isinstance(base, ast.Attribute) else getattr(base, "id", "") for base in node.bases]
+    return any(base.endswith(("Error", "Exception")) or base in EXCEPTIONS_OF_VENUS for base in bases)
+
+
+def bare_participles(tree: ast.AST) -> Iterator[str]:
+    """Yield the functions and classes that are called by a participle alone."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and is_property(node):
+            continue
+        if isinstance(node, ast.ClassDef) and is_exception(node):
+            continue
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) and is_participle(node.name):
+            yield node.name
+
+
+def banned_words(text: str) -> list[str]:
+    """Return the banned words of a text, parts of identifiers included (`_told_at`, `WhomToAsk`)."""
+    spread = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", text).replace("_", " ")
+    return _BANNED.findall(spread)
+
+
+def words_of_python(source: str) -> Iterator[tuple[int, str]]:
+    """Yield the line and text of each identifier, string and comment."""
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type in (tokenize.NAME, tokenize.STRING, tokenize.COMMENT) and token.string not in FILE_WORDS:
+            yield token.start[0], token.string
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("_told", True),
+        ("applied", True),
+        ("Seen", True),
+        ("read", False),
+        ("need", False),
+        ("record_applied", False),
+        ("on_fetch", False),
+        ("LeaseExpired", False),
+    ],
+)
+def test_a_participle_is_recognised(name: str, expected: bool) -> None:
+    assert is_participle(name) is expected
+
+
+def test_a_property_may_state_a_fact_and_a_function_may_not() -> None:
+    tree = ast.parse("class A:\n    @property\n    def applied(self): ...\n    def seen(self): ...\nclass Held: ...\n")
+
+    assert sorted(bare_participles(tree)) == ["Held", "seen"]
+
+
+def test_banned_words_are_found_inside_identifiers() -> None:
+    assert banned_words("self._told_at = WhomToAsk()  # Nobody knows, stolde") == ["told", "Whom", "Nobody"]
+
+
+def test_no_function_or_class_is_a_bare_participle() -> None:
+    found = {
+        f"{file.relative_to(ROOT)}: {name}"
+        for file in python_files()
+        for name in bare_participles(ast.parse(file.read_text(encoding="utf-8")))
+    }
+
+    assert found == EXCEPTIONS
+
+
+def test_no_public_class_name_stands_twice() -> None:
+    places: dict[str, list[str]] = defaultdict(list)
+    for file in python_files():
+        for node in ast.parse(file.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                places[node.name].append(str(file.relative_to(ROOT)))
+
+    assert {name: files for name, files in places.items() if len(files) > 1} == {}
+
+
+def test_components_are_no_persons() -> None:
+    found = [
+        f"{file.relative_to(ROOT)}:{line}: {word}"
+        for file in python_files()
+        for line, text in words_of_python(file.read_text(encoding="utf-8"))
+        for word in banned_words(text)
+    ]
+    found += [
+        f"{file.relative_to(ROOT)}:{number}: {word}"
+        for file in texts()
+        for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1)
+        for word in banned_words(_CODE_SPAN.sub("", line))
+    ]
+
+    assert found == []

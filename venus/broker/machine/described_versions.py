@@ -1,0 +1,94 @@
+"""Which table versions are described at the end of a log; rows of any other version cannot be read.
+
+A rollback removes every later half message with it, so a half message may rely on the descriptions of an undecided
+one. `Business.schemas` has the committed versions. The others are kept beside the proposed state that they belong to,
+and rebuilt if that state was taken back.
+"""
+
+from __future__ import annotations
+
+from venus.broker.machine import records
+from venus.broker.machine.business import Business, DescribedVersions
+from venus.broker.machine.counter_limits import check_limit
+from venus.broker.machine.envelope import Envelope, Version
+from venus.broker.machine.steps import EntryStep
+from venus.broker.store import keys
+from venus.broker.store.rocks import Store
+from venus.wire import broker_pb2, change_pb2
+
+
+def find_missing_versions(business: Business, content: Envelope) -> set[Version]:
+    """Return the versions of an arriving half message's changes that neither it nor anything before it describes."""
+    if content.versions <= business.schemas:
+        return set()
+    unknown = set(content.versions).difference(business.schemas, content.described)
+    if unknown and business.described.state is not business.proposed:
+        business.described = DescribedVersions(business.proposed, undecided_versions(business))
+    return unknown - business.described.versions if unknown else set()
+
+
+def check_versions(business: Business, content: Envelope, where: str) -> None:
+    """Raise ProtocolError for a schema version that jumps too far ahead of the known ones."""
+    for schema in content.schemas:
+        if (schema.table_id, schema.version) not in business.schemas:
+            known = max((v for table_id, v in business.schemas if table_id == schema.table_id), default=0)
+            check_limit(f"{where}: table {schema.table_id}", "version", schema.version, known)
+
+
+def newest_versions(business: Business) -> list[broker_pb2.KnownTable]:
+    """Return every table that was ever described here, with its newest version: no other history may continue it."""
+    versions: dict[int, int] = {}
+    for table_id, version in business.schemas:
+        versions[table_id] = max(version, versions.get(table_id, 0))
+    changed = {table_id: figures.last_sequence for table_id, figures in business.tables.items()}
+    return [
+        broker_pb2.KnownTable(table_id=t, version=v, last_sequence=changed.get(t, 0))
+        for t, v in sorted(versions.items())
+    ]
+
+
+def find_contradiction(store: Store, business: Business, content: Envelope) -> change_pb2.TableSchema | None:
+    """Return the stored schema of a version that `content` describes as another table, or with other columns."""
+    for schema in content.schemas:
+        found = store.get(keys.STATE, keys.schema_key(business.number, schema.table_id, schema.version))
+        if found is None:
+            if known := _find_other_name(business, schema):
+                return known
+            continue
+        known = change_pb2.TableSchema.FromString(records.decode_schema(found)[1])
+        if _row_layout(known) != _row_layout(schema):
+            return known
+    return None
+
+
+def _find_other_name(business: Business, schema: change_pb2.TableSchema) -> change_pb2.TableSchema | None:
+    """Return the known table if its number had another name: within one history no table is renamed."""
+    known = business.tables.get(schema.table_id)
+    if known is None or not known.name or (known.namespace, known.name) == (schema.namespace, schema.name):
+        return None
+    return change_pb2.TableSchema(
+        table_id=schema.table_id, version=schema.version, namespace=known.namespace, name=known.name
+    )
+
+
+def _row_layout(schema: change_pb2.TableSchema) -> tuple[object, ...]:
+    """Return what identifies the table and decides how its rows are read."""
+    columns = tuple((c.number, c.name, c.type.kind) for c in schema.columns)
+    return schema.namespace, schema.name, tuple(schema.key), columns
+
+
+def record_proposed_versions(business: Business, taken: EntryStep, content: Envelope | None) -> None:
+    """Update the described versions with a proposed entry, if they belong to the state before it."""
+    known = business.described
+    if known.state is taken.before and not taken.removed:
+        known.state = taken.after
+        if content is not None and content.schemas:
+            known.versions |= content.described
+
+
+def undecided_versions(business: Business) -> set[Version]:
+    """Collect the versions described by half messages that are on disk or proposed, and not rolled back."""
+    removed = {found.index for pending in business.pending for found in pending.step.removed}
+    stored = [business.envelopes[h.batch_no] for h in business.applying.halves if h.index not in removed]
+    proposed = [p.content for p in business.pending if p.content is not None and p.index not in removed]
+    return {version for content in (*stored, *proposed) for version in content.described}

@@ -1,0 +1,165 @@
+"""Which rows of a business this set has at an offset, and the refusal of a consumer that has other rows.
+
+A consumer sends with its position which rows it was given. If a set has other rows at the same offset, the consumer
+would continue with rows chosen by other predicates, and nothing that follows would show it.
+"""
+
+from __future__ import annotations
+
+import threading
+from bisect import bisect_left
+from collections import defaultdict
+from dataclasses import dataclass, replace
+
+from venus.broker.machine import filter_wire
+from venus.broker.machine.business import Business
+from venus.broker.machine.records import load_levels, read_schemas
+from venus.broker.queue.reduced_batches import TableChoice
+from venus.broker.store.rocks import Store
+from venus.codec import schema as schemas_codec
+from venus.errors import OffsetTrimmed, OtherRows
+from venus.model import TableSchema
+from venus.network.rows_identity import (
+    Levels,
+    RowsIdentity,
+    TableRows,
+    describe_differences,
+    find_differing,
+    partial_tables,
+)
+from venus.network.topology import PULLS_AS
+from venus.rpc import reports
+from venus.wire import broker_pb2
+
+
+@dataclass(frozen=True, slots=True)
+class _IdentityChanges:
+    """The offsets after which the identity changes. `begin` and `versions` identify the state it was built from."""
+
+    begin: int
+    versions: int
+    levels: Levels | None
+    offsets: list[int]
+    tables: list[tuple[TableRows, ...]]
+
+    def at(self, offset: int) -> tuple[TableRows, ...]:
+        place = bisect_left(self.offsets, offset)
+        return self.tables[place - 1] if place else ()
+
+
+class RowIdentities:
+    """The identity of the rows of each business; thread-safe. `name` is that of this set, once it is known."""
+
+    def __init__(self, store: Store) -> None:
+        self.name = ""
+        self._store = store
+        self._lock = threading.Lock()
+        self._points: dict[int, _IdentityChanges] = {}
+
+    def at(self, business: Business, offset: int) -> RowsIdentity | None:
+        """Return which rows this set has at an offset, None if that is unknown: a set above is older."""
+        points = self._load_changes(business)
+        return RowsIdentity(set=self.name, tables=points.at(offset)) if points.levels is not None else None
+
+    def for_mirror(self, business: Business, offset: int) -> RowsIdentity | None:
+        """Return the same for the set above, under the name of that set."""
+        found = self.at(business, offset)
+        above, _ = load_levels(self._store, business.number, business.committed.mirror)
+        return replace(found, set=above) if found is not None else None
+
+    def check_rows(self, business: Business, offset: int, wanted: broker_pb2.Open, opened: broker_pb2.Opened) -> None:
+        """Add the rows' identity to the answer. Raises OtherRows or OffsetTrimmed if the consumer has other rows."""
+        levels = self._load_changes(business).levels
+        if levels is None:
+            return
+        if wanted.group.startswith(PULLS_AS):
+            opened.levels.CopyFrom(filter_wire.levels_to_wire(levels))
+        choice = TableChoice(wanted.only, filter_wire.from_wire(wanted.where))
+        here = self._identity_for(business, offset, levels, choice)
+        opened.rows.CopyFrom(reports.to_wire(here))
+        if not wanted.HasField("rows"):
+            return
+        if wanted.HasField("rows_at"):
+            here = self._identity_for(business, wanted.rows_at, levels, choice)
+        brought = reports.from_wire(wanted.rows)
+        only = choice.ids(business) or set(wanted.table_ids) or None
+        if differ := find_differing(brought, here, only):
+            raise self._other_rows_error(business, offset, brought, describe_differences(differ, brought, here))
+
+    def _identity_for(self, business: Business, offset: int, levels: Levels, choice: TableChoice) -> RowsIdentity:
+        if not choice.where:
+            return RowsIdentity(set=self.name, tables=self._load_changes(business).at(offset))
+        schemas = [schema for at, schema in self._read_schemas(business) if at < offset]
+        return RowsIdentity(set=self.name, tables=tuple(partial_tables((*levels, choice.where), schemas).values()))
+
+    def _other_rows_error(
+        self, business: Business, offset: int, brought: RowsIdentity, tables: str
+    ) -> OffsetTrimmed | OtherRows:
+        if brought.set == self.name:
+            return OffsetTrimmed(
+                f"{business.name}: set {self.name} has loaded the full data again, and has other rows at offset "
+                f"{offset} than those that were read here: {tables}",
+                hint="start again from the full data: `venus resync --all --target NAME`",
+            )
+        origin = f"set {brought.set}" if brought.set else "the set that was read until now"
+        return OtherRows(
+            f"{business.name}: set {self.name} has other rows than {origin} at offset {offset}: {tables}; nothing is "
+            "read from it",
+            hint=f"give set {self.name} the same predicates, or load from the full data of this one",
+        )
+
+    def add_changes(self, business: Business, increment: broker_pb2.Increment) -> None:
+        """Add the identity to an increment after which it differs, because the increment describes a table."""
+        points = self._load_changes(business)
+        if not points.offsets or points.offsets[-1] < increment.base_offset:
+            return
+        behind = points.at(increment.base_offset + increment.count)
+        if points.at(increment.base_offset) != behind:
+            increment.rows.CopyFrom(reports.to_wire(RowsIdentity(set=self.name, tables=behind)))
+
+    def invalidate(self, business: Business) -> None:
+        """Drop the cached identity, because the set above reports other filters."""
+        with self._lock:
+            self._points.pop(business.number, None)
+
+    def _load_changes(self, business: Business) -> _IdentityChanges:
+        mirror = business.committed.mirror
+        begin = mirror.begin if mirror is not None else 0
+        known = self._points.get(business.number)
+        if known is not None and (known.begin, known.versions) == (begin, len(business.schemas)):
+            return known
+        levels = load_levels(self._store, business.number, mirror)[1]
+        described = self._read_schemas(business) if levels else []
+        # a version is on disk a moment after it is committed: then it is read again
+        versions = len(described) if levels else len(business.schemas)
+        found = _IdentityChanges(begin, versions, levels, *_find_changes(levels or (), described))
+        with self._lock:
+            self._points[business.number] = found
+        return found
+
+    def _read_schemas(self, business: Business) -> list[tuple[int, TableSchema]]:
+        return [(at, schemas_codec.from_wire(wire)) for at, wire in read_schemas(self._store, business.number)]
+
+
+def _find_changes(
+    levels: Levels, described: list[tuple[int, TableSchema]]
+) -> tuple[list[int], list[tuple[TableRows, ...]]]:
+    """Return the offsets after which the identity of tables changes, and the identity after each."""
+    by_offset: defaultdict[int, list[TableSchema]] = defaultdict(list)
+    for at, schema in described:
+        by_offset[at].append(schema)
+    versions: defaultdict[int, list[TableSchema]] = defaultdict(list)
+    tables: dict[int, TableRows] = {}
+    offsets: list[int] = []
+    found: list[tuple[TableRows, ...]] = []
+    for at, schemas in sorted(by_offset.items()):
+        before = dict(tables)
+        for schema in schemas:
+            versions[schema.table_id].append(schema)
+        for table_id in {schema.table_id for schema in schemas}:
+            tables.pop(table_id, None)
+            tables |= partial_tables(levels, versions[table_id])
+        if tables != before:
+            offsets.append(at)
+            found.append(tuple(tables[table_id] for table_id in sorted(tables)))
+    return offsets, found

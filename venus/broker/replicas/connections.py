@@ -1,0 +1,329 @@
+"""Connections to other brokers over gRPC: one stream to each followed broker, one from each follower.
+
+Everything runs in the service's event loop, as the host does. A connection that breaks, or on which a fetch gets no
+reply, is closed. The host is notified and repeats its fetches, which opens a new connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import OrderedDict, deque
+from collections.abc import Generator
+from typing import Any
+
+import grpc
+
+from venus.broker.replicas import replica_wire
+from venus.broker.replicas.copies import CopyHeader, CopyMark, CopyPiece
+from venus.broker.replicas.host import Host
+from venus.errors import ProtocolError, VenusError
+from venus.replication.messages import Answer, FetchReply, SendFetch
+from venus.replication.records import LiveBroker, Member
+from venus.rpc import limits
+from venus.rpc.address import BrokerAddress, ClientCredentials
+from venus.rpc.channel import FRAME_BYTES, REPLICA_BYTES_MAX, aio_channel, channel_options, unchecked_channel
+from venus.rpc.errors import from_rpc_error
+from venus.rpc.sealed import check_frame_seal, frame_opener, seal, unseal
+from venus.wire import replica_pb2
+
+logger = logging.getLogger(__name__)
+
+FOLLOW = "/venus.wire.Replica/Follow"
+BALLOT = "/venus.wire.Replica/Ballot"
+COPY = "/venus.wire.Replica/Copy"
+BALLOT_TIMEOUT_S = 1.0
+#: Limit for a reply: a leader answers each fetch within half a second, at least with its high watermark.
+SILENT_S = 5.0
+RECONNECT_S = 0.2
+
+Context = grpc.aio.ServicerContext[Any, Any]
+
+
+class BrokerConnections:
+    """A `Transport`. `host` is set before the first call."""
+
+    def __init__(self, cluster: str, me: Member, proof: ClientCredentials) -> None:
+        self.cluster, self.me, self._proof = cluster, me, proof
+        self.host: Host | None = None
+        self._out: dict[Member, LeaderStream] = {}
+        self._in: dict[Member, FollowerStream] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._broken: set[Member] = set()  # logged once, until the connection works again
+
+    def channel(self, address: str) -> grpc.aio.Channel:
+        """Return a channel to another broker; it uses this broker's certificate if the cluster has TLS."""
+        return aio_channel(BrokerAddress(address, self._proof), _options())
+
+    def fetch(self, to: LiveBroker, business: str, fetch: SendFetch) -> None:
+        """Send a fetch to a leader."""
+        line = self._out.get(to.member)
+        if line is not None and (line.address != to.address or line.is_silent):
+            line.close()
+            line = None
+        if line is None:
+            line = self._out[to.member] = LeaderStream(self, to)
+        line.send(replica_wire.encode_fetch(business, fetch))
+
+    def reply(self, to: Member, business: str, answer: Answer) -> None:
+        """Reply to a follower's fetch, if its connection is still open."""
+        line = self._in.get(to)
+        if line is not None:
+            line.send(replica_wire.encode_reply(business, answer))
+
+    def ask_ballot(self, to: LiveBroker, business: str, term: int) -> None:
+        """Request a ballot from a replica."""
+        self._spawn(self._ask_ballot(to, business, term))
+
+    async def _ask_ballot(self, to: LiveBroker, business: str, term: int) -> None:
+        request = replica_pb2.BallotRequest(greeting=self.build_greeting(to.member), business=business, term=term)
+        try:
+            async with self.channel(to.address) as channel:
+                call: Any = channel.unary_unary(BALLOT, request_serializer=seal, response_deserializer=None)
+                data = await call(request, timeout=BALLOT_TIMEOUT_S)
+            answer = unseal(replica_pb2.BallotAnswer, data, "a ballot")
+            limits.check(answer, "from another broker: ")
+        except (grpc.RpcError, VenusError) as error:
+            logger.info("%s: no ballot of %s: %s", business, to.member.broker, _text(error))
+            return
+        ballot = replica_wire.decode_ballot(to.member, answer)
+        if ballot is not None and self.host is not None:
+            self.host.on_ballot(business, term, ballot)
+
+    def release_copy(self, leader: LiveBroker, business: str, copy: str) -> None:
+        """Ask a leader to remove an installed copy; from any thread but the loop's."""
+        greeting = self.build_greeting(leader.member)
+        request = replica_pb2.CopyRequest(greeting=greeting, business=business, copy=copy, done=True)
+        with unchecked_channel(BrokerAddress(leader.address, self._proof), _options()) as channel:
+            call: Any = channel.unary_stream(COPY, request_serializer=seal, response_deserializer=None)
+            try:
+                for _ in call(request, timeout=BALLOT_TIMEOUT_S):
+                    pass
+            except grpc.RpcError as error:
+                logger.info("%s: broker %s keeps its copy for a while: %s", business, leader.member.broker, error)
+
+    def read_copy(
+        self, leader: LiveBroker, business: str, mark: CopyMark | None
+    ) -> Generator[CopyHeader | CopyPiece, None, None]:
+        """Read a leader's copy of a business, from any thread but the loop's; it ends only after the last piece.
+
+        `mark` is the place in an earlier copy at which to continue, if the leader still has that copy.
+        """
+        request = replica_pb2.CopyRequest(greeting=self.build_greeting(leader.member), business=business)
+        if mark is not None:
+            request.copy, request.area = mark.copy, mark.next_place.area
+            if mark.next_place.after is not None:
+                request.after = mark.next_place.after
+        with unchecked_channel(BrokerAddress(leader.address, self._proof), _options()) as channel:
+            call: Any = channel.unary_stream(COPY, request_serializer=seal, response_deserializer=None)(request)
+            taken = 0
+            try:
+                for data in call:
+                    frame = unseal(replica_pb2.CopyFrame, data, "a frame of a copy")
+                    limits.check(frame, "from another broker: ")
+                    if frame.end and frame.frames == taken:
+                        return
+                    if frame.copy:
+                        yield CopyHeader(copy=frame.copy, records_expected=frame.records_expected)
+                        continue
+                    taken += 1
+                    yield CopyPiece(area=frame.area, keys=tuple(frame.keys), values=tuple(frame.values))
+            except grpc.RpcError as error:
+                raise from_rpc_error(error) from error
+            finally:
+                call.cancel()
+        raise ProtocolError(f"a copy ended after {taken} frames without an end mark")
+
+    def build_greeting(self, to: Member) -> replica_pb2.Greeting:
+        """Return the greeting that names the cluster and both members."""
+        return replica_pb2.Greeting(
+            cluster=self.cluster, sender=replica_wire.encode_member(self.me), receiver=replica_wire.encode_member(to)
+        )
+
+    def report_broken(self, line: LeaderStream, why: str) -> None:
+        """Log that a connection is broken, once."""
+        if line.to not in self._broken:
+            self._broken.add(line.to)
+            logger.warning("the line to broker %s at %s: %s", line.to.broker, line.address, why)
+
+    def report_working(self, line: LeaderStream) -> None:
+        """Record that a connection works."""
+        if line.to in self._broken:
+            self._broken.discard(line.to)
+            logger.info("the line to broker %s at %s works again", line.to.broker, line.address)
+
+    def on_stream_end(self, line: LeaderStream) -> None:
+        """Remove a closed connection and notify the host."""
+        if self._out.get(line.to) is line:
+            del self._out[line.to]
+            if self.host is not None:
+                self.host.on_connection_lost(line.to)
+
+    def add_follower(self, line: FollowerStream) -> None:
+        """Add a follower's connection; it replaces an older one."""
+        older = self._in.get(line.follower)
+        self._in[line.follower] = line
+        if older is not None:
+            older.end()
+
+    def remove_follower(self, line: FollowerStream) -> None:
+        """Remove a follower's closed connection."""
+        if self._in.get(line.follower) is line:
+            del self._in[line.follower]
+
+    async def close(self) -> None:
+        """Close every connection."""
+        self.host = None
+        lines, self._out = list(self._out.values()), {}
+        for line in lines:
+            line.close()
+        for follower in list(self._in.values()):
+            follower.end()
+        tasks = [*(line.task for line in lines), *self._tasks]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _spawn(self, work: Any) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+class LeaderStream:
+    """Stream from this broker to a leader that it follows."""
+
+    def __init__(self, lines: BrokerConnections, to: LiveBroker) -> None:
+        self.to, self.address = to.member, to.address
+        self._lines = lines
+        self._waiting: deque[replica_pb2.FetchEntries] = deque()
+        self._wake = asyncio.Event()
+        self._asked_at: float | None = None  # of the oldest fetch since the newest answer
+        self.task = asyncio.get_running_loop().create_task(self._run())
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether a fetch has had no reply for too long."""
+        return self._asked_at is not None and time.monotonic() - self._asked_at > SILENT_S
+
+    def send(self, fetch: replica_pb2.FetchEntries) -> None:
+        """Send a fetch soon."""
+        if self._asked_at is None:
+            self._asked_at = time.monotonic()
+        self._waiting.append(fetch)
+        self._wake.set()
+
+    def close(self) -> None:
+        """Close the connection."""
+        self.task.cancel()
+
+    async def _run(self) -> None:
+        try:
+            async with self._lines.channel(self.address) as channel:
+                call: Any = channel.stream_stream(
+                    FOLLOW, request_serializer=seal, response_deserializer=frame_opener(replica_pb2.LeaderFrame)
+                )()
+                await call.write(replica_pb2.FollowerFrame(greeting=self._lines.build_greeting(self.to)))
+                writer = asyncio.create_task(self._write(call))
+                try:
+                    await self._read(call)
+                finally:
+                    writer.cancel()
+                    call.cancel()
+        except asyncio.CancelledError:
+            raise
+        except (grpc.RpcError, VenusError, asyncio.InvalidStateError) as error:
+            self._lines.report_broken(self, _text(error))
+        except Exception:
+            logger.exception("the line to %s at %s failed", self.to.broker, self.address)
+        await asyncio.sleep(RECONNECT_S)
+        self._lines.on_stream_end(self)
+
+    async def _write(self, call: Any) -> None:
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            fetches, self._waiting = list(self._waiting), deque()
+            await call.write(replica_pb2.FollowerFrame(fetches=fetches))
+
+    async def _read(self, call: Any) -> None:
+        while True:
+            frame = await call.read()
+            if frame is grpc.aio.EOF:
+                self._lines.report_broken(self, describe_end(await call.code(), await call.details()))
+                return
+            self._asked_at = None
+            self._lines.report_working(self)
+            for found in check_frame_seal(frame, f"a frame of {self.to.broker}").answers:
+                if self._lines.host is not None:
+                    self._lines.host.on_fetch_reply(
+                        found.business, FetchReply(leader=self.to, answer=replica_wire.decode_reply(found))
+                    )
+
+
+class FollowerStream:
+    """Stream from a follower to this broker.
+
+    Only the newest reply of each business waits. A follower that repeats a fetch on a slow connection has no use for
+    the earlier reply, and each may contain a frame of entries.
+    """
+
+    def __init__(self, follower: Member, context: Context) -> None:
+        self.follower = follower
+        self._context = context
+        self._waiting: OrderedDict[str, replica_pb2.FetchAnswer] = OrderedDict()
+        self._wake = asyncio.Event()
+        self._ended = False
+
+    def send(self, answer: replica_pb2.FetchAnswer) -> None:
+        """Queue a reply; it replaces one that still waits."""
+        self._waiting[answer.business] = answer
+        self._wake.set()
+
+    def end(self) -> None:
+        """Close the connection."""
+        self._ended = True
+        self._wake.set()
+
+    async def write(self) -> None:
+        """Send replies until the connection closes; several small ones share a frame."""
+        while not self._ended:
+            await self._wake.wait()
+            self._wake.clear()
+            while self._waiting and not self._ended:
+                answers, size = [self._next()], 0
+                while self._waiting and (size := size + replica_wire.reply_size(answers[-1])) < FRAME_BYTES:
+                    answers.append(self._next())
+                await self._context.write(replica_pb2.LeaderFrame(answers=answers))
+
+    def _next(self) -> replica_pb2.FetchAnswer:
+        return self._waiting.popitem(last=False)[1]
+
+
+#: Text of gRPC for a call that ended during a write, and for any other failure to write.
+_NOT_WRITTEN = "Internal error from Core"
+_WHY_ENDED = "it is stopping, or has another one from here"
+
+
+def _options() -> list[tuple[str, int]]:
+    return [
+        *channel_options(receive_bytes_max=REPLICA_BYTES_MAX),
+        ("grpc.use_local_subchannel_pool", 1),
+        ("grpc.enable_http_proxy", 0),
+    ]
+
+
+def describe_end(code: grpc.StatusCode, details: str) -> str:
+    """Return in words why the other broker has closed the connection."""
+    if code is grpc.StatusCode.OK:
+        return f"that broker has ended it; {_WHY_ENDED}"
+    if code is grpc.StatusCode.INTERNAL and details == _NOT_WRITTEN:
+        return f"it has ended while something was sent; that broker cannot be reached, or {_WHY_ENDED}"
+    return f"{details or 'no details'} ({code.name})"
+
+
+def _text(error: BaseException) -> str:
+    if isinstance(error, grpc.aio.AioRpcError) and error.details() == _NOT_WRITTEN:
+        return describe_end(error.code(), _NOT_WRITTEN)
+    return str(from_rpc_error(error)) if isinstance(error, grpc.RpcError) else str(error)

@@ -1,0 +1,248 @@
+"""State that the commit thread and the host share: standings of replicas, positions and newest entries of logs."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from venus.broker.machine.business import Business
+from venus.broker.pipeline.group import CommandGroup
+from venus.broker.pipeline.shared_log import Backlog
+from venus.errors import NotLeader, Unavailable
+from venus.replication.messages import LogChanged
+
+#: Memory overhead of an entry.
+ENTRY_BYTES = 64
+#: Maximum size of the entries in memory for followers, per log and in total; an eighth more between two checks.
+RECENT_BYTES = 8 << 20
+RECENTS_BYTES = 64 << 20
+TellLog = Callable[[str, LogChanged], None]
+TellHalted = Callable[[str, str], None]
+
+
+class RecentEntries:
+    """The newest entries of a log, a run without gaps. Older entries are read from the store. Thread-safe."""
+
+    def __init__(self, bytes_max: int) -> None:
+        self._bytes_max = bytes_max
+        #: Logical time of the last extension; larger is newer.
+        self.used = 0
+        self._lock = threading.Lock()
+        self._first = 0
+        self._values: list[bytes] = []
+        self._nbytes = 0
+
+    def extend(self, first: int, values: Sequence[bytes]) -> None:
+        """Add entries from `first` on; they replace existing ones."""
+        with self._lock:
+            if not self._first <= first <= self._first + len(self._values):
+                self._values, self._nbytes, self._first = [], 0, first
+            self._cut(first)
+            self._values += values
+            self._nbytes += sum(map(len, values))
+            self._make_room()
+
+    @property
+    def nbytes(self) -> int:
+        """Approximate size in memory."""
+        return self._nbytes + ENTRY_BYTES * len(self._values)
+
+    def clear(self) -> None:
+        """Remove all entries; the next ones begin a new run."""
+        with self._lock:
+            self._first, self._values, self._nbytes = self._first + len(self._values), [], 0
+
+    def truncate(self, end: int) -> None:
+        """Remove the entries from `end` on."""
+        with self._lock:
+            self._cut(end)
+
+    def read(self, first: int, bytes_max: int) -> tuple[bytes, ...] | None:
+        """Return entries from `first` on, at least one and about `bytes_max`; () = none yet, None = not in memory."""
+        with self._lock:
+            at = first - self._first
+            if not self._values or not 0 <= at <= len(self._values):
+                return None
+            return fit_values(self._values, at, bytes_max)
+
+    def _cut(self, end: int) -> None:
+        at = max(end - self._first, 0)
+        self._nbytes -= sum(map(len, self._values[at:]))
+        del self._values[at:]
+
+    def _make_room(self) -> None:
+        gone = 0
+        while self._nbytes > self._bytes_max and gone < len(self._values):
+            self._nbytes -= len(self._values[gone])
+            gone += 1
+        del self._values[:gone]
+        self._first += gone
+
+
+def clear_oldest(logs: Iterable[RecentEntries], bytes_max: int) -> None:
+    """Clear runs until all together fit into `bytes_max`, those of the least recently extended logs first."""
+    found = sorted(logs, key=lambda recent: recent.used)
+    total = sum(recent.nbytes for recent in found)
+    for recent in found:
+        if total <= bytes_max:
+            return
+        total -= recent.nbytes
+        recent.clear()
+
+
+def fit_values(values: Sequence[bytes], at: int, bytes_max: int) -> tuple[bytes, ...]:
+    """Return the values from `at` on that fit into `bytes_max`, at least one if there is one."""
+    found: list[bytes] = []
+    left = bytes_max
+    for i in range(at, len(values)):
+        left -= len(values[i])
+        if found and left < 0:
+            break
+        found.append(values[i])
+    return tuple(found)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaStanding:
+    """State of a replica for every thread of the broker, replaced as a whole after each step of the replica.
+
+    `refusal` says why writes are refused here; empty = they are accepted. `leader` is an address, if one is known.
+    """
+
+    term: int = 0
+    leads: bool = False
+    hands_over: bool = False  # another broker leads soon: clients look for it, and do not count this one as lost
+    refusal: str = "the cluster's records have not been read yet"
+    leader: str = ""
+    high: int = 0
+    leads_until: float = 0.0  # no other broker leads before this time of the lease's clock; 0 = not leading
+    needed_from: int = 2**63  # the first entry that a follower of this leader does not have
+    doubted: tuple[int, ...] = ()  # unclean terms whose loss is not recorded yet
+
+
+class ReplicatedLogs:
+    """A `SharedLog`. The host publishes standings, the commit thread reads them; neither waits for the other."""
+
+    def __init__(self, *, backlog_bytes: int = 1 << 30) -> None:
+        self._backlog_bytes = backlog_bytes
+        self._standings: dict[str, ReplicaStanding] = {}
+        self._recent: dict[str, RecentEntries] = {}
+        self._written = self._written_bytes = 0  # number of extensions, and their size since the last check
+        #: By name: the number of the business, and the newest order of its replica that was executed.
+        self._done: dict[str, tuple[int, int]] = {}
+        self._tell: TellLog = lambda _business, _position: None
+        self._tell_halted: TellHalted = lambda _business, _reason: None
+
+    # -- for the host ----------------------------------------------------------------------------------------------
+
+    def subscribe(self, changed: TellLog, halted: TellHalted = lambda _business, _reason: None) -> None:
+        """Subscribe: the commit thread calls `changed` with positions of logs, and `halted` when a replica stops."""
+        self._tell, self._tell_halted = changed, halted
+
+    def publish(self, business: str, standing: ReplicaStanding) -> None:
+        """Publish the standing of a replica."""
+        self._recent.setdefault(business, RecentEntries(RECENT_BYTES))
+        self._standings[business] = standing
+
+    def forget(self, business: str) -> None:
+        """Remove the standing of a removed replica."""
+        self._standings.pop(business, None)
+        self._recent.pop(business, None)
+        self._done.pop(business, None)
+
+    def standing(self, business: str) -> ReplicaStanding:
+        """Return the standing of a replica."""
+        return self._standings.get(business) or ReplicaStanding()
+
+    def recent(self, business: str) -> RecentEntries | None:
+        """Return the newest entries of a replica."""
+        return self._recent.get(business)
+
+    # -- for the commit thread -------------------------------------------------------------------------------------
+
+    @property
+    def is_shared(self) -> bool:
+        """Always True: the logs are replicated."""
+        return True
+
+    def watermark(self, business: Business) -> int:
+        """Return the newest index known to be safe, at least the applied one."""
+        standing = self._standings.get(business.name)
+        return max(standing.high, business.log.applied) if standing is not None else business.log.applied
+
+    def term(self, business: Business) -> int:
+        """Return the term in which this broker leads. Raises NotLeader, Unavailable."""
+        standing = self.standing(business.name)
+        if standing.refusal:
+            raise write_refusal(business.name, standing)
+        if business.log.terms.newest != standing.term:
+            raise Unavailable(f"{business.name}: this broker has just begun to lead", hint="try again in a moment")
+        return standing.term
+
+    def leads(self, business: Business) -> bool:
+        """Whether this broker leads the business, as far as it knows."""
+        return self.standing(business.name).leads
+
+    def knows_end(self, business: Business, now: float) -> bool:
+        """Whether this broker certainly leads, and has applied everything that was safe when it began."""
+        standing, terms = self.standing(business.name), business.log.terms
+        if now >= standing.leads_until or terms.newest != standing.term or not terms.starts:
+            return False
+        return business.visible_through >= max(terms.starts[-1][1], standing.high)
+
+    def on_halted(self, business: Business) -> None:
+        """Notify the host that a replica has stopped."""
+        self._tell_halted(business.name, business.halted)
+
+    def backlog(self, business: Business) -> Backlog:
+        """Return what the followers of this broker still need."""
+        return Backlog(needed_from=self.standing(business.name).needed_from, bytes_max=self._backlog_bytes)
+
+    def on_written(self, business: Business, first: int, stored: Sequence[bytes]) -> None:
+        """Keep entries for the followers and report the new position; they are not on disk yet."""
+        recent = self._recent.get(business.name)
+        if recent is not None:
+            self._written += 1
+            recent.used = self._written
+            recent.extend(first, stored)
+            self._make_room(sum(map(len, stored)))
+            self._tell(business.name, log_position(business, self._order_of(business)))
+
+    def on_changed(self, business: Business) -> None:
+        """Report the position of the log."""
+        recent = self._recent.get(business.name)
+        if recent is not None:
+            recent.truncate(business.log.end)
+            self._tell(business.name, log_position(business, self._order_of(business)))
+
+    def _make_room(self, nbytes: int) -> None:
+        """Check from time to time that all logs together keep to the memory limit."""
+        self._written_bytes += nbytes
+        if self._written_bytes > RECENTS_BYTES // 8:
+            self._written_bytes = 0
+            clear_oldest(list(self._recent.values()), RECENTS_BYTES)
+
+    def _order_of(self, business: Business) -> int:
+        number, order = self._done.get(business.name, (0, 0))
+        return order if number == business.number else 0
+
+    def record_order(self, group: CommandGroup, business: Business, order: int) -> None:
+        """Record that a group executes or drops an order of the replica; the position is reported after the group."""
+        self._done[business.name] = business.number, order
+        group.log_changed.add(business)
+
+
+def write_refusal(business: str, standing: ReplicaStanding) -> Unavailable:
+    """Return the error for a write that cannot be accepted now."""
+    text = f"{business}: {standing.refusal}"
+    if standing.leads and not standing.hands_over:
+        return Unavailable(text, hint="writes resume when enough replicas are in sync: `venus status` shows them")
+    return NotLeader(text, leader=standing.leader)
+
+
+def log_position(business: Business, done: int = 0) -> LogChanged:
+    """Return the position of a log, with the newest executed order of its replica."""
+    log = business.log
+    durable_end = min(log.durable_end, log.end)
+    return LogChanged(start=log.start, end=log.end, durable_end=durable_end, terms=log.terms, done=done)

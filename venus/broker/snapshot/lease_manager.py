@@ -1,0 +1,250 @@
+"""Leases on cuts of the full data, stored so that they survive a restart, and the checkpoint files that they keep.
+
+A checkpoint is removed with its last lease. The leases are in the store, so a loader continues after a restart of the
+broker.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from collections.abc import Callable, Iterator, Sequence, Set
+from concurrent.futures import Future
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from venus.broker.machine.business import Business
+from venus.broker.snapshot import leases
+from venus.broker.snapshot.leases import LeaseTable, SnapshotLease
+from venus.broker.store import files, keys
+from venus.broker.store import rocks as stores
+from venus.broker.store.rocks import Store
+from venus.errors import Refused, SnapshotExpired
+from venus.wire import broker_pb2
+
+
+@dataclass(slots=True, eq=False)
+class _Reader:
+    store: Store
+    users: int = 0
+
+
+class Checkpoints:
+    """The checkpoints in one directory, by name; thread-safe."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._lock = threading.Lock()
+        self._readers: dict[str, _Reader] = {}
+        self._going: set[str] = set()  # dropped, but not removed yet
+
+    def path(self, name: str) -> Path:
+        """Return the path of a checkpoint, which need not exist yet."""
+        return self._directory / name
+
+    @contextmanager
+    def open_reader(self, name: str) -> Iterator[Store]:
+        """Open a checkpoint; it stays open for the next reader.
+
+        Raises SnapshotExpired if it was dropped because its last lease has just ended.
+        """
+        with self._lock:
+            reader = self._readers.get(name)
+            if name in self._going or (reader is None and not self.path(name).is_dir()):
+                raise SnapshotExpired("the snapshot was closed meanwhile", hint="open a new one and load again")
+            if reader is None:
+                reader = self._readers[name] = _Reader(Store(self.path(name), read_only=True))
+            reader.users += 1
+        try:
+            yield reader.store
+        finally:
+            with self._lock:
+                reader.users -= 1
+                last = name in self._going and reader.users == 0
+            if last:
+                self._remove(name, reader)
+
+    def drop(self, name: str) -> None:
+        """Remove a checkpoint as soon as it has no reader."""
+        with self._lock:
+            self._going.add(name)
+            reader = self._readers.get(name)
+            if reader is not None and reader.users:
+                return  # the last reader closes it
+        self._remove(name, reader)
+
+    def drop_others(self, names: Set[str]) -> None:
+        """Remove all checkpoints except these."""
+        if self._directory.is_dir():
+            for found in self._directory.iterdir():
+                if found.name not in names:
+                    stores.remove_store(found)
+
+    def close_all(self) -> None:
+        """Close the open checkpoints; the files stay."""
+        with self._lock:
+            readers, self._readers = list(self._readers.values()), {}
+        for reader in readers:
+            reader.store.close()
+
+    def _remove(self, name: str, reader: _Reader | None) -> None:
+        with self._lock:
+            self._readers.pop(name, None)
+        if reader is not None:
+            reader.store.close()
+        stores.remove_store(self.path(name))
+        with self._lock:
+            self._going.discard(name)
+
+
+logger = logging.getLogger(__name__)
+
+#: Creation time of snapshots of an earlier process, so that they are not shared.
+_LONG_AGO_US = -(10**18)
+#: Longest lease that a client may request, unless the broker's default is longer. Reading renews a lease.
+LEASE_S_MAX = 3600
+#: A lease is renewed once less than three quarters of it are left: microseconds for each of its seconds.
+_RENEWED_BELOW_US = 750_000
+#: A lease lasts so long until its holder confirms it: as long as a client waits for the answer.
+UNCONFIRMED_S = 120
+UNNAMED = "an unnamed client"
+#: Limits of leases in a status, and of holders named in a refusal.
+LEASES_SHOWN_MAX = 100
+_SHOWN_MAX = 8
+
+
+class LeaseManager:
+    """All leases of a broker and their checkpoints. Thread-safe. `record` stores a lease or its end."""
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        default_lease_s: float,
+        clock_us: Callable[[], int],
+        record: Callable[[str, bytes | None], Future[None]],
+    ) -> None:
+        self.checkpoints = Checkpoints(directory)
+        self.clock_us = clock_us
+        self._default_lease_s = default_lease_s
+        self._lease_s_max = max(LEASE_S_MAX, int(default_lease_s))
+        self._record = record
+        self._leases = LeaseTable()
+
+    def load(self, store: Store) -> None:
+        """Load the leases from the store; remove checkpoints without a lease."""
+        for _, value in store.scan_prefix(keys.STATE, keys.PIN):
+            pin = leases.decode_lease(json.loads(value))
+            broken = files.find_broken_seal(self.checkpoints.path(pin.directory))
+            if broken:
+                logger.warning("snapshot %s is dropped, its loader opens a new one: %s", pin.snapshot_id, broken)
+                self._record(pin.snapshot_id, None)
+            else:
+                # the holder could not renew it while the broker was down: the lease starts over
+                lease_s = min(pin.lease_s, self._lease_s_max)
+                until = self.lease_end_us(lease_s)
+                self._leases.add(replace(pin, made_at_us=_LONG_AGO_US, expires_at_us=until, lease_s=lease_s))
+        self.checkpoints.drop_others(self._leases.directories())
+
+    def all_leases(self, business: Business | None = None) -> list[SnapshotLease]:
+        """Return every lease, or those on the full data of one business."""
+        return self._leases.all_leases(business.number if business is not None else None)
+
+    def directories(self) -> set[str]:
+        """Return the checkpoints with leases. Each keeps files from being deleted."""
+        return self._leases.directories()
+
+    def find(self, snapshot_id: str) -> SnapshotLease | None:
+        """Return a lease, even one whose time is over, or None."""
+        return self._leases.find(snapshot_id)
+
+    def status(
+        self, business: Business, add: Callable[[broker_pb2.LeaseStatus, str], None]
+    ) -> list[broker_pb2.LeaseStatus]:
+        """Describe the leases on the full data of a business, the first to end first.
+
+        `add` completes each description, by the id of its snapshot.
+        """
+        now, found = self.clock_us(), []
+        for pin in sorted(self.all_leases(business), key=lambda pin: pin.expires_at_us)[:LEASES_SHOWN_MAX]:
+            left_s = max(0, pin.expires_at_us - now) // 10**6
+            lease = broker_pb2.LeaseStatus(holder=pin.holder, offset=pin.offset, lease_s=pin.lease_s, left_s=left_s)
+            add(lease, pin.snapshot_id)
+            found.append(lease)
+        return found
+
+    def check_lease_s(self, asked_s: int) -> int:
+        """Return the length of a requested lease; a request of 0 gets the default. Raises Refused."""
+        if asked_s > self._lease_s_max:
+            raise Refused(
+                f"a lease of {asked_s} s is too long: this broker gives {self._lease_s_max} s at most",
+                hint="reading and renewing start a lease over; [broker] snapshot_lease_s allows more",
+            )
+        return asked_s or int(self._default_lease_s)
+
+    def lease_end_us(self, lease_s: int) -> int:
+        """Return the end of a lease that begins now."""
+        return self.clock_us() + lease_s * 10**6
+
+    def first_lease_end_us(self, lease_s: int, *, confirms: bool) -> int:
+        """Return the end of a new lease. With `confirms` its holder renews it at once, so it starts short.
+
+        If the answer to the holder is lost, the lease ends soon.
+        """
+        return self.lease_end_us(min(lease_s, UNCONFIRMED_S) if confirms else lease_s)
+
+    def add(self, pin: SnapshotLease) -> None:
+        """Add a new lease, and wait until it is stored."""
+        self._leases.add(pin)
+        self._store_lease(pin).result()
+
+    def complete(self, pin: SnapshotLease) -> None:
+        """Replace a lease by a completed one, and wait until it is stored. Raises SnapshotExpired."""
+        self._leases.replace(pin)
+        self._store_lease(pin).result()
+
+    def find_live(self, snapshot_id: str) -> SnapshotLease:
+        """Return a lease. Raises SnapshotExpired."""
+        return self._leases.find_live(snapshot_id, self.clock_us())
+
+    def renew(self, snapshot_id: str, *, always: bool = False) -> SnapshotLease:
+        """Return a lease, extended by its length if a quarter of it is over. Raises SnapshotExpired."""
+        pin = self.find_live(snapshot_id)
+        if always or pin.expires_at_us - self.clock_us() < pin.lease_s * _RENEWED_BELOW_US:
+            pin = replace(pin, expires_at_us=self.lease_end_us(pin.lease_s))
+            self._leases.replace(pin)
+            self._store_lease(pin)
+        return pin
+
+    def expired_snapshots(self) -> list[str]:
+        """Return the snapshots whose leases are over. Each is returned once; the caller ends it."""
+        return self._leases.expired_snapshots(self.clock_us())
+
+    def end(self, snapshot_id: str) -> str:
+        """End a lease. With the last one drop the checkpoint and return its name. Ending twice is no error."""
+        ended = self._leases.end(snapshot_id)
+        if ended is None:
+            return ""
+        self._record(snapshot_id, None)
+        pin, last = ended
+        if not last:
+            return ""
+        self.checkpoints.drop(pin.directory)
+        return pin.directory
+
+    def _store_lease(self, pin: SnapshotLease) -> Future[None]:
+        record = asdict(pin)
+        del record["fill"]
+        return self._record(pin.snapshot_id, json.dumps(record).encode())
+
+
+def describe_holders(pins: Sequence[SnapshotLease], now_us: int) -> str:
+    """Return the holders of leases with the time left, the first to end first, as text."""
+    ends: dict[str, int] = {}
+    for pin in sorted(pins, key=lambda pin: pin.expires_at_us):
+        ends[pin.holder or UNNAMED] = max(0, pin.expires_at_us - now_us) // 10**6
+    words = [f"{holder} (its lease: {left_s} s)" for holder, left_s in ends.items()]
+    more = f" and {len(words) - _SHOWN_MAX} more" if len(words) > _SHOWN_MAX else ""
+    return ", ".join(words[:_SHOWN_MAX]) + more

@@ -1,0 +1,277 @@
+"""Evaluation of predicates on whole columns, with the semantics of SQL's WHERE. Pure.
+
+Values come as canonical text in Arrow arrays, NULL as null. Nothing is computed per row, except for values that floats
+cannot distinguish from a bound, and dates beyond the years 0001 to 9999: these are compared exactly, each text once.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from decimal import Decimal
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from venus.model import Column
+from venus.predicates.constants import PredicateSort, Value
+from venus.predicates.ranges import Bound, Predicate, Range
+
+Bools = npt.NDArray[np.bool_]
+#: Returns the values of a column; as `Values` if several ranges are evaluated on them.
+Columns = Callable[[Column], "pa.Array | Values"]
+
+_REGULAR = r"^\d{4}-\d\d-\d\d( \d\d:\d\d:\d\d(\.\d+)?)?(\+00)?$"
+_DAY_CHARS = len("2026-01-31")
+_ODD = re.compile(r"(?P<year>\d+)(?P<rest>-\d\d-\d\d(?: [\d:.]+)?)(?:\+00)?(?P<bc> BC)?")
+
+
+class Values:
+    """Values of a column for comparison with ranges; conversions are computed once.
+
+    Threads may share it: concurrent computations have the same result.
+    """
+
+    def __init__(self, values: pa.Array) -> None:
+        self._all = values
+        self._plain: dict[PredicateSort | None, pa.Array] = {}
+
+    @cached_property
+    def null(self) -> Bools:
+        """Which values are NULL."""
+        return _bools(pc.is_null(self._all))
+
+    @cached_property
+    def there(self) -> pa.Array:
+        """The values that are not NULL."""
+        return self._all.drop_null() if self.null.any() else self._all
+
+    @cached_property
+    def numbers(self) -> npt.NDArray[np.float64] | None:
+        """The values that are not NULL as floats, rounded; None if one of them is no float."""
+        try:
+            return _machine_numbers(self.there)
+        except pa.ArrowInvalid:
+            return None
+
+    def plain(self, sort: PredicateSort | None) -> pa.Array:
+        """Return the others as bytes in the order of their sort."""
+        found = self._plain.get(sort)
+        if found is None:
+            found = self._plain[sort] = _AS_BYTES.get(sort, _as_is)(self.there)
+        return found
+
+
+def evaluate_predicate(predicate: Predicate, columns: Columns, rows: int) -> Bools:
+    """Return which of the rows are in every range; `columns` gives a column's values."""
+    found: Bools = np.ones(rows, dtype=np.bool_)
+    for wanted in predicate.ranges:
+        if found.any():
+            found &= evaluate_range(wanted, columns(wanted.column))
+    return found
+
+
+def evaluate_range(wanted: Range, values: pa.Array | Values) -> Bools:
+    """Return which values are in a range; NULL is in none, except in that of IS NULL."""
+    known = values if isinstance(values, Values) else Values(values)
+    if wanted.null:
+        return known.null
+    if wanted.values is None and wanted.low is None and wanted.high is None:
+        return ~known.null
+    way = _WAYS.get(wanted.sort or PredicateSort.TEXT, _bytes)
+    if not known.null.any():
+        return way(wanted, known)
+    found: Bools = np.zeros(len(known.null), dtype=np.bool_)
+    if len(known.there):
+        found[~known.null] = way(wanted, known)
+    return found
+
+
+# -- numbers -----------------------------------------------------------------------------------------------------------
+
+
+def _numbers(wanted: Range, values: Values) -> Bools:
+    """Compare as machine numbers first: rounding keeps the order, so only what is equal to a bound may deceive."""
+    rounded = values.numbers
+    if rounded is None:
+        return _exactly(wanted, values.there, _decimal)
+    found = _compare(wanted, rounded)
+    unsure: Bools = np.isin(rounded, [float(v.key) for v in _constants(wanted)])
+    if unsure.any():
+        found[unsure] = _exactly(wanted, values.there.filter(pa.array(unsure)), _decimal)
+    return found
+
+
+def _floats(wanted: Range, values: Values) -> Bools:
+    """Compare numbers of eight bytes."""
+    return _compare(wanted, _machine_numbers(values.there) if values.numbers is None else values.numbers)
+
+
+def _machine_numbers(values: pa.Array) -> npt.NDArray[np.float64]:
+    found: npt.NDArray[np.float64] = pc.cast(pc.cast(values, pa.large_string()), pa.float64()).to_numpy(
+        zero_copy_only=False
+    )
+    return found
+
+
+def _compare(wanted: Range, numbers: npt.NDArray[np.float64]) -> Bools:
+    """Compare; NaN is above everything, as PostgreSQL and Oracle have it."""
+    found: Bools
+    if wanted.values is not None:
+        found = np.isin(numbers, [float(v.key) for v in wanted.values])
+        return found
+    found = np.ones(len(numbers), dtype=np.bool_)
+    nan = np.isnan(numbers)
+    if wanted.low is not None:
+        low = float(wanted.low.value.key)
+        found &= nan | (numbers >= low if wanted.low.inclusive else numbers > low)
+    if wanted.high is not None:
+        high = float(wanted.high.value.key)
+        found &= ~nan & (numbers <= high if wanted.high.inclusive else numbers < high)
+    return found
+
+
+def _constants(wanted: Range) -> list[Value]:
+    return [b.value for b in (wanted.low, wanted.high) if b is not None] + list(wanted.values or ())
+
+
+def _decimal(text: str) -> Any:
+    return Decimal(text) if text != "NaN" else _GREATEST
+
+
+class _Greatest:
+    """Above everything, as PostgreSQL has the numeric NaN."""
+
+    def __lt__(self, other: object) -> bool:
+        return False
+
+    def __gt__(self, other: object) -> bool:
+        return True
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+    def __hash__(self) -> int:
+        return 0
+
+
+_GREATEST = _Greatest()
+
+
+# -- what is compared as bytes -----------------------------------------------------------------------------------------
+
+
+def _bytes(wanted: Range, values: Values) -> Bools:
+    """Compare byte by byte; for UTF-8 that is by code point."""
+    return _compare_ordered(wanted, values.plain(wanted.sort))
+
+
+def _compare_ordered(wanted: Range, plain: pa.Array) -> Bools:
+    if wanted.values is not None:
+        return _bools(pc.is_in(plain, value_set=pa.array([v.key for v in wanted.values], pa.large_binary())))
+    found: Bools = np.ones(len(plain), dtype=np.bool_)
+    for bound, strict, inclusive in ((wanted.low, pc.greater, pc.greater_equal), (wanted.high, pc.less, pc.less_equal)):
+        if bound is not None:
+            compare = inclusive if bound.inclusive else strict
+            found &= _bools(compare(plain, pa.scalar(bound.value.key, pa.large_binary())))
+    return found
+
+
+def _as_is(values: pa.Array) -> pa.Array:
+    return pc.cast(values, pa.large_binary())
+
+
+def _pad_years(values: pa.Array) -> pa.Array:
+    return _as_is(pc.utf8_rtrim(pc.cast(values, pa.large_string()), " "))
+
+
+def _times(values: pa.Array) -> pa.Array:
+    return _as_is(_without_zeros(pc.cast(values, pa.large_string())))
+
+
+_AS_BYTES: dict[PredicateSort | None, Callable[[pa.Array], pa.Array]] = {
+    PredicateSort.PADDED: _pad_years,
+    PredicateSort.TIME: _times,
+}
+
+
+def _moments(wanted: Range, values: Values) -> Bools:
+    """Compare dates and moments: as text in the years 0001 to 9999, which is their order; the others one by one."""
+    texts = pc.cast(values.there, pa.large_string())
+    regular = _bools(pc.match_substring_regex(texts, _REGULAR))
+    if regular.all():
+        return _compare_ordered(wanted, _as_is(_normal(texts, wanted)))
+    found: Bools = np.zeros(len(texts), dtype=np.bool_)
+    if regular.any():
+        found[regular] = _compare_ordered(wanted, _as_is(_normal(texts.filter(pa.array(regular)), wanted)))
+    odd = texts.filter(pa.array(~regular))
+    found[~regular] = _exactly(_with_years(wanted), odd, _year_and_rest)
+    return found
+
+
+def _normal(texts: pa.Array, wanted: Range) -> pa.Array:
+    """Return regular moments as constants are written: with a time unless they are dates, without needless zeros."""
+    if wanted.sort is PredicateSort.DATE:
+        return pc.utf8_slice_codeunits(texts, 0, _DAY_CHARS)
+    if wanted.sort is PredicateSort.MOMENT_TZ:
+        texts = pc.replace_substring(texts, "+00", "", max_replacements=1)
+    midnight, blank = pa.scalar("00:00:00", pa.large_string()), pa.scalar(" ", pa.large_string())
+    days = pc.equal(pc.utf8_length(texts), _DAY_CHARS)
+    texts = pc.if_else(days, pc.binary_join_element_wise(texts, midnight, blank), texts)
+    return _without_zeros(texts)
+
+
+def _without_zeros(texts: pa.Array) -> pa.Array:
+    trimmed = pc.utf8_rtrim(pc.utf8_rtrim(texts, "0"), ".")
+    return pc.if_else(pc.match_substring(texts, "."), trimmed, texts)
+
+
+def _with_years(wanted: Range) -> Range:
+    """Return the range with its constants as `_year_and_rest` has values."""
+
+    def shift(bound: Bound | None) -> Bound | None:
+        return bound and replace(bound, value=replace(bound.value, key=_year_and_rest(bound.value.key.decode())))
+
+    values = wanted.values and tuple(replace(v, key=_year_and_rest(v.key.decode())) for v in wanted.values)
+    return replace(wanted, low=shift(wanted.low), high=shift(wanted.high), values=values)
+
+
+def _year_and_rest(text: str) -> tuple[float, str]:
+    """Return what orders every moment: the year, negative before Christ, and the rest as text."""
+    if text in ("infinity", "-infinity"):
+        return float(text), ""
+    found = _ODD.fullmatch(text)
+    if found is None:
+        return float("inf"), text  # no date of any database: behind all of them, and not equal to one
+    rest = found["rest"].rstrip("0").rstrip(".") if "." in found["rest"] else found["rest"]
+    return (-int(found["year"]) if found["bc"] else int(found["year"])), rest
+
+
+# -- both --------------------------------------------------------------------------------------------------------------
+
+
+def _exactly(wanted: Range, values: pa.Array, key: Callable[[str], Any]) -> Bools:
+    """Compare each text that there is, once."""
+    coded = pc.cast(values, pa.large_string()).dictionary_encode()
+    verdicts = np.fromiter((wanted.holds(key(t)) for t in coded.dictionary.to_pylist()), dtype=np.bool_)
+    found: Bools = verdicts[coded.indices.to_numpy(zero_copy_only=False)]
+    return found
+
+
+def _bools(array: pa.Array) -> Bools:
+    found: Bools = array.to_numpy(zero_copy_only=False)
+    return found
+
+
+_WAYS: dict[PredicateSort, Callable[[Range, Values], Bools]] = {
+    PredicateSort.NUMBER: _numbers,
+    PredicateSort.FLOAT: _floats,
+    PredicateSort.DATE: _moments,
+    PredicateSort.MOMENT: _moments,
+    PredicateSort.MOMENT_TZ: _moments,
+}

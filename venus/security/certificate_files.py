@@ -1,0 +1,186 @@
+"""Certificates of a running broker: reloaded when their files change, and never replaced by invalid ones.
+
+A renewal replaces two files, one after the other. Between the two they do not match; then the loaded ones stay in use,
+and the next connection checks again. Open streams stay open: TLS uses certificates only when a connection begins. Each
+new connection to one of the two ports gets the current certificates.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import ssl
+import tempfile
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import grpc
+
+from venus.config import SecuritySettings
+from venus.errors import ConfigError
+from venus.security import pem
+from venus.security.identity import IdentityDirectory, read_tokens
+from venus.security.roles import roles_of
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Material:
+    """Certificates, authority and roles for a handshake."""
+
+    pair: pem.Pair
+    #: None: clients need no certificate.
+    ca: bytes | None
+    directory: IdentityDirectory
+
+
+class CertificateFiles:
+    """The files of [security]; thread-safe."""
+
+    def __init__(self, settings: SecuritySettings, clock: Callable[[], datetime]) -> None:
+        """Read and check all of them. Raises ConfigError."""
+        self._settings, self._clock = settings, clock
+        self._lock = threading.Lock()
+        self._seen = self._stamps()
+        self._material = self._read()
+        self._complaint = ""
+        #: How often new files were loaded.
+        self.renewals = 0
+
+    def current(self) -> Material:
+        """Return the material in use, after a check for new files."""
+        with self._lock:
+            stamps = self._stamps()
+            if stamps != self._seen:
+                self._renew(stamps)
+            return self._material
+
+    def _renew(self, stamps: list[tuple[int, ...]]) -> None:
+        try:
+            self._material = self._read()
+        except (ConfigError, OSError) as error:  # between two files of one renewal: the next connection looks again
+            if str(error) != self._complaint:
+                logger.warning("renewed files of [security] are not used yet: %s", error)
+            self._complaint = str(error)
+            return
+        self._seen, self._complaint = stamps, ""
+        self.renewals += 1
+        logger.info("renewed files of [security] are in use, until %s", pem.day(self._end()))
+
+    def problems(self) -> list[str]:
+        """Return the problems that need an operator."""
+        material, found = self.current(), []
+        if self._complaint:
+            found.append(f"renewed files of [security] cannot be used: {self._complaint}")
+        left = self._end() - self._clock()
+        if left < pem.ENDING:
+            when = f"expires on {pem.day(self._end())}" if left.total_seconds() > 0 else "has expired"
+            found.append(
+                f"the broker's certificate ({pem.subject_texts(material.pair.certificate)[0]}) {when}: renew it"
+            )
+        return found
+
+    def _end(self) -> datetime:
+        return self._material.pair.certificate.not_valid_after_utc
+
+    def _read(self) -> Material:
+        own, now = self._settings, self._clock()
+        pair = pem.pair(Path(own.certificate), Path(own.key), now)
+        ca = pem.authorities(Path(own.ca), now) if own.client_auth == "certificate" or own.ca else None
+        tokens = read_tokens(Path(own.token_file)) if own.token_file else {}
+        return Material(
+            pair, ca, IdentityDirectory(tokens, {name: roles_of(texts) for name, texts in own.roles.items()})
+        )
+
+    def _stamps(self) -> list[tuple[int, ...]]:
+        own = self._settings
+        return [_stamp(name) for name in (own.certificate, own.key, own.ca, own.token_file) if name]
+
+
+def _stamp(name: str) -> tuple[int, ...]:
+    try:
+        found = os.stat(name)
+    except OSError:
+        return ()
+    return found.st_mtime_ns, found.st_ino, found.st_size
+
+
+def open_files(settings: SecuritySettings, advertised: str, clock: Callable[[], datetime]) -> CertificateFiles:
+    """Return the files of a broker that clients reach as `advertised`. Raises ConfigError."""
+    files = CertificateFiles(settings, clock)
+    if host := _host(advertised):
+        pem.check_host(files.current().pair.certificate, host)
+    return files
+
+
+def _host(advertised: str) -> str:
+    """Return the host that clients connect to; "" for a wildcard address."""
+    host = advertised.rpartition(":")[0].strip("[]")
+    return "" if host in ("", "0.0.0.0", "::") else host
+
+
+def grpc_credentials(files: CertificateFiles, on_begin: Callable[[], None]) -> grpc.ServerCredentials:
+    """Return the credentials of the gRPC port; `begun` is called for each connection, from a thread of gRPC."""
+
+    def fetch() -> grpc.ServerCertificateConfiguration:
+        on_begin()
+        return _configuration(files.current())
+
+    first = files.current()
+    return grpc.dynamic_ssl_server_credentials(
+        _configuration(first), fetch, require_client_authentication=first.ca is not None
+    )
+
+
+def _configuration(material: Material) -> grpc.ServerCertificateConfiguration:
+    return grpc.ssl_server_certificate_configuration([(material.pair.key, material.pair.chain)], material.ca)
+
+
+class HttpContext(ssl.SSLContext):
+    """Context of the HTTP port: passes each connection to a context made of the newest files.
+
+    A context cannot forget an authority that it has loaded, so a renewal needs a new one. Browsers mostly have no
+    certificate: it is taken if there is one, and a token will do.
+    """
+
+    _files: CertificateFiles
+    _made_of: Material | None
+    _now: ssl.SSLContext
+
+    @classmethod
+    def of(cls, files: CertificateFiles) -> HttpContext:
+        """Return a context for these files."""
+        self = cls(ssl.PROTOCOL_TLS_SERVER)
+        self._files, self._made_of = files, None
+        self._renew()
+        return self
+
+    def wrap_bio(self, *arguments: Any, **options: Any) -> ssl.SSLObject:  # asyncio's own call for each connection
+        """Start TLS on a connection."""
+        return self._renew().wrap_bio(*arguments, **options)
+
+    def _renew(self) -> ssl.SSLContext:
+        material = self._files.current()
+        if material is not self._made_of:
+            self._now, self._made_of = _context(material), material
+        return self._now
+
+
+def _context(material: Material) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    if material.ca is not None:
+        context.load_verify_locations(cadata=material.ca.decode())
+        context.verify_mode = ssl.CERT_OPTIONAL
+    with tempfile.TemporaryDirectory(prefix="venus-") as folder:  # 0700: Python reads chains from files only
+        chain, key = Path(folder, "chain"), Path(folder, "key")
+        chain.write_bytes(material.pair.chain)
+        key.touch(mode=0o600)
+        key.write_bytes(material.pair.key)
+        context.load_cert_chain(chain, key)
+    return context
