@@ -17,7 +17,7 @@ from pathlib import Path
 
 from bench.figures.figure import Figure, Finding, at_most
 from tests.support.brokers import BrokerProcess, business_status, fill, settings
-from venus.network.scheduling import ALL, CHOICES, Load, BrokerLoadReport, Scheduler, rank_brokers
+from venus.network.scheduling import ALL, CHOICES, BrokerLoadReport, Load, Scheduler, rank_brokers
 
 BROKERS = 64
 REAL = 8

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-import time
 from collections.abc import Iterator
 from contextlib import suppress
 
@@ -13,7 +12,6 @@ import pytest
 from tests.integration.security.conftest import StartSecure
 from tests.support.brokers import wait_for
 from tests.support.certificates import EVERYTHING, Authority, get
-from venus.broker.service import server
 from venus.broker.service.http_guard import HANDSHAKES_MAX
 from venus.broker.service.process import RunningBroker
 from venus.rpc import event_loop
@@ -89,22 +87,12 @@ def test_https_keeps_few_and_serves_others(
 
 
 @pytest.mark.parametrize("tls", [True, False], ids=["TLS", "plain"])
-def test_grpc_closes_them_and_keeps_few(
-    tls: bool, start_secure: StartSecure, authority: Authority, idle: Idle, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(server, "connections_max", lambda *_: 40)
+def test_grpc_closes_them(tls: bool, start_secure: StartSecure, authority: Authority, idle: Idle) -> None:
     broker = start_secure() if tls else start_secure(certificate="", key="", ca="")
-    before, started = psutil.Process().num_fds(), time.monotonic()
+    before = psutil.Process().num_fds()
     idle.open(broker.address, 150)
-    wait_for(lambda: idle.closed() >= 110, 30.0)
-    assert time.monotonic() - started < server.HANDSHAKE_TIMEOUT_MS / 1000, "refused, and not only too late"
     wait_for(lambda: idle.closed() == 150, 30.0)
     wait_for(lambda: idle.served(before) <= SLACK, 10.0)
     address = authority.address(broker.address, "all", *EVERYTHING) if tls else broker.address
     with AdminClient(address) as admin:
         assert not admin.status().alarms
-
-
-@pytest.mark.parametrize(("streams", "files", "most"), [(20_000, 1 << 20, 21_000), (20_000, 1024, 768), (10, 32, 64)])
-def test_connections_leave_descriptors_for_the_store(streams: int, files: int, most: int) -> None:
-    assert server.connections_max(streams, files) == most

@@ -22,7 +22,6 @@ from venus.broker.service.replication import Replication
 from venus.broker.service.service_status import ServiceStatus
 from venus.broker.service.traffic import Traffic
 from venus.errors import ConfigError
-from venus.process.system import descriptor_limit
 from venus.rpc.channel import KEEPALIVE_S, KEEPALIVE_TIMEOUT_S, MESSAGE_BYTES_MAX, REPLICA_BYTES_MAX, channel_options
 from venus.rpc.sealed import handlers
 from venus.security.certificate_files import grpc_credentials
@@ -35,10 +34,6 @@ IDLE_MS = 600_000
 #: Streams of one connection. A comparison looks up some thirty keys at once.
 STREAMS_MAX = 256
 PATIENCE_MARGIN_S = 2.0
-#: Connections beside those of streams: commands, probes, other brokers.
-CALLERS = 1_000
-#: Minimum of connections, even for a process with very few descriptors.
-CONNECTIONS_MIN = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,14 +42,6 @@ class Keepalive:
 
     every_s: float = KEEPALIVE_S
     timeout_s: float = KEEPALIVE_TIMEOUT_S
-
-
-def connections_max(streams: int, files: int) -> int:
-    """Return the limit of connections: one for each stream, and some for calls.
-
-    The limit leaves descriptors for the store. A connection counts from before its handshake, which has a time-out.
-    """
-    return max(CONNECTIONS_MIN, min(streams + CALLERS, files * 3 // 4))
 
 
 class GrpcServer:
@@ -77,10 +64,7 @@ class GrpcServer:
             ("grpc.server_handshake_timeout_ms", HANDSHAKE_TIMEOUT_MS),  # 120 s otherwise, each with a descriptor
             ("grpc.max_connection_idle_ms", IDLE_MS),  # without a call; a client reconnects by itself
             ("grpc.max_concurrent_streams", STREAMS_MAX),
-            (
-                "grpc.max_allowed_incoming_connections",
-                connections_max(traffic.admission.streams.limit, descriptor_limit()),
-            ),
+            # no grpc.max_allowed_incoming_connections: with handshakes that time out, it has ended a process (SIGSEGV)
         ]
         self._server = grpc.aio.server(
             interceptors=[AccessInterceptor(access)],
