@@ -250,14 +250,14 @@ def read_all(source: Source, epoch: Epoch, batch: int, sequence: int) -> tuple[i
 
 def measured(pipeline: Pipeline, at: Place, server: Server) -> dict[str, Any]:
     """Return the forecast beside what happened; what happened also as the time of all processors."""
-    found = pipeline.request_types("assess")["forecast"]
+    found = pipeline.ask("assess")["forecast"]
     bare_us = change(at)
-    pipeline.request_types("install-triggers")
+    pipeline.ask("install-triggers")
     captured_us = change(at)
     log_bytes = asked(at, LOG_BYTES[at.kind])
     pipeline.start_broker()
     busy, started = processors(pipeline, server), time.monotonic()
-    loaded = pipeline.request_types("migrate", "--target", "main", "--engine", "local")
+    loaded = pipeline.ask("migrate", "--target", "main", "--engine", "local")
     whole_s = time.monotonic() - started
     migrate_cpu_s = processors(pipeline, server) - busy
     disk = size_of(pipeline.folder / "data")
@@ -265,7 +265,7 @@ def measured(pipeline: Pipeline, at: Place, server: Server) -> dict[str, Any]:
     pipeline.caught_up("main")
     while True:
         busy, started = processors(pipeline, server), time.monotonic()
-        rehearsed = pipeline.request_types("cutover", "--target", "main", "--rehearse", code=(0, 3))
+        rehearsed = pipeline.ask("cutover", "--target", "main", "--rehearse", code=(0, 3))
         cutover_s = time.monotonic() - started
         cutover_cpu_s = processors(pipeline, server) - busy
         if not rehearsed["blocks"]:

@@ -182,7 +182,7 @@ class Subscribers:
         """Wait until the brokers have answered all of them."""
         self._answer()
 
-    def request_types(self, offsets: Sequence[int]) -> None:
+    def ask(self, offsets: Sequence[int]) -> None:
         """Ask when all of them had everything below these offsets; `arrivals` waits for it."""
         self._orders.send(offsets)
 
@@ -232,7 +232,7 @@ def subscribers(
 
     def reach(*offsets: int) -> Arrivals:
         for each in many:
-            each.request_types(offsets)
+            each.ask(offsets)
         found = [each.arrivals() for each in many]
         return Arrivals(
             first=min(arrivals.first for arrivals in found),

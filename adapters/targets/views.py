@@ -44,6 +44,8 @@ class TargetTable:
     held_from: int | None = None
     rows_applied: int = 0
     quarantined: int = 0
+    #: Changes in quarantine that wait for a decision.
+    refused: int = 0
     skipped: int = 0
     held: int = 0
     #: Which rows it gets; empty = every row. `predicate_before` is the old one while a change is in progress.
@@ -110,7 +112,7 @@ class TargetView:
                 name=t.name,
                 state=t.state,
                 reason=t.reason,
-                quarantined=t.quarantined,
+                quarantined=t.refused,
                 rows=t.rows_shown,
             )
             for t in self.tables

@@ -40,7 +40,7 @@ def test_it_writes_a_file_that_works_and_says_what_is_next(
     for secret in (PASSWORD, QUOTED):
         assert secret not in said + written
     assert "source: sqlite, 2 tables: main.keyless, main.orders" in said
-    assert "no key by which a row can be told from the others" in said
+    assert "no key by which its rows can be distinguished" in said
     assert "export VENUS_TARGETS__MAIN__URL=" in said
     assert "venus install-triggers --dry-run" in said
     tree = tomllib.loads(written)

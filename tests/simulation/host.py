@@ -83,7 +83,7 @@ class Host(Process):
 
     # -- the coordinator -------------------------------------------------------------------------------------------
 
-    def request_types(
+    def ask(
         self, lane: Lane, work: Callable[[], Any], done: Callable[[Any, bool, float], None], kind: str = ""
     ) -> None:
         life = self.life
@@ -110,7 +110,7 @@ class Host(Process):
             if held:
                 self.step(m.LeaseChanged(until=sent + LEASE_S))
 
-        self.request_types(
+        self.ask(
             self.leases,
             lambda: coordinator.refresh(me) if registered else coordinator.register(broker),
             leased,
@@ -129,7 +129,7 @@ class Host(Process):
 
         def found(record: Leadership, answered: bool, _: float) -> None:
             if answered:
-                self.request_types(
+                self.ask(
                     self.records, living, lambda live, heard, _: both(record, live if heard and not self.deaf else None)
                 )
 
@@ -142,7 +142,7 @@ class Host(Process):
                 brokers, self.living_at = live
                 self.step(m.BrokersRead(brokers=brokers))
 
-        self.request_types(self.records, coordinator.read, found)
+        self.ask(self.records, coordinator.read, found)
 
     def swap(self, effect: m.Swap) -> None:
         before, after = effect.before, effect.after
@@ -159,7 +159,7 @@ class Host(Process):
             self.step(m.SwapResult(before=before, after=after, stored=stored, certain=answered))
 
         knew = self.living_at
-        self.request_types(self.records, lambda: self.world.coordinator.swap(before, after, knew), done, "swaps")
+        self.ask(self.records, lambda: self.world.coordinator.swap(before, after, knew), done, "swaps")
 
     # -- the replica -----------------------------------------------------------------------------------------------
 

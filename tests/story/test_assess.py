@@ -49,16 +49,16 @@ def test_the_forecast_is_what_then_happens(pipeline: Pipeline) -> None:
     pipeline.new_interpreters = True  # what has to be imported is part of the forecast
     rows = build_shop(pipeline.folder / "shop.db", customers=10_000, products=500, orders=40_000)
     stood_at = (pipeline.folder / "shop.db").stat().st_mtime_ns
-    found = pipeline.request_types("assess", "--html", "assessment.html")
+    found = pipeline.ask("assess", "--html", "assessment.html")
     assert found["refused"] == 0
     assert found["forecast"]["rows"] == rows
     assert {t["table"]: t["rows_counted"] for t in found["tables"]}["main.orders"] is True
     assert (pipeline.folder / "shop.db").stat().st_mtime_ns == stood_at
     before = crowding()
-    pipeline.request_types("install-triggers")
+    pipeline.ask("install-triggers")
     pipeline.start_broker()
     started = time.monotonic()
-    loaded = pipeline.request_types("migrate", "--target", "main", "--engine", "local")
+    loaded = pipeline.ask("migrate", "--target", "main", "--engine", "local")
     seconds = time.monotonic() - started
     crowded = max(before, crowding(), 1.0)
     forecast = found["forecast"]["fill_seconds"]
@@ -75,7 +75,7 @@ def test_what_is_refused_has_a_way_out_that_works(pipeline: Pipeline) -> None:
     with closing(sqlite3.connect(pipeline.folder / "shop.db")) as connection:
         connection.execute("CREATE TABLE bare (a INTEGER)")
         connection.execute("CREATE VIEW paid AS SELECT id FROM orders")
-    found = pipeline.request_types("assess")
+    found = pipeline.ask("assess")
     assert [t["table"] for t in found["tables"] if not t["carried"]] == ["main.bare"]
     assert found["not_carried"]["objects"] == {"view": ["paid"]}
     assert "can be carried as they are; 1 finding to be settled first." in pipeline.venus("assess").out
@@ -83,9 +83,9 @@ def test_what_is_refused_has_a_way_out_that_works(pipeline: Pipeline) -> None:
     config = pipeline.folder / "venus.toml"
     lines = found["exclude"].removeprefix("[source]\n")
     config.write_text(config.read_text().replace("[source]\n", f"[source]\n{lines}", 1))
-    again = pipeline.request_types("assess")
+    again = pipeline.ask("assess")
     assert (again["refused"], again["carried"], again["script"]) == (0, 4, "")
-    pipeline.request_types("install-triggers")
+    pipeline.ask("install-triggers")
 
 
 def test_mistakes_are_one_line(pipeline: Pipeline) -> None:

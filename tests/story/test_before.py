@@ -43,12 +43,12 @@ def test_names_that_a_target_cannot_have_are_told_before_anything_is_done(pipeli
     at_source(pipeline, f"CREATE TABLE {long} (id INTEGER PRIMARY KEY, xmin INT)")
     pipeline.targets["lake"] = f"parquet://{pipeline.folder}/lake"
     pipeline.configure()
-    found = {f["message"]: f for f in pipeline.request_types("check", code=3)["findings"]}
+    found = {f["message"]: f for f in pipeline.ask("check", code=3)["findings"]}
     (system,) = [message for message in found if "PostgreSQL has a system column called xmin" in message]
     assert found[system]["blocks"]
     assert "a folder of Parquet files" in found
     at_source(pipeline, f"ALTER TABLE {long} DROP COLUMN xmin")
-    found = {f["message"]: f for f in pipeline.request_types("check")["findings"]}
+    found = {f["message"]: f for f in pipeline.ask("check")["findings"]}
     (told,) = [message for message in found if "is too long and becomes" in message]
     assert told.startswith(f"main.{long}: the name {long} is too long and becomes a_name_that")
 
@@ -66,7 +66,7 @@ def test_a_reader_without_rights_is_told_the_grants_and_nothing_is_touched(
     pipeline = Pipeline(folder=tmp_path, source=reader, targets={})
     pipeline.configure()
     try:
-        found = pipeline.request_types("check", code=3)
+        found = pipeline.ask("check", code=3)
         grants = " ".join(f["remedy"] + " ".join(f["details"]) for f in found["findings"] if f["blocks"])
         assert "GRANT" in grants
         assert "story_reader" in grants
@@ -127,13 +127,13 @@ def test_a_broken_configuration_is_one_line_with_file_line_and_key(pipeline: Pip
 
 
 def test_a_trigger_dropped_by_hand_is_made_again_alone_and_its_table_marked(pipeline: Pipeline) -> None:
-    assert pipeline.request_types("install-triggers")["created"]
+    assert pipeline.ask("install-triggers")["created"]
     installed = catalogue(pipeline)
     (dropped,) = [row for row in installed if "'trigger'" in row and "venus_u_" in row and "'orders'" in row]
     name = dropped.split("'")[3]
     at_source(pipeline, f"DROP TRIGGER {name}")
 
-    again = pipeline.request_types("install-triggers")
+    again = pipeline.ask("install-triggers")
 
     assert [step["what"] for step in again["created"] if "row of" not in step["what"]] == [f"trigger {name}"]
     assert {t["table"]: t["state"] for t in again["tables"]} == {"main.lines": "ACTIVE", "main.orders": "RESYNC"}
@@ -145,16 +145,16 @@ def test_a_trigger_dropped_by_hand_is_made_again_alone_and_its_table_marked(pipe
 
 
 def test_a_table_that_was_dropped_keeps_no_other_from_being_read_again(pipeline: Pipeline) -> None:
-    pipeline.request_types("install-triggers")
+    pipeline.ask("install-triggers")
     at_source(pipeline, "DROP TABLE lines")
 
     answer = pipeline.venus("resync", "--all", code=1)
 
     assert "will be read again from the source: main.orders\n" in answer.out
     assert "! main.lines is not there any more: `venus uninstall-triggers main.lines`" in " ".join(answer.out.split())
-    assert pipeline.request_types("resync", "lines", code=1)["left"] == ["main.lines"]
-    assert pipeline.request_types("uninstall-triggers", "lines")["released"]
-    assert pipeline.request_types("resync", "--all")["resync"] == ["main.orders"]
+    assert pipeline.ask("resync", "lines", code=1)["left"] == ["main.lines"]
+    assert pipeline.ask("uninstall-triggers", "lines")["released"]
+    assert pipeline.ask("resync", "--all")["resync"] == ["main.orders"]
 
 
 def test_tables_that_are_refused_are_named_and_the_others_installed(pipeline: Pipeline) -> None:
@@ -166,7 +166,7 @@ def test_tables_that_are_refused_are_named_and_the_others_installed(pipeline: Pi
     )
     before = catalogue(pipeline)
 
-    found = pipeline.request_types("check", code=3)
+    found = pipeline.ask("check", code=3)
     shown = " ".join(pipeline.venus("check", code=3).out.split())
     plan = pipeline.venus("install-triggers", "--dry-run", code=3)
     assert catalogue(pipeline) == before
@@ -180,7 +180,7 @@ def test_tables_that_are_refused_are_named_and_the_others_installed(pipeline: Pi
     assert "loose" not in plan.out
     assert "! main.nul*: refused: 1 rows have NULL in the key (code)" in said
     assert "2 tables refused: main.loose, main.nul*" in said
-    captured = pipeline.request_types("install-triggers", code=3)
+    captured = pipeline.ask("install-triggers", code=3)
     assert captured["refused"] == ["main.loose", "main.nul*"]
     assert {t["table"] for t in captured["tables"]} == {"main.lines", "main.orders"}
     pipeline.venus("install-triggers", environ={"VENUS_SOURCE__EXCLUDE": "loose,nul[*]"})
@@ -220,5 +220,5 @@ def test_a_table_that_is_left_out_later_is_named_because_it_is_captured_all_the_
     pipeline.configure()
     sentence = "main.lines: is captured, although the configuration excludes it"
     assert sentence in pipeline.venus("install-triggers").out
-    found = {f["where"]: f["message"] for f in pipeline.request_types("check")["findings"]}
+    found = {f["where"]: f["message"] for f in pipeline.ask("check")["findings"]}
     assert found["main.lines"] in pipeline.venus("install-triggers").out

@@ -105,7 +105,7 @@ def in_all_places(running: Watched, sentence: str, gauge: str) -> None:
     (business,) = json.loads(get(running, "/status.json")[1])["businesses"]
     assert [sentence in alarm for alarm in business["alarms"]] == [True]
     assert sentence in page(running).replace("&gt;", ">").replace("&lt;", "<")
-    found = pipeline.request_types("status", code=1)
+    found = pipeline.ask("status", code=1)
     assert [sentence in problem for problem in found["problems"]] == [True], found["problems"]
 
 
@@ -140,7 +140,7 @@ def test_a_table_halted_at_the_target(running: Watched) -> None:
     assert "`venus quarantine list --target main` shows the row" in get(running, "/alarms")[1]
     assert metric(running, gauge) == 1
     assert metric(running, 'venus_quarantined_changes{business="main",place="main/main"}') == 1
-    said = running.pipeline.request_types("status", code=1)["problems"]
+    said = running.pipeline.ask("status", code=1)["problems"]
     assert sorted(said) == sorted(get(running, "/alarms")[1].replace("business main: target", "target").splitlines())
     assert "main.strict is HALTED" in page(running)
 
@@ -211,12 +211,12 @@ def test_a_table_that_was_made_after_the_installation(running: Watched) -> None:
 
     in_all_places(running, "source: main.later matches the patterns and is not captured", gauge)
     assert "`venus install-triggers`" in get(running, "/alarms")[1]
-    (found,) = (f for f in pipeline.request_types("check")["findings"] if f["where"] == "main.later")
+    (found,) = (f for f in pipeline.ask("check")["findings"] if f["where"] == "main.later")
     assert (found["message"], found["blocks"]) == ("matches the patterns and is not captured", False)
     verified = pipeline.venus("verify", "--target", "main")
     assert "not compared: main.later matches the patterns and is not captured" in verified.err
     assert verified.out.rstrip().endswith("1 table not compared")
-    assert pipeline.request_types("verify", "--target", "main")["not_compared"] == [
+    assert pipeline.ask("verify", "--target", "main")["not_compared"] == [
         {"table": "main.later", "reason": "not captured"}
     ]
     said = pipeline.venus("verify", "--target", "main", "--table", "later", code=2).err
@@ -225,7 +225,7 @@ def test_a_table_that_was_made_after_the_installation(running: Watched) -> None:
     pipeline.venus("install-triggers")
     running.has("main", "later", [(1, "one")])
     in_no_place(running, gauge)
-    assert pipeline.request_types("verify", "--target", "main")["not_compared"] == []
+    assert pipeline.ask("verify", "--target", "main")["not_compared"] == []
 
 
 def test_a_table_that_cannot_be_captured(running: Watched) -> None:
@@ -233,7 +233,7 @@ def test_a_table_that_cannot_be_captured(running: Watched) -> None:
     running.write("CREATE TABLE keyless (a INTEGER)")
 
     in_all_places(running, "source: main.keyless matches the patterns and cannot be captured: no key by which", gauge)
-    found = [f for f in running.pipeline.request_types("check", code=3)["findings"] if f["where"] == "main.keyless"]
+    found = [f for f in running.pipeline.ask("check", code=3)["findings"] if f["where"] == "main.keyless"]
     assert [f["blocks"] for f in found] == [True]
 
     running.write("DROP TABLE keyless")

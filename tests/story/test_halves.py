@@ -31,7 +31,7 @@ def pipeline(tmp_path: Path) -> Iterator[Pipeline]:
 
 
 def test_an_operator_commits_and_rolls_back_in_the_producers_place(pipeline: Pipeline) -> None:
-    found = pipeline.request_types("half", "list", code=(0, 1))["halves"]
+    found = pipeline.ask("half", "list", code=(0, 1))["halves"]
     assert [h["batch_no"] for h in found] == [1, 2, 3]
     assert all(h["rows"] == 10 and h["bytes"] > 0 and h["age_s"] >= 0 for h in found)
     assert "batch" in pipeline.venus("half", "list", code=(0, 1)).out
@@ -41,10 +41,10 @@ def test_an_operator_commits_and_rolls_back_in_the_producers_place(pipeline: Pip
     assert "--yes" in refused.err
     assert "Undecided: 1, 2, 3." in pipeline.venus("half", "commit", "9", "--yes", code=2).err
 
-    assert pipeline.request_types("half", "commit", "1", "--yes")["next_offset"] == 10
-    assert [h["batch_no"] for h in pipeline.request_types("half", "list", code=(0, 1))["halves"]] == [2, 3]
-    assert pipeline.request_types("half", "rollback", "2", "--yes")["verdict"] == "ROLLBACK"
-    assert pipeline.request_types("half", "list")["halves"] == []
+    assert pipeline.ask("half", "commit", "1", "--yes")["next_offset"] == 10
+    assert [h["batch_no"] for h in pipeline.ask("half", "list", code=(0, 1))["halves"]] == [2, 3]
+    assert pipeline.ask("half", "rollback", "2", "--yes")["verdict"] == "ROLLBACK"
+    assert pipeline.ask("half", "list")["halves"] == []
     assert pipeline.venus("half", "list").out == "no undecided half message\n"
 
 
@@ -54,4 +54,4 @@ def test_half_messages_survive_the_broker(pipeline: Pipeline) -> None:
 
     pipeline.start_broker()
 
-    assert [h["batch_no"] for h in pipeline.request_types("half", "list", code=(0, 1))["halves"]] == [1, 2, 3]
+    assert [h["batch_no"] for h in pipeline.ask("half", "list", code=(0, 1))["halves"]] == [1, 2, 3]

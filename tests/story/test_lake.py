@@ -63,8 +63,8 @@ def test_a_folder_is_loaded_followed_killed_paused_and_resynced(pipeline: Pipeli
     for arguments, said, code in NOT_HERE:
         assert said in pipeline.venus(*arguments, code=code).err
     pipeline.start_broker()
-    before = pipeline.request_types("status", code=1)["targets"][0]
-    loaded = pipeline.request_types("migrate", "--target", "lake")
+    before = pipeline.ask("status", code=1)["targets"][0]
+    loaded = pipeline.ask("migrate", "--target", "lake")
     again = pipeline.venus("migrate", "--target", "lake")
     pipeline.start("sync", "sync", "--json")
 

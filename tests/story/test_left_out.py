@@ -32,7 +32,7 @@ def test_a_cut_over_names_what_it_would_leave_behind(tmp_path: Path, postgres_se
         app.execute("CREATE TABLE keyless (a INTEGER)")
         pipeline.until(lambda: "main.keyless" in str(pipeline.status()["broker"]["reported"]), "capture to say so")
 
-        blocks = pipeline.request_types("cutover", "--target", "main", "--rehearse", *QUIET, code=3)["blocks"]
+        blocks = pipeline.ask("cutover", "--target", "main", "--rehearse", *QUIET, code=3)["blocks"]
         assert len(blocks) == 2, blocks
         assert blocks[0].startswith("main.keyless matches the patterns and cannot be captured: no key by which")
         assert blocks[1].startswith(BLOCK)
@@ -43,9 +43,9 @@ def test_a_cut_over_names_what_it_would_leave_behind(tmp_path: Path, postgres_se
         assert "main.later" not in said
         assert "(did you mean main.later?)" in pipeline.venus("cutover", "--leave-out", "latr", *QUIET, code=2).err
         both = (*one, "--leave-out", "main.keyless")
-        assert pipeline.request_types("cutover", "--target", "main", "--rehearse", *both, *QUIET)["blocks"] == []
+        assert pipeline.ask("cutover", "--target", "main", "--rehearse", *both, *QUIET)["blocks"] == []
 
-        found = pipeline.request_types("cutover", "--target", "main", *both, *QUIET)["certificate"]
+        found = pipeline.ask("cutover", "--target", "main", *both, *QUIET)["certificate"]
         assert [t["table"] for t in found["tables"]] == ["main.orders"]
         left_out = {t["table"]: t["reason"] for t in found["tables_left_out"]}
         assert left_out == {"main.later": "not captured", "main.keyless": left_out["main.keyless"]}

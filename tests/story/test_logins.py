@@ -110,7 +110,7 @@ def test_a_source_where_nothing_is_installed_yet_was_reached(
             application.execute("CREATE TABLE t (id INTEGER PRIMARY KEY)")
     pipeline.configure()
 
-    found = pipeline.request_types("status", code=1)
+    found = pipeline.ask("status", code=1)
 
     assert "source: no table is captured; run `venus install-triggers`" in found["problems"]
     assert found["source"]["error"] == ""

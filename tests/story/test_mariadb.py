@@ -75,11 +75,11 @@ def test_the_users_path(mariadb_server: MariaServer, mariadb_database: str, pipe
     expected = insert_torture(cursor, 1)
     untouched = catalogue(mariadb_server, name)
 
-    assert pipeline.request_types("check")["blocks"] == 0
-    pipeline.request_types("install-triggers")
+    assert pipeline.ask("check")["blocks"] == 0
+    pipeline.ask("install-triggers")
     pipeline.start_broker()
     with writers(mariadb_server, name, item_step) as counts:
-        assert pipeline.request_types("migrate", "--target", "main")["rows"] > 100
+        assert pipeline.ask("migrate", "--target", "main")["rows"] > 100
         pipeline.start("sync", "sync", "--target", "main")
         expected |= insert_torture(cursor, 1001)
         threading.Event().wait(1.5)  # let people work
@@ -103,7 +103,7 @@ def test_the_users_path(mariadb_server: MariaServer, mariadb_database: str, pipe
     target.close()
     app.close()
     assert pipeline.stop("sync") == 0
-    pipeline.request_types("uninstall-triggers")
+    pipeline.ask("uninstall-triggers")
     assert catalogue(mariadb_server, name) == untouched
 
 

@@ -92,7 +92,7 @@ def test_an_operator_goes_all_the_way_to_the_cut_over(
 ) -> None:
     untouched = catalogue(mariadb_oracle_server, SCHEMA)
     asked = ("--type-map", "STUDENT.ACTIVE=boolean", "--type-map", "RAW(16)=uuid")
-    checked = pipeline.request_types("check", *asked)
+    checked = pipeline.ask("check", *asked)
     assert checked["blocks"] == 0
     assert "column ID fits uuid: all 1 rows were read" in {f["message"] for f in checked["findings"]}
     printed = pipeline.venus("install-triggers", "--dry-run", *asked).out
@@ -101,12 +101,12 @@ def test_an_operator_goes_all_the_way_to_the_cut_over(
     assert "have not been run" in pipeline.venus("install-triggers", "--adopt", code=3).err
     assert "cannot be combined" in pipeline.venus("install-triggers", "--adopt", "--dry-run", code=2).err
     assert catalogue(mariadb_oracle_server, SCHEMA) == untouched
-    created = pipeline.request_types("install-triggers", *asked)["created"]
+    created = pipeline.ask("install-triggers", *asked)["created"]
     assert {"table": "APP.STUDENT", "what": "column ACTIVE travels as boolean"} in created
-    assert pipeline.request_types("install-triggers", *asked)["created"] == []
+    assert pipeline.ask("install-triggers", *asked)["created"] == []
 
     pipeline.start_broker()
-    pipeline.request_types("migrate", "--target", "main")
+    pipeline.ask("migrate", "--target", "main")
     pipeline.start("sync", "sync", "--target", "main")
     application.execute("""INSERT INTO "STUDENT" VALUES (3, 'Carl', 1, REPEAT('x', 600000), NULL)""")
     application.execute("""UPDATE "ENROLL" SET "GRADE" = 10 WHERE "STUDENT_ID" = 2""")
@@ -117,14 +117,14 @@ def test_an_operator_goes_all_the_way_to_the_cut_over(
     pipeline.caught_up("main")
     found = query(pipeline.targets["main"], "SELECT id::text, pg_typeof(id)::text FROM app.token")
     assert found == [("ff010203-0405-0607-0809-0a0b0c0d0e0f", "uuid")]
-    assert pipeline.request_types("verify")["verdict"] == "same"
+    assert pipeline.ask("verify")["verdict"] == "same"
     target = pipeline.targets["main"]
     assert query(target, "SELECT id, active, length(photo), length(essay) FROM app.student ORDER BY id") == [
         (1, True, 2, None), (2, False, None, 700_000), (3, True, 600_000, None),
     ]  # fmt: skip
     cut_over(pipeline, application, target)
     assert pipeline.stop("sync") == 0
-    pipeline.request_types("uninstall-triggers")
+    pipeline.ask("uninstall-triggers")
     assert catalogue(mariadb_oracle_server, SCHEMA) == untouched
 
 
@@ -135,9 +135,9 @@ def cut_over(pipeline: Pipeline, application: Any, target: str) -> None:
     assert "APP.ENROLL is not the same everywhere" in said
     query(target, "UPDATE app.enroll SET grade = 10 WHERE student_id = 2")
 
-    rehearsal = pipeline.request_types("cutover", "--target", "main", "--rehearse", *QUIET)
+    rehearsal = pipeline.ask("cutover", "--target", "main", "--rehearse", *QUIET)
     assert (rehearsal["blocks"], rehearsal["certificate"]["equal"]) == ([], True)
-    found = pipeline.request_types("cutover", "--target", "main", *QUIET)["certificate"]
+    found = pipeline.ask("cutover", "--target", "main", *QUIET)["certificate"]
     assert [t["hash"] for t in found["tables"]] == [t["hash"] for t in rehearsal["certificate"]["tables"]]
     assert json.loads((pipeline.folder / "cutover-main.json").read_text()) == found
     assert {c["next"] for c in found["counters"]} == {120, 105}

@@ -65,20 +65,20 @@ def test_the_users_path(shop: Shop, pipeline: Pipeline) -> None:
 
 def check_and_install(shop: Shop, pipeline: Pipeline, untouched: str) -> str:
     for _ in range(2):
-        assert pipeline.request_types("check")["blocks"] == 0
-    plan = pipeline.request_types("install-triggers", "--dry-run")
+        assert pipeline.ask("check")["blocks"] == 0
+    plan = pipeline.ask("install-triggers", "--dry-run")
     assert plan["install"]
     assert not any(step["exists"] for step in plan["install"])
     assert shop.catalogue() == untouched, "check and --dry-run change nothing"
 
-    assert pipeline.request_types("install-triggers")["created"]
+    assert pipeline.ask("install-triggers")["created"]
     installed = shop.catalogue()
-    again = pipeline.request_types("install-triggers")
+    again = pipeline.ask("install-triggers")
     assert again["created"] == []
     assert again["unchanged"] > 0
     assert shop.catalogue() == installed
     assert installed != untouched
-    removal = pipeline.request_types("uninstall-triggers", "--dry-run")
+    removal = pipeline.ask("uninstall-triggers", "--dry-run")
     assert removal["uninstall"]
     assert shop.catalogue() == installed
     return installed
@@ -88,10 +88,10 @@ def migrate_under_load(shop: Shop, pipeline: Pipeline) -> None:
     pipeline.start_broker()
     assert "CREATE TABLE" in pipeline.venus("migrate", "--target", "main", "--ddl-only").out
     shop.open_doors()
-    report = pipeline.request_types("migrate", "--target", "main")
+    report = pipeline.ask("migrate", "--target", "main")
     assert report["rows"] > 1000
     assert report["source_asked"]
-    again = pipeline.request_types("migrate", "--target", "main")
+    again = pipeline.ask("migrate", "--target", "main")
     assert again["already_loaded"]
 
 
@@ -101,7 +101,7 @@ def sync_and_watch(shop: Shop, pipeline: Pipeline) -> None:
     shop.close_doors()
     pipeline.caught_up("main")
     assert shop.differences(pipeline.targets["main"]) == []
-    found = pipeline.request_types("status", code=(0, 1))
+    found = pipeline.ask("status", code=(0, 1))
     assert found["problems"] == ["target second: not loaded yet; run `venus migrate --target second`"]
     assert found["lag"]["end_to_end_s"]["main"] < 60
     metrics = get(pipeline, "/metrics")
@@ -131,7 +131,7 @@ def crash_and_recover(shop: Shop, pipeline: Pipeline) -> None:
 
 def second_target_without_the_source(shop: Shop, pipeline: Pipeline) -> None:
     shop.go_away()
-    report = pipeline.request_types("migrate", "--target", "second")
+    report = pipeline.ask("migrate", "--target", "second")
     assert not report["source_asked"]
     assert report["rows"] > 1000
     assert shop.differences(pipeline.targets["second"]) == []
@@ -149,8 +149,8 @@ def second_target_without_the_source(shop: Shop, pipeline: Pipeline) -> None:
 
 
 def uninstall(shop: Shop, pipeline: Pipeline, untouched: str) -> None:
-    assert pipeline.request_types("uninstall-triggers")["removed"]
-    assert pipeline.request_types("uninstall-triggers")["removed"] == []
+    assert pipeline.ask("uninstall-triggers")["removed"]
+    assert pipeline.ask("uninstall-triggers")["removed"] == []
     assert shop.catalogue() == untouched
     assert pipeline.stop("broker") == 0
     engine = sqlalchemy.create_engine(pipeline.targets["main"])

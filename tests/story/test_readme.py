@@ -56,7 +56,6 @@ def test_the_commands_of_the_readme_work_in_their_order(pipeline: Pipeline) -> N
         "VENUS_BROKER__FREE_BYTES_MIN": "0",
     }
     file = pipeline.folder / "venus.toml"
-    file.write_text(blocks("toml", "Keep your own database equal")[0])
     follow(pipeline, "Keep your own database equal")
     wait_equal(pipeline, "main", "public")
 
@@ -83,7 +82,7 @@ def some_rows_only(pipeline: Pipeline) -> None:
     pipeline.start("second", "sync", "--apply-only", "--target", "second")
     there = "SELECT count(*), sum(id)::bigint FROM copy.orders"
     pipeline.until(lambda: run_at(pipeline.targets["second"], there) == wanted, "the rows of the predicate")
-    status = pipeline.request_types("status", code=(0, 1))
+    status = pipeline.ask("status", code=(0, 1))
     (orders,) = [t for t in status["targets"][1]["tables"] if t["name"].endswith(".orders")]
     assert (orders["predicate"], orders["rows_removed"]) == (condition, 300 - wanted[0][0])
 
@@ -93,12 +92,25 @@ def follow(pipeline: Pipeline, heading: str) -> None:
     for command in commands(heading):
         assert command.startswith("venus "), command
         words = command.removeprefix("venus ").split()
-        if words[-1] == "&":
+        if words[0] == "init":
+            write_first_configuration(pipeline, words)
+        elif words[-1] == "&":
             pipeline.start(words[0], *words[:-1])
             if words[0] == "broker":
                 pipeline.until(lambda: "broker listens on" in pipeline.tail(), "the broker")
         else:
             pipeline.venus(*words, code=(0, 1) if words[0] == "status" else 0)
+
+
+def write_first_configuration(pipeline: Pipeline, words: list[str]) -> None:
+    """Run `venus init` with the test's own target, and go on with the file that the README shows."""
+    file, shown = pipeline.folder / "venus.toml", blocks("toml", "Keep your own database equal")[0]
+    file.unlink(missing_ok=True)
+    pipeline.venus(words[0], words[1], pipeline.targets["main"])
+    written = tomllib.loads(file.read_text())
+    assert written["source"] == tomllib.loads(shown)["source"]
+    assert written["targets"].keys() == tomllib.loads(shown)["targets"].keys()
+    file.write_text(shown)
 
 
 def wait_equal(pipeline: Pipeline, target: str, schema: str) -> None:

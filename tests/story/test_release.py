@@ -150,10 +150,10 @@ def test_one_busy_table_leaves_capture_and_comes_back(shop: Shop) -> None:
     assert states(shop) == {"busy": "ACTIVE", "line": "ACTIVE"}
 
     with shop.busy():
-        done = pipeline.request_types("uninstall-triggers", "busy")
+        done = pipeline.ask("uninstall-triggers", "busy")
         assert done["released"] == [{"table": name, "left_out": 0}]
         assert done["still_chosen"] == [name]
-        assert pipeline.request_types("uninstall-triggers", "busy")["not_captured"] == [name]
+        assert pipeline.ask("uninstall-triggers", "busy")["not_captured"] == [name]
         threading.Event().wait(4)  # capture compares registry and dictionary meanwhile
         assert states(shop) == {"busy": "RELEASED", "line": "ACTIVE"}
     pipeline.caught_up("main")
@@ -170,7 +170,7 @@ def test_one_busy_table_leaves_capture_and_comes_back(shop: Shop) -> None:
     pipeline.until(lambda: shop.equal("line"), "line to be equal", every_s=0.2)
     settled(shop)
     assert pipeline.status()["released"] == ()
-    assert pipeline.request_types("verify")["verdict"].lower() == "same"
+    assert pipeline.ask("verify")["verdict"].lower() == "same"
     assert pipeline.running["sync"].poll() is None
     assert "Traceback" not in pipeline.log.read_text()
 
@@ -197,7 +197,7 @@ def what_is_said(shop: Shop, name: str) -> None:
         assert "`venus install-triggers` takes it up again" in pipeline.venus(*words, code=3).err
     pipeline.targets["late"] = with_password(shop.server.create_database())
     pipeline.configure()
-    loaded = pipeline.request_types("migrate", "--target", "late")
+    loaded = pipeline.ask("migrate", "--target", "late")
     assert loaded["not_captured"] == [name]
     assert shop.at_target("SELECT count(*) FROM busy", "late") == shop.at_target("SELECT count(*) FROM busy")
     url = pipeline.targets.pop("late")
@@ -225,7 +225,7 @@ def test_a_removal_that_was_killed_is_named_and_finished(shop: Shop) -> None:
     found = pipeline.status()["problems"]
     assert any(f"{name} is RELEASING" in p and f"`venus uninstall-triggers {name}` finishes" in p for p in found), found
     assert "is being taken out of capture" in pipeline.venus("pause", "busy", code=3).err
-    assert pipeline.request_types("uninstall-triggers", "busy")["released"] == [{"table": name, "left_out": 0}]
+    assert pipeline.ask("uninstall-triggers", "busy")["released"] == [{"table": name, "left_out": 0}]
     settled(shop)
     assert states(shop) == {"busy": "RELEASED", "line": "ACTIVE"}
 
@@ -243,4 +243,4 @@ def test_what_nobody_captures_is_left_out_and_named(shop: Shop) -> None:
     settled(shop)
     pipeline.venus("install-triggers")
     pipeline.until(lambda: shop.equal("busy"), "busy to be equal", every_s=0.2)
-    pipeline.request_types("uninstall-triggers")
+    pipeline.ask("uninstall-triggers")

@@ -212,7 +212,7 @@ def test_everybody_has_his_role_only(pipeline: Secured) -> None:
     pipeline.venus("install-triggers")
     pipeline.venus("certs", "issue", "eve", "-d", "certs", "--role", "viewer")
     eve = pipeline.as_somebody("eve")
-    assert pipeline.request_types("status", *eve, code=(0, 1))["broker"]["error"] == ""
+    assert pipeline.ask("status", *eve, code=(0, 1))["broker"]["error"] == ""
     told = pipeline.venus("sync", "--capture-only", *eve, code=3)
     assert "eve may not use Produce: role producer(BUSINESS) is missing" in told.err
     told = pipeline.venus("sync", *eve, code=3)

@@ -70,7 +70,7 @@ def test_a_target_is_loaded_by_spark_while_the_source_is_away(pipeline: Pipeline
         assert secret not in events
     assert not list((pipeline.folder / "state").rglob("*.log"))  # a session that went well leaves no log
 
-    again = pipeline.request_types("migrate", "--target", "second", "--engine", "spark")
+    again = pipeline.ask("migrate", "--target", "second", "--engine", "spark")
     assert again["already_loaded"]  # said at once, without starting Spark
 
 
@@ -91,7 +91,7 @@ def test_a_load_is_submitted(pipeline: Pipeline) -> None:
 
 @pytest.mark.slow
 def test_the_check_says_what_spark_is_made_of(pipeline: Pipeline) -> None:
-    found = pipeline.request_types("spark", "check")
+    found = pipeline.ask("spark", "check")
 
     assert found["master"] == "local[2,4]"
     assert found["wrong"] == []

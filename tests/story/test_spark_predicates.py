@@ -111,7 +111,7 @@ def moves(pipeline: Pipeline, seed: int) -> None:
 def test_spark_obeys_predicates(pipeline: Pipeline) -> None:
     pipeline.venus("install-triggers")
     pipeline.start_broker()
-    loaded = pipeline.request_types("migrate", "--target", "main", "--engine", "spark")
+    loaded = pipeline.ask("migrate", "--target", "main", "--engine", "spark")
     assert loaded["engine"] == "spark"
     check(pipeline, WHERE)
 
@@ -131,15 +131,15 @@ def test_spark_obeys_predicates(pipeline: Pipeline) -> None:
     check(pipeline, NEXT)
 
     for leg in ("ends", "all"):
-        same = pipeline.request_types("verify", "--engine", "spark", "--leg", leg)
+        same = pipeline.ask("verify", "--engine", "spark", "--leg", leg)
         assert same["verdict"] == "same", same
     ((away,), *_) = query(pipeline.targets["main"], "SELECT max(id) + 100000 FROM orders")
     outside = at_source(pipeline, "region = 'EU' and amount is not null")[0][0]
     for key in (away, outside):
         query(pipeline.targets["main"], f"INSERT INTO orders (id, region, amount) VALUES ({key}, 'US', 100)")
-    found = pipeline.request_types("verify", "--engine", "spark", "--repair")
+    found = pipeline.ask("verify", "--engine", "spark", "--repair")
     planted = {(str(away), "extra", "apply"), (str(outside), "extra", "apply")}
     assert {(d["key"]["id"], d["kind"], d["fault"]) for d in found["findings"]} == planted
     assert (found["verdict"], found["repair"]["left"]) == ("repaired", [])
     check(pipeline, NEXT)
-    assert pipeline.request_types("verify", "--engine", "spark")["verdict"] == "same"
+    assert pipeline.ask("verify", "--engine", "spark")["verdict"] == "same"

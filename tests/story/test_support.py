@@ -60,15 +60,13 @@ def test_a_bundle_has_everything_but_rows_and_secrets(pipeline: Pipeline) -> Non
         db.execute("INSERT INTO unfit VALUES (?, CAST(x'ff' AS TEXT))", (ROWS[0],))
 
     def halted() -> bool:
-        problems = pipeline.request_types("status", code=(0, 1))["problems"]
+        problems = pipeline.ask("status", code=(0, 1))["problems"]
         return sum(f"{table} is HALTED" in problem for table in ("people", "unfit") for problem in problems) == 2
 
     pipeline.until(halted, "two tables to halt", every_s=1.0)
-    assert ROWS[0] in pipeline.log.read_text() + str(pipeline.request_types("status", code=1)), (
-        "nothing is there to be found"
-    )
+    assert ROWS[0] in pipeline.log.read_text() + str(pipeline.ask("status", code=1)), "nothing is there to be found"
 
-    done = pipeline.request_types("support", "--log", "said.log", "-o", "bundle.tar.gz")
+    done = pipeline.ask("support", "--log", "said.log", "-o", "bundle.tar.gz")
 
     path = pipeline.folder / "bundle.tar.gz"
     assert path.stat().st_mode & 0o077 == 0
@@ -88,7 +86,7 @@ def test_a_bundle_has_everything_but_rows_and_secrets(pipeline: Pipeline) -> Non
 
 
 def test_what_is_down_is_named_and_the_rest_is_there(pipeline: Pipeline) -> None:
-    done = pipeline.request_types("support", "-o", "dead.tar.gz")
+    done = pipeline.ask("support", "-o", "dead.tar.gz")
 
     assert set(done["missing"]) == {"broker.json", "metrics.txt"}
     found = bundle(pipeline.folder / "dead.tar.gz")

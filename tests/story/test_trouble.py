@@ -115,9 +115,9 @@ def test_a_refused_row_halts_its_table_and_no_other(running: Running) -> None:
 
     running.has("main", "steady", [(1, "goes on")])
     running.has("other", "strict", [(1, "one"), (2, "bad")])
-    found = running.pipeline.request_types("status", code=1)
+    found = running.pipeline.ask("status", code=1)
     assert any("main.strict is HALTED" in problem for problem in found["problems"])
-    (waiting,) = running.pipeline.request_types("quarantine", "list", code=1)["quarantine"]["main"]
+    (waiting,) = running.pipeline.ask("quarantine", "list", code=1)["quarantine"]["main"]
     assert waiting["table"] == "main.strict"
     assert waiting["sqlstate"] == "23514"
     assert "no_bad" in waiting["message"]
@@ -128,7 +128,7 @@ def test_a_refused_row_halts_its_table_and_no_other(running: Running) -> None:
     running.pipeline.venus("quarantine", "retry", "--target", "main")
     running.has("main", "strict", [(1, "one"), (2, "bad")])
     running.healthy()
-    assert running.pipeline.request_types("quarantine", "list")["quarantine"]["main"] == []
+    assert running.pipeline.ask("quarantine", "list")["quarantine"]["main"] == []
 
 
 def test_a_refused_row_is_skipped_for_a_reason_only(running: Running) -> None:
@@ -139,14 +139,14 @@ def test_a_refused_row_is_skipped_for_a_reason_only(running: Running) -> None:
     running.pipeline.until(
         lambda: any(t["open_quarantine"] for t in running.pipeline.status()["targets"]), "the quarantine", every_s=0.2
     )
-    (waiting,) = running.pipeline.request_types("quarantine", "list", code=1)["quarantine"]["main"]
+    (waiting,) = running.pipeline.ask("quarantine", "list", code=1)["quarantine"]["main"]
 
     refused = running.pipeline.venus("quarantine", "skip", str(waiting["id"]), "--target", "main", code=2)
     assert "--reason" in refused.err
     running.pipeline.venus("quarantine", "skip", str(waiting["id"]), "--target", "main", "--reason", "known bad")
 
     running.has("main", "skipped", [(1, "one"), (3, "good")])
-    kept = running.pipeline.request_types("quarantine", "list", "--all")["quarantine"]["main"]
+    kept = running.pipeline.ask("quarantine", "list", "--all")["quarantine"]["main"]
     assert [row["reason"] for row in kept if row["id"] == waiting["id"]] == ["known bad"]
     running.healthy()
 
@@ -160,7 +160,7 @@ def test_a_paused_table_waits_and_goes_on_in_order(running: Running) -> None:
 
     running.has("other", "paused", [(1, "three"), (2, "new")])
     assert running.at("main", "SELECT * FROM paused") == [(1, "one")]
-    found = running.pipeline.request_types("status", code=1)
+    found = running.pipeline.ask("status", code=1)
     assert found["problems"] == [
         "target main: main.paused is PAUSED (paused by an operator); "
         "`venus resume main.paused --target main` resumes it"
@@ -224,7 +224,7 @@ def test_a_target_that_is_away_stops_neither_the_source_nor_the_other_target(run
         running.pipeline.until(
             lambda: running.at("other", "SELECT count(*) FROM away") == [(3000,)], "the other target", every_s=0.2
         )
-        found = running.pipeline.request_types("status", code=1)
+        found = running.pipeline.ask("status", code=1)
         assert [t["name"] for t in found["targets"] if t["error"]] == ["main"]
         assert sum(t["log_rows"] for t in found["source"]["tables"]) < 1000
         (behind,) = [c for c in found["broker"]["consumers"] if c["group"] == "main/main"]
@@ -274,13 +274,13 @@ def test_status_says_which_hop_is_late(running: Running) -> None:
     assert running.pipeline.stop("sync") == 0
     running.write("INSERT INTO steady VALUES (99, 'waits')")
 
-    found = running.pipeline.request_types("status", code=1)
+    found = running.pipeline.ask("status", code=1)
     assert "capture is not connected" in found["verdict"]
     assert sum(t["log_rows"] for t in found["source"]["tables"]) >= 1
     assert any("apply is not connected" in problem for problem in found["problems"])
 
     running.pipeline.kill("broker")
-    found = running.pipeline.request_types("status", code=1)
+    found = running.pipeline.ask("status", code=1)
     assert found["broker"]["error"]
     assert not found["source"]["error"]
     assert all(t["loaded"] for t in found["targets"])

@@ -38,7 +38,7 @@ def pipeline(tmp_path: Path, database: str, second_database: str) -> Iterator[Pi
 
 
 def blocking(pipeline: Pipeline, *, code: int = 3) -> dict[str, Any]:
-    return {f["where"]: f for f in pipeline.request_types("check", code=code)["findings"] if f["blocks"]}
+    return {f["where"]: f for f in pipeline.ask("check", code=code)["findings"] if f["blocks"]}
 
 
 def rows_read(database: str) -> int:
@@ -104,7 +104,7 @@ def test_a_target_that_is_down_or_wrong_hides_no_finding_of_the_others(
     }  # fmt: skip
     pipeline.configure()
     try:
-        answer = pipeline.request_types("check", code=3)
+        answer = pipeline.ask("check", code=3)
     finally:
         query(second_database, "REVOKE USAGE ON SCHEMA public FROM nobody; DROP ROLE nobody")
     said = {f["where"]: f["message"] for f in answer["findings"]}

@@ -127,11 +127,9 @@ def damage_is_found_and_mended(pipeline: Pipeline) -> None:
     assert found["exit_code"] == 1
     check_reports(pipeline.folder)
     problem = "target main: the last comparison found 3 rows different; `venus verify --target main --repair`"
-    assert any(text.startswith(problem) for text in pipeline.request_types("status", code=1)["problems"])
+    assert any(text.startswith(problem) for text in pipeline.ask("status", code=1)["problems"])
     assert asked(pipeline, "--where", "id < 3", "--table", "orders")["verdict"] == "same"
-    assert any(text.startswith(problem) for text in pipeline.request_types("status", code=1)["problems"]), (
-        "of other rows"
-    )
+    assert any(text.startswith(problem) for text in pipeline.ask("status", code=1)["problems"]), "of other rows"
 
     would = here(pipeline, "verify", "--repair", "--dry-run", code=1)
     assert "3 rows would be shipped again" in would.out
@@ -141,7 +139,7 @@ def damage_is_found_and_mended(pipeline: Pipeline) -> None:
     assert done["repair"]["left"] == []
     assert (done["verdict"], done["exit_code"]) == ("repaired", 0)
     assert asked(pipeline, "--leg", "all")["verdict"] == "same"
-    assert pipeline.request_types("status")["problems"] == []
+    assert pipeline.ask("status")["problems"] == []
 
 
 def check_reports(folder: Path) -> None:

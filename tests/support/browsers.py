@@ -32,7 +32,7 @@ class Watched:
         """Keep what its scripts did not catch."""
         self.complaints.append(str(error))
 
-    def request_types(self, request: Request) -> None:
+    def ask(self, request: Request) -> None:
         """Keep what was asked for."""
         self.asked.append(request.url)
 
@@ -76,7 +76,7 @@ def opened(browser: Browser, url: str, *, width: int = 1280, dark: bool = False)
     watched = Watched(page)
     page.on("console", watched.note)
     page.on("pageerror", watched.fail)
-    page.on("request", watched.request_types)
+    page.on("request", watched.ask)
     try:
         page.goto(url)
         page.wait_for_selector("main > *")
@@ -85,5 +85,5 @@ def opened(browser: Browser, url: str, *, width: int = 1280, dark: bool = False)
         page.unroute_all(behavior="ignoreErrors")
         page.remove_listener("console", watched.note)
         page.remove_listener("pageerror", watched.fail)
-        page.remove_listener("request", watched.request_types)
+        page.remove_listener("request", watched.ask)
         page.goto(_NOTHING)

@@ -81,7 +81,7 @@ class _Watched:
         self._noted.sent(half)
         self._inner.send_half(half, **options)
 
-    def wait_decided(self, batch_no: int, *args: Any, **options: Any) -> broker_pb2.Decided:
+    def wait_until_decided(self, batch_no: int, *args: Any, **options: Any) -> broker_pb2.Decided:
         found = self._inner.wait_until_decided(batch_no, *args, **options)
         self._noted.through(self._inner.decided_through)
         return found

@@ -120,7 +120,7 @@ class Pipeline:
         )
         return Answer(done.returncode, done.stdout, done.stderr)
 
-    def request_types(self, *arguments: str, code: int | tuple[int, ...] = 0) -> Any:
+    def ask(self, *arguments: str, code: int | tuple[int, ...] = 0) -> Any:
         """Run a command for machines and return its document."""
         return self.venus(*arguments, "--json", code=code).json
 

@@ -193,7 +193,7 @@ class Node:
                 ticked = time.monotonic()
                 self.host.tick()
 
-    def request_types(self, call: Callable[[Host], Any]) -> Any:
+    def ask(self, call: Callable[[Host], Any]) -> Any:
         """Run a call in the host's thread and return what it returns."""
         answer: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self.post(lambda: answer.put(call(self.host)))
@@ -263,7 +263,7 @@ class Cluster:
     def create(self, name: str = "a", business: str = engines.BUSINESS) -> Node:
         """Make a business and return its leader once it takes writes."""
         node = self.nodes[name]
-        engines.wait_until(lambda: len(node.request_types(lambda host: host.brokers.live)) == len(self.nodes))
+        engines.wait_until(lambda: len(node.ask(lambda host: host.brokers.live)) == len(self.nodes))
         node.post(lambda: node.host.create(business))
         engines.wait_until(lambda: node.leads(business))
         return node

@@ -45,7 +45,8 @@ class TargetProgress:
     place: str = ""
     position: TargetPosition | None
     tables: tuple[TableState, ...]
-    open_quarantine: int
+    #: Refused changes that wait for a decision, by table.
+    refused: dict[int, int]
     constraints: str = ""
     #: Changes below the applied offset that are neither applied nor quarantined, skipped or held.
     unaccounted: int = 0
@@ -88,7 +89,7 @@ def read_progress_in(target: PostgresDatabase, session: TargetSession) -> Target
         place=target.description,
         position=target.read_position(session) if installed else None,
         tables=tables,
-        open_quarantine=int(target.read_own_rows(session, "count_open")[0][0]) if installed else 0,
+        refused=dict(target.read_own_rows(session, "open_by_table")) if installed else {},
         unaccounted=(target.count_unaccounted(session) or 0) if installed else 0,
         resyncing=tuple(t.source_name for t in tables if t.table_id in resyncing),
         cut_over=cutover_mark.read_mark(target, session),
@@ -182,7 +183,7 @@ def _build_loaded_view(found: TargetProgress, position: TargetPosition) -> Targe
         applied_age_s=age_s(moment_us(position.applied_at), found.now_us),
         heartbeat_age_s=age_s(heartbeat_us, found.now_us),
         heartbeat_at_us=heartbeat_us,
-        open_quarantine=found.open_quarantine,
+        open_quarantine=sum(found.refused.values()),
         unaccounted_rows=found.unaccounted,
         constraints=found.constraints,
         note=position.note,
@@ -192,6 +193,7 @@ def _build_loaded_view(found: TargetProgress, position: TargetPosition) -> Targe
         tables=tuple(
             build_table_view(
                 t,
+                refused=found.refused.get(t.table_id, 0),
                 resyncing=t.source_name in found.resyncing,
                 wanted=found.wanted.get(t.source_name),
                 differs=found.differing.get(t.source_name, ()),
@@ -202,7 +204,12 @@ def _build_loaded_view(found: TargetProgress, position: TargetPosition) -> Targe
 
 
 def build_table_view(
-    found: TableState, *, resyncing: bool = False, wanted: str | None = None, differs: tuple[str, ...] = ()
+    found: TableState,
+    *,
+    refused: int = 0,
+    resyncing: bool = False,
+    wanted: str | None = None,
+    differs: tuple[str, ...] = (),
 ) -> TargetTable:
     """Return the view of one table. `wanted` is its configured predicate; None means the one in force."""
     configured = None if wanted is None or is_same(found.predicate, wanted, ()) else wanted
@@ -214,6 +221,7 @@ def build_table_view(
         held_from=found.held_from,
         rows_applied=found.rows_applied,
         quarantined=found.rows_quarantined,
+        refused=refused,
         skipped=found.rows_skipped,
         held=found.rows_held,
         predicate=found.predicate,

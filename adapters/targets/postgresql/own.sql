@@ -250,9 +250,6 @@ SELECT q.id, q.table_id, t.source_name, q.schema_version, q.record_id, q.key, q.
 FROM {own}.quarantine q JOIN {own}.target_table t ON t.group_name = q.group_name AND t.table_id = q.table_id
 WHERE q.group_name = %(group)s AND (%(everything)s OR q.state IN ('HALTED', 'PARKED')) ORDER BY q."offset", q.id
 
--- count_open --
-SELECT count(*) FROM {own}.quarantine WHERE group_name = %(group)s AND state IN ('HALTED', 'PARKED')
-
 -- open_by_table --
 SELECT table_id, count(*) FROM {own}.quarantine WHERE group_name = %(group)s AND state IN ('HALTED', 'PARKED')
 GROUP BY table_id

@@ -83,7 +83,7 @@ def test_the_replica_stops_and_everybody_else_goes_on(tmp_path: Path, bad: Calla
         assert stopped.core.catalogue.find(OTHER).committed.next_offset == 12
         assert stopped.core.catalogue.find(BUSINESS).committed.next_offset <= 6
         assert stopped.errors.fatal == []
-        assert stopped.request_types(lambda host: host.on_ballot_request(BUSINESS, leader.member, 99)) is None
+        assert stopped.ask(lambda host: host.on_ballot_request(BUSINESS, leader.member, 99)) is None
 
         stopped.kill()
         again = cluster.start(stopped.name, "s2")  # with an empty disk

@@ -47,7 +47,7 @@ class _Host:
     def __init__(self) -> None:
         self.lost = asyncio.Event()
 
-    def line_lost(self, to: Member) -> None:
+    def on_connection_lost(self, to: Member) -> None:
         assert to == OTHER
         self.lost.set()
 

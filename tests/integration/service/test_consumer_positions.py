@@ -99,7 +99,7 @@ def test_who_knows_a_business_that_was_forgotten_gets_nothing_of_the_one_that_to
     with subscriber(broker) as reader:
         epoch = business_status(broker.address).epoch
         reader.open(5, epoch)
-        with pytest.raises(Unavailable, match="begun again"):
+        with pytest.raises(Unavailable, match="removed and created again"):
             take(reader, 10)
     with subscriber(broker) as again, pytest.raises(OffsetDiverged):
         again.open(5, epoch)

@@ -44,12 +44,12 @@ class Host:
         self.gone: list[tuple[str, int]] = []
         self.me = SimpleNamespace(member="a")
         self.brokers = SimpleNamespace(live={"a": SimpleNamespace(member=SimpleNamespace(broker="a"), draining=False)})
-        self.brokers.order = lambda member: member
+        self.brokers.leader_order = lambda member: member
 
     def is_dropping(self, business: str) -> bool:
         return business in self.dropping
 
-    def forgotten(self, business: str, term: int) -> None:
+    def on_forgotten_term(self, business: str, term: int) -> None:
         self.gone.append((business, term))
 
     def create(self, business: str) -> None:

@@ -287,7 +287,7 @@ def test_whoever_is_held_back_is_named_with_the_brake_and_the_lanes_stand_below(
             page = seen.page
             place.more(1)  # over the limit, like the first one
             now = page.get_by_label("Traffic now")
-            page.get_by_text("rows: holds back shop-db of business main since").wait_for()
+            page.get_by_text("rows: delays shop-db of business main since").wait_for()
             now.get_by_text("sub-healthy: 2 producers and consumers are connected").wait_for()
             free["bytes"] = 3 << 19
             page.get_by_text(re.compile(r"^lane 4 \(details\) is degraded since")).wait_for(timeout=30_000)

@@ -16,11 +16,11 @@ ROOT = Path(__file__).parents[3]
 _CODE = """
 from venus.config import Settings
 from venus.errors import VenusError
-from venus.spark.probe import look
+from venus.spark.probe import describe_worker
 from venus.spark.runner import open_runner
 try:
     with open_runner(Settings.model_validate({"spark": {"master": "local[1]"}})) as runner:
-        print(list(runner.run(look, [0.0])))
+        print(list(runner.run(describe_worker, [0.0])))
 except VenusError as error:
     print(f"{type(error).__name__}: {error}; {error.hint}")
 """

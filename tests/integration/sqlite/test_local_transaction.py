@@ -170,7 +170,7 @@ from pathlib import Path
 from venus.adapters.dialects.sqlite.source import SqliteSource
 source = SqliteSource(Path(sys.argv[1]))
 print("asking", flush=True)
-print(list(source.batches([7, 8])))
+print(list(source.read_batches([7, 8])))
 """
 
 

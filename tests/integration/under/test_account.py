@@ -217,7 +217,8 @@ def test_a_resync_contains_what_was_held_before_its_cut_and_no_more(
 
 def _loses(monkeypatch: pytest.MonkeyPatch, owner: type, *, result: object, nth: int = 1) -> None:
     """Let one section of table 1 vanish, as a defect would."""
-    original: Callable[..., Any] = owner._section  # type: ignore[attr-defined]
+    name = "_try_add_section" if owner is _SingleString else "_add_section"
+    original: Callable[..., Any] = getattr(owner, name)
     met: list[int] = []
 
     def section(self: Any, changes: TableChanges, *arguments: Any) -> Any:
@@ -226,7 +227,7 @@ def _loses(monkeypatch: pytest.MonkeyPatch, owner: type, *, result: object, nth:
             return result
         return original(self, changes, *arguments)
 
-    monkeypatch.setattr(owner, "_section", section)
+    monkeypatch.setattr(owner, name, section)
 
 
 @pytest.mark.parametrize("way", WAYS)

@@ -30,7 +30,7 @@ def test_planted_differences_on_the_stand_in(
     standin.prepare()
     place = StandInPlace(standin)
     for module in (source, verify):
-        monkeypatch.setattr(module, "driver_of", lambda _: (standin, OracleOptions()))
+        monkeypatch.setattr(module, "parse_driver_url", lambda _: (standin, OracleOptions()))
     with closing(place.connect()) as app:
         app.execute("CREATE TABLE item (id NUMBER(9) NOT NULL PRIMARY KEY, name VARCHAR(40), price NUMBER(10,2))")
         app.execute("CREATE TABLE word (w VARCHAR(40) NOT NULL, n NUMBER(9) NOT NULL, PRIMARY KEY (w, n))")

@@ -79,7 +79,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
             standin = StandIn(request.getfixturevalue("mariadb_oracle_server"))
             standin.prepare()
             for module in (source, verify):
-                monkeypatch.setattr(module, "driver_of", lambda _: (standin, OracleOptions()))
+                monkeypatch.setattr(module, "parse_driver_url", lambda _: (standin, OracleOptions()))
             yield StandInPlace(standin)
         case _:
             url = request.getfixturevalue("database")

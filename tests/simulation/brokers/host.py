@@ -174,7 +174,7 @@ class BrokerHost(ThreadedProcess, Host):
 
         def found(record: Leadership, answered: bool, _: float) -> None:
             if answered:
-                self.request_types(self.records, living, lambda live, heard, _: both(record, live) if heard else None)
+                self.ask(self.records, living, lambda live, heard, _: both(record, live) if heard else None)
 
         def living() -> Any:
             return coordinator.brokers(), self.loop.now
@@ -183,7 +183,7 @@ class BrokerHost(ThreadedProcess, Host):
             brokers, self.living_at = live
             self.product.on_topology((record,), brokers.values())
 
-        self.request_types(self.records, coordinator.read, found)
+        self.ask(self.records, coordinator.read, found)
 
     # -- the replica -----------------------------------------------------------------------------------------------
 

@@ -28,16 +28,16 @@ class Broker:
             raise RuntimeError
         return "", [str(number)]
 
-    async def request_types(self) -> str:
+    async def ask(self) -> str:
         return (await asyncio.wait_for(self.recent.current(), 10))[1][0]
 
 
 def test_what_was_seen_lately_is_answered_without_a_look() -> None:
     async def work() -> None:
         broker = Broker()
-        assert await broker.request_types() == "1"
+        assert await broker.ask() == "1"
         broker.now += FRESH_S / 4
-        assert await broker.request_types() == "1"
+        assert await broker.ask() == "1"
         assert broker.looks == 1
 
     asyncio.run(work())
@@ -46,17 +46,17 @@ def test_what_was_seen_lately_is_answered_without_a_look() -> None:
 def test_a_long_turn_keeps_nobody_waiting_who_asks_often() -> None:
     async def work() -> None:
         broker = Broker()
-        await broker.request_types()
+        await broker.ask()
         broker.quick.clear()
         broker.now += FRESH_S / 2
         for _ in range(3):
-            assert await broker.request_types() == "1", "the second look is under way"
+            assert await broker.ask() == "1", "the second look is under way"
             await asyncio.sleep(0)
         assert broker.looks == 2, "one at a time"
         broker.quick.set()
-        while await broker.request_types() == "1":
+        while await broker.ask() == "1":
             await asyncio.sleep(0)
-        assert await broker.request_types() == "2"
+        assert await broker.ask() == "2"
 
     asyncio.run(work())
 
@@ -64,13 +64,13 @@ def test_a_long_turn_keeps_nobody_waiting_who_asks_often() -> None:
 def test_what_is_too_old_is_not_answered() -> None:
     async def work() -> None:
         broker = Broker()
-        await broker.request_types()
+        await broker.ask()
         broker.now += FRESH_S
-        assert await broker.request_types() == "2"
+        assert await broker.ask() == "2"
         broker.now += FRESH_S
         broker.fails = True
         with pytest.raises(RuntimeError):
-            await broker.request_types()
+            await broker.ask()
 
     asyncio.run(work())
 
@@ -78,15 +78,15 @@ def test_what_is_too_old_is_not_answered() -> None:
 def test_a_look_that_failed_beforehand_is_made_again() -> None:
     async def work() -> None:
         broker = Broker()
-        await broker.request_types()
+        await broker.ask()
         broker.now += FRESH_S / 2
         broker.fails = True
-        assert await broker.request_types() == "1"
+        assert await broker.ask() == "1"
         for _ in range(5):
             await asyncio.sleep(0)
         broker.fails = False
         broker.now += FRESH_S / 2
-        assert await broker.request_types() == "3"
+        assert await broker.ask() == "3"
 
     asyncio.run(work())
 
@@ -95,15 +95,15 @@ def test_an_old_look_that_ends_late_does_not_replace_a_newer_one() -> None:
     async def work() -> None:
         broker = Broker()
         slow = broker.quick = asyncio.Event()
-        first = asyncio.create_task(broker.request_types())
+        first = asyncio.create_task(broker.ask())
         while not broker.looks:
             await asyncio.sleep(0)
         broker.quick = asyncio.Event()
         broker.quick.set()
         broker.now += FRESH_S
-        assert await broker.request_types() == "2"
+        assert await broker.ask() == "2"
         slow.set()
         assert await first == "1"
-        assert await broker.request_types() == "2"
+        assert await broker.ask() == "2"
 
     asyncio.run(work())

@@ -18,6 +18,6 @@ def test_what_was_applied_is_as_old_as_the_target_s_own_clock_says() -> None:
     )
     now_us = moment_us(THEN + timedelta(seconds=7))
     found = build_view(
-        TargetProgress(target="a", group="main/a", position=position, tables=(), open_quarantine=0, now_us=now_us)
+        TargetProgress(target="a", group="main/a", position=position, tables=(), refused={}, now_us=now_us)
     )
     assert (found.applied_age_s, found.heartbeat_at_us) == (7.0, moment_us(THEN))
