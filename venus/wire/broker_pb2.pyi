@@ -1592,7 +1592,7 @@ class ChunkBody(_message.Message):
     """at the end: sum of the mixed Sequences mod 2^64, order-free"""
     table_id: _builtins.int
     stored: _builtins.bytes
-    """live rows in stored form: head (17 bytes, venus/codec/stored.py), record_id, row"""
+    """live rows in stored form: head (17 bytes, venus/codec/stored_rows.py), record_id, row"""
     stored_sizes: _builtins.bytes
     """little-endian fixed32, one for each row"""
     def __init__(

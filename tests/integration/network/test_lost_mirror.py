@@ -192,7 +192,8 @@ def test_targets_below_a_mirror_that_lost_its_disk_become_equal_by_themselves(re
         region.pipeline.until(lambda: region.at_home() > ROWS + 100, "changes")
         region.lose_mirror()
         region.pipeline.until(
-            lambda: region.pipeline.tail().count("resyncing every table with the full data") >= 1, "a target to start over"
+            lambda: region.pipeline.tail().count("resyncing every table with the full data") >= 1,
+            "a target to start over",
         )
     region.becomes_equal()
     with region.writing():
