@@ -94,7 +94,7 @@ class Clients:
             self._host.loop.counts["a damaged half message was refused"] += 1
             stream.end(DigestMismatch("a half message is damaged"))
             return
-        self._ask(stream, lambda core: core.producers.halves(BUSINESS, epoch, halves), "halves")
+        self._ask(stream, lambda core: core.producers.take_halves(BUSINESS, epoch, halves), "halves")
 
     def decide(self, stream: Stream, epoch: int, batch_no: int, digest: int, verdict: int) -> None:
         """Take a decision."""

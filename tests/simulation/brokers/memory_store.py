@@ -259,7 +259,7 @@ class MemoryCheckpoints:
     def path(self, name: str) -> Path:
         return Path("/simulated/snapshots") / name
 
-    def reading(self, name: str) -> Any:
+    def open_reader(self, name: str) -> Any:
         return _Open(only_read(self._store.checkpoints[name]))
 
     def drop(self, name: str) -> None:
