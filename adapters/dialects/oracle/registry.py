@@ -121,7 +121,7 @@ def restart_with_sweep(session: OracleSession, table_id: int, version: int) -> N
 
 
 def set_state(session: OracleSession, table_id: int, state: str, reason: str) -> int:
-    """Store state and reason of a table; return 0 if there is no such table."""
+    """Store the state and the reason of a table. Return 0 if the table does not exist."""
     binds = {"table_id": table_id, "state": state, "reason": reason[:REASON_CHARS] or None}
     return session.run(statement("registry", "set_state"), binds)
 

@@ -65,7 +65,7 @@ def connect(file: Path) -> sqlite3.Connection:
 
 
 def read_identity(file: Path) -> tuple[int, int] | None:
-    """Return the device and inode of a file; None if there is no such file. A replaced file has another identity."""
+    """Return the device and inode of a file, or None if it does not exist. A replaced file has another identity."""
     try:
         found = os.stat(file)
     except OSError:

@@ -44,7 +44,7 @@ def retry_quarantine(settings: Settings, name: str, ids: Sequence[int] = (), tab
 
 
 def skip_quarantine(settings: Settings, name: str, ids: Sequence[int], *, reason: str) -> RetryReport:
-    """Skip these changes for good and apply those that waited behind them."""
+    """Skip these changes permanently and apply those that waited for them."""
     if not reason.strip():
         raise Refused("a change is only skipped for a reason", hint="give one with --reason")
     if not ids:
