@@ -5,59 +5,40 @@ The reader holds the snapshot of a cut; the writer does everything else in short
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import replace
 
 from venus.adapters.dialects.contract import (
     FillState,
-    InstallStep,
     MissingGrant,
-    Numbering,
-    OtherObject,
     RegisteredTable,
     SchemaChanged,
     SourceCapabilities,
     SourceState,
-    UncapturedTable,
 )
 from venus.adapters.dialects.halted_tables import HaltTracker, halt_reason, is_halted, state_before_halt
 from venus.adapters.dialects.oracle import (
     cut_claims,
     data_checks,
     inline,
-    install_execution,
     registry,
     segments,
-    structure,
     survey,
 )
-from venus.adapters.dialects.oracle.check import check, raise_blocking_finding
 from venus.adapters.dialects.oracle.column_choice import OracleColumnChoice
-from venus.adapters.dialects.oracle.connection import OracleSession, Row
 from venus.adapters.dialects.oracle.cut import OracleCut
 from venus.adapters.dialects.oracle.cut_bounds import CutBounds, CutLimits
 from venus.adapters.dialects.oracle.cut_claims import IdlePoll
-from venus.adapters.dialects.oracle.dictionary import OracleDictionary, open_dictionary
 from venus.adapters.dialects.oracle.driver import Driver, OracleOptions, RotatingDriver, parse_driver_url
-from venus.adapters.dialects.oracle.install import OracleInstaller, OracleStep, read_objects
+from venus.adapters.dialects.oracle.install import read_objects
+from venus.adapters.dialects.oracle.installation import OracleInstallation
 from venus.adapters.dialects.oracle.reading import OracleAccess, build_access
-from venus.adapters.dialects.oracle.registry import OracleRegistryEntry
 from venus.adapters.dialects.oracle.schema_changes import compare_all, store_changes
-from venus.adapters.dialects.oracle.script import build_script
 from venus.adapters.dialects.oracle.statements import statement
 from venus.adapters.dialects.oracle.table_comparison import OracleTableComparison
-from venus.adapters.dialects.oracle.tables import (
-    ListedTable,
-    application_tables,
-    choose_tables,
-    find_unmatched_patterns,
-)
-from venus.adapters.dialects.oracle.versions import Version
-from venus.adapters.dialects.released_tables import BY_SCRIPT
 from venus.config import Settings
 from venus.errors import Fenced, NotInstalled, SourceError
-from venus.model import BatchNo, BatchRecord, Epoch, Finding, TableSchema
+from venus.model import BatchNo, BatchRecord, Epoch, TableSchema
 
 
 def open_source(settings: Settings) -> OracleSource:
@@ -74,183 +55,23 @@ def open_source(settings: Settings) -> OracleSource:
     return OracleSource(driver, asked)
 
 
-class OracleSource:
+class OracleSource(OracleInstallation):
     """One Oracle database, used by one thread."""
 
     name = "oracle"
     capabilities = SourceCapabilities(transactional_ddl=False)
 
     def __init__(self, driver: Driver, options: OracleOptions | None = None) -> None:
-        self._options = options or OracleOptions()
-        self._reader = OracleSession(driver)
-        self._writer = OracleSession(driver)
+        super().__init__(driver, options)
         self._place = driver.place
-        self._known: tuple[Version, OracleDictionary] | None = None
         self._accesses: dict[int, OracleAccess] = {}
-        self._mark: Row | None = None
         self._sees_blockers = True
         self._fingerprints: dict[int, str] = {}
         self._halts = HaltTracker()
         self._bounds = CutBounds(self._options.limits)
         self._polls = IdlePoll()
-        #: The tables that `refresh_schemas` has listed, until `uncaptured_tables` uses them.
-        self._listed: Seq[ListedTable] | None = None
-
-    def close(self) -> None:
-        self._reader.close()
-        self._writer.close()
-
-    # -- dictionary and installation ---------------------------------------------------------------------
-
-    def request_types(self, type_map: Mapping[str, str], include: Seq[str], exclude: Seq[str]) -> None:
-        """Request types of columns that override the configuration; `install` records them at the source.
-
-        Raises ConfigError for an unknown column, for a key that cannot have the type, or for an impossible type.
-        """
-        dictionary = self._dictionary_and_version()[1]
-        dictionary.requested = type_map
-        dictionary.resolve_requests(choose_tables(dictionary.list_tables(), include, exclude))
-        self._writer.rollback()
-
-    def _dictionary_and_version(self) -> tuple[Version, OracleDictionary]:
-        if self._known is None:
-            options = self._options
-            self._known = open_dictionary(self._writer, options.schemas, options.type_map, options.columns)
-        return self._known
-
-    def _installer(self) -> OracleInstaller:
-        version, dictionary = self._dictionary_and_version()
-        return OracleInstaller(self._writer, dictionary, version, self._options)
-
-    def read_tables(self, include: Seq[str], exclude: Seq[str]) -> list[TableSchema]:
-        """Read the dictionary."""
-        dictionary = self._dictionary_and_version()[1]
-        known = {(c.schema.namespace, c.schema.name): c.schema for c in self._read_registry().values()}
-        listed = choose_tables(dictionary.list_tables(), include, exclude)
-        return [dictionary.read_table(at, known.get((at.owner, at.name))).schema for at in listed]
-
-    def read_table_names(self) -> list[str]:
-        """Return every table of the captured schemas."""
-        return [at.qualified for at in application_tables(self._dictionary_and_version()[1].list_tables())]
-
-    def find_uncaptured_tables(self, include: Seq[str], exclude: Seq[str]) -> list[UncapturedTable]:
-        """Return the tables that the patterns choose and the registry does not contain.
-
-        Reuses the list of tables that `refresh_schemas` has just read.
-        """
-        dictionary, listed = self._dictionary_and_version()[1], self._listed
-        self._listed = None
-        if not self._is_installed():
-            self._writer.rollback()
-            return []
-        listed = dictionary.list_tables() if listed is None else listed
-        known = {(row[0], row[1]) for row in self._writer.fetch_rows(statement("registry", "known_names"))}
-        found = [
-            UncapturedTable(
-                name=at.qualified,
-                obstacle=next(iter(dictionary.read_table(at, as_inline=self._options.inline).refusals), ""),
-            )
-            for at in choose_tables(listed, include, exclude)
-            if (at.owner, at.name) not in known
-        ]
-        self._writer.rollback()
-        return found
-
-    def find_unmatched_patterns(self, patterns: Seq[str]) -> list[str]:
-        """Return the patterns that choose no table."""
-        return find_unmatched_patterns(self._dictionary_and_version()[1].list_tables(), patterns)
-
-    def read_numberings(self) -> list[Numbering]:
-        """Return the sequences of the captured schemas."""
-        dictionary = self._dictionary_and_version()[1]
-        return structure.read_numberings(self._writer, dictionary.schemas, dictionary.read_structure, dictionary.is_own)
-
-    def read_other_objects(self) -> list[OtherObject]:
-        """Return the objects of the captured schemas that are neither tables nor sequences."""
-        dictionary = self._dictionary_and_version()[1]
-        return structure.read_other_objects(self._writer, dictionary.schemas, dictionary.is_own)
-
-    def check(self, include: Seq[str], exclude: Seq[str]) -> list[Finding]:
-        """Return what is missing or cannot be carried."""
-        version, dictionary = self._dictionary_and_version()
-        return list(check(self._writer, dictionary, version, self._options, include, exclude))
-
-    def plan_install(self, include: Seq[str], exclude: Seq[str]) -> list[InstallStep]:
-        """Return every statement of the installation."""
-        raise_blocking_finding(self.check(include, exclude))
-        steps = self._installer().plan(include, exclude)
-        self._writer.rollback()
-        return [step.shown for step in steps]
-
-    def install(self, include: Seq[str], exclude: Seq[str]) -> list[InstallStep]:
-        """Install what is missing. Oracle commits each step; a failing step removes its table's triggers again."""
-        raise_blocking_finding(self.check(include, exclude))
-        steps = self._installer().plan(include, exclude)
-        install_execution.run_steps(self._writer, steps)
-        self._writer.rollback()  # ends the transaction of the reading steps
-        self._mark = None
-        return [step.shown for step in steps]
-
-    def adopt(self, include: Seq[str], exclude: Seq[str]) -> list[InstallStep]:
-        """Check an installation that a DBA has run as a script, and make it ready for capture.
-
-        Creates nothing. Raises Refused for an object that is missing or differs from the script.
-        """
-        steps = self._installer().plan(include, exclude)
-        install_execution.adopt_steps(self._writer, steps)
-        self._writer.rollback()
-        self._mark = None
-        return [step.shown for step in steps]
-
-    def as_script(self, steps: Seq[InstallStep], *, removal: bool) -> str:
-        """Return the remaining steps as a script for SQL*Plus and SQLcl."""
-        version, dictionary = self._dictionary_and_version()
-        return build_script(steps, removal=removal, user=dictionary.user, version=version.name)
-
-    def plan_uninstall(self) -> list[InstallStep]:
-        """Return every statement of the removal."""
-        return [step.shown for step in self._installer().plan_removal()]
-
-    def uninstall(self) -> list[InstallStep]:
-        """Restore the dictionary to its state before the installation."""
-        self._reader.rollback()
-        steps = self._installer().plan_removal()
-        install_execution.run_steps(self._writer, steps)
-        self._mark = None
-        return [step.shown for step in steps]
-
-    def plan_release(self, table_ids: Seq[int]) -> list[InstallStep]:
-        """Return every statement that takes these tables out of capture."""
-        installer = self._installer()
-        steps = installer.plan_release(table_ids) + installer.plan_log_removal(
-            dict.fromkeys(table_ids, BY_SCRIPT), planned=True
-        )
-        self._writer.rollback()
-        return [step.shown for step in steps]
-
-    def release(self, table_ids: Seq[int]) -> list[InstallStep]:
-        """Remove the triggers of these tables."""
-        return self._run_removal(self._installer().plan_release(table_ids))
-
-    def drop_logs(self, reasons: Mapping[int, str]) -> list[InstallStep]:
-        """Remove the logs of these tables."""
-        return self._run_removal(self._installer().plan_log_removal(reasons))
-
-    def _run_removal(self, steps: Seq[OracleStep]) -> list[InstallStep]:
-        self._reader.rollback()
-        install_execution.run_removal(self._writer, steps)
-        self._mark = None
-        return [step.shown for step in steps]
 
     # -- the registry and the checkpoint row ---------------------------------------------------------------
-
-    def _is_installed(self) -> bool:
-        return "VENUS_CAPTURED_TABLE" in read_objects(self._writer).kinds
-
-    def _read_registry(self, *, released: bool = False) -> dict[int, OracleRegistryEntry]:
-        found = registry.read_tables(self._writer, released=released) if self._is_installed() else {}
-        self._writer.rollback()
-        return found
 
     def read_registered_tables(self) -> list[RegisteredTable]:
         return [c.table for c in self._read_registry().values()]
