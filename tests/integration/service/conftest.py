@@ -9,9 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from playwright.sync_api import Browser
 
 from tests.support.batches import half
 from tests.support.brokers import BUSINESS, commit, settings, traffic
+from tests.support.browsers import running
+from tests.support.page_brokers import Place
 from venus.broker.service.process import RunningBroker, start_in_thread
 from venus.rpc.producer import Producer
 from venus.wire import broker_pb2
@@ -60,3 +63,17 @@ def start_broker(tmp_path: Path) -> Iterator[StartBroker]:
 @pytest.fixture
 def broker(start_broker: StartBroker) -> RunningBroker:
     return start_broker()
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with running() as found:
+        yield found
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
+    monkeypatch.setattr("venus.broker.status.history.STEP_S", 0.2)
+    made = Place(tmp_path)
+    yield made
+    made.close()

@@ -1,95 +1,30 @@
-"""The page in a real browser: what a person sees, on a phone, in the dark, with a keyboard, when things are wrong."""
+"""The page in a real browser: what it says of a pipeline, and what comes first when something is wrong."""
 
 from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from urllib.request import urlopen
 
 import pytest
 from playwright.sync_api import Browser, Route
 
 from tests.support.batches import half, other_table
 from tests.support.broker_clusters import BrokerCluster
-from tests.support.brokers import BUSINESS, commit, settings, take, wait_for
-from tests.support.browsers import opened, running
+from tests.support.brokers import BUSINESS, commit, take
+from tests.support.browsers import opened
 from tests.support.etcd import EtcdCluster
+from tests.support.page_brokers import HALTED, NOT_KNOWN, REASON, ROWS, Place
 from venus.adapter_figures import AdapterFigures, LastComparison, TableFillFigures
-from venus.broker.service.process import RunningBroker, start_in_thread
 from venus.broker.store.data_directory import FreeSpace
 from venus.conditions import AdapterCondition, TableCondition
-from venus.config import AlarmsSettings, DegradeSettings, LimitsSettings
+from venus.config import DegradeSettings, LimitsSettings
 from venus.config.sections import HealthSettings
-from venus.rpc.producer import Producer
 from venus.rpc.snapshots import SnapshotClient
-from venus.rpc.subscriber import Subscriber
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
-
-REASON = 'row {"id": 17}: <b>too long</b> for varchar(10)'
-HALTED = AdapterCondition.of(
-    [TableCondition(table_id=1, name="shop.items", state="HALTED", reason=REASON, quarantined=1)]
-)
-ROWS = 20
-NOT_KNOWN = "\N{EN DASH}"
-
-
-class Place:
-    """A broker with a producer and a target that follows."""
-
-    def __init__(self, folder: Path, **options: Any) -> None:
-        alarms = AlarmsSettings(check_s=0.1, late_s=1e9)  # the batches of tests are years old
-        chosen = settings(folder / "data", **options).model_copy(update={"alarms": alarms})
-        self.broker: RunningBroker = start_in_thread(chosen, on_fatal=lambda error: None)
-        self.url = f"http://{self.broker.http_address}/"
-        self.producer = Producer(self.broker.address, BUSINESS, "shop-db", window_bytes_max=1 << 20)
-        self.producer.connect(0, 0)
-        self._batches = 0
-        self.more(1)
-        self.target = Subscriber(self.broker.address, BUSINESS, f"{BUSINESS}/eu", credit_bytes=1 << 20)
-        self.target.open(0, 0)
-        self.follow()
-
-    def more(self, batches: int) -> None:
-        """Commit batches."""
-        first = self._batches + 1
-        commit(self.producer, [half(first + n, rows=ROWS) for n in range(batches)])
-        self._batches += batches
-
-    def more_tables(self, count: int) -> None:
-        """Commit a batch for each of so many new tables."""
-        for n in range(self._batches + 1, self._batches + count + 1):
-            commit(self.producer, [half(n, rows=ROWS, table=other_table(n))])
-        self._batches += count
-
-    def follow(self) -> None:
-        """Apply and acknowledge everything."""
-        take(self.target, self._batches * ROWS)
-        self.target.acknowledge(self._batches * ROWS)
-
-    def close(self) -> None:
-        """End everything."""
-        self.target.close()
-        self.producer.close()
-        self.broker.stop()
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with running() as found:
-        yield found
-
-
-@pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
-    monkeypatch.setattr("venus.broker.status.history.STEP_S", 0.2)
-    made = Place(tmp_path)
-    yield made
-    made.close()
 
 
 def test_a_healthy_pipeline_is_one_green_sentence_a_picture_and_charts(place: Place, browser: Browser) -> None:
@@ -349,94 +284,6 @@ def test_quiet_traffic_is_one_sentence(tmp_path: Path, browser: Browser) -> None
             assert seen.page.get_by_label("Traffic now").count() == 0
     finally:
         place.close()
-
-
-@pytest.mark.parametrize("width", [400, 768, 1280])
-def test_nothing_is_wider_than_the_screen(place: Place, browser: Browser, width: int) -> None:
-    name = "a_schema_of_somebody_with_long_names." + "x" * 200
-    tables = [TableCondition(table_id=n, name=name + str(n), state="HALTED", reason="r" * 400) for n in range(5)]
-    place.target.report(AdapterCondition.of(tables, quarantined=10**9))
-    with opened(browser, place.url, width=width) as seen:
-        seen.page.wait_for_selector("[role=alert]")
-        assert seen.page.evaluate("document.documentElement.scrollWidth") <= width
-        assert len(seen.alarms()) == 6
-
-
-def test_dark_and_light_can_be_read(place: Place, browser: Browser) -> None:
-    """Every text has at least the contrast that WCAG AA asks for (4.5 to 1), in both schemes."""
-    place.target.report(HALTED)
-    for dark in (False, True):
-        with opened(browser, place.url, dark=dark) as seen:
-            seen.page.wait_for_selector("[role=alert]")
-            low = seen.page.evaluate(CONTRASTS)
-            assert low == []
-            background = seen.page.evaluate("getComputedStyle(document.body).backgroundColor")
-            assert (sum(map(int, re.findall(r"\d+", background)[:3])) < 200) is dark
-
-
-CONTRASTS = """() => {
-  const parse = text => text.match(/[\\d.]+/g).map(Number);
-  const light = ([r, g, b]) => [r, g, b].map(v => v / 255).map(v => v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4)
-    .reduce((sum, v, i) => sum + v * [0.2126, 0.7152, 0.0722][i], 0);
-  const behind = node => { for (let n = node; n; n = n.parentElement) {
-    const found = parse(getComputedStyle(n).backgroundColor); if (found.length < 4 || found[3] > 0) return found; } return [255, 255, 255]; };
-  const low = [];
-  for (const node of document.querySelectorAll("body *")) {
-    const own = [...node.childNodes].some(child => child.nodeType === 3 && child.data.trim());
-    if (!own || node.closest("svg, .skip, noscript")) continue;
-    const [a, b] = [light(parse(getComputedStyle(node).color)), light(behind(node))].sort((x, y) => y - x);
-    if ((a + 0.05) / (b + 0.05) < 4.5) low.push(node.outerHTML.slice(0, 80));
-  }
-  return low;
-}"""  # noqa: E501
-
-
-def test_a_keyboard_reaches_everything_and_a_refresh_takes_nothing_away(place: Place, browser: Browser) -> None:
-    with opened(browser, place.url) as seen:
-        page = seen.page
-        page.wait_for_selector(".verdict")
-        page.keyboard.press("Tab")
-        assert page.evaluate("document.activeElement.textContent") == "Skip to the content"
-        page.locator("summary").first.focus()
-        page.keyboard.press("Enter")
-        assert page.locator("details[open]").count() == 1
-        before = page.locator("#state").inner_text()
-        wait_for(lambda: page.locator("#state").inner_text() != before)
-        assert page.locator("details[open]").count() == 1
-        assert page.evaluate("document.activeElement.tagName") == "SUMMARY"
-        unnamed = page.evaluate(
-            "[...document.querySelectorAll('a, table, section, figure svg')].filter(n => "
-            "!(n.getAttribute('aria-label') || n.textContent.trim())).length"
-        )
-        assert unnamed == 0
-
-
-def test_a_broker_that_is_gone_is_said_and_the_old_picture_stays(place: Place, browser: Browser) -> None:
-    with opened(browser, place.url) as seen:
-        page = seen.page
-        page.wait_for_selector(".verdict")
-        place.broker.stop()
-        page.wait_for_selector("#state.bad", timeout=30_000)
-        assert re.match(r"no answer for [\d.]+ m?s, this page is that old", page.locator("#state").inner_text())
-        assert page.title() == "(!) VENUS broker"
-        assert page.locator(".hop").count() >= 3
-        assert page.evaluate("getComputedStyle(document.querySelector('main')).filter") == "grayscale(1)"
-
-
-def test_the_policy_of_the_page_is_strict(place: Place, browser: Browser) -> None:
-    with urlopen(place.url) as answer:
-        policy = answer.headers["Content-Security-Policy"]
-    assert "unsafe" not in policy
-    assert "default-src 'none'" in policy
-    with opened(browser, place.url) as seen:
-        seen.page.evaluate(
-            "() => { const s = document.createElement('script'); s.textContent = 'window.broken = 1';"
-            " document.body.append(s); const i = new Image(); i.src = 'http://127.0.0.1:9/x';"
-            " document.body.append(i); }"
-        )
-        assert seen.page.evaluate("window.broken") is None
-        wait_for(lambda: len(seen.complaints) >= 2)
-        assert all("Content Security Policy" in text for text in seen.complaints)
 
 
 def test_a_lost_broker_of_a_cluster_is_seen_at_the_leader(

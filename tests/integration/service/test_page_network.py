@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page
 
-from tests.integration.service.test_page import CONTRASTS
+from tests.integration.service.test_page_access import CONTRASTS
 from tests.support import networks
 from tests.support.batches import half, other_table
 from tests.support.brokers import BUSINESS, commit, take, wait_for
-from tests.support.browsers import opened, running
+from tests.support.browsers import opened
 from venus.alarm_rules import RULES
 from venus.broker.service.process import RunningBroker
 from venus.rpc.producer import Producer
@@ -46,12 +46,6 @@ class Sets:
         self.producer.close()
         for broker in (self.lyon, self.europe, self.hq):
             broker.stop()
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with running() as found:
-        yield found
 
 
 @pytest.fixture

@@ -1,0 +1,104 @@
+"""The page on a phone, in the dark, with a keyboard, without its broker; and what its policy keeps out."""
+
+from __future__ import annotations
+
+import re
+from urllib.request import urlopen
+
+import pytest
+from playwright.sync_api import Browser
+
+from tests.support.brokers import wait_for
+from tests.support.browsers import opened
+from tests.support.page_brokers import HALTED, Place
+from venus.conditions import AdapterCondition, TableCondition
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+
+
+@pytest.mark.parametrize("width", [400, 768, 1280])
+def test_nothing_is_wider_than_the_screen(place: Place, browser: Browser, width: int) -> None:
+    name = "a_schema_of_somebody_with_long_names." + "x" * 200
+    tables = [TableCondition(table_id=n, name=name + str(n), state="HALTED", reason="r" * 400) for n in range(5)]
+    place.target.report(AdapterCondition.of(tables, quarantined=10**9))
+    with opened(browser, place.url, width=width) as seen:
+        seen.page.wait_for_selector("[role=alert]")
+        assert seen.page.evaluate("document.documentElement.scrollWidth") <= width
+        assert len(seen.alarms()) == 6
+
+
+def test_dark_and_light_can_be_read(place: Place, browser: Browser) -> None:
+    """Every text has at least the contrast that WCAG AA asks for (4.5 to 1), in both schemes."""
+    place.target.report(HALTED)
+    for dark in (False, True):
+        with opened(browser, place.url, dark=dark) as seen:
+            seen.page.wait_for_selector("[role=alert]")
+            low = seen.page.evaluate(CONTRASTS)
+            assert low == []
+            background = seen.page.evaluate("getComputedStyle(document.body).backgroundColor")
+            assert (sum(map(int, re.findall(r"\d+", background)[:3])) < 200) is dark
+
+
+CONTRASTS = """() => {
+  const parse = text => text.match(/[\\d.]+/g).map(Number);
+  const light = ([r, g, b]) => [r, g, b].map(v => v / 255).map(v => v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4)
+    .reduce((sum, v, i) => sum + v * [0.2126, 0.7152, 0.0722][i], 0);
+  const behind = node => { for (let n = node; n; n = n.parentElement) {
+    const found = parse(getComputedStyle(n).backgroundColor); if (found.length < 4 || found[3] > 0) return found; } return [255, 255, 255]; };
+  const low = [];
+  for (const node of document.querySelectorAll("body *")) {
+    const own = [...node.childNodes].some(child => child.nodeType === 3 && child.data.trim());
+    if (!own || node.closest("svg, .skip, noscript")) continue;
+    const [a, b] = [light(parse(getComputedStyle(node).color)), light(behind(node))].sort((x, y) => y - x);
+    if ((a + 0.05) / (b + 0.05) < 4.5) low.push(node.outerHTML.slice(0, 80));
+  }
+  return low;
+}"""  # noqa: E501
+
+
+def test_a_keyboard_reaches_everything_and_a_refresh_takes_nothing_away(place: Place, browser: Browser) -> None:
+    with opened(browser, place.url) as seen:
+        page = seen.page
+        page.wait_for_selector(".verdict")
+        page.keyboard.press("Tab")
+        assert page.evaluate("document.activeElement.textContent") == "Skip to the content"
+        page.locator("summary").first.focus()
+        page.keyboard.press("Enter")
+        assert page.locator("details[open]").count() == 1
+        before = page.locator("#state").inner_text()
+        wait_for(lambda: page.locator("#state").inner_text() != before)
+        assert page.locator("details[open]").count() == 1
+        assert page.evaluate("document.activeElement.tagName") == "SUMMARY"
+        unnamed = page.evaluate(
+            "[...document.querySelectorAll('a, table, section, figure svg')].filter(n => "
+            "!(n.getAttribute('aria-label') || n.textContent.trim())).length"
+        )
+        assert unnamed == 0
+
+
+def test_a_broker_that_is_gone_is_said_and_the_old_picture_stays(place: Place, browser: Browser) -> None:
+    with opened(browser, place.url) as seen:
+        page = seen.page
+        page.wait_for_selector(".verdict")
+        place.broker.stop()
+        page.wait_for_selector("#state.bad", timeout=30_000)
+        assert re.match(r"no answer for [\d.]+ m?s, this page is that old", page.locator("#state").inner_text())
+        assert page.title() == "(!) VENUS broker"
+        assert page.locator(".hop").count() >= 3
+        assert page.evaluate("getComputedStyle(document.querySelector('main')).filter") == "grayscale(1)"
+
+
+def test_the_policy_of_the_page_is_strict(place: Place, browser: Browser) -> None:
+    with urlopen(place.url) as answer:
+        policy = answer.headers["Content-Security-Policy"]
+    assert "unsafe" not in policy
+    assert "default-src 'none'" in policy
+    with opened(browser, place.url) as seen:
+        seen.page.evaluate(
+            "() => { const s = document.createElement('script'); s.textContent = 'window.broken = 1';"
+            " document.body.append(s); const i = new Image(); i.src = 'http://127.0.0.1:9/x';"
+            " document.body.append(i); }"
+        )
+        assert seen.page.evaluate("window.broken") is None
+        wait_for(lambda: len(seen.complaints) >= 2)
+        assert all("Content Security Policy" in text for text in seen.complaints)
