@@ -21,7 +21,9 @@ def shop(place: Place, app: Application, source: Source) -> Follower:
     return follower
 
 
-def found(source: Source, include: list[str] | None = None, exclude: list[str] | None = None) -> dict[str, str]:
+def uncaptured_obstacles(
+    source: Source, include: list[str] | None = None, exclude: list[str] | None = None
+) -> dict[str, str]:
     """Return the obstacles of the tables that are not captured, by name without the namespace."""
     tables = source.find_uncaptured_tables(include or ["*"], exclude or EXCLUDE)
     assert [t.name for t in tables] == sorted(t.name for t in tables)
@@ -38,7 +40,7 @@ def test_a_table_that_was_made_later_is_named_until_it_is_captured(
     place: Place, app: Application, source: Source, shop: Follower
 ) -> None:
     integer = place.types["int"]
-    assert found(source) == {}
+    assert uncaptured_obstacles(source) == {}
     do(
         app,
         f"CREATE TABLE later (id {integer} NOT NULL PRIMARY KEY)",
@@ -47,21 +49,21 @@ def test_a_table_that_was_made_later_is_named_until_it_is_captured(
     )
 
     source.refresh_schemas()
-    assert found(source) == {"later": ""}
-    assert found(source) == {"later": ""}  # capture asks again and again
-    assert found(source, include=["orders"]) == {}
+    assert uncaptured_obstacles(source) == {"later": ""}
+    assert uncaptured_obstacles(source) == {"later": ""}  # capture asks again and again
+    assert uncaptured_obstacles(source, include=["orders"]) == {}
     assert [t.name for t in source.find_uncaptured_tables(["later"], [])] == [f"{place.namespace}.later"]
 
     source.install(["*"], EXCLUDE)
     source.refresh_schemas()
-    assert found(source) == {}
+    assert uncaptured_obstacles(source) == {}
 
 
 def test_another_process_sees_it_as_well(place: Place, app: Application, shop: Follower) -> None:
     do(app, f"CREATE TABLE later (id {place.types['int']} NOT NULL PRIMARY KEY)")
     other = place.open()
     try:
-        assert found(other) == {"later": ""}
+        assert uncaptured_obstacles(other) == {"later": ""}
     finally:
         other.close()
 
@@ -71,23 +73,23 @@ def test_a_table_that_cannot_be_captured_is_named_with_the_reason(
     place: Place, app: Application, source: Source
 ) -> None:
     do(app, f"CREATE TABLE keyless (a {place.types['int']})")
-    (obstacle,) = found(source).values()
+    (obstacle,) = uncaptured_obstacles(source).values()
     assert " key" in obstacle
 
     do(app, f"CREATE TABLE keyed (a {place.types['int']} NOT NULL PRIMARY KEY)", "DROP TABLE keyless")
     source.refresh_schemas()
-    assert found(source) == {"keyed": ""}
+    assert uncaptured_obstacles(source) == {"keyed": ""}
 
 
 def test_a_table_that_an_operator_took_out_is_not_named(app: Application, source: Source, shop: Follower) -> None:
     number = shop.table_id("orders")
     source.release([number])
-    assert found(source) == {}
+    assert uncaptured_obstacles(source) == {}
     shop.read_registry()
     shop.drain()
     source.drop_logs({number: "gone"})
 
-    assert found(source) == {}
+    assert uncaptured_obstacles(source) == {}
 
 
 def test_a_renamed_table_is_named(place: Place, app: Application, source: Source, shop: Follower) -> None:
@@ -95,4 +97,4 @@ def test_a_renamed_table_is_named(place: Place, app: Application, source: Source
     app.commit()
     source.refresh_schemas()
 
-    assert found(source) == {"purchases": ""}
+    assert uncaptured_obstacles(source) == {"purchases": ""}

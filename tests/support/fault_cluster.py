@@ -58,7 +58,7 @@ class Acknowledged:
         self.digests: dict[int, int] = {}
         self._sent: dict[int, int] = {}
 
-    def watched(self, producer: IngestClient) -> IngestClient:
+    def watch(self, producer: IngestClient) -> IngestClient:
         """Return a producer whose acknowledgements are noted."""
         return cast(IngestClient, _Watched(producer, self))
 
@@ -218,7 +218,7 @@ class FaultCluster:
         run_at(self.target, _WITNESS)
         self.until(self.in_sync, "all replicas to be in sync")
         assert len(self.links.met & set(NAMES)) == len(NAMES) - 1, "links cannot be cut whose ends are not known"
-        outside = CaptureDependencies(ingest=lambda chosen: self.acknowledged.watched(connect_producer(chosen)))
+        outside = CaptureDependencies(ingest=lambda chosen: self.acknowledged.watch(connect_producer(chosen)))
         self._loops = [
             Loop(lambda stop: run_capture(self.settings, stop, outside=outside)),
             Loop(lambda stop: run_apply(self.settings, "main", stop)),

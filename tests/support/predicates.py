@@ -117,6 +117,6 @@ def random_predicate(rng: random.Random, samples: tuple[Sample, ...] = SAMPLES) 
     return " and ".join(f"({term})" if rng.random() < 0.2 else term for term in terms)
 
 
-def packed(rows: list[Row], schema: TableSchema = SCHEMA) -> tuple[PackedBytes, PackedBytes]:
+def pack_rows(rows: list[Row], schema: TableSchema = SCHEMA) -> tuple[PackedBytes, PackedBytes]:
     """Return the rows as a batch has them."""
     return from_columns(list(zip(*rows, strict=True)), Layout.of(schema))

@@ -12,7 +12,7 @@ from pathlib import Path
 from pyspark import SparkContext
 
 from tests.support.sparks import note_application
-from tests.support.whole_way import found
+from tests.support.whole_way import difference_keys
 from venus.adapters.verify.run import VerifyOptions, run_verify
 from venus.config import Settings
 from venus.spark.runner import open_runner
@@ -33,7 +33,11 @@ def main() -> None:
         for leg in legs:
             options = VerifyOptions(target="main", leg=leg, slice_rows=int(slice_rows))
             result = run_verify(settings, options, runner_for=lambda _: runner)
-            said[leg] = {"found": sorted(found(result)), "rows": result.rows, "undecided": len(result.undecided)}
+            said[leg] = {
+                "found": sorted(difference_keys(result)),
+                "rows": result.rows,
+                "undecided": len(result.undecided),
+            }
     sys.stdout.write(json.dumps(said))
 
 

@@ -201,7 +201,7 @@ def numbered(
     server.drop_database(target)
 
 
-def found(result: VerifyResult) -> set[tuple[str, tuple[str, ...], str, str]]:
+def difference_keys(result: VerifyResult) -> set[tuple[str, tuple[str, ...], str, str]]:
     """Return the findings as (table, key, kind, fault)."""
     return {(d.table.partition(".")[2], tuple(d.key.values()), d.kind.value, d.fault.value) for d in result.differences}
 

@@ -21,11 +21,11 @@ def watch_full_data(broker: FakeDelivery, look: Callable[[], object], monkeypatc
     seen: list[object] = []
     pinned = FakeDelivery._pinned
 
-    def watched(self: FakeDelivery, name: str, context: grpc.ServicerContext) -> Pinned:
+    def watch_call(self: FakeDelivery, name: str, context: grpc.ServicerContext) -> Pinned:
         seen.append(look())
         return pinned(self, name, context)
 
-    monkeypatch.setattr(FakeDelivery, "_pinned", watched)
+    monkeypatch.setattr(FakeDelivery, "_pinned", watch_call)
     return seen
 
 

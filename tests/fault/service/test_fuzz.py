@@ -192,12 +192,12 @@ def goes_on(broker: BrokerProcess, halves: list[broker_pb2.Half]) -> None:
         reader.open(0, 0)
         assert [increment.body for increment in take(reader, 600)] == [message.body for message in halves]
     with SnapshotClient(broker.address) as snapshots:
-        found = wait_for(lambda: opened(snapshots), 60)
+        found = wait_for(lambda: try_to_open(snapshots), 60)
         assert sum(len(c.rows) for s in found.splits for c in snapshots.read_split(found.snapshot_id, s)) == 600
     assert business_status(broker.address).next_offset == 600
 
 
-def opened(snapshots: SnapshotClient) -> broker_pb2.Snapshot | None:
+def try_to_open(snapshots: SnapshotClient) -> broker_pb2.Snapshot | None:
     """Open a snapshot that has everything; one that is younger than 30 s may be shared."""
     try:
         found: broker_pb2.Snapshot | None = snapshots.open(BUSINESS)

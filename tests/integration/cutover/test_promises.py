@@ -80,7 +80,7 @@ def rehearse(way: WholeWay) -> CutoverOutcome:
     return run_cutover(way.settings, "main", CutoverRequest(rehearse=True, quiet_s=0.0, wait_s=120.0, head=HEAD))
 
 
-def started(way: WholeWay) -> WholeWay:
+def start_equal(way: WholeWay) -> WholeWay:
     way.install()
     way.load()
     way.start()
@@ -95,7 +95,7 @@ def differences(found: CutoverOutcome) -> dict[str, tuple[str, bool]]:
 def test_what_differs_is_listed_and_what_is_weaker_forbids_it(tmp_path: Path, target: str, database: str) -> None:
     query(database, _POSTGRES)
     with whole_way(tmp_path, database, target) as way:
-        started(way)
+        start_equal(way)
         assert (differences(rehearse(way)), rehearse(way).blocks) == ({}, ())
         query(target, "UPDATE \"Child\" SET kind = 'a'; UPDATE parent SET mood = 'merry'")
         query(database, "UPDATE \"Child\" SET kind = 'a'")
@@ -119,7 +119,7 @@ def test_what_differs_is_listed_and_what_is_weaker_forbids_it(tmp_path: Path, ta
 def test_an_operator_may_accept_what_is_weaker(tmp_path: Path, target: str, database: str) -> None:
     query(database, "CREATE TABLE t (id int PRIMARY KEY, v int CONSTRAINT fair CHECK (v > 0))")
     with whole_way(tmp_path, database, target) as way:
-        started(way)
+        start_equal(way)
         query(target, "ALTER TABLE t DROP CONSTRAINT fair")
         wish = CutoverRequest(quiet_s=0.0, wait_s=120.0, head=HEAD, leave_differences=True)
         (found,) = run_cutover(way.settings, "main", wish).certificate["schema_differences"]
@@ -130,7 +130,7 @@ def test_a_target_as_it_was_made_from_sqlite_has_none(tmp_path: Path, target: st
     with closing(sqlite3.connect(tmp_path / "shop.db")) as app:
         app.executescript(f"PRAGMA journal_mode = wal; {_SQLITE}")
     with whole_way(tmp_path, f"sqlite:///{tmp_path / 'shop.db'}", target) as way:
-        assert differences(rehearse(started(way))) == {}
+        assert differences(rehearse(start_equal(way))) == {}
 
 
 def test_a_target_as_it_was_made_from_mariadb_has_none(
@@ -140,7 +140,7 @@ def test_a_target_as_it_was_made_from_mariadb_has_none(
         for text in _MARIADB:
             app.cursor().execute(text)
     with whole_way(tmp_path, mariadb_database, target) as way:
-        assert differences(rehearse(started(way))) == {}
+        assert differences(rehearse(start_equal(way))) == {}
 
 
 def test_a_table_as_it_is_made_from_oracle_has_none(tmp_path: Path, target: str, database: str) -> None:

@@ -77,11 +77,11 @@ def test_leases_have_one_clock_that_goes_on_in_sleep(
     until: list[float] = []
     leased = Host.on_lease
 
-    def noted(self: Host, at: float) -> None:
+    def record_call(self: Host, at: float) -> None:
         until.append(at)
         leased(self, at)
 
-    monkeypatch.setattr(Host, "on_lease", noted)
+    monkeypatch.setattr(Host, "on_lease", record_call)
     cluster = ClusterSettings(
         name=etcd_server.new_name(),
         broker_id="a",

@@ -274,11 +274,11 @@ def test_businesses_have_their_turns_in_the_order_of_their_keys(
     turns: list[int] = []
     taken = MaterialiserStep.take
 
-    def noted(step: MaterialiserStep, business: Business, *, most: int, one_batch: bool = False) -> bool:
+    def record_call(step: MaterialiserStep, business: Business, *, most: int, one_batch: bool = False) -> bool:
         turns.append(business.number)
         return taken(step, business, most=most, one_batch=one_batch)
 
-    monkeypatch.setattr(MaterialiserStep, "take", noted)
+    monkeypatch.setattr(MaterialiserStep, "take", record_call)
     monkeypatch.setattr(materialiser, "LINGER_S", WAIT_S)
     engine = engines.make(tmp_path)
     producers = [Producer(engine, f"business{n}") for n in range(12)]

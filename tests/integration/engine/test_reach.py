@@ -96,7 +96,7 @@ def changed_body(increment: broker_pb2.Increment, **fields: int) -> broker_pb2.I
     return found
 
 
-def changed(increment: broker_pb2.Increment, **fields: int) -> broker_pb2.Increment:
+def change_increment(increment: broker_pb2.Increment, **fields: int) -> broker_pb2.Increment:
     """Return the increment with other numbers beside its body."""
     found = broker_pb2.Increment()
     found.CopyFrom(increment)
@@ -110,8 +110,8 @@ def changed(increment: broker_pb2.Increment, **fields: int) -> broker_pb2.Increm
     [
         pytest.param(lambda found: changed_body(found, batch_no=END), id="batch"),
         pytest.param(lambda found: changed_body(found, first_sequence=END), id="Sequence"),
-        pytest.param(lambda found: changed(found, epoch=limits.EPOCH_MAX), id="epoch"),
-        pytest.param(lambda found: changed(found, base_offset=END), id="offset"),
+        pytest.param(lambda found: change_increment(found, epoch=limits.EPOCH_MAX), id="epoch"),
+        pytest.param(lambda found: change_increment(found, base_offset=END), id="offset"),
     ],
 )
 @pytest.mark.parametrize("sparse", [False, True])

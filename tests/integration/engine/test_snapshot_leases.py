@@ -87,7 +87,7 @@ def test_one_consumer_leaves_leases_for_the_others(tmp_path: Path, clock: Clock)
     Producer(engine).commit(engines.rows(0, 10))
     Producer(engine, "payroll").commit(engines.rows(0, 10))
 
-    def opened(holder: str, business: str = BUSINESS) -> int:
+    def count_opened(holder: str, business: str = BUSINESS) -> int:
         count = 0
         while True:
             try:
@@ -98,7 +98,13 @@ def test_one_consumer_leaves_leases_for_the_others(tmp_path: Path, clock: Clock)
             count += 1
 
     refusals: list[str] = []
-    assert [opened("eu"), opened("us"), opened("eu", "payroll"), opened(""), opened("eu")] == [4, 2, 1, 1, 0]
+    assert [
+        count_opened("eu"),
+        count_opened("us"),
+        count_opened("eu", "payroll"),
+        count_opened(""),
+        count_opened("eu"),
+    ] == [4, 2, 1, 1, 0]
     assert refusals == [
         "eu has 4 leases on snapshots of main already, and 4 are left for all others",
         "us has 2 leases on snapshots of main already, and 2 are left for all others",

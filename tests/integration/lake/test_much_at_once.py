@@ -79,11 +79,11 @@ def test_a_state_behind_which_there_are_too_many_changes_is_read_again(
     put_together: list[int] = []
     net = refresh.read_net_changes  # type: ignore[attr-defined]
 
-    def noted(manifest: object, table: object, *args: object) -> object:
+    def record_call(manifest: object, table: object, *args: object) -> object:
         put_together.append(table.waiting)  # type: ignore[attr-defined]
         return net(manifest, table, *args)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(refresh, "read_net_changes", noted)
+    monkeypatch.setattr(refresh, "read_net_changes", record_call)
     settings = lakes.settings_of(broker.address, tmp_path / "lake")
     feed.describe(items())
     feed.cut(*(put(n, "old", n) for n in range(50)))

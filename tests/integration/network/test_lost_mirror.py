@@ -97,11 +97,11 @@ class Region:
     def level(self) -> None:
         """Wait until the mirror follows the home."""
 
-        def found() -> bool:
+        def is_following() -> bool:
             mirror = networks.mirror_of(self.mirror)
             return mirror is not None and mirror.state == "following"
 
-        self.pipeline.until(found, "the mirror to follow")
+        self.pipeline.until(is_following, "the mirror to follow")
 
     def at_home(self) -> int:
         return business_status(self.home).next_offset

@@ -150,12 +150,12 @@ def test_capture_does_not_list_the_tables_once_more_for_those_that_are_not_captu
     lists = 0
     listed = OracleDictionary.list_tables
 
-    def counted(self: OracleDictionary) -> list[ListedTable]:
+    def count_call(self: OracleDictionary) -> list[ListedTable]:
         nonlocal lists
         lists += 1
         return listed(self)
 
-    monkeypatch.setattr(OracleDictionary, "list_tables", counted)
+    monkeypatch.setattr(OracleDictionary, "list_tables", count_call)
     source.refresh_schemas()
     before = lists
     assert [t.name for t in source.find_uncaptured_tables(["*"], [])] == ["APP.LATER"]

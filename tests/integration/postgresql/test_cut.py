@@ -135,7 +135,7 @@ def meddling(sql: Sql, capture: Start, database: str) -> Iterator[tuple[Follower
     connection.close()
 
 
-def opened(connection: Meddling, *, everywhere: bool) -> PostgresCut | None:
+def try_to_open(connection: Meddling, *, everywhere: bool) -> PostgresCut | None:
     captured, mark = load_captured_tables(connection)
     return open_cut(
         connection,
@@ -157,7 +157,7 @@ def test_a_truncate_between_snapshot_and_read_does_not_look_like_an_empty_table(
     follower, connection = meddling
     connection.meddle = lambda: sql("TRUNCATE item")
     with pytest.raises(Conflict, match="truncated"):
-        opened(connection, everywhere=True)
+        try_to_open(connection, everywhere=True)
     assert follower.source.read_backlog()[follower.table_id("item")][0] == 3
     follower.drain()
     assert follower.rows("item") == {}
@@ -177,7 +177,7 @@ def test_a_small_cut_locks_its_tables_before_its_snapshot(
         commit.start()
 
     connection.meddle = truncate
-    cut = opened(connection, everywhere=False)
+    cut = try_to_open(connection, everywhere=False)
     assert cut is not None
     first, rows = cut.read_sections(rows_max=100, bytes_max=1 << 20)
     assert first.kind is ChangeKind.TRUNCATE
@@ -199,7 +199,7 @@ def test_a_small_cut_has_a_table_that_was_written_to_meanwhile(sql: Sql, meddlin
         meddled()
 
     connection.meddle = once
-    cut = opened(connection, everywhere=False)
+    cut = try_to_open(connection, everywhere=False)
     assert cut is not None
     assert [section.count for section in cut.read_sections(rows_max=100, bytes_max=1 << 20)] == [3, 1]
     cut.rollback()

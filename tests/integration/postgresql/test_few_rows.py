@@ -134,14 +134,14 @@ def test_few_and_many_rows_are_captured_alike(
     read: list[str] = []
     texts = PostgresConnection.fetch_texts
 
-    def noted(self: PostgresConnection, text: str) -> list[tuple[str | None, ...]]:
+    def record_call(self: PostgresConnection, text: str) -> list[tuple[str | None, ...]]:
         read.append(text)
         return texts(self, text)
 
     columns = ", ".join(f"c{n} {kind}" for n, kind in enumerate(VALUES))
     sql(f"CREATE TABLE item (id int PRIMARY KEY, {columns})")
     follower = capture()
-    monkeypatch.setattr(PostgresConnection, "fetch_texts", noted)
+    monkeypatch.setattr(PostgresConnection, "fetch_texts", record_call)
     insert = f"INSERT INTO item SELECT n, {', '.join(f'{v}::{k}' for k, v in VALUES.items())} FROM generate_series"
     for first, last in ((1, 1), (2, cut_statements.FEW_ROWS + 1), (10, 30)):
         sql(f"{insert}({first}, {last}) n")

@@ -280,10 +280,10 @@ def test_while_every_table_is_captured_one_statement_says_so(
     said: list[str] = []
     asked = PostgresConnection.rows
 
-    def counted(self: PostgresConnection, text: str, *parameters: Any) -> list[Any]:
+    def count_call(self: PostgresConnection, text: str, *parameters: Any) -> list[Any]:
         said.append(text)
         return asked(self, text, *parameters)
 
-    monkeypatch.setattr(PostgresConnection, "rows", counted)
+    monkeypatch.setattr(PostgresConnection, "rows", count_call)
     assert source.find_uncaptured_tables(["*"], ["t1?"]) == []
     assert len([text for text in said if "pg_class" in text]) == 1

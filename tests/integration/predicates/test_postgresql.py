@@ -11,7 +11,7 @@ import pytest
 from tests.support.postgres import libpq
 from tests.support.predicate_histories import BYTES, IDS, ROWS, random_text, where
 from tests.support.predicate_histories import SCHEMA as HISTORIES
-from tests.support.predicates import SAMPLES, SCHEMA, packed, random_predicate, random_row
+from tests.support.predicates import SAMPLES, SCHEMA, pack_rows, random_predicate, random_row
 from venus.codec.filtering import find_inside
 from venus.codec.packed import PackedBytes
 from venus.predicates.ranges import compile_predicate
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.integration
 def test_where_answers_the_same(database: str) -> None:
     rng = random.Random(8)
     rows = [random_row(n, rng) for n in range(500)]
-    record_ids, values = packed(rows)
+    record_ids, values = pack_rows(rows)
     connection = psycopg2.connect(libpq(database))
     cursor = connection.cursor()
     columns = ", ".join(f"{s.name} {s.sql_type}" for s in SAMPLES)

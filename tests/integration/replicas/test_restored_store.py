@@ -24,7 +24,7 @@ ROWS = 10
 WAIT_S = 60.0
 
 
-def noted(cluster: BrokerCluster, store: str) -> int:
+def read_note(cluster: BrokerCluster, store: str) -> int:
     with contextlib.closing(EtcdCoordinator(cluster.etcd.addresses, cluster.name, timeout_s=10.0)) as coordinator:
         return coordinator.newest_write(store)
 
@@ -73,7 +73,7 @@ def test_a_replica_from_a_backup_does_not_lead_and_catches_up(tmp_path: Path, et
         writer.write(20, ROWS)
         wait_for(lambda: cluster.in_sync() == set("abc"))
         before = ends_at(tmp_path / "backup")
-        wait_for(lambda: noted(cluster, store) > before, WAIT_S)
+        wait_for(lambda: read_note(cluster, store) > before, WAIT_S)
         for name in "abc":
             cluster.brokers[name].kill()
         shutil.rmtree(tmp_path / restored)
@@ -104,7 +104,7 @@ def test_a_copy_of_a_data_directory_does_not_go_on_alone(tmp_path: Path, etcd_se
         writer.go_on()
         writer.write(20, ROWS)
         before = ends_at(tmp_path / "backup")
-        wait_for(lambda: noted(cluster, store) > before, WAIT_S)
+        wait_for(lambda: read_note(cluster, store) > before, WAIT_S)
         cluster.brokers["a"].stop()
         shutil.rmtree(tmp_path / "a")
         shutil.copytree(tmp_path / "backup", tmp_path / "a")
@@ -119,7 +119,7 @@ def test_a_store_that_comes_back_as_it_was_is_the_same_member(tmp_path: Path, et
         store = store_of(cluster, "a")
         for round_no in range(3):
             writer.write(5, ROWS)
-            wait_for(lambda: noted(cluster, store) > 0, store_identity.NOTE_EVERY_S + WAIT_S)
+            wait_for(lambda: read_note(cluster, store) > 0, store_identity.NOTE_EVERY_S + WAIT_S)
             if round_no % 2:
                 cluster.brokers["a"].stop()
             else:

@@ -53,10 +53,10 @@ def full(secure: RunningBroker, authority: Authority) -> Iterator[str]:
         sender.send_half(half(2))
         sender.wait_until_persisted(2)
     with SnapshotClient(address) as snapshots:
-        yield wait_for(lambda: opened(snapshots))
+        yield wait_for(lambda: open_snapshot(snapshots))
 
 
-def opened(snapshots: SnapshotClient) -> str:
+def open_snapshot(snapshots: SnapshotClient) -> str:
     try:
         return str(snapshots.open(BUSINESS).snapshot_id)
     except Unavailable:

@@ -65,11 +65,11 @@ def test_those_of_a_crowd_wait_for_their_turn_before_each_frame(
     passed: list[Turnstile] = []
     enter = Turnstile.enter
 
-    async def noted(self: Turnstile) -> None:
+    async def record_call(self: Turnstile) -> None:
         passed.append(self)
         await enter(self)
 
-    monkeypatch.setattr(Turnstile, "enter", noted)
+    monkeypatch.setattr(Turnstile, "enter", record_call)
     monkeypatch.setattr(shared_frames, "PACED_MIN", 2)
     fill(broker.address, 1, 1)
     with subscriber(broker) as one:

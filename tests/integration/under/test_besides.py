@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.feed import query
 from tests.support.postgres import Server
-from tests.support.whole_way import WholeWay, found, whole_way
+from tests.support.whole_way import WholeWay, difference_keys, whole_way
 from venus.adapters.targets.postgresql.control import pause, read_progress, read_table_states, request_resync, resume
 from venus.adapters.targets.postgresql.load.full_sync import full_sync
 from venus.adapters.verify.findings import ComparisonVerdict
@@ -141,7 +141,7 @@ def test_status_says_what_differs_until_somebody_has_run_it(way: WholeWay) -> No
     assert besides(way.target) == at_source(way)
     query(way.source, "INSERT INTO item VALUES (2, NULL, 'x', '', -5, 500)")
     way.caught_up()
-    assert found(way.verify()) == set()
+    assert difference_keys(way.verify()) == set()
 
 
 def test_a_row_that_a_domain_refuses_here_arrives_after_the_statement_of_the_status(way: WholeWay) -> None:
@@ -162,7 +162,7 @@ def test_a_row_that_a_domain_refuses_here_arrives_after_the_statement_of_the_sta
         lambda: {t.state for t in read_table_states(way.settings, "main")} == {"ACTIVE"}, "the table to come back"
     )
     way.caught_up()
-    assert found(way.verify()) == set()
+    assert difference_keys(way.verify()) == set()
     assert besides(way.target) == at_source(way)
 
 

@@ -14,7 +14,7 @@ import sqlalchemy
 
 from tests.support.feed import query
 from tests.support.mariadb import MariaServer
-from tests.support.whole_way import WholeWay, found, run_at, whole_way
+from tests.support.whole_way import WholeWay, difference_keys, run_at, whole_way
 from venus.adapters.cutover.run import CutoverRequest, run_cutover
 from venus.adapters.dialects.contract import Source as OpenSource
 from venus.adapters.dialects.registry import open_source
@@ -90,7 +90,7 @@ def excluding(way: WholeWay, *patterns: str) -> None:
     way.settings = way.settings.model_copy(update={"source": source})
 
 
-def opened(way: WholeWay, use: Callable[[OpenSource], Any]) -> Any:
+def use_source(way: WholeWay, use: Callable[[OpenSource], Any]) -> Any:
     with closing(open_source(way.settings)) as source:
         return use(source)
 
@@ -116,7 +116,7 @@ def test_they_travel_nowhere_and_the_certificate_names_them(way: WholeWay, place
     place.do("INSERT INTO item (id, name) VALUES (3, 'new')", "DELETE FROM item WHERE id = 1")
     way.caught_up()
     assert columns(way) == ["id", "name"]
-    assert found(way.verify()) == set()
+    assert difference_keys(way.verify()) == set()
     certificate = run_cutover(way.settings, "main", WISH).certificate
     assert certificate is not None
     said = "\n".join(certificate["left_out"])
@@ -140,13 +140,13 @@ def test_one_that_is_left_out_later_is_kept_at_the_target_and_one_that_comes_aga
     place.do("UPDATE item SET secret = 8, name = 'b' WHERE id = 1")
     way.caught_up()
     assert query(way.target, f"SELECT name, secret FROM {item(way)} WHERE id = 1") == [("b", 5)]
-    assert found(way.verify()) == set()
+    assert difference_keys(way.verify()) == set()
     way.stop("capture")
     excluding(way, "item.odd")
     way.start("capture")
     way.until(lambda: query(way.target, f"SELECT secret FROM {item(way)} WHERE id = 1") == [(8,)], "it to be read")
     way.caught_up()
-    assert found(way.verify()) == set()
+    assert difference_keys(way.verify()) == set()
 
 
 def item(way: WholeWay) -> str:
@@ -156,9 +156,9 @@ def item(way: WholeWay) -> str:
 def test_a_column_of_the_key_and_one_that_is_not_there_are_refused(way: WholeWay, place: Place) -> None:
     excluding(way, "item.odd", "item.id", "item.nothing")
     with pytest.raises(Refused, match=r"\[source.columns\]: 'item.nothing' matches no column of a captured table"):
-        opened(way, lambda source: find_refused_tables(source, way.settings))
+        use_source(way, lambda source: find_refused_tables(source, way.settings))
     excluding(way, "item.odd", "item.id")
-    (line,) = opened(way, lambda source: find_refused_tables(source, way.settings)).values()
+    (line,) = use_source(way, lambda source: find_refused_tables(source, way.settings)).values()
     assert ".item: refused: " in line
     assert "key" in line
 
@@ -179,11 +179,11 @@ def test_a_column_without_a_type_is_named_with_rows_and_values_and_can_be_left_o
         "INSERT INTO job VALUES (1, 'a', 'text'), (2, 'b', x'00ff'), (3, 'c', 5), (4, 'd', NULL)",
     )  # fmt: skip
     with whole_way(tmp_path, url, second_database) as way:
-        (finding,) = [f for f in opened(way, lambda source: source.check(["*"], [])) if f.blocks]
+        (finding,) = [f for f in use_source(way, lambda source: source.check(["*"], [])) if f.blocks]
         assert finding.details == ("row id=2: blob X'00FF'", "row id=3: integer 5", "row id=1: text 'text'")
         assert "exclude the column in [source.columns] exclude" in finding.remedy
         excluding(way, "job.anything")
-        assert not [f for f in opened(way, lambda source: source.check(["*"], [])) if f.blocks]
+        assert not [f for f in use_source(way, lambda source: source.check(["*"], [])) if f.blocks]
         way.install()
         way.load()
         assert query(second_database, "SELECT * FROM job ORDER BY id") == [(1, "a"), (2, "b"), (3, "c"), (4, "d")]
@@ -203,7 +203,7 @@ def test_a_table_that_halts_at_a_value_goes_on_without_its_column(tmp_path: Path
 
         def reasons() -> list[str]:
             return [
-                t.reason for t in opened(way, lambda source: source.read_registered_tables()) if t.state == "PAUSED"
+                t.reason for t in use_source(way, lambda source: source.read_registered_tables()) if t.state == "PAUSED"
             ]
 
         way.until(reasons, "the table to halt")
@@ -218,4 +218,4 @@ def test_a_table_that_halts_at_a_value_goes_on_without_its_column(tmp_path: Path
             (1, "a", "x"),
             (2, "b", None),
         ]
-        assert found(way.verify()) == set()
+        assert difference_keys(way.verify()) == set()

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.feed import query
-from tests.support.whole_way import WholeWay, found, whole_way
+from tests.support.whole_way import WholeWay, difference_keys, whole_way
 from venus.adapters.cutover.run import CutoverRequest, run_cutover
 from venus.adapters.dialects.registry import open_source
 from venus.adapters.targets.postgresql.control import read_table_states, request_resync
@@ -97,7 +97,7 @@ def test_no_statement_about_a_table_touches_the_rows_of_its_heirs(
     query(way.source, "TRUNCATE ONLY parent")
     way.caught_up()
     assert everything(way.source) == everything(way.target)
-    assert found(way.verify()) == set()
+    assert difference_keys(way.verify()) == set()
 
 
 def test_a_column_that_comes_to_a_table_and_its_heirs_halts_none_of_them(way: WholeWay) -> None:

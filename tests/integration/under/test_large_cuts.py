@@ -42,12 +42,12 @@ def waiting(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Note how many rows wait in the assembler of a reader, each time something arrives."""
     found: list[int] = []
 
-    def noted(assembler: CutAssembler, piece: CutPiece) -> None:
+    def record_call(assembler: CutAssembler, piece: CutPiece) -> None:
         add(assembler, piece)
         found.append(assembler.rows)
 
     add = CutAssembler.add
-    monkeypatch.setattr(CutAssembler, "add", noted)
+    monkeypatch.setattr(CutAssembler, "add", record_call)
     return found
 
 
@@ -207,11 +207,11 @@ def test_few_large_rows_of_one_cut_are_streamed_into_the_target(
     most: list[int] = []
     make_room = RowWriter.make_room
 
-    def noted(writer: RowWriter) -> None:
+    def record_call(writer: RowWriter) -> None:
         make_room(writer)
         most.append(sum(len(part.rows.data) for pending in writer._pending.values() for part in pending.parts))
 
-    monkeypatch.setattr(RowWriter, "make_room", noted)
+    monkeypatch.setattr(RowWriter, "make_room", record_call)
     with following(settings, "a"):
         feed.cut(put(1, "small", 1))
         feed.cut(*large(), *(put(n, LABEL, 1, table=2) for n in range(100)), batch_rows=5)

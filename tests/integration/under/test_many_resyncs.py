@@ -26,7 +26,7 @@ def test_only_some_side_tables_are_loaded_at_once(
     lock, now, most = threading.Lock(), set[SideLoad](), list[int]()
     run = SideLoad.run
 
-    def noted(load: SideLoad) -> None:
+    def record_call(load: SideLoad) -> None:
         with lock:
             now.add(load)
             most.append(len(now))
@@ -35,7 +35,7 @@ def test_only_some_side_tables_are_loaded_at_once(
         with lock:
             now.discard(load)
 
-    monkeypatch.setattr(SideLoad, "run", noted)
+    monkeypatch.setattr(SideLoad, "run", record_call)
     feed.describe(*(items(n, f"t{n}") for n in range(1, TABLES + 1)))
     feed.cut(*(put(key, "old", key, table=n) for n in range(1, TABLES + 1) for key in range(5)))
     settings = settings_for(broker.address, {"a": database})

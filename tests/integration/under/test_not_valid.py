@@ -12,7 +12,7 @@ import pytest
 
 from tests.integration.cutover.test_sources import WISH
 from tests.support.feed import query
-from tests.support.whole_way import WholeWay, found, whole_way
+from tests.support.whole_way import WholeWay, difference_keys, whole_way
 from venus.adapters.cutover.run import run_cutover, undo_target_cutover
 from venus.adapters.dialects.registry import open_source
 from venus.adapters.targets.postgresql.control import read_progress, read_table_states, request_resync
@@ -72,12 +72,12 @@ def test_rows_that_violate_them_may_come_again(way: WholeWay) -> None:
     query(way.source, "INSERT INTO t VALUES (3, 7, 1, 'c')")
     way.caught_up()
     way.until(partial(is_settled, way), "the table to be read again")
-    assert found(way.verify()) == set()
+    assert difference_keys(way.verify()) == set()
 
     query(way.target, "DELETE FROM t WHERE id = 1")
     request_resync(way.settings, "main", "public.t")
     way.until(partial(is_settled, way), "the resync to end")
-    assert found(way.verify()) == set()
+    assert difference_keys(way.verify()) == set()
     assert query(way.target, VALID) == AS_AT_SOURCE
 
 
@@ -98,4 +98,4 @@ def test_they_do_not_forbid_the_cut_over_and_hold_behind_it(way: WholeWay) -> No
     read_again(way)
     way.caught_up()
     way.until(partial(is_settled, way), "the table to be read again")
-    assert found(way.verify()) == set()
+    assert difference_keys(way.verify()) == set()

@@ -13,7 +13,7 @@ import sqlalchemy
 
 from tests.support.feed import query
 from tests.support.mariadb import MariaServer
-from tests.support.whole_way import WholeWay, found, whole_way
+from tests.support.whole_way import WholeWay, difference_keys, whole_way
 from venus.adapters.dialects.registry import open_source
 from venus.adapters.targets.postgresql.load.full_sync import full_sync
 from venus.adapters.upper.capture import run_capture_fill
@@ -109,4 +109,4 @@ def test_it_is_named_and_the_printed_statement_makes_it_exact(way: WholeWay, pla
     way.caught_up()
     query(way.target, validate)
     assert all(constraints(way).values())
-    assert found(way.verify()) == set()
+    assert difference_keys(way.verify()) == set()

@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.feed import query
 from tests.support.follower import Follower
-from tests.support.whole_way import WholeWay, found, whole_way
+from tests.support.whole_way import WholeWay, difference_keys, whole_way
 from venus.adapters.dialects.contract import SchemaChanged
 from venus.adapters.dialects.postgresql.source import PostgresSource
 from venus.adapters.targets.postgresql.control import read_progress, request_resync
@@ -52,7 +52,7 @@ def test_they_are_made_before_the_tables_and_every_value_is_the_same(way: WholeW
     query(way.source, "INSERT INTO also VALUES (3, 'ok', 'XY')")
     query(way.source, "UPDATE felt SET moods = '{ok}' WHERE mood = 'sad'; DELETE FROM felt WHERE mood = 'ok'")
     way.caught_up()
-    assert found(way.verify()) == set()
+    assert difference_keys(way.verify()) == set()
     assert query(way.target, "SELECT moods::text FROM felt") == [("{ok}",)]
     types = "SELECT attname, format_type(atttypid, atttypmod) FROM pg_attribute WHERE attrelid = '{}'::regclass"
     assert dict(query(way.target, f"{types.format('felt')} AND attnum > 0")) == {
@@ -71,7 +71,7 @@ def test_a_new_label_arrives_before_the_rows_that_have_it(way: WholeWay) -> None
     query(way.source, "INSERT INTO felt VALUES ('meh', 'A'), ('glad', 'B'); UPDATE also SET mood = 'glad'")
     way.caught_up()
     assert query(way.target, LABELS) == [(["sad", "meh", "ok", "glad"],)]
-    assert found(way.verify()) == set()
+    assert difference_keys(way.verify()) == set()
 
 
 def test_no_row_is_read_in_a_version_that_knows_its_label_not(way: WholeWay) -> None:
@@ -92,7 +92,7 @@ def test_a_column_of_a_new_type_brings_its_type(way: WholeWay) -> None:
     query(way.source, "CREATE TYPE size AS ENUM ('s', 'm'); ALTER TABLE also ADD size size DEFAULT 'm', ADD h host[]")
     query(way.source, "INSERT INTO also (id, size) VALUES (7, 's')")
     way.caught_up()
-    way.until(lambda: found(way.verify()) == set(), "the old rows to have their default")
+    way.until(lambda: difference_keys(way.verify()) == set(), "the old rows to have their default")
     assert query(way.target, "SELECT DISTINCT size::text FROM also ORDER BY 1") == [("m",), ("s",)]
 
 
@@ -114,7 +114,9 @@ def test_a_renamed_label_is_renamed_at_the_target_too(way: WholeWay) -> None:
     query(way.source, "INSERT INTO also VALUES (3, 'ok', 'XY')")
     query(way.source, "ALTER TYPE mood RENAME VALUE 'ok' TO 'fine'")
     query(way.source, "INSERT INTO also VALUES (4, 'fine', 'XY')")
-    way.until(lambda: halted(way) or (read_again(way) and found(way.verify()) == set()), "both to be equal again")
+    way.until(
+        lambda: halted(way) or (read_again(way) and difference_keys(way.verify()) == set()), "both to be equal again"
+    )
     assert halted(way) == {}
     assert query(way.target, LABELS) == [(["sad", "fine"],)]
     assert query(way.target, "SELECT mood::text FROM felt ORDER BY felt.mood") == [("sad",), ("fine",)]
@@ -127,7 +129,9 @@ def test_a_label_is_renamed_and_another_added_at_once(way: WholeWay) -> None:
     )
     query(way.source, "INSERT INTO also VALUES (4, 'meh', 'XY')")
     way.start()
-    way.until(lambda: halted(way) or (read_again(way) and found(way.verify()) == set()), "both to be equal again")
+    way.until(
+        lambda: halted(way) or (read_again(way) and difference_keys(way.verify()) == set()), "both to be equal again"
+    )
     assert halted(way) == {}
     assert [label for (labels,) in query(way.target, LABELS) for label in labels if label != "ok"] == [
         "sad", "meh", "fine",
@@ -152,7 +156,7 @@ def test_the_statements_that_a_reason_names_bring_the_tables_back(way: WholeWay)
     commands = (re.findall(r"`venus resync (\S+) --target (\S+)`", reason) for reason in halted(way).values())
     for name, target in [one for each in commands for one in each]:
         request_resync(way.settings, target, name)
-    way.until(lambda: not halted(way) and found(way.verify()) == set(), "both to be equal again")
+    way.until(lambda: not halted(way) and difference_keys(way.verify()) == set(), "both to be equal again")
     assert query(way.target, LABELS) == [(["ok", "sad"],)]
 
 
@@ -209,7 +213,7 @@ def test_they_go_into_the_one_schema_of_a_target(tmp_path: Path, database: str, 
         ) == [("copy",)]
         checks = "SELECT count(*) FROM pg_constraint WHERE contype = 'c' AND conrelid = 'copy.also'::regclass"
         assert query(second_database, checks) == [(1,)]
-        assert found(way.verify()) == set()
+        assert difference_keys(way.verify()) == set()
         assert 'CREATE TYPE "copy"."mood" AS ENUM' in build_ddl(way.settings, open_target(way.settings, "main")).text
 
 

@@ -57,11 +57,11 @@ def copies(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     found: list[str] = []
     copy_in = TargetSession.copy_in
 
-    def noted(session: TargetSession, text: str, data: bytes) -> int:
+    def record_call(session: TargetSession, text: str, data: bytes) -> int:
         found.append(text.split()[1].split(".")[-1])
         return copy_in(session, text, data)
 
-    monkeypatch.setattr(TargetSession, "copy_in", noted)
+    monkeypatch.setattr(TargetSession, "copy_in", record_call)
     return found
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.sparks import CLUSTER
-from tests.support.whole_way import WholeWay, found, run_at, whole_way
+from tests.support.whole_way import WholeWay, difference_keys, run_at, whole_way
 from venus.adapters.running import LocalRunner, Runner
 from venus.adapters.verify.run import VerifyOptions, run_verify
 
@@ -37,7 +37,7 @@ def compare(way: WholeWay, runner: Runner, leg: str) -> None:
         way.settings, VerifyOptions(target="main", leg=leg, slice_rows=500), runner_for=lambda _: runner
     )
 
-    assert found(result) == PLANTED
+    assert difference_keys(result) == PLANTED
     assert result.rows == ROWS
     assert not result.undecided
 

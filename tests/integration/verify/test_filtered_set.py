@@ -9,7 +9,7 @@ import pytest
 
 from tests.support import networks
 from tests.support.brokers import business_status
-from tests.support.whole_way import Loop, found, run_at, whole_way
+from tests.support.whole_way import Loop, difference_keys, run_at, whole_way
 from venus.adapters.running import LocalRunner
 from venus.adapters.targets.postgresql.apply.apply_session import run_apply
 from venus.adapters.targets.postgresql.control import read_progress
@@ -66,7 +66,7 @@ def test_a_target_below_a_filtered_set_is_compared(
                 assert run_at(second_database, "SELECT id, v FROM item ORDER BY id") == wanted
                 (gone, *_), *_ = wanted
                 run_at(second_database, f"DELETE FROM item WHERE id = {gone}")
-                assert found(compare("all")) == {("item", (str(gone),), "missing", "apply")}
+                assert difference_keys(compare("all")) == {("item", (str(gone),), "missing", "apply")}
             finally:
                 following.end()
         finally:

@@ -13,7 +13,7 @@ from contextlib import closing
 import pytest
 
 from tests.support.postgres import Server
-from tests.support.whole_way import WholeWay, found, numbered, run_at, values
+from tests.support.whole_way import WholeWay, difference_keys, numbered, run_at, values
 from venus.adapters.dialects.postgresql import verify as postgresql
 from venus.adapters.dialects.registry import open_source
 from venus.adapters.running import Runner
@@ -54,14 +54,14 @@ def test_a_target_that_is_behind_is_waited_for_and_not_blamed(way: WholeWay) -> 
 
     for leg in ("ends", "target"):
         stuck = only(way, "behind", leg=leg, wait_s=0.2)
-        assert found(stuck) == {("behind", ("100",), "different", "apply")}
+        assert difference_keys(stuck) == {("behind", ("100",), "different", "apply")}
         assert {u.key["id"] for u in stuck.undecided} == {*map(str, range(1, 10)), "20", "999"}
         assert all("the target is at offset" in u.reason for u in stuck.undecided)
         assert stuck.verdict is ComparisonVerdict.DIFFERENT
 
     threading.Timer(0.3, way.start, ["apply"]).start()
     moving = only(way, "behind", wait_s=60.0)
-    assert found(moving) == {("behind", ("100",), "different", "apply")}
+    assert difference_keys(moving) == {("behind", ("100",), "different", "apply")}
     assert not moving.undecided
 
 
@@ -87,7 +87,7 @@ def test_a_change_that_is_not_captured_yet_is_no_capture_fault(way: WholeWay) ->
 
     for leg in ("ends", "source"):
         waits = only(way, "logged", leg=leg, wait_s=0.2)
-        assert found(waits) == {("logged", ("50",), "different", "capture")}
+        assert difference_keys(waits) == {("logged", ("50",), "different", "capture")}
         assert {(u.key["id"], u.reason) for u in waits.undecided} == {
             (key, "its change waits in the source's log") for key in ("1", "2", "3", "9")
         }
@@ -95,7 +95,7 @@ def test_a_change_that_is_not_captured_yet_is_no_capture_fault(way: WholeWay) ->
 
     threading.Timer(0.3, way.start, ["capture"]).start()
     moving = only(way, "logged", wait_s=60.0)
-    assert found(moving) == {("logged", ("50",), "different", "capture")}
+    assert difference_keys(moving) == {("logged", ("50",), "different", "capture")}
     assert not moving.undecided
 
 
@@ -114,7 +114,7 @@ def changed_behind_a_snapshot(way: WholeWay) -> None:
     for leg in ("target", "source", "ends"):
         result = only(way, "sharing", leg=leg, wait_s=0.0)
         assert not result.undecided
-        assert found(result) == (set() if leg == "source" else {("sharing", ("29",), "different", "apply")})
+        assert difference_keys(result) == (set() if leg == "source" else {("sharing", ("29",), "different", "apply")})
     # none on a machine so slow that the snapshot is not shared any more
     assert only(way, "sharing", leg="target").tables[0].in_flight in (31, 0)
 
@@ -131,7 +131,7 @@ def test_a_truncate_and_a_sweep_in_between_are_followed(way: WholeWay) -> None:
         way.caught_up()
         assert only(way, "emptied", leg="all", wait_s=0.0).verdict is ComparisonVerdict.SAME
         way.at_target("INSERT INTO emptied VALUES (8, 'v8')")
-        assert found(only(way, "emptied", wait_s=0.0)) == {("emptied", ("8",), "extra", "apply")}
+        assert difference_keys(only(way, "emptied", wait_s=0.0)) == {("emptied", ("8",), "extra", "apply")}
 
 
 def refill(way: WholeWay, table: str) -> None:
@@ -197,7 +197,7 @@ def test_a_row_in_quarantine_differs_for_that_reason(way: WholeWay) -> None:
 
     result = only(way, "refused")
 
-    assert found(result) == {("refused", ("7",), "different", "apply")}
+    assert difference_keys(result) == {("refused", ("7",), "different", "apply")}
     assert "parked in quarantine" in result.differences[0].note
     assert "no_bad" in result.differences[0].note
 
@@ -211,7 +211,7 @@ def test_a_table_that_has_missed_changes_is_compared_and_says_so(way: WholeWay) 
         result = only(way, "missed")
 
         source.set_table_state(table_id, "ACTIVE", "")
-    assert found(result) == {("missed", ("1",), "extra", "capture")}
+    assert difference_keys(result) == {("missed", ("1",), "extra", "capture")}
     assert result.tables[0].notes == ["RESYNC at the source: a trigger was gone"]
 
 
@@ -219,14 +219,14 @@ def test_conditions_samples_and_misspelt_options(way: WholeWay) -> None:
     way.caught_up()
     way.at_target("UPDATE partly SET v = 'x' WHERE id IN (5, 150)")
 
-    assert found(only(way, "partly", where="id < 100")) == {("partly", ("5",), "different", "apply")}
+    assert difference_keys(only(way, "partly", where="id < 100")) == {("partly", ("5",), "different", "apply")}
     assert only(way, "partly", where="id < 100").rows == 99
     part = only(way, "partly", sample=0.5, slice_rows=50)
     assert 95 <= part.rows <= 105
     again = only(way, "partly", sample=0.5, slice_rows=50)
     assert (
-        found(part)
-        == found(again)
+        difference_keys(part)
+        == difference_keys(again)
         <= {("partly", ("5",), "different", "apply"), ("partly", ("150",), "different", "apply")}
     )
     limited = only(way, "partly", slice_rows=20, differences_max=1)
@@ -271,13 +271,13 @@ def test_a_database_that_spells_differently_is_compared_row_by_row(
 
     result = only(way, "spelt")
 
-    assert found(result) == {("spelt", ("5",), "different", "apply")}
+    assert difference_keys(result) == {("spelt", ("5",), "different", "apply")}
     assert result.tables[0].method == "rows"
     assert any("column id is spelt differently there" in note or "keys" in note for note in result.tables[0].notes)
     with pytest.raises(VerificationFailed, match="cannot be used"):
         only(way, "spelt", mode="hash")
     monkeypatch.setattr(postgresql, "form_sql", lambda *_, **__: "no_such_function(1)")
-    assert found(only(way, "spelt")) == found(result)
+    assert difference_keys(only(way, "spelt")) == difference_keys(result)
 
 
 def test_what_passes_by_itself_is_tried_again(way: WholeWay, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ from tests.support import lakes, networks
 from tests.support.brokers import business_status
 from tests.support.feed import INT, column
 from tests.support.feed import table as table_of
-from tests.support.whole_way import Loop, WholeWay, found, run_at, whole_way
+from tests.support.whole_way import Loop, WholeWay, difference_keys, run_at, whole_way
 from venus.adapters.running import LocalRunner, Runner
 from venus.adapters.targets.postgresql.apply.apply_session import run_apply
 from venus.adapters.targets.postgresql.control import read_progress
@@ -87,7 +87,7 @@ def region(tmp_path: Path, database: str, second_database: str) -> Iterator[Regi
 
 def planted(result: VerifyResult) -> None:
     """Look at the result of two planted differences."""
-    assert found(result) == {("item", ("7",), "missing", "apply"), ("item", ("499",), "different", "apply")}
+    assert difference_keys(result) == {("item", ("7",), "missing", "apply"), ("item", ("499",), "different", "apply")}
     assert [t.table for t in result.tables] == ["public.item"]
     assert result.undecided == []
 

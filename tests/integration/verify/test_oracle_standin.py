@@ -14,7 +14,7 @@ import pytest
 from tests.conformance.place_oracle import StandInPlace
 from tests.support.mariadb import MariaServer
 from tests.support.oracle_standin import StandIn
-from tests.support.whole_way import found, whole_way
+from tests.support.whole_way import difference_keys, whole_way
 from venus.adapters.dialects.oracle import source, verify
 from venus.adapters.dialects.oracle.driver import OracleOptions
 from venus.adapters.verify.findings import ComparisonVerdict
@@ -67,7 +67,7 @@ def test_planted_differences_on_the_stand_in(
             ("item", ("11",), "different", "capture"),
         }
         result = way.verify(wait_s=0.2)
-        assert {(t.lower(), *rest) for t, *rest in found(result)} == planted
+        assert {(t.lower(), *rest) for t, *rest in difference_keys(result)} == planted
         (waits,) = result.undecided
         assert (*waits.key.values(), waits.reason) == ("12", "its change waits in the source's log")
         way.start("capture")

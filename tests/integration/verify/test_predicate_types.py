@@ -17,7 +17,7 @@ from tests.conformance.place_oracle import StandInPlace
 from tests.conformance.places import MariaPlace, Place, PostgresPlace, SqlitePlace
 from tests.integration.verify.conftest import Sample
 from tests.support.oracle_standin import StandIn
-from tests.support.whole_way import found, whole_way
+from tests.support.whole_way import difference_keys, whole_way
 from venus.adapters.dialects.oracle import source, verify
 from venus.adapters.dialects.oracle.driver import OracleOptions
 from venus.adapters.targets.postgresql.control import read_progress
@@ -169,7 +169,7 @@ def test_ranges_mean_what_the_source_means(sample: Sample) -> None:
     )
     result = way.verify()
     planted = {("t4", (str(outside),), "extra", "apply"), ("t6", ("-7",), "extra", "apply")}
-    assert {(t.lower(), *rest) for t, *rest in found(result)} == planted
+    assert {(t.lower(), *rest) for t, *rest in difference_keys(result)} == planted
     way.start("apply")
     assert run_repair(way.settings, "main", result, wait_s=120).left == []
     assert way.verify().verdict is ComparisonVerdict.SAME

@@ -14,7 +14,7 @@ import pytest
 
 from tests.conformance.places import Place, PostgresPlace, SqlitePlace
 from tests.integration.verify.conftest import Sample, fill
-from tests.support.whole_way import found, whole_way
+from tests.support.whole_way import difference_keys, whole_way
 from venus.adapters.targets.postgresql.control import read_progress
 from venus.adapters.verify.findings import ComparisonVerdict
 from venus.adapters.verify.repair import run_repair
@@ -141,9 +141,9 @@ def test_a_filtered_target_is_kept_equal_compared_and_repaired(sample: Sample) -
         ("item", (str(inside),), "missing", "apply"), ("item", (str(other),), "different", "apply"),
     }  # fmt: skip
     ends = way.verify()
-    assert found(ends) == planted
+    assert difference_keys(ends) == planted
     assert not ends.undecided
-    assert found(way.verify(leg="target")) == planted
+    assert difference_keys(way.verify(leg="target")) == planted
     way.start("apply")
     done = run_repair(way.settings, "main", ends, wait_s=120)
     assert (done.left, done.repaired) == ([], 4)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.support.postgres import Server
-from tests.support.whole_way import WholeWay, found, run_at, whole_way
+from tests.support.whole_way import WholeWay, difference_keys, run_at, whole_way
 from venus.adapters.verify.findings import ComparisonVerdict
 from venus.adapters.verify.repair import run_repair
 
@@ -42,7 +42,7 @@ def way(tmp_path_factory: pytest.TempPathFactory, postgres_server: Server) -> It
 def test_a_repeated_row_is_a_difference(way: WholeWay, options: dict[str, Any]) -> None:
     result = way.verify(**options)
 
-    assert found(result) == REPEATED
+    assert difference_keys(result) == REPEATED
     assert result.verdict is ComparisonVerdict.DIFFERENT
     assert {d.note for d in result.differences} == {"2 rows in the target"}
 

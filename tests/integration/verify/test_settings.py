@@ -17,7 +17,7 @@ from tests.conformance.places import PostgresPlace
 from tests.integration.verify.test_torture import insert
 from tests.support.lifetimes import new_folder
 from tests.support.postgres import Server, running_server
-from tests.support.whole_way import found, run_at, whole_way
+from tests.support.whole_way import difference_keys, run_at, whole_way
 from venus.adapters.dialects.postgresql.connection import PostgresConnection
 from venus.adapters.targets.postgresql.control import read_table_states
 from venus.adapters.targets.postgresql.session import TargetSession
@@ -155,13 +155,13 @@ def test_nothing_differs_between_ends_with_other_settings(
                 there.commit()
             for leg in ("ends", "all"):
                 same = way.verify(leg=leg)
-                assert (found(same), same.verdict) == (set(), ComparisonVerdict.SAME)
+                assert (difference_keys(same), same.verdict) == (set(), ComparisonVerdict.SAME)
             there.execute("DELETE FROM keyed WHERE price < '0'::money")
             there.execute("UPDATE torture SET fee = '1' WHERE id = 1")
             there.execute("UPDATE shapes SET v = 2 WHERE k = '[3,4]'")
             there.commit()
             wrong = way.verify()
-            assert {table for table, *_ in found(wrong)} == {"keyed", "torture", "shapes"}
+            assert {table for table, *_ in difference_keys(wrong)} == {"keyed", "torture", "shapes"}
             assert run_repair(way.settings, "main", wrong, wait_s=60).left == []
 
 

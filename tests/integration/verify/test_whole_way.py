@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.integration.verify.conftest import Sample
-from tests.support.whole_way import found, values
+from tests.support.whole_way import difference_keys, values
 from venus.adapters.verify.findings import ComparisonVerdict
 from venus.adapters.verify.repair import run_repair
 
@@ -63,7 +63,7 @@ def test_planted_differences_are_found_exactly_and_repaired(sample: Sample) -> N
     damage(sample)
 
     ends = way.verify()
-    assert found(ends) == APPLY | CAPTURE
+    assert difference_keys(ends) == APPLY | CAPTURE
     assert ends.verdict is ComparisonVerdict.DIFFERENT
     assert not ends.undecided
     changed = values(ends, "item", ["77"])
@@ -73,9 +73,9 @@ def test_planted_differences_are_found_exactly_and_repaired(sample: Sample) -> N
     assert values(ends, "item", ["91"])["price"] == {"source": "1.00", "full data": "13.13", "target": "13.13"} or (
         values(ends, "item", ["91"])["price"]["source"] == "1.00"
     )
-    assert found(way.verify(leg="target")) == APPLY
-    assert found(way.verify(leg="source")) == CAPTURE
-    assert found(way.verify(leg="all", mode="scan")) == APPLY | CAPTURE
+    assert difference_keys(way.verify(leg="target")) == APPLY
+    assert difference_keys(way.verify(leg="source")) == CAPTURE
+    assert difference_keys(way.verify(leg="all", mode="scan")) == APPLY | CAPTURE
 
     sample.bypass(*MEANWHILE)
     done = run_repair(way.settings, "main", ends, wait_s=60)

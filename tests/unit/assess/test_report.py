@@ -40,13 +40,13 @@ def schema(name: str) -> TableSchema:
     return TableSchema(table_id=0, version=1, namespace="app", name=name, columns=(column,), key=("id",))
 
 
-def made(survey: Survey = SURVEY, findings: tuple[Finding, ...] = FINDINGS) -> Assessment:
+def assess_survey(survey: Survey = SURVEY, findings: tuple[Finding, ...] = FINDINGS) -> Assessment:
     schemas = [schema("good"), schema("goodness")]
     return build_assessment(survey, schemas, findings, speed=1.0, version="1", taken_at="now", transactional=False)
 
 
 def test_findings_about_a_table_or_its_columns_refuse_it_and_no_other() -> None:
-    found = made()
+    found = assess_survey()
 
     assert {t.size.name: t.refused for t in found.refused} == {
         "bad": ("no key",),
@@ -57,21 +57,21 @@ def test_findings_about_a_table_or_its_columns_refuse_it_and_no_other() -> None:
 
 
 def test_a_table_without_a_known_size_is_named_and_not_in_the_forecast() -> None:
-    found = made()
+    found = assess_survey()
 
     assert found.forecast.rows == 10
     assert any("leaves out app.goodness" in text for text in found.unknown)
 
 
 def test_a_table_that_the_dialect_does_not_offer_is_refused_even_without_a_finding() -> None:
-    found = made(findings=())
+    found = assess_survey(findings=())
 
     assert {t.size.name for t in found.refused} == {"bad", "bad_too"}
     assert all(t.refused[0] for t in found.refused)
 
 
 def test_the_document_is_json_and_says_what_is_not_carried() -> None:
-    found = json.loads(json.dumps(to_document(made())))
+    found = json.loads(json.dumps(to_document(assess_survey())))
 
     assert found["format"] == "venus-assessment/1"
     assert found["not_carried"]["objects"] == {"job": ["app.j"], "view": ["app.v"]}
@@ -99,7 +99,7 @@ class _Links(HTMLParser):
 
 def test_the_page_needs_nothing_else_and_believes_no_name() -> None:
     evil = replace(SURVEY, sizes=(TableSize(namespace="app", name="<script>alert(1)</script>", rows=1, counted=True),))
-    shown = render_page(made(evil, (Finding(where="<b>", message="<i>", remedy="<u>", blocks=True),)))
+    shown = render_page(assess_survey(evil, (Finding(where="<b>", message="<i>", remedy="<u>", blocks=True),)))
     parser = _Links()
     parser.feed(shown)
 
@@ -111,4 +111,4 @@ def test_the_page_needs_nothing_else_and_believes_no_name() -> None:
 
 
 def test_a_page_without_any_table_says_so() -> None:
-    assert "No table matches" in render_page(made(replace(SURVEY, sizes=()), ()))
+    assert "No table matches" in render_page(assess_survey(replace(SURVEY, sizes=()), ()))

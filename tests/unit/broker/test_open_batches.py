@@ -35,11 +35,11 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
     found: list[bytes] = []
     begin = OpenBatch.__init__
 
-    def noted(batch: OpenBatch, body: bytes) -> None:
+    def record_call(batch: OpenBatch, body: bytes) -> None:
         found.append(body)
         begin(batch, body)
 
-    monkeypatch.setattr(reduced_batches.OpenBatch, "__init__", noted)
+    monkeypatch.setattr(reduced_batches.OpenBatch, "__init__", record_call)
     return found
 
 

@@ -21,7 +21,7 @@ from venus.wire import broker_pb2
 T = TypeVar("T")
 
 
-def wanted(position: int = 0, *, bytes_max: int = 1 << 20, tables: tuple[int, ...] = ()) -> FrameKey:
+def build_frame_key(position: int = 0, *, bytes_max: int = 1 << 20, tables: tuple[int, ...] = ()) -> FrameKey:
     return FrameKey("main", position, tables, (), bytes_max)
 
 
@@ -49,7 +49,7 @@ class Shared:
             self.reads += 1
             return result(position, count, nbytes)
 
-        return await self.frames.take(self.business, wanted(position), read, from_memory=memory)
+        return await self.frames.take(self.business, build_frame_key(position), read, from_memory=memory)
 
 
 def run(test: Coroutine[Any, Any, T]) -> T:
@@ -58,22 +58,22 @@ def run(test: Coroutine[Any, Any, T]) -> T:
 
 def test_a_frame_costs_no_more_than_the_room_and_the_first_message_always_goes() -> None:
     each = cost(increments(0, 1)[0])
-    made = encode_frame(wanted(bytes_max=3 * each + each // 2), result(0, 5), tail=5)
+    made = encode_frame(build_frame_key(bytes_max=3 * each + each // 2), result(0, 5), tail=5)
     assert (made.increments, made.price, made.end, made.next_offset, made.full) == (3, 3 * each, 3, 3, True)
-    alone = encode_frame(wanted(bytes_max=1), result(0, 5), tail=5)
+    alone = encode_frame(build_frame_key(bytes_max=1), result(0, 5), tail=5)
     assert (alone.increments, alone.next_offset) == (1, 1)
-    assert not encode_frame(wanted(), result(0, 5), tail=5).full
+    assert not encode_frame(build_frame_key(), result(0, 5), tail=5).full
 
 
 def test_a_frame_says_what_is_passed_over() -> None:
-    made = encode_frame(wanted(tables=(1,)), ReadResult(increments=increments(0, 2), next_offset=9), tail=9)
+    made = encode_frame(build_frame_key(tables=(1,)), ReadResult(increments=increments(0, 2), next_offset=9), tail=9)
     assert made.frame is not None
     frame = unseal(broker_pb2.DeliveryFrame, made.frame.content, "a frame")
     assert (frame.progress, made.end, made.next_offset) == (9, 2, 9)
 
 
 def test_what_is_squeezed_for_each_connection_has_no_bytes_to_share() -> None:
-    assert encode_frame(wanted(), result(0, 1, LARGE_BYTES), tail=1).frame is None
+    assert encode_frame(build_frame_key(), result(0, 1, LARGE_BYTES), tail=1).frame is None
 
 
 @pytest.mark.parametrize(("room", "found"), [(1, 1), (1 << 20, 1 << 20), ((1 << 20) - 1, 1 << 19), (700, 512)])
@@ -136,7 +136,7 @@ def test_a_failed_read_fails_for_all_who_wait_and_is_not_kept() -> None:
         def fails() -> ReadResult:
             raise Unavailable("not now")
 
-        reads = [shared.frames.take(shared.business, wanted(), fails, from_memory=False) for _ in range(3)]
+        reads = [shared.frames.take(shared.business, build_frame_key(), fails, from_memory=False) for _ in range(3)]
         found = await asyncio.gather(*reads, return_exceptions=True)
         assert all(isinstance(each, Unavailable) for each in found)
         assert (await shared.take()).increments == 1

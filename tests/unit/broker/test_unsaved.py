@@ -25,7 +25,7 @@ async def settled() -> None:
         await asyncio.sleep(0)
 
 
-def made(limit: int = 8 * MIB, window: int = 4 * MIB) -> tuple[UnsavedBytes, MemoryShares, WriteQueue]:
+def build_unsaved(limit: int = 8 * MIB, window: int = 4 * MIB) -> tuple[UnsavedBytes, MemoryShares, WriteQueue]:
     sharing, turns = MemoryShares(limit, 0.1), WriteQueue(most=window, least=MIB, target_s=0.1)
     return UnsavedBytes(sharing, turns), sharing, turns
 
@@ -39,7 +39,7 @@ def run(test: Callable[[], Awaitable[None]]) -> None:
 
 def test_a_stream_that_ends_in_line_leaves_nothing_behind() -> None:
     async def test() -> None:
-        unsaved, sharing, turns = made()
+        unsaved, sharing, turns = build_unsaved()
 
         async def stream(business: str) -> None:
             with unsaved.count_received(business, 3 * MIB):
@@ -63,7 +63,7 @@ def test_a_stream_that_ends_in_line_leaves_nothing_behind() -> None:
 
 def test_while_memory_is_full_large_frames_are_not_read_and_small_ones_are() -> None:
     async def test() -> None:
-        unsaved, sharing, _ = made(limit=4 * MIB)
+        unsaved, sharing, _ = build_unsaved(limit=4 * MIB)
         unsaved.count_received("a", 4 * MIB)
         await unsaved.wait_for_room("small", small=True)
         late = [asyncio.create_task(unsaved.wait_for_room(name, small=False)) for name in "bcd"]
@@ -82,7 +82,7 @@ def test_while_memory_is_full_large_frames_are_not_read_and_small_ones_are() -> 
 
 def test_a_business_reads_on_when_its_own_is_saved() -> None:
     async def test() -> None:
-        unsaved, sharing, turns = made()
+        unsaved, sharing, turns = build_unsaved()
         unsaved.count_received("a", 4 * MIB).record_passed_on(4 * MIB)
         turn = await unsaved.wait_for_slot(4 * MIB)
         assert not unsaved.has_room("a", small=True), "the window is full"

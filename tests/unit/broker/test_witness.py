@@ -20,7 +20,7 @@ def store(tmp_path: Path) -> Path:
     return path
 
 
-def noted(store: Path, witness: Witness, sequence: int) -> WitnessNote:
+def read_note(store: Path, witness: Witness, sequence: int) -> WitnessNote:
     """Return what is noted behind an fsync."""
     witness.read_files(lambda: 4)
     witness.write_note(sequence)
@@ -32,13 +32,13 @@ def noted(store: Path, witness: Witness, sequence: int) -> WitnessNote:
 
 def test_each_note_says_what_the_files_are_now(store: Path) -> None:
     witness = Witness(store, lambda: 0.0)
-    first = noted(store, witness, 1)
+    first = read_note(store, witness, 1)
     assert (first.files.manifest, first.files.nbytes) == (5, len(b"one table"))
     assert first.files.logs == ((4, len(b"closed")), (6, 0))
-    assert noted(store, witness, 2).files == first.files
+    assert read_note(store, witness, 2).files == first.files
     with (store / "MANIFEST-000005").open("ab") as manifest:
         manifest.write(b", and one more")
-    grown = noted(store, witness, 3)
+    grown = read_note(store, witness, 3)
     assert grown.files.nbytes == len(b"one table, and one more")
     assert grown.files.digest != first.files.digest
     witness.close(4)

@@ -33,7 +33,7 @@ def way(request: pytest.FixtureRequest) -> Iterator[None]:
         yield
 
 
-def packed(rows: list[plain.Row], layout: Layout) -> tuple[PackedBytes, PackedBytes]:
+def pack_rows(rows: list[plain.Row], layout: Layout) -> tuple[PackedBytes, PackedBytes]:
     """Return what the rows must be as bytes."""
     k = layout.key_count
     return (
@@ -54,7 +54,7 @@ def test_copy_text_becomes_the_bytes_that_plain_code_makes(case: Case) -> None:
 
     record_ids, others, is_deleted = from_copy(plain.copy_lines(rows), layout, flagged=False)
 
-    expected_ids, expected_rows = packed(rows, layout)
+    expected_ids, expected_rows = pack_rows(rows, layout)
     assert same(record_ids, expected_ids)
     assert same(others, expected_rows)
     assert is_deleted.tolist() == [False] * len(rows)
@@ -65,7 +65,7 @@ def test_copy_text_becomes_the_bytes_that_plain_code_makes(case: Case) -> None:
 def test_bytes_become_the_copy_text_that_plain_code_makes(case: Case) -> None:
     schema, rows = case
     layout = Layout.of(schema)
-    record_ids, others = packed(rows, layout)
+    record_ids, others = pack_rows(rows, layout)
 
     assert to_copy(record_ids, others, layout) == plain.copy_lines(rows)
     assert keys_to_copy(record_ids, layout) == plain.copy_lines([row[: layout.key_count] for row in rows])
@@ -92,7 +92,7 @@ def test_columns_give_the_same_bytes_and_come_back(case: Case) -> None:
 
     record_ids, others = from_columns(columns, layout)
 
-    expected_ids, expected_rows = packed(rows, layout)
+    expected_ids, expected_rows = pack_rows(rows, layout)
     assert same(record_ids, expected_ids)
     assert same(others, expected_rows)
     assert same(keys_from_columns(columns[: layout.key_count], layout), expected_ids)
@@ -130,7 +130,7 @@ def test_we_read_a_row_as_protobuf_wrote_it_field_by_field(case: Case) -> None:
     others = PackedBytes.of(b"".join(p[layout.key_count :]) for p in parts)
 
     assert to_copy(record_ids, others, layout) == plain.copy_lines(rows)
-    ours = packed(rows, layout)
+    ours = pack_rows(rows, layout)
     assert same(ours[0], record_ids)
     assert same(ours[1], others)
 
@@ -149,7 +149,7 @@ def test_deleted_rows_are_flagged_and_have_a_key_alone(case: Case, data: st.Data
 
     record_ids, others, is_deleted = from_copy(text, layout, flagged=True)
 
-    expected_ids, expected_rows = packed(rows, layout)
+    expected_ids, expected_rows = pack_rows(rows, layout)
     assert same(record_ids, expected_ids)
     assert same(others, expected_rows)
     assert is_deleted.tolist() == deleted
@@ -252,7 +252,7 @@ def test_the_table_with_most_columns_postgresql_allows() -> None:
 
     record_ids, others, _ = from_copy(text, layout, flagged=False)
 
-    expected_ids, expected_rows = packed(rows, layout)
+    expected_ids, expected_rows = pack_rows(rows, layout)
     assert same(record_ids, expected_ids)
     assert same(others, expected_rows)
     assert to_copy(record_ids, others, layout) == text
@@ -293,7 +293,7 @@ def test_no_byte_strings_are_put_together_and_packed() -> None:
 def test_whole_rows_behind_heads_become_the_same_copy_text(case: Case) -> None:
     schema, rows = case
     layout = Layout.of(schema)
-    record_ids, others = packed(rows, layout)
+    record_ids, others = pack_rows(rows, layout)
     messages = PackedBytes.of(b"\x12" * 7 + a + b for a, b in zip(record_ids.split(), others.split(), strict=True))
 
     assert messages_to_copy(messages, layout, head=7) == plain.copy_lines(rows)

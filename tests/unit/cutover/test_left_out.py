@@ -60,13 +60,13 @@ def test_a_name_that_means_no_table_or_several_is_refused(
 
 
 def test_the_certificate_lists_what_was_left_out() -> None:
-    def made(left_out: list[UncapturedTable], **released: str) -> dict[str, object]:
+    def build_document(left_out: list[UncapturedTable], **released: str) -> dict[str, object]:
         return certificate.to_document(
             head=HEAD, tables=[], foreign_keys=[], counters=[], left_out=[],
             tables_left_out=left_out_document(left_out, released),
         )  # fmt: skip
 
-    found = made([LATER, KEYLESS])
+    found = build_document([LATER, KEYLESS])
 
     assert found["tables_left_out"] == [
         {"table": "shop.later", "reason": "not captured"},
@@ -74,11 +74,11 @@ def test_the_certificate_lists_what_was_left_out() -> None:
     ]
     text = certificate.to_text(found)
     assert "tables left out by the operator, neither captured nor compared: 2\n  ! shop.later: not captured" in text
-    assert "tables left out" not in certificate.to_text(made([]))
-    assert made([], orders="by an operator")["tables_left_out"] == [
+    assert "tables left out" not in certificate.to_text(build_document([]))
+    assert build_document([], orders="by an operator")["tables_left_out"] == [
         {"table": "orders", "reason": "not captured any more (by an operator)"}
     ]
-    older = made([])
+    older = build_document([])
     del older["tables_left_out"]  # as an older version has written it at the target
     assert "tables left out" not in certificate.to_text(older)
 

@@ -7,7 +7,7 @@ from venus.codec.packed import PackedBytes
 from venus.rpc.channel import MESSAGE_BYTES_MAX
 
 
-def packed(*sizes: int) -> PackedBytes:
+def pack_sizes(*sizes: int) -> PackedBytes:
     return PackedBytes.of([b"x" * size for size in sizes])
 
 
@@ -16,13 +16,13 @@ def test_a_row_has_room_for_the_largest_key_and_description_beside_it() -> None:
 
 
 def test_a_row_with_its_key_may_be_as_large_as_that_and_no_larger() -> None:
-    keys = packed(10, 10, 10)
+    keys = pack_sizes(10, 10, 10)
 
-    assert find_too_large(keys, packed(5, ROW_BYTES_MAX - 10, 5)) is None
-    found = find_too_large(keys, packed(5, ROW_BYTES_MAX - 9, 5))
+    assert find_too_large(keys, pack_sizes(5, ROW_BYTES_MAX - 10, 5)) is None
+    found = find_too_large(keys, pack_sizes(5, ROW_BYTES_MAX - 9, 5))
 
     assert found == (1, "15.0 MiB, a row can have 15 MiB")
 
 
 def test_many_rows_that_are_large_together_can_travel() -> None:
-    assert find_too_large(packed(10, 10), packed(ROW_BYTES_MAX - 10, ROW_BYTES_MAX - 10)) is None
+    assert find_too_large(pack_sizes(10, 10), pack_sizes(ROW_BYTES_MAX - 10, ROW_BYTES_MAX - 10)) is None

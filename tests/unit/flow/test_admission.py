@@ -15,7 +15,7 @@ MIB = 1 << 20
 LAG = Watermark(resource="lag", high=1, low=1, sustain_s=0, deepest=Lane.HALVES)
 
 
-def made(**limits: float) -> Admission:
+def build_admission(**limits: float) -> Admission:
     return Admission(AdmissionLimits(**limits), Degradation((LAG,), restore_s=1))  # type: ignore[arg-type]
 
 
@@ -24,7 +24,7 @@ def judge(admission: Admission, now: float, *, rows: int = 1, nbytes: int = 100,
 
 
 def test_without_limits_everybody_is_taken() -> None:
-    admission = made()
+    admission = build_admission()
     assert not admission.counts_rows
     for now in range(100):
         assert judge(admission, now, rows=10**9, nbytes=10**9) == AdmissionVerdict()
@@ -32,7 +32,7 @@ def test_without_limits_everybody_is_taken() -> None:
 
 
 def test_a_producer_over_its_rate_pauses_and_one_that_does_not_is_refused() -> None:
-    admission = made(rows_per_s=100, burst_s=1)
+    admission = build_admission(rows_per_s=100, burst_s=1)
     assert judge(admission, 0, rows=100) == AdmissionVerdict()
     assert judge(admission, 0, rows=50) == AdmissionVerdict(pause_s=0.5)
     assert judge(admission, 0, rows=50) == AdmissionVerdict(pause_s=1.0)
@@ -55,20 +55,20 @@ def test_a_brake_is_on_for_as_long_as_it_tells_to_wait_and_no_longer_for_a_wait_
 
 
 def test_the_longer_of_two_waits_is_told_with_its_name() -> None:
-    admission = made(rows_per_s=100, bytes_per_s=1000, burst_s=1)
+    admission = build_admission(rows_per_s=100, bytes_per_s=1000, burst_s=1)
     assert judge(admission, 0, rows=150, nbytes=3000) == AdmissionVerdict(pause_s=2.0)
     assert [found.limiter for found in admission.record.entries()] == [Limiter.BYTES]
 
 
 def test_one_business_does_not_use_up_anothers_tokens_and_a_new_producer_inherits_the_debt() -> None:
-    admission = made(bytes_per_s=100, burst_s=1)
+    admission = build_admission(bytes_per_s=100, burst_s=1)
     assert judge(admission, 0, nbytes=300).pause_s == 2
     assert admission.judge_halves("other", "p", rows=1, nbytes=100, behind_bytes=0, now=0) == AdmissionVerdict()
     assert admission.judge_halves("main", "q", rows=1, nbytes=1, behind_bytes=0, now=0).refused
 
 
 def test_full_data_that_is_behind_slows_and_far_behind_refuses() -> None:
-    admission = made(behind_bytes_max=MIB)
+    admission = build_admission(behind_bytes_max=MIB)
     assert judge(admission, 0, behind=MIB) == AdmissionVerdict()
     assert judge(admission, 0, behind=MIB + 1).pause_s == pytest.approx(0.1, rel=0.01)
     assert judge(admission, 0, behind=3 * MIB).refused
@@ -76,7 +76,7 @@ def test_full_data_that_is_behind_slows_and_far_behind_refuses() -> None:
 
 
 def test_degraded_half_messages_pause_and_are_not_lost() -> None:
-    admission = made()
+    admission = build_admission()
     for now in range(4):
         admission.degradation.step({"lag": 5}, now)
     assert admission.degradation.is_degraded(Lane.HALVES)
@@ -85,7 +85,7 @@ def test_degraded_half_messages_pause_and_are_not_lost() -> None:
 
 
 def test_new_snapshots_wait_while_full_data_is_degraded() -> None:
-    admission = made()
+    admission = build_admission()
     admission.degradation.step({"lag": 5}, 0)
     assert admission.snapshot_wait_s("main", "load", 0) == 0
     admission.degradation.step({"lag": 5}, 1)

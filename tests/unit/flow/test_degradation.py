@@ -11,7 +11,7 @@ CPU = Watermark(resource="CPU", high=90, low=70, sustain_s=60, deepest=Lane.DETA
 LAG = Watermark(resource="lag", high=150, low=50, sustain_s=5, deepest=Lane.HALVES, unit=" ms")
 
 
-def made() -> Degradation:
+def build_degradation() -> Degradation:
     return Degradation((CPU, LAG), restore_s=30)
 
 
@@ -20,7 +20,7 @@ def lanes(degradation: Degradation) -> list[Lane]:
 
 
 def test_lane_after_lane_while_it_lasts_and_back_in_the_opposite_order() -> None:
-    degradation, seen = made(), []
+    degradation, seen = build_degradation(), []
     for second in range(40):
         degradation.step({"lag": 200.0, "CPU": 10.0}, second)
         seen.append(len(degradation.degraded))
@@ -36,14 +36,14 @@ def test_lane_after_lane_while_it_lasts_and_back_in_the_opposite_order() -> None
 
 
 def test_a_resource_degrades_no_further_than_its_own_lane() -> None:
-    degradation = made()
+    degradation = build_degradation()
     for second in range(1000):
         degradation.step({"CPU": 100.0}, second)
     assert lanes(degradation) == [Lane.DETAILS]
 
 
 def test_between_the_watermarks_nothing_moves() -> None:
-    degradation = made()
+    degradation = build_degradation()
     for second in range(10):
         degradation.step({"lag": 200.0}, second)
     held = lanes(degradation)
@@ -54,7 +54,7 @@ def test_between_the_watermarks_nothing_moves() -> None:
 
 
 def test_a_peak_that_is_over_soon_degrades_nothing() -> None:
-    degradation = made()
+    degradation = build_degradation()
     for second in range(1000):
         degradation.step({"lag": 500.0 if second % 5 else 0.0}, second)
     assert not degradation.degraded
@@ -64,12 +64,12 @@ def test_what_has_no_watermark_or_no_reading_is_not_looked_at() -> None:
     degradation = Degradation((Watermark(resource="CPU", high=0, low=0, sustain_s=0, deepest=Lane.HALVES),), 1)
     for second in range(10):
         assert degradation.step({"CPU": 1e9, "other": 1e9}, second) == []
-    assert made().step({}, 0) == []
+    assert build_degradation().step({}, 0) == []
 
 
 @given(st.lists(st.tuples(st.floats(0, 300), st.floats(0, 120), st.floats(0, 20)), max_size=150))
 def test_always_a_run_of_lanes_from_four_up(readings: list[tuple[float, float, float]]) -> None:
-    degradation, now = made(), 0.0
+    degradation, now = build_degradation(), 0.0
     for lag, cpu, later in readings:
         now += later
         before = lanes(degradation)

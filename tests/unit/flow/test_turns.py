@@ -13,13 +13,13 @@ from venus.flow.write_queue import START_BYTES, WriteQueue, WriteSlot
 MIB = 1 << 20
 
 
-def made(most: int = 48 * MIB, least: int = MIB) -> WriteQueue:
+def build_queue(most: int = 48 * MIB, least: int = MIB) -> WriteQueue:
     return WriteQueue(most=most, least=least, target_s=0.1)
 
 
 @given(st.lists(st.tuples(st.integers(1, 3 * MIB), st.sampled_from([0.0, 0.05, 0.3])), max_size=200))
 def test_all_together_have_no_more_than_the_window_and_every_one_goes(steps: list[tuple[int, float]]) -> None:
-    turns = made(most=6 * MIB)
+    turns = build_queue(most=6 * MIB)
     going: deque[WriteSlot] = deque()
     asked = []
     for nbytes, waited_s in steps:
@@ -39,14 +39,14 @@ def test_all_together_have_no_more_than_the_window_and_every_one_goes(steps: lis
 
 
 def test_two_hundred_that_begin_at_once_have_one_window() -> None:
-    turns = made()
+    turns = build_queue()
     asked = [turns.request_slot(MIB) for _ in range(200)]
     assert sum(turn.granted for turn in asked) == START_BYTES // MIB
     assert turns.nbytes == START_BYTES
 
 
 def test_nobody_waits_for_more_than_one_piece_of_each_other() -> None:
-    turns = made(most=4 * MIB)
+    turns = build_queue(most=4 * MIB)
     who = {turns.request_slot(MIB): n for n in range(20)}
     going = [turn for turn in who if turn.granted]
     pieces = [0] * 20
@@ -62,7 +62,7 @@ def test_nobody_waits_for_more_than_one_piece_of_each_other() -> None:
 
 
 def test_small_pieces_pass_large_ones_and_neither_waits_for_the_other() -> None:
-    turns = made(most=4 * MIB)
+    turns = build_queue(most=4 * MIB)
     large = [turns.request_slot(MIB) for _ in range(8)]
     small = [turns.request_slot(SMALL_BYTES) for _ in range(200)]
     assert sum(turn.granted for turn in small) == MIB // SMALL_BYTES, "a quarter of the window, beside it"
@@ -71,7 +71,7 @@ def test_small_pieces_pass_large_ones_and_neither_waits_for_the_other() -> None:
 
 
 def test_the_window_is_cut_once_for_what_was_under_way_and_recovers() -> None:
-    turns = made()
+    turns = build_queue()
     going = deque(turns.request_slot(MIB) for _ in range(4))
     for _ in range(4):
         turns.on_saved(going.popleft(), 0.4)
@@ -85,13 +85,13 @@ def test_the_window_is_cut_once_for_what_was_under_way_and_recovers() -> None:
 
 
 def test_it_is_cut_by_how_late_it_was() -> None:
-    turns = made()
+    turns = build_queue()
     turns.on_saved(turns.request_slot(3 * MIB), 0.125)
     assert turns.size == int(START_BYTES * 0.8)
 
 
 def test_before_anything_was_slow_it_grows_twofold() -> None:
-    turns = made()
+    turns = build_queue()
     for _ in range(4):
         turns.on_saved(turns.request_slot(MIB), 0.01)
     assert turns.size == START_BYTES, "a window that is hardly used tells nothing"
@@ -101,7 +101,7 @@ def test_before_anything_was_slow_it_grows_twofold() -> None:
 
 
 def test_at_its_least_it_lets_a_piece_of_any_size_go() -> None:
-    turns = made(most=2 * MIB)
+    turns = build_queue(most=2 * MIB)
     for _ in range(50):
         turns.on_saved(turns.request_slot(16 * MIB), 10.0)
     assert turns.size == MIB
@@ -112,7 +112,7 @@ def test_at_its_least_it_lets_a_piece_of_any_size_go() -> None:
 
 
 def test_who_gives_up_lets_the_next_one_go() -> None:
-    turns = made(most=4 * MIB)
+    turns = build_queue(most=4 * MIB)
     first = turns.request_slot(3 * MIB)
     second, third = turns.request_slot(3 * MIB), turns.request_slot(MIB)
     assert not third.granted, "it does not pass the one before"

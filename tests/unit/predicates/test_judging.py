@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tests.support.predicates import SAMPLES, SCHEMA, STRANGE, Row, packed, random_predicate, random_row
+from tests.support.predicates import SAMPLES, SCHEMA, STRANGE, Row, pack_rows, random_predicate, random_row
 from venus.adapters.under.row_changes import RowChanges, apply_predicate
 from venus.codec.chunk import FullRows
 from venus.codec.filtering import find_inside, select_full_rows
@@ -87,7 +87,7 @@ def ordinary_row(number: int, rng: random.Random) -> Row:
 def test_batches_are_judged_as_single_rows_are() -> None:
     rng = random.Random(3)
     rows = [ordinary_row(n, rng) for n in range(200)]
-    record_ids, values = packed(rows)
+    record_ids, values = pack_rows(rows)
     names = ["id", *(s.name for s in SAMPLES)]
     as_dicts = [dict(zip(names, row, strict=True)) for row in rows]
     for _ in range(200):
@@ -99,7 +99,7 @@ def test_batches_are_judged_as_single_rows_are() -> None:
 def test_sqlite_answers_the_same() -> None:
     rng = random.Random(4)
     rows = [random_row(n, rng) for n in range(300)]
-    record_ids, values = packed(rows)
+    record_ids, values = pack_rows(rows)
     connection = sqlite3.connect(":memory:")
     names = [s.name for s in SAMPLES]
     connection.execute(f"CREATE TABLE things (id, {', '.join(names)})")
@@ -154,7 +154,7 @@ def test_the_edges_of_each_type(kind: Kind, text: str, inside: list[Any], outsid
 def test_a_row_that_is_outside_goes_on_as_its_key() -> None:
     rng = random.Random(5)
     rows = [random_row(n, rng) for n in range(50)]
-    record_ids, values = packed(rows)
+    record_ids, values = pack_rows(rows)
     deleted = np.array([n % 7 == 0 for n in range(50)])
     parts = [b"" if gone else row for row, gone in zip(values.split(), deleted.tolist(), strict=True)]
     changes = RowChanges(
@@ -173,7 +173,7 @@ def test_a_row_that_is_outside_goes_on_as_its_key() -> None:
 
 
 def stored(rows: list[Row], schema: TableSchema) -> FullRows:
-    record_ids, values = packed(rows, schema)
+    record_ids, values = pack_rows(rows, schema)
     heads = heads_of(1, schema.version, np.zeros(len(rows), dtype=np.bool_), record_ids.sizes.astype(np.int64))
     octets = heads.view(np.uint8).reshape(len(rows), HEAD_BYTES)
     whole = join_items(octets, record_ids, values)
@@ -187,7 +187,7 @@ def test_the_full_data_are_judged_alike() -> None:
     for _ in range(50):
         _, predicate = some_predicate(rng)
         found = select_full_rows(predicate, full, SCHEMA)
-        wanted = find_inside(predicate, *packed(rows), SCHEMA)
+        wanted = find_inside(predicate, *pack_rows(rows), SCHEMA)
         assert found.stored.packed.split() == [r for r, w in zip(full.stored.packed.split(), wanted, strict=True) if w]
 
 

@@ -58,15 +58,15 @@ def leader_of_three() -> Replica:
     return replica
 
 
-def fetched(follower: Member, index: int, *, version: int = 1) -> FetchRequest:
+def build_fetch(follower: Member, index: int, *, version: int = 1) -> FetchRequest:
     return FetchRequest(sender=follower, term=1, index=index, last_term=1 if index > 1 else 0, version=version)
 
 
 def test_an_entry_is_safe_once_every_member_in_sync_has_it_on_disk() -> None:
     replica = leader_of_three()
     replica.step(log(3, durable=1), 0.0)
-    assert replica.step(fetched(B, 3), 0.1) == []
-    assert replica.step(fetched(C, 3), 0.1) == []
+    assert replica.step(build_fetch(B, 3), 0.1) == []
+    assert replica.step(build_fetch(C, 3), 0.1) == []
     assert replica.high == 0
 
     effects = replica.step(log(3), 0.2)
@@ -78,7 +78,7 @@ def test_an_entry_is_safe_once_every_member_in_sync_has_it_on_disk() -> None:
 def test_a_follower_that_is_gone_is_waited_for_until_the_coordinator_has_taken_it_out() -> None:
     replica = leader_of_three()
     replica.step(log(3), 0.0)
-    replica.step(fetched(B, 3), 0.1)
+    replica.step(build_fetch(B, 3), 0.1)
     without_c = {A: EVERYBODY[A], B: EVERYBODY[B]}
 
     effects = replica.step(BrokersRead(brokers=without_c), 1.0)
@@ -95,21 +95,21 @@ def test_what_a_follower_said_before_it_was_removed_does_not_count_when_it_is_ba
     """It has removed its copy meanwhile; the leader may have missed the record without it."""
     replica = leader_of_three()
     replica.step(log(3), 0.0)
-    replica.step(fetched(B, 3), 0.1)
-    replica.step(fetched(C, 3), 0.1)
+    replica.step(build_fetch(B, 3), 0.1)
+    replica.step(build_fetch(C, 3), 0.1)
     replica.step(RecordRead(leadership=replace(RECORD, in_sync=frozenset({A, B}), version=2)), 0.2)
     back = replace(RECORD, in_sync=frozenset({A, B}), version=4)
 
     effects = replica.step(RecordRead(leadership=back), 0.3)
     effects += replica.step(BrokersRead(brokers=EVERYBODY), 0.3)
-    effects += replica.step(fetched(C, 3, version=1), 0.4)  # it was on its way for long
+    effects += replica.step(build_fetch(C, 3, version=1), 0.4)  # it was on its way for long
     assert not [effect for effect in effects if isinstance(effect, Swap)]
 
-    replica.step(fetched(C, 1, version=4), 0.5)
-    assert replica.step(fetched(C, 3, version=1), 0.6) == []  # overtaken by a newer one
+    replica.step(build_fetch(C, 1, version=4), 0.5)
+    assert replica.step(build_fetch(C, 3, version=1), 0.6) == []  # overtaken by a newer one
     assert not [effect for effect in replica.step(Tick(), 0.7) if isinstance(effect, Swap)]
 
-    replica.step(fetched(C, 3, version=4), 0.8)
+    replica.step(build_fetch(C, 3, version=4), 0.8)
     (swap,) = [effect for effect in replica.step(Tick(), 0.9) if isinstance(effect, Swap)]
     assert swap.after.in_sync == {A, B, C}
 

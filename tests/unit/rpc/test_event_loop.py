@@ -70,11 +70,11 @@ def test_grpc_is_known_by_its_handler(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[Callable[..., Any]] = []
     original = event_loop._handle_all
 
-    def noted(pair: socket.socket, handle: Callable[..., object], *args: Any) -> None:
+    def record_call(pair: socket.socket, handle: Callable[..., object], *args: Any) -> None:
         calls.append(handle)
         original(pair, handle, *args)
 
-    monkeypatch.setattr(event_loop, "_handle_all", noted)
+    monkeypatch.setattr(event_loop, "_handle_all", record_call)
 
     async def called() -> bytes:
         async def answer(request: bytes, _: object) -> bytes:

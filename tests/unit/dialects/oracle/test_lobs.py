@@ -46,7 +46,9 @@ def document() -> OracleTable:
     return build_table(ListedTable(owner="APP", name="DOC", partitioned=False, rows=0), rows, [("DOC_PK", "P", "ID")])
 
 
-def fetched(module: Module, session: OracleSession, access: OracleAccess, *rows: list[Any]) -> list[tuple[Any, ...]]:
+def fetch_values(
+    module: Module, session: OracleSession, access: OracleAccess, *rows: list[Any]
+) -> list[tuple[Any, ...]]:
     """Fetch rows (id, note, scan) as the driver gives what the changes' query asks for."""
     names = ["V1", "V2", "V3", "V4", "V5", "VENUS_LENGTH_2", "VENUS_LOB_2", "VENUS_LENGTH_3", "VENUS_LOB_3"]
     types = [double.NUMBER, double.CLOB, double.BLOB, double.NUMBER, double.NUMBER]
@@ -70,13 +72,15 @@ def _as_stored(number: str, note: Any, scan: Any) -> list[Any]:
 
 def test_small_ones_come_with_their_row_without_a_read(module: Module, session: OracleSession) -> None:
     note, scan = Lob("größe"), Lob(b"\x00\xff")
-    assert fetched(module, session, build_access(document()), ["1", note, scan]) == [(1, "größe", b"\x00\xff", 1, 0)]
+    assert fetch_values(module, session, build_access(document()), ["1", note, scan]) == [
+        (1, "größe", b"\x00\xff", 1, 0)
+    ]
     assert note.read_at == scan.read_at == []
 
 
 def test_a_large_one_is_read_in_pieces(module: Module, session: OracleSession) -> None:
     scan = Lob(bytes(range(256)) * (10 << 12))
-    ((*_, found, _, _),) = fetched(module, session, build_access(document()), ["1", None, scan])
+    ((*_, found, _, _),) = fetch_values(module, session, build_access(document()), ["1", None, scan])
     assert found == scan.content
     assert [offset for offset, _ in scan.read_at] == list(range(1, scan.size() + 1, PIECE))
     assert all(amount <= PIECE for _, amount in scan.read_at)
@@ -89,13 +93,13 @@ def test_a_character_of_two_units_is_never_read_by_halves(
 ) -> None:
     text = "a" * before + "🙂" * PIECE + "\ufffd" * 3 + "é"
     note = Lob(text, replaces=replaces)
-    ((_, found, *_),) = fetched(module, session, build_access(document()), ["1", note, None])
+    ((_, found, *_),) = fetch_values(module, session, build_access(document()), ["1", note, None])
     assert found == text
     assert note.size() == before + 2 * PIECE + 4
 
 
 def test_an_empty_one_is_not_null(module: Module, session: OracleSession) -> None:
-    rows = fetched(module, session, build_access(document()), ["1", "", b""], ["2", None, None])
+    rows = fetch_values(module, session, build_access(document()), ["1", "", b""], ["2", None, None])
     assert [row[1:3] for row in rows] == [("", b""), (None, None)]
 
 
@@ -103,13 +107,13 @@ def test_what_no_message_can_carry_is_refused_before_it_is_read(module: Module, 
     half = b"x" * (ROW_BYTES_MAX // 2 + 1)
     note, scan = Lob(half.decode()), Lob(half)
     with pytest.raises(UnfitRow, match=r"row ID=7: 15\.0 MiB, a row can have 15 MiB"):
-        fetched(module, session, build_access(document()), ["7", note, scan])
+        fetch_values(module, session, build_access(document()), ["7", note, scan])
     assert note.read_at == scan.read_at == []
 
 
 def test_a_row_that_is_too_large_in_utf_8_is_refused_too(module: Module, session: OracleSession) -> None:
     access = build_access(document())
-    rows = fetched(module, session, access, ["7", "€" * (ROW_BYTES_MAX // 3 + 1), None])
+    rows = fetch_values(module, session, access, ["7", "€" * (ROW_BYTES_MAX // 3 + 1), None])
     with pytest.raises(UnfitRow, match="row ID=7"):
         list(build_sections(rows, access, bytes_max=1 << 20))
 
@@ -120,7 +124,7 @@ def test_a_lob_that_has_gone_meanwhile_opens_the_snapshot_again(
 ) -> None:
     scan = Lob(b"x" * (3 * PIECE), error=error(code, "nonexistent LOB value"))
     with pytest.raises(SnapshotLost, match=code) as raised:
-        fetched(module, session, build_access(document()), ["1", None, scan])
+        fetch_values(module, session, build_access(document()), ["1", None, scan])
     assert raised.value.retryable
 
 

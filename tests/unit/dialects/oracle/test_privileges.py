@@ -45,7 +45,7 @@ def captured(
     )
 
 
-def found(
+def compare_privileges(
     session: OracleSession, present: dict[str, OracleInstalledTrigger], *, owner: str = "SHOP", listed: bool = False
 ) -> str:
     shown = {("SHOP", "ITEM")} if listed else set()
@@ -53,30 +53,30 @@ def found(
 
 
 def test_a_table_that_still_has_our_triggers_is_not_gone(session: OracleSession) -> None:
-    assert found(session, {"VENUS_I_00007": TRIGGER}) == GRANT
-    assert found(session, {"VENUS_C_00007": TRIGGER}) == GRANT
+    assert compare_privileges(session, {"VENUS_I_00007": TRIGGER}) == GRANT
+    assert compare_privileges(session, {"VENUS_C_00007": TRIGGER}) == GRANT
 
 
 def test_one_whose_triggers_stand_elsewhere_was_renamed(session: OracleSession) -> None:
-    assert found(session, {"VENUS_I_00007": replace(TRIGGER, on="SHOP.THING")}) == ""
+    assert compare_privileges(session, {"VENUS_I_00007": replace(TRIGGER, on="SHOP.THING")}) == ""
 
 
 def test_without_triggers_a_dba_view_tells(module: Module, session: OracleSession) -> None:
     module.answers[ASKING] = [Answer(types=[double.NUMBER], rows=[["1"]])]
-    assert found(session, {}) == GRANT
+    assert compare_privileges(session, {}) == GRANT
     module.answers[ASKING] = [Answer(types=[double.NUMBER], rows=[])]
-    assert found(session, {}) == ""
+    assert compare_privileges(session, {}) == ""
 
 
 def test_where_nobody_tells_both_possibilities_are_named(module: Module, session: OracleSession) -> None:
     module.answers[ASKING] = [Answer(error=error("ORA-00942", "table or view does not exist"))]
-    assert found(session, {"VENUS_I_00008": TRIGGER}) == (
+    assert compare_privileges(session, {"VENUS_I_00008": TRIGGER}) == (
         f"{GRANT}, or if it was dropped or renamed, which looks alike: `venus uninstall-triggers SHOP.ITEM`"
     )
 
 
 def test_a_table_of_the_users_own_that_is_not_there_is_gone(session: OracleSession) -> None:
-    assert found(session, {}, owner="VENUS") == ""
+    assert compare_privileges(session, {}, owner="VENUS") == ""
 
 
 @pytest.mark.parametrize("code", ["ORA-00942", "ORA-01031", "ORA-41900"])
@@ -84,11 +84,11 @@ def test_a_table_that_is_shown_and_cannot_be_read_lacks_the_grant(
     module: Module, session: OracleSession, code: str
 ) -> None:
     module.answers[READING] = [Answer(error=error(code)), Answer(error=error(code))]
-    assert found(session, {"VENUS_I_00007": TRIGGER}, listed=True) == GRANT
+    assert compare_privileges(session, {"VENUS_I_00007": TRIGGER}, listed=True) == GRANT
 
 
 def test_one_that_can_be_read_lacks_nothing(session: OracleSession) -> None:
-    assert found(session, {"VENUS_I_00007": TRIGGER}, listed=True) == ""
+    assert compare_privileges(session, {"VENUS_I_00007": TRIGGER}, listed=True) == ""
 
 
 def test_names_that_are_no_plain_words_are_quoted(module: Module, session: OracleSession) -> None:
