@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sqlite3
+import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -93,3 +94,25 @@ def opened(file: Path, ddl: str = "", *, install: bool = True, wal: bool = True)
     finally:
         source.close()
         app.close()
+
+
+@contextmanager
+def keep_writing(file: Path, *, keys: int, every_s: float) -> Iterator[None]:
+    """Insert, replace and delete rows of t (id, v) all the time; `keys` is the number of different keys."""
+    stop = threading.Event()
+
+    def write() -> None:
+        n = 0
+        with closing(sqlite3.connect(file, timeout=30, isolation_level=None)) as app:
+            while not stop.wait(every_s):
+                n += 1
+                app.execute("INSERT OR REPLACE INTO t VALUES (?, ?)", (n * 7 % keys, f"value {n}"))
+                app.execute("DELETE FROM t WHERE id = ?", (n * 11 % keys,))
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -14,7 +13,6 @@ from tests.integration.cutover.test_sources import HEAD, WISH
 from tests.integration.under.test_ddl_file import _MARIADB, _SQLITE
 from tests.support.feed import query
 from tests.support.mariadb import MariaServer
-from tests.support.postgres import Server
 from tests.support.whole_way import WholeWay, whole_way
 from tests.unit.dialects.oracle.test_structure import ROWS, SCHEMA
 from venus.adapters.cutover.run import CutoverOutcome, CutoverRequest, run_cutover
@@ -69,13 +67,6 @@ OTHER = {
 }
 
 
-@pytest.fixture
-def target(postgres_server: Server) -> Iterator[str]:
-    url = postgres_server.create_database()
-    yield url
-    postgres_server.drop_database(url)
-
-
 def rehearse(way: WholeWay) -> CutoverOutcome:
     return run_cutover(way.settings, "main", CutoverRequest(rehearse=True, quiet_s=0.0, wait_s=120.0, head=HEAD))
 
@@ -92,16 +83,18 @@ def differences(found: CutoverOutcome) -> dict[str, tuple[str, bool]]:
     return {d["what"]: (d["statement"], d["blocks"]) for d in found.certificate["schema_differences"]}
 
 
-def test_what_differs_is_listed_and_what_is_weaker_forbids_it(tmp_path: Path, target: str, database: str) -> None:
+def test_what_differs_is_listed_and_what_is_weaker_forbids_it(
+    tmp_path: Path, second_database: str, database: str
+) -> None:
     query(database, _POSTGRES)
-    with whole_way(tmp_path, database, target) as way:
+    with whole_way(tmp_path, database, second_database) as way:
         start_equal(way)
         assert (differences(rehearse(way)), rehearse(way).blocks) == ({}, ())
-        query(target, "UPDATE \"Child\" SET kind = 'a'; UPDATE parent SET mood = 'merry'")
+        query(second_database, "UPDATE \"Child\" SET kind = 'a'; UPDATE parent SET mood = 'merry'")
         query(database, "UPDATE \"Child\" SET kind = 'a'")
         way.caught_up()
         for statement in (*WEAKER, *OTHER):
-            query(target, statement)
+            query(second_database, statement)
 
         found = rehearse(way)
         assert {what: blocks for what, (_, blocks) in differences(found).items()} == (
@@ -111,47 +104,47 @@ def test_what_differs_is_listed_and_what_is_weaker_forbids_it(tmp_path: Path, ta
         with pytest.raises(Refused, match=r'public.Child: check Fair is missing: ALTER TABLE "public"."Child" ADD'):
             run_cutover(way.settings, "main", WISH)
         for statement, _ in differences(found).values():
-            query(target, statement)
+            query(second_database, statement)
         mended = rehearse(way)
         assert (differences(mended), mended.blocks) == ({}, ())
 
 
-def test_an_operator_may_accept_what_is_weaker(tmp_path: Path, target: str, database: str) -> None:
+def test_an_operator_may_accept_what_is_weaker(tmp_path: Path, second_database: str, database: str) -> None:
     query(database, "CREATE TABLE t (id int PRIMARY KEY, v int CONSTRAINT fair CHECK (v > 0))")
-    with whole_way(tmp_path, database, target) as way:
+    with whole_way(tmp_path, database, second_database) as way:
         start_equal(way)
-        query(target, "ALTER TABLE t DROP CONSTRAINT fair")
+        query(second_database, "ALTER TABLE t DROP CONSTRAINT fair")
         wish = CutoverRequest(quiet_s=0.0, wait_s=120.0, head=HEAD, leave_differences=True)
         (found,) = run_cutover(way.settings, "main", wish).certificate["schema_differences"]
         assert (found["table"], found["what"], found["blocks"]) == ("public.t", "check fair is missing", True)
 
 
-def test_a_target_as_it_was_made_from_sqlite_has_none(tmp_path: Path, target: str) -> None:
+def test_a_target_as_it_was_made_from_sqlite_has_none(tmp_path: Path, second_database: str) -> None:
     with closing(sqlite3.connect(tmp_path / "shop.db")) as app:
         app.executescript(f"PRAGMA journal_mode = wal; {_SQLITE}")
-    with whole_way(tmp_path, f"sqlite:///{tmp_path / 'shop.db'}", target) as way:
+    with whole_way(tmp_path, f"sqlite:///{tmp_path / 'shop.db'}", second_database) as way:
         assert differences(rehearse(start_equal(way))) == {}
 
 
 def test_a_target_as_it_was_made_from_mariadb_has_none(
-    tmp_path: Path, target: str, mariadb_server: MariaServer, mariadb_database: str
+    tmp_path: Path, second_database: str, mariadb_server: MariaServer, mariadb_database: str
 ) -> None:
     with closing(mariadb_server.connect(str(sqlalchemy.make_url(mariadb_database).database), autocommit=True)) as app:
         for text in _MARIADB:
             app.cursor().execute(text)
-    with whole_way(tmp_path, mariadb_database, target) as way:
+    with whole_way(tmp_path, mariadb_database, second_database) as way:
         assert differences(rehearse(start_equal(way))) == {}
 
 
-def test_a_table_as_it_is_made_from_oracle_has_none(tmp_path: Path, target: str, database: str) -> None:
-    with whole_way(tmp_path, database, target) as way:
+def test_a_table_as_it_is_made_from_oracle_has_none(tmp_path: Path, second_database: str, database: str) -> None:
+    with whole_way(tmp_path, database, second_database) as way:
         opened = PostgresDatabase(way.settings, "main")
         placed = [opened.place(add_structure(SCHEMA, ROWS))]
         for _, statements in build_sections(placed):
             for statement in statements:
-                query(target, statement)
+                query(second_database, statement)
         with closing(opened.connect("test")) as session:
             assert guarantees.find_schema_differences(session, placed, {SCHEMA.table_id}) == []
-            query(target, f"ALTER TABLE {placed[0].sql} DROP CONSTRAINT fair")
+            query(second_database, f"ALTER TABLE {placed[0].sql} DROP CONSTRAINT fair")
             (found,) = guarantees.find_schema_differences(session, placed, {SCHEMA.table_id})
         assert (found.what, found.blocks) == ("check fair is missing", True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,6 @@ import sqlalchemy
 
 from tests.support.feed import query
 from tests.support.mariadb import MariaServer
-from tests.support.postgres import Server
 from tests.support.whole_way import WholeWay, whole_way
 from venus.adapters.cutover.run import CutoverRequest, run_cutover, undo_target_cutover
 
@@ -49,13 +47,6 @@ _MARIADB = (
 )
 
 
-@pytest.fixture
-def target(postgres_server: Server) -> Iterator[str]:
-    url = postgres_server.create_database()
-    yield url
-    postgres_server.drop_database(url)
-
-
 def cut_over(way: WholeWay) -> dict[str, Any]:
     """Bring the source to the target, rehearse, then cut over; return the certificate."""
     way.install()
@@ -70,46 +61,48 @@ def cut_over(way: WholeWay) -> dict[str, Any]:
     return found
 
 
-def test_from_postgresql(tmp_path: Path, target: str, database: str) -> None:
+def test_from_postgresql(tmp_path: Path, second_database: str, database: str) -> None:
     query(database, _POSTGRES)
-    with whole_way(tmp_path, database, target) as way:
+    with whole_way(tmp_path, database, second_database) as way:
         cut_over(way)
         undo_target_cutover(way.settings, "main")
         query(database, "INSERT INTO customer (name) VALUES ('drawn and gone'); DELETE FROM customer WHERE id = 3")
         way.caught_up()
         kinds = "SELECT attidentity::text FROM pg_attribute WHERE attrelid = 'customer'::regclass AND attname = 'id'"
-        assert query(target, kinds) == [("d",)]  # VENUS numbers the rows again
-        assert query(target, "SELECT confdeltype::text FROM pg_constraint WHERE contype = 'f'") == [("a",)]
+        assert query(second_database, kinds) == [("d",)]  # VENUS numbers the rows again
+        assert query(second_database, "SELECT confdeltype::text FROM pg_constraint WHERE contype = 'f'") == [("a",)]
         found = run_cutover(way.settings, "main", WISH).certificate
         assert {c["sequence"]: c["next"] for c in found["counters"]} == {
             "customer_id_seq": 4, "orders_no_seq": 43, '"public"."tickets"': 105,
         }  # fmt: skip
         assert [f["orphans"] for f in found["foreign_keys"]] == [0]
 
-        assert query(target, "INSERT INTO orders (customer) VALUES (1) RETURNING no") == [(43,)]
-        assert query(target, "INSERT INTO customer (name) VALUES ('c') RETURNING id") == [(4,)]
+        assert query(second_database, "INSERT INTO orders (customer) VALUES (1) RETURNING no") == [(43,)]
+        assert query(second_database, "INSERT INTO customer (name) VALUES ('c') RETURNING id") == [(4,)]
         with pytest.raises(psycopg2.errors.GeneratedAlways):
-            query(target, "INSERT INTO customer (id, name) VALUES (9, 'd')")
-        assert query(target, "SELECT nextval('tickets'), nextval('tickets')") == [(105, 110)]
-        query(target, "DELETE FROM customer WHERE id = 1")
-        assert query(target, "SELECT no FROM orders") == [(2,)]  # the cascade is the target's now
+            query(second_database, "INSERT INTO customer (id, name) VALUES (9, 'd')")
+        assert query(second_database, "SELECT nextval('tickets'), nextval('tickets')") == [(105, 110)]
+        query(second_database, "DELETE FROM customer WHERE id = 1")
+        assert query(second_database, "SELECT no FROM orders") == [(2,)]  # the cascade is the target's now
         valid = "SELECT bool_and(convalidated) FROM pg_constraint WHERE contype IN ('f', 'c')"
-        assert query(target, valid) == [(True,)]
+        assert query(second_database, valid) == [(True,)]
 
 
-def test_from_mariadb(tmp_path: Path, target: str, mariadb_server: MariaServer, mariadb_database: str) -> None:
+def test_from_mariadb(tmp_path: Path, second_database: str, mariadb_server: MariaServer, mariadb_database: str) -> None:
     name = str(sqlalchemy.make_url(mariadb_database).database)
     with closing(mariadb_server.connect(name, autocommit=True)) as app:
         for text in _MARIADB:
             app.cursor().execute(text)
-    with whole_way(tmp_path, mariadb_database, target) as way:
+    with whole_way(tmp_path, mariadb_database, second_database) as way:
         found = cut_over(way)
         assert {c["sequence"].removeprefix(f"{name}."): c["next"] for c in found["counters"]} == {
             "customer_id_seq": 3, "orders_no_seq": 41, f'"{name}"."tickets"': 105,
         }  # fmt: skip
 
-        query(target, f"ALTER DATABASE {sqlalchemy.make_url(target).database} SET search_path = {name}")
-        assert query(target, "INSERT INTO customer (name) VALUES ('c') RETURNING id") == [(3,)]
-        assert query(target, "INSERT INTO orders (customer) VALUES (3) RETURNING no") == [(41,)]
-        query(target, "DELETE FROM customer WHERE id IN (1, 3)")
-        assert query(target, "SELECT no FROM orders") == [(2,)]
+        query(
+            second_database, f"ALTER DATABASE {sqlalchemy.make_url(second_database).database} SET search_path = {name}"
+        )
+        assert query(second_database, "INSERT INTO customer (name) VALUES ('c') RETURNING id") == [(3,)]
+        assert query(second_database, "INSERT INTO orders (customer) VALUES (3) RETURNING no") == [(41,)]
+        query(second_database, "DELETE FROM customer WHERE id IN (1, 3)")
+        assert query(second_database, "SELECT no FROM orders") == [(2,)]

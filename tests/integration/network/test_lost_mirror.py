@@ -9,7 +9,7 @@ import shutil
 import sqlite3
 import threading
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from tests.support.feed import query
 from tests.support.pipeline import Pipeline
 from tests.support.ports import free_ports
 from tests.support.postgres import Server, libpq
+from tests.support.sqlite import keep_writing
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
@@ -106,26 +107,9 @@ class Region:
     def at_home(self) -> int:
         return business_status(self.home).next_offset
 
-    @contextmanager
-    def writing(self) -> Iterator[None]:
-        """Change, delete and insert rows all the time."""
-        stop = threading.Event()
-
-        def work() -> None:
-            n = 0
-            with closing(sqlite3.connect(self.folder / "app.db", timeout=30, isolation_level=None)) as app:
-                while not stop.wait(0.02):
-                    n += 1
-                    app.execute("INSERT OR REPLACE INTO t VALUES (?, ?)", (n * 7 % 300, f"value {n}"))
-                    app.execute("DELETE FROM t WHERE id = ?", (n * 11 % 300,))
-
-        thread = threading.Thread(target=work)
-        thread.start()
-        try:
-            yield
-        finally:
-            stop.set()
-            thread.join()
+    def writing(self) -> AbstractContextManager[None]:
+        """Change rows all the time."""
+        return keep_writing(self.folder / "app.db", keys=300, every_s=0.02)
 
     @contextmanager
     def reading(self) -> Iterator[list[int]]:

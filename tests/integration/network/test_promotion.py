@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, closing
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from tests.support.brokers import BrokerProcess, business_status, wait_for
 from tests.support.ports import free_port
 from tests.support.postgres import Server
 from tests.support.proxy import Proxy
+from tests.support.sqlite import keep_writing
 from tests.support.whole_way import Loop, run_at
 from venus.adapters.dialects.registry import open_source
 from venus.adapters.targets.postgresql.apply.apply_session import run_apply
@@ -92,26 +93,9 @@ class Places:
             for statement in statements:
                 connection.execute(statement)
 
-    @contextmanager
-    def writing(self) -> Iterator[None]:
+    def writing(self) -> AbstractContextManager[None]:
         """Change rows all the time."""
-        stop = threading.Event()
-
-        def run() -> None:
-            n = 0
-            with closing(sqlite3.connect(self.file, timeout=30, isolation_level=None)) as connection:
-                while not stop.wait(0.01):
-                    n += 1
-                    connection.execute("INSERT OR REPLACE INTO t VALUES (?, ?)", (n * 7 % 97, f"value {n}"))
-                    connection.execute("DELETE FROM t WHERE id = ?", (n * 11 % 97,))
-
-        thread = threading.Thread(target=run)
-        thread.start()
-        try:
-            yield
-        finally:
-            stop.set()
-            thread.join()
+        return keep_writing(self.file, keys=97, every_s=0.01)
 
     def follow(self) -> None:
         """Install, load both targets, and begin to follow."""
