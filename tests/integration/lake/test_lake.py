@@ -17,6 +17,7 @@ from tests.support.feed import INT, Feed, column, gone, items, put, table, wait_
 from tests.support.real_broker import RealBroker
 from venus.adapters.targets.parquet.folder import ParquetFolder
 from venus.adapters.under import circuit
+from venus.config import Settings
 from venus.errors import Refused
 from venus.model import Kind, LogicalType
 from venus.rpc.admin import AdminClient
@@ -141,10 +142,8 @@ def test_files_whose_rows_are_left_alone_are_kept_and_old_states_go(
     assert len(list((root / "versions/shop.items").iterdir())) <= 2
 
 
-def test_a_lake_that_cannot_follow_is_loaded_again_and_its_history_is_kept(
-    broker: FakeDelivery, feed: Feed, tmp_path: Path
-) -> None:
-    root = tmp_path / "lake"
+def make_lake_that_cannot_follow(broker: FakeDelivery, feed: Feed, root: Path) -> Settings:
+    """Load a lake, let it follow one change, and take the next one out of the queue."""
     settings = lakes.settings_of(broker.address, root)
     feed.describe(items())
     feed.cut(put(1, "a", 1))
@@ -154,6 +153,14 @@ def test_a_lake_that_cannot_follow_is_loaded_again_and_its_history_is_kept(
         lakes.is_at(settings, broker.next_offset)
     feed.cut(put(3, "c", 3))
     broker.log_start = broker.next_offset
+    return settings
+
+
+def test_a_lake_that_cannot_follow_is_loaded_again_and_its_history_is_kept(
+    broker: FakeDelivery, feed: Feed, tmp_path: Path
+) -> None:
+    root = tmp_path / "lake"
+    settings = make_lake_that_cannot_follow(broker, feed, root)
     rows = lakes.load(settings)
 
     assert rows == {"shop.items": 3}
@@ -164,15 +171,7 @@ def test_a_load_that_is_killed_behind_its_commit_still_puts_the_history_away(
     broker: FakeDelivery, feed: Feed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root = tmp_path / "lake"
-    settings = lakes.settings_of(broker.address, root)
-    feed.describe(items())
-    feed.cut(put(1, "a", 1))
-    lakes.load(settings)
-    with lakes.following(settings):
-        feed.cut(put(2, "b", 2))
-        lakes.is_at(settings, broker.next_offset)
-    feed.cut(put(3, "c", 3))
-    broker.log_start = broker.next_offset
+    settings = make_lake_that_cannot_follow(broker, feed, root)
     with monkeypatch.context() as patched:
         patched.setattr(ParquetFolder, "finish_load", lambda *_: (_ for _ in ()).throw(MemoryError))
         patched.setattr(ParquetFolder, "recover", ParquetFolder.read_manifest)
