@@ -193,7 +193,7 @@ class Cut(Protocol):
 
         Returns only changes (no markers), together about within the limits, each section within `bytes_max`. The caller
         has consumed the sections before. The fill ends at the greatest key that its first snapshot showed
-        (fillplace.py): rows behind that key are in the log. Raises TableHalts, as `sections` does.
+        (fill_cursor.py): rows behind that key are in the log. Raises TableHalts, as `sections` does.
         """
         ...
 

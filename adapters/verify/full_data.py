@@ -1,7 +1,7 @@
 """The full data at the broker as a side of a comparison: pinned at a cut, read by key range or by single keys.
 
 The record id of a non-negative integer is its field number, the length of its digits and the digits, so a range of
-integers is a few ranges of record ids: one for each length (codec/rowbytes.py).
+integers is a few ranges of record ids: one for each length (codec/row_bytes.py).
 """
 
 from __future__ import annotations

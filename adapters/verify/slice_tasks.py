@@ -1,7 +1,7 @@
 """Task of a comparison: one slice of one table, on both sides. Runners call it.
 
 A task opens a snapshot on each side, compares checksums, then the rows of differing buckets by type. It returns
-*suspects*: rows that differ between these two snapshots, with the positions of the snapshots. `deciding.py` decides
+*suspects*: rows that differ between these two snapshots, with the positions of the snapshots. `fault_decision.py` decides
 whether that is a fault or a change on its way.
 """
 

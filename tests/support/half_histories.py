@@ -1,4 +1,4 @@
-"""Random histories of one queue: the broker is half.py itself; source, producers and network are models."""
+"""Random histories of one queue: the broker is half_messages.py itself; source, producers and network are models."""
 
 from __future__ import annotations
 
@@ -193,7 +193,7 @@ class Producer:
 
 
 class Broker:
-    """half.py, and what it would have in its log. A crash loses no state: it is written before any answer."""
+    """half_messages.py, and what it would have in its log. A crash loses no state: it is written before any answer."""
 
     def __init__(self) -> None:
         self.state = HalfState()
@@ -354,7 +354,7 @@ class World:
 
 
 def histories(network: Network, n: int, **options: Any) -> dict[str, int]:
-    """Run histories; return how many ended how. A broken assumption of half.py counts as one more way to end."""
+    """Run histories; return how many ended how. A broken assumption of half_messages.py counts as one more way to end."""
     ends: dict[str, int] = {}
     for seed in range(n):
         world = World(seed, network, **options)

@@ -52,6 +52,33 @@ def test_links_lead_somewhere(document: Path) -> None:
     assert [link for link in links if not (document.parent / link).exists()] == []
 
 
+#: A file of Python, named with or without its folders; not a part of a pattern or of a longer name.
+_FILE = re.compile(r"(?<![\w.\"'/*{}<>-])(?:[\w-]+/)*[a-z_0-9]+\.py\b")
+PRODUCT = ("venus", "adapters", "spark", "migrations")
+
+
+def missing_files(text: str, there: set[str]) -> list[str]:
+    """Return the files of Python that a text names and the repository does not have."""
+    return [name for name in _FILE.findall(text) if not any(f"/{path}".endswith(f"/{name}") for path in there)]
+
+
+def test_missing_files_are_found() -> None:
+    text = "see queue/reader.py, `reader.py` and lag.py; not test_*.py, <db>/cut.py or https://a.example/b.py"
+
+    assert missing_files(text, {"venus/broker/queue/reader.py"}) == ["lag.py"]
+
+
+def test_files_of_python_that_are_named_exist() -> None:
+    folders = (*PRODUCT, "tests", "bench", "docker")
+    python = [path for folder in folders for path in (ROOT / folder).rglob("*.py")] + list(ROOT.glob("*.py"))
+    there = {str(path.relative_to(ROOT)) for path in python}
+    texts = [path for folder in PRODUCT for kind in ("*.py", "*.sql") for path in (ROOT / folder).rglob(kind)]
+    texts += [path for path in DOCUMENTS if path.name != "CHANGELOG.md"]
+
+    missing = {str(path.relative_to(ROOT)): missing_files(path.read_text(), there) for path in texts}
+    assert {path: names for path, names in missing.items() if names} == {}
+
+
 def test_every_example_configuration_loads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     examples = re.findall(r"```toml\n(.*?)```", GUIDES, re.DOTALL)
 

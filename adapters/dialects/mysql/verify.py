@@ -1,4 +1,4 @@
-"""MariaDB or MySQL as one side of a comparison (see dialects/verifying.py).
+"""MariaDB or MySQL as one side of a comparison (see dialects/verify_contract.py).
 
 The server computes forms that equal the canonical text of values.py, except for floating-point numbers: it does not
 print the shortest text that reads back equal. Tables with such columns rarely pass calibration and are compared row by

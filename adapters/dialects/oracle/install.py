@@ -1,4 +1,4 @@
-"""The plan of an installation or a removal; executing.py runs it step by step.
+"""The plan of an installation or a removal; install_execution.py runs it step by step.
 
 Oracle commits with every DDL statement, so an installation can be interrupted anywhere. Therefore the row of a table in
 the registry comes first and names the unfinished installation. VENUS creates the triggers disabled, checks them in the

@@ -1,4 +1,4 @@
-"""PostgreSQL as one side of a comparison, source or target (see dialects/verifying.py).
+"""PostgreSQL as one side of a comparison, source or target (see dialects/verify_contract.py).
 
 The form of a value is the output text of its type, which is also the canonical text. Only CHAR, BOOL, bytea and numbers
 without a scale need an expression. MD5 hashes bytes in the server's encoding: a database in another encoding than UTF-8

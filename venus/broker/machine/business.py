@@ -61,7 +61,7 @@ class PendingEntry:
 
 @dataclass(slots=True)
 class DescribedVersions:
-    """The table versions described by entries that lead to `state`; described.py maintains it."""
+    """The table versions described by entries that lead to `state`; described_versions.py maintains it."""
 
     state: half_messages.HalfState | None = None
     versions: set[Version] = field(default_factory=set)

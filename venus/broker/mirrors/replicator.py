@@ -1,6 +1,6 @@
 """Replicators of the mirrored businesses: for each its thread with connections, and its choice of an upstream set.
 
-`pulling.py` has the protocol, `uppers.py` the rules of the choice.
+`replication_plan.py` has the protocol, `upstream_selection.py` the rules of the choice.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Commands of producers in the commit thread (VENUS 3.3).
 
-Each function decides with `half.py`, appends a log entry if something changes, and returns the answer, which is given
+Each function decides with `half_messages.py`, appends a log entry if something changes, and returns the answer, which is given
 after the fsync.
 
 After an unclean election the elected broker may lack batches that the source has committed and cannot send again. The

@@ -2,7 +2,7 @@
 
 Merges give way on a busy core (Linux only), because nothing waits for them. Flushes keep their priority: RocksDB delays
 every write while memtables are full. Merges that get too little time delay writes as well, so the full data waits for
-them (snapshot/pacing.py).
+them (snapshot/materialiser.py).
 """
 
 from __future__ import annotations
