@@ -58,7 +58,7 @@ def encode_comparison(compared: LastComparison) -> str:
 
 
 def decode_comparison(text: str | None) -> LastComparison | None:
-    """Decode the text of `comparison_to_text`; fields of a newer version are ignored."""
+    """Decode the text of `encode_comparison`; fields of a newer version are ignored."""
     if not text:
         return None
     found = json.loads(text)

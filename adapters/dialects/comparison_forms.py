@@ -1,4 +1,4 @@
-"""The parts of a comparison that do not depend on the database: forms (see verify_contract.py) and conditions in SQL. Pure.
+"""The parts of a comparison that no database decides: forms (verify_contract.py) and conditions in SQL. Pure.
 
 Forms are written here where the database does not compute them. The conditions use only SQL that every database has.
 """

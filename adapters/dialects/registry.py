@@ -1,8 +1,8 @@
 """The databases that can be a source, by the scheme of their URL.
 
 A new dialect needs a folder with a module `source` that defines `open_source(settings)` and a module `survey`
-(survey_contract.py), a line in `dialect_names.py`, and a pass through the conformance suite. A driver is imported only when its
-database is used.
+(survey_contract.py), a line in `dialect_names.py`, and a pass through the conformance suite. A driver is imported only
+when its database is used.
 """
 
 from __future__ import annotations

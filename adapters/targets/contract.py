@@ -5,8 +5,8 @@ whole cuts only, each together with the offset behind it. If a process is killed
 no overlap. A target acknowledges an offset at the broker only when the changes below it are durable. Each kind of
 target decides how it stores rows, the offset and operators' requests (PostgreSQL: tables; Parquet: a manifest).
 
-`Capabilities` lists what only some kinds can do. A caller checks it with `require`, never by the name of a kind. What
-verification needs of a target, besides what it needs of every database, is how far each table is (`TargetReader`).
+`TargetCapabilities` lists what only some kinds can do. A caller checks it with `require`, never by the name of a kind.
+What verification needs of a target, besides what it needs of every database, is how far each table is (`TargetReader`).
 """
 
 from __future__ import annotations

@@ -4,8 +4,9 @@ This stage is between the dialect's `Cut.sections` and the codec; it assigns the
 (VENUS 3.2). One batch is held back, because only the last batch of a cut has `cut_end`, and it is known to be the last
 only when the snapshot has been read to its end.
 
-`Pace` is the interval between polls. Changes must be seen within milliseconds, but an idle source must not be polled
-500 times a second. So the interval stays at its minimum for a while after traffic, then doubles up to its maximum.
+`PollInterval` is the interval between polls. Changes must be seen within milliseconds, but an idle source must not be
+polled 500 times a second. So the interval stays at its minimum for a while after traffic, then doubles up to its
+maximum.
 """
 
 from __future__ import annotations

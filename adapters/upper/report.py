@@ -39,7 +39,7 @@ class CaptureReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FillReport:
-    """The outcome of `first_fill`: rows read per table; not `complete` if it was stopped before the end."""
+    """The outcome of `run_capture_fill`: rows read per table; not `complete` if it was stopped before the end."""
 
     rows: dict[str, int]
     complete: bool

@@ -3,7 +3,7 @@
 The broker asks about undecided halves when a producer connects (`InitAck.undecided`) and later (`Review`). The
 source's batch table decides: the batch is in it, or its local transaction never happened.
 
-`Schemas` sends every registered table version once per connection, in the first batch, and each new version in the
+`SentSchemas` sends every registered table version once per connection, in the first batch, and each new version in the
 first batch after it was found. A version counts as sent only when the cut that carried it is in the source's batch
 table: a rolled-back half takes its schemas with it.
 """

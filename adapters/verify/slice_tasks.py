@@ -1,8 +1,8 @@
 """Task of a comparison: one slice of one table, on both sides. Runners call it.
 
 A task opens a snapshot on each side, compares checksums, then the rows of differing buckets by type. It returns
-*suspects*: rows that differ between these two snapshots, with the positions of the snapshots. `fault_decision.py` decides
-whether that is a fault or a change on its way.
+*suspects*: rows that differ between these two snapshots, with the positions of the snapshots. `fault_decision.py`
+decides whether that is a fault or a change on its way.
 """
 
 from __future__ import annotations

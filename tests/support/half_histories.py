@@ -354,7 +354,7 @@ class World:
 
 
 def histories(network: Network, n: int, **options: Any) -> dict[str, int]:
-    """Run histories; return how many ended how. A broken assumption of half_messages.py counts as one more way to end."""
+    """Run histories; return how each ended. A broken assumption of half_messages.py counts as one more way to end."""
     ends: dict[str, int] = {}
     for seed in range(n):
         world = World(seed, network, **options)

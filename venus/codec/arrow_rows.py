@@ -6,7 +6,7 @@ column that did not exist yet has its default, a dropped column is left out.
 
 A column gets an Arrow type only if that type holds each of its values exactly. Otherwise it stays text: the canonical
 text of protos/venus/wire/change.proto, which loses nothing. Values that no type can rule out (a date before Christ, NaN
-in a decimal) raise `Misfit` when they are read.
+in a decimal) raise `ValueMisfit` when they are read.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ A resource above its high watermark for `sustain_s` degrades the next lane, and 
 When all resources are below their low watermarks for `restore_s`, the last lane is restored. Nothing changes between
 the two watermarks.
 
-`Health` keeps facts about a broker's health, each with its reason (Tensor IV-C, table III).
+`HealthMonitor` keeps facts about a broker's health, each with its reason (Tensor IV-C, table III).
 """
 
 from __future__ import annotations

@@ -104,7 +104,7 @@ class Producer(Duplex[broker_pb2.BrokerFrame]):
             return self._through
 
     def decide(self, batch_no: int, digest: int, verdict: Verdict, *, can_wait: bool = False) -> None:
-        """Queue a decision; `wait_decided` returns when it is durable. `can_wait`: the caller does not wait for it."""
+        """Queue a decision; `wait_until_decided` returns when it is durable. `can_wait`: the caller does not wait for it."""
         with self._lock:
             self._check()
             assert self._ack is not None, "connect first"
@@ -139,8 +139,8 @@ class Producer(Duplex[broker_pb2.BrokerFrame]):
     def pass_over(self, last_batch: int, next_sequence: int) -> None:
         """Queue what the source has committed, for a broker in doubt.
 
-        The undecided halves of InitAck must be decided before; half messages may follow. `wait_decided` returns when
-        the broker has skipped to this position.
+        The undecided halves of InitAck must be decided before; half messages may follow. `wait_until_decided` returns
+        when the broker has skipped to this position.
         """
         with self._lock:
             self._check()

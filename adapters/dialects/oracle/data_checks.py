@@ -138,7 +138,7 @@ def prove_types(session: OracleSession, table: OracleTable) -> Iterator[Finding]
     try:
         count, *unfit = session.fetch_row(proof_query(table, asked))
     except (SourceError, SchemaChanged):
-        return  # `rows_findings` reports that its rows cannot be read
+        return  # `sample_findings` reports that its rows cannot be read
     for (column, way), number in zip(asked, unfit, strict=True):
         if number:
             share = f"{int(number):,} of {int(count):,} values"

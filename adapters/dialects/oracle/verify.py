@@ -1,4 +1,4 @@
-"""An Oracle database as a side of a comparison (see dialects/verify_contract.py): VENUS reads rows and computes checksums.
+"""An Oracle database as a side of a comparison (dialects/verify_contract.py): VENUS reads rows and computes checksums.
 
 Oracle computes no checksums: `||` ends at 4,000 bytes, STANDARD_HASH takes no LOB, and neither could be tried on an
 Oracle yet. So a comparison reads the rows with the same expressions as capture. It was run on the stand-in

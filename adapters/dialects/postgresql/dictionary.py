@@ -176,7 +176,7 @@ def read_fingerprint(connection: PostgresConnection, oids: Iterable[int], mark: 
 
 
 def read_tables(connection: PostgresConnection, rows: Sequence[Row]) -> list[PostgresTable]:
-    """Read the tables of these rows of `all_tables`."""
+    """Read the tables of these rows of `read_all_tables`."""
     oids = {"tables": [r[0] for r in rows]}
     details: dict[int, _Details] = defaultdict(_Details)
     types = {

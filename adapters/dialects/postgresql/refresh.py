@@ -104,7 +104,7 @@ def _store_new_version(
     """Store the next version. Rows sent before lack the value of a new column, and have the old text of a retyped one.
 
     A wider type keeps the text, unless USING computes another value. In that case the rows are in another file, which
-    `_watch_triggers` detects in a table that is `watched`.
+    `_check_triggers` detects in a table that is `watched`.
     """
     schema = table.to_schema(known.table_id, known.version + 1)
     before = {c.number: c.type for c in known.columns}

@@ -1,6 +1,6 @@
 """The registry of captured tables and the checkpoint row at a PostgreSQL source (VENUS 3.1, 3.3).
 
-`Captured` is a registered table combined with its entry in the dictionary; capture works on these.
+`PostgresCapturedTable` is a registered table combined with its entry in the dictionary; capture works on these.
 """
 
 from __future__ import annotations

@@ -72,7 +72,7 @@ def _check_condition(definition: str) -> str:
 def find_uncarried_columns(
     columns: Iterable[Row], own: Mapping[int, UsedType], types: Mapping[int, PgType]
 ) -> list[LeftOut]:
-    """Return the columns whose types are neither built in nor among `own`. `columns` as for `used_by`."""
+    """Return the columns whose types are neither built in nor among `own`. `columns` as for `used_types`."""
     found = []
     for row in columns:
         oid = row[3]

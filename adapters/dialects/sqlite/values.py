@@ -1,7 +1,7 @@
 """Conversion of stored SQLite values to canonical text (protos/venus/wire/change.proto).
 
 SQLite stores any value in any column, so every value is checked. A value that the column's logical type cannot hold
-exactly is never altered; it raises `DoesNotFit`. Rules for values with several interpretations:
+exactly is never altered; it raises `SqliteValueError`. Rules for values with several interpretations:
 
 - a REAL in a DECIMAL(p, s) column is the decimal that SQLite itself prints for it, 15 digits: 0.1 + 0.2 is 0.30;
 - a BOOLEAN is 0 or 1, or the text t, f, true, false;

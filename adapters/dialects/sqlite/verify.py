@@ -1,4 +1,4 @@
-"""A SQLite file as one side of a comparison (see dialects/verify_contract.py). VENUS reads rows and computes checksums."""
+"""A SQLite file as one side of a comparison (dialects/verify_contract.py): VENUS reads rows and computes checksums."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ BEGUN_MAX = 20
 
 
 class SimulatedPuller:
-    """A `Puller` whose thread is the loop."""
+    """A `ReplicatorThread` whose thread is the loop."""
 
     def __init__(
         self, core: Core, business: str, only: tuple[str, ...], whom: UpstreamChoice,

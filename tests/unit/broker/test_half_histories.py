@@ -1,7 +1,7 @@
 """Thousands of random histories of one queue: crashes of producers and broker, zombies, loss, duplication, delay.
 
-The broker of this model is half_messages.py itself; source, producers and network are models. After each history the queue
-must hold every row of the source once, in order, and nothing may be left undecided. Taking out one mechanism at a
+The broker of this model is half_messages.py itself; source, producers and network are models. After each history the
+queue must hold every row of the source once, in order, and nothing may be left undecided. Taking out one mechanism at a
 time must make that fail, else the simulation would prove nothing.
 """
 

@@ -1,8 +1,8 @@
 """Random histories of one producer's stream: refusals, damage, rollbacks, late answers, turns that do not come.
 
-Both ends are the real ones (ProducerStream and Traffic; Producer with its Outgoing), and half_messages.py is the broker's
-state; network, disk and application are models that do one step at a time. Whatever happened, everything must be
-persisted and decided in the end: a stream that expects what nobody sends would wait for good.
+Both ends are the real ones (ProducerStream and Traffic; Producer with its Outgoing), and half_messages.py is the
+broker's state; network, disk and application are models that do one step at a time. Whatever happened, everything must
+be persisted and decided in the end: a stream that expects what nobody sends would wait for good.
 """
 
 from __future__ import annotations

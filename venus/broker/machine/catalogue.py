@@ -173,13 +173,13 @@ class BusinessCatalogue:
             return found
 
     def cancel_forgetting(self, business: Business) -> None:
-        """Undo `take_out`: it could not be forgotten."""
+        """Undo `begin_forgetting`: it could not be forgotten."""
         with self._lock:
             self._leaving.pop(business.name, None)
             self._stored[business.name] = business
 
     def finish_forgetting(self, name: str) -> None:
-        """Finish what `take_out` began: the name may be used again."""
+        """Finish what `begin_forgetting` began: the name may be used again."""
         with self._lock:
             self._leaving.pop(name, None)
 

@@ -53,7 +53,7 @@ def encode_materialised_position(found: MaterialisedPosition) -> bytes:
 
 
 def decode_materialised_position(value: bytes | None) -> MaterialisedPosition:
-    """Read a record of `encode_materialised`."""
+    """Read a record of `encode_materialised_position`."""
     if value is None:
         return MaterialisedPosition()
     record = json.loads(value)

@@ -1,7 +1,7 @@
 """Requests that a replication session makes to the upstream set and to its own disk, one at a time.
 
-`replication_plan.py` yields these and receives the answer, or the error, at the same place: it decides and never waits. Its
-driver waits: a thread with connections (`replicator.py`), or a simulation in virtual time.
+`replication_plan.py` yields these and receives the answer, or the error, at the same place: it decides and never waits.
+Its driver waits: a thread with connections (`replicator.py`), or a simulation in virtual time.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 The watermark says up to which entry a log is safe. For a standalone broker its own disk is enough, so append and apply
 share one write batch (shared_log.Alone). With replicas the entries are written first, sent to followers while they are
-synced, and applied when the watermark moves. Answers wait for the watermark (`Acks`), so that no caller gets an answer
-that could still be revoked.
+synced, and applied when the watermark moves. Answers wait for the watermark (`AnswerQueue`), so that no caller gets an
+answer that could still be revoked.
 """
 
 from __future__ import annotations

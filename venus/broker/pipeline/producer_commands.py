@@ -1,7 +1,7 @@
 """Commands of producers in the commit thread (VENUS 3.3).
 
-Each function decides with `half_messages.py`, appends a log entry if something changes, and returns the answer, which is given
-after the fsync.
+Each function decides with `half_messages.py`, appends a log entry if something changes, and returns the answer, which
+is given after the fsync.
 
 After an unclean election the elected broker may lack batches that the source has committed and cannot send again. The
 producer then reports the position of the source, and `pass_over` skips the missing offsets in the queue (VENUS 3.1).

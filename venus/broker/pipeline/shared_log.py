@@ -1,4 +1,4 @@
-"""The interface of the commit thread to replication, and its form for a standalone broker (`Alone`)."""
+"""The interface of the commit thread to replication, and its form for a standalone broker (`StandaloneLog`)."""
 
 from __future__ import annotations
 

@@ -19,13 +19,13 @@ class Transport(Protocol):
     """Connections to other brokers. Lost messages are requested again; messages arrive in order."""
 
     def fetch(self, to: LiveBroker, business: str, fetch: SendFetch) -> None:
-        """Send a fetch to a leader; `Host.answered` or `Host.line_lost` follows."""
+        """Send a fetch to a leader; `Host.answered` or `Host.on_connection_lost` follows."""
 
     def reply(self, to: Member, business: str, answer: Answer) -> None:
         """Reply to a follower's fetch; ignored if the follower is gone."""
 
     def ask_ballot(self, to: LiveBroker, business: str, term: int) -> None:
-        """Request a ballot from a replica; `Host.ballot_came` follows, or nothing."""
+        """Request a ballot from a replica; `Host.on_ballot` follows, or nothing."""
 
 
 class Logs(Protocol):

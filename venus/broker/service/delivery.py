@@ -24,7 +24,7 @@ from venus.wire import broker_pb2, broker_pb2_grpc
 
 
 class GroupStream(Protocol):
-    """The keys of a stream in `Streams`. They never change."""
+    """The keys of a stream in `StreamIndex`. They never change."""
 
     @property
     def business(self) -> str:

@@ -1,8 +1,8 @@
 """Received half messages that are not saved yet: limits of memory, and slots of the disk.
 
-Businesses share memory (`Sharing`); pieces queue for the disk (`Turns`, flow/write_queue.py). A frame that waits for its slot
-already uses memory. So while waiting frames fill the allowed memory, streams of large frames are not read. Used in the
-event loop.
+Businesses share memory (`MemoryShares`); pieces queue for the disk (`WriteQueue`, flow/write_queue.py). A frame that
+waits for its slot already uses memory. So while waiting frames fill the allowed memory, streams of large frames are not
+read. Used in the event loop.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Reading of the rows of a cut in key ranges, with totals for loaders.
 
-`Chunks` keeps nothing open between two chunks. So a reader may take as long as it likes, stop for good, or resume
+`ChunkReader` keeps nothing open between two chunks. So a reader may take as long as it likes, stop for good, or resume
 behind any record_id it has seen. Rows are sent in stored form, without tombstones and rows outside the filters.
 """
 

@@ -1,8 +1,8 @@
 """Snapshots (offset -1): cuts of the full data that are read in parts while the queue grows.
 
 A snapshot is a checkpoint of the store (hard links). Its offset, epoch, Sequence and schemas are read *from inside it*
-(checkpoint_metadata.py). The queue is kept from its offset on until its lease ends. Leases and files survive a restart of the broker
-(lease_manager.py).
+(checkpoint_metadata.py). The queue is kept from its offset on until its lease ends. Leases and files survive a restart
+of the broker (lease_manager.py).
 """
 
 from __future__ import annotations

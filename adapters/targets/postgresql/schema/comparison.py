@@ -1,7 +1,7 @@
 """Comparison of a table's expected objects with those at the target; pure (VENUS 3.4). Each difference has a statement.
 
-`venus status` lists what has changed at the source since a table was created (table_objects.py). The cut-over lists every
-difference and refuses if the target guarantees less than the source (cutover/guarantees.py).
+`venus status` lists what has changed at the source since a table was created (table_objects.py). The cut-over lists
+every difference and refuses if the target guarantees less than the source (cutover/guarantees.py).
 """
 
 from __future__ import annotations

@@ -165,7 +165,7 @@ def add_labels(placed: PlacedTable, connect: Callable[[], TargetSession], known:
     """Add the labels of a table's version that its types at the target lack, durably, in a separate session.
 
     A type that does not exist yet is created with its table. Labels that were renamed since the version `known` are
-    left to `label_steps`. Without `known` they are renamed here.
+    left to `plan_label_steps`. Without `known` they are renamed here.
     """
     if all(own.base is not None for own in placed.schema.types):
         return
