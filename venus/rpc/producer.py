@@ -104,7 +104,10 @@ class Producer(Duplex[broker_pb2.BrokerFrame]):
             return self._through
 
     def decide(self, batch_no: int, digest: int, verdict: Verdict, *, can_wait: bool = False) -> None:
-        """Queue a decision; `wait_until_decided` returns when it is durable. `can_wait`: the caller does not wait for it."""
+        """Queue a decision; `wait_until_decided` returns when it is durable.
+
+        `can_wait`: the caller does not wait for it.
+        """
         with self._lock:
             self._check()
             assert self._ack is not None, "connect first"
