@@ -1,1 +1,1 @@
-"""The protocol of venus/replication under a seeded loop with virtual time (docs/REPLICATION.md)."""
+"""The protocol of venus/replication under a seeded loop with virtual time (docs/explanation/replication.md)."""

@@ -22,7 +22,7 @@ def first_violation(rule: Rule, seeds: range) -> tuple[int, str] | None:
 
 
 def row(rule: Rule) -> str:
-    """Return the rule as a row of the table in docs/REPLICATION.md."""
+    """Return the rule as a row of the table in docs/explanation/replication.md."""
     return f"| {rule.text} | {rule.seed} | {rule.invariant} |"
 
 

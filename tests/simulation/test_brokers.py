@@ -1,4 +1,4 @@
-"""Short histories of whole brokers with producers and consumers (docs/REPLICATION.md).
+"""Short histories of whole brokers with producers and consumers (docs/explanation/replication.md).
 
 A seed that fails is replayed exactly by `python -m tests.simulation.brokers SEED`.
 """

@@ -11,7 +11,7 @@ from tests.simulation.patching import edited, function_of
 from tests.simulation.rules import RULES, Rule
 from tests.simulation.search import first_violation, row, violation
 
-DOCUMENT = Path(__file__).parents[2] / "docs" / "REPLICATION.md"
+DOCUMENT = Path(__file__).parents[2] / "docs" / "explanation" / "replication.md"
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.text)

@@ -1,4 +1,4 @@
-"""Many short histories full of faults; after each step the invariants hold (docs/REPLICATION.md).
+"""Many short histories full of faults; after each step the invariants hold (docs/explanation/replication.md).
 
 A seed that fails is replayed exactly by `python -m tests.simulation SEED`.
 """

@@ -22,7 +22,7 @@ from tests.simulation.tiers.world import TierWorld
 
 #: What shows only when nobody gets on for a minute costs 10 s of CPU.
 _SLOW = {"Other predicates take the full data again": pytest.mark.slow}
-DOCUMENT = Path(__file__).parents[2] / "docs" / "TIERS.md"
+DOCUMENT = Path(__file__).parents[2] / "docs" / "explanation" / "tiers.md"
 
 
 def histories(seeds: Iterable[int]) -> Counter[str]:

@@ -1,6 +1,6 @@
 """The broker's half of the half-message protocol in memory, for tests of the upper adapter.
 
-Rules as in docs/ARCHITECTURE.md, "Half messages". `ScriptedProducer` is one stream; what a broken stream had queued
+The rules are those of docs/explanation/protocol.md. `ScriptedProducer` is one stream; what a broken stream had queued
 may be lost (`.lost` steps) or may have arrived without an answer (`.after` steps).
 """
 

@@ -15,7 +15,7 @@ from tests.unit.test_cli import commands
 from venus.config import load, options
 
 ROOT = Path(__file__).parents[2]
-DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 GUIDES = "".join((ROOT / name).read_text() for name in ("README.md", "docs/OPERATING.md"))
 
 

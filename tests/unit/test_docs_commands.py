@@ -23,8 +23,7 @@ DOCUMENTS = sorted(
     [
         ROOT / "README.md",
         ROOT / "docker" / "compose.yaml",
-        *(ROOT / "docs").glob("*.md"),
-        *(ROOT / "docs/oracle").glob("*.md"),
+        *(ROOT / "docs").rglob("*.md"),
     ]
 )
 

@@ -158,6 +158,6 @@ def test_every_pip_finds_every_extra(wheel: Path) -> None:
 def test_every_dependency_is_justified() -> None:
     requirements = read_setup()["options"]["install_requires"].split("\n")
     names = [re.split(r"[<>=\[;]", line.strip())[0] for line in requirements if line.strip()]
-    reasons = (ROOT / "docs" / "DECISIONS.md").read_text().lower()
+    reasons = (ROOT / "docs" / "explanation" / "decisions.md").read_text().lower()
 
     assert [name for name in names if f"`{name.lower()}`" not in reasons] == []

@@ -99,7 +99,8 @@ class SourceSettings(SettingsSection):
     #: The password, if it is not in the URL: the output of a command, or a file that only its owner can read.
     password_command: str = ""
     password_file: str = ""
-    #: "inline" puts the paper's own columns into the application's tables (Oracle only; see docs/DEPARTURES.md 4).
+    #: "inline" puts the paper's own columns into the application's tables (Oracle only; costs:
+    #: docs/explanation/departures.md, "Three columns").
     mode: Literal["log", "inline"] = "log"
     tables: Patterns = ("*",)
     exclude: Patterns = ()

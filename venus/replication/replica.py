@@ -11,7 +11,7 @@ The rules, each of which the simulation takes out once:
 3. A member is a broker *with its store*: one that lost its disk is no longer in the in-sync set.
 
 A ballot promises nothing: the next leader had everything that was acknowledged when the record was swapped, and later
-acknowledgements need a fetch of it as well (docs/REPLICATION.md).
+acknowledgements need a fetch of it as well (docs/explanation/replication.md).
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ SEAL_BYTES = 9
 
 PRODUCE = "/venus.wire.Ingest/Produce"
 SUBSCRIBE = "/venus.wire.Delivery/Subscribe"
-#: Reads only, and may come from a tool that knows no seals (docs/DECISIONS.md).
+#: Reads only, and may come from a tool that knows no seals (docs/explanation/decisions.md).
 UNSEALED_ALLOWED = ("/venus.wire.Admin/Status",)
 
 OLDER_HINT = "run the same version of VENUS on both sides"

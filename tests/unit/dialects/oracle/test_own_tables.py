@@ -1,4 +1,7 @@
-"""Own tables at an Oracle are a script (DECISIONS, 2026-11-21); it must not drift from what the migrations make."""
+"""At an Oracle, VENUS's own tables come from a script, which must not drift from the migrations.
+
+Why: docs/explanation/decisions.md.
+"""
 
 from __future__ import annotations
 
