@@ -80,7 +80,7 @@ class PlannedColumns:
     def batch(
         self, record_ids: PackedBytes, rows: PackedBytes, version: TableSchema, own: dict[str, pa.Array]
     ) -> pa.RecordBatch:
-        """Return rows with VENUS's own columns beside them. Raises Misfit."""
+        """Return rows with VENUS's own columns beside them. Raises ValueMisfit."""
         values = dict(
             zip((c.name for c in self.shape.columns), self.shape.arrays(record_ids, rows, version), strict=True)
         )

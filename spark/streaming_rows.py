@@ -124,7 +124,7 @@ def section_batch(
     sequence: int,
     committed_at_us: int,
 ) -> pa.RecordBatch | None:
-    """Return a section as rows of a stream; None for a marker that removes nothing. Raises Misfit."""
+    """Return a section as rows of a stream; None for a marker that removes nothing. Raises ValueMisfit."""
     count = section.count
     own = {
         OFFSET: pa.array(np.arange(offset, offset + count, dtype=np.int64)),

@@ -181,7 +181,7 @@ class Cut(Protocol):
         without being the same text (1.0 and 1.00), the tombstones precede the rows. `commit` removes every log row that
         these sections account for, so the iterator must be consumed to its end before it.
 
-        Raises TableHalts at a row that cannot be carried. Earlier sections may have been sent already, and a target
+        Raises TableHalted at a row that cannot be carried. Earlier sections may have been sent already, and a target
         that applied them would show half a transaction of that table: the caller takes all of them back.
         """
         ...
@@ -193,7 +193,7 @@ class Cut(Protocol):
 
         Returns only changes (no markers), together about within the limits, each section within `bytes_max`. The caller
         has consumed the sections before. The fill ends at the greatest key that its first snapshot showed
-        (fill_cursor.py): rows behind that key are in the log. Raises TableHalts, as `sections` does.
+        (fill_cursor.py): rows behind that key are in the log. Raises TableHalted, as `sections` does.
         """
         ...
 

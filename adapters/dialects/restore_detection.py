@@ -26,7 +26,7 @@ class RestoreGuard:
         self._batch = batch
 
     def check(self, place: object, checkpoint: SourceState) -> None:
-        """Raise WentBack if the checkpoint row, which the caller has locked, names another batch."""
+        """Raise SourceRestored if the checkpoint row, which the caller has locked, names another batch."""
         if self._batch not in (None, checkpoint.last_batch):
             raise SourceRestored(
                 f"{place}: its newest batch is {checkpoint.last_batch}, and was {self._batch}: it was restored"

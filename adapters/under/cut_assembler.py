@@ -224,8 +224,8 @@ class CutAssembler:
     def take_open_pieces(self) -> list[CutPiece]:
         """Take the arrived pieces of the first cut, complete or not; further calls return the rest.
 
-        Raises Hesitate if one of them has to wait for its decision. The caller drops the changes of a piece after it
-        has added them, because undecided pieces stay here until their decision.
+        Raises DecisionNeeded if one of them has to wait for its decision. The caller drops the changes of a piece after
+        it has added them, because undecided pieces stay here until their decision.
         """
         if not self._cuts:
             return []

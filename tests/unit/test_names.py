@@ -8,6 +8,7 @@ components; they stand nowhere.
 from __future__ import annotations
 
 import ast
+import builtins
 import io
 import re
 import tokenize
@@ -116,6 +117,14 @@ def words_of_python(source: str) -> Iterator[tuple[int, str]]:
             yield token.start[0], token.string
 
 
+def exceptions_in_docstrings(tree: ast.AST) -> Iterator[str]:
+    """Yield the names behind "Raise" and "Raises" in docstrings."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Module):
+            for names in re.findall(r"\b[Rr]aises? ((?:[A-Z]\w+|,| and| or|\s)+)", ast.get_docstring(node) or ""):
+                yield from re.findall(r"[A-Z]\w+", names)
+
+
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
@@ -175,6 +184,30 @@ def test_components_are_no_persons() -> None:
         for file in texts()
         for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1)
         for word in banned_words(_CODE_SPAN.sub("", line))
+    ]
+
+    assert found == []
+
+
+def test_exceptions_in_docstrings_exist() -> None:
+    trees = {file: ast.parse(file.read_text(encoding="utf-8")) for file in python_files()}
+    known = set(dir(builtins)) | {
+        name
+        for tree in trees.values()
+        for node in ast.walk(tree)
+        for name in (
+            [node.name]
+            if isinstance(node, ast.ClassDef)
+            else [alias.asname or alias.name for alias in node.names]
+            if isinstance(node, ast.Import | ast.ImportFrom)
+            else []
+        )
+    }
+    found = [
+        f"{file.relative_to(ROOT)}: {name}"
+        for file, tree in trees.items()
+        for name in exceptions_in_docstrings(tree)
+        if name not in known
     ]
 
     assert found == []

@@ -118,7 +118,7 @@ class ArrowShape:
         return [pa.field(c.name, t) for c, t in zip(self.columns, self.types, strict=True)]
 
     def arrays(self, record_ids: PackedBytes, rows: PackedBytes, version: TableSchema) -> list[pa.Array]:
-        """Return the values of rows that were written in `version`. Raises Misfit."""
+        """Return the values of rows that were written in `version`. Raises ValueMisfit."""
         cells = ColumnValues.of(record_ids, rows, Layout.of(version))
         dropped = version.version > self.schema.version  # a missing column existed before, and was dropped
         return [self._array(cells, c, t, dropped=dropped) for c, t in zip(self.columns, self.types, strict=True)]
@@ -178,7 +178,7 @@ def _cell_pieces(found: LocatedCells) -> pa.Array:
 
 
 def parse_values(raw: pa.Array, column: Column, wanted: pa.DataType) -> pa.Array:
-    """Return canonical text (bytes of a binary column) as the type wanted. Raises ArrowInvalid."""
+    """Return canonical text (bytes of a binary column) as the type wanted. Raises pa.ArrowInvalid."""
     if column.type.kind is Kind.BYTES:
         return pc.cast(raw, wanted)
     text = pc.cast(raw, pa.string())

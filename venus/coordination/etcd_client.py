@@ -124,7 +124,7 @@ class EtcdClient:
         self, key: str, revision: int, value: bytes | None, *, lease: int = 0, also: tuple[str, int] | None = None,
         held: tuple[str, int] | None = None,
     ) -> EtcdSwapResult:  # fmt: skip
-        """Write `value` (None = remove) if the key is at `revision` (0 = absent). Raises LeaseEnded.
+        """Write `value` (None = remove) if the key is at `revision` (0 = absent). Raises LeaseExpired.
 
         `also`: another key that must be at a revision; `held`: one that must be under a lease. After Unavailable the
         swap may have been carried out.

@@ -113,7 +113,7 @@ class Following:
         return self._reinstall(f"its log starts at entry {answer.start}, ours ends before that")
 
     def _reinstall(self, reason: str, *, diverged: bool = False) -> list[Effect]:
-        self._position.whole = False  # until the Installed event
+        self._position.whole = False  # until CopyInstalled
         self._asked_at = None
         return [Reinstall(leader=self.leader, reason=reason, diverged=diverged)]
 

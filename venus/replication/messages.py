@@ -186,7 +186,7 @@ Event: TypeAlias = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SendFetch:
-    """Fetch entries of the leader; its reply, or the lack of one, returns as Answered."""
+    """Fetch entries of the leader; its reply, or the lack of one, returns as a FetchReply."""
 
     to: Member
     term: int
@@ -247,7 +247,7 @@ class Retire:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reinstall:
-    """The replica cannot follow from its log: install the leader's full data; Installed returns.
+    """The replica cannot follow from its log: install the leader's full data; CopyInstalled returns.
 
     The host retries until it succeeds, or until another Reinstall names another leader. From the first change of the
     store until the last one is durable, a process that starts reports `whole=False` in its position.
@@ -260,7 +260,7 @@ class Reinstall:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Swap:
-    """Ask the coordinator to replace `before` by `after`; Swapped returns."""
+    """Ask the coordinator to replace `before` by `after`; a SwapResult returns."""
 
     before: Leadership
     after: Leadership
@@ -268,7 +268,7 @@ class Swap:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadRecords:
-    """Read the record of the business and the living brokers; Seen and Living return."""
+    """Read the record of the business and the living brokers; a RecordRead and a BrokersRead return."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

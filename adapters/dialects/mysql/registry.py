@@ -173,7 +173,7 @@ def lock_checkpoint(connection: MysqlConnection) -> SourceState:
 def lock_epoch(connection: MysqlConnection, epoch: Epoch) -> SourceState:
     """Lock the checkpoint row until the transaction ends.
 
-    Raises Fenced if another instance raised the epoch, WentBack if it is lower.
+    Raises Fenced if another instance raised the epoch, SourceRestored if it is lower.
     """
     held = lock_checkpoint(connection)
     if held.epoch < epoch:

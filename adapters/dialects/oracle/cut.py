@@ -124,7 +124,7 @@ class OracleCut:
         return self._captured_at_us
 
     def read_sections(self, *, rows_max: int, bytes_max: int) -> Iterator[TableChanges]:
-        """Stream the changes table by table, within the bounds of a cut. Raises TableHalts at an unfit row."""
+        """Stream the changes table by table, within the bounds of a cut. Raises TableHalted at an unfit row."""
         began, nbytes, is_first = self._monotonic(), 0, True
         for table_id in self._halts.order_by_halts(self._claims):
             claim = self._claims[table_id]
@@ -208,7 +208,7 @@ class OracleCut:
     def read_fill_chunk(
         self, fill: FillState, *, rows_max: int, bytes_max: int
     ) -> tuple[list[TableChanges], FillState]:
-        """Read the next key range of a table. Raises TableHalts."""
+        """Read the next key range of a table. Raises TableHalted."""
         if fill.table_id not in self._fills:
             return [], fill
         access = self._fills[fill.table_id][1]

@@ -256,7 +256,7 @@ def _begin_with_locks(
 ) -> tuple[DirtyMarks, list[PostgresClaim]]:
     """Lock these tables, then take the snapshot. Return its marks and their claims.
 
-    Raises LockTimeout, SchemaChanged.
+    Raises PostgresLockTimeout, SchemaChanged.
     """
     known = {t: c.table for t, c in guess.items() if c.table is not None}
     query = _opening_query(connection, tables, {t: table.oid for t, table in known.items()})

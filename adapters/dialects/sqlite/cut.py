@@ -124,7 +124,7 @@ class SqliteCut:
         return self._captured_at_us
 
     def read_sections(self, *, rows_max: int, bytes_max: int) -> Iterator[TableChanges]:
-        """Stream the changes. Raises TableHalts at a row that cannot be carried."""
+        """Stream the changes. Raises TableHalted at a row that cannot be carried."""
         with translate_errors(self._file):
             for table_id in self._halts.order_by_halts(self._pending):
                 pending = self._pending[table_id]
@@ -154,7 +154,7 @@ class SqliteCut:
     def read_fill_chunk(
         self, fill: FillState, *, rows_max: int, bytes_max: int
     ) -> tuple[list[TableChanges], FillState]:
-        """Read the next key range. The fill of a paused table does not advance. Raises TableHalts."""
+        """Read the next key range. The fill of a paused table does not advance. Raises TableHalted."""
         if fill.table_id not in self._fills:
             return [], fill
         access = self._fills[fill.table_id][1]

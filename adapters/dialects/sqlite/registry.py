@@ -207,7 +207,10 @@ def read_state(connection: sqlite3.Connection) -> SourceState:
 
 
 def check_epoch(connection: sqlite3.Connection, epoch: Epoch) -> None:
-    """Raise Fenced if another instance raised the epoch, WentBack if it is lower. The caller holds the write lock."""
+    """Raise Fenced if another instance raised the epoch, SourceRestored if it is lower.
+
+    The caller holds the write lock.
+    """
     held = read_state(connection).epoch
     if held < epoch:
         raise SourceRestored(f"the source is at epoch {held}, but was at {epoch}: it was restored")

@@ -76,7 +76,7 @@ class SqliteValueRule:
         return self.other(value)
 
     def canonical_texts(self, values: Sequence[Stored]) -> Sequence[Text | None]:
-        """Return the canonical texts of many values. Raises DoesNotFit if one of them has none."""
+        """Return the canonical texts of many values. Raises SqliteValueError if one of them has none."""
         classes = set(map(type, values))
         nulls = type(None) in classes
         if not classes - {type(None)} <= self.expected:

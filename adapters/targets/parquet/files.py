@@ -44,7 +44,7 @@ def refuse_own_names(schema: TableSchema) -> None:
 def changes_batch(
     section: TableChanges, version: TableSchema, shape: ArrowShape, *, offset: int, sequence: int, committed_at_us: int
 ) -> pa.RecordBatch | None:
-    """Return a section as change rows; None for the start of a sweep, which changes nothing. Raises Misfit."""
+    """Return a section as change rows; None for the start of a sweep, which changes nothing. Raises ValueMisfit."""
     count = section.count
     moments = pa.repeat(pa.scalar(committed_at_us, CHANGE_FIELDS[4].type), count)
     if section.kind is not ChangeKind.CHANGES:

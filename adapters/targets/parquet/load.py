@@ -67,7 +67,7 @@ class SplitJob:
 
 
 def load_split(job: SplitJob) -> int:
-    """Write the file of a split unless it exists; return its number of rows. Raises Misfit."""
+    """Write the file of a split unless it exists; return its number of rows. Raises ValueMisfit."""
     if job.path.exists():
         return int(pq.read_metadata(job.path).num_rows)
     schema = state_schema(job.shape)

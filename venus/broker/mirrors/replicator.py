@@ -281,7 +281,7 @@ class Replicator:
     @property
     def status(self) -> ReplicatorStatus:
         """Progress of the replicator."""
-        assert self.thread is not None, "begin() of Pulls sets the replicator"
+        assert self.thread is not None, "begin() of Replicators sets the replicator"
         return self.thread.progress.status
 
     def local_position(self) -> LocalPosition:
@@ -322,7 +322,7 @@ class Replicator:
             for name, one in found.items():
                 self._selection.record_check(name, one, self._monotonic())
             self._selection.choose_first(self._monotonic())
-        assert self.thread is not None, "begin() of Pulls sets the replicator"
+        assert self.thread is not None, "begin() of Replicators sets the replicator"
         self.thread.start()
 
     # -- status ----------------------------------------------------------------------------------------------------

@@ -51,7 +51,7 @@ class CloseSnapshot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenStream:
-    """Read the queue from `offset` on; the last increment applied here is of `epoch`. Answer: address and Opened.
+    """Read the queue from `offset` on; the last increment applied here is of `epoch`. Answer: address and `Opened`.
 
     Raises Unavailable if the upstream follows an older home than that of `home_term`, Refused if it does not evaluate
     `where`, OtherRows if its rows are not those that this mirror has.

@@ -151,7 +151,7 @@ class UpstreamPoller(UpstreamClient):
         return seen
 
 
-#: Creates the poller of a set; parameters as of Look.
+#: Creates the poller of a set; parameters as of UpstreamPoller.
 PollerMaker = Callable[[str, str, Callable[[UpstreamPoller], None], Callable[[UpstreamPoller], float]], UpstreamPoller]
 
 

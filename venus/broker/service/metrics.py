@@ -115,7 +115,7 @@ BROKER_GAUGES: tuple[tuple[str, str, Callable[[broker_pb2.BrokerStatus], float]]
 )
 
 
-#: Counters that Access keeps.
+#: Counters that AccessControl keeps.
 SECURITY_COUNTERS: tuple[tuple[str, str], ...] = (
     ("venus_refused_calls", "Calls and page requests refused for lack of a role"),
     ("venus_refused_connections", "Connections that never authenticated"),

@@ -96,7 +96,7 @@ class ApplyStream:
     def receive_rest(self, heard: float) -> float:
         """Take the next increments; return when the last one arrived.
 
-        Raises Hesitate if the stream is silent for too long, because the open transaction holds locks.
+        Raises DecisionNeeded if the stream is silent for too long, because the open transaction holds locks.
         """
         increments = self._subscriber.increments(IDLE_S)
         for increment in increments:
