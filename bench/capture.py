@@ -24,7 +24,7 @@ import psycopg2.extensions
 from rich.console import Console
 from rich.table import Table
 
-from tests.support.postgres import libpq, running_server
+from tests.support.databases.postgres import libpq, running_server
 from venus.adapters.dialects.postgresql.source import PostgresSource
 from venus.model import BatchNo, BatchRecord, Epoch, Sequence
 

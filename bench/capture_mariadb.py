@@ -14,7 +14,7 @@ from typing import Any
 
 import sqlalchemy
 
-from tests.support.mariadb import running_mariadb
+from tests.support.databases.mariadb import running_mariadb
 from venus.adapters.dialects.contract import Source
 from venus.adapters.dialects.mysql.source import MysqlSource
 from venus.model import BatchNo, BatchRecord, Epoch, Sequence

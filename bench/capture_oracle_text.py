@@ -12,8 +12,8 @@ from contextlib import closing
 from typing import Any
 
 from bench.capture_mariadb import timed
-from tests.support.mariadb import ORACLE_MODE, running_mariadb
-from tests.support.oracle_standin import SCHEMA, StandIn
+from tests.support.databases.mariadb import ORACLE_MODE, running_mariadb
+from tests.support.oracle.standin import SCHEMA, StandIn
 from venus.adapters.dialects.oracle.driver import OracleOptions
 from venus.adapters.dialects.oracle.source import OracleSource
 

@@ -15,7 +15,7 @@ import psutil
 
 from bench.processes import peak_rss_bytes
 from bench.venus_transmission import BUSINESS, make_half
-from tests.support.brokers import BrokerProcess, settings
+from tests.support.brokers.servers import BrokerProcess, settings
 from venus.model import Verdict
 from venus.rpc.producer import Producer
 from venus.wire import broker_pb2

@@ -27,11 +27,11 @@ from typing import Any
 import psutil
 import psycopg2
 
-from tests.support.mariadb import ORACLE_MODE, running_mariadb
-from tests.support.oracle_driver import python_path
-from tests.support.oracle_standin import SCHEMA, StandIn
-from tests.support.pipeline import Pipeline
-from tests.support.postgres import Server, libpq, running_server
+from tests.support.databases.mariadb import ORACLE_MODE, running_mariadb
+from tests.support.databases.postgres import Server, libpq, running_server
+from tests.support.oracle.driver import python_path
+from tests.support.oracle.standin import SCHEMA, StandIn
+from tests.support.pipelines.pipeline import Pipeline
 from venus.adapters.dialects.contract import SchemaChanged, Source
 from venus.adapters.dialects.registry import open_source
 from venus.config import Settings

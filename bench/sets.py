@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from bench.venus_transmission import BUSINESS
-from tests.support import networks
-from tests.support.brokers import BrokerProcess
+from tests.support.brokers import networks
+from tests.support.brokers.servers import BrokerProcess
 
 
 class Sets:
@@ -23,7 +23,7 @@ class Sets:
     def start(self, name: str, upstream: Sequence[str] = (), **place: Any) -> str:
         """Start a set below brokers at these addresses, the home if there are none; return its address.
 
-        `place` is what `tests.support.networks.settings_of` takes.
+        `place` is what `tests.support.brokers.networks.settings_of` takes.
         """
         chosen = networks.settings_of(self._folder / name, upstream, **place)
         self.brokers[name] = BrokerProcess(chosen, new_interpreter=True)

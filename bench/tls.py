@@ -16,7 +16,7 @@ from pathlib import Path
 from bench.rates import TOTAL
 from bench.rounds import Figures, Pair, Round
 from bench.venus_transmission import Venus
-from tests.support.certificates import EVERYTHING, Authority
+from tests.support.brokers.certificates import EVERYTHING, Authority
 from venus.config import SecuritySettings
 
 

@@ -13,8 +13,8 @@ from typing import Any
 
 from bench.processes import free_port, peak_rss_bytes
 from bench.venus_transmission import BUSINESS, WINDOW_BYTES, make_half
-from tests.support.broker_clusters import BrokerCluster
-from tests.support.etcd import running_etcd
+from tests.support.brokers.broker_clusters import BrokerCluster
+from tests.support.brokers.etcd import running_etcd
 from venus.errors import VenusError
 from venus.model import Verdict
 from venus.rpc.admin import AdminClient

@@ -26,13 +26,13 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 pytest_plugins = [
     "tests.support.environment",
-    "tests.support.lifetimes",
-    "tests.support.etcd",
-    "tests.support.mariadb",
-    "tests.support.plsql",
-    "tests.support.postgres",
+    "tests.support.processes.lifetimes",
+    "tests.support.brokers.etcd",
+    "tests.support.databases.mariadb",
+    "tests.support.oracle.plsql",
+    "tests.support.databases.postgres",
     "tests.support.second_try",
-    "tests.support.sparks",
+    "tests.support.spark.sparks",
 ]
 
 

@@ -22,8 +22,9 @@ from bench.processes import free_port
 from bench.venus_cluster import Writer
 from bench.venus_transmission import BUSINESS
 from bench.watchers import Seen, Watchers, watching
-from tests.support import networks, power
-from tests.support.forked_brokers import ForkedBroker, supervised
+from tests.support.brokers import networks
+from tests.support.brokers.forked_brokers import ForkedBroker, supervised
+from tests.support.engines import power
 
 TIERS = (("home", "core", 0), ("tandem", "tandem", 1), ("access", "access", 2))
 SLEEP_S = 0.002

@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from bench.figures.figure import Figure, Finding, at_most
-from tests.support.brokers import BrokerProcess, business_status, fill, settings
+from tests.support.brokers.servers import BrokerProcess, business_status, fill, settings
 from venus.network.scheduling import ALL, CHOICES, BrokerLoadReport, Load, Scheduler, rank_brokers
 
 BROKERS = 64

@@ -18,8 +18,8 @@ from bench.figures.figure import Figure, Finding, at_most, percentile
 from bench.sets import sets
 from bench.subscribers import delayed, subscribers
 from bench.venus_transmission import BUSINESS
-from tests.support.brokers import BrokerProcess
-from tests.support.networks import has, settings_of
+from tests.support.brokers.networks import has, settings_of
+from tests.support.brokers.servers import BrokerProcess
 
 DELAY_S = 0.030
 EVERYWHERE_S = 0.5

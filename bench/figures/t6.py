@@ -19,7 +19,7 @@ from bench.figures.figure import Figure, Finding, at_most
 from bench.sets import Sets, sets
 from bench.venus_transmission import BUSINESS
 from bench.watchers import Seen, watching
-from tests.support.networks import mirror_of
+from tests.support.brokers.networks import mirror_of
 from venus.rpc.snapshots import SnapshotClient
 
 SITES = tuple(f"site{n}" for n in range(5))

@@ -17,8 +17,8 @@ from bench.figures.figure import Figure, Finding, at_most
 from bench.network.week import Followers, Formula, Known, Rule, week
 from bench.sets import Sets, sets
 from bench.venus_transmission import BUSINESS
-from tests.support.brokers import business_status, take, wait_for
-from tests.support.networks import has, mirror_of
+from tests.support.brokers.networks import has, mirror_of
+from tests.support.brokers.servers import business_status, take, wait_for
 from venus.config import BrokerSettings, ClusterSettings
 from venus.errors import OffsetTrimmed
 from venus.rpc.subscriber import Subscriber

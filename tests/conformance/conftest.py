@@ -10,8 +10,8 @@ import pytest
 
 from tests.conformance.place_oracle import StandInPlace
 from tests.conformance.places import Application, MariaPlace, Place, PostgresPlace, SqlitePlace
-from tests.support.follower import Follower
-from tests.support.oracle_standin import StandIn
+from tests.support.databases.follower import Follower
+from tests.support.oracle.standin import StandIn
 from venus.adapters.dialects.contract import Source
 
 PLACES = ("postgresql", "sqlite", "mariadb", "oracle-standin")

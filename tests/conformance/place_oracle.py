@@ -1,6 +1,6 @@
 """The Oracle dialect on MariaDB in Oracle mode as a place of the suite: a stand-in, not an Oracle.
 
-What this vouches for, and what it cannot, is said in tests/support/oracle_standin.py. Two things that an Oracle does
+What this vouches for, and what it cannot, is said in tests/support/oracle/standin.py. Two things that an Oracle does
 by itself are done here: the DDL trigger's notes are written for it, and what needs triggers that fire on cascades is
 left to a real Oracle (`make test-oracle`).
 """
@@ -19,8 +19,8 @@ from pymysql.constants import ER
 from tests.conformance import torture_oracle
 from tests.conformance.places import Application, DriverApplication
 from tests.conformance.torture import Torture
-from tests.support.mariadb import catalogue
-from tests.support.oracle_standin import DICTIONARY, SCHEMA, StandIn, ddl_trigger_body
+from tests.support.databases.mariadb import catalogue
+from tests.support.oracle.standin import DICTIONARY, SCHEMA, StandIn, ddl_trigger_body
 from venus.adapters.dialects.contract import Source
 from venus.adapters.dialects.oracle.source import OracleSource
 

@@ -21,8 +21,8 @@ from pymysql.constants import ER
 
 from tests.conformance import torture_mysql, torture_postgresql, torture_sqlite
 from tests.conformance.torture import Torture
-from tests.support.mariadb import MariaServer, catalogue
-from tests.support.postgres import Server, libpq
+from tests.support.databases.mariadb import MariaServer, catalogue
+from tests.support.databases.postgres import Server, libpq
 from venus.adapters.dialects.contract import Source
 from venus.adapters.dialects.registry import open_source
 from venus.config import Settings

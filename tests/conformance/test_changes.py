@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.conformance.places import Application, Place, do, quoted
-from tests.support.follower import Follower, Row
+from tests.support.databases.follower import Follower, Row
 from venus.adapters.dialects.contract import Source
 from venus.model import ChangeKind
 

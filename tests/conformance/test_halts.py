@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from tests.conformance.places import Application, Place
-from tests.support.follower import Follower, Seen
+from tests.support.databases.follower import Follower, Seen
 from venus.adapters.dialects import row_limits
 from venus.adapters.dialects.contract import RegisteredTable, Source, TableHalted
 from venus.adapters.dialects.oracle import reading as oracle_reading

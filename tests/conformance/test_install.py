@@ -7,7 +7,7 @@ import re
 import pytest
 
 from tests.conformance.places import Application, Place, do
-from tests.support.follower import Follower
+from tests.support.databases.follower import Follower
 from venus.adapters.dialects.contract import Source
 from venus.adapters.dialects.name_patterns import exact_pattern
 from venus.cli.install import check_patterns, find_refused_tables

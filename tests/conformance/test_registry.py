@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.conformance.places import Application, Place
-from tests.support.follower import Follower
+from tests.support.databases.follower import Follower
 from venus.adapters.dialects.contract import Source
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.conformance.places import Application, Place, do
-from tests.support.follower import Follower
+from tests.support.databases.follower import Follower
 from venus.adapters.dialects.contract import RegisteredTable, Source
 from venus.adapters.dialects.sqlite.install import SqliteInstaller
 from venus.errors import Refused

@@ -6,7 +6,7 @@ import pytest
 
 from tests.conformance.place_oracle import StandInPlace
 from tests.conformance.places import Application, MariaPlace, Place, PostgresPlace, SqlitePlace, do
-from tests.support.follower import Follower
+from tests.support.databases.follower import Follower
 from venus.adapters.dialects.contract import Source
 
 pytestmark = pytest.mark.integration

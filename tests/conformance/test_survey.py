@@ -12,7 +12,7 @@ import pytest
 
 from tests.conformance.place_oracle import StandInPlace
 from tests.conformance.places import Application, MariaPlace, Place, PostgresPlace, SqlitePlace, do
-from tests.support.oracle_driver import driver_folder
+from tests.support.oracle.driver import driver_folder
 from venus.adapters.assess.html import render_page
 from venus.adapters.assess.report import Assessment
 from venus.adapters.assess.run import assess

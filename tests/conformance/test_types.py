@@ -7,7 +7,7 @@ from itertools import count
 import pytest
 
 from tests.conformance.places import Application, Place, do
-from tests.support.follower import Follower
+from tests.support.databases.follower import Follower
 from venus.adapters.dialects.contract import Source
 
 

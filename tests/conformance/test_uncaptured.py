@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.conformance.places import Application, Place, do
-from tests.support.follower import Follower
+from tests.support.databases.follower import Follower
 from venus.adapters.dialects.contract import Source
 
 EXCLUDE = ["audit*"]

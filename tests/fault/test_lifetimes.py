@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.support.watchdog import marked
+from tests.support.processes.watchdog import marked
 
 pytestmark = [pytest.mark.fault, pytest.mark.integration]
 ROOT = Path(__file__).parents[2]
@@ -24,9 +24,9 @@ END_S = 20.0
 _SUITE = """
 import time
 from pathlib import Path
-from tests.support.brokers import BrokerProcess, settings
-from tests.support.pipeline import Pipeline
-from tests.support.spark_connect import connect_server
+from tests.support.brokers.servers import BrokerProcess, settings
+from tests.support.pipelines.pipeline import Pipeline
+from tests.support.spark.spark_connect import connect_server
 
 def test_a_few(postgres_server):
     Path("started").touch()
@@ -49,7 +49,8 @@ def test_spark():
 
 @pytest.fixture
 def suite(tmp_path: Path) -> Path:
-    plugins = [f"tests.support.{name}" for name in ("lifetimes", "mariadb", "postgres", "sparks")]
+    names = ("processes.lifetimes", "databases.mariadb", "databases.postgres", "spark.sparks")
+    plugins = [f"tests.support.{name}" for name in names]
     (tmp_path / "conftest.py").write_text(f"pytest_plugins = {plugins}\n")
     (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = x\n")
     (tmp_path / "test_it.py").write_text(_SUITE)

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Sequence
 from difflib import get_close_matches
 
-from tests.support import matching, predicate_histories, row_filter_histories
+from tests.support.predicates import matching, predicate_histories, row_filter_histories
 
 #: As many as a history of the suite has.
 STEPS = 20

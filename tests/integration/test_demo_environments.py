@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.lifetimes import new_folder
+from tests.support.processes.lifetimes import new_folder
 from venus.cli.demo.postgres import create_system_user, socket_folder
 from venus.errors import ConfigError
 

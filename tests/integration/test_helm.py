@@ -15,7 +15,7 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from tests.support import forked
+from tests.support.processes import forked
 from venus.config import load
 
 pytest.importorskip("helm_python", reason="Helm's library has no wheel for this machine")

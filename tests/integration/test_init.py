@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import make_url
 
-from tests.support.pipeline import PASSWORD, QUOTED, with_password
+from tests.support.pipelines.pipeline import PASSWORD, QUOTED, with_password
 from tests.support.ports import free_ports
 from venus.cli.app import run
 from venus.cli.init import without_password

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.brokers import settings
+from tests.support.brokers.servers import settings
 
 pytestmark = pytest.mark.integration
 

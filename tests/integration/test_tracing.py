@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.batches import half
-from tests.support.brokers import BUSINESS, commit, settings, wait_for
+from tests.support.brokers.servers import BUSINESS, commit, settings, wait_for
 from tests.support.collectors import Collected, collecting
+from tests.support.engines.batches import half
 from tests.support.listeners import drip, hanging
 from venus import cut_stages, tracing
 from venus.broker.service.process import start_in_thread

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.follower import Follower
+from tests.support.databases.follower import Follower
 from venus.adapters.dialects.oracle.driver import parse_driver_url
 from venus.adapters.dialects.oracle.source import OracleSource
 

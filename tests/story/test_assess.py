@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.pipeline import Pipeline
-from tests.support.postgres import Server
+from tests.support.databases.postgres import Server
+from tests.support.pipelines.pipeline import Pipeline
 from venus.adapters.assess.run import measure_parts
 from venus.cli.demo.shop import build_shop
 from venus.cli.demo.story import largest_folder_bytes

@@ -10,8 +10,8 @@ from pathlib import Path
 import psycopg2
 import pytest
 
-from tests.support.pipeline import PASSWORD, Pipeline, with_password
-from tests.support.postgres import Server, libpq
+from tests.support.databases.postgres import Server, libpq
+from tests.support.pipelines.pipeline import PASSWORD, Pipeline, with_password
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 

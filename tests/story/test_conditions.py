@@ -20,8 +20,8 @@ from playwright.sync_api import Browser
 
 from tests.story.test_trouble import Running
 from tests.support import browsers
-from tests.support.pipeline import Pipeline, with_password
-from tests.support.postgres import Server
+from tests.support.databases.postgres import Server
+from tests.support.pipelines.pipeline import Pipeline, with_password
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 

@@ -16,8 +16,8 @@ from urllib.request import urlopen
 import psycopg2
 import pytest
 
-from tests.support.pipeline import Pipeline, with_password
-from tests.support.postgres import Server, libpq
+from tests.support.databases.postgres import Server, libpq
+from tests.support.pipelines.pipeline import Pipeline, with_password
 from venus.adapters.targets.postgresql.control import pause, request_resync, resume
 from venus.adapters.targets.postgresql.load.full_sync import full_sync
 from venus.config import load

@@ -14,8 +14,8 @@ import psutil
 import psycopg2
 import pytest
 
-from tests.support import forked
-from tests.support.postgres import libpq
+from tests.support.databases.postgres import libpq
+from tests.support.processes import forked
 from venus.cli import app
 from venus.cli.demo.shop import build_shop, compare_shop
 

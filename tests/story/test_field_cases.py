@@ -15,9 +15,9 @@ from typing import Any
 import psycopg2
 import pytest
 
-from tests.support.feed import query
-from tests.support.field_cases import FieldSource, mariadb_source, postgres_source, read_case, sqlite_source
-from tests.support.whole_way import WholeWay, whole_way
+from tests.support.brokers.feed import query
+from tests.support.databases.field_cases import FieldSource, mariadb_source, postgres_source, read_case, sqlite_source
+from tests.support.pipelines.whole_way import WholeWay, whole_way
 from venus.adapters.dialects.registry import open_source
 from venus.adapters.targets.postgresql.control import read_progress
 from venus.errors import Refused

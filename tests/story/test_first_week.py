@@ -1,7 +1,7 @@
 """The commands of docs/FIRST_WEEK.md in their order and as they are written, on the stand-in for Oracle.
 
-`sqlplus` is a reader of its manual (tests/support/sqlplus.py), everything else is the program. Addresses come from the
-environment; `&` and `>` mean what they mean in a shell.
+`sqlplus` is a reader of its manual (tests/support/oracle/sqlplus.py), everything else is the program.
+Addresses come from the environment; `&` and `>` mean what they mean in a shell.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from typing import Any
 
 import pytest
 
-from tests.support.feed import query
-from tests.support.mariadb import MariaServer, catalogue
-from tests.support.oracle_standin import SCHEMA, StandIn
-from tests.support.pipeline import Pipeline
-from tests.support.postgres import Server
-from tests.support.sqlplus import read
-from tests.support.story_places import standin_pipeline
+from tests.support.brokers.feed import query
+from tests.support.databases.mariadb import MariaServer, catalogue
+from tests.support.databases.postgres import Server
+from tests.support.oracle.sqlplus import read
+from tests.support.oracle.standin import SCHEMA, StandIn
+from tests.support.pipelines.pipeline import Pipeline
+from tests.support.pipelines.story_places import standin_pipeline
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(1800)]
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.batches import half
-from tests.support.pipeline import Pipeline
+from tests.support.engines.batches import half
+from tests.support.pipelines.pipeline import Pipeline
 from venus.rpc.producer import Producer
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]

@@ -10,7 +10,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from tests.support.pipeline import Pipeline
+from tests.support.pipelines.pipeline import Pipeline
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 

@@ -14,9 +14,9 @@ from typing import Any
 import psycopg2
 import pytest
 
-from tests.support.postgres import libpq
-from tests.support.proxy import Proxy
-from tests.support.whole_way import Loop, WholeWay, whole_way
+from tests.support.databases.postgres import libpq
+from tests.support.faults.proxy import Proxy
+from tests.support.pipelines.whole_way import Loop, WholeWay, whole_way
 from venus.adapters.targets.postgresql.apply.apply_session import run_apply
 from venus.adapters.upper.capture import run_capture
 from venus.config import BrokerSettings

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.postgres import Server
-from tests.support.story_places import sqlite_pipeline
+from tests.support.databases.postgres import Server
+from tests.support.pipelines.story_places import sqlite_pipeline
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 

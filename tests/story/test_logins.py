@@ -11,9 +11,9 @@ import psycopg2
 import pytest
 import sqlalchemy
 
-from tests.support.mariadb import MariaServer
-from tests.support.pipeline import PASSWORD, Pipeline
-from tests.support.postgres import Server
+from tests.support.databases.mariadb import MariaServer
+from tests.support.databases.postgres import Server
+from tests.support.pipelines.pipeline import PASSWORD, Pipeline
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 

@@ -14,9 +14,9 @@ import pytest
 
 from bench import stages
 from tests.support.collectors import Collected, collecting
-from tests.support.pipeline import PASSWORD, Pipeline
-from tests.support.postgres import Server
-from tests.support.story_places import sqlite_pipeline
+from tests.support.databases.postgres import Server
+from tests.support.pipelines.pipeline import PASSWORD, Pipeline
+from tests.support.pipelines.story_places import sqlite_pipeline
 from venus.cli.demo.servers import is_listening
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]

@@ -12,8 +12,8 @@ import psutil
 import psycopg2
 import pytest
 
-from tests.support.pipeline import Pipeline, with_password
-from tests.support.postgres import Server, libpq
+from tests.support.databases.postgres import Server, libpq
+from tests.support.pipelines.pipeline import Pipeline, with_password
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(600)]
 

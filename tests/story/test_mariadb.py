@@ -17,10 +17,10 @@ import pytest
 import sqlalchemy
 
 from tests.conformance.torture_mysql import COLUMNS
-from tests.support.mariadb import MariaServer, catalogue
-from tests.support.mariadb_workload import item_step, writers
-from tests.support.pipeline import Pipeline, with_password
-from tests.support.postgres import Server, libpq
+from tests.support.databases.mariadb import MariaServer, catalogue
+from tests.support.databases.mariadb_workload import item_step, writers
+from tests.support.databases.postgres import Server, libpq
+from tests.support.pipelines.pipeline import Pipeline, with_password
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 

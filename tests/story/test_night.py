@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.feed import query
-from tests.support.pipeline import Pipeline
-from tests.support.postgres import Server
+from tests.support.brokers.feed import query
+from tests.support.databases.postgres import Server
+from tests.support.pipelines.pipeline import Pipeline
 from venus.adapters.dialects.registry import open_source
 from venus.config import load
 

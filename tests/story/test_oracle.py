@@ -1,6 +1,6 @@
 """An operator's way from the Oracle dialect to the last day, with the commands as subprocesses (scenarios 1 to 6, 41).
 
-The database is the stand-in (tests/support/oracle_standin.py), not an Oracle: everything is as in production but the
+The database is the stand-in (tests/support/oracle/standin.py), not an Oracle: everything is as in production but the
 driver, and what a real Oracle does is vouched for by nothing here.
 """
 
@@ -17,13 +17,13 @@ import pytest
 
 from tests.conformance.place_oracle import quoting
 from tests.conformance.torture_oracle import STANDIN
-from tests.support.feed import query
-from tests.support.mariadb import MariaServer, catalogue
-from tests.support.oracle_standin import SCHEMA, StandIn
-from tests.support.pipeline import Pipeline
-from tests.support.postgres import Server
-from tests.support.sqlplus import read
-from tests.support.story_places import standin_pipeline
+from tests.support.brokers.feed import query
+from tests.support.databases.mariadb import MariaServer, catalogue
+from tests.support.databases.postgres import Server
+from tests.support.oracle.sqlplus import read
+from tests.support.oracle.standin import SCHEMA, StandIn
+from tests.support.pipelines.pipeline import Pipeline
+from tests.support.pipelines.story_places import standin_pipeline
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 

@@ -16,9 +16,9 @@ from pathlib import Path
 import pytest
 import sqlalchemy
 
-from tests.support.pipeline import Pipeline, with_password
-from tests.support.postgres import Server
-from tests.support.shops import PostgresShop, Shop, SqliteShop
+from tests.support.databases.postgres import Server
+from tests.support.databases.shops import PostgresShop, Shop, SqliteShop
+from tests.support.pipelines.pipeline import Pipeline, with_password
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.pipeline import Pipeline
-from tests.support.postgres import Server
-from tests.support.whole_way import run_at
+from tests.support.databases.postgres import Server
+from tests.support.pipelines.pipeline import Pipeline
+from tests.support.pipelines.whole_way import run_at
 from venus.cli.demo.shop import build_shop, compare_shop
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]

@@ -12,8 +12,8 @@ import psycopg2
 import pytest
 import sqlalchemy
 
-from tests.support.pipeline import Pipeline, with_password
-from tests.support.postgres import Server, libpq
+from tests.support.databases.postgres import Server, libpq
+from tests.support.pipelines.pipeline import Pipeline, with_password
 from venus.cli.probes import read_broker
 from venus.config import load
 

@@ -15,11 +15,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.brokers.feed import query
+from tests.support.databases.postgres import Server
 from tests.support.documents import section
-from tests.support.feed import query
-from tests.support.pipeline import Answer, Pipeline
+from tests.support.pipelines.pipeline import Answer, Pipeline
 from tests.support.ports import free_ports
-from tests.support.postgres import Server
 from venus.cli.demo.shop import build_shop
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]

@@ -18,9 +18,9 @@ import psycopg2
 import pytest
 import sqlalchemy
 
-from tests.support.mariadb import MariaServer
-from tests.support.pipeline import Pipeline, with_password
-from tests.support.postgres import Server, libpq
+from tests.support.databases.mariadb import MariaServer
+from tests.support.databases.postgres import Server, libpq
+from tests.support.pipelines.pipeline import Pipeline, with_password
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 

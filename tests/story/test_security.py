@@ -10,9 +10,9 @@ from pathlib import Path
 import psycopg2
 import pytest
 
-from tests.support.certificates import Answer, get
-from tests.support.pipeline import Pipeline
-from tests.support.postgres import Server, libpq
+from tests.support.brokers.certificates import Answer, get
+from tests.support.databases.postgres import Server, libpq
+from tests.support.pipelines.pipeline import Pipeline
 from venus.cli.demo.servers import is_listening
 from venus.rpc.address import ClientCredentials
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.feed import query
-from tests.support.pipeline import PASSWORD, QUOTED, Pipeline, with_password
-from tests.support.postgres import Server
+from tests.support.brokers.feed import query
+from tests.support.databases.postgres import Server
+from tests.support.pipelines.pipeline import PASSWORD, QUOTED, Pipeline, with_password
 
 pytestmark = [pytest.mark.integration, pytest.mark.spark, pytest.mark.timeout(600)]
 

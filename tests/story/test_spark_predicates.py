@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from tests.support.feed import query
-from tests.support.pipeline import Pipeline, with_password
-from tests.support.postgres import Server
+from tests.support.brokers.feed import query
+from tests.support.databases.postgres import Server
+from tests.support.pipelines.pipeline import Pipeline, with_password
 from venus.adapters.targets.registry import open_target
 from venus.config import load
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.pipeline import Pipeline
+from tests.support.pipelines.pipeline import Pipeline
 from venus.spark.java import find_java, wrap_java
 
 pytestmark = [pytest.mark.spark, pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(600)]

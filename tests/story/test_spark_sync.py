@@ -15,10 +15,10 @@ import psutil
 import psycopg2
 import pytest
 
-from tests.support.feed import wait_for
-from tests.support.pipeline import Pipeline, with_password
-from tests.support.postgres import Server, libpq
-from tests.support.sparks import CLUSTER, note_application
+from tests.support.brokers.feed import wait_for
+from tests.support.databases.postgres import Server, libpq
+from tests.support.pipelines.pipeline import Pipeline, with_password
+from tests.support.spark.sparks import CLUSTER, note_application
 
 pytestmark = [
     pytest.mark.spark,

@@ -12,9 +12,9 @@ from pathlib import Path
 import psycopg2
 import pytest
 
-from tests.support.pipeline import PASSWORD, QUOTED, Pipeline
-from tests.support.postgres import Server, libpq
-from tests.support.story_places import sqlite_pipeline
+from tests.support.databases.postgres import Server, libpq
+from tests.support.pipelines.pipeline import PASSWORD, QUOTED, Pipeline
+from tests.support.pipelines.story_places import sqlite_pipeline
 from venus.cli.demo.servers import is_listening
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]

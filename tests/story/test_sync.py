@@ -17,9 +17,9 @@ import psutil
 import psycopg2
 import pytest
 
-from tests.support import forked
-from tests.support.pipeline import Pipeline, with_password
-from tests.support.postgres import Server, libpq
+from tests.support.databases.postgres import Server, libpq
+from tests.support.pipelines.pipeline import Pipeline, with_password
+from tests.support.processes import forked
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import make_url
 
-from tests.support.pipeline import Pipeline
+from tests.support.pipelines.pipeline import Pipeline
 from tests.support.ports import free_ports
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]

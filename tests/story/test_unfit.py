@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.feed import query
-from tests.support.pipeline import Pipeline, with_password
+from tests.support.brokers.feed import query
+from tests.support.pipelines.pipeline import Pipeline, with_password
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 

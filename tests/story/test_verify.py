@@ -16,9 +16,9 @@ import psycopg2
 import pyarrow.parquet as pq
 import pytest
 
-from tests.support.pipeline import Answer, Pipeline, with_password
-from tests.support.postgres import Server, libpq
-from tests.support.shops import SIZES
+from tests.support.databases.postgres import Server, libpq
+from tests.support.databases.shops import SIZES
+from tests.support.pipelines.pipeline import Answer, Pipeline, with_password
 from venus.cli.app import run
 from venus.cli.demo.shop import build_shop
 

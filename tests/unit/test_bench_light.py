@@ -21,7 +21,7 @@ from bench.light.framing import ACK, END_HEADERS, END_STREAM, PREFACE, WORD, Kin
 from bench.light.messages import Messages
 from bench.light.watching import Watch
 from bench.venus_transmission import make_half
-from tests.support.brokers import settings, wait_for
+from tests.support.brokers.servers import settings, wait_for
 from venus.broker.service.process import start_in_thread
 from venus.errors import DigestMismatch, ProtocolError
 from venus.rpc.sealed import seal, unseal

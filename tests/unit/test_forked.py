@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.support import forked
+from tests.support.processes import forked
 
 _MODULE = """
 import atexit, found_by_path, json, os, sys

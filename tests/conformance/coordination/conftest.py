@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from tests.support.etcd import EtcdCluster
+from tests.support.brokers.etcd import EtcdCluster
 from venus.coordination.etcd import EtcdCoordinator
 from venus.coordination.memory import MemoryCluster, MemoryCoordinator
 

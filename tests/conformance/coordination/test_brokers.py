@@ -12,7 +12,7 @@ import pytest
 
 from tests.conformance.coordination.conftest import LEASE_S, AnyCoordinator, Cluster
 from tests.conformance.coordination.test_businesses import created, leadership
-from tests.support.brokers import wait_for
+from tests.support.brokers.servers import wait_for
 from venus.coordination.cluster_membership import FILE, join_cluster
 from venus.errors import Fenced, Refused
 from venus.replication.records import InstallationProgress, LiveBroker, Member

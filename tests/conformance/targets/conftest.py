@@ -8,10 +8,10 @@ import pytest
 
 from tests.conformance.targets.places import ParquetPlace, PostgresPlace, TargetPlace
 from tests.conformance.targets.playing import Stage
-from tests.support.deliveries import broker, feed, real
-from tests.support.delivery import FakeDelivery
-from tests.support.feed import Feed
-from tests.support.real_broker import RealBroker
+from tests.support.brokers.deliveries import broker, feed, real
+from tests.support.brokers.delivery import FakeDelivery
+from tests.support.brokers.feed import Feed
+from tests.support.brokers.real_broker import RealBroker
 
 __all__ = ["broker", "feed", "real"]
 

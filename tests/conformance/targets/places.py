@@ -13,9 +13,9 @@ from typing import Protocol
 
 import pyarrow.parquet as pq
 
-from tests.support import lakes
-from tests.support.feed import Key, Row, query, rows_at, settings_for
-from tests.support.forks import Victim
+from tests.support.brokers.feed import Key, Row, query, rows_at, settings_for
+from tests.support.pipelines import lakes
+from tests.support.processes.forks import Victim
 from venus.adapters.targets.parquet.folder import ParquetFolder
 from venus.config import Settings
 from venus.model import TableSchema
@@ -85,7 +85,7 @@ class PostgresPlace:
 
     @contextmanager
     def victim(self, broker: str) -> Iterator[Killed]:
-        with Victim("tests.support.killed_under", broker, self.url, "0") as victim:
+        with Victim("tests.support.faults.killed_under", broker, self.url, "0") as victim:
             yield lambda step, moment, goal: victim.run("apply", step, moment, goal)
 
     def refuse(self, schema: TableSchema, label: str) -> None:
@@ -125,7 +125,7 @@ class ParquetPlace:
 
     @contextmanager
     def victim(self, broker: str) -> Iterator[Killed]:
-        with Victim("tests.support.killed_lake", broker, str(self.root)) as victim:
+        with Victim("tests.support.faults.killed_lake", broker, str(self.root)) as victim:
             yield lambda step, moment, goal: victim.run("follow", step, moment, goal)
 
     def refuse(self, schema: TableSchema, label: str) -> None:

@@ -6,8 +6,8 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 from tests.conformance.targets.places import TargetPlace
-from tests.support.feed import Feed, wait_for
-from tests.support.loops import looping
+from tests.support.brokers.feed import Feed, wait_for
+from tests.support.pipelines.loops import looping
 from venus.adapters.targets.contract import FollowReport, Target
 from venus.adapters.targets.registry import open_target
 from venus.adapters.targets.views import TargetTable

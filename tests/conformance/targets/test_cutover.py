@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from tests.conformance.targets.playing import Stage
-from tests.support.delivery import FakeDelivery
-from tests.support.feed import INT, Change, column, items, put, refers, section, table, wait_for
+from tests.support.brokers.delivery import FakeDelivery
+from tests.support.brokers.feed import INT, Change, column, items, put, refers, section, table, wait_for
 from venus.adapters.cutover.certificate import TableHash
 from venus.adapters.cutover.run import CutoverRequest, run_cutover, undo_target_cutover
 from venus.adapters.dialects.contract import Numbering

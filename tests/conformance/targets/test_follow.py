@@ -9,8 +9,8 @@ from dataclasses import replace
 import pytest
 
 from tests.conformance.targets.playing import Stage
-from tests.support.delivery import FakeDelivery
-from tests.support.feed import INT, TEXT, column, gone, items, put, table, wait_for
+from tests.support.brokers.delivery import FakeDelivery
+from tests.support.brokers.feed import INT, TEXT, column, gone, items, put, table, wait_for
 from venus.errors import Refused
 
 pytestmark = pytest.mark.integration

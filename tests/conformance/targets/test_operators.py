@@ -11,8 +11,8 @@ import pytest
 
 from tests.conformance.targets.places import TargetPlace
 from tests.conformance.targets.playing import Stage
-from tests.support.delivery import FakeDelivery
-from tests.support.feed import items, put, wait_for
+from tests.support.brokers.delivery import FakeDelivery
+from tests.support.brokers.feed import items, put, wait_for
 from venus.adapters.running import LocalRunner
 from venus.adapters.targets.contract import UNSUPPORTED_TEXTS, TargetCapabilities, require_capability
 from venus.adapters.targets.registry import KINDS, open_target

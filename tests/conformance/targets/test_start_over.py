@@ -9,8 +9,8 @@ import grpc
 import pytest
 
 from tests.conformance.targets.playing import Stage
-from tests.support.delivery import FakeDelivery, Pinned
-from tests.support.feed import Key, Row, gone, items, put, wait_for
+from tests.support.brokers.delivery import FakeDelivery, Pinned
+from tests.support.brokers.feed import Key, Row, gone, items, put, wait_for
 from venus.errors import OffsetDiverged, Refused
 
 pytestmark = pytest.mark.integration

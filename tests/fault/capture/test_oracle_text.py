@@ -17,12 +17,12 @@ from typing import Any
 
 import pytest
 
-from tests.support.brokers import settings, wait_for
-from tests.support.follower import Follower
-from tests.support.ledger import read_ledger
-from tests.support.mariadb import MariaServer
-from tests.support.oracle_standin import SCHEMA, StandIn
-from tests.support.oracle_workload import KEYS, item_step, writers
+from tests.support.brokers.ledger import read_ledger
+from tests.support.brokers.servers import settings, wait_for
+from tests.support.databases.follower import Follower
+from tests.support.databases.mariadb import MariaServer
+from tests.support.oracle.standin import SCHEMA, StandIn
+from tests.support.oracle.workload import KEYS, item_step, writers
 from venus.adapters.dialects.oracle.source import OracleSource
 from venus.adapters.upper import capture
 from venus.broker.service.process import start_in_thread

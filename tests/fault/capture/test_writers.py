@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 import psycopg2
 import pytest
 
-from tests.support.follower import Follower
-from tests.support.postgres import libpq
-from tests.support.workload import ACCOUNTS, BALANCE, item_step, transfer_step, writers
+from tests.support.databases.follower import Follower
+from tests.support.databases.postgres import libpq
+from tests.support.databases.workload import ACCOUNTS, BALANCE, item_step, transfer_step, writers
 from venus.adapters.dialects.postgresql.source import PostgresSource
 
 pytestmark = [pytest.mark.fault, pytest.mark.integration]

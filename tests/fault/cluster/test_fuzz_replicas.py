@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from tests.fault.service.test_fuzz import GROWTH_BYTES_MAX, extreme, mutated, seal, send
-from tests.support.batches import half
-from tests.support.broker_clusters import BrokerCluster
-from tests.support.brokers import BUSINESS, RssWatch, commit, wait_for
-from tests.support.etcd import EtcdCluster
+from tests.support.brokers.broker_clusters import BrokerCluster
+from tests.support.brokers.etcd import EtcdCluster
+from tests.support.brokers.servers import BUSINESS, RssWatch, commit, wait_for
+from tests.support.engines.batches import half
 from venus.broker.replicas import replica_wire
 from venus.coordination.etcd import EtcdCoordinator
 from venus.rpc.channel import open_channel

@@ -1,7 +1,7 @@
 """The power goes at one of three brokers, at two, at all, while rows are inserted, updated, deleted (VENUS 4.4).
 
-Every byte behind the last fsync is dropped, or some of them (tests/support/power.py says how). What was acknowledged is
-there afterwards, once, on every broker.
+Every byte behind the last fsync is dropped, or some of them (tests/support/engines/power.py says how).
+What was acknowledged is there afterwards, once, on every broker.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import power
-from tests.support.etcd import EtcdCluster
-from tests.support.power_cluster import NAMES, PhaseWriter, PowerCluster, check, some_moment
+from tests.support.brokers.etcd import EtcdCluster
+from tests.support.brokers.power_cluster import NAMES, PhaseWriter, PowerCluster, check, some_moment
+from tests.support.engines import power
 
 pytestmark = [pytest.mark.fault, pytest.mark.integration]
 CUTS = 25

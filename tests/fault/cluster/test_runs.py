@@ -16,11 +16,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.cluster_faults import FAULTS, QUICK, SLOW, Wait
-from tests.support.etcd import EtcdCluster
-from tests.support.fault_cluster import FaultCluster, fault_cluster
-from tests.support.postgres import Server
-from tests.support.workload import item_step, writers
+from tests.support.brokers.etcd import EtcdCluster
+from tests.support.databases.postgres import Server
+from tests.support.databases.workload import item_step, writers
+from tests.support.faults.cluster_faults import FAULTS, QUICK, SLOW, Wait
+from tests.support.faults.fault_cluster import FaultCluster, fault_cluster
 
 pytestmark = [pytest.mark.fault, pytest.mark.integration]
 logger = logging.getLogger(__name__)

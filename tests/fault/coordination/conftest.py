@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.support.etcd import EtcdCluster, running_etcd
+from tests.support.brokers.etcd import EtcdCluster, running_etcd
 from venus.coordination.etcd import EtcdCoordinator
 
 Connect = Callable[..., EtcdCoordinator]

@@ -13,9 +13,9 @@ import pytest
 from tests.conformance.coordination.test_brokers import broker
 from tests.conformance.coordination.test_businesses import created, leadership
 from tests.fault.coordination.conftest import Connect
-from tests.support.brokers import wait_for
-from tests.support.etcd import EtcdCluster, running_etcd
-from tests.support.lost_answers import LostAnswers
+from tests.support.brokers.etcd import EtcdCluster, running_etcd
+from tests.support.brokers.servers import wait_for
+from tests.support.faults.lost_answers import LostAnswers
 from venus.coordination.etcd import EtcdCoordinator
 from venus.errors import Refused, Unavailable
 from venus.replication.records import Leadership

@@ -16,9 +16,9 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 from pydantic import SecretStr
 
-from tests.support.broker_clusters import BrokerCluster, Writer
-from tests.support.certificates import HOSTS, Authority
-from tests.support.etcd import EtcdCluster, require_binary, running_etcd
+from tests.support.brokers.broker_clusters import BrokerCluster, Writer
+from tests.support.brokers.certificates import HOSTS, Authority
+from tests.support.brokers.etcd import EtcdCluster, require_binary, running_etcd
 from venus.coordination.etcd import EtcdCoordinator
 from venus.coordination.login import NO_LOGIN, Login
 from venus.errors import ConfigError, Refused, Unavailable

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import engines
-from tests.support.engines import BUSINESS, Errors, Producer
+from tests.support.engines import engines
+from tests.support.engines.engines import BUSINESS, Errors, Producer
 from venus.broker.store import keys
 from venus.broker.store.data_directory import FreeSpace
 from venus.broker.store.rocks import Store
@@ -22,7 +22,7 @@ from venus.model import Verdict
 from venus.wire import broker_pb2
 
 PROCESSES = multiprocessing.get_context("forkserver")
-PROCESSES.set_forkserver_preload(["tests.support.engines"])
+PROCESSES.set_forkserver_preload(["tests.support.engines.engines"])
 MIB = 1 << 20
 
 

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.damaged_store import KILLED, REFUSED, SAME, STOPPED
-from tests.support.forks import Victim
+from tests.support.engines.damaged_store import KILLED, REFUSED, SAME, STOPPED
+from tests.support.processes.forks import Victim
 
-MODULE = "tests.support.damaged_store"
+MODULE = "tests.support.engines.damaged_store"
 #: The product tells a start-up that failed in one line; nothing else is written in these.
 NOT_READ = ("LOG", "LOCK")
 #: Never read either, but large, and RocksDB keeps them with the data.

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import engines
+from tests.support.engines import engines
 from venus.model import Verdict
 from venus.wire import broker_pb2
 
@@ -19,7 +19,7 @@ ROWS = 5
 LIFE_S = 240.0
 
 PROCESSES = multiprocessing.get_context("forkserver")
-PROCESSES.set_forkserver_preload(["tests.support.engines"])
+PROCESSES.set_forkserver_preload(["tests.support.engines.engines"])
 
 
 def work(path: Path, diary: Path, batches: int, kill_at: int | None) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.fault.engine.test_kill_at_write import LIFE_S, PROCESSES, killer
-from tests.support import engines, mirrored
+from tests.support.engines import engines, mirrored
 from venus.broker.core import Core
 from venus.wire import broker_pb2, mirror_pb2
 

@@ -16,10 +16,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import engines, power
+from tests.support.engines import engines, power
 
 PROCESSES = multiprocessing.get_context("forkserver")
-PROCESSES.set_forkserver_preload(["tests.support.power"])
+PROCESSES.set_forkserver_preload(["tests.support.engines.power"])
 START_S = 60.0
 #: An engine that has begun again syncs so often at most before its first new batch is there to be lost.
 SYNCS_MAX = 60

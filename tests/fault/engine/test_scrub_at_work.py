@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from tests.support import engines
-from tests.support.engines import BUSINESS, Clock, Errors, Producer
+from tests.support.engines import engines
+from tests.support.engines.engines import BUSINESS, Clock, Errors, Producer
 from venus.broker.core import Core
 from venus.broker.pipeline import trimming, upkeep
 from venus.broker.snapshot import materialiser, rowscan, scavenger, scrub

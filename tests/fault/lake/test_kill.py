@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import lakes
-from tests.support.delivery import FakeDelivery
-from tests.support.feed import Feed, gone, items, put
-from tests.support.forks import Victim
+from tests.support.brokers.delivery import FakeDelivery
+from tests.support.brokers.feed import Feed, gone, items, put
+from tests.support.pipelines import lakes
+from tests.support.processes.forks import Victim
 
 pytestmark = [pytest.mark.fault, pytest.mark.integration]
 
@@ -20,7 +20,7 @@ class LakeVictim(Victim):
 
     def __init__(self, broker: FakeDelivery, root: Path) -> None:
         self._broker = broker
-        super().__init__("tests.support.killed_lake", broker.address, str(root))
+        super().__init__("tests.support.faults.killed_lake", broker.address, str(root))
 
     def run(self, *words: object) -> bool:
         """Run up to what the broker has by now."""

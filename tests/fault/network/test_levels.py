@@ -15,11 +15,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import hops, networks
-from tests.support.brokers import BUSINESS, business_status, take, wait_for
-from tests.support.feed import query
-from tests.support.levels import LEVELS, SETS, SURE_S, TARGETS, TOOK, TWICE, Levels
-from tests.support.postgres import Server
+from tests.support.brokers import hops, networks
+from tests.support.brokers.feed import query
+from tests.support.brokers.levels import LEVELS, SETS, SURE_S, TARGETS, TOOK, TWICE, Levels
+from tests.support.brokers.servers import BUSINESS, business_status, take, wait_for
+from tests.support.databases.postgres import Server
 from venus.adapters.targets.postgresql.control import read_progress
 from venus.errors import VenusError
 from venus.network.directory import BACK_AFTER_S

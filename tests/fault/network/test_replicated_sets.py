@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from tests.fault.coordination.conftest import etcd, three_nodes
-from tests.support import networks
-from tests.support.batches import half
-from tests.support.broker_clusters import BrokerCluster
-from tests.support.brokers import BUSINESS, business_status, commit, fill, take, wait_for
-from tests.support.etcd import EtcdCluster
+from tests.support.brokers import networks
+from tests.support.brokers.broker_clusters import BrokerCluster
+from tests.support.brokers.etcd import EtcdCluster
+from tests.support.brokers.servers import BUSINESS, business_status, commit, fill, take, wait_for
+from tests.support.engines.batches import half
 from venus.broker.service.process import RunningBroker
 from venus.errors import Refused, VenusError
 from venus.rpc.admin import AdminClient

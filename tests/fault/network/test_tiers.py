@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import networks
-from tests.support.brokers import BrokerProcess, business_status, take
-from tests.support.brokers import wait_for as waiting_for
-from tests.support.feed import Feed, applied, following, gone, items, put, rows_at, settings_for
+from tests.support.brokers import networks
+from tests.support.brokers.feed import Feed, applied, following, gone, items, put, rows_at, settings_for
+from tests.support.brokers.real_broker import KillableBroker
+from tests.support.brokers.servers import BrokerProcess, business_status, take
+from tests.support.brokers.servers import wait_for as waiting_for
+from tests.support.faults.proxy import Proxy
 from tests.support.ports import free_port
-from tests.support.proxy import Proxy
-from tests.support.real_broker import KillableBroker
 from venus.adapters.targets.postgresql.control import read_progress, read_table_states
 from venus.adapters.targets.postgresql.load.full_sync import full_sync
 from venus.config import Settings

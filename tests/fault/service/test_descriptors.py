@@ -12,7 +12,7 @@ from urllib.request import urlopen
 import psutil
 import pytest
 
-from tests.support.brokers import BUSINESS, BrokerProcess, fill, settings, wait_for
+from tests.support.brokers.servers import BUSINESS, BrokerProcess, fill, settings, wait_for
 from venus.broker.service.http_guard import ANSWER_S, CONNECTIONS_MAX, HEAD_S
 from venus.rpc.admin import AdminClient
 

@@ -18,8 +18,17 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
-from tests.support.batches import half
-from tests.support.brokers import BUSINESS, BrokerProcess, RssWatch, business_status, commit, settings, take, wait_for
+from tests.support.brokers.servers import (
+    BUSINESS,
+    BrokerProcess,
+    RssWatch,
+    business_status,
+    commit,
+    settings,
+    take,
+    wait_for,
+)
+from tests.support.engines.batches import half
 from venus.errors import VenusError
 from venus.model import Verdict
 from venus.rpc.channel import open_channel

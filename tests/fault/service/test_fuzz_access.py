@@ -18,9 +18,9 @@ import grpc
 import pytest
 
 from tests.fault.service.test_fuzz import FRAMES_PER_METHOD, GROWTH_BYTES_MAX, METHODS, frames, mutated
-from tests.support.batches import half
-from tests.support.brokers import BUSINESS, BrokerProcess, RssWatch, commit
-from tests.support.certificates import EVERYTHING, Authority, get, token_file
+from tests.support.brokers.certificates import EVERYTHING, Authority, get, token_file
+from tests.support.brokers.servers import BUSINESS, BrokerProcess, RssWatch, commit
+from tests.support.engines.batches import half
 from venus.errors import Denied, VenusError
 from venus.rpc.address import ClientCredentials
 from venus.rpc.admin import AdminClient

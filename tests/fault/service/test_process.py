@@ -11,9 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import forked
-from tests.support.batches import half
-from tests.support.brokers import (
+from tests.support.brokers.servers import (
     BUSINESS,
     BrokerProcess,
     RssWatch,
@@ -25,6 +23,8 @@ from tests.support.brokers import (
     take,
     wait_for,
 )
+from tests.support.engines.batches import half
+from tests.support.processes import forked
 from venus.broker.service.process import start_in_thread
 from venus.errors import ConfigError, Unavailable
 from venus.model import Verdict

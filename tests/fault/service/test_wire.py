@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.batches import half
-from tests.support.brokers import BUSINESS, business_status, commit, data, fill, settings, take, wait_for
-from tests.support.proxy import Proxy, Way
+from tests.support.brokers.servers import BUSINESS, business_status, commit, data, fill, settings, take, wait_for
+from tests.support.engines.batches import half
+from tests.support.faults.proxy import Proxy, Way
 from venus.broker.service.process import RunningBroker, start_in_thread
 from venus.broker.service.server import Keepalive
 from venus.errors import DigestMismatch, Unavailable

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.delivery import CHUNK_ROWS, FakeDelivery
-from tests.support.feed import Feed, items, put, rows_at
-from tests.support.load_faults import FAULTS
-from tests.support.spark_connect import connect_server
+from tests.support.brokers.delivery import CHUNK_ROWS, FakeDelivery
+from tests.support.brokers.feed import Feed, items, put, rows_at
+from tests.support.faults.load_faults import FAULTS
+from tests.support.spark.spark_connect import connect_server
 
 ROOT = Path(__file__).parents[3]
 ROWS = 8 * 3 * CHUNK_ROWS
@@ -34,7 +34,8 @@ def test_a_load_through_spark_connect(database: str, broker: FakeDelivery, feed:
     paths = os.pathsep.join([str(ROOT), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))])
 
     with connect_server(paths) as remote:
-        command = [sys.executable, "-W", "ignore", "-m", "tests.support.spark_load", remote, broker.address, database]
+        module = "tests.support.spark.spark_load"
+        command = [sys.executable, "-W", "ignore", "-m", module, remote, broker.address, database]
         done = subprocess.run(
             [*command, str(tmp_path), *FAULTS],
             capture_output=True,

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.support.delivery import CHUNK_ROWS, FakeDelivery
-from tests.support.feed import Feed, caught_up, following, items, put, query, rows_at, settings_for
-from tests.support.load_faults import FAULTS, Faulty
-from tests.support.spark_load import DRIVER
-from tests.support.sparks import CLUSTER
+from tests.support.brokers.delivery import CHUNK_ROWS, FakeDelivery
+from tests.support.brokers.feed import Feed, caught_up, following, items, put, query, rows_at, settings_for
+from tests.support.faults.load_faults import FAULTS, Faulty
+from tests.support.spark.spark_load import DRIVER
+from tests.support.spark.sparks import CLUSTER
 from venus.adapters.targets.postgresql.load.full_sync import full_sync
 from venus.spark.runner import SparkRunner
 
@@ -53,7 +53,7 @@ def check(database: str, broker: FakeDelivery, feed: Feed) -> None:
 
 def load(master: str, broker: FakeDelivery, url: str, folder: Path, *faults: str) -> Any:
     """Load in a process of its own; None if that was killed."""
-    command = [sys.executable, "-W", "ignore", "-m", "tests.support.spark_load", master, broker.address, url]
+    command = [sys.executable, "-W", "ignore", "-m", "tests.support.spark.spark_load", master, broker.address, url]
     environ = os.environ | {"PYTHONPATH": str(ROOT)}  # executors of a cluster start elsewhere
     done = subprocess.run(
         [*command, str(folder), *faults], capture_output=True, text=True, timeout=280, check=False, env=environ

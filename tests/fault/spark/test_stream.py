@@ -18,9 +18,9 @@ from typing import Any
 
 import pytest
 
-from tests.support.feed import Feed, applied, gone, items, put, rows_at, settings_for, wait_for
-from tests.support.real_broker import RealBroker
-from tests.support.sparks import CLUSTER
+from tests.support.brokers.feed import Feed, applied, gone, items, put, rows_at, settings_for, wait_for
+from tests.support.brokers.real_broker import RealBroker
+from tests.support.spark.sparks import CLUSTER
 from venus.adapters.targets.postgresql.control import read_progress
 from venus.adapters.targets.postgresql.load.full_sync import full_sync
 
@@ -55,7 +55,7 @@ def broker(tmp_path: Path) -> Iterator[RealBroker]:
 
 @contextmanager
 def driver(master: str, folder: Path, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
-    command = [sys.executable, "-W", "ignore", "-m", "tests.support.spark_streams", master, str(folder)]
+    command = [sys.executable, "-W", "ignore", "-m", "tests.support.spark.spark_streams", master, str(folder)]
     environ = os.environ | {"PYTHONPATH": str(ROOT)}  # executors of a cluster start elsewhere
     with (folder / "driver.log").open("wb") as log:
         process = subprocess.Popen([*command, *arguments], stdin=subprocess.PIPE, stdout=log, stderr=log, env=environ)

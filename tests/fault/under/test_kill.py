@@ -6,9 +6,9 @@ import random
 
 import pytest
 
-from tests.support.delivery import FakeDelivery
-from tests.support.feed import Feed, applied, gone, items, put, query, rows_at, settings_for, unique_label
-from tests.support.forks import Victim
+from tests.support.brokers.delivery import FakeDelivery
+from tests.support.brokers.feed import Feed, applied, gone, items, put, query, rows_at, settings_for, unique_label
+from tests.support.processes.forks import Victim
 from venus.adapters.targets.postgresql.control import read_progress, read_table_states
 from venus.adapters.targets.postgresql.load.full_sync import full_sync
 
@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.fault, pytest.mark.integration]
 
 
 def victim(broker: FakeDelivery, url: str, keyed_rows_max: int) -> Victim:
-    return Victim("tests.support.killed_under", broker.address, url, str(keyed_rows_max))
+    return Victim("tests.support.faults.killed_under", broker.address, url, str(keyed_rows_max))
 
 
 @pytest.mark.parametrize("keyed_rows_max", [0, 1000])

@@ -13,9 +13,9 @@ import psutil
 import psycopg2
 import pytest
 
-from tests.support.lifetimes import new_folder
-from tests.support.postgres import Server, libpq, running_server
-from tests.support.whole_way import WholeWay, run_at, whole_way
+from tests.support.databases.postgres import Server, libpq, running_server
+from tests.support.pipelines.whole_way import WholeWay, run_at, whole_way
+from tests.support.processes.lifetimes import new_folder
 from venus.adapters.targets.postgresql.control import request_resync
 from venus.errors import DatabaseUnavailable, Unavailable
 

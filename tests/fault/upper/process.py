@@ -15,8 +15,8 @@ from typing import Any
 import psutil
 
 from tests.fault.upper.watched import Hook, watched_producer, watched_source
-from tests.support.brokers import wait_for
-from tests.support.memory import peak_bytes
+from tests.support.brokers.servers import wait_for
+from tests.support.processes.memory import peak_bytes
 from venus.adapters.dialects.contract import Cut, Source
 from venus.adapters.dialects.registry import open_source
 from venus.adapters.upper.capture import CaptureDependencies, connect_producer, run_capture

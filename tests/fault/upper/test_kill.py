@@ -16,8 +16,8 @@ import sqlalchemy as sa
 from tests.fault.upper.process import Zombie, run_until_killed
 from tests.fault.upper.watched import Hook, watched_producer, watched_source
 from tests.integration.upper.shop import Shop
-from tests.support.brokers import BrokerProcess, business_status, settings
-from tests.support.ledger import read_ledger
+from tests.support.brokers.ledger import read_ledger
+from tests.support.brokers.servers import BrokerProcess, business_status, settings
 from venus.adapters.dialects.registry import open_source
 from venus.adapters.upper.capture import CaptureDependencies, connect_producer, run_capture
 from venus.adapters.upper.report import CaptureReport

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from tests.fault.upper.watched import Hook, watched_producer, watched_source
-from tests.support.brokers import business_status, settings
-from tests.support.ledger import read_ledger
-from tests.support.proxy import Proxy
-from tests.support.scripted_database import ScriptedDatabase
-from tests.support.scripted_source import Script, ScriptedSource
+from tests.support.brokers.ledger import read_ledger
+from tests.support.brokers.servers import business_status, settings
+from tests.support.databases.scripted_database import ScriptedDatabase
+from tests.support.databases.scripted_source import Script, ScriptedSource
+from tests.support.faults.proxy import Proxy
 from venus.adapters.upper.capture import CaptureDependencies, connect_producer, run_capture
 from venus.adapters.upper.report import CaptureReport
 from venus.broker.service.process import RunningBroker, start_in_thread

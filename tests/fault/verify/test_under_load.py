@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.postgres import Server
-from tests.support.shops import PostgresShop, Shop, SqliteShop
-from tests.support.whole_way import WholeWay, difference_keys, run_at, whole_way
+from tests.support.databases.postgres import Server
+from tests.support.databases.shops import PostgresShop, Shop, SqliteShop
+from tests.support.pipelines.whole_way import WholeWay, difference_keys, run_at, whole_way
 
 pytestmark = [pytest.mark.fault, pytest.mark.integration, pytest.mark.timeout(600)]
 

@@ -13,8 +13,8 @@ from urllib.request import urlopen
 
 import pytest
 
-from tests.support.batches import half
-from tests.support.brokers import BUSINESS, commit, settings, wait_for
+from tests.support.brokers.servers import BUSINESS, commit, settings, wait_for
+from tests.support.engines.batches import half
 from tests.support.listeners import HttpListener, MailListener, drip, hanging
 from venus.alarms import alarm_state, notifier
 from venus.broker.service.process import RunningBroker, start_in_thread

@@ -14,7 +14,7 @@ from threading import Event as Flag
 
 import pytest
 
-from tests.support.certificates import Authority
+from tests.support.brokers.certificates import Authority
 from tests.support.listeners import HttpListener, MailListener, drip, hanging, say_nothing, took
 from venus.alarms.alarm_state import Alarm, AlarmEvent, Message, Notification
 from venus.alarms.recipients import AlarmChannel, MailChannel, build_recipients

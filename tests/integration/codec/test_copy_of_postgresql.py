@@ -8,7 +8,7 @@ from contextlib import closing
 import psycopg2
 import pytest
 
-from tests.support.postgres import libpq
+from tests.support.databases.postgres import libpq
 from venus.codec.columns import to_columns
 from venus.codec.copy_text import from_copy, to_copy
 from venus.codec.layout import Layout

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import forked
-from tests.support.etcd import EtcdCluster
+from tests.support.brokers.etcd import EtcdCluster
+from tests.support.processes import forked
 from venus.coordination.etcd import EtcdCoordinator
 from venus.replication.records import Leadership, LiveBroker, Member
 

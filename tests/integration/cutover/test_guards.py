@@ -14,10 +14,10 @@ from typing import Any
 import psycopg2
 import pytest
 
-from tests.support.brokers import wait_for
-from tests.support.feed import query
-from tests.support.postgres import libpq
-from tests.support.whole_way import WholeWay
+from tests.support.brokers.feed import query
+from tests.support.brokers.servers import wait_for
+from tests.support.databases.postgres import libpq
+from tests.support.pipelines.whole_way import WholeWay
 from venus.adapters.cutover.readiness import Readiness, read_readiness
 from venus.adapters.cutover.run import CutoverRequest, run_cutover
 from venus.adapters.dialects.registry import open_source

@@ -11,9 +11,9 @@ import sqlalchemy
 
 from tests.integration.cutover.test_sources import HEAD, WISH
 from tests.integration.under.test_ddl_file import _MARIADB, _SQLITE
-from tests.support.feed import query
-from tests.support.mariadb import MariaServer
-from tests.support.whole_way import WholeWay, whole_way
+from tests.support.brokers.feed import query
+from tests.support.databases.mariadb import MariaServer
+from tests.support.pipelines.whole_way import WholeWay, whole_way
 from tests.unit.dialects.oracle.test_structure import ROWS, SCHEMA
 from venus.adapters.cutover.run import CutoverOutcome, CutoverRequest, run_cutover
 from venus.adapters.dialects.oracle.structure import add_structure

@@ -10,9 +10,9 @@ import psycopg2
 import pytest
 import sqlalchemy
 
-from tests.support.feed import query
-from tests.support.mariadb import MariaServer
-from tests.support.whole_way import WholeWay, whole_way
+from tests.support.brokers.feed import query
+from tests.support.databases.mariadb import MariaServer
+from tests.support.pipelines.whole_way import WholeWay, whole_way
 from venus.adapters.cutover.run import CutoverRequest, run_cutover, undo_target_cutover
 
 pytestmark = pytest.mark.integration

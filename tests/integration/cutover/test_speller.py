@@ -7,7 +7,7 @@ from contextlib import closing
 import numpy as np
 import pytest
 
-from tests.support.feed import query
+from tests.support.brokers.feed import query
 from venus.adapters.cutover.certificate import TableHash
 from venus.adapters.targets.postgresql.cutover.cutover_session import PostgresSpeller, read_rows
 from venus.adapters.targets.postgresql.naming import PlacedTable

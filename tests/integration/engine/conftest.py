@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.engines import make
+from tests.support.engines.engines import make
 from venus.broker.core import Core
 
 

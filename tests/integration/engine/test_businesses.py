@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.integration.engine.test_watermark import _fails_for_batch_of
-from tests.support import engines
-from tests.support.engines import BUSINESS, WAIT_S, Clock, Producer
+from tests.support.engines import engines
+from tests.support.engines.engines import BUSINESS, WAIT_S, Clock, Producer
 from venus.broker.core import Core
 from venus.broker.machine import catalogue, half_messages
 from venus.broker.store import keys

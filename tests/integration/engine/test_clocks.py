@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import engines
-from tests.support.batches import half
-from tests.support.brokers import BUSINESS, commit, settings, wait_for
-from tests.support.etcd import EtcdCluster
+from tests.support.brokers.etcd import EtcdCluster
+from tests.support.brokers.servers import BUSINESS, commit, settings, wait_for
+from tests.support.engines import engines
+from tests.support.engines.batches import half
 from venus.broker.replicas.host import Host
 from venus.broker.service import process, replication
 from venus.config import ClusterSettings

@@ -13,8 +13,8 @@ import pytest
 from tests.integration.engine.test_businesses import held_up
 from tests.integration.engine.test_retention import tick
 from tests.integration.engine.test_watermark import Replicas, settle
-from tests.support import engines
-from tests.support.engines import BUSINESS, WAIT_S, Clock, Producer, status
+from tests.support.engines import engines
+from tests.support.engines.engines import BUSINESS, WAIT_S, Clock, Producer, status
 from venus.broker.core import Core
 from venus.broker.machine.business import Business
 from venus.broker.machine.records import load_all

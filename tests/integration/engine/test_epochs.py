@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from tests.integration.engine.test_retention import tick
-from tests.support import engines
-from tests.support.engines import BUSINESS, Clock, Producer, status, the_business
+from tests.support.engines import engines
+from tests.support.engines.engines import BUSINESS, Clock, Producer, status, the_business
 from venus.broker.core import Core
 from venus.broker.machine.business import MaterialisedPosition
 from venus.broker.machine.queue_index import EPOCHS_MAX

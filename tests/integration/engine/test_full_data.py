@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import engines
-from tests.support.engines import BUSINESS, WAIT_S, Clock, Producer, caught_up, the_business
-from tests.support.stored import HEAD
+from tests.support.engines import engines
+from tests.support.engines.engines import BUSINESS, WAIT_S, Clock, Producer, caught_up, the_business
+from tests.support.engines.stored import HEAD
 from venus.broker.core import Core
 from venus.broker.machine import records
 from venus.broker.machine.business import Business

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import engines
-from tests.support.engines import BUSINESS, Producer, rows
+from tests.support.engines import engines
+from tests.support.engines.engines import BUSINESS, Producer, rows
 from venus.broker.core import Core
 from venus.broker.replicas import copies
 from venus.broker.replicas.copies import CopyPlace, CopyPool

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import engines
-from tests.support.engines import WAIT_S, Producer, caught_up, the_business
+from tests.support.engines import engines
+from tests.support.engines.engines import WAIT_S, Producer, caught_up, the_business
 from venus.broker.snapshot import materialiser
 from venus.broker.store import keys
 from venus.broker.store.options import DELAYING_FILES, DELAYING_MEMTABLES

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import mirrored
-from tests.support.engines import BUSINESS, Producer, full_data, make, queue, rows, wait_until
+from tests.support.engines import mirrored
+from tests.support.engines.engines import BUSINESS, Producer, full_data, make, queue, rows, wait_until
 from venus.broker.core import Core
 from venus.broker.machine.mirror import Mirror
 from venus.broker.pipeline.replica_commands import begin_term

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import xxhash
 
-from tests.support import engines
-from tests.support.engines import BUSINESS, Producer
+from tests.support.engines import engines
+from tests.support.engines.engines import BUSINESS, Producer
 from venus.adapters.under.cut_assembler import CutAssembler
 from venus.broker.core import Core
 from venus.broker.machine.business import Business

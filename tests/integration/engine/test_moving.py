@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from tests.support import mirrored
-from tests.support.engines import BUSINESS, WAIT_S, Producer, full_data, make, queue, rows, wait_until
+from tests.support.engines import mirrored
+from tests.support.engines.engines import BUSINESS, WAIT_S, Producer, full_data, make, queue, rows, wait_until
 from venus.broker.core import Core
 from venus.broker.mirrors import session_requests
 from venus.broker.mirrors.replication_plan import ReplicationPlan

@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import engines, forked
-from tests.support.brokers import BrokerProcess, settings
-from tests.support.engines import Producer
+from tests.support.brokers.servers import BrokerProcess, settings
+from tests.support.engines import engines
+from tests.support.engines.engines import Producer
+from tests.support.processes import forked
 from venus.broker.store import data_directory
 from venus.errors import ConfigError
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import engines, mirrored
-from tests.support.engines import BUSINESS, Producer, full_data, make, queue, rows, wait_until
+from tests.support.engines import engines, mirrored
+from tests.support.engines.engines import BUSINESS, Producer, full_data, make, queue, rows, wait_until
 from venus.broker.core import Core
 from venus.broker.machine.home import Home
 from venus.broker.machine.loss import Loss

@@ -9,8 +9,8 @@ from threading import Event
 import pytest
 import xxhash
 
-from tests.support import engines
-from tests.support.engines import BUSINESS, WAIT_S, Clock, Producer, status
+from tests.support.engines import engines
+from tests.support.engines.engines import BUSINESS, WAIT_S, Clock, Producer, status
 from venus.broker.core import Core
 from venus.broker.store.rocks import Store, StoreBatch
 from venus.errors import (

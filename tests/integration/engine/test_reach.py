@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import xxhash
 
-from tests.support import engines, mirrored
-from tests.support.engines import BUSINESS, WAIT_S, Producer, make
+from tests.support.engines import engines, mirrored
+from tests.support.engines.engines import BUSINESS, WAIT_S, Producer, make
 from venus.broker.core import Core
 from venus.broker.machine.counter_limits import COUNTER_LIMITS
 from venus.broker.machine.home import Home

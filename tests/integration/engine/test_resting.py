@@ -6,8 +6,8 @@ import threading
 from concurrent.futures import Future
 from pathlib import Path
 
-from tests.support import engines
-from tests.support.engines import BUSINESS, WAIT_S, Clock, Producer
+from tests.support.engines import engines
+from tests.support.engines.engines import BUSINESS, WAIT_S, Clock, Producer
 from venus.broker.core import Core
 from venus.broker.pipeline.upkeep import MAINTAIN_EVERY_S, QUIET_EVERY_S
 from venus.wire import broker_pb2

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import engines
-from tests.support.engines import BUSINESS, WAIT_S, Clock, Producer, status
+from tests.support.engines import engines
+from tests.support.engines.engines import BUSINESS, WAIT_S, Clock, Producer, status
 from venus.broker.core import Core
 from venus.errors import (
     OffsetTrimmed,

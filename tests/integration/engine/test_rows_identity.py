@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.support import mirrored
-from tests.support.engines import BUSINESS, WAIT_S, Producer, make, rows, wait_until
+from tests.support.engines import mirrored
+from tests.support.engines.engines import BUSINESS, WAIT_S, Producer, make, rows, wait_until
 from venus.broker.core import Core
 from venus.wire import broker_pb2
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import engines
-from tests.support.engines import BUSINESS, Clock, Producer
+from tests.support.engines import engines
+from tests.support.engines.engines import BUSINESS, Clock, Producer
 from venus.broker.core import Core
 from venus.broker.snapshot import splits
 from venus.config.sections import LimitsSettings

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import engines
-from tests.support.engines import BUSINESS, Clock, Producer
+from tests.support.engines import engines
+from tests.support.engines.engines import BUSINESS, Clock, Producer
 from venus.broker.core import Core
 from venus.broker.machine.business import MaterialisedPosition
 from venus.broker.snapshot import checkpoint_metadata, splits

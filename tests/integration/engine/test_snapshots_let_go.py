@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.support import engines
-from tests.support.engines import BUSINESS, Producer
+from tests.support.engines import engines
+from tests.support.engines.engines import BUSINESS, Producer
 from venus.broker.core import Core
 from venus.broker.machine.business import Business
 from venus.broker.service.access import AccessControl, Peer

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from rocksdict import Rdict
 
-from tests.support import engines
-from tests.support.engines import BUSINESS, WAIT_S, Clock, Errors, Producer
+from tests.support.engines import engines
+from tests.support.engines.engines import BUSINESS, WAIT_S, Clock, Errors, Producer
 from venus.broker.machine import machine
 from venus.broker.machine.business import Business
 from venus.broker.machine.records import load_all

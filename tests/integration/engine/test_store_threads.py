@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import engines
+from tests.support.engines import engines
 from venus.broker.store import keys, options
 from venus.broker.store.options import DELAYING_FILES
 from venus.broker.store.rocks import Store

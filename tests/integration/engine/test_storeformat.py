@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import engines
-from tests.support.engines import Producer
+from tests.support.engines import engines
+from tests.support.engines.engines import Producer
 from venus.broker.log.entry import decode
 from venus.broker.log.store_layout import FORMAT, UPGRADES, check_format
 from venus.broker.store import keys

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import engines
-from tests.support.engines import Producer
+from tests.support.engines import engines
+from tests.support.engines.engines import Producer
 from venus.broker.core import Core
 from venus.broker.machine import queue_index
 

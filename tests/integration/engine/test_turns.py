@@ -10,8 +10,8 @@ from functools import partial
 from pathlib import Path
 
 from tests.integration.engine.test_storage import Stop
-from tests.support import engines
-from tests.support.engines import BUSINESS, WAIT_S, Clock, Producer
+from tests.support.engines import engines
+from tests.support.engines.engines import BUSINESS, WAIT_S, Clock, Producer
 from venus.broker.store import keys
 from venus.broker.store.reads import KeyCount
 from venus.broker.store.rocks import Store

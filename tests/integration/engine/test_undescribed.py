@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import xxhash
 
-from tests.support import engines
-from tests.support.engines import BUSINESS, WAIT_S, Clock, Errors, Producer
+from tests.support.engines import engines
+from tests.support.engines.engines import BUSINESS, WAIT_S, Clock, Errors, Producer
 from venus.broker.core import Core
 from venus.broker.machine.records import load_all
 from venus.broker.pipeline import producer_commands

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import engines, forked
-from tests.support.engines import BUSINESS, Producer
+from tests.support.engines import engines
+from tests.support.engines.engines import BUSINESS, Producer
+from tests.support.processes import forked
 from venus.broker.machine import records
 from venus.broker.machine.business import Business
 from venus.broker.machine.records import encode_materialised_position

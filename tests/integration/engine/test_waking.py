@@ -6,8 +6,8 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from tests.support import engines
-from tests.support.engines import BUSINESS, WAIT_S, Producer
+from tests.support.engines import engines
+from tests.support.engines.engines import BUSINESS, WAIT_S, Producer
 from venus.broker.core import Core
 from venus.broker.service.delivery import DeliveryService
 from venus.broker.service.loop_bridge import LoopBridge

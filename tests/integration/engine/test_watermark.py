@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.support import engines
-from tests.support.engines import BUSINESS, WAIT_S, Producer
+from tests.support.engines import engines
+from tests.support.engines.engines import BUSINESS, WAIT_S, Producer
 from venus.broker.core import Core
 from venus.broker.machine import envelope
 from venus.broker.machine.business import Business

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import lakes
-from tests.support.brokers import business_status
-from tests.support.delivery import FakeDelivery
-from tests.support.feed import INT, Feed, column, gone, items, put, table, wait_for
-from tests.support.real_broker import RealBroker
+from tests.support.brokers.delivery import FakeDelivery
+from tests.support.brokers.feed import INT, Feed, column, gone, items, put, table, wait_for
+from tests.support.brokers.real_broker import RealBroker
+from tests.support.brokers.servers import business_status
+from tests.support.pipelines import lakes
 from venus.adapters.targets.parquet.folder import ParquetFolder
 from venus.adapters.under import circuit
 from venus.config import Settings

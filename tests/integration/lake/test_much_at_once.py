@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import lakes
-from tests.support.delivery import FakeDelivery
-from tests.support.feed import Feed, gone, items, put
+from tests.support.brokers.delivery import FakeDelivery
+from tests.support.brokers.feed import Feed, gone, items, put
+from tests.support.pipelines import lakes
 from venus.adapters.targets.parquet import pending_commit, refresh
 from venus.adapters.targets.parquet.folder import ParquetFolder
 from venus.adapters.targets.parquet.pending_commit import PendingCommit

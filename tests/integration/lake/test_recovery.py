@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from tests.support import lakes
-from tests.support.delivery import FakeDelivery
-from tests.support.feed import Feed, gone, items, put
+from tests.support.brokers.delivery import FakeDelivery
+from tests.support.brokers.feed import Feed, gone, items, put
+from tests.support.pipelines import lakes
 from venus.adapters.targets.parquet import load
 from venus.adapters.targets.parquet.folder import ParquetFolder
 from venus.adapters.targets.parquet.lake_paths import hidden_path, point_link

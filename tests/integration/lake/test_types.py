@@ -8,10 +8,10 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from tests.support import lakes
-from tests.support.delivery import FakeDelivery
-from tests.support.feed import INT, TEXT, Feed, column, gone, items, put, table
-from tests.support.real_broker import RealBroker
+from tests.support.brokers.delivery import FakeDelivery
+from tests.support.brokers.feed import INT, TEXT, Feed, column, gone, items, put, table
+from tests.support.brokers.real_broker import RealBroker
+from tests.support.pipelines import lakes
 from venus.model import Kind, LogicalType
 
 pytestmark = pytest.mark.integration

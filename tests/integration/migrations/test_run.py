@@ -16,7 +16,7 @@ from alembic import command
 from alembic.config import Config
 from alembic.script import ScriptDirectory
 
-from tests.support.postgres import Server, libpq
+from tests.support.databases.postgres import Server, libpq
 from venus.migrations import run
 from venus.migrations.names import VERSION_TABLE
 

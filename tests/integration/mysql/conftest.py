@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import sqlalchemy
 
-from tests.support.follower import Follower
-from tests.support.mariadb import MariaServer
+from tests.support.databases.follower import Follower
+from tests.support.databases.mariadb import MariaServer
 from venus.adapters.dialects.mysql.source import MysqlSource
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.integration.mysql.conftest import Shop
-from tests.support.follower import Follower
+from tests.support.databases.follower import Follower
 
 ITEM = "CREATE TABLE item (id int PRIMARY KEY, a int, twice int AS (a * 2) VIRTUAL, more int AS (a + 1) STORED, b int)"
 ROWS = "INSERT INTO item (id, a, b) VALUES (1, 5, 50), (2, 7, 70)"

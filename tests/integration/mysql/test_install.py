@@ -7,8 +7,8 @@ from contextlib import suppress
 import pytest
 
 from tests.integration.mysql.conftest import Shop
-from tests.support.follower import Follower
-from tests.support.mariadb import catalogue
+from tests.support.databases.follower import Follower
+from tests.support.databases.mariadb import catalogue
 from venus.adapters.dialects.mysql import install
 from venus.adapters.dialects.mysql.connection import MysqlConnection, MysqlLockTimeout
 from venus.errors import DatabaseUnavailable, Refused

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from tests.integration.mysql.conftest import Shop
-from tests.support.follower import Follower
+from tests.support.databases.follower import Follower
 from venus.adapters.dialects.mysql import cut as module
 from venus.adapters.dialects.mysql.connection import Deadlock, MysqlConnection, parse_address
 from venus.adapters.dialects.mysql.cut import LogNumbers, delete_exactly

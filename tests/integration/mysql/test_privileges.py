@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.integration.mysql.conftest import Shop
-from tests.support.follower import Follower
+from tests.support.databases.follower import Follower
 from venus.adapters.dialects.mysql.dictionary import parse_actions, parse_columns
 from venus.adapters.dialects.mysql.source import MysqlSource
 

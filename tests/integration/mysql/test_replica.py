@@ -8,7 +8,7 @@ from contextlib import closing
 import pytest
 
 from tests.integration.mysql.conftest import Shop
-from tests.support.mariadb import DEFAULT_MODE, running_mariadb
+from tests.support.databases.mariadb import DEFAULT_MODE, running_mariadb
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.support.mariadb import MariaServer
+from tests.support.databases.mariadb import MariaServer
 
 
 def test_it_runs_with_its_own_defaults(mariadb_server: MariaServer, mariadb_database: str) -> None:

@@ -11,8 +11,8 @@ import pytest
 import sqlalchemy
 
 from tests.integration.mysql.conftest import Shop
-from tests.support.follower import Follower
-from tests.support.mariadb import DEFAULT_MODE, MariaServer, running_mariadb
+from tests.support.databases.follower import Follower
+from tests.support.databases.mariadb import DEFAULT_MODE, MariaServer, running_mariadb
 from venus.adapters.dialects.mysql.connection import MysqlConnection, parse_address
 from venus.adapters.dialects.mysql.source import MysqlSource
 from venus.errors import DatabaseUnavailable

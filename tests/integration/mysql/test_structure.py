@@ -7,7 +7,7 @@ from contextlib import closing
 import pytest
 import sqlalchemy
 
-from tests.support.mariadb import MariaServer
+from tests.support.databases.mariadb import MariaServer
 from venus.adapters.dialects.contract import Numbering, OtherObject
 from venus.adapters.dialects.mysql.source import MysqlSource
 

@@ -9,7 +9,7 @@ import pytest
 import sqlalchemy
 
 from tests.integration.mysql.conftest import Shop
-from tests.support.mariadb import MariaServer, running_mariadb
+from tests.support.databases.mariadb import MariaServer, running_mariadb
 
 #: Both are 02:30 in Berlin.
 FIRST, SECOND = "2024-10-27 00:30:00", "2024-10-27 01:30:00"

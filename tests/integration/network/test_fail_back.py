@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import networks
-from tests.support.batches import half
-from tests.support.brokers import BUSINESS, business_status, commit, fill, take, wait_for
+from tests.support.brokers import networks
+from tests.support.brokers.servers import BUSINESS, business_status, commit, fill, take, wait_for
+from tests.support.engines.batches import half
+from tests.support.faults.proxy import Proxy
 from tests.support.ports import free_port
-from tests.support.proxy import Proxy
 from venus.alarm_rules import RULES, classify_sentence
 from venus.broker.mirrors.upstream_selection import SelectionTimes
 from venus.broker.service.process import RunningBroker

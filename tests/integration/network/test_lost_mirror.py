@@ -17,13 +17,13 @@ import psycopg2
 import pyarrow.parquet as pq
 import pytest
 
-from tests.support import networks
-from tests.support.brokers import business_status
-from tests.support.feed import query
-from tests.support.pipeline import Pipeline
+from tests.support.brokers import networks
+from tests.support.brokers.feed import query
+from tests.support.brokers.servers import business_status
+from tests.support.databases.postgres import Server, libpq
+from tests.support.databases.sqlite import keep_writing
+from tests.support.pipelines.pipeline import Pipeline
 from tests.support.ports import free_ports
-from tests.support.postgres import Server, libpq
-from tests.support.sqlite import keep_writing
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 

@@ -18,13 +18,14 @@ from typing import Any
 
 import pytest
 
-from tests.support import forked, networks
-from tests.support.brokers import BrokerProcess, business_status, wait_for
+from tests.support.brokers import networks
+from tests.support.brokers.servers import BrokerProcess, business_status, wait_for
+from tests.support.databases.postgres import Server
+from tests.support.databases.sqlite import keep_writing
+from tests.support.faults.proxy import Proxy
+from tests.support.pipelines.whole_way import Loop, run_at
 from tests.support.ports import free_port
-from tests.support.postgres import Server
-from tests.support.proxy import Proxy
-from tests.support.sqlite import keep_writing
-from tests.support.whole_way import Loop, run_at
+from tests.support.processes import forked
 from venus.adapters.dialects.registry import open_source
 from venus.adapters.targets.postgresql.apply.apply_session import run_apply
 from venus.adapters.targets.postgresql.load.full_sync import full_sync

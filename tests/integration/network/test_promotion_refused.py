@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from tests.support import networks
-from tests.support.batches import half
-from tests.support.brokers import BUSINESS, business_status, commit, fill, wait_for
+from tests.support.brokers import networks
+from tests.support.brokers.servers import BUSINESS, business_status, commit, fill, wait_for
+from tests.support.engines.batches import half
 from tests.support.ports import free_port
 from venus.broker.service.process import RunningBroker
 from venus.cli.app import run

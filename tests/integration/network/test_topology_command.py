@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.brokers import fill, wait_for
-from tests.support.networks import has, start
+from tests.support.brokers.networks import has, start
+from tests.support.brokers.servers import fill, wait_for
 from venus.broker.service.process import RunningBroker
 from venus.cli.app import run
 

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import networks
-from tests.support.batches import half
-from tests.support.brokers import BUSINESS, BrokerProcess, business_status, commit, fill, wait_for
+from tests.support.brokers import networks
+from tests.support.brokers.servers import BUSINESS, BrokerProcess, business_status, commit, fill, wait_for
+from tests.support.engines.batches import half
+from tests.support.faults.proxy import Proxy
 from tests.support.ports import free_port
-from tests.support.proxy import Proxy
 from venus.broker.service.process import RunningBroker
 from venus.errors import Refused, Unavailable, VenusError
 from venus.rpc.admin import AdminClient

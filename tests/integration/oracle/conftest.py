@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.mariadb import MariaServer
-from tests.support.oracle_standin import SCHEMA, StandIn
+from tests.support.databases.mariadb import MariaServer
+from tests.support.oracle.standin import SCHEMA, StandIn
 from venus.adapters.dialects.oracle.source import OracleSource
 
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from tests.support.follower import Follower
-from tests.support.oracle_standin import StandIn
-from tests.support.oracle_workload import item_step, writers
+from tests.support.databases.follower import Follower
+from tests.support.oracle.standin import StandIn
+from tests.support.oracle.workload import item_step, writers
 from venus.adapters.dialects.contract import SnapshotLost
 from venus.adapters.dialects.oracle import cut, cut_bounds
 from venus.adapters.dialects.oracle.cut_bounds import CutBounds, CutLimits

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.follower import Follower
-from tests.support.oracle_standin import ddl_trigger_body
+from tests.support.databases.follower import Follower
+from tests.support.oracle.standin import ddl_trigger_body
 from venus.adapters.dialects.oracle.source import OracleSource
 
 pytestmark = pytest.mark.integration

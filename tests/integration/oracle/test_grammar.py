@@ -10,8 +10,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from tests.support.oracle_scripts import CLUSTER, ROWS, compound_statements, inline_statements, running, statements
-from tests.support.plsql import Grammar
+from tests.support.oracle.plsql import Grammar
+from tests.support.oracle.scripts import CLUSTER, ROWS, compound_statements, inline_statements, running, statements
 from venus.adapters.dialects.oracle.versions import VERSIONS, Version
 
 pytestmark = pytest.mark.integration

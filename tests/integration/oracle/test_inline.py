@@ -11,10 +11,10 @@ from typing import Any
 import pymysql
 import pytest
 
-from tests.support.follower import Follower
-from tests.support.mariadb import catalogue
-from tests.support.oracle_standin import SCHEMA, StandIn
-from tests.support.oracle_workload import KEYS, writers
+from tests.support.databases.follower import Follower
+from tests.support.databases.mariadb import catalogue
+from tests.support.oracle.standin import SCHEMA, StandIn
+from tests.support.oracle.workload import KEYS, writers
 from venus.adapters.dialects.oracle.driver import OracleOptions
 from venus.adapters.dialects.oracle.source import OracleSource
 from venus.errors import Refused

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from tests.support import oracle_double
-from tests.support.follower import Follower
-from tests.support.oracle_standin import Cursor, StandInError
+from tests.support.databases.follower import Follower
+from tests.support.oracle import double
+from tests.support.oracle.standin import Cursor, StandInError
 from venus.adapters.dialects.contract import SnapshotLost
 from venus.adapters.dialects.oracle.source import OracleSource
 from venus.adapters.dialects.row_limits import ROW_BYTES_MAX
@@ -116,7 +116,7 @@ def test_a_large_text_that_is_no_unicode_names_its_row(
 
     application.execute('INSERT INTO "DOC" VALUES (1, REPEAT(%s, %s), NULL)', ("x", 300_000))
     application.execute('INSERT INTO "OTHER" VALUES (1)')
-    monkeypatch.setattr(oracle_double.Lob, "read", broken)
+    monkeypatch.setattr(double.Lob, "read", broken)
     shop.drain()
     name = "a CLOB has text that is not valid Unicode"
     assert standing(source)[0] == "PAUSED"
@@ -134,7 +134,7 @@ def test_a_lob_whose_row_has_gone_takes_the_cut_back_and_nothing_is_lost(
         raise StandInError("ORA-22922: nonexistent LOB value")
 
     with monkeypatch.context() as patched:
-        patched.setattr(oracle_double.Lob, "read", gone)
+        patched.setattr(double.Lob, "read", gone)
         cut = source.open_cut([])
         assert cut is not None
         with pytest.raises(SnapshotLost, match="ORA-22922"):

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.follower import Follower
-from tests.support.oracle_standin import StandIn
+from tests.support.databases.follower import Follower
+from tests.support.oracle.standin import StandIn
 from venus.adapters.dialects.oracle.source import OracleSource
 from venus.errors import Refused
 

@@ -17,11 +17,11 @@ import pytest
 
 from tests.conformance.place_oracle import quoting
 from tests.conformance.torture_oracle import STANDIN
-from tests.support.brokers import settings, wait_for
-from tests.support.feed import following, query
-from tests.support.oracle_standin import SCHEMA, StandIn
-from tests.support.oracle_workload import KEYS, item_step, writers
-from tests.support.postgres import Server
+from tests.support.brokers.feed import following, query
+from tests.support.brokers.servers import settings, wait_for
+from tests.support.databases.postgres import Server
+from tests.support.oracle.standin import SCHEMA, StandIn
+from tests.support.oracle.workload import KEYS, item_step, writers
 from venus.adapters.dialects.contract import RegisteredTable
 from venus.adapters.dialects.oracle.source import OracleSource
 from venus.adapters.targets.postgresql.load.full_sync import full_sync

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.follower import Follower
-from tests.support.oracle_standin import StandIn
+from tests.support.databases.follower import Follower
+from tests.support.oracle.standin import StandIn
 from venus.adapters.dialects.oracle import cut_claims
 from venus.adapters.dialects.oracle.source import OracleSource
 

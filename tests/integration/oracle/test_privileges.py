@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from tests.support.follower import Follower
-from tests.support.mariadb import MariaServer
-from tests.support.oracle_standin import DICTIONARY, SCHEMA, StandIn
+from tests.support.databases.follower import Follower
+from tests.support.databases.mariadb import MariaServer
+from tests.support.oracle.standin import DICTIONARY, SCHEMA, StandIn
 from venus.adapters.dialects.oracle.connection import OracleNotPermitted
 from venus.adapters.dialects.oracle.source import OracleSource
 

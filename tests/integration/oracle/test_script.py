@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from tests.support.follower import Follower
-from tests.support.oracle_standin import StandIn, adapted
-from tests.support.sqlplus import Script, read
+from tests.support.databases.follower import Follower
+from tests.support.oracle.sqlplus import Script, read
+from tests.support.oracle.standin import StandIn, adapted
 from venus.adapters.dialects.oracle.driver import OracleOptions
 from venus.adapters.dialects.oracle.source import OracleSource
 from venus.errors import DatabaseUnavailable, Refused, VenusError

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.follower import Follower
-from tests.support.mariadb import MariaServer
+from tests.support.databases.follower import Follower
+from tests.support.databases.mariadb import MariaServer
 from venus.adapters.dialects.oracle.source import OracleSource
 from venus.errors import Refused
 

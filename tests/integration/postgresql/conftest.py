@@ -10,8 +10,8 @@ import psycopg2
 import psycopg2.extensions
 import pytest
 
-from tests.support.follower import Follower
-from tests.support.postgres import libpq
+from tests.support.databases.follower import Follower
+from tests.support.databases.postgres import libpq
 from venus.adapters.dialects.postgresql import connection as connections
 from venus.adapters.dialects.postgresql.source import PostgresSource
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from tests.integration.postgresql.conftest import Sql, Start
-from tests.support.follower import Follower
+from tests.support.databases.follower import Follower
 from venus.adapters.dialects.fill_cursor import FillCursor
 from venus.adapters.dialects.halted_tables import HaltTracker
 from venus.adapters.dialects.postgresql import cut_opening, cut_statements
@@ -275,7 +275,7 @@ def test_the_backlog_names_the_age_of_what_blocks(sql: Sql, another: Callable[[]
 
 READER = """
 import sys
-from tests.support.memory import peak_bytes
+from tests.support.processes.memory import peak_bytes
 from venus.adapters.dialects.postgresql.source import PostgresSource
 from venus.model import BatchNo, BatchRecord, Sequence
 source = PostgresSource(sys.argv[1])

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.integration.postgresql.conftest import Sql, Start
-from tests.support.follower import Follower
+from tests.support.databases.follower import Follower
 from venus.adapters.dialects.postgresql import source as sources
 from venus.adapters.dialects.postgresql.source import PostgresSource
 from venus.adapters.dialects.postgresql.statements import statement

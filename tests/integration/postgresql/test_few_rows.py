@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.integration.postgresql.conftest import Sql
-from tests.support.follower import Follower
+from tests.support.databases.follower import Follower
 from venus.adapters.dialects.postgresql import copy_stream, cut, cut_statements
 from venus.adapters.dialects.postgresql.connection import PostgresConnection
 from venus.adapters.dialects.postgresql.cut import parse_row

@@ -11,7 +11,7 @@ import pytest
 import sqlalchemy
 
 from tests.integration.postgresql.conftest import Sql
-from tests.support.follower import Follower
+from tests.support.databases.follower import Follower
 from venus.adapters.dialects.postgresql.connection import PostgresConnection, PostgresLockTimeout
 from venus.adapters.dialects.postgresql.source import PostgresSource
 from venus.errors import ConfigError, DatabaseUnavailable, Refused

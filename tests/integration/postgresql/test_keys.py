@@ -8,8 +8,8 @@ import subprocess
 import pytest
 
 from tests.integration.postgresql.conftest import Sql, Start
-from tests.support.follower import Follower
-from tests.support.postgres import Server, libpq
+from tests.support.databases.follower import Follower
+from tests.support.databases.postgres import Server, libpq
 from venus.adapters.dialects.postgresql.source import PostgresSource
 from venus.cli.key_script import build_key_script
 from venus.model import Finding

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 import psutil
 import pytest
 
-from tests.support.lifetimes import new_folder
-from tests.support.postgres import Server, running_server
+from tests.support.databases.postgres import Server, running_server
+from tests.support.processes.lifetimes import new_folder
 from venus.adapters.dialects.postgresql.connection import PostgresConnection
 from venus.errors import DatabaseUnavailable
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from tests.integration.postgresql.conftest import Sql, Start
-from tests.support.follower import Follower
+from tests.support.databases.follower import Follower
 from venus.adapters.dialects.contract import Cut
 from venus.codec.changes import TableChanges
 from venus.codec.columns import keys_to_columns

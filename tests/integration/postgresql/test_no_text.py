@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.postgres import Server
-from tests.support.whole_way import WholeWay, run_at, whole_way
+from tests.support.databases.postgres import Server
+from tests.support.pipelines.whole_way import WholeWay, run_at, whole_way
 
 pytestmark = pytest.mark.integration
 

@@ -7,7 +7,7 @@ from contextlib import closing
 import pytest
 
 from tests.integration.postgresql.conftest import Sql, Start, keys, state
-from tests.support.follower import Follower
+from tests.support.databases.follower import Follower
 from venus.adapters.dialects.postgresql.source import PostgresSource
 from venus.model import Finding
 

@@ -2,7 +2,7 @@
 
 import psycopg2
 
-from tests.support.postgres import libpq
+from tests.support.databases.postgres import libpq
 
 
 def test_every_test_gets_an_empty_durable_database(database: str, second_database: str) -> None:

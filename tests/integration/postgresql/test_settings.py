@@ -9,7 +9,7 @@ import pytest
 import sqlalchemy
 
 from tests.integration.postgresql.conftest import Sql, Start, state
-from tests.support.follower import Follower
+from tests.support.databases.follower import Follower
 from venus.adapters.dialects.postgresql.source import PostgresSource
 from venus.errors import DatabaseUnavailable
 from venus.model import BatchNo

@@ -8,7 +8,7 @@ import psycopg2
 import pytest
 
 from tests.integration.postgresql.conftest import Sql, Start
-from tests.support.postgres import libpq
+from tests.support.databases.postgres import libpq
 from venus.adapters.dialects.contract import Numbering, OtherObject
 from venus.adapters.dialects.postgresql import dictionary
 from venus.adapters.dialects.postgresql.connection import PostgresConnection

@@ -6,7 +6,7 @@ from contextlib import closing
 
 import psycopg2
 
-from tests.support.postgres import Server, libpq
+from tests.support.databases.postgres import Server, libpq
 from venus.adapters.dialects.registry import survey
 from venus.adapters.dialects.survey_contract import SAMPLE_ROWS, SurveyRequest, TableSize
 from venus.config import Settings

@@ -10,9 +10,9 @@ import psycopg2
 import psycopg2.extensions
 import pytest
 
-from tests.support.brokers import wait_for
-from tests.support.postgres import Server, libpq
-from tests.support.shops import ADD_ENTRY, DELETE_ACCOUNT, PostgresShop
+from tests.support.brokers.servers import wait_for
+from tests.support.databases.postgres import Server, libpq
+from tests.support.databases.shops import ADD_ENTRY, DELETE_ACCOUNT, PostgresShop
 from venus.adapters.dialects.registry import open_source
 from venus.config import Settings
 

@@ -9,7 +9,7 @@ import pytest
 import sqlalchemy
 
 from tests.integration.postgresql.conftest import Sql, Start, keys, state
-from tests.support.follower import Follower
+from tests.support.databases.follower import Follower
 from venus.adapters.dialects.contract import MissingGrant
 from venus.adapters.dialects.postgresql.source import PostgresSource
 

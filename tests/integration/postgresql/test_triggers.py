@@ -6,8 +6,8 @@ import psycopg2
 import pytest
 
 from tests.integration.postgresql.conftest import Sql, Start, keys, state
-from tests.support.follower import Follower
-from tests.support.postgres import Server
+from tests.support.databases.follower import Follower
+from tests.support.databases.postgres import Server
 from venus.adapters.dialects.postgresql.source import PostgresSource
 
 # -- partitions and inheritance ------------------------------------------------------------------------------------

@@ -8,10 +8,10 @@ import numpy as np
 import psycopg2
 import pytest
 
-from tests.support.postgres import libpq
-from tests.support.predicate_histories import BYTES, IDS, ROWS, random_text, where
-from tests.support.predicate_histories import SCHEMA as HISTORIES
-from tests.support.predicates import SAMPLES, SCHEMA, pack_rows, random_predicate, random_row
+from tests.support.databases.postgres import libpq
+from tests.support.predicates.generators import SAMPLES, SCHEMA, pack_rows, random_predicate, random_row
+from tests.support.predicates.predicate_histories import BYTES, IDS, ROWS, random_text, where
+from tests.support.predicates.predicate_histories import SCHEMA as HISTORIES
 from venus.codec.filtering import find_inside
 from venus.codec.packed import PackedBytes
 from venus.predicates.ranges import compile_predicate

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.broker_clusters import BrokerCluster, Writer
-from tests.support.brokers import BUSINESS, business_status, wait_for
-from tests.support.etcd import EtcdCluster
+from tests.support.brokers.broker_clusters import BrokerCluster, Writer
+from tests.support.brokers.etcd import EtcdCluster
+from tests.support.brokers.servers import BUSINESS, business_status, wait_for
 
 pytestmark = pytest.mark.integration
 ROWS = 10

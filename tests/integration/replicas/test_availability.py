@@ -17,14 +17,14 @@ from typing import Any
 
 import pytest
 
-from tests.support import forked
-from tests.support.broker_clusters import BrokerCluster
-from tests.support.brokers import BUSINESS, BrokerProcess, business_status, settings, wait_for
-from tests.support.etcd import EtcdCluster
+from tests.support.brokers.broker_clusters import BrokerCluster
+from tests.support.brokers.etcd import EtcdCluster
+from tests.support.brokers.servers import BUSINESS, BrokerProcess, business_status, settings, wait_for
+from tests.support.databases.postgres import Server
+from tests.support.databases.workload import item_step, writers
+from tests.support.pipelines.whole_way import WholeWay, run_at
 from tests.support.ports import free_ports
-from tests.support.postgres import Server
-from tests.support.whole_way import WholeWay, run_at
-from tests.support.workload import item_step, writers
+from tests.support.processes import forked
 from venus.broker.replicas.dissolution import dissolve
 from venus.rpc.snapshots import SnapshotClient
 from venus.wire import broker_pb2

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from tests.support.broker_clusters import BrokerCluster, Writer
-from tests.support.brokers import BUSINESS, business_status, settings, wait_for
-from tests.support.etcd import EtcdCluster
+from tests.support.brokers.broker_clusters import BrokerCluster, Writer
+from tests.support.brokers.etcd import EtcdCluster
+from tests.support.brokers.servers import BUSINESS, business_status, settings, wait_for
 from tests.support.ports import free_ports
 from venus.broker.store import keys
 from venus.broker.store.rocks import Store

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import engines
-from tests.support.engines import BUSINESS, Producer
-from tests.support.replicas import Cluster, Node
+from tests.support.engines import engines
+from tests.support.engines.engines import BUSINESS, Producer
+from tests.support.engines.replicas import Cluster, Node
 from venus.broker.machine.business import Business
 from venus.broker.machine.records import load_all
 from venus.errors import NotLeader

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from tests.support.broker_clusters import BrokerCluster, Writer, bodies
-from tests.support.brokers import BrokerProcess, settings, wait_for
-from tests.support.etcd import EtcdCluster
-from tests.support.links import Link, Links
+from tests.support.brokers.broker_clusters import BrokerCluster, Writer, bodies
+from tests.support.brokers.etcd import EtcdCluster
+from tests.support.brokers.servers import BrokerProcess, settings, wait_for
+from tests.support.faults.links import Link, Links
 
 pytestmark = pytest.mark.integration
 ROWS = 10

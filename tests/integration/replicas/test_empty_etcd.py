@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.broker_clusters import BrokerCluster, Writer, bodies
-from tests.support.brokers import business_status, wait_for
-from tests.support.etcd import EtcdCluster
+from tests.support.brokers.broker_clusters import BrokerCluster, Writer, bodies
+from tests.support.brokers.etcd import EtcdCluster
+from tests.support.brokers.servers import business_status, wait_for
 from venus.coordination.etcd_client import EtcdClient
 
 pytestmark = pytest.mark.integration

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import engines
-from tests.support.engines import BUSINESS, Producer
-from tests.support.replicas import Cluster, Node
+from tests.support.engines import engines
+from tests.support.engines.engines import BUSINESS, Producer
+from tests.support.engines.replicas import Cluster, Node
 from venus.broker.log.entry import EntryKind, LogEntry, decode, record_entry
 from venus.broker.machine import machine
 from venus.broker.machine.business import Business

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.broker_clusters import BrokerCluster, Writer
-from tests.support.brokers import wait_for
-from tests.support.etcd import EtcdCluster
+from tests.support.brokers.broker_clusters import BrokerCluster, Writer
+from tests.support.brokers.etcd import EtcdCluster
+from tests.support.brokers.servers import wait_for
 from venus.coordination.etcd import EtcdCoordinator
 from venus.coordination.etcd_client import EtcdClient
 from venus.replication.records import Leadership

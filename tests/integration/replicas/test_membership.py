@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.broker_clusters import BrokerCluster, SteadyWriter, Writer
-from tests.support.brokers import BUSINESS, wait_for
-from tests.support.etcd import EtcdCluster
+from tests.support.brokers.broker_clusters import BrokerCluster, SteadyWriter, Writer
+from tests.support.brokers.etcd import EtcdCluster
+from tests.support.brokers.servers import BUSINESS, wait_for
 from venus.rpc.admin import AdminClient
 
 pytestmark = pytest.mark.integration

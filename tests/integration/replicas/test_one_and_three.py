@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.batches import half
-from tests.support.broker_clusters import BrokerCluster, Writer, bodies, totals
-from tests.support.brokers import BrokerProcess, fill, settings, wait_for
-from tests.support.etcd import EtcdCluster
+from tests.support.brokers.broker_clusters import BrokerCluster, Writer, bodies, totals
+from tests.support.brokers.etcd import EtcdCluster
+from tests.support.brokers.servers import BrokerProcess, fill, settings, wait_for
+from tests.support.engines.batches import half
 from venus.errors import VenusError
 
 pytestmark = pytest.mark.integration

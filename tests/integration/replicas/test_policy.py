@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from tests.support import forked
-from tests.support.broker_clusters import BrokerCluster, Writer
-from tests.support.brokers import business_status, wait_for
-from tests.support.etcd import EtcdCluster
+from tests.support.brokers.broker_clusters import BrokerCluster, Writer
+from tests.support.brokers.etcd import EtcdCluster
+from tests.support.brokers.servers import business_status, wait_for
+from tests.support.processes import forked
 
 pytestmark = pytest.mark.integration
 ROWS = 10

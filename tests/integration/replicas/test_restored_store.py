@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.broker_clusters import BrokerCluster, Writer
-from tests.support.brokers import BUSINESS, wait_for
-from tests.support.etcd import EtcdCluster
+from tests.support.brokers.broker_clusters import BrokerCluster, Writer
+from tests.support.brokers.etcd import EtcdCluster
+from tests.support.brokers.servers import BUSINESS, wait_for
 from tests.support.ports import free_ports
 from venus.broker.replicas import store_identity
 from venus.broker.store.rocks import Store

@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.batches import half
-from tests.support.broker_clusters import BrokerCluster, SteadyWriter, Writer, bodies, totals
-from tests.support.brokers import BUSINESS, BrokerProcess, business_status, fill, settings, take, wait_for
-from tests.support.etcd import EtcdCluster
+from tests.support.brokers.broker_clusters import BrokerCluster, SteadyWriter, Writer, bodies, totals
+from tests.support.brokers.etcd import EtcdCluster
+from tests.support.brokers.servers import BUSINESS, BrokerProcess, business_status, fill, settings, take, wait_for
+from tests.support.engines.batches import half
 from venus.errors import NotLeader, Refused, Unavailable, VenusError
 from venus.model import Verdict
 from venus.rpc.admin import AdminClient

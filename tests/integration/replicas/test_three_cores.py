@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import engines, replicas
-from tests.support.engines import BUSINESS, Producer
-from tests.support.replicas import Cluster, Node
+from tests.support.engines import engines, replicas
+from tests.support.engines.engines import BUSINESS, Producer
+from tests.support.engines.replicas import Cluster, Node
 from venus.broker.pipeline.upkeep import MAINTAIN_EVERY_S
 from venus.broker.replicas import broker_load
 from venus.errors import NotLeader, Unavailable

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import engines
-from tests.support.engines import BUSINESS, Producer
-from tests.support.replicas import Cluster, Node
+from tests.support.engines import engines
+from tests.support.engines.engines import BUSINESS, Producer
+from tests.support.engines.replicas import Cluster, Node
 from venus.broker.machine.loss import Loss
 from venus.broker.replicas.unclean_losses import record_losses
 from venus.errors import Diverged, Unavailable

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import networks
-from tests.support.broker_clusters import BrokerCluster
-from tests.support.etcd import EtcdCluster
-from tests.support.feed import query
-from tests.support.postgres import Server
-from tests.support.whole_way import Loop, WholeWay
+from tests.support.brokers import networks
+from tests.support.brokers.broker_clusters import BrokerCluster
+from tests.support.brokers.etcd import EtcdCluster
+from tests.support.brokers.feed import query
+from tests.support.databases.postgres import Server
+from tests.support.pipelines.whole_way import Loop, WholeWay
 from venus.adapters.targets.postgresql.apply.apply_session import run_apply
 from venus.adapters.targets.postgresql.load.full_sync import full_sync
 from venus.adapters.verify.findings import ComparisonVerdict

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.certificates import Authority
+from tests.support.brokers.certificates import Authority
 from venus.broker.service.process import RunningBroker, start_in_thread
 
 StartSecure = Callable[..., RunningBroker]

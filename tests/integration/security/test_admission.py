@@ -16,9 +16,9 @@ from google.protobuf.message_factory import GetMessageClass
 from pydantic import SecretStr
 
 from tests.integration.security.conftest import StartSecure
-from tests.support.batches import half
-from tests.support.brokers import BUSINESS, commit, wait_for
-from tests.support.certificates import EVERYTHING, Authority, token_file
+from tests.support.brokers.certificates import EVERYTHING, Authority, token_file
+from tests.support.brokers.servers import BUSINESS, commit, wait_for
+from tests.support.engines.batches import half
 from venus.broker.service.interceptor import FIRST_FRAME_S
 from venus.broker.service.process import RunningBroker
 from venus.errors import ConfigError, Denied, Unavailable, Unproven, VenusError
@@ -167,7 +167,7 @@ def test_a_consumer_cannot_decide_and_it_is_written_down(
 
 
 def test_without_tls_commands_are_recorded_too(tmp_path: Path) -> None:
-    from tests.support.brokers import settings
+    from tests.support.brokers.servers import settings
     from venus.broker.service.process import start_in_thread
 
     broker = start_in_thread(settings(tmp_path / "plain"))

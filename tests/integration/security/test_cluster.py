@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.broker_clusters import BrokerCluster
-from tests.support.brokers import BUSINESS, business_status, fill, wait_for
-from tests.support.certificates import Authority
-from tests.support.etcd import EtcdCluster
+from tests.support.brokers.broker_clusters import BrokerCluster
+from tests.support.brokers.certificates import Authority
+from tests.support.brokers.etcd import EtcdCluster
+from tests.support.brokers.servers import BUSINESS, business_status, fill, wait_for
 from venus.config import ClusterSettings, SecuritySettings, Settings
 from venus.errors import ConfigError, Denied, VenusError
 from venus.rpc.admin import AdminClient

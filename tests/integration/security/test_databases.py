@@ -9,9 +9,9 @@ import psycopg2
 import pytest
 from pydantic import SecretStr
 
-from tests.support.certificates import Authority
-from tests.support.mariadb import DEFAULT_MODE, MariaServer, running_mariadb
-from tests.support.tls_postgres import running_tls_postgres
+from tests.support.brokers.certificates import Authority
+from tests.support.databases.mariadb import DEFAULT_MODE, MariaServer, running_mariadb
+from tests.support.databases.tls_postgres import running_tls_postgres
 from venus.adapters.dialects.registry import open_source
 from venus.adapters.targets.postgresql.session import TargetSession
 from venus.config import Settings, SourceSettings

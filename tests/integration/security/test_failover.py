@@ -10,13 +10,13 @@ import pytest
 from tests.integration.upper.shop import Shop
 from tests.integration.upper.test_real_sources import Running, running
 from tests.integration.upper.test_real_sources import _until_equal as until_equal
-from tests.support.applying import counters_close, equal, loaded
-from tests.support.brokers import settings as broker_settings
-from tests.support.brokers import wait_for
-from tests.support.deliveries import broker, feed
-from tests.support.delivery import FakeDelivery
-from tests.support.feed import Feed, caught_up, following, items, put
-from tests.support.postgres import Server, running_server
+from tests.support.brokers.deliveries import broker, feed
+from tests.support.brokers.delivery import FakeDelivery
+from tests.support.brokers.feed import Feed, caught_up, following, items, put
+from tests.support.brokers.servers import settings as broker_settings
+from tests.support.brokers.servers import wait_for
+from tests.support.databases.postgres import Server, running_server
+from tests.support.pipelines.applying import counters_close, equal, loaded
 from venus.broker.service.process import start_in_thread
 from venus.config import Settings, SourceSettings
 

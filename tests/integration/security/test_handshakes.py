@@ -12,9 +12,9 @@ import grpc
 import pytest
 
 from tests.integration.security.conftest import StartSecure
-from tests.support.batches import half
-from tests.support.brokers import BUSINESS, commit, wait_for
-from tests.support.certificates import EVERYTHING, Authority, get, self_signed, serial
+from tests.support.brokers.certificates import EVERYTHING, Authority, get, self_signed, serial
+from tests.support.brokers.servers import BUSINESS, commit, wait_for
+from tests.support.engines.batches import half
 from venus.broker.service.process import RunningBroker, start_in_thread
 from venus.errors import ConfigError, Untrusted, VenusError
 from venus.rpc.address import NONE, BrokerAddress, ClientCredentials
@@ -69,7 +69,7 @@ def test_a_client_without_tls_is_told_so(secure: RunningBroker) -> None:
 
 
 def test_a_broker_without_tls_is_named(tmp_path: Path, authority: Authority) -> None:
-    from tests.support.brokers import settings
+    from tests.support.brokers.servers import settings
 
     broker = start_in_thread(settings(tmp_path / "plain"))
     try:

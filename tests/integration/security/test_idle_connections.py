@@ -10,8 +10,8 @@ import psutil
 import pytest
 
 from tests.integration.security.conftest import StartSecure
-from tests.support.brokers import wait_for
-from tests.support.certificates import EVERYTHING, Authority, get
+from tests.support.brokers.certificates import EVERYTHING, Authority, get
+from tests.support.brokers.servers import wait_for
 from venus.broker.service.http_guard import HANDSHAKES_MAX
 from venus.broker.service.process import RunningBroker
 from venus.rpc import event_loop

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import networks
-from tests.support.batches import half
-from tests.support.brokers import BUSINESS, commit, take, wait_for
-from tests.support.certificates import EVERYTHING, HOSTS, Authority
+from tests.support.brokers import networks
+from tests.support.brokers.certificates import EVERYTHING, HOSTS, Authority
+from tests.support.brokers.servers import BUSINESS, commit, take, wait_for
+from tests.support.engines.batches import half
 from venus.broker.service.process import RunningBroker, start_in_thread
 from venus.config import SecuritySettings
 from venus.rpc.address import BrokerAddress, ClientCredentials

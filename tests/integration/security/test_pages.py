@@ -11,8 +11,8 @@ from urllib.error import URLError
 import pytest
 
 from tests.integration.security.conftest import StartSecure
-from tests.support.brokers import wait_for
-from tests.support.certificates import Authority, get, serial, token_file
+from tests.support.brokers.certificates import Authority, get, serial, token_file
+from tests.support.brokers.servers import wait_for
 from venus.broker.service.process import RunningBroker
 from venus.rpc.address import ClientCredentials
 from venus.security.identity import make_token

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import sqlalchemy
 
-from tests.support.pooler import pooler
+from tests.support.databases.pooler import pooler
 from venus.adapters.dialects.postgresql.connection import PostgresConnection
 from venus.adapters.targets.postgresql.session import TargetSession
 from venus.errors import ConfigError

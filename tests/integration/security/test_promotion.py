@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import networks
-from tests.support.batches import half
-from tests.support.brokers import BUSINESS, commit, wait_for
-from tests.support.certificates import EVERYTHING, HOSTS, Authority
+from tests.support.brokers import networks
+from tests.support.brokers.certificates import EVERYTHING, HOSTS, Authority
+from tests.support.brokers.servers import BUSINESS, commit, wait_for
+from tests.support.engines.batches import half
 from tests.support.ports import free_port
 from venus.alarm_rules import classify_sentence
 from venus.broker.service.process import RunningBroker, start_in_thread

@@ -17,12 +17,12 @@ import sqlalchemy
 from tests.integration.upper.shop import Shop
 from tests.integration.upper.test_real_sources import _until_equal as until_equal
 from tests.integration.upper.test_real_sources import running
-from tests.support.applying import equal
-from tests.support.brokers import settings as broker_settings
-from tests.support.deliveries import broker, feed
-from tests.support.delivery import FakeDelivery
-from tests.support.feed import Feed, caught_up, following, items, put, query, settings_for
-from tests.support.postgres import Server, running_server
+from tests.support.brokers.deliveries import broker, feed
+from tests.support.brokers.delivery import FakeDelivery
+from tests.support.brokers.feed import Feed, caught_up, following, items, put, query, settings_for
+from tests.support.brokers.servers import settings as broker_settings
+from tests.support.databases.postgres import Server, running_server
+from tests.support.pipelines.applying import equal
 from venus.adapters.targets.postgresql.control import read_progress
 from venus.adapters.targets.postgresql.load.full_sync import full_sync
 from venus.adapters.targets.postgresql.session import TargetSession

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser
 
-from tests.support.batches import half
-from tests.support.brokers import BUSINESS, commit, settings, traffic
+from tests.support.brokers.page_brokers import Place
+from tests.support.brokers.servers import BUSINESS, commit, settings, traffic
 from tests.support.browsers import running
-from tests.support.page_brokers import Place
+from tests.support.engines.batches import half
 from venus.broker.service.process import RunningBroker, start_in_thread
 from venus.rpc.producer import Producer
 from venus.wire import broker_pb2

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from tests.integration.service.conftest import StartBroker, producer
-from tests.support.batches import half
-from tests.support.brokers import BUSINESS, business_status, commit, traffic, wait_for
+from tests.support.brokers.servers import BUSINESS, business_status, commit, traffic, wait_for
+from tests.support.engines.batches import half
 from venus.broker.pipeline.producers import Producers
 from venus.broker.service.process import RunningBroker
 from venus.broker.service.unsaved import UnsavedBytes

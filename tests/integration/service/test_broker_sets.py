@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.brokers import BUSINESS, fill, settings, take
-from tests.support.not_leader import NotLeading
-from tests.support.proxy import Proxy
-from tests.support.whole_way import WholeWay
+from tests.support.brokers.servers import BUSINESS, fill, settings, take
+from tests.support.faults.not_leader import NotLeading
+from tests.support.faults.proxy import Proxy
+from tests.support.pipelines.whole_way import WholeWay
 from venus.adapters.verify.findings import ComparisonVerdict
 from venus.broker.service.process import start_in_thread
 from venus.config import BrokerSettings

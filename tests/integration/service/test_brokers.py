@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.batches import half
-from tests.support.brokers import BUSINESS, business_status, commit, fill, settings, take
-from tests.support.not_leader import NotLeading
+from tests.support.brokers.servers import BUSINESS, business_status, commit, fill, settings, take
+from tests.support.engines.batches import half
+from tests.support.faults.not_leader import NotLeading
 from venus.broker.service.process import RunningBroker, start_in_thread
 from venus.errors import NotLeader, SnapshotExpired, Unavailable
 from venus.model import Verdict

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import forked
-from tests.support.brokers import settings
-from tests.support.not_leader import NotLeading
-from tests.support.whole_way import WholeWay
+from tests.support.brokers.servers import settings
+from tests.support.faults.not_leader import NotLeading
+from tests.support.pipelines.whole_way import WholeWay
+from tests.support.processes import forked
 from venus.adapters.verify.findings import ComparisonVerdict
 from venus.broker.service.process import start_in_thread
 from venus.config import BrokerSettings

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from tests.integration.service.conftest import StartBroker
-from tests.support.brokers import BUSINESS, business_status, fill, take, wait_for
-from tests.support.consumers import (
+from tests.support.brokers.consumers import (
     RawConsumer,
     consumer_status,
     subscriber,
 )
+from tests.support.brokers.servers import BUSINESS, business_status, fill, take, wait_for
 from venus.broker.pipeline.subscriptions import Subscriptions
 from venus.broker.service.consumer_stream import ConsumerStream
 from venus.broker.service.process import RunningBroker

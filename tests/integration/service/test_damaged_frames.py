@@ -8,8 +8,8 @@ from typing import Any, Literal
 import grpc
 import pytest
 
-from tests.support.batches import half
-from tests.support.brokers import BUSINESS, business_status, fill, wait_for
+from tests.support.brokers.servers import BUSINESS, business_status, fill, wait_for
+from tests.support.engines.batches import half
 from venus.broker.service.process import RunningBroker
 from venus.broker.service.producer_stream import MISMATCHES_MAX
 from venus.errors import DigestMismatch, ProtocolError, VenusError

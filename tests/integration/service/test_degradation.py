@@ -10,7 +10,7 @@ from urllib.request import urlopen
 import pytest
 
 from tests.integration.service.conftest import StartBroker, committed, connected
-from tests.support.brokers import BUSINESS, BrokerProcess, settings, take, traffic, wait_for
+from tests.support.brokers.servers import BUSINESS, BrokerProcess, settings, take, traffic, wait_for
 from venus.broker.service.process import RunningBroker
 from venus.broker.store.data_directory import FreeSpace
 from venus.config import DegradeSettings

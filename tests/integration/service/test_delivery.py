@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from tests.support.batches import ITEMS, half, other_table
-from tests.support.brokers import BUSINESS, commit, data, fill, take, wait_for
-from tests.support.consumers import (
+from tests.support.brokers.consumers import (
     RawConsumer,
     subscriber,
 )
+from tests.support.brokers.servers import BUSINESS, commit, data, fill, take, wait_for
+from tests.support.engines.batches import ITEMS, half, other_table
 from venus.broker.pipeline.subscriptions import Subscriptions
 from venus.broker.queue.reader import ReadResult
 from venus.broker.service import shared_frames

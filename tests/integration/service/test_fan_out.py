@@ -14,8 +14,8 @@ import grpc
 import pytest
 
 from tests.integration.service.conftest import StartBroker, producer
-from tests.support.batches import half
-from tests.support.brokers import BUSINESS, commit, data, fill, traffic, wait_for
+from tests.support.brokers.servers import BUSINESS, commit, data, fill, traffic, wait_for
+from tests.support.engines.batches import half
 from venus.broker.service import shared_frames
 from venus.broker.service.process import RunningBroker
 from venus.rpc import sealed

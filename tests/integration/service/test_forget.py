@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import forked
-from tests.support.brokers import BUSINESS, business_status, fill
+from tests.support.brokers.servers import BUSINESS, business_status, fill
+from tests.support.processes import forked
 from venus.broker.service.process import RunningBroker
 from venus.errors import Refused
 from venus.rpc.admin import AdminClient

@@ -6,17 +6,17 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tests.support.batches import ITEMS, half, other_table
-from tests.support.brokers import BUSINESS, commit, data, fill, take, wait_for
-from tests.support.consumers import (
+from tests.support.brokers.consumers import (
     Rows,
     materialised,
     rows_in,
     rows_in_chunk,
     subscriber,
 )
-from tests.support.proxy import Proxy
-from tests.support.stored import plain_rows, stored_rows
+from tests.support.brokers.servers import BUSINESS, commit, data, fill, take, wait_for
+from tests.support.engines.batches import ITEMS, half, other_table
+from tests.support.engines.stored import plain_rows, stored_rows
+from tests.support.faults.proxy import Proxy
 from venus.broker.service.process import RunningBroker
 from venus.broker.snapshot import reading
 from venus.codec.chunk import RowTotals, SealedChunk

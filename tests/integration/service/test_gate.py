@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from tests.support import engines
-from tests.support.engines import BUSINESS, WAIT_S
+from tests.support.engines import engines
+from tests.support.engines.engines import BUSINESS, WAIT_S
 from venus.broker.core import Core
 from venus.broker.replicas.replicated_logs import ReplicaStanding, ReplicatedLogs
 from venus.broker.service import record_removal, replication

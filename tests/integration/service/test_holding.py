@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from tests.support.batches import half
-from tests.support.brokers import BUSINESS, business_status, fill, settings, wait_for
-from tests.support.proxy import Proxy
+from tests.support.brokers.servers import BUSINESS, business_status, fill, settings, wait_for
+from tests.support.engines.batches import half
+from tests.support.faults.proxy import Proxy
 from venus.broker.service.process import RunningBroker, start_in_thread
 from venus.broker.service.server import PATIENCE_MARGIN_S, Keepalive
 from venus.errors import Fenced, Held, VenusError

@@ -14,8 +14,8 @@ from urllib.request import urlopen
 import pytest
 
 from tests.integration.service.conftest import StartBroker
-from tests.support.batches import half
-from tests.support.brokers import BUSINESS, fill, take, wait_for
+from tests.support.brokers.servers import BUSINESS, fill, take, wait_for
+from tests.support.engines.batches import half
 from venus.broker.pipeline.full_data import FullDataService
 from venus.broker.service import http
 from venus.broker.service.http import PARTS as PAGE_PARTS

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.service.conftest import committed, connected
-from tests.support.brokers import BUSINESS, wait_for
+from tests.support.brokers.servers import BUSINESS, wait_for
 from venus.broker.service.process import RunningBroker
 from venus.rpc.subscriber import Subscriber
 

@@ -10,7 +10,7 @@ import pytest
 
 from tests.integration.service.conftest import StartBroker
 from tests.integration.service.test_http import get, metric
-from tests.support.brokers import BUSINESS, fill, wait_for
+from tests.support.brokers.servers import BUSINESS, fill, wait_for
 from venus.broker.machine.business import TableFigures
 from venus.broker.machine.records import save_table
 from venus.broker.service.process import RunningBroker

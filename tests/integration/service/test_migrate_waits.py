@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from tests.integration.service.conftest import StartBroker
-from tests.support.brokers import traffic, wait_for
-from tests.support.feed import query
+from tests.support.brokers.feed import query
+from tests.support.brokers.servers import traffic, wait_for
 from venus.broker.service.process import RunningBroker
 from venus.broker.store.data_directory import FreeSpace
 from venus.cli import wait_reports

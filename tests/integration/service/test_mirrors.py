@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from tests.support import networks
-from tests.support.batches import ITEMS, half, other_table
-from tests.support.brokers import BUSINESS, business_status, commit, data, fill, take, wait_for
+from tests.support.brokers import networks
+from tests.support.brokers.servers import BUSINESS, business_status, commit, data, fill, take, wait_for
+from tests.support.engines.batches import ITEMS, half, other_table
 from venus.broker.service.process import RunningBroker
 from venus.errors import Refused, VenusError
 from venus.rpc.admin import AdminClient

@@ -19,9 +19,9 @@ from grafana_foundation_sdk.cog.plugins import register_default_plugins
 from grafana_foundation_sdk.models.dashboard import Dashboard
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.support.batches import half
-from tests.support.brokers import BUSINESS, commit, settings, wait_for
-from tests.support.etcd import EtcdCluster
+from tests.support.brokers.etcd import EtcdCluster
+from tests.support.brokers.servers import BUSINESS, commit, settings, wait_for
+from tests.support.engines.batches import half
 from venus.broker.service.process import start_in_thread
 from venus.conditions import AdapterCondition, TableCondition
 from venus.config import AlarmsSettings, ClusterSettings, LimitsSettings

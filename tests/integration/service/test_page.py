@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Route
 
-from tests.support.batches import half, other_table
-from tests.support.broker_clusters import BrokerCluster
-from tests.support.brokers import BUSINESS, commit, take
+from tests.support.brokers.broker_clusters import BrokerCluster
+from tests.support.brokers.etcd import EtcdCluster
+from tests.support.brokers.page_brokers import HALTED, NOT_KNOWN, REASON, ROWS, Place
+from tests.support.brokers.servers import BUSINESS, commit, take
 from tests.support.browsers import opened
-from tests.support.etcd import EtcdCluster
-from tests.support.page_brokers import HALTED, NOT_KNOWN, REASON, ROWS, Place
+from tests.support.engines.batches import half, other_table
 from venus.adapter_figures import AdapterFigures, LastComparison, TableFillFigures
 from venus.broker.store.data_directory import FreeSpace
 from venus.conditions import AdapterCondition, TableCondition

@@ -8,9 +8,9 @@ from urllib.request import urlopen
 import pytest
 from playwright.sync_api import Browser
 
-from tests.support.brokers import wait_for
+from tests.support.brokers.page_brokers import HALTED, Place
+from tests.support.brokers.servers import wait_for
 from tests.support.browsers import opened
-from tests.support.page_brokers import HALTED, Place
 from venus.conditions import AdapterCondition, TableCondition
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]

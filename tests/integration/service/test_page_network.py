@@ -10,10 +10,10 @@ import pytest
 from playwright.sync_api import Browser, Page
 
 from tests.integration.service.test_page_access import CONTRASTS
-from tests.support import networks
-from tests.support.batches import half, other_table
-from tests.support.brokers import BUSINESS, commit, take, wait_for
+from tests.support.brokers import networks
+from tests.support.brokers.servers import BUSINESS, commit, take, wait_for
 from tests.support.browsers import opened
+from tests.support.engines.batches import half, other_table
 from venus.alarm_rules import RULES
 from venus.broker.service.process import RunningBroker
 from venus.rpc.producer import Producer

@@ -11,8 +11,8 @@ from urllib.request import urlopen
 import pytest
 
 from tests.integration.service.conftest import StartBroker
-from tests.support.batches import half
-from tests.support.brokers import BUSINESS, commit, traffic, wait_for
+from tests.support.brokers.servers import BUSINESS, commit, traffic, wait_for
+from tests.support.engines.batches import half
 from venus.broker.service.process import RunningBroker
 from venus.broker.snapshot.scrub import Scrub
 from venus.config import LimitsSettings

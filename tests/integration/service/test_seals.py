@@ -10,9 +10,9 @@ import pytest
 from google.protobuf.message import Message
 
 from tests.integration.service.conftest import StartBroker
-from tests.support.brokers import BUSINESS, business_status, fill
-from tests.support.grpc_proxy import GrpcProxy
-from tests.support.proxy import Way
+from tests.support.brokers.servers import BUSINESS, business_status, fill
+from tests.support.faults.grpc_proxy import GrpcProxy
+from tests.support.faults.proxy import Way
 from venus.broker.service.process import RunningBroker
 from venus.errors import DigestMismatch, IllegalTransition, ProtocolError, Refused, Unavailable
 from venus.model import Verdict

@@ -7,8 +7,8 @@ import time
 import pytest
 
 from tests.integration.service.conftest import StartBroker, brake, committed, connected
-from tests.support.batches import half
-from tests.support.brokers import BUSINESS, commit, take, wait_for
+from tests.support.brokers.servers import BUSINESS, commit, take, wait_for
+from tests.support.engines.batches import half
 from venus.broker.service.process import RunningBroker
 from venus.config import LimitsSettings
 from venus.flow.delivery_window import STEP_BYTES

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from tests.integration.service.conftest import StartBroker, brake, committed, connected
-from tests.support.batches import half
-from tests.support.brokers import BUSINESS, commit, wait_for
+from tests.support.brokers.servers import BUSINESS, commit, wait_for
+from tests.support.engines.batches import half
 from venus.broker.service.traffic import BEHIND_EVERY_S
 from venus.broker.snapshot.step import MaterialiserStep
 from venus.config import LimitsSettings

@@ -8,8 +8,8 @@ import time
 import pytest
 
 from tests.integration.service.conftest import StartBroker, brake, connected
-from tests.support.batches import half
-from tests.support.brokers import BUSINESS, commit, fill, wait_for
+from tests.support.brokers.servers import BUSINESS, commit, fill, wait_for
+from tests.support.engines.batches import half
 from venus.broker.snapshot import snapshots as broker_snapshots
 from venus.config import LimitsSettings
 from venus.errors import Overloaded

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support import engines
-from tests.support.batches import half
-from tests.support.brokers import BUSINESS, business_status, commit, fill
+from tests.support.brokers.servers import BUSINESS, business_status, commit, fill
+from tests.support.engines import engines
+from tests.support.engines.batches import half
 from venus.broker.service.process import RunningBroker
 from venus.errors import ProtocolError
 from venus.rpc.producer import Producer

@@ -10,8 +10,8 @@ from contextlib import closing
 import pytest
 
 from tests.integration.service.conftest import committed
-from tests.support.brokers import BUSINESS
-from tests.support.proxy import Proxy, Way
+from tests.support.brokers.servers import BUSINESS
+from tests.support.faults.proxy import Proxy, Way
 from venus.broker.service.process import RunningBroker
 from venus.rpc.channel import WINDOW_BYTES
 from venus.rpc.producer import Producer

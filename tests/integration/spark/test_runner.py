@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.support.runnable import Square, square
+from tests.support.pipelines.runnable import Square, square
 from venus.errors import TargetError, WorkerLost
 from venus.spark.runner import SparkRunner
 

@@ -1,5 +1,5 @@
 from __future__ import annotations
 
-from tests.support.deliveries import broker
+from tests.support.brokers.deliveries import broker
 
 __all__ = ["broker"]

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from tests.support.feed import Feed, gone, items, put
-from tests.support.real_broker import RealBroker
-from tests.support.spark_connect import connect_server
+from tests.support.brokers.feed import Feed, gone, items, put
+from tests.support.brokers.real_broker import RealBroker
+from tests.support.spark.spark_connect import connect_server
 
 ROOT = Path(__file__).parents[3]
 

@@ -9,9 +9,9 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from tests.support.delivery import CHUNK_ROWS, FakeDelivery
-from tests.support.feed import Feed, items, put
-from tests.support.proxy import Proxy
+from tests.support.brokers.delivery import CHUNK_ROWS, FakeDelivery
+from tests.support.brokers.feed import Feed, items, put
+from tests.support.faults.proxy import Proxy
 from venus.codec.arrow_rows import ArrowShape
 from venus.errors import OffsetTrimmed, SnapshotExpired, Unavailable
 from venus.spark.datasource_columns import PlannedColumns

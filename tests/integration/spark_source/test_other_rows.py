@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-from tests.support import networks
-from tests.support.feed import Feed, put
-from tests.support.real_broker import RealBroker
+from tests.support.brokers import networks
+from tests.support.brokers.feed import Feed, put
+from tests.support.brokers.real_broker import RealBroker
 from venus.broker.service.process import RunningBroker
 from venus.errors import OtherRows
 from venus.spark.datasource import VenusSource

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows
 
-from tests.support.brokers import business_status
-from tests.support.delivery import FakeDelivery
-from tests.support.feed import Feed, gone, items, put, wait_for
-from tests.support.real_broker import RealBroker
+from tests.support.brokers.delivery import FakeDelivery
+from tests.support.brokers.feed import Feed, gone, items, put, wait_for
+from tests.support.brokers.real_broker import RealBroker
+from tests.support.brokers.servers import business_status
 from venus.errors import OffsetTrimmed
 from venus.spark import datasource_options
 from venus.spark.datasource import VenusSource

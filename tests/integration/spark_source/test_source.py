@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.support import lakes
-from tests.support.brokers import business_status
-from tests.support.collected import WAIT_S, Collected, applied
-from tests.support.feed import INT, Feed, column, gone, items, put, table, wait_for
-from tests.support.real_broker import KillableBroker
+from tests.support.brokers.feed import INT, Feed, column, gone, items, put, table, wait_for
+from tests.support.brokers.real_broker import KillableBroker
+from tests.support.brokers.servers import business_status
+from tests.support.pipelines import lakes
+from tests.support.spark.collected import WAIT_S, Collected, applied
 from venus.model import Kind, LogicalType
 from venus.spark.session import last_cause
 
@@ -317,8 +317,8 @@ def test_columns_that_come_and_go_under_a_running_stream(
 def test_sync_with_spark_applies_exactly_and_outlives_the_broker(
     spark: SparkSession, broker: KillableBroker, feed: Feed, database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from tests.support.feed import applied as applied_offset
-    from tests.support.feed import rows_at, settings_for
+    from tests.support.brokers.feed import applied as applied_offset
+    from tests.support.brokers.feed import rows_at, settings_for
     from venus.adapters.targets.postgresql.control import read_progress
     from venus.adapters.targets.postgresql.load.full_sync import full_sync
     from venus.adapters.targets.postgresql.staged.staged_apply import StagedApply

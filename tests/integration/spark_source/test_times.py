@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.support.feed import Feed, column, put, table
-from tests.support.real_broker import KillableBroker
+from tests.support.brokers.feed import Feed, column, put, table
+from tests.support.brokers.real_broker import KillableBroker
 from venus.model import Kind, LogicalType
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.sqlite import opened
+from tests.support.databases.sqlite import opened
 
 pytestmark = pytest.mark.integration
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.sqlite import Shop, opened
+from tests.support.databases.sqlite import Shop, opened
 from venus.adapters.dialects.contract import SchemaChanged
 from venus.adapters.dialects.sqlite import source
 from venus.adapters.dialects.sqlite.connection import write_transaction

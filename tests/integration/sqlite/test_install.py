@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.sqlite import Copy, application, opened
+from tests.support.databases.sqlite import Copy, application, opened
 from venus.adapters.dialects.sqlite.source import SqliteSource
 from venus.errors import DatabaseUnavailable, NotInstalled, Refused, SourceError
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.forks import Victim
-from tests.support.sqlite import Copy, Shop, opened
+from tests.support.databases.sqlite import Copy, Shop, opened
+from tests.support.processes.forks import Victim
 from venus.adapters.dialects.sqlite import connection as locks
 from venus.adapters.dialects.sqlite.source import SqliteSource
 from venus.errors import DatabaseUnavailable, Fenced, SourceError
@@ -27,7 +27,7 @@ BATCH = BatchRecord(
 
 @pytest.fixture(scope="module")
 def victim() -> Iterator[Victim]:
-    with Victim("tests.support.killed_sqlite") as victim:
+    with Victim("tests.support.faults.killed_sqlite") as victim:
         yield victim
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.sqlite import Shop, application, opened
+from tests.support.databases.sqlite import Shop, application, opened
 from venus.adapters.dialects.sqlite.connection import translate_errors
 from venus.adapters.dialects.sqlite.source import SqliteSource
 from venus.adapters.dialects.sqlite.verify import SqliteReader

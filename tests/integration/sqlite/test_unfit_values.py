@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.sqlite import Shop, opened
+from tests.support.databases.sqlite import Shop, opened
 from venus.adapters.dialects.contract import FillState
 
 pytestmark = pytest.mark.integration

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.sqlite import opened
+from tests.support.databases.sqlite import opened
 
 
 @pytest.mark.parametrize("recursive", [0, 1])

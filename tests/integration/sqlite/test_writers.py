@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.sqlite import Shop, application, opened
+from tests.support.databases.sqlite import Shop, application, opened
 from venus.adapters.dialects.sqlite import cut, source
 from venus.adapters.dialects.sqlite.connection import write_transaction
 from venus.adapters.dialects.sqlite.cut import PIECE_ROWS, SLACK_ROWS

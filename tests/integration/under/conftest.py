@@ -1,5 +1,5 @@
 from __future__ import annotations
 
-from tests.support.deliveries import broker, feed, real
+from tests.support.brokers.deliveries import broker, feed, real
 
 __all__ = ["broker", "feed", "real"]

@@ -11,8 +11,8 @@ from urllib.request import urlopen
 import pytest
 
 from tests.integration.under.test_quarantine import CHECK, NO_CHECK
-from tests.support.delivery import FakeDelivery
-from tests.support.feed import (
+from tests.support.brokers.delivery import FakeDelivery
+from tests.support.brokers.feed import (
     INT,
     Feed,
     applied,
@@ -29,7 +29,7 @@ from tests.support.feed import (
     unique_label,
     wait_for,
 )
-from tests.support.real_broker import RealBroker
+from tests.support.brokers.real_broker import RealBroker
 from venus.adapters.targets.postgresql.apply.resync import SideLoad
 from venus.adapters.targets.postgresql.apply.single_string import _SingleString
 from venus.adapters.targets.postgresql.apply.transaction import ApplyTransaction

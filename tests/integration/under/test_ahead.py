@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.feed import (
+from tests.support.brokers.feed import (
     Change,
     Feed,
     applied,
@@ -27,7 +27,7 @@ from tests.support.feed import (
     unique_label,
     wait_for,
 )  # fmt: skip
-from tests.support.real_broker import RealBroker
+from tests.support.brokers.real_broker import RealBroker
 from venus.adapters.targets.postgresql.apply import stream
 from venus.adapters.targets.postgresql.load.full_sync import full_sync
 from venus.adapters.under.cut_assembler import CutPiece

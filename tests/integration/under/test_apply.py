@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.applying import counters_close, equal, loaded
-from tests.support.delivery import FakeDelivery
-from tests.support.feed import (
+from tests.support.brokers.delivery import FakeDelivery
+from tests.support.brokers.feed import (
     INT,
     TEXT,
     Change,
@@ -30,6 +29,7 @@ from tests.support.feed import (
     unique_label,
     wait_for,
 )
+from tests.support.pipelines.applying import counters_close, equal, loaded
 from venus.adapters.targets.postgresql import catalogue as catalogues
 from venus.adapters.targets.postgresql.apply.single_string import apply_at_once
 from venus.adapters.targets.postgresql.apply.transaction import ApplyTransaction

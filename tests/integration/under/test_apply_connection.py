@@ -7,9 +7,8 @@ import time
 import pytest
 import sqlalchemy
 
-from tests.support.applying import equal, loaded
-from tests.support.delivery import FakeDelivery
-from tests.support.feed import (
+from tests.support.brokers.delivery import FakeDelivery
+from tests.support.brokers.feed import (
     Feed,
     caught_up,
     following,
@@ -19,7 +18,8 @@ from tests.support.feed import (
     settings_for,
     wait_for,
 )
-from tests.support.postgres import Server
+from tests.support.databases.postgres import Server
+from tests.support.pipelines.applying import equal, loaded
 from venus.adapters.targets.postgresql.load.full_sync import full_sync
 from venus.adapters.under import circuit
 from venus.errors import LoginRefused

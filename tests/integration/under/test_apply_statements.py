@@ -6,9 +6,8 @@ import time
 
 import pytest
 
-from tests.support.applying import equal, loaded
-from tests.support.delivery import FakeDelivery
-from tests.support.feed import (
+from tests.support.brokers.delivery import FakeDelivery
+from tests.support.brokers.feed import (
     Feed,
     caught_up,
     following,
@@ -17,6 +16,7 @@ from tests.support.feed import (
     query,
     wait_for,
 )
+from tests.support.pipelines.applying import equal, loaded
 from venus.adapters.targets.postgresql.control import read_table_states
 from venus.adapters.targets.postgresql.session import Params, TargetSession
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.applying import counters_close, equal, loaded
-from tests.support.delivery import FakeDelivery
-from tests.support.feed import Feed, caught_up, following, items, put, query, rows_at, wait_for
+from tests.support.brokers.delivery import FakeDelivery
+from tests.support.brokers.feed import Feed, caught_up, following, items, put, query, rows_at, wait_for
+from tests.support.pipelines.applying import counters_close, equal, loaded
 from venus.adapters.targets.postgresql.control import read_table_states
 from venus.adapters.targets.postgresql.quarantine import retry_quarantine
 from venus.config import Settings

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from tests.support.feed import query
-from tests.support.postgres import Server
-from tests.support.whole_way import WholeWay, difference_keys, whole_way
+from tests.support.brokers.feed import query
+from tests.support.databases.postgres import Server
+from tests.support.pipelines.whole_way import WholeWay, difference_keys, whole_way
 from venus.adapters.targets.postgresql.control import pause, read_progress, read_table_states, request_resync, resume
 from venus.adapters.targets.postgresql.load.full_sync import full_sync
 from venus.adapters.verify.findings import ComparisonVerdict

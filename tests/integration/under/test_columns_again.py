@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.support.feed import (
+from tests.support.brokers.feed import (
     Feed,
     caught_up,
     column,
@@ -18,7 +18,7 @@ from tests.support.feed import (
     settings_for,
     wait_for,
 )
-from tests.support.real_broker import RealBroker
+from tests.support.brokers.real_broker import RealBroker
 from venus.adapters.targets.postgresql.control import read_table_states, request_resync
 from venus.adapters.targets.postgresql.load.full_sync import full_sync
 from venus.config import Settings

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support.delivery import FakeDelivery
-from tests.support.feed import Feed, items, put, query, settings_for
-from tests.support.postgres import Server
+from tests.support.brokers.delivery import FakeDelivery
+from tests.support.brokers.feed import Feed, items, put, query, settings_for
+from tests.support.databases.postgres import Server
 from venus.adapters.targets.postgresql.load.full_sync import full_sync
 from venus.adapters.targets.registry import open_target
 

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 import sqlalchemy
 
-from tests.support.feed import query
-from tests.support.mariadb import MariaServer
-from tests.support.whole_way import WholeWay, difference_keys, run_at, whole_way
+from tests.support.brokers.feed import query
+from tests.support.databases.mariadb import MariaServer
+from tests.support.pipelines.whole_way import WholeWay, difference_keys, run_at, whole_way
 from venus.adapters.cutover.run import CutoverRequest, run_cutover
 from venus.adapters.dialects.contract import Source as OpenSource
 from venus.adapters.dialects.registry import open_source

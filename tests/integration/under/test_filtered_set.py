@@ -11,9 +11,8 @@ from typing import Any
 
 import pytest
 
-from tests.support import networks
-from tests.support.brokers import BrokerProcess, business_status, wait_for
-from tests.support.feed import (
+from tests.support.brokers import networks
+from tests.support.brokers.feed import (
     INT,
     Change,
     Feed,
@@ -29,8 +28,9 @@ from tests.support.feed import (
     rows_at,
     settings_for,
 )
+from tests.support.brokers.real_broker import RealBroker
+from tests.support.brokers.servers import BrokerProcess, business_status, wait_for
 from tests.support.ports import free_port
-from tests.support.real_broker import RealBroker
 from venus.adapters.targets.postgresql.apply.apply_session import run_apply
 from venus.adapters.targets.postgresql.control import request_resync
 from venus.adapters.targets.postgresql.load.full_sync import full_sync

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.feed import query
-from tests.support.whole_way import WholeWay, difference_keys, whole_way
+from tests.support.brokers.feed import query
+from tests.support.pipelines.whole_way import WholeWay, difference_keys, whole_way
 from venus.adapters.cutover.run import CutoverRequest, run_cutover
 from venus.adapters.dialects.registry import open_source
 from venus.adapters.targets.postgresql.control import read_table_states, request_resync

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.brokers import business_status
-from tests.support.feed import Feed, caught_up, following, items, put, rows_at, settings_for, wait_for
-from tests.support.real_broker import RealBroker
+from tests.support.brokers.feed import Feed, caught_up, following, items, put, rows_at, settings_for, wait_for
+from tests.support.brokers.real_broker import RealBroker
+from tests.support.brokers.servers import business_status
 from venus.adapters.targets.postgresql.control import pause, read_progress, read_table_states, request_resync, resume
 from venus.adapters.targets.postgresql.database import TableState
 from venus.adapters.targets.postgresql.load.full_sync import full_sync

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.feed import query
-from tests.support.whole_way import WholeWay, whole_way
+from tests.support.brokers.feed import query
+from tests.support.pipelines.whole_way import WholeWay, whole_way
 from venus.adapters.targets.postgresql.control import read_progress, request_resync
 from venus.adapters.verify.findings import ComparisonVerdict
 

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support.applying import equal, loaded
-from tests.support.delivery import FakeDelivery
-from tests.support.feed import Feed, caught_up, following, gone, items, query
+from tests.support.brokers.delivery import FakeDelivery
+from tests.support.brokers.feed import Feed, caught_up, following, gone, items, query
+from tests.support.pipelines.applying import equal, loaded
 from venus.adapters.targets.postgresql.database import PostgresDatabase
 from venus.adapters.targets.postgresql.rowsql import RowSql
 from venus.adapters.targets.postgresql.session import TargetSession

@@ -7,9 +7,20 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import networks
-from tests.support.feed import Feed, applied, caught_up, following, gone, items, put, query, rows_at, settings_for
-from tests.support.real_broker import RealBroker
+from tests.support.brokers import networks
+from tests.support.brokers.feed import (
+    Feed,
+    applied,
+    caught_up,
+    following,
+    gone,
+    items,
+    put,
+    query,
+    rows_at,
+    settings_for,
+)
+from tests.support.brokers.real_broker import RealBroker
 from venus.adapters.targets.postgresql.control import read_progress, read_table_states
 from venus.adapters.targets.postgresql.load.full_sync import full_sync
 

@@ -7,8 +7,8 @@ from contextlib import contextmanager
 
 import pytest
 
-from tests.support.delivery import FakeDelivery
-from tests.support.feed import (
+from tests.support.brokers.delivery import FakeDelivery
+from tests.support.brokers.feed import (
     Broker,
     Change,
     Feed,
@@ -21,7 +21,7 @@ from tests.support.feed import (
     settings_for,
     wait_for,
 )
-from tests.support.real_broker import RealBroker
+from tests.support.brokers.real_broker import RealBroker
 from venus.adapters.targets.postgresql.apply import held_tables
 from venus.adapters.targets.postgresql.apply.held_tables import CatchUp
 from venus.adapters.targets.postgresql.apply.writer import RowWriter

@@ -9,10 +9,10 @@ import psycopg2
 import pytest
 import sqlalchemy
 
-from tests.support.applying import counters_close, equal, loaded
-from tests.support.delivery import FakeDelivery
-from tests.support.feed import Feed, caught_up, following, items, put, query, wait_for
-from tests.support.postgres import Server, libpq
+from tests.support.brokers.delivery import FakeDelivery
+from tests.support.brokers.feed import Feed, caught_up, following, items, put, query, wait_for
+from tests.support.databases.postgres import Server, libpq
+from tests.support.pipelines.applying import counters_close, equal, loaded
 from venus.adapters.targets.postgresql.apply_role import try_replica_role
 from venus.adapters.targets.postgresql.control import read_table_states, request_resync
 from venus.adapters.targets.postgresql.session import TargetSession

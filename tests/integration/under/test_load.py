@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.delivery import FakeDelivery
-from tests.support.feed import (
+from tests.support.brokers.delivery import FakeDelivery
+from tests.support.brokers.feed import (
     INT,
     TEXT,
     Change,

@@ -7,9 +7,9 @@ from typing import TypeVar
 
 import pytest
 
-from tests.support.applying import equal
-from tests.support.delivery import FakeDelivery
-from tests.support.feed import Feed, items, put, query, settings_for
+from tests.support.brokers.delivery import FakeDelivery
+from tests.support.brokers.feed import Feed, items, put, query, settings_for
+from tests.support.pipelines.applying import equal
 from venus.adapters.targets.postgresql.control import read_table_states
 from venus.adapters.targets.postgresql.load.full_sync import full_sync
 from venus.config import Settings

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field, replace
 import grpc
 import pytest
 
-from tests.support.delivery import CHUNK_ROWS, FakeDelivery
-from tests.support.feed import Feed, column, items, put, query, rows_at, settings_for, table, wait_for
+from tests.support.brokers.delivery import CHUNK_ROWS, FakeDelivery
+from tests.support.brokers.feed import Feed, column, items, put, query, rows_at, settings_for, table, wait_for
 from venus.adapters.targets.postgresql.load.full_sync import LoadProgress, full_sync
 from venus.errors import ProtocolError
 from venus.wire import broker_pb2

@@ -7,8 +7,8 @@ import time
 
 import pytest
 
-from tests.support.delivery import FakeDelivery
-from tests.support.feed import Feed, caught_up, following, items, put, query, rows_at, settings_for, wait_for
+from tests.support.brokers.delivery import FakeDelivery
+from tests.support.brokers.feed import Feed, caught_up, following, items, put, query, rows_at, settings_for, wait_for
 from venus.adapters.targets.postgresql.apply import resync as module
 from venus.adapters.targets.postgresql.apply.resync import SideLoad
 from venus.adapters.targets.postgresql.control import read_progress, request_resync

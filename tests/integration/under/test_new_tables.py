@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import sqlalchemy
 
-from tests.support.feed import query
-from tests.support.mariadb import MariaServer
-from tests.support.whole_way import WholeWay, whole_way
+from tests.support.brokers.feed import query
+from tests.support.databases.mariadb import MariaServer
+from tests.support.pipelines.whole_way import WholeWay, whole_way
 from venus.adapters.targets.postgresql.control import read_table_states
 from venus.adapters.verify.findings import ComparisonVerdict
 

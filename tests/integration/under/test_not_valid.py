@@ -11,8 +11,8 @@ import psycopg2
 import pytest
 
 from tests.integration.cutover.test_sources import WISH
-from tests.support.feed import query
-from tests.support.whole_way import WholeWay, difference_keys, whole_way
+from tests.support.brokers.feed import query
+from tests.support.pipelines.whole_way import WholeWay, difference_keys, whole_way
 from venus.adapters.cutover.run import run_cutover, undo_target_cutover
 from venus.adapters.dialects.registry import open_source
 from venus.adapters.targets.postgresql.control import read_progress, read_table_states, request_resync

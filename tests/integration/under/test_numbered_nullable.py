@@ -10,9 +10,9 @@ import pytest
 import sqlalchemy
 
 from tests.integration.cutover.test_sources import WISH
-from tests.support.feed import query
-from tests.support.mariadb import MariaServer
-from tests.support.whole_way import WholeWay, difference_keys, whole_way
+from tests.support.brokers.feed import query
+from tests.support.databases.mariadb import MariaServer
+from tests.support.pipelines.whole_way import WholeWay, difference_keys, whole_way
 from venus.adapters.cutover.run import run_cutover
 from venus.adapters.targets.postgresql.control import read_progress, read_table_states, request_resync
 

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 import sqlalchemy
 
-from tests.support.feed import query
-from tests.support.mariadb import MariaServer
-from tests.support.postgres import Server
-from tests.support.whole_way import WholeWay, whole_way
+from tests.support.brokers.feed import query
+from tests.support.databases.mariadb import MariaServer
+from tests.support.databases.postgres import Server
+from tests.support.pipelines.whole_way import WholeWay, whole_way
 from venus.adapters.dialects.registry import open_source
 from venus.adapters.targets.postgresql.control import pause, read_table_states, request_resync, resume
 from venus.adapters.targets.postgresql.database import TableState

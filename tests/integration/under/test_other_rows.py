@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from tests.support import networks
-from tests.support.brokers import business_status, wait_for
-from tests.support.feed import Feed, applied, caught_up, following, items, put, query, rows_at, settings_for
+from tests.support.brokers import networks
+from tests.support.brokers.feed import Feed, applied, caught_up, following, items, put, query, rows_at, settings_for
+from tests.support.brokers.real_broker import RealBroker
+from tests.support.brokers.servers import business_status, wait_for
 from tests.support.ports import free_port
-from tests.support.real_broker import RealBroker
 from venus.adapters.targets.parquet.folder import ParquetFolder
 from venus.adapters.targets.parquet.lake_stream import run_lake
 from venus.adapters.targets.parquet.load import load_lake

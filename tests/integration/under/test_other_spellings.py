@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 import sqlalchemy
 
-from tests.support.feed import query
-from tests.support.mariadb import MariaServer
-from tests.support.whole_way import WholeWay, difference_keys, whole_way
+from tests.support.brokers.feed import query
+from tests.support.databases.mariadb import MariaServer
+from tests.support.pipelines.whole_way import WholeWay, difference_keys, whole_way
 from venus.adapters.dialects.registry import open_source
 from venus.adapters.targets.postgresql.load.full_sync import full_sync
 from venus.adapters.upper.capture import run_capture_fill

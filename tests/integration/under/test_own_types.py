@@ -10,9 +10,9 @@ from pathlib import Path
 import psycopg2
 import pytest
 
-from tests.support.feed import query
-from tests.support.follower import Follower
-from tests.support.whole_way import WholeWay, difference_keys, whole_way
+from tests.support.brokers.feed import query
+from tests.support.databases.follower import Follower
+from tests.support.pipelines.whole_way import WholeWay, difference_keys, whole_way
 from venus.adapters.dialects.contract import SchemaChanged
 from venus.adapters.dialects.postgresql.source import PostgresSource
 from venus.adapters.targets.postgresql.control import read_progress, request_resync

@@ -8,9 +8,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from tests.support.applying import equal, loaded
-from tests.support.delivery import FakeDelivery
-from tests.support.feed import (
+from tests.support.brokers.delivery import FakeDelivery
+from tests.support.brokers.feed import (
     Change,
     Feed,
     caught_up,
@@ -22,6 +21,7 @@ from tests.support.feed import (
     section,
     unique_label,
 )
+from tests.support.pipelines.applying import equal, loaded
 from venus.adapters.targets.postgresql.control import read_progress, read_table_states
 from venus.adapters.targets.postgresql.quarantine import list_quarantine
 from venus.adapters.targets.postgresql.session import TargetSession

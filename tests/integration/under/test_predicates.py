@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.feed import (
+from tests.support.brokers.feed import (
     INT,
     Feed,
     caught_up,
@@ -24,7 +24,7 @@ from tests.support.feed import (
     settings_for,
     wait_for,
 )
-from tests.support.real_broker import RealBroker
+from tests.support.brokers.real_broker import RealBroker
 from venus.adapters.running import LocalRunner
 from venus.adapters.targets.postgresql.apply.apply_session import run_apply
 from venus.adapters.targets.postgresql.apply.resync import Resyncs

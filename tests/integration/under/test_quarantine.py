@@ -7,9 +7,8 @@ import threading
 
 import pytest
 
-from tests.support.applying import counters_close, equal, loaded
-from tests.support.delivery import FakeDelivery
-from tests.support.feed import (
+from tests.support.brokers.delivery import FakeDelivery
+from tests.support.brokers.feed import (
     Feed,
     applied,
     caught_up,
@@ -22,6 +21,7 @@ from tests.support.feed import (
     rows_at,
     wait_for,
 )
+from tests.support.pipelines.applying import counters_close, equal, loaded
 from venus.adapters.targets.postgresql import catalogue as catalogues
 from venus.adapters.targets.postgresql.apply.held_tables import CatchUp, CatchUpFindings
 from venus.adapters.targets.postgresql.apply.resync import SideLoad

@@ -6,9 +6,9 @@ from itertools import pairwise
 
 import pytest
 
-from tests.support.applying import counters_close, equal, loaded
-from tests.support.delivery import FakeDelivery
-from tests.support.feed import Feed, caught_up, following, items, put, query, wait_for
+from tests.support.brokers.delivery import FakeDelivery
+from tests.support.brokers.feed import Feed, caught_up, following, items, put, query, wait_for
+from tests.support.pipelines.applying import counters_close, equal, loaded
 from venus.adapters.targets.postgresql.apply.report import PIECE_EVERY_S, PIECE_ROWS, ROUND_EVERY_S, QuarantineCleanup
 from venus.adapters.targets.postgresql.control import pause, read_table_states, resume
 from venus.adapters.targets.postgresql.database import PostgresDatabase

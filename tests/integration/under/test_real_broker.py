@@ -6,8 +6,19 @@ import random
 
 import pytest
 
-from tests.support.feed import Feed, caught_up, following, gone, items, put, query, rows_at, settings_for, wait_for
-from tests.support.real_broker import RealBroker as RealBroker  # others take it from here
+from tests.support.brokers.feed import (
+    Feed,
+    caught_up,
+    following,
+    gone,
+    items,
+    put,
+    query,
+    rows_at,
+    settings_for,
+    wait_for,
+)
+from tests.support.brokers.real_broker import RealBroker as RealBroker  # others take it from here
 from venus.adapters.targets.postgresql.control import pause, read_progress, read_table_states, request_resync, resume
 from venus.adapters.targets.postgresql.load.full_sync import full_sync
 from venus.rpc.admin import AdminClient

@@ -6,8 +6,8 @@ import threading
 
 import pytest
 
-from tests.support.feed import Feed, caught_up, following, items, put, rows_at, settings_for, wait_for
-from tests.support.real_broker import RealBroker
+from tests.support.brokers.feed import Feed, caught_up, following, items, put, rows_at, settings_for, wait_for
+from tests.support.brokers.real_broker import RealBroker
 from venus.adapters.targets.postgresql.apply.resync import Resyncs
 from venus.adapters.targets.postgresql.control import read_progress, request_resync
 from venus.adapters.targets.postgresql.load.full_sync import full_sync

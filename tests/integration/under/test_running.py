@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.runnable import Square, square
+from tests.support.pipelines.runnable import Square, square
 from venus.adapters.running import LocalRunner
 from venus.errors import TargetError, WorkerLost
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.delivery import FakeDelivery
-from tests.support.feed import (
+from tests.support.brokers.delivery import FakeDelivery
+from tests.support.brokers.feed import (
     INT,
     Feed,
     applied,

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 import pytest
 import sqlalchemy
 
-from tests.support.applying import counters_close, equal, loaded
-from tests.support.delivery import FakeDelivery
-from tests.support.feed import Feed, caught_up, following, gone, items, put, query, refers, rows_at, wait_for
-from tests.support.postgres import Server
+from tests.support.brokers.delivery import FakeDelivery
+from tests.support.brokers.feed import Feed, caught_up, following, gone, items, put, query, refers, rows_at, wait_for
+from tests.support.databases.postgres import Server
+from tests.support.pipelines.applying import counters_close, equal, loaded
 from venus.adapters.targets.postgresql.control import read_progress, read_table_states, request_resync
 from venus.adapters.targets.postgresql.load.full_sync import full_sync
 from venus.adapters.targets.postgresql.quarantine import list_quarantine, retry_quarantine

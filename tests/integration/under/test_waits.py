@@ -11,10 +11,10 @@ import psycopg2
 import psycopg2.extensions
 import pytest
 
-from tests.support.applying import equal, loaded
-from tests.support.delivery import FakeDelivery
-from tests.support.feed import Feed, caught_up, following, items, put, query, settings_for, wait_for
-from tests.support.postgres import libpq
+from tests.support.brokers.delivery import FakeDelivery
+from tests.support.brokers.feed import Feed, caught_up, following, items, put, query, settings_for, wait_for
+from tests.support.databases.postgres import libpq
+from tests.support.pipelines.applying import equal, loaded
 from venus.adapters.targets.postgresql import lock_waits
 from venus.adapters.targets.postgresql.apply.stream import ApplyStream
 from venus.adapters.targets.postgresql.catalogue import TargetCatalogue

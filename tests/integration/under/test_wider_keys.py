@@ -12,10 +12,10 @@ import psycopg2
 import pytest
 import sqlalchemy
 
-from tests.support.feed import query
-from tests.support.mariadb import MariaServer
-from tests.support.postgres import libpq
-from tests.support.whole_way import Loop, WholeWay, whole_way
+from tests.support.brokers.feed import query
+from tests.support.databases.mariadb import MariaServer
+from tests.support.databases.postgres import libpq
+from tests.support.pipelines.whole_way import Loop, WholeWay, whole_way
 from venus.adapters.dialects.registry import open_source
 from venus.adapters.targets.postgresql.control import read_progress
 from venus.adapters.verify.findings import ComparisonVerdict

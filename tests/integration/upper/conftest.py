@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.upper.shop import Shop
-from tests.support.brokers import settings
+from tests.support.brokers.servers import settings
 from venus.broker.service.process import RunningBroker, start_in_thread
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import sqlalchemy as sa
 from sqlalchemy.pool import NullPool
 
-from tests.support.ledger import Ledger, Values
+from tests.support.brokers.ledger import Ledger, Values
 from venus.adapters.dialects.registry import open_source
 from venus.config import Settings
 

@@ -9,7 +9,7 @@ import pytest
 
 from tests.fault.upper.process import run_and_weigh
 from tests.integration.upper.shop import Shop
-from tests.support.brokers import BrokerProcess, RssWatch, settings
+from tests.support.brokers.servers import BrokerProcess, RssWatch, settings
 from venus.config import CaptureSettings, SourceSettings
 from venus.rpc.subscriber import Subscriber
 from venus.wire.change_pb2 import BatchBody

@@ -14,7 +14,7 @@ from tests.integration.upper.test_privileges import often as often
 from tests.integration.upper.test_privileges import postgres as postgres
 from tests.integration.upper.test_real_sources import Running, running
 from tests.integration.upper.test_real_sources import _until_equal as until_equal
-from tests.support.brokers import business_status, wait_for
+from tests.support.brokers.servers import business_status, wait_for
 from venus.adapters.dialects.registry import open_source
 from venus.adapters.upper import periodic
 from venus.alarm_rules import classify_sentence

@@ -13,10 +13,10 @@ import sqlalchemy
 from tests.integration.upper.shop import Shop
 from tests.integration.upper.test_real_sources import _until_equal as until_equal
 from tests.integration.upper.test_real_sources import running
-from tests.support.brokers import business_status, settings, wait_for
-from tests.support.ledger import read_ledger
-from tests.support.mariadb import MariaServer
-from tests.support.postgres import Server
+from tests.support.brokers.ledger import read_ledger
+from tests.support.brokers.servers import business_status, settings, wait_for
+from tests.support.databases.mariadb import MariaServer
+from tests.support.databases.postgres import Server
 from venus.adapters.dialects.registry import open_source
 from venus.adapters.upper import periodic
 from venus.broker.service.process import RunningBroker

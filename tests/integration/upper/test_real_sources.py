@@ -13,8 +13,8 @@ import pytest
 
 from tests.fault.upper.watched import watched_source
 from tests.integration.upper.shop import Shop
-from tests.support.brokers import business_status, settings, wait_for
-from tests.support.ledger import Ledger, read_ledger
+from tests.support.brokers.ledger import Ledger, read_ledger
+from tests.support.brokers.servers import business_status, settings, wait_for
 from venus.adapters.dialects.registry import open_source
 from venus.adapters.upper.capture import CaptureDependencies, run_capture, run_capture_fill
 from venus.adapters.upper.report import CaptureReport

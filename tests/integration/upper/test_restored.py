@@ -10,9 +10,9 @@ from typing import Any
 import psycopg2
 import pytest
 
-from tests.support.backups import Database, Rows, restorable
-from tests.support.postgres import Server
-from tests.support.whole_way import WholeWay, run_at, whole_way
+from tests.support.databases.backups import Database, Rows, restorable
+from tests.support.databases.postgres import Server
+from tests.support.pipelines.whole_way import WholeWay, run_at, whole_way
 from venus.adapters.targets.postgresql.load.full_sync import full_sync
 from venus.adapters.verify.findings import ComparisonVerdict
 from venus.cli.probes import read_overview

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from tests.support.brokers import business_status, settings
-from tests.support.ledger import read_ledger
-from tests.support.scripted_database import ScriptedDatabase
-from tests.support.scripted_source import Script, ScriptedSource
+from tests.support.brokers.ledger import read_ledger
+from tests.support.brokers.servers import business_status, settings
+from tests.support.databases.scripted_database import ScriptedDatabase
+from tests.support.databases.scripted_source import Script, ScriptedSource
 from tests.unit.upper.runs import Deed
 from venus.adapters.upper.capture import CaptureDependencies, run_capture, run_capture_fill
 from venus.adapters.upper.report import CaptureReport

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.conformance.places import MariaPlace, Place, PostgresPlace, SqlitePlace
-from tests.support.whole_way import WholeWay, whole_way
+from tests.support.pipelines.whole_way import WholeWay, whole_way
 
 ROWS = 600
 #: An integer key, a text key, a key of both; a wide range of types in the first.

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.sparks import CLUSTER
-from tests.support.whole_way import WholeWay, difference_keys, run_at, whole_way
+from tests.support.pipelines.whole_way import WholeWay, difference_keys, run_at, whole_way
+from tests.support.spark.sparks import CLUSTER
 from venus.adapters.running import LocalRunner, Runner
 from venus.adapters.verify.run import VerifyOptions, run_verify
 
@@ -58,7 +58,7 @@ def test_by_spark(master: str, tmp_path: Path, database: str, second_database: s
         prepared(way)
         arguments = [master, way.broker.address, database, second_database, str(tmp_path), "500", *legs]
         done = subprocess.run(
-            [sys.executable, "-W", "ignore", "-m", "tests.support.spark_verify", *arguments],
+            [sys.executable, "-W", "ignore", "-m", "tests.support.spark.spark_verify", *arguments],
             capture_output=True, text=True, timeout=280, env=os.environ | {"PYTHONPATH": str(ROOT)},
         )  # fmt: skip
 

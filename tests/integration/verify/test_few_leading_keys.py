@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.whole_way import difference_keys, run_at, whole_way
+from tests.support.pipelines.whole_way import difference_keys, run_at, whole_way
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import networks
-from tests.support.brokers import business_status
-from tests.support.whole_way import Loop, difference_keys, run_at, whole_way
+from tests.support.brokers import networks
+from tests.support.brokers.servers import business_status
+from tests.support.pipelines.whole_way import Loop, difference_keys, run_at, whole_way
 from venus.adapters.running import LocalRunner
 from venus.adapters.targets.postgresql.apply.apply_session import run_apply
 from venus.adapters.targets.postgresql.control import read_progress

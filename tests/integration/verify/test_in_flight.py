@@ -12,8 +12,8 @@ from contextlib import closing
 
 import pytest
 
-from tests.support.postgres import Server
-from tests.support.whole_way import WholeWay, difference_keys, numbered, run_at, values
+from tests.support.databases.postgres import Server
+from tests.support.pipelines.whole_way import WholeWay, difference_keys, numbered, run_at, values
 from venus.adapters.dialects.postgresql import verify as postgresql
 from venus.adapters.dialects.registry import open_source
 from venus.adapters.running import Runner

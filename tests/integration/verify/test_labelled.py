@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.support import lakes, networks
-from tests.support.brokers import business_status
-from tests.support.feed import INT, column
-from tests.support.feed import table as table_of
-from tests.support.whole_way import Loop, WholeWay, difference_keys, run_at, whole_way
+from tests.support.brokers import networks
+from tests.support.brokers.feed import INT, column
+from tests.support.brokers.feed import table as table_of
+from tests.support.brokers.servers import business_status
+from tests.support.pipelines import lakes
+from tests.support.pipelines.whole_way import Loop, WholeWay, difference_keys, run_at, whole_way
 from venus.adapters.running import LocalRunner, Runner
 from venus.adapters.targets.postgresql.apply.apply_session import run_apply
 from venus.adapters.targets.postgresql.control import read_progress

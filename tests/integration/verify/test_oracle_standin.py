@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from tests.conformance.place_oracle import StandInPlace
-from tests.support.mariadb import MariaServer
-from tests.support.oracle_standin import StandIn
-from tests.support.whole_way import difference_keys, whole_way
+from tests.support.databases.mariadb import MariaServer
+from tests.support.oracle.standin import StandIn
+from tests.support.pipelines.whole_way import difference_keys, whole_way
 from venus.adapters.dialects.oracle import source, verify
 from venus.adapters.dialects.oracle.driver import OracleOptions
 from venus.adapters.verify.findings import ComparisonVerdict

@@ -16,8 +16,8 @@ import pytest
 from tests.conformance.place_oracle import StandInPlace
 from tests.conformance.places import MariaPlace, Place, PostgresPlace, SqlitePlace
 from tests.integration.verify.conftest import Sample
-from tests.support.oracle_standin import StandIn
-from tests.support.whole_way import difference_keys, whole_way
+from tests.support.oracle.standin import StandIn
+from tests.support.pipelines.whole_way import difference_keys, whole_way
 from venus.adapters.dialects.oracle import source, verify
 from venus.adapters.dialects.oracle.driver import OracleOptions
 from venus.adapters.targets.postgresql.control import read_progress

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.postgres import Server
-from tests.support.whole_way import WholeWay, numbered, run_at
+from tests.support.databases.postgres import Server
+from tests.support.pipelines.whole_way import WholeWay, numbered, run_at
 from venus.adapters.verify.findings import ComparisonVerdict, VerifyResult
 from venus.adapters.verify.repair import run_repair
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.postgres import Server
-from tests.support.whole_way import WholeWay, difference_keys, run_at, whole_way
+from tests.support.databases.postgres import Server
+from tests.support.pipelines.whole_way import WholeWay, difference_keys, run_at, whole_way
 from venus.adapters.verify.findings import ComparisonVerdict
 from venus.adapters.verify.repair import run_repair
 

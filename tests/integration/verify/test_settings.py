@@ -15,9 +15,9 @@ import sqlalchemy
 
 from tests.conformance.places import PostgresPlace
 from tests.integration.verify.test_torture import insert
-from tests.support.lifetimes import new_folder
-from tests.support.postgres import Server, running_server
-from tests.support.whole_way import difference_keys, run_at, whole_way
+from tests.support.databases.postgres import Server, running_server
+from tests.support.pipelines.whole_way import difference_keys, run_at, whole_way
+from tests.support.processes.lifetimes import new_folder
 from venus.adapters.dialects.postgresql.connection import PostgresConnection
 from venus.adapters.targets.postgresql.control import read_table_states
 from venus.adapters.targets.postgresql.session import TargetSession

@@ -12,9 +12,9 @@ import psycopg2
 import pytest
 from sqlalchemy import make_url
 
-from tests.support.mariadb import MariaServer
-from tests.support.postgres import libpq
-from tests.support.whole_way import WholeWay, run_at, whole_way
+from tests.support.databases.mariadb import MariaServer
+from tests.support.databases.postgres import libpq
+from tests.support.pipelines.whole_way import WholeWay, run_at, whole_way
 from venus.adapters.verify.findings import ComparisonVerdict
 from venus.adapters.verify.repair import run_repair
 

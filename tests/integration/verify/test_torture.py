@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.conformance.places import Application, MariaPlace, Place, PostgresPlace, SqlitePlace
-from tests.support.whole_way import difference_keys, run_at, whole_way
+from tests.support.pipelines.whole_way import difference_keys, run_at, whole_way
 from venus.adapters.verify.findings import ComparisonVerdict
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.integration.verify.conftest import Sample
-from tests.support.whole_way import difference_keys, values
+from tests.support.pipelines.whole_way import difference_keys, values
 from venus.adapters.verify.findings import ComparisonVerdict
 from venus.adapters.verify.repair import run_repair
 

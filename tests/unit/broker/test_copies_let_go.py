@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.support import engines
+from tests.support.engines import engines
 from venus.broker.core import Core
 from venus.broker.replicas.copies import BusinessCopy, CopyPiece, CopyPlace, CopyPool
 from venus.broker.service.loop_bridge import LoopBridge

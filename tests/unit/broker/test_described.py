@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.support import engines
+from tests.support.engines import engines
 from venus.broker.log.entry import EntryKind, LogEntry, record_entry
 from venus.broker.machine import described_versions, machine
 from venus.broker.machine.business import Business

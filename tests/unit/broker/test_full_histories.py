@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.stored import HEAD
+from tests.support.engines.stored import HEAD
 from venus.broker.machine import folding
 from venus.broker.machine.folding import ChangeSection, StoredKind, WrittenKind
 from venus.codec.changes import EMPTY

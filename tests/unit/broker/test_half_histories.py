@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.half_histories import Network, World, histories
+from tests.support.engines.half_histories import Network, World, histories
 from venus.broker.machine import half_messages
 from venus.broker.machine.half_messages import HalfMessage, HalfState, SharedSequence
 from venus.model import Verdict

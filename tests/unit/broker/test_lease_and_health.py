@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.brokers import wait_for
+from tests.support.brokers.servers import wait_for
 from venus.broker.replicas.broker_load import NEARLY_FULL, SLOW_SYNC_S, BrokerHealth, find_trouble
 from venus.broker.replicas.coordinator_thread import CoordinatorThread
 from venus.broker.store.data_directory import FreeSpace

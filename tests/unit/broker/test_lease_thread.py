@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from tests.support.brokers import wait_for
+from tests.support.brokers.servers import wait_for
 from venus.broker.replicas.coordinator_thread import CoordinatorThread, LeaseThread
 from venus.coordination.memory import MemoryCluster, MemoryCoordinator
 from venus.errors import Fenced, Refused, Unavailable

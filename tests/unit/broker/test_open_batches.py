@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import xxhash
 
-from tests.support.predicate_histories import BYTES, IDS, ROWS, SCHEMA
+from tests.support.predicates.predicate_histories import BYTES, IDS, ROWS, SCHEMA
 from venus.broker.machine.business import Business
 from venus.broker.machine.queue_index import QueuedBatch
 from venus.broker.machine.review_schedule import ReviewSchedule

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.support import engines
+from tests.support.engines import engines
 from venus.broker.machine.business import Business
 from venus.broker.machine.review_schedule import ReviewSchedule
 from venus.broker.pipeline.commit_thread import RESTING_GROUP_BYTES, SHARED_GROUP_BYTES, CommitThread

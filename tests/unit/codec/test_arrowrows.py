@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tests.support.feed import INT, TEXT, column, put, section, table
+from tests.support.brokers.feed import INT, TEXT, column, put, section, table
 from venus.codec.arrow_rows import ArrowShape, ValueMisfit, arrow_type
 from venus.codec.columns import from_columns
 from venus.codec.layout import Layout

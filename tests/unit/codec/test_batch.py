@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.support.stored import HEAD, plain_rows, stored_rows
+from tests.support.engines.stored import HEAD, plain_rows, stored_rows
 from tests.unit.codec import plain
 from venus.codec.batch import (
     Batch,

@@ -7,7 +7,7 @@ import random
 import numpy as np
 import pytest
 
-from tests.support.matching import INF, compare, some_events
+from tests.support.predicates.matching import INF, compare, some_events
 from venus.network.matching.indexes import (
     COPIES_MAX,
     FEW,

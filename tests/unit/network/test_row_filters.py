@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.support.predicate_histories import SCHEMA, predicate_of, random_text, where
+from tests.support.predicates.predicate_histories import SCHEMA, predicate_of, random_text, where
 from venus.network.row_filters import RowFilter, decode_filters, fit_filters, is_same, parse_filters, with_tables
 from venus.predicates.ranges import contains
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.support.predicate_histories import SCHEMA
+from tests.support.predicates.predicate_histories import SCHEMA
 from venus.model import TableSchema
 from venus.network import rows_identity
 from venus.network.row_filters import RowFilter, parse_filters, with_tables

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.predicate_histories import FAULTS, run_histories
+from tests.support.predicates.predicate_histories import FAULTS, run_histories
 
 STEPS = 20
 PARTS = 8

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tests.support.predicates import SAMPLES, SCHEMA, STRANGE, Row, pack_rows, random_predicate, random_row
+from tests.support.predicates.generators import SAMPLES, SCHEMA, STRANGE, Row, pack_rows, random_predicate, random_row
 from venus.adapters.under.row_changes import RowChanges, apply_predicate
 from venus.codec.chunk import FullRows
 from venus.codec.filtering import find_inside, select_full_rows

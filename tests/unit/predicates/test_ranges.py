@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from tests.support.predicates import SCHEMA, random_predicate
+from tests.support.predicates.generators import SCHEMA, random_predicate
 from venus.predicates.ranges import compile_predicate, is_same
 from venus.predicates.syntax import PredicateRefused, parse, to_sql
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.predicates import SCHEMA
+from tests.support.predicates.generators import SCHEMA
 from venus.model import Column, Kind, LogicalType, OwnType, TableSchema
 from venus.predicates.ranges import compile_predicate
 from venus.predicates.syntax import TEXT_CHARS_MAX, VALUES_MAX, PredicateRefused

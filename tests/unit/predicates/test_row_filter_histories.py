@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.row_filter_histories import FAULTS, run_histories
+from tests.support.predicates.row_filter_histories import FAULTS, run_histories
 
 STEPS = 20
 PARTS = 8

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.certificates import Authority
+from tests.support.brokers.certificates import Authority
 from venus.rpc import credentials
 from venus.rpc.address import ClientCredentials
 

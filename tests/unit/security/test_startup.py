@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.certificates import Authority, token_file
+from tests.support.brokers.certificates import Authority, token_file
 from venus.config import BrokerSettings, SecuritySettings, Settings
 from venus.errors import ConfigError
 from venus.security import listener_checks

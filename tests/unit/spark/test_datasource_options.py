@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from tests.support.feed import INT, TEXT, column, put, section, table
+from tests.support.brokers.feed import INT, TEXT, column, put, section, table
 from venus.codec.packed import PackedBytes
 from venus.errors import ConfigError
 from venus.model import Kind, LogicalType, TableSchema

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.brokers import wait_for
+from tests.support.brokers.servers import wait_for
 from venus.errors import SparkFailed
 from venus.spark.sessionlog import LOGS_KEPT, SessionLog, failures, last_cause
 

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.support.sparks import SESSION, OneSession
+from tests.support.spark.sparks import SESSION, OneSession
 
 ROOT = Path(__file__).parents[3]
 

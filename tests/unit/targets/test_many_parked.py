@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from tests.support.feed import items, put, section
+from tests.support.brokers.feed import items, put, section
 from venus.adapters.targets.contract import QuarantineRow
 from venus.adapters.targets.postgresql import quarantine
 from venus.adapters.targets.postgresql.apply.parking import ChangeCounts, QuarantineWriter

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.support.feed import INT, TEXT, column, table
+from tests.support.brokers.feed import INT, TEXT, column, table
 from venus.adapters.targets.parquet import net_changes
 from venus.adapters.targets.parquet.files import state_schema
 from venus.adapters.targets.parquet.lake_paths import folder_name, root_folder

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.feed import INT, TEXT, column, items, refers, settings_for, table
+from tests.support.brokers.feed import INT, TEXT, column, items, refers, settings_for, table
 from venus.adapters.targets.postgresql.naming import PlacedTable, place_all, place_table
 from venus.adapters.targets.postgresql.schema.ddl import type_sql
 from venus.adapters.targets.postgresql.schema.ddl_file import Remark, build_ddl_file

@@ -6,9 +6,9 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from tests.support.scripted_broker import ScriptedBroker, ScriptedProducer
-from tests.support.scripted_database import ScriptedDatabase
-from tests.support.scripted_source import Script, ScriptedSource
+from tests.support.databases.scripted_database import ScriptedDatabase
+from tests.support.databases.scripted_source import Script, ScriptedSource
+from tests.support.engines.scripted_broker import ScriptedBroker, ScriptedProducer
 from venus.adapters.upper.capture import CaptureDependencies, run_capture
 from venus.adapters.upper.report import CaptureReport
 from venus.config import CaptureSettings, Settings

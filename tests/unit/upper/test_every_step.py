@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tests.support.scripted_broker import ScriptedBroker
-from tests.support.scripted_database import ScriptedDatabase
-from tests.support.scripted_source import Script, ScriptedSource
+from tests.support.databases.scripted_database import ScriptedDatabase
+from tests.support.databases.scripted_source import Script, ScriptedSource
+from tests.support.engines.scripted_broker import ScriptedBroker
 from tests.unit.upper.runs import Deed, run
 from venus.errors import DatabaseUnavailable, Unavailable, VenusError
 

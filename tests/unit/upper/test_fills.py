@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from tests.support.scripted_broker import ScriptedBroker
-from tests.support.scripted_database import HEARTBEAT, ScriptedDatabase
-from tests.support.scripted_source import Script, ScriptedSource
+from tests.support.databases.scripted_database import HEARTBEAT, ScriptedDatabase
+from tests.support.databases.scripted_source import Script, ScriptedSource
+from tests.support.engines.scripted_broker import ScriptedBroker
 from tests.unit.upper.runs import Run, run
 from venus.adapters.dialects.contract import SchemaChanged
 from venus.adapters.upper.capture import run_capture_fill

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from tests.support.scripted_broker import ScriptedBroker
-from tests.support.scripted_database import HEARTBEAT, ScriptedDatabase
-from tests.support.scripted_source import Script, ScriptedSource
+from tests.support.databases.scripted_database import HEARTBEAT, ScriptedDatabase
+from tests.support.databases.scripted_source import Script, ScriptedSource
+from tests.support.engines.scripted_broker import ScriptedBroker
 from tests.unit.upper.runs import Run
 from venus.adapters.upper import periodic
 from venus.adapters.upper.batching import PollInterval

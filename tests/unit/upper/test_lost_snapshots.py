@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.scripted_broker import ScriptedBroker
-from tests.support.scripted_database import ScriptedDatabase
-from tests.support.scripted_source import Script
+from tests.support.databases.scripted_database import ScriptedDatabase
+from tests.support.databases.scripted_source import Script
+from tests.support.engines.scripted_broker import ScriptedBroker
 from tests.unit.upper.runs import run
 from venus.adapters.dialects.contract import SnapshotLost
 

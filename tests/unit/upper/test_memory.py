@@ -5,9 +5,9 @@ from __future__ import annotations
 import threading
 import tracemalloc
 
-from tests.support.scripted_broker import ScriptedBroker, ScriptedProducer
-from tests.support.scripted_database import ScriptedDatabase
-from tests.support.scripted_source import Script, ScriptedSource
+from tests.support.databases.scripted_database import ScriptedDatabase
+from tests.support.databases.scripted_source import Script, ScriptedSource
+from tests.support.engines.scripted_broker import ScriptedBroker, ScriptedProducer
 from venus.adapters.upper.cutting import Cutter
 from venus.adapters.upper.report import Reporter
 from venus.adapters.upper.session import SourceClaim, open_session

@@ -8,9 +8,9 @@ from itertools import pairwise
 
 import pytest
 
-from tests.support.scripted_broker import ScriptedBroker, ScriptedProducer
-from tests.support.scripted_database import ScriptedDatabase, schema_of
-from tests.support.scripted_source import Script, ScriptedSource
+from tests.support.databases.scripted_database import ScriptedDatabase, schema_of
+from tests.support.databases.scripted_source import Script, ScriptedSource
+from tests.support.engines.scripted_broker import ScriptedBroker, ScriptedProducer
 from tests.unit.upper.runs import SETTINGS, Run, run
 from venus.adapters.dialects.contract import UncapturedTable
 from venus.adapters.upper.cutting import Cutter

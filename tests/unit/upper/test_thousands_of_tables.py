@@ -5,9 +5,9 @@ from __future__ import annotations
 import threading
 from dataclasses import replace
 
-from tests.support.scripted_broker import ScriptedBroker, ScriptedProducer
-from tests.support.scripted_database import ScriptedDatabase, schema_of
-from tests.support.scripted_source import Script, ScriptedSource
+from tests.support.databases.scripted_database import ScriptedDatabase, schema_of
+from tests.support.databases.scripted_source import Script, ScriptedSource
+from tests.support.engines.scripted_broker import ScriptedBroker, ScriptedProducer
 from venus.adapters.upper.batching import SCHEMAS_BYTES_MAX, Batcher
 from venus.adapters.upper.cutting import Cutter
 from venus.adapters.upper.report import Reporter

@@ -9,7 +9,7 @@ import pytest
 from sqlfluff.core import Linter
 from sqlfluff.core.errors import SQLParseError
 
-from tests.support.oracle_scripts import (
+from tests.support.oracle.scripts import (
     CLUSTER,
     ENROLL,
     FOLDER,
@@ -20,7 +20,7 @@ from tests.support.oracle_scripts import (
     running,
     statements,
 )  # fmt: skip
-from tests.support.sqlplus import read
+from tests.support.oracle.sqlplus import read
 from venus.adapters.dialects.contract import InstallStep
 from venus.adapters.dialects.oracle import ddl, ownership, table_comparison
 from venus.adapters.dialects.oracle.ddl import CaptureStyle, OracleKeyColumn

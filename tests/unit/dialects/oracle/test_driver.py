@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from tests.support import oracle_double as double
-from tests.support.oracle_double import Answer, Module, error
-from tests.support.oracle_scripts import everything
+from tests.support.oracle import double
+from tests.support.oracle.double import Answer, Module, error
+from tests.support.oracle.scripts import everything
 from venus.adapters.dialects.contract import InstallStep, SchemaChanged, SnapshotLost
 from venus.adapters.dialects.fill_cursor import FillCursor
 from venus.adapters.dialects.oracle import data_checks, ddl, install_execution

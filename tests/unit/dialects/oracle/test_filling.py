@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from tests.support.oracle_scripts import everything
+from tests.support.oracle.scripts import everything
 from venus.adapters.dialects.fill_cursor import FillCursor
 from venus.adapters.dialects.oracle.reading import build_access
 from venus.adapters.dialects.oracle.tables import OracleTable

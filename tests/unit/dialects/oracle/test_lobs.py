@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from tests.support import oracle_double as double
-from tests.support.oracle_double import Answer, Lob, Module, error
-from tests.support.oracle_scripts import everything
+from tests.support.oracle import double
+from tests.support.oracle.double import Answer, Lob, Module, error
+from tests.support.oracle.scripts import everything
 from venus.adapters.dialects.contract import SnapshotLost
 from venus.adapters.dialects.halted_tables import UnfitRow
 from venus.adapters.dialects.oracle import lobs

@@ -12,7 +12,7 @@ from unittest import mock
 from alembic.migration import MigrationContext
 from alembic.operations import Operations
 
-from tests.support.oracle_scripts import FOLDER
+from tests.support.oracle.scripts import FOLDER
 from venus.adapters.dialects.oracle import ddl, ownership
 from venus.adapters.dialects.oracle.versions import VERSIONS
 from venus.migrations.versions import source_0001_tables as migration

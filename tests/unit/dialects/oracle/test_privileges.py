@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from tests.support import oracle_double as double
-from tests.support.oracle_double import Answer, Module, error
+from tests.support.oracle import double
+from tests.support.oracle.double import Answer, Module, error
 from venus.adapters.dialects.contract import FillState, RegisteredTable
 from venus.adapters.dialects.oracle.connection import OracleNotPermitted, OracleSession
 from venus.adapters.dialects.oracle.driver import ModuleDriver

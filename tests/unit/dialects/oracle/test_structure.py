@@ -6,8 +6,8 @@ descending column is an expression over a hidden column), ALL_TAB_IDENTITY_COLS,
 
 from __future__ import annotations
 
-from tests.support import oracle_double as double
-from tests.support.oracle_double import Answer, Module
+from tests.support.oracle import double
+from tests.support.oracle.double import Answer, Module
 from venus.adapters.dialects.contract import Numbering
 from venus.adapters.dialects.oracle.connection import OracleSession
 from venus.adapters.dialects.oracle.driver import ModuleDriver

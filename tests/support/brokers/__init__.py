@@ -1,0 +1,1 @@
+"""Brokers, their clusters and their clients, with real processes and real gRPC."""

@@ -1,0 +1,146 @@
+"""Brokers in processes that are forked from a server which has everything imported: one starts in a tenth of a second.
+
+They run the product's own `serve`. What a test puts between it and the machine (a clock that jumps, a note of what is
+synced) is a preparation that the new process carries out first; the product has no seam for it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import multiprocessing
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from venus.broker.service.process import Addresses, serve
+from venus.config import Settings
+from venus.errors import Unavailable, VenusError
+
+START_S = 60.0
+STOP_S = 60.0
+SUPERVISED_S = 120.0
+Preparation = Callable[[], None]
+
+_context = multiprocessing.get_context("forkserver")
+_context.set_forkserver_preload(["tests.support.brokers.forked_brokers", "tests.support.engines.power"])
+
+
+class ForkedBroker:
+    """`serve` in a forked process; what it says goes to `log`, its process id to `begun` before it does anything."""
+
+    def __init__(
+        self,
+        chosen: Settings,
+        log: Path,
+        preparations: Sequence[Preparation] = (),
+        begun: Callable[[int], None] = lambda _: None,
+    ) -> None:
+        self.log = log
+        said, says = _context.Pipe(duplex=False)
+        go, begin = _context.Pipe(duplex=False)
+        arguments = (chosen.model_dump_json(), log, preparations, says, go)
+        self._process = _context.Process(target=_main, args=arguments)
+        self._process.start()
+        says.close()
+        go.close()
+        begun(self.pid)
+        begin.send(True)
+        begin.close()
+        try:
+            assert said.poll(START_S), "the broker did not start in time"
+            self.address, self.http_address = said.recv()
+        except EOFError:
+            self._process.join(STOP_S)
+            raise DidNotStart(self.said(), self.exit_code) from None
+        finally:
+            said.close()
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        assert self._process.pid is not None
+        return self._process.pid
+
+    @property
+    def alive(self) -> bool:
+        """Whether its process is there."""
+        return self._process.is_alive()
+
+    @property
+    def exit_code(self) -> int | None:
+        """How it ended."""
+        return self._process.exitcode
+
+    def said(self, nbytes: int = 4000) -> str:
+        """Return the end of what it said, and those who wrote to this log before it."""
+        return self.log.read_text("utf-8", "replace")[-nbytes:] if self.log.exists() else ""
+
+    def send(self, number: signal.Signals) -> None:
+        """Send a signal."""
+        os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        with contextlib.suppress(ProcessLookupError):  # it has ended this moment
+            self.send(signal.SIGKILL)
+        self._process.join(STOP_S)
+
+    def stop(self) -> int | None:
+        """SIGTERM; return the exit code."""
+        if self.alive:
+            self.send(signal.SIGTERM)
+        self._process.join(STOP_S)
+        assert not self.alive, f"it does not end: {self.said()}"
+        return self.exit_code
+
+    def limit_files(self, nbytes: int | None) -> None:
+        """Let no file of the process grow beyond this size: what a full disk or a quota is to a store."""
+        most = psutil.RLIM_INFINITY
+        psutil.Process(self.pid).rlimit(psutil.RLIMIT_FSIZE, (most if nbytes is None else nbytes, most))
+
+
+def supervised(*arguments: Any) -> ForkedBroker:
+    """Start a broker until it is up, as a supervisor does: one that finds no etcd ends and asks to be tried again."""
+    end = time.monotonic() + SUPERVISED_S
+    while True:
+        try:
+            return ForkedBroker(*arguments)
+        except DidNotStart as refused:
+            if refused.exit_code != Unavailable.exit_code or time.monotonic() > end:
+                raise
+
+
+class DidNotStart(AssertionError):
+    """A broker that ended before it served; the text is what it said."""
+
+    def __init__(self, said: str, exit_code: int | None) -> None:
+        super().__init__(said)
+        self.exit_code = exit_code
+
+
+def _main(settings: str, log: Path, preparations: Sequence[Preparation], says: Any, go: Any) -> None:
+    go.recv()
+    out = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    for stream in (1, 2):
+        os.dup2(out, stream)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", stream=sys.stderr)
+    for prepare in preparations:
+        prepare()
+
+    def announce(addresses: Addresses) -> None:
+        says.send((addresses.grpc, addresses.http))
+        says.close()
+
+    try:
+        serve(Settings.model_validate_json(settings), announce)
+    except VenusError as error:
+        sys.stderr.write(f"venus broker: {error}\n")
+        sys.stderr.flush()
+        os._exit(error.exit_code)

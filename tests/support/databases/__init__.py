@@ -1,0 +1,1 @@
+"""Servers of the real databases, and applications that write to them."""

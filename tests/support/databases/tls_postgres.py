@@ -1,0 +1,92 @@
+"""A PostgreSQL that speaks TLS: Debian's, because the embedded one was built without OpenSSL."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.support.processes.lifetimes import new_folder
+
+START_S = 60.0
+#: initdb and postgres refuse to run as root.
+USER = "postgres"
+HBA = "hostssl all all 127.0.0.1/32 trust\n"
+
+
+def require_binaries() -> Path:
+    """Return the folder of the server; without it CI fails and a developer's run skips, both in one line."""
+    found = sorted(Path("/usr/lib/postgresql").glob("*/bin/postgres"))
+    if found:
+        return found[-1].parent
+    missing = "no PostgreSQL with TLS on this machine: apt-get install --no-install-recommends postgresql"
+    if os.environ.get("CI", "").lower() in ("true", "1"):
+        pytest.fail(missing, pytrace=False)
+    pytest.skip(missing)
+
+
+@contextmanager
+def running_tls_postgres(certificate: Path, key: Path) -> Iterator[int]:
+    """Run a server that takes connections over TLS only; return its port. The user is postgres, without a password."""
+    binaries, home = require_binaries(), new_folder("pgtls-")
+    user = USER if os.geteuid() == 0 else None
+    try:
+        for name, source in (("server.crt", certificate), ("server.key", key)):
+            (home / name).write_bytes(source.read_bytes())
+            (home / name).chmod(0o600)
+        _own(home)
+        data = home / "data"
+        initdb = [str(binaries / "initdb"), "-D", str(data), "-U", "postgres", "-A", "trust", "--no-sync"]
+        subprocess.run(initdb, check=True, capture_output=True, user=user, cwd=home)
+        (data / "pg_hba.conf").write_text(HBA)
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            port = int(free.getsockname()[1])
+        options = {
+            "listen_addresses": "127.0.0.1", "port": port, "unix_socket_directories": "", "ssl": "on", "fsync": "off",
+            "ssl_cert_file": home / "server.crt", "ssl_key_file": home / "server.key",
+        }  # fmt: skip
+        words = [word for name, value in options.items() for word in ("-c", f"{name}={value}")]
+        with (home / "server.log").open("wb") as log:
+            server = subprocess.Popen(
+                [str(binaries / "postgres"), "-D", str(data), *words], stdout=log, stderr=log, user=user, cwd=home
+            )
+        try:
+            _wait_for(port, server, home / "server.log")
+            yield port
+        finally:
+            server.terminate()
+            server.wait(START_S)
+    finally:
+        shutil.rmtree(home, ignore_errors=True)
+
+
+def _own(home: Path) -> None:
+    if os.geteuid() != 0:
+        return
+    owner = pwd.getpwnam(USER)
+    for path in (home, *home.iterdir()):
+        os.chown(path, owner.pw_uid, owner.pw_gid)
+    for parent in home.parents:  # of ours: they are closed to others
+        if parent.stat().st_uid == 0 and parent != Path("/") and not parent.stat().st_mode & 0o001:
+            parent.chmod(parent.stat().st_mode | 0o011)
+
+
+def _wait_for(port: int, server: subprocess.Popen[bytes], log: Path) -> None:
+    end = time.monotonic() + START_S
+    while True:
+        try:
+            socket.create_connection(("127.0.0.1", port), 1).close()
+        except OSError:
+            assert server.poll() is None, log.read_text()
+            assert time.monotonic() < end, log.read_text()
+            time.sleep(0.05)
+        else:
+            return

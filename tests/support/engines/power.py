@@ -1,0 +1,126 @@
+"""A broker's engine whose power can be cut: what its disk was promised to keep is known after each fsync.
+
+The engine works in a process of its own. Each time the store's write-ahead log has been synced, the sizes that the
+logs had before the sync are noted; whatever lies behind them may be gone after a power cut, nothing before. RocksDB
+itself syncs tables and the manifest before it relies on them; they stay as they are.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import random
+import shutil
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tests.support.engines import engines
+from venus.broker.store import rocks
+from venus.broker.store.witness import Witness, witness_path
+
+ROWS = 40
+PHASES = ("insert", "update", "delete")
+PAYLOAD_BYTES = 700
+
+
+def log_sizes(folder: Path) -> dict[str, int]:
+    """Return the size of each write-ahead log."""
+    return {file.name: file.stat().st_size for file in folder.glob("*.log")}
+
+
+def note_what_is_synced(note: Path, *, gone_at: int = 0) -> None:
+    """Let the store of this process say what is on disk, behind each fsync and before anything relies on it.
+
+    At fsync number `gone_at` the power goes: what is written by then is not synced.
+    """
+    sync, bear_witness = rocks.Store._sync, Witness.write_note
+    sizes: dict[str, int] = {}
+    numbers = itertools.count(1)
+
+    def before_the_sync(store: Any) -> None:
+        if next(numbers) == gone_at:
+            os.kill(os.getpid(), signal.SIGKILL)
+        sizes.clear()
+        sizes.update(log_sizes(store.path))
+        sync(store)
+
+    def behind_the_sync(witness: Any, sequence: int) -> None:
+        place = witness_path(witness._store)
+        before = place.read_bytes() if place.exists() else b""
+        for file, content in ((note, json.dumps(sizes).encode()), (note.with_suffix(".witness"), before)):
+            part = file.with_suffix(".part")
+            part.write_bytes(content)
+            part.replace(file)
+        bear_witness(witness, sequence)
+
+    patched: Any = rocks.Store
+    patched._sync = before_the_sync
+    patched = Witness
+    patched.write_note = behind_the_sync
+
+
+def change(phase: str, number: int) -> list[tuple[bytes, bytes | None]]:
+    """Return the changes of a batch: new rows, the same rows over and over, or the deletion of the batch before."""
+    place = {"insert": number, "update": number % 50, "delete": number - number % 2}[phase]
+    if phase == "delete" and number % 2:
+        return [(b"%08d" % (place * ROWS + i), None) for i in range(ROWS)]
+    payload = (b"%s %d " % (phase.encode(), number)).ljust(PAYLOAD_BYTES, b"x")
+    return engines.rows(place * ROWS, ROWS, payload)
+
+
+def work(path: Path, diary: Path, note: Path, phase: str, gone_at: int = 0) -> None:
+    """Commit batch after batch of a phase until the power goes; the diary has what was acknowledged."""
+    note_what_is_synced(note, gone_at=gone_at)
+    log = os.open(diary, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+
+    def say(*words: object) -> None:
+        os.write(log, (" ".join(map(str, words)) + "\n").encode())
+
+    engine = engines.make(path, cache_bytes=2 << 20, retain_bytes=1 << 30)
+    producer = engines.Producer(engine)
+    undecided = list(producer.ack.undecided)
+    say("begin", producer.ack.last_batch)
+    if undecided:  # the source has them: it committed before the power went at the broker
+        last = undecided[-1]
+        engine.producers.decide("main", producer.epoch, last.batch_no, last.digest, 1).result(60)
+        producer.batch_no, producer.sequence = last.batch_no, last.first_sequence + last.count - 1
+        say("commit", producer.batch_no)
+    for _ in itertools.count():
+        message = producer.next_half(change(phase, producer.batch_no + 1))
+        producer.send(message)
+        say("half", producer.batch_no)
+        producer.decide(message)
+        say("commit", producer.batch_no)
+
+
+def cut(path: Path, note: Path, chance: random.Random, loss: Callable[[random.Random, int, int], int]) -> int:
+    """Leave of a dead engine's files what the disk was promised to keep, and perhaps more; return the bytes lost."""
+    kept: dict[str, int] = json.loads(note.read_bytes()) if note.exists() else {}
+    lost = 0
+    for name, size in log_sizes(path / "db").items():
+        left = loss(chance, kept.get(name, 0), size)
+        lost += size - left
+        os.truncate(path / "db" / name, left)
+    if chance.random() < 0.5 and note.exists():  # the witness is never synced: it may be older
+        content = note.with_suffix(".witness").read_bytes()
+        place = witness_path(path / "db")
+        place.unlink(missing_ok=True)
+        if content:
+            place.write_bytes(content)
+    for file in (path / "db").glob("*.dbtmp"):
+        file.unlink()
+    shutil.rmtree(path / "snapshots", ignore_errors=True)
+    return lost
+
+
+def all_of_it(_chance: random.Random, kept: int, _size: int) -> int:
+    """Lose every byte that was not synced."""
+    return kept
+
+
+def some_of_it(chance: random.Random, kept: int, size: int) -> int:
+    """Lose some of the bytes that were not synced."""
+    return chance.randint(min(kept, size), size)

@@ -1,0 +1,1 @@
+"""What kills, cuts, delays or damages something."""

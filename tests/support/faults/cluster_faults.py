@@ -1,0 +1,290 @@
+"""Faults of a cluster of brokers: each does its harm while writers work, and leaves everything able to heal.
+
+A fault draws whatever it needs from the run's own random numbers, so that a run can be repeated. `Wait.long` says how
+long a partition or an outage lasts at most: briefly in the usual suite, beyond every time limit in the long one.
+"""
+
+from __future__ import annotations
+
+import random
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.support.faults.fault_cluster import LEASE_S, NAMES, FaultCluster
+from tests.support.faults.links import CLIENT, Link
+
+#: A broker that found its store damaged must say this, in words that name the way out.
+DAMAGED = ("damaged", "corrupt", "Corrupt", "broken", "digest", "checksum", "lost", "missing")
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """How long faults last, seconds."""
+
+    long_s: float
+    etcd_away_s: float
+
+
+Fault = Callable[[FaultCluster, random.Random, Wait], None]
+QUICK = Wait(long_s=3.0, etcd_away_s=5.0)
+SLOW = Wait(long_s=14.0, etcd_away_s=60.0)
+
+
+def _followers(cluster: FaultCluster) -> list[str]:
+    leader = cluster.leader()
+    return [name for name in NAMES if name != leader]
+
+
+def _restart(cluster: FaultCluster, rng: random.Random, *names: str) -> None:
+    """Start killed brokers again, after a while, in any order."""
+    time.sleep(rng.uniform(0, LEASE_S + 1.0))
+    for name in rng.sample(names, len(names)):
+        cluster.start(name)
+
+
+# -- processes -----------------------------------------------------------------------------------------------------
+
+
+def leader_killed(cluster: FaultCluster, rng: random.Random, _: Wait) -> None:
+    """Kill the leader, as kill -9 does."""
+    name = cluster.leader()
+    cluster.brokers[name].kill()
+    _restart(cluster, rng, name)
+
+
+def follower_killed(cluster: FaultCluster, rng: random.Random, _: Wait) -> None:
+    """Kill a follower."""
+    name = rng.choice(_followers(cluster))
+    cluster.brokers[name].kill()
+    _restart(cluster, rng, name)
+
+
+def two_killed(cluster: FaultCluster, rng: random.Random, _: Wait) -> None:
+    """Kill two, one soon after the other."""
+    names = rng.sample(NAMES, 2)
+    for name in names:
+        cluster.brokers[name].kill()
+        time.sleep(rng.uniform(0, 1.0))
+    _restart(cluster, rng, *names)
+
+
+def all_killed(cluster: FaultCluster, rng: random.Random, _: Wait) -> None:
+    """Kill everybody at once."""
+    for name in rng.sample(NAMES, len(NAMES)):
+        cluster.brokers[name].send(signal.SIGKILL)
+    for broker in cluster.brokers.values():
+        broker.kill()
+    _restart(cluster, rng, *NAMES)
+
+
+def leader_paused(cluster: FaultCluster, rng: random.Random, _: Wait) -> None:
+    """Stop the leader's process until long after its lease, and let it go on."""
+    broker = cluster.brokers[cluster.leader()]
+    broker.send(signal.SIGSTOP)
+    time.sleep(LEASE_S + rng.uniform(0.5, 3.0))
+    broker.send(signal.SIGCONT)
+
+
+def rolling_restart(cluster: FaultCluster, rng: random.Random, _: Wait) -> None:
+    """Stop and start one broker after the other, each once the one before is back."""
+    for name in rng.sample(NAMES, len(NAMES)):
+        assert cluster.brokers[name].stop() == 0, cluster.brokers[name].said()
+        cluster.start(name)
+        cluster.until(cluster.in_sync, f"{name} to be in sync again")
+
+
+def replica_restarted(cluster: FaultCluster, rng: random.Random, _: Wait) -> None:
+    """Stop and start a follower twice while the others work."""
+    name = rng.choice(_followers(cluster))
+    for _round in range(2):
+        assert cluster.brokers[name].stop() == 0, cluster.brokers[name].said()
+        time.sleep(rng.uniform(0, 1.0))
+        cluster.start(name)
+
+
+def clock_jumped(cluster: FaultCluster, rng: random.Random, _: Wait) -> None:
+    """Let clocks of some brokers jump, by seconds or by years; perhaps the leader dies meanwhile."""
+    for name in rng.sample(NAMES, rng.randint(1, 3)):
+        cluster.clocks[name].jump(rng.choice((-1, 1)) * 10 ** rng.uniform(0, 8))
+    time.sleep(1.0)
+    if rng.random() < 0.5:
+        name = cluster.leader()
+        cluster.brokers[name].kill()
+        cluster.start(name)
+    for clock in cluster.clocks.values():
+        clock.jump(0)
+
+
+# -- the network ---------------------------------------------------------------------------------------------------
+
+
+def _between(some: str, others: str) -> list[Link]:
+    return [link for a in some for b in others if a != b for link in ((a, b), (b, a))]
+
+
+def _cut(cluster: FaultCluster, rng: random.Random, wait: Wait, links: list[Link]) -> None:
+    cluster.links.cut(links)
+    time.sleep(rng.uniform(1.0, wait.long_s))
+    cluster.links.heal(reset=rng.random() < 0.5)
+
+
+def broker_cut_off(cluster: FaultCluster, rng: random.Random, wait: Wait) -> None:
+    """Cut one broker off from the others; etcd and clients reach everybody."""
+    name = rng.choice(NAMES)
+    _cut(cluster, rng, wait, _between(name, NAMES))
+
+
+def one_way_cut(cluster: FaultCluster, rng: random.Random, wait: Wait) -> None:
+    """Let bytes pass between the leader and another broker in one direction only."""
+    link = (cluster.leader(), rng.choice(_followers(cluster)))
+    _cut(cluster, rng, wait, [link if rng.random() < 0.5 else (link[1], link[0])])
+
+
+def ring_cut(cluster: FaultCluster, rng: random.Random, wait: Wait) -> None:
+    """Let each broker be heard by one of the two others only."""
+    a, b, c = rng.sample(NAMES, 3)
+    _cut(cluster, rng, wait, [(a, b), (b, c), (c, a)])
+
+
+def _etcd_silent(cluster: FaultCluster, name: str, *, silent: bool) -> None:
+    for proxy in cluster.to_etcd[name]:
+        if silent:
+            proxy.silence()
+        else:
+            proxy.resume()
+
+
+def etcd_cut_off(cluster: FaultCluster, rng: random.Random, wait: Wait) -> None:
+    """Cut one broker, mostly the leader, off from etcd; brokers and clients reach each other."""
+    name = cluster.leader() if rng.random() < 0.7 else rng.choice(NAMES)
+    _etcd_silent(cluster, name, silent=True)
+    time.sleep(LEASE_S + rng.uniform(0.5, wait.long_s))
+    _etcd_silent(cluster, name, silent=False)
+
+
+def leader_alone(cluster: FaultCluster, rng: random.Random, wait: Wait) -> None:
+    """Cut the leader off from everybody: brokers, clients, etcd."""
+    name = cluster.leader()
+    cluster.links.cut([*_between(name, NAMES), (name, CLIENT), (CLIENT, name)])
+    _etcd_silent(cluster, name, silent=True)
+    time.sleep(LEASE_S + rng.uniform(0.5, wait.long_s))
+    cluster.links.heal(reset=rng.random() < 0.5)
+    _etcd_silent(cluster, name, silent=False)
+
+
+def frame_flipped(cluster: FaultCluster, rng: random.Random, _: Wait) -> None:
+    """Flip single bits of what brokers send each other."""
+    before = cluster.links.flipped
+    for _round in range(3):
+        cluster.links.flip(tuple(rng.sample(NAMES, 2)), rng.randrange(4096))  # type: ignore[arg-type]
+        time.sleep(0.5)
+    cluster.until(lambda: cluster.links.flipped > before, "a bit to flip")
+
+
+# -- disks ---------------------------------------------------------------------------------------------------------
+
+
+def disk_full(cluster: FaultCluster, rng: random.Random, _: Wait) -> None:
+    """Let the leader's disk take nothing more: the broker ends itself, and is started again once there is room."""
+    name = cluster.leader()
+    broker = cluster.brokers[name]
+    newest = max((file.stat().st_size for file in (cluster.data(name) / "db").glob("*.log")), default=0)
+    broker.limit_files(newest + rng.randrange(1, 20_000))
+    cluster.until(lambda: not broker.alive, "the broker with the full disk to end itself")
+    assert broker.exit_code == 12, broker.said()
+    _restart(cluster, rng, name)
+
+
+def disk_lost(cluster: FaultCluster, rng: random.Random, _: Wait) -> None:
+    """Let a broker come back with an empty disk."""
+    name = rng.choice(NAMES)
+    cluster.brokers[name].kill()
+    cluster.lose_disk(name)
+    _restart(cluster, rng, name)
+
+
+def _flip_in(cluster: FaultCluster, rng: random.Random, pattern: str) -> None:
+    """Flip a bit in a file of a killed broker, which then says so and is given an empty disk, or goes on unharmed."""
+    name = rng.choice(NAMES)
+    cluster.brokers[name].kill()
+    files = [file for file in (cluster.data(name) / "db").glob(pattern) if file.stat().st_size]
+    if files:
+        _flip(rng.choice(files), rng)
+    complaint = cluster.refusal_of(name)
+    if complaint:
+        assert any(word in complaint for word in DAMAGED), complaint
+        cluster.lose_disk(name)
+        cluster.start(name)
+        return
+    cluster.watch_damaged(name)
+
+
+def _flip(file: Path, rng: random.Random) -> None:
+    content = bytearray(file.read_bytes())
+    content[rng.randrange(len(content))] ^= 1 << rng.randrange(8)
+    file.write_bytes(content)
+
+
+def log_flipped(cluster: FaultCluster, rng: random.Random, _: Wait) -> None:
+    """Flip a bit of a write-ahead log while its broker is away."""
+    _flip_in(cluster, rng, "*.log")
+
+
+def table_flipped(cluster: FaultCluster, rng: random.Random, _: Wait) -> None:
+    """Flip a bit of a table file while its broker is away."""
+    _flip_in(cluster, rng, "*.sst")
+
+
+# -- etcd ----------------------------------------------------------------------------------------------------------
+
+
+def etcd_leader_killed(cluster: FaultCluster, rng: random.Random, _: Wait) -> None:
+    """Kill the etcd node that leads; perhaps the brokers' leader as well."""
+    node = cluster.etcd.leader()
+    node.kill()
+    if rng.random() < 0.5:
+        name = cluster.leader()
+        cluster.brokers[name].kill()
+        _restart(cluster, rng, name)
+    else:
+        time.sleep(rng.uniform(0.5, 2.0))
+    node.start()
+    cluster.etcd.wait()
+
+
+def etcd_away(cluster: FaultCluster, rng: random.Random, wait: Wait) -> None:
+    """Let no etcd node answer."""
+    for node in cluster.etcd.nodes:
+        node.pause()
+    time.sleep(wait.etcd_away_s * rng.uniform(0.7, 1.0))
+    for node in cluster.etcd.nodes:
+        node.resume()
+    cluster.etcd.wait()
+
+
+#: A run takes the one at its number; the first ten are those of the usual suite.
+FAULTS: tuple[Fault, ...] = (
+    leader_killed,
+    one_way_cut,
+    all_killed,
+    leader_paused,
+    disk_full,
+    etcd_cut_off,
+    frame_flipped,
+    clock_jumped,
+    etcd_leader_killed,
+    broker_cut_off,
+    follower_killed,
+    ring_cut,
+    rolling_restart,
+    etcd_away,
+    log_flipped,
+    leader_alone,
+    disk_lost,
+    two_killed,
+    table_flipped,
+    replica_restarted,
+)

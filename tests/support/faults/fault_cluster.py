@@ -1,0 +1,333 @@
+"""The whole way over three replicated brokers, each part of which can be made to fail.
+
+Brokers are processes behind relays, etcd has three nodes and each broker a line of its own to each of them; source and
+target are PostgreSQL, capture and apply threads of the test. The target writes down every row that it is given, and
+the producer's end every batch that was acknowledged.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any, cast
+
+from tests.support.brokers.etcd import EtcdCluster
+from tests.support.brokers.forked_brokers import DidNotStart, ForkedBroker, supervised
+from tests.support.brokers.ledger import Ledger, read_ledger
+from tests.support.brokers.servers import business_status, settings
+from tests.support.databases.postgres import Server
+from tests.support.faults.links import Links
+from tests.support.faults.proxy import Proxy
+from tests.support.pipelines.whole_way import Loop, run_at
+from tests.support.processes.wall_clock import WallClock
+from venus.adapters.dialects.registry import open_source
+from venus.adapters.targets.postgresql.apply.apply_session import run_apply
+from venus.adapters.targets.postgresql.control import read_progress
+from venus.adapters.targets.postgresql.load.full_sync import full_sync
+from venus.adapters.upper.capture import CaptureDependencies, connect_producer, run_capture, run_capture_fill
+from venus.adapters.upper.ingest import IngestClient
+from venus.config import BrokerSettings, CaptureSettings, ClusterSettings, Settings, SourceSettings, TargetSettings
+from venus.errors import Unavailable, VenusError
+from venus.wire import broker_pb2
+
+NAMES = "abc"
+LEASE_S = 2.0
+#: Until everything is whole again behind a fault; the machine may be busy with other tests.
+HEALED_S = 120.0
+_TABLES = "CREATE TABLE item (id integer PRIMARY KEY, v text)"
+#: The same row twice at the target would stand here twice: each value is written once at the source.
+_WITNESS = """
+CREATE TABLE written (id integer, v text);
+CREATE FUNCTION note_written() RETURNS trigger LANGUAGE plpgsql AS
+  'BEGIN INSERT INTO written VALUES (NEW.id, NEW.v); RETURN NULL; END';
+CREATE TRIGGER note_written AFTER INSERT OR UPDATE ON item FOR EACH ROW EXECUTE FUNCTION note_written();
+ALTER TABLE item ENABLE ALWAYS TRIGGER note_written
+"""
+
+
+class Acknowledged:
+    """What brokers said is committed: the digest of each batch."""
+
+    def __init__(self) -> None:
+        self.digests: dict[int, int] = {}
+        self._sent: dict[int, int] = {}
+
+    def watch(self, producer: IngestClient) -> IngestClient:
+        """Return a producer whose acknowledgements are noted."""
+        return cast(IngestClient, _Watched(producer, self))
+
+    def sent(self, half: broker_pb2.Half) -> None:
+        """Note a half message on its way."""
+        self._sent[half.batch_no] = half.digest
+
+    def through(self, batch_no: int) -> None:
+        """Note that every batch up to this one was said to be committed."""
+        for number in range(max(self.digests, default=0) + 1, batch_no + 1):
+            if number in self._sent:
+                self.digests[number] = self._sent[number]
+
+
+class _Watched:
+    def __init__(self, inner: IngestClient, noted: Acknowledged) -> None:
+        self._inner, self._noted = inner, noted
+
+    def send_half(self, half: broker_pb2.Half, **options: Any) -> None:
+        self._noted.sent(half)
+        self._inner.send_half(half, **options)
+
+    def wait_until_decided(self, batch_no: int, *args: Any, **options: Any) -> broker_pb2.Decided:
+        found = self._inner.wait_until_decided(batch_no, *args, **options)
+        self._noted.through(self._inner.decided_through)
+        return found
+
+    @property
+    def decided_through(self) -> int:
+        found = self._inner.decided_through
+        self._noted.through(found)
+        return found
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+
+class FaultCluster:
+    """Three brokers between a source and a target."""
+
+    def __init__(self, folder: Path, etcd: EtcdCluster, source: str, target: str) -> None:
+        self.folder, self.etcd, self._name = folder, etcd, etcd.new_name()
+        self.source, self.target = source, target
+        self.brokers: dict[str, ForkedBroker] = {}
+        self._pids: dict[str, int] = {}
+        self.links = Links(lambda: self._pids)
+        self.to_etcd = {name: [Proxy(node.address) for node in etcd.nodes] for name in NAMES}
+        self.clocks = {name: WallClock(folder / f"{name}.clock") for name in NAMES}
+        for name in NAMES:
+            self.links.relay(name)
+        for name in NAMES:
+            self.start(name)
+        self.acknowledged = Acknowledged()
+        self._owed: dict[int, int] = {}
+        self.settings = Settings(
+            source=SourceSettings.model_validate({"url": source}),
+            targets={"main": TargetSettings.model_validate({"url": target})},
+            broker=BrokerSettings(addresses=tuple(relay.address for relay in self.links.relays.values())),
+            capture=CaptureSettings(heartbeat_s=1.0),
+        )
+        self._loops: list[Loop] = []
+        self._damaged = ""
+
+    # -- brokers -------------------------------------------------------------------------------------------------
+
+    def start(self, name: str) -> ForkedBroker:
+        """Start a broker, or start it again."""
+        cluster = ClusterSettings(
+            name=self._name, broker_id=name, etcd=tuple(p.address for p in self.to_etcd[name]), lease_s=LEASE_S
+        )
+        relay = self.links.relays[name]
+        chosen = settings(self.data(name), address=relay.address, http="", free_bytes_min=1 << 20, cache_bytes=16 << 20)
+        chosen = chosen.model_copy(update={"cluster": cluster})
+        follow, begun = self.clocks[name].follow, partial(self._begun, name)
+        broker = supervised(chosen, self.folder / f"{name}.log", [follow], begun)
+        relay.target = broker.address
+        self.brokers[name] = broker
+        return broker
+
+    def _begun(self, name: str, pid: int) -> None:
+        self._pids[name] = pid
+
+    def refusal_of(self, name: str) -> str:
+        """Start a broker, and return what it said if it refuses to serve."""
+        try:
+            self.start(name)
+        except DidNotStart as refused:
+            return str(refused)
+        return ""
+
+    def data(self, name: str) -> Path:
+        """Return a broker's data directory."""
+        return self.folder / name
+
+    def lose_disk(self, name: str) -> None:
+        """Remove everything that a broker had stored."""
+        shutil.rmtree(self.data(name))
+
+    def start_all(self) -> None:
+        """Start whoever is not there."""
+        for name in NAMES:
+            if not self.brokers[name].alive:
+                self.start(name)
+
+    def watch_damaged(self, name: str) -> None:
+        """Read all that a broker with a damaged file has: it must find the damage and end itself, or be unharmed."""
+        self._damaged = name
+
+    def replace_damaged(self) -> None:
+        """Give a broker that has ended itself over its damaged store an empty disk, as an operator does."""
+        name, self._damaged = self._damaged, ""
+        if not name or self._is_unharmed(name):
+            return
+        broker = self.brokers[name]
+        self.until(lambda: not broker.alive, f"{name}, whose store is damaged, to end itself")
+        assert broker.exit_code == 12, broker.said()
+        self.lose_disk(name)
+        self.start(name)
+
+    def _is_unharmed(self, name: str) -> bool:
+        broker = self.brokers[name]
+        end = time.monotonic() + HEALED_S
+        while broker.alive:
+            assert time.monotonic() < end, broker.said()
+            try:
+                read_ledger(broker.address, holder="")
+            except Unavailable:
+                time.sleep(0.2)  # it has only begun, or is ending
+            else:
+                return True
+        return False
+
+    def leader(self) -> str:
+        """Return who leads, as soon as one says so of itself."""
+        found: list[str] = []
+
+        def look() -> bool:
+            found.clear()
+            for name, broker in self.brokers.items():
+                with contextlib.suppress(VenusError, StopIteration):
+                    if broker.alive and business_status(broker.address).replication.leader == name:
+                        found.append(name)
+            return bool(found)
+
+        self.until(look, "a leader")
+        return found[0]
+
+    # -- the two ends --------------------------------------------------------------------------------------------
+
+    def set_up(self) -> None:
+        """Install the triggers, load the empty table, and let capture and apply work."""
+        run_at(self.source, _TABLES)
+        with contextlib.closing(open_source(self.settings)) as opened:
+            opened.install(self.settings.source.tables, self.settings.source.exclude)
+        run_capture_fill(self.settings, threading.Event())
+        full_sync(self.settings, "main")
+        run_at(self.target, _WITNESS)
+        self.until(self.in_sync, "all replicas to be in sync")
+        assert len(self.links.met & set(NAMES)) == len(NAMES) - 1, "links cannot be cut whose ends are not known"
+        outside = CaptureDependencies(ingest=lambda chosen: self.acknowledged.watch(connect_producer(chosen)))
+        self._loops = [
+            Loop(lambda stop: run_capture(self.settings, stop, outside=outside)),
+            Loop(lambda stop: run_apply(self.settings, "main", stop)),
+        ]
+
+    def until(self, condition: Callable[[], object], what: str, timeout_s: float = HEALED_S) -> None:
+        """Wait for a condition."""
+        end = time.monotonic() + timeout_s
+        while not condition():
+            for loop in self._loops:
+                if loop.error is not None:
+                    raise loop.error
+            assert time.monotonic() < end, f"waited in vain for {what}\n{self.told()}"
+            time.sleep(0.05)
+
+    def told(self) -> str:
+        """Say how everything stands, for whoever reads why a test failed."""
+        lines = [repr(run_at(self.source, "SELECT count(*) FROM item"))]
+        for name, broker in self.brokers.items():
+            if broker.alive:
+                with contextlib.suppress(VenusError, StopIteration):
+                    lines.append(f"{name}: {business_status(broker.address)}")
+            lines.append(f"{name} said:\n{broker.said()}")
+        return "\n".join(lines)
+
+    # -- what must be true after each fault ----------------------------------------------------------------------
+
+    def settle(self) -> None:
+        """Wait until the source's log is empty, every replica is in sync, and everybody has everything."""
+        self.replace_damaged()
+        self.until(self._captured, "the source's log to be empty")
+        self._owed = dict(self.acknowledged.digests)  # later ones are the source's heartbeat
+        self.until(self._level, "the replicas and the target to have everything")
+
+    def _captured(self) -> bool:
+        with contextlib.closing(open_source(self.settings)) as opened:
+            return not sum(rows for rows, _ in opened.read_backlog().values())
+
+    def _standing(self) -> dict[str, broker_pb2.BusinessStatus]:
+        """Return what every broker says of itself, the leader first; {} = not all are there and in sync."""
+        try:
+            found = {name: business_status(broker.address) for name, broker in self.brokers.items()}
+        except (VenusError, StopIteration):
+            return {}
+        leaders = [name for name, status in found.items() if status.replication.leader == name]
+        if len(leaders) != 1 or sum(r.in_sync for r in found[leaders[0]].replication.replicas) < len(NAMES):
+            return {}
+        return {leaders[0]: found[leaders[0]], **found}
+
+    def in_sync(self) -> bool:
+        """Whether every broker is there and in sync."""
+        return bool(self._standing())
+
+    def _level(self) -> bool:
+        found = self._standing()
+        if not found:
+            return False
+        leads = next(iter(found.values()))
+        ends = {(status.next_offset, status.materialised_offset) for status in found.values()}
+        position = read_progress(self.settings, "main").position
+        applied = position.offset if position is not None else 0
+        halves = any(status.halves for status in found.values())
+        return not halves and ends == {(leads.next_offset, leads.next_offset)} and applied >= leads.next_offset
+
+    def check(self) -> None:
+        """Compare source, every replica and target; nothing acknowledged is missing, nothing is there twice."""
+        wanted = set(run_at(self.source, "SELECT id, v FROM item"))
+        assert set(run_at(self.target, "SELECT id, v FROM item")) == wanted, "the target differs from the source"
+        twice = run_at(self.target, "SELECT id, v, count(*) FROM written GROUP BY 1, 2 HAVING count(*) > 1")
+        assert twice == [], "rows were written twice at the target"
+        run_at(self.target, "TRUNCATE written")
+        ledgers = {name: read_ledger(broker.address, holder="") for name, broker in self.brokers.items()}
+        for name, ledger in ledgers.items():
+            self._check_replica(name, ledger, wanted)
+        shortest = min(len(ledger.digests) for ledger in ledgers.values())  # the source's heartbeat goes on
+        queues = {tuple(ledger.digests[:shortest]) for ledger in ledgers.values()}
+        assert len(queues) == 1, "the replicas' queues differ"
+
+    def _check_replica(self, name: str, ledger: Ledger, wanted: set[tuple[Any, ...]]) -> None:
+        found = {(int(str(key[0])), value[0]) for key, value in ledger.values("item").items()}
+        assert found == wanted, f"the full data of {name} differs from the source"
+        for number, digest in self._owed.items():
+            assert number <= len(ledger.digests), f"{name} lacks batch {number}, which was acknowledged"
+            assert ledger.digests[number - 1] == digest, f"{name} has another batch {number}"
+
+    def close(self) -> None:
+        """Stop everything."""
+        self.links.heal()
+        for loop in self._loops:
+            loop.stop.set()
+        for broker in self.brokers.values():
+            broker.kill()
+        for loop in self._loops:
+            loop.end()
+        self.links.close()
+        for proxies in self.to_etcd.values():
+            for proxy in proxies:
+                proxy.close()
+
+
+@contextmanager
+def fault_cluster(folder: Path, etcd: EtcdCluster, server: Server) -> Iterator[FaultCluster]:
+    """Make one at work, and end it."""
+    source, target = server.create_database(), server.create_database()
+    cluster = FaultCluster(folder, etcd, source, target)
+    try:
+        cluster.set_up()
+        yield cluster
+    finally:
+        cluster.close()
+        for database in (source, target):
+            server.drop_database(database)

@@ -1,0 +1,73 @@
+"""Runs a lake's load or loop in processes of their own that kill themselves with SIGKILL at their n-th durable step.
+
+python -m tests.support.faults.killed_lake BROKER ROOT, then a line a run: load|follow N before|after GOAL (forks.py)
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tests.support.pipelines.lakes import load, settings_of
+from tests.support.processes.forks import serve
+from venus.adapters.targets.parquet.lake_stream import LakeReport, run_lake
+
+
+def kill_at(step: int, moment: str) -> None:
+    """Die just before or just after the `step`-th call that the disk will remember."""
+    lock, steps = threading.Lock(), 0
+
+    def watched(original: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any, **options: Any) -> Any:
+            nonlocal steps
+            with lock:
+                steps += 1
+                mine = steps == step
+            if mine and moment == "before":
+                os.kill(os.getpid(), signal.SIGKILL)
+            result = original(*arguments, **options)
+            if mine:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return result
+
+        return call
+
+    os.fsync, os.link = watched(os.fsync), watched(os.link)
+    for name in ("rename", "replace", "unlink"):
+        setattr(Path, name, watched(getattr(Path, name)))
+
+
+def run(broker: str, root: Path, mode: str, goal: int) -> None:
+    """Run until everything is there, or until the kill."""
+    settings = settings_of(broker, root)
+    if mode == "load":
+        load(settings)
+        return
+    stop = threading.Event()
+
+    def look(report: LakeReport) -> None:
+        if report.offset >= goal and report.refreshed:
+            stop.set()
+
+    run_lake(settings, "lake", stop, look)
+
+
+def main() -> None:
+    """Answer line by line."""
+    broker, root = sys.argv[1:]
+
+    def one(words: list[str]) -> None:
+        mode, step, moment, goal = words
+        kill_at(int(step), moment)
+        run(broker, Path(root), mode, int(goal))
+
+    serve(one)
+
+
+if __name__ == "__main__":
+    main()

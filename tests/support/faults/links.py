@@ -1,0 +1,172 @@
+"""The network between brokers, and between brokers and their clients: TCP relays whose links can be cut one way.
+
+A relay stands in front of each broker, at the address that the cluster knows. Who calls is found out from the process
+that owns the other end of a connection, so a link has two ends with names. What is cut stays on the way, as in a real
+network that drops packets which TCP sends again; a connection that is made over a cut link waits.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import struct
+import threading
+from collections.abc import Callable, Iterable
+
+import psutil
+
+from tests.support.faults.proxy import received
+
+CLIENT = "client"
+CONNECT_S = 10.0
+Link = tuple[str, str]
+
+
+class Links:
+    """Which links carry bytes; `pids` returns the process of each name that is there."""
+
+    def __init__(self, pids: Callable[[], dict[str, int]]) -> None:
+        self._pids = pids
+        self._changed = threading.Condition()
+        self._cut: frozenset[Link] = frozenset()
+        self._flip: dict[Link, int] = {}
+        self.flipped = 0
+        self.met: set[str] = set()
+        self.relays: dict[str, Relay] = {}
+
+    def relay(self, name: str) -> Relay:
+        """Put a relay in front of a broker."""
+        self.relays[name] = Relay(self, name)
+        return self.relays[name]
+
+    def cut(self, links: Iterable[Link]) -> None:
+        """Let no byte pass from the first to the second of each pair, and everything else again."""
+        with self._changed:
+            self._cut = frozenset(links)
+            self._changed.notify_all()
+
+    def heal(self, *, reset: bool = False) -> None:
+        """Let everything pass; `reset` breaks each connection, as a host does that was away for too long."""
+        self.cut(())
+        if reset:
+            for relay in self.relays.values():
+                relay.reset()
+
+    def flip(self, link: Link, after_bytes: int) -> None:
+        """Flip one bit of what passes a link, so many bytes from now on."""
+        with self._changed:
+            self._flip[link] = after_bytes
+
+    def caller(self, port: int) -> str:
+        """Return whose connection comes from a port of this machine; `met` has everybody who ever called."""
+        name = self._owner(port)
+        self.met.add(name)
+        return name
+
+    def _owner(self, port: int) -> str:
+        for name, pid in list(self._pids().items()):
+            with contextlib.suppress(psutil.Error):
+                found = psutil.Process(pid).net_connections("tcp")  # gRPC speaks IPv4 through IPv6
+                if any(connection.laddr and connection.laddr[1] == port for connection in found):
+                    return name
+        return CLIENT
+
+    def wait_open(self, *links: Link) -> None:
+        """Return once links carry bytes."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._cut.isdisjoint(links))
+
+    def damaged(self, link: Link, data: bytes) -> bytes:
+        """Return what arrives."""
+        if link not in self._flip:
+            return data
+        with self._changed:
+            at = self._flip.pop(link)
+            if at >= len(data):
+                self._flip[link] = at - len(data)
+                return data
+            self.flipped += 1
+        return data[:at] + bytes([data[at] ^ 0x10]) + data[at + 1 :]
+
+    def close(self) -> None:
+        """End every relay."""
+        self.heal()
+        for relay in self.relays.values():
+            relay.close()
+
+
+class Relay:
+    """Listens in front of one broker, which may come back at another port: `target` is where it is now."""
+
+    def __init__(self, links: Links, name: str) -> None:
+        self._links, self._name = links, name
+        self.target = ""
+        self._listener = socket.create_server(("127.0.0.1", 0), backlog=64)
+        self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
+        self._lock = threading.Lock()
+        self._sockets: set[socket.socket] = set()
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def reset(self) -> None:
+        """Break every connection."""
+        with self._lock:
+            sockets, self._sockets = self._sockets, set()
+        for end in sockets:
+            _abort(end)
+
+    def close(self) -> None:
+        """End everything."""
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self.reset()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, (_, port, *_) = self._listener.accept()
+            except OSError:
+                return
+            threading.Thread(target=self._serve, args=(client, port), daemon=True).start()
+
+    def _serve(self, client: socket.socket, port: int) -> None:
+        caller = self._links.caller(port)
+        up, down = (caller, self._name), (self._name, caller)
+        self._links.wait_open(up, down)
+        host, _, target = self.target.rpartition(":")
+        try:
+            broker = socket.create_connection((host, int(target)), timeout=CONNECT_S)
+        except (OSError, ValueError):
+            _abort(client)
+            return
+        broker.settimeout(None)
+        with self._lock:
+            self._sockets |= {client, broker}
+        for end in (client, broker):
+            end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        back = threading.Thread(target=self._pump, args=(broker, client, down), daemon=True)
+        back.start()
+        self._pump(client, broker, up)
+        back.join()
+        with self._lock:
+            self._sockets -= {client, broker}
+        for end in (client, broker):
+            end.close()
+
+    def _pump(self, source: socket.socket, sink: socket.socket, link: Link) -> None:
+        for data in received(source):
+            self._links.wait_open(link)
+            try:
+                sink.sendall(self._links.damaged(link, data))
+            except OSError:
+                break
+        self._links.wait_open(link)
+        with contextlib.suppress(OSError):
+            sink.shutdown(socket.SHUT_WR)
+
+
+def _abort(end: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        end.shutdown(socket.SHUT_RDWR)
+    end.close()

@@ -1,0 +1,1 @@
+"""The stand-in for an Oracle database, and readers of its language."""

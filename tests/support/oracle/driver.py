@@ -1,0 +1,45 @@
+"""The stand-in under the name of a driver, so that the commands find it behind a URL as they find cx_Oracle.
+
+`driver_folder` writes a module `cx_Oracle` for the path of a test's processes. What it has is what SQLAlchemy's dialect
+and VENUS ask of cx_Oracle: makedsn(), connect(), Error and the types (cx_Oracle's documentation, "Module Interface").
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+from tests.support.oracle import double
+from tests.support.oracle.standin import SCHEMA, Connection, StandInError, session
+
+Error = StandInError
+DB_TYPE_NUMBER, DB_TYPE_CLOB, DB_TYPE_NCLOB, DB_TYPE_BLOB = double.NUMBER, double.CLOB, double.NCLOB, double.BLOB
+DB_TYPE_LONG, DB_TYPE_LONG_NVARCHAR, DB_TYPE_LONG_RAW = double.LONG, double.LONG_NVARCHAR, double.LONG_RAW
+version = "8.3.0"
+
+_ROOT = Path(__file__).parents[3]
+
+
+def makedsn(host: str, port: int, sid: str | None = None, service_name: str | None = None) -> str:
+    """Return what connect() gets."""
+    return f"{host}:{port}/{service_name or sid}"
+
+
+def connect(*, user: str, dsn: str, password: str | None = None, **_: Any) -> Connection:
+    """Open a session at the stand-in."""
+    found = re.fullmatch(r"(.+):(\d+)/.*", dsn)
+    assert found is not None
+    return session(host=found[1], port=int(found[2]), user=user, password=password or "", database=SCHEMA)
+
+
+def driver_folder(folder: Path) -> Path:
+    """Write the module; the folder goes to the front of PYTHONPATH, with the repository behind it."""
+    folder.mkdir(exist_ok=True)
+    (folder / "cx_Oracle.py").write_text("from tests.support.oracle.driver import *\n")
+    return folder
+
+
+def python_path(folder: Path) -> str:
+    """Return what PYTHONPATH must be."""
+    return f"{driver_folder(folder)}:{_ROOT}"

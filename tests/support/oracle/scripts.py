@@ -1,0 +1,201 @@
+"""The scripts of docs/oracle, as the dialect generates them; `python -m tests.support.oracle.scripts`.
+
+They are for a DBA to read: the same statements that an installation runs, for two tables of a school, and those that
+the adapter says while it runs, for a table that has a column of every type.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from tests.support.oracle.double import VARCHAR, Answer, Error, Module
+from venus.adapters.dialects.contract import InstallStep
+from venus.adapters.dialects.oracle import (
+    data_checks,
+    ddl,
+    inline,
+    overrides,
+    ownership,
+    registry,
+    table_comparison,
+    types,
+)
+from venus.adapters.dialects.oracle.connection import EDITION, SESSION, OracleSession
+from venus.adapters.dialects.oracle.ddl import CaptureStyle, KeyedTable, OracleKeyColumn
+from venus.adapters.dialects.oracle.dictionary import OracleDictionary
+from venus.adapters.dialects.oracle.driver import ModuleDriver, OracleOptions
+from venus.adapters.dialects.oracle.install import OracleInstaller
+from venus.adapters.dialects.oracle.names import log_table_name
+from venus.adapters.dialects.oracle.reading import build_access
+from venus.adapters.dialects.oracle.script import build_script
+from venus.adapters.dialects.oracle.statements import statement
+from venus.adapters.dialects.oracle.tables import ListedTable, OracleTable, build_table, with_id
+from venus.adapters.dialects.oracle.versions import VERSIONS, Version
+
+FOLDER = Path(__file__).parents[3] / "docs" / "oracle"
+STUDENT = KeyedTable(owner="APP", name="STUDENT", key=(OracleKeyColumn(name="ID", log_type="NUMBER", is_text=False),))
+ENROLL = KeyedTable(
+    owner="APP",
+    name="ENROLL",
+    key=(
+        OracleKeyColumn(name="STUDENT_ID", log_type="NUMBER", is_text=False),
+        OracleKeyColumn(name="COURSE", log_type="VARCHAR2(4000 CHAR)", is_text=True),
+    ),
+)
+ROWS, CLUSTER, INLINE = OracleOptions(), OracleOptions(cluster=True), OracleOptions(inline=True)
+NO_KEY = KeyedTable(owner="APP", name="NOKEY", key=())
+_TYPES_HEAD = """# Oracle's types
+
+Generated from the code (`python -m tests.support.oracle.scripts`); a test compares the two.
+
+"""
+
+
+def _described(*columns: tuple[object, ...]) -> Answer:
+    return Answer(types=[VARCHAR] * 10, rows=columns)
+
+
+def plan(version: Version, options: OracleOptions) -> list[InstallStep]:
+    """Return an installation as the installer plans it, on a double whose dictionary has the two tables of a school."""
+    module = Module()
+    listed = [["APP", name, "NO", "1000", "N", "NO", "N", None, None, "DISABLED"] for name in ("ENROLL", "STUDENT")]
+    module.answers["SELECT T.OWNER"] = [Answer(types=[VARCHAR] * 10, rows=listed)]
+    number = ("NUMBER", None, "22", "0", None, "10", "0", "N", None)
+    module.answers["SELECT C.COLUMN_NAME, C.DATA_TYPE"] = [
+        _described(
+            ("STUDENT_ID", *number), ("COURSE", "VARCHAR2", None, "80", "20", "C", None, None, "N", None),
+        ),
+        _described(("ID", *number), ("NAME", "VARCHAR2", None, "40", "40", "B", None, None, "Y", None)),
+    ]  # fmt: skip
+    keys = [[["ENROLL_PK", "P", "STUDENT_ID"], ["ENROLL_PK", "P", "COURSE"]], [["STUDENT_PK", "P", "ID"]]]
+    module.answers["SELECT K.NAME, K.KIND"] = [Answer(types=[VARCHAR] * 3, rows=rows) for rows in keys]
+    session = OracleSession(ModuleDriver("double", Error, module, module.connect))
+    installer = OracleInstaller(session, OracleDictionary(session, version, "APP", []), version, options)
+    return [step.shown for step in installer.plan(["*"], [])]
+
+
+def statements(version: Version, options: OracleOptions = ROWS) -> list[str]:
+    """Return an installation for a version, in order, and what gives a table without a key an identity."""
+    made = [step.sql for step in plan(version, options)]
+    return made + ddl.record_id_statements(NO_KEY, version, "VENUS_R_00000001")
+
+
+_ASKED = """
+`[source.type_map]` (`"APP.STUDENT.ACTIVE" = "boolean"`) and `--type-map APP.STUDENT.ACTIVE=boolean` can request the
+following types by column, in a key where the remarks allow it; `usual` is the mapping of the table above:
+
+"""
+_SWITCHES = Path(__file__).with_name("switches.md").read_text(encoding="utf-8")
+#: A column of every type, as the dictionary spells them: name, type, scale.
+_EVERY = (
+    ("GRADE", "NUMBER", 2), ("RATIO", "FLOAT", None), ("SINGLE", "BINARY_FLOAT", None),
+    ("TWICE", "BINARY_DOUBLE", None), ("CODE", "NCHAR", None), ("NAME", "NVARCHAR2", None), ("SEEN", "DATE", None),
+    ("AT", "TIMESTAMP(9)", 9), ("SINCE", "TIMESTAMP(6) WITH TIME ZONE", 6),
+    ("UNTIL", "TIMESTAMP(3) WITH LOCAL TIME ZONE", 3), ("AGE", "INTERVAL YEAR(2) TO MONTH", None),
+    ("TOOK", "INTERVAL DAY(2) TO SECOND(6)", 6), ("MARK", "RAW", None), ("SCAN", "BLOB", None), ("ESSAY", "CLOB", None),
+    ("FORM", "XMLTYPE", None), ("ANSWERS", "JSON", None), ("PASSED", "BOOLEAN", None), ("PLACE", "ROWID", None),
+)  # fmt: skip
+
+
+def everything() -> OracleTable:
+    """Describe a table with a column of every type that travels, and a key of two columns."""
+    rows: list[tuple[object, ...]] = [
+        ("STUDENT_ID", "NUMBER", None, 22, 0, None, 10, 0, "N", None),
+        ("TAKEN", "TIMESTAMP(6)", None, 11, 0, None, None, 6, "N", None),
+    ]
+    rows += [(name, kind, None, 40, 20, "C", None, scale, "Y", None) for name, kind, scale in _EVERY]
+    listed = ListedTable(owner="APP", name="EXAM", partitioned=False, rows=0)
+    return with_id(build_table(listed, rows, [("EXAM_PK", "P", "STUDENT_ID"), ("EXAM_PK", "P", "TAKEN")]), 3)
+
+
+def _probes() -> list[str]:
+    asked = [statement("cut", "probe_log", log=log_table_name(1)), statement("inline", "probe")]
+    asked.append(statement("cut", "probe_paused", log=log_table_name(3), table_id="3"))
+    return [statement("cut", "probe", logged=" OR ".join(asked)), statement("cut", "coalesce", log=log_table_name(1))]
+
+
+def running() -> list[str]:
+    """Return what the adapter says from its first session on: dictionary, cut, fill, local transaction, review."""
+    access = build_access(everything())
+    parts = {"collation": "C.COLLATION", "invisible": "C.USER_GENERATED = 'YES'", "table": everything().keyed.sql}
+    asked = [statement("dictionary", name, **parts) for name in statement.blocks("dictionary")]
+    asked += [statement(file, name) for file in ("kinds", "visibility", "segments") for name in statement.blocks(file)]
+    claim = "\nUNION ALL ".join(statement("cut", "claim", table_id=str(n), log=log_table_name(n)) for n in (1, 3))
+    cut = [
+        statement("cut", "begin"), *_probes(), claim, access.changes_sql, access.fill.first, *access.fill.behind,
+        *access.fill.up_to_end, access.fill.last,
+        statement("cut", "delete", log=access.log), "COMMIT",
+    ]  # fmt: skip
+    asked += [data_checks.proof_query(everything(), [("MARK", "uuid"), ("STUDENT_ID", "bigint"), ("GRADE", "boolean")])]
+    asked += [data_checks.sample_query(everything()), statement("sampling", "room")]
+    asked += [statement("sampling", "blockers"), statement("sampling", "holder")]
+    kept = [
+        statement("registry", name, log=access.log, **{"is": "<>"})
+        for name in statement.blocks("registry")
+        if name not in ("register", "register_piece", "installed", "forget_segments", "take_up")
+    ]
+    kept += [
+        registry.register_statement(everything().schema, 1000),
+        registry.installed_state_statement(3, registry.ACTIVE, None),
+    ]
+    kept += [registry.forget_segments_statement(3), registry.recapture_statement(3)]
+    recorded = overrides.RecordedType(owner="APP", table="EXAM", column="PASSED", to="boolean")
+    ways = [overrides.type_map_table(VERSIONS[-1]).sql, *(sql for _, sql in overrides.record_statements(recorded))]
+    cut += [ownership.widen_column(3, "K1", "NUMBER")]
+    own = [
+        statement("ownership", name, schema=schema) for name in ("recorded", "registered") for schema in ("", '"APP".')
+    ]
+    return [*SESSION, EDITION, *asked, *own, *cut, *kept, *ways, statement("overrides", "recorded")]
+
+
+def inline_statements(version: Version) -> list[str]:
+    """Return what the paper's own variant adds, runs and takes away for one table."""
+    found = everything()
+    read = build_access(replace(found, keyed=replace(found.keyed, style=CaptureStyle.INLINE)))
+    made = [step.sql for step in plan(version, INLINE)]
+    made += [statement("inline", "claim"), read.changes_sql, read.fill.first, *read.fill.behind]
+    made += [statement("inline", "advance"), inline.count_waiting_sql("APP", "STUDENT"), statement("inline", "tables")]
+    return [
+        *made,
+        statement("inline", "has_columns"),
+        inline.delete_polled_row("APP", "STUDENT"),
+        inline.drop_inline_columns("APP", "STUDENT"),
+    ]
+
+
+def compound_statements() -> list[str]:
+    """Return the experimental triggers for bulk DML."""
+    tables = [replace(table, style=CaptureStyle.COMPOUND) for table in (STUDENT, ENROLL)]
+    return [
+        made.sql for number, table in enumerate(tables, 1) for made in table_comparison.build_triggers(table, number)
+    ]
+
+
+def script_of(version: Version, options: OracleOptions) -> str:
+    """Return an installation as `--dry-run` prints it."""
+    return build_script(plan(version, options), removal=False, user="APP", version=version.name)
+
+
+def _written(head: str, said: list[str]) -> str:
+    ended = [s + ("\n/" if s.endswith("END;") else ";") for s in said]
+    return f"-- {head}\n" + "\n\n".join(ended) + "\n"
+
+
+def files() -> dict[str, str]:
+    """Return every generated file of docs/oracle by name."""
+    found = {f"install-{v.name}.sql": script_of(v, ROWS) for v in VERSIONS}
+    found["install-19c-rac.sql"] = script_of(next(v for v in VERSIONS if v.name == "19c"), CLUSTER)
+    found["running.sql"] = _written("The statements of the running adapter, for a table of every type.", running())
+    for version in (VERSIONS[0], VERSIONS[-1]):
+        found[f"inline-{version.name}.sql"] = script_of(version, INLINE)
+    found["compound.sql"] = _written("Experimental: venus_triggers=compound in the URL.", compound_statements())
+    return found | {
+        "TYPES.md": _TYPES_HEAD + types.types_documentation() + _ASKED + overrides.overrides_documentation() + _SWITCHES
+    }
+
+
+if __name__ == "__main__":
+    FOLDER.mkdir(exist_ok=True)
+    for name, text in files().items():
+        (FOLDER / name).write_text(text, encoding="utf-8")

@@ -1,0 +1,1 @@
+"""A source, a broker and a target together."""

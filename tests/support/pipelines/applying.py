@@ -1,0 +1,36 @@
+"""A target that is loaded from a feed, and whether it has the same rows."""
+
+from __future__ import annotations
+
+from tests.support.brokers.feed import (
+    Feed,
+    put,
+    rows_at,
+    settings_for,
+)
+from venus.adapters.targets.postgresql.control import read_progress, read_table_states
+from venus.adapters.targets.postgresql.load.full_sync import full_sync
+from venus.config import Settings
+from venus.model import TableSchema
+
+
+def loaded(database: str, feed: Feed, *schemas: TableSchema, rows: int = 0, **options: object) -> Settings:
+    """Load a target with `rows` rows in the first table."""
+    feed.describe(*schemas)
+    feed.cut(*(put(i, f"label {i}", i, table=schemas[0].table_id) for i in range(1, rows + 1)))
+    settings = settings_for(feed.broker.address, {"a": database}, **options)  # type: ignore[arg-type]
+    full_sync(settings, "a")
+    return settings
+
+
+def equal(database: str, feed: Feed, *, namespace: str = "shop") -> None:
+    for table_id, schema in feed.schemas.items():
+        assert rows_at(database, schema, namespace) == feed.model[table_id], schema.name
+
+
+def counters_close(settings: Settings, feed: Feed, since: dict[int, int]) -> None:
+    """Compare applied + quarantined + skipped with what was committed, table by table."""
+    for state in read_table_states(settings, "a"):
+        known = state.rows_applied + state.rows_quarantined + state.rows_skipped
+        assert known == feed.committed[state.table_id] - since.get(state.table_id, 0), state
+    assert read_progress(settings, "a").unaccounted == 0

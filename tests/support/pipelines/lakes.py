@@ -1,0 +1,84 @@
+"""Looks into a lake as any reader would, and runs its loop."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+
+from tests.support.brokers.feed import Key, Row, wait_for
+from tests.support.pipelines.loops import looping
+from venus.adapters.targets.parquet.folder import ParquetFolder
+from venus.adapters.targets.parquet.lake_stream import LakeReport, run_lake
+from venus.adapters.targets.parquet.load import load_lake
+from venus.adapters.targets.parquet.manifest import LakeManifest
+from venus.adapters.targets.parquet.refresh import read_newest_rows
+from venus.config import BrokerSettings, LakeSettings, Settings, TargetSettings
+from venus.model import TableSchema
+
+#: Quick, so that a test need not wait.
+QUICK: dict[str, Any] = {"commit_s": 0.05, "refresh_s": 0.05}
+
+
+def settings_of(broker: str, root: Path, **lake: Any) -> Settings:
+    return Settings(
+        broker=BrokerSettings(listen=broker),
+        targets={"lake": TargetSettings.model_validate({"url": f"parquet://{root}"})},
+        lake=LakeSettings(**(QUICK | lake)),
+    )
+
+
+def load(settings: Settings) -> dict[str, int]:
+    """Load it from the full data; return how many rows each table has."""
+    return load_lake(ParquetFolder(settings, "lake"), lambda *_: None).rows
+
+
+def manifest_of(settings: Settings) -> LakeManifest:
+    found = ParquetFolder(settings, "lake").read_manifest()
+    assert found is not None
+    return found
+
+
+def _as_model(rows: pa.Table, schema: TableSchema) -> dict[Key, Row]:
+    """Return rows the way a Feed's model has them: text."""
+    names, width = [c.name for c in schema.wire_columns], len(schema.key)
+    columns = [rows.column(n).cast(pa.string()).to_pylist() for n in names]
+    found = {tuple(r[:width]): tuple(r[width:]) for r in zip(*columns, strict=True)}
+    assert len(found) == rows.num_rows, "a key is there twice"
+    return found
+
+
+def newest_rows(settings: Settings, schema: TableSchema) -> dict[Key, Row]:
+    """Return the rows as of the lake's offset."""
+    target, manifest = ParquetFolder(settings, "lake"), manifest_of(settings)
+    return _as_model(read_newest_rows(target, manifest, manifest.tables[schema.table_id]), schema)
+
+
+def current_rows(root: Path, schema: TableSchema) -> dict[Key, Row]:
+    """Return the rows of the newest state, as a reader has them that knows nothing of VENUS."""
+    return _as_model(pq.read_table(root / "current" / f"{schema.namespace}.{schema.name}"), schema)
+
+
+def history(root: Path, name: str) -> pa.Table:
+    """Return every change, whatever its shape."""
+    parts = [pa.table({"_offset": pa.array([], pa.int64())})]
+    parts += [ds.dataset(p).to_table() for p in sorted((root / "history" / name).glob("version=*"))]
+    return pa.concat_tables(parts, promote_options="default")
+
+
+def following(settings: Settings) -> AbstractContextManager[list[LakeReport]]:
+    """Run the loop; what it raises is raised here."""
+    return looping(lambda stop, told: run_lake(settings, "lake", stop, told))
+
+
+def is_at(settings: Settings, offset: int) -> None:
+    wait_for(lambda: manifest_of(settings).offset >= offset, f"offset {offset}")
+
+
+def all_fresh(settings: Settings) -> None:
+    """Wait until every state contains every change."""
+    wait_for(lambda: not any(t.waiting for t in manifest_of(settings).tables.values()), "fresh states")

@@ -1,0 +1,229 @@
+"""A whole pipeline as a user runs it: commands as subprocesses in a folder of their own, everything they say kept.
+
+At the end of a test `close` stops what runs and looks through every line that was written: no traceback, and none of
+the passwords of the configuration.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.support.ports import free_ports
+from tests.support.processes import forked
+from venus.adapters.targets.registry import open_target
+from venus.cli.demo.servers import is_listening
+from venus.cli.probes import read_broker, read_overview, read_source
+from venus.cli.status import document
+from venus.config import load
+from venus.errors import VenusError
+
+TIMEOUT_S = 240.0
+PASSWORD = "s3cret/Of@Story"
+#: As it stands in a URL.
+QUOTED = "s3cret%2FOf%40Story"
+
+CONFIGURATION = """\
+[source]
+url = "{source}"
+{source_options}
+{targets}
+[broker]
+listen = "127.0.0.1:{grpc}"
+http = "127.0.0.1:{http}"
+data_dir = "data"
+free_bytes_min = 0
+review_after_s = 1.0
+
+[capture]
+heartbeat_s = 1.0
+"""
+
+
+def with_password(url: str) -> str:
+    """Put the password into the URL of a server that trusts everyone."""
+    return url.replace("://postgres@", f"://postgres:{QUOTED}@")
+
+
+@dataclass(slots=True)
+class Answer:
+    """What a command said and how it ended."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        """Its answer for machines."""
+        return json.loads(self.out)
+
+
+@dataclass(slots=True)
+class Pipeline:
+    """A configuration, its processes and their output."""
+
+    folder: Path
+    source: str
+    targets: dict[str, str]
+    source_options: str = ""
+    target_options: str = ""
+    ports: list[int] = field(default_factory=lambda: free_ports(2))
+    running: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+    environ: dict[str, str] = field(default_factory=dict)
+    #: Whether /proc shows each process as somebody has started it.
+    new_interpreters: bool = False
+
+    def configure(self) -> None:
+        """Write venus.toml."""
+        targets = "\n".join(
+            f'[targets.{name}]\nurl = "{url}"\n{self.target_options}\n' for name, url in self.targets.items()
+        )
+        text = CONFIGURATION.format(
+            source=self.source,
+            source_options=self.source_options,
+            targets=targets,
+            grpc=self.ports[0],
+            http=self.ports[1],
+        )
+        (self.folder / "venus.toml").write_text(text)
+
+    @property
+    def log(self) -> Path:
+        """Everything that was said."""
+        return self.folder / "said.log"
+
+    @property
+    def broker(self) -> str:
+        """Where the broker is."""
+        return f"127.0.0.1:{self.ports[0]}"
+
+    def venus(self, *arguments: str, code: int | tuple[int, ...] = 0, environ: dict[str, str] | None = None) -> Answer:
+        """Run a command to its end."""
+        done = self._run(
+            self._command(*arguments), cwd=self.folder, env=self._environ() | (environ or {}), timeout=TIMEOUT_S,
+            capture_output=True, text=True, stdin=subprocess.DEVNULL,
+        )  # fmt: skip
+        with self.log.open("a") as log:
+            log.write(f"$ venus {' '.join(arguments)}\n{done.stdout}{done.stderr}=> {done.returncode}\n")
+        expected = (code,) if isinstance(code, int) else code
+        assert done.returncode in expected, (
+            f"venus {' '.join(arguments)} => {done.returncode}\n{done.stdout}{done.stderr}"
+        )
+        return Answer(done.returncode, done.stdout, done.stderr)
+
+    def ask(self, *arguments: str, code: int | tuple[int, ...] = 0) -> Any:
+        """Run a command for machines and return its document."""
+        return self.venus(*arguments, "--json", code=code).json
+
+    def start(self, name: str, *arguments: str) -> None:
+        """Start a command that goes on."""
+        with self.log.open("ab") as log:
+            log.write(f"$ venus {' '.join(arguments)} &\n".encode())
+            log.flush()
+            self.running[name] = self._popen(
+                self._command(*arguments), cwd=self.folder, env=self._environ(), stdin=subprocess.DEVNULL,
+                stdout=log, stderr=log, start_new_session=True,
+            )  # fmt: skip
+
+    def start_broker(self) -> None:
+        """Start the broker and wait until it listens."""
+        self.start("broker", "broker")
+        self.until(lambda: is_listening(self.ports[0]) or self.running["broker"].poll() is not None, "the broker")
+        assert self.running["broker"].poll() is None, self.tail()
+
+    def kill(self, name: str) -> None:
+        """Kill -9."""
+        process = self.running.pop(name)
+        process.kill()
+        process.wait(TIMEOUT_S)
+
+    def stop(self, name: str) -> int:
+        """Send SIGTERM and return the exit code."""
+        process = self.running.pop(name)
+        process.send_signal(signal.SIGTERM)
+        return process.wait(TIMEOUT_S)
+
+    def status(self) -> Any:
+        """Look at the status as the command does, without a process: what is waited for is asked often."""
+        return document(read_overview(load(self.folder / "venus.toml")))
+
+    def caught_up(self, *targets: str) -> None:
+        """Wait until the log at the source is empty and the targets have applied everything.
+
+        One after the other, from left to right: a cut that leaves the source's log behind our back is then met at the
+        broker, as a half message or as committed.
+        """
+        settings = load(self.folder / "venus.toml")
+
+        def level() -> bool:
+            source = read_source(settings)
+            if source.error or sum(table.log_rows for table in source.tables):
+                return False
+            broker = read_broker(settings)
+            if broker.error or broker.halves:
+                return False
+            return all(open_target(settings, name).read_view().offset >= broker.next_offset for name in targets)
+
+        self.until(level, f"{targets} to catch up", every_s=0.1)
+
+    def until(self, condition: Callable[[], object], what: str, *, every_s: float = 0.05) -> None:
+        """Wait for a condition."""
+        deadline = time.monotonic() + TIMEOUT_S
+        while not condition():
+            assert time.monotonic() < deadline, f"waited in vain for {what}\n{self.tail()}"
+            time.sleep(every_s)
+
+    def tail(self) -> str:
+        """Return the end of what was said."""
+        return self.log.read_text()[-6000:] if self.log.exists() else ""
+
+    def close(self) -> None:
+        """Stop what runs, the broker last; then look whether the counters close, and through all that was written."""
+        for name in sorted(self.running, key=lambda n: n == "broker"):
+            self.running[name].send_signal(signal.SIGTERM)
+            try:
+                self.running[name].wait(30.0)
+            except subprocess.TimeoutExpired:
+                self.running[name].kill()
+                self.running[name].wait()
+        self.counters_close()
+        said = self.log.read_text() if self.log.exists() else ""
+        kept = "".join(path.read_text() for path in (self.folder / "state").rglob("*.log"))
+        for secret in (PASSWORD, QUOTED):
+            assert secret not in said + kept
+        assert "Traceback" not in said, said[said.index("Traceback") - 500 :][:4000]
+        assert not kept, kept
+
+    def counters_close(self) -> None:
+        """Check that every change which has passed a target's offset is accounted for; asks nobody but the targets."""
+        try:
+            settings = load(self.folder / "venus.toml")
+        except VenusError:
+            return  # a test of broken configurations: nothing ever ran
+        for name in settings.targets:
+            assert open_target(settings, name).read_view().unaccounted_rows == 0, name
+
+    @property
+    def _run(self) -> Callable[..., subprocess.CompletedProcess[Any]]:
+        return subprocess.run if self.new_interpreters else forked.run
+
+    @property
+    def _popen(self) -> Callable[..., subprocess.Popen[Any]]:
+        return subprocess.Popen if self.new_interpreters else forked.popen
+
+    @staticmethod
+    def _command(*arguments: str) -> list[str]:
+        return [sys.executable, "-m", "venus.cli", *arguments]
+
+    def _environ(self) -> dict[str, str]:
+        own = {name: value for name, value in os.environ.items() if not name.upper().startswith("VENUS_")}
+        return own | self.environ | {"XDG_STATE_HOME": str(self.folder / "state"), "PYTHONUNBUFFERED": "1"}

@@ -1,0 +1,1 @@
+"""Random tables, predicates and row filters for property tests."""

@@ -1,0 +1,441 @@
+"""Random histories of a table and of the broker sets that mirror some of its rows, against what SQLite's WHERE finds.
+
+A source, two tandem sets below it, an access set below one of them, and a target below each of these. Batches are cut
+down, rows of the full data are chosen and folded, filters are fitted and positions told apart by the product's own
+code; the sets around them are a model: rows, a queue, a cut. Columns are dropped and added again, or renamed and back
+again; sets are filled again, also exactly where those below are; predicates change, consumers are forgotten, go on at
+the other tandem set, start over.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field, replace
+from functools import cache
+from unittest.mock import patch
+
+from tests.support.predicates.predicate_histories import IDS, KEYS, ROWS, SCHEMA, Row, random_text, where
+from venus.broker.machine import envelope, folding
+from venus.broker.mirrors.topology_position import explain_late_cut
+from venus.broker.queue import reduced_batches
+from venus.broker.queue.reduced_batches import WantedPart
+from venus.broker.snapshot.reading import refused_tables, row_chooser
+from venus.codec import schema as schemas_codec
+from venus.codec.columns import Value, from_columns
+from venus.codec.filtering import OpenRows
+from venus.codec.layout import Layout
+from venus.codec.packed import PackedBytes, pack_items
+from venus.codec.stored_rows import TOMBSTONE, StoredRows
+from venus.model import ChangeKind, TableSchema
+from venus.network import row_filters, rows_identity
+from venus.network.row_filters import FittedFilter, RowFilter
+from venus.network.rows_identity import Levels
+from venus.wire import change_pb2
+
+#: The table, then without a column that predicates name, then with one of that name again, or with the same one.
+_ID, _REGION, *_REST = SCHEMA.columns
+DROPPED, RENAMED = "dropped", "renamed"
+VERSIONS = {
+    DROPPED: {
+        1: SCHEMA,
+        2: replace(SCHEMA, version=2, columns=(_ID, *_REST)),
+        3: replace(SCHEMA, version=3, columns=(_ID, *_REST, replace(_REGION, number=9))),
+    },
+    RENAMED: {
+        1: SCHEMA,
+        2: replace(SCHEMA, version=2, columns=(_ID, replace(_REGION, name="area"), *_REST)),
+        3: replace(SCHEMA, version=3),
+    },
+}
+#: The mechanisms that can be taken out, to see that the histories notice.
+FAULTS = (
+    "sent whole", "left out instead of deleted", "the full data whole", "what does not fit goes on",
+    "another column of the name goes on", "no later cut", "still called insertions", "positions say nothing",
+    "a table that stood still is as before", "what sets above choose is left out",
+)  # fmt: skip
+
+
+def _encoded(schema: TableSchema) -> dict[Row, bytes]:
+    values: dict[str, list[Value]] = {
+        "id": ["0"] * len(ROWS), "region": [r for r, _, _ in ROWS], "area": [r for r, _, _ in ROWS],
+        "amount": [None if a is None else f"{a}.00" for _, a, _ in ROWS], "day": [d for _, _, d in ROWS],
+    }  # fmt: skip
+    _, rows = from_columns([values[c.name] for c in schema.columns], Layout.of(schema))
+    return dict(zip(ROWS, rows.split(), strict=True))
+
+
+_BYTES = {kind: {n: _encoded(schema) for n, schema in found.items()} for kind, found in VERSIONS.items()}
+_ROW_OF = {
+    kind: {n: {encoded: row for row, encoded in rows.items()} for n, rows in found.items()}
+    for kind, found in _BYTES.items()
+}
+_WIRE = {kind: {n: schemas_codec.to_wire(schema) for n, schema in found.items()} for kind, found in VERSIONS.items()}
+
+
+def seen(row: Row, version: int, kind: str) -> Row:
+    """Return a row as a version of the table has it, if it was written in an older one."""
+    return row if version == 1 or kind == RENAMED else (None, *row[1:])
+
+
+@cache
+def _identity(kind: str, levels: Levels, versions: tuple[int, ...], fault: str) -> dict[int, int]:
+    """Return what is said of the rows with a position; `fault` is what was taken out of it."""
+    starts = min if fault == "a table that stood still is as before" else None
+    with (
+        patch.object(rows_identity, "first_fitting_version", lambda _, found: starts(found))
+        if starts
+        else nullcontext()
+    ):
+        tables = rows_identity.partial_tables(levels, [VERSIONS[kind][version] for version in versions])
+    return {table_id: one.digest for table_id, one in tables.items()}
+
+
+COUNTED = ("leaves", "fills", "frozen", "told", "refused", "moved")
+
+
+@dataclass(eq=False)
+class Node:
+    """A set, or a target, which nobody reads from. `at` and `cut` count batches; offsets are not modelled."""
+
+    upper: Node | None = None
+    text: str = ""
+    filters: tuple[RowFilter, ...] = ()
+    rows: dict[bytes, bytes] = field(default_factory=dict)
+    queue: dict[int, bytes] = field(default_factory=dict)
+    cut: int = 0
+    at: int = 0
+    versions: set[int] = field(default_factory=lambda: {1})
+    has_consumers: bool = False
+    #: Where it has read from last; it may try to go on elsewhere.
+    origin: Node | None = None
+    levels: Levels = ()
+    checked: tuple[int, int] = (0, 0)
+    #: What SQLite finds of what the set above should have, by how far it was; empty = never filled.
+    wanted: dict[int, dict[int, Row]] = field(default_factory=dict)
+
+    def take(self, body: bytes) -> None:
+        """Fold a batch into the rows."""
+        message = envelope.parse_body(body)
+        envelope.open_mirrored_body(body)
+        self.versions |= {schema.version for schema in message.schemas}
+        for section in envelope.build_sections(message):
+            if section.kind is ChangeKind.TRUNCATE:
+                self.rows.clear()
+                continue
+            for key, value in zip(section.record_ids.split(), folding.encode_values(section), strict=True):
+                if value[12] & TOMBSTONE:
+                    self.rows.pop(key, None)
+                else:
+                    self.rows[key] = value
+        self.at += 1
+        self.queue[self.at] = body
+
+
+@dataclass
+class History:
+    """One source and what is below it."""
+
+    rng: random.Random
+    fault: str = ""
+    version: int = 1
+    states: list[dict[int, Row]] = field(default_factory=lambda: [{}])
+    versions_at: list[int] = field(default_factory=lambda: [1])
+    sequence: int = 1
+    home: Node = field(default_factory=Node)
+    fills: int = 0
+    leaves: int = 0
+    frozen: int = 0
+    #: How often somebody was told that a set was filled again, or has other rows; went on at another one.
+    told: int = 0
+    refused: int = 0
+    moved: int = 0
+
+    def __post_init__(self) -> None:
+        self.kind = self.rng.choice((DROPPED, RENAMED))
+        self.schemas = VERSIONS[self.kind]
+        self.home.wanted = {0: {}}
+        tandem = Node(self.home, random_text(self.rng), has_consumers=True)
+        same = self.rng.random() < 0.5
+        twin = Node(self.home, tandem.text if same else random_text(self.rng), has_consumers=True)
+        access = Node(tandem, random_text(self.rng) if self.rng.random() < 0.7 else "", has_consumers=True)
+        self.uppers = (tandem, twin)
+        self.sets = [tandem, twin, access]
+        self.nodes = [tandem, twin, access, Node(tandem), Node(access)]
+
+    def run(self, steps: int) -> None:
+        """Take random steps and look after each; raises AssertionError."""
+        for _ in range(steps):
+            self.rng.choice((self.write, self.write, self.write, self.follow, self.follow, self.follow, self.change,
+                             self.alter, self.fill_again, self.level, self.again_at_the_cut, self.move))()  # fmt: skip
+            self.check()
+        self.write()
+        for _ in range(2 * len(self.nodes)):
+            for node in self.nodes:
+                self._follow(node, len(self.states))
+                self.check()
+        assert all(node.at == self.home.at for node in self.nodes)
+
+    # -- the source ------------------------------------------------------------------------------------------------
+
+    def write(self) -> None:
+        """Commit a batch: a TRUNCATE, or some changes."""
+        rng, state = self.rng, dict(self.states[-1])
+        truncates = rng.random() < 0.05
+        changes: list[tuple[int, Row | None]] = []
+        if truncates:
+            state.clear()
+        for _ in range(rng.randint(1, 4)):
+            row = None if rng.random() < 0.2 else rng.choice(ROWS)
+            if row is not None and self.version == 2:
+                row = seen(row, 2, self.kind)
+            key = rng.choice(KEYS)
+            changes.append((key, row))
+            state.pop(key, None) if row is None else state.update({key: row})
+        self._commit(truncates, changes, state)
+
+    def alter(self) -> None:
+        """Drop the column, or add one of its name again; its values are gone."""
+        if self.version < 3 and self.rng.random() < 0.3:
+            self._alter()
+
+    def _alter(self) -> None:
+        last = 3 if self.kind == DROPPED else self.version + 1
+        self.version = self.rng.randint(self.version + 1, last)
+        state = {key: seen(row, self.version, self.kind) for key, row in self.states[-1].items()}
+        self._commit(False, [], state)
+
+    def _commit(self, truncates: bool, changes: list[tuple[int, Row | None]], state: dict[int, Row]) -> None:
+        fresh = set(self.states[-1]).isdisjoint(key for key, _ in changes) and all(row for _, row in changes)
+        number = len(self.states)
+        body = change_pb2.BatchBody(
+            batch_no=number, first_sequence=self.sequence, count=truncates + len(changes), cut=number, cut_end=True,
+            schemas=[_WIRE[self.kind][self.version]] if self.version not in self.home.versions or number == 1 else [],
+        )  # fmt: skip
+        if truncates:
+            body.tables.add(table_id=1, schema_version=self.version, kind=change_pb2.TableChanges.TRUNCATE, count=1)
+        if changes:
+            ids = PackedBytes.of([IDS[key] for key, _ in changes])
+            rows = PackedBytes.of([b"" if row is None else _BYTES[self.kind][self.version][row] for _, row in changes])
+            body.tables.add(
+                table_id=1, schema_version=self.version, count=len(changes), record_ids=ids.data,
+                record_id_sizes=ids.wire_sizes(), rows=rows.data, row_sizes=rows.wire_sizes(),
+                is_deleted=bytes(row is None for _, row in changes), inserts_only=fresh and not truncates,
+            )  # fmt: skip
+        self.sequence += body.count
+        self.states.append(state)
+        self.versions_at.append(self.version)
+        self.home.wanted[number] = state
+        self.home.take(body.SerializeToString())
+
+    # -- below -----------------------------------------------------------------------------------------------------
+
+    def change(self) -> None:
+        """Start a set again with another predicate: it fills again."""
+        node = self.rng.choice(self.sets)
+        if self.rng.random() < 0.5:
+            node.text = "" if self.rng.random() < 0.15 else random_text(self.rng)
+            if self.rng.random() < 0.3:
+                node.has_consumers = False  # they were forgotten, and come again
+
+    def fill_again(self) -> None:
+        """Fill a set again with the predicate that it has."""
+        node = self.rng.choice(self.nodes)
+        if self.rng.random() < 0.2 and node.wanted:
+            self._fill(node)
+
+    def level(self) -> None:
+        """Let everybody have everything: who is at the very end of a queue is not below any cut of it."""
+        for node in self.nodes:
+            self._follow(node, len(self.states))
+
+    def again_at_the_cut(self) -> None:
+        """Fill a set again, with its predicate or after another one, while everybody below is exactly there."""
+        node = self.rng.choice(self.sets)
+        if self.version < 3 and self.rng.random() < 0.3:
+            self._alter()
+        self.level()
+        if node.wanted and self.rng.random() < 0.5:
+            before = node.text
+            for text in (random_text(self.rng), before) if self.rng.random() < 0.3 else (before,):
+                node.text, node.has_consumers = text, False
+                self._fill(node)
+
+    def move(self) -> None:
+        """Lose the set above, and try to go on at the other one."""
+        node = self.rng.choice([one for one in self.nodes if one.upper in self.uppers])
+        if node.wanted and node.upper is not None:
+            node.upper = self.uppers[node.upper is self.uppers[0]]
+
+    def follow(self) -> None:
+        """Let somebody take some batches."""
+        self._follow(self.rng.choice(self.nodes), self.rng.randint(1, 4))
+
+    def _follow(self, node: Node, batches: int) -> None:
+        upper = node.upper
+        assert upper is not None
+        if upper is not self.home and (not upper.wanted or node.at > upper.at):
+            return  # it is not served, or has not come so far
+        if not node.wanted or node.at < upper.cut or self._asked(node) != self._says(node.filters):
+            self._fill(node)
+            return
+        if not self._goes_on(node, upper):
+            return
+        for number in range(node.at + 1, min(node.at + batches, upper.at) + 1):
+            whole = upper.queue[number]
+            versions = {(1, v): self.schemas[v] for v in upper.versions}
+            with self._broken():
+                fitted = row_filters.fit_filters(node.filters, versions.values())
+                body = (
+                    reduced_batches.OpenBatch(whole)
+                    .reduce(WantedPart(frozenset(), node.filters, fitted, versions))
+                    .body
+                )
+            if self.fault == "left out instead of deleted":
+                body = _without_deletions(whole, body)
+            if self.fault == "still called insertions":
+                body = _hinted(whole, body)
+            _check_hint(body, node.rows)
+            before = len(node.rows)
+            node.take(body)
+            self.leaves += before > len(node.rows)
+            node.wanted[number] = self._wanted(node, number)
+
+    def _goes_on(self, node: Node, upper: Node) -> bool:
+        """Compare what a position says of its rows with those that are above, where a stream is opened."""
+        own = (node.filters,) if node.filters else ()
+        if self.fault not in ("positions say nothing", "no later cut"):
+            here, there = (self._rows(levels, node.at) for levels in (node.levels, upper.levels + own))
+            if here != there and node.origin is upper:
+                self.told += 1
+                self._fill(node)
+                return False
+            if here != there:
+                self.refused += 1
+                node.upper = node.origin
+                return False
+        self.moved += node.origin is not upper
+        node.origin, node.levels = upper, upper.levels + own
+        return True
+
+    def _rows(self, levels: Levels, number: int) -> dict[int, int]:
+        if self.fault == "what sets above choose is left out":
+            levels = levels[-1:]
+        return _identity(self.kind, levels, tuple(sorted(set(self.versions_at[: number + 1]))), self.fault)
+
+    def _says(self, filters: tuple[RowFilter, ...]) -> list[tuple[str, str]]:
+        return [one.content for one in filters]
+
+    def _asked(self, node: Node) -> list[tuple[str, str]]:
+        return self._says(row_filters.parse_filters({"t": node.text} if node.text else {}))
+
+    def _fill(self, node: Node) -> None:
+        """Take the full data of the set above, if there is one and its cut will do."""
+        upper = node.upper
+        assert upper is not None
+        asked = row_filters.parse_filters({"t": node.text} if node.text else {})
+        changed = "changed" if node.wanted and self._says(asked) != self._says(node.filters) else ""
+        groups = ["main/eu"] if node.has_consumers and self.fault != "no later cut" else []
+        if not upper.wanted or explain_late_cut(changed, (1, upper.at), (1, node.at), groups):
+            return
+        known = [_WIRE[self.kind][version] for version in sorted(upper.versions)]
+        node.filters = row_filters.with_tables(asked, [self.schemas[version] for version in upper.versions])
+        with self._broken():
+            choose = row_chooser(node.filters, 1, known) if self.fault != "the full data whole" else None
+            values = [upper.rows[key] for key in sorted(upper.rows)]
+            stored = StoredRows(pack_items(values))
+            if 1 in refused_tables(node.filters, known):
+                stored = StoredRows(pack_items([]))
+            elif choose is not None and len(stored):
+                stored = choose(stored)
+        node.rows = {stored.record_id(n): value for n, value in enumerate(stored.packed.split())}
+        node.queue, node.cut, node.at, node.versions = {}, upper.at, upper.at, set(upper.versions)
+        node.wanted = {node.at: self._wanted(node, node.at)}
+        node.origin, node.levels = upper, upper.levels + ((node.filters,) if node.filters else ())
+        node.has_consumers = node in self.sets
+        self.fills += 1
+
+    def _broken(self) -> AbstractContextManager[object]:
+        match self.fault:
+            case "sent whole":
+                return patch.object(OpenRows, "find_kept", lambda *_: None)
+            case "what does not fit goes on":
+                return patch.object(FittedFilter, "has_version", lambda *_: True)
+            case "another column of the name goes on":
+                return patch.object(row_filters, "differing_column", lambda *_: "")
+        return nullcontext()
+
+    # -- what must be ----------------------------------------------------------------------------------------------
+
+    def _wanted(self, node: Node, number: int) -> dict[int, Row]:
+        """Return what a set should have after a batch, from what the set above should have."""
+        assert node.upper is not None
+        if "region" in node.text and node.filters and not self._fits(node, number):
+            self.frozen += 1
+            before = node.wanted[number - 1] if number > node.cut else {}
+            return {key: seen(row, self.versions_at[number], self.kind) for key, row in before.items()}
+        text = node.filters[0].predicate if node.filters else ""
+        return {key: row for key, row in node.upper.wanted[number].items() if row in where(text)}
+
+    def _fits(self, node: Node, number: int) -> bool:
+        at_cut = self.versions_at[node.cut]
+        return at_cut != 2 and self.versions_at[number] == at_cut
+
+    def check(self) -> None:
+        """Compare every set and target that has moved with what it should have."""
+        for node in self.nodes:
+            if node.wanted and node.checked != (self.fills, node.at):
+                node.checked = self.fills, node.at
+                version = self.versions_at[node.at]
+                found = {IDS.index(key): _decoded(value, version, self.kind) for key, value in node.rows.items()}
+                wanted = node.wanted[node.at]
+                assert found == wanted, (node.text, node.at, found, wanted)
+
+
+@cache
+def _decoded(value: bytes, now: int, kind: str) -> Row:
+    """Return a stored row as the newest version of its table shows it."""
+    stored = StoredRows(pack_items([value]))
+    version = int(stored.heads["version"][0])
+    row = _ROW_OF[kind][version][stored.rows.data]
+    return row if version == now else seen(row, now, kind)
+
+
+def _without_deletions(whole: bytes, body: bytes) -> bytes:
+    """Make what a predicate turned into deletions vanish."""
+    before, after = change_pb2.BatchBody.FromString(whole), change_pb2.BatchBody.FromString(body)
+    for one, other in zip(before.tables, after.tables, strict=True):
+        if one.is_deleted != other.is_deleted and one.kind == change_pb2.TableChanges.CHANGES and other.kind == 0:
+            other.Clear()
+            other.kind, other.count = change_pb2.TableChanges.LEFT_OUT, one.count
+    return after.SerializeToString()
+
+
+def _hinted(whole: bytes, body: bytes) -> bytes:
+    before, after = change_pb2.BatchBody.FromString(whole), change_pb2.BatchBody.FromString(body)
+    for one, other in zip(before.tables, after.tables, strict=True):
+        other.inserts_only = one.inserts_only
+    return after.SerializeToString()
+
+
+def _check_hint(body: bytes, rows: dict[bytes, bytes]) -> None:
+    """Whoever reads that every row is new inserts without looking."""
+    for table in change_pb2.BatchBody.FromString(body).tables:
+        if table.inserts_only:
+            assert 1 not in table.is_deleted, "a deletion is called an insertion"
+            ids = PackedBytes.from_wire(table.record_ids, table.record_id_sizes).split()
+            assert rows.keys().isdisjoint(ids), "what is here is called new"
+
+
+def run_histories(numbers: range, steps: int, fault: str = "") -> Counter[str]:
+    """Run histories by their numbers; return how often rows left, sets were filled, tables stood still, and so on."""
+    totals = Counter[str]()
+    for number in numbers:
+        history = History(random.Random(number), fault)
+        try:
+            history.run(steps)
+        except (AssertionError, KeyError, ValueError) as error:
+            raise AssertionError(f"history {number}: {error}") from error
+        totals.update({name: getattr(history, name) for name in COUNTED})
+    return totals

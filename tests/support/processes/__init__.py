@@ -1,0 +1,1 @@
+"""Processes of a test: how they start, and that they end with it."""

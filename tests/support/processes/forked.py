@@ -1,0 +1,174 @@
+"""`subprocess` for the project's own commands: the process is a fork of a server that has everything imported.
+
+A command is up in a tenth of a second, and imports cost a second of CPU only once. All else is as it is with a new
+interpreter: a process id, streams, signals, an exit code, the interpreter's own end, its words in `/proc/PID/cmdline`.
+What differs: the parent and `/proc/PID/environ` are the server's, and modules that the server has imported are not
+taken apart at the end. What `venus sync` and `venus demo` start are forks of the same server, if they are.
+TEST_NEW_INTERPRETERS=1 starts a new interpreter each time.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[3]
+_SERVER = "tests.support.processes.fork_server"
+#: The words of a process are shown up to this many characters.
+ROOM = 4096
+#: The commands that start others.
+_STARTERS = {"sync", "demo"}
+#: An environment that a fork could not obey: what the interpreter or the C library reads at its start.
+_AT_START = ("PYTHON", "LANG", "LC_", "LD_", "MALLOC_", "TZ")
+#: A path adds modules; it does not replace those that are imported already.
+_OBEYED = ("PYTHONUNBUFFERED", "PYTHONPATH")
+
+
+class _Server:
+    """The server, from the first process on."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._control: socket.socket | None = None
+
+    def fork(self, asked: dict[str, Any], streams: tuple[int, int, int]) -> tuple[int, socket.socket]:
+        """Return the process id, and the socket that will be told how it ended."""
+        told, tells = socket.socketpair()
+        with tells, self._lock:
+            control = self._control or self._started()
+            socket.send_fds(control, [json.dumps(asked).encode()], [*streams, tells.fileno()])
+        return int(told.makefile("rb", buffering=0).readline()), told
+
+    def use(self, control: socket.socket) -> None:
+        """Ask the server that runs already."""
+        self._control = control
+
+    def _started(self) -> socket.socket:
+        theirs, self._control = control()
+        atexit.register(self._control.close)
+        with theirs:
+            subprocess.Popen(
+                [sys.executable, "-W", "ignore", "-m", _SERVER, str(theirs.fileno()), "-" * ROOM],
+                cwd=ROOT, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, start_new_session=True,
+                env=os.environ | {"PYTHONUNBUFFERED": "1"},
+            )  # fmt: skip
+        return self._control
+
+
+def control() -> tuple[socket.socket, socket.socket]:
+    """Return the server's end and that of whoever asks it."""
+    theirs, ours = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
+    return theirs, ours
+
+
+_server = _Server()
+use = _server.use
+
+
+class Popen(subprocess.Popen[Any]):
+    """`subprocess.Popen` of `[sys.executable, "-m", MODULE, ...]`; it starts and reaps in another way, no more.
+
+    The methods are those by which `subprocess` itself tells systems apart (Python 3.11).
+    """
+
+    _told: socket.socket
+
+    def _execute_child(self, args: Any, *rest: Any) -> None:
+        (_, preexec, _, _, cwd, environ, *_, p2cread, p2cwrite, c2pread, c2pwrite, errread, errwrite) = rest[:15]
+        session = rest[-2]
+        assert preexec is None, "a fork of another process cannot run it"
+        assert args[:2] == [sys.executable, "-m"], args
+        asked = {
+            "module": args[2],
+            "arguments": [os.fspath(word) for word in args[3:]],
+            "cwd": os.fspath(cwd or Path.cwd()),
+            "environ": dict(os.environ if environ is None else environ),
+            "new_session": session,
+            "umask": _umask(),
+            "starts_others": not _STARTERS.isdisjoint(args),
+        }
+        own = [own if given == -1 else given for own, given in enumerate((p2cread, c2pwrite, errwrite))]
+        try:
+            self.pid, self._told = _server.fork(asked, (own[0], own[1], own[2]))
+        finally:
+            self._close_pipe_fds(p2cread, p2cwrite, c2pread, c2pwrite, errread, errwrite)  # type: ignore[attr-defined]
+        self._child_created = True
+
+    def _try_wait(self, wait_flags: int) -> tuple[int, int]:
+        self._told.setblocking(not wait_flags & os.WNOHANG)
+        try:
+            status = self._told.recv(64)
+        except BlockingIOError:
+            return 0, 0
+        self._told.close()
+        if not status:
+            raise RuntimeError("the server that has forked it is gone")
+        return self.pid, int(status)
+
+    def _internal_poll(self, _deadstate: int | None = None, **_: Any) -> int | None:
+        if self.returncode is None and self._waitpid_lock.acquire(blocking=False):  # type: ignore[attr-defined]
+            try:
+                pid, status = self._try_wait(os.WNOHANG)
+                if pid:
+                    self._handle_exitstatus(status)  # type: ignore[attr-defined]
+            finally:
+                self._waitpid_lock.release()  # type: ignore[attr-defined]
+        return self.returncode
+
+
+def _umask() -> int:
+    """Return it without setting it, which other threads would see."""
+    (line,) = (line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("Umask:"))
+    return int(line.split()[1], 8)
+
+
+def popen(command: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
+    """Start a command of the project; the options are those of `subprocess.Popen`."""
+    return (subprocess.Popen if _new_interpreter(options.get("env")) else Popen)(list(command), **options)
+
+
+def run(
+    command: Sequence[str],
+    *,
+    timeout: float | None = None,
+    capture_output: bool = False,
+    input: Any = None,
+    check: bool = False,
+    **options: Any,
+) -> subprocess.CompletedProcess[Any]:
+    """Run one to its end; the options are those of `subprocess.run`."""
+    if capture_output:
+        options |= {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    if input is not None:
+        options["stdin"] = subprocess.PIPE
+    with popen(command, **options) as process:
+        try:
+            out, err = process.communicate(input, timeout=timeout)
+        except BaseException:
+            process.kill()
+            raise
+    done = subprocess.CompletedProcess(process.args, process.returncode, out, err)
+    if check:
+        done.check_returncode()
+    return done
+
+
+def _new_interpreter(environ: Mapping[str, str] | None) -> bool:
+    """Return whether a fork would not do: it is not wanted, or the environment is one of the interpreter's start."""
+    if os.environ.get("TEST_NEW_INTERPRETERS"):
+        return True
+    given = os.environ if environ is None else environ
+    return any(
+        given.get(name) != os.environ.get(name)
+        for name in {*given, *os.environ}
+        if name.startswith(_AT_START) and name not in _OBEYED
+    )

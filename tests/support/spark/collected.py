@@ -1,0 +1,81 @@
+"""A Spark query over VENUS's changes that keeps what it has seen, and what that comes to."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tests.support.brokers.feed import wait_for
+from tests.support.brokers.real_broker import KillableBroker
+from venus.model import TableSchema
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+Rows = list[dict[str, Any]]
+#: Micro-batches take seconds on a machine that does other things as well.
+WAIT_S = 240.0
+
+
+class Collected:
+    """A query that keeps what it has seen, by micro-batch; the same checkpoint is used again after a stop."""
+
+    def __init__(self, spark: SparkSession, broker: KillableBroker, folder: Path, **options: object) -> None:
+        self._spark, self._folder = spark, folder
+        self._options = {"address": broker.address, "table": "shop.items"} | {k: str(v) for k, v in options.items()}
+        self._by_number: dict[int, Rows] = {}
+        #: Micro-batches that came again, as Spark may do, and had other rows than the first time.
+        self.different: list[int] = []
+        self.fails = False
+        self.query: StreamingQuery
+
+    def start(self, **trigger: Any) -> Collected:
+        def keep(frame: DataFrame, number: int) -> None:
+            rows = sorted((row.asDict() for row in frame.collect()), key=lambda row: row["_sequence"])
+            if self.fails and number not in self._by_number:
+                raise RuntimeError("the job fails behind the reading")
+            if self._by_number.setdefault(number, rows) != rows:
+                self.different.append(number)
+
+        stream = self._spark.readStream.format("venus").options(**self._options).load()
+        writer = stream.writeStream.foreachBatch(keep).option("checkpointLocation", str(self._folder / "checkpoint"))
+        self.query = (writer.trigger(**trigger) if trigger else writer).start()
+        return self
+
+    @property
+    def batches(self) -> list[Rows]:
+        return [self._by_number[number] for number in sorted(self._by_number)]
+
+    @property
+    def rows(self) -> Rows:
+        return [row for batch in self.batches for row in batch]
+
+    @property
+    def offsets(self) -> list[int]:
+        return sorted(row["_offset"] for row in self.rows if row["_offset"] is not None)
+
+    def reached(self, offset: int) -> None:
+        wait_for(lambda: bool(self.offsets) and self.offsets[-1] >= offset - 1, f"offset {offset}", WAIT_S)
+
+    def __enter__(self) -> Collected:
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.query.stop()
+
+
+def applied(rows: Rows, schema: TableSchema) -> dict[Any, Any]:
+    """Apply what a stream has delivered, as a reader of the documentation would."""
+    state: dict[Any, tuple[int, Any]] = {}
+    names = [c.name for c in schema.wire_columns]
+    width = len(schema.key)
+    for row in sorted(rows, key=lambda r: r["_sequence"]):
+        values = tuple(None if row[n] is None else str(row[n]) for n in names)
+        if row["_gone_before"] is not None:
+            state = {k: v for k, v in state.items() if v[0] >= row["_gone_before"]}
+        elif row["_deleted"]:
+            state.pop(values[:width], None)
+        else:
+            state[values[:width]] = (row["_sequence"], values[width:])
+    return {key: row for key, (_, row) in state.items()}
