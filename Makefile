@@ -14,7 +14,7 @@ PYTEST := $(BIN)/pytest $(SPREAD) --second-try
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo dev check test test-all test-nightly test-oracle protos clean
+.PHONY: help demo dev check docs test test-all test-nightly test-oracle protos clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -32,6 +32,9 @@ check: $(VENV)/.dev ## format, lint, types, import contracts, spelling, generate
 	$(BIN)/codespell
 	$(BIN)/python -m tests.support.protos --check
 	$(BIN)/python -m tests.support.advisories
+
+docs: $(VENV)/.dev ## the site of docs/ in build/site; a dead link or anchor fails
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict
 
 test: $(VENV)/.dev ## the suite: 14 to 20 minutes on 2 cores
 	$(PYTEST) -m "not slow and not oracle"

@@ -1,0 +1,216 @@
+"""The pages of docs/reference that are generated from the code when the site is built (`make docs`).
+
+MkDocs loads this module as a hook (mkdocs.yml) and calls `on_files`. Tests read the same pages from `pages()`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from prometheus_client.core import CounterMetricFamily, Metric
+from typer.core import TyperGroup
+from typer.main import get_command
+
+from venus import errors
+from venus.alarm_rules import RULES, UNKNOWN
+from venus.alarms.notifier import DeliveryState
+from venus.broker.service.metrics import StatusCollector
+from venus.cli.app import app, run
+from venus.wire import broker_pb2
+
+ROOT = Path(__file__).parents[2]
+PROTOS = ROOT / "protos" / "venus" / "wire"
+HELP_COLUMNS = "100"
+
+
+def on_files(files: Any, config: Any) -> Any:
+    """Add the generated pages to those of the folder."""
+    from mkdocs.structure.files import File  # only MkDocs itself comes here
+
+    for name, text in pages().items():
+        files.append(File.generated(config, f"reference/{name}", content=text))
+    return files
+
+
+def pages() -> dict[str, str]:
+    """Return every generated page by its name in docs/reference."""
+    return {
+        "commands.md": commands_page(),
+        "options.md": options_page((ROOT / "venus.example.toml").read_text()),
+        "metrics.md": metrics_page(),
+        "alarms.md": alarms_page(),
+        "exit-codes.md": exit_codes_page(),
+        "rpcs.md": rpcs_page((PROTOS / f"{name}.proto").read_text() for name in ("broker", "mirror", "replica")),
+    }
+
+
+def table(heads: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    """Return a table in Markdown."""
+    names = list(heads)
+    lines = [names, ["---"] * len(names), *([cell.replace("|", "\\|") for cell in row] for row in rows)]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def command_names() -> Iterator[tuple[str, ...]]:
+    """Yield the words of every visible command, the groups before their commands."""
+
+    def walk(command: Any, context: Any, words: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+        yield words
+        for name in command.list_commands(context) if isinstance(command, TyperGroup) else ():
+            if not command.commands[name].hidden:
+                yield from walk(command.commands[name], context, (*words, name))
+
+    program: Any = get_command(app)
+    yield from walk(program, program.context_class(program), ())
+
+
+def help_text(words: Iterable[str]) -> str:
+    """Return what `venus WORDS --help` prints."""
+    shown = io.StringIO()
+    before = os.environ.get("COLUMNS")
+    os.environ["COLUMNS"] = HELP_COLUMNS
+    try:
+        with contextlib.redirect_stdout(shown):
+            run([*words, "--help"])
+    finally:
+        os.environ.pop("COLUMNS") if before is None else os.environ.update(COLUMNS=before)
+    return shown.getvalue().strip("\n")
+
+
+def commands_page() -> str:
+    """Return the page of all commands with their help."""
+    parts = ["# Commands\n\nEvery command, as `venus COMMAND --help` prints it.\n"]
+    for words in command_names():
+        parts.append(f"## venus {' '.join(words)}".rstrip() + f"\n\n```text\n{help_text(words)}\n```\n")
+    return "\n".join(parts)
+
+
+def options_page(example: str) -> str:
+    """Return the page of all options: comments, names and defaults of the example file."""
+    sections: dict[str, tuple[str, list[tuple[str, ...]]]] = {}
+    name, comment, head = "", [], ""
+    for line in example.splitlines():
+        if line.startswith("#"):
+            comment.append(line.lstrip("# "))
+        elif section := re.match(r"\[([^\]]+)\]", line):
+            name = section[1]
+            sections[name], comment = (_escape(" ".join(comment)), []), []
+        elif option := re.match(r"([A-Za-z_]+|\"[^\"]+\") = (.*)", line):
+            variable = f"VENUS_{name}__{option[1]}".replace(".", "__").upper()
+            sections[name][1].append((f"`{option[1]}`", f"`{option[2]}`", _escape(" ".join(comment)), f"`{variable}`"))
+            comment = []
+        elif comment and not sections:
+            head, comment = f"{head}{_escape(' '.join(comment))}\n\n", []
+    parts = [
+        "# Options\n\nEvery option of `venus.toml`, with its default. `venus config --example` prints the same as a "
+        f"file to start from, `venus config` what is in force.\n\n{head}"
+    ]
+    for name, (said, rows) in sections.items():
+        parts.append(f"## [{name}]\n\n{said}\n\n" + table(("option", "default", "meaning", "environment"), rows))
+    return "\n".join(parts)
+
+
+def _escape(text: str) -> str:
+    """Escape what Markdown would take for markup, outside of code."""
+    parts = re.split(r"(`[^`]*`)", text)
+    return "".join(p if p.startswith("`") else re.sub(r"([*_<\[\]{}])", r"\\\1", p) for p in parts)
+
+
+def full_status() -> broker_pb2.BrokerStatus:
+    """Return a status in which every part is there once, so that every metric has a sample."""
+    status = broker_pb2.BrokerStatus()
+    business = status.businesses.add(business="main")
+    business.mirror.SetInParent()
+    business.replication.replicas.add(broker="b", behind=0)
+    business.source.SetInParent()
+    consumer = business.consumers.add(group="main/eu", window_bytes=1, unaccounted_rows=0)
+    consumer.reported.SetInParent()
+    business.tables.add(namespace="shop", name="orders")
+    status.installations.add(business="main")
+    status.traffic.brakes.add(brake="rows", business="main")
+    status.traffic.lanes.add(lane=3, name="full data")
+    status.traffic.facts.add(fact="disk")
+    for gauge in ("subscribers", "shared frames encoded", "shared frames sent", "shared frames kept"):
+        status.traffic.gauges.add(name=gauge)
+    from venus.broker.status.broker_status import COUNTERS
+
+    business.counters.update(dict.fromkeys(COUNTERS, 0))
+    return status
+
+
+def metric_families() -> list[Metric]:
+    """Return every metric family of a broker, by name."""
+    found = StatusCollector(
+        full_status(),
+        1,
+        {},
+        [],
+        [DeliveryState(name="chat", way="", sent=0, failed=0, given_up=0, waiting=0, problem="")],
+    ).collect()
+    return sorted(found, key=lambda family: family.name)
+
+
+def metrics_page() -> str:
+    """Return the page of all metrics."""
+    rows = []
+    for family in metric_families():
+        name = family.name + ("_total" if isinstance(family, CounterMetricFamily) else "")
+        labels = ", ".join(f"`{label}`" for label in family._labelnames)  # type: ignore[attr-defined]
+        rows.append((f"`{name}`", family.type, labels, _escape(family.documentation)))
+    return (
+        "# Metrics\n\nEvery metric of a broker at `http://HOST:7401/metrics`, for Prometheus. Those that need an "
+        "alert: [Monitor](../OPERATING.md#monitor).\n\n" + table(("metric", "type", "labels", "meaning"), rows)
+    )
+
+
+def alarms_page() -> str:
+    """Return the page of all kinds of alarms."""
+    rows = [
+        (
+            f"`{rule.name}`",
+            rule.hop or "source or target",
+            _escape(rule.description),
+            f"{rule.min_duration_s:.0f} s" if rule.min_duration_s else "at once",
+        )
+        for rule in (*RULES, UNKNOWN)
+    ]
+    return (
+        "# Alarms\n\nEvery kind of alarm. `[alarms.rules.KIND]` changes when it is sent, `rules` of a recipient "
+        "chooses kinds ([Send alarms](../OPERATING.md#alarms)).\n\n"
+        + table(("kind", "hop", "when", "sent after"), rows)
+    )
+
+
+def exit_codes_page() -> str:
+    """Return the page of the exit codes with the errors behind them."""
+    meanings = re.findall(r"(\d+) ([^,.]+)", (errors.__doc__ or "").partition("Exit codes: ")[2].replace("\n", " "))
+    classes = [c for c in vars(errors).values() if isinstance(c, type) and issubclass(c, errors.VenusError)]
+    rows = [("`0`", "the command has done what it was asked for", "")]
+    for code, meaning in sorted(meanings, key=lambda pair: int(pair[0])):
+        causes = [(c.__doc__ or "").strip().splitlines()[0] for c in classes if c.exit_code == int(code)]
+        rows.append((f"`{code}`", meaning, _escape(" ".join(causes))))
+    rows += [("`130`", "interrupted by Ctrl-C", ""), ("`141`", "the reader of the output has gone", "")]
+    return "# Exit codes\n\n" + table(("code", "meaning", "errors that end with it"), rows)
+
+
+def rpcs_page(texts: Iterable[str]) -> str:
+    """Return the page of all services and calls of the protocol."""
+    parts = ["# RPCs\n\nThe gRPC services of a broker. The messages: the `.proto` files in `protos/venus/wire`.\n"]
+    for text in texts:
+        for name, body in re.findall(r"^service (\w+) \{\n(.*?)^\}", text, re.DOTALL | re.MULTILINE):
+            rows, comment = [], []
+            for line in body.splitlines():
+                line = line.strip()
+                if line.startswith("//"):
+                    comment.append(line.lstrip("/ "))
+                elif call := re.match(r"rpc (\w+)\((.+?)\) returns \((.+?)\)", line):
+                    rows.append((f"`{call[1]}`", f"`{call[2]}`", f"`{call[3]}`", _escape(" ".join(comment))))
+                    comment = []
+            parts.append(f"## {name}\n\n" + table(("call", "request", "reply", "what it does"), rows))
+    return "\n".join(parts)
