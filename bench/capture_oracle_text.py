@@ -14,7 +14,7 @@ from typing import Any
 from bench.capture_mariadb import timed
 from tests.support.databases.mariadb import ORACLE_MODE, running_mariadb
 from tests.support.oracle.standin import SCHEMA, StandIn
-from venus.adapters.dialects.oracle.driver import OracleOptions
+from venus.adapters.dialects.oracle.session.driver import OracleOptions
 from venus.adapters.dialects.oracle.source import OracleSource
 
 COLUMNS = (

@@ -10,7 +10,7 @@ from tests.conformance.places import Application, Place
 from tests.support.databases.follower import Follower, Seen
 from venus.adapters.dialects import row_limits
 from venus.adapters.dialects.contract import RegisteredTable, Source, TableHalted
-from venus.adapters.dialects.oracle import reading as oracle_reading
+from venus.adapters.dialects.oracle.values import rows as oracle_reading
 from venus.errors import Fenced
 from venus.model import Sequence
 

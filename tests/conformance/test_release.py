@@ -11,7 +11,7 @@ import pytest
 from tests.conformance.places import Application, Place, do
 from tests.support.databases.follower import Follower
 from venus.adapters.dialects.contract import RegisteredTable, Source
-from venus.adapters.dialects.sqlite.install import SqliteInstaller
+from venus.adapters.dialects.sqlite.installation.install import SqliteInstaller
 from venus.errors import Refused
 
 
@@ -318,8 +318,8 @@ def cut_off(place: Place, operator: Source, after: int) -> Iterator[list[str]]:
     ran: list[str] = []
     names = {
         "postgresql": "venus.adapters.dialects.postgresql.connection.PostgresConnection.run",
-        "mysql": "venus.adapters.dialects.mysql.install.run_with_retries",
-        "oracle": "venus.adapters.dialects.oracle.install_execution._run_step",
+        "mysql": "venus.adapters.dialects.mysql.installation.install.run_with_retries",
+        "oracle": "venus.adapters.dialects.oracle.installation.installer._run_step",
     }
     with pytest.MonkeyPatch.context() as patch:
         if place.dialect == "sqlite":

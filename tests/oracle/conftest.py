@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from venus.adapters.dialects.oracle.driver import parse_driver_url
+from venus.adapters.dialects.oracle.session.driver import parse_driver_url
 from venus.adapters.dialects.oracle.source import OracleSource
 
 IMAGE = "gvenzl/oracle-free:slim-faststart"

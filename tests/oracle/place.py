@@ -14,7 +14,7 @@ from tests.conformance.place_oracle import quoting
 from tests.conformance.places import Application
 from tests.conformance.torture import Torture
 from venus.adapters.dialects.contract import Source
-from venus.adapters.dialects.oracle.driver import parse_driver_url
+from venus.adapters.dialects.oracle.session.driver import parse_driver_url
 from venus.adapters.dialects.oracle.source import OracleSource
 
 _CATALOGUE = (

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.support.databases.follower import Follower
-from venus.adapters.dialects.oracle.driver import parse_driver_url
+from venus.adapters.dialects.oracle.session.driver import parse_driver_url
 from venus.adapters.dialects.oracle.source import OracleSource
 
 ITEM = 'CREATE TABLE "ITEM" ("ID" NUMBER(10) NOT NULL PRIMARY KEY, "V" VARCHAR2(40))'

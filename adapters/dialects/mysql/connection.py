@@ -23,7 +23,7 @@ from sqlalchemy.pool import StaticPool
 from venus.adapters.dialects.column_choice import NO_CHOICE, ColumnChoice
 from venus.adapters.dialects.contract import SchemaChanged
 from venus.adapters.dialects.mysql.names import literal
-from venus.adapters.dialects.mysql.statements import statement
+from venus.adapters.dialects.mysql.sql import statement
 from venus.adapters.dialects.session_descriptions import describe_session
 from venus.errors import ConfigError, DatabaseUnavailable, LoginRefused, SourceError
 

@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 from venus.adapters.dialects.contract import FillState, RegisteredTable, SourceState
 from venus.adapters.dialects.halted_tables import halt_reason
 from venus.adapters.dialects.mysql.connection import MysqlConnection
-from venus.adapters.dialects.mysql.dictionary import MysqlTable
+from venus.adapters.dialects.mysql.dictionary.tables import MysqlTable
 from venus.adapters.dialects.mysql.names import MARKS, literal, log_table_name
-from venus.adapters.dialects.mysql.statements import statement
+from venus.adapters.dialects.mysql.sql import statement
 from venus.adapters.dialects.restore_detection import SourceRestored
 from venus.codec.schema import fingerprint, from_wire, to_wire
 from venus.errors import Fenced, NotInstalled, SourceError

@@ -27,13 +27,17 @@ from venus.adapters.dialects.contract import (
 )
 from venus.adapters.dialects.halted_tables import HaltTracker, is_halted, is_unreadable, state_before_halt
 from venus.adapters.dialects.install_script import plain_script
-from venus.adapters.dialects.mysql import captured_tables as seen
-from venus.adapters.dialects.mysql import connection, dictionary, install, privileges, refresh, registry, structure
-from venus.adapters.dialects.mysql.captured_tables import InnodbNumbers, MysqlCaptureState, load_capture_state
-from venus.adapters.dialects.mysql.check import check, find_obstacle
+from venus.adapters.dialects.mysql import connection, registry
+from venus.adapters.dialects.mysql.capture import captured_tables as seen
+from venus.adapters.dialects.mysql.capture.captured_tables import InnodbNumbers, MysqlCaptureState, load_capture_state
+from venus.adapters.dialects.mysql.capture.cut import MysqlFillPace, open_cut
 from venus.adapters.dialects.mysql.connection import MysqlConnection, MysqlNotPermitted, parse_address
-from venus.adapters.dialects.mysql.cut import MysqlFillPace, open_cut
-from venus.adapters.dialects.mysql.statements import statement
+from venus.adapters.dialects.mysql.dictionary import structure
+from venus.adapters.dialects.mysql.dictionary import tables as dictionary
+from venus.adapters.dialects.mysql.installation import install, privileges
+from venus.adapters.dialects.mysql.installation import schema_changes as refresh
+from venus.adapters.dialects.mysql.installation.check import check, find_obstacle
+from venus.adapters.dialects.mysql.sql import statement
 from venus.adapters.dialects.name_patterns import find_useless_patterns
 from venus.adapters.dialects.released_tables import RELEASING
 from venus.adapters.dialects.restore_detection import RestoreGuard

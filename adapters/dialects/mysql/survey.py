@@ -8,11 +8,12 @@ from contextlib import closing
 from dataclasses import replace
 
 from venus.adapters.dialects.column_choice import ColumnChoice
-from venus.adapters.dialects.mysql import dictionary, structure
 from venus.adapters.dialects.mysql.connection import MysqlConnection, Row, parse_address
-from venus.adapters.dialects.mysql.dictionary import MysqlTable
+from venus.adapters.dialects.mysql.dictionary import structure
+from venus.adapters.dialects.mysql.dictionary import tables as dictionary
+from venus.adapters.dialects.mysql.dictionary.tables import MysqlTable
 from venus.adapters.dialects.mysql.names import literal
-from venus.adapters.dialects.mysql.statements import statement
+from venus.adapters.dialects.mysql.sql import statement
 from venus.adapters.dialects.survey_contract import (
     SAMPLE_ROWS,
     ReadingPace,

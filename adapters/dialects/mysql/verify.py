@@ -1,8 +1,8 @@
 """MariaDB or MySQL as one side of a comparison (see dialects/verify_contract.py).
 
-The server computes forms that equal the canonical text of values.py, except for floating-point numbers: it does not
-print the shortest text that reads back equal. Tables with such columns rarely pass calibration and are compared row by
-row.
+The server computes forms that equal the canonical text (canonical_text.py), except for floating-point numbers: it does
+not print the shortest text that reads back equal. Tables with such columns rarely pass calibration and are compared row
+by row.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from venus.adapters.dialects.comparison_forms import range_condition, row_condit
 from venus.adapters.dialects.contract import RegisteredTable
 from venus.adapters.dialects.halted_tables import UnfitRow
 from venus.adapters.dialects.mysql import registry
-from venus.adapters.dialects.mysql.captured_tables import MysqlCapturedTable, load_capture_state
+from venus.adapters.dialects.mysql.capture.captured_tables import MysqlCapturedTable, load_capture_state
 from venus.adapters.dialects.mysql.connection import MysqlConnection, Row, parse_address
+from venus.adapters.dialects.mysql.dictionary.types import MysqlDeclaredType, read_expression
 from venus.adapters.dialects.mysql.names import literal, log_key_columns, log_table_name, quote
-from venus.adapters.dialects.mysql.reading import MysqlAccess, build_sections
-from venus.adapters.dialects.mysql.statements import statement
-from venus.adapters.dialects.mysql.types import MysqlDeclaredType, read_expression
-from venus.adapters.dialects.mysql.values import MysqlValueError
+from venus.adapters.dialects.mysql.sql import statement
+from venus.adapters.dialects.mysql.values.canonical_text import MysqlValueError
+from venus.adapters.dialects.mysql.values.rows import MysqlAccess, build_sections
 from venus.adapters.dialects.verify_contract import (
     HEX_DIGITS,
     NULL,
@@ -44,7 +44,7 @@ SECTION_BYTES = 1 << 30
 _SEPARATOR, _NULL = (f"CHAR({ord(c)} USING utf8mb4)" for c in (SEPARATOR, NULL))
 _FRACTIONS = (Kind.TIMESTAMP, Kind.TIMESTAMPTZ, Kind.INTERVAL)
 _BARE = (Kind.INT, Kind.DECIMAL)
-#: Kinds in which the server has a year 0, which is 1 BC elsewhere (values.py).
+#: Kinds in which the server has a year 0, which is 1 BC elsewhere (canonical_text.py).
 _WITH_YEAR_0 = (Kind.DATE, Kind.TIMESTAMP)
 
 

@@ -1,6 +1,6 @@
 """Oracle as a source (capture.md 0, 3, 4).
 
-Reading order: source, cut, reading, types; driver, connection; tables, dictionary; ddl, install.
+Reading order: source; capture/cut, values/rows, dictionary/types; session/; dictionary/; language/, installation/.
 
 Decisions of this dialect:
 

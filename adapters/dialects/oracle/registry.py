@@ -9,9 +9,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 from venus.adapters.dialects.contract import FillState, RegisteredTable, SourceState
-from venus.adapters.dialects.oracle.connection import OracleSession, Row
 from venus.adapters.dialects.oracle.names import literal
-from venus.adapters.dialects.oracle.statements import statement
+from venus.adapters.dialects.oracle.session.connection import OracleSession, Row
+from venus.adapters.dialects.oracle.sql import statement
 from venus.codec.schema import fingerprint, from_wire, to_wire
 from venus.errors import Fenced
 from venus.model import BatchNo, BatchRecord, Epoch, Sequence, TableSchema

@@ -17,25 +17,21 @@ from venus.adapters.dialects.contract import (
     SourceState,
 )
 from venus.adapters.dialects.halted_tables import HaltTracker, halt_reason, is_halted, state_before_halt
-from venus.adapters.dialects.oracle import (
-    cut_claims,
-    data_checks,
-    inline,
-    registry,
-    segments,
-    survey,
-)
-from venus.adapters.dialects.oracle.column_choice import OracleColumnChoice
-from venus.adapters.dialects.oracle.cut import OracleCut
-from venus.adapters.dialects.oracle.cut_bounds import CutBounds, CutLimits
-from venus.adapters.dialects.oracle.cut_claims import IdlePoll
-from venus.adapters.dialects.oracle.driver import Driver, OracleOptions, RotatingDriver, parse_driver_url
-from venus.adapters.dialects.oracle.install import read_objects
-from venus.adapters.dialects.oracle.installation import OracleInstallation
-from venus.adapters.dialects.oracle.reading import OracleAccess, build_access
-from venus.adapters.dialects.oracle.schema_changes import compare_all, store_changes
-from venus.adapters.dialects.oracle.statements import statement
-from venus.adapters.dialects.oracle.table_comparison import OracleTableComparison
+from venus.adapters.dialects.oracle import registry, survey
+from venus.adapters.dialects.oracle.capture import cut_claims, segments
+from venus.adapters.dialects.oracle.capture.cut import OracleCut
+from venus.adapters.dialects.oracle.capture.cut_claims import IdlePoll
+from venus.adapters.dialects.oracle.installation import data_checks
+from venus.adapters.dialects.oracle.installation.install import read_objects
+from venus.adapters.dialects.oracle.installation.installer import OracleInstallation
+from venus.adapters.dialects.oracle.installation.schema_changes import compare_all, store_changes
+from venus.adapters.dialects.oracle.installation.table_comparison import OracleTableComparison
+from venus.adapters.dialects.oracle.language import inline
+from venus.adapters.dialects.oracle.session.column_choice import OracleColumnChoice
+from venus.adapters.dialects.oracle.session.cut_bounds import CutBounds, CutLimits
+from venus.adapters.dialects.oracle.session.driver import Driver, OracleOptions, RotatingDriver, parse_driver_url
+from venus.adapters.dialects.oracle.sql import statement
+from venus.adapters.dialects.oracle.values.rows import OracleAccess, build_access
 from venus.config import Settings
 from venus.errors import Fenced, NotInstalled, SourceError
 from venus.model import BatchNo, BatchRecord, Epoch, TableSchema

@@ -8,15 +8,15 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 
 from venus.adapters.dialects.contract import SchemaChanged
-from venus.adapters.dialects.oracle import structure
-from venus.adapters.dialects.oracle.column_choice import OracleColumnChoice
-from venus.adapters.dialects.oracle.connection import OracleSession, Row
-from venus.adapters.dialects.oracle.dictionary import OracleDictionary, open_dictionary
-from venus.adapters.dialects.oracle.driver import parse_driver_url
+from venus.adapters.dialects.oracle.dictionary import structure
+from venus.adapters.dialects.oracle.dictionary.reader import OracleDictionary, open_dictionary
+from venus.adapters.dialects.oracle.dictionary.tables import ListedTable, OracleTable, choose_tables
+from venus.adapters.dialects.oracle.dictionary.types import LONGS
 from venus.adapters.dialects.oracle.names import quote
-from venus.adapters.dialects.oracle.statements import statement
-from venus.adapters.dialects.oracle.tables import ListedTable, OracleTable, choose_tables
-from venus.adapters.dialects.oracle.types import LONGS
+from venus.adapters.dialects.oracle.session.column_choice import OracleColumnChoice
+from venus.adapters.dialects.oracle.session.connection import OracleSession, Row
+from venus.adapters.dialects.oracle.session.driver import parse_driver_url
+from venus.adapters.dialects.oracle.sql import statement
 from venus.adapters.dialects.survey_contract import (
     SAMPLE_ROWS,
     ReadingPace,

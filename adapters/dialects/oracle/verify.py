@@ -18,14 +18,20 @@ from venus.adapters.dialects.comparison_forms import RowReader, key_forms, range
 from venus.adapters.dialects.contract import RegisteredTable
 from venus.adapters.dialects.halted_tables import UnfitRow
 from venus.adapters.dialects.oracle import registry
-from venus.adapters.dialects.oracle.connection import OracleSession
-from venus.adapters.dialects.oracle.driver import Driver, parse_driver_url
+from venus.adapters.dialects.oracle.dictionary.tables import OracleReading
 from venus.adapters.dialects.oracle.names import log_key_columns, quote
-from venus.adapters.dialects.oracle.reading import PIECE_ROWS, OracleAccess, build_access, build_sections, regroup_rows
+from venus.adapters.dialects.oracle.session.connection import OracleSession
+from venus.adapters.dialects.oracle.session.driver import Driver, parse_driver_url
 from venus.adapters.dialects.oracle.source import OracleSource, open_source
-from venus.adapters.dialects.oracle.statements import statement
-from venus.adapters.dialects.oracle.tables import OracleReading
-from venus.adapters.dialects.oracle.values import canonical_texts
+from venus.adapters.dialects.oracle.sql import statement
+from venus.adapters.dialects.oracle.values.canonical_text import canonical_texts
+from venus.adapters.dialects.oracle.values.rows import (
+    PIECE_ROWS,
+    OracleAccess,
+    build_access,
+    build_sections,
+    regroup_rows,
+)
 from venus.adapters.dialects.verify_contract import FormStyle, Key, Slice, Subject, TableReplaced, style_of
 from venus.codec.changes import TableChanges
 from venus.codec.schema import fingerprint

@@ -25,7 +25,7 @@ from sqlalchemy.pool import StaticPool
 
 from venus.adapters.dialects.column_choice import NO_CHOICE, ColumnChoice
 from venus.adapters.dialects.contract import SchemaChanged
-from venus.adapters.dialects.postgresql.statements import statement
+from venus.adapters.dialects.postgresql.sql import statement
 from venus.errors import ConfigError, DatabaseUnavailable, LoginRefused, SourceError, UnknownHost
 
 Raw = psycopg2.extensions.connection

@@ -11,11 +11,12 @@ from dataclasses import dataclass, replace
 
 from venus.adapters.dialects.contract import FillState, MissingGrant, RegisteredTable, SourceState
 from venus.adapters.dialects.halted_tables import FAILING, halt_reason
-from venus.adapters.dialects.postgresql import dictionary, names
+from venus.adapters.dialects.postgresql import names
 from venus.adapters.dialects.postgresql.connection import PostgresConnection, PostgresNotPermitted
-from venus.adapters.dialects.postgresql.dictionary import PostgresTable
+from venus.adapters.dialects.postgresql.dictionary import tables as dictionary
+from venus.adapters.dialects.postgresql.dictionary.tables import PostgresTable
 from venus.adapters.dialects.postgresql.names import literal, quote
-from venus.adapters.dialects.postgresql.statements import statement
+from venus.adapters.dialects.postgresql.sql import statement
 from venus.codec.schema import fingerprint, from_wire, to_wire
 from venus.errors import Fenced, NotInstalled, Refused
 from venus.model import BatchNo, BatchRecord, Epoch, Sequence, TableSchema

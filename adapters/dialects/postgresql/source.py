@@ -27,30 +27,24 @@ from venus.adapters.dialects.contract import (
 )
 from venus.adapters.dialects.halted_tables import HaltTracker, is_halted, is_unreadable, state_before_halt
 from venus.adapters.dialects.install_script import plain_script
-from venus.adapters.dialects.postgresql import (
-    cut_statements,
-    dictionary,
-    install,
-    lock_waits,
-    names,
-    refresh,
-    registry,
-    removal,
-    structure,
-    trigger_marks,
-)
-from venus.adapters.dialects.postgresql.check import check, find_uncaptured_tables
-from venus.adapters.dialects.postgresql.connection import PostgresConnection
-from venus.adapters.dialects.postgresql.cut import PostgresCut, PostgresFillPace
-from venus.adapters.dialects.postgresql.cut_opening import (
+from venus.adapters.dialects.postgresql import lock_waits, names, registry
+from venus.adapters.dialects.postgresql.capture import cut_statements
+from venus.adapters.dialects.postgresql.capture.cut import PostgresCut, PostgresFillPace
+from venus.adapters.dialects.postgresql.capture.cut_opening import (
     DirtyMarks,
     LockWaitState,
     PolledTables,
     find_unlocked_fills,
     open_cut,
 )
+from venus.adapters.dialects.postgresql.connection import PostgresConnection
+from venus.adapters.dialects.postgresql.dictionary import structure
+from venus.adapters.dialects.postgresql.dictionary import tables as dictionary
+from venus.adapters.dialects.postgresql.installation import install, removal, schema_changes
+from venus.adapters.dialects.postgresql.installation import schema_changes as refresh
+from venus.adapters.dialects.postgresql.installation.check import check, find_uncaptured_tables
 from venus.adapters.dialects.postgresql.registry import PostgresCapturedTable
-from venus.adapters.dialects.postgresql.statements import statement
+from venus.adapters.dialects.postgresql.sql import statement
 from venus.config import Settings
 from venus.errors import SourceError
 from venus.model import BatchNo, BatchRecord, Epoch, Finding, TableSchema
@@ -219,7 +213,7 @@ class PostgresSource:
         """Restart the fill of a table. This also ends RESYNC if its triggers are complete."""
         with self._connection.transaction():
             registry.restart_fill(self._connection, table_id)
-            trigger_marks.store_present_marks(self._connection, table_id)
+            schema_changes.store_present_marks(self._connection, table_id)
             known, _ = next(
                 k for k in registry.read_registered_tables(self._connection) if k[0].schema.table_id == table_id
             )

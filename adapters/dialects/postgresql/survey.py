@@ -8,10 +8,11 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 
 from venus.adapters.dialects.column_choice import ColumnChoice
-from venus.adapters.dialects.postgresql import dictionary, structure
 from venus.adapters.dialects.postgresql.connection import PostgresConnection
-from venus.adapters.dialects.postgresql.dictionary import PostgresTable
-from venus.adapters.dialects.postgresql.statements import statement
+from venus.adapters.dialects.postgresql.dictionary import structure
+from venus.adapters.dialects.postgresql.dictionary import tables as dictionary
+from venus.adapters.dialects.postgresql.dictionary.tables import PostgresTable
+from venus.adapters.dialects.postgresql.sql import statement
 from venus.adapters.dialects.survey_contract import (
     SAMPLE_ROWS,
     ReadingPace,

@@ -20,7 +20,7 @@ from venus.adapters.dialects.postgresql import names, registry
 from venus.adapters.dialects.postgresql.connection import PostgresConnection
 from venus.adapters.dialects.postgresql.names import literal, log_key_columns, log_table_name
 from venus.adapters.dialects.postgresql.registry import PostgresCapturedTable
-from venus.adapters.dialects.postgresql.statements import statement
+from venus.adapters.dialects.postgresql.sql import statement
 from venus.adapters.dialects.verify_contract import (
     HEX_DIGITS,
     NULL,

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from venus.adapters.dialects.contract import FillState, RegisteredTable, SourceState
 from venus.adapters.dialects.restore_detection import SourceRestored
 from venus.adapters.dialects.sqlite.connection import literal, quote
-from venus.adapters.dialects.sqlite.statements import statement
+from venus.adapters.dialects.sqlite.sql import statement
 from venus.codec.schema import fingerprint, from_wire, to_wire
 from venus.errors import Fenced, NotInstalled
 from venus.model import BatchNo, BatchRecord, Epoch, Sequence, TableSchema

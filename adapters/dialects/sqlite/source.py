@@ -30,8 +30,8 @@ from venus.adapters.dialects.halted_tables import HaltTracker, halt_reason, is_h
 from venus.adapters.dialects.install_script import plain_script
 from venus.adapters.dialects.name_patterns import find_useless_patterns
 from venus.adapters.dialects.restore_detection import RestoreGuard, SourceRestored
-from venus.adapters.dialects.sqlite import registry, structure, table_comparison
-from venus.adapters.dialects.sqlite.check import check
+from venus.adapters.dialects.sqlite import registry
+from venus.adapters.dialects.sqlite.capture.cut import LogPurger, LogRange, SqliteCut
 from venus.adapters.dialects.sqlite.connection import (
     begin_read,
     connect,
@@ -43,21 +43,27 @@ from venus.adapters.dialects.sqlite.connection import (
     translate_errors,
     write_transaction,
 )
-from venus.adapters.dialects.sqlite.cut import LogPurger, LogRange, SqliteCut
-from venus.adapters.dialects.sqlite.dictionary import (
+from venus.adapters.dialects.sqlite.dictionary import structure
+from venus.adapters.dialects.sqlite.dictionary.tables import (
     SqliteDictionary,
     assign_numbers,
     choose_tables,
+    log_table_name,
     pattern_names,
     read_schema_version,
     read_table_names,
 )
-from venus.adapters.dialects.sqlite.install import SqliteInstaller
-from venus.adapters.dialects.sqlite.reading import SqliteAccess, build_access
+from venus.adapters.dialects.sqlite.installation import schema_changes as table_comparison
+from venus.adapters.dialects.sqlite.installation.check import check
+from venus.adapters.dialects.sqlite.installation.install import SqliteInstaller
+from venus.adapters.dialects.sqlite.installation.schema_changes import (
+    SqliteTableComparison,
+    compare_table,
+    read_objects,
+)
 from venus.adapters.dialects.sqlite.registry import SqliteRegistryEntry
-from venus.adapters.dialects.sqlite.statements import statement
-from venus.adapters.dialects.sqlite.table_comparison import SqliteTableComparison, compare_table, read_objects
-from venus.adapters.dialects.sqlite.triggers import log_table_name
+from venus.adapters.dialects.sqlite.sql import statement
+from venus.adapters.dialects.sqlite.values.rows import SqliteAccess, build_access
 from venus.config import Settings
 from venus.errors import Fenced, SourceError
 from venus.model import BatchNo, BatchRecord, Epoch, Finding, TableSchema

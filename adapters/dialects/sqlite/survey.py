@@ -9,10 +9,15 @@ from dataclasses import replace
 from pathlib import Path
 
 from venus.adapters.dialects.column_choice import ColumnChoice
-from venus.adapters.dialects.sqlite import structure
 from venus.adapters.dialects.sqlite.connection import connect, parse_file_url, quote, read_transaction
-from venus.adapters.dialects.sqlite.dictionary import NAMESPACE, SqliteDictionary, choose_tables, read_table_names
-from venus.adapters.dialects.sqlite.statements import statement
+from venus.adapters.dialects.sqlite.dictionary import structure
+from venus.adapters.dialects.sqlite.dictionary.tables import (
+    NAMESPACE,
+    SqliteDictionary,
+    choose_tables,
+    read_table_names,
+)
+from venus.adapters.dialects.sqlite.sql import statement
 from venus.adapters.dialects.survey_contract import (
     SAMPLE_ROWS,
     ReadingPace,

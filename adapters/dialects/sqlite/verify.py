@@ -21,11 +21,10 @@ from venus.adapters.dialects.sqlite.connection import (
     translate_errors,
     write_transaction,
 )
-from venus.adapters.dialects.sqlite.dictionary import SqliteDictionary
-from venus.adapters.dialects.sqlite.reading import Row, SqliteAccess, build_access, build_sections
-from venus.adapters.dialects.sqlite.statements import statement
-from venus.adapters.dialects.sqlite.table_comparison import compare_table, read_objects
-from venus.adapters.dialects.sqlite.triggers import log_key_columns, log_table_name
+from venus.adapters.dialects.sqlite.dictionary.tables import SqliteDictionary, log_key_columns, log_table_name
+from venus.adapters.dialects.sqlite.installation.schema_changes import compare_table, read_objects
+from venus.adapters.dialects.sqlite.sql import statement
+from venus.adapters.dialects.sqlite.values.rows import Row, SqliteAccess, build_access, build_sections
 from venus.adapters.dialects.verify_contract import Key, Slice, Subject, TableReplaced
 from venus.codec.changes import TableChanges
 from venus.config import Settings
@@ -187,7 +186,7 @@ def _stored_key(subject: Subject, key: Key) -> tuple[Any, ...]:
 
 
 def _stored_value(kind: LogicalType, form: str) -> Any:
-    """Return the value that SQLite stores for a form. In a key each value has one spelling (values.py)."""
+    """Return the value that SQLite stores for a form. In a key each value has one spelling (canonical_text.py)."""
     match kind.kind:
         case Kind.INT:
             return int(form)

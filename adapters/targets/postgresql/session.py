@@ -30,7 +30,7 @@ from venus.adapters.dialects.postgresql.connection import (
     refuse_shared_sessions,
     server_hint,
 )
-from venus.adapters.dialects.postgresql.statements import statement
+from venus.adapters.dialects.postgresql.sql import statement
 from venus.errors import DatabaseUnavailable, TargetError
 
 if TYPE_CHECKING:

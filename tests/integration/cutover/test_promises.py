@@ -16,7 +16,7 @@ from tests.support.databases.mariadb import MariaServer
 from tests.support.pipelines.whole_way import WholeWay, whole_way
 from tests.unit.dialects.oracle.test_structure import ROWS, SCHEMA
 from venus.adapters.cutover.run import CutoverOutcome, CutoverRequest, run_cutover
-from venus.adapters.dialects.oracle.structure import add_structure
+from venus.adapters.dialects.oracle.dictionary.structure import add_structure
 from venus.adapters.targets.postgresql.cutover import guarantees
 from venus.adapters.targets.postgresql.database import PostgresDatabase
 from venus.adapters.targets.postgresql.schema.ddl_file import build_sections

@@ -9,8 +9,8 @@ import pytest
 from tests.integration.mysql.conftest import Shop
 from tests.support.databases.follower import Follower
 from tests.support.databases.mariadb import catalogue
-from venus.adapters.dialects.mysql import install
 from venus.adapters.dialects.mysql.connection import MysqlConnection, MysqlLockTimeout
+from venus.adapters.dialects.mysql.installation import install
 from venus.errors import DatabaseUnavailable, Refused
 
 TABLES = (

@@ -8,7 +8,7 @@ import pytest
 
 from tests.integration.mysql.conftest import Shop
 from tests.support.databases.follower import Follower
-from venus.adapters.dialects.mysql.dictionary import parse_actions, parse_columns
+from venus.adapters.dialects.mysql.dictionary.tables import parse_actions, parse_columns
 from venus.adapters.dialects.mysql.source import MysqlSource
 
 pytestmark = pytest.mark.integration

@@ -12,9 +12,10 @@ from tests.support.databases.follower import Follower
 from tests.support.oracle.standin import StandIn
 from tests.support.oracle.workload import item_step, writers
 from venus.adapters.dialects.contract import SnapshotLost
-from venus.adapters.dialects.oracle import cut, cut_bounds
-from venus.adapters.dialects.oracle.cut_bounds import CutBounds, CutLimits
-from venus.adapters.dialects.oracle.driver import OracleOptions
+from venus.adapters.dialects.oracle.capture import cut
+from venus.adapters.dialects.oracle.session import cut_bounds
+from venus.adapters.dialects.oracle.session.cut_bounds import CutBounds, CutLimits
+from venus.adapters.dialects.oracle.session.driver import OracleOptions
 from venus.adapters.dialects.oracle.source import OracleSource
 
 pytestmark = pytest.mark.integration

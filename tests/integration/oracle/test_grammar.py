@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.oracle.plsql import Grammar
 from tests.support.oracle.scripts import CLUSTER, ROWS, compound_statements, inline_statements, running, statements
-from venus.adapters.dialects.oracle.versions import VERSIONS, Version
+from venus.adapters.dialects.oracle.session.versions import VERSIONS, Version
 
 pytestmark = pytest.mark.integration
 

@@ -15,7 +15,7 @@ from tests.support.databases.follower import Follower
 from tests.support.databases.mariadb import catalogue
 from tests.support.oracle.standin import SCHEMA, StandIn
 from tests.support.oracle.workload import KEYS, writers
-from venus.adapters.dialects.oracle.driver import OracleOptions
+from venus.adapters.dialects.oracle.session.driver import OracleOptions
 from venus.adapters.dialects.oracle.source import OracleSource
 from venus.errors import Refused
 

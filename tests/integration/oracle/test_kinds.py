@@ -9,12 +9,12 @@ import pytest
 
 from tests.support.databases.follower import Follower
 from tests.support.oracle.standin import StandIn
-from venus.adapters.dialects.oracle import tables
-from venus.adapters.dialects.oracle.column_choice import OracleColumnChoice
-from venus.adapters.dialects.oracle.dictionary import OracleDictionary
-from venus.adapters.dialects.oracle.driver import OracleOptions
+from venus.adapters.dialects.oracle.dictionary import tables
+from venus.adapters.dialects.oracle.dictionary.reader import OracleDictionary
+from venus.adapters.dialects.oracle.dictionary.tables import ListedTable
+from venus.adapters.dialects.oracle.session.column_choice import OracleColumnChoice
+from venus.adapters.dialects.oracle.session.driver import OracleOptions
 from venus.adapters.dialects.oracle.source import OracleSource
-from venus.adapters.dialects.oracle.tables import ListedTable
 from venus.errors import Refused
 
 pytestmark = pytest.mark.integration

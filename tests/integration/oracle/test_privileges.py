@@ -10,7 +10,7 @@ import pytest
 from tests.support.databases.follower import Follower
 from tests.support.databases.mariadb import MariaServer
 from tests.support.oracle.standin import DICTIONARY, SCHEMA, StandIn
-from venus.adapters.dialects.oracle.connection import OracleNotPermitted
+from venus.adapters.dialects.oracle.session.connection import OracleNotPermitted
 from venus.adapters.dialects.oracle.source import OracleSource
 
 pytestmark = pytest.mark.integration

@@ -11,7 +11,7 @@ import pytest
 from tests.support.databases.follower import Follower
 from tests.support.oracle.sqlplus import Script, read
 from tests.support.oracle.standin import StandIn, adapted
-from venus.adapters.dialects.oracle.driver import OracleOptions
+from venus.adapters.dialects.oracle.session.driver import OracleOptions
 from venus.adapters.dialects.oracle.source import OracleSource
 from venus.errors import DatabaseUnavailable, Refused, VenusError
 
@@ -155,7 +155,7 @@ def test_triggers_that_vanished_are_a_resync_by_hand_too(school: Any, source: Or
 def test_a_transaction_that_is_still_open_is_waited_for(
     school: Any, source: OracleSource, standin: StandIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("venus.adapters.dialects.oracle.install_execution.ATTEMPTS", 2)
+    monkeypatch.setattr("venus.adapters.dialects.oracle.installation.installer.ATTEMPTS", 2)
     by_hand(standin, script_of(source))
     school.execute('INSERT INTO DICTIONARY.PENDING_DML VALUES (\'"APP"."ENROLL"\')')
     with pytest.raises(DatabaseUnavailable, match=r"ORA-20101: VENUS: a transaction that wrote APP\.ENROLL before"):

@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.databases.follower import Follower
 from tests.support.oracle.standin import StandIn, adapted
-from venus.adapters.dialects.oracle.driver import OracleOptions
+from venus.adapters.dialects.oracle.session.driver import OracleOptions
 from venus.adapters.dialects.oracle.source import OracleSource
 from venus.errors import Fenced, SourceError
 from venus.model import BatchNo, Epoch

@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.databases.follower import Follower
 from tests.support.oracle.standin import StandIn
-from venus.adapters.dialects.oracle.driver import OracleOptions
+from venus.adapters.dialects.oracle.session.driver import OracleOptions
 from venus.adapters.dialects.oracle.source import OracleSource
 from venus.adapters.dialects.registry import open_source
 from venus.config import Settings, SourceSettings

@@ -10,8 +10,8 @@ import pytest
 from tests.integration.postgresql.conftest import Sql, Start
 from tests.support.databases.postgres import libpq
 from venus.adapters.dialects.contract import Numbering, OtherObject
-from venus.adapters.dialects.postgresql import dictionary
 from venus.adapters.dialects.postgresql.connection import PostgresConnection
+from venus.adapters.dialects.postgresql.dictionary import tables as dictionary
 from venus.adapters.dialects.postgresql.source import PostgresSource
 from venus.model import UNFINISHED, Check, Index, TableSchema
 

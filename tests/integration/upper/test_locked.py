@@ -14,7 +14,7 @@ from tests.integration.upper.test_privileges import others_arrive, problems
 from tests.integration.upper.test_real_sources import _until_equal as until_equal
 from tests.integration.upper.test_real_sources import running
 from tests.support.brokers.servers import business_status, settings, wait_for
-from venus.adapters.dialects.postgresql import cut_opening
+from venus.adapters.dialects.postgresql.capture import cut_opening
 from venus.adapters.dialects.registry import open_source
 from venus.adapters.upper import periodic
 from venus.alarm_rules import classify_sentence

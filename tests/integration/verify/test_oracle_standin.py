@@ -1,6 +1,6 @@
 """The Oracle dialect as a side of a comparison, on MariaDB in Oracle mode: a stand-in, not an Oracle.
 
-What this vouches for: the statements of adapters/dialects/oracle/verify.sql as far as both databases understand them,
+What this vouches for: the statements of adapters/dialects/oracle/sql/verify.sql as far as both databases know them,
 the keys of the log, the way of a repair. It does not show what an Oracle's optimiser or its driver make of them.
 """
 
@@ -16,7 +16,7 @@ from tests.support.databases.mariadb import MariaServer
 from tests.support.oracle.standin import StandIn
 from tests.support.pipelines.whole_way import difference_keys, whole_way
 from venus.adapters.dialects.oracle import source, verify
-from venus.adapters.dialects.oracle.driver import OracleOptions
+from venus.adapters.dialects.oracle.session.driver import OracleOptions
 from venus.adapters.verify.findings import ComparisonVerdict
 from venus.adapters.verify.repair import run_repair
 

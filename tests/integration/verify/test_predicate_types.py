@@ -19,7 +19,7 @@ from tests.integration.verify.conftest import Sample
 from tests.support.oracle.standin import StandIn
 from tests.support.pipelines.whole_way import difference_keys, whole_way
 from venus.adapters.dialects.oracle import source, verify
-from venus.adapters.dialects.oracle.driver import OracleOptions
+from venus.adapters.dialects.oracle.session.driver import OracleOptions
 from venus.adapters.targets.postgresql.control import read_progress
 from venus.adapters.targets.predicates import predicate_text
 from venus.adapters.verify.findings import ComparisonVerdict

@@ -11,27 +11,21 @@ from pathlib import Path
 
 from tests.support.oracle.double import VARCHAR, Answer, Error, Module
 from venus.adapters.dialects.contract import InstallStep
-from venus.adapters.dialects.oracle import (
-    data_checks,
-    ddl,
-    inline,
-    overrides,
-    ownership,
-    registry,
-    table_comparison,
-    types,
-)
-from venus.adapters.dialects.oracle.connection import EDITION, SESSION, OracleSession
-from venus.adapters.dialects.oracle.ddl import CaptureStyle, KeyedTable, OracleKeyColumn
-from venus.adapters.dialects.oracle.dictionary import OracleDictionary
-from venus.adapters.dialects.oracle.driver import ModuleDriver, OracleOptions
-from venus.adapters.dialects.oracle.install import OracleInstaller
+from venus.adapters.dialects.oracle import registry
+from venus.adapters.dialects.oracle.dictionary import overrides, ownership, types
+from venus.adapters.dialects.oracle.dictionary.reader import OracleDictionary
+from venus.adapters.dialects.oracle.dictionary.tables import ListedTable, OracleTable, build_table, with_id
+from venus.adapters.dialects.oracle.installation import data_checks, table_comparison
+from venus.adapters.dialects.oracle.installation.install import OracleInstaller
+from venus.adapters.dialects.oracle.language import ddl, inline
+from venus.adapters.dialects.oracle.language.ddl import CaptureStyle, KeyedTable, OracleKeyColumn
+from venus.adapters.dialects.oracle.language.script import build_script
 from venus.adapters.dialects.oracle.names import log_table_name
-from venus.adapters.dialects.oracle.reading import build_access
-from venus.adapters.dialects.oracle.script import build_script
-from venus.adapters.dialects.oracle.statements import statement
-from venus.adapters.dialects.oracle.tables import ListedTable, OracleTable, build_table, with_id
-from venus.adapters.dialects.oracle.versions import VERSIONS, Version
+from venus.adapters.dialects.oracle.session.connection import EDITION, SESSION, OracleSession
+from venus.adapters.dialects.oracle.session.driver import ModuleDriver, OracleOptions
+from venus.adapters.dialects.oracle.session.versions import VERSIONS, Version
+from venus.adapters.dialects.oracle.sql import statement
+from venus.adapters.dialects.oracle.values.rows import build_access
 
 FOLDER = Path(__file__).parents[3] / "docs" / "oracle"
 STUDENT = KeyedTable(owner="APP", name="STUDENT", key=(OracleKeyColumn(name="ID", log_type="NUMBER", is_text=False),))

@@ -21,7 +21,7 @@ from pymysql.constants import CLIENT
 
 from tests.support.databases.mariadb import MariaServer
 from tests.support.oracle.double import Lob
-from venus.adapters.dialects.oracle.lobs import LOCATOR
+from venus.adapters.dialects.oracle.session.lobs import LOCATOR
 
 SCHEMA = "APP"
 DICTIONARY = "DICTIONARY"

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from venus.adapters.dialects.mysql.structure import MysqlStructureRows, build_structure
-from venus.adapters.dialects.mysql.types import MysqlDeclaredType
+from venus.adapters.dialects.mysql.dictionary.structure import MysqlStructureRows, build_structure
+from venus.adapters.dialects.mysql.dictionary.types import MysqlDeclaredType
 from venus.model import Check, Column, Kind, LogicalType
 
 PRICE = Column(name="price", number=1, type=LogicalType(kind=Kind.INT, length=4))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from venus.adapters.dialects.mysql.structure import GRAMMAR as MYSQL
-from venus.adapters.dialects.oracle.structure import GRAMMAR as ORACLE
+from venus.adapters.dialects.mysql.dictionary.structure import GRAMMAR as MYSQL
+from venus.adapters.dialects.oracle.dictionary.structure import GRAMMAR as ORACLE
 from venus.adapters.dialects.portable_sql import (
     ColumnFact,
     Grammar,
@@ -15,7 +15,7 @@ from venus.adapters.dialects.portable_sql import (
     to_postgresql,
     to_postgresql_term,
 )
-from venus.adapters.dialects.sqlite.structure import GRAMMAR as SQLITE
+from venus.adapters.dialects.sqlite.dictionary.structure import GRAMMAR as SQLITE
 from venus.model import Check, Kind, LogicalType
 
 

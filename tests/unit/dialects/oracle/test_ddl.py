@@ -22,12 +22,14 @@ from tests.support.oracle.scripts import (
 )  # fmt: skip
 from tests.support.oracle.sqlplus import read
 from venus.adapters.dialects.contract import InstallStep
-from venus.adapters.dialects.oracle import ddl, ownership, table_comparison
-from venus.adapters.dialects.oracle.ddl import CaptureStyle, OracleKeyColumn
+from venus.adapters.dialects.oracle.dictionary import ownership
+from venus.adapters.dialects.oracle.installation import table_comparison
+from venus.adapters.dialects.oracle.installation.table_comparison import OracleInstalledTrigger, with_present_style
+from venus.adapters.dialects.oracle.language import ddl
+from venus.adapters.dialects.oracle.language.ddl import CaptureStyle, OracleKeyColumn
+from venus.adapters.dialects.oracle.language.script import build_script
 from venus.adapters.dialects.oracle.names import NAME_BYTES_MAX
-from venus.adapters.dialects.oracle.script import build_script
-from venus.adapters.dialects.oracle.table_comparison import OracleInstalledTrigger, with_present_style
-from venus.adapters.dialects.oracle.versions import VERSIONS, Version, find_version, version_of
+from venus.adapters.dialects.oracle.session.versions import VERSIONS, Version, find_version, version_of
 
 #: What sqlfluff's oracle dialect does not know; the grammar of tests/integration/oracle/test_grammar.py does.
 UNCOVERED = ("DECLARE", "CREATE OR REPLACE TRIGGER VENUS_DDL_TRG", "ALTER TRIGGER", "ALTER TABLE")

@@ -15,11 +15,20 @@ from tests.support.oracle.double import Answer, Module, error
 from tests.support.oracle.scripts import everything
 from venus.adapters.dialects.contract import InstallStep, SchemaChanged, SnapshotLost
 from venus.adapters.dialects.fill_cursor import FillCursor
-from venus.adapters.dialects.oracle import data_checks, ddl, install_execution
-from venus.adapters.dialects.oracle.check import check
-from venus.adapters.dialects.oracle.connection import EDITION, SESSION, OracleBusy, OracleNotPermitted, OracleSession
-from venus.adapters.dialects.oracle.dictionary import OracleDictionary
-from venus.adapters.dialects.oracle.driver import (
+from venus.adapters.dialects.oracle.dictionary.reader import OracleDictionary
+from venus.adapters.dialects.oracle.dictionary.tables import ListedTable, OracleTable, build_table, with_id
+from venus.adapters.dialects.oracle.installation import data_checks, installer
+from venus.adapters.dialects.oracle.installation.check import check
+from venus.adapters.dialects.oracle.installation.install import OracleStep
+from venus.adapters.dialects.oracle.language import ddl
+from venus.adapters.dialects.oracle.session.connection import (
+    EDITION,
+    SESSION,
+    OracleBusy,
+    OracleNotPermitted,
+    OracleSession,
+)
+from venus.adapters.dialects.oracle.session.driver import (
     ACTIONS,
     ErrorAction,
     ModuleDriver,
@@ -30,11 +39,9 @@ from venus.adapters.dialects.oracle.driver import (
     error_code,
     output_handler,
 )
-from venus.adapters.dialects.oracle.install import OracleStep
-from venus.adapters.dialects.oracle.reading import build_access
-from venus.adapters.dialects.oracle.tables import ListedTable, OracleTable, build_table, with_id
+from venus.adapters.dialects.oracle.session.versions import find_version
+from venus.adapters.dialects.oracle.values.rows import build_access
 from venus.adapters.dialects.oracle.verify import bind_value
-from venus.adapters.dialects.oracle.versions import find_version
 from venus.errors import ConfigError, DatabaseUnavailable, LoginRefused, SourceError
 
 
@@ -229,7 +236,7 @@ def test_the_fence_waits_until_the_table_is_free(
     fence = InstallStep(table="APP.EXAM", what="fence", sql=ddl.fence_block(everything().keyed))
     assert "LOCK TABLE" not in fence.sql
     module.answers[fence.sql] = [Answer(error=waits), Answer(error=waits), Answer()]
-    install_execution.run_steps(session, [OracleStep(shown=fence, kind="run")])
+    installer.run_steps(session, [OracleStep(shown=fence, kind="run")])
     said = [text for text, _ in module.said if text in (fence.sql, "COMMIT")]
     assert said == [fence.sql, fence.sql, fence.sql, "COMMIT"]
 
@@ -240,13 +247,13 @@ def test_ddl_on_a_busy_table_is_tried_again_but_not_after_a_lost_connection(
     monkeypatch.setattr(time, "sleep", lambda _: None)
     step = OracleStep(shown=InstallStep(table="APP.EXAM", what="trigger X", sql="CREATE TRIGGER X"), kind="run")
     module.answers["CREATE TRIGGER"] = [Answer(error=error("ORA-00054", "resource busy")), Answer()]
-    install_execution.run_steps(session, [step])
+    installer.run_steps(session, [step])
     said = [text for text, _ in module.said]
     assert said.count("CREATE TRIGGER X") == 2
     assert said.index("ALTER SESSION SET DDL_LOCK_TIMEOUT = 5") < said.index("CREATE TRIGGER X")
     module.answers["CREATE TRIGGER"] = [Answer(error=error("ORA-03113", "end-of-file on communication channel"))]
     with pytest.raises(DatabaseUnavailable):
-        install_execution.run_steps(session, [step])
+        installer.run_steps(session, [step])
     assert [text for text, _ in module.said].count("CREATE TRIGGER X") == 3
 
 

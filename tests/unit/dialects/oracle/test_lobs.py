@@ -12,14 +12,14 @@ from tests.support.oracle.double import Answer, Lob, Module, error
 from tests.support.oracle.scripts import everything
 from venus.adapters.dialects.contract import SnapshotLost
 from venus.adapters.dialects.halted_tables import UnfitRow
-from venus.adapters.dialects.oracle import lobs
-from venus.adapters.dialects.oracle.check import check
-from venus.adapters.dialects.oracle.connection import OracleSession
-from venus.adapters.dialects.oracle.dictionary import OracleDictionary
-from venus.adapters.dialects.oracle.driver import ModuleDriver, OracleOptions
-from venus.adapters.dialects.oracle.reading import OracleAccess, build_access, build_sections, regroup_rows
-from venus.adapters.dialects.oracle.tables import ListedTable, OracleTable, build_table
-from venus.adapters.dialects.oracle.versions import find_version
+from venus.adapters.dialects.oracle.dictionary.reader import OracleDictionary
+from venus.adapters.dialects.oracle.dictionary.tables import ListedTable, OracleTable, build_table
+from venus.adapters.dialects.oracle.installation.check import check
+from venus.adapters.dialects.oracle.session import lobs
+from venus.adapters.dialects.oracle.session.connection import OracleSession
+from venus.adapters.dialects.oracle.session.driver import ModuleDriver, OracleOptions
+from venus.adapters.dialects.oracle.session.versions import find_version
+from venus.adapters.dialects.oracle.values.rows import OracleAccess, build_access, build_sections, regroup_rows
 from venus.adapters.dialects.row_limits import ROW_BYTES_MAX
 from venus.errors import SourceError
 

@@ -9,11 +9,15 @@ import pytest
 from tests.support.oracle import double
 from tests.support.oracle.double import Answer, Module, error
 from venus.adapters.dialects.contract import FillState, RegisteredTable
-from venus.adapters.dialects.oracle.connection import OracleNotPermitted, OracleSession
-from venus.adapters.dialects.oracle.driver import ModuleDriver
+from venus.adapters.dialects.oracle.installation.schema_changes import find_missing_grants
+from venus.adapters.dialects.oracle.installation.table_comparison import (
+    OracleInstalledTrigger,
+    OracleTableComparison,
+    compare_table,
+)
 from venus.adapters.dialects.oracle.registry import REASON_CHARS, OracleRegistryEntry
-from venus.adapters.dialects.oracle.schema_changes import find_missing_grants
-from venus.adapters.dialects.oracle.table_comparison import OracleInstalledTrigger, OracleTableComparison, compare_table
+from venus.adapters.dialects.oracle.session.connection import OracleNotPermitted, OracleSession
+from venus.adapters.dialects.oracle.session.driver import ModuleDriver
 from venus.model import Column, Kind, LogicalType, Sequence, TableSchema
 
 TRIGGER = OracleInstalledTrigger(enabled=True, valid=True, on="SHOP.ITEM", text="")

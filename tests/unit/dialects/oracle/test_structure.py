@@ -9,9 +9,9 @@ from __future__ import annotations
 from tests.support.oracle import double
 from tests.support.oracle.double import Answer, Module
 from venus.adapters.dialects.contract import Numbering
-from venus.adapters.dialects.oracle.connection import OracleSession
-from venus.adapters.dialects.oracle.driver import ModuleDriver
-from venus.adapters.dialects.oracle.structure import SchemaRows, add_structure, read_numberings
+from venus.adapters.dialects.oracle.dictionary.structure import SchemaRows, add_structure, read_numberings
+from venus.adapters.dialects.oracle.session.connection import OracleSession
+from venus.adapters.dialects.oracle.session.driver import ModuleDriver
 from venus.model import Check, Column, ForeignKey, Index, Kind, LogicalType, TableSchema
 
 INT = LogicalType(kind=Kind.INT, length=8)

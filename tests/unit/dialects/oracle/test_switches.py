@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from venus.adapters.dialects.oracle.overrides import USUAL, normalise_switch, switch_applies, type_by_switch
-from venus.adapters.dialects.oracle.types import OracleDeclaredType
+from venus.adapters.dialects.oracle.dictionary.overrides import USUAL, normalise_switch, switch_applies, type_by_switch
+from venus.adapters.dialects.oracle.dictionary.types import OracleDeclaredType
 
 INTEGER = OracleDeclaredType(
     data_type="NUMBER", scale=0

@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 import pytest
 
-from venus.adapters.dialects.oracle.driver import OracleOptions, parse_driver_url
+from venus.adapters.dialects.oracle.session.driver import OracleOptions, parse_driver_url
 from venus.adapters.dialects.registry import dialect_of
 from venus.errors import ConfigError
 

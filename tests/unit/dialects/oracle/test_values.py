@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from venus.adapters.dialects.oracle.overrides import find_mapping, requested_types
-from venus.adapters.dialects.oracle.types import OracleDeclaredType, default_mapping
-from venus.adapters.dialects.oracle.values import canonical_texts
+from venus.adapters.dialects.oracle.dictionary.overrides import find_mapping, requested_types
+from venus.adapters.dialects.oracle.dictionary.types import OracleDeclaredType, default_mapping
+from venus.adapters.dialects.oracle.values.canonical_text import canonical_texts
 from venus.errors import ConfigError, SourceError, UnsupportedType
 from venus.model import Kind, LogicalType
 

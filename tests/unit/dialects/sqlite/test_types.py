@@ -8,7 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from venus.adapters.dialects.sqlite.types import Affinity, affinity, content_type, declared_type, portable_default
+from venus.adapters.dialects.sqlite.dictionary.types import (
+    Affinity,
+    affinity,
+    content_type,
+    declared_type,
+    portable_default,
+)
 from venus.model import Kind, LogicalType
 
 

@@ -1,0 +1,202 @@
+"""A registered table combined with its entry in the dictionary; capture works on these.
+
+Each table keeps the text of SHOW CREATE TABLE. In every cut, one cheap statement shows whether the table still has the
+definition for which its statements were built.
+
+No trigger fires for another expression of a generated column, for a column that is dropped and added again, or for two
+columns that trade names, and InnoDB keeps the table's number. Two things do change: the text of the definition, and the
+time at which the server wrote it (capture.md 6). Both are stored between two comparisons.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from venus.adapters.dialects.mysql import registry
+from venus.adapters.dialects.mysql.connection import MysqlConnection
+from venus.adapters.dialects.mysql.dictionary import tables as dictionary
+from venus.adapters.dialects.mysql.dictionary.tables import MysqlDictionary, MysqlTable
+from venus.adapters.dialects.mysql.names import literal, quote
+from venus.adapters.dialects.mysql.registry import MysqlRegistryEntry
+from venus.adapters.dialects.mysql.sql import statement
+from venus.adapters.dialects.mysql.values.rows import MysqlAccess, build_access
+from venus.codec.schema import fingerprint
+from venus.errors import DatabaseUnavailable, SourceError
+from venus.model import TableSchema
+
+
+def definition_key(table_id: int) -> int:
+    """Return the key under which a definition is stored beside InnoDB's number. Older versions ignore such keys."""
+    return -table_id
+
+
+def summarise_definition(definition: str, written: str) -> str:
+    """Return the summary of a definition: when it was written, and digests of its columns and of the rest."""
+    lines = [line.rstrip(",") for line in definition.split("\n")]
+    columns = [line for line in lines if line.startswith("  `")]
+    return f"{written} {_digest(columns)} {_digest([line for line in lines if line not in columns])}"
+
+
+def _digest(lines: list[str]) -> str:
+    return hashlib.blake2b("\n".join(lines).encode(), digest_size=8).hexdigest()
+
+
+def has_other_columns(before: str, now: str) -> bool:
+    """Return whether the declarations of the columns differ."""
+    return bool(before) and _split_summary(before)[1] != _split_summary(now)[1]
+
+
+def is_rewritten(before: str, now: str) -> bool:
+    """Return whether the server wrote the definition again since."""
+    return bool(before) and _split_summary(before)[0] != _split_summary(now)[0]
+
+
+def may_have_altered(before: str, now: str, *, moved: bool) -> bool:
+    """Return whether ALTER TABLE may have changed values.
+
+    That is so if the columns are declared differently, or if the definition was written again and its text does not
+    show why. A new index or comment shows in the text. `moved`: files were copied, so their times prove nothing.
+    """
+    unexplained = is_rewritten(before, now) and _split_summary(before)[2] == _split_summary(now)[2]
+    return has_other_columns(before, now) or (unexplained and not moved)
+
+
+def _split_summary(look: str) -> list[str]:
+    return look.rsplit(" ", 2)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MysqlCapturedTable:
+    """A captured table. `table` is None if it is gone, `access` if the registered version cannot be read."""
+
+    known: MysqlRegistryEntry
+    table: MysqlTable | None
+    #: The registered version if it is valid, else the present one.
+    schema: TableSchema
+    definition: str
+    access: MysqlAccess | None
+
+    @property
+    def table_id(self) -> int:
+        """The number of the table."""
+        return self.known.table_id
+
+    @property
+    def state(self) -> str:
+        """ACTIVE, PAUSED or RESYNC, as read from the registry."""
+        return self.known.table.state
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MysqlCaptureState:
+    """Registry and dictionary in memory; valid as long as the registry's mark and the definitions are unchanged."""
+
+    captured: tuple[MysqlCapturedTable, ...]
+    mark: str
+    dictionary: MysqlDictionary
+
+
+def load_capture_state(connection: MysqlConnection) -> MysqlCaptureState:
+    """Read the registry and the dictionary; repeat if a table was altered meanwhile."""
+    while True:
+        mark = registry.read_mark(connection)
+        known = registry.read_tables(connection)
+        before = read_definitions(connection, (k.schema.name for k in known))
+        found = dictionary.read_dictionary(connection, zero_dates_null=connection.options.zero_dates_null)
+        if before == read_definitions(connection, (k.schema.name for k in known)):
+            break
+    captured = tuple(
+        _captured_table(connection, k, found.tables.get(k.schema.name), before.get(k.schema.name, "")) for k in known
+    )
+    return MysqlCaptureState(captured=captured, mark=mark, dictionary=found)
+
+
+def read_definitions(connection: MysqlConnection, tables: Iterable[str]) -> dict[str, str]:
+    """Return the definitions of tables by name, without those that are gone."""
+    found = {}
+    for name in tables:
+        place = f"{quote(connection.address.database)}.{quote(name)}"
+        try:
+            found[name] = dictionary.read_definition(connection, place)
+        except DatabaseUnavailable:
+            raise
+        except SourceError:  # dropped, or replaced by another kind of object
+            continue
+    return found
+
+
+def _captured_table(
+    connection: MysqlConnection, known: MysqlRegistryEntry, table: MysqlTable | None, definition: str
+) -> MysqlCapturedTable:
+    if table is None or not table.key or table.unsupported:
+        return MysqlCapturedTable(known=known, table=table, schema=known.schema, definition=definition, access=None)
+    schema = table.to_schema(known.table_id, known.schema.version, known.schema, known.number_max)
+    if not table.shows_checks and dictionary.has_checks(definition):
+        schema = _add_hidden_checks(schema, known.schema)
+    usable = fingerprint(schema) == fingerprint(known.schema)
+    access = build_access(table, known.schema, zero_dates_null=connection.options.zero_dates_null) if usable else None
+    return MysqlCapturedTable(known=known, table=table, schema=schema, definition=definition, access=access)
+
+
+def _add_hidden_checks(schema: TableSchema, known: TableSchema) -> TableSchema:
+    """Add the registered checks to a schema: the table has checks, but this user may not see them."""
+    made = {check.name for check in schema.checks}  # checks that follow from types
+    listed = [left for left in known.left_out if left.what == "check constraint"]
+    return replace(
+        schema,
+        checks=(*(check for check in known.checks if check.name not in made), *schema.checks),
+        left_out=(*listed, *schema.left_out),
+    )
+
+
+class InnodbNumbers:
+    """InnoDB's numbers of the tables. TRUNCATE gives a table a new number, and so does a rebuild."""
+
+    def __init__(self, connection: MysqlConnection) -> None:
+        self._connection = connection
+        self._names: dict[str, str] = {}
+        self._query = ""
+        #: Whether this user may see the numbers: that needs the privilege PROCESS, which `check` reports.
+        self.visible = True
+
+    def read_present(self) -> dict[str, str]:
+        """Return the present marks by table, {} if they are hidden. A partitioned table has a number per partition."""
+        if not self.visible:
+            return {}
+        if not self._query:
+            maker = "mariadb" if dictionary.is_mariadb(self._connection) else "mysql"
+            like = self._encode_name(self._connection.address.database).replace("_", r"\_") + "/%"
+            self._query = statement("dictionary", f"marks_{maker}", like=literal(like))
+        try:
+            rows = self._connection.rows(self._query)
+        except DatabaseUnavailable:
+            raise
+        except SourceError:
+            self.visible = False
+            return {}
+        found: dict[str, list[str]] = {}
+        for name, number in rows:
+            table = str(name).partition("/")[2].partition("#")[0]
+            found.setdefault(table, []).append(str(number))
+        return {table: ",".join(sorted(numbers)) for table, numbers in found.items()}
+
+    def table_mark(self, table: str, marks: Mapping[str, str]) -> str:
+        """Return the mark of one table, empty if it is unknown."""
+        text = marks.get(self._encode_name(table), "")
+        return text if len(text) <= 64 else hashlib.sha256(text.encode()).hexdigest()
+
+    def _encode_name(self, name: str) -> str:
+        if name not in self._names:
+            query = statement("dictionary", "encoded", name=literal(name))
+            self._names[name] = str(self._connection.row(query)[0])
+        return self._names[name]
+
+    def read_stored(self) -> dict[int, str]:
+        """Return the stored marks by table number."""
+        return {int(t): str(m) for t, m in self._connection.rows(statement("registry", "known_marks"))}
+
+    def store(self, table_id: int, mark: str) -> None:
+        """Store a mark."""
+        self._connection.run(statement("registry", "store_mark", table_id=str(table_id), mark=literal(mark)))

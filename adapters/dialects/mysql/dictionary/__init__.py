@@ -1,0 +1,1 @@
+"""MariaDB or MySQL's dictionary: tables, columns, keys, types and the structure around them."""

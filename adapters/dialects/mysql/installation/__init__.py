@@ -1,0 +1,1 @@
+"""Installation of capture at MariaDB or MySQL: checks, triggers, schema changes, removal."""

@@ -1,0 +1,244 @@
+"""Comparison of the registry with the dictionary while capture runs: versions, keys, triggers, TRUNCATE.
+
+The application's statements never fail, whatever happens to a captured table. A new column restarts the table's fill,
+so that old rows get its value. A change that capture cannot follow makes the table RESYNC, with the reason.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from collections.abc import Sequence as Seq
+from dataclasses import replace
+
+from venus.adapters.dialects.halted_tables import FAILING, is_unreadable, state_before_halt, unreadable_reason
+from venus.adapters.dialects.mysql import names, registry
+from venus.adapters.dialects.mysql.capture import captured_tables as seen
+from venus.adapters.dialects.mysql.capture.captured_tables import InnodbNumbers, MysqlCapturedTable, MysqlCaptureState
+from venus.adapters.dialects.mysql.connection import MysqlConnection, MysqlLockTimeout
+from venus.adapters.dialects.mysql.dictionary.tables import MysqlTable
+from venus.adapters.dialects.mysql.installation.install import MysqlInstalledObjects, drop_trigger_sql, table_number
+from venus.adapters.dialects.mysql.installation.privileges import MysqlMissingPrivilege
+from venus.adapters.dialects.mysql.installation.triggers import (
+    CascadePath,
+    can_widen_log,
+    find_reaching,
+    key_description,
+    widen_log_sql,
+)
+from venus.adapters.dialects.released_tables import is_being_released
+from venus.errors import SourceError
+from venus.model import TableSchema
+
+logger = logging.getLogger(__name__)
+
+_LOG_LOCK_S = 1
+
+TRUNCATED = "TRUNCATE (or a rebuild, which looks alike): rows may be gone that no trigger has logged; read it again"
+
+
+SILENCED = (
+    "its triggers were taken away, because without that privilege they fail the application's statements: run "
+    "`venus install-triggers`, then resync it"
+)
+
+
+def refresh_registry(
+    connection: MysqlConnection,
+    loaded: MysqlCaptureState,
+    marks: InnodbNumbers,
+    lacks: Mapping[int, MysqlMissingPrivilege],
+    present: MysqlInstalledObjects,
+) -> bool:
+    """Update the registry to the dictionary; return whether it has changed.
+
+    `lacks`: the tables that VENUS may not use. The dictionary shows them only in part.
+    """
+    paths, circles = find_reaching(loaded.dictionary.references, {c.schema.name for c in loaded.captured})
+    circular = {c.reference.child: c.reference.name for c in circles}
+    now, noted = marks.read_present(), marks.read_stored()
+    moved = _has_moved_files(loaded, noted)
+    before = registry.read_mark(connection)
+    for c in loaded.captured:
+        if c.table_id in lacks:
+            _pause_table(connection, c, lacks[c.table_id], present)
+            continue
+        if is_being_released(c.known.table):
+            continue  # an operator had its triggers removed
+        reaching_it = [p for p in paths if p.child == c.schema.name]
+        reason = _loss_reason(c)
+        if reason:
+            _drop_triggers(connection, c, present)
+        elif c.access is None:
+            _store_new_version(connection, c)
+        if not reason and c.table is not None:
+            present = _widen_log(connection, c.table, c.table_id, present)
+            reason = _missed_changes_reason(c.table, c, present, reaching_it, circular)
+            mark = marks.table_mark(c.schema.name, now)
+            truncated = _follow_mark(connection, c, marks, mark, noted)
+            _follow_definition(connection, c, marks, noted, moved=moved or bool(truncated))
+            reason = reason or truncated
+        if reason and c.state == registry.ACTIVE:
+            registry.set_state(connection, c.table_id, registry.RESYNC, reason)
+    return registry.read_mark(connection) != before
+
+
+def _pause_table(
+    connection: MysqlConnection,
+    captured: MysqlCapturedTable,
+    lack: MysqlMissingPrivilege,
+    present: MysqlInstalledObjects,
+) -> None:
+    """Pause a table that VENUS may not use, until it may use it again. The log keeps its rows."""
+    if lack.silences:
+        _drop_triggers(connection, captured, present, denied=True)
+    known = captured.known.table
+    if is_unreadable(known):  # perhaps because of another missing privilege
+        state, why = state_before_halt(known)
+        known = replace(known, state=state, reason=why)
+    elif known.state == registry.PAUSED:
+        return
+    if lack.silences and not is_being_released(known):
+        known = replace(known, state=registry.RESYNC, reason=known.reason or SILENCED)
+    reason = unreadable_reason(known, f"`{lack.grant}`{FAILING if lack.fails else ''}")
+    if captured.known.table.reason == reason:
+        return
+    logger.warning("%s halts, the other tables continue: %s", captured.schema.qualified, reason)
+    registry.set_state(connection, captured.table_id, registry.PAUSED, reason)
+
+
+def _loss_reason(captured: MysqlCapturedTable) -> str:
+    """Return why a table can no longer be captured, empty if it can."""
+    table = captured.table
+    if table is None:
+        return "the table is gone: dropped or renamed"
+    if table.unsupported:
+        column, why = table.unsupported[0]
+        return f"column {column} cannot be carried: {why}"
+    if not table.key:
+        return "its key is gone"
+    before, now = captured.known.schema.key, table.key
+    if before != now:
+        return f"its key was ({', '.join(before)}) and is ({', '.join(now)}): run `venus install-triggers`"
+    return ""
+
+
+def _drop_triggers(
+    connection: MysqlConnection, captured: MysqlCapturedTable, present: MysqlInstalledObjects, *, denied: bool = False
+) -> None:
+    """Drop the triggers of a table whose key has changed, or that VENUS may not use: they could fail statements.
+
+    This includes triggers of cascades that reach the table and, if it is `denied`, of those that begin there.
+    """
+    for name, (_, table, _, _) in present.triggers.items():
+        if table_number(name) == captured.table_id or (denied and table == captured.schema.name):
+            try:
+                connection.run(drop_trigger_sql(connection.address.database, name))
+            except MysqlLockTimeout:
+                logger.warning("%s is in use: trigger %s will be dropped later", captured.schema.qualified, name)
+
+
+def _widen_log(
+    connection: MysqlConnection, table: MysqlTable, table_id: int, present: MysqlInstalledObjects
+) -> MysqlInstalledObjects:
+    """Give a log the type of a key that became unsigned, signed or a decimal.
+
+    Writers queue behind the lock request, so its timeout is short. If it fails, the table becomes RESYNC.
+    """
+    name = names.log_table_name(table_id)
+    existing, required = present.logs.get(name, ""), key_description(table)
+    if present.has_log(table, name) or not can_widen_log(existing, table):
+        return present
+    usual = connection.options.lock_timeout_s
+    try:
+        connection.run(f"SET lock_wait_timeout = {_LOG_LOCK_S}")
+        connection.run(widen_log_sql(table, table_id))
+    except (MysqlLockTimeout, SourceError) as error:
+        logger.warning("%s: its log %s was not changed: %s", table.where, name, error)
+        return present
+    finally:
+        connection.run(f"SET lock_wait_timeout = {usual}")
+    return replace(present, logs={**present.logs, name: required})
+
+
+def _missed_changes_reason(
+    table: MysqlTable,
+    captured: MysqlCapturedTable,
+    present: MysqlInstalledObjects,
+    paths: Seq[CascadePath],
+    circular: Mapping[str, str],
+) -> str:
+    lacking = present.find_missing(table, captured.table_id, paths)
+    if lacking:
+        shown = ", ".join(lacking[:3])
+        return f"changes may have been missed, {shown} missing or altered: run `venus install-triggers`"
+    if table.name in circular:
+        return f"foreign key {circular[table.name]} cascades in a circle, which no trigger can follow"
+    return ""
+
+
+def _follow_mark(
+    connection: MysqlConnection, c: MysqlCapturedTable, marks: InnodbNumbers, mark: str, noted: Mapping[int, str]
+) -> str:
+    """Store InnoDB's number of a table. Return the reason for RESYNC if nothing but TRUNCATE explains a new one."""
+    if not mark or noted.get(c.table_id) == mark or c.state == registry.PAUSED:
+        return ""
+    altered = c.access is None or seen.has_other_columns(noted.get(seen.definition_key(c.table_id), ""), _summarise(c))
+    known = c.table_id in noted
+    if known and altered:
+        registry.restart_fill(connection, c.table_id)  # an ALTER that rebuilds hides an earlier TRUNCATE
+    elif known:
+        # the state is stored before the mark, so that a crash in between loses nothing
+        registry.set_state(connection, c.table_id, registry.RESYNC, TRUNCATED)
+    marks.store(c.table_id, mark)
+    return TRUNCATED if known and not altered else ""
+
+
+def _follow_definition(
+    connection: MysqlConnection, c: MysqlCapturedTable, marks: InnodbNumbers, noted: Mapping[int, str], *, moved: bool
+) -> None:
+    """Store a table's definition, and restart its fill if ALTER TABLE may have changed values."""
+    slot, look = seen.definition_key(c.table_id), _summarise(c)
+    before = noted.get(slot, "")
+    if before == look or not c.definition or c.state == registry.PAUSED:
+        return
+    if seen.may_have_altered(before, look, moved=moved):
+        registry.restart_fill(connection, c.table_id)  # before it is stored: a crash in between loses nothing
+    marks.store(slot, look)
+
+
+def _summarise(c: MysqlCapturedTable) -> str:
+    return seen.summarise_definition(c.definition, c.table.written if c.table else "")
+
+
+def _has_moved_files(loaded: MysqlCaptureState, noted: Mapping[int, str]) -> bool:
+    """Return whether the definition of the heartbeat table was written again: no application alters it."""
+    heartbeats = (c for c in loaded.captured if c.schema.name == names.HEARTBEAT)
+    return any(seen.is_rewritten(noted.get(seen.definition_key(c.table_id), ""), _summarise(c)) for c in heartbeats)
+
+
+def _store_new_version(connection: MysqlConnection, captured: MysqlCapturedTable) -> None:
+    known = captured.known
+    schema = replace(captured.schema, version=known.schema.version + 1)
+    with connection.transaction():
+        connection.run(registry.new_version_sql(schema, known.number_max))
+        if _needs_fill(known.schema, schema):
+            registry.restart_fill(connection, known.table_id)
+
+
+def _needs_fill(before: TableSchema, now: TableSchema) -> bool:
+    """Return whether existing rows have values that were never shipped: new or retyped columns."""
+    known = {c.number: (c.name, c.type) for c in before.columns}
+    return any(known.get(c.number) != (c.name, c.type) for c in now.columns)
+
+
+def is_complete(connection: MysqlConnection, loaded: MysqlCaptureState, captured: MysqlCapturedTable) -> bool:
+    """Return whether the triggers and the log of a table are complete."""
+    paths, circles = find_reaching(loaded.dictionary.references, {c.schema.name for c in loaded.captured})
+    circular = {c.reference.child: c.reference.name for c in circles}
+    reaching_it = [p for p in paths if p.child == captured.schema.name]
+    if captured.table is None or _loss_reason(captured):
+        return False
+    return not _missed_changes_reason(
+        captured.table, captured, MysqlInstalledObjects.read(connection), reaching_it, circular
+    )

@@ -1,0 +1,135 @@
+"""Detection of changes that fire no trigger, by segment numbers and by times of alteration.
+
+TRUNCATE (also of a partition or a cluster), EXCHANGE PARTITION and DROP PARTITION renumber or remove a segment, for
+every user and even if the DDL trigger does not see them. ALTER TABLE ... MOVE looks the same. A new partition has no
+rows.
+
+VENUS also compares the time at which each of its triggers was last altered. A trigger that was disabled and enabled
+again between two comparisons looks right, but has missed the changes in between.
+
+The definition of a table is compared too, because no trigger fires for a column that is dropped and added again, or for
+two columns that exchange their names, and the table's segment stays. The order of the columns and the time of the last
+specification reveal this (capture.md 3).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass
+
+from venus.adapters.dialects.oracle.dictionary.tables import OracleTable
+from venus.adapters.dialects.oracle.session.connection import OracleSession
+from venus.adapters.dialects.oracle.sql import statement
+
+TABLE = "VENUS_SEGMENT"
+#: The entry of the table itself, in place of a partition's name.
+WHOLE = "-"
+#: The prefix of a trigger's name; the name of a partition contains a blank only if it was quoted.
+TRIGGER = "TRIGGER "
+#: The entry of the table's definition, in place of a trigger's name. Older versions treat other names as partitions.
+DEFINITION = f"{TRIGGER}-"
+
+Marks = Mapping[str, str]
+NOTHING: Marks = {}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Segments:
+    """The present marks by (owner, table), and the stored marks by table_id."""
+
+    now: Mapping[tuple[str, str], Marks]
+    stored: Mapping[int, Marks]
+
+    def missed_rows_reason(self, table_id: int, place: tuple[str, str]) -> str:
+        """Return why rows of a table may have been missed; empty if none were."""
+        return describe_replaced_segments(self.stored.get(table_id, NOTHING), self.now.get(place, NOTHING))
+
+    def altered_triggers(self, table_id: int, place: tuple[str, str]) -> str:
+        """Return which triggers of a table were altered since the last comparison; empty if none was."""
+        return describe_altered_triggers(self.stored.get(table_id, NOTHING), self.now.get(place, NOTHING))
+
+
+def describe_replaced_segments(before: Marks, now: Marks) -> str:
+    """Return which segments of a table were replaced or removed; empty for a table without stored marks."""
+    changed = sorted(n for n, mark in before.items() if not n.startswith(TRIGGER) and now.get(n) != mark)
+    if not changed:
+        return ""
+    what = "the table's segment" if changed[0] == WHOLE else f"partition {changed[0]}"
+    more = f" (and {len(changed) - 1} more)" if len(changed) > 1 else ""
+    how = "is another one now" if changed[0] in now else "is gone"
+    return (
+        f"{what}{more} {how}: TRUNCATE, EXCHANGE or DROP PARTITION without a record (or MOVE, which looks alike):"
+        " rows may have vanished or appeared without a trigger, read the table again"
+    )
+
+
+def describe_altered_triggers(before: Marks, now: Marks) -> str:
+    """Return which triggers of a table were altered; schema_changes.py detects the ones that are gone."""
+    known = {n: mark for n, mark in before.items() if n.startswith(TRIGGER) and n != DEFINITION}
+    changed = sorted(n for n, mark in known.items() if now.get(n, mark) != mark)
+    if not changed:
+        return ""
+    names = ", ".join(name.removeprefix(TRIGGER) for name in changed)
+    return (
+        f"{names} altered: disabled and enabled again, or compiled (which looks alike): changes may have been missed"
+        " in between, read the table again"
+    )
+
+
+def has_new_partition(before: Marks, now: Marks) -> bool:
+    """Whether a partition was added."""
+    return any(not name.startswith(TRIGGER) and name not in before for name in now)
+
+
+def read_segments(session: OracleSession) -> Segments:
+    """Read the present marks from the dictionary, and the stored ones."""
+    now: dict[tuple[str, str], dict[str, str]] = {}
+    for owner, table, part, number in session.fetch_rows(statement("segments", "now")):
+        now.setdefault((str(owner), str(table)), {})[str(part or WHOLE)] = str(number)
+    stored: dict[int, dict[str, str]] = {}
+    for table_id, part, mark in session.fetch_rows(statement("segments", "stored")):
+        stored.setdefault(int(table_id), {})[str(part)] = str(mark)
+    return Segments(now=now, stored=stored)
+
+
+def store_marks(session: OracleSession, table_id: int, marks: Marks) -> None:
+    """Store the marks of a table."""
+    forget_marks(session, table_id)
+    rows: Seq[tuple[int, str, str]] = [(table_id, part, mark) for part, mark in marks.items()]
+    if rows:
+        session.run_many(statement("segments", "store"), rows)
+
+
+def forget_marks(session: OracleSession, table_id: int) -> None:
+    """Delete all stored marks of a table."""
+    session.run(statement("segments", "forget"), {"table_id": table_id})
+
+
+def forget_segment_marks(session: OracleSession, table_id: int) -> None:
+    """Delete the stored segments of a table, after a TRUNCATE that the cut carries. The marks of triggers stay."""
+    session.run(statement("segments", "forget_emptied"), {"table_id": table_id})
+
+
+def definition_mark(table: OracleTable, specified: str) -> str:
+    """Return the mark of a definition: the time of its specification, and a digest of the columns in their order.
+
+    An added column follows all others, regardless of its name.
+    """
+    lines = []
+    for name, reading in table.readings.items():
+        d = reading.declared
+        lines.append(f"{name} {d.data_type} {d.length} {d.precision} {d.scale} {d.in_bytes}")
+    return f"{specified} {hashlib.blake2b(chr(10).join(lines).encode(), digest_size=8).hexdigest()}"
+
+
+def has_altered_values(before: str, now: str, *, explained: bool) -> bool:
+    """Whether values may have changed: columns are declared differently, or nothing else explains the new time."""
+    if not before or before == now:
+        return False
+    return _columns_digest(before) != _columns_digest(now) or not explained
+
+
+def _columns_digest(mark: str) -> str:
+    return mark.rpartition(" ")[2]

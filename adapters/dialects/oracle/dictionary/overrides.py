@@ -1,0 +1,209 @@
+"""Column types that replace the default mapping, by table and column. Pure but for the queries.
+
+There are three sources: `[source.type_map]`, VENUS_TYPE_MAP at the source (recorded by `install-triggers --type-map`),
+and `--type-map` of the command itself. A later one overrides an earlier one. Values stay exact here too: a value that
+does not fit the requested type halts its table by name.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from collections.abc import Mapping as Map
+from dataclasses import dataclass
+
+from venus.adapters.dialects.oracle.dictionary.types import (
+    MOMENT,
+    RAW_BYTES,
+    OracleDeclaredType,
+    OracleTypeMapping,
+    default_mapping,
+)
+from venus.adapters.dialects.oracle.language.ddl import OracleOwnObject
+from venus.adapters.dialects.oracle.names import literal
+from venus.adapters.dialects.oracle.session.connection import OracleSession
+from venus.adapters.dialects.oracle.session.lobs import INLINE
+from venus.adapters.dialects.oracle.session.versions import Version
+from venus.adapters.dialects.oracle.sql import statement
+from venus.errors import ConfigError
+from venus.model import Kind, LogicalType
+
+#: The value that restores the default mapping.
+USUAL = "usual"
+TABLE = "VENUS_TYPE_MAP"
+_NINE = f"{MOMENT}.FF9"
+#: Settings for all columns of a type, instead of a column's name. The setting of a single column overrides them.
+SWITCHES = {"RAW(16)": "uuid", "NUMBER(*,0)": "bigint"}
+#: Numbers with more digits than this may not fit into a bigint.
+BIGINT_DIGITS = 18
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Override:
+    """One mapping that can be requested."""
+
+    to: str  # its name in the configuration
+    mapping: OracleTypeMapping
+
+
+def _override(
+    to: str,
+    pattern: str,
+    kind: Kind,
+    text: str,
+    *,
+    select: str = "{c}",
+    length: int = 0,
+    located: bool = False,
+    log_type: str = "",
+    note: str,
+) -> Override:
+    mapping = OracleTypeMapping(
+        pattern=pattern,
+        becomes=kind.name,
+        logical=lambda _: LogicalType(kind=kind, length=length),
+        select=lambda _: select,
+        text=text,
+        wide=located,
+        located=located,
+        log_type=log_type,
+        note=note,
+    )
+    return Override(to=to, mapping=mapping)
+
+
+_ZONED = r"TIMESTAMP(\(\d\))? WITH (LOCAL )?TIME ZONE"
+
+OVERRIDES = (
+    _override("boolean", "NUMBER", Kind.BOOL, "flag", note="0 and 1; anything else is refused"),
+    _override(
+        "bigint",
+        "NUMBER",
+        Kind.INT,
+        "whole",
+        length=8,
+        log_type="NUMBER",
+        note="whole numbers of 64 bits; anything else is refused; in a key too",
+    ),
+    _override("text", "NUMBER", Kind.TEXT, "number", note="its digits"),
+    _override(
+        "date", "DATE", Kind.DATE, "day", select=f"TO_CHAR({{c}}, '{MOMENT}')", note="midnight only; else refused"
+    ),
+    _override(
+        "text", r"TIMESTAMP(\(\d\))?", Kind.TEXT, "text", select=f"TO_CHAR({{c}}, '{_NINE}')", note="all nine digits"
+    ),
+    _override(
+        "text", _ZONED, Kind.TEXT, "text", select=f"TO_CHAR({{c}}, '{_NINE} TZR')", note="all nine digits and the zone"
+    ),
+    _override(
+        "uuid",
+        "RAW",
+        Kind.UUID,
+        "uuid",
+        log_type=f"RAW({RAW_BYTES})",
+        note="16 bytes; anything else is refused; in a key too",
+    ),
+    _override("json", "N?VARCHAR2", Kind.JSON, "text", note="the target refuses what is no JSON"),
+    _override(
+        "json", "N?CLOB", Kind.JSON, "text", select=INLINE, located=True, note="the target refuses what is no JSON"
+    ),
+)
+
+
+def normalise_switch(name: str) -> str:
+    """Return a switch as SWITCHES spells it, or a column's name unchanged."""
+    bare = "".join(name.upper().split())
+    return bare if bare in SWITCHES else name
+
+
+def switch_applies(switch: str, declared: OracleDeclaredType) -> bool:
+    """Whether a switch applies to a column of this type."""
+    if switch == "RAW(16)":
+        return declared.data_type == "RAW" and declared.length == 16
+    digits = declared.precision
+    return declared.data_type == "NUMBER" and declared.scale == 0 and (digits is None or digits <= BIGINT_DIGITS)
+
+
+def type_by_switch(type_map: Map[str, str], declared: OracleDeclaredType) -> str:
+    """Return the type that the switches request for a column. Raises ConfigError for a value that no switch has."""
+    for name, to in type_map.items():
+        switch = normalise_switch(name)
+        if switch in SWITCHES and to not in (SWITCHES[switch], USUAL):
+            hint = f'possible is "{switch}" = "{SWITCHES[switch]}"'
+            raise ConfigError(f"columns of type {switch} cannot be carried as {to!r}", hint=hint)
+        if switch in SWITCHES and switch_applies(switch, declared):
+            return to
+    return USUAL
+
+
+def find_mapping(declared: OracleDeclaredType, to: str, column: str = "") -> OracleTypeMapping:
+    """Return the requested mapping of a type. Raises ConfigError with the possible ones."""
+    if to == USUAL:
+        return default_mapping(declared)
+    ways = [o for o in OVERRIDES if re.fullmatch(o.mapping.pattern, declared.data_type)]
+    for way in ways:
+        if way.to == to:
+            return way.mapping
+    known = ", ".join([*(way.to for way in ways), USUAL])
+    where = f"column {column}: " if column else ""
+    raise ConfigError(f"{where}{declared.sql_type} cannot be carried as {to!r}", hint=f"possible are {known}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedType:
+    """One row of VENUS_TYPE_MAP."""
+
+    owner: str
+    table: str
+    column: str
+    to: str
+
+    @property
+    def name(self) -> str:
+        """OWNER.TABLE.COLUMN."""
+        return f"{self.owner}.{self.table}.{self.column}"
+
+
+def type_map_table(version: Version) -> OracleOwnObject:
+    """Return the table that stores the requested types."""
+    return OracleOwnObject(
+        kind="TABLE", name=TABLE, sql=statement("overrides", "table", name_bytes=str(version.identifier_bytes))
+    )
+
+
+def record_statements(recorded: RecordedType) -> Iterator[tuple[str, str]]:
+    """Yield the statements that record the type of one column, instead of an earlier record."""
+    parts = {
+        "namespace": literal(recorded.owner), "name": literal(recorded.table), "column": literal(recorded.column)
+    }  # fmt: skip
+    yield f"column {recorded.column}: earlier record", statement("overrides", "forget", **parts)
+    way = f"column {recorded.column} travels as {recorded.to}"
+    yield way, statement("overrides", "record", to=literal(recorded.to), **parts)
+
+
+def read_recorded_types(session: OracleSession) -> list[RecordedType]:
+    """Return the types recorded by earlier installations; the table must exist."""
+    rows = session.fetch_rows(statement("overrides", "recorded"))
+    return [RecordedType(owner=r[0], table=r[1], column=r[2], to=r[3]) for r in rows]
+
+
+def requested_types(type_map: Map[str, str], owner: str, table: str) -> dict[str, str]:
+    """Return the types requested for the columns of a table by OWNER.TABLE.COLUMN or TABLE.COLUMN, in any case."""
+    found = {}
+    for name, to in type_map.items():
+        if normalise_switch(name) in SWITCHES:
+            continue
+        place, _, column = name.upper().rpartition(".")
+        if place in (table.upper(), f"{owner}.{table}".upper()):
+            found[column] = to
+    return found
+
+
+def overrides_documentation() -> str:
+    """Return the table of docs/oracle/TYPES.md."""
+    lines = ["| Oracle | requested as | read as | remarks |", "|---|---|---|---|"]
+    for o in OVERRIDES:
+        name = o.mapping.pattern.replace("|", " or ").replace(r"(\(\d\))?", "(n)").replace("N?", "[N]")
+        read = o.mapping.select(OracleDeclaredType(data_type="T")).replace("{c}", "c")
+        lines.append(f"| `{name.replace('(LOCAL )?', '[LOCAL] ')}` | `{o.to}` | `{read}` | {o.mapping.note} |")
+    return "\n".join(lines) + "\n"

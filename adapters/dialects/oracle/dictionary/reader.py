@@ -1,0 +1,264 @@
+"""The data dictionary: the tables, the key that identifies a row, and the way to read each column."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from collections.abc import Mapping as Map
+from collections.abc import Sequence as Seq
+from dataclasses import replace
+
+from venus.adapters.dialects.oracle.dictionary import overrides, ownership, structure, visibility
+from venus.adapters.dialects.oracle.dictionary.overrides import (
+    SWITCHES,
+    RecordedType,
+    normalise_switch,
+    requested_types,
+    switch_applies,
+)
+from venus.adapters.dialects.oracle.dictionary.tables import (
+    NOTHING,
+    ListedTable,
+    OracleTable,
+    TableKinds,
+    build_table,
+    excluded_key_refusals,
+    kinds_without_table,
+    table_kind,
+)
+from venus.adapters.dialects.oracle.dictionary.visibility import Visibility
+from venus.adapters.dialects.oracle.language import inline
+from venus.adapters.dialects.oracle.language.ddl import CaptureStyle
+from venus.adapters.dialects.oracle.names import ARCHIVE_STATE, HEARTBEAT
+from venus.adapters.dialects.oracle.session.column_choice import OracleColumnChoice
+from venus.adapters.dialects.oracle.session.connection import OracleSession, Row
+from venus.adapters.dialects.oracle.session.versions import Version, version_of
+from venus.adapters.dialects.oracle.sql import statement
+from venus.errors import ConfigError
+from venus.model import Finding, TableSchema
+from venus.text.hints import suggest_nearest
+
+
+class OracleDictionary:
+    """The dictionary of the schemas that VENUS may capture."""
+
+    def __init__(self, session: OracleSession, version: Version, user: str, schemas: Seq[str]) -> None:
+        self._session = session
+        self._version = version
+        self.user = user
+        self.schemas = tuple(schemas) or (user,)
+        self._structures: dict[str, structure.SchemaRows] = {}
+        self._inline: frozenset[tuple[str, str]] | None = None
+        self._recorded: list[RecordedType] | None = None
+        self._owned: ownership.OracleOwnedObjects | None = None
+        self._visibility: Visibility | None = None
+        self._kinds = TableKinds(session, version)
+        self.columns = OracleColumnChoice()  # of the configuration
+        self._proofs: dict[tuple[str, str], list[Finding]] = {}
+        self.type_map: Map[str, str] = NOTHING  # of the configuration
+        self.requested: Map[str, str] = NOTHING  # of this command: overrides the recorded types
+        self.last_listed: list[ListedTable] = []  # the result of the last `listed`
+
+    def list_tables(self) -> list[ListedTable]:
+        """Return every table of these schemas."""
+        self._structures.clear()
+        self._inline = self._recorded = self._owned = self._visibility = None
+        found = []
+        for owner in dict.fromkeys((*self.schemas, self.user)):
+            rows = self._session.fetch_rows(statement("dictionary", "tables"), {"owner": owner})
+            own = self.find_own_tables(owner, [r[1] for r in rows])
+            special = self._kinds.read_kinds(owner) if owner in self.schemas else {}
+            found += [
+                ListedTable(
+                    owner=r[0], name=r[1], partitioned=r[2] == "YES", rows=int(r[3]), is_own=r[1] in own,
+                    kind=table_kind(r, special),
+                )
+                for r in rows
+            ]  # fmt: skip
+            others = kinds_without_table(special, [r[1] for r in rows]).items()
+            found += [ListedTable(owner=owner, name=n, partitioned=False, rows=0, kind=kind) for n, kind in others]
+        self.last_listed = [t for t in found if t.owner in self.schemas or (t.is_own and t.name == HEARTBEAT)]
+        return self.last_listed
+
+    @property
+    def owned(self) -> ownership.OracleOwnedObjects:
+        """The objects that VENUS created in the user's own schema, as of the last `listed`."""
+        if self._owned is None:
+            self._owned = ownership.read_owned_objects(self._session)
+        return self._owned
+
+    @property
+    def visibility(self) -> Visibility:
+        """The rows and values that are hidden from this user, as of the last `listed`."""
+        if self._visibility is None:
+            self._visibility = visibility.read_visibility(self._session, self.schemas, self.user)
+        return self._visibility
+
+    def is_own(self, owner: str, kind: str, name: str) -> bool:
+        """Whether VENUS created an object in the user's own schema."""
+        return owner == self.user and self.owned.has(name, kind)
+
+    def find_own_tables(self, owner: str, names: Seq[str]) -> frozenset[str]:
+        """Return those tables of a schema that this or another installation of VENUS created."""
+        if owner != self.user:
+            return ownership.read_foreign_own_tables(self._session, owner, names)
+        return frozenset(name for kind, name in self.owned.ours if kind == "TABLE")
+
+    def read_inline_tables(self) -> frozenset[tuple[str, str]]:
+        """Return the tables with the paper's columns according to the registry; read once."""
+        if self._inline is None:
+            self._inline = (
+                inline.read_inline_tables(self._session) if self._has_own_table("VENUS_POLLED") else frozenset()
+            )
+        return self._inline
+
+    def read_captured_names(self) -> frozenset[tuple[str, str]]:
+        """Return owner and name of the captured tables."""
+        if not self._has_own_table("VENUS_CAPTURED_TABLE"):
+            return frozenset()
+        return frozenset((row[0], row[1]) for row in self._session.fetch_rows(statement("registry", "captured_names")))
+
+    def prove_once(self, table: OracleTable, prove: Callable[[OracleTable], list[Finding]]) -> list[Finding]:
+        """Return the findings of a proof. It may read the whole table, so it runs only once."""
+        key = table.schema.qualified, repr(table.readings)
+        if key not in self._proofs:
+            self._proofs[key] = prove(table)
+        return self._proofs[key]
+
+    def read_recorded_types(self) -> list[RecordedType]:
+        """Return the columns whose type `install-triggers --type-map` has changed; read once."""
+        if self._recorded is None:
+            self._recorded = (
+                overrides.read_recorded_types(self._session) if self._has_own_table(overrides.TABLE) else []
+            )
+        return self._recorded
+
+    def _has_own_table(self, own: str) -> bool:
+        return self.owned.has(own)
+
+    def _requested_types(self, listed: ListedTable) -> dict[str, str]:
+        """Return the types that columns of a table have instead of their default ones."""
+        recorded = {r.name: r.to for r in self.read_recorded_types()}
+        found: dict[str, str] = {}
+        for asked in (self.type_map, recorded, self.requested):
+            found |= requested_types(asked, listed.owner, listed.name)
+        return found
+
+    def has_inline_columns(self, listed: ListedTable) -> bool:
+        """Whether the table already has the paper's columns."""
+        binds = {"owner": listed.owner, "name": listed.name}
+        return bool(self._session.fetch_rows(statement("inline", "has_columns"), binds))
+
+    def read_table(
+        self, listed: ListedTable, known: TableSchema | None = None, number_max: int = 0, *, as_inline: bool = False
+    ) -> OracleTable:
+        """Read one table; columns of `known` keep their numbers. `as_inline`: with the columns it is going to get."""
+        binds = {"owner": listed.owner, "name": listed.name}
+        rows = self.read_column_rows(listed)
+        keys = self._session.fetch_rows(statement("dictionary", "keys"), binds)
+        has_columns = (listed.owner, listed.name) in self.read_inline_tables()
+        own = [row[0] for row in rows if row[0] in inline.COLUMNS]
+        if has_columns or as_inline:
+            rows, keys = inline.application_columns(rows)
+        rows, left = self.columns.choose(listed.owner, listed.name, rows)
+        switches = {normalise_switch(name): to for name, to in {**self.type_map, **self.requested}.items()}
+        found = build_table(listed, rows, keys, known, number_max, self._requested_types(listed), switches)
+        found = replace(found, refusals=(*found.refusals, *excluded_key_refusals(left, found, keys)))
+        if has_columns or as_inline:
+            found = replace(found, keyed=replace(found.keyed, style=CaptureStyle.INLINE))
+        if as_inline and not has_columns and own:
+            found = replace(found, refusals=(*found.refusals, f"it has a column {own[0]} of its own"))
+        archived = ARCHIVE_STATE in found.readings
+        hidden = [
+            h.message
+            for h in self.visibility.restrictions_of(listed.owner, listed.name)
+            if not (archived and h.is_archival)
+        ]
+        if listed.kind.refused:
+            hidden = [listed.kind.refused]
+            found = replace(found, refusals=())
+        remarks = (*found.remarks, *filter(None, (listed.kind.remark,)))
+        found = replace(found, refusals=(*found.refusals, *hidden), remarks=remarks)
+        schema = structure.add_structure(found.schema, self.read_structure(listed.owner))
+        return replace(found, schema=replace(schema, left_out=(*schema.left_out, *left)))
+
+    def read_column_rows(self, listed: ListedTable) -> list[Row]:
+        """Return the dictionary's rows about the columns of a table."""
+        collation = "C.COLLATION" if self._version.column_collation else "NULL"
+        invisible = "C.USER_GENERATED = 'YES'" if self._version.invisible_identity else "1 = 0"
+        text = statement("dictionary", "columns", collation=collation, invisible=invisible)
+        return self._session.fetch_rows(text, {"owner": listed.owner, "name": listed.name})
+
+    def resolve_requests(self, included: Seq[ListedTable]) -> list[RecordedType]:
+        """Return the requested types column by column. Raises ConfigError for an unknown column or an unfit key."""
+        found: list[RecordedType] = []
+        for name in self.requested:
+            switch = normalise_switch(name)
+            fitting = (
+                self._columns_of_type(switch, included) if switch in SWITCHES else self._columns_by_name(name, included)
+            )
+            found += fitting
+            if not fitting and switch in SWITCHES:
+                raise ConfigError(f"--type-map {name}: no captured table has a column of type {switch}")
+            if not fitting:
+                hint = "captured are " + ", ".join([at.qualified for at in included][:12])
+                raise ConfigError(f"--type-map {name}: {self._describe_unknown_column(name, included)}", hint=hint)
+        return found
+
+    def _columns_of_type(self, switch: str, included: Seq[ListedTable]) -> list[RecordedType]:
+        """Return the columns of a type that are not requested by name."""
+        found = []
+        for at in included:
+            named = requested_types(self.requested, at.owner, at.name)
+            found += [
+                RecordedType(owner=at.owner, table=at.name, column=name, to=self.switch_value(switch))
+                for name, reading in self.read_table(at).readings.items()
+                if switch_applies(switch, reading.declared) and name.upper() not in named
+            ]
+        return found
+
+    def switch_value(self, switch: str) -> str:
+        """Return the type that this command requests for all columns of a type."""
+        return next(to for name, to in self.requested.items() if normalise_switch(name) == switch)
+
+    def _columns_by_name(self, name: str, included: Seq[ListedTable]) -> list[RecordedType]:
+        found = []
+        for at in included:
+            for column, to in requested_types({name: self.requested[name]}, at.owner, at.name).items():
+                table = self.read_table(at)
+                exact = next((c.name for c in table.schema.columns if c.name.upper() == column), None)
+                if exact in table.schema.key and not table.readings[exact].mapping.log_type:
+                    raise ConfigError(f"--type-map {name}: a column of the key cannot be carried as {to}")
+                if exact is not None:
+                    found.append(RecordedType(owner=at.owner, table=at.name, column=exact, to=to))
+        return found
+
+    def _describe_unknown_column(self, name: str, included: Seq[ListedTable]) -> str:
+        place, _, column = name.rpartition(".")
+        here = [at for at in included if place.upper() in (at.name.upper(), at.qualified.upper())]
+        if not here:
+            return (
+                f"no table {place} is captured{suggest_nearest(place, [at.qualified for at in included], in_full=True)}"
+            )
+        columns = [c.name for c in self.read_table(here[0]).schema.columns]
+        return f"{here[0].qualified} has no column {column}{suggest_nearest(column, columns)}"
+
+    def read_structure(self, owner: str) -> structure.SchemaRows:
+        """Return the structure of a schema's tables, as of the last `listed`."""
+        if owner not in self._structures:
+            self._structures[owner] = structure.read_structure(self._session, self._version, owner)
+        return self._structures[owner]
+
+
+def open_dictionary(
+    session: OracleSession, schemas: Seq[str], type_map: Map[str, str], columns: OracleColumnChoice
+) -> tuple[Version, OracleDictionary]:
+    """Return the version of the server and its configured dictionary. Raises ConfigError before 11.2."""
+    text = str(session.fetch_row(statement("dictionary", "version"))[0])
+    version = version_of(text)
+    if version is None:
+        raise ConfigError(f"source {session.place}: Oracle {text} is older than 11.2")
+    user = str(session.fetch_row(statement("dictionary", "session"))[0])
+    dictionary = OracleDictionary(session, version, user, schemas)
+    dictionary.type_map = type_map
+    dictionary.columns = columns
+    return version, dictionary

@@ -1,0 +1,1 @@
+"""Installation of capture at Oracle: checks, triggers, schema changes, removal."""

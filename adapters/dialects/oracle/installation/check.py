@@ -1,0 +1,234 @@
+"""The findings of `venus check` at an Oracle source: missing privileges as GRANT lines, and what cannot be carried.
+
+Reads only. Privileges through a role count, because the triggers touch only objects of their own schema. The GRANT
+lines are direct all the same, so that a change of roles revokes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Sequence as Seq
+from dataclasses import replace
+from zlib import crc32
+
+from venus.adapters.dialects.column_choice import WAY_OUT
+from venus.adapters.dialects.oracle import registry
+from venus.adapters.dialects.oracle.capture import segments
+from venus.adapters.dialects.oracle.dictionary import ownership, visibility
+from venus.adapters.dialects.oracle.dictionary.overrides import SWITCHES, normalise_switch, requested_types
+from venus.adapters.dialects.oracle.dictionary.reader import OracleDictionary
+from venus.adapters.dialects.oracle.dictionary.tables import (
+    NO_KEY,
+    ListedTable,
+    OracleTable,
+    choose_tables,
+    left_out_tables,
+)
+from venus.adapters.dialects.oracle.dictionary.visibility import Visibility
+from venus.adapters.dialects.oracle.installation import data_checks
+from venus.adapters.dialects.oracle.installation.data_checks import prove_types, switch_proposals
+from venus.adapters.dialects.oracle.language import ddl
+from venus.adapters.dialects.oracle.names import quote
+from venus.adapters.dialects.oracle.session.column_choice import column_pattern_names
+from venus.adapters.dialects.oracle.session.connection import OracleSession
+from venus.adapters.dialects.oracle.session.driver import OracleOptions
+from venus.adapters.dialects.oracle.session.versions import Version
+from venus.adapters.dialects.oracle.sql import statement
+from venus.errors import Refused
+from venus.model import Finding
+
+_ALWAYS = ("CREATE TABLE", "CREATE SEQUENCE", "CREATE TRIGGER", "CREATE VIEW")
+
+#: Oracle's packages that VENUS calls, with the purpose.
+_PACKAGES = {
+    "DBMS_LOB": "it measures and writes LOBs",
+    "DBMS_STATS": "it keeps the statistics of the log tables fixed",
+    "DBMS_UTILITY": "it waits for open transactions without a lock",
+}
+
+
+def check(
+    session: OracleSession,
+    dictionary: OracleDictionary,
+    version: Version,
+    options: OracleOptions,
+    include: Seq[str],
+    exclude: Seq[str],
+) -> Iterator[Finding]:
+    """Yield all findings."""
+    yield from _privilege_findings(session, dictionary, options)
+    yield from data_checks.room_findings(session)
+    yield from data_checks.blocker_findings(session, dictionary.user)
+    listed = dictionary.list_tables()
+    yield from visibility.redaction_findings(dictionary.visibility, dictionary.user)
+    for at in left_out_tables(listed, include, exclude):
+        yield Finding(where=at.qualified, message=f"left out: {at.kind.left_out}")
+    yield from _synonym_findings(session, dictionary, include)
+    tables = yield from _table_findings(
+        session, dictionary, version, options, list(choose_tables(listed, include, exclude))
+    )
+    yield from switch_proposals([table for table in tables if not table.refusals])
+    yield from _unmatched_settings(dictionary, options, tables)
+    yield from _older_installation_findings(dictionary)
+    yield from _narrow_log_findings(session, dictionary)
+    session.rollback()
+
+
+def raise_blocking_finding(findings: Iterable[Finding]) -> None:
+    """Raise Refused for the first finding that blocks an installation."""
+    for finding in findings:
+        if finding.blocks:
+            raise Refused(f"{finding.where}: {finding.message}", hint=finding.remedy)
+
+
+def _privilege_findings(
+    session: OracleSession, dictionary: OracleDictionary, options: OracleOptions
+) -> Iterator[Finding]:
+    """Yield the privileges that VENUS's user lacks, and the events of other schemas that it will not notice."""
+    granted = {str(row[0]) for row in session.fetch_rows(statement("dictionary", "privileges"))}
+    foreign = [s for s in dictionary.schemas if s != dictionary.user]
+    yield from _missing_privileges(dictionary.user, granted, foreign=bool(foreign), options=options)
+    yield from _missing_packages(
+        dictionary.user, {str(row[0]) for row in session.fetch_rows(statement("dictionary", "packages"))}
+    )
+    if "UNLIMITED TABLESPACE" not in granted and not session.fetch_rows(statement("dictionary", "quota")):
+        remedy = f"ALTER USER {quote(dictionary.user)} QUOTA UNLIMITED ON USERS;"
+        yield Finding(where="tablespace", message="no quota: the log tables cannot grow", remedy=remedy, blocks=True)
+    if foreign and not options.watch_database:
+        message = (
+            f"TRUNCATE by the owners of {', '.join(foreign)} is not detected:"
+            " a trigger ON SCHEMA fires for its own schema only"
+        )
+        yield Finding(where="TRUNCATE", message=message, remedy="set venus_watch=database in [source] url")
+
+
+def _table_findings(
+    session: OracleSession,
+    dictionary: OracleDictionary,
+    version: Version,
+    options: OracleOptions,
+    listed: Seq[ListedTable],
+) -> Generator[Finding, None, list[OracleTable]]:
+    """Yield the findings of the tables that are captured, or would be; return these tables."""
+    captured = dictionary.read_captured_names()
+    tables = []
+    for at in listed:
+        table = dictionary.read_table(at, as_inline=options.inline)
+        tables.append(table)
+        if not table.refusals and (at.owner, at.name) not in captured:
+            yield from dictionary.prove_once(table, lambda table: list(prove_types(session, table)))
+        name = table.schema.qualified
+        yield from (replace(f, table=name) for f in _one_table_findings(table, version, dictionary.visibility))
+        yield from data_checks.sample_findings(session, table, dictionary.user)
+    return tables
+
+
+def _unmatched_settings(
+    dictionary: OracleDictionary, options: OracleOptions, tables: Seq[OracleTable]
+) -> Iterator[Finding]:
+    """Yield the entries of [source.type_map] and [source.columns] that match no column."""
+    seen = {column.name.upper() for table in tables for column in table.schema.columns}
+    asked: set[str] = set()
+    columns: list[tuple[str, str]] = []
+    for at in (table.listed for table in tables):
+        asked |= requested_types(options.type_map, at.owner, at.name).keys()
+        columns += [column_pattern_names(at.owner, at.name, row[0]) for row in dictionary.read_column_rows(at)]
+    for name in options.type_map:
+        if normalise_switch(name) not in SWITCHES and name.upper().rpartition(".")[2] not in asked & seen:
+            message = f"{name} names no column of a captured table"
+            yield Finding(where="[source.type_map]", message=message, remedy="write TABLE.COLUMN", blocks=True)
+    for pattern in dictionary.columns.find_unmatched_patterns(columns):
+        message = f"{pattern!r} matches no column of a captured table"
+        yield Finding(where="[source.columns]", message=message, remedy="write TABLE.COLUMN", blocks=True)
+
+
+def _synonym_findings(session: OracleSession, dictionary: OracleDictionary, include: Seq[str]) -> Iterator[Finding]:
+    """Yield the synonyms that a pattern matches: VENUS captures a table under its own name."""
+    for owner in dictionary.schemas:
+        for name, place, table in session.fetch_rows(statement("kinds", "synonyms"), {"owner": owner}):
+            if {str(name).upper(), f"{owner}.{name}".upper()} & {p.upper() for p in include}:
+                remedy = f"name {place}.{table} in [source] tables, and {place} in venus_schemas of its url"
+                message = f"left out: a synonym for {place}.{table}"
+                yield Finding(where=f"{owner}.{name}", message=message, remedy=remedy)
+
+
+def _older_installation_findings(dictionary: OracleDictionary) -> Iterator[Finding]:
+    """Yield the events that go unnoticed because an older installation has no table of segments."""
+    if dictionary.owned.has(ownership.REGISTRY) and not dictionary.owned.has(segments.TABLE):
+        yield Finding(
+            where="installation",
+            message="is of an older version: a TRUNCATE, a trigger that was off for a while, or an ALTER TABLE that"
+            " changes values goes unnoticed unless the DDL trigger records it",
+            remedy=f"run `venus install-triggers`, which adds the table {segments.TABLE}",
+        )
+
+
+def _narrow_log_findings(session: OracleSession, dictionary: OracleDictionary) -> Iterator[Finding]:
+    """Yield the log columns that an older version created with the width that the key had then."""
+    if not dictionary.owned.has(ownership.REGISTRY):
+        return
+    here = ownership.read_widths(session)
+    listed = {(t.owner, t.name): t for t in dictionary.list_tables()}
+    for captured in registry.read_tables(session).values():
+        schema = captured.schema
+        at = listed.get((schema.namespace, schema.name))
+        table = dictionary.read_table(at, schema, captured.number_max) if at else None
+        if table and len(table.keyed.key) == len(schema.key):
+            for column, _ in ownership.find_narrow_columns(table.keyed, schema.table_id, here):
+                message = f"column {column} of its log is of an older version: a wider key would fail the application"
+                yield Finding(where=schema.qualified, message=message, remedy="run `venus install-triggers`")
+
+
+def _missing_privileges(user: str, granted: set[str], *, foreign: bool, options: OracleOptions) -> Iterator[Finding]:
+    needed = [*_ALWAYS]
+    if foreign:
+        needed += ["CREATE ANY TRIGGER", "SELECT ANY TABLE"]
+    if options.watch_database:
+        needed.append("ADMINISTER DATABASE TRIGGER")
+    for privilege in needed:
+        if privilege not in granted:
+            yield Finding(
+                where="privileges",
+                message=f"{privilege} is not granted to {user}",
+                remedy=f"GRANT {privilege} TO {quote(user)};",
+                blocks=privilege != "SELECT ANY TABLE",  # SELECT on each table is enough as well
+            )
+
+
+def _one_table_findings(table: OracleTable, version: Version, visible: Visibility) -> Iterator[Finding]:
+    where = table.schema.qualified
+    ways = {h.message: h.remedy for h in visible.restrictions_of(table.listed.owner, table.listed.name)}
+    for reason in table.refusals:
+        remedy = _key_remedies(table, version) if reason == NO_KEY else ways.get(reason, _remedy(reason))
+        yield Finding(where=where, message=reason, remedy=remedy, blocks=True)
+    for left in table.schema.left_out:
+        if left.what in ("column", "virtual column"):
+            yield Finding(where=where, message=f"{left.what} {left.name} is left out: {left.reason}")
+    for remark in table.remarks:
+        yield Finding(where=where, message=remark)
+
+
+def _remedy(reason: str) -> str:
+    if reason.startswith("column "):
+        return WAY_OUT
+    return "exclude the table in [source] exclude"
+
+
+def _missing_packages(user: str, executable: set[str]) -> Iterator[Finding]:
+    """Yield the missing privileges on packages, which PUBLIC has by default unless the database was hardened."""
+    for package, purpose in _PACKAGES.items():
+        if package not in executable:
+            message = f"EXECUTE on SYS.{package} is not granted to {user}: {purpose}"
+            remedy = f"GRANT EXECUTE ON SYS.{package} TO {quote(user)};"
+            yield Finding(where="privileges", message=message, remedy=remedy, blocks=True)
+
+
+def _key_remedies(table: OracleTable, version: Version) -> str:
+    """Return the remedies for a table without a key. ROWID is no key: it changes when a row moves (capture.md 4)."""
+    name = table.schema.qualified
+    ways = [
+        f"ALTER TABLE {table.keyed.sql} ADD PRIMARY KEY (...) or a UNIQUE constraint over columns that are NOT NULL"
+    ]
+    if identity := ddl.record_id_statements(table.keyed, version, f"VENUS_R_{crc32(name.encode()):08X}"):
+        ways.append("give it an invisible number: " + "; ".join(identity))
+    return " -- or ".join([*ways, "exclude the table in [source] exclude"])

@@ -1,0 +1,458 @@
+"""The plan of an installation or a removal; installer.py runs it step by step.
+
+Oracle commits with every DDL statement, so an installation can be interrupted anywhere. Therefore the row of a table in
+the registry comes first and names the unfinished installation. VENUS creates the triggers disabled, checks them in the
+dictionary and enables them; the row becomes ACTIVE only after the fence. If any step fails, VENUS removes the triggers
+of the table, so that the application can continue (capture.md 3).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from collections.abc import Sequence as Seq
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, replace
+
+from venus.adapters.dialects.contract import InstallStep
+from venus.adapters.dialects.oracle import names, registry
+from venus.adapters.dialects.oracle.capture import segments
+from venus.adapters.dialects.oracle.dictionary import overrides, ownership
+from venus.adapters.dialects.oracle.dictionary.ownership import OracleOwnedObjects
+from venus.adapters.dialects.oracle.dictionary.reader import OracleDictionary
+from venus.adapters.dialects.oracle.dictionary.tables import (
+    ListedTable,
+    OracleTable,
+    build_table,
+    choose_tables,
+    with_id,
+)
+from venus.adapters.dialects.oracle.installation.table_comparison import (
+    OracleInstalledTrigger,
+    build_triggers,
+    find_wrong_triggers,
+    with_present_style,
+)
+from venus.adapters.dialects.oracle.language import ddl, inline
+from venus.adapters.dialects.oracle.language.ddl import CaptureStyle
+from venus.adapters.dialects.oracle.registry import OracleRegistryEntry
+from venus.adapters.dialects.oracle.session.connection import OracleSession
+from venus.adapters.dialects.oracle.session.driver import OracleOptions
+from venus.adapters.dialects.oracle.session.versions import Version
+from venus.adapters.dialects.oracle.sql import statement
+from venus.adapters.dialects.released_tables import (
+    RELEASED,
+    RELEASING,
+    TRIGGERS_GONE,
+    is_being_released,
+    qualified_names,
+    refuse_if_written,
+)
+from venus.adapters.dialects.type_changes import changed_key_column
+from venus.errors import Refused
+from venus.model import TableSchema
+
+#: The prefix of a step that records which objects belong to VENUS.
+RECORD = "record of"
+_MADE_AGAIN = "changes may have been missed, its triggers were created again: read the table again"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OracleStep:
+    """One statement, with the data needed to run it."""
+
+    shown: InstallStep
+    kind: str  # run, make, check, widen
+    name: str = ""  # the trigger that is created or checked
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OracleObjects:
+    """VENUS's own objects in the dictionary."""
+
+    kinds: dict[str, str]
+    triggers: dict[str, OracleInstalledTrigger]
+    indexes: frozenset[str]
+    owned: OracleOwnedObjects
+    #: The declared types of the key columns of the log tables.
+    widths: dict[str, dict[str, str]]
+    fixed_statistics: frozenset[str]  # tables whose statistics are locked
+    columns: Mapping[str, AbstractSet[str]]
+
+
+def read_objects(session: OracleSession) -> OracleObjects:
+    """Read VENUS's own objects, which its installation has recorded."""
+    owned = ownership.read_owned_objects(session)
+    found = session.fetch_rows(statement("dictionary", "own_objects"))
+    status = {name: state for name, kind, state in found if kind == "TRIGGER"}
+    texts: dict[str, str] = {}
+    for name, text in session.fetch_rows(statement("dictionary", "source")):
+        texts[name] = texts.get(name, "") + text
+    rows = session.fetch_rows(statement("dictionary", "triggers"))
+    triggers = {
+        name: OracleInstalledTrigger(
+            enabled=state == "ENABLED",
+            valid=status.get(name) == "VALID",
+            on=f"{owner}.{table}",
+            text=texts.get(name, ""),
+        )
+        for name, state, owner, table in rows
+        if owned.has(name, "TRIGGER")
+    }
+    columns: dict[str, set[str]] = {}
+    for name, column in session.fetch_rows(statement("dictionary", "own_columns")):
+        columns.setdefault(name, set()).add(column)
+    return OracleObjects(
+        kinds={name: kind for kind, name in owned.ours},
+        triggers=triggers,
+        indexes=frozenset(name for name, kind, _ in found if kind == "INDEX"),
+        owned=owned,
+        widths=ownership.read_widths(session) if owned.ours else {},
+        fixed_statistics=frozenset(row[0] for row in session.fetch_rows(statement("dictionary", "fixed_statistics"))),
+        columns=columns,
+    )
+
+
+class OracleInstaller:
+    """Planner of the installation at one database."""
+
+    def __init__(
+        self, session: OracleSession, dictionary: OracleDictionary, version: Version, options: OracleOptions
+    ) -> None:
+        self._session = session
+        self._dictionary = dictionary
+        self._version = version
+        self._options = options
+
+    # -- the plan ------------------------------------------------------------------------------------------------
+
+    def plan(self, include: Seq[str], exclude: Seq[str]) -> list[OracleStep]:
+        """Return every step of the installation, in order. Raises Refused for a table that cannot be carried."""
+        here = read_objects(self._session)
+        captured, out = self._read_registry(here)
+        listed = self._dictionary.list_tables()
+        by_name = {(t.owner, t.name): t for t in listed}
+        steps = [
+            *self._record_steps(here),
+            *self._own_object_steps(here),
+            *self._type_map_steps(here, choose_tables(listed, include, exclude)),
+        ]
+        lines = []
+        for known in captured.values():
+            lines.append(self._log_view_line(known.schema))
+            if at := by_name.get((known.schema.namespace, known.schema.name)):
+                steps += self._known_table_steps(known, at, here)
+        next_id = self._next_free_id(max(captured | out, default=0) + 1, here)
+        taken = {(c.schema.namespace, c.schema.name) for c in captured.values()}
+        outside = {(c.schema.namespace, c.schema.name): c for c in out.values()}
+        heartbeat = by_name.get((self._dictionary.user, names.HEARTBEAT))
+        heartbeat = heartbeat or ListedTable(
+            owner=self._dictionary.user, name=names.HEARTBEAT, partitioned=False, rows=1, is_own=True
+        )
+        for at in [heartbeat, *choose_tables(listed, include, exclude)]:
+            if (known_out := outside.get((at.owner, at.name))) is not None:
+                steps += self._recapture_steps(known_out, at, here)
+                lines.append(self._log_view_line(known_out.schema))
+            elif (at.owner, at.name) not in taken:
+                table = with_id(self._describe_table(at), next_id)
+                steps += self._new_table_steps(table, at, here)
+                lines.append(self._log_view_line(table.schema, table.keyed.style))
+                next_id = self._next_free_id(next_id + 1, here)
+        is_new = len(lines) > len(captured) or "VENUS_LOG" not in here.kinds
+        return [*steps, _run_step("VENUS", "view VENUS_LOG", ddl.log_view(lines), exists=not is_new)]
+
+    def _read_registry(
+        self, here: OracleObjects
+    ) -> tuple[dict[int, OracleRegistryEntry], dict[int, OracleRegistryEntry]]:
+        """Return the captured tables, and those that are RELEASED or RELEASING."""
+        if ownership.REGISTRY not in here.kinds:
+            return {}, {}
+        known = registry.read_tables(self._session)
+        leaving = {t: c for t, c in known.items() if is_being_released(c.table)}
+        released = registry.read_tables(self._session, released=True)
+        return {t: c for t, c in known.items() if t not in leaving}, leaving | released
+
+    def _recapture_steps(
+        self, known: OracleRegistryEntry, at: ListedTable, here: OracleObjects
+    ) -> Iterator[OracleStep]:
+        """Yield the steps that capture a released table again; the registry then treats it like a new one."""
+        table = self._dictionary.read_table(at, known.schema, known.number_max)
+        if table.refusals:
+            raise Refused(f"{table.schema.qualified}: {table.refusals[0]}", hint="`venus check` lists the choices")
+        if table.schema.key != known.schema.key or changed_key_column(table.schema, known.schema):
+            was = ", ".join(known.schema.key)
+            hint = "`venus uninstall-triggers` without a table, then `venus install-triggers`"
+            raise Refused(f"{table.schema.qualified}: its key was ({was}) when it was released", hint=hint)
+        if self._options.compound and table.keyed.style is CaptureStyle.ROWS:
+            table = replace(table, keyed=replace(table.keyed, style=CaptureStyle.COMPOUND))
+        if segments.TABLE in here.kinds:
+            forget = registry.forget_segments_statement(known.schema.table_id)
+            yield _run_step(table.schema.qualified, "rows of VENUS_SEGMENT", forget)
+        yield _run_step(
+            table.schema.qualified, "row of VENUS_CAPTURED_TABLE", registry.recapture_statement(known.schema.table_id)
+        )
+        yield from self._table_object_steps(table, here, resync=False)
+
+    def _log_view_line(self, schema: TableSchema, style: CaptureStyle | None = None) -> str:
+        at = (schema.namespace, schema.name)
+        if style is CaptureStyle.INLINE or (style is None and at in self._dictionary.read_inline_tables()):
+            return inline.inline_view_line(*at)
+        return ddl.log_view_table(schema.qualified, schema.table_id)
+
+    @staticmethod
+    def _next_free_id(table_id: int, here: OracleObjects) -> int:
+        """Return the next number for which no other object has the name of the log table or of a trigger."""
+        while here.owned.names_in_use(ownership.table_objects(table_id)):
+            table_id += 1
+        return table_id
+
+    def _record_steps(self, here: OracleObjects) -> Iterator[OracleStep]:
+        """Record the objects of every installation before they are created. Raises Refused for a name in use."""
+        made = [*ddl.build_own_objects(self._version, cluster=self._options.cluster)]
+        made += inline.build_inline_objects() if self._options.inline else []
+        made += [overrides.type_map_table(self._version)] if self._dictionary.requested else []
+        wanted = [(m.kind, m.name) for m in made] + [("TRIGGER", names.DDL_TRIGGER), ("VIEW", "VENUS_LOG")]
+        own = ownership.owned_table()
+        here.owned.refuse_names_in_use([(own.kind, own.name), *wanted])
+        yield _run_step("VENUS", f"table {own.name}", own.sql, exists=own.name in here.kinds)
+        older = sorted(here.owned.ours - {(own.kind, own.name)})
+        if older and not here.owned.recorded:
+            yield _run_step("VENUS", f"{RECORD} {len(older)} objects", ownership.record_statement(older, adopted=True))
+        yield _record_step("VENUS", wanted, here)
+
+    def _own_object_steps(self, here: OracleObjects) -> Iterator[OracleStep]:
+        for made in ddl.build_own_objects(self._version, cluster=self._options.cluster):
+            yield _run_step("VENUS", f"{made.kind.lower()} {made.name}", made.sql, exists=made.name in here.kinds)
+        if self._options.inline:
+            for made in inline.build_inline_objects():
+                yield _run_step("VENUS", f"table {made.name}", made.sql, exists=made.name in here.kinds)
+        if "VENUS_DDL" in here.kinds and "SQL_TEXT" not in here.columns.get("VENUS_DDL", ()):
+            yield _run_step("VENUS", "column SQL_TEXT of VENUS_DDL", statement("own", "ddl_text"))
+        for name, sql in ddl.initial_rows():
+            yield _run_step("VENUS", f"row of {name}", sql, exists=name in here.kinds)
+        made = ddl.ddl_trigger(owner=self._dictionary.user, whole_database=self._options.watch_database)
+        there = here.triggers.get(made.name)
+        exists = there is not None and there.is_like(made, there.on)
+        yield OracleStep(
+            shown=_install_step("VENUS", f"trigger {made.name}", made.sql, exists), kind="make", name=made.name
+        )
+        yield from _check_and_enable_steps("VENUS", {made.name: exists})
+
+    def _type_map_steps(self, here: OracleObjects, included: Seq[ListedTable]) -> Iterator[OracleStep]:
+        """Record the types that this command requests, before the table is registered."""
+        if not self._dictionary.requested:
+            return
+        made = overrides.type_map_table(self._version)
+        yield _run_step("VENUS", f"table {made.name}", made.sql, exists=made.name in here.kinds)
+        before = {r.name: r.to for r in self._dictionary.read_recorded_types()}
+        for recorded in self._dictionary.resolve_requests(included):
+            for what, sql in overrides.record_statements(recorded):
+                yield _run_step(
+                    f"{recorded.owner}.{recorded.table}", what, sql, exists=before.get(recorded.name) == recorded.to
+                )
+
+    def _new_table_steps(self, table: OracleTable, at: ListedTable, here: OracleObjects) -> Iterator[OracleStep]:
+        if table.keyed.style is CaptureStyle.INLINE:
+            for what, sql in inline.initial_inline_rows(table.keyed):
+                yield _run_step(table.schema.qualified, what, sql)
+        elif "VENUS_POLLED" in here.kinds:
+            yield _run_step(
+                table.schema.qualified, "no row of VENUS_POLLED", inline.delete_polled_row(at.owner, at.name)
+            )
+        registered = registry.register_statement(table.schema, at.rows)
+        yield _run_step(table.schema.qualified, "row of VENUS_CAPTURED_TABLE", registered)
+        yield from self._table_object_steps(table, here, resync=False)
+
+    def _describe_table(self, at: ListedTable) -> OracleTable:
+        if at.is_own and at.name == names.HEARTBEAT:
+            return heartbeat_table(at)
+        table = self._dictionary.read_table(at, as_inline=self._options.inline)
+        if table.refusals:
+            raise Refused(f"{table.schema.qualified}: {table.refusals[0]}", hint="`venus check` lists the choices")
+        if self._options.compound and table.keyed.style is CaptureStyle.ROWS:
+            return replace(table, keyed=replace(table.keyed, style=CaptureStyle.COMPOUND))
+        return table
+
+    def _known_table_steps(self, known: OracleRegistryEntry, at: ListedTable, here: OracleObjects) -> list[OracleStep]:
+        """Return the steps for a registered table: objects that have vanished are created again."""
+        table = self._dictionary.read_table(at, known.schema, known.number_max)
+        table = replace(table, keyed=with_present_style(table.keyed, known.schema.table_id, here.triggers))
+        unfinished = known.is_unfinished
+        if table.refusals or table.schema.key != known.schema.key:
+            return []  # refresh_schemas reports the reason
+        is_inline = table.keyed.style is CaptureStyle.INLINE
+        if (
+            not unfinished
+            and not find_wrong_triggers(table, here.triggers)
+            and (is_inline or _log_name(table) in here.kinds)
+        ):
+            every = (
+                []
+                if is_inline
+                else [_log_step(table, True), *_widening_steps(table, here), _statistics_step(table, here)]
+            )
+            every += [_trigger_step(table, made, True) for made in build_triggers(table.keyed, table.schema.table_id)]
+            return every
+        return list(self._table_object_steps(table, here, resync=not unfinished))
+
+    def _table_object_steps(self, table: OracleTable, here: OracleObjects, *, resync: bool) -> Iterator[OracleStep]:
+        is_inline = table.keyed.style is CaptureStyle.INLINE
+        every = build_triggers(table.keyed, table.schema.table_id)
+        wanted = [*([] if is_inline else [("TABLE", _log_name(table))]), *((m.kind, m.name) for m in every)]
+        here.owned.refuse_names_in_use(wanted)
+        yield _record_step(table.schema.qualified, wanted, here)
+        if resync:  # before its triggers exist again: changes missed until then stay missed
+            yield _state_step(table, registry.RESYNC, _MADE_AGAIN)
+        if is_inline:
+            has_columns = self._dictionary.has_inline_columns(table.listed)
+            for what, sql in inline.inline_columns(table.keyed, table.schema.table_id, self._version):
+                there = what.removeprefix("index ") in here.indexes or (what == "columns" and has_columns)
+                yield _run_step(table.schema.qualified, what, sql, exists=there)
+        else:
+            yield _log_step(table, _log_name(table) in here.kinds)
+            yield from _widening_steps(table, here)
+            yield _statistics_step(table, here)
+        wrong = {made.name for made in find_wrong_triggers(table, here.triggers)}
+        for made in every:
+            yield _trigger_step(table, made, made.name not in wrong)
+        yield from _check_and_enable_steps(table.schema.qualified, {m.name: m.name not in wrong for m in every})
+        fence = _install_step(table.schema.qualified, "fence", ddl.fence_block(table.keyed))
+        yield OracleStep(shown=replace(fence, adopted=True), kind="run")
+        for what, sql in inline.after_fence_steps(table.keyed, table.schema.table_id) if is_inline else ():
+            shown = _install_step(table.schema.qualified, what, sql, what.removeprefix("constraint ") in here.indexes)
+            # an UPDATE is harmless a second time, and nothing shows that it was executed
+            yield OracleStep(shown=replace(shown, adopted=sql.startswith("UPDATE")), kind="run")
+        if not resync:
+            active = _state_step(table, registry.ACTIVE, None)
+            yield replace(active, shown=replace(active.shown, adopted=True, by_hand=False))
+
+    # -- uninstallation ------------------------------------------------------------------------------------------
+
+    def plan_removal(self) -> list[OracleStep]:
+        """Return every statement that removes VENUS from the schema: triggers first, the record of objects last."""
+        kinds = read_objects(self._session).kinds
+        self._dictionary.list_tables()  # its cached state may be outdated
+        order = {"TRIGGER": 0, "VIEW": 1, "TABLE": 2, "SEQUENCE": 3}
+        ours = sorted(kinds, key=lambda n: (n == ownership.TABLE, order[kinds[n]], n))
+        steps = [_run_step("VENUS", f"{kinds[n].lower()} {n}", ddl.drop_object(kinds[n], n)) for n in ours]
+        given_back = [
+            _run_step(f"{owner}.{name}", "columns", inline.drop_inline_columns(owner, name))
+            for owner, name in sorted(self._dictionary.read_inline_tables())
+        ]
+        behind_triggers = sum(kinds[n] == "TRIGGER" for n in ours)
+        return steps[:behind_triggers] + given_back + steps[behind_triggers:]
+
+    # -- release of single tables --------------------------------------------------------------------------------
+
+    def plan_release(self, table_ids: Seq[int]) -> list[OracleStep]:
+        """Return the removal of the triggers of these tables. Raises Refused for one that is captured inline.
+
+        The registry is updated first, so that a running capture does not treat the missing triggers as an accident.
+        """
+        here = read_objects(self._session)
+        captured, out = self._read_registry(here)
+        places = qualified_names((c.table for c in (captured | out).values()), table_ids)
+        inline_tables = {f"{owner}.{name}" for owner, name in self._dictionary.read_inline_tables()}
+        steps = []
+        for table_id, place in places.items():
+            if place in inline_tables:
+                hint = "`venus uninstall-triggers` without a table takes all of them out"
+                raise Refused(f"{place} is captured inline and cannot be taken out alone", hint=hint)
+            if table_id not in out or is_being_released(out[table_id].table):
+                sql = registry.installed_state_statement(table_id, RELEASING, TRIGGERS_GONE)
+                steps.append(_run_step(place, f"state {RELEASING}", sql))
+            steps += [
+                _run_step(place, f"trigger {n}", ddl.drop_object("TRIGGER", n))
+                for n in _existing_triggers(table_id, here)
+            ]
+        return steps
+
+    def plan_log_removal(self, reasons: Mapping[int, str], *, planned: bool = False) -> list[OracleStep]:
+        """Return the removal of the logs of these tables; the view of all logs no longer contains them.
+
+        Raises Refused for a log that a trigger writes to, unless its removal is only `planned`.
+        """
+        here = read_objects(self._session)
+        captured, out = self._read_registry(here)
+        places = qualified_names((c.table for c in (captured | out).values()), reasons)
+        if not planned:
+            refuse_if_written(places, (table_id for table_id in reasons if _existing_triggers(table_id, here)))
+        lines = [self._log_view_line(c.schema) for t, c in captured.items() if t not in reasons]
+        steps = [
+            _run_step(
+                place, f"state {RELEASED}", registry.installed_state_statement(table_id, RELEASED, reasons[table_id])
+            )
+            for table_id, place in places.items()
+        ]
+        logs = {log: place for i, place in places.items() if (log := names.log_table_name(i)) in here.kinds}
+        if logs and "VENUS_LOG" in here.kinds:
+            steps.append(_run_step("VENUS", "view VENUS_LOG", ddl.log_view(lines)))
+        return steps + [_run_step(place, f"table {log}", ddl.drop_object("TABLE", log)) for log, place in logs.items()]
+
+
+def heartbeat_table(at: ListedTable) -> OracleTable:
+    """Describe VENUS's heartbeat table before it exists."""
+    columns = [
+        (name, "NUMBER", None, 22, 0, None, digits, 0, "N", None) for name, digits in (("ID", 9), ("BEAT_AT", 18))
+    ]
+    return build_table(at, columns, [("VENUS_HEARTBEAT_PK", "P", "ID")])
+
+
+def _existing_triggers(table_id: int, here: OracleObjects) -> list[str]:
+    """Return the existing triggers with a table's number."""
+    return sorted({n for kind, n in ownership.table_objects(table_id) if kind == "TRIGGER"} & here.triggers.keys())
+
+
+def _log_name(table: OracleTable) -> str:
+    return names.log_table_name(table.schema.table_id)
+
+
+def _record_step(table: str, wanted: Seq[tuple[str, str]], here: OracleObjects) -> OracleStep:
+    """Return the step that records objects as VENUS's, before they are created."""
+    exists = here.owned.recorded and here.owned.ours >= set(wanted)
+    return _run_step(table, f"{RECORD} {len(wanted)} objects", ownership.record_statement(wanted), exists=exists)
+
+
+def _log_step(table: OracleTable, exists: bool) -> OracleStep:
+    made = ddl.log_object(table.keyed, table.schema.table_id)
+    return _run_step(table.schema.qualified, f"table {made.name}", made.sql, exists=exists)
+
+
+def _widening_steps(table: OracleTable, here: OracleObjects) -> Iterator[OracleStep]:
+    for column, to in ownership.find_narrow_columns(table.keyed, table.schema.table_id, here.widths):
+        sql = ownership.widen_column(table.schema.table_id, column, to)
+        yield OracleStep(
+            shown=_install_step(table.schema.qualified, f"width of {_log_name(table)}.{column}", sql), kind="widen"
+        )
+
+
+def _statistics_step(table: OracleTable, here: OracleObjects) -> OracleStep:
+    log = _log_name(table)
+    sql = ddl.log_statistics(table.schema.table_id)
+    return _run_step(table.schema.qualified, f"statistics of {log}", sql, exists=log in here.fixed_statistics)
+
+
+def _trigger_step(table: OracleTable, made: ddl.OracleOwnObject, exists: bool) -> OracleStep:
+    shown = _install_step(table.schema.qualified, f"trigger {made.name}", made.sql, exists)
+    return OracleStep(shown=shown, kind="make", name=made.name)
+
+
+def _check_and_enable_steps(table: str, triggers: Mapping[str, bool]) -> Iterator[OracleStep]:
+    """Yield the steps that check and enable these triggers; those in order exist already."""
+    for name, exists in triggers.items():
+        shown = _install_step(table, f"check of trigger {name}", ddl.check_trigger(name), exists)
+        yield OracleStep(shown=shown, kind="check", name=name)
+    for name, exists in triggers.items():
+        yield _run_step(table, f"enabling of trigger {name}", ddl.enable_trigger(name), exists=exists)
+
+
+def _install_step(table: str, what: str, sql: str, exists: bool = False) -> InstallStep:
+    return InstallStep(table=table, what=what, sql=sql, exists=exists)
+
+
+def _run_step(table: str, what: str, sql: str, *, exists: bool = False) -> OracleStep:
+    return OracleStep(shown=_install_step(table, what, sql, exists), kind="run")
+
+
+def _state_step(table: OracleTable, state: str, reason: str | None) -> OracleStep:
+    sql = registry.installed_state_statement(table.schema.table_id, state, reason)
+    return _run_step(table.schema.qualified, "state of the table", sql)

@@ -1,0 +1,252 @@
+"""Schema changes of captured tables: VENUS stores them in the registry, in one transaction.
+
+Captured tables of other schemas may become unreadable for VENUS's user. They halt alone until it may read them again.
+Oracle reports a table without any privilege as one that does not exist (ORA-00942), and its views omit it. VENUS's own
+triggers distinguish the two cases: they are dropped with their table, and their owner always sees them. If they are
+gone as well, only a DBA can tell. VENUS then names both possibilities and never assumes that the table was dropped.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass, replace
+
+from venus.adapters.dialects.contract import SchemaChanged
+from venus.adapters.dialects.oracle import registry
+from venus.adapters.dialects.oracle.capture import segments
+from venus.adapters.dialects.oracle.capture.segments import Marks
+from venus.adapters.dialects.oracle.dictionary import ownership
+from venus.adapters.dialects.oracle.dictionary.reader import OracleDictionary
+from venus.adapters.dialects.oracle.installation.install import read_objects
+from venus.adapters.dialects.oracle.installation.table_comparison import (
+    OracleInstalledTrigger,
+    OracleTableComparison,
+    compare_table,
+)
+from venus.adapters.dialects.oracle.language import ddl
+from venus.adapters.dialects.oracle.language.ddl_records import DdlRecords
+from venus.adapters.dialects.oracle.names import quote
+from venus.adapters.dialects.oracle.registry import OracleRegistryEntry
+from venus.adapters.dialects.oracle.session.connection import OracleNotPermitted, OracleSession
+from venus.adapters.dialects.oracle.sql import statement
+from venus.errors import DatabaseUnavailable, SourceError
+
+logger = logging.getLogger(__name__)
+
+ALTERED = "altered while partitioned: a partition may have been truncated or exchanged, read the table again"
+SILENCED = "ALTER TABLE disabled its triggers: changes may have been missed in the meantime, read the table again"
+
+
+def compare_all(writer: OracleSession, dictionary: OracleDictionary) -> list[OracleTableComparison]:
+    """Compare every table whose installation is complete; leave no transaction open."""
+    present = read_objects(writer).triggers
+    listed = {(t.owner, t.name): t for t in dictionary.list_tables()}
+    known = [c for c in registry.read_tables(writer).values() if not c.is_unfinished]
+    lacks = find_missing_grants(writer, dictionary.user, known, listed.keys(), present)
+    found = []
+    for captured in known:
+        if lack := lacks.get(captured.schema.table_id):
+            found.append(OracleTableComparison(captured=captured, table=None, grant=lack))
+            continue
+        at = listed.get((captured.schema.namespace, captured.schema.name))
+        table = dictionary.read_table(at, captured.schema, captured.number_max) if at else None
+        found.append(compare_table(captured, table, present))
+    writer.rollback()
+    return found
+
+
+def store_changes(writer: OracleSession, dictionary: OracleDictionary) -> None:
+    """Store the schema changes since the last call, and remove the DDL records that reported them.
+
+    The record of a TRUNCATE stays: a cut consumes it.
+    """
+    noted = writer.fetch_rows(statement("registry", "ddl_rows"))
+    found = compare_all(writer, dictionary)
+    notes = DdlRecords.from_rows(noted)
+    watch = _read_segment_watch(writer, notes)
+    if watch:
+        found = [watch.judge(how) for how in found]
+    found = [_apply_ddl_records(how, notes) for how in found]
+    done = [(int(seq),) for seq, event, *_ in noted if event != "TRUNCATE"]
+    with writer.transaction():
+        for how in found:
+            _store_comparison(writer, how)
+        if watch:
+            watch.store(found)
+        if done:
+            writer.run_many(statement("registry", "ddl_done"), done)
+    _drop_unfit_triggers(writer, found)
+
+
+def _apply_ddl_records(how: OracleTableComparison, notes: DdlRecords) -> OracleTableComparison:
+    """Apply the DDL records of a table, unless there is already a reason to read it again."""
+    if how.reason or how.table is None:
+        return how
+    reason = SILENCED if notes.has_disabling_statement(how.place) and not how.is_beginning else ""
+    if how.table.listed.partitioned and notes.may_lose_rows(how.place):
+        reason = ALTERED
+    # the records are gone when a paused table is resumed
+    again = bool(reason) and how.is_paused
+    return replace(how, reason=reason, read_again=how.read_again or again or notes.may_change_values(how.place))
+
+
+def _read_segment_watch(writer: OracleSession, notes: DdlRecords) -> SegmentWatch | None:
+    """Read the segments; return None for an older installation, which has no table for them."""
+    if segments.TABLE not in read_objects(writer).kinds:
+        return None
+    return SegmentWatch(writer, segments.read_segments(writer), notes)
+
+
+def _store_comparison(writer: OracleSession, how: OracleTableComparison) -> None:
+    table_id, table = how.captured.schema.table_id, how.table
+    if how.is_new_version and table is not None:
+        writer.run(statement("registry", "new_version"), registry.version_binds(table.schema, how.captured.number_max))
+    if how.read_again or (how.is_new_version and how.needs_fill):
+        writer.run(statement("registry", "restart_fill"), {"table_id": table_id})
+    if how.new_state is not None:
+        state, reason = how.new_state
+        if how.grant:
+            logger.warning("%s halts, the other tables go on: %s", how.captured.schema.qualified, reason)
+        registry.set_state(writer, table_id, state, reason)
+    if how.reason and how.captured.table.state == registry.ACTIVE:
+        registry.set_state(writer, table_id, registry.RESYNC, how.reason)
+
+
+def _drop_unfit_triggers(writer: OracleSession, found: Seq[OracleTableComparison]) -> None:
+    """Remove triggers that do not fit the key of their table: they could fail the application's statements."""
+    unfit = [how.captured.schema for how in found if how.drop_triggers]
+    present = read_objects(writer).triggers if unfit else {}
+    for schema in unfit:
+        for kind, name in ownership.table_objects(schema.table_id):
+            if name in present:
+                try:
+                    writer.run(ddl.drop_object(kind, name))
+                except DatabaseUnavailable:
+                    logger.warning("%s is in use: trigger %s will be removed later", schema.qualified, name)
+    writer.rollback()
+
+
+_PLAIN = re.compile(r"[A-Z][A-Z0-9_$#]*")
+
+TableName = tuple[str, str]
+
+
+def find_missing_grants(
+    session: OracleSession, user: str, captured: Iterable[OracleRegistryEntry], listed: Collection[TableName],
+    present: Mapping[str, OracleInstalledTrigger],
+) -> dict[int, str]:  # fmt: skip
+    """Return the unreadable tables with their remedies; `listed` = the tables that the dictionary shows."""
+    places = {c.schema.table_id: (c.schema.namespace, c.schema.name) for c in captured}
+    shown = {table_id: place for table_id, place in places.items() if place in listed}
+    found = {table_id: _grant(shown[table_id], user) for table_id in _find_unreadable_tables(session, shown)}
+    for table_id, place in places.items():
+        if (
+            table_id not in shown
+            and place[0] != user
+            and (way_out := _remedy_for_hidden_table(session, user, table_id, place, present))
+        ):
+            found[table_id] = way_out
+    return found
+
+
+def _find_unreadable_tables(session: OracleSession, places: Mapping[int, TableName]) -> set[int]:
+    """Return the tables that may not be read; one round trip is enough if all of them may be."""
+    each = {t: statement("dictionary", "may_read", table=f"{quote(o)}.{quote(n)}") for t, (o, n) in places.items()}
+    if not each or _can_run(session, "\nUNION ALL ".join(each.values())):
+        return set()
+    return {table_id for table_id, text in each.items() if not _can_run(session, text)}
+
+
+def _can_run(session: OracleSession, text: str) -> bool:
+    try:
+        session.fetch_rows(text)
+    except (OracleNotPermitted, SchemaChanged):
+        return False
+    return True
+
+
+def _remedy_for_hidden_table(
+    session: OracleSession, user: str, table_id: int, place: TableName, present: Mapping[str, OracleInstalledTrigger]
+) -> str:
+    """Return the remedy for a table that the dictionary does not show; empty if it is certainly gone."""
+    own = [
+        present[name].on for kind, name in ownership.table_objects(table_id) if kind == "TRIGGER" and name in present
+    ]
+    if own:
+        # if the names differ, the table was renamed or is in the recycle bin
+        return _grant(place, user) if ".".join(place) in own else ""
+    there = _dba_view_shows(session, place)
+    if there is None:
+        removal = f"`venus uninstall-triggers {'.'.join(place)}`"
+        return f"{_grant(place, user)}, or if it was dropped or renamed, which looks alike: {removal}"
+    return _grant(place, user) if there else ""
+
+
+def _dba_view_shows(session: OracleSession, place: TableName) -> bool | None:
+    """Return whether the DBA views show the table; None if this user may not read them."""
+    binds = {"owner": place[0], "name": place[1]}
+    try:
+        rows: Seq[Seq[object]] = session.fetch_rows(statement("dictionary", "exists"), binds)
+    except (SourceError, SchemaChanged):
+        return None
+    return bool(rows)
+
+
+def _grant(place: TableName, user: str) -> str:
+    return f"`GRANT SELECT ON {_quote_if_needed(place[0])}.{_quote_if_needed(place[1])} TO {_quote_if_needed(user)}`"
+
+
+def _quote_if_needed(name: str) -> str:
+    return name if _PLAIN.fullmatch(name) else quote(name)
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentWatch:
+    """The segments of all captured tables, read once."""
+
+    session: OracleSession
+    segments: segments.Segments
+    #: The recorded DDL, which may explain new segments.
+    notes: DdlRecords
+
+    def judge(self, how: OracleTableComparison) -> OracleTableComparison:
+        """Add the reason to read a table again, if its segments, its triggers or its definition give one."""
+        table_id, place = how.captured.schema.table_id, how.place
+        if how.reason or how.table is None:
+            return how
+        reason = "" if self.notes.explains_segments(place) else self.segments.missed_rows_reason(table_id, place)
+        if not reason and not how.is_beginning:  # otherwise the fill is about to read the whole table anyway
+            reason = self.segments.altered_triggers(table_id, place)
+        return replace(how, reason=reason, read_again=not how.is_paused and self._has_other_values(how))
+
+    def _has_other_values(self, how: OracleTableComparison) -> bool:
+        """Whether ALTER TABLE may have given rows other values."""
+        before, now = self._stored_marks(how), self._present_marks(how)
+        explained = self.notes.explains_definition(how.place) or segments.has_new_partition(before, now)
+        look = segments.DEFINITION
+        return segments.has_altered_values(before.get(look, ""), now.get(look, ""), explained=explained)
+
+    def _stored_marks(self, how: OracleTableComparison) -> Marks:
+        return self.segments.stored.get(how.captured.schema.table_id, segments.NOTHING)
+
+    def _present_marks(self, how: OracleTableComparison) -> Marks:
+        """Return the marks to store of a table; a table that cannot be read keeps the mark of its definition."""
+        now = dict(self.segments.now.get(how.place, segments.NOTHING))
+        specified = now.pop(segments.DEFINITION, "")
+        before = self._stored_marks(how).get(segments.DEFINITION, "")
+        look = segments.definition_mark(how.table, specified) if how.table is not None else before
+        return now | ({segments.DEFINITION: look} if look else {})
+
+    def store(self, compared: Iterable[OracleTableComparison]) -> None:
+        """Store the present marks, in the transaction that stores their consequences.
+
+        Tables that are PAUSED or may not be read are skipped: no reason was stored for them, so that a later comparison
+        must find the change again.
+        """
+        for how in compared:
+            now = self._present_marks(how)
+            if not how.is_paused and not how.grant and now != self._stored_marks(how):
+                segments.store_marks(self.session, how.captured.schema.table_id, now)

@@ -1,0 +1,215 @@
+"""The statements that an installation runs, built from the dictionary's data. Pure.
+
+The compound trigger for bulk DML is experimental: `venus_triggers=compound` in the URL (capture.md 3). A statement that
+Oracle restarts fires the row sections again. Superfluous keys are harmless, because capture reads the rows later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+
+from venus.adapters.dialects.oracle import names
+from venus.adapters.dialects.oracle.names import literal, log_key_columns, log_table_name, quote
+from venus.adapters.dialects.oracle.session.versions import Version
+from venus.adapters.dialects.oracle.sql import statement
+
+#: The time for which one attempt of the fence waits for open transactions.
+FENCE_SECONDS = 60
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OracleKeyColumn:
+    """A column of a table's key."""
+
+    name: str
+    log_type: str  # as the log table declares it
+    is_text: bool  # compared under the session's linguistic settings
+
+
+class CaptureStyle(StrEnum):
+    """The way in which a table is captured."""
+
+    ROWS = "three row triggers and a log table"
+    COMPOUND = "one compound trigger and a log table"
+    INLINE = "the paper's own columns in the table"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyedTable:
+    """A table with its key, as the triggers need it."""
+
+    owner: str
+    name: str
+    key: tuple[OracleKeyColumn, ...]
+    style: CaptureStyle = CaptureStyle.ROWS
+
+    @property
+    def sql(self) -> str:
+        """The table's name in a statement."""
+        return f"{quote(self.owner)}.{quote(self.name)}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OracleOwnObject:
+    """An object that VENUS creates, with its statement."""
+
+    kind: str  # SEQUENCE, TABLE, TRIGGER
+    name: str
+    sql: str
+
+
+def build_own_objects(version: Version, *, cluster: bool) -> list[OracleOwnObject]:
+    """Return VENUS's own sequence and tables, in order."""
+    order = "NOORDER" if cluster else "ORDER"
+    parts = {"order": order, "name_bytes": str(version.identifier_bytes)}
+    made = [OracleOwnObject(kind="SEQUENCE", name="VENUS_SEQ", sql=statement("own", "sequence", **parts))]
+    tables = ("checkpoint", "batch", "captured_table", "heartbeat", "ddl", "segment")
+    return made + [
+        OracleOwnObject(kind="TABLE", name=f"VENUS_{t.upper()}", sql=statement("own", t, **parts)) for t in tables
+    ]
+
+
+def initial_rows() -> list[tuple[str, str]]:
+    """Return the tables that initially have one row, with statements that add a missing row."""
+    return [(f"VENUS_{t.upper()}", statement("own", f"{t}_row")) for t in ("checkpoint", "heartbeat")]
+
+
+def ddl_trigger(*, owner: str = "", whole_database: bool = False) -> OracleOwnObject:
+    """Return the trigger that records TRUNCATE and ALTER; `owner` is VENUS's schema if it watches the database."""
+    qualifier = f"{quote(owner)}.".replace("'", "''") if whole_database else ""  # it is part of a literal
+    scope = "DATABASE" if whole_database else "SCHEMA"
+    sql = statement("own", "ddl_trigger", scope=scope, owner=qualifier)
+    return OracleOwnObject(kind="TRIGGER", name=names.DDL_TRIGGER, sql=sql)
+
+
+def log_view_table(name: str, table_id: int) -> str:
+    """Return a table's line of the view VENUS_LOG."""
+    return statement("own", "log_view_table", qualified=literal(name), log=log_table_name(table_id))
+
+
+def log_view(lines: Iterable[str]) -> str:
+    """Return the view with the (TableName, Sequence) log of the tables with these lines."""
+    return statement("own", "log_view", tables="\nUNION ALL ".join(lines))
+
+
+def log_object(table: KeyedTable, table_id: int) -> OracleOwnObject:
+    """Return the log table of a captured table."""
+    keys = zip(log_key_columns(len(table.key)), table.key, strict=True)
+    columns = ",\n  ".join(f"{k}  {c.log_type}  NOT NULL" for k, c in keys)
+    sql = statement("triggers", "log_table", log=log_table_name(table_id), columns=columns)
+    return OracleOwnObject(kind="TABLE", name=log_table_name(table_id), sql=sql)
+
+
+def log_statistics(table_id: int) -> str:
+    """Return the block that fixes the optimizer statistics of a log table."""
+    return statement("triggers", "log_statistics", log=log_table_name(table_id))
+
+
+def row_triggers(table: KeyedTable, table_id: int) -> Iterator[OracleOwnObject]:
+    """Yield the three disabled row triggers of a captured table."""
+    for letter, block in zip(names.TRIGGER_LETTERS, ("insert", "update", "delete"), strict=True):
+        name = names.trigger_name(letter, table_id)
+        sql = statement(
+            "triggers",
+            block,
+            trigger=name,
+            table=table.sql,
+            log=log_table_name(table_id),
+            keys=", ".join(log_key_columns(len(table.key))),
+            new_key=_key_values(table, ":NEW"),
+            old_key=_key_values(table, ":OLD"),
+            key_changed=key_change_condition(table),
+        )
+        yield OracleOwnObject(kind="TRIGGER", name=name, sql=sql)
+
+
+def _key_values(table: KeyedTable, row: str) -> str:
+    return _join_lines(", ", [f"{row}.{quote(k.name)}" for k in table.key])
+
+
+def _join_lines(separator: str, parts: list[str]) -> str:
+    """Join parts on one line, or one a line if that is long: SQL*Plus reads at most 2,499 characters a line."""
+    line = separator.join(parts)
+    return line if len(line) < 500 else f"{separator.rstrip()}\n    ".join(parts)
+
+
+def key_change_condition(table: KeyedTable) -> str:
+    """Return the condition that the key of a row has changed.
+
+    Key columns are never NULL. The application's session settings compare the texts and may be linguistic.
+    """
+    changed = [f":OLD.{quote(k.name)} <> :NEW.{quote(k.name)}" for k in table.key]
+    if any(k.is_text for k in table.key):
+        changed.append("SYS_CONTEXT('USERENV', 'NLS_SORT') <> 'BINARY'")
+    return _join_lines(" OR ", changed)
+
+
+def enable_trigger(trigger: str) -> str:
+    """Return the statement that enables a trigger."""
+    return statement("triggers", "enable", trigger=trigger)
+
+
+def check_trigger(trigger: str) -> str:
+    """Return the block that fails if a trigger does not compile."""
+    return statement("triggers", "compiled", trigger=trigger)
+
+
+def fence_block(table: KeyedTable) -> str:
+    """Return the block that waits for transactions that wrote the table before; it fails after FENCE_SECONDS."""
+    message = (
+        f"VENUS: a transaction that wrote {table.owner}.{table.name} before its triggers were enabled is still open"
+    )
+    return statement(
+        "triggers", "fence", tables=literal(table.sql), seconds=str(FENCE_SECONDS), message=literal(message)
+    )
+
+
+def drop_object(kind: str, name: str) -> str:
+    """Return the statement that drops an object of VENUS."""
+    if kind == "TABLE":
+        return statement("triggers", "drop_table", table=name)
+    if kind == "TRIGGER":
+        return statement("triggers", "drop_trigger", trigger=name)
+    return statement("triggers", "drop_view" if kind == "VIEW" else "drop_sequence")
+
+
+def record_id_statements(table: KeyedTable, version: Version, constraint: str) -> list[str]:
+    """Return the statements that give a table without a key an identity; empty if the version has none."""
+    if not version.invisible_identity:
+        return []
+    key = statement("triggers", "record_id_key", table=table.sql, name=constraint)
+    return [statement("triggers", "record_id", table=table.sql), key]
+
+
+#: The number of keys collected in the session's memory before they are written.
+PIECE_ROWS = 5000
+
+
+def compound_triggers(table: KeyedTable, table_id: int) -> Iterator[OracleOwnObject]:
+    """Yield the one disabled compound trigger of a captured table."""
+    log, keys = log_table_name(table_id), log_key_columns(len(table.key))
+    name = names.trigger_name(names.COMPOUND_LETTER, table_id)
+
+    def note_call(row: str) -> str:
+        values = zip(keys, table.key, strict=True)
+        return "\n".join(f"      G_{k}(G_N) := :{row}.{quote(column.name)};" for k, column in values)
+
+    sql = statement(
+        "compound",
+        "trigger",
+        trigger=name,
+        table=table.sql,
+        log=log,
+        keys=", ".join(keys),
+        types="\n".join(f"  TYPE T_{k} IS TABLE OF {log}.{k}%TYPE INDEX BY PLS_INTEGER;" for k in keys),
+        arrays="\n".join(f"  G_{k}  T_{k};" for k in keys),
+        deletes="\n".join(f"    G_{k}.DELETE;" for k in keys),
+        collected=", ".join(f"G_{k}(J)" for k in keys),
+        new_key=note_call("NEW"),
+        old_key=note_call("OLD"),
+        key_changed=key_change_condition(table),
+        piece=str(PIECE_ROWS),
+    )
+    yield OracleOwnObject(kind="TRIGGER", name=name, sql=sql)

@@ -1,0 +1,1 @@
+"""Sessions at an Oracle database: driver, connection, limits."""

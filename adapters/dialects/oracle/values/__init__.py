@@ -1,0 +1,1 @@
+"""Values and rows of Oracle as canonical text and packed sections."""

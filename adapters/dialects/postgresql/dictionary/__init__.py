@@ -1,0 +1,1 @@
+"""PostgreSQL's dictionary: tables, columns, keys, types and the structure around them."""

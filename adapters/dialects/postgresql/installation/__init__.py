@@ -1,0 +1,1 @@
+"""Installation of capture at PostgreSQL: checks, triggers, schema changes, removal."""

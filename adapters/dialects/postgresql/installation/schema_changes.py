@@ -1,0 +1,356 @@
+"""Comparison of the registry with the dictionary while capture runs: versions, keys, triggers, partitions.
+
+Capture fails open: the application's statements never fail, whatever happens to a captured table. A new column restarts
+the table's fill, so that old rows get its value. A change that capture cannot follow makes the table RESYNC, with the
+reason.
+
+Log tables and functions of an older version are updated while capture runs. A function is replaced only if it missed
+nothing. It accepts a wider key only together with its log, because the application's statement would fail on a value
+that the log's column cannot hold.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from venus.adapters.dialects.halted_tables import unreadable_reason
+from venus.adapters.dialects.postgresql import names, registry
+from venus.adapters.dialects.postgresql.connection import PostgresConnection, PostgresLockTimeout, PostgresNotPermitted
+from venus.adapters.dialects.postgresql.dictionary.tables import Leaf, PostgresTable
+from venus.adapters.dialects.postgresql.installation import triggers
+from venus.adapters.dialects.postgresql.installation.findings import describe_key_change
+from venus.adapters.dialects.postgresql.installation.install import (
+    PostgresInstalledObjects,
+    strip_schema,
+    widening_steps,
+)
+from venus.adapters.dialects.postgresql.names import log_key_columns, qualify, quote
+from venus.adapters.dialects.postgresql.registry import PostgresCapturedTable
+from venus.adapters.dialects.postgresql.sql import statement
+from venus.adapters.dialects.released_tables import is_being_released
+from venus.adapters.dialects.type_changes import keeps_text
+from venus.errors import SourceError
+from venus.model import LogicalType, TableSchema
+
+#: Name of the mark for a table's values. Every other mark has the name of a trigger.
+VALUES = "values"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MarkChanges:
+    """Changes to one table since the last comparison."""
+
+    #: Triggers that were off for a while or altered, with their partition if they have one.
+    altered_triggers: tuple[str, ...] = ()
+    #: Whether ALTER TABLE has recomputed values of rows.
+    has_rewritten_values: bool = False
+    #: (relation, name, mark) to be stored.
+    new_marks: tuple[tuple[int, str, str], ...] = ()
+
+
+@dataclass(slots=True)
+class TriggerMarks:
+    """The stored marks and the present ones, by relation."""
+
+    before: dict[int, dict[str, str]] = field(default_factory=lambda: defaultdict(dict))
+    now: dict[int, dict[str, str]] = field(default_factory=lambda: defaultdict(dict))
+
+    @classmethod
+    def read(cls, connection: PostgresConnection, tables: Iterable[PostgresTable]) -> TriggerMarks:
+        """Read the marks of these tables and their partitions."""
+        seen = cls()
+        for relation, name, mark in connection.rows(statement("triggers", "seen")):
+            seen.before[relation][name] = mark
+        seen.read_present(connection, [oid for table in tables for oid in _relations(table)])
+        return seen
+
+    def read_present(self, connection: PostgresConnection, relations: Seq[int]) -> None:
+        """Read the present marks of relations. Repeat this after capture itself has altered a trigger."""
+        for relation, name, mark in connection.rows(statement("triggers", "seen_now"), {"relations": list(relations)}):
+            self.now[relation][name] = mark
+
+    def find_changes(self, table: PostgresTable) -> MarkChanges:
+        """Return the changes to a table."""
+        off, fresh, rewritten = [], [], False
+        places = _relations(table)
+        for relation, place in places.items():
+            before, now = self.before.get(relation, {}), self.now.get(relation, {})
+            fresh += [(relation, name, mark) for name, mark in now.items() if before.get(name) != mark]
+            off += [
+                f"{name}{place}"
+                for name, mark in now.items()
+                if name != VALUES and _is_other_version(before.get(name), mark)
+            ]
+            rewritten |= _is_rewritten(before.get(VALUES), now.get(VALUES))
+        return MarkChanges(altered_triggers=tuple(off), has_rewritten_values=rewritten, new_marks=tuple(fresh))
+
+    def has_stored_values(self, table: PostgresTable) -> bool:
+        """Return whether marks for the values of a table and of all its partitions were stored before."""
+        return all(VALUES in self.before.get(relation, {}) for relation in _relations(table))
+
+    def delete_others(self, connection: PostgresConnection) -> None:
+        """Delete the marks of relations that are no longer captured: a returning one has missed changes."""
+        if others := [relation for relation in self.before if relation not in self.now]:
+            connection.run(statement("triggers", "seen_others"), {"relations": others})
+
+
+def store_marks(connection: PostgresConnection, fresh: Seq[tuple[int, str, str]]) -> None:
+    """Store marks in the caller's transaction."""
+    if fresh:
+        relations, named, marks = (list(column) for column in zip(*fresh, strict=True))
+        connection.run(statement("triggers", "saw"), {"relations": relations, "names": named, "marks": marks})
+
+
+def store_present_marks(connection: PostgresConnection, table_id: int) -> None:
+    """Store the present marks of a table's triggers: its new fill reads everything that they have missed."""
+    if connection.row(statement("triggers", "seen_exists"))[0]:
+        connection.run(statement("triggers", "seen_again", number=f"{table_id:05}"))
+
+
+def _relations(table: PostgresTable) -> dict[int, str]:
+    """Return the relations of a table by oid, each with its place for messages."""
+    return {table.oid: ""} | {leaf.oid: f" on {leaf.namespace}.{leaf.name}" for leaf in table.leaves}
+
+
+def _is_other_version(before: str | None, now: str) -> bool:
+    """Return whether a trigger has another row version. With another function it comes from a restored database."""
+    if before is None or before == now:
+        return False
+    return before.split(" ")[0] == now.split(" ")[0]
+
+
+def _is_rewritten(before: str | None, now: str | None) -> bool:
+    """Return whether values were recomputed.
+
+    That is so if a column was altered and the rows are in another file, or if an expression was altered. VACUUM FULL
+    and CLUSTER alter no column, and SET STATISTICS creates no other file.
+    """
+    if before is None or now is None or before == now:
+        return False
+    old, new = json.loads(before), json.loads(now)
+    altered = _has_differences(old, new, "columns") and old["file"] != new["file"]
+    return altered or _has_differences(old, new, "expressions")
+
+
+def _has_differences(old: Mapping[str, Any], new: Mapping[str, Any], what: str) -> bool:
+    """Return whether an entry in both differs. Added and dropped columns make a new version anyway."""
+    return any(new[what].get(number, value) != value for number, value in old[what].items())
+
+
+logger = logging.getLogger(__name__)
+
+RESYNC, PAUSED = "RESYNC", "PAUSED"
+
+
+def refresh_registry(connection: PostgresConnection, captured: Seq[PostgresCapturedTable]) -> list[TableSchema]:
+    """Update the registry to the dictionary; return the new versions. Each table has one short transaction."""
+    with connection.snapshot():
+        present = PostgresInstalledObjects.read(connection)
+        known = (
+            TriggerMarks.read(connection, (c.table for c in captured if c.table))
+            if "seen" in present.other_tables
+            else TriggerMarks()
+        )
+    known.delete_others(connection)
+    versions = []
+    for c in captured:
+        table_id = c.schema.table_id
+        if is_being_released(c.registered):
+            continue  # an operator had its triggers removed
+        if c.table is None:
+            _stop_capture(connection, c, "the table is gone: dropped or renamed")
+        elif c.table.unsupported:
+            column, why = c.table.unsupported[0]
+            _stop_capture(connection, c, f"column {column} cannot be carried: {why}")
+        elif reason := describe_key_change(c.schema, c.table):
+            _stop_capture(connection, c, reason)
+        else:
+            if not c.usable:
+                versions.append(
+                    _store_new_version(connection, c.schema, c.table, watched=known.has_stored_values(c.table))
+                )
+            if c.table.kind == "p":
+                _follow_partitions(connection, c, c.table, present.leaves.get(table_id, frozenset()), known)
+            present = renew_objects(connection, c.table, table_id, present)
+            _check_triggers(connection, c, c.table, present, known)
+    return versions
+
+
+def pause_unreadable_tables(connection: PostgresConnection, captured: Seq[PostgresCapturedTable]) -> bool:
+    """Pause tables that may not be read; return whether there were any. Their logs keep their rows."""
+    grants = registry.find_unreadable_tables(connection, (c for c in captured if c.registered.state != PAUSED))
+    for known in (c.registered for c in captured if c.schema.table_id in grants):
+        reason = unreadable_reason(known, grants[known.schema.table_id])
+        logger.warning("%s halts, the other tables continue: %s", known.schema.qualified, reason)
+        registry.set_state(connection, known.schema.table_id, PAUSED, reason)
+    return bool(grants)
+
+
+def is_complete(connection: PostgresConnection, captured: PostgresCapturedTable) -> bool:
+    """Return whether all objects that capture a table are complete. An idle function counts as missing."""
+    if captured.table is None:
+        return False
+    with connection.snapshot():
+        present = PostgresInstalledObjects.read(connection)
+    return not present.find_missing(captured.table, captured.schema.table_id, always=connection.options.always)
+
+
+def _stop_capture(connection: PostgresConnection, captured: PostgresCapturedTable, reason: str) -> None:
+    """Stop capturing a table without stopping the application."""
+    if captured.registered.state == RESYNC and captured.registered.reason == reason:
+        return
+    table_id = captured.schema.table_id
+    with connection.transaction():
+        connection.run(triggers.idle_function(table_id).sql)
+        registry.set_state(connection, table_id, RESYNC, reason)
+
+
+def _store_new_version(
+    connection: PostgresConnection, known: TableSchema, table: PostgresTable, *, watched: bool
+) -> TableSchema:
+    """Store the next version. Rows sent before lack the value of a new column, and have the old text of a retyped one.
+
+    A wider type keeps the text, unless USING computes another value. In that case the rows are in another file, which
+    `_check_triggers` detects in a table that is `watched`.
+    """
+    schema = table.to_schema(known.table_id, known.version + 1)
+    before = {c.number: c.type for c in known.columns}
+
+    def is_as_sent(number: int, now: LogicalType) -> bool:
+        return number in before and (before[number] == now or (watched and keeps_text(before[number], now)))
+
+    with connection.transaction():
+        connection.run(registry.new_version_sql(schema))
+        if not all(is_as_sent(c.number, c.type) for c in schema.columns) or _has_renamed_labels(known, schema):
+            registry.restart_fill(connection, known.table_id)
+    return schema
+
+
+def _has_renamed_labels(known: TableSchema, schema: TableSchema) -> bool:
+    """Return whether a label of an enum was renamed: no trigger fires, and rows sent before have the old name.
+
+    Two labels that traded names still exist, but in another order.
+    """
+    now = {t.sql_name: t.labels for t in schema.types}
+    for own in known.types:
+        rest = iter(now.get(own.sql_name, own.labels))
+        if not all(label in rest for label in own.labels):
+            return True
+    return False
+
+
+def _follow_partitions(
+    connection: PostgresConnection,
+    captured: PostgresCapturedTable,
+    table: PostgresTable,
+    joined: frozenset[int],
+    known: TriggerMarks,
+) -> None:
+    """Add partitions that joined, and restart the fill if one has left with its rows."""
+    table_id = captured.schema.table_id
+    now = {leaf.oid: leaf for leaf in table.leaves}
+    for oid in now.keys() - joined:
+        try:
+            with connection.transaction():
+                _add_partition(connection, table, table_id, now[oid])
+                # a returning partition still has its trigger, which was just replaced
+                if oid in known.now:
+                    known.read_present(connection, [oid])
+        except SourceError as error:
+            reason = f"partition {now[oid].namespace}.{now[oid].name} cannot be given its trigger: {error}"
+            registry.set_state(connection, table_id, RESYNC, reason)
+    if gone := joined - now.keys():
+        with connection.transaction():
+            registry.restart_fill(connection, table_id)
+            for oid in gone:
+                connection.run(statement("triggers", "leaf_left", table_id=str(table_id), leaf=str(oid)))
+
+
+def _add_partition(connection: PostgresConnection, table: PostgresTable, table_id: int, leaf: Leaf) -> None:
+    name = names.trigger_name("p", table_id)
+    trigger = next(t for t in triggers.build_triggers(table, table_id) if t.name == name and t.table_oid == leaf.oid)
+    connection.run(trigger.sql.replace("CREATE TRIGGER", "CREATE OR REPLACE TRIGGER", 1))
+    connection.run(
+        statement(
+            "triggers",
+            "leaf_rows",
+            log=names.log_table_name(table_id),
+            table_id=str(table_id),
+            keys=", ".join(log_key_columns(len(table.key))),
+            key=", ".join(f"x.{quote(k.name)}" for k in table.key),
+            leaf=qualify(leaf.namespace, leaf.name),
+        )
+    )
+    connection.run(statement("triggers", "leaf_joined", table_id=str(table_id), leaf=str(leaf.oid)))
+
+
+def _check_triggers(
+    connection: PostgresConnection,
+    captured: PostgresCapturedTable,
+    table: PostgresTable,
+    present: PostgresInstalledObjects,
+    known: TriggerMarks,
+) -> None:
+    """Mark a table RESYNC if a trigger was dropped, disabled or altered meanwhile, even if it exists again.
+
+    Restart the fill of a table whose values ALTER TABLE has recomputed.
+    """
+    table_id, changes, reason = captured.schema.table_id, known.find_changes(table), ""
+    if lacking := present.find_missing(table, table_id, always=connection.options.always):
+        shown = ", ".join(dict.fromkeys(lacking))
+        reason = f"{shown} missing or altered: run `venus install-triggers`, then `venus resync`"
+    elif changes.altered_triggers:
+        reason = (
+            f"{', '.join(changes.altered_triggers)} was off for a while, or altered: changes may have been "
+            "missed; resync"
+        )
+    is_news = bool(reason) and captured.registered.state != RESYNC
+    if not is_news and not changes.new_marks:
+        return
+    with connection.transaction():
+        if is_news:
+            registry.set_state(connection, table_id, RESYNC, reason)
+        if changes.has_rewritten_values:
+            registry.restart_fill(connection, table_id)
+        store_marks(connection, changes.new_marks)
+
+
+#: Timeout of the lock request. It is short, because writers queue behind the request.
+LOCK_MS = 100
+#: Writers wait while a log is rewritten. Larger logs are left to `venus install-triggers`.
+LOG_BYTES_MAX = 16 << 20
+
+
+def renew_objects(
+    connection: PostgresConnection, table: PostgresTable, table_id: int, present: PostgresInstalledObjects
+) -> PostgresInstalledObjects:
+    """Widen a log whose key became wider, and replace functions. Busy ones stay until the next comparison."""
+    made = triggers.build_functions(table, table_id)
+    stale = [f for f in made if f.is_equivalent_to(present.functions.get(strip_schema(f.name), ""))]
+    widths = widening_steps(table, table_id, present)
+    if not stale and not widths:
+        return present
+    log = names.log_table_name(table_id)
+    try:
+        with connection.transaction():
+            if widths:
+                connection.run(statement("triggers", "lock_log", log=log, lock_ms=str(LOCK_MS)))
+                if connection.row(statement("triggers", "log_bytes", log=log))[0] > LOG_BYTES_MAX:
+                    return present
+            for sql in (*(step.sql for step in widths), *(function.sql for function in stale)):
+                connection.run(sql)
+    except (PostgresLockTimeout, PostgresNotPermitted) as error:
+        logger.info("%s.%s: log %s and its functions were not changed: %s", table.namespace, table.name, log, error)
+        return present
+    wide = tuple((key.log_type, key.collation) for key in table.key)
+    return replace(
+        present,
+        functions=present.functions | {strip_schema(f.name): f.body for f in stale},
+        logs=present.logs | ({strip_schema(log): wide} if widths else {}),
+    )

@@ -1,0 +1,7 @@
+"""SQL statements of the PostgreSQL source."""
+
+from __future__ import annotations
+
+from venus.adapters.dialects.statements import Statements
+
+statement = Statements(__name__)

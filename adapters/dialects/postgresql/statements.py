@@ -1,7 +1,0 @@
-"""SQL statements of the PostgreSQL source."""
-
-from __future__ import annotations
-
-from venus.adapters.dialects.statements import Statements
-
-statement = Statements(__name__.rpartition(".")[0])

@@ -1,0 +1,1 @@
+"""Values and rows of PostgreSQL as canonical text and packed sections."""

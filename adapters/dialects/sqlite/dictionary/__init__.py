@@ -1,0 +1,1 @@
+"""SQLite's dictionary: tables, columns, keys, types and the structure around them."""

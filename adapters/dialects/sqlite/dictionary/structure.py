@@ -1,0 +1,170 @@
+"""Structure of a SQLite table: checks, indexes, actions of foreign keys, defaults (VENUS 3.4).
+
+Everything is expressed in SQL that means the same in PostgreSQL. What has no equal is listed with the reason. SQLite
+keeps checks only in the text of CREATE TABLE, so they are parsed from it.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence as Seq
+from contextlib import closing
+from dataclasses import dataclass, replace
+from typing import Any
+
+from venus.adapters.dialects.contract import Numbering, OtherObject
+from venus.adapters.dialects.portable_sql import (
+    ColumnFact,
+    Grammar,
+    NotPortableError,
+    add_check,
+    to_postgresql,
+    to_postgresql_term,
+)
+from venus.adapters.dialects.sqlite import registry
+from venus.adapters.dialects.sqlite.connection import quote
+from venus.adapters.dialects.sqlite.dictionary.expressions import parse_checks, parse_index_condition, parse_index_terms
+from venus.adapters.dialects.sqlite.sql import statement
+from venus.model import Check, Index, Kind, LeftOut, TableSchema
+
+GRAMMAR = Grammar(name="sqlite", like_ignores_case=True, folds_ascii_only=True)
+_NO_ACTION = ("NO ACTION", "RESTRICT")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ColumnRow:
+    """A row of table_xinfo, with its default as standard SQL."""
+
+    name: str
+    default: str
+    hidden: int
+    default_sql: str
+
+
+def add_structure(connection: sqlite3.Connection, schema: TableSchema, rows: Seq[ColumnRow], sql: str) -> TableSchema:
+    """Return the schema with its checks, indexes and actions; `sql` is the text of its CREATE TABLE."""
+    left: list[LeftOut] = list(_columns_left_out(rows))
+    checks: list[Check] = []
+    texts = parse_checks(sql)
+    collations = _read_collations(connection, schema.name, sql) if texts else {}
+    facts = {
+        c.name.lower(): ColumnFact(name=c.name, type=c.type, exact=collations.get(c.name, "BINARY") == "BINARY")
+        for c in schema.columns
+    }
+    for number, (name, text) in enumerate(texts, 1):
+        why = add_check(name or f"{schema.name}_check{number}", text, GRAMMAR, facts, checks)
+        left += [why] if why else []
+    indexes = []
+    for row in _fetch_rows(connection, "secondary_indexes", schema.name):
+        try:
+            indexes.append(_build_index(connection, row, facts))
+        except NotPortableError as why_not:
+            left.append(LeftOut(what="index", name=row[0], definition=row[3], reason=str(why_not)))
+    actions = {row[0]: (row[1], row[2]) for row in _fetch_rows(connection, "foreign_key_actions", schema.name)}
+    keys = tuple(
+        replace(
+            key, on_update=_referential_action(actions[number][0]), on_delete=_referential_action(actions[number][1])
+        )
+        for number, key in zip(sorted(actions), schema.foreign_keys, strict=True)
+    )
+    return replace(schema, checks=tuple(checks), indexes=tuple(indexes), foreign_keys=keys, left_out=tuple(left))
+
+
+def _fetch_rows(connection: sqlite3.Connection, query: str, *parameters: str) -> list[tuple[Any, ...]]:
+    return connection.execute(statement("structure", query), parameters).fetchall()
+
+
+def _referential_action(word: str) -> str:
+    return "" if word in _NO_ACTION else word
+
+
+def _read_collations(connection: sqlite3.Connection, table: str, sql: str) -> dict[str, str]:
+    """Return the collation of each column. No pragma shows it, but an index on a scratch copy inherits it."""
+    names = [row[0] for row in _fetch_rows(connection, "column_names", table)]
+    with closing(sqlite3.connect(":memory:", isolation_level=None)) as scratch:
+        try:
+            scratch.execute(sql)
+            scratch.execute(f"CREATE INDEX venus_probe ON {quote(table)} ({', '.join(map(quote, names))})")
+        except sqlite3.Error:  # a function or collation of the application: no column counts as exact
+            return dict.fromkeys(names, "")
+        return {row[1]: row[2] for row in scratch.execute(statement("dictionary", "index_columns"), ("venus_probe",))}
+
+
+def _columns_left_out(rows: Seq[ColumnRow]) -> list[LeftOut]:
+    found = []
+    for row in rows:
+        if row.hidden:
+            found.append(
+                LeftOut(
+                    what="generated column", name=row.name, definition="",
+                    reason="its values are carried; the target does not compute it for new rows",
+                )
+            )  # fmt: skip
+        elif row.default and row.default.upper() != "NULL" and not row.default_sql:
+            found.append(
+                LeftOut(
+                    what="default of column", name=row.name, definition=row.default,
+                    reason="PostgreSQL has no certain equal",
+                )
+            )  # fmt: skip
+    return found
+
+
+def _build_index(connection: sqlite3.Connection, row: tuple[Any, ...], facts: dict[str, ColumnFact]) -> Index:
+    """Return an index as the target can create it. Raises NotPortableError if it has no equal."""
+    name, unique, origin, sql = row
+    texts = parse_index_terms(sql) if sql else ()
+    where = parse_index_condition(sql) if sql else ""
+    terms, columns, plain = [], [], not where
+    for at, (column, descending, collation) in enumerate(_fetch_rows(connection, "index_terms", name)):
+        term = _index_term(column, texts[at] if column is None else "", collation, facts, unique=bool(unique))
+        columns += [column] if column is not None else []
+        plain = plain and term == quote(column or "") and not descending
+        terms.append(f"{term if term.startswith(chr(34)) else f'({term})'}{' DESC' if descending else ''}")
+    definition = f"({', '.join(terms)})"
+    if where:
+        definition += f" WHERE {to_postgresql(where, GRAMMAR, facts)}"
+    return Index(
+        name=name, columns=tuple(columns), unique=bool(unique), constraint=origin == "u" and plain,
+        definition="" if plain else definition,
+    )  # fmt: skip
+
+
+def _index_term(column: str | None, text: str, collation: str, facts: dict[str, ColumnFact], *, unique: bool) -> str:
+    """Return one indexed term. Its collation matters for uniqueness, not for finding rows."""
+    if column is None:
+        return to_postgresql_term(text, GRAMMAR, facts)
+    if column.lower() not in facts:
+        raise NotPortableError(f"{column} is not a column that is carried")
+    textual = facts[column.lower()].type.kind is Kind.TEXT
+    match collation.upper() if unique and textual else "BINARY":
+        case "BINARY":
+            return quote(column)
+        case "NOCASE":  # A to Z only, which is what lower() folds under "C"
+            return f'lower({quote(column)} COLLATE "C")'
+        case "RTRIM":
+            return f"rtrim({quote(column)})"
+    raise NotPortableError(f"PostgreSQL does not know the collation {collation}")
+
+
+def read_numberings(connection: sqlite3.Connection, schemas: Seq[TableSchema]) -> list[Numbering]:
+    """Return the counters of AUTOINCREMENT."""
+    if not connection.execute(statement("structure", "has_numberings")).fetchone()[0]:
+        return []
+    counted = {name: int(value) for name, value in _fetch_rows(connection, "numberings")}
+    return [
+        Numbering(namespace=s.namespace, table=s.name, column=c.name, next_value=counted[s.name] + 1)
+        for s in schemas
+        for c in s.columns
+        if c.identity and s.name in counted
+    ]
+
+
+def read_other_objects(connection: sqlite3.Connection) -> list[OtherObject]:
+    """Return the application's views and triggers."""
+    own = registry.read_owned_objects(connection)
+    return [
+        OtherObject(kind=kind, name=name)
+        for kind, name, _ in _fetch_rows(connection, "others")
+        if not own.has_object(name)
+    ]

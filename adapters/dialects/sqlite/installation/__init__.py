@@ -1,0 +1,1 @@
+"""Installation of capture at SQLite: checks, triggers, schema changes, removal."""

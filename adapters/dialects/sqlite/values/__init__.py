@@ -1,0 +1,1 @@
+"""Values and rows of SQLite as canonical text and packed sections."""
