@@ -90,7 +90,7 @@ def _one_is_cut_off(world: World) -> Script:
     """Cut one follower from the leader: the other is enough."""
     a, b, *_ = yield from cast(world)
     world.network.cut |= lines([a], [b])
-    yield from _writes_go_on(world, "one follower that is cut off does not hold up writes")
+    yield from _writes_go_on(world, "one follower that is cut off does not delay writes")
 
 
 def _all_apart(world: World) -> Script:

@@ -47,7 +47,7 @@ class Judge:
         self._high[host.name] = 0
         record = self._world.coordinator.record
         if record.policy is Policy.CONSISTENCY and host.me in record.candidates:
-            raise Violation("each broker that may lead has everything that is safe", f"{host.me} begins to install")
+            raise Violation("each broker that may lead has every safe entry", f"{host.me} begins to install")
 
     def recorded(self, before: Leadership, knew: float) -> None:
         """Judge a record that the coordinator has just stored, by a broker that knew who lived at a time."""
@@ -55,15 +55,15 @@ class Judge:
         self._may_lead()
         self._least = min(self._least, record.min_in_sync)
         if record.policy is Policy.CONSISTENCY and len(record.candidates) < self._least:
-            raise Violation("as many may lead as have what was acknowledged", f"{len(record.candidates)} may")
+            raise Violation("enough members that may lead have what was acknowledged", f"{len(record.candidates)} may")
         if record.term == before.term:
             for member in record.in_sync - before.in_sync:
                 if member.broker not in record.replicas:
-                    raise Violation("who joins the in-sync set is a replica of the record", str(member))
+                    raise Violation("only replicas of the record join the in-sync set", str(member))
         if len(record.unclean_terms) > len(before.unclean_terms):
             for member in before.candidates:
                 if coordinator.lives_since(member) < knew:
-                    raise Violation("no unclean election while a replica lives that has everything", f"{member} does")
+                    raise Violation("no unclean election while a complete replica lives", f"{member} does")
             for host in self._world.hosts.values():
                 if host.up and host.acknowledges_in is not None and not host.replica.refusal(self._world.loop.now):
                     raise Violation("nothing is acknowledged after an unclean election", f"{host.me} still would")
@@ -77,9 +77,7 @@ class Judge:
         for member in record.candidates:
             host = world.hosts[member.broker]
             if host.me == member and not host.disk.has(newest, self.safe[-1][newest]):
-                raise Violation(
-                    "each broker that may lead has everything that is safe", f"{member} lacks entry {newest}"
-                )
+                raise Violation("each broker that may lead has every safe entry", f"{member} lacks entry {newest}")
 
     def stepped(self, host: Host) -> None:
         position = host.replica.position
@@ -157,11 +155,11 @@ class Judge:
 
     def truncates(self, host: Host, end: int) -> None:
         if end <= len(host.disk.content.applied):
-            raise Violation("nothing that was applied is taken back", f"{host.me} cuts at {end}")
+            raise Violation("no applied entry is reverted", f"{host.me} cuts at {end}")
         record = self._world.coordinator.record
         same_era = len(record.unclean_terms) == len(self.safe) - 1
         if same_era and end <= self._newest_safe and host.me in record.candidates:
-            raise Violation("each broker that may lead has everything that is safe", f"{host.me} cuts at {end}")
+            raise Violation("each broker that may lead has every safe entry", f"{host.me} cuts at {end}")
 
     def leads(self, host: Host, term: int) -> None:
         """Note who begins to lead: with the first leader of an era, it is known what may be lost."""

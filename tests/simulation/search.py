@@ -22,8 +22,8 @@ def first_violation(rule: Rule, seeds: range) -> tuple[int, str] | None:
 
 
 def row(rule: Rule) -> str:
-    """Return the rule as a row of the table in docs/explanation/replication.md."""
-    return f"| {rule.text} | {rule.seed} | {rule.invariant} |"
+    """Return the rule as a line of the list in docs/explanation/replication.md."""
+    return f"- {rule.text}"
 
 
 def violation(seed: int) -> str | None:

@@ -46,7 +46,7 @@ def test_a_store_that_was_set_back_and_counts_as_before_loses_what_was_acknowled
     monkeypatch.setattr(RestoringWorld, "set_back_is_another", False)
     with pytest.raises(Violation) as found:
         RestoringWorld(WITHOUT_THE_RULE).run()
-    assert found.value.invariant == "each broker that may lead has everything that is safe"
+    assert found.value.invariant == "each broker that may lead has every safe entry"
 
 
 #: A history that shows what happens then.

@@ -35,9 +35,6 @@ def test_a_missing_rule_is_found_within_a_thousand_histories(rule: Rule) -> None
 
 
 def test_the_document_lists_every_rule() -> None:
-    lines = DOCUMENT.read_text().splitlines()
-    table = lines.index("|---|---|---|") + 1
+    _, _, rules = DOCUMENT.read_text().partition("\n## Each rule removed once\n")
 
-    rows = [row(rule) for rule in (*RULES, *BROKER_RULES)]
-    assert lines[table : table + len(rows)] == rows
-    assert not [line for line in lines[table + len(rows) :] if line.startswith("|")]
+    assert [line for line in rules.splitlines() if line.startswith("-")] == [row(r) for r in (*RULES, *BROKER_RULES)]

@@ -180,7 +180,7 @@ class World:
     def _wait_until_converged(self) -> None:
         self.rate = 0.0
         if not self.loop.run_until(self.loop.now + CONVERGED_WITHIN_S, self.judge.converged):
-            raise Violation("all have everything within 40 s", described(self.coordinator.record))
+            raise Violation("all replicas are complete within 40 s", described(self.coordinator.record))
 
     def _fail_over(self) -> None:
         self.loop.run_until(self.loop.now + 3.0)  # what was sent before has arrived, a late refresh of a lease as well

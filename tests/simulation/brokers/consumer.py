@@ -74,7 +74,7 @@ class Consumer:
                 self._loop.counts["consumer started over: its offset was trimmed"] += 1
                 self.offset, self.epoch = FULL, 0
             case OffsetDiverged() if not self._transient:
-                raise Violation("what a consumer has applied is never taken back", str(error))
+                raise Violation("applied changes are never reverted", str(error))
             case _:
                 self._loop.counts[f"consumer lost its broker: {type(error).__name__}"] += 1
 
@@ -93,7 +93,7 @@ class Consumer:
         self._loop.counts["full data read"] += 1
         self._agrees(snapshot.sequence, rows, "a snapshot is the fold of what the source committed")
         if snapshot.sequence < self.sequence:
-            raise Violation("what a consumer has applied is never taken back", f"{self._group} at {self.sequence}")
+            raise Violation("applied changes are never reverted", f"{self._group} at {self.sequence}")
         self.rows, self.offset, self.epoch, self.sequence = rows, snapshot.offset, snapshot.epoch, snapshot.sequence
 
     def _agrees(self, sequence: int, rows: Rows, invariant: str) -> None:

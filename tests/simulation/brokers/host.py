@@ -132,7 +132,7 @@ class BrokerHost(ThreadedProcess, Host):
     def _damaged(self, error: Corruption) -> None:
         """Replace a store that is damaged: the broker comes back empty, as another member."""
         if self.world.damaged != self.disk.store:
-            raise Violation("damage is found where there is some", f"{self.me}: {error}")
+            raise Violation("damage is found where it was done", f"{self.me}: {error}")
         self.loop.counts["damage was found"] += 1
         self.loop.say(f"{self.me} is damaged: {error}")
         self.world.damaged = ""

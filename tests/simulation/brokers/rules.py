@@ -13,7 +13,7 @@ def _rule(text: str, where: str, old: str, new: str, seed: int, invariant: str) 
 
 RULES = (
     _rule(
-        "No caller is answered before what was proposed is applied",
+        "A caller is answered only after its entry is applied",
         "broker.pipeline.group_writer:AnswerQueue.hold",
         "held.index <= business.log.applied",
         "True",
@@ -21,7 +21,7 @@ RULES = (
         invariant="the broker has what the source has committed",
     ),
     _rule(
-        "An entry is applied once it is safe",
+        "An entry is applied only once it is safe",
         "broker.replicas.replicated_logs:ReplicatedLogs.watermark",
         "max(standing.high, business.log.applied) if standing is not None else business.log.applied",
         "business.log.end - 1",
@@ -29,15 +29,15 @@ RULES = (
         invariant="applied <= high watermark < end of the log",
     ),
     _rule(
-        "A rollback takes every later half message with it",
+        "A rollback removes every later half message",
         "broker.machine.half_messages:roll_back",
         "left, removed = state.halves[:keep], state.halves[keep:]",
         "left, removed = state.halves[:-1], state.halves[-1:]",
         seed=1,
-        invariant="damage is found where there is some",
+        invariant="damage is found where it was done",
     ),
     _rule(
-        "What a producer learns of its half messages is read where the log ends, not where it is applied",
+        "A producer's half messages are reported from the end of the log, not from the applied index",
         "broker.pipeline.producer_commands:init",
         "state = business.proposed",
         "state = business.committed",
@@ -45,15 +45,15 @@ RULES = (
         invariant="a write is acknowledged within 40 s",
     ),
     _rule(
-        "A follower counts again by what it says knowing the current record",
+        "A follower counts again only with a fetch made under the current record",
         "replication.in_sync:followers_in_sync",
         "progress.version >= known.version",
         "True",
         seed=737,
-        invariant="each broker that may lead has everything that is safe",
+        invariant="each broker that may lead has every safe entry",
     ),
     _rule(
-        "A member that had to be in sync when it was removed takes part until it may go",
+        "A removed member that had to be in sync takes part in elections until it may leave",
         "broker.replicas.host:Host._has_part_in",
         "(member in known.candidates and self._logs.has(known.business))",
         "False",
@@ -61,15 +61,15 @@ RULES = (
         invariant="a leader within 5 s",
     ),
     _rule(
-        "A replica that may be behind does not tell a consumer that it has diverged",
+        "A replica that may be behind never reports divergence to a consumer",
         "broker.queue.reader:check_position",
         "not knows_end",
         "False",
         seed=443,
-        invariant="what a consumer has applied is never taken back",
+        invariant="applied changes are never reverted",
     ),
     _rule(
-        "A leader that may have been replaced does not tell a source that it has diverged",
+        "A leader that may have been replaced never reports divergence to a source",
         "broker.pipeline.producers:Producers.init",
         "self._knows_end(found)",
         "True",

@@ -102,7 +102,7 @@ class Consumer:
             case OffsetTrimmed() | OffsetDiverged():
                 self._loop.counts[f"a consumer started over: {type(error).__name__}"] += 1
                 if isinstance(error, OffsetDiverged) and len(self._world.timelines) == 1:
-                    raise Violation("what a consumer has applied is never taken back", str(error))
+                    raise Violation("applied changes are never reverted", str(error))
                 self.offset, self.epoch = FULL, 0
             case OtherRows():
                 self._other_rows(host)

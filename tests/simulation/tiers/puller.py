@@ -83,7 +83,9 @@ class SimulatedPuller:
         now = self.host.loop.now
         self._begun.append(now)
         if len(self._begun) == BEGUN_MAX and now - self._begun[0] < 1.0:
-            raise Violation("who fails waits before the next try", f"{self.host.name}: {BEGUN_MAX} tries in a second")
+            raise Violation(
+                "a failed move waits before the next attempt", f"{self.host.name}: {BEGUN_MAX} tries in a second"
+            )
         self._clear()
         self._session = self._pulling.session()
         self._go(lambda: next(self._session))
@@ -99,9 +101,7 @@ class SimulatedPuller:
     def _failed(self, error: VenusError) -> None:
         counts, world = self.host.loop.counts, self.host.world
         if isinstance(error, OffsetDiverged) and len(world.timelines) == 1 and not counts["fault: other network"]:
-            raise Violation(
-                "no consumer is refused as diverged while there is one history", f"{self.host.name}: {error}"
-            )
+            raise Violation("no consumer is refused as diverged within one history", f"{self.host.name}: {error}")
         if isinstance(error, OffsetDiverged | OffsetTrimmed | OtherRows | SnapshotExpired):
             counts[f"pulling ended: {type(error).__name__}"] += 1
         if isinstance(error, OffsetTrimmed) and "loaded the full data again" in str(error):
@@ -118,7 +118,7 @@ class SimulatedPuller:
         if before and self._pulling.at is not None and self._pull.in_use != self._pulling.at.set:
             counts["a set above that was tried was left"] += 1
         if before and again and not self._again:
-            raise Violation("a set that is tried costs no full data", f"{self.host.name}: {error}")
+            raise Violation("a failed probe causes no refill", f"{self.host.name}: {error}")
         self._again = again
         if is_news:
             self.host.loop.say(f"{self.host.name} is {self.progress.status.state.value}: {error}")

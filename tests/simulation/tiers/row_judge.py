@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from tests.simulation.tiers.host import TierHost
     from tests.simulation.tiers.judge import Mirrored, Timeline
 
-OTHERS = "no consumer continues where other rows are"
+OTHERS = "no consumer continues at a set with other rows"
 #: Tables that are described nowhere yet have no rows that could be others.
 NOTHING = 0
 
@@ -85,7 +85,7 @@ class RowJudge:
         fits = [line for line in known.may_be if _shows(line, offset, host.tables, admits) == rows]
         if not fits:
             raise Violation(
-                "the full data of a set is the home's rows at its offset, by the predicates",
+                "the full data of a set is the home's rows at its offset, by the filters",
                 f"{host.name} at {offset}: {rows}",
             )
         known.may_be = fits

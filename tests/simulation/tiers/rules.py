@@ -11,23 +11,23 @@ def _rule(text: str, where: str, old: str, new: str, seed: int, invariant: str) 
     return Rule(text=text, edits=(edit,), seed=seed, invariant=invariant)
 
 
-NOT_ALL = "all sets have everything within 60 s"
+NOT_ALL = "all sets are complete within 60 s"
 BATCHES = "every level has the home's batches at the home's offsets"
-ROWS = "the full data of a set is the home's rows at its offset, by the predicates"
-OTHER_ROWS = "no consumer continues where other rows are"
-BACK = "every set is back at the nearest set above"
+ROWS = "the full data of a set is the home's rows at its offset, by the filters"
+OTHER_ROWS = "no consumer continues at a set with other rows"
+BACK = "every set returns to the nearest upstream set"
 
 RULES = (
     _rule(
-        "An epoch is above the time, so that no lost history had it",
+        "An epoch is greater than the time, so that no lost history had it",
         "machine.half_messages:next_epoch",
         "max(state.epoch, source_epoch, at_us // 1000) + 1",
         "max(state.epoch, source_epoch) + 1",
         seed=1,
-        invariant="all targets have everything within 60 s",
+        invariant="all targets are complete within 60 s",
     ),
     _rule(
-        "What another network answers is refused, whichever set was checked before",
+        "A reply of another network is refused, whichever set was checked before",
         "mirrors.replication_plan:ReplicationPlan._check_network",
         "if networks and",
         "if False and",
@@ -35,7 +35,7 @@ RULES = (
         invariant=BATCHES,
     ),
     _rule(
-        "Who is at the cut of a mirror in an older epoch has diverged",
+        "A reader at a mirror's cut with an older epoch has diverged",
         "machine.machine:begin_full_data",
         "max(said.offset, 1) - 1",
         "said.offset",
@@ -43,7 +43,7 @@ RULES = (
         invariant="a target has one history, each change once and in order",
     ),
     _rule(
-        "A mirror acknowledges what is safe, not what has come",
+        "A mirror acknowledges durable batches, not received ones",
         "mirrors.replication_plan:ReplicationPlan._follow_stream",
         "taken, passed_at = position, now",
         "taken, passed_at = position, now; yield Acknowledge(offset=position)",
@@ -51,7 +51,7 @@ RULES = (
         invariant="a mirror never claims more than it has",
     ),
     _rule(
-        "Full data that was interrupted is not followed",
+        "Increments do not follow an interrupted fill",
         "mirrors.replication_plan:ReplicationPlan._fill_reason",
         "if not mirror.end:",
         "if False:",
@@ -59,15 +59,15 @@ RULES = (
         invariant=NOT_ALL,
     ),
     _rule(
-        "Other labels take the full data again",
+        "Changed labels refill the mirror",
         "mirrors.replication_plan:ReplicationPlan._find_change",
         "if mirror.only != self.only:",
         "if False:",
         seed=2,
-        invariant="no consumer is refused as diverged while there is one history",
+        invariant="no consumer is refused as diverged within one history",
     ),
     _rule(
-        "A position that is gone or of another history takes the full data again",
+        "A lost or diverged position refills the mirror",
         "mirrors.replication_plan:ReplicationPlan.on_end",
         "self._again = str(error)",
         "pass",
@@ -75,15 +75,15 @@ RULES = (
         invariant=NOT_ALL,
     ),
     _rule(
-        "What comes twice is dropped by its offset",
+        "A repeated batch is dropped by its offset",
         "pipeline.mirror_commands:_take_increment",
         "increment.base_offset + increment.count <= state.next_offset",
         "False",
         seed=2,
-        invariant="no consumer is refused as diverged while there is one history",
+        invariant="no consumer is refused as diverged within one history",
     ),
     _rule(
-        "What comes twice is the same batch",
+        "A repeated batch must be identical",
         "pipeline.mirror_commands:_take_increment",
         "_check_same(business, increment, store)",
         "pass",
@@ -91,7 +91,7 @@ RULES = (
         invariant=BATCHES,
     ),
     _rule(
-        "What is passed over is passed over as a batch",
+        "A loss window is skipped as one batch",
         "pipeline.mirror_commands:take_increments",
         "if arrived.position > business.proposed.next_offset:",
         "if False:",
@@ -99,7 +99,7 @@ RULES = (
         invariant=NOT_ALL,
     ),
     _rule(
-        "No consumer reads a mirror whose full data is on its way",
+        "No consumer reads a mirror during a fill",
         "queue.reader:check_full_data",
         "",
         "def check_full_data(business):\n    return None",
@@ -107,7 +107,7 @@ RULES = (
         invariant=BATCHES,
     ),
     _rule(
-        "The old rows go before the full data comes again",
+        "Old rows are removed before a refill",
         "snapshot.step:_begin",
         "batch.delete_range(keys.ROW, prefix, keys.after_prefix(prefix))",
         "pass",
@@ -115,7 +115,7 @@ RULES = (
         invariant=ROWS,
     ),
     _rule(
-        "Who is away goes back to the nearest set that is fit",
+        "A mirror returns to the nearest eligible set",
         "mirrors.upstream_selection:UpstreamSelection._find_nearer",
         "nearer = self.names[: self.names.index(self.in_use)]",
         "nearer = ()",
@@ -123,23 +123,23 @@ RULES = (
         invariant=BACK,
     ),
     _rule(
-        "What a set that is tried says costs no full data",
+        "A failed probe of a set causes no refill",
         "mirrors.replication_plan:ReplicationPlan.on_end",
         "self._choice.record_end(self.at, error):",
         "self._choice.record_end(self.at, error) and False:",
         seed=1,
-        invariant="a set that is tried costs no full data",
+        invariant="a failed probe causes no refill",
     ),
     _rule(
-        "What a set says that was left meanwhile costs no full data",
+        "A late reply of a set that was left causes no refill",
         "mirrors.replication_plan:ReplicationPlan.on_end",
         "if self.at is not None and not self._choice.is_current(self.at):",
         "if False:",
         seed=906,
-        invariant="a set that is tried costs no full data",
+        invariant="a failed probe causes no refill",
     ),
     _rule(
-        "No mirror changes to a set that is cut off itself, or behind",
+        "No mirror moves to a set that is cut off or behind",
         "mirrors.upstream_choice:judge_fitness",
         "",
         "def judge_fitness(entry, business, here):\n    return Fitness(FitnessKind.FIT)",
@@ -147,7 +147,7 @@ RULES = (
         invariant="the broker has what the source has committed",
     ),
     _rule(
-        "What a predicate does not take travels on as the deletion of its key",
+        "A row outside the filter travels as the deletion of its key",
         "queue.reduced_batches:OpenBatch._reduce",
         "keys_only += self._reduce_to_keys(place, np.frombuffer(verdict, dtype=np.bool_), cut.tables.add())",
         "_leave_out(cut, table.count)",
@@ -155,7 +155,7 @@ RULES = (
         invariant=ROWS,
     ),
     _rule(
-        "Nothing that a predicate does not take is sent",
+        "Rows outside the filter are not sent",
         "venus.codec.filtering:OpenRows.find_kept",
         "found.all()",
         "True",
@@ -163,7 +163,7 @@ RULES = (
         invariant=ROWS,
     ),
     _rule(
-        "The full data is chosen by the predicates of the increments",
+        "Full data and increments use the same filter",
         "snapshot.reading:row_chooser",
         "if found is not None",
         "if False",
@@ -171,7 +171,7 @@ RULES = (
         invariant=ROWS,
     ),
     _rule(
-        "Other predicates take the full data again",
+        "A changed filter refills the mirror",
         "mirrors.replication_plan:ReplicationPlan._find_change",
         "row_filters.is_same(mirror.where, self.where)",
         "True",
@@ -179,7 +179,7 @@ RULES = (
         invariant=NOT_ALL,
     ),
     _rule(
-        "No consumer continues where other rows are",
+        "No consumer continues at a set with other rows",
         "queue.row_identities:RowIdentities.check_rows",
         "if differ := find_differing(brought, here, only):",
         "if (differ := find_differing(brought, here, only)) and False:",
@@ -187,7 +187,7 @@ RULES = (
         invariant=OTHER_ROWS,
     ),
     _rule(
-        "Which rows there are depends on every set on the way",
+        "The rows identity covers the filters of every set on the way",
         "machine.records:load_levels",
         "(*levels, found.where) if found.where else levels",
         "(found.where,) if found.where else ()",
@@ -195,7 +195,7 @@ RULES = (
         invariant=OTHER_ROWS,
     ),
     _rule(
-        "Who finds other rows goes on where his may be",
+        "A consumer that finds other rows tries the next set",
         "mirrors.replicator:Replicator.record_end",
         "isinstance(error, OtherRows) and",
         "False and",
@@ -203,7 +203,7 @@ RULES = (
         invariant=BACK,
     ),
     _rule(
-        "A consumer exactly where a set was filled again is refused, and takes the full data again",
+        "A consumer exactly at the cut of a refilled set is refused and reloads",
         "queue.row_identities:RowIdentities._other_rows_error",
         "if brought.set == self.name:",
         "if False:",
@@ -211,7 +211,7 @@ RULES = (
         invariant=NOT_ALL,
     ),
     _rule(
-        "Full data by other predicates waits for a later cut",
+        "A refill with another filter waits for a later cut",
         "mirrors.replication_plan:ReplicationPlan._check_cut",
         "list(business.consumers)",
         "[]",
@@ -219,7 +219,7 @@ RULES = (
         invariant=OTHER_ROWS,
     ),
     _rule(
-        "Full data of other rows above waits for a later cut",
+        "A refill of the upstream set with other rows waits for a later cut",
         "mirrors.replication_plan:ReplicationPlan._describe_other_rows",
         "not find_differing(here, there)",
         "True",
@@ -227,27 +227,27 @@ RULES = (
         invariant=OTHER_ROWS,
     ),
     _rule(
-        "The epoch of a cut is that of what is below it",
+        "The epoch of a cut is that of the last change below it",
         "snapshot.checkpoint_metadata:_is_of_cut",
         "i == 0 and ",
         "",
         seed=160,
-        invariant="what a consumer has applied is never taken back",
+        invariant="applied changes are never reverted",
     ),
     _rule(
-        "Who fails after a move waits before the next try",
+        "After a failed move the mirror waits before the next attempt",
         "mirrors.replication_plan:ReplicationPlan.on_end",
         "max(2 * self.wait_s, RETRY_FIRST_S)",
         "2 * self.wait_s",
         seed=53,
-        invariant="who fails waits before the next try",
+        invariant="a failed move waits before the next attempt",
     ),
     _rule(
-        "A mirror says nothing of positions before its full data has begun",
+        "A mirror reports no positions before its fill has begun",
         "pipeline.mirror_commands:MirrorCommands.enter",
         "found.awaits_full_data |= found.is_new",
         "pass",
         seed=38,
-        invariant="what a consumer has applied is never taken back",
+        invariant="applied changes are never reverted",
     ),
 )

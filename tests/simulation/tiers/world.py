@@ -157,11 +157,11 @@ class TierWorld:
         self.loop.run_until(self.loop.now + CONVERGED_WITHIN_S, self.judge.came_past)
         self.rate = 0.0
         if not self.loop.run_until(self.loop.now + CONVERGED_WITHIN_S, self.judge.converged):
-            raise Violation("all sets have everything within 60 s", self._standing())
+            raise Violation("all sets are complete within 60 s", self._standing())
         if not self.loop.run_until(self.loop.now + CONVERGED_WITHIN_S, self.judge.consumed):
-            raise Violation("all targets have everything within 60 s", self._standing())
+            raise Violation("all targets are complete within 60 s", self._standing())
         if not self.loop.run_until(self.loop.now + CONVERGED_WITHIN_S, self.judge.at_nearest):
-            raise Violation("every set is back at the nearest set above", self._standing())
+            raise Violation("every set returns to the nearest upstream set", self._standing())
         self.judge.final()
 
     def _standing(self) -> str:

@@ -1,6 +1,16 @@
 """The keys of the four column families: big-endian, so their order is the order of the numbers.
 
 Every key of a business starts with its u32 number, so a business never reads a key of another one.
+
+- rlog: business, index -> a header (kind, term, epoch, time, digest of the body), a seal over both, the body.
+- queue: business, base offset -> log index of the PREPARE, count, sequences, time of the commit. The payload stays in
+  rlog.
+- row: business, table, record id -> a head (Sequence, schema version, flags, size of the record id), the record id, the
+  row. A tombstone has no row.
+- state: a prefix (`core/`, `half/`, `table/`, `schema/`, `consumer/`, `pin/`, ...) and numbers.
+
+`queue` and a business's part of `state` are functions of the log up to the high watermark. They are written in one
+batch with the `applied` index; `row` follows in batches of its own, together with `materialised/`.
 """
 
 from __future__ import annotations
