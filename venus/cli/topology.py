@@ -15,8 +15,7 @@ from venus.errors import VenusError
 from venus.network.topology import PULLS_AS, BrokerSet, Tier, merge_reports, topology_problems
 from venus.network.topology_drawing import Hop, SetView, TopologyView
 from venus.rpc.address import BrokerAddress, ClientCredentials
-from venus.rpc.admin import AdminClient
-from venus.rpc.home_status import is_home
+from venus.rpc.admin import AdminClient, is_home
 from venus.wire import broker_pb2
 
 SETS_MAX = 200

@@ -2,11 +2,15 @@
 
 The status code informs other programs (load balancers, grpcurl) roughly. The trailing metadata carry the class name
 (`venus-error`), the hint (`venus-hint-bin`), the address of a leader (`venus-leader`) and the time after which to ask
-again (`venus-retry-ms`), so that nothing is lost between two processes of VENUS.
+again (`venus-retry-ms`), so that nothing is lost between two processes. A handler that fails with another error logs
+it and reports a failure.
 """
 
 from __future__ import annotations
 
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any, NamedTuple
 
 import grpc
@@ -14,6 +18,8 @@ import grpc
 from venus import errors
 from venus.errors import NotLeader, Overloaded, VenusError
 from venus.model import is_address
+
+logger = logging.getLogger(__name__)
 
 CLASS_KEY = "venus-error"
 HINT_KEY = "venus-hint-bin"
@@ -124,3 +130,25 @@ def reason(error: grpc.RpcError) -> str:
         return "no answer"
     details = " ".join((error.details() or error.code().name).split())
     return details.rpartition(": ")[2].rstrip("]")[:REASON_CHARS_MAX]
+
+
+@asynccontextmanager
+async def abort_on_error(context: grpc.aio.ServicerContext[Any, Any]) -> AsyncIterator[None]:
+    """Run the body of a handler. A peer that has left gets no answer."""
+    try:
+        yield
+    except grpc.aio.AbortError:
+        raise
+    except VenusError as error:
+        await _abort(context, error)
+    except Exception as error:
+        if context.done():  # gRPC raises from reads and writes of a call whose peer has gone
+            return
+        logger.exception("a call of %s failed", context.peer())
+        await _abort(context, VenusError(f"the broker failed: {error!r}"))
+
+
+async def _abort(context: grpc.aio.ServicerContext[Any, Any], error: VenusError) -> None:
+    if not context.done():
+        status = to_status(error)
+        await context.abort(status.code, status.details, status.metadata)

@@ -1,8 +1,12 @@
-"""Event loop that keeps up with gRPC, whose thread signals each event by one byte in a pair of sockets.
+"""Event loop of a process with grpc.aio and HTTP, and the bridge between it and other threads.
 
-gRPC's handler takes all events that wait, but one byte only. While several events come in each turn of the loop, some
-280 bytes fill the pair, and from then on gRPC's thread stands still until the next turn: one event a turn. With 5,000
-subscribers a producer's answer took 5 s in a loop whose turns took 0.1 s. So all bytes but that one are taken here.
+gRPC's thread signals each event by one byte in a pair of sockets. Its handler takes all events that wait, but one byte
+only. While several events come in each turn of the loop, some 280 bytes fill the pair, and from then on gRPC's thread
+stands still until the next turn: one event a turn. So all bytes but that one are taken here.
+
+A wake-up of the loop costs a system call and a turn of the interpreter lock, so calls from threads are collected. The
+first one wakes the loop, which then runs all calls posted until that moment. Each lane of blocking calls has its own
+threads, so that heartbeats and health checks never wait for large reads.
 """
 
 from __future__ import annotations
@@ -10,11 +14,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import logging
 import socket
 import threading
-from collections.abc import Callable, Coroutine
-from typing import Any, TypeVar
+from collections import deque
+from collections.abc import Callable, Coroutine, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, ParamSpec, TypeVar
 
+from venus.flow.degradation import THREADS, Lane
+
+logger = logging.getLogger(__name__)
+
+P = ParamSpec("P")
 T = TypeVar("T")
 
 #: From a connection to the end of its TLS handshake.
@@ -54,3 +66,96 @@ def run(main: Coroutine[Any, Any, T]) -> T:
     """Run a coroutine like `asyncio.run`."""
     with asyncio.Runner(loop_factory=EventLoop) as runner:
         return runner.run(main)
+
+
+class LoopBridge:
+    """Calls into the loop from any thread, calls out of it to the lanes."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._calls: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
+        self._woken = False
+        self._together = 0  # the thread that is inside `together`
+        self._pools = {
+            lane: ThreadPoolExecutor(threads, f"venus-{lane.label.replace(' ', '-')}")
+            for lane, threads in THREADS.items()
+        }
+        self._calls_of = dict.fromkeys(Lane, 0)  # calls that wait or run
+
+    def post(self, call: Callable[P, object], *args: P.args, **_: P.kwargs) -> None:
+        """Run `call` in the loop, in the order of posting. Works in any thread."""
+        self._calls.append((call, args))
+        if threading.get_ident() != self._together:
+            self._wake()
+
+    @contextlib.contextmanager
+    def coalesce_posts(self) -> Iterator[None]:
+        """Wake the loop once for all calls that this thread posts inside. Only one thread may use this."""
+        self._together = threading.get_ident()
+        try:
+            yield
+        finally:
+            self._together = 0
+            if self._calls:
+                self._wake()
+
+    def _wake(self) -> None:
+        if not self._woken:
+            self._woken = True
+            try:
+                self._loop.call_soon_threadsafe(self._run)
+            except RuntimeError:  # the loop has ended
+                self._calls.clear()
+
+    def _run(self) -> None:
+        self._woken = False
+        while self._calls:
+            call, args = self._calls.popleft()
+            try:
+                call(*args)
+            except Exception:  # the calls behind it must still run
+                logger.exception("a call into the event loop failed")
+
+    def call_when_done(self, future: Future[T], call: Callable[[Future[T]], object]) -> None:
+        """Run `call` in the loop when the core has resolved the future."""
+        future.add_done_callback(lambda done: self.post(call, done))
+
+    async def run_blocking(self, lane: Lane, call: Callable[P, T], *args: P.args, **_: P.kwargs) -> T:
+        """Run a blocking call in its lane. If it returns a future of the core, await that too."""
+        self._calls_of[lane] += 1
+        try:
+            answer = await self._loop.run_in_executor(self._pools[lane], call, *args)
+        finally:
+            self._calls_of[lane] -= 1
+        return await asyncio.wrap_future(answer) if isinstance(answer, Future) else answer
+
+    async def open_blocking(
+        self, lane: Lane, close: Callable[[T], object], call: Callable[P, T], *args: P.args, **_: P.kwargs
+    ) -> T:
+        """Run a blocking call that opens something. If the caller was cancelled meanwhile, close it again."""
+        opening = asyncio.ensure_future(self.run_blocking(lane, call, *args, **_))
+
+        def close_unwanted(done: asyncio.Future[T]) -> None:
+            if not done.cancelled() and done.exception() is None:
+                with contextlib.suppress(RuntimeError):  # the lanes are closed because the broker stops
+                    self.run_in_background(lane, close, done.result())
+
+        try:
+            return await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            opening.add_done_callback(close_unwanted)
+            raise
+
+    def lane_load(self, lane: Lane) -> tuple[int, int]:
+        """Return how many calls of a lane run and how many wait."""
+        threads, calls = THREADS.get(lane, 1), self._calls_of[lane]
+        return min(calls, threads), max(0, calls - threads)
+
+    def run_in_background(self, lane: Lane, call: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -> None:
+        """Run a blocking call without waiting for it. Cancelled streams clean up this way."""
+        self._pools[lane].submit(call, *args, **kwargs)
+
+    def close(self) -> None:
+        """Wait for the calls of every lane and stop its threads."""
+        for pool in self._pools.values():
+            pool.shutdown(wait=True)

@@ -15,7 +15,7 @@ from venus.errors import Overloaded, Unavailable, VenusError
 from venus.model import Verdict
 from venus.rpc import limits
 from venus.rpc.channel import KEEPALIVE_S
-from venus.rpc.duplex import Duplex
+from venus.rpc.connection import Duplex
 from venus.rpc.outgoing import Outgoing
 from venus.rpc.reports import encode
 from venus.rpc.sealed import produce

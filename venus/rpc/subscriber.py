@@ -21,7 +21,7 @@ from venus.model import FULL
 from venus.network.rows_identity import RowsIdentity
 from venus.rpc import limits, reports
 from venus.rpc.channel import KEEPALIVE_S
-from venus.rpc.duplex import Duplex
+from venus.rpc.connection import Duplex
 from venus.rpc.reports import encode
 from venus.rpc.sealed import subscribe
 from venus.rpc.squeeze import Unsqueezer, check_frame, cost

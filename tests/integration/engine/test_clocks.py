@@ -12,8 +12,9 @@ from tests.support.brokers.etcd import EtcdCluster
 from tests.support.brokers.servers import BUSINESS, commit, settings, wait_for
 from tests.support.engines import engines
 from tests.support.engines.batches import half
+from venus.broker.replicas import replication
 from venus.broker.replicas.host import Host
-from venus.broker.service import process, replication
+from venus.broker.service import process
 from venus.config import ClusterSettings
 from venus.errors import OffsetDiverged
 from venus.rpc.producer import Producer

@@ -10,8 +10,8 @@ from tests.support.engines import engines
 from tests.support.engines.engines import BUSINESS, WAIT_S, Producer
 from venus.broker.core import Core
 from venus.broker.service.delivery import DeliveryService
-from venus.broker.service.loop_bridge import LoopBridge
 from venus.model import Verdict
+from venus.rpc.event_loop import LoopBridge
 
 
 class Loop:

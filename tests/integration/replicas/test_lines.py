@@ -13,11 +13,11 @@ import pytest
 from venus.broker.replicas import connections, replica_wire
 from venus.broker.replicas.connections import BrokerConnections, FollowerStream
 from venus.broker.replicas.host import Host
-from venus.broker.service.call_errors import abort_on_error
 from venus.errors import Refused
 from venus.replication.messages import Entries, SendFetch
 from venus.replication.records import LiveBroker, Member
 from venus.rpc.address import NONE
+from venus.rpc.errors import abort_on_error
 from venus.wire import replica_pb2, replica_pb2_grpc
 
 ME, OTHER = Member(broker="a", store="1"), Member(broker="b", store="2")

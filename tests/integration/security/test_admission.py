@@ -19,7 +19,7 @@ from tests.integration.security.conftest import StartSecure
 from tests.support.brokers.certificates import EVERYTHING, Authority, token_file
 from tests.support.brokers.servers import BUSINESS, commit, wait_for
 from tests.support.engines.batches import half
-from venus.broker.service.interceptor import FIRST_FRAME_S
+from venus.broker.service.access import FIRST_FRAME_S
 from venus.broker.service.process import RunningBroker
 from venus.errors import ConfigError, Denied, Unavailable, Unproven, VenusError
 from venus.model import Verdict

@@ -16,8 +16,8 @@ from tests.support.brokers.servers import BUSINESS, commit, data, fill, take, wa
 from tests.support.engines.batches import ITEMS, half, other_table
 from venus.broker.pipeline.subscriptions import Subscriptions
 from venus.broker.queue.reader import ReadResult
+from venus.broker.replicas.gate import StandaloneGate
 from venus.broker.service import shared_frames
-from venus.broker.service.gate import StandaloneGate
 from venus.broker.service.process import RunningBroker
 from venus.broker.service.shared_frames import Turnstile
 from venus.errors import DigestMismatch, Diverged, OffsetDiverged, ProtocolError, Unavailable

@@ -16,16 +16,13 @@ import pytest
 from tests.support.engines import engines
 from tests.support.engines.engines import BUSINESS, WAIT_S
 from venus.broker.core import Core
+from venus.broker.replicas import gate as gates
+from venus.broker.replicas.gate import ClusterGate, RecordRemoval
 from venus.broker.replicas.replicated_logs import ReplicaStanding, ReplicatedLogs
-from venus.broker.service import record_removal, replication
-from venus.broker.service.loop_bridge import LoopBridge
-from venus.broker.service.record_removal import RecordRemoval
-from venus.broker.service.replication import Replication
-from venus.config import ClusterSettings
 from venus.coordination.memory import MemoryCluster, MemoryCoordinator
 from venus.errors import NotLeader, Refused, Unavailable
 from venus.replication.records import Leadership, Member
-from venus.rpc.address import NONE
+from venus.rpc.event_loop import LoopBridge
 
 pytestmark = pytest.mark.integration
 
@@ -64,9 +61,8 @@ class Broker:
         self.core: Core = engines.make(path, shared=self.shared)
         self.core.catalogue.adopt(BUSINESS)
         nothing: Any = None
-        settings = ClusterSettings(name="c", broker_id="a", etcd=("127.0.0.1:1",))
-        self.gate = Replication(self.core, self.shared, nothing, settings, NONE)
-        self.gate.host = self.host  # type: ignore[assignment]
+        host: Any = self.host
+        self.gate = ClusterGate(self.core, self.shared, nothing, nothing, host, nothing)
 
 
 @pytest.fixture
@@ -113,11 +109,11 @@ def test_a_producer_waits_for_the_end_of_a_business_that_was_forgotten(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It was refused, with the advice to forget what had just been forgotten."""
-    monkeypatch.setattr(replication, "HINDERED_S", 0.2)
+    monkeypatch.setattr(gates, "HINDERED_S", 0.2)
 
     async def comes() -> None:
         asked = asyncio.ensure_future(broker.gate.admit_producer(BUSINESS))
-        await asyncio.sleep(replication.LOOK_EVERY_S)
+        await asyncio.sleep(gates.LOOK_EVERY_S)
         broker.host.dropping.add(BUSINESS)  # the coordinator has said that it was forgotten
         await asyncio.sleep(0.4)  # some looks: nothing is made while the old one goes
         assert not asked.done()
@@ -137,7 +133,7 @@ def test_a_producer_waits_for_the_end_of_a_business_that_was_forgotten(
 def test_data_that_the_cluster_does_not_know_keeps_a_producer_out(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(replication, "HINDERED_S", 0.1)
+    monkeypatch.setattr(gates, "HINDERED_S", 0.1)
 
     with pytest.raises(Refused, match="that the cluster does not know"):
         asyncio.run(broker.gate.admit_producer(BUSINESS))
@@ -173,7 +169,7 @@ def forgetting(broker: Broker, test: Callable[[Late], Coroutine[Any, Any, None]]
         broker.host.records[BUSINESS] = late.create(leads)
         broker.host.replicas[BUSINESS] = object()
         broker.shared.publish(BUSINESS, LEADS)
-        gate._bridge, gate._coordinator = bridge, late  # type: ignore[assignment]
+        gate._bridge, gate._coordinator = bridge, late
         gate._remove = RecordRemoval(broker.core.catalogue, late, bridge, gate._on_removed)
         try:
             await test(late)
@@ -215,8 +211,8 @@ def test_who_leads_no_more_and_has_not_heard_of_it_finds_out_before_somebody_is_
 
     async def test(late: Late) -> None:
         own = broker.host.records[BUSINESS]
-        broker.host.me, broker.gate.coordination = SimpleNamespace(member=own.leader), SimpleNamespace()  # type: ignore[assignment]
-        broker.gate.coordination.read_soon = lambda: read.append(None)  # type: ignore[method-assign]
+        broker.host.me = SimpleNamespace(member=own.leader)
+        broker.gate._coordination = SimpleNamespace(read_soon=lambda: read.append(None))
         assert broker.gate.term(BUSINESS) == 1
         await broker.gate.confirm_leadership(BUSINESS, 1)
         assert not read
@@ -260,7 +256,7 @@ def test_nobody_comes_in_before_it_is_known_whether_a_removal_was_carried_out(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It may still be on its way: the record becomes another one, which it does not find."""
-    monkeypatch.setattr(record_removal, "LOOK_AGAIN_S", 0.02)
+    monkeypatch.setattr(gates, "LOOK_AGAIN_S", 0.02)
 
     def is_open() -> bool:
         try:
@@ -286,7 +282,7 @@ def test_nobody_comes_in_before_it_is_known_whether_a_removal_was_carried_out(
 def test_a_removal_whose_answer_was_lost_keeps_everybody_out_until_the_data_is_gone(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(record_removal, "LOOK_AGAIN_S", 0.02)
+    monkeypatch.setattr(gates, "LOOK_AGAIN_S", 0.02)
 
     async def test(late: Late) -> None:
         late.loses_answer = True

@@ -21,9 +21,9 @@ from venus.broker.mirrors.topology_position import (
 )
 from venus.broker.mirrors.upstream_choice import build_away_alarm
 from venus.broker.pipeline.halting import halt_reason
+from venus.broker.replicas.replication_status import loss_alarms
+from venus.broker.replicas.replication_status import replication_alarms as replication_alarms
 from venus.broker.replicas.unclean_losses import divergence_message
-from venus.broker.service.replication_status import loss_alarms
-from venus.broker.service.replication_status import replication_alarms as replication_alarms
 from venus.broker.store.data_directory import full_disk_message
 from venus.conditions import AdapterCondition, TableCondition, problems, unaccounted_problem
 from venus.model import Column, Kind, LogicalType, TableSchema

@@ -16,11 +16,11 @@ import pytest
 from tests.support.engines import engines
 from venus.broker.core import Core
 from venus.broker.replicas.copies import BusinessCopy, CopyPiece, CopyPlace, CopyPool
-from venus.broker.service.loop_bridge import LoopBridge
 from venus.broker.service.replica_service import ReplicaService
 from venus.broker.store.rocks import Store
 from venus.errors import StorageError
 from venus.replication.records import LiveBroker, Member
+from venus.rpc.event_loop import LoopBridge
 from venus.wire import replica_pb2
 
 ME, OTHER = Member(broker="a", store="1"), Member(broker="b", store="2")

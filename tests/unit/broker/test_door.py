@@ -8,7 +8,7 @@ from concurrent.futures import Future
 from types import SimpleNamespace
 from typing import Any
 
-from venus.broker.service.gate import StandaloneGate
+from venus.broker.replicas.gate import StandaloneGate
 from venus.broker.service.ingest import IngestService
 from venus.wire import broker_pb2
 

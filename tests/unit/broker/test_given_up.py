@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
+from venus.broker.replicas.gate import StandaloneGate
 from venus.broker.service.consumer_stream import ConsumerStream
 from venus.broker.service.delivery import DeliveryService
-from venus.broker.service.gate import StandaloneGate
-from venus.broker.service.loop_bridge import LoopBridge
 from venus.model import FULL
+from venus.rpc.event_loop import LoopBridge
 from venus.wire import broker_pb2
 
 WAIT_S = 10.0

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from venus.broker.service.loop_bridge import LoopBridge
+from venus.rpc.event_loop import LoopBridge
 
 
 class Loop:

@@ -10,8 +10,8 @@ from venus.broker.machine.business import Business
 from venus.broker.machine.review_schedule import ReviewSchedule
 from venus.broker.queue.reader import ReadResult
 from venus.broker.service.consumer_stream import ConsumerStream
-from venus.broker.service.loop_bridge import LoopBridge
 from venus.broker.service.shared_frames import SharedFrames
+from venus.rpc.event_loop import LoopBridge
 from venus.rpc.sealed import unseal
 from venus.wire import broker_pb2
 

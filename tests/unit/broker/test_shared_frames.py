@@ -11,9 +11,9 @@ import pytest
 from venus.broker.machine.business import Business
 from venus.broker.machine.review_schedule import ReviewSchedule
 from venus.broker.queue.reader import ReadResult
-from venus.broker.service.loop_bridge import LoopBridge
 from venus.broker.service.shared_frames import FrameKey, SharedFrame, SharedFrames, bytes_max_for, encode_frame
 from venus.errors import Unavailable
+from venus.rpc.event_loop import LoopBridge
 from venus.rpc.sealed import unseal
 from venus.rpc.squeeze import LARGE_BYTES, cost
 from venus.wire import broker_pb2

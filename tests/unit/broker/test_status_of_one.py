@@ -14,7 +14,7 @@ from venus.broker.mirrors.mirror_status import MirrorStatuses
 from venus.broker.mirrors.replicator_progress import MirrorState, ReplicatorStatus
 from venus.broker.mirrors.topology_position import SetPosition
 from venus.broker.mirrors.upstream_selection import AwayFromNearest, FitnessKind
-from venus.broker.service.replication_status import ReplicationStatus, business_of
+from venus.broker.replicas.replication_status import ReplicationStatus, business_of
 from venus.broker.service.service_status import ServiceStatus
 from venus.broker.service.traffic_status import TrafficStatus
 from venus.config import ClusterSettings

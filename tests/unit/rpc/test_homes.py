@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from venus.rpc.home_status import is_home
+from venus.rpc.admin import is_home
 from venus.wire import broker_pb2
 
 HOME = broker_pb2.NetworkStatus(set="hq")

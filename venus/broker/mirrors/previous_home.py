@@ -17,8 +17,7 @@ from venus.broker.machine.home import Home
 from venus.errors import Unavailable, Untrusted, VenusError
 from venus.model import is_address
 from venus.rpc.address import BrokerAddress, ClientCredentials
-from venus.rpc.admin import AdminClient
-from venus.rpc.home_status import is_home
+from venus.rpc.admin import AdminClient, is_home
 from venus.wire import broker_pb2
 
 logger = logging.getLogger(__name__)

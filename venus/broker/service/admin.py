@@ -11,14 +11,14 @@ import grpc
 
 from venus.broker.core import Core
 from venus.broker.machine.home import from_wire
-from venus.broker.service.call_errors import abort_on_error
-from venus.broker.service.delivery import DeliveryService
-from venus.broker.service.gate import Gate
+from venus.broker.replicas.gate import Gate
 from venus.broker.service.ingest import IngestService
-from venus.broker.service.loop_bridge import Lane, LoopBridge
 from venus.broker.service.service_status import ServiceStatus
 from venus.broker.status.table_selection import requested_tables
-from venus.errors import ProtocolError, VenusError
+from venus.errors import ProtocolError
+from venus.flow.degradation import Lane
+from venus.rpc.errors import abort_on_error
+from venus.rpc.event_loop import LoopBridge
 from venus.wire import broker_pb2, broker_pb2_grpc
 
 logger = logging.getLogger(__name__)
@@ -35,12 +35,10 @@ class AdminService(broker_pb2_grpc.AdminServicer):
         bridge: LoopBridge,
         service_status: ServiceStatus,
         ingest: IngestService,
-        delivery: DeliveryService,
         gate: Gate,
     ) -> None:
-        self._gate, self._delivery = gate, delivery
-        self._core, self._bridge, self._service_status, self._ingest = core, bridge, service_status, ingest
-        core.homes.add_listener(lambda business, error: bridge.post(self._end_streams, business, error))
+        self._core, self._bridge, self._gate = core, bridge, gate
+        self._service_status, self._ingest = service_status, ingest
 
     async def Status(  # type: ignore[override]  # noqa: N802
         self, request: broker_pb2.StatusRequest, context: Context
@@ -139,8 +137,3 @@ class AdminService(broker_pb2_grpc.AdminServicer):
                 network.succession.add_rival(home)  # that set may be a home unknown to this one
             return broker_pb2.Empty()
         return None
-
-    def _end_streams(self, business: str, error: VenusError) -> None:
-        if (stream := self._ingest.live.get(business)) is not None:
-            stream.end(error)
-        self._delivery.end_groups(business, error)

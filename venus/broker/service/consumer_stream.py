@@ -19,15 +19,16 @@ from venus.broker.core import Core
 from venus.broker.machine import filter_wire
 from venus.broker.queue.early_delivery import EarlyDelivery
 from venus.broker.queue.reduced_batches import TableChoice
-from venus.broker.service.loop_bridge import Lane, LoopBridge
 from venus.broker.service.service_status import ServiceStatus, now_us
 from venus.broker.service.shared_frames import FrameKey, SharedFrames, bytes_max_for
 from venus.broker.service.traffic import DEGRADED_FRAME_BYTES, DEGRADED_PAUSE_S, Traffic
 from venus.codec.chunk import SealedChunk
 from venus.errors import ProtocolError, Unavailable, VenusError
+from venus.flow.degradation import Lane
 from venus.flow.delivery_window import DeliveryWindow
 from venus.model import FULL
 from venus.rpc.channel import FRAME_BYTES
+from venus.rpc.event_loop import LoopBridge
 from venus.rpc.sealed import SealedMessage, check_frame_seal
 from venus.rpc.squeeze import Credit, Squeezer, cost, is_large
 from venus.wire import broker_pb2

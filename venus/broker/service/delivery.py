@@ -8,17 +8,18 @@ from typing import Any, Generic, Protocol, TypeVar
 import grpc
 
 from venus.broker.core import Core
-from venus.broker.service.call_errors import abort_on_error
+from venus.broker.replicas.gate import Gate
 from venus.broker.service.consumer_stream import ChunkPrefetcher, ConsumerStream, Context
-from venus.broker.service.gate import Gate
-from venus.broker.service.loop_bridge import Lane, LoopBridge
 from venus.broker.service.service_status import ServiceStatus, now_us
 from venus.broker.service.shared_frames import SharedFrames
 from venus.broker.service.traffic import Traffic
 from venus.errors import Diverged, Overloaded, ProtocolError, Refused, Unavailable, VenusError
+from venus.flow.degradation import Lane
 from venus.flow.delivery_window import DeliveryWindow
 from venus.flow.limiters import Limiter
 from venus.network.topology import PULLS_AS
+from venus.rpc.errors import abort_on_error
+from venus.rpc.event_loop import LoopBridge
 from venus.rpc.sealed import check_frame_seal
 from venus.wire import broker_pb2, broker_pb2_grpc
 

@@ -19,10 +19,11 @@ from starlette.routing import Route
 
 from venus.broker.service.access import AccessControl
 from venus.broker.service.http_guard import CERTIFICATE, GuardedConfig, GuardedListener, GuardedProtocol, GuardedServer
-from venus.broker.service.loop_bridge import Lane, LoopBridge
 from venus.broker.service.metrics import build_registry
 from venus.broker.service.service_status import HealthCheck, ServiceStatus
 from venus.errors import ConfigError, Unproven, VenusError
+from venus.flow.degradation import Lane
+from venus.rpc.event_loop import LoopBridge
 from venus.security.certificate_files import HttpContext
 
 #: A health check result: why the broker cannot work ("" if it can), and its alarms.

@@ -23,13 +23,14 @@ from weakref import WeakValueDictionary
 import grpc
 
 from venus.broker.core import Core
-from venus.broker.service.call_errors import abort_on_error
-from venus.broker.service.gate import Gate
-from venus.broker.service.loop_bridge import Lane, LoopBridge
+from venus.broker.replicas.gate import Gate
 from venus.broker.service.producer_stream import Context, ProducerStream, StreamServices
 from venus.broker.service.service_status import ServiceStatus, now_us
 from venus.broker.service.traffic import Traffic
 from venus.errors import Diverged, Fenced, Held, ProtocolError, Unavailable, VenusError
+from venus.flow.degradation import Lane
+from venus.rpc.errors import abort_on_error
+from venus.rpc.event_loop import LoopBridge
 from venus.rpc.reports import SOURCE
 from venus.rpc.sealed import check_frame_seal
 from venus.wire import broker_pb2, broker_pb2_grpc

@@ -25,11 +25,10 @@ from venus.alarms.recipients import build_recipients
 from venus.broker.core import Core
 from venus.broker.mirrors.network_membership import NetworkMembership
 from venus.broker.replicas.replicated_logs import ReplicatedLogs
+from venus.broker.replicas.replication import Replication, prepare_standalone
 from venus.broker.service.access import AccessControl
 from venus.broker.service.alarm_monitor import AlarmMonitor, run_checks
 from venus.broker.service.http import HttpServer, Pages
-from venus.broker.service.loop_bridge import LoopBridge
-from venus.broker.service.replication import Replication, prepare_standalone
 from venus.broker.service.server import GrpcServer, Keepalive
 from venus.broker.service.service_status import HealthCheck, ServiceStatus
 from venus.broker.service.traffic import Traffic
@@ -42,6 +41,7 @@ from venus.process.memory import freeze_objects, share_heaps
 from venus.process.system import raise_descriptor_limit, steady_clock_s, stop_signals
 from venus.rpc import event_loop
 from venus.rpc.address import broker_address
+from venus.rpc.event_loop import LoopBridge
 from venus.security import audit, listener_checks
 from venus.security.audit import Refusals
 
@@ -141,7 +141,7 @@ class BrokerServices:
         host = broker.listen.rpartition(":")[0]
         own, replication = broker.address or f"{host}:{port}", self.replication
         if replication is not None:
-            await replication.start(own, self.service.ingest, self.service.delivery)
+            await replication.start(own, self.service.end_streams, self.service.delivery.end_business)
         self.traffic_watch.start()
         cluster = replication.lines.cluster if replication is not None else ""
         loop = asyncio.get_running_loop()
@@ -201,7 +201,7 @@ def build_network(
 
     def may_pull(business: str) -> None:
         if replication is not None:
-            asyncio.run_coroutine_threadsafe(replication.admit_producer(business), loop).result(MAY_PULL_S)
+            asyncio.run_coroutine_threadsafe(replication.gate.admit_producer(business), loop).result(MAY_PULL_S)
 
     return NetworkMembership(
         core, settings.cluster, settings.labels, proof=broker_address(settings).proof, may_pull=may_pull

@@ -23,13 +23,14 @@ import grpc
 from venus.broker.core import Core
 from venus.broker.pipeline.producer_commands import HalvesResult, ShippedHalf
 from venus.broker.service.intake import Intake
-from venus.broker.service.loop_bridge import Lane, LoopBridge
 from venus.broker.service.service_status import ServiceStatus, now_us
 from venus.broker.service.traffic import Traffic
 from venus.broker.service.unsaved import ReceivedFrame
 from venus.codec.batch import digest
 from venus.errors import DigestMismatch, Fenced, Overloaded, ProtocolError, StoreFull, Unavailable, VenusError
+from venus.flow.degradation import Lane
 from venus.flow.precedence import SMALL_BYTES
+from venus.rpc.event_loop import LoopBridge
 from venus.rpc.reports import SOURCE
 from venus.rpc.sealed import check_frame_seal
 from venus.rpc.squeeze import Unsqueezer, check_frame

@@ -12,11 +12,12 @@ from venus.broker.core import Core
 from venus.broker.replicas import copies, replica_wire
 from venus.broker.replicas.connections import BrokerConnections, FollowerStream
 from venus.broker.replicas.host import Host
-from venus.broker.service.call_errors import abort_on_error
-from venus.broker.service.loop_bridge import Lane, LoopBridge
 from venus.broker.service.traffic import Traffic
 from venus.errors import NotLeader, ProtocolError, Refused
+from venus.flow.degradation import Lane
 from venus.replication.records import Member
+from venus.rpc.errors import abort_on_error
+from venus.rpc.event_loop import LoopBridge
 from venus.rpc.sealed import check_frame_seal
 from venus.wire import replica_pb2, replica_pb2_grpc
 

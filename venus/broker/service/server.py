@@ -10,19 +10,18 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from venus.broker.core import Core
-from venus.broker.service.access import AccessControl
+from venus.broker.replicas.gate import Gate, StandaloneGate
+from venus.broker.replicas.replication import Replication
+from venus.broker.service.access import AccessControl, AccessInterceptor
 from venus.broker.service.admin import AdminService
 from venus.broker.service.delivery import DeliveryService
-from venus.broker.service.gate import Gate, StandaloneGate
 from venus.broker.service.ingest import IngestService, ask_for_reviews
-from venus.broker.service.interceptor import AccessInterceptor
-from venus.broker.service.loop_bridge import LoopBridge
 from venus.broker.service.replica_service import ReplicaService
-from venus.broker.service.replication import Replication
 from venus.broker.service.service_status import ServiceStatus
 from venus.broker.service.traffic import Traffic
-from venus.errors import ConfigError
+from venus.errors import ConfigError, VenusError
 from venus.rpc.channel import KEEPALIVE_S, KEEPALIVE_TIMEOUT_S, MESSAGE_BYTES_MAX, REPLICA_BYTES_MAX, channel_options
+from venus.rpc.event_loop import LoopBridge
 from venus.rpc.sealed import handlers
 from venus.security.certificate_files import grpc_credentials
 from venus.wire import broker_pb2
@@ -57,7 +56,7 @@ class GrpcServer:
         traffic: Traffic,
         replication: Replication | None = None,
     ) -> None:
-        gate: Gate = replication or StandaloneGate()
+        gate: Gate = replication.gate if replication is not None else StandaloneGate()
         self._core, self._bridge, self._access = core, bridge, access
         own = [
             ("grpc.so_reuseport", 0),  # two brokers on one port would share the clients
@@ -80,7 +79,7 @@ class GrpcServer:
         self.ingest = IngestService(core, bridge, service_status, traffic=traffic, patience_s=patience_s, gate=gate)
         self.delivery = DeliveryService(core, bridge, service_status, traffic, gate)
         self._health = health.aio.HealthServicer()
-        admin = AdminService(core, bridge, service_status, self.ingest, self.delivery, gate)
+        admin = AdminService(core, bridge, service_status, self.ingest, gate)
         services: dict[str, object] = {"Ingest": self.ingest, "Delivery": self.delivery, "Admin": admin}
         if replication is not None:
             services["Replica"] = ReplicaService(
@@ -91,6 +90,7 @@ class GrpcServer:
         known = [service.full_name for service in broker_pb2.DESCRIPTOR.services_by_name.values()]
         reflection.enable_server_reflection([*known, health.SERVICE_NAME, reflection.SERVICE_NAME], self._server)
         self._reviews: asyncio.Task[None] | None = None
+        core.homes.add_listener(lambda business, error: bridge.post(self.end_streams, business, error))
 
     async def start(self, listen: str) -> int:
         """Listen and serve; return the port."""
@@ -114,6 +114,12 @@ class GrpcServer:
         if files is None:
             return self._server.add_insecure_port(listen)
         return self._server.add_secure_port(listen, grpc_credentials(files, self._access.refusals.on_connection_begin))
+
+    def end_streams(self, business: str, error: VenusError) -> None:
+        """End the streams of a business that another broker or set serves now; readers may stay."""
+        if (stream := self.ingest.live.get(business)) is not None:
+            stream.end(error)
+        self.delivery.end_groups(business, error)
 
     async def stop(self) -> None:
         """Report that the broker stops, end the streams, then close."""

@@ -11,8 +11,8 @@ from collections.abc import Callable, Set
 from venus.alarm_rules import prefix_business
 from venus.broker.core import Core
 from venus.broker.mirrors.network_membership import NetworkMembership
+from venus.broker.replicas.replication_status import ReplicationStatus
 from venus.broker.service.alarm_monitor import AlarmMonitor
-from venus.broker.service.replication_status import ReplicationStatus
 from venus.broker.service.traffic_status import TrafficStatus
 from venus.broker.status.table_selection import TableSelection
 from venus.broker.store.data_directory import FreeSpace, full_disk_message

@@ -16,8 +16,9 @@ from dataclasses import dataclass
 
 from venus.broker.machine.business import Business
 from venus.broker.queue.reader import ReadResult
-from venus.broker.service.loop_bridge import Lane, LoopBridge
+from venus.flow.degradation import Lane
 from venus.network.row_filters import RowFilter
+from venus.rpc.event_loop import LoopBridge
 from venus.rpc.sealed import SealedMessage, seal
 from venus.rpc.squeeze import cost, is_large
 from venus.wire import broker_pb2

@@ -9,11 +9,11 @@ from datetime import UTC, datetime
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from venus.broker.core import Core
-from venus.broker.service.loop_bridge import LoopBridge
 from venus.broker.service.shared_frames import SharedFrames
 from venus.broker.service.traffic import Traffic
 from venus.flow.degradation import THREADS, Lane
 from venus.flow.delivery_window import DeliveryWindow
+from venus.rpc.event_loop import LoopBridge
 from venus.wire import broker_pb2
 
 #: Gauges of the status about shared frames.

@@ -18,12 +18,12 @@ from typing import Protocol
 import psutil
 
 from venus.broker.core import Core
-from venus.broker.service.loop_bridge import LoopBridge
 from venus.broker.service.traffic import Traffic
 from venus.errors import VenusError
 from venus.flow.degradation import Lane
 from venus.flow.delivery_window import DeliveryWindow
 from venus.flow.limiters import Limiter
+from venus.rpc.event_loop import LoopBridge
 
 logger = logging.getLogger(__name__)
 

@@ -1,0 +1,334 @@
+"""Admission of clients: a standalone broker admits all of them, a broker of a cluster redirects to the leader."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Collection, Coroutine
+from typing import Any, Protocol, TypeVar
+
+from venus.broker.core import Core
+from venus.broker.machine.catalogue import BusinessCatalogue
+from venus.broker.replicas.host import Host
+from venus.broker.replicas.loss_windows import LossTracker
+from venus.broker.replicas.ports import Coordination
+from venus.broker.replicas.replicated_logs import ReplicaStanding, ReplicatedLogs, write_refusal
+from venus.errors import NotLeader, Refused, Unavailable, VenusError
+from venus.flow.degradation import Lane
+from venus.replication import election
+from venus.replication.coordinator import Coordinator
+from venus.replication.records import Leadership
+from venus.rpc.event_loop import LoopBridge
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+#: A producer waits so long for a new business or for a leader before it is refused.
+WAIT_S = 5.0
+#: The same while too few brokers are alive. Waiting longer does not help, but a broker may be starting.
+HINDERED_S = 0.5
+LOOK_EVERY_S = 0.02
+#: `venus forget` waits so long for the removal of this broker's data.
+REMOVE_S = 300.0
+#: How often to read the record again if the answer to its removal was lost.
+LOOK_AGAIN_S = 1.0
+RESUMES_HINT = "it resumes by itself when enough brokers are back: `venus cluster status` lists them"
+
+
+class Gate(Protocol):
+    """Admits or redirects clients. Used in the service's event loop."""
+
+    async def admit_producer(self, business: str) -> None:
+        """Admit a producer; create the business if needed. Raises NotLeader, Unavailable."""
+
+    def admit_consumer(self, business: str) -> None:
+        """Admit a consumer group, whose position is logged. Raises NotLeader, Unavailable."""
+
+    def admit_snapshot(self, business: str, holder: str) -> None:
+        """Admit a snapshot. A named holder relies on the queue behind the snapshot. Raises NotLeader."""
+
+    def admit_reader(self, business: str) -> None:
+        """Admit a client that only reads. Raises NotLeader if this broker has no replica of the business."""
+
+    def term(self, business: str) -> int:
+        """Return the term in which this broker leads, as far as it knows; 0 if it does not lead or has no cluster."""
+
+    async def confirm_leadership(self, business: str, term: int) -> None:
+        """Confirm that this broker led in the term at the time of the call. Raises Unavailable.
+
+        A deposed leader that does not know it yet lacks entries that the new leader has acknowledged.
+        """
+
+    async def forget(self, business: str) -> bool:
+        """Remove a business from the whole cluster. False means that only this broker has it and must remove it."""
+
+    async def close_losses(self, business: str, group: str, terms: Collection[int]) -> list[str]:
+        """Record that a group's target was repaired after unclean elections; return the groups still to compare."""
+
+
+class StandaloneGate:
+    """The gate of a standalone broker: it admits every client."""
+
+    async def admit_producer(self, business: str) -> None:
+        """Admit a producer."""
+
+    def admit_consumer(self, business: str) -> None:
+        """Admit a consumer group."""
+
+    def admit_snapshot(self, business: str, holder: str) -> None:
+        """Admit a snapshot."""
+
+    def admit_reader(self, business: str) -> None:
+        """Admit a reader."""
+
+    def term(self, business: str) -> int:
+        """Return 0: a standalone broker has no terms."""
+        return 0
+
+    async def confirm_leadership(self, business: str, term: int) -> None:
+        """Return at once: no other broker could lead."""
+
+    async def forget(self, business: str) -> bool:
+        """Return False: only this broker has the business."""
+        return False
+
+    async def close_losses(self, business: str, group: str, terms: Collection[int]) -> list[str]:
+        """Return no groups: a standalone broker has no elections."""
+        return []
+
+
+class ClusterGate:
+    """The gate of a broker in a cluster: it redirects to leaders, and creates and removes businesses."""
+
+    def __init__(
+        self,
+        core: Core,
+        shared: ReplicatedLogs,
+        bridge: LoopBridge,
+        coordinator: Coordinator,
+        host: Host,
+        coordination: Coordination,
+    ) -> None:
+        self._core, self._shared, self._bridge = core, shared, bridge
+        self._coordinator, self._host, self._coordination = coordinator, host, coordination
+        self.losses = LossTracker(core, shared, host, coordination)
+        self._remove = RecordRemoval(core.catalogue, coordinator, bridge, self._on_removed)
+        self._asking = asyncio.Lock()  # one at a time: the coordinator may be slow
+
+    def stop(self) -> None:
+        """Cancel running removals: this process serves no clients any more."""
+        self._remove.stop()
+
+    async def admit_producer(self, business: str) -> None:
+        """Wait until this broker leads the business; create it if needed. Raises NotLeader, Unavailable.
+
+        The producer is refused soon if no write is possible until a broker comes back.
+        """
+        began, made = time.monotonic(), False
+        while True:
+            waited_s = time.monotonic() - began
+            standing = self._shared.standing(business)
+            replica = self._host.replicas.get(business)
+            if replica is not None and not standing.refusal and self._has_begun(business):
+                return
+            if waited_s > HINDERED_S and (hindrance := self._hindrance(business)):
+                raise Unavailable(f"{business}: {hindrance}", hint=RESUMES_HINT)
+            if self._is_led_elsewhere(business, standing) or waited_s > WAIT_S:
+                raise write_refusal(business, standing)
+            if not made and self._can_begin(business, waited_s):
+                made = True
+                self._host.create(business)
+            await asyncio.sleep(LOOK_EVERY_S)
+
+    def _is_led_elsewhere(self, business: str, standing: ReplicaStanding) -> bool:
+        """Return whether a live broker other than this one leads. A dead leader is replaced by an election."""
+        known = self._host.records.get(business)
+        if known is None or known.leader is None or standing.leads or not standing.leader:
+            return False
+        return known.leader in self._host.brokers.live
+
+    def _hindrance(self, business: str) -> str:
+        known = self._host.records.get(business)
+        return election.explain_hindrance(known, self._host.brokers.live) if known is not None else ""
+
+    def _can_begin(self, business: str, waited_s: float) -> bool:
+        """Return whether a business of this name can be created now; a removed one must be gone first.
+
+        Raises NotLeader, Refused.
+        """
+        if business in self._host.records or not self._host.brokers.live or self._host.is_dropping(business):
+            return False
+        if waited_s < HINDERED_S and self._core.catalogue.has_stored(business):
+            return False  # the coordinator has yet to answer whether it was removed
+        self._check_new(business)
+        return True
+
+    def _check_new(self, business: str) -> None:
+        """Raise NotLeader or Refused where a business must not be created."""
+        live = self._host.brokers.live
+        own = live.get(self._host.me.member)
+        others = sorted((member for member in live if not live[member].draining), key=self._host.brokers.leader_order)
+        if own is not None and own.draining and others:
+            raise NotLeader(f"{business}: this broker is draining", leader=self._host.brokers.address_of(others[0]))
+        if self._core.catalogue.has_stored(business):
+            raise Refused(
+                f"broker {own.member.broker if own else '?'} has data of {business!r} that the cluster does not know",
+                hint=f"`venus forget --business {business}` at this broker removes it",
+            )
+
+    def _has_begun(self, business: str) -> bool:
+        try:
+            self._shared.term(self._core.catalogue.find(business))
+        except Unavailable:
+            return False
+        return True
+
+    def admit_consumer(self, business: str) -> None:
+        """Admit a consumer group at the leader, which logs its position. Raises NotLeader, Unavailable."""
+        standing = self._shared.standing(business)
+        if not standing.leads and self._is_known(business):
+            raise write_refusal(business, standing)
+
+    def _is_known(self, business: str) -> bool:
+        """Return whether the business exists, even before the cluster was read. The core refuses unknown ones."""
+        return business in self._host.records or self._core.catalogue.has_stored(business)
+
+    def admit_reader(self, business: str) -> None:
+        """Admit a reader wherever there is a replica. Raises NotLeader."""
+        standing = self._shared.standing(business)
+        if business not in self._host.replicas and business in self._host.records and standing.leader:
+            raise write_refusal(business, standing)
+
+    def term(self, business: str) -> int:
+        """Return the term in which this broker leads, as far as it knows; 0 if it does not lead."""
+        standing = self._shared.standing(business)
+        return standing.term if standing.leads else 0
+
+    async def confirm_leadership(self, business: str, term: int) -> None:
+        """Read the record at the coordinator. Raises Unavailable unless this broker led in the term at the call.
+
+        The lease is no proof: a paused virtual machine may not notice that its lease has ended, and a new lease
+        begins before the record is read again.
+        """
+        async with self._asking:
+            known = await self._bridge.run_blocking(Lane.CONTROL, self._coordinator.read, business)
+        if known is None or (known.term, known.leader) != (term, self._host.me.member):
+            self._coordination.read_soon()
+            raise Unavailable(f"{business}: another broker leads by now", hint="try again in a moment")
+
+    def admit_snapshot(self, business: str, holder: str) -> None:
+        """Admit a load at the leader, which keeps the queue from the cut on; admit a reader at any replica.
+
+        Raises NotLeader.
+        """
+        standing = self._shared.standing(business)
+        if holder and not standing.leads and self._is_known(business):
+            raise write_refusal(business, standing)
+        self.admit_reader(business)
+
+    async def forget(self, business: str) -> bool:
+        """Remove a business from the whole cluster. False means that only this broker has it.
+
+        Raises NotLeader, Refused while producers or consumers are connected, Unavailable.
+        """
+        end = time.monotonic() + WAIT_S
+        while (known := self._host.records.get(business)) is not None:
+            standing = self._shared.standing(business)
+            if not standing.leads:
+                raise write_refusal(business, standing)
+            if await self._remove(known):
+                logger.info("%s: removed from the cluster", business)
+            elif time.monotonic() > end:
+                raise Unavailable(f"{business}: its record keeps changing", hint="try again")
+            else:
+                self._coordination.read_soon()
+                await asyncio.sleep(LOOK_EVERY_S)
+        return await self._wait_for_removal(business)
+
+    def _on_removed(self, known: Leadership) -> None:
+        self._host.records.pop(known.business, None)
+        self._host.on_forgotten_term(known.business, known.term)
+
+    async def _wait_for_removal(self, business: str) -> bool:
+        """Wait until this broker's data of the business is removed; return whether it was being removed."""
+        was_dropped = self._host.is_dropping(business)
+        end = time.monotonic() + REMOVE_S
+        while self._host.is_dropping(business):
+            if time.monotonic() > end:
+                raise Unavailable(f"{business}: the removal has not ended yet", hint="`venus status` shows it")
+            await asyncio.sleep(LOOK_EVERY_S)
+        return was_dropped
+
+    async def close_losses(self, business: str, group: str, terms: Collection[int]) -> list[str]:
+        """Record that a group's target was compared and repaired; return the groups still to compare."""
+        return await self.losses.close(business, group, terms)
+
+
+class RecordRemoval:
+    """Removes records. Used in the service's event loop; `gone` is called once a record is removed.
+
+    The coordinator may answer late. A producer admitted meanwhile would get its changes acknowledged, and they would
+    be removed with the business.
+    """
+
+    def __init__(
+        self,
+        catalogue: BusinessCatalogue,
+        coordinator: Coordinator,
+        bridge: LoopBridge,
+        gone: Callable[[Leadership], None],
+    ) -> None:
+        self._catalogue, self._coordinator, self._bridge, self._gone = catalogue, coordinator, bridge, gone
+        self._under_way: set[asyncio.Task[Any]] = set()
+
+    async def __call__(self, known: Leadership) -> bool:
+        """Remove a record. False means that the record has changed.
+
+        Raises Refused while producers or consumers are connected, Unavailable.
+        """
+        self._catalogue.close(known.business)
+        # the caller may be cancelled before the answer comes
+        return await asyncio.shield(self._begin(self._remove(known)))
+
+    def stop(self) -> None:
+        """Cancel running removals: this process serves no clients any more."""
+        for task in self._under_way:
+            task.cancel()
+
+    def _begin(self, what: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        task = asyncio.get_running_loop().create_task(what)
+        self._under_way.add(task)
+        task.add_done_callback(self._under_way.discard)
+        return task
+
+    async def _remove(self, known: Leadership) -> bool:
+        try:
+            removed = await self._bridge.run_blocking(Lane.CONTROL, self._coordinator.remove, known)
+        except BaseException:
+            self._begin(self._resolve_removal(known))
+            raise
+        if removed:
+            self._gone(known)
+        self._catalogue.reopen(known.business)
+        return removed
+
+    async def _resolve_removal(self, known: Leadership) -> None:
+        """Keep the business closed until the record is known to stay, or the local data is removed too."""
+        while self._catalogue.has_stored(known.business) and not await self._is_kept(known):
+            await asyncio.sleep(LOOK_AGAIN_S)
+        self._catalogue.reopen(known.business)
+
+    async def _is_kept(self, known: Leadership) -> bool:
+        try:
+            return await self._bridge.run_blocking(Lane.CONTROL, self._renew_record, known)
+        except VenusError:
+            return False
+
+    def _renew_record(self, known: Leadership) -> bool:
+        """Return whether the record exists, after giving it a new version: a delayed removal then fails."""
+        found = self._coordinator.read(known.business)
+        if found is not None and found.version == known.version:
+            found = self._coordinator.swap(found, found)
+        return found is not None
