@@ -32,7 +32,8 @@ Row = tuple[Any, ...]
 #: Triggers keep the mode under which they are created, and a zero date in a key must not fail the application.
 SQL_MODE = "STRICT_ALL_TABLES,ALLOW_INVALID_DATES,NO_AUTO_VALUE_ON_ZERO,NO_ENGINE_SUBSTITUTION"
 
-_DICTIONARY = {ER.NO_SUCH_TABLE, ER.BAD_FIELD_ERROR, ER.TABLE_DEF_CHANGED, ER.BAD_TABLE_ERROR}
+#: 1684: "Table was skipped since its definition is being modified by concurrent DDL statement".
+_DICTIONARY = {ER.NO_SUCH_TABLE, ER.BAD_FIELD_ERROR, ER.TABLE_DEF_CHANGED, ER.BAD_TABLE_ERROR, 1684}
 #: A privilege is missing.
 _DENIED = {
     ER.TABLEACCESS_DENIED_ERROR,

@@ -101,6 +101,10 @@ _LOST = (psycopg2.DatabaseError, psycopg2.OperationalError, psycopg2.InterfaceEr
 READ_ONLY = "25006"
 #: Undefined column, table or object; a type that differs from the one that a function or statement was built for.
 _DICTIONARY = ("42703", "42P01", "42704", "42804", "42883", "0A000")
+#: Reports of the server (XX000) when an object is dropped or altered while a function or DDL reads its catalogue entry.
+_CHANGED_MEANWHILE = re.compile(
+    "cache lookup failed|could not open relation with OID|tuple concurrently (updated|deleted)"
+)
 #: The remedy for READ_ONLY.
 WRITABLE = (
     "it is a standby, or default_transaction_read_only is on for its database or role: "
@@ -112,6 +116,7 @@ _NO_TEXT = ("22021", "22P05")
 #: insufficient_privilege; also raised if a row security policy would hide rows, because row_security is off.
 DENIED = "42501"
 SERIALIZATION = "40001"
+INTERNAL = "XX000"
 
 
 class Conflict(SourceError):
@@ -371,7 +376,7 @@ class PostgresConnection:
             return InvalidText(said)
         if state == DENIED:
             return PostgresNotPermitted(said)
-        if state in _DICTIONARY:
+        if state in _DICTIONARY or (state == INTERNAL and _CHANGED_MEANWHILE.search(said)):
             return SchemaChanged(said)
         return SourceError(said)
 

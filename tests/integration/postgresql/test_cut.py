@@ -13,6 +13,7 @@ import pytest
 
 from tests.integration.postgresql.conftest import Sql, Start
 from tests.support.databases.follower import Follower
+from tests.support.processes.memory import peak_bytes
 from venus.adapters.dialects.fill_cursor import FillCursor
 from venus.adapters.dialects.halted_tables import HaltTracker
 from venus.adapters.dialects.postgresql.capture import cut_opening, cut_statements
@@ -23,7 +24,7 @@ from venus.adapters.dialects.postgresql.registry import load_captured_tables
 from venus.adapters.dialects.postgresql.source import PostgresSource
 from venus.adapters.dialects.postgresql.sql import statement
 from venus.errors import DatabaseUnavailable, VenusError
-from venus.model import BatchNo, ChangeKind
+from venus.model import BatchNo, BatchRecord, ChangeKind, Epoch, Sequence
 
 # -- plans -----------------------------------------------------------------------------------------------------------
 
@@ -273,30 +274,30 @@ def test_the_backlog_names_the_age_of_what_blocks(sql: Sql, another: Callable[[]
 
 # -- memory ----------------------------------------------------------------------------------------------------------
 
-READER = """
-import sys
-from tests.support.processes.memory import peak_bytes
-from venus.adapters.dialects.postgresql.source import PostgresSource
-from venus.model import BatchNo, BatchRecord, Sequence
-source = PostgresSource(sys.argv[1])
-state = source.raise_epoch(source.state().epoch + 1)
-cut = source.open_cut([])
-count = sections = 0
-for section in cut.sections(rows_max=5000, bytes_max=1 << 20):
-    count += section.count
-    sections += 1
-record = BatchRecord(batch_no=state.last_batch + 1, epoch=state.epoch, first_sequence=state.next_sequence,
-                     last_sequence=state.next_sequence + count - 1, digest=1)
-cut.commit(state.epoch, [record], [], BatchNo(0))
-print(count, sections, peak_bytes() >> 20)
-"""
+READER = "import sys; from tests.integration.postgresql.test_cut import read_one_cut; print(*read_one_cut(sys.argv[1]))"
+
+
+def read_one_cut(url: str) -> tuple[int, int, int]:
+    """Commit one cut; return its number of rows and of sections, and the peak of this process's memory in MiB."""
+    source = PostgresSource(url)
+    state = source.raise_epoch(Epoch(source.read_state().epoch + 1))
+    cut = source.open_cut([])
+    assert cut is not None
+    counts = [section.count for section in cut.read_sections(rows_max=5000, bytes_max=1 << 20)]
+    last = Sequence(state.next_sequence + sum(counts) - 1)
+    batch = BatchNo(state.last_batch + 1)
+    record = BatchRecord(
+        batch_no=batch, epoch=state.epoch, first_sequence=state.next_sequence, last_sequence=last, digest=1
+    )
+    cut.commit(state.epoch, [record], [], BatchNo(0))
+    return sum(counts), len(counts), peak_bytes() >> 20
 
 
 def test_a_transaction_of_a_million_rows_is_one_cut_in_little_memory(sql: Sql, capture: Start, database: str) -> None:
     sql("CREATE TABLE big (id int PRIMARY KEY, v text, n numeric(10,2))")
     capture()
     sql("INSERT INTO big SELECT i, repeat('x', 60), i / 100.0 FROM generate_series(1, 1000000) i")
-    run = subprocess.run([sys.executable, "-c", READER, database], check=True, capture_output=True, text=True)
+    run = subprocess.run([sys.executable, "-c", READER, database], check=True, stdout=subprocess.PIPE, text=True)
     count, sections, megabytes = map(int, run.stdout.split())
     assert (count, sections >= 200) == (1_000_000, True)
     assert megabytes < 256

@@ -9,7 +9,7 @@ import pytest
 
 from tests.integration.postgresql.conftest import Sql, Start
 from tests.support.databases.postgres import libpq
-from venus.adapters.dialects.contract import Numbering, OtherObject
+from venus.adapters.dialects.contract import Numbering, OtherObject, SchemaChanged
 from venus.adapters.dialects.postgresql.connection import PostgresConnection
 from venus.adapters.dialects.postgresql.dictionary import tables as dictionary
 from venus.adapters.dialects.postgresql.source import PostgresSource
@@ -183,3 +183,22 @@ def test_an_index_that_is_not_valid_is_listed_and_makes_no_version(sql: Sql, cap
     assert [(o.name, o.reason) for o in schema.left_out] == [("half", UNFINISHED)]
     sql("DROP INDEX half")
     assert source.refresh_schemas() == []
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "cache lookup failed for attribute 1 of relation 16515",
+        "could not open relation with OID 16515",
+        "tuple concurrently updated",
+    ],
+)
+def test_an_object_that_is_dropped_while_the_dictionary_is_read_is_read_again(
+    sql: Sql, database: str, message: str
+) -> None:
+    sql(
+        f"CREATE FUNCTION public.overtaken() RETURNS void LANGUAGE plpgsql AS"
+        f" $$ BEGIN RAISE EXCEPTION '{message}' USING ERRCODE = 'XX000'; END $$"
+    )
+    with closing(PostgresConnection(database)) as connection, pytest.raises(SchemaChanged, match=message):
+        connection.run("SELECT public.overtaken()")
