@@ -6,6 +6,8 @@ And that no function is longer than can be read at once.
 from __future__ import annotations
 
 import ast
+import importlib
+import importlib.util
 import re
 from collections.abc import Iterator, Mapping
 from collections.abc import Set as AbstractSet
@@ -130,3 +132,25 @@ def test_a_function_can_be_read_at_once() -> None:
     }
 
     assert long == {}, "cut them where they become easier to read"
+
+
+def imports_in_strings() -> Iterator[tuple[str, str, str]]:
+    """Yield the file, module and name of each import of VENUS in a program that stands in a string of a test."""
+    for file in sorted(file for folder in ("tests", "bench") for file in (ROOT / folder).rglob("*.py")):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if not isinstance(node, ast.Constant) or not isinstance(node.value, str) or "import" not in node.value:
+                continue
+            for module, names in re.findall(r"^(?:\s|.*; )?from (venus[\w.]*) import ([\w, ]+)", node.value, re.M):
+                yield from ((str(file.relative_to(ROOT)), module, name.strip()) for name in names.split(","))
+
+
+def test_programs_in_strings_import_what_exists() -> None:
+    found = list(imports_in_strings())
+    missing = [
+        f"{file}: {module}.{name}"
+        for file, module, name in found
+        if not hasattr(importlib.import_module(module), name) and importlib.util.find_spec(f"{module}.{name}") is None
+    ]
+
+    assert len(found) >= 20
+    assert missing == []
