@@ -28,7 +28,7 @@ def cost_us(call: Callable[[], object]) -> float:
     return statistics.median(found)
 
 
-def admitted(admission: Admission) -> Callable[[], object]:
+def make_admission(admission: Admission) -> Callable[[], object]:
     """Return what is done for each frame of half messages: judged, counted, let go, counted back."""
 
     def call() -> None:
@@ -45,9 +45,9 @@ def admitted(admission: Admission) -> Callable[[], object]:
 def main() -> int:
     """Print the costs."""
     degradation = Degradation((), 1.0)
-    print(f"without limits     {cost_us(admitted(Admission(AdmissionLimits(), degradation))):6.2f} us")
+    print(f"without limits     {cost_us(make_admission(Admission(AdmissionLimits(), degradation))):6.2f} us")
     limited = AdmissionLimits(rows_per_s=1e12, bytes_per_s=1e12)
-    print(f"with token buckets {cost_us(admitted(Admission(limited, degradation))):6.2f} us")
+    print(f"with token buckets {cost_us(make_admission(Admission(limited, degradation))):6.2f} us")
     queue: FairQueue[int] = FairQueue(512 << 10)
 
     def turn() -> None:

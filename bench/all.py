@@ -20,23 +20,25 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.figures.catalogue import FIGURES
-from bench.figures.figure import Figure, Finding
-from bench.figures.page import PAGE, merged, section
+from bench.figures.figure import Figure, FigureResult
+from bench.figures.page import PAGE, merge_sections, section
 from bench.processes import exit_on_sigterm
 
 COLUMNS = ("", "what", "paper", "peer", "ours", "goal", "")
 WIDTH = 160
 
 
-def measured(figure: Figure, *, quick: bool) -> list[Finding]:
+def measure(figure: Figure, *, quick: bool) -> list[FigureResult]:
     """Measure one figure; one that cannot be measured is missed."""
     try:
         return list(figure.measure(quick))
     except Exception as error:
-        return [Finding(what=figure.title, ours=f"{type(error).__name__}: {error}"[:300], goal="measured", met=False)]
+        return [
+            FigureResult(what=figure.title, ours=f"{type(error).__name__}: {error}"[:300], goal="measured", met=False)
+        ]
 
 
-def table(found: dict[str, list[Finding]]) -> Table:
+def table(found: dict[str, list[FigureResult]]) -> Table:
     """Lay the findings out."""
     laid = Table(*COLUMNS, title="Figures of the papers")
     for name, findings in found.items():
@@ -48,7 +50,7 @@ def table(found: dict[str, list[Finding]]) -> Table:
     return laid
 
 
-def chosen(names: list[str]) -> list[Figure]:
+def select_figures(names: list[str]) -> list[Figure]:
     """Return the figures of these ids, all if there is none. Raises SystemExit for one that does not exist."""
     known = {figure.id: figure for figure in FIGURES}
     unknown = [name for name in names if name.upper() not in known]
@@ -66,10 +68,10 @@ def conditions(*, quick: bool) -> str:
     )
 
 
-def write(figure: Figure, findings: list[Finding], under: str) -> None:
+def write(figure: Figure, findings: list[FigureResult], under: str) -> None:
     """Put one figure into the page; a run that is stopped has written what it measured until then."""
     page = PAGE.read_text() if PAGE.exists() else ""
-    PAGE.write_text(merged(page, {figure.id: section(figure, findings, under)}, [f.id for f in FIGURES]))
+    PAGE.write_text(merge_sections(page, {figure.id: section(figure, findings, under)}, [f.id for f in FIGURES]))
 
 
 def main() -> int:
@@ -81,13 +83,13 @@ def main() -> int:
     parser.add_argument("--write", action="store_true", help="put them into bench/FIGURES.md")
     options = parser.parse_args()
     exit_on_sigterm()
-    figures = chosen(options.only)
+    figures = select_figures(options.only)
     console = Console(stderr=True, width=WIDTH)
     console.print(conditions(quick=options.quick))
-    found: dict[str, list[Finding]] = {}
+    found: dict[str, list[FigureResult]] = {}
     for figure in figures:
         began, under = time.monotonic(), conditions(quick=options.quick)
-        found[figure.id] = measured(figure, quick=options.quick)
+        found[figure.id] = measure(figure, quick=options.quick)
         console.print(f"{figure.id} {figure.title}: {time.monotonic() - began:.0f} s")
         if options.write:
             write(figure, found[figure.id], under)

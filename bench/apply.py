@@ -59,7 +59,7 @@ def changes(numbers: list[int], version: int, *, deleted: list[int] = (), insert
     )
 
 
-class Bench:
+class ApplyBench:
     """One target and what is applied to it."""
 
     def __init__(self, url: str, keyed_rows_max: int) -> None:
@@ -97,7 +97,7 @@ class Bench:
         self.catalogue.record_position(piece.end, 1)
 
 
-def timed(run: Callable[[], object]) -> float:
+def measure_time(run: Callable[[], object]) -> float:
     began = time.perf_counter()
     run()
     return time.perf_counter() - began
@@ -137,7 +137,7 @@ def crossing(url: str) -> None:
     query(url, "TRUNCATE shop.student")
     bare_copy(url, [lines(list(range(100_000)), 0)])
     query(url, "ANALYZE shop.student")
-    keyed, staged = Bench(url, 1_000_000), Bench(url, 0)
+    keyed, staged = ApplyBench(url, 1_000_000), ApplyBench(url, 0)
     print("\nrows a cut   keyed ms   staged ms   (median; 60 % update, 20 % insert, 20 % delete of 100,000 rows)")
     rng = random.Random(1)
     fresh = 200_000
@@ -151,7 +151,7 @@ def crossing(url: str) -> None:
                 fresh += size
                 section = changes(updated, 2, deleted=gone)
                 bench.catalogue = catalogues.read_catalogue(bench.target, bench.session)
-                taken[name].append(timed(lambda b=bench, s=section: b.apply(s)))  # type: ignore[misc]
+                taken[name].append(measure_time(lambda b=bench, s=section: b.apply(s)))  # type: ignore[misc]
         print(
             f"{size:10d}{statistics.median(taken['keyed']) * 1e3:11.2f}{statistics.median(taken['staged']) * 1e3:12.2f}"
         )
@@ -163,7 +163,7 @@ def bulk(url: str, rows: int) -> None:
     pieces = [list(range(i, i + step)) for i in range(0, rows, step)]
     texts = [lines(p, 0) for p in pieces]
     ready = [changes(p, 0, inserts_only=True) for p in pieces]
-    bench = Bench(url, 20)
+    bench = ApplyBench(url, 20)
     results: dict[str, list[float]] = {}
     for _ in range(3):
         for name, run in (
@@ -171,7 +171,7 @@ def bulk(url: str, rows: int) -> None:
             ("VENUS, inserts", lambda: [bench.apply(s) for s in ready]),
         ):
             query(url, "TRUNCATE shop.student")
-            results.setdefault(name, []).append(rows / timed(run))
+            results.setdefault(name, []).append(rows / measure_time(run))
     rng = random.Random(2)
     mixed, live, gone = [], [], []
     for _ in range(rows // step):
@@ -189,12 +189,12 @@ def bulk(url: str, rows: int) -> None:
             query(url, "TRUNCATE shop.student")
             bare_copy(url, texts)
             query(url, "VACUUM ANALYZE shop.student")
-            results.setdefault(name, []).append(rows / timed(run))
+            results.setdefault(name, []).append(rows / measure_time(run))
     print(f"\n{rows} rows of 88 bytes in cuts of {step}, thousand rows a second (median of 3, min-max)")
     for name, rates in results.items():
         print(f"{name:30s}{statistics.median(rates) / 1e3:8.0f}   ({min(rates) / 1e3:.0f}-{max(rates) / 1e3:.0f})")
     data = ready[0]
-    codec = timed(lambda: to_copy(data.record_ids, data.rows, Layout.of(STUDENT)))
+    codec = measure_time(lambda: to_copy(data.record_ids, data.rows, Layout.of(STUDENT)))
     print(f"of that, row messages to COPY text: {codec / step * 1e6:.2f} us a row")
 
 
@@ -207,7 +207,7 @@ def main() -> None:
         server = get_server(Path(folder) / "data", cleanup_mode="delete")
         try:
             url = server.get_uri()
-            Bench(url, 20)
+            ApplyBench(url, 20)
             bulk(url, rows)
             crossing(url)
         finally:

@@ -1,6 +1,6 @@
-"""What subscribers of one process have got: each increment once and in order, and when the last of them had everything.
+"""Increments received by the subscribers of one process: each once and in order, and when the last one was complete.
 
-A frame whose bytes are those of one that another subscriber of the process has read is compared, not read again.
+A frame with the same bytes as one that another subscriber has read is compared, not parsed again.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Frames:
 
 
 @dataclass(slots=True)
-class Seen:
+class Arrival:
     """What the subscribers of one process have got so far."""
 
     positions: list[int]

@@ -62,7 +62,7 @@ def _server(port: int, path: Path | None, ready: Connection) -> None:
 
 
 @contextmanager
-def _served(path: Path | None) -> Iterator[tuple[int, int]]:
+def run_server(path: Path | None) -> Iterator[tuple[int, int]]:
     """Yield the port and the process id of a server."""
     ours, theirs = multiprocessing.get_context("spawn").Pipe()
     port = free_port()
@@ -80,7 +80,7 @@ def bare(*, nbytes: int, seconds: float, durable: bool, pause_s: float = 0.0) ->
     frames: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
     with ExitStack() as stack:
         home = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="venus-bench-")))
-        port, pid = stack.enter_context(_served(home / "log" if durable else None))
+        port, pid = stack.enter_context(run_server(home / "log" if durable else None))
         channel = stack.enter_context(grpc.insecure_channel(f"127.0.0.1:{port}"))
         answers: Iterator[bytes] = channel.stream_stream(_METHOD)(cast("Any", iter(frames.get, None)))
         _rounds(frames, answers, bytes(nbytes), _WARM_UP_S, pause_s)

@@ -1,7 +1,7 @@
-"""Cables between brokers, in a process of their own: what passes is counted, and each can be out for a while.
+"""Cables between brokers, in a separate process: they count bytes, and each can be interrupted for a while.
 
-While a cable is out nothing passes and nobody is told. Once it is back, a connection goes on when TCP would send again:
-at doubling intervals since it lost its first segment, 0.2 s for one that was up, 1 s for one that was being made.
+An interrupted cable drops everything silently. Afterwards a connection continues when TCP would retransmit: at doubling
+intervals since its first lost segment, 0.2 s for an established connection, 1 s for one that was being opened.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class _Cable:
     def is_out(self) -> bool:
         return not self.back.is_set()
 
-    def accepted(self) -> _End:
+    def make_end(self) -> _End:
         """Make the near end of a new connection, and connect the far one."""
         near = _End(self, "up")
         task = asyncio.get_running_loop().create_task(self._connect(near))
@@ -145,7 +145,7 @@ class _End(asyncio.Protocol):
 async def _lay(targets: Mapping[str, str], orders: Connection) -> None:
     loop = asyncio.get_running_loop()
     cables = {name: _Cable(target) for name, target in targets.items()}
-    servers = {name: await loop.create_server(cable.accepted, "127.0.0.1", 0) for name, cable in cables.items()}
+    servers = {name: await loop.create_server(cable.make_end, "127.0.0.1", 0) for name, cable in cables.items()}
     orders.send({name: f"127.0.0.1:{server.sockets[0].getsockname()[1]}" for name, server in servers.items()})
     while (order := await asyncio.to_thread(orders.recv)) is not None:
         what, names = order
@@ -156,7 +156,7 @@ async def _lay(targets: Mapping[str, str], orders: Connection) -> None:
                 cables[name].back.set()
         orders.send({name: dict(cables[name].passed) for name in names})
     for server in servers.values():
-        server.close()  # who connects from now on would begin a task that nobody waits for
+        server.close()  # a later connection would start a task that is never awaited
     for cable in cables.values():
         await cable.close()
 
@@ -203,7 +203,7 @@ class Cables:
 
 
 @contextmanager
-def laid(**targets: str) -> Iterator[Cables]:
+def lay_cables(**targets: str) -> Iterator[Cables]:
     """Lay a cable to each of these brokers."""
     cables = Cables(targets)
     try:

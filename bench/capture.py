@@ -86,7 +86,7 @@ class Drain:
         return sum(r.last_sequence - r.first_sequence + 1 for r in records)
 
 
-def timed(action: Callable[[], object]) -> float:
+def measure_time(action: Callable[[], object]) -> float:
     began = time.perf_counter()
     action()
     return time.perf_counter() - began
@@ -117,7 +117,7 @@ def bulk_cost(cursor: Cursor, drain: Drain, rounds: int) -> dict[tuple[str, str]
             tables = ("plain", "captured") if number % 2 else ("captured", "plain")
             for table in tables:
                 text = statements(table, kind, 1, ROWS)
-                found[kind, table].append(timed(lambda text=text: cursor.execute(text)))  # type: ignore[misc]
+                found[kind, table].append(measure_time(lambda text=text: cursor.execute(text)))  # type: ignore[misc]
             drain()
     return found
 
@@ -130,7 +130,7 @@ def one_row_cost(cursor: Cursor, drain: Drain, rounds: int) -> dict[tuple[str, s
         for kind in ("insert", "update", "delete"):
             for table in tables:
                 text = statements(table, kind, number + 1, number + 1)
-                found[kind, table].append(timed(lambda text=text: cursor.execute(text)))  # type: ignore[misc]
+                found[kind, table].append(measure_time(lambda text=text: cursor.execute(text)))  # type: ignore[misc]
         if number % 50 == 0:
             drain()
     drain()

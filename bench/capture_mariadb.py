@@ -34,7 +34,7 @@ def statements(table: str, rows: int) -> dict[str, str]:
     }
 
 
-def timed(work: Callable[[], object]) -> float:
+def measure_time(work: Callable[[], object]) -> float:
     began = time.perf_counter()
     work()
     return time.perf_counter() - began
@@ -61,8 +61,8 @@ def drain(source: Source) -> int:
 def measure(cursor: Any, source: Source, rows: int) -> None:
     plain, captured = statements("plain", rows), statements("captured", rows)
     for kind in plain:
-        without = timed(lambda kind=kind: cursor.execute(plain[kind]))  # type: ignore[misc]
-        within = timed(lambda kind=kind: cursor.execute(captured[kind]))  # type: ignore[misc]
+        without = measure_time(lambda kind=kind: cursor.execute(plain[kind]))  # type: ignore[misc]
+        within = measure_time(lambda kind=kind: cursor.execute(captured[kind]))  # type: ignore[misc]
         began = time.perf_counter()
         count = drain(source)
         took = time.perf_counter() - began

@@ -11,7 +11,7 @@ import sys
 from contextlib import closing
 from typing import Any
 
-from bench.capture_mariadb import timed
+from bench.capture_mariadb import measure_time
 from tests.support.databases.mariadb import ORACLE_MODE, running_mariadb
 from tests.support.oracle.standin import SCHEMA, StandIn
 from venus.adapters.dialects.oracle.session.driver import OracleOptions
@@ -40,7 +40,7 @@ def measure(cursor: Any, rows: int) -> None:
     every = {table: statements(table, rows) for table in TABLES}
     for kind in ("insert", "update", "delete"):
         for table, what in TABLES.items():
-            took = timed(lambda: cursor.execute(every[table][kind]))  # noqa: B023
+            took = measure_time(lambda: cursor.execute(every[table][kind]))  # noqa: B023
             print(f"{kind:8} {what:20} {rows / took:12,.0f} rows/s")
 
 

@@ -52,7 +52,7 @@ def wide(null_ratio: float, special_ratio: float) -> bytes:
     return "".join("\t".join([str(i), *(value() for _ in range(19))]) + "\n" for i in range(ROWS)).encode()
 
 
-class Peer:
+class ProtobufPeer:
     """Protobuf's own class, a message per record_id and per row."""
 
     def __init__(self, schema: TableSchema) -> None:
@@ -65,7 +65,7 @@ class Peer:
         for line in text.decode().split("\n")[:-1]:
             first, *rest = line.split("\t")
             keys.append(self.message(**{key: first}).SerializeToString())
-            values = {n: _unescaped(v) for n, v in zip(others, rest, strict=True) if v != "\\N"}
+            values = {n: _unescape(v) for n, v in zip(others, rest, strict=True) if v != "\\N"}
             rows.append(self.message(**values).SerializeToString())
         return PackedBytes.of(keys), PackedBytes.of(rows)
 
@@ -74,16 +74,16 @@ class Peer:
         for key, row in zip(keys.split(), rows.split(), strict=True):
             message = self.message.FromString(key + row)
             values = {f.name: v for f, v in message.ListFields()}
-            lines.append("\t".join(_escaped(values[n]) if n in values else "\\N" for n in self.names))
+            lines.append("\t".join(_escape(values[n]) if n in values else "\\N" for n in self.names))
         return ("\n".join(lines) + "\n").encode()
 
 
-def _unescaped(value: str) -> str:
+def _unescape(value: str) -> str:
     # Enough for the rows above; real code would need a scan.
     return value.replace("\\n", "\n").replace("\\\\", "\\") if "\\" in value else value
 
 
-def _escaped(value: str) -> str:
+def _escape(value: str) -> str:
     if "\\" in value or "\n" in value:
         return value.replace("\\", "\\\\").replace("\n", "\\n")
     return value
@@ -112,7 +112,7 @@ def main(seconds: float) -> None:
     for heading in ("", "B/row", "from_copy", "x", "to_copy", "x", "from_columns", "to_columns"):
         shown.add_column(heading, justify="right" if heading else "left")
     for name, (schema, text) in cases.items():
-        layout, peer = Layout.of(schema), Peer(schema)
+        layout, peer = Layout.of(schema), ProtobufPeer(schema)
         keys, rows, _ = from_copy(text, layout, flagged=False)
         theirs = peer.from_text(text)
         assert (keys.data, rows.data) == (theirs[0].data, theirs[1].data)

@@ -142,7 +142,7 @@ def change(at: Place) -> float:
     return took / CHANGES * 1e6
 
 
-def asked(at: Place, query: str) -> int:
+def query_number(at: Place, query: str) -> int:
     """Return one number."""
     with closing(at.connect()) as connection:
         cursor = connection.cursor()
@@ -175,7 +175,7 @@ def one(kind: str, columns: int, rows: int, server: Server, *, pace_only: bool) 
         pipeline.new_interpreters = True  # as a user starts a command: what has to be imported costs time
         pipeline.configure()
         try:
-            return measured(pipeline, at, server)
+            return measure(pipeline, at, server)
         finally:
             pipeline.close()
 
@@ -214,7 +214,7 @@ def pace(at: Place, environ: dict[str, str]) -> dict[str, float]:
         sys.modules.pop("cx_Oracle", None)
     return {
         "rows": rows, "a row read us": seconds / rows * 1e6, "trigger us": captured_us - bare_us,
-        "log row bytes": asked(at, LOG_BYTES[at.kind]) / CHANGES / TRIES,
+        "log row bytes": query_number(at, LOG_BYTES[at.kind]) / CHANGES / TRIES,
     }  # fmt: skip
 
 
@@ -248,13 +248,13 @@ def read_all(source: Source, epoch: Epoch, batch: int, sequence: int) -> tuple[i
     return rows, seconds
 
 
-def measured(pipeline: Pipeline, at: Place, server: Server) -> dict[str, Any]:
+def measure(pipeline: Pipeline, at: Place, server: Server) -> dict[str, Any]:
     """Return the forecast beside what happened; what happened also as the time of all processors."""
     found = pipeline.ask("assess")["forecast"]
     bare_us = change(at)
     pipeline.ask("install-triggers")
     captured_us = change(at)
-    log_bytes = asked(at, LOG_BYTES[at.kind])
+    log_bytes = query_number(at, LOG_BYTES[at.kind])
     pipeline.start_broker()
     busy, started = processors(pipeline, server), time.monotonic()
     loaded = pipeline.ask("migrate", "--target", "main", "--engine", "local")
@@ -299,7 +299,7 @@ def main() -> int:
             for columns, rows in ((4, 1_000), (4, options.narrow), (20, options.wide)):
                 found = one(kind, columns, rows, server, pace_only=options.pace)
                 if options.pace or options.parts:
-                    print(kind, columns, "columns", shown(found), flush=True)
+                    print(kind, columns, "columns", format_forecast(found), flush=True)
                 if not options.pace:
                     factors |= held_against(f"{kind} {columns} columns {rows:,} rows", found)
     return verdict(factors) if factors else 0
@@ -327,7 +327,7 @@ def verdict(factors: dict[str, float]) -> int:
     return int(met != len(factors))
 
 
-def shown(found: dict[str, Any]) -> str:
+def format_forecast(found: dict[str, Any]) -> str:
     """Return figures in one line."""
     parts = (
         f"{name} {value}" if isinstance(value, int) else f"{name} {_figures(value)}" for name, value in found.items()

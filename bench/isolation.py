@@ -22,7 +22,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from bench.figures.figure import Figure, Finding, at_most, percentile
+from bench.figures.figure import Figure, FigureResult, at_most, percentile
 from bench.venus_transmission import _MAIN
 from venus.config import BrokerSettings, Settings
 from venus.errors import Unavailable
@@ -69,7 +69,7 @@ def three() -> Iterator[list[Process]]:
                 each.stop()
 
 
-class Noted(BrokerSelector):
+class RecordingSelector(BrokerSelector):
     """Remembers how long it took from a failure or a slow answer until the peer was isolated."""
 
     def __init__(self, addresses: tuple[str, ...]) -> None:
@@ -77,7 +77,7 @@ class Noted(BrokerSelector):
         self.behind_ms: list[float] = []
 
     def record_lost(self, address: str, reason: str = "") -> None:
-        """Measure from the failure until nobody asks the peer first."""
+        """Measure the time from the failure until no client asks the peer first."""
         at = time.monotonic()
         super().record_lost(address, reason)
         assert address in self.isolated_brokers()
@@ -104,7 +104,7 @@ def fault(kind: str) -> tuple[float, float, float]:
     """Return, in ms: first failure until isolated, the next connection, and one while all were well (median of 20)."""
     with three() as started:
         reach = ",".join(each.address for each in started)
-        known = rpc_brokers._known[reach] = Noted(tuple(reach.split(",")))
+        known = rpc_brokers._known[reach] = RecordingSelector(tuple(reach.split(",")))
         well = percentile([connect(reach) for _ in range(20)], 50)
         started[0].send(signal.SIGKILL if kind == "dead" else signal.SIGSTOP)
         timer = None
@@ -126,7 +126,7 @@ def false_isolations(seconds: float) -> int:
     """Return how often a healthy broker is isolated while connections are opened all the time."""
     with three() as started:
         reach = ",".join(each.address for each in started)
-        known = rpc_brokers._known[reach] = Noted(tuple(reach.split(",")))
+        known = rpc_brokers._known[reach] = RecordingSelector(tuple(reach.split(",")))
         end, found, was = time.monotonic() + seconds, 0, False
         while time.monotonic() < end:
             connect(reach)
@@ -137,14 +137,14 @@ def false_isolations(seconds: float) -> int:
         return found
 
 
-def run(quick: bool) -> Sequence[Finding]:
+def run(quick: bool) -> Sequence[FigureResult]:
     """Measure."""
-    return measured(rounds=1, watch_s=10.0) if quick else measured(rounds=20, watch_s=3600.0)
+    return measure(rounds=1, watch_s=10.0) if quick else measure(rounds=20, watch_s=3600.0)
 
 
-def measured(rounds: int, watch_s: float) -> list[Finding]:
+def measure(rounds: int, watch_s: float) -> list[FigureResult]:
     """Measure each fault in so many rounds, then healthy brokers for so long (0 = not at all)."""
-    found: list[Finding] = []
+    found: list[FigureResult] = []
     for kind in ("dead", "stopped", "slow") if rounds else ():
         times = [fault(kind) for _ in range(rounds)]
         behind = max(each[0] for each in times)
@@ -170,7 +170,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=20, help="of each fault; 0 = none")
     parser.add_argument("--watch", type=float, default=3600.0, metavar="SECONDS", help="for false isolations")
     options = parser.parse_args()
-    findings = run(True) if options.quick else measured(options.rounds, options.watch)
+    findings = run(True) if options.quick else measure(options.rounds, options.watch)
     for finding in findings:
         print(f"{finding.what:70} {finding.ours:>12} goal {finding.goal:>10} {'met' if finding.met else 'MISSED'}")
     return 0 if all(finding.met for finding in findings) else 1

@@ -20,10 +20,10 @@ from pathlib import Path
 import pyarrow.csv
 import pyarrow.parquet
 
-from bench.loading import WORKERS, Home
+from bench.loading import WORKERS, LoadSite
 
 
-def by_jdbc(home: Home, text: bytes, jar: str) -> float:
+def by_jdbc(home: LoadSite, text: bytes, jar: str) -> float:
     """Return the seconds that the writer took for all rows."""
     name = home.new_target()
     home.sql(name, home.shape.create.replace(", PRIMARY KEY (id)", ""))

@@ -15,20 +15,20 @@ from typing import Any
 
 import psutil
 
-from bench.processes import ENVIRONMENT, Postgres, free_port
+from bench.processes import ENVIRONMENT, EmbeddedPostgres, free_port
 from bench.shapes import Shape
 from bench.venus_transmission import BUSINESS
 
 WORKERS = 2
 
 
-class Home:
-    """One folder: a server, a broker that holds one table, and as many targets as are asked for.
+class LoadSite:
+    """One folder with a server, a broker that holds one table, and any number of targets.
 
-    With `reach` these are somebody else's brokers, and the business is called as the other figures call it.
+    With `reach` the brokers are external, and the business has the name used by the other figures.
     """
 
-    def __init__(self, folder: Path, postgres: Postgres, shape: Shape, rows: int, *, reach: str = "") -> None:
+    def __init__(self, folder: Path, postgres: EmbeddedPostgres, shape: Shape, rows: int, *, reach: str = "") -> None:
         self._folder = folder
         self.postgres = postgres
         self.shape = shape

@@ -26,7 +26,7 @@ from pathlib import Path
 
 import psutil
 
-from bench.figures.figure import Figure, Finding, at_least, at_most, percentile
+from bench.figures.figure import Figure, FigureResult, at_least, at_most, percentile
 from bench.overload_clients import (
     BATCH_ROWS,
     Latencies,
@@ -99,7 +99,7 @@ def overload(address: str, cores: set[int], pace: float) -> Iterator[list[float]
     offered += [said.get(timeout=10) for _ in range(FLOODS)]
 
 
-def taken(address: str) -> int:
+def rows_taken(address: str) -> int:
     """Return how many rows of the floods are committed."""
     with AdminClient(address) as admin:
         return sum(found.next_offset for found in admin.status().businesses if found.business != "trickle")
@@ -112,9 +112,9 @@ def what_fits(quick: bool, cores: set[int]) -> float:
     """
     with broker() as (address, _, _), overload(address, cores, 0.0):
         time.sleep(4.0 if quick else 10.0)  # until as much is behind as may be
-        began, before = time.monotonic(), taken(address)
+        began, before = time.monotonic(), rows_taken(address)
         time.sleep(6.0 if quick else 20.0)
-        return (taken(address) - before) / (time.monotonic() - began)
+        return (rows_taken(address) - before) / (time.monotonic() - began)
 
 
 def lanes(address: str) -> list[int]:
@@ -129,7 +129,7 @@ def details_first(seen: Collection[tuple[int, ...]]) -> bool:
 
 
 @dataclass(slots=True, kw_only=True)
-class Seen:
+class OverloadResult:
     """What a run has shown."""
 
     idle: Latencies = field(default_factory=Latencies)
@@ -144,12 +144,12 @@ class Seen:
     lost: int = 0
 
 
-def run(quick: bool, *, shared_cores: bool = False, flat_out: bool = False) -> Sequence[Finding]:
+def run(quick: bool, *, shared_cores: bool = False, flat_out: bool = False) -> Sequence[FigureResult]:
     """Measure."""
     alone_s, loaded_s = (10.0, 30.0) if quick else (60.0, 600.0)
     own, theirs = halves_of_the_machine()
     clients = own | theirs if shared_cores else theirs
-    seen = Seen()
+    seen = OverloadResult()
     with nullcontext() if shared_cores else on_cores(own):
         seen.fits = what_fits(quick, clients)
         pace = 0.0 if flat_out else TIMES * seen.fits / FLOODS
@@ -165,17 +165,17 @@ def run(quick: bool, *, shared_cores: bool = False, flat_out: bool = False) -> S
     return [*findings_of_latencies(seen, where), *findings_of_overload(seen)]
 
 
-def beside(seen: Seen, trickle: Trickle, seconds: float, address: str, pid: int) -> None:
+def beside(seen: OverloadResult, trickle: Trickle, seconds: float, address: str, pid: int) -> None:
     """Let the trickle run beside the load, and look what the broker does about it."""
-    began, before = time.monotonic(), taken(address)
+    began, before = time.monotonic(), rows_taken(address)
     while time.monotonic() < began + seconds:
         trickle.run(1.0, seen.loaded)
         seen.degraded.add(tuple(lanes(address)))
         seen.peak_bytes = max(seen.peak_bytes, psutil.Process(pid).memory_info().rss)
-    seen.taken = (taken(address) - before) / (time.monotonic() - began)
+    seen.taken = (rows_taken(address) - before) / (time.monotonic() - began)
 
 
-def count(seen: Seen, sent: int, status: broker_pb2.BrokerStatus) -> None:
+def count(seen: OverloadResult, sent: int, status: broker_pb2.BrokerStatus) -> None:
     """Count what has arrived; whole batches are missing where a flood has anything undecided or odd."""
     for found in status.businesses:
         if found.business == "trickle":
@@ -184,7 +184,7 @@ def count(seen: Seen, sent: int, status: broker_pb2.BrokerStatus) -> None:
         seen.rows += found.next_offset
 
 
-def findings_of_latencies(seen: Seen, where: str) -> list[Finding]:
+def findings_of_latencies(seen: OverloadResult, where: str) -> list[FigureResult]:
     """Return how long lanes 0 and 1 took, beside what the machine alone does, and the trickle's whole commit."""
     idle, loaded = seen.idle, seen.loaded
     compared = [
@@ -205,7 +205,7 @@ def findings_of_latencies(seen: Seen, where: str) -> list[Finding]:
             )
             for what, p99_idle, p99 in ((what, percentile(a, 99), percentile(b, 99)) for what, a, b in compared)
         ),
-        Finding(
+        FigureResult(
             what=f"an echo server at the same moments, times idle ({echo:.1f} and {echo_idle:.1f} ms; {where})",
             ours=f"{echo / echo_idle:.3g} x",
             goal="none: the machine",
@@ -215,7 +215,7 @@ def findings_of_latencies(seen: Seen, where: str) -> list[Finding]:
     ]
 
 
-def findings_of_overload(seen: Seen) -> list[Finding]:
+def findings_of_overload(seen: OverloadResult) -> list[FigureResult]:
     """Return whether it was an overload, and what became of it."""
     return [
         at_least(
@@ -226,7 +226,7 @@ def findings_of_overload(seen: Seen) -> list[Finding]:
         ),
         at_most(f"rows lost of {seen.rows:,}", seen.lost, 0, ""),
         at_most("peak memory of the broker", seen.peak_bytes / 2**20, 400, "MiB"),
-        Finding(
+        FigureResult(
             what="what was degraded, and in which order",
             ours=", ".join(str(found) for found in sorted(seen.degraded) if found) or "nothing: not an overload",
             goal="4 first",

@@ -25,7 +25,7 @@ LOOK_S = 0.002
 spawn = multiprocessing.get_context("spawn")
 
 
-class Source:
+class FloodSource:
     """What a flood sends: batch after batch, each committed once it is on the broker's disk."""
 
     def __init__(self, producer: Producer) -> None:
@@ -71,13 +71,13 @@ def flood(address: str, business: str, pace: float, stop: Event, said: Queue[flo
     """
     with Producer(address, business, business, window_bytes_max=32 << 20) as producer:
         producer.connect(0, 0)
-        source = Source(producer)
+        source = FloodSource(producer)
         offered = keep_pace(source, pace, stop) if pace else send_all(source, stop)
         source.finish()
     said.put(offered)
 
 
-def send_all(source: Source, stop: Event) -> float:
+def send_all(source: FloodSource, stop: Event) -> float:
     """Send as fast as the broker takes it; return how many times as much there would have been."""
     began = time.monotonic()
     while not stop.is_set():
@@ -86,7 +86,7 @@ def send_all(source: Source, stop: Event) -> float:
     return took_s / max(0.001, took_s - source.waited_s)
 
 
-def keep_pace(source: Source, rows_per_s: float, stop: Event) -> float:
+def keep_pace(source: FloodSource, rows_per_s: float, stop: Event) -> float:
     """Offer so much, whatever is taken of it; return how many times as much that was.
 
     What the broker has no room for stays at the source, as changes stay in a log table, and goes when there is room.
@@ -117,7 +117,7 @@ def read(address: str, business: str, stop: Event) -> None:
 
 
 def echo(said: Queue[tuple[str, int]]) -> None:
-    """Send back a byte to whoever connects: what the machine alone makes of a question and its answer."""
+    """Echo each byte: the latency that the machine alone causes."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         said.put(server.getsockname())
         while True:
@@ -183,8 +183,8 @@ class Trickle:
         while time.monotonic() < end:
             self._commit(found)
             time.sleep(0.005)
-            found.health.append(_timed(self._ask_for_health))
-            found.echo.append(_timed(self._ask_the_echo))
+            found.health.append(_measure_time(self._ask_for_health))
+            found.echo.append(_measure_time(self._ask_the_echo))
             time.sleep(0.005)
 
     def _commit(self, found: Latencies) -> None:
@@ -215,7 +215,7 @@ class Trickle:
         self._producer.close()
 
 
-def _timed(ask: Callable[[], None]) -> float:
+def _measure_time(ask: Callable[[], None]) -> float:
     began = time.monotonic()
     ask()
     return (time.monotonic() - began) * 1000

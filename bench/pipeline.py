@@ -21,7 +21,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from bench.processes import Postgres, Venus
+from bench.processes import EmbeddedPostgres, VenusProcesses
 from bench.shapes import NARROW, WIDE, Shape
 
 WAIT_S = 300.0
@@ -36,10 +36,10 @@ class Pipeline:
     """The two databases, and VENUS between them."""
 
     def __init__(self, home: Path) -> None:
-        self.postgres = Postgres(home)
+        self.postgres = EmbeddedPostgres(home)
         self.source = self.postgres.connect("source").cursor()
         self.target = self.postgres.connect("target").cursor()
-        self.venus = Venus(home, self.postgres)
+        self.venus = VenusProcesses(home, self.postgres)
         self._mark = 0
 
     def start(self, shapes: list[Shape]) -> None:
@@ -124,7 +124,7 @@ class Peers:
         self._mix = changed.replace(b"\n", b"\tf\n") + gone
         self._target.execute(f"CREATE TABLE peer (LIKE {shape.name} INCLUDING ALL)")
 
-    def _timed(self, work: Callable[[], None]) -> float:
+    def _measure_time(self, work: Callable[[], None]) -> float:
         self._checkpoint()
         started = time.monotonic()
         work()
@@ -133,20 +133,20 @@ class Peers:
     def copy(self) -> float:
         """COPY into the empty table."""
         self._target.execute("TRUNCATE peer")
-        return self._timed(lambda: self._target.copy_expert("COPY peer FROM STDIN", io.BytesIO(self._all)))
+        return self._measure_time(lambda: self._target.copy_expert("COPY peer FROM STDIN", io.BytesIO(self._all)))
 
     def staging(self) -> float:
         """COPY into a staging table, then INSERT .. ON CONFLICT into the empty table."""
         self._target.execute("TRUNCATE peer")
-        return self._timed(lambda: self._staged(self._all, flagged=False))
+        return self._measure_time(lambda: self._write_staged(self._all, flagged=False))
 
     def mix(self) -> float:
         """Apply a third of updates, deletes and inserts to the full table, by staging."""
         self._target.execute("TRUNCATE peer")
         self._target.copy_expert("COPY peer FROM STDIN", io.BytesIO(self._all))
-        return self._timed(lambda: self._staged(self._mix, flagged=True))
+        return self._measure_time(lambda: self._write_staged(self._mix, flagged=True))
 
-    def _staged(self, text: bytes, *, flagged: bool) -> None:
+    def _write_staged(self, text: bytes, *, flagged: bool) -> None:
         names = [name for name, _, _ in self._shape.columns]
         columns, sets = ", ".join(names), ", ".join(f"{n} = excluded.{n}" for n in names[1:])
         self._target.execute("BEGIN")

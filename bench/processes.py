@@ -43,7 +43,7 @@ def _exit(number: int, _: FrameType | None) -> None:
     sys.exit(128 + number)
 
 
-class Postgres:
+class EmbeddedPostgres:
     """An embedded server with a source and a target database."""
 
     def __init__(self, home: Path, conf: str = "") -> None:
@@ -89,15 +89,15 @@ class Postgres:
 
 
 def free_port() -> int:
-    """Return a port of the loopback that nobody listens on."""
+    """Return a free port of the loopback."""
     with closing(socket.create_server(("127.0.0.1", 0))) as listener:
         return int(listener.getsockname()[1])
 
 
-class Venus:
+class VenusProcesses:
     """Broker, capture and apply, each in its own process, over one configuration file."""
 
-    def __init__(self, home: Path, postgres: Postgres, options: tuple[str, ...] = ()) -> None:
+    def __init__(self, home: Path, postgres: EmbeddedPostgres, options: tuple[str, ...] = ()) -> None:
         self._options = options
         self._file = home / "venus.toml"
         self._file.write_text(

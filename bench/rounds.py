@@ -111,7 +111,7 @@ def _receive(make: Callable[[], Receiver], pipe: Connection) -> None:
     receiver.close()
 
 
-class Pair:
+class SenderAndReceiver:
     """The two client processes of one system."""
 
     def __init__(self, system: System) -> None:
@@ -158,7 +158,7 @@ class Pair:
 
 def measure(system: System, *, rows: int, batches: int, rounds: int, warm_up: int) -> Figures:
     """Return the medians."""
-    pair = Pair(system)
+    pair = SenderAndReceiver(system)
     try:
         figures = [pair.run(Round(number=n, rows=rows, batches=batches)) for n in range(warm_up + rounds)][warm_up:]
     finally:

@@ -30,8 +30,8 @@ from pathlib import Path
 import psutil
 
 from bench.jdbc import by_jdbc
-from bench.loading import Home
-from bench.processes import Postgres
+from bench.loading import LoadSite
+from bench.processes import EmbeddedPostgres
 from bench.shapes import NARROW, WIDE, Shape
 
 #: How often the memory of the processes is looked at.
@@ -39,7 +39,7 @@ LOOK_S = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Taken:
+class LoadResult:
     """What one load took: rows alone, the whole with key, statistics and start, and processor time by process."""
 
     rows_s: float
@@ -47,21 +47,21 @@ class Taken:
     cpu_s: dict[str, float] = field(default_factory=dict)
 
 
-def by_venus(home: Home, engine: str) -> Taken:
+def by_venus(home: LoadSite, engine: str) -> LoadResult:
     """Load a fresh target."""
     name = home.new_target()
-    with counted(home) as cpu:
+    with count_cpu(home) as cpu:
         began = time.perf_counter()
         answer = home.run("migrate", "--target", name, "--engine", engine)
         whole = time.perf_counter() - began
     if answer["rows"] != home.rows:
         raise RuntimeError(f"{answer['rows']} rows instead of {home.rows}")
-    taken = Taken(rows_s=home.window_s(name), whole_s=whole, cpu_s=dict(cpu))
+    taken = LoadResult(rows_s=home.window_s(name), whole_s=whole, cpu_s=dict(cpu))
     home.drop(name)
     return taken
 
 
-def by_copy(home: Home, text: bytes, connections: int) -> Taken:
+def by_copy(home: LoadSite, text: bytes, connections: int) -> LoadResult:
     """COPY ready text, then add key and statistics."""
     name = home.new_target()
     home.sql(name, home.shape.create.replace(", PRIMARY KEY (id)", ""))
@@ -71,7 +71,7 @@ def by_copy(home: Home, text: bytes, connections: int) -> Taken:
         with closing(home.postgres.connect(name)) as connection, connection.cursor() as cursor:
             cursor.copy_expert(f"COPY {home.shape.name} FROM STDIN", io.BytesIO(part), size=1 << 18)
 
-    with counted(home) as cpu:
+    with count_cpu(home) as cpu:
         began = time.perf_counter()
         with ThreadPoolExecutor(connections) as pool:
             list(pool.map(copy, parts))
@@ -79,7 +79,7 @@ def by_copy(home: Home, text: bytes, connections: int) -> Taken:
         home.sql(name, f"ALTER TABLE {home.shape.name} ADD PRIMARY KEY (id)", f"ANALYZE {home.shape.name}")
         whole = time.perf_counter() - began
     home.drop(name)
-    return Taken(rows_s=copied, whole_s=whole, cpu_s=dict(cpu))
+    return LoadResult(rows_s=copied, whole_s=whole, cpu_s=dict(cpu))
 
 
 def cut(text: bytes, count: int) -> list[bytes]:
@@ -89,7 +89,7 @@ def cut(text: bytes, count: int) -> list[bytes]:
 
 
 @contextmanager
-def counted(home: Home) -> Iterator[dict[str, float]]:
+def count_cpu(home: LoadSite) -> Iterator[dict[str, float]]:
     """Count the processor time of broker, server and the commands that were run."""
     used: dict[str, float] = {}
     before, own = home.cpu_s(), _commands_s()
@@ -102,21 +102,21 @@ def _commands_s() -> float:
     return ended.ru_utime + ended.ru_stime + own.ru_utime + own.ru_stime
 
 
-def measure(home: Home, rounds: int, jar: str) -> None:
+def measure(home: LoadSite, rounds: int, jar: str) -> None:
     """Print the figures of one table."""
     filled = home.fill()
     text = home.text()
-    ways: dict[str, Callable[[], Taken]] = {
+    ways: dict[str, Callable[[], LoadResult]] = {
         "bare COPY, 1 connection": lambda: by_copy(home, text, 1),
         "bare COPY, 2 connections": lambda: by_copy(home, text, 2),
         "venus migrate --engine local": lambda: by_venus(home, "local"),
         "venus migrate --engine spark": lambda: by_venus(home, "spark"),
     }
     if jar:
-        ways["df.write.jdbc, reWriteBatchedInserts"] = lambda: Taken(
+        ways["df.write.jdbc, reWriteBatchedInserts"] = lambda: LoadResult(
             rows_s=(found := by_jdbc(home, text, jar)), whole_s=found
         )
-    taken: dict[str, list[Taken]] = defaultdict(list)
+    taken: dict[str, list[LoadResult]] = defaultdict(list)
     for _ in range(rounds):
         for name, way in ways.items():
             taken[name].append(way())
@@ -128,7 +128,7 @@ def measure(home: Home, rounds: int, jar: str) -> None:
         show(name, home.rows, found, next(iter(taken.values())))
 
 
-def show(name: str, rows: int, found: list[Taken], bare: list[Taken]) -> None:
+def show(name: str, rows: int, found: list[LoadResult], bare: list[LoadResult]) -> None:
     """Print one line; what it reaches of the bare COPY is counted round by round, as the machine's speed changes."""
     cpu = {part: statistics.median(t.cpu_s[part] for t in found) / rows * 1e6 for part in found[0].cpu_s}
     parts = ", ".join(f"{part} {spent:.1f}" for part, spent in cpu.items() if spent >= 0.05)
@@ -144,7 +144,7 @@ def rates(rows: int, seconds: list[float]) -> str:
     return f"{statistics.median(found):.0f} ({min(found):.0f}-{max(found):.0f})"
 
 
-def memory(home: Home) -> None:
+def memory(home: LoadSite) -> None:
     """Print the peak memory of every kind of process, for each engine."""
     home.fill()
     for engine in ("local", "spark"):
@@ -181,11 +181,11 @@ def look(command: psutil.Process, broker_pid: int, peaks: dict[str, float]) -> N
 
 
 @contextmanager
-def running(shape: Shape, rows: int) -> Iterator[Home]:
+def running(shape: Shape, rows: int) -> Iterator[LoadSite]:
     """Start everything in a folder of its own."""
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings(action="ignore"):
-        postgres = Postgres(Path(folder))
-        home = Home(Path(folder), postgres, shape, rows)
+        postgres = EmbeddedPostgres(Path(folder))
+        home = LoadSite(Path(folder), postgres, shape, rows)
         try:
             yield home
         finally:

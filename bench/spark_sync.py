@@ -24,7 +24,7 @@ import psutil
 from rich.console import Console
 from rich.table import Table
 
-from bench.processes import Postgres, Venus
+from bench.processes import EmbeddedPostgres, VenusProcesses
 from bench.shapes import NARROW
 from venus.adapters.targets.postgresql.control import pause, resume
 from venus.config import load
@@ -36,14 +36,14 @@ PEER = "staging + ON CONFLICT"
 NAMES = [name for name, _, _ in NARROW.columns]
 
 
-class Bench:
+class SparkSyncBench:
     """Source, broker and target; which engine applies changes from one measurement to the next."""
 
     def __init__(self, home: Path) -> None:
-        self.postgres = Postgres(home)
+        self.postgres = EmbeddedPostgres(home)
         self.source = self.postgres.connect("source").cursor()
         self.target = self.postgres.connect("target").cursor()
-        self.venus = Venus(home, self.postgres)
+        self.venus = VenusProcesses(home, self.postgres)
         self.settings = load(self.venus.file)
         self._mark = 0
         self._version = 0
@@ -79,7 +79,7 @@ class Bench:
         self.venus.start("apply", "sync", "--apply-only", "--target", "main", "--engine", engine)
         try:
             self.change([])
-            self.arrived()
+            self.wait_for_mark()
             yield
         finally:
             self.venus.end("apply")
@@ -87,7 +87,7 @@ class Bench:
     def fill(self, rows: int) -> None:
         """Make so many rows everywhere."""
         self.change([NARROW.insert(1, rows)])
-        self.arrived()
+        self.wait_for_mark()
         self.target.execute(f"INSERT INTO peer SELECT * FROM {NARROW.name}")
         for cursor, name in ((self.source, NARROW.name), (self.target, NARROW.name), (self.target, "peer")):
             cursor.execute(f"VACUUM ANALYZE {name}")
@@ -112,16 +112,16 @@ class Bench:
             self.source.execute(statement)
         self.source.execute("COMMIT")
 
-    def arrived(self) -> float:
+    def wait_for_mark(self) -> float:
         """Wait for the mark; return the target's commit, Unix seconds."""
         self._until(lambda: self._one(self.target, "SELECT n FROM mark") == self._mark)
-        return self._committed(self.target)
+        return self._commit_time(self.target)
 
     def burst(self, statements: list[str]) -> float:
         """Return the seconds from the source's commit to the target's."""
         self.change(statements)
-        arrived = self.arrived()
-        return arrived - self._committed(self.source)
+        arrived = self.wait_for_mark()
+        return arrived - self._commit_time(self.source)
 
     def catching_up(self, statements: list[str], rows: int) -> float:
         """Return the seconds from the end of a pause to the target's commit; everything waits at the broker by then."""
@@ -131,7 +131,7 @@ class Bench:
         self._until(lambda: self._next_offset() > before + rows)
         began = time.time()
         resume(self.settings, "main")
-        return self.arrived() - began
+        return self.wait_for_mark() - began
 
     def staging(self, text: bytes) -> float:
         """COPY ready text into a staging table and merge it into a table that has had every burst before."""
@@ -171,7 +171,7 @@ class Bench:
         process = psutil.Process(self.venus.pid("apply"))
         return sum(sum(p.cpu_times()[:4]) for p in (process, *process.children(recursive=True)))
 
-    def _committed(self, cursor: Any) -> float:
+    def _commit_time(self, cursor: Any) -> float:
         return float(
             self._one(cursor, "SELECT extract(epoch FROM pg_xact_commit_timestamp(xmin))::float8 FROM mark")
         )  # fmt: skip
@@ -197,7 +197,7 @@ class Bench:
         self.postgres.stop()
 
 
-def measure(bench: Bench, rows: int, rounds: int) -> dict[str, list[float]]:
+def measure(bench: SparkSyncBench, rows: int, rounds: int) -> dict[str, list[float]]:
     """Return seconds by engine and way, of the peer, and the engines' processor time."""
     found: dict[str, list[float]] = defaultdict(list)
 
@@ -250,7 +250,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=2)
     chosen = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="venus-bench-") as home:
-        bench = Bench(Path(home))
+        bench = SparkSyncBench(Path(home))
         try:
             bench.start()
             report(Console(width=120), chosen.rows, measure(bench, chosen.rows, chosen.rounds))

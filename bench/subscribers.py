@@ -22,7 +22,7 @@ from typing import Any
 
 import grpc
 
-from bench.arrivals import Arrivals, Seen
+from bench.arrivals import Arrival, Arrivals
 from bench.venus_transmission import BUSINESS
 from venus.rpc.channel import aio_channel, channel_options
 from venus.rpc.event_loop import run
@@ -50,7 +50,7 @@ class _Owed:
     said_at: float = field(default_factory=time.monotonic)
     is_saying: bool = False
 
-    async def give_back(self, seen: _Seen) -> None:
+    async def give_back(self, seen: _Progress) -> None:
         """Give it back, and acknowledge; not while that is being said."""
         if self.is_saying:
             return
@@ -61,7 +61,7 @@ class _Owed:
 
 
 @dataclass(slots=True)
-class _Seen(Seen):
+class _Progress(Arrival):
     """What they have got, and what they owe."""
 
     owed: list[_Owed] = field(default_factory=list)
@@ -75,7 +75,7 @@ def _channel(address: str) -> grpc.aio.Channel:
 
 
 async def _subscribe(
-    channel: grpc.aio.Channel, number: int, group: str, offset: int, credit_bytes: int, seen: _Seen
+    channel: grpc.aio.Channel, number: int, group: str, offset: int, credit_bytes: int, seen: _Progress
 ) -> None:
     call: Any = channel.stream_stream(SUBSCRIBE, request_serializer=seal, response_deserializer=None)()
     opening = broker_pb2.Open(business=BUSINESS, group=group, offset=offset, credit_bytes=credit_bytes)
@@ -93,7 +93,7 @@ async def _subscribe(
     raise ConnectionError(f"the stream of {group} has ended: {await call.details()}")
 
 
-async def _give_back(seen: _Seen) -> None:
+async def _give_back(seen: _Progress) -> None:
     """Give back what is owed for long: a broker may wait for it, and send nothing before."""
     while True:
         await asyncio.sleep(SAY_EVERY_S / 4)
@@ -108,7 +108,7 @@ async def _watch(
 ) -> None:
     orders.send(None)  # up, which takes a second
     await asyncio.to_thread(orders.recv)
-    seen = _Seen([offset] * count, [[] for _ in range(count)], [[] for _ in range(count)])
+    seen = _Progress([offset] * count, [[] for _ in range(count)], [[] for _ in range(count)])
     async with AsyncExitStack() as stack, asyncio.TaskGroup() as group:
         channels = [
             await stack.enter_async_context(_channel(addresses[n % len(addresses)])) for n in range(-(-count // on_one))
@@ -118,7 +118,7 @@ async def _watch(
             while seen.opened < n - OPENING_MAX:
                 await _change(seen)
             work = _subscribe(channels[n // on_one], n, f"{name}-{n}", offset, credit, seen)
-            tasks.append(group.create_task(_told(work, orders)))
+            tasks.append(group.create_task(_report_failure(work, orders)))
         while seen.opened < count:
             await _change(seen)
         orders.send(None)
@@ -130,8 +130,8 @@ async def _watch(
             task.cancel()
 
 
-async def _told(work: Coroutine[Any, Any, None], orders: Connection) -> None:
-    """Tell whoever waits why a subscriber has ended; nobody would have all otherwise, and nobody would know why."""
+async def _report_failure(work: Coroutine[Any, Any, None], orders: Connection) -> None:
+    """Report why a subscriber ended to the waiting process, which would wait for its rows otherwise."""
     try:
         await work
     except Exception as error:
@@ -139,7 +139,7 @@ async def _told(work: Coroutine[Any, Any, None], orders: Connection) -> None:
         raise
 
 
-async def _change(seen: _Seen) -> None:
+async def _change(seen: _Progress) -> None:
     seen.changed.clear()
     with suppress(TimeoutError):
         await asyncio.wait_for(seen.changed.wait(), 1.0)
@@ -147,7 +147,7 @@ async def _change(seen: _Seen) -> None:
 
 
 def run_subscribers(*arguments: Any) -> None:
-    """Serve whoever gives orders: up, open, opened, then offsets."""
+    """Execute orders: up, open, opened, then offsets."""
     run(_watch(*arguments))
 
 
@@ -178,7 +178,7 @@ class Subscribers:
         """Let it open its streams; `opened` waits for them."""
         self._orders.send(None)
 
-    def opened(self) -> None:
+    def wait_until_open(self) -> None:
         """Wait until the brokers have answered all of them."""
         self._answer()
 
@@ -249,7 +249,7 @@ def subscribers(
         for each in many:
             each.open()
         for each in many:
-            each.opened()
+            each.wait_until_open()
         yield reach
     finally:
         for each in many:
@@ -298,14 +298,14 @@ async def _lines(target: str, delay_s: float, orders: Connection) -> None:
         _, far = await loop.create_connection(lambda: _End(delay_s), host, int(port))
         near.other, far.other = far, near
 
-    def accepted() -> _End:
+    def make_end() -> _End:
         near = _End(delay_s)
         task = loop.create_task(beyond(near))
         tasks.add(task)
         task.add_done_callback(tasks.discard)
         return near
 
-    server = await loop.create_server(accepted, "127.0.0.1", 0, backlog=2048)
+    server = await loop.create_server(make_end, "127.0.0.1", 0, backlog=2048)
     orders.send(f"127.0.0.1:{server.sockets[0].getsockname()[1]}")
     await asyncio.to_thread(orders.recv)
 
@@ -315,7 +315,7 @@ def _run_lines(target: str, delay_s: float, orders: Connection) -> None:
 
 
 @contextmanager
-def delayed(target: str, delay_s: float) -> Iterator[str]:
+def delay_line(target: str, delay_s: float) -> Iterator[str]:
     """Yield an address whose connections to a broker take so long each way; a process of its own."""
     orders, theirs = spawn.Pipe()
     process = spawn.Process(target=_run_lines, args=(target, delay_s, theirs))

@@ -20,7 +20,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from bench.processes import Postgres, Venus
+from bench.processes import EmbeddedPostgres, VenusProcesses
 
 GOAL_INSTALL_S = 20.0
 GOAL_MIGRATE_S = 30.0
@@ -71,7 +71,7 @@ def _fields(pid: int) -> list[int]:
     return [int(f) for f in Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:15]]
 
 
-def timed(server: Server, work: Callable[[], None]) -> Cost:
+def measure_cost(server: Server, work: Callable[[], None]) -> Cost:
     """Run a command to its end."""
     children, before, started = resource.getrusage(resource.RUSAGE_CHILDREN), server.cpu_s(), time.monotonic()
     work()
@@ -80,7 +80,7 @@ def timed(server: Server, work: Callable[[], None]) -> Cost:
     return Cost(wall_s=wall, command_cpu_s=used, server_cpu_s=server.cpu_s() - before)
 
 
-def make_tables(postgres: Postgres, count: int) -> list[str]:
+def make_tables(postgres: EmbeddedPostgres, count: int) -> list[str]:
     """Create tables as an application has them: a key, a reference, an index, a check; return their names."""
     names = [f"t_{n:04}" for n in range(count)]
     with closing(postgres.connect("source")) as connection, connection.cursor() as cursor:
@@ -94,7 +94,7 @@ def make_tables(postgres: Postgres, count: int) -> list[str]:
     return names
 
 
-def mark(postgres: Postgres, venus: Venus, n: int) -> float:
+def mark(postgres: EmbeddedPostgres, venus: VenusProcesses, n: int) -> float:
     """Change one row; return the seconds until the target has it."""
     with closing(postgres.connect("source")) as source, closing(postgres.connect("target")) as target:
         started = time.monotonic()
@@ -109,7 +109,7 @@ def mark(postgres: Postgres, venus: Venus, n: int) -> float:
     raise RuntimeError("the change did not arrive")
 
 
-def idle(server: Server, venus: Venus, seconds: float) -> dict[str, float]:
+def idle(server: Server, venus: VenusProcesses, seconds: float) -> dict[str, float]:
     """Let everything stand still; return each one's share of a core."""
     time.sleep(SETTLE_S)
     before, server_before, started = venus.cpu_s(), server.cpu_s(), time.monotonic()
@@ -121,8 +121,8 @@ def idle(server: Server, venus: Venus, seconds: float) -> dict[str, float]:
 
 def run(home: Path, count: int, idle_s: float, console: Console) -> None:
     """Measure and print."""
-    postgres = Postgres(home)
-    venus = Venus(home, postgres)
+    postgres = EmbeddedPostgres(home)
+    venus = VenusProcesses(home, postgres)
     server = Server(postgres.pid)
     try:
         names = make_tables(postgres, count)
@@ -130,15 +130,15 @@ def run(home: Path, count: int, idle_s: float, console: Console) -> None:
         costs = {}
         patterns = ", ".join(f'"{name}"' for name in [*names, "mark"])
         listed.write_text(venus.file.read_text().replace("[source]", f"[source]\ntables = [{patterns}]", 1))
-        costs["check, by name"] = timed(server, lambda: venus.run("check", file=listed))
-        costs["install --dry-run, by name"] = timed(
+        costs["check, by name"] = measure_cost(server, lambda: venus.run("check", file=listed))
+        costs["install --dry-run, by name"] = measure_cost(
             server, lambda: venus.run("install-triggers", "--dry-run", file=listed)
         )
-        costs["install"] = timed(server, lambda: venus.run("install-triggers"))
-        costs["install again"] = timed(server, lambda: venus.run("install-triggers"))
+        costs["install"] = measure_cost(server, lambda: venus.run("install-triggers"))
+        costs["install again"] = measure_cost(server, lambda: venus.run("install-triggers"))
         venus.start("broker", "broker")
         time.sleep(2)
-        costs["migrate, empty"] = timed(server, lambda: venus.run("migrate", "--target", "main"))
+        costs["migrate, empty"] = measure_cost(server, lambda: venus.run("migrate", "--target", "main"))
         report_costs(console, count, costs)
         venus.start("capture", "sync", "--capture-only")
         venus.start("apply", "sync", "--apply-only", "--target", "main")
@@ -146,7 +146,7 @@ def run(home: Path, count: int, idle_s: float, console: Console) -> None:
         shares = idle(server, venus, idle_s)
         arrived += [mark(postgres, venus, n) for n in range(4, 9)]
         report_idle(console, count, shares, arrived[3:])
-        costs = {"uninstall": timed(server, lambda: venus.run("uninstall-triggers"))}
+        costs = {"uninstall": measure_cost(server, lambda: venus.run("uninstall-triggers"))}
         report_costs(console, count, costs)
     finally:
         venus.stop()

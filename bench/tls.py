@@ -14,13 +14,13 @@ import tempfile
 from pathlib import Path
 
 from bench.rates import TOTAL
-from bench.rounds import Figures, Pair, Round
-from bench.venus_transmission import Venus
+from bench.rounds import Figures, Round, SenderAndReceiver
+from bench.venus_transmission import VenusSystem
 from tests.support.brokers.certificates import EVERYTHING, Authority
 from venus.config import SecuritySettings
 
 
-class Secured(Venus):
+class SecuredVenus(VenusSystem):
     """A broker with a certificate, and clients that show theirs."""
 
     def __init__(self, authority: Authority) -> None:
@@ -43,10 +43,10 @@ def ratio(plain: list[float], secured: list[float]) -> str:
     return f"{statistics.median(each):.2f} ({min(each):.2f} to {max(each):.2f})"
 
 
-def run(systems: tuple[Venus, Venus], rows: int, *, rounds: int, warm_up: int) -> None:
+def run(systems: tuple[VenusSystem, VenusSystem], rows: int, *, rounds: int, warm_up: int) -> None:
     """Measure one size and print its line."""
     batches = max(10, TOTAL.get(rows, 200_000) // rows)
-    pairs = [Pair(system) for system in systems]
+    pairs = [SenderAndReceiver(system) for system in systems]
     found: list[list[Figures]] = [[], []]
     try:
         for n in range(warm_up + rounds):
@@ -74,7 +74,7 @@ def main() -> int:
     parser.add_argument("--warm-up", type=int, default=2)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="venus-bench-") as folder:
-        systems = (Venus(), Secured(Authority(Path(folder))))
+        systems = (VenusSystem(), SecuredVenus(Authority(Path(folder))))
         try:
             for system in systems:
                 system.start()

@@ -19,13 +19,13 @@ from bench.peers.redis_streams import RedisStreams
 from bench.peers.rocketmq import RocketMq
 from bench.rates import TOTAL, rate
 from bench.rounds import System
-from bench.venus_transmission import Venus
+from bench.venus_transmission import VenusSystem
 
 
 def systems() -> list[System]:
     """Return every system of the comparison."""
-    found: list[System] = [Venus(), Venus(one_at_a_time=True)]
-    found += [Venus(one_at_a_time=True, awaits_commits=False), RocketMq()]
+    found: list[System] = [VenusSystem(), VenusSystem(one_at_a_time=True)]
+    found += [VenusSystem(one_at_a_time=True, awaits_commits=False), RocketMq()]
     found += [Kafka(batching) for batching in Batching]
     for envelope in (False, True):
         found += [RedisStreams(envelope=envelope), NatsJetStream(envelope=envelope)]

@@ -2,8 +2,8 @@
 
 `python -m bench.trickle [--rate 100] [--seconds 10] [--rounds 5] [--idle 10] [--tables 0] [--no-peer] [--stages]`.
 An application commits at a fixed rate, in as many sessions as that needs. Three spells by turns: into a captured
-table; into one that PostgreSQL's own logical replication carries; into one that nobody carries, for what the
-application's session costs anyway. Latency is from the source's commit timestamp to the target's: one server stamps
+table; into one under PostgreSQL's logical replication; into one without either, for the cost of the application's
+session alone. Latency is from the source's commit timestamp to the target's: one server stamps
 both. Logical replication keeps the source's timestamp, so its rows note when they were inserted, which is a little
 before their commit. `--stages` shows where VENUS's time goes (bench/stages.py).
 """
@@ -26,7 +26,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bench import stages
-from bench.processes import Postgres, Venus
+from bench.processes import EmbeddedPostgres, VenusProcesses
 from bench.usage import Usage, between, look
 
 #: One session commits at most about so often.
@@ -37,8 +37,8 @@ ARRIVE_S = 30.0
 GOAL_P50_MS, GOAL_P99_MS, GOAL_CORE = 5.0, 15.0, 0.30
 GOAL_FAST_P99_MS = 50.0
 GOAL_IDLE_CORE = 0.01
-#: The captured table, the one of logical replication, the one of nobody.
-VENUS, PEER, NOBODY = "tick", "peer", "nobody"
+#: The captured table, the one under logical replication, the one without either.
+VENUS, PEER, PLAIN = "tick", "peer", "plain"
 #: Whose use is counted; and that of the application, beside its use for an uncaptured table.
 PARTS = ("source backend", "capture", "broker", "apply", "target backend")
 TRIGGERS = "triggers (application's backend, beside an uncaptured table)"
@@ -64,7 +64,7 @@ class Spell:
 class Application:
     """Sessions that insert one row a transaction, at a rate."""
 
-    postgres: Postgres
+    postgres: EmbeddedPostgres
     rate: int
     _next: int = 0
     _sessions: list[Any] = field(default_factory=list)
@@ -111,20 +111,20 @@ class Application:
             session.close()
 
 
-class Bench:
+class TrickleBench:
     """The two databases, VENUS and its peer between them."""
 
     def __init__(self, home: Path, rate: int, *, stages: bool = False) -> None:
-        self.postgres = Postgres(home, "wal_level = logical")
+        self.postgres = EmbeddedPostgres(home, "wal_level = logical")
         self.source: Any = self.postgres.connect("source").cursor()
         self.target: Any = self.postgres.connect("target").cursor()
-        self.venus = Venus(home, self.postgres, ("-v", "--log-format", "json") if stages else ())
+        self.venus = VenusProcesses(home, self.postgres, ("-v", "--log-format", "json") if stages else ())
         self.commits: list[tuple[float, float]] = []  # at source and target, of what VENUS carried
         self.application = Application(self.postgres, rate)
 
     def start(self, tables: int) -> None:
         """Install, load the empty tables, start what stays; `tables` more tables are captured and never written."""
-        for table in (VENUS, PEER, NOBODY):
+        for table in (VENUS, PEER, PLAIN):
             self.source.execute(f"CREATE TABLE {table} (id integer PRIMARY KEY, v text)")
         for n in range(tables):
             self.source.execute(f"CREATE TABLE idle_{n} (id integer PRIMARY KEY, v text)")
@@ -143,7 +143,7 @@ class Bench:
         self.venus.run("migrate", "--target", "main")
         self.venus.start("capture", "sync", "--capture-only")
         self.venus.start("apply", "sync", "--apply-only", "--target", "main")
-        self._arrived(VENUS, self.application.commit(VENUS, 1.0))
+        self._wait_for_rows(VENUS, self.application.commit(VENUS, 1.0))
 
     def stop(self) -> None:
         """Stop everything."""
@@ -174,9 +174,9 @@ class Bench:
         before, began, cuts = look(parts), time.monotonic(), self._cuts()
         keys = self.application.commit(table, seconds)
         committed_s = time.monotonic() - began
-        self._arrived(table, keys)
+        self._wait_for_rows(table, keys)
         used = between(before, look(parts))
-        latencies = [] if table == NOBODY else self._latencies(table, keys)
+        latencies = [] if table == PLAIN else self._latencies(table, keys)
         cuts = self._cuts() - cuts
         return Spell(rate=len(keys) / committed_s, latencies=latencies, used=used, seconds=committed_s, cuts=cuts)
 
@@ -185,9 +185,9 @@ class Bench:
         self.source.execute("SELECT last_batch FROM venus.checkpoint")
         return int(self.source.fetchone()[0])
 
-    def _arrived(self, table: str, keys: range) -> None:
+    def _wait_for_rows(self, table: str, keys: range) -> None:
         end = time.monotonic() + ARRIVE_S
-        while table != NOBODY:
+        while table != PLAIN:
             self.target.execute(f"SELECT count(*) FROM {table} WHERE id BETWEEN {keys[0]} AND {keys[-1]}")
             if self.target.fetchone()[0] == len(keys):
                 return
@@ -211,7 +211,7 @@ class Bench:
     def first_ms(self) -> float:
         """Commit one row; return the milliseconds from the source's commit to the target's."""
         keys = self.application.commit(VENUS, 1.5 / self.application.rate)
-        self._arrived(VENUS, keys)
+        self._wait_for_rows(VENUS, keys)
         return self._latencies(VENUS, keys)[0]
 
     def across_ms(self, tables: int) -> float:
@@ -221,7 +221,7 @@ class Bench:
         self.source.execute("".join(f"INSERT INTO idle_{n} VALUES ({key}, 'all');" for n in range(tables)))
         self.source.execute(f"INSERT INTO {VENUS} VALUES ({key}, 'all')")
         self.source.execute("COMMIT")
-        self._arrived(VENUS, keys)
+        self._wait_for_rows(VENUS, keys)
         return self._latencies(VENUS, keys)[0]
 
     def idle(self, seconds: float) -> dict[str, Usage]:
@@ -236,7 +236,7 @@ class Bench:
 class LogicalReplication:
     """PostgreSQL's own, while it is measured; both databases are of one server, so the slot is made by hand."""
 
-    def __init__(self, bench: Bench) -> None:
+    def __init__(self, bench: TrickleBench) -> None:
         self._source, self._target = bench.source, bench.target
         dsn = bench.postgres.connect("source").dsn
         self._source.execute("SELECT pg_create_logical_replication_slot('peer', 'pgoutput')")
@@ -263,15 +263,15 @@ class LogicalReplication:
                 return
 
 
-def rounds(bench: Bench, count: int, seconds: float, *, peer: bool) -> dict[str, list[Spell]]:
+def rounds(bench: TrickleBench, count: int, seconds: float, *, peer: bool) -> dict[str, list[Spell]]:
     """Measure by turns."""
-    found: dict[str, list[Spell]] = {VENUS: [], PEER: [], NOBODY: []}
+    found: dict[str, list[Spell]] = {VENUS: [], PEER: [], PLAIN: []}
     for _ in range(count):
         found[VENUS].append(bench.spell(VENUS, seconds))
         if peer:
             with closing(LogicalReplication(bench)):
                 found[PEER].append(bench.spell(PEER, seconds))
-        found[NOBODY].append(bench.spell(NOBODY, seconds))
+        found[PLAIN].append(bench.spell(PLAIN, seconds))
     return found
 
 
@@ -296,7 +296,7 @@ def report(console: Console, rate: int, found: dict[str, list[Spell]]) -> None:
 def costs(found: dict[str, list[Spell]]) -> dict[str, tuple[float, float, float]]:
     """Return what each part used: CPU ms and switches a transaction, share of a core; medians of the spells."""
     used = {part: _median(found[VENUS], part) for part in PARTS}
-    base = _median(found[NOBODY], "application")
+    base = _median(found[PLAIN], "application")
     ms, switches, share = (a - b for a, b in zip(_median(found[VENUS], "application"), base, strict=True))
     return {TRIGGERS: (ms, switches, share), **used}
 
@@ -320,13 +320,13 @@ def report_use(console: Console, found: dict[str, list[Spell]], shared: float) -
     ms, switches, share = (sum(column) for column in zip(*rows.values(), strict=True))
     rows["VENUS together"] = (ms, switches, share)
     for label, (ms, switches, share) in rows.items():
-        table.add_row(label, *_shown(ms, switches, share, shared))
+        table.add_row(label, *_format_row(ms, switches, share, shared))
     if found[PEER]:
-        table.add_row("logical replication", *_shown(*_median(found[PEER], "peer"), 1.0))
+        table.add_row("logical replication", *_format_row(*_median(found[PEER], "peer"), 1.0))
     console.print(table)
 
 
-def _shown(ms: float, switches: float, of_a_core: float, shared: float) -> tuple[str, ...]:
+def _format_row(ms: float, switches: float, of_a_core: float, shared: float) -> tuple[str, ...]:
     return f"{ms:.2f}", f"{ms * shared:.2f}", f"{switches:.1f}", f"{of_a_core:.1%}"
 
 
@@ -349,14 +349,14 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=10.0, help="of a spell")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--idle", type=float, default=0.0, metavar="SECONDS", help="measure idling too")
-    parser.add_argument("--tables", type=int, default=0, help="captured tables beside it that nobody writes")
+    parser.add_argument("--tables", type=int, default=0, help="number of idle captured tables beside it")
     parser.add_argument("--no-peer", action="store_true", help="without logical replication")
     parser.add_argument("--stages", action="store_true", help="where the time goes; every process then logs each cut")
     chosen = parser.parse_args()
     console = Console(width=120)
     console.print(f"load of the machine before: {', '.join(f'{load:.1f}' for load in os.getloadavg())}")
     with tempfile.TemporaryDirectory(prefix="venus-bench-") as home, ExitStack() as stack:
-        bench = Bench(Path(home), chosen.rate, stages=chosen.stages)
+        bench = TrickleBench(Path(home), chosen.rate, stages=chosen.stages)
         stack.callback(bench.stop)
         bench.start(chosen.tables)
         if chosen.idle:

@@ -68,7 +68,7 @@ class Brokers:
         return None
 
     def leader(self) -> str:
-        """Return who leads, as soon as somebody does."""
+        """Wait for a leader and return its name."""
 
         def look() -> str:
             for name in self.alive():
@@ -122,7 +122,7 @@ def brokers(*, broker: Mapping[str, Any] | None = None, **cluster: Any) -> Itera
 
 
 class Writer:
-    """Commits with whoever leads, as an upper adapter does, and knows what was acknowledged."""
+    """Writer that commits at the leader, as an upper adapter does, and records what was acknowledged."""
 
     def __init__(self, reach: str) -> None:
         self._reach = reach
@@ -132,7 +132,7 @@ class Writer:
 
     def commit(self, rows: int = 1) -> float:
         """Commit one batch, however long that takes; return when it was done. Raises VenusError if this try failed."""
-        producer = self._connected()
+        producer = self._connect()
         try:
             half = make_half(self.committed + 1, self._rows + 1, rows)
             producer.send_half(half, timeout_s=ANSWER_S)
@@ -161,7 +161,7 @@ class Writer:
         last, end = self.committed + batches, time.monotonic() + WAIT_S
         while self.committed < last:
             try:
-                producer = self._connected()  # which finds out what is committed
+                producer = self._connect()  # which finds out what is committed
                 if self.committed < last:
                     self._stream(producer, last - self.committed, rows)
             except VenusError:
@@ -185,7 +185,7 @@ class Writer:
         producer.wait_until_decided(last.batch_no)
         self.committed, self._rows = last.batch_no, self._rows + batches * rows
 
-    def _connected(self) -> Producer:
+    def _connect(self) -> Producer:
         if self._producer is None:
             producer = Producer(self._reach, BUSINESS, "bench", window_bytes_max=WINDOW_BYTES)
             try:

@@ -134,7 +134,7 @@ class VenusReceiver:
         self._subscriber.close()
 
 
-class Venus:
+class VenusSystem:
     """Half message + fsync + commit + fsync; done when the full data is materialised too.
 
     One at a time, the next half message goes when the last is committed, or, with commits not awaited, when its commit

@@ -20,7 +20,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from bench.processes import Postgres, Venus, exit_on_sigterm
+from bench.processes import EmbeddedPostgres, VenusProcesses, exit_on_sigterm
 from bench.shapes import NARROW
 from venus.adapters.verify.findings import VerifyResult
 from venus.adapters.verify.run import VerifyOptions, run_verify
@@ -32,15 +32,15 @@ WAIT_S = 300.0
 GOAL_MOVED = 0.02
 
 
-class Verified:
+class VerifyBench:
     """The pipeline with a table of so many rows, and differences planted in it."""
 
     def __init__(self, home: Path, rows: int) -> None:
         self.rows = rows
-        self.postgres = Postgres(home)
+        self.postgres = EmbeddedPostgres(home)
         self.source = self.postgres.connect("source").cursor()
         self.target = self.postgres.connect("target").cursor()
-        self.venus = Venus(home, self.postgres)
+        self.venus = VenusProcesses(home, self.postgres)
         self.settings: Settings = load(home / "venus.toml")
         self.planted: set[tuple[str, str, str]] = set()
 
@@ -58,14 +58,14 @@ class Verified:
         for cursor in (self.source, self.target):
             cursor.execute("VACUUM ANALYZE narrow")
 
-    def reserved(self) -> list[int]:
+    def planted_keys(self) -> list[int]:
         """Return the keys that the application never touches."""
         step = self.rows // PLANTED
         return [n * step + 7 for n in range(PLANTED)]
 
     def plant(self) -> None:
         """Change rows of the target and, past the triggers, of the source."""
-        keys = self.reserved()
+        keys = self.planted_keys()
         self.source.execute("SET session_replication_role = replica")
         for n, key in enumerate(keys):
             kind = n % 4
@@ -103,10 +103,10 @@ class Verified:
         self.postgres.stop()
 
 
-class Writer:
+class ChangeWriter:
     """An application that changes, inserts and deletes rows at a steady rate."""
 
-    def __init__(self, verified: Verified, changes_per_s: int) -> None:
+    def __init__(self, verified: VerifyBench, changes_per_s: int) -> None:
         self._verified = verified
         self._rate = changes_per_s
         self._stop = threading.Event()
@@ -116,7 +116,7 @@ class Writer:
         self._thread.start()
 
     def _write(self) -> None:
-        draw, reserved = random.Random(1), set(self._verified.reserved())
+        draw, reserved = random.Random(1), set(self._verified.planted_keys())
         with closing(self._verified.postgres.connect("source")) as connection:
             cursor = connection.cursor()
             fresh = self._verified.rows
@@ -141,7 +141,7 @@ class Writer:
         return self.changes / (time.monotonic() - self._began)
 
 
-def measured(verified: Verified, table: Table, what: str, **options: object) -> VerifyResult:
+def measure(verified: VerifyBench, table: Table, what: str, **options: object) -> VerifyResult:
     """Compare and note the figures."""
     result = verified.verify(**options)
     share = result.moved / max(1, result.rows)
@@ -170,10 +170,10 @@ def main() -> int:
         table.add_column(name, justify="left" if not name else "right")
     with tempfile.TemporaryDirectory(prefix="venus-bench-") as home:
         Path(home).chmod(0o755)
-        verified = Verified(Path(home), chosen.rows)
+        verified = VerifyBench(Path(home), chosen.rows)
         try:
             verified.start()
-            failed = compared(verified, table, chosen, console)
+            failed = compare_all(verified, table, chosen, console)
         finally:
             verified.stop()
     console.print(table)
@@ -181,7 +181,7 @@ def main() -> int:
     return 1 if failed else 0
 
 
-def compared(verified: Verified, table: Table, chosen: argparse.Namespace, console: Console) -> list[str]:
+def compare_all(verified: VerifyBench, table: Table, chosen: argparse.Namespace, console: Console) -> list[str]:
     """Compare equal sides, sides with planted differences, and sides under load; return what was not exact."""
     parts, failed = chosen.only.split(","), []
     if "equal" in parts:
@@ -189,17 +189,17 @@ def compared(verified: Verified, table: Table, chosen: argparse.Namespace, conso
             ("equal, checksums", {}), ("equal, checksums", {}), ("equal, rows", {"mode": "scan"}),
             ("equal, full data and target", {"leg": "target"}),
         ):  # fmt: skip
-            failed += [what] * (not verified.exact(measured(verified, table, what, **options)))
+            failed += [what] * (not verified.exact(measure(verified, table, what, **options)))
     verified.plant()
     if "planted" in parts:
-        result = measured(verified, table, f"{PLANTED} planted")
+        result = measure(verified, table, f"{PLANTED} planted")
         failed += ["planted"] * (not verified.exact(result))
         failed += ["moved"] * (result.moved >= GOAL_MOVED * result.rows)
     if "load" in parts:
-        writer = Writer(verified, chosen.changes_per_s)
+        writer = ChangeWriter(verified, chosen.changes_per_s)
         time.sleep(2)
         for n in range(chosen.runs):
-            result = measured(verified, table, f"run {n + 1} under load")
+            result = measure(verified, table, f"run {n + 1} under load")
             failed += [f"run {n + 1}"] * (not verified.exact(result))
         console.print(f"{writer.stop():,.0f} changes/s at the source")
     return failed

@@ -1,7 +1,7 @@
-"""Consumers who note when each change came, and whether one came twice or never; in a process of their own.
+"""Consumers that record when each change arrived, and changes that are doubled or missing; in a separate process.
 
-Each is the product's own subscriber in a thread, and goes on at its position when its broker is gone. What it looks at
-is the number in each row's key: `bench.venus_transmission.make_half` counts the rows of a business from 1.
+Each is the product's own subscriber in a thread and resumes at its position after its broker was lost. It reads the
+number in each row's key: `bench.venus_transmission.make_half` counts the rows of a business from 1.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ spawn = multiprocessing.get_context("spawn")
 
 
 @dataclass(slots=True)
-class Seen:
+class WatchedRows:
     """What one of them has seen. `ends` and `times` are the offset behind each increment, and when it came."""
 
     position: int
@@ -47,7 +47,7 @@ class _Watcher(threading.Thread):
     def __init__(self, name: str, address: str, offset: int, sleep_s: float, *, counts: bool) -> None:
         super().__init__(daemon=True)
         self._group, self._address, self._sleep_s, self._counts = f"watch-{name}", address, sleep_s, counts
-        self.seen = Seen(position=offset, row=offset)
+        self.seen = WatchedRows(position=offset, row=offset)
         self._epoch = 0
         self.ending = threading.Event()
 
@@ -133,7 +133,7 @@ class Watchers:
                 raise TimeoutError(f"after {timeout_s:g} s not everybody has offset {offset:,}: {found}")
             time.sleep(0.05)
 
-    def seen(self) -> dict[str, Seen]:
+    def results(self) -> dict[str, WatchedRows]:
         """Return what they have seen so far."""
         self._orders.send("seen")
         return self._answer()  # type: ignore[return-value]

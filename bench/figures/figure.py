@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class FigureResult:
     """One line of the table. `paper` and `peer` are empty if neither gives a number."""
 
     what: str
@@ -24,36 +24,36 @@ class Figure:
 
     id: str
     title: str
-    measure: Callable[[bool], Sequence[Finding]]
+    measure: Callable[[bool], Sequence[FigureResult]]
 
 
-def at_most(what: str, found: float, limit: float, unit: str, *, paper: str = "", peer: str = "") -> Finding:
+def at_most(what: str, found: float, limit: float, unit: str, *, paper: str = "", peer: str = "") -> FigureResult:
     """Return a line whose goal is a number that must not be exceeded."""
-    return Finding(
+    return FigureResult(
         what=what,
-        ours=_shown(found, unit),
-        goal=f"<= {_shown(limit, unit)}",
+        ours=_format_value(found, unit),
+        goal=f"<= {_format_value(limit, unit)}",
         met=found <= limit,
         paper=paper,
         peer=peer,
     )
 
 
-def at_least(what: str, found: float, limit: float, unit: str, *, paper: str = "", peer: str = "") -> Finding:
+def at_least(what: str, found: float, limit: float, unit: str, *, paper: str = "", peer: str = "") -> FigureResult:
     """Return a line whose goal is a number that must be reached."""
-    return Finding(
+    return FigureResult(
         what=what,
-        ours=_shown(found, unit),
-        goal=f">= {_shown(limit, unit)}",
+        ours=_format_value(found, unit),
+        goal=f">= {_format_value(limit, unit)}",
         met=found >= limit,
         paper=paper,
         peer=peer,
     )
 
 
-def times_peer(what: str, ours: float, peer: float | None, goal: float, *, said: str, paper: str = "") -> Finding:
+def times_peer(what: str, ours: float, peer: float | None, goal: float, *, said: str, paper: str = "") -> FigureResult:
     """Return a line whose goal is so many times a peer's rate; without a peer it is missed, and `said` tells why."""
-    return Finding(
+    return FigureResult(
         what=what,
         ours=f"{ours:,.0f} rows/s" + (f", {ours / peer:.2f} x" if peer else ""),
         goal=f">= {goal:g} x",
@@ -69,6 +69,6 @@ def percentile(values: Sequence[float], percent: int) -> float:
     return ordered[min(len(ordered) - 1, -(-len(ordered) * percent // 100) - 1)]
 
 
-def _shown(value: float, unit: str) -> str:
+def _format_value(value: float, unit: str) -> str:
     text = f"{value:,.0f}" if abs(value) >= 100 or value == int(value) else f"{value:.3g}"
     return f"{text} {unit}".rstrip()

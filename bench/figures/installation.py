@@ -20,9 +20,9 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.figures.figure import Finding, at_least, at_most
-from bench.loading import Home
-from bench.processes import Postgres
+from bench.figures.figure import FigureResult, at_least, at_most
+from bench.loading import LoadSite
+from bench.processes import EmbeddedPostgres
 from bench.shapes import NARROW
 from bench.venus_cluster import MIB, Brokers, brokers, wait_for
 from venus.wire import broker_pb2
@@ -62,14 +62,14 @@ def installation(rows: int = ROWS) -> Installation:
         tempfile.TemporaryDirectory(prefix="venus-bench-") as folder,
         closing(_Server(Path(folder))) as server,
     ):
-        home = Home(Path(folder), server.postgres, NARROW, rows, reach=cluster.reach)
+        home = LoadSite(Path(folder), server.postgres, NARROW, rows, reach=cluster.reach)
         home.fill()
         cluster.wait_in_sync()
         wait_for(lambda: _is_trimmed(cluster.status(cluster.leader())))
         loads, installs, in_syncs = [], [], []
         for _ in range(TURNS):
             loads.append(home.load())
-            install_s, in_sync_s = _installed(cluster, rows)
+            install_s, in_sync_s = _measure_installation(cluster, rows)
             installs.append(install_s)
             in_syncs.append(in_sync_s)
         return Installation(
@@ -78,7 +78,7 @@ def installation(rows: int = ROWS) -> Installation:
         )  # fmt: skip
 
 
-def findings(found: Installation) -> list[Finding]:
+def findings(found: Installation) -> list[FigureResult]:
     """Hold it against the goals."""
     return [
         at_least(
@@ -90,13 +90,13 @@ def findings(found: Installation) -> list[Finding]:
 
 class _Server:
     def __init__(self, folder: Path) -> None:
-        self.postgres = Postgres(folder)
+        self.postgres = EmbeddedPostgres(folder)
 
     def close(self) -> None:
         self.postgres.stop()
 
 
-def _installed(cluster: Brokers, rows: int) -> tuple[float, float]:
+def _measure_installation(cluster: Brokers, rows: int) -> tuple[float, float]:
     """Give a follower an empty disk; return when it had all rows and how much later it was in sync."""
     name = cluster.followers()[0]
     cluster.kill(name)

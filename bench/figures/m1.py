@@ -10,9 +10,9 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
-from bench.figures.figure import Figure, Finding, at_most
+from bench.figures.figure import Figure, FigureResult, at_most
 from bench.rounds import Receiver, Round, Sender, measure
-from bench.venus_transmission import Venus, VenusReceiver, VenusSender
+from bench.venus_transmission import VenusReceiver, VenusSender, VenusSystem
 
 ROWS = 1000
 TOTAL_ROWS = 4_000_000
@@ -30,7 +30,7 @@ def names(count: int) -> list[str]:
     return [f"bench{n}" for n in range(count)]
 
 
-class Producers:
+class ProducerCrowd:
     """The producers, a thread each."""
 
     def __init__(self, address: str, count: int) -> None:
@@ -70,7 +70,7 @@ class Consumer:
             each.close()
 
 
-class Businesses(Venus):
+class Businesses(VenusSystem):
     """A broker with so many businesses."""
 
     def __init__(self, count: int) -> None:
@@ -80,14 +80,14 @@ class Businesses(Venus):
     def start(self) -> None:
         """Start it; a business exists from its first batch on."""
         super().start()
-        first = Producers(self.address, self._count)
+        first = ProducerCrowd(self.address, self._count)
         first.prepare(Round(number=0, rows=1, batches=1))
         first.send(Round(number=0, rows=1, batches=1))
         first.close()
 
     def sender(self) -> Callable[[], Sender]:
         """Return the producers."""
-        return partial(Producers, self.address, self._count)
+        return partial(ProducerCrowd, self.address, self._count)
 
     def receiver(self) -> Callable[[], Receiver]:
         """Return the consumer."""
@@ -97,7 +97,7 @@ class Businesses(Venus):
         """Wait for nothing more: the next count has a broker of its own."""
 
 
-def received(count: int, total: int) -> tuple[float, float]:
+def measure_arrival(count: int, total: int) -> tuple[float, float]:
     """Return the seconds until everything has come, and the seconds of the broker's CPU."""
     system = Businesses(count)
     system.start()
@@ -112,15 +112,15 @@ def by_turns(count: int, total: int, rounds: int) -> tuple[float, float, float]:
     """Return the best seconds of 1 producer, of `count`, and the least CPU of the broker with these."""
     alone, many = [], []
     for _ in range(rounds):  # so that a slow minute of the machine is in both
-        alone.append(received(1, total))
-        many.append(received(count, total) if count > 1 else alone[-1])
+        alone.append(measure_arrival(1, total))
+        many.append(measure_arrival(count, total) if count > 1 else alone[-1])
     return min(took for took, _ in alone), min(took for took, _ in many), min(cpu for _, cpu in many)
 
 
-def run(quick: bool) -> Sequence[Finding]:
+def run(quick: bool) -> Sequence[FigureResult]:
     """Measure."""
     total = QUICK_ROWS if quick else TOTAL_ROWS
-    findings: list[Finding] = []
+    findings: list[FigureResult] = []
     for count in PRODUCERS:
         alone_s, took_s, cpu_s = by_turns(count, total, 1 if quick else 3)
         who = "1 producer" if count == 1 else f"{count} producers"

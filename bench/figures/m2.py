@@ -10,13 +10,13 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from bench.figures.figure import Figure, Finding, at_least, at_most, percentile
+from bench.figures.figure import Figure, FigureResult, at_least, at_most, percentile
 from bench.peers.kafka import Kafka
 from bench.peers.kafka_clients import Batching
 from bench.rates import beside, rate, rates
 from bench.venus_cluster import MIB
 from bench.venus_replicated import VenusReplicated
-from bench.venus_transmission import BUSINESS, WINDOW_BYTES, Venus, make_half
+from bench.venus_transmission import BUSINESS, WINDOW_BYTES, VenusSystem, make_half
 from venus.model import Verdict
 from venus.rpc.producer import Producer
 
@@ -59,9 +59,9 @@ def commits(reach: str, *, quick: bool) -> list[float]:
     return [(at - start - n / COMMITS_PER_S) * 1000 for n, at in enumerate(answered)]
 
 
-def run(quick: bool) -> Sequence[Finding]:
+def run(quick: bool) -> Sequence[FigureResult]:
     """Measure."""
-    single = rates(Venus(), [ROWS], quick=quick)[ROWS].received
+    single = rates(VenusSystem(), [ROWS], quick=quick)[ROWS].received
     kafka, reason = beside(Kafka(Batching.WHOLE, replicas=3), [ROWS], quick=quick)
     peer = f"Kafka: {kafka[ROWS].received:,.0f} rows/s" if kafka else f"Kafka: {reason}"
     system = VenusReplicated()

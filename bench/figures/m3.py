@@ -17,11 +17,11 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
-from bench.figures.figure import Figure, Finding, at_most
+from bench.figures.figure import Figure, FigureResult, at_most
 from bench.processes import free_port
 from bench.venus_cluster import Writer
 from bench.venus_transmission import BUSINESS
-from bench.watchers import Seen, Watchers, watching
+from bench.watchers import WatchedRows, Watchers, watching
 from tests.support.brokers import networks
 from tests.support.brokers.forked_brokers import ForkedBroker, supervised
 from tests.support.engines import power
@@ -77,7 +77,7 @@ class PoweredSets:
 
 
 @contextmanager
-def powered() -> Iterator[PoweredSets]:
+def run_powered_sets() -> Iterator[PoweredSets]:
     """Start them on empty directories."""
     with tempfile.TemporaryDirectory(prefix="venus-bench-") as folder:
         started = PoweredSets(Path(folder))
@@ -130,7 +130,7 @@ def one_round(
     return dropped, len(order)
 
 
-def finding(name: str, seen: Seen, wanted: int, rounds: int, beside: str) -> list[Finding]:
+def finding(name: str, seen: WatchedRows, wanted: int, rounds: int, beside: str) -> list[FigureResult]:
     """Say what a consumer has missed, and what it had twice."""
     where = f"consumer at {name}, {wanted:,} messages, the power of each set cut {rounds} times"
     lost = seen.lost + max(0, wanted - seen.row)
@@ -140,11 +140,11 @@ def finding(name: str, seen: Seen, wanted: int, rounds: int, beside: str) -> lis
     ]
 
 
-def run(quick: bool) -> Sequence[Finding]:
+def run(quick: bool) -> Sequence[FigureResult]:
     """Measure."""
     messages, rounds = (QUICK_MESSAGES, QUICK_ROUNDS) if quick else (MESSAGES, ROUNDS)
     chance, dropped, cuts = random.Random(3), 0, 0
-    with powered() as sets:
+    with run_powered_sets() as sets:
         writer = Writer(sets.addresses["home"])
         writer.commit_until_done()
         for name in ("tandem", "access"):
@@ -153,7 +153,7 @@ def run(quick: bool) -> Sequence[Finding]:
             for _ in range(rounds):
                 nbytes, number = one_round(sets, writer, watchers, messages, chance)
                 dropped, cuts = dropped + nbytes, cuts + number
-            seen = watchers.seen()
+            seen = watchers.results()
         wanted = writer.committed
         writer.close()
     beside = f"; {cuts} cuts took {dropped:,} bytes that were not synced"

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from bench.figures.figure import Figure, Finding, at_most
+from bench.figures.figure import Figure, FigureResult, at_most
 from tests.support.brokers.servers import BrokerProcess, business_status, fill, settings
 from venus.network.scheduling import ALL, CHOICES, BrokerLoadReport, Load, Scheduler, rank_brokers
 
@@ -28,7 +28,7 @@ GOAL = 1.3
 PAPER = "Kafka: 0 to 6,352 rows a broker, 882 lost; Minos: even, 0 lost"
 
 
-class Simulated:
+class PlacementSimulation:
     """Brokers of equal size, each business the same load; schedulers with reports and placements that come late."""
 
     def __init__(self, businesses: int, *, every: int, late: int, choices: int, seed: int) -> None:
@@ -37,16 +37,16 @@ class Simulated:
         self._schedulers = [Scheduler(choices=choices) for _ in range(BROKERS)]
         self._placed = dict.fromkeys(self._names, 0)
         self._share = 0.5 * BROKERS / businesses  # so that all of them are half of what there is
-        told: list[tuple[int, str]] = []
+        placed: list[tuple[int, str]] = []
         for n in range(businesses):
             if n % every == 0:
                 self._report(n)
             scheduler = self._chance.choice(self._schedulers)
-            told.append((n, scheduler.choose(f"x{n}", self._names, n * STEP_S)))
-            self._placed[told[-1][1]] += 1
+            placed.append((n, scheduler.choose(f"x{n}", self._names, n * STEP_S)))
+            self._placed[placed[-1][1]] += 1
             if n >= late:  # late 0: at once
                 for each in self._schedulers:
-                    each.record_placement(f"x{told[n - late][0]}", told[n - late][1], n * STEP_S)
+                    each.record_placement(f"x{placed[n - late][0]}", placed[n - late][1], n * STEP_S)
 
     def _report(self, n: int) -> None:
         for name in self._names:
@@ -69,11 +69,11 @@ def by_hash(businesses: int) -> float:
     return max(placed.values()) / (businesses / BROKERS)
 
 
-def simulated(quick: bool) -> list[Finding]:
+def simulate_placement(quick: bool) -> list[FigureResult]:
     """Place at simulated brokers; the worst of some seeds counts."""
     findings = []
-    late = Simulated(BUSINESSES, every=1 << 30, late=1, choices=ALL, seed=0).uneven
-    few = Simulated(BUSINESSES, every=1 << 30, late=0, choices=CHOICES, seed=0).uneven
+    late = PlacementSimulation(BUSINESSES, every=1 << 30, late=1, choices=ALL, seed=0).uneven
+    few = PlacementSimulation(BUSINESSES, every=1 << 30, late=0, choices=CHOICES, seed=0).uneven
     also = f", records one placement late: {late:.2f}, two others compared: {few:.2f}"
     for businesses, every, late_by, choices, words in (
         (BUSINESSES, 1 << 30, 0, ALL, "no report since, records at once, all compared"),
@@ -81,14 +81,17 @@ def simulated(quick: bool) -> list[Finding]:
         (10 * BUSINESSES, 100, 1 << 30, CHOICES, "reports 100 placements old, no records, two others compared"),
     ):
         seeds = range(1 if quick else 5)
-        found = max(Simulated(businesses, every=every, late=late_by, choices=choices, seed=s).uneven for s in seeds)
+        simulations = (
+            PlacementSimulation(businesses, every=every, late=late_by, choices=choices, seed=s) for s in seeds
+        )
+        found = max(each.uneven for each in simulations)
         what = f"{businesses} businesses at {BROKERS}, max/mean: {words}"
         peer = f"hashing alone: {by_hash(businesses):.2f}{also if not findings else ''}"
         findings.append(at_most(what, found, GOAL, "", paper=PAPER if not findings else "", peer=peer))
     return findings
 
 
-def real(businesses: int) -> list[Finding]:
+def real(businesses: int) -> list[FigureResult]:
     """Place at real brokers, let a producer a business write, and count."""
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(4) as pool:
         brokers = {f"b{n}": BrokerProcess(settings(Path(folder) / f"b{n}")) for n in range(REAL)}
@@ -115,9 +118,9 @@ def real(businesses: int) -> list[Finding]:
     return [at_most(f"{what}, max/mean", uneven, GOAL, ""), at_most(f"{what}, lost", lost, 0, "rows")]
 
 
-def run(quick: bool) -> Sequence[Finding]:
+def run(quick: bool) -> Sequence[FigureResult]:
     """Measure."""
-    return [*simulated(quick), *real(16 if quick else BUSINESSES)]
+    return [*simulate_placement(quick), *real(16 if quick else BUSINESSES)]
 
 
 FIGURE = Figure(id="M4", title="balance of the brokers", measure=run)

@@ -14,12 +14,12 @@ from contextlib import contextmanager
 
 import numpy as np
 
-from bench.cables import Cables, laid
+from bench.cables import Cables, lay_cables
 from bench.fan_out import Messages
-from bench.figures.figure import Figure, Finding, at_most, percentile
+from bench.figures.figure import Figure, FigureResult, at_most, percentile
 from bench.sets import Sets, sets
 from bench.venus_transmission import KEY_BYTES, ROW_BYTES, make_half
-from bench.watchers import Seen, watching
+from bench.watchers import WatchedRows, watching
 from venus.codec.batch import digest
 from venus.wire import broker_pb2, change_pb2
 
@@ -35,7 +35,7 @@ VOLUME_ROWS = 1000
 QUIET_S = 2.5
 
 
-def mixed(batch_no: int, first_sequence: int, rows: int) -> broker_pb2.Half:
+def make_mixed_half(batch_no: int, first_sequence: int, rows: int) -> broker_pb2.Half:
     """Return a batch of which 30 % is of the table `few`, the rest of `rows`; nothing in it can be compressed."""
     whole = make_half(batch_no, first_sequence, rows)
     body = change_pb2.BatchBody.FromString(whole.body)
@@ -62,7 +62,7 @@ def share(first: int, last: int) -> float:
     """Return which part of the sections of these batches is labelled."""
     few = every = 0
     for number in range(first, last + 1):
-        body = change_pb2.BatchBody.FromString(mixed(number, 1, VOLUME_ROWS).body)
+        body = change_pb2.BatchBody.FromString(make_mixed_half(number, 1, VOLUME_ROWS).body)
         few += sum(table.ByteSize() for table in body.tables if table.table_id == 2)
         every += sum(table.ByteSize() for table in body.tables)
     return few / every
@@ -73,19 +73,19 @@ def levels() -> Iterator[tuple[Sets, dict[str, Cables]]]:
     """Start the six, the lower ones behind cables named as they are."""
     with sets() as started:
         home = started.start("home")
-        with laid(second=home, north=home) as upper:
+        with lay_cables(second=home, north=home) as upper:
             started.start("second", [upper.at["second"]], tier="core", level=0)
             started.start("north", [upper.at["north"]], tier="tandem", level=1)
-            with laid(south=started.at("second"), oslo=started.at("north")) as middle:
+            with lay_cables(south=started.at("second"), oslo=started.at("north")) as middle:
                 started.start("south", [middle.at["south"]], tier="tandem", level=1)
                 started.start("oslo", [middle.at["oslo"]], level=2)
-                with laid(rome=started.at("south")) as lower:
+                with lay_cables(rome=started.at("south")) as lower:
                     place = {"level": 2, "labels": ["few"], "known_labels": LABELS}
                     started.start("rome", [lower.at["rome"]], **place)
                     yield started, {"oslo": middle, "rome": lower}
 
 
-def hops(seen: dict[str, Seen], offsets: Sequence[int]) -> dict[str, list[float]]:
+def hops(seen: dict[str, WatchedRows], offsets: Sequence[int]) -> dict[str, list[float]]:
     """Return the milliseconds of each change at each hop."""
     came = {name: dict(zip(each.ends, each.times, strict=True)) for name, each in seen.items()}
     return {
@@ -94,20 +94,20 @@ def hops(seen: dict[str, Seen], offsets: Sequence[int]) -> dict[str, list[float]
     }
 
 
-def steady(started: Sets, sender: Messages, rate: int, seconds: float) -> Finding:
+def steady(started: Sets, sender: Messages, rate: int, seconds: float) -> FigureResult:
     """Write at a steady rate and measure hops."""
     addresses = {name: broker.address for name, broker in started.brokers.items()}
     with watching(addresses, sender.end, counts=False) as watchers:
         begun = sender.steadily(rate, seconds)
         watchers.wait(sender.end, 60.0)
-        found = hops(watchers.seen(), list(begun))
+        found = hops(watchers.results(), list(begun))
     each = "; ".join(f"{name} {percentile(ms, 50):.1f} / {percentile(ms, 99):.1f}" for name, ms in found.items())
     worst = max(percentile(ms, 99) for ms in found.values())
     what = f"3 levels of 2 sets, {rate} changes/s for {seconds:.0f} s: p99 of the slowest hop (p50 / p99: {each})"
     return at_most(what, worst, HOP_MS, "ms")
 
 
-def volume(started: Sets, cables: dict[str, Cables], sender: Messages, batches: int) -> Finding:
+def volume(started: Sets, cables: dict[str, Cables], sender: Messages, batches: int) -> FigureResult:
     """Send much, and compare what went down to a set with a label with what went down to one without."""
     before = {name: line.down(name) for name, line in cables.items()}
     first = sender.count + 1
@@ -124,10 +124,10 @@ def volume(started: Sets, cables: dict[str, Cables], sender: Messages, batches: 
     return at_most(what, off, SHARE_OFF, "%")
 
 
-def run(quick: bool) -> Sequence[Finding]:
+def run(quick: bool) -> Sequence[FigureResult]:
     """Measure. Predicates, which send keys alone for rows that are out, are not in it."""
     with levels() as (started, cables):
-        sender = Messages(started.at("home"), make=mixed)
+        sender = Messages(started.at("home"), make=make_mixed_half)
         sender.one()
         started.wait(sender.end)
         found = [steady(started, sender, rate, 5.0 if quick else 60.0) for rate in CHANGES_PER_S]

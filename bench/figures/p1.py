@@ -10,8 +10,8 @@ from pathlib import Path
 
 from bench import trickle
 from bench.bare import bare
-from bench.figures.figure import Figure, Finding, at_most
-from bench.trickle import PEER, VENUS, Bench, Spell
+from bench.figures.figure import Figure, FigureResult, at_most
+from bench.trickle import PEER, VENUS, Spell, TrickleBench
 
 FAST_TX_PER_S = 1000
 GOAL_PEER_TIMES = 5.0
@@ -23,10 +23,10 @@ GOAL_FIRST_MS = 60.0
 
 
 @contextmanager
-def running(rate: int, tables: int = 0) -> Iterator[Bench]:
+def running(rate: int, tables: int = 0) -> Iterator[TrickleBench]:
     """Start the two databases, and VENUS between them."""
     with tempfile.TemporaryDirectory(prefix="venus-bench-") as home:
-        bench = Bench(Path(home), rate)
+        bench = TrickleBench(Path(home), rate)
         try:
             bench.start(tables)
             yield bench
@@ -39,7 +39,7 @@ def core(found: dict[str, list[Spell]]) -> float:
     return 100 * sum(share for _, _, share in trickle.costs(found).values())
 
 
-def run(quick: bool) -> Sequence[Finding]:
+def run(quick: bool) -> Sequence[FigureResult]:
     """Measure."""
     count, seconds = (2, 5.0) if quick else (5, 10.0)
     with running(100) as bench:

@@ -5,40 +5,40 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from bench.bare import bare
-from bench.figures.figure import Figure, Finding, times_peer
+from bench.figures.figure import Figure, FigureResult, times_peer
 from bench.peers.kafka import Kafka
 from bench.peers.kafka_clients import Batching
 from bench.peers.rocketmq import RocketMq
 from bench.rates import beside, rates
-from bench.venus_transmission import ROW_BYTES, Venus
+from bench.venus_transmission import ROW_BYTES, VenusSystem
 
 #: Rows a batch of VENUS with a window; a producer of Kafka makes batches of up to 10,000 by itself.
 WINDOW_ROWS = 1000
 LIMIT_S = 3.0
 
 
-def run(quick: bool) -> Sequence[Finding]:
+def run(quick: bool) -> Sequence[FigureResult]:
     """Measure."""
     sizes = [10, 1000] if quick else [1, 10, 100, 1000]
     peer, reason = beside(RocketMq(), sizes, quick=quick)
     findings = [_limit(size, peer[size].received if peer else None) for size in sizes]
     for awaits, what in ((False, "commit sent"), (True, "commit answered, which RocketMQ's client does not wait for")):
-        ours = rates(Venus(one_at_a_time=True, awaits_commits=awaits), sizes, quick=quick)
+        ours = rates(VenusSystem(one_at_a_time=True, awaits_commits=awaits), sizes, quick=quick)
         for size in sizes:
             found = peer[size].received if peer else None
             line = f"one batch at a time, {size} rows: {what}"
             findings.append(times_peer(line, ours[size].received, found, 1.0, said=reason or "RocketMQ 5"))
-    window = rates(Venus(), [WINDOW_ROWS], quick=quick)[WINDOW_ROWS].done
+    window = rates(VenusSystem(), [WINDOW_ROWS], quick=quick)[WINDOW_ROWS].done
     kafka, reason = beside(Kafka(Batching.OWN), [WINDOW_ROWS], quick=quick)
     found = kafka[WINDOW_ROWS].received if kafka else None
     what = "until the row is in the full data; Kafka with its own batching, fsync"
     return [*findings, times_peer(what, window, found, 1.0, said=reason or "Kafka 4")]
 
 
-def _limit(rows: int, peer: float | None) -> Finding:
+def _limit(rows: int, peer: float | None) -> FigureResult:
     """Return what gRPC leaves of the peer's rate to any broker behind it that syncs once."""
     per_s = bare(nbytes=ROW_BYTES * rows, seconds=LIMIT_S, durable=True).per_s * rows
-    return Finding(
+    return FigureResult(
         what=f"the limit: a bare gRPC stream, {rows} rows a frame, synced and answered",
         ours=f"{per_s:,.0f} rows/s" + (f", {per_s / peer:.2f} x" if peer else ""),
         goal="none: the transport",

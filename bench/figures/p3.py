@@ -1,11 +1,11 @@
-"""P3: many tables: what 500 that nobody writes cost a trickle into one, and a transaction that changes all of them."""
+"""P3: many tables: what 500 idle ones cost a trickle into one, and a transaction that changes all of them."""
 
 from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
 
-from bench.figures.figure import Figure, Finding, at_most
+from bench.figures.figure import Figure, FigureResult, at_most
 from bench.figures.p1 import IDLE_S, core, running
 from bench.trickle import idle_shares, rounds
 
@@ -15,7 +15,7 @@ GOAL_ALL_MS = 200.0
 GOAL_IDLE_PERCENT = 3.0
 
 
-def run(quick: bool) -> Sequence[Finding]:
+def run(quick: bool) -> Sequence[FigureResult]:
     """Measure."""
     count, seconds = (2, 5.0) if quick else (5, 10.0)
     with running(100) as bench:

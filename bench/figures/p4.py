@@ -7,11 +7,11 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from bench.figures.figure import Figure, Finding, at_least, at_most
-from bench.loading import WORKERS, Home
-from bench.processes import Postgres
+from bench.figures.figure import Figure, FigureResult, at_least, at_most
+from bench.loading import WORKERS, LoadSite
+from bench.processes import EmbeddedPostgres
 from bench.shapes import NARROW, WIDE, Shape
-from bench.spark_load import Taken, by_copy, by_venus
+from bench.spark_load import LoadResult, by_copy, by_venus
 
 ROWS = {True: {NARROW: 200_000, WIDE: 100_000}, False: {NARROW: 1_000_000, WIDE: 200_000}}
 SMALL_ROWS = 10
@@ -22,10 +22,12 @@ GOAL_FIXED_S = 1.5
 PGCOPYDB = {NARROW: 1.07, WIDE: 0.61}
 
 
-def loads(folder: Path, postgres: Postgres, shape: Shape, rows: int, rounds: int) -> dict[str, list[Taken]]:
+def loads(
+    folder: Path, postgres: EmbeddedPostgres, shape: Shape, rows: int, rounds: int
+) -> dict[str, list[LoadResult]]:
     """Load a table by turns: by VENUS, by one COPY, by two."""
-    home = Home(folder, postgres, shape, rows)
-    found: dict[str, list[Taken]] = {"venus": [], "one": [], "two": []}
+    home = LoadSite(folder, postgres, shape, rows)
+    found: dict[str, list[LoadResult]] = {"venus": [], "one": [], "two": []}
     try:
         home.fill()
         text = home.text()
@@ -38,7 +40,7 @@ def loads(folder: Path, postgres: Postgres, shape: Shape, rows: int, rounds: int
     return found
 
 
-def lines(shape: Shape, rows: int, found: dict[str, list[Taken]]) -> list[Finding]:
+def lines(shape: Shape, rows: int, found: dict[str, list[LoadResult]]) -> list[FigureResult]:
     """Return the ratios of a table, round by round."""
     alone = [peer.rows_s / own.rows_s for peer, own in zip(found["two"], found["venus"], strict=True)]
     whole = [peer.whole_s / own.whole_s for peer, own in zip(found["one"], found["venus"], strict=True)]
@@ -51,11 +53,11 @@ def lines(shape: Shape, rows: int, found: dict[str, list[Taken]]) -> list[Findin
     ]  # fmt: skip
 
 
-def run(quick: bool) -> Sequence[Finding]:
+def run(quick: bool) -> Sequence[FigureResult]:
     """Measure."""
     rounds, findings = (2 if quick else 5), []
     with tempfile.TemporaryDirectory(prefix="venus-bench-") as folder:
-        postgres = Postgres(Path(folder))
+        postgres = EmbeddedPostgres(Path(folder))
         try:
             for shape, rows in ROWS[quick].items():
                 findings += lines(shape, rows, loads(Path(folder), postgres, shape, rows, rounds))

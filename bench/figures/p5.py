@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from bench.figures.figure import Figure, Finding, at_least
+from bench.figures.figure import Figure, FigureResult, at_least
 from bench.pipeline import Pipeline, bursts
 from bench.shapes import NARROW, WIDE
 
@@ -15,7 +15,7 @@ ROWS = {True: 100_000, False: 500_000}
 GOAL_COPY, GOAL_MIX = 0.5, 0.75
 
 
-def run(quick: bool) -> Sequence[Finding]:
+def run(quick: bool) -> Sequence[FigureResult]:
     """Measure."""
     rows, rounds, findings = ROWS[quick], (2 if quick else 5), []
     with tempfile.TemporaryDirectory(prefix="venus-bench-") as home:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from bench.figures.figure import Figure, Finding
+from bench.figures.figure import Figure, FigureResult
 
 PAGE = Path(__file__).parents[1] / "FIGURES.md"
 HEAD = """# Figures
@@ -16,7 +16,7 @@ under which conditions. Brokers, clients, databases and peers share the cores of
 """
 
 
-def section(figure: Figure, findings: Sequence[Finding], conditions: str) -> str:
+def section(figure: Figure, findings: Sequence[FigureResult], conditions: str) -> str:
     """Return the part of one figure; `conditions` says when and where it was measured."""
     rows = [
         f"| {_cell(f.what)} | {_cell(f.paper)} | {_cell(f.peer)} | {_cell(f.ours)} | {_cell(f.goal)} |"
@@ -27,7 +27,7 @@ def section(figure: Figure, findings: Sequence[Finding], conditions: str) -> str
     return "\n".join([f"## {figure.id}: {figure.title}", conditions, "", *table, ""])
 
 
-def merged(page: str, sections: Mapping[str, str], order: Sequence[str]) -> str:
+def merge_sections(page: str, sections: Mapping[str, str], order: Sequence[str]) -> str:
     """Return the page with these parts, by id, in place of their earlier ones; all other parts stay."""
     parts = {part.split(":")[0]: f"## {part}" for part in re.split(r"^## ", page, flags=re.MULTILINE)[1:]}
     parts |= sections

@@ -10,7 +10,7 @@ import random
 import time
 from collections.abc import Sequence
 
-from bench.figures.figure import Figure, Finding, at_most, percentile
+from bench.figures.figure import Figure, FigureResult, at_most, percentile
 from bench.figures.t5 import cluster_ready, load
 from bench.venus_cluster import NAMES, Brokers, brokers, wait_for
 
@@ -22,7 +22,7 @@ def _in_sync(cluster: Brokers, leader: str) -> int:
     return sum(replica.in_sync for replica in status.replication.replicas) if status is not None else 0
 
 
-def run(quick: bool) -> Sequence[Finding]:
+def run(quick: bool) -> Sequence[FigureResult]:
     """Measure."""
     chance = random.Random(2)
     silent, shown, whole = list[float](), list[float](), list[float]()

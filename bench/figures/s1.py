@@ -10,7 +10,7 @@ import random
 import statistics
 from collections.abc import Sequence
 
-from bench.figures.figure import Figure, Finding
+from bench.figures.figure import Figure, FigureResult
 from bench.network.chord import Ring
 from venus.network.skipcloud.clusters import CloudShape
 from venus.network.skipcloud.simulation import Cloud
@@ -47,7 +47,7 @@ def as_many(brokers: int, neighbours: float, messages: int) -> tuple[float, floa
     return found
 
 
-def run(quick: bool) -> Sequence[Finding]:
+def run(quick: bool) -> Sequence[FigureResult]:
     """Measure."""
     messages, findings = 500 if quick else 5000, []
     for brokers in (64, 256) if quick else SIZES:
@@ -56,7 +56,7 @@ def run(quick: bool) -> Sequence[Finding]:
         equal, equal_known = as_many(brokers, known, messages)
         less = 100 * (1 - ours / theirs)
         findings.append(
-            Finding(
+            FigureResult(
                 what=f"{brokers} brokers: messages an event, Chord {theirs:.2f} with {fingers:.0f} neighbours",
                 ours=f"{ours:.2f} with {known:.0f}: {less:.0f} % less",
                 goal=f">= {GOAL:.0f} % less",

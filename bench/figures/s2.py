@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from bench.figures.figure import Figure, Finding
+from bench.figures.figure import Figure, FigureResult
 from venus.network.matching.indexes import (
     COPIES_MAX,
     SHAPES,
@@ -67,7 +67,7 @@ def rate(match: Callable[[], object], events: int, rounds: int) -> float:
     return events / max(1e-9, min(taken))
 
 
-def one_table(name: str, interests: list[Interest], events: Events, rounds: int) -> Finding:
+def one_table(name: str, interests: list[Interest], events: Events, rounds: int) -> FigureResult:
     """Compare the two partitions."""
     hybrid, single, plain = (
         largest(interests),
@@ -79,7 +79,7 @@ def one_table(name: str, interests: list[Interest], events: Events, rounds: int)
     ours = rate(lambda: hybrid.match(events), events.count, rounds)
     theirs = rate(lambda: single.match(events), events.count, rounds)
     all_of_them = rate(lambda: plain.match(some), some.count, rounds)
-    return Finding(
+    return FigureResult(
         what=f"{name}: HPartition {ours:,.0f} events/s, {hybrid.copies:.0f} copies of an interest",
         ours=f"{ours / theirs:.1f} times",
         goal=f">= {GOAL} times",
@@ -89,7 +89,7 @@ def one_table(name: str, interests: list[Interest], events: Events, rounds: int)
     )
 
 
-def by_table(count: int, events: int, rounds: int) -> Finding:
+def by_table(count: int, events: int, rounds: int) -> FigureResult:
     """Interests of many tables: an index for each, against a partition in which the table is one more column."""
     chance = random.Random(9)
     interests = [some_interests(chance, count // TABLES, 3, 10) for _ in range(TABLES)]
@@ -114,7 +114,7 @@ def by_table(count: int, events: int, rounds: int) -> Finding:
     ours = rate(first, together.count, rounds)
     two = rate(lambda: hybrid.match(together), together.count, rounds)
     one = rate(lambda: single.match(together), together.count, rounds)
-    return Finding(
+    return FigureResult(
         what=f"{count:,} interests in 3 of 8 columns of {TABLES} tables: table first {ours:,.0f} events/s",
         ours=f"{ours / one:.1f} times one column, {ours / two:.1f} times HPartition",
         goal=f">= {GOAL} times",
@@ -123,7 +123,7 @@ def by_table(count: int, events: int, rounds: int) -> Finding:
     )
 
 
-def run(quick: bool) -> Sequence[Finding]:
+def run(quick: bool) -> Sequence[FigureResult]:
     """Measure."""
     count, events, rounds = (4000, 500, 1) if quick else (10_000, 1000, 3)
     chance, come = random.Random(2), some_events(1, events)

@@ -1,7 +1,7 @@
 """S3: messages lost after many brokers died at once (SREM: none in "tens of seconds"), SkipCloud simulated.
 
-A cycle of exchanges is one second. A message that finds a dead broker is tried at another one; it is lost when a broker
-has nobody left to try. Messages go between living brokers and clusters of which somebody lives.
+A cycle of exchanges is one second. A message that meets a dead broker is sent to another one; it is lost when no broker
+is left to try. Messages go between living brokers and clusters with a living broker.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
-from bench.figures.figure import Figure, Finding
+from bench.figures.figure import Figure, FigureResult
 from venus.network.skipcloud.clusters import CloudShape
 from venus.network.skipcloud.simulation import Cloud
 
@@ -18,7 +18,7 @@ SECONDS = 10
 GOALS = {10: 99.9, 30: 99.9, 50: 0.0}
 
 
-def lost(brokers: int, percent: int, messages: int, seeds: int) -> tuple[float, int]:
+def measure_loss(brokers: int, percent: int, messages: int, seeds: int) -> tuple[float, int]:
     """Return the share that arrived in the first second, in percent, and after how many seconds none was lost."""
     arrived, silent_from = 0, 0
     for seed in range(seeds):
@@ -35,16 +35,16 @@ def lost(brokers: int, percent: int, messages: int, seeds: int) -> tuple[float, 
     return 100 * arrived / (messages * seeds), silent_from
 
 
-def run(quick: bool) -> Sequence[Finding]:
+def run(quick: bool) -> Sequence[FigureResult]:
     """Measure."""
     sizes, messages, seeds = ((64, 256), 500, 1) if quick else ((64, 256, 1024), 1000, 2)
     findings = []
     for brokers in sizes:
         for percent, goal in GOALS.items():
-            share, silent_from = lost(brokers, percent, messages, seeds)
+            share, silent_from = measure_loss(brokers, percent, messages, seeds)
             wanted = f">= {goal:g} % at once, " if goal else ""
             findings.append(
-                Finding(
+                FigureResult(
                     what=f"{percent} % of {brokers} brokers dead, {messages * seeds:,} messages a second",
                     ours=f"{share:.3f} % arrive in the first second, all from {silent_from} s on",
                     goal=f"{wanted}all from {SECONDS} s on",

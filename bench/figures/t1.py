@@ -14,9 +14,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from bench.fan_out import Messages, Used
-from bench.figures.figure import Figure, Finding, at_most, percentile
+from bench.figures.figure import Figure, FigureResult, at_most, percentile
 from bench.sets import sets
-from bench.subscribers import delayed, subscribers
+from bench.subscribers import delay_line, subscribers
 from bench.venus_transmission import BUSINESS
 from tests.support.brokers.networks import has, settings_of
 from tests.support.brokers.servers import BrokerProcess
@@ -35,15 +35,15 @@ def far_away() -> Iterator[tuple[str, str, str]]:
     """Start three levels; yield the home's address, the access set's, and that of the line to the access set."""
     with sets() as started:
         home = started.start("home")
-        with delayed(home, DELAY_S) as upper:
+        with delay_line(home, DELAY_S) as upper:
             tandem = started.start("tandem", [upper], tier="tandem", level=1)
-            with delayed(tandem, DELAY_S) as middle:
+            with delay_line(tandem, DELAY_S) as middle:
                 access = started.start("access", [middle], level=2)
-                with delayed(access, DELAY_S) as lower:
+                with delay_line(access, DELAY_S) as lower:
                     yield home, access, lower
 
 
-def far(count: int, messages: int) -> list[Finding]:
+def far(count: int, messages: int) -> list[FigureResult]:
     """One message at a time, then 1,000 at once, through three levels."""
     with far_away() as (home, access, lower):
         sender = Messages(home)
@@ -84,7 +84,7 @@ def access_brokers() -> Iterator[tuple[BrokerProcess, list[BrokerProcess]]]:
                 broker.stop()
 
 
-def near(count: int, seconds: float) -> list[Finding]:
+def near(count: int, seconds: float) -> list[FigureResult]:
     """100 changes a second to subscribers at three access brokers (scenario 63)."""
     with access_brokers() as (home, access):
         sender = Messages(home.address, rows=1)
@@ -112,7 +112,7 @@ def near(count: int, seconds: float) -> list[Finding]:
     ]
 
 
-def run(quick: bool) -> Sequence[Finding]:
+def run(quick: bool) -> Sequence[FigureResult]:
     """Measure."""
     return [*far(*((100, 10) if quick else (1000, 100))), *near(*((90, 5.0) if quick else (1000, 60.0)))]
 

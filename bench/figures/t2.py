@@ -10,7 +10,7 @@ import time
 from collections.abc import Sequence
 
 from bench.fan_out import Messages, Used, one_broker
-from bench.figures.figure import Figure, Finding, at_most
+from bench.figures.figure import Figure, FigureResult, at_most
 from bench.light.watching import run as light
 from bench.subscribers import run_subscribers as real
 from bench.subscribers import subscribers
@@ -22,7 +22,7 @@ LIGHT, ON_ONE = 10_000, 100
 PAPER = "12 s, flat from 20 to 10,000"
 
 
-def one(count: int, messages: int) -> Finding:
+def one(count: int, messages: int) -> FigureResult:
     """Measure one number of subscribers."""
     with one_broker() as broker:
         sender = Messages(broker.address)
@@ -44,7 +44,7 @@ def one(count: int, messages: int) -> Finding:
     return at_most(what, everywhere_s, LIMIT_S[count], "s", paper=PAPER)
 
 
-def run(quick: bool) -> Sequence[Finding]:
+def run(quick: bool) -> Sequence[FigureResult]:
     """Measure; all of this shares a machine with its subscribers."""
     return [one(count, MESSAGES) for count in ((20, 100) if quick else LIMIT_S)]
 

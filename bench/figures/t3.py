@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from bench.fan_out import Messages, Used, one_broker
-from bench.figures.figure import Figure, Finding, at_least
+from bench.figures.figure import Figure, FigureResult, at_least
 from bench.subscribers import subscribers
 
 GOAL_GB_PER_S = 1.0
@@ -27,7 +27,7 @@ def rate(address: str, pid: int, count: int, end: int) -> tuple[float, float]:
         return found.nbytes / (found.last[end] - found.first) / 1e9, found.nbytes / max(0.01, used.cpu_s) / 1e9
 
 
-def run(quick: bool) -> Sequence[Finding]:
+def run(quick: bool) -> Sequence[FigureResult]:
     """Measure."""
     counts, batches = ((1, 4, 16), 200) if quick else ((1, 2, 4, 8, 16, 32, 64, 128), 500)
     with one_broker() as broker:

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
 
-from bench.figures.figure import Figure, Finding, at_least, at_most, percentile
+from bench.figures.figure import Figure, FigureResult, at_least, at_most, percentile
 from bench.figures.installation import findings, installation
 from bench.venus_cluster import MIB, NAMES, Brokers, Writer, brokers, wait_for
 
@@ -22,7 +22,7 @@ ROWS = 1000
 BATCH_BYTES = ROWS * 100
 
 
-class Load:
+class WriteLoad:
     """A writer at work in a thread; `done` is when each commit was answered."""
 
     def __init__(self, reach: str) -> None:
@@ -61,9 +61,9 @@ class Load:
 
 
 @contextmanager
-def load(reach: str) -> Iterator[Load]:
+def load(reach: str) -> Iterator[WriteLoad]:
     """Let a writer work."""
-    found = Load(reach)
+    found = WriteLoad(reach)
     try:
         found.first_after(time.monotonic())
         yield found
@@ -129,7 +129,7 @@ def resync(cluster: Brokers, nbytes: int) -> float:
     return nbytes / (time.monotonic() - began)
 
 
-def run(quick: bool) -> Sequence[Finding]:
+def run(quick: bool) -> Sequence[FigureResult]:
     """Measure."""
     with brokers() as cluster:
         cluster_ready(cluster)

@@ -13,12 +13,12 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from bench.cables import Cables, laid
+from bench.cables import Cables, lay_cables
 from bench.fan_out import Messages
-from bench.figures.figure import Figure, Finding, at_most
+from bench.figures.figure import Figure, FigureResult, at_most
 from bench.sets import Sets, sets
 from bench.venus_transmission import BUSINESS
-from bench.watchers import Seen, watching
+from bench.watchers import WatchedRows, watching
 from tests.support.brokers.networks import mirror_of
 from venus.rpc.snapshots import SnapshotClient
 
@@ -44,7 +44,7 @@ class Outage:
 
 
 def rows_served(address: str) -> int:
-    """Return how many rows of full data a set gives to somebody who asks for all of them."""
+    """Return the number of rows in the full data that a set serves."""
     rows = 0
     with SnapshotClient(address) as snapshots:
         snapshot = snapshots.open(BUSINESS)
@@ -66,14 +66,14 @@ def outage(cables: Cables, started: Sets, seconds: float) -> Outage:
     return Outage(out_at=out_at, back_at=time.monotonic(), served=served, states=states)
 
 
-def connected_s(each: Outage, seen: dict[str, Seen], until: float) -> float:
+def connected_s(each: Outage, seen: dict[str, WatchedRows], until: float) -> float:
     """Return the seconds until the first change has come to the last of the sites."""
     return max(
         next((at for at in found.times if each.back_at < at < until), until) - each.back_at for found in seen.values()
     )
 
 
-def normal_s(each: Outage, seen: dict[str, Seen], sent: dict[int, float], until: float) -> float:
+def normal_s(each: Outage, seen: dict[str, WatchedRows], sent: dict[int, float], until: float) -> float:
     """Return the seconds until no change comes late any more."""
     late = [
         at
@@ -84,7 +84,7 @@ def normal_s(each: Outage, seen: dict[str, Seen], sent: dict[int, float], until:
     return max([*late, each.back_at]) - each.back_at
 
 
-def outages(started: Sets, cables: Cables, lengths: Sequence[float]) -> list[Finding]:
+def outages(started: Sets, cables: Cables, lengths: Sequence[float]) -> list[FigureResult]:
     """Write, and let the cables be out for each of these times."""
     sender = Messages(started.at("home"), rows=1)
     sender.one()
@@ -100,12 +100,14 @@ def outages(started: Sets, cables: Cables, lengths: Sequence[float]) -> list[Fin
             time.sleep(SETTLE_S)
         sent = writing.result()
         watchers.wait(sender.end, 60.0)
-        seen = watchers.seen()
+        seen = watchers.results()
     sender.close()
     return findings(found, seen, sent, sender.end)
 
 
-def findings(found: Sequence[Outage], seen: dict[str, Seen], sent: dict[int, float], end: int) -> list[Finding]:
+def findings(
+    found: Sequence[Outage], seen: dict[str, WatchedRows], sent: dict[int, float], end: int
+) -> list[FigureResult]:
     """Say how long everything took, the longest of all outages."""
     until = [*(each.out_at for each in found[1:]), float("inf")]
     connected = [connected_s(each, seen, limit) for each, limit in zip(found, until, strict=True)]
@@ -128,11 +130,11 @@ def findings(found: Sequence[Outage], seen: dict[str, Seen], sent: dict[int, flo
     ]  # fmt: skip
 
 
-def run(quick: bool) -> Sequence[Finding]:
+def run(quick: bool) -> Sequence[FigureResult]:
     """Measure."""
     with sets() as started:
         home = started.start("home")
-        with laid(**dict.fromkeys(SITES, home)) as cables:
+        with lay_cables(**dict.fromkeys(SITES, home)) as cables:
             for name in SITES:
                 started.start(name, [cables.at[name]])
             return outages(started, cables, QUICK_OUT_S if quick else OUT_S)

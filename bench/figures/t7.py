@@ -11,10 +11,10 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from bench.cables import Cables, laid
+from bench.cables import Cables, lay_cables
 from bench.fan_out import Messages
-from bench.figures.figure import Figure, Finding, at_most
-from bench.network.week import Followers, Formula, Known, Rule, week
+from bench.figures.figure import Figure, FigureResult, at_most
+from bench.network.week import Followers, Formula, KnownReaders, Rule, week
 from bench.sets import Sets, sets
 from bench.venus_transmission import BUSINESS
 from tests.support.brokers.networks import has, mirror_of
@@ -34,8 +34,8 @@ MIB = 1 << 20
 def rules() -> dict[str, Callable[[], Rule]]:
     """Return the product's, with its defaults."""
     broker, cluster = BrokerSettings(), ClusterSettings()
-    known = partial(Known, retain_bytes=broker.retain_bytes, ttl_s=broker.consumer_ttl_s)
-    known_alone = partial(Known, retain_bytes=10_000_000, ttl_s=broker.consumer_ttl_s)
+    known = partial(KnownReaders, retain_bytes=broker.retain_bytes, ttl_s=broker.consumer_ttl_s)
+    known_alone = partial(KnownReaders, retain_bytes=10_000_000, ttl_s=broker.consumer_ttl_s)
     followers = partial(Followers, retain_bytes=broker.retain_bytes, bytes_max=cluster.follower_backlog_bytes)
     return {
         "consumers and sets below": known,
@@ -44,10 +44,10 @@ def rules() -> dict[str, Callable[[], Rule]]:
     }
 
 
-def simulated(quick: bool) -> list[Finding]:
+def simulate_weeks(quick: bool) -> list[FigureResult]:
     """Let weeks pass."""
     seeds = range(1 if quick else 8)
-    findings: list[Finding] = []
+    findings: list[FigureResult] = []
     formula = [week(seed, partial(Formula, tau_s=3600.0)) for seed in seeds]
     percent = 100 * sum(each.resyncs for each in formula) / sum(each.returns for each in formula)
     kept = sum(each.kept_mean for each in formula) / len(formula) / MIB
@@ -63,7 +63,7 @@ def simulated(quick: bool) -> list[Finding]:
     return findings
 
 
-class Reader:
+class SimulatedReader:
     """A consumer that comes and goes."""
 
     def __init__(self, address: str, position: int) -> None:
@@ -106,7 +106,7 @@ def is_gone(address: str, offset: int) -> bool:
     return False
 
 
-def disconnect(started: Sets, cables: Cables, sender: Messages, reader: Reader, away_s: float) -> bool:
+def disconnect(started: Sets, cables: Cables, sender: Messages, reader: SimulatedReader, away_s: float) -> bool:
     """Let both be away while much is written; return whether a stranger would have found it trimmed afterwards."""
     home, left_at = started.at("home"), reader.position
     reader.leave()
@@ -120,17 +120,17 @@ def disconnect(started: Sets, cables: Cables, sender: Messages, reader: Reader, 
     return is_gone(home, left_at)
 
 
-def live(times: int) -> list[Finding]:
+def live(times: int) -> list[FigureResult]:
     """Disconnect an access set and a consumer so many times."""
     chance = random.Random(7)
     with sets() as started:
         home = started.start("home", retain_bytes=RETAIN_BYTES)
-        with laid(below=home) as cables:
+        with lay_cables(below=home) as cables:
             started.start("below", [cables.at["below"]])
             sender = Messages(home, rows=1000)
             sender.one()
             has(started.at("below"), sender.end, BUSINESS)
-            reader = Reader(home, 0)
+            reader = SimulatedReader(home, 0)
             reader.come(sender.end)
             lengths = [min(AWAY_MAX_S, chance.lognormvariate(0.0, 0.8)) for _ in range(times)]
             gone = sum(disconnect(started, cables, sender, reader, length) for length in lengths)
@@ -146,9 +146,9 @@ def live(times: int) -> list[Finding]:
     return [at_most(what, again, 0, "")]
 
 
-def run(quick: bool) -> Sequence[Finding]:
+def run(quick: bool) -> Sequence[FigureResult]:
     """Measure."""
-    return [*simulated(quick), *live(6 if quick else DISCONNECTS)]
+    return [*simulate_weeks(quick), *live(6 if quick else DISCONNECTS)]
 
 
 FIGURE = Figure(id="T7", title="readers that were away", measure=run)

@@ -6,12 +6,12 @@ import statistics
 from collections.abc import Sequence
 
 from bench.capture import PAPER_S, table_5, workplace
-from bench.figures.figure import Figure, Finding, at_most
+from bench.figures.figure import Figure, FigureResult, at_most
 
 GOAL_S = 0.25
 
 
-def run(quick: bool) -> Sequence[Finding]:
+def run(quick: bool) -> Sequence[FigureResult]:
     """Measure."""
     with workplace() as (cursor, drain):
         found = table_5(cursor, drain, 2 if quick else 5)

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from bench.figures.figure import Figure, Finding, times_peer
+from bench.figures.figure import Figure, FigureResult, times_peer
 from bench.peers.kafka import Kafka
 from bench.peers.kafka_clients import Batching
 from bench.rates import beside, rates
-from bench.venus_transmission import Venus
+from bench.venus_transmission import VenusSystem
 
 #: Beside Kafka with the same rows an append, and with each batch as one message.
 GOAL_ROWS, GOAL_WHOLE = 2.0, 1.0
 PAPER = "nearly 2x Kafka 0.8.2"
 
 
-def run(quick: bool) -> Sequence[Finding]:
+def run(quick: bool) -> Sequence[FigureResult]:
     """Measure."""
     sizes = [10, 1000] if quick else [1, 10, 100, 1000]
-    ours = rates(Venus(), sizes, quick=quick)
+    ours = rates(VenusSystem(), sizes, quick=quick)
     findings = []
     for batching, goal in ((Batching.ROWS, GOAL_ROWS), (Batching.WHOLE, GOAL_WHOLE)):
         peer, reason = beside(Kafka(batching), sizes, quick=quick)

@@ -11,7 +11,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 
-from bench.figures.figure import Figure, Finding
+from bench.figures.figure import Figure, FigureResult
 
 ONE = ("tests/fault/engine/test_power_cut.py", "one broker")
 THREE = ("tests/fault/cluster/test_power_cuts.py", "three brokers, one to three of them at once")
@@ -30,7 +30,7 @@ def cuts(path: str, *, quick: bool) -> tuple[int, str]:
     return made, "; ".join(failed)[:300]
 
 
-def run(quick: bool) -> Sequence[Finding]:
+def run(quick: bool) -> Sequence[FigureResult]:
     """Measure."""
     wanted, found = 12 if quick else 300, []
     for path, brokers in (ONE, THREE):
@@ -38,7 +38,7 @@ def run(quick: bool) -> Sequence[Finding]:
         ours = f"{failed or '0 lost, 0 doubled, equal'}, {made} cuts"
         met = not failed and made >= wanted
         found.append(
-            Finding(
+            FigureResult(
                 what=f"power cuts, {brokers}",
                 ours=ours,
                 goal=f"0, 0, equal, {wanted} of {wanted}",

@@ -1,8 +1,8 @@
 """X1: 10,000 subscriptions to rows of one table (Electric with equality shapes: 6 ms flat, 4,000 to 6,000 changes/s).
 
-Each change is judged with its old row, read from a store of RocksDB as the broker has its full data, and its new one:
-who has it already, who gets it, who loses it. Of the rows only the columns that somebody names are taken out. Writing
-the new row is not in it, nor sending: that is what the broker does anyway, whoever is interested.
+Each change is matched with its old row, read from RocksDB as in the broker's full data, and with its new row: which
+subscriptions keep it, gain it or lose it. Only columns that a subscription names are decoded. Writing the new row and
+sending are not included, because the broker does both for any number of subscriptions.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from bench.figures.figure import Figure, Finding, at_least, at_most, percentile
+from bench.figures.figure import Figure, FigureResult, at_least, at_most, percentile
 from venus.broker.store.keys import ROW, row_prefix
 from venus.broker.store.rocks import Store
 from venus.codec.arrow_rows import ColumnValues
@@ -51,7 +51,7 @@ Rows = tuple[PackedBytes, PackedBytes]
 
 
 @dataclass(frozen=True)
-class Verdicts:
+class JudgedChanges:
     """Pairs of a change and a subscription."""
 
     stay: int
@@ -66,7 +66,7 @@ class Judge:
         self._store, self._count = store, len(interests)
         self._index = TableIndex(interests, events_of(ColumnValues.of(*sample, LAYOUT)))
 
-    def judge(self, rows: Rows) -> Verdicts:
+    def judge(self, rows: Rows) -> JudgedChanges:
         """Return who is concerned by a batch."""
         names = [PREFIX + name for name in rows[0].split()]
         found = self._store.look_up(ROW, names)
@@ -75,7 +75,7 @@ class Judge:
         before = self._codes(events_of(ColumnValues.of_stored_rows(stored, LAYOUT)), np.array(there, np.int64))
         after = self._codes(events_of(ColumnValues.of(*rows, LAYOUT)), np.arange(len(names)))
         stay = len(np.intersect1d(before, after, assume_unique=True))
-        return Verdicts(stay, len(after) - stay, len(before) - stay)
+        return JudgedChanges(stay, len(after) - stay, len(before) - stay)
 
     def _codes(self, events: Events, numbers: np.ndarray) -> np.ndarray:  # type: ignore[type-arg]
         found: Matches = self._index.match(events)
@@ -97,7 +97,7 @@ def rows_of(ids: Sequence[int], tenants: Sequence[int], amounts: Sequence[int]) 
     return from_columns(texts, LAYOUT)
 
 
-def filled(path: Path, tenants: Sequence[int], amounts: Sequence[int]) -> Store:
+def fill_store(path: Path, tenants: Sequence[int], amounts: Sequence[int]) -> Store:
     """Return a store with the full data of the table."""
     store = Store(path)
     record_ids, rows = rows_of(range(ROWS), tenants, amounts)
@@ -109,7 +109,7 @@ def filled(path: Path, tenants: Sequence[int], amounts: Sequence[int]) -> Store:
     return store
 
 
-def changed(chance: random.Random, tenants: list[int], count: int) -> tuple[list[Rows], int]:
+def make_changes(chance: random.Random, tenants: list[int], count: int) -> tuple[list[Rows], int]:
     """Return batches of updates, no row twice, and how many of them change the tenant (one of twenty)."""
     ids, batches, moved = chance.sample(range(ROWS), count), list[Rows](), 0
     for at in range(0, count, BATCH):
@@ -121,7 +121,7 @@ def changed(chance: random.Random, tenants: list[int], count: int) -> tuple[list
     return batches, moved
 
 
-def paced(judge: Judge, batches: Sequence[Rows]) -> list[float]:
+def judge_paced(judge: Judge, batches: Sequence[Rows]) -> list[float]:
     """Judge at the goal's rate; return the milliseconds of each batch, from when it was due."""
     start, found = time.monotonic(), []
     for n, rows in enumerate(batches):
@@ -132,9 +132,9 @@ def paced(judge: Judge, batches: Sequence[Rows]) -> list[float]:
     return found
 
 
-def shape(words: str, interests: list[Interest], store: Store, tenants: list[int], count: int) -> list[Finding]:
+def shape(words: str, interests: list[Interest], store: Store, tenants: list[int], count: int) -> list[FigureResult]:
     """Measure one kind of subscriptions."""
-    batches, moved = changed(random.Random(4), tenants, count)
+    batches, moved = make_changes(random.Random(4), tenants, count)
     judge = Judge(store, interests, batches[0])
     for rows in batches[:20]:
         judge.judge(rows)
@@ -145,7 +145,7 @@ def shape(words: str, interests: list[Interest], store: Store, tenants: list[int
         assert sum(one.leave for one in found) == sum(one.enter for one in found) == moved
         assert sum(one.stay for one in found) == count - moved
     pairs = sum(one.stay + one.enter + one.leave for one in found) / count
-    late = percentile(paced(judge, batches), 99)
+    late = percentile(judge_paced(judge, batches), 99)
     what = f"{SUBSCRIPTIONS:,} subscriptions, {words}, {pairs:.1f} concerned by a change"
     return [
         at_least(what, rate, GOAL_RATE, "changes/s", paper=PAPER),
@@ -153,7 +153,7 @@ def shape(words: str, interests: list[Interest], store: Store, tenants: list[int
     ]
 
 
-def run(quick: bool) -> Sequence[Finding]:
+def run(quick: bool) -> Sequence[FigureResult]:
     """Measure."""
     chance, count = random.Random(1), 10_000 if quick else 50_000
     tenants = [chance.randrange(SUBSCRIPTIONS) for _ in range(ROWS)]
@@ -161,7 +161,7 @@ def run(quick: bool) -> Sequence[Finding]:
     lows = [chance.randrange(1_000_000) for _ in range(SUBSCRIPTIONS // 2)]
     mixed = equal[::2] + [Interest(between={"amount": (float(low), low + 200.0)}) for low in lows]
     with tempfile.TemporaryDirectory() as folder:
-        store = filled(Path(folder) / "store", tenants, [chance.randrange(1_000_000) for _ in range(ROWS)])
+        store = fill_store(Path(folder) / "store", tenants, [chance.randrange(1_000_000) for _ in range(ROWS)])
         try:
             return [
                 *shape("tenant = N", equal, store, tenants, count),

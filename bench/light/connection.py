@@ -15,8 +15,8 @@ from urllib.parse import unquote_to_bytes
 
 from bench.arrivals import Frames, Read
 from bench.light import framing
-from bench.light.framing import ACK, END_STREAM, WORD, Kind, Setting, Splitter
-from bench.light.messages import Messages
+from bench.light.framing import ACK, END_STREAM, WORD, FrameKind, Setting, Splitter
+from bench.light.messages import FrameReader
 
 #: What a broker may send on one stream, and on one connection, ahead of what was read; half of it is given back.
 STREAM_BYTES = 16 << 20
@@ -32,7 +32,7 @@ class Stream:
     id: int
     number: int
     group: str
-    messages: Messages
+    messages: FrameReader
     #: How many bytes may be sent.
     room: int
     #: How many came that were not given back to its window.
@@ -68,7 +68,7 @@ class Connection:
 
     def open(self, number: int, group: str, frames: Frames) -> Stream:
         """Call the method."""
-        stream = Stream(2 * len(self.streams) + 1, number, group, Messages(frames), self._stream_room)
+        stream = Stream(2 * len(self.streams) + 1, number, group, FrameReader(frames), self._stream_room)
         self.streams[stream.id] = stream
         self._out += framing.request(stream.id, self._address)
         return stream
@@ -80,7 +80,7 @@ class Connection:
             return False
         self._room -= len(payload)
         stream.room -= len(payload)
-        self._out += framing.frame(Kind.DATA, stream.id, payload)
+        self._out += framing.frame(FrameKind.DATA, stream.id, payload)
         return True
 
     def flush(self) -> bool:
@@ -116,7 +116,7 @@ class Connection:
             self._came = 0
 
     def _other(self, kind: int, flags: int, stream_id: int, payload: bytes) -> None:
-        if flags & END_STREAM and kind in {Kind.HEADERS, Kind.DATA}:
+        if flags & END_STREAM and kind in {FrameKind.HEADERS, FrameKind.DATA}:
             raise ConnectionError(f"the stream of {self._stream(stream_id).group} has ended: {_words(payload)}")
         if (rule := _RULES.get(kind)) is not None:  # frames of other kinds are to be ignored
             rule(self, flags, stream_id, payload)
@@ -128,11 +128,11 @@ class Connection:
         for stream in self.streams.values():
             stream.room += room - self._stream_room
         self._stream_room = room
-        self._out += framing.frame(Kind.SETTINGS, flags=ACK)
+        self._out += framing.frame(FrameKind.SETTINGS, flags=ACK)
 
     def _ping(self, flags: int, _: int, payload: bytes) -> None:
         if not flags & ACK:
-            self._out += framing.frame(Kind.PING, payload=payload, flags=ACK)
+            self._out += framing.frame(FrameKind.PING, payload=payload, flags=ACK)
 
     def _window_update(self, _: int, stream_id: int, payload: bytes) -> None:
         (nbytes,) = WORD.unpack(payload)
@@ -156,11 +156,11 @@ class Connection:
 
 
 _RULES: dict[int, Callable[[Connection, int, int, bytes], None]] = {
-    Kind.SETTINGS: Connection._settings,
-    Kind.PING: Connection._ping,
-    Kind.WINDOW_UPDATE: Connection._window_update,
-    Kind.RST_STREAM: Connection._reset,
-    Kind.GOAWAY: Connection._go_away,
+    FrameKind.SETTINGS: Connection._settings,
+    FrameKind.PING: Connection._ping,
+    FrameKind.WINDOW_UPDATE: Connection._window_update,
+    FrameKind.RST_STREAM: Connection._reset,
+    FrameKind.GOAWAY: Connection._go_away,
 }
 
 

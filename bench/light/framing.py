@@ -18,7 +18,7 @@ PREFIX = struct.Struct(">BI")
 SETTING = struct.Struct(">HI")
 WORD = struct.Struct(">I")
 
-#: What either end may send before it is told otherwise.
+#: What either end may send before the peer announces another window.
 WINDOW_BYTES = 65535
 WINDOW_BYTES_MAX = 2**31 - 1
 FRAME_BYTES_MAX = 2**24 - 1
@@ -28,7 +28,7 @@ END_HEADERS = 0x4
 PADDED = 0x8
 
 
-class Kind(IntEnum):
+class FrameKind(IntEnum):
     """Of a frame."""
 
     DATA = 0
@@ -50,14 +50,14 @@ class Setting(IntEnum):
     MAX_FRAME_SIZE = 5
 
 
-def frame(kind: Kind, stream: int = 0, payload: bytes = b"", flags: int = 0) -> bytes:
+def frame(kind: FrameKind, stream: int = 0, payload: bytes = b"", flags: int = 0) -> bytes:
     """Return a frame's bytes."""
     return HEAD.pack(len(payload) >> 16, len(payload) & 0xFFFF, kind, flags, stream) + payload
 
 
 def settings(wanted: dict[Setting, int]) -> bytes:
     """Return the frame that announces them."""
-    return frame(Kind.SETTINGS, payload=b"".join(SETTING.pack(*item) for item in wanted.items()))
+    return frame(FrameKind.SETTINGS, payload=b"".join(SETTING.pack(*item) for item in wanted.items()))
 
 
 def settings_in(payload: bytes) -> dict[int, int]:
@@ -67,7 +67,7 @@ def settings_in(payload: bytes) -> dict[int, int]:
 
 def window_update(stream: int, nbytes: int) -> bytes:
     """Return the frame that lets the other end send so much more, on one stream or (0) on the connection."""
-    return frame(Kind.WINDOW_UPDATE, stream, WORD.pack(nbytes))
+    return frame(FrameKind.WINDOW_UPDATE, stream, WORD.pack(nbytes))
 
 
 def request(stream: int, authority: str) -> bytes:
@@ -79,7 +79,7 @@ def request(stream: int, authority: str) -> bytes:
         + b"\x00\x02te\x08trailers"
         + (b"\x0f\x10" + _text("application/grpc"))  # content-type
     )
-    return frame(Kind.HEADERS, stream, block, END_HEADERS)
+    return frame(FrameKind.HEADERS, stream, block, END_HEADERS)
 
 
 def _text(value: str) -> bytes:
@@ -120,7 +120,7 @@ class Splitter:
             piece = view[at : at + self._left]
             at += len(piece)
             self._left -= len(piece)
-            if self._kind == Kind.DATA:
+            if self._kind == FrameKind.DATA:
                 self._data(self._stream, piece)
             else:
                 self._payload += piece
@@ -132,12 +132,12 @@ class Splitter:
         self._head.clear()
         self._stream = stream & WINDOW_BYTES_MAX  # without the reserved bit
         self._left = high << 16 | low
-        if self._kind == Kind.DATA and self._flags & PADDED:
+        if self._kind == FrameKind.DATA and self._flags & PADDED:
             raise ConnectionError("a DATA frame is padded, which gRPC never does")
         if not self._left:
             self._end()
 
     def _end(self) -> None:
-        if self._kind != Kind.DATA or self._flags & END_STREAM:
+        if self._kind != FrameKind.DATA or self._flags & END_STREAM:
             self._other(self._kind, self._flags, self._stream, bytes(self._payload))
             self._payload.clear()

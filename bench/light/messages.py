@@ -19,7 +19,7 @@ class _Content:
     def __init__(self, frames: Frames, nbytes: int) -> None:
         self._frames, self._nbytes = frames, nbytes
         self._have = 0
-        #: What came so far is this one's beginning; None = it is nobody's, and kept in pieces.
+        #: The frame that begins with the bytes received so far; None = no such frame, so the pieces are kept.
         self._like: Read | None = None
         self._pieces: list[bytes] = []
 
@@ -51,7 +51,7 @@ class _Content:
         return self._like if self._like is not None else self._frames.read(b"".join(self._pieces))
 
 
-class Messages:
+class FrameReader:
     """Of one stream."""
 
     def __init__(self, frames: Frames) -> None:

@@ -1,7 +1,7 @@
 """The process of light subscribers: one thread that waits for all of its connections at once.
 
-To whoever started it, it is what `bench.subscribers` runs with gRPC: each subscriber reads every increment once and in
-order, gives its credit back and acknowledges after half of it or `SAY_EVERY_S`, also while nothing comes.
+It is a substitute for the gRPC subscribers of `bench.subscribers`: each subscriber reads every increment once and in
+order, returns its credit, and acknowledges after half of it or `SAY_EVERY_S`, even while no frame arrives.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import time
 from collections.abc import Sequence
 from multiprocessing.connection import Connection as Orders
 
-from bench.arrivals import Read, Seen
+from bench.arrivals import Arrival, Read
 from bench.light.connection import Connection, Stream
 from bench.subscribers import OPENING_MAX, SAY_EVERY_S
 from bench.venus_transmission import BUSINESS
@@ -31,7 +31,7 @@ class Watch:
     ) -> None:
         self._addresses, self._count, self._name, self._on_one = addresses, count, name, on_one
         self._opening = broker_pb2.Open(business=BUSINESS, offset=offset, credit_bytes=credit_bytes)
-        self._seen = Seen([offset] * count, [[] for _ in range(count)], [[] for _ in range(count)])
+        self._seen = Arrival([offset] * count, [[] for _ in range(count)], [[] for _ in range(count)])
         self._selector = selectors.DefaultSelector()
         self._connections: list[Connection] = []
         self._buffer = memoryview(bytearray(RECEIVE_BYTES))
@@ -59,14 +59,14 @@ class Watch:
         self._write(connection)
 
     def serve(self, orders: Orders) -> None:
-        """Say when all have everything below some offsets, as often as somebody asks; None = nobody will."""
-        while (wanted := self._ordered(orders)) is not None:
+        """Report when all subscribers have everything below the requested offsets; None ends the work."""
+        while (wanted := self._next_order(orders)) is not None:
             for number in range(self._count):
                 while self._seen.positions[number] < max(wanted):
                     self._turn()
             orders.send(self._seen.arrivals(wanted, self._opening.offset))
 
-    def _ordered(self, orders: Orders) -> Sequence[int] | None:
+    def _next_order(self, orders: Orders) -> Sequence[int] | None:
         self._selector.register(orders, selectors.EVENT_READ)
         while not self._turn():
             pass
@@ -130,7 +130,7 @@ class Watch:
 def run(
     addresses: Sequence[str], count: int, name: str, offset: int, credit_bytes: int, on_one: int, orders: Orders
 ) -> None:
-    """Serve whoever gives orders: up, open, opened, then offsets; tell it why a subscriber has ended."""
+    """Execute orders: up, open, opened, then offsets. Report why a subscriber ended."""
     orders.send(None)
     orders.recv()
     watch = Watch(addresses, count, name, offset, credit_bytes, on_one)

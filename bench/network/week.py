@@ -26,9 +26,9 @@ QUIET_BYTES_S = (5e3, 80e3)
 
 
 class Rule(Protocol):
-    """What is kept. Told of every tick in turn: who left, who came, who is there."""
+    """Rule of retention. Gets the events of each tick: readers that left, returned, and are present."""
 
-    def left(self, name: str, position: int, now_s: int) -> None: ...
+    def on_leave(self, name: str, position: int, now_s: int) -> None: ...
 
     def came(self, name: str, position: int, away_s: float, now_s: int) -> None: ...
 
@@ -37,7 +37,7 @@ class Rule(Protocol):
 
 
 @dataclass
-class Known:
+class KnownReaders:
     """The product's rule for consumers and sets below: what they may ask for is kept until they are forgotten."""
 
     retain_bytes: int
@@ -45,7 +45,7 @@ class Known:
     _known: dict[str, ConsumerState] = field(default_factory=dict)
     _start: int = 0
 
-    def left(self, name: str, position: int, now_s: int) -> None:
+    def on_leave(self, name: str, position: int, now_s: int) -> None:
         if name in self._known:
             self._known[name] = consumers.detach(self._known[name], now_us=now_s * 10**6)
 
@@ -74,7 +74,7 @@ class Followers:
     _entries: deque[int] = field(default_factory=deque)
     _start: int = 0
 
-    def left(self, name: str, position: int, now_s: int) -> None:
+    def on_leave(self, name: str, position: int, now_s: int) -> None:
         self._needed[name] = position
 
     def came(self, name: str, position: int, away_s: float, now_s: int) -> None:
@@ -103,7 +103,7 @@ class Formula:
     _raised: tuple[float, float] = (0.0, 10e6)
     _absences: deque[tuple[int, float]] = field(default_factory=deque)
 
-    def left(self, name: str, position: int, now_s: int) -> None: ...
+    def on_leave(self, name: str, position: int, now_s: int) -> None: ...
 
     def came(self, name: str, position: int, away_s: float, now_s: int) -> None:
         self._absences.append((now_s, away_s))
@@ -131,7 +131,7 @@ class Outcome:
     kept_mean: float
 
 
-def written(seed: int, now_s: int) -> int:
+def bytes_written(seed: int, now_s: int) -> int:
     """Return how many bytes come in the tick that begins then."""
     chance = random.Random(now_s // SPELL_S * 7919 + seed)
     rate = BURST_BYTES_S if chance.random() < BURST_PART else chance.uniform(*QUIET_BYTES_S)
@@ -155,9 +155,9 @@ def week(seed: int, make: Callable[[], Rule], seconds: int = WEEK_S) -> Outcome:
                 changes[name] = at + chance.expovariate(1 / STAY_S)
             else:
                 away[name] = end, at
-                rule.left(name, end, now_s)
+                rule.on_leave(name, end, now_s)
                 changes[name] = at + min(AWAY_MAX_S, chance.lognormvariate(math.log(AWAY_S), AWAY_SIGMA))
-        more = written(seed, now_s)
+        more = bytes_written(seed, now_s)
         end += more
         start = rule.tick(changes.keys() - away.keys(), end, more, now_s)
         kept_max, kept_sum = max(kept_max, end - start), kept_sum + end - start

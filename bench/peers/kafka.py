@@ -17,7 +17,7 @@ from typing import Any
 
 from bench.peers import jars
 from bench.peers.kafka_clients import QUIET, TOPIC, Batching, KafkaReceiver, KafkaSender
-from bench.peers.local import START_TIMEOUT_S, Folder, Served, free_port
+from bench.peers.local import START_TIMEOUT_S, Folder, PeerServer, free_port
 from bench.rounds import Receiver, Sender
 
 HEAP = "-Xmx1g"
@@ -30,7 +30,7 @@ Configuration:
 """
 
 
-class Kafka(Served):
+class Kafka(PeerServer):
     """Brokers, each a controller as well, and the two clients."""
 
     def __init__(self, batching: Batching, *, replicas: int = 1) -> None:

@@ -35,9 +35,9 @@ class KafkaSender:
         self._messages = messages(wanted.batches, wanted.rows, envelope=self._batching is Batching.WHOLE)
         if self._rows != wanted.rows:
             self._rows = wanted.rows
-            self._producer = self._connected(wanted.rows)
+            self._producer = self._connect(wanted.rows)
 
-    def _connected(self, rows: int) -> Any:
+    def _connect(self, rows: int) -> Any:
         from confluent_kafka import Producer
 
         size = {Batching.ROWS: rows, Batching.WHOLE: 8, Batching.OWN: 10_000}[self._batching]

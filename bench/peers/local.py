@@ -15,7 +15,7 @@ START_TIMEOUT_S = 60.0
 
 
 def free_port() -> int:
-    """Return a port that nobody listens on."""
+    """Return a free port."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         return int(listener.getsockname()[1])
 
@@ -67,7 +67,7 @@ class Folder:
         shutil.rmtree(self.path)
 
 
-class Served:
+class PeerServer:
     """What every peer has in common: its servers run in a folder of their own, and nothing is left to do at the end."""
 
     _folder: Folder | None = None

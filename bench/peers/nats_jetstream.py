@@ -12,7 +12,7 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any
 
-from bench.peers.local import Folder, Served, free_port, messages
+from bench.peers.local import Folder, PeerServer, free_port, messages
 from bench.rounds import Receiver, Round, Sender
 
 ENVELOPES = 8
@@ -92,7 +92,7 @@ class NatsReceiver(NatsClient):
             left -= len(await self._pull.fetch(min(TAKE, left), timeout=30))
 
 
-class NatsJetStream(Served):
+class NatsJetStream(PeerServer):
     """The server and its two clients."""
 
     def __init__(self, *, envelope: bool) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from bench.peers.local import Folder, Served, free_port, messages
+from bench.peers.local import Folder, PeerServer, free_port, messages
 from bench.rounds import Receiver, Round, Sender
 
 #: A pipeline of envelopes has so many; with one at a time Redis would wait for every fsync.
@@ -68,7 +68,7 @@ class RedisReceiver:
         self._client.close()
 
 
-class RedisStreams(Served):
+class RedisStreams(PeerServer):
     """The server and its two clients."""
 
     def __init__(self, *, envelope: bool) -> None:

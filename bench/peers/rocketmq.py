@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 
 from bench.peers import jars
-from bench.peers.local import START_TIMEOUT_S, Folder, Served, free_port, row
+from bench.peers.local import START_TIMEOUT_S, Folder, PeerServer, free_port, row
 from bench.rounds import Receiver, Round, Sender
 
 SOURCE = Path(__file__).with_name("RocketMqClient.java")
@@ -65,7 +65,7 @@ class Client:
         self._process.communicate(timeout=30)
 
 
-class RocketMq(Served):
+class RocketMq(PeerServer):
     """Name server, broker and the two clients."""
 
     name = "RocketMQ 5, half and commit, one at a time"

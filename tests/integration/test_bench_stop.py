@@ -19,12 +19,12 @@ import sys, threading
 from pathlib import Path
 from bench import all
 from bench.figures.figure import Figure
-from bench.processes import Postgres
+from bench.processes import EmbeddedPostgres
 
 home = Path(sys.argv.pop())
 
 def measure(quick):
-    postgres = Postgres(home)
+    postgres = EmbeddedPostgres(home)
     try:
         print(postgres.pid, flush=True)
         threading.Event().wait()

@@ -10,11 +10,11 @@ import pytest
 
 from bench import overload_clients, trickle, venus_cluster
 from bench.figures import page
-from bench.figures.figure import Figure, Finding, times_peer
-from bench.overload import Seen, count, details_first, findings_of_latencies
+from bench.figures.figure import Figure, FigureResult, times_peer
+from bench.overload import OverloadResult, count, details_first, findings_of_latencies
 from bench.overload_clients import BATCH_ROWS, Latencies, halves_of_the_machine, keep_pace, on_cores
 from bench.peers import jars
-from bench.trickle import NOBODY, PARTS, TRIGGERS, VENUS, Spell
+from bench.trickle import PARTS, PLAIN, TRIGGERS, VENUS, Spell
 from bench.usage import Usage
 from bench.venus_cluster import Writer
 from venus.errors import NotLeader
@@ -41,7 +41,7 @@ def test_what_is_started_for_the_clients_does_not_run_on_the_cores_of_the_broker
 def test_every_lane_is_held_against_itself_and_the_echo_is_no_goal() -> None:
     idle = Latencies(health=[1.0], half=[2.0], decision=[3.0], commit=[5.0], echo=[1.0])
     loaded = Latencies(health=[2.0], half=[4.1], decision=[6.0], commit=[10.1], echo=[9.0])
-    found = findings_of_latencies(Seen(idle=idle, loaded=loaded), "2 cores")
+    found = findings_of_latencies(OverloadResult(idle=idle, loaded=loaded), "2 cores")
     assert [(each.ours, each.met) for each in found] == [
         ("2 x", True),
         ("2 x", True),
@@ -89,7 +89,7 @@ def test_rows_are_lost_if_a_batch_is_undecided_or_not_whole() -> None:
     def lost(offset: int, halves: int = 0) -> int:
         flood = broker_pb2.BusinessStatus(business="flood0", next_offset=offset, halves=[broker_pb2.HalfRef()] * halves)
         trickle = broker_pb2.BusinessStatus(business="trickle", next_offset=7)
-        seen = Seen()
+        seen = OverloadResult()
         count(seen, 7, broker_pb2.BrokerStatus(businesses=[flood, trickle]))
         return seen.lost
 
@@ -107,19 +107,19 @@ def test_a_peer_that_is_not_there_makes_its_line_missed_and_says_why() -> None:
 
 def _part(name: str, ours: str) -> str:
     figure = Figure(id=name, title="rate", measure=lambda quick: [])
-    return page.section(figure, [Finding(what="rows|s", ours=ours, goal="1", met=False)], "today, 2 cores")
+    return page.section(figure, [FigureResult(what="rows|s", ours=ours, goal="1", met=False)], "today, 2 cores")
 
 
 def test_the_page_keeps_what_was_not_measured_again_in_the_order_of_the_table() -> None:
     order = ["M1", "M2", "T1"]
-    first = page.merged("", {"T1": _part("T1", "old"), "M1": _part("M1", "old")}, order)
-    again = page.merged(first, {"M1": _part("M1", "new"), "M2": _part("M2", "new")}, order)
+    first = page.merge_sections("", {"T1": _part("T1", "old"), "M1": _part("M1", "old")}, order)
+    again = page.merge_sections(first, {"M1": _part("M1", "new"), "M2": _part("M2", "new")}, order)
 
     assert [line.split(":")[0] for line in again.splitlines() if line.startswith("## ")] == ["## M1", "## M2", "## T1"]
     assert again.count("| new |") == 2
     assert again.count("| old |") == 1
     assert "rows/s" in again, "a cell does not end where its text has a bar"
-    assert page.merged(again, {}, order) == again
+    assert page.merge_sections(again, {}, order) == again
 
 
 def test_what_triggers_cost_is_what_the_application_uses_more_than_for_an_uncaptured_table() -> None:
@@ -128,7 +128,7 @@ def test_what_triggers_cost_is_what_the_application_uses_more_than_for_an_uncapt
         used = parts | {"application": Usage(cpu_s=application_s, switches=30)}
         return Spell(rate=100.0, latencies=[], used=used, seconds=1.0, cuts=100)
 
-    found = trickle.costs({VENUS: [spell(0.5)], NOBODY: [spell(0.3)]})
+    found = trickle.costs({VENUS: [spell(0.5)], PLAIN: [spell(0.3)]})
 
     assert found[TRIGGERS] == pytest.approx((2.0, 0.0, 0.2))
     assert all(found[part] == pytest.approx((1.0, 0.1, 0.1)) for part in PARTS)

@@ -14,9 +14,9 @@ import pytest
 from bench import cables, watchers
 from bench.arrivals import Frames
 from bench.figures import m3, m5, t6
-from bench.network.week import Followers, Formula, Known, week
+from bench.network.week import Followers, Formula, KnownReaders, week
 from bench.venus_transmission import make_half
-from bench.watchers import Seen, numbers
+from bench.watchers import WatchedRows, numbers
 from venus.errors import DigestMismatch
 from venus.network.topology import is_labelled
 from venus.rpc.sealed import seal
@@ -53,7 +53,7 @@ def test_nothing_passes_a_cable_that_is_out_and_nothing_is_lost() -> None:
         port = server.sockets[0].getsockname()[1]
         cable = cables._Cable(f"127.0.0.1:{port}")
         loop = asyncio.get_running_loop()
-        near = await loop.create_server(cable.accepted, "127.0.0.1", 0)
+        near = await loop.create_server(cable.make_end, "127.0.0.1", 0)
         address = near.sockets[0].getsockname()
         reader, writer = await asyncio.open_connection(*address)
         writer.write(b"one")
@@ -117,13 +117,13 @@ def test_a_frame_that_another_subscriber_has_read_is_compared_and_a_damaged_one_
 
 
 def test_a_consumer_that_has_not_everything_has_lost_the_rest() -> None:
-    lost, doubled = m3.finding("home", Seen(position=8, row=8, doubled=1), 10, 20, "")
+    lost, doubled = m3.finding("home", WatchedRows(position=8, row=8, doubled=1), 10, 20, "")
 
     assert (lost.met, lost.ours, doubled.met, doubled.ours) == (False, "2", False, "1")
 
 
 def test_a_mixed_batch_has_its_part_in_the_labelled_table() -> None:
-    body = change_pb2.BatchBody.FromString(m5.mixed(1, 1, 1000).body)
+    body = change_pb2.BatchBody.FromString(m5.make_mixed_half(1, 1, 1000).body)
 
     counts = {table.table_id: table.count for table in body.tables}
     assert counts == {1: 700, 2: 300}
@@ -135,16 +135,16 @@ def test_a_mixed_batch_has_its_part_in_the_labelled_table() -> None:
 def test_a_site_is_normal_after_the_last_change_that_comes_late() -> None:
     one = t6.Outage(out_at=100.0, back_at=110.0, served=(1,), states=("cut off",))
     sent = {1: 99.0, 2: 105.0, 3: 111.0, 4: 111.9, 5: 113.0}
-    seen = {"a": Seen(position=5, row=5, ends=[1, 2, 3, 4, 5], times=[99.1, 111.5, 112.0, 112.1, 113.1])}
+    seen = {"a": WatchedRows(position=5, row=5, ends=[1, 2, 3, 4, 5], times=[99.1, 111.5, 112.0, 112.1, 113.1])}
 
     assert t6.connected_s(one, seen, 200.0) == pytest.approx(1.5)
     assert t6.normal_s(one, seen, sent, 200.0) == pytest.approx(2.0)
-    assert t6.connected_s(one, {**seen, "b": Seen(position=0, row=0)}, 200.0) == pytest.approx(90.0)
+    assert t6.connected_s(one, {**seen, "b": WatchedRows(position=0, row=0)}, 200.0) == pytest.approx(90.0)
 
 
 def test_who_is_known_never_takes_the_full_data_again_and_a_stranger_does() -> None:
-    known = week(1, partial(Known, retain_bytes=10_000_000, ttl_s=7 * DAY_S), seconds=DAY_S)
-    forgotten = week(1, partial(Known, retain_bytes=10_000_000, ttl_s=60.0), seconds=DAY_S)
+    known = week(1, partial(KnownReaders, retain_bytes=10_000_000, ttl_s=7 * DAY_S), seconds=DAY_S)
+    forgotten = week(1, partial(KnownReaders, retain_bytes=10_000_000, ttl_s=60.0), seconds=DAY_S)
     formula = week(1, partial(Formula, tau_s=30.0), seconds=DAY_S)
 
     assert known.returns == forgotten.returns == formula.returns > 100

@@ -17,8 +17,8 @@ from bench.fan_out import Messages as Sender
 from bench.light import connection as light_connection
 from bench.light import framing, watching
 from bench.light.connection import Connection, Stream
-from bench.light.framing import ACK, END_HEADERS, END_STREAM, PREFACE, WORD, Kind, Setting, Splitter
-from bench.light.messages import Messages
+from bench.light.framing import ACK, END_HEADERS, END_STREAM, PREFACE, WORD, FrameKind, Setting, Splitter
+from bench.light.messages import FrameReader
 from bench.light.watching import Watch
 from bench.venus_transmission import make_half
 from tests.support.brokers.servers import settings, wait_for
@@ -36,7 +36,7 @@ def content(first: int, rows: int, end: int | None = None) -> bytes:
     return seal(broker_pb2.DeliveryFrame(increments=increments))
 
 
-def fed(messages: Messages, data: bytes, at: int) -> list[Read]:
+def fed(messages: FrameReader, data: bytes, at: int) -> list[Read]:
     """Feed in two pieces, of a buffer that is overwritten, as that of the connections is."""
     found: list[Read] = []
     buffer = bytearray(len(data))
@@ -62,21 +62,21 @@ def cut(*pieces: bytes) -> tuple[bytes, list[tuple[Any, ...]]]:
 def test_frames_are_cut_wherever_they_are_split() -> None:
     data = (
         framing.settings({Setting.INITIAL_WINDOW_SIZE: 77})
-        + framing.frame(Kind.DATA, 3, b"abc")
-        + framing.frame(Kind.SETTINGS, flags=ACK)
-        + framing.frame(Kind.DATA, 5)
-        + framing.frame(Kind.PING, payload=b"12345678")
-        + framing.frame(Kind.DATA, 3, b"de", END_STREAM)
+        + framing.frame(FrameKind.DATA, 3, b"abc")
+        + framing.frame(FrameKind.SETTINGS, flags=ACK)
+        + framing.frame(FrameKind.DATA, 5)
+        + framing.frame(FrameKind.PING, payload=b"12345678")
+        + framing.frame(FrameKind.DATA, 3, b"de", END_STREAM)
     )
     whole = cut(data)
 
     assert whole == (
         b"abcde",
         [
-            (Kind.SETTINGS, 0, 0, b"\x00\x04\x00\x00\x00\x4d"),
-            (Kind.SETTINGS, ACK, 0, b""),
-            (Kind.PING, 0, 0, b"12345678"),
-            (Kind.DATA, END_STREAM, 3, b""),
+            (FrameKind.SETTINGS, 0, 0, b"\x00\x04\x00\x00\x00\x4d"),
+            (FrameKind.SETTINGS, ACK, 0, b""),
+            (FrameKind.PING, 0, 0, b"12345678"),
+            (FrameKind.DATA, END_STREAM, 3, b""),
         ],
     )
     assert all(cut(data[:at], data[at:]) == whole for at in range(len(data) + 1))
@@ -84,11 +84,11 @@ def test_frames_are_cut_wherever_they_are_split() -> None:
 
 
 def test_a_long_frame_says_its_length_and_a_padded_one_is_refused() -> None:
-    held, _ = cut(framing.frame(Kind.DATA, 1, b"x" * 70_000))
+    held, _ = cut(framing.frame(FrameKind.DATA, 1, b"x" * 70_000))
 
     assert held == b"x" * 70_000
     with pytest.raises(ConnectionError, match="padded"):
-        cut(framing.frame(Kind.DATA, 1, b"\x01ab\x00", framing.PADDED))
+        cut(framing.frame(FrameKind.DATA, 1, b"\x01ab\x00", framing.PADDED))
 
 
 # -- messages --------------------------------------------------------------------------------------------------------
@@ -101,7 +101,7 @@ def test_messages_are_read_wherever_they_are_split(is_known: bool) -> None:
     for at in range(len(data) + 1):
         frames = Frames()
         known = [frames.read(each) for each in contents] if is_known else []
-        found = fed(Messages(frames), data, at)
+        found = fed(FrameReader(frames), data, at)
         assert [(f.begin, f.end, f.content) for f in found] == [
             (begin, end, each) for (begin, end), each in zip([(0, 2), (2, 4), (4, 7)], contents, strict=True)
         ]
@@ -115,7 +115,7 @@ def test_a_message_that_goes_on_unlike_any_other_is_put_together() -> None:
     for at in range(len(other) + len(framing.message(b""))):
         frames = Frames()
         frames.read(one)
-        (found,) = fed(Messages(frames), framing.message(other), at)
+        (found,) = fed(FrameReader(frames), framing.message(other), at)
         assert found.content == other
 
 
@@ -129,16 +129,16 @@ def test_a_damaged_message_is_refused(is_known: bool) -> None:
         damaged = bytearray(good)
         damaged[at] ^= 1
         with pytest.raises(DigestMismatch):
-            fed(Messages(frames), framing.message(bytes(damaged)), 50)
+            fed(FrameReader(frames), framing.message(bytes(damaged)), 50)
 
 
 def test_what_is_no_message_is_refused() -> None:
     with pytest.raises(ProtocolError):
-        fed(Messages(Frames()), framing.message(b""), 5)
+        fed(FrameReader(Frames()), framing.message(b""), 5)
     with pytest.raises(ConnectionError, match="compressed"):
-        fed(Messages(Frames()), framing.PREFIX.pack(1, 3) + b"abc", 0)
+        fed(FrameReader(Frames()), framing.PREFIX.pack(1, 3) + b"abc", 0)
     with pytest.raises(ConnectionError, match="too large"):
-        fed(Messages(Frames()), framing.PREFIX.pack(0, 1 << 30), 0)
+        fed(FrameReader(Frames()), framing.PREFIX.pack(0, 1 << 30), 0)
 
 
 # -- connections -----------------------------------------------------------------------------------------------------
@@ -158,7 +158,8 @@ class Broker:
         heard = self.socket.recv(1 << 20)
         found: list[tuple[Any, ...]] = []
         splitter = Splitter(
-            lambda stream, piece: found.append((Kind.DATA, 0, stream, bytes(piece))), lambda *frame: found.append(frame)
+            lambda stream, piece: found.append((FrameKind.DATA, 0, stream, bytes(piece))),
+            lambda *frame: found.append(frame),
         )
         splitter.feed(memoryview(heard.removeprefix(PREFACE)))
         return found
@@ -216,21 +217,23 @@ def line(listener: socket.socket) -> Iterator[Line]:
 def test_a_connection_begins_with_its_windows_and_the_call(line: Line) -> None:
     wanted, window, call = line.broker.hear()
 
-    assert wanted[0] == Kind.SETTINGS
+    assert wanted[0] == FrameKind.SETTINGS
     assert framing.settings_in(wanted[3])[Setting.MAX_FRAME_SIZE] == 2**24 - 1
-    assert window == (Kind.WINDOW_UPDATE, 0, 0, WORD.pack(2**31 - 1 - 65535))
-    assert call[:3] == (Kind.HEADERS, END_HEADERS, 1)
+    assert window == (FrameKind.WINDOW_UPDATE, 0, 0, WORD.pack(2**31 - 1 - 65535))
+    assert call[:3] == (FrameKind.HEADERS, END_HEADERS, 1)
     assert b"/venus.wire.Delivery/Subscribe" in call[3]
 
 
 def test_what_is_asked_is_answered_and_unknown_frames_are_ignored(line: Line) -> None:
     line.broker.hear()
-    ping = framing.frame(Kind.PING, payload=b"12345678")
-    ack = framing.frame(Kind.PING, payload=b"abcdefgh", flags=ACK)
+    ping = framing.frame(FrameKind.PING, payload=b"12345678")
+    ack = framing.frame(FrameKind.PING, payload=b"abcdefgh", flags=ACK)
     unknown = framing.HEAD.pack(0, 3, 99, END_STREAM, 1) + b"abc"
-    line.come(framing.settings({Setting.ENABLE_PUSH: 0}), framing.frame(Kind.SETTINGS, flags=ACK), unknown, ping, ack)
+    line.come(
+        framing.settings({Setting.ENABLE_PUSH: 0}), framing.frame(FrameKind.SETTINGS, flags=ACK), unknown, ping, ack
+    )
 
-    assert line.broker.hear() == [(Kind.SETTINGS, ACK, 0, b""), (Kind.PING, ACK, 0, b"12345678")]
+    assert line.broker.hear() == [(FrameKind.SETTINGS, ACK, 0, b""), (FrameKind.PING, ACK, 0, b"12345678")]
 
 
 def test_windows_are_given_back_when_half_is_used(line: Line, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -238,13 +241,13 @@ def test_windows_are_given_back_when_half_is_used(line: Line, monkeypatch: pytes
     monkeypatch.setattr(light_connection, "STREAM_BYTES", 1000)
     monkeypatch.setattr(light_connection, "CONNECTION_BYTES", 2000)
     begun = framing.message(bytes(5000))
-    line.come(framing.frame(Kind.DATA, 1, begun[:400]), framing.frame(Kind.DATA, 1, begun[400:600]))
-    line.come(framing.frame(Kind.DATA, 1, begun[600:999]), framing.frame(Kind.DATA, 1, begun[999:1300]))
+    line.come(framing.frame(FrameKind.DATA, 1, begun[:400]), framing.frame(FrameKind.DATA, 1, begun[400:600]))
+    line.come(framing.frame(FrameKind.DATA, 1, begun[600:999]), framing.frame(FrameKind.DATA, 1, begun[999:1300]))
 
     assert line.broker.hear() == [
-        (Kind.WINDOW_UPDATE, 0, 1, WORD.pack(600)),
-        (Kind.WINDOW_UPDATE, 0, 1, WORD.pack(700)),
-        (Kind.WINDOW_UPDATE, 0, 0, WORD.pack(1300)),
+        (FrameKind.WINDOW_UPDATE, 0, 1, WORD.pack(600)),
+        (FrameKind.WINDOW_UPDATE, 0, 1, WORD.pack(700)),
+        (FrameKind.WINDOW_UPDATE, 0, 0, WORD.pack(1300)),
     ]
 
 
@@ -268,18 +271,18 @@ def test_the_windows_of_the_broker_are_kept(line: Line) -> None:
 @pytest.mark.parametrize(
     ("frame", "why"),
     [
-        (framing.frame(Kind.RST_STREAM, 1, WORD.pack(8)), "group-7 was reset with code 8"),
-        (framing.frame(Kind.GOAWAY, payload=bytes(8) + b"too_many_pings"), "too_many_pings"),
+        (framing.frame(FrameKind.RST_STREAM, 1, WORD.pack(8)), "group-7 was reset with code 8"),
+        (framing.frame(FrameKind.GOAWAY, payload=bytes(8) + b"too_many_pings"), "too_many_pings"),
         (
-            framing.frame(Kind.HEADERS, 1, b"\x00\x0cgrpc-message\x0dis%20stopping", END_HEADERS | END_STREAM),
+            framing.frame(FrameKind.HEADERS, 1, b"\x00\x0cgrpc-message\x0dis%20stopping", END_HEADERS | END_STREAM),
             "group-7 has ended: .*is stopping",
         ),
-        (framing.frame(Kind.DATA, 1, b"", END_STREAM), "group-7 has ended"),
-        (framing.frame(Kind.DATA, 3, b"abc"), "never opened"),
+        (framing.frame(FrameKind.DATA, 1, b"", END_STREAM), "group-7 has ended"),
+        (framing.frame(FrameKind.DATA, 3, b"abc"), "never opened"),
     ],
 )
 def test_whatever_ends_a_stream_is_a_failure(line: Line, frame: bytes, why: str) -> None:
-    line.come(framing.frame(Kind.HEADERS, 1, b"\x88", END_HEADERS))  # the response has begun
+    line.come(framing.frame(FrameKind.HEADERS, 1, b"\x88", END_HEADERS))  # the response has begun
     with pytest.raises(ConnectionError, match=why):
         line.come(frame)
 
@@ -312,7 +315,7 @@ def test_credit_is_given_back_and_nothing_is_taken_twice(
         *_, opening = broker.hear()
         wanted = said(opening).open
         assert (wanted.group, wanted.offset, wanted.credit_bytes) == ("test-0", 5, credit_bytes)
-        one = framing.frame(Kind.DATA, 1, framing.message(content(5, 3)))
+        one = framing.frame(FrameKind.DATA, 1, framing.message(content(5, 3)))
         broker.say(one)
         while not watch._seen.frames or watch._connections[0].streams[1].taken:
             watch._turn()
@@ -327,7 +330,7 @@ def test_credit_is_given_back_and_nothing_is_taken_twice(
 
 def said(frame: tuple[Any, ...]) -> broker_pb2.ConsumerFrame:
     """Return the message of a DATA frame."""
-    assert frame[0] == Kind.DATA
+    assert frame[0] == FrameKind.DATA
     return unseal(broker_pb2.ConsumerFrame, frame[3][framing.PREFIX.size :], "a frame")
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from bench import subscribers
-from bench.subscribers import _give_back, _Owed, _Seen
+from bench.subscribers import _give_back, _Owed, _Progress
 from venus.wire import broker_pb2
 
 
@@ -27,7 +27,7 @@ def test_credit_is_given_back_without_another_frame(monkeypatch: pytest.MonkeyPa
 
     async def owing() -> list[broker_pb2.ConsumerFrame]:
         call: Any = Call()
-        seen = _Seen([70], [[70]], [[0.0]])
+        seen = _Progress([70], [[70]], [[0.0]])
         seen.owed.append(_Owed(call, 0, taken=5000))
         task = asyncio.create_task(_give_back(seen))
         async with asyncio.timeout(10):
@@ -47,5 +47,5 @@ def test_a_subscriber_that_ends_says_why() -> None:
         raise ConnectionError("the stream has ended")
 
     with pytest.raises(ConnectionError):
-        asyncio.run(subscribers._told(failed(), theirs))
+        asyncio.run(subscribers._report_failure(failed(), theirs))
     assert ours.recv() == "ConnectionError: the stream has ended"

@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-CODE = ("venus", "adapters", "spark", "migrations")
+CODE = ("venus", "adapters", "spark", "migrations", "bench")
 #: Words for components that no component is.
 BANNED = ("whoever", "somebody", "nobody", "told", "untold", "whom")
 _BANNED = re.compile(rf"(?<![a-z])(?:{'|'.join(BANNED)})(?![a-z])", re.IGNORECASE)
@@ -52,7 +52,7 @@ EXCEPTIONS: frozenset[str] = frozenset()
 
 
 def python_files() -> Iterator[Path]:
-    """Yield the product's Python files, generated ones apart; each once, not by the links in venus/ too."""
+    """Yield the Python files of product and benches, without generated ones; each once, not by links in venus/ too."""
     for folder in CODE:
         for file in sorted((ROOT / folder).rglob("*.py")):
             parts = file.relative_to(ROOT / folder).parts
