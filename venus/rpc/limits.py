@@ -20,7 +20,7 @@ from venus.model import NAME_CHARS_MAX, is_address, is_name
 
 #: A target keeps offsets, epochs and Sequences as 64-bit integers with a sign; half of their range is out of reach.
 NUMBER_MAX = 2**62
-#: Of every message; a broker believes lower ones only (venus/broker/machine/counter_limits.py), so there is room
+#: Of every message; a broker believes lower ones only (venus/broker/machine/half_messages.py), so there is room
 #: behind it.
 EPOCH_MAX = 2**56
 #: Where full data may be cut.

@@ -12,7 +12,7 @@ import pytest
 from tests.support.engines import mirrored
 from tests.support.engines.engines import BUSINESS, WAIT_S, Producer, full_data, make, rows, wait_until
 from venus.broker.core import Core
-from venus.broker.machine.home import Home
+from venus.broker.machine.mirror import Home
 from venus.broker.mirrors import session_requests
 from venus.broker.mirrors.replication_plan import ReplicationPlan
 from venus.broker.mirrors.replicator_progress import MirrorState

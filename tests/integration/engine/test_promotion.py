@@ -10,8 +10,8 @@ import pytest
 from tests.support.engines import engines, mirrored
 from tests.support.engines.engines import BUSINESS, Producer, full_data, make, queue, rows, wait_until
 from venus.broker.core import Core
-from venus.broker.machine.home import Home
 from venus.broker.machine.loss import Loss
+from venus.broker.machine.mirror import Home
 from venus.broker.status.broker_status import home_alarms
 from venus.errors import Diverged, IllegalTransition, NotLeader, OffsetDiverged, Refused, Unavailable
 from venus.wire import broker_pb2, change_pb2

@@ -11,8 +11,8 @@ import xxhash
 from tests.support.engines import engines, mirrored
 from tests.support.engines.engines import BUSINESS, WAIT_S, Producer, make
 from venus.broker.core import Core
-from venus.broker.machine.counter_limits import COUNTER_LIMITS
-from venus.broker.machine.home import Home
+from venus.broker.machine.half_messages import COUNTER_LIMITS
+from venus.broker.machine.mirror import Home
 from venus.broker.pipeline.replica_commands import begin_term
 from venus.errors import ProtocolError
 from venus.rpc import limits

@@ -14,7 +14,7 @@ from tests.simulation.tiers import faults
 from tests.simulation.tiers.clients import request
 from tests.simulation.tiers.rows import EVERY, Admits, admitted
 from venus.broker.core import Core
-from venus.broker.machine import filter_wire
+from venus.broker.machine.mirror import filters_to_wire
 from venus.broker.mirrors import session_requests
 from venus.broker.mirrors.replication_plan import ReplicationPlan, _CutTooEarly, _UpstreamChanged
 from venus.broker.mirrors.replicator import Replicator
@@ -209,7 +209,7 @@ class SimulatedPuller:
                 self.host.loop.counts["full data begun"] += 1
                 asked = broker_pb2.OpenSnapshotRequest(
                     business=BUSINESS, splits=1, lease_s=5, holder=call.holder, only=self.only,
-                    where=filter_wire.to_wire(call.where),
+                    where=filters_to_wire(call.where),
                 )  # fmt: skip
                 snapshot = upper.clients.open_snapshot(asked)
                 self.host.world.judge.rows.asked(self.host, self._own, upper, snapshot.snapshot_id)
@@ -271,7 +271,7 @@ class SimulatedPuller:
         self.host.soon(ANSWERED_S, self._answer, ticket, None, Unavailable("no answer"))
         wanted = broker_pb2.Open(
             business=BUSINESS, group=above.group, offset=call.offset, epoch=call.epoch, only=self.only,
-            where=filter_wire.to_wire(call.where), rows=reports.to_wire(call.rows) if call.rows else None,
+            where=filters_to_wire(call.where), rows=reports.to_wire(call.rows) if call.rows else None,
         )  # fmt: skip
         stream.up(upper.clients.subscribe, stream, above.group, call.offset, call.epoch, self.only, call.where, wanted)
 

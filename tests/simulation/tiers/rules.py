@@ -36,7 +36,7 @@ RULES = (
     ),
     _rule(
         "A reader at a mirror's cut with an older epoch has diverged",
-        "machine.machine:begin_full_data",
+        "machine.machine:EntryApplication.begin_full_data",
         "max(said.offset, 1) - 1",
         "said.offset",
         seed=1,

@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, replace
 
-from venus.broker.machine import filter_wire, mirror
-from venus.broker.machine.mirror import Mirror
+from venus.broker.machine.mirror import Mirror, decode_mirror, encode_mirror, filters_from_wire, filters_to_wire
 from venus.broker.snapshot import leases
 from venus.broker.snapshot.leases import SnapshotLease
 from venus.network.row_filters import RowFilter
@@ -23,12 +22,12 @@ def test_leases_and_mirrors_keep_their_filters() -> None:
     older = {name: value for name, value in asdict(PIN).items() if name != "where"}
     assert leases.decode_lease(json.loads(json.dumps(older))) == replace(PIN, where=())
     known = Mirror(set="hq", network="n", only=("orders",), where=FILTERS)
-    assert mirror.decode(json.loads(json.dumps(mirror.encode(known)))) == known
-    assert filter_wire.from_wire(filter_wire.to_wire(FILTERS)) == FILTERS
+    assert decode_mirror(json.loads(json.dumps(encode_mirror(known)))) == known
+    assert filters_from_wire(filters_to_wire(FILTERS)) == FILTERS
 
 
 def test_without_filters_an_older_broker_can_read_it() -> None:
-    stored = mirror.encode(Mirror(set="hq", network="n"))
+    stored = encode_mirror(Mirror(set="hq", network="n"))
     assert stored is not None
     assert "where" not in stored
-    assert mirror.decode(stored) == Mirror(set="hq", network="n")
+    assert decode_mirror(stored) == Mirror(set="hq", network="n")

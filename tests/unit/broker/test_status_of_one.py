@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from venus.broker.machine.home import Home
+from venus.broker.machine.mirror import Home
 from venus.broker.mirrors import topology_position
 from venus.broker.mirrors.home_succession import HomeSuccession
 from venus.broker.mirrors.mirror_status import MirrorStatuses

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from venus.broker.machine import records
 from venus.broker.machine.business import Business, DescribedVersions
-from venus.broker.machine.counter_limits import check_limit
 from venus.broker.machine.envelope import Envelope, Version
+from venus.broker.machine.half_messages import check_limit
 from venus.broker.machine.steps import EntryStep
 from venus.broker.store import keys
 from venus.broker.store.rocks import Store

@@ -7,7 +7,10 @@ twice the same way is no error, because the answer to a decision may be lost. Th
 the look and the step, and a replay after a crash runs the steps alone.
 
 Every entry replaces the state of a business, and each version may be kept until its entry is applied. With tuples, n
-undecided half messages would cost n copies of up to n references; a version of `Shared` takes three words.
+undecided half messages would cost n copies of up to n references; a version of `SharedSequence` takes three words.
+
+A counter that is set close to the end of its range stops the business, because no value can follow. So each value that
+a producer, a set above or another broker sends may be above the known value by a limit: `COUNTER_LIMITS`.
 """
 
 from __future__ import annotations
@@ -18,10 +21,8 @@ from enum import Enum, auto
 from typing import Any, TypeVar, overload
 
 from venus.broker.machine import loss
-from venus.broker.machine.counter_limits import COUNTER_LIMITS
-from venus.broker.machine.home import Home
 from venus.broker.machine.loss import Loss
-from venus.broker.machine.mirror import Mirror
+from venus.broker.machine.mirror import Home, Mirror
 from venus.errors import Diverged, Fenced, IllegalTransition, ProtocolError
 from venus.model import Verdict
 
@@ -29,6 +30,42 @@ T = TypeVar("T")
 
 #: A version copies its elements once those skipped at its start are more than this, and more than its own.
 _COPY_ABOVE = 256
+
+
+@dataclass(frozen=True, slots=True)
+class CounterLimit:
+    """The limit of one counter: at most `jump_max` above the known value, which counts as at least `floor`."""
+
+    jump_max: int
+    floor: int = 0
+
+    def largest(self, known: int) -> int:
+        """Return the largest accepted value."""
+        return max(known, self.floor) + self.jump_max
+
+
+#: By the name of the counter in messages.
+COUNTER_LIMITS = {
+    "Sequence": CounterLimit(2**48),
+    "batch": CounterLimit(2**48),
+    "offset": CounterLimit(2**48),
+    "epoch": CounterLimit(2**48, floor=2**48),  # milliseconds since 1970, or the previous epoch plus one
+    "version": CounterLimit(2**20),  # of a table
+    "home term": CounterLimit(10_000),
+}
+
+
+def is_within_limit(counter: str, value: int, known: int) -> bool:
+    """Whether a value is accepted."""
+    return value <= COUNTER_LIMITS[counter].largest(known)
+
+
+def check_limit(where: str, counter: str, value: int, known: int) -> None:
+    """Raise ProtocolError for a value that jumps too far."""
+    if not is_within_limit(counter, value, known):
+        raise ProtocolError(
+            f"{where} has {counter} {value}: it must be {COUNTER_LIMITS[counter].largest(known)} at most"
+        )
 
 
 class SharedSequence(Sequence[T]):

@@ -1,14 +1,19 @@
-"""The state of a business that is mirrored from the broker set above, as its log has it. Pure."""
+"""Where a business comes from, as its log has it: its home, and the full data of a mirror. Pure.
+
+A promotion moves the home; a business that was never moved has no record of it. The home term counts the promotions.
+Of two homes, the one with the higher term counts, and a set that follows it accepts nothing from the other.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from venus.network import row_filters
 from venus.network.row_filters import RowFilter
 from venus.network.rows_identity import Levels
+from venus.wire import broker_pb2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +49,7 @@ class Mirror:
         return 0 < self.end <= index
 
 
-def encode(mirror: Mirror | None) -> dict[str, Any] | None:
+def encode_mirror(mirror: Mirror | None) -> dict[str, Any] | None:
     """Return the record to store."""
     if mirror is None:
         return None
@@ -56,10 +61,88 @@ def encode(mirror: Mirror | None) -> dict[str, Any] | None:
     return stored
 
 
-def decode(stored: Mapping[str, Any] | None) -> Mirror | None:
-    """Read a record of `encode`."""
+def decode_mirror(stored: Mapping[str, Any] | None) -> Mirror | None:
+    """Read a record of `encode_mirror`."""
     if stored is None:
         return None
     where, above = row_filters.decode_filters(stored.get("where", ())), stored.get("above")
     levels = None if above is None else tuple(row_filters.decode_filters(level) for level in above)
     return Mirror(**{**stored, "only": tuple(stored["only"]), "where": where, "above": levels})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Home:
+    """The home since a promotion: its set, and the known addresses of its brokers.
+
+    `here`: this set is the home.
+    """
+
+    set: str
+    term: int
+    addresses: tuple[str, ...] = ()
+    here: bool = False
+
+    def __str__(self) -> str:
+        where = f" at {', '.join(self.addresses)}" if self.addresses else ""
+        return f"set {self.set}{where}"
+
+
+def home_term_of(home: Home | None) -> int:
+    """Return the home term; 0 = the home was never moved."""
+    return home.term if home is not None else 0
+
+
+def encode_home(home: Home | None) -> dict[str, Any] | None:
+    """Return the record to log and store."""
+    return asdict(home) if home is not None else None
+
+
+def decode_home(stored: Mapping[str, Any] | None) -> Home | None:
+    """Read a record of `encode_home`."""
+    return Home(**{**stored, "addresses": tuple(stored["addresses"])}) if stored is not None else None
+
+
+def home_to_wire(home: Home | None) -> broker_pb2.Home | None:
+    """Return the message for other brokers and commands."""
+    return None if home is None else broker_pb2.Home(set=home.set, home_term=home.term, addresses=home.addresses)
+
+
+def home_from_wire(message: broker_pb2.Home) -> Home | None:
+    """Read the home from the message of another broker; None = it was never moved there."""
+    if not message.home_term:
+        return None
+    return Home(set=message.set, term=message.home_term, addresses=tuple(message.addresses))
+
+
+def filters_from_wire(filters: Iterable[broker_pb2.RowFilter]) -> tuple[RowFilter, ...]:
+    """Decode filters; their predicates are checked when they are fitted to a table."""
+    return tuple(
+        RowFilter(
+            table=one.table,
+            predicate=one.predicate,
+            tables=tuple((table.table_id, table.version) for table in one.tables),
+        )
+        for one in filters
+    )
+
+
+def filters_to_wire(filters: Iterable[RowFilter]) -> list[broker_pb2.RowFilter]:
+    """Return the messages."""
+    return [
+        broker_pb2.RowFilter(
+            table=one.table,
+            predicate=one.predicate,
+            tables=[broker_pb2.TableVersion(table_id=n, version=version) for n, version in one.tables],
+        )
+        for one in filters
+    ]
+
+
+def levels_from_wire(levels: broker_pb2.RowLevels) -> Levels:
+    """Decode the filters of several sets."""
+    return tuple(filters_from_wire(level.where) for level in levels.levels)
+
+
+def levels_to_wire(levels: Levels) -> broker_pb2.RowLevels:
+    """Return the message."""
+    return broker_pb2.RowLevels(levels=[broker_pb2.RowLevel(where=filters_to_wire(level)) for level in levels])

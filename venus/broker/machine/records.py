@@ -15,11 +15,11 @@ import xxhash
 
 from venus.broker.log.entry import body_of
 from venus.broker.log.log import BusinessLog
-from venus.broker.machine import half_messages, home, loss, mirror
+from venus.broker.machine import half_messages, loss
 from venus.broker.machine.business import Business, MaterialisedPosition, TableFigures
 from venus.broker.machine.consumers import ConsumerState, QueueMark
 from venus.broker.machine.envelope import build_envelope, parse_body
-from venus.broker.machine.mirror import Mirror
+from venus.broker.machine.mirror import Mirror, decode_home, decode_mirror, encode_home, encode_mirror
 from venus.broker.machine.review_schedule import ReviewSchedule
 from venus.broker.store import keys
 from venus.broker.store.files import damage_error
@@ -122,8 +122,8 @@ def _short_parts(business: Business) -> dict[str, Any]:
         "captured_at_us": business.captured_at_us,
         "counters": counters,
         "losses": loss.encode(state.losses),
-        "mirror": mirror.encode(state.mirror),
-        "home": home.encode(state.home),
+        "mirror": encode_mirror(state.mirror),
+        "home": encode_home(state.home),
     }
 
 
@@ -172,8 +172,8 @@ def _restore_record(business: Business, record: dict[str, Any]) -> None:
         next_offset=record["next_offset"],
         outcomes=outcomes,
         losses=loss.decode(record.get("losses", ())),
-        mirror=mirror.decode(record.get("mirror")),
-        home=home.decode(record.get("home")),
+        mirror=decode_mirror(record.get("mirror")),
+        home=decode_home(record.get("home")),
     )
     business.log_start = record["log_start"]
     business.nbytes, business.nbytes_trimmed = record["nbytes"], record["nbytes_trimmed"]
@@ -329,4 +329,4 @@ def load_levels(store: Store, business: int, found: Mirror | None) -> tuple[str,
 def load_levels_of_store(store: Store, business: int) -> Levels | None:
     """Return the same for a store without writers, such as a checkpoint."""
     record = json.loads(store.get(keys.STATE, keys.core_key(business)) or b"{}")
-    return load_levels(store, business, mirror.decode(record.get("mirror")))[1]
+    return load_levels(store, business, decode_mirror(record.get("mirror")))[1]

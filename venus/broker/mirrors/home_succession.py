@@ -10,8 +10,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 
 from venus.broker.core import Core
-from venus.broker.machine import home as homes
-from venus.broker.machine.home import Home
+from venus.broker.machine.mirror import Home, home_from_wire, home_term_of
 from venus.broker.mirrors.previous_home import HomeAnswer, HomeMonitor, ask_homes
 from venus.broker.mirrors.topology_position import SetPosition
 from venus.errors import Refused, VenusError
@@ -96,15 +95,15 @@ class HomeSuccession:
         """Whether the upstream follows the newest home known here. Records a newer home."""
         if not self._core.catalogue.has_stored(name):
             return not entry.replaced
-        other, business = homes.from_wire(entry.home), self._core.catalogue.find(name)
+        other, business = home_from_wire(entry.home), self._core.catalogue.find(name)
         known = business.committed.home
         if known is not None and known.here:
             return True
-        if homes.home_term_of(other) < homes.home_term_of(known) or entry.replaced:
+        if home_term_of(other) < home_term_of(known) or entry.replaced:
             return False
         if other is not None and known is not None and other.term == known.term and other.set != known.set:
             return False  # both were promoted: the one that remains will raise its home term
-        if other is not None and other.term > homes.home_term_of(known) and business.committed.is_mirror:
+        if other is not None and other.term > home_term_of(known) and business.committed.is_mirror:
             with suppress(VenusError):  # another broker of this set leads, or the next poll retries
                 self._core.homes.note(name, other).result(NOTE_S)
         return True
@@ -190,4 +189,4 @@ def _next_home_term(business: str, known: Home | None, answers: Sequence[HomeAns
         for entry in answer.status.businesses
         if entry.business == business
     ]
-    return max([homes.home_term_of(known), *terms]) + 1
+    return max([home_term_of(known), *terms]) + 1

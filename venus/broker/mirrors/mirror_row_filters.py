@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from venus.broker.core import Core
-from venus.broker.machine import filter_wire
 from venus.broker.machine.business import Business
+from venus.broker.machine.mirror import filters_from_wire, filters_to_wire
 from venus.broker.machine.records import read_schemas
 from venus.broker.mirrors import topology_position
 from venus.codec import schema as schemas_codec
@@ -32,7 +32,7 @@ class MirrorRowFilters:
         own = self._in_force(self._core.catalogue.find(business))
         inherited = above.where if above is not None else ()
         others = [one for one in inherited if not any(_may_match(one.table, known.table) for known in own)]
-        return [*filter_wire.to_wire(own), *others]
+        return [*filters_to_wire(own), *others]
 
     def alarms(self, business: str, here: str, above: broker_pb2.MirrorStatus | None) -> list[str]:
         """Return alarms for tables no longer mirrored, and for tables with rows that the upstream does not receive."""
@@ -49,7 +49,7 @@ class MirrorRowFilters:
         ]
         if above is not None and above.where:
             newest = {schema.table_id: schema for schema in sorted(schemas, key=lambda s: s.version)}
-            wide = filter_wire.from_wire(above.where)
+            wide = filters_from_wire(above.where)
             said += topology_position.find_missing_rows(own, wide, newest.values(), here, self._set_above(found))
         return said
 

@@ -12,8 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from venus.broker.machine import home as homes
-from venus.broker.machine.home import Home
+from venus.broker.machine.mirror import Home, home_from_wire, home_term_of, home_to_wire
 from venus.errors import Unavailable, Untrusted, VenusError
 from venus.model import is_address
 from venus.rpc.address import BrokerAddress, ClientCredentials
@@ -163,8 +162,8 @@ class HomeMonitor:
 
     def _resolve_home(self, answer: HomeAnswer, entry: broker_pb2.BusinessStatus, home: Home) -> str:
         """Decide which of two homes remains, this set or the other. Return the remaining problem."""
-        other = homes.from_wire(entry.home)
-        if homes.home_term_of(other) < home.term:
+        other = home_from_wire(entry.home)
+        if home_term_of(other) < home.term:
             return self._ask_to_step_down(answer, entry.business, home)
         assert other is not None, "it was promoted"
         if other.set == self.set:
@@ -179,7 +178,7 @@ class HomeMonitor:
         return f"both were promoted at the same time: this set steps down as soon as set {other.set} asks for it"
 
     def _ask_to_step_down(self, answer: HomeAnswer, business: str, home: Home) -> str:
-        replaced_by = homes.to_wire(home)
+        replaced_by = home_to_wire(home)
         assert replaced_by is not None, "it is here"
         try:
             with AdminClient(BrokerAddress(answer.address, self.proof), timeout_s=ANSWER_S) as admin:

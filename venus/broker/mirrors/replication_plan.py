@@ -12,10 +12,8 @@ from concurrent.futures import Future
 from contextlib import suppress
 
 from venus.broker.core import Core
-from venus.broker.machine import filter_wire
-from venus.broker.machine import home as homes
 from venus.broker.machine.business import Business
-from venus.broker.machine.mirror import Mirror
+from venus.broker.machine.mirror import Mirror, home_term_of, levels_from_wire
 from venus.broker.machine.records import load_levels
 from venus.broker.mirrors.replicator_progress import MirrorState, ReplicatorProgress
 from venus.broker.mirrors.session_requests import (
@@ -191,7 +189,7 @@ class ReplicationPlan:
                 raise
             return False
         self._check_network(above, found.networks)
-        check_home(found.home, homes.home_term_of(business.proposed.home), above.set)
+        check_home(found.home, home_term_of(business.proposed.home), above.set)
         return bool((found.offset, found.sequence) == (mirror.offset, mirror.sequence))
 
     def _resume(self, business: Business, above: UpstreamEndpoint, mirror: Mirror) -> Calls[None]:
@@ -209,7 +207,7 @@ class ReplicationPlan:
             self._check_network(above, snapshot.networks)
             check_filters(is_filtered=len(snapshot.where) == len(self.where), above=above.set)
             self._check_cut(business, snapshot)
-            check_home(snapshot.home, homes.home_term_of(business.proposed.home), above.set)
+            check_home(snapshot.home, home_term_of(business.proposed.home), above.set)
             self.progress.record_fill()
             said = build_begin_entry(snapshot, above=above.set, network=above.network, only=self.only, reason=reason)
             yield WaitForCommit(future=self._core.mirrors.begin_full_data(business, said))
@@ -273,7 +271,7 @@ class ReplicationPlan:
         mirror, store = business.proposed.mirror, self._core.store
         if mirror is None or not opened.HasField("levels"):
             return
-        levels = filter_wire.levels_from_wire(opened.levels)
+        levels = levels_from_wire(opened.levels)
         own = (mirror.where,) if mirror.where else ()
         if load_levels(store, business.number, mirror) != (opened.rows.set, levels + own):
             yield WaitForCommit(
@@ -285,7 +283,7 @@ class ReplicationPlan:
         """Open the stream at the newest local batch, which shows whether the upstream has the same history."""
         newest = batch_lookup.find_newest(self._core.store, business)
         end, epoch = business.proposed.next_offset, business.epoch_at_end
-        term = homes.home_term_of(business.proposed.home)
+        term = home_term_of(business.proposed.home)
         where = business.proposed.mirror.where if business.proposed.mirror is not None else ()
         rows = self._core.subscriptions.rows
         if newest is not None and business.log_start <= newest.base_offset < end:

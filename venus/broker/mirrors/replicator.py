@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import Any
 
 from venus.broker.core import Core
-from venus.broker.machine import filter_wire
+from venus.broker.machine.mirror import filters_to_wire
 from venus.broker.mirrors import session_requests
 from venus.broker.mirrors.replication_plan import ReplicationPlan, check_filters, check_home
 from venus.broker.mirrors.replicator_progress import MirrorState, ReplicatorProgress, ReplicatorStatus
@@ -143,7 +143,7 @@ class SessionConnections:
             case session_requests.OpenSnapshot():
                 return self._snapshot_client().open(
                     self._business, splits=1, lease_s=call.lease_s, holder=call.holder, only=self._only,
-                    where=filter_wire.to_wire(call.where),
+                    where=filters_to_wire(call.where),
                 )  # fmt: skip
             case session_requests.RenewSnapshot():
                 return self._snapshot_client().renew(call.snapshot_id)
@@ -179,7 +179,7 @@ class SessionConnections:
         if self._stream is None:
             self._stream = Subscriber(
                 above.reach, self._business, above.group, credit_bytes=CREDIT_BYTES, only=self._only,
-                set_id=above.set_id, where=filter_wire.to_wire(call.where),
+                set_id=above.set_id, where=filters_to_wire(call.where),
                 keepalive_s=CLUSTER_KEEPALIVE_S if above.is_one_of else KEEPALIVE_S,
             )  # fmt: skip
         opened = self._stream.open(call.offset, call.epoch, rows=call.rows)

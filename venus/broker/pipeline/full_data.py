@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from venus.broker.machine import home as homes
 from venus.broker.machine.catalogue import BusinessCatalogue
+from venus.broker.machine.mirror import home_to_wire
 from venus.broker.pipeline.commit_thread import Guard
 from venus.broker.snapshot.snapshots import SnapshotManager
 from venus.codec.chunk import SealedChunk
@@ -31,7 +31,7 @@ class FullDataService:
     def open(self, request: broker_pb2.OpenSnapshotRequest) -> broker_pb2.Snapshot:
         """Open a snapshot at the end of a source transaction. It has everything that is visible now."""
         business = self._catalogue.find_stored(request.business)
-        home = homes.to_wire(business.committed.home)  # read first: the snapshot is not older
+        home = home_to_wire(business.committed.home)  # read first: the snapshot is not older
         with self._guard():
             snapshot = self._snapshots.open(business, request)
         if not self._catalogue.is_stored(business):  # the removal may have missed this lease
@@ -59,7 +59,7 @@ class FullDataService:
     def renew(self, snapshot_id: str) -> broker_pb2.Snapshot:
         """Extend the lease of a snapshot; return the snapshot with its home. Raises SnapshotExpired."""
         name = self.business_of(snapshot_id)
-        home = homes.to_wire(self._catalogue.find(name).committed.home) if name else None
+        home = home_to_wire(self._catalogue.find(name).committed.home) if name else None
         return self._add_origin(self._snapshots.renew(snapshot_id), home)
 
     def business_of(self, snapshot_id: str) -> str:

@@ -12,8 +12,7 @@ from venus.broker.log.entry import WITH_ENVELOPE, LogEntry
 from venus.broker.machine import described_versions
 from venus.broker.machine.business import Business, PendingEntry
 from venus.broker.machine.envelope import Envelope, build_envelope, parse_body
-from venus.broker.machine.machine import EntryEffects
-from venus.broker.machine.steps import take_step
+from venus.broker.machine.machine import EntryEffects, take_step
 from venus.broker.store.rocks import StoreBatch
 from venus.errors import VenusError
 

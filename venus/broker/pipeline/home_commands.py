@@ -6,12 +6,11 @@ from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import Future
 
 from venus.broker.log.entry import EntryKind, record_entry
-from venus.broker.machine import home as homes
 from venus.broker.machine import loss
 from venus.broker.machine.business import Business
 from venus.broker.machine.catalogue import BusinessCatalogue
-from venus.broker.machine.counter_limits import check_limit
-from venus.broker.machine.home import Home
+from venus.broker.machine.half_messages import check_limit
+from venus.broker.machine.mirror import Home, encode_home, home_term_of
 from venus.broker.pipeline.commit_thread import CommitThread
 from venus.broker.pipeline.group import CommandGroup
 from venus.errors import NotLeader, Refused, Unavailable
@@ -91,10 +90,10 @@ def become_home(group: CommandGroup, business: Business, home: Home, at_us: int)
     """Make a mirror the home, so that producers can ship to it. Raises Refused."""
     check_promotable(business)
     known = business.proposed.home
-    check_limit(f"{business.name}: the new home", "home term", home.term, homes.home_term_of(known))
-    if home.term <= homes.home_term_of(known):  # that home would make this one step down and lose its changes
+    check_limit(f"{business.name}: the new home", "home term", home.term, home_term_of(known))
+    if home.term <= home_term_of(known):  # that home would make this one step down and lose its changes
         raise Refused(
-            f"{business.name}: {known} has become the home meanwhile, home term {homes.home_term_of(known)}",
+            f"{business.name}: {known} has become the home meanwhile, home term {home_term_of(known)}",
             hint="if that set is gone as well, run the command again",
         )
     _append(group, business, home, at_us)
@@ -119,9 +118,9 @@ def note_home(group: CommandGroup, business: Business, home: Home, at_us: int) -
 
     Return False if this home or a later one is known.
     """
-    if home.term <= homes.home_term_of(business.proposed.home):
+    if home.term <= home_term_of(business.proposed.home):
         return False
-    check_limit(f"{business.name}: set {home.set}", "home term", home.term, homes.home_term_of(business.proposed.home))
+    check_limit(f"{business.name}: set {home.set}", "home term", home.term, home_term_of(business.proposed.home))
     _append(group, business, home, at_us)
     return True
 
@@ -162,7 +161,7 @@ def give_up(group: CommandGroup, business: Business, home_terms: Collection[int]
 
 
 def _append(group: CommandGroup, business: Business, home: Home, at_us: int) -> None:
-    record = homes.encode(home)
+    record = encode_home(home)
     assert record is not None
     group.append(business, record_entry(EntryKind.HOME, epoch=business.proposed.epoch, at_us=at_us, record=record))
 

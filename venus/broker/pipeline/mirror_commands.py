@@ -12,13 +12,11 @@ from dataclasses import dataclass
 
 from venus.broker.log.entry import EntryKind, LogEntry, record_entry
 from venus.broker.machine import described_versions, half_messages
-from venus.broker.machine import home as homes
 from venus.broker.machine.business import Business
 from venus.broker.machine.catalogue import BusinessCatalogue
-from venus.broker.machine.counter_limits import check_limit
 from venus.broker.machine.envelope import Envelope, build_envelope, open_mirrored_body
-from venus.broker.machine.half_messages import HalfState
-from venus.broker.machine.mirror import Mirror
+from venus.broker.machine.half_messages import HalfState, check_limit
+from venus.broker.machine.mirror import Mirror, home_from_wire, home_term_of
 from venus.broker.machine.records import encode_levels
 from venus.broker.pipeline.commit_thread import CommitThread
 from venus.broker.pipeline.group import CommandGroup
@@ -57,10 +55,10 @@ def begin_full_data(
     """
     limits.check(said, f"{business.name}: ")
     state = business.proposed
-    check_limit(f"{business.name}: the full data", "home term", said.home.home_term, homes.home_term_of(state.home))
+    check_limit(f"{business.name}: the full data", "home term", said.home.home_term, home_term_of(state.home))
     is_own = not state.is_mirror and not _is_blank(business)
-    if is_own and homes.home_term_of(homes.from_wire(said.home)) <= (
-        homes.home_term_of(state.home) if not state.is_replaced else -1
+    if is_own and home_term_of(home_from_wire(said.home)) <= (
+        home_term_of(state.home) if not state.is_replaced else -1
     ):
         raise Refused(
             f"{business.name} has been written by producers here, so it cannot be mirrored from set {said.set}",

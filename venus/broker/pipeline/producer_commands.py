@@ -15,9 +15,8 @@ from dataclasses import dataclass
 from venus.broker.log.entry import EntryKind, LogEntry, record_entry
 from venus.broker.machine import described_versions, half_messages, loss
 from venus.broker.machine.business import Business
-from venus.broker.machine.counter_limits import check_limit
 from venus.broker.machine.envelope import Envelope, build_envelope, open_body
-from venus.broker.machine.half_messages import HalfAction, HalfMessage
+from venus.broker.machine.half_messages import HalfAction, HalfMessage, check_limit
 from venus.broker.pipeline import home_commands
 from venus.broker.pipeline.group import CommandGroup
 from venus.broker.store.data_directory import FreeSpace

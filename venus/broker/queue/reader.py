@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from venus.broker.machine import home, loss
+from venus.broker.machine import loss
 from venus.broker.machine.business import Business
+from venus.broker.machine.mirror import home_to_wire
 from venus.broker.machine.queue_index import QueuedBatch
 from venus.broker.machine.records import read_body
 from venus.broker.queue import batch_lookup
@@ -72,7 +73,7 @@ def check_position(
     _check_epoch(store, business, offset, epoch)
     return broker_pb2.Opened(
         next_offset=business.visible_offset, log_start=business.log_start, epoch=business.epoch_at_end,
-        home=home.to_wire(business.committed.home),
+        home=home_to_wire(business.committed.home),
     )  # fmt: skip
 
 

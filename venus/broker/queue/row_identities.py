@@ -11,8 +11,8 @@ from bisect import bisect_left
 from collections import defaultdict
 from dataclasses import dataclass, replace
 
-from venus.broker.machine import filter_wire
 from venus.broker.machine.business import Business
+from venus.broker.machine.mirror import filters_from_wire, levels_to_wire
 from venus.broker.machine.records import load_levels, read_schemas
 from venus.broker.queue.reduced_batches import TableChoice
 from venus.broker.store.rocks import Store
@@ -73,8 +73,8 @@ class RowIdentities:
         if levels is None:
             return
         if wanted.group.startswith(PULLS_AS):
-            opened.levels.CopyFrom(filter_wire.levels_to_wire(levels))
-        choice = TableChoice(wanted.only, filter_wire.from_wire(wanted.where))
+            opened.levels.CopyFrom(levels_to_wire(levels))
+        choice = TableChoice(wanted.only, filters_from_wire(wanted.where))
         here = self._identity_for(business, offset, levels, choice)
         opened.rows.CopyFrom(reports.to_wire(here))
         if not wanted.HasField("rows"):

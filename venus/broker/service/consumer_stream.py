@@ -16,7 +16,7 @@ from typing import Any
 import grpc
 
 from venus.broker.core import Core
-from venus.broker.machine import filter_wire
+from venus.broker.machine.mirror import filters_from_wire
 from venus.broker.queue.early_delivery import EarlyDelivery
 from venus.broker.queue.reduced_batches import TableChoice
 from venus.broker.service.service_status import ServiceStatus, now_us
@@ -97,7 +97,7 @@ class ConsumerStream:
         self._core, self._bridge, self._context, self._wanted = core, bridge, context, wanted
         self._service_status, self._traffic, self._frames = service_status, traffic, frames
         self._tables = tuple(wanted.table_ids)
-        self._where = filter_wire.from_wire(wanted.where)
+        self._where = filters_from_wire(wanted.where)
         self._only = TableChoice(wanted.only, self._where) if wanted.only or wanted.where else None
         #: A part of the credit. It shrinks while the consumer takes nothing.
         self.window = DeliveryWindow(wanted.credit_bytes, traffic.admission.limits.slow_consumer_s)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import uuid
 
-from venus.broker.machine import mirror, queue_index
+from venus.broker.machine import queue_index
 from venus.broker.machine.business import Business, MaterialisedPosition
-from venus.broker.machine.mirror import Mirror
+from venus.broker.machine.mirror import Mirror, decode_mirror
 from venus.broker.machine.queue_index import QueuedBatch
 from venus.broker.machine.records import decode_materialised_position, read_schemas
 from venus.broker.queue.reader import incomplete_error
@@ -28,7 +28,7 @@ def new_lease(
     below = _batch_below(store, business.number, at.offset)
     last = below.batch_no if below is not None else _batch_before(store, business.number, at.offset)
     core = json.loads(store.get(keys.STATE, keys.core_key(business.number)) or b'{"epochs":[],"last_batch":0}')
-    source = mirror.decode(core.get("mirror"))
+    source = decode_mirror(core.get("mirror"))
     if source is not None and not source.is_complete(at.filled):
         raise incomplete_error(business)
     return SnapshotLease(

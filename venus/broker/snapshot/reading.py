@@ -13,7 +13,7 @@ from functools import partial
 
 import numpy as np
 
-from venus.broker.machine import filter_wire
+from venus.broker.machine.mirror import levels_to_wire
 from venus.broker.snapshot import checkpoint_metadata
 from venus.broker.snapshot.lease_manager import LeaseManager
 from venus.broker.snapshot.leases import Range, SnapshotLease
@@ -71,7 +71,7 @@ def describe_rows(snapshot: broker_pb2.Snapshot, here: str, levels: Levels, wher
     """Describe the rows of a snapshot by the filters of all sets on the path and those of its reader."""
     every = (*levels, where) if where else levels
     rows = partial_tables(every, map(schemas_codec.from_wire, snapshot.schemas)) if every else {}
-    snapshot.levels.CopyFrom(filter_wire.levels_to_wire(levels))
+    snapshot.levels.CopyFrom(levels_to_wire(levels))
     snapshot.rows.CopyFrom(reports.to_wire(RowsIdentity(set=here, tables=tuple(rows.values()))))
 
 

@@ -16,8 +16,8 @@ from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import replace
 from pathlib import Path
 
-from venus.broker.machine import filter_wire
 from venus.broker.machine.business import Business
+from venus.broker.machine.mirror import filters_from_wire, filters_to_wire
 from venus.broker.machine.records import load_levels_of_store
 from venus.broker.queue.reader import check_full_data
 from venus.broker.snapshot import checkpoint_metadata, reading, splits
@@ -127,7 +127,7 @@ class SnapshotManager:
             self._reading.expect(pin.snapshot_id, sum(split.rows_estimate for split in found.splits))
             self._holding.complete(
                 replace(
-                    pin, plan=tuple(map(range_of, found.splits)), where=filter_wire.from_wire(found.where),
+                    pin, plan=tuple(map(range_of, found.splits)), where=filters_from_wire(found.where),
                     expires_at_us=self._holding.first_lease_end_us(lease_s, confirms=request.confirms),
                 )
             )  # fmt: skip
@@ -233,7 +233,7 @@ class SnapshotManager:
                 newest = {schema.table_id: schema for schema in schemas}  # in the order of their versions
                 wanted = {n for n, s in newest.items() if is_labelled(request.only, s.namespace, s.name)}
                 schemas = [schema for schema in schemas if schema.table_id in wanted]
-            where = with_tables(filter_wire.from_wire(request.where), map(schemas_codec.from_wire, schemas))
+            where = with_tables(filters_from_wire(request.where), map(schemas_codec.from_wire, schemas))
             unfit = reading.refused_tables(where, schemas)
             tables = sorted({schema.table_id for schema in schemas} - unfit)
             found = splits.plan_splits(store, pin.business, tables, request.splits)
@@ -247,7 +247,7 @@ class SnapshotManager:
             schemas=schemas,
             splits=found,
             lease_s=pin.lease_s,
-            where=filter_wire.to_wire(where),
+            where=filters_to_wire(where),
         )
         if levels is not None:
             reading.describe_rows(snapshot, self.set_name, levels, where)

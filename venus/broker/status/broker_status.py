@@ -6,13 +6,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import venus
-from venus.broker.machine import home as homes
 from venus.broker.machine import loss
 from venus.broker.machine.business import Business
 from venus.broker.machine.catalogue import BusinessCatalogue
 from venus.broker.machine.consumers import ConsumerState
 from venus.broker.machine.half_messages import HalfMessage, HalfState
 from venus.broker.machine.loss import Loss
+from venus.broker.machine.mirror import home_to_wire
 from venus.broker.machine.review_schedule import ASKED_MAX
 from venus.broker.pipeline.commit_thread import CommitThread
 from venus.broker.pipeline.home_commands import BECOME_A_MIRROR
@@ -146,7 +146,7 @@ def business_status(
         counters={**dict.fromkeys(COUNTERS, 0), **counters},
         alarms=[*_alarms(business, state, now, thresholds), *_held_alarms(consumers, thresholds.held_bytes_max),
                 *_standing_alarms(business)],
-        home=homes.to_wire(state.home),
+        home=home_to_wire(state.home),
         replaced=state.is_replaced,
         losses=loss_windows(state),
         held_bytes=max((consumer.held_bytes for consumer in consumers), default=0),
