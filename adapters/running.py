@@ -15,7 +15,7 @@ from concurrent.futures.process import BrokenProcessPool
 from typing import Protocol, TypeVar
 
 from venus.errors import WorkerLost
-from venus.process.memory import delay_collection, freeze_objects, keep_freed_memory
+from venus.process.system import delay_collection, freeze_objects, keep_freed_memory
 
 __all__ = ["POOLS_MAX", "POOL_ROWS_MIN", "LocalRunner", "Runner"]
 

@@ -1,4 +1,4 @@
-"""Where the time of small transactions goes: the log of cuts (venus/cut_stages.py) of all processes, put together.
+"""Where the time of small transactions goes: the log of cuts (venus/process/tracing.py) of all processes, put together.
 
 What each stage takes is from the end of the one before it, so the stages of a transaction add up to its latency, as the
 bench sees it, and the target's fsync, which is behind the target's timestamp.

@@ -16,7 +16,7 @@ from venus.model import TableSchema, is_address
 from venus.rpc.address import from_options
 from venus.rpc.admin import AdminClient
 from venus.rpc.snapshots import SnapshotClient
-from venus.text.hints import suggest_nearest
+from venus.text.formatting import suggest_nearest
 from venus.wire import broker_pb2, change_pb2
 
 #: Options that Spark itself adds.

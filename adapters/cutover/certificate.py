@@ -19,10 +19,10 @@ from venus.codec.changes import TableChanges
 from venus.codec.columns import from_columns, to_columns
 from venus.codec.layout import Layout
 from venus.codec.packed import PackedBytes
-from venus.conditions import MATCHES
 from venus.errors import ConfigError
 from venus.model import TableSchema, count_phrase
-from venus.text.hints import suggest_nearest
+from venus.rpc.conditions import MATCHES
+from venus.text.formatting import suggest_nearest
 
 _MODULUS = 1 << 128
 

@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from venus.adapters.dialects.contract import Source, UncapturedTable
 from venus.adapters.targets.cutover_contract import CutoverObstacle, CutoverTarget
 from venus.adapters.targets.views import TargetTable, TargetView
-from venus.conditions import MATCHES, NOT_CAPTURED, RESYNCING
 from venus.model import count_phrase
 from venus.network.topology import PULLS_AS
 from venus.rpc.admin import AdminClient
+from venus.rpc.conditions import MATCHES, NOT_CAPTURED, RESYNCING
 from venus.rpc.reports import decode
 from venus.wire import broker_pb2
 

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 from venus.adapters.dialects.contract import RegisteredTable, TableHalted
 from venus.adapters.dialects.released_tables import HALTED_ON_THE_WAY, RELEASING, TRIGGERS_GONE, is_being_released
-from venus.conditions import UNFIT as UNFIT
-from venus.conditions import UNREADABLE as UNREADABLE
 from venus.model import TableSchema
+from venus.rpc.conditions import UNFIT as UNFIT
+from venus.rpc.conditions import UNREADABLE as UNREADABLE
 
 #: Added to the reason of a table whose triggers run as a user without the privileges that they need.
 FAILING = "; until then its triggers fail the application's statements"

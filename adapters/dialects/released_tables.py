@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from venus.adapters.dialects.contract import RegisteredTable
-from venus.conditions import RELEASED as RELEASED
-from venus.conditions import RELEASING as RELEASING
 from venus.errors import Refused
+from venus.rpc.conditions import RELEASED as RELEASED
+from venus.rpc.conditions import RELEASING as RELEASING
 
 #: Why a table is RELEASING.
 TRIGGERS_GONE = "its triggers are removed, and what is in its log is still to be captured"

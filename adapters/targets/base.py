@@ -24,11 +24,11 @@ from venus.model import TableSchema
 from venus.rpc.address import broker_address
 
 if TYPE_CHECKING:
-    from venus.adapter_figures import LastComparison
     from venus.adapters.dialects.contract import Numbering, OtherObject
     from venus.adapters.running import Runner
     from venus.adapters.targets.contract import LoadedTable, TargetReader
     from venus.adapters.targets.cutover_contract import CutoverTarget
+    from venus.rpc.conditions import LastComparison
 
 
 class ConfiguredTarget:

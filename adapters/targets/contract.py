@@ -25,10 +25,10 @@ from venus.errors import ConfigError
 from venus.model import Finding, TableSchema
 
 if TYPE_CHECKING:
-    from venus.adapter_figures import LastComparison
     from venus.adapters.dialects.contract import Numbering, OtherObject
     from venus.adapters.running import Runner
     from venus.adapters.targets.cutover_contract import CutoverTarget
+    from venus.rpc.conditions import LastComparison
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,7 @@ from venus.errors import ConfigError
 from venus.model import TableSchema
 from venus.predicates.ranges import compile_predicate
 from venus.predicates.syntax import PredicateRefused, parse, to_sql
-from venus.text.hints import suggest_nearest
+from venus.text.formatting import suggest_nearest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

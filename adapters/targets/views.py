@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from venus.adapter_figures import AdapterFigures, LastComparison
-from venus.conditions import AdapterCondition, TableCondition
 from venus.model import count_phrase
+from venus.rpc.conditions import AdapterCondition, AdapterFigures, LastComparison, TableCondition
 
 
 def age_s(moment_us: int, now_us: int) -> float | None:

@@ -10,7 +10,7 @@ import logging
 import time
 
 from venus.flow.breaker import Breaker, Circuit, Classes
-from venus.retry_rules import REMIND_S, should_retry
+from venus.flow.retry_rules import REMIND_S, should_retry
 
 logger = logging.getLogger(__name__)
 

@@ -12,11 +12,11 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-from venus import cut_stages
 from venus.codec.batch import Batch, decode
 from venus.errors import ProtocolError
 from venus.model import ChangeKind
 from venus.network.rows_identity import RowsIdentity
+from venus.process import tracing
 from venus.rpc import reports
 from venus.wire import broker_pb2
 
@@ -97,7 +97,7 @@ class DeliveredCut:
 
 def decode_piece(increment: broker_pb2.Increment) -> CutPiece:
     """Decode an increment."""
-    arrived_us = cut_stages.step_time_us()
+    arrived_us = tracing.step_time_us()
     batch = decode(increment.body)
     if batch.offsets != increment.count:
         raise ProtocolError(f"increment {increment.base_offset} has {batch.offsets} offsets, not {increment.count}")
@@ -245,14 +245,14 @@ def list_pieces(cuts: Sequence[DeliveredCut]) -> list[CutPiece]:
 
 
 def log_applied(business: str, target: str, cuts: Iterable[DeliveredCut], begun_us: int = 0) -> None:
-    """Log that a target's transaction with these cuts, begun at `begun_us`, is durable (venus/cut_stages.py)."""
-    if not cut_stages.has_listener():
+    """Log that a target's transaction with these cuts, begun at `begun_us`, is durable (venus/process/tracing.py)."""
+    if not tracing.has_listener():
         return
     now_us = time.time_ns() // 1000
     for cut in cuts:
         last = cut.pieces[-1]
-        cut_stages.report_stage(
-            cut_stages.CutStage(
+        tracing.report_stage(
+            tracing.CutStage(
                 name="applied", business=business, cut=cut.number, captured_at_us=last.batch.captured_at_us,
                 began_us=last.committed_at_us, ended_us=now_us,
                 facts={"target": target, "rows": cut.rows, "next_offset": cut.end},

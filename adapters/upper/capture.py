@@ -30,8 +30,8 @@ from venus.adapters.upper.report import CaptureReport, FillReport, Reporter
 from venus.adapters.upper.session import CaptureSession, SourceClaim, open_session
 from venus.config import Settings
 from venus.errors import Unavailable, VenusError
+from venus.flow.retry_rules import should_retry
 from venus.model import BatchNo
-from venus.retry_rules import should_retry
 from venus.rpc.address import broker_address
 from venus.rpc.admin import AdminClient
 from venus.rpc.producer import Producer

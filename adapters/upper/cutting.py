@@ -15,7 +15,6 @@ from collections.abc import Sequence as Seq
 from contextlib import suppress
 from enum import Enum
 
-from venus import cut_stages
 from venus.adapters.dialects.contract import Cut, FillState, SnapshotLost, TableHalted
 from venus.adapters.upper.batching import Batcher
 from venus.adapters.upper.fills import FillChunk
@@ -27,6 +26,7 @@ from venus.codec.changes import TableChanges
 from venus.config import CaptureSettings as Limits
 from venus.errors import SourceError, Unavailable, VenusError
 from venus.model import BatchNo, BatchRecord, Epoch, Sequence, Verdict
+from venus.process import tracing
 from venus.wire.broker_pb2 import Half
 
 logger = logging.getLogger(__name__)
@@ -72,7 +72,7 @@ class Cutter:
     def _attempt(self) -> CutResult:
         session = self._session
         fills = session.fills.next_states(FILLS_MAX)
-        steps = {"looked": cut_stages.step_time_us()}
+        steps = {"looked": tracing.step_time_us()}
         try:
             cut = session.source.open_cut(fills)
         except SourceError as e:
@@ -82,7 +82,7 @@ class Cutter:
             return self._reduce_limits(e)
         if cut is None:
             return CutResult.NOTHING
-        steps["opened"] = cut_stages.step_time_us()
+        steps["opened"] = tracing.step_time_us()
         shipment = Shipment(session.producer, self._stop, timeout_s=self._limits.cut_timeout_s)
         try:
             chunks, forget_below = self._persist(cut, fills, shipment, steps)
@@ -96,7 +96,7 @@ class Cutter:
         except SnapshotLost as e:
             return self._reduce_limits(e)
         cut.commit(session.epoch, shipment.records, [chunk.after for chunk in chunks], forget_below)
-        steps["ended"] = cut_stages.step_time_us()
+        steps["ended"] = tracing.step_time_us()
         try:
             shipment.confirm()  # before all else: the targets wait for it
         finally:
@@ -112,9 +112,9 @@ class Cutter:
         """
         try:
             chunks = self._ship(cut, fills, shipment)
-            steps["sent"] = cut_stages.step_time_us()
+            steps["sent"] = tracing.step_time_us()
             shipment.wait_persisted()
-            steps["persisted"] = cut_stages.step_time_us()
+            steps["persisted"] = tracing.step_time_us()
             return chunks, BatchNo(self._session.producer.decided_through)
         except BaseException:
             self._take_back(cut, shipment)
@@ -221,10 +221,10 @@ class Cutter:
             lag_s=max(0.0, time.time() - cut.captured_at_us / 1e6),
             last_captured_at_us=cut.captured_at_us,
         )
-        if cut_stages.has_listener():
+        if tracing.has_listener():
             rows = records[-1].last_sequence - records[0].first_sequence + 1
-            cut_stages.report_stage(
-                cut_stages.CutStage(
+            tracing.report_stage(
+                tracing.CutStage(
                     name="captured", business=session.business, cut=records[0].batch_no,
                     captured_at_us=cut.captured_at_us, began_us=cut.captured_at_us, ended_us=steps.pop("ended"),
                     facts={"batches": len(records), "rows": rows}, steps=steps,

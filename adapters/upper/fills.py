@@ -11,11 +11,11 @@ from collections.abc import Iterator
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, replace
 
-from venus.adapter_figures import TableFillFigures
 from venus.adapters.dialects.contract import Cut, FillState, RegisteredTable
 from venus.adapters.upper.batching import Batcher
 from venus.codec.changes import TableChanges, marker
 from venus.model import ChangeKind, Sequence, TableSchema
+from venus.rpc.conditions import TableFillFigures
 
 #: Only tables in this state are filled; the others wait for an operator.
 ACTIVE = "ACTIVE"

@@ -12,9 +12,9 @@ from collections.abc import Callable
 from typing import Protocol
 
 from venus.adapters.dialects.contract import SourceState
-from venus.conditions import AdapterCondition
 from venus.config import Settings
 from venus.model import Verdict
+from venus.rpc.conditions import AdapterCondition
 from venus.wire.broker_pb2 import Decided, Half, HalfRef, InitAck
 
 

@@ -12,12 +12,11 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
 
-from venus.adapter_figures import ROWS_EVERY_S
 from venus.adapters.dialects.contract import MissingGrant, Source
 from venus.adapters.upper.ingest import IngestClient
 from venus.adapters.upper.report import Reporter
 from venus.adapters.upper.session import CONNECT_TIMEOUT_MIN_S, CaptureSession, SourceClaim
-from venus.conditions import AdapterCondition, own_table_condition, problems
+from venus.rpc.conditions import ROWS_EVERY_S, AdapterCondition, own_table_condition, problems
 
 #: Interval of comparing registry and dictionary: changes that no cut meets wait at most this long.
 REFRESH_S = 3.0

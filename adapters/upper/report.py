@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from venus.adapters.upper.fills import FillProgress
-from venus.retry_rules import REMIND_S
+from venus.flow.retry_rules import REMIND_S
 
 logger = logging.getLogger(__name__)
 

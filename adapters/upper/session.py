@@ -12,15 +12,21 @@ from collections.abc import Iterable, Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field, replace
 
-from venus.adapter_figures import AdapterFigures
 from venus.adapters.dialects.contract import RegisteredTable, Source, SourceState, UncapturedTable
 from venus.adapters.upper import ingest
 from venus.adapters.upper.fills import ACTIVE, Fills
 from venus.adapters.upper.ingest import IngestClient
 from venus.adapters.upper.reviews import SentSchemas, judge_halves
-from venus.conditions import NO_FIGURES, AdapterCondition, locked_condition, source_condition, uncaptured_condition
 from venus.errors import Diverged, Fenced, VenusError
 from venus.model import BatchNo, BatchRecord, Epoch, Sequence, Verdict
+from venus.rpc.conditions import (
+    NO_FIGURES,
+    AdapterCondition,
+    AdapterFigures,
+    locked_condition,
+    source_condition,
+    uncaptured_condition,
+)
 from venus.wire.broker_pb2 import HalfRef, InitAck
 
 logger = logging.getLogger(__name__)

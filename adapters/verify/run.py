@@ -26,7 +26,6 @@ from venus.adapters.verify.full_data import open_snapshot
 from venus.adapters.verify.options import LEGS, ChosenTable, Report, RunnerFor, VerificationFailed, VerifyOptions
 from venus.adapters.verify.slice_tasks import ComparisonEnds, ComparisonSide, close_sides
 from venus.adapters.verify.table_comparison import TableComparison
-from venus.conditions import GONE, RELEASED, RELEASING, gone_way_out, uncaptured_problem
 from venus.config import Settings
 from venus.errors import ConfigError, VenusError
 from venus.model import TableSchema
@@ -35,7 +34,8 @@ from venus.predicates.ranges import compile_predicate, is_same
 from venus.predicates.syntax import PredicateRefused
 from venus.rpc.address import broker_address
 from venus.rpc.admin import AdminClient
-from venus.text.hints import suggest_nearest
+from venus.rpc.conditions import GONE, RELEASED, RELEASING, gone_way_out, uncaptured_problem
+from venus.text.formatting import suggest_nearest
 
 __all__ = ["VerificationFailed", "VerifyOptions", "run_verify"]
 

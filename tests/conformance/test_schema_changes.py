@@ -8,7 +8,7 @@ from tests.conformance.places import Application, Place, do
 from tests.support.databases.follower import Follower
 from venus.adapters.dialects.contract import Source
 from venus.codec.schema import message_class
-from venus.conditions import GONE
+from venus.rpc.conditions import GONE
 
 
 def state_of(source: Source, name: str) -> tuple[str, str]:

@@ -14,10 +14,9 @@ from tests.support.brokers.servers import BUSINESS, commit, settings, wait_for
 from tests.support.collectors import Collected, collecting
 from tests.support.engines.batches import half
 from tests.support.listeners import drip, hanging
-from venus import cut_stages, tracing
 from venus.broker.service.process import start_in_thread
-from venus.config import TracingSettings
 from venus.errors import ConfigError
+from venus.process import tracing
 from venus.rpc.producer import Producer
 
 pytestmark = pytest.mark.integration
@@ -29,9 +28,9 @@ def collector() -> Iterator[tuple[str, Collected]]:
         yield found
 
 
-def stage(name: str, cut: int = 17, **facts: int | str) -> cut_stages.CutStage:
+def stage(name: str, cut: int = 17, **facts: int | str) -> tracing.CutStage:
     now_us = time.time_ns() // 1000
-    return cut_stages.CutStage(
+    return tracing.CutStage(
         name=name, business="main", cut=cut, captured_at_us=1_700_000_000_000_000, began_us=now_us - 5000,
         ended_us=now_us, facts=dict(facts),
     )  # fmt: skip
@@ -44,9 +43,9 @@ def test_processes_that_know_nothing_of_each_other_make_one_trace(collector: tup
         ("venus broker", [stage("committed")]),
         ("target", [stage("applied", target="eu"), stage("applied", target="us")]),
     ):
-        spans = tracing.start_tracing(TracingSettings(endpoint=endpoint, sample=1), role)
+        spans = tracing.start_tracing(endpoint, 1, role)
         for each in said:
-            cut_stages.report_stage(each)
+            tracing.report_stage(each)
         tracing.stop_tracing(spans)
 
     assert [role for role, _ in taken] == ["capture", "venus broker", "target", "target"]
@@ -63,7 +62,7 @@ def test_processes_that_know_nothing_of_each_other_make_one_trace(collector: tup
 
 def test_a_broker_makes_a_span_of_each_cut(collector: tuple[str, Collected], tmp_path: Path) -> None:
     endpoint, taken = collector
-    spans = tracing.start_tracing(TracingSettings(endpoint=endpoint, sample=1), "broker")
+    spans = tracing.start_tracing(endpoint, 1, "broker")
     broker = start_in_thread(settings(tmp_path / "data"), on_fatal=lambda error: None)
     try:
         with Producer(broker.address, BUSINESS, "p", window_bytes_max=1 << 20) as producer:
@@ -88,23 +87,23 @@ def test_every_process_samples_the_same_cuts() -> None:
 def test_a_collector_that_hangs_delays_nothing() -> None:
     """More cuts than the queue holds, in a fraction of the time that one request to the collector may take."""
     with hanging(drip) as address:
-        spans = tracing.start_tracing(TracingSettings(endpoint=f"http://{address}", sample=1), "x")
+        spans = tracing.start_tracing(f"http://{address}", 1, "x")
         assert spans is not None
         try:
             slowest = 0.0
             for cut in range(2 * tracing.QUEUE_MAX):
                 began = time.monotonic()
-                cut_stages.report_stage(stage("captured", cut))
+                tracing.report_stage(stage("captured", cut))
                 slowest = max(slowest, time.monotonic() - began)
             assert slowest < tracing.TIMEOUT_S, "a cut waited for the collector"
         finally:
-            cut_stages.remove_listener(spans)
+            tracing.remove_listener(spans)
 
 
 def test_it_costs_next_to_nothing_when_it_is_off(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, logger=cut_stages.logger.name)  # as in a process without -v
-    assert not cut_stages.has_listener()
-    each_s = min(timeit.repeat(cut_stages.has_listener, number=10_000, repeat=5)) / 10_000
+    caplog.set_level(logging.INFO, logger=tracing.logger.name)  # as in a process without -v
+    assert not tracing.has_listener()
+    each_s = min(timeit.repeat(tracing.has_listener, number=10_000, repeat=5)) / 10_000
     assert each_s < 5e-6
 
 
@@ -114,5 +113,5 @@ def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(tracing, "SpanListener", missing)
     with pytest.raises(ConfigError, match="OpenTelemetry is not installed"):
-        tracing.start_tracing(TracingSettings(endpoint="http://h:4318"), "x")
-    assert tracing.start_tracing(TracingSettings(), "x") is None
+        tracing.start_tracing("http://h:4318", 1, "x")
+    assert tracing.start_tracing("", 1, "x") is None

@@ -18,10 +18,10 @@ from typer.core import TyperGroup
 from typer.main import get_command
 
 from venus import errors
-from venus.alarm_rules import RULES, UNKNOWN
 from venus.alarms.notifier import DeliveryState
 from venus.broker.service.metrics import StatusCollector
 from venus.cli.app import app, run
+from venus.text.alarm_rules import RULES, UNKNOWN
 from venus.wire import broker_pb2
 
 ROOT = Path(__file__).parents[2]

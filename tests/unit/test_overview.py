@@ -25,7 +25,7 @@ from venus.cli.status import (
     verdict,
 )
 from venus.cli.traffic import MirrorView
-from venus.conditions import GONE, RESYNC_FAILED, uncaptured_condition
+from venus.rpc.conditions import GONE, RESYNC_FAILED, uncaptured_condition
 
 SOURCE = SourceView(tables=(SourceTableView(table_id=2, name="main.orders", state="ACTIVE"),))
 CONSUMER = ConsumerView(group="main/a", acknowledged=9, connected=True, backlog_rows=0, backlog_bytes=0, oldest_s=0.0)

@@ -10,8 +10,8 @@ import pytest
 from venus.adapters.dialects.contract import FillState, RegisteredTable, Source
 from venus.adapters.dialects.halted_tables import halt_reason, state_before_halt
 from venus.cli import release
-from venus.conditions import AdapterCondition, TableCondition, problems, released_tables
 from venus.model import Column, Kind, LogicalType, Sequence, TableSchema
+from venus.rpc.conditions import AdapterCondition, TableCondition, problems, released_tables
 
 SCHEMA = TableSchema(
     table_id=7, version=1, namespace="shop", name="orders", key=("a",),

@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 
 from tests.unit.test_overview import BROKER, HEALTHY
-from venus.adapter_figures import LastComparison, TableFillFigures
 from venus.adapters.dialects.database_urls import describe_database
 from venus.cli.overview import LeaseView
 from venus.cli.status_tables import format_comparison, format_comparisons, format_loads
+from venus.rpc.conditions import LastComparison, TableFillFigures
 
 COMPARED = LastComparison(ended_at_us=1_000_000, verdict="same", leg="ends", tables=2, rows=3_000)
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from enum import Enum
 
-from venus.alarm_rules import classify_sentence, find_commands, hop_of, min_duration_s, prefix_business
 from venus.config import AlarmsSettings
+from venus.text.alarm_rules import classify_sentence, find_commands, hop_of, min_duration_s, prefix_business
 
 #: Maximum number of alarms; the others are only counted.
 ALARMS_MAX = 1000

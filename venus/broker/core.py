@@ -5,29 +5,30 @@ Core makes no decisions. Producers, consumers, loaders and operators each use th
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
 
-from venus.broker.machine import consumers, records
+from venus.broker.log.store_layout import UPGRADES, check_format
+from venus.broker.machine import consumers, machine, queue_index, records
 from venus.broker.machine.business import Business
 from venus.broker.machine.catalogue import BusinessCatalogue
 from venus.broker.machine.consumers import kept_offsets
 from venus.broker.machine.review_schedule import ReviewSchedule
 from venus.broker.pipeline.commit_thread import CommitThread, guard_with
 from venus.broker.pipeline.consumer_groups import ConsumerGroups
-from venus.broker.pipeline.forgetting import Forgetting
-from venus.broker.pipeline.full_data import FullDataService
-from venus.broker.pipeline.group import CommandGroup
+from venus.broker.pipeline.forgetting import Forgetting, put_removal, put_state_removal
+from venus.broker.pipeline.group import CommandGroup, halt
 from venus.broker.pipeline.home_commands import HomeCommands
 from venus.broker.pipeline.mirror_commands import MirrorCommands
 from venus.broker.pipeline.producers import Producers
 from venus.broker.pipeline.publisher import Publisher
-from venus.broker.pipeline.recovery import recover, replay_business
 from venus.broker.pipeline.shared_log import SharedLog, StandaloneLog
-from venus.broker.pipeline.subscriptions import Subscriptions
+from venus.broker.pipeline.subscriptions import FullDataService, Subscriptions
 from venus.broker.pipeline.upkeep import Upkeep
+from venus.broker.queue import batch_lookup as queue
 from venus.broker.queue.buffer import BodyBuffer
 from venus.broker.snapshot import consistency, scrub
 from venus.broker.snapshot.materialiser import Materialiser
@@ -43,6 +44,8 @@ from venus.errors import StorageError
 from venus.flow.precedence import Precedence
 
 logger = logging.getLogger(__name__)
+#: First area of a copy (venus/broker/replicas/copies.py) with state; log, queue and rows come before it.
+FIRST_STATE_AREA = 3
 
 
 class Core:
@@ -268,3 +271,64 @@ class Core:
         kept = kept_offsets(business.list_consumers())
         trim = consumers.trim_point(business.materialised.offset, kept, self.snapshots.offsets(business))
         return consumers.tombstone_limit(business.marks, trim, self.clock_us())
+
+
+def recover(
+    store: Store, *, watermark: Callable[[Business], int], review_after_s: float, now: float, shared: bool = False
+) -> list[Business]:
+    """Return every business, with its log applied up to the high watermark. Raises Corruption, StorageError.
+
+    With a `shared` log, a business with an entry that cannot be applied is halted; the others continue.
+    """
+    check_format(store, UPGRADES)
+    remove_unfinished(store)
+    found = list(records.load_all(store, review_after_s))
+    places = min(queue_index.TAIL_PLACES, queue_index.TAILS_PLACES // max(1, len(found)))
+    for business in found:
+        replay_business(store, business, watermark=watermark, now=now, shared=shared, places=places)
+    return found
+
+
+def replay_business(
+    store: Store, business: Business, *, watermark: Callable[[Business], int], now: float, shared: bool = False,
+    places: int = queue_index.TAIL_PLACES,
+) -> None:  # fmt: skip
+    """Bring a business from its record to the end of its log, with the newest `places` of its queue in memory."""
+    business.log.find_end(store)
+    business.log.committed = watermark(business)
+    entries = 0
+    try:
+        entries = machine.replay(store, business)
+        machine.propose_rest(store, business)
+    except StorageError:
+        raise
+    except Exception as error:
+        if not shared:
+            raise
+        halt(business, (business.pending[-1].index if business.pending else business.log.applied) + 1, error)
+        machine.stop_applying(store, business)
+    business.described_from = min(business.described_from, business.proposed.end_sequence)
+    if entries:
+        logger.info("%s: replayed %d log entries", business.name, entries)
+    queue.load_tail(store, business, places)
+    for undecided in business.committed.halves:
+        business.reviews.expect(undecided.batch_no, now)
+
+
+def remove_unfinished(store: Store) -> None:
+    """Remove the state of unfinished copies, because it would make them look like businesses.
+
+    Their other data stays, and their marks say that the state must come again. A copy whose mark does not say how far
+    it came is removed as a whole.
+    """
+    batch = store.batch()
+    for key, value in store.scan_prefix(keys.STATE, keys.INSTALLING):
+        mark = json.loads(value)
+        if not mark.get("copy"):
+            put_removal(batch, int(mark["number"]))
+            continue
+        put_state_removal(batch, int(mark["number"]))
+        if mark["area"] >= FIRST_STATE_AREA:
+            batch.put(keys.STATE, key, json.dumps(mark | {"area": FIRST_STATE_AREA, "after": None}).encode())
+    if len(batch):
+        store.write(batch, durable=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-from venus.process.memory import delay_collection
+from venus.process.system import delay_collection
 
 #: Only the owner may read the files that VENUS makes: they hold rows, configurations and addresses.
 UMASK = 0o077

@@ -11,8 +11,7 @@ from venus.cli.commands import CommandSet
 from venus.cli.invocation import ConfigOption, Invocation, JsonOption
 from venus.cli.output import build_table
 from venus.errors import ConfigError
-from venus.text.formatting import format_duration
-from venus.text.hints import suggest_nearest
+from venus.text.formatting import format_duration, suggest_nearest
 
 if TYPE_CHECKING:
     from venus.alarms.recipients import AlarmRecipient
@@ -23,8 +22,8 @@ app = CommandSet(help="List the kinds of alarms; send a test message to their re
 @app.command("rules")
 def rules(ctx: typer.Context, config: ConfigOption = None, as_json: JsonOption = False) -> int:
     """List the kinds of alarms, when each is sent and to which recipients."""
-    from venus.alarm_rules import RULES, UNKNOWN
     from venus.alarms.recipients import build_recipients
+    from venus.text.alarm_rules import RULES, UNKNOWN
 
     run = Invocation.from_options(ctx, config, as_json)
     run.needs_passwords = False

@@ -40,8 +40,8 @@ from venus.cli.commands import CommandSet, help_width
 from venus.cli.demo import command as demo_command
 from venus.cli.failure import INTERRUPTED, READER_GONE, UsageProblem, render
 from venus.cli.invocation import ConfigOption, Invocation, JsonOption, LogFormatOption
-from venus.cli.members import accept_loss, promote
 from venus.cli.members import commands as members
+from venus.cli.members import promote
 from venus.cli.output import ReaderGone, detach_stdout
 from venus.cli.support import command as support_command
 from venus.process.system import state_folder
@@ -158,7 +158,7 @@ app.command("forget", rich_help_panel=ACT)(tables.forget)
 app.command("cutover", rich_help_panel=ACT)(cutover_command.cutover)
 for change in (members.move, members.drain, members.add, members.remove, promote.dissolve, promote.promote):
     cluster_command.app.command()(change)
-cluster_command.app.command("accept-loss")(accept_loss.accept_loss)
+cluster_command.app.command("accept-loss")(promote.accept_loss)
 app.add_typer(spark_command.app, name="spark", rich_help_panel=RUN)
 app.add_typer(cluster_command.app, name="cluster", rich_help_panel=WATCH)
 app.add_typer(alarms.app, name="alarms", rich_help_panel=WATCH)

@@ -36,8 +36,8 @@ def broker(
 
     Its store is [broker] data_dir; it listens on [broker] listen and shows metrics and health on [broker] http.
     """
-    from venus import tracing
     from venus.broker.service.process import serve
+    from venus.process import tracing
 
     run = Invocation.from_options(ctx, config, as_json)
     run.choose_log_format(log_format)
@@ -59,7 +59,7 @@ def broker(
         }
         run.out.write_event(document, f"broker listens on {addresses.grpc}{page}, data in {data_dir}")
 
-    spans = tracing.start_tracing(settings.tracing, run.role)
+    spans = tracing.start_tracing(settings.tracing.endpoint, settings.tracing.sample, run.role)
     try:
         return serve(settings, ready)
     finally:

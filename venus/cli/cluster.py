@@ -117,7 +117,7 @@ def policy(
     """
     from venus.coordination.operator_changes import change_policy
     from venus.replication.records import Policy
-    from venus.text.hints import suggest_nearest
+    from venus.text.formatting import suggest_nearest
 
     run = Invocation.from_options(ctx, config, as_json)
     if wanted not in list(Policy):

@@ -28,8 +28,7 @@ import typer
 from venus.cli.invocation import Invocation, error_line
 from venus.errors import ConfigError, LoginRefused, VenusError
 from venus.process.system import state_folder
-from venus.text.formatting import mask_url, to_sentence
-from venus.text.hints import find_option_line
+from venus.text.formatting import find_option_line, mask_url, to_sentence
 
 INTERRUPTED = 130
 #: The code that a shell reports for a command ended by SIGPIPE.

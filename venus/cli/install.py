@@ -6,7 +6,7 @@ The dialects (adapters/dialects/) build the statements; these commands count and
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -14,10 +14,10 @@ import typer
 
 from venus.cli.invocation import ConfigOption, Invocation, JsonOption
 from venus.cli.output import build_table
-from venus.conditions import MATCHES
 from venus.errors import ConfigError, Refused, VenusError
 from venus.model import Finding, count_phrase
-from venus.text.hints import suggest_nearest
+from venus.rpc.conditions import MATCHES
+from venus.text.formatting import suggest_nearest
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -134,8 +134,6 @@ def check(
 
 def show_key_script(run: Invocation, findings: list[Finding], *, transactional: bool) -> int:
     """Print the statements that add missing keys; other blocking findings are comments in it."""
-    from venus.cli.key_script import build_key_script
-
     if run.json:
         offered = [{"table": f.where, "statements": f.script} for f in findings if f.script]
         run.out.answer({"tables": offered, "others": [f for f in findings if f.blocks and not f.script]})
@@ -309,3 +307,26 @@ def check_patterns(settings: Settings, source: Source) -> None:
             raise ConfigError(
                 f"source.{option}: {pattern!r} matches no table{suggest_nearest(pattern, present)}", hint=hint
             )
+
+
+def build_key_script(findings: Sequence[Finding], *, transactional: bool) -> str:
+    """Build the script: one transaction for each table, if the database has transactional DDL."""
+    offered = [f for f in findings if f.script]
+    tables = count_phrase(len(offered), "table")
+    parts = [f"-- keys for {tables}, by `venus check --key-script`; each is locked and rewritten in turn"]
+    for finding in offered:
+        statements = "".join(f"{statement};\n" for statement in finding.script)
+        parts.append(
+            f"-- {_to_one_line(finding.where)}\n"
+            + (f"BEGIN;\n{statements}COMMIT;" if transactional else statements.rstrip())
+        )
+    others = [f for f in findings if f.blocks and not f.script]
+    if others:
+        remarks = (f"--   {_to_one_line(f.where)}: {_to_one_line(f.message)}; {_to_one_line(f.remedy)}" for f in others)
+        parts.append("\n".join(["-- what else blocks, and nothing here fixes:", *remarks]))
+    return "\n\n".join(parts) + "\n"
+
+
+def _to_one_line(text: str) -> str:
+    """Return a remark as one line: a line break in the name of a table would end the comment."""
+    return " ".join(text.splitlines())

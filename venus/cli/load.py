@@ -17,9 +17,9 @@ import typer
 from venus.cli.engine import EngineOption, RunnerChoice, open_runner_choice, require_engine
 from venus.cli.invocation import ConfigOption, Invocation, JsonOption, TargetOption, choose_target
 from venus.cli.output import ProgressSteps, build_table
-from venus.conditions import ACTIVE, uncaptured_problem
 from venus.errors import ConfigError, Refused, VenusError
 from venus.model import count_phrase
+from venus.rpc.conditions import ACTIVE, uncaptured_problem
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

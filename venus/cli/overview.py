@@ -9,15 +9,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from venus.adapter_figures import TableFillFigures
 from venus.adapters.targets.views import TargetView
-from venus.alarm_rules import WAITS, classify_sentence
 from venus.cli.traffic import MirrorView, ReplicationView, TrafficView
-from venus.conditions import (
+from venus.model import count_phrase
+from venus.network.topology import PULLS_AS
+from venus.rpc.conditions import (
     HEARTBEATS_LATE,
     RELEASED,
     AdapterCondition,
     TableCondition,
+    TableFillFigures,
     apply_problems,
     clock_problem,
     problems,
@@ -26,8 +27,7 @@ from venus.conditions import (
     silence_sentence,
     unaccounted_problem,
 )
-from venus.model import count_phrase
-from venus.network.topology import PULLS_AS
+from venus.text.alarm_rules import WAITS, classify_sentence
 
 #: Allowance beyond the heartbeat for a poll, a flush and a transaction on a busy machine.
 GRACE_S = 5.0

@@ -23,8 +23,8 @@ from venus.cli.overview import (
     SourceView,
 )
 from venus.cli.traffic import MirrorView, ReplicationView, ReplicaView, traffic_view
-from venus.conditions import own_table_condition, released_tables, source_condition, uncaptured_condition
 from venus.errors import NotInstalled, VenusError
+from venus.rpc.conditions import own_table_condition, released_tables, source_condition, uncaptured_condition
 from venus.rpc.reports import decode
 
 if TYPE_CHECKING:

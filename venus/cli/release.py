@@ -17,9 +17,9 @@ import typer
 from venus.cli.install import DryRun, format_per_table, open_configured_source, show_sql
 from venus.cli.invocation import ConfigOption, Invocation, JsonOption
 from venus.cli.tables import choose_tables
-from venus.conditions import RELEASED, RELEASING
 from venus.errors import VenusError
 from venus.model import count_phrase
+from venus.rpc.conditions import RELEASED, RELEASING
 
 if TYPE_CHECKING:
     from venus.adapters.dialects.contract import InstallStep, RegisteredTable, Source

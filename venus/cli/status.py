@@ -12,10 +12,10 @@ from venus.cli.invocation import ConfigOption, Invocation, JsonOption
 from venus.cli.output import build_table
 from venus.cli.status_tables import format_comparisons, format_loads, format_tables
 from venus.cli.traffic import format_traffic
-from venus.conditions import RELEASED
 from venus.model import count_phrase
 from venus.network.topology import PULLS_AS
 from venus.network.topology_drawing import format_absence
+from venus.rpc.conditions import RELEASED
 from venus.text.formatting import format_bytes, format_duration
 
 if TYPE_CHECKING:

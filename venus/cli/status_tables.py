@@ -8,16 +8,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from venus.cli.output import build_table
-from venus.conditions import ACTIVE, RELEASED
 from venus.model import count_phrase
+from venus.rpc.conditions import ACTIVE, RELEASED
 from venus.text.formatting import format_duration
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from venus.adapter_figures import LastComparison
     from venus.adapters.targets.views import TargetTable
     from venus.cli.overview import BrokerView, Overview, SourceTableView
+    from venus.rpc.conditions import LastComparison
 
     TargetTables = Mapping[str, Mapping[int, TargetTable]]
 

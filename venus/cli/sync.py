@@ -20,9 +20,8 @@ import typer
 from venus.cli.invocation import ConfigOption, Invocation, JsonOption, LogFormatOption
 from venus.cli.supervisor import HEALTHY_AFTER_S, WELL, EventWriter, LoopProcess, Supervisor, stop_with_parent
 from venus.errors import ConfigError, VenusError
-from venus.process.memory import freeze_objects, keep_freed_memory
-from venus.process.system import stop_signals
-from venus.retry_rules import RetryPolicy, find_retry_policy
+from venus.flow.retry_rules import RetryPolicy, find_retry_policy
+from venus.process.system import freeze_objects, keep_freed_memory, stop_signals
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -213,9 +212,9 @@ def run_one(
         )
     else:
         body = build_follower(run.settings, target, engine, stop, report)
-    from venus import tracing
+    from venus.process import tracing
 
-    spans = tracing.start_tracing(run.settings.tracing, run.role)
+    spans = tracing.start_tracing(run.settings.tracing.endpoint, run.settings.tracing.sample, run.role)
     try:
         narrator.on_event(name, {"event": "running"})
         run_with_retries(

@@ -12,10 +12,10 @@ import typer
 
 from venus.cli.install import open_configured_source
 from venus.cli.invocation import ConfigOption, Invocation, JsonOption
-from venus.conditions import RELEASING, gone_way_out
 from venus.errors import ConfigError, Refused
 from venus.model import count_phrase
-from venus.text.hints import suggest_nearest
+from venus.rpc.conditions import RELEASING, gone_way_out
+from venus.text.formatting import suggest_nearest
 
 if TYPE_CHECKING:
     from venus.adapters.dialects.contract import RegisteredTable, Source

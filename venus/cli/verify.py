@@ -216,8 +216,8 @@ def record_comparison(
     run: Invocation, settings: Settings, options: VerifyOptions, result: VerifyResult, repaired: RepairResult | None
 ) -> None:
     """Store time and verdict at the target, for status and page. A failure does not change the verdict."""
-    from venus.adapter_figures import VERDICTS, LastComparison
     from venus.adapters.targets.registry import open_target
+    from venus.rpc.conditions import VERDICTS, LastComparison
 
     code = exit_code_for(result, repaired)
     compared = LastComparison(

@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from venus.alarm_rules import classify_sentence
 from venus.cli.overview import broker_problems, no_capture_problem
 from venus.flow.degradation import Lane
+from venus.text.alarm_rules import classify_sentence
 
 if TYPE_CHECKING:
     from venus.cli.overview import BrokerView

@@ -5,10 +5,11 @@
 environment, so that a misspelt one cannot be silently ignored.
 """
 
-from venus.config.alarms import AlarmRuleSettings, AlarmsSettings, RecipientSettings
 from venus.config.cluster import BROKERS_MAX, ClusterSettings
 from venus.config.reading import DEFAULT_FILE, load
 from venus.config.sections import (
+    AlarmRuleSettings,
+    AlarmsSettings,
     ApplySettings,
     BrokerSettings,
     BusinessSettings,
@@ -18,6 +19,7 @@ from venus.config.sections import (
     HealthSettings,
     LakeSettings,
     LimitsSettings,
+    RecipientSettings,
     SecuritySettings,
     SourceSettings,
     SparkSettings,

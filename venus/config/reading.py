@@ -18,7 +18,7 @@ from pydantic import ValidationError
 from venus.config.sections import options
 from venus.config.settings import PREFIX, Settings, find_variable
 from venus.errors import ConfigError
-from venus.text.hints import find_option_line, suggest_nearest
+from venus.text.formatting import find_option_line, suggest_nearest
 
 _WANTED = {
     "tuple_type": 'should be a list of strings, like ["a", "b"]',

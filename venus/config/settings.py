@@ -10,9 +10,9 @@ from typing import Any
 from pydantic import ValidationInfo, field_validator, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
-from venus.config.alarms import AlarmsSettings
 from venus.config.cluster import ClusterSettings
 from venus.config.sections import (
+    AlarmsSettings,
     ApplySettings,
     BrokerSettings,
     BusinessSettings,
@@ -26,8 +26,7 @@ from venus.config.sections import (
 )
 from venus.config.values import LabelMembers, Name
 from venus.errors import ConfigError
-from venus.text.formatting import mask_url
-from venus.text.hints import suggest_nearest
+from venus.text.formatting import mask_url, suggest_nearest
 
 #: Names of Spark settings with secret values.
 _SECRET = re.compile(r"passw|secret|token|credential|access.?key|account.?key", re.IGNORECASE)

@@ -10,7 +10,7 @@ from pydantic_core import PydanticCustomError
 
 from venus.model import NAME_CHARS_MAX, PORT_MAX, is_address, is_name
 from venus.predicates.syntax import PredicateRefused, parse
-from venus.text.hints import suggest_nearest
+from venus.text.formatting import suggest_nearest
 
 
 class SettingsSection(BaseModel):

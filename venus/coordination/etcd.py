@@ -45,7 +45,7 @@ TRIES_MAX = 5
 
 
 class EtcdCoordinator:
-    """`venus.replication.coordinator.Coordinator` over etcd, for one cluster and at most one registered broker."""
+    """`venus.replication.records.Coordinator` over etcd, for one cluster and at most one registered broker."""
 
     def __init__(
         self,

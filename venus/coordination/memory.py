@@ -55,7 +55,7 @@ class MemoryCluster:
 
 
 class MemoryCoordinator:
-    """`venus.replication.coordinator.Coordinator` over a MemoryCluster, for at most one registered broker."""
+    """`venus.replication.records.Coordinator` over a MemoryCluster, for at most one registered broker."""
 
     def __init__(self, cluster: MemoryCluster, *, lease_s: float) -> None:
         self._cluster = cluster

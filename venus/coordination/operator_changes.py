@@ -1,6 +1,6 @@
 """Operators' changes of a business's replicas, leader and policy, and what of a cluster needs an operator. Pure.
 
-Most changes are requests in the record, which leaders carry out (venus/broker/replicas/operator_requests.py). So an
+Most changes are requests in the record, which leaders carry out (venus/broker/replicas/host.py). So an
 operator's command may end at any moment, and repeating it is harmless.
 """
 
@@ -12,7 +12,7 @@ from typing import Protocol
 
 from venus.errors import ConfigError, Refused, Unavailable
 from venus.replication.records import Leadership, LiveBroker, Member, Policy
-from venus.text.hints import suggest_nearest
+from venus.text.formatting import suggest_nearest
 
 #: Maximum number of attempts while brokers change the record concurrently.
 TRIES_MAX = 5

@@ -13,7 +13,7 @@ from enum import StrEnum
 
 from venus.errors import ConfigError
 from venus.model import is_heartbeat
-from venus.text.hints import suggest_nearest
+from venus.text.formatting import suggest_nearest
 
 LEVELS_MAX = 100
 #: Prefix of a set's name in the consumer group of its mirrors at the upstream set.

@@ -16,7 +16,7 @@ from uuid import UUID
 
 from venus.model import Column, Kind, OwnType, TableSchema
 from venus.predicates.syntax import Constant, ConstantForm, PredicateRefused
-from venus.text.hints import suggest_nearest
+from venus.text.formatting import suggest_nearest
 
 #: Oracle has no empty text: it is NULL there.
 _WITHOUT_EMPTY_TEXT = ("oracle",)

@@ -13,7 +13,7 @@ import xxhash
 from venus.model import Column, TableSchema
 from venus.predicates.constants import UNORDERED, PredicateSort, Value, sort_of, value_of
 from venus.predicates.syntax import PredicateRefused, Term, parse, quote_column
-from venus.text.hints import suggest_nearest
+from venus.text.formatting import suggest_nearest
 
 
 @dataclass(frozen=True, slots=True)

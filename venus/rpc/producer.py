@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterator
 
 import grpc
 
-from venus.conditions import AdapterCondition
 from venus.errors import Overloaded, Unavailable, VenusError
 from venus.model import Verdict
 from venus.rpc import limits
 from venus.rpc.channel import KEEPALIVE_S
+from venus.rpc.conditions import AdapterCondition
 from venus.rpc.connection import Duplex
 from venus.rpc.outgoing import Outgoing
 from venus.rpc.reports import encode

@@ -6,11 +6,20 @@ import re
 from collections.abc import Iterator
 from dataclasses import asdict, fields
 
-from venus.adapter_figures import VERDICTS, AdapterFigures, LastComparison, TableFillFigures
-from venus.conditions import NO_FIGURES, AdapterCondition, TableCondition, problems, unaccounted_problem
 from venus.errors import ProtocolError, Unavailable
 from venus.network.rows_identity import RowsIdentity, TableRows, describe_differences, find_differing
 from venus.rpc import limits
+from venus.rpc.conditions import (
+    NO_FIGURES,
+    VERDICTS,
+    AdapterCondition,
+    AdapterFigures,
+    LastComparison,
+    TableCondition,
+    TableFillFigures,
+    problems,
+    unaccounted_problem,
+)
 from venus.wire import broker_pb2
 
 #: The place of a business's source among its consumer groups, none of which has an empty name.

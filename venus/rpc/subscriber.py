@@ -15,12 +15,12 @@ import grpc
 
 from venus.codec.batch import digest
 from venus.codec.chunk import Chunk, RowTotals, decode_chunk
-from venus.conditions import AdapterCondition
 from venus.errors import DigestMismatch, ProtocolError, Unavailable, VenusError
 from venus.model import FULL
 from venus.network.rows_identity import RowsIdentity
 from venus.rpc import limits, reports
 from venus.rpc.channel import KEEPALIVE_S
+from venus.rpc.conditions import AdapterCondition
 from venus.rpc.connection import Duplex
 from venus.rpc.reports import encode
 from venus.rpc.sealed import subscribe

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from venus.errors import ConfigError
-from venus.text.hints import suggest_nearest
+from venus.text.formatting import suggest_nearest
 
 ANY = "*"
 PRODUCER, CONSUMER, BROKER, OPERATOR, VIEWER = "producer", "consumer", "broker", "operator", "viewer"

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 
 import tenacity
 
-from venus.adapter_figures import AdapterFigures
 from venus.adapters.targets.contract import FollowReport
 from venus.adapters.targets.parquet.folder import ParquetFolder
 from venus.adapters.targets.parquet.load import start_over
@@ -22,12 +21,12 @@ from venus.adapters.targets.parquet.manifest import LakeManifest, row_counts
 from venus.adapters.targets.parquet.pending_commit import PendingCommit, TableMisfit
 from venus.adapters.targets.parquet.refresh import refresh, reload_state
 from venus.adapters.under.circuit import TargetCircuit
-from venus.conditions import ACTIVE, RESYNCING, AdapterCondition, TableCondition
 from venus.config import Settings
 from venus.errors import DatabaseUnavailable, Diverged, OffsetTrimmed, VenusError
 from venus.network.rows_identity import RowsIdentity
 from venus.process.system import raise_descriptor_limit
 from venus.rpc import reports
+from venus.rpc.conditions import ACTIVE, RESYNCING, AdapterCondition, AdapterFigures, TableCondition
 from venus.rpc.stopwatch import Stopwatch
 from venus.rpc.subscriber import Subscriber
 

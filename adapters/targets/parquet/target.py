@@ -27,7 +27,7 @@ from venus.codec import arrow_rows
 from venus.config import Settings
 from venus.errors import VenusError
 from venus.model import Finding, TableSchema
-from venus.text.hints import find_named_table
+from venus.text.formatting import find_named_table
 
 CAPABILITIES = TargetCapabilities(kind="a folder of Parquet files")
 

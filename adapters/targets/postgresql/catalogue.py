@@ -9,18 +9,24 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from venus.adapter_figures import AdapterFigures, decode_comparison
 from venus.adapters.targets.postgresql import cutover_mark
 from venus.adapters.targets.postgresql.database import ACTIVE, RESYNC, PostgresDatabase, TableState, TargetPosition
 from venus.adapters.targets.postgresql.rowsql import RowSql
 from venus.adapters.targets.postgresql.session import TargetSession
 from venus.adapters.targets.views import describe_selection
 from venus.codec.layout import Layout
-from venus.conditions import RESYNCING, STARTING_OVER, AdapterCondition, TableCondition
 from venus.errors import Refused
 from venus.model import Offset, TableSchema
 from venus.network.rows_identity import RowsIdentity
 from venus.predicates.ranges import Predicate, compile_predicate
+from venus.rpc.conditions import (
+    RESYNCING,
+    STARTING_OVER,
+    AdapterCondition,
+    AdapterFigures,
+    TableCondition,
+    decode_comparison,
+)
 
 
 @dataclass(slots=True, kw_only=True)

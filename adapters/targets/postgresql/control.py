@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
-from venus.adapter_figures import LastComparison, decode_comparison, encode_comparison
 from venus.adapters.targets.cutover_contract import CutoverMark
 from venus.adapters.targets.postgresql import cutover_mark
 from venus.adapters.targets.postgresql.apply_role import DEFERRED, REPLICA, try_replica_role
@@ -30,9 +29,9 @@ from venus.adapters.targets.postgresql.schema.table_objects import find_differen
 from venus.adapters.targets.postgresql.session import TargetSession
 from venus.adapters.targets.predicates import predicate_text
 from venus.adapters.targets.views import TargetTable, TargetView, age_s
-from venus.conditions import TableCondition
 from venus.config import Settings
 from venus.predicates.ranges import is_same
+from venus.rpc.conditions import LastComparison, TableCondition, decode_comparison, encode_comparison
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

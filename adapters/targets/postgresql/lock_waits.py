@@ -11,8 +11,8 @@ from contextlib import contextmanager, suppress
 from venus.adapters.dialects.postgresql.lock_waits import HeldLock, find_waits
 from venus.adapters.targets.postgresql.database import PostgresDatabase, TableState
 from venus.adapters.targets.postgresql.session import TargetSession
-from venus.conditions import WAITING, TableCondition
 from venus.errors import VenusError
+from venus.rpc.conditions import WAITING, TableCondition
 
 logger = logging.getLogger(__name__)
 

@@ -42,14 +42,14 @@ from venus.adapters.targets.views import TargetView
 from venus.config import Settings
 from venus.errors import TargetError, VenusError
 from venus.model import Finding, TableSchema
-from venus.text.hints import find_named_table
+from venus.text.formatting import find_named_table
 
 if TYPE_CHECKING:
-    from venus.adapter_figures import LastComparison
     from venus.adapters.dialects.contract import Numbering, OtherObject
     from venus.adapters.running import Runner
     from venus.adapters.targets.contract import TargetReader
     from venus.adapters.targets.cutover_contract import CutoverTarget
+    from venus.rpc.conditions import LastComparison
 
 
 class PostgresTargetReader(PostgresReader):

@@ -14,7 +14,7 @@ from tests.support.brokers.broker_clusters import BrokerCluster
 from tests.support.brokers.etcd import EtcdCluster
 from tests.support.brokers.servers import BUSINESS, RssWatch, commit, wait_for
 from tests.support.engines.batches import half
-from venus.broker.replicas import replica_wire
+from venus.broker.replicas import connections
 from venus.coordination.etcd import EtcdCoordinator
 from venus.rpc.channel import open_channel
 from venus.wire import replica_pb2
@@ -47,8 +47,8 @@ def greeting_of(cluster: BrokerCluster, sender: str, receiver: str) -> replica_p
         members = {live.member.broker: live.member for live in coordinator.brokers()}
         return replica_pb2.Greeting(
             cluster=coordinator.identity(create=False) or "",
-            sender=replica_wire.encode_member(members[sender]),
-            receiver=replica_wire.encode_member(members[receiver]),
+            sender=connections.encode_member(members[sender]),
+            receiver=connections.encode_member(members[receiver]),
         )
 
 

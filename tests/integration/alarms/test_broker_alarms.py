@@ -18,8 +18,8 @@ from tests.support.engines.batches import half
 from tests.support.listeners import HttpListener, MailListener, drip, hanging
 from venus.alarms import alarm_state, notifier
 from venus.broker.service.process import RunningBroker, start_in_thread
-from venus.conditions import AdapterCondition, TableCondition
 from venus.config import AlarmsSettings
+from venus.rpc.conditions import AdapterCondition, TableCondition
 from venus.rpc.producer import Producer
 
 pytestmark = pytest.mark.integration
@@ -149,7 +149,7 @@ def _commit_s(producer: Producer, number: int) -> float:
 def test_a_source_that_goes_away_is_told_once_it_has_lasted(
     start: StartAlarmed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("venus.alarm_rules._LASTS_S", {"capture_away": 1.0})
+    monkeypatch.setattr("venus.text.alarm_rules._LASTS_S", {"capture_away": 1.0})
     with HttpListener() as hook:
         broker = start({"chat": {"webhook": hook.url}}, late_s=1e9)  # the batches of tests are years old
         with sender(broker) as producer:

@@ -25,9 +25,9 @@ from venus.adapters.targets.postgresql.control import resume
 from venus.adapters.targets.postgresql.cutover import references
 from venus.adapters.targets.postgresql.cutover.cutover_session import PostgresCutover
 from venus.adapters.targets.postgresql.load.full_sync import full_sync
-from venus.conditions import AdapterCondition, TableCondition
 from venus.errors import Refused
 from venus.rpc.admin import AdminClient
+from venus.rpc.conditions import AdapterCondition, TableCondition
 from venus.rpc.subscriber import Subscriber
 
 pytestmark = pytest.mark.integration

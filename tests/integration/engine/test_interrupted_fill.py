@@ -15,7 +15,7 @@ from venus.broker.core import Core
 from venus.broker.machine.mirror import Home
 from venus.broker.mirrors import session_requests
 from venus.broker.mirrors.replication_plan import ReplicationPlan
-from venus.broker.mirrors.replicator_progress import MirrorState
+from venus.broker.mirrors.session_requests import MirrorState
 from venus.broker.mirrors.upstream_choice import SingleUpstream, UpstreamEndpoint
 from venus.codec.chunk import Chunk, decode_chunk
 from venus.errors import IllegalTransition, SnapshotExpired, Unavailable

@@ -12,8 +12,7 @@ from tests.support.engines import engines
 from tests.support.engines.engines import WAIT_S, Producer, caught_up, the_business
 from venus.broker.snapshot import materialiser
 from venus.broker.store import keys
-from venus.broker.store.options import DELAYING_FILES, DELAYING_MEMTABLES
-from venus.broker.store.rocks import Store
+from venus.broker.store.rocks import DELAYING_FILES, DELAYING_MEMTABLES, Store
 
 
 def test_new_files_of_rows_are_merged_eight_at_a_time(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 from tests.support.engines import engines
 from tests.support.engines.engines import BUSINESS, Clock, Producer
 from venus.broker.core import Core
-from venus.broker.snapshot import splits
+from venus.broker.snapshot import snapshots
 from venus.config.sections import LimitsSettings
 from venus.errors import Overloaded, Refused, SnapshotExpired
 from venus.wire import broker_pb2
@@ -149,7 +149,7 @@ def test_a_snapshot_that_cannot_be_described_leaves_no_lease(
 
     Producer(engine).commit(engines.rows(0, 10))
     with monkeypatch.context() as patched:
-        patched.setattr(splits, "plan_splits", plan)
+        patched.setattr(snapshots, "plan_splits", plan)
         with pytest.raises(Refused, match="no such split"):
             open_snapshot(engine)
 

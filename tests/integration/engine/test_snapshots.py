@@ -15,7 +15,7 @@ from tests.support.engines import engines
 from tests.support.engines.engines import BUSINESS, Clock, Producer
 from venus.broker.core import Core
 from venus.broker.machine.business import MaterialisedPosition
-from venus.broker.snapshot import checkpoint_metadata, splits
+from venus.broker.snapshot import checkpoint_metadata, snapshots
 from venus.broker.store.rocks import Store
 from venus.codec.chunk import RowTotals, decode_chunk
 from venus.config.sections import LimitsSettings
@@ -269,7 +269,7 @@ def test_a_small_table_is_cut_too_and_no_split_is_empty(engine: Core) -> None:
 
 
 def test_a_large_table_is_cut_by_its_files_and_by_seeking(engine: Core, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(splits, "COUNTED_ROWS_MAX", 100)
+    monkeypatch.setattr(snapshots, "COUNTED_ROWS_MAX", 100)
     producer = Producer(engine)
     for n in range(4):
         producer.commit(engines.rows(n * 1000, 1000, b"z" * 40))
@@ -288,7 +288,7 @@ def test_a_large_table_is_cut_by_its_files_and_by_seeking(engine: Core, monkeypa
 
 
 def test_a_large_table_that_shares_its_files_is_cut_too(engine: Core, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(splits, "COUNTED_ROWS_MAX", 600)
+    monkeypatch.setattr(snapshots, "COUNTED_ROWS_MAX", 600)
     producer = Producer(engine)
     producer.commit(engines.rows(0, 10), table_id=1)
     producer.commit(engines.rows(0, 4000, b"z" * 40), table_id=2)

@@ -15,7 +15,7 @@ from venus.broker.core import Core
 from venus.broker.machine.business import Business
 from venus.broker.service.access import AccessControl, Peer
 from venus.broker.snapshot import snapshots
-from venus.broker.snapshot.leases import SnapshotLease
+from venus.broker.snapshot.lease_manager import SnapshotLease
 from venus.broker.snapshot.reading import ChunkReader
 from venus.broker.store.rocks import Store
 from venus.codec.chunk import SealedChunk

@@ -15,13 +15,13 @@ from tests.support.brokers.servers import BUSINESS, business_status, commit, fil
 from tests.support.engines.batches import half
 from tests.support.faults.proxy import Proxy
 from tests.support.ports import free_port
-from venus.alarm_rules import RULES, classify_sentence
 from venus.broker.mirrors.upstream_selection import SelectionTimes
 from venus.broker.service.process import RunningBroker
 from venus.cli.app import run
 from venus.rpc.admin import AdminClient
 from venus.rpc.producer import Producer
 from venus.rpc.subscriber import Subscriber
+from venus.text.alarm_rules import RULES, classify_sentence
 from venus.wire import broker_pb2
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
@@ -38,7 +38,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("venus.broker.mirrors.upstream_selection.TIMES", times)
     monkeypatch.setattr("venus.broker.mirrors.network_membership.OTHERS_EVERY_S", 0.3)
     monkeypatch.setattr("venus.broker.mirrors.network_membership.LOOK_EVERY_S", 0.3)
-    monkeypatch.setattr("venus.alarm_rules._LASTS_S", {rule.name: 0.0 for rule in RULES})
+    monkeypatch.setattr("venus.text.alarm_rules._LASTS_S", {rule.name: 0.0 for rule in RULES})
 
 
 class Places:

@@ -11,7 +11,7 @@ from tests.integration.postgresql.conftest import Sql, Start
 from tests.support.databases.follower import Follower
 from tests.support.databases.postgres import Server, libpq
 from venus.adapters.dialects.postgresql.source import PostgresSource
-from venus.cli.key_script import build_key_script
+from venus.cli.install import build_key_script
 from venus.model import Finding
 
 pytestmark = pytest.mark.integration

@@ -25,7 +25,7 @@ from tests.support.databases.workload import item_step, writers
 from tests.support.pipelines.whole_way import WholeWay, run_at
 from tests.support.ports import free_ports
 from tests.support.processes import forked
-from venus.broker.replicas.dissolution import dissolve
+from venus.broker.replicas.store_identity import dissolve
 from venus.rpc.snapshots import SnapshotClient
 from venus.wire import broker_pb2
 

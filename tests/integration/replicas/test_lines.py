@@ -10,7 +10,7 @@ from typing import Any, cast
 import grpc
 import pytest
 
-from venus.broker.replicas import connections, replica_wire
+from venus.broker.replicas import connections
 from venus.broker.replicas.connections import BrokerConnections, FollowerStream
 from venus.broker.replicas.host import Host
 from venus.errors import Refused
@@ -126,7 +126,7 @@ def test_a_follower_that_asks_again_over_a_slow_line_is_sent_the_newest_answer_a
     """It asks every few seconds, and each answer may be a frame of entries: the leader kept all of them in memory."""
 
     def entries(count: int) -> replica_pb2.FetchAnswer:
-        return replica_wire.encode_reply("main", Entries(term=1, first=1, high=0, entries=(b"x" * 1000,) * count))
+        return connections.encode_reply("main", Entries(term=1, first=1, high=0, entries=(b"x" * 1000,) * count))
 
     async def slow() -> None:
         context = _SlowLine()
@@ -137,7 +137,7 @@ def test_a_follower_that_asks_again_over_a_slow_line_is_sent_the_newest_answer_a
         for count in range(2, 100):
             line.send(entries(count))
             if count == 50:
-                line.send(replica_wire.encode_reply("other", Entries(term=1, first=1, high=0)))
+                line.send(connections.encode_reply("other", Entries(term=1, first=1, high=0)))
         context.go.set()
         while len(context.answers) < 3:
             await asyncio.sleep(0)

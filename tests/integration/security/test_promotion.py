@@ -12,12 +12,12 @@ from tests.support.brokers.certificates import EVERYTHING, HOSTS, Authority
 from tests.support.brokers.servers import BUSINESS, commit, wait_for
 from tests.support.engines.batches import half
 from tests.support.ports import free_port
-from venus.alarm_rules import classify_sentence
 from venus.broker.service.process import RunningBroker, start_in_thread
 from venus.cli.app import run
 from venus.rpc.address import BrokerAddress
 from venus.rpc.admin import AdminClient
 from venus.rpc.producer import Producer
+from venus.text.alarm_rules import classify_sentence
 from venus.wire import broker_pb2
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]

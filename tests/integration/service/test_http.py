@@ -16,14 +16,14 @@ import pytest
 from tests.integration.service.conftest import StartBroker
 from tests.support.brokers.servers import BUSINESS, fill, take, wait_for
 from tests.support.engines.batches import half
-from venus.broker.pipeline.full_data import FullDataService
+from venus.broker.pipeline.subscriptions import FullDataService
 from venus.broker.service import http
 from venus.broker.service.http import PARTS as PAGE_PARTS
 from venus.broker.service.process import RunningBroker
 from venus.broker.service.service_status import HealthCheck
-from venus.conditions import AdapterCondition, TableCondition
 from venus.errors import ProtocolError, Unavailable
 from venus.flow.degradation import THREADS, Lane
+from venus.rpc.conditions import AdapterCondition, TableCondition
 from venus.rpc.producer import Producer
 from venus.rpc.snapshots import SnapshotClient
 from venus.rpc.subscriber import Subscriber

@@ -16,10 +16,10 @@ from venus.broker.machine.records import save_table
 from venus.broker.service.process import RunningBroker
 from venus.broker.status.table_selection import SHOWN_MAX
 from venus.broker.store.rocks import Store
-from venus.conditions import AdapterCondition, TableCondition
 from venus.errors import ConfigError
 from venus.rpc.admin import AdminClient
 from venus.rpc.channel import MESSAGE_BYTES_MAX
+from venus.rpc.conditions import AdapterCondition, TableCondition
 from venus.rpc.subscriber import Subscriber
 from venus.spark import datasource_options
 from venus.spark.datasource_options import DataSourceOptions

@@ -23,10 +23,10 @@ from tests.support.brokers.etcd import EtcdCluster
 from tests.support.brokers.servers import BUSINESS, commit, settings, wait_for
 from tests.support.engines.batches import half
 from venus.broker.service.process import start_in_thread
-from venus.conditions import AdapterCondition, TableCondition
 from venus.config import AlarmsSettings, ClusterSettings, LimitsSettings
 from venus.config.sections import HealthSettings
 from venus.errors import VenusError
+from venus.rpc.conditions import AdapterCondition, TableCondition
 from venus.rpc.producer import Producer
 from venus.rpc.subscriber import Subscriber
 

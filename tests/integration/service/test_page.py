@@ -17,11 +17,10 @@ from tests.support.brokers.page_brokers import HALTED, NOT_KNOWN, REASON, ROWS, 
 from tests.support.brokers.servers import BUSINESS, commit, take
 from tests.support.browsers import opened
 from tests.support.engines.batches import half, other_table
-from venus.adapter_figures import AdapterFigures, LastComparison, TableFillFigures
 from venus.broker.store.data_directory import FreeSpace
-from venus.conditions import AdapterCondition, TableCondition
 from venus.config import DegradeSettings, LimitsSettings
 from venus.config.sections import HealthSettings
+from venus.rpc.conditions import AdapterCondition, AdapterFigures, LastComparison, TableCondition, TableFillFigures
 from venus.rpc.snapshots import SnapshotClient
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]

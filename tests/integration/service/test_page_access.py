@@ -11,7 +11,7 @@ from playwright.sync_api import Browser
 from tests.support.brokers.page_brokers import HALTED, Place
 from tests.support.brokers.servers import wait_for
 from tests.support.browsers import opened
-from venus.conditions import AdapterCondition, TableCondition
+from venus.rpc.conditions import AdapterCondition, TableCondition
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 

@@ -14,10 +14,10 @@ from tests.support.brokers import networks
 from tests.support.brokers.servers import BUSINESS, commit, take, wait_for
 from tests.support.browsers import opened
 from tests.support.engines.batches import half, other_table
-from venus.alarm_rules import RULES
 from venus.broker.service.process import RunningBroker
 from venus.rpc.producer import Producer
 from venus.rpc.subscriber import Subscriber
+from venus.text.alarm_rules import RULES
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 ROWS = 20
@@ -160,7 +160,7 @@ def test_a_set_that_is_away_from_the_nearest_says_so_and_why(tmp_path: Path, bro
 def test_a_set_below_that_is_away_is_named_as_a_set(
     sets: Sets, browser: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("venus.alarm_rules._LASTS_S", {rule.name: 0.0 for rule in RULES})
+    monkeypatch.setattr("venus.text.alarm_rules._LASTS_S", {rule.name: 0.0 for rule in RULES})
     sets.europe.stop()
     with opened(browser, url(sets.hq)) as seen:
         page = seen.page

@@ -11,7 +11,7 @@ from tests.support.brokers.servers import BUSINESS, commit, take, wait_for
 from tests.support.engines.batches import half
 from venus.broker.service.process import RunningBroker
 from venus.config import LimitsSettings
-from venus.flow.delivery_window import STEP_BYTES
+from venus.flow.limiters import STEP_BYTES
 from venus.rpc.admin import AdminClient
 from venus.rpc.subscriber import Subscriber
 from venus.wire import broker_pb2

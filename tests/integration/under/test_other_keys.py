@@ -20,8 +20,8 @@ from venus.adapters.targets.postgresql.load.full_sync import full_sync
 from venus.adapters.targets.postgresql.load.task import FormerKey
 from venus.adapters.targets.registry import open_target
 from venus.adapters.verify.findings import ComparisonVerdict
-from venus.conditions import problems
 from venus.config import Settings, TargetSettings
+from venus.rpc.conditions import problems
 
 pytestmark = pytest.mark.integration
 

@@ -15,9 +15,9 @@ from venus.adapters.targets.postgresql.control import read_progress, read_table_
 from venus.adapters.targets.postgresql.load.full_sync import full_sync
 from venus.adapters.targets.postgresql.quarantine import list_quarantine, retry_quarantine
 from venus.adapters.targets.registry import open_target
-from venus.conditions import problems
 from venus.config import Settings
 from venus.errors import Refused
+from venus.rpc.conditions import problems
 
 pytestmark = pytest.mark.integration
 

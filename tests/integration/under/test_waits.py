@@ -20,9 +20,9 @@ from venus.adapters.targets.postgresql.apply.stream import ApplyStream
 from venus.adapters.targets.postgresql.catalogue import TargetCatalogue
 from venus.adapters.targets.postgresql.load.full_sync import full_sync
 from venus.adapters.targets.registry import open_target
-from venus.alarm_rules import classify_sentence
-from venus.conditions import TableCondition, problems
 from venus.config import Settings
+from venus.rpc.conditions import TableCondition, problems
+from venus.text.alarm_rules import classify_sentence
 
 pytestmark = pytest.mark.integration
 

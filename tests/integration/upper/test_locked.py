@@ -17,10 +17,10 @@ from tests.support.brokers.servers import business_status, settings, wait_for
 from venus.adapters.dialects.postgresql.capture import cut_opening
 from venus.adapters.dialects.registry import open_source
 from venus.adapters.upper import periodic
-from venus.alarm_rules import classify_sentence
 from venus.broker.service.process import RunningBroker
 from venus.cli.probes import read_overview
 from venus.config import CaptureSettings, Settings, SourceSettings
+from venus.text.alarm_rules import classify_sentence
 
 pytestmark = pytest.mark.integration
 

@@ -17,12 +17,12 @@ from tests.integration.upper.test_real_sources import _until_equal as until_equa
 from tests.support.brokers.servers import business_status, wait_for
 from venus.adapters.dialects.registry import open_source
 from venus.adapters.upper import periodic
-from venus.alarm_rules import classify_sentence
 from venus.broker.service.process import RunningBroker
 from venus.cli.probes import read_overview
 from venus.config import Settings
 from venus.errors import Fenced
 from venus.rpc.admin import AdminClient
+from venus.text.alarm_rules import classify_sentence
 
 pytestmark = pytest.mark.integration
 

@@ -18,7 +18,7 @@ from venus.broker.machine.mirror import filters_to_wire
 from venus.broker.mirrors import session_requests
 from venus.broker.mirrors.replication_plan import ReplicationPlan, _CutTooEarly, _UpstreamChanged
 from venus.broker.mirrors.replicator import Replicator
-from venus.broker.mirrors.replicator_progress import ReplicatorProgress
+from venus.broker.mirrors.session_requests import ReplicatorProgress
 from venus.broker.mirrors.upstream_choice import UpstreamChoice
 from venus.codec.chunk import SealedChunk, decode_chunk
 from venus.errors import OffsetDiverged, OffsetTrimmed, OtherRows, SnapshotExpired, Unavailable, VenusError

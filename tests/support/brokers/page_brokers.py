@@ -8,8 +8,8 @@ from typing import Any
 from tests.support.brokers.servers import BUSINESS, commit, settings, take
 from tests.support.engines.batches import half, other_table
 from venus.broker.service.process import RunningBroker, start_in_thread
-from venus.conditions import AdapterCondition, TableCondition
 from venus.config import AlarmsSettings
+from venus.rpc.conditions import AdapterCondition, TableCondition
 from venus.rpc.producer import Producer
 from venus.rpc.subscriber import Subscriber
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 from tests.support.brokers.ledger import fold
 from tests.support.databases.scripted_source import Script
 from venus.codec.batch import Batch, decode, digest
-from venus.conditions import AdapterCondition
 from venus.errors import Diverged, Fenced, ProtocolError, Unavailable
 from venus.model import Verdict
+from venus.rpc.conditions import AdapterCondition
 from venus.wire.broker_pb2 import COMMIT, ROLLBACK, Decided, Half, HalfRef, InitAck, KnownTable
 
 

@@ -57,7 +57,7 @@ PRELOADED = (
     "venus.security.certificate_files",
     "venus.security.passwords",
     "venus.spark.session",
-    "venus.tracing",
+    "venus.process.tracing",
     "alembic.command",
     "alembic.context",
     "grpc._channel",

@@ -11,7 +11,7 @@ import pytest
 from venus.alarms.alarm_state import SETTLING_S, Alarm, AlarmState
 from venus.alarms.notifier import NAME, Notifier, save_alarms
 from venus.broker.service.alarm_monitor import AlarmMonitor
-from venus.broker.status.derived_alarms import derive_alarms
+from venus.broker.status.history import derive_alarms
 from venus.config import AlarmsSettings
 from venus.wire import broker_pb2
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from venus.alarm_rules import classify_sentence
-from venus.broker.status.derived_alarms import ClockReading, LateLimits, derive_alarms, is_led_elsewhere
-from venus.conditions import AdapterCondition, TableCondition
+from venus.broker.status.history import ClockReading, LateLimits, derive_alarms, is_led_elsewhere
+from venus.rpc.conditions import AdapterCondition, TableCondition
 from venus.rpc.reports import check, decode, encode, reported_problems
+from venus.text.alarm_rules import classify_sentence
 from venus.wire import broker_pb2
 
 NOW_US = 1_000_000_000_000

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from venus import alarm_rules, broker, conditions
-from venus.alarm_rules import NAMES, OTHER, RULES, classify_sentence, find_commands, hop_of
+from venus import broker
 from venus.broker.mirrors import upstream_selection
 from venus.broker.mirrors.mirror_status import mirror_alarms
 from venus.broker.mirrors.topology_position import (
@@ -20,16 +19,19 @@ from venus.broker.mirrors.topology_position import (
     find_unmatched_predicates,
 )
 from venus.broker.mirrors.upstream_choice import build_away_alarm
-from venus.broker.pipeline.halting import halt_reason
+from venus.broker.pipeline.group import halt_reason
 from venus.broker.replicas.replication_status import loss_alarms
 from venus.broker.replicas.replication_status import replication_alarms as replication_alarms
 from venus.broker.replicas.unclean_losses import divergence_message
 from venus.broker.store.data_directory import full_disk_message
-from venus.conditions import AdapterCondition, TableCondition, problems, unaccounted_problem
 from venus.model import Column, Kind, LogicalType, TableSchema
 from venus.network.row_filters import RowFilter
 from venus.replication.messages import Reinstall
 from venus.replication.records import Leadership, LossWindow, Member
+from venus.rpc import conditions
+from venus.rpc.conditions import AdapterCondition, TableCondition, problems, unaccounted_problem
+from venus.text import alarm_rules
+from venus.text.alarm_rules import NAMES, OTHER, RULES, classify_sentence, find_commands, hop_of
 from venus.wire import broker_pb2
 
 ACCESS = SetPosition(set="lyon", tier="access", level=2, labels=frozenset({"us"}))

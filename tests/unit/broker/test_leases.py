@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from venus.broker.snapshot.leases import LeaseTable, SnapshotLease
+from venus.broker.snapshot.lease_manager import LeaseTable, SnapshotLease
 from venus.errors import SnapshotExpired
 
 

@@ -15,7 +15,7 @@ from venus.broker.machine.half_messages import HalfMessage, HalfState, SharedSeq
 from venus.broker.machine.review_schedule import ReviewSchedule
 from venus.broker.queue import batch_lookup
 from venus.broker.status.broker_status import StatusReport
-from venus.broker.status.entry_selection import ANSWER_MAX, EACH_MIN, NAMED_MAX, EntrySelection
+from venus.broker.status.table_selection import ANSWER_MAX, EACH_MIN, NAMED_MAX, EntrySelection
 from venus.config import BrokerSettings
 from venus.network.topology import PULLS_AS
 from venus.rpc.channel import MESSAGE_BYTES_MAX

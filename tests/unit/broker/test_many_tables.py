@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from venus.alarm_rules import classify_sentence
 from venus.broker.machine.business import Business, TableFigures
 from venus.broker.machine.review_schedule import ReviewSchedule
 from venus.broker.status.broker_status import UNDESCRIBED_SHOWN_MAX, _undescribed_alarms
@@ -21,6 +20,7 @@ from venus.broker.status.table_selection import (
 from venus.rpc import admin as admins
 from venus.rpc.admin import AdminClient
 from venus.rpc.channel import MESSAGE_BYTES_MAX
+from venus.text.alarm_rules import classify_sentence
 from venus.wire import broker_pb2
 
 MANY = 200_000

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from venus.alarm_rules import SOURCE as AT_SOURCE
-from venus.alarm_rules import classify_sentence, hop_of
 from venus.broker.service import service_status
 from venus.broker.service.service_status import ServiceStatus
-from venus.conditions import AdapterCondition, own_table_condition
+from venus.rpc.conditions import AdapterCondition, own_table_condition
 from venus.rpc.reports import SOURCE, encode
+from venus.text.alarm_rules import SOURCE as AT_SOURCE
+from venus.text.alarm_rules import classify_sentence, hop_of
 from venus.wire import broker_pb2
 
 NOW_US = 1_800_000_000 * 10**6

@@ -6,8 +6,8 @@ import json
 from dataclasses import asdict, replace
 
 from venus.broker.machine.mirror import Mirror, decode_mirror, encode_mirror, filters_from_wire, filters_to_wire
-from venus.broker.snapshot import leases
-from venus.broker.snapshot.leases import SnapshotLease
+from venus.broker.snapshot import lease_manager
+from venus.broker.snapshot.lease_manager import SnapshotLease
 from venus.network.row_filters import RowFilter
 
 FILTERS = (RowFilter(table="app.orders", predicate="region = 'EU'", tables=((1, 3), (7, 1))),)
@@ -18,9 +18,9 @@ PIN = SnapshotLease(
 
 
 def test_leases_and_mirrors_keep_their_filters() -> None:
-    assert leases.decode_lease(json.loads(json.dumps(asdict(PIN)))) == PIN
+    assert lease_manager.decode_lease(json.loads(json.dumps(asdict(PIN)))) == PIN
     older = {name: value for name, value in asdict(PIN).items() if name != "where"}
-    assert leases.decode_lease(json.loads(json.dumps(older))) == replace(PIN, where=())
+    assert lease_manager.decode_lease(json.loads(json.dumps(older))) == replace(PIN, where=())
     known = Mirror(set="hq", network="n", only=("orders",), where=FILTERS)
     assert decode_mirror(json.loads(json.dumps(encode_mirror(known)))) == known
     assert filters_from_wire(filters_to_wire(FILTERS)) == FILTERS

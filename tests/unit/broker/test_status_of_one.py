@@ -11,7 +11,7 @@ from venus.broker.machine.mirror import Home
 from venus.broker.mirrors import topology_position
 from venus.broker.mirrors.home_succession import HomeSuccession
 from venus.broker.mirrors.mirror_status import MirrorStatuses
-from venus.broker.mirrors.replicator_progress import MirrorState, ReplicatorStatus
+from venus.broker.mirrors.session_requests import MirrorState, ReplicatorStatus
 from venus.broker.mirrors.topology_position import SetPosition
 from venus.broker.mirrors.upstream_selection import AwayFromNearest, FitnessKind
 from venus.broker.replicas.replication_status import ReplicationStatus, business_of

@@ -8,8 +8,7 @@ import pytest
 
 from venus.coordination.memory import LocalCoordinator, MemoryCluster, MemoryCoordinator
 from venus.errors import Unavailable
-from venus.replication.coordinator import Coordinator
-from venus.replication.records import Leadership, LiveBroker, Member
+from venus.replication.records import Coordinator, Leadership, LiveBroker, Member
 
 A = Member(broker="a", store="sa")
 MAIN = Leadership(business="main", term=1, leader=A, in_sync=frozenset({A}))

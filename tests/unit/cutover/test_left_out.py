@@ -8,8 +8,8 @@ from venus.adapters.cutover import certificate
 from venus.adapters.cutover.certificate import choose_left_out, find_uncaptured_blocks, left_out_document
 from venus.adapters.cutover.readiness import relevant_alarms
 from venus.adapters.dialects.contract import UncapturedTable
-from venus.conditions import AdapterCondition, problems, source_condition, uncaptured_condition
 from venus.errors import ConfigError
+from venus.rpc.conditions import AdapterCondition, problems, source_condition, uncaptured_condition
 from venus.rpc.reports import encode
 from venus.wire import broker_pb2
 

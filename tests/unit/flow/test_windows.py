@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from venus.flow.delivery_window import STEP_BYTES, DeliveryWindow
+from venus.flow.limiters import STEP_BYTES, DeliveryWindow
 
 
 def test_a_quick_consumer_keeps_its_whole_credit() -> None:

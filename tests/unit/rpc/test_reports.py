@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import pytest
 
-from venus.adapter_figures import (
+from venus.broker.service.service_status import REPORTS_MAX, AdapterReports
+from venus.errors import ProtocolError
+from venus.rpc.conditions import (
+    AdapterCondition,
     AdapterFigures,
     LastComparison,
+    TableCondition,
     TableFillFigures,
     decode_comparison,
     encode_comparison,
+    problems,
+    source_condition,
+    uncaptured_condition,
 )
-from venus.alarm_rules import classify_sentence
-from venus.broker.service.service_status import REPORTS_MAX, AdapterReports
-from venus.conditions import AdapterCondition, TableCondition, problems, source_condition, uncaptured_condition
-from venus.errors import ProtocolError
 from venus.rpc.limits import REPORTED_ROW_COUNTS_MAX
 from venus.rpc.reports import (
     NAME_CHARACTERS_MAX,
@@ -26,6 +29,7 @@ from venus.rpc.reports import (
     encode,
     reported_problems,
 )
+from venus.text.alarm_rules import classify_sentence
 from venus.wire import broker_pb2
 
 SECOND_US = 1_000_000

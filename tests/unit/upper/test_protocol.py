@@ -17,9 +17,9 @@ from venus.adapters.upper.cutting import Cutter
 from venus.adapters.upper.report import Reporter
 from venus.adapters.upper.session import CaptureSession, SourceClaim, open_session
 from venus.codec.batch import digest
-from venus.conditions import NOT_CAPTURED
 from venus.errors import DatabaseUnavailable, Diverged, Fenced, SourceError, Unavailable, VenusError
 from venus.model import BatchNo, Epoch, Verdict
+from venus.rpc.conditions import NOT_CAPTURED
 from venus.wire.broker_pb2 import Half, HalfRef
 
 T = 2

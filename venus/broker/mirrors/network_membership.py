@@ -14,8 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from venus.broker.core import Core
 from venus.broker.mirrors import topology_position, upstream_selection
 from venus.broker.mirrors.home_succession import HomeSuccession
-from venus.broker.mirrors.mirror_row_filters import MirrorRowFilters
-from venus.broker.mirrors.mirror_status import MirrorStatuses, table_names
+from venus.broker.mirrors.mirror_status import MirrorRowFilters, MirrorStatuses, table_names
 from venus.broker.mirrors.replicator import Replicators, ReplicatorThread
 from venus.broker.mirrors.topology_position import SetPosition
 from venus.broker.mirrors.upstream_choice import NOT_YET, LocalPosition, UpstreamEndpoint, judge_fitness

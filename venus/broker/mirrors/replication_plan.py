@@ -15,15 +15,16 @@ from venus.broker.core import Core
 from venus.broker.machine.business import Business
 from venus.broker.machine.mirror import Mirror, home_term_of, levels_from_wire
 from venus.broker.machine.records import load_levels
-from venus.broker.mirrors.replicator_progress import MirrorState, ReplicatorProgress
 from venus.broker.mirrors.session_requests import (
     Acknowledge,
     Calls,
     CloseSnapshot,
+    MirrorState,
     NextChunk,
     OpenSnapshot,
     OpenStream,
     RenewSnapshot,
+    ReplicatorProgress,
     WaitForCommit,
     WaitForIncrements,
 )

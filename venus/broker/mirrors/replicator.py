@@ -18,7 +18,7 @@ from venus.broker.core import Core
 from venus.broker.machine.mirror import filters_to_wire
 from venus.broker.mirrors import session_requests
 from venus.broker.mirrors.replication_plan import ReplicationPlan, check_filters, check_home
-from venus.broker.mirrors.replicator_progress import MirrorState, ReplicatorProgress, ReplicatorStatus
+from venus.broker.mirrors.session_requests import MirrorState, ReplicatorProgress, ReplicatorStatus
 from venus.broker.mirrors.topology_position import UpstreamLag
 from venus.broker.mirrors.upstream_choice import LocalPosition, UpstreamChoice, UpstreamEndpoint
 from venus.broker.mirrors.upstream_selection import (

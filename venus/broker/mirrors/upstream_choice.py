@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from venus.broker.mirrors.replicator_progress import MirrorState
+from venus.broker.mirrors.session_requests import MirrorState
 from venus.broker.mirrors.upstream_selection import AwayFromNearest, Fitness, FitnessKind
 from venus.text.formatting import format_duration
 from venus.wire import broker_pb2

@@ -21,8 +21,7 @@ from typing import Any, TypeVar
 
 from venus.broker.machine.business import Business
 from venus.broker.machine.catalogue import BusinessCatalogue
-from venus.broker.pipeline.commands import CommitCommand, another_leader_error, closed_error, reject
-from venus.broker.pipeline.group import CommandGroup
+from venus.broker.pipeline.group import CommandGroup, CommitCommand, another_leader_error, closed_error, reject
 from venus.broker.pipeline.group_writer import GroupWriter
 from venus.broker.pipeline.shared_log import SharedLog
 from venus.broker.queue.buffer import BodyBuffer

@@ -1,12 +1,20 @@
-"""A group: the commands that share one write batch and one fsync.
+"""A group: the commands that share one write batch and one fsync, and what a command is.
 
 A command only proposes: it appends entries and steps the proposed state. The proposals of a failed command are taken
 back, so a command does all of its work or none.
+
+Every replica applies the same entries by the same steps. A replica that cannot apply an entry halts; a leader ends its
+process. This only happens if the versions of the brokers differ, or because of broken memory or a bug. A replica that
+skipped the entry would diverge from the others.
 """
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Callable
+from concurrent.futures import Future, InvalidStateError
 from dataclasses import dataclass, field, replace
+from typing import Any, Generic, TypeVar
 
 from venus.broker.log.entry import WITH_ENVELOPE, LogEntry
 from venus.broker.machine import described_versions
@@ -14,7 +22,10 @@ from venus.broker.machine.business import Business, PendingEntry
 from venus.broker.machine.envelope import Envelope, build_envelope, parse_body
 from venus.broker.machine.machine import EntryEffects, take_step
 from venus.broker.store.rocks import StoreBatch
-from venus.errors import VenusError
+from venus.errors import StorageError, Unavailable, VenusError
+
+T = TypeVar("T")
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,3 +135,95 @@ class CommandGroup:
                 self.batch.delete(family, key)
             else:
                 self.batch.put(family, key, value)
+
+
+@dataclass(slots=True, eq=False)
+class CommitCommand(Generic[T]):
+    """A function that appends log entries to a group and returns its answer; `nbytes` counts its half messages."""
+
+    work: Callable[[CommandGroup], T]
+    future: Future[T]
+    nbytes: int
+    business: Business | None  # the answer waits until everything proposed for it is applied
+    submitted_at: float
+
+
+@dataclass(slots=True, eq=False)
+class CommandAnswer:
+    """The answer to a command, given once the entry `index` is applied."""
+
+    command: CommitCommand[Any]
+    index: int
+    result: Any = None
+    error: BaseException | None = None
+
+    def deliver(self) -> None:
+        """Give the answer to the caller."""
+        if self.error is None:
+            self.command.future.set_result(self.result)
+        else:
+            self.command.future.set_exception(self.error)
+
+    def refuse(self, error: VenusError) -> None:
+        """Give the caller this error instead of the answer."""
+        reject(self.command, error)
+
+
+def reject(command: CommitCommand[Any], error: BaseException) -> None:
+    """Fail the caller's future: the command had no effect."""
+    try:
+        command.future.set_exception(closed_error(error))
+    except InvalidStateError:
+        return  # the future was resolved before the error, or cancelled
+
+
+def another_leader_error(business: Business) -> Unavailable:
+    """Return the error for callers whose entries another leader has truncated."""
+    return Unavailable(f"{business.name}: another broker is now the leader; send again")
+
+
+def closed_error(error: BaseException | None) -> VenusError:
+    """Return the error for callers after the end of the thread. None means an orderly stop."""
+    if isinstance(error, VenusError):
+        return error
+    if error is None:
+        return Unavailable("the broker is stopping")
+    return StorageError(f"the broker has stopped: {error}")
+
+
+class CannotApply(Exception):
+    """Raised with the business whose next entry cannot be applied."""
+
+    def __init__(self, business: Business, index: int, error: Exception) -> None:
+        super().__init__(_describe_failure(index, error))
+        self.business, self.index, self.error = business, index, error
+
+
+def halt_reason(index: int, error: Exception) -> str:
+    """Return why a replica stops, and the way out."""
+    return (
+        f"{_describe_failure(index, error)}, so this replica has stopped; do all brokers have the same version "
+        "of VENUS? If so, "
+        "stop this one, remove its broker.data_dir and start it: it installs the leader's copy"
+    )
+
+
+def leader_end_reason(stuck: CannotApply) -> str:
+    """Return why a leader ends, and the way out. It must not advise removing what may be the only complete copy."""
+    return (
+        f"{stuck.business.name}: {_describe_failure(stuck.index, stuck.error)}, and this broker leads, so it "
+        "stops and another one "
+        "takes over; do all brokers have the same version of VENUS? If so, and as soon as `venus status` at another "
+        "one names a leader, remove this one's broker.data_dir and start it: it installs the leader's copy"
+    )
+
+
+def _describe_failure(index: int, error: Exception) -> str:
+    what = str(error) if isinstance(error, VenusError) else repr(error)
+    return f"log entry {index} cannot be applied here ({what})"
+
+
+def halt(business: Business, index: int, error: Exception) -> None:
+    """Stop a replica until this process ends. The host reports it in one line."""
+    business.halted = halt_reason(index, error)
+    logger.error("%s: log entry %d cannot be applied", business.name, index, exc_info=error)

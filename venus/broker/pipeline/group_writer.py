@@ -17,9 +17,15 @@ from typing import Any
 
 from venus.broker.machine import machine, records
 from venus.broker.machine.business import Business
-from venus.broker.pipeline.commands import CommandAnswer, CommitCommand, reject
-from venus.broker.pipeline.group import CommandGroup
-from venus.broker.pipeline.halting import CannotApply, halt, leader_end_reason
+from venus.broker.pipeline.group import (
+    CannotApply,
+    CommandAnswer,
+    CommandGroup,
+    CommitCommand,
+    halt,
+    leader_end_reason,
+    reject,
+)
 from venus.broker.pipeline.shared_log import SharedLog
 from venus.broker.queue.buffer import BodyBuffer
 from venus.broker.store.rocks import Store

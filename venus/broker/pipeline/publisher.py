@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable
 
-from venus import cut_stages
 from venus.broker.machine import queue_index
 from venus.broker.machine.business import Business
 from venus.broker.machine.catalogue import BusinessCatalogue
@@ -14,13 +13,14 @@ from venus.broker.machine.queue_index import QueuedBatch, QueueTail
 from venus.broker.pipeline.group import CommandGroup
 from venus.broker.queue import early_delivery
 from venus.broker.queue.buffer import BodyBuffer
+from venus.process import tracing
 
 #: Limit of half messages whose times are kept; the oldest are dropped first.
 HALVES_MAX = 4096
 
 
 class CutStepLog:
-    """Times of the steps of cuts, for the log of cuts (venus/cut_stages.py); kept only while that log is on.
+    """Times of the steps of cuts, for the log of cuts (venus/process/tracing.py); kept only while that log is on.
 
     Used by the commit thread alone, after the fsync of a group.
     """
@@ -31,9 +31,9 @@ class CutStepLog:
 
     def record_synced(self, group: CommandGroup) -> None:
         """Record when this group was on disk, and which half messages it persisted."""
-        if not cut_stages.has_listener():
+        if not tracing.has_listener():
             return
-        self._synced_us = cut_stages.step_time_us()
+        self._synced_us = tracing.step_time_us()
         for business, applied in group.applied.items():
             for batch_no in applied.expected:
                 half = business.committed.find_undecided(batch_no)
@@ -45,13 +45,13 @@ class CutStepLog:
 
     def log_readable(self, business: Business, placed: Iterable[QueuedBatch]) -> None:
         """Log each cut that ends in these batches as readable."""
-        if not cut_stages.has_listener():
+        if not tracing.has_listener():
             return
         for place in placed:
             steps = self._on_disk.pop((business.number, place.batch_no), {})
             if place.cut_end:
-                cut_stages.report_stage(
-                    cut_stages.CutStage(
+                tracing.report_stage(
+                    tracing.CutStage(
                         name="committed", business=business.name, cut=place.cut, captured_at_us=place.captured_at_us,
                         began_us=place.captured_at_us, ended_us=self._synced_us,
                         facts={"batches": place.batch_no - place.cut + 1, "next_offset": place.next_offset},

@@ -10,8 +10,7 @@ from dataclasses import replace
 from venus.broker.log.entry import EntryKind, decode, record_entry
 from venus.broker.machine import records
 from venus.broker.machine.business import Business
-from venus.broker.pipeline.group import CommandGroup
-from venus.broker.pipeline.halting import halt
+from venus.broker.pipeline.group import CommandGroup, halt
 from venus.broker.store.rocks import Store
 from venus.errors import Corruption, StorageError
 

@@ -15,11 +15,20 @@ from typing import Any
 
 import grpc
 
-from venus.broker.replicas import replica_wire
 from venus.broker.replicas.copies import CopyHeader, CopyMark, CopyPiece
 from venus.broker.replicas.host import Host
 from venus.errors import ProtocolError, VenusError
-from venus.replication.messages import Answer, FetchReply, SendFetch
+from venus.replication.election import Ballot
+from venus.replication.messages import (
+    Answer,
+    Entries,
+    FetchReply,
+    FetchRequest,
+    LogsDiverge,
+    LogTrimmed,
+    NotLeading,
+    SendFetch,
+)
 from venus.replication.records import LiveBroker, Member
 from venus.rpc import limits
 from venus.rpc.address import BrokerAddress, ClientCredentials
@@ -64,13 +73,13 @@ class BrokerConnections:
             line = None
         if line is None:
             line = self._out[to.member] = LeaderStream(self, to)
-        line.send(replica_wire.encode_fetch(business, fetch))
+        line.send(encode_fetch(business, fetch))
 
     def reply(self, to: Member, business: str, answer: Answer) -> None:
         """Reply to a follower's fetch, if its connection is still open."""
         line = self._in.get(to)
         if line is not None:
-            line.send(replica_wire.encode_reply(business, answer))
+            line.send(encode_reply(business, answer))
 
     def ask_ballot(self, to: LiveBroker, business: str, term: int) -> None:
         """Request a ballot from a replica."""
@@ -87,7 +96,7 @@ class BrokerConnections:
         except (grpc.RpcError, VenusError) as error:
             logger.info("%s: no ballot of %s: %s", business, to.member.broker, _text(error))
             return
-        ballot = replica_wire.decode_ballot(to.member, answer)
+        ballot = decode_ballot(to.member, answer)
         if ballot is not None and self.host is not None:
             self.host.on_ballot(business, term, ballot)
 
@@ -137,9 +146,7 @@ class BrokerConnections:
 
     def build_greeting(self, to: Member) -> replica_pb2.Greeting:
         """Return the greeting that names the cluster and both members."""
-        return replica_pb2.Greeting(
-            cluster=self.cluster, sender=replica_wire.encode_member(self.me), receiver=replica_wire.encode_member(to)
-        )
+        return replica_pb2.Greeting(cluster=self.cluster, sender=encode_member(self.me), receiver=encode_member(to))
 
     def report_broken(self, line: LeaderStream, why: str) -> None:
         """Log that a connection is broken, once."""
@@ -258,7 +265,7 @@ class LeaderStream:
             for found in check_frame_seal(frame, f"a frame of {self.to.broker}").answers:
                 if self._lines.host is not None:
                     self._lines.host.on_fetch_reply(
-                        found.business, FetchReply(leader=self.to, answer=replica_wire.decode_reply(found))
+                        found.business, FetchReply(leader=self.to, answer=decode_reply(found))
                     )
 
 
@@ -293,7 +300,7 @@ class FollowerStream:
             self._wake.clear()
             while self._waiting and not self._ended:
                 answers, size = [self._next()], 0
-                while self._waiting and (size := size + replica_wire.reply_size(answers[-1])) < FRAME_BYTES:
+                while self._waiting and (size := size + reply_size(answers[-1])) < FRAME_BYTES:
                     answers.append(self._next())
                 await self._context.write(replica_pb2.LeaderFrame(answers=answers))
 
@@ -327,3 +334,88 @@ def _text(error: BaseException) -> str:
     if isinstance(error, grpc.aio.AioRpcError) and error.details() == _NOT_WRITTEN:
         return describe_end(error.code(), _NOT_WRITTEN)
     return str(from_rpc_error(error)) if isinstance(error, grpc.RpcError) else str(error)
+
+
+def encode_member(member: Member) -> replica_pb2.ClusterMember:
+    """Encode a member."""
+    return replica_pb2.ClusterMember(broker=member.broker, store=member.store)
+
+
+def decode_member(found: replica_pb2.ClusterMember) -> Member:
+    """Decode a member."""
+    return Member(broker=found.broker, store=found.store)
+
+
+def encode_fetch(business: str, fetch: SendFetch) -> replica_pb2.FetchEntries:
+    """Encode a fetch."""
+    return replica_pb2.FetchEntries(
+        business=business, term=fetch.term, index=fetch.index, last_term=fetch.last_term, version=fetch.version
+    )
+
+
+def decode_fetch(follower: Member, found: replica_pb2.FetchEntries) -> FetchRequest:
+    """Decode a fetch."""
+    return FetchRequest(
+        sender=follower, term=found.term, index=found.index, last_term=found.last_term, version=found.version
+    )
+
+
+def encode_reply(business: str, answer: Answer) -> replica_pb2.FetchAnswer:
+    """Encode the reply to a fetch."""
+    found = replica_pb2.FetchAnswer(business=business, term=answer.term)
+    match answer:
+        case Entries():
+            found.outcome = replica_pb2.ENTRIES
+            found.index, found.high = answer.first, answer.high
+            found.entries.extend(answer.entries)
+        case LogsDiverge():
+            found.outcome = replica_pb2.DIVERGE
+            found.index, found.last_term = answer.index, answer.last_term
+            found.known_term, found.end = answer.known_term, answer.end
+        case LogTrimmed():
+            found.outcome = replica_pb2.TRIMMED
+            found.index = answer.start
+        case NotLeading():
+            found.outcome = replica_pb2.NOT_LEADING
+    return found
+
+
+def decode_reply(found: replica_pb2.FetchAnswer) -> Answer:
+    """Decode the reply to a fetch. Raises ProtocolError."""
+    match found.outcome:
+        case replica_pb2.ENTRIES:
+            return Entries(term=found.term, first=found.index, high=found.high, entries=tuple(found.entries))
+        case replica_pb2.DIVERGE:
+            return LogsDiverge(
+                term=found.term,
+                index=found.index,
+                last_term=found.last_term,
+                known_term=found.known_term,
+                end=found.end,
+            )
+        case replica_pb2.TRIMMED:
+            return LogTrimmed(term=found.term, start=found.index)
+        case replica_pb2.NOT_LEADING:
+            return NotLeading(term=found.term)
+    raise ProtocolError(f"the answer to a fetch of {found.business} has outcome {found.outcome}")
+
+
+def encode_ballot(ballot: Ballot | None) -> replica_pb2.BallotAnswer:
+    """Encode a ballot; None = none is given."""
+    if ballot is None:
+        return replica_pb2.BallotAnswer()
+    return replica_pb2.BallotAnswer(
+        given=True, last_term=ballot.last_term, end=ballot.end, high=ballot.high, healthy=ballot.healthy
+    )
+
+
+def decode_ballot(of: Member, found: replica_pb2.BallotAnswer) -> Ballot | None:
+    """Decode the ballot of a member; None = it gave none."""
+    if not found.given:
+        return None
+    return Ballot(member=of, last_term=found.last_term, end=found.end, high=found.high, healthy=found.healthy)
+
+
+def reply_size(found: replica_pb2.FetchAnswer) -> int:
+    """Return the approximate size of a reply."""
+    return sum(map(len, found.entries)) + len(found.business) + 64

@@ -14,9 +14,8 @@ from typing import Protocol
 
 from venus.broker.replicas.ports import Post
 from venus.errors import Fenced, Refused, Unavailable, VenusError
-from venus.replication.coordinator import Coordinator
 from venus.replication.messages import NO_LEASE, SwapResult
-from venus.replication.records import Leadership, LiveBroker
+from venus.replication.records import Coordinator, Leadership, LiveBroker
 
 logger = logging.getLogger(__name__)
 

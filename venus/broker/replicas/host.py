@@ -12,14 +12,16 @@ from dataclasses import replace
 from functools import partial
 
 from venus.broker.replicas.effects import Effects
-from venus.broker.replicas.operator_requests import OperatorRequests
-from venus.broker.replicas.placement import KnownBrokers, ReplicaPlacement, can_be_removed
+from venus.broker.replicas.placement import KnownBrokers, ReplicaPlacement, can_be_removed, clear_successor
 from venus.broker.replicas.ports import Coordination, Installations, Logs, Post, Transport
 from venus.broker.replicas.replicated_logs import ReplicaStanding, ReplicatedLogs
 from venus.broker.replicas.unclean_losses import unrecorded_terms
 from venus.replication import messages as m
 from venus.replication import replica as silence
 from venus.replication.election import Ballot
+from venus.replication.in_sync import NEAR_ENTRIES
+from venus.replication.leading import Leading
+from venus.replication.messages import HandOverRequest
 from venus.replication.position import Position, ReplicationTimes
 from venus.replication.records import Leadership, LiveBroker, Member
 from venus.replication.replica import Replica
@@ -29,6 +31,10 @@ logger = logging.getLogger(__name__)
 #: Interval at which this broker updates its own description at the coordinator.
 TELL_EVERY_S = 1.0
 ELSEWHERE = "this broker has no replica of it"
+#: Interval between hand-overs by a draining broker; each delays writes until the successor has everything.
+DRAIN_EVERY_S = 5.0
+
+Take = Callable[[str, HandOverRequest], None]
 
 
 class Host:
@@ -313,3 +319,68 @@ def first_needed_entry(replica: Replica) -> int:
         return 2**63
     ends = {member.broker: progress.end for member, progress in leading.followers.items()}
     return min([2**63, *(ends.get(name, 0) for name in known.replicas if name != replica.me.broker)])
+
+
+class OperatorRequests:
+    """Executes the requests after each read of the coordinator, in the host's thread."""
+
+    def __init__(
+        self,
+        me: Member,
+        wanted: ReplicaPlacement,
+        brokers: KnownBrokers,
+        coordination: Coordination,
+        take: Take,
+        monotonic: Callable[[], float],
+    ) -> None:
+        self._me, self._wanted, self._brokers = me, wanted, brokers
+        self._coordination, self._take, self._monotonic = coordination, take, monotonic
+        self._tried: dict[str, tuple[int, str]] = {}  # term and successor of the last attempt, by business
+        self._drained_at: dict[str, float] = {}
+
+    def execute(self, replicas: Iterable[Replica]) -> None:
+        """Execute the requests of the businesses that this broker leads."""
+        for replica in list(replicas):
+            known, leading = replica.known, replica.leading
+            if known is None or leading is None:
+                continue
+            after = self._wanted.next_record(known, self._brokers.live.values(), self._monotonic())
+            if after is not None:
+                self._coordination.swap(known, after)
+            elif leading.handing_over is None:
+                self._hand_over(replica, known, leading)
+
+    def _hand_over(self, replica: Replica, known: Leadership, leading: Leading) -> None:
+        business, now = known.business, self._monotonic()
+        if known.successor:
+            to = self._find_able(known, known.successor)
+            if to is None or self._tried.get(business) == (known.term, known.successor):
+                self._coordination.swap(known, clear_successor(known))
+                return
+            self._tried[business] = known.term, known.successor
+            self._take(business, HandOverRequest(to=to))
+            return
+        self._tried.pop(business, None)
+        own = self._brokers.live.get(self._me)
+        if own is None or not own.draining or now < self._drained_at.get(business, -DRAIN_EVERY_S) + DRAIN_EVERY_S:
+            return
+        successor = self._find_successor(replica, known, leading)
+        if successor is not None:
+            self._drained_at[business] = now
+            self._take(business, HandOverRequest(to=successor))
+
+    def _find_able(self, known: Leadership, broker: str) -> Member | None:
+        """Return the member of a broker that can take over; None = it cannot."""
+        others = (known.in_sync & self._brokers.live.keys()) - {self._me}
+        return next((member for member in others if member.broker == broker), None)
+
+    def _find_successor(self, replica: Replica, known: Leadership, leading: Leading) -> Member | None:
+        """Return the best successor for a draining broker; None = no follower has nearly caught up."""
+        near = replica.position.end - NEAR_ENTRIES
+        able = [
+            member
+            for member, progress in leading.followers.items()
+            if progress.end >= near and self._find_able(known, member.broker) == member
+            if not self._brokers.live[member].draining
+        ]
+        return min(able, key=self._brokers.leader_order, default=None)

@@ -15,18 +15,24 @@ from typing import Any
 
 import psutil
 
-from venus.alarm_rules import classify_sentence, find_commands, hop_of, min_duration_s
 from venus.alarms import notifier as remembered
 from venus.alarms.alarm_state import AlarmState, Key
 from venus.alarms.notifier import DeliveryState, Notifier
-from venus.broker.status.derived_alarms import ClockReading, LateLimits, derive_alarms, is_led_elsewhere
-from venus.broker.status.history import ChartData, FigureHistory
-from venus.conditions import HEARTBEATS_LATE
+from venus.broker.status.history import (
+    ChartData,
+    ClockReading,
+    FigureHistory,
+    LateLimits,
+    derive_alarms,
+    is_led_elsewhere,
+)
 from venus.config import AlarmsSettings
 from venus.errors import VenusError
 from venus.flow.degradation import Lane
 from venus.process.system import steady_clock_s
+from venus.rpc.conditions import HEARTBEATS_LATE
 from venus.rpc.event_loop import LoopBridge
+from venus.text.alarm_rules import classify_sentence, find_commands, hop_of, min_duration_s
 from venus.wire import broker_pb2
 
 logger = logging.getLogger(__name__)

@@ -25,7 +25,7 @@ from venus.broker.service.traffic import DEGRADED_FRAME_BYTES, DEGRADED_PAUSE_S,
 from venus.codec.chunk import SealedChunk
 from venus.errors import ProtocolError, Unavailable, VenusError
 from venus.flow.degradation import Lane
-from venus.flow.delivery_window import DeliveryWindow
+from venus.flow.limiters import DeliveryWindow
 from venus.model import FULL
 from venus.rpc.channel import FRAME_BYTES
 from venus.rpc.event_loop import LoopBridge

@@ -12,11 +12,11 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from venus.alarm_rules import NAMES
 from venus.alarms.notifier import DeliveryState
 from venus.broker.service import traffic_status
-from venus.conditions import HELD_STATES, MOVING_STATES, NOT_CAPTURED
+from venus.rpc.conditions import HELD_STATES, MOVING_STATES, NOT_CAPTURED
 from venus.rpc.reports import decode
+from venus.text.alarm_rules import NAMES
 from venus.wire import broker_pb2
 
 _MIRROR_GAUGES: tuple[tuple[str, str, Callable[[broker_pb2.MirrorStatus], float]], ...] = (

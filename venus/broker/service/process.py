@@ -37,8 +37,7 @@ from venus.broker.service.traffic_watch import TrafficWatch
 from venus.broker.store import data_directory
 from venus.config import BrokerSettings, Settings
 from venus.errors import Fenced, VenusError
-from venus.process.memory import freeze_objects, share_heaps
-from venus.process.system import raise_descriptor_limit, steady_clock_s, stop_signals
+from venus.process.system import freeze_objects, raise_descriptor_limit, share_heaps, steady_clock_s, stop_signals
 from venus.rpc import event_loop
 from venus.rpc.address import broker_address
 from venus.rpc.event_loop import LoopBridge

@@ -9,7 +9,7 @@ from typing import Any
 import grpc
 
 from venus.broker.core import Core
-from venus.broker.replicas import copies, replica_wire
+from venus.broker.replicas import connections, copies
 from venus.broker.replicas.connections import BrokerConnections, FollowerStream
 from venus.broker.replicas.host import Host
 from venus.broker.service.traffic import Traffic
@@ -65,7 +65,7 @@ class ReplicaService(replica_pb2_grpc.ReplicaServicer):
                 if frame.HasField("greeting"):
                     raise ProtocolError("a follower greets once")
                 for fetch in frame.fetches:
-                    self._host.on_fetch(fetch.business, replica_wire.decode_fetch(line.follower, fetch))
+                    self._host.on_fetch(fetch.business, connections.decode_fetch(line.follower, fetch))
         finally:
             line.end()
 
@@ -75,7 +75,7 @@ class ReplicaService(replica_pb2_grpc.ReplicaServicer):
         """Give this broker's ballot."""
         async with abort_on_error(context):
             sender = self._check_greeting(request.greeting)
-            return replica_wire.encode_ballot(self._host.on_ballot_request(request.business, sender, request.term))
+            return connections.encode_ballot(self._host.on_ballot_request(request.business, sender, request.term))
         return None
 
     async def Copy(self, request: replica_pb2.CopyRequest, context: Context) -> None:  # type: ignore[override]  # noqa: N802
@@ -121,7 +121,7 @@ class ReplicaService(replica_pb2_grpc.ReplicaServicer):
 
     def _check_greeting(self, greeting: replica_pb2.Greeting) -> Member:
         """Return the sender. Raises Refused if it is unknown, or if another broker is addressed."""
-        sender, receiver = replica_wire.decode_member(greeting.sender), replica_wire.decode_member(greeting.receiver)
+        sender, receiver = connections.decode_member(greeting.sender), connections.decode_member(greeting.receiver)
         if greeting.cluster != self._lines.cluster:
             raise Refused(f"broker {sender.broker} is of another cluster (id {greeting.cluster})")
         if receiver != self._lines.me:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Set
 
-from venus.alarm_rules import prefix_business
 from venus.broker.core import Core
 from venus.broker.mirrors.network_membership import NetworkMembership
 from venus.broker.replicas.replication_status import ReplicationStatus
@@ -18,6 +17,7 @@ from venus.broker.status.table_selection import TableSelection
 from venus.broker.store.data_directory import FreeSpace, full_disk_message
 from venus.errors import VenusError
 from venus.rpc.reports import SOURCE, check, reported_problems
+from venus.text.alarm_rules import prefix_business
 from venus.wire import broker_pb2
 
 #: How an alarm of the upper adapter begins.

@@ -12,7 +12,7 @@ from venus.broker.core import Core
 from venus.broker.service.shared_frames import SharedFrames
 from venus.broker.service.traffic import Traffic
 from venus.flow.degradation import THREADS, Lane
-from venus.flow.delivery_window import DeliveryWindow
+from venus.flow.limiters import DeliveryWindow
 from venus.rpc.event_loop import LoopBridge
 from venus.wire import broker_pb2
 

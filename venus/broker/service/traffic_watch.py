@@ -21,8 +21,7 @@ from venus.broker.core import Core
 from venus.broker.service.traffic import Traffic
 from venus.errors import VenusError
 from venus.flow.degradation import Lane
-from venus.flow.delivery_window import DeliveryWindow
-from venus.flow.limiters import Limiter
+from venus.flow.limiters import DeliveryWindow, Limiter
 from venus.rpc.event_loop import LoopBridge
 
 logger = logging.getLogger(__name__)

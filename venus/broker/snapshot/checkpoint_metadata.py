@@ -11,7 +11,7 @@ from venus.broker.machine.mirror import Mirror, decode_mirror
 from venus.broker.machine.queue_index import QueuedBatch
 from venus.broker.machine.records import decode_materialised_position, read_schemas
 from venus.broker.queue.reader import incomplete_error
-from venus.broker.snapshot.leases import SnapshotLease
+from venus.broker.snapshot.lease_manager import SnapshotLease
 from venus.broker.store import keys
 from venus.broker.store.rocks import Store
 from venus.wire import change_pb2

@@ -20,8 +20,7 @@ from venus.broker.snapshot.scrub import Scrub
 from venus.broker.snapshot.step import MaterialiserStep
 from venus.broker.store import keys
 from venus.broker.store.data_directory import FreeSpace
-from venus.broker.store.options import DELAYING_FILES, DELAYING_MEMTABLES
-from venus.broker.store.rocks import Store
+from venus.broker.store.rocks import DELAYING_FILES, DELAYING_MEMTABLES, Store
 from venus.errors import StorageError, Unavailable, VenusError
 from venus.flow.precedence import SMALL_BYTES, Precedence
 

@@ -15,8 +15,7 @@ import numpy as np
 
 from venus.broker.machine.mirror import levels_to_wire
 from venus.broker.snapshot import checkpoint_metadata
-from venus.broker.snapshot.lease_manager import LeaseManager
-from venus.broker.snapshot.leases import Range, SnapshotLease
+from venus.broker.snapshot.lease_manager import LeaseManager, Range, SnapshotLease
 from venus.broker.store import keys
 from venus.broker.store.rocks import Store
 from venus.codec import schema as schemas_codec

@@ -20,8 +20,7 @@ from venus.broker.pipeline.producer_commands import describe_half
 from venus.broker.queue import batch_lookup
 from venus.broker.queue.buffer import BodyBuffer
 from venus.broker.snapshot.snapshots import SnapshotManager
-from venus.broker.status.entry_selection import EntrySelection
-from venus.broker.status.table_selection import TableSelection
+from venus.broker.status.table_selection import EntrySelection, TableSelection
 from venus.broker.store.data_directory import FreeSpace, full_disk_message
 from venus.broker.store.rocks import Store
 from venus.config import BrokerSettings

@@ -1,11 +1,19 @@
-"""Selection of the tables that a status lists: as many as requested, and never more than a message holds."""
+"""Selection of what a status lists: tables as requested, half messages and consumers that need an operator. Pure.
+
+A status never holds more than a message can, and it also has the total numbers. Entries are selected before they are
+described, so the others cost nothing.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
+from itertools import islice
 
 from venus.broker.machine.business import Business, TableFigures
+from venus.broker.machine.consumers import ConsumerState
+from venus.broker.machine.half_messages import HalfMessage
+from venus.network.topology import PULLS_AS
 from venus.wire import broker_pb2
 
 #: Default number of listed tables; the status has their total number too.
@@ -15,6 +23,11 @@ ANSWER_TABLES_MAX = 50_000
 ANSWER_BYTES_MAX = 4 << 20
 #: Bytes of a table's figures beside its name.
 _FIGURES_BYTES = 48
+#: Limit for one business.
+NAMED_MAX = 1_000
+#: Limit for all businesses together. Each business gets at least `EACH_MIN`.
+ANSWER_MAX = 10_000
+EACH_MIN = 10
 
 
 @dataclass(slots=True, kw_only=True)
@@ -80,3 +93,33 @@ def _describe(table_id: int, figures: TableFigures) -> broker_pb2.TableStatus:
         last_sequence=figures.last_sequence,
         rows_estimate=figures.rows,
     )
+
+
+@dataclass(slots=True, kw_only=True)
+class EntrySelection:
+    """How many entries one answer may still list."""
+
+    halves_left: int = ANSWER_MAX
+    consumers_left: int = ANSWER_MAX
+
+    def select_halves(self, undecided: Sequence[HalfMessage]) -> list[HalfMessage]:
+        """Return the oldest half messages."""
+        chosen = list(islice(undecided, _room(self.halves_left)))
+        self.halves_left -= len(chosen)
+        return chosen
+
+    def select_consumers(self, groups: Sequence[ConsumerState]) -> list[ConsumerState]:
+        """Return broker sets, then groups that are away, then those that keep most of the queue; keep the order."""
+        room = _room(self.consumers_left)
+        if len(groups) > room:
+            first = sorted(
+                groups, key=lambda found: (not found.group.startswith(PULLS_AS), found.is_connected, found.kept)
+            )
+            chosen = {group.group for group in first[:room]}
+            groups = [group for group in groups if group.group in chosen]
+        self.consumers_left -= len(groups)
+        return list(groups)
+
+
+def _room(left: int) -> int:
+    return max(EACH_MIN, min(NAMED_MAX, left))

@@ -15,8 +15,7 @@ import typer
 from venus.cli.cluster import open_coordinator
 from venus.cli.invocation import ConfigOption, Invocation, JsonOption
 from venus.errors import ConfigError, Unavailable
-from venus.text.formatting import format_duration
-from venus.text.hints import suggest_nearest
+from venus.text.formatting import format_duration, suggest_nearest
 
 if TYPE_CHECKING:
     from venus.cli.output import Output

@@ -9,6 +9,7 @@ import io
 import json
 import os
 import platform
+import re
 import shlex
 import sys
 import tarfile
@@ -22,7 +23,6 @@ from typing import Annotated, Any
 import typer
 
 from venus.cli.invocation import ConfigOption, Invocation, JsonOption
-from venus.cli.support.scrub import GONE, scrub_log_line, scrub_tree
 from venus.errors import ConfigError, VenusError
 from venus.process.system import state_folder
 
@@ -30,6 +30,19 @@ LOG_LINES_MAX = 2000
 #: How much of the end of a log is read.
 LOG_BYTES_MAX = 4 << 20
 FAILURES_MAX = 5
+GONE = "***"
+_ENCLOSED = re.compile(
+    r"""'[^'\n]*'|"[^"\n]*"|\([^()\n]*\)|\[[^\[\]\n]*\]|\{[^{}\n]*\}""",
+)
+#: `row 17`, `key 4711-a`, `value 3.5`: the text that follows is a value.
+_NAMED = re.compile(
+    r"\b(row|key|keys|value|values|record|DETAIL:|CONTEXT:|PARAMETERS:|HINT:)([ :=]+)(\S.*)?$", re.IGNORECASE
+)
+#: A quote or parenthesis that is never closed: the rest of the line is removed.
+_OPEN = re.compile(r"""(?<!\w)['"({\[](?!\*\*\*).*$|=\(.*$""")
+_SQLSTATE = re.compile(r"\(([0-9A-Z]{5})\)")
+#: Fields of a log line that contain no values.
+_PLAIN = frozenset({"time", "level", "logger", "role", "pid", "thread", "cut", "stage", "took_ms", "exit_code", "kind"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +104,7 @@ def collect_broker(run: Invocation) -> Any:
     """Return the broker's status of all businesses, with the rule of each alarm."""
     from google.protobuf.json_format import MessageToDict
 
-    from venus.alarm_rules import classify_sentence
+    from venus.text.alarm_rules import classify_sentence
 
     found = _read_broker_status(run)
     document = MessageToDict(found, preserving_proto_field_name=True)
@@ -197,3 +210,42 @@ def _add_file(archive: tarfile.TarFile, name: str, content: str) -> None:
     entry, data = tarfile.TarInfo(name), content.encode()
     entry.size, entry.mtime, entry.mode = len(data), int(time.time()), 0o600
     archive.addfile(entry, io.BytesIO(data))
+
+
+def scrub_text(text: str) -> str:
+    """Return a text, of one or several lines, without anything that could be a value."""
+    return "\n".join(_scrub_line(line) for line in text.splitlines())
+
+
+def scrub_tree(found: Any) -> Any:
+    """Return a document with every text in it scrubbed; numbers are counts and positions, and are kept."""
+    if isinstance(found, dict):
+        return {name: scrub_tree(value) for name, value in found.items()}
+    if isinstance(found, list | tuple):
+        return [scrub_tree(value) for value in found]
+    return scrub_text(found) if isinstance(found, str) else found
+
+
+def scrub_log_line(text: str) -> str:
+    """Return a log line scrubbed; a line of JSON remains JSON."""
+    if text.startswith("{"):
+        try:
+            found = json.loads(text)
+        except ValueError:
+            return scrub_text(text)
+        if isinstance(found, dict):
+            kept = {name: value if name in _PLAIN else scrub_tree(value) for name, value in found.items()}
+            return json.dumps(kept, ensure_ascii=False)
+    return scrub_text(text)
+
+
+def _scrub_line(line: str) -> str:
+    if re.match(r'\s*File "[^"]+", line \d+', line):
+        return line  # a frame of a traceback, whose source line has only names of our code
+    states = _SQLSTATE.findall(line)
+    before = None
+    while before != line:
+        before, line = line, _ENCLOSED.sub(GONE, line)
+    line = _NAMED.sub(rf"\1\2{GONE}", line)
+    line = _OPEN.sub(GONE, line)
+    return line + "".join(f" SQLSTATE {state}" for state in states)

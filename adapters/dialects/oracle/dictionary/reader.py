@@ -35,7 +35,7 @@ from venus.adapters.dialects.oracle.session.versions import Version, version_of
 from venus.adapters.dialects.oracle.sql import statement
 from venus.errors import ConfigError
 from venus.model import Finding, TableSchema
-from venus.text.hints import suggest_nearest
+from venus.text.formatting import suggest_nearest
 
 
 class OracleDictionary:

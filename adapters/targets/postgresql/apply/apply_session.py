@@ -13,8 +13,6 @@ import time
 
 import tenacity
 
-from venus import cut_stages
-from venus.adapter_figures import ROWS_EVERY_S
 from venus.adapters.targets.postgresql import catalogue as catalogues
 from venus.adapters.targets.postgresql.apply.held_tables import HeldTables
 from venus.adapters.targets.postgresql.apply.report import ApplyLoop, ApplyReport, Report
@@ -37,10 +35,11 @@ from venus.adapters.under.cut_assembler import (
     list_pieces,
     log_applied,
 )
-from venus.conditions import TableCondition
 from venus.config import Settings
 from venus.errors import Diverged, OffsetTrimmed, VenusError
 from venus.network.rows_identity import RowsIdentity
+from venus.process import tracing
+from venus.rpc.conditions import ROWS_EVERY_S, TableCondition
 from venus.rpc.stopwatch import Stopwatch
 
 logger = logging.getLogger(__name__)
@@ -218,7 +217,7 @@ class ApplySession:
     def _apply_group(self, cuts: list[DeliveredCut]) -> None:
         pieces = list_pieces(cuts)
         at_once = not self._loop.verdicts and is_small(self._target, cuts)
-        took, begun_us = Stopwatch.coarse(), cut_stages.step_time_us()
+        took, begun_us = Stopwatch.coarse(), tracing.step_time_us()
         if at_once and apply_at_once(
             self._target, self._session, self._catalogue, pieces, defer_constraints=self._defer
         ):

@@ -41,12 +41,12 @@ from venus.adapters.targets.postgresql.session import Superseded, TargetSession
 from venus.adapters.targets.postgresql.statements import statement
 from venus.codec import schema as schemas_codec
 from venus.codec.filtering import select_full_rows
-from venus.conditions import RESYNC_FAILED
 from venus.errors import TargetError, VenusError
 from venus.model import TableSchema
 from venus.network.rows_identity import RowsIdentity
 from venus.predicates.ranges import compile_predicate
 from venus.rpc import reports
+from venus.rpc.conditions import RESYNC_FAILED
 from venus.rpc.snapshots import SnapshotClient
 from venus.wire import broker_pb2
 

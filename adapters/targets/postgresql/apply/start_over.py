@@ -34,13 +34,13 @@ from venus.adapters.targets.postgresql.session import TargetSession
 from venus.adapters.targets.predicates import AssignedPredicate, assign_predicates
 from venus.adapters.targets.views import describe_rows
 from venus.codec import schema as schemas_codec
-from venus.conditions import STARTING_OVER
 from venus.errors import ConfigError, Diverged, OffsetTrimmed, VenusError
 from venus.model import TableSchema
 from venus.network.rows_identity import RowsIdentity, find_differing
 from venus.predicates.ranges import is_same
 from venus.rpc import reports
 from venus.rpc.admin import AdminClient
+from venus.rpc.conditions import STARTING_OVER
 from venus.rpc.snapshots import SnapshotClient
 from venus.wire import broker_pb2
 

@@ -9,10 +9,10 @@ from dataclasses import replace
 from venus.adapters.targets.postgresql.catalogue import TargetCatalogue
 from venus.adapters.targets.postgresql.database import PostgresDatabase
 from venus.adapters.under.cut_assembler import CutAssembler, DecisionNeeded
-from venus.conditions import TableCondition
 from venus.errors import Diverged
 from venus.network.rows_identity import RowsIdentity
 from venus.rpc import reports
+from venus.rpc.conditions import TableCondition
 from venus.rpc.subscriber import Subscriber
 
 #: How long a session waits on a quiet stream before it looks for operators' commands.

@@ -14,7 +14,6 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 
-from venus.adapter_figures import ROWS_EVERY_S
 from venus.adapters.running import Runner
 from venus.adapters.targets.postgresql import catalogue as catalogues
 from venus.adapters.targets.postgresql.apply.apply_session import run_apply
@@ -35,6 +34,7 @@ from venus.adapters.targets.postgresql.staged.task import (
 from venus.adapters.targets.postgresql.statements import statement
 from venus.config import Settings
 from venus.errors import DatabaseUnavailable, Diverged, ProtocolError, TargetError, VenusError
+from venus.rpc.conditions import ROWS_EVERY_S
 from venus.rpc.subscriber import Subscriber
 
 logger = logging.getLogger(__name__)

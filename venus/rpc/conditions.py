@@ -1,17 +1,74 @@
-"""The state of an adapter's tables, and the sentences about what needs an operator.
+"""What an adapter reports to the broker: the state of its tables, its figures, and sentences about what needs action.
 
 `venus status` builds these from the databases that it asks. The broker keeps what the adapters report, for its page,
-metrics, health and alarms. All of them use the same sentences.
+metrics, health and alarms. All of them use the same sentences. Row counts come at a low rate from the database's own
+statistics, so they are shown as "about".
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
 
-from venus.adapter_figures import AdapterFigures
 from venus.model import count_phrase
 from venus.network.topology import PULLS_AS
+
+#: How often the row counts are read, which takes one statement.
+ROWS_EVERY_S = 60.0
+VERDICTS = ("same", "different", "undecided")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableFillFigures:
+    """The rows of a table that a fill has read, and about how many there are."""
+
+    table_id: int
+    name: str
+    rows: int
+    rows_expected: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LastComparison:
+    """The last comparison of a target by `venus verify`."""
+
+    ended_at_us: int
+    verdict: str
+    leg: str = ""
+    tables: int = 0
+    rows: int = 0
+    different: int = 0
+    undecided: int = 0
+    #: Not every table, or not every row, was compared.
+    partial: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdapterFigures:
+    """The figures of one database."""
+
+    #: Database and host, never a user or a password.
+    place: str = ""
+    #: About how many rows each table has, by its number.
+    rows: Mapping[int, int] = field(default_factory=dict)
+    counted_at_us: int = 0
+    fills: tuple[TableFillFigures, ...] = ()
+    compared: LastComparison | None = None
+
+
+def encode_comparison(compared: LastComparison) -> str:
+    """Encode a comparison as the JSON text that a target stores."""
+    return json.dumps(asdict(compared))
+
+
+def decode_comparison(text: str | None) -> LastComparison | None:
+    """Decode the text of `encode_comparison`; fields of a newer version are ignored."""
+    if not text:
+        return None
+    found = json.loads(text)
+    return LastComparison(**{name: found[name] for name in LastComparison.__slots__ if name in found})
+
 
 ACTIVE = "ACTIVE"  # every change is applied at once
 RESYNCING = "RESYNCING"  # it is being made equal to the full data

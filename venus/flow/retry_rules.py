@@ -1,4 +1,4 @@
-"""Rules of the loops of `venus sync`: which errors they retry, and which end them. Pure.
+"""Rules of the loops of `venus sync`: which errors they retry, and which end them.
 
 A retry helps where the other side may come back by itself: a server is down or starts, or the network is interrupted.
 It does not help against a wrong configuration, which ends the loop with the exit code of any other command. A refused
