@@ -135,8 +135,9 @@ def test_the_only_target_needs_no_name_and_one_of_several_does(
     configured(tmp_path, f'[targets.second]\nurl = "postgresql://u:{SECRET}@127.0.0.1:1/e"\n')
     assert run([command]) == 2
     assert capsys.readouterr().err.splitlines() == [
-        "venus: there are several targets: choose one with --target", "  There are main, second."
-    ]  # fmt: skip
+        "venus: there are several targets: choose one with --target",
+        "  There are main, second.",
+    ]
 
 
 @pytest.mark.parametrize("command", ["check", "install-triggers", "pause"])
@@ -174,9 +175,14 @@ def test_a_file_that_is_not_there_is_a_mistake_in_the_configuration(
     ],
 )
 def test_a_url_that_is_none_is_named_by_its_line_or_variable(
-    option: str, url: str, command: str, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    option: str,
+    url: str,
+    command: str,
+    says: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
+) -> None:
     configured(tmp_path)
     text = (tmp_path / "venus.toml").read_text()
     line = 2 if option == "source.url" else 4

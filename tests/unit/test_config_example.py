@@ -82,5 +82,6 @@ def test_all_mistakes_are_said_at_once(
         "venus: venus.toml:2: broker.httpp: no such option (did you mean http?)",
     ]
     assert {line.split(":")[2] + line.split(":")[3] for line in said[2:4]} == {
-        "3 broker.retain_bytes", "5 capture.heartbeat_s"
-    }  # fmt: skip
+        "3 broker.retain_bytes",
+        "5 capture.heartbeat_s",
+    }

@@ -90,8 +90,13 @@ def test_the_oracle_suite_is_not_green_without_an_oracle(tmp_path: Path) -> None
     (recipe,) = re.findall(r"pytest (-m oracle \S+)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *recipe.split()],
-        cwd=ROOT, env=os.environ | {"PATH": str(tmp_path)}, capture_output=True, text=True, timeout=240, check=False,
-    )  # fmt: skip
+        cwd=ROOT,
+        env=os.environ | {"PATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
 
     assert done.returncode == pytest.ExitCode.USAGE_ERROR
     assert done.stderr.strip().splitlines() == [

@@ -80,9 +80,14 @@ def test_everything_is_as_with_a_new_interpreter(folder: Path, monkeypatch: pyte
 
     def said(session: bool) -> tuple[int, bytes, bytes]:
         done = forked.run(
-            command("says", "a b", "c"), cwd=folder, env=environ, input=b"asked\n", capture_output=True, timeout=60,
+            command("says", "a b", "c"),
+            cwd=folder,
+            env=environ,
+            input=b"asked\n",
+            capture_output=True,
+            timeout=60,
             start_new_session=session,
-        )  # fmt: skip
+        )
         return done.returncode, done.stdout, done.stderr
 
     found = [said(session) for session in (False, True)]
@@ -136,9 +141,13 @@ def test_what_counts_at_the_start_of_an_interpreter_needs_a_new_one(
 @pytest.mark.parametrize(("new", "own"), [("", False), ("1", True)])
 def test_what_a_fork_starts_is_a_fork_of_the_same_server(folder: Path, new: str, own: bool) -> None:
     process = forked.popen(
-        command("starts", "sync"), cwd=folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        command("starts", "sync"),
+        cwd=folder,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
         env=os.environ | {"TEST_NEW_INTERPRETERS": new},
-    )  # fmt: skip
+    )
     assert process.stdout is not None
     started = psutil.Process(int(process.stdout.readline()))
     assert started.ppid() == (process.pid if own else psutil.Process(process.pid).ppid())

@@ -109,11 +109,15 @@ def test_trouble_is_said_when_it_begins_and_once_a_minute(
         narrator.on_event("pg", {"event": "report", "circuit": ("closed", "open")[second > 5], "error": "no server"})
     said = capsys.readouterr().out.splitlines()
     assert [line for line in said if line.startswith("main")] == [
-        "main: waiting: down for 0 s", "main: waiting: down for 60 s", "main: waiting: down for 120 s"
-    ]  # fmt: skip
+        "main: waiting: down for 0 s",
+        "main: waiting: down for 60 s",
+        "main: waiting: down for 120 s",
+    ]
     assert [line for line in said if line.startswith("lake")] == [
-        "lake: started, pid 0", "lake: running, pid 0", *["lake: starts again in 5 s: broken; mend it"] * 3
-    ]  # fmt: skip
+        "lake: started, pid 0",
+        "lake: running, pid 0",
+        *["lake: starts again in 5 s: broken; mend it"] * 3,
+    ]
     assert len([line for line in said if line.startswith("pg")]) == 3
 
 

@@ -244,9 +244,18 @@ def test_which_rows_a_table_gets_is_shown_with_how_a_change_of_that_goes() -> No
 
 def test_a_mirror_that_is_cut_off_does_not_claim_to_have_everything() -> None:
     view = MirrorView(
-        path=("home", "eu"), state="cut off", reason="nobody answers", since_s=12.0, address="", lag=0, lag_s=0.0,
-        hop_s=0.0, bytes=2048, rows=0, rows_expected=0,
-    )  # fmt: skip
+        path=("home", "eu"),
+        state="cut off",
+        reason="nobody answers",
+        since_s=12.0,
+        address="",
+        lag=0,
+        lag_s=0.0,
+        hop_s=0.0,
+        bytes=2048,
+        rows=0,
+        rows_expected=0,
+    )
 
     assert format_mirror(view) == (
         "mirror of home -> eu: cut off for 12 s; it was level then; 2.0 KiB pulled: nobody answers"

@@ -49,9 +49,11 @@ def test_ages_are_those_of_the_broker_s_clock(ahead_us: int, monkeypatch: pytest
     now_us = time.time_ns() // 1000 + ahead_us
     status = broker_pb2.BrokerStatus(now_us=now_us)
     status.businesses.add(
-        business="main", last_captured_at_us=now_us - 4_000_000, last_committed_at_us=now_us - 3_000_000,
+        business="main",
+        last_captured_at_us=now_us - 4_000_000,
+        last_committed_at_us=now_us - 3_000_000,
         last_scrub_at_us=now_us - 5_000_000,
-    ).halves.add(batch_no=1, received_at_us=now_us - 6_000_000)  # fmt: skip
+    ).halves.add(batch_no=1, received_at_us=now_us - 6_000_000)
     monkeypatch.setattr(AdminClient, "whole_status", lambda self, business: status)
     monkeypatch.setattr(AdminClient, "__init__", lambda self, *_, **__: None)
     monkeypatch.setattr(AdminClient, "__exit__", lambda self, *_: None)
@@ -66,9 +68,13 @@ def test_ages_are_those_of_the_broker_s_clock(ahead_us: int, monkeypatch: pytest
 def test_what_the_broker_has_measured_itself_comes_before_a_difference_of_moments() -> None:
     status = broker_pb2.BrokerStatus(now_us=10**15)
     entry = status.businesses.add(
-        business="main", last_captured_at_us=1, last_committed_at_us=1, committed_ago_ms=3000, halves_total=7,
+        business="main",
+        last_captured_at_us=1,
+        last_committed_at_us=1,
+        committed_ago_ms=3000,
+        halves_total=7,
         consumers_total=9,
-    )  # fmt: skip
+    )
     entry.halves.add(batch_no=1, received_at_us=1, waited_ms=6000)
 
     found = probes.broker_view(status, "main", "b:1", status.now_us)

@@ -14,9 +14,13 @@ from venus.model import Column, Kind, LogicalType, Sequence, TableSchema
 from venus.rpc.conditions import AdapterCondition, TableCondition, problems, released_tables
 
 SCHEMA = TableSchema(
-    table_id=7, version=1, namespace="shop", name="orders", key=("a",),
+    table_id=7,
+    version=1,
+    namespace="shop",
+    name="orders",
+    key=("a",),
     columns=(Column(name="a", number=1, type=LogicalType(kind=Kind.INT, length=8)),),
-)  # fmt: skip
+)
 
 
 def table(state: str, reason: str = "") -> RegisteredTable:

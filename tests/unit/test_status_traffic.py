@@ -38,7 +38,7 @@ BUSY = broker_pb2.TrafficStatus(
         broker_pb2.GaugeStatus(name="streams", value=5, limit=20_000),
         broker_pb2.GaugeStatus(name="snapshots", value=4),
     ],
-)  # fmt: skip
+)
 
 
 def test_whoever_is_held_back_is_named_with_the_brake() -> None:

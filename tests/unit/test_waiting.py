@@ -95,9 +95,10 @@ def test_a_fill_is_not_waited_for_where_only_an_operator_can_go_on(monkeypatch: 
             self.looks += 1
             assert self.looks < 3, "it waits"
             return [
-                table("a", "ACTIVE", is_read=self.looks > 1), table("b", "RESYNC", is_read=False),
+                table("a", "ACTIVE", is_read=self.looks > 1),
+                table("b", "RESYNC", is_read=False),
                 table("c", "PAUSED", is_read=False),
-            ]  # fmt: skip
+            ]
 
     source = Source()
     monkeypatch.setattr("venus.cli.install.open_configured_source", lambda _: source)

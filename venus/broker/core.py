@@ -193,9 +193,15 @@ class Core:
         self.homes = HomeCommands(self.catalogue, self.commits, clock_us=self.clock_us)
         self.mirrors = MirrorCommands(self.catalogue, self.commits, self.store, self.space, clock_us=self.clock_us)
         self.subscriptions = Subscriptions(
-            self.catalogue, self.commits, groups, self.store, self.buffer, guard,
-            knows_end=self._knows_end, networks=lambda: self.networks,
-        )  # fmt: skip
+            self.catalogue,
+            self.commits,
+            groups,
+            self.store,
+            self.buffer,
+            guard,
+            knows_end=self._knows_end,
+            networks=lambda: self.networks,
+        )
         self.full_data = FullDataService(self.catalogue, self.snapshots, guard, networks=lambda: self.networks)
         self.forget_business = Forgetting(
             self.catalogue, self.commits, self.materialiser, self.snapshots, self.store, guard
@@ -290,9 +296,14 @@ def recover(
 
 
 def replay_business(
-    store: Store, business: Business, *, watermark: Callable[[Business], int], now: float, shared: bool = False,
+    store: Store,
+    business: Business,
+    *,
+    watermark: Callable[[Business], int],
+    now: float,
+    shared: bool = False,
     places: int = queue_index.TAIL_PLACES,
-) -> None:  # fmt: skip
+) -> None:
     """Bring a business from its record to the end of its log, with the newest `places` of its queue in memory."""
     business.log.find_end(store)
     business.log.committed = watermark(business)

@@ -254,9 +254,13 @@ class EtcdCoordinator:
         return key, self._client.read(key)
 
     def _store(
-        self, leadership: Leadership, revision: int, *, also: tuple[str, int] | None = None,
+        self,
+        leadership: Leadership,
+        revision: int,
+        *,
+        also: tuple[str, int] | None = None,
         held: tuple[str, int] | None = None,
-    ) -> Leadership | None:  # fmt: skip
+    ) -> Leadership | None:
         mark = secrets.token_hex(8)
         key = self._key("businesses", leadership.business)
         swapped = self._client.swap(key, revision, encode_leadership(leadership, mark), also=also, held=held)

@@ -121,9 +121,15 @@ class EtcdClient:
             start = answer.kvs[-1].key + b"\0"
 
     def swap(
-        self, key: str, revision: int, value: bytes | None, *, lease: int = 0, also: tuple[str, int] | None = None,
+        self,
+        key: str,
+        revision: int,
+        value: bytes | None,
+        *,
+        lease: int = 0,
+        also: tuple[str, int] | None = None,
         held: tuple[str, int] | None = None,
-    ) -> EtcdSwapResult:  # fmt: skip
+    ) -> EtcdSwapResult:
         """Write `value` (None = remove) if the key is at `revision` (0 = absent). Raises LeaseExpired.
 
         `also`: another key that must be at a revision; `held`: one that must be under a lease. After Unavailable the
@@ -228,9 +234,15 @@ class EtcdClient:
                 raise self._timeout_error(failures)
 
     def _attempt(
-        self, address: str, call: str, request: Message, kind: type[M], timeout_s: float, token: str,
+        self,
+        address: str,
+        call: str,
+        request: Message,
+        kind: type[M],
+        timeout_s: float,
+        token: str,
         one_of_stream: bool = False,
-    ) -> M:  # fmt: skip
+    ) -> M:
         channel, path = self._channel(address), f"/etcdserverpb.{call}"
         if not one_of_stream:
             ask = channel.unary_unary(path, type(request).SerializeToString, kind.FromString)

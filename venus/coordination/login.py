@@ -58,6 +58,10 @@ NO_LOGIN = Login()
 def build_login(cluster: ClusterSettings) -> Login:
     """Return the login of the settings."""
     return Login(
-        ca=cluster.etcd_ca, certificate=cluster.etcd_certificate, key=cluster.etcd_key, user=cluster.etcd_user,
-        password=cluster.etcd_password, password_file=cluster.etcd_password_file,
-    )  # fmt: skip
+        ca=cluster.etcd_ca,
+        certificate=cluster.etcd_certificate,
+        key=cluster.etcd_key,
+        user=cluster.etcd_user,
+        password=cluster.etcd_password,
+        password_file=cluster.etcd_password_file,
+    )

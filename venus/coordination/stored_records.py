@@ -24,8 +24,16 @@ INSTALLING_MAX = 100
 REASON_CHARS_MAX = 1000
 _BROKER = {"broker", "store", "address", "site", "priority", "draining", "version"}
 _BUSINESS = {
-    "business", "term", "leader", "in_sync", "last_in_sync", "replicas", "policy", "min_in_sync", "unclean_terms",
-}  # fmt: skip
+    "business",
+    "term",
+    "leader",
+    "in_sync",
+    "last_in_sync",
+    "replicas",
+    "policy",
+    "min_in_sync",
+    "unclean_terms",
+}
 #: Written only if they differ from the default, so that brokers of an older version can read the others.
 _BROKER_MORE = {"unhealthy": "", "installing": [], "load": []}
 _BUSINESS_MORE = {"successor": "", "leaving": [], "replicas_wanted": 0, "losses": [], "min_in_sync_wanted": 0}
@@ -118,19 +126,26 @@ def encode_leadership(leadership: Leadership, writer: str = "") -> bytes:
     leader = leadership.leader
     value = _encode(
         {
-            "business": leadership.business, "term": leadership.term,
+            "business": leadership.business,
+            "term": leadership.term,
             "leader": None if leader is None else [leader.broker, leader.store],
             "in_sync": [[m.broker, m.store] for m in sorted(leadership.in_sync)],
             "last_in_sync": [[m.broker, m.store] for m in sorted(leadership.last_in_sync)],
-            "replicas": list(leadership.replicas), "policy": leadership.policy.value,
-            "min_in_sync": leadership.min_in_sync, "unclean_terms": list(leadership.unclean_terms),
+            "replicas": list(leadership.replicas),
+            "policy": leadership.policy.value,
+            "min_in_sync": leadership.min_in_sync,
+            "unclean_terms": list(leadership.unclean_terms),
             **_non_default(
-                _BUSINESS_MORE, leadership.successor, list(leadership.leaving), leadership.replicas_wanted,
-                [_encode_loss(loss) for loss in leadership.losses], leadership.min_in_sync_wanted,
+                _BUSINESS_MORE,
+                leadership.successor,
+                list(leadership.leaving),
+                leadership.replicas_wanted,
+                [_encode_loss(loss) for loss in leadership.losses],
+                leadership.min_in_sync_wanted,
             ),
         },
         writer,
-    )  # fmt: skip
+    )
     decode_leadership(leadership.business, value, 0)  # an unreadable record must not be stored
     return value
 
@@ -154,14 +169,22 @@ def decode_leadership(key: str, value: bytes, version: int) -> Leadership:
     _check(key, _is_integer(found["replicas_wanted"], 0, MEMBERS_MAX), "replicas_wanted is invalid")
     _check(key, _is_integer(found["min_in_sync_wanted"], 0, MEMBERS_MAX), "min_in_sync_wanted is invalid")
     return Leadership(
-        business=found["business"], term=found["term"],
+        business=found["business"],
+        term=found["term"],
         leader=None if found["leader"] is None else _decode_member(key, found["leader"]),
-        in_sync=_decode_members(key, found["in_sync"]), last_in_sync=_decode_members(key, found["last_in_sync"]),
-        replicas=tuple(replicas), policy=Policy(found["policy"]), min_in_sync=found["min_in_sync"],
-        unclean_terms=tuple(unclean), losses=_decode_losses(key, found["losses"]), version=version, successor=successor,
-        leaving=tuple(leaving), replicas_wanted=found["replicas_wanted"],
+        in_sync=_decode_members(key, found["in_sync"]),
+        last_in_sync=_decode_members(key, found["last_in_sync"]),
+        replicas=tuple(replicas),
+        policy=Policy(found["policy"]),
+        min_in_sync=found["min_in_sync"],
+        unclean_terms=tuple(unclean),
+        losses=_decode_losses(key, found["losses"]),
+        version=version,
+        successor=successor,
+        leaving=tuple(leaving),
+        replicas_wanted=found["replicas_wanted"],
         min_in_sync_wanted=found["min_in_sync_wanted"],
-    )  # fmt: skip
+    )
 
 
 def writer_of(value: bytes) -> str:

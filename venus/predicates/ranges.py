@@ -109,8 +109,9 @@ def _column(term: Term, schema: TableSchema) -> Column:
     hint = f"write {near}" if alike else f"its columns: {', '.join(by_name)}"
     raise PredicateRefused(
         f"character {term.at}: {schema.qualified} has {what} {term.column}"
-        f"{'' if alike else suggest_nearest(term.column, by_name)}", hint=hint
-    )  # fmt: skip
+        f"{'' if alike else suggest_nearest(term.column, by_name)}",
+        hint=hint,
+    )
 
 
 def _narrow(known: Range | None, term: Term, column: Column, schema: TableSchema) -> Range | None:
@@ -126,8 +127,9 @@ def _narrow(known: Range | None, term: Term, column: Column, schema: TableSchema
     if sort is None:
         raise PredicateRefused(
             f"character {term.at}: {column.name} is {column.source_type or column.type.kind.name.lower()}, which "
-            "databases do not compare alike", hint=f"possible are {column.name} IS NULL and IS NOT NULL",
-        )  # fmt: skip
+            "databases do not compare alike",
+            hint=f"possible are {column.name} IS NULL and IS NOT NULL",
+        )
     if term.sign not in ("=", "in") and sort in UNORDERED:
         raise PredicateRefused(f"character {term.at}: {column.name} is a {sort.value}, which has no order: use = or IN")
     values = [value_of(constant, schema, column, sort) for constant in term.values]

@@ -51,9 +51,12 @@ def broker_address(settings: Settings) -> BrokerAddress:
     """Return the address of the broker in the settings."""
     own = settings.security
     proof = ClientCredentials(
-        ca=own.ca, certificate=own.certificate if own.ca else "", key=own.key if own.ca else "",
-        token_file=own.client_token_file, token=own.client_token,
-    )  # fmt: skip
+        ca=own.ca,
+        certificate=own.certificate if own.ca else "",
+        key=own.key if own.ca else "",
+        token_file=own.client_token_file,
+        token=own.client_token,
+    )
     return BrokerAddress(settings.broker.reach, proof)
 
 

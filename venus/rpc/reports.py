@@ -63,13 +63,15 @@ def _encode_figures(figures: AdapterFigures) -> broker_pb2.AdapterFigures | None
         counted_at_us=figures.counted_at_us,
         fills=[
             broker_pb2.TableFill(
-                table_id=fill.table_id, name=_line(fill.name, NAME_CHARACTERS_MAX), rows=fill.rows,
+                table_id=fill.table_id,
+                name=_line(fill.name, NAME_CHARACTERS_MAX),
+                rows=fill.rows,
                 rows_expected=fill.rows_expected,
             )
             for fill in figures.fills[:TABLES_MAX]
         ],
         compared=broker_pb2.Comparison(**asdict(figures.compared)) if figures.compared is not None else None,
-    )  # fmt: skip
+    )
 
 
 def _decode_figures(figures: broker_pb2.AdapterFigures) -> AdapterFigures:
@@ -95,13 +97,17 @@ def decode(report: broker_pb2.AdapterReport) -> AdapterCondition:
         quarantined=report.quarantined,
         tables=tuple(
             TableCondition(
-                table_id=table.table_id, name=table.name, state=table.state, reason=table.reason,
-                quarantined=table.quarantined, rows=table.rows,
+                table_id=table.table_id,
+                name=table.name,
+                state=table.state,
+                reason=table.reason,
+                quarantined=table.quarantined,
+                rows=table.rows,
             )
             for table in report.tables
         ),
         figures=_decode_figures(report.figures),
-    )  # fmt: skip
+    )
 
 
 def check(report: broker_pb2.AdapterReport) -> None:

@@ -71,17 +71,30 @@ class SnapshotClient:
         self.digest_mismatches = self.resumes = 0
 
     def open(
-        self, business: str, *, table_ids: Seq[int] = (), splits: int = 1, lease_s: int = 0, holder: str = "",
-        only: Seq[str] = (), where: Seq[broker_pb2.RowFilter] = (),
-    ) -> broker_pb2.Snapshot:  # fmt: skip
+        self,
+        business: str,
+        *,
+        table_ids: Seq[int] = (),
+        splits: int = 1,
+        lease_s: int = 0,
+        holder: str = "",
+        only: Seq[str] = (),
+        where: Seq[broker_pb2.RowFilter] = (),
+    ) -> broker_pb2.Snapshot:
         """Make a snapshot and pin it for its lease.
 
         The lease begins with a confirmation of the client, so a lost answer leaves no snapshot at the broker.
         """
         request = broker_pb2.OpenSnapshotRequest(
-            business=business, table_ids=table_ids, splits=splits, lease_s=lease_s, holder=holder, only=only,
-            where=where, confirms=True,
-        )  # fmt: skip
+            business=business,
+            table_ids=table_ids,
+            splits=splits,
+            lease_s=lease_s,
+            holder=holder,
+            only=only,
+            where=where,
+            confirms=True,
+        )
         snapshot = self._connection.call(
             business, lambda channel: _ask(channel, "OpenSnapshot", request, broker_pb2.Snapshot)
         )

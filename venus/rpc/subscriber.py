@@ -91,9 +91,16 @@ class Subscriber(Duplex[broker_pb2.DeliveryFrame]):
     # -- calls ---------------------------------------------------------------------------------------------------
 
     def open(
-        self, offset: int, epoch: int, table_ids: Seq[int] = (), *, kept: int | None = None,
-        rows: RowsIdentity | None = None, rows_at: int | None = None, timeout_s: float = ANSWER_TIMEOUT_S,
-    ) -> broker_pb2.Opened:  # fmt: skip
+        self,
+        offset: int,
+        epoch: int,
+        table_ids: Seq[int] = (),
+        *,
+        kept: int | None = None,
+        rows: RowsIdentity | None = None,
+        rows_at: int | None = None,
+        timeout_s: float = ANSWER_TIMEOUT_S,
+    ) -> broker_pb2.Opened:
         """Start at `offset`; raise OffsetTrimmed or OffsetDiverged if the broker cannot continue from there.
 
         The broker keeps the queue from `kept` on; None means from where it already keeps it for this group. `rows`:
@@ -246,10 +253,12 @@ class Subscriber(Duplex[broker_pb2.DeliveryFrame]):
                 early_s = self._acknowledged_at + ACKNOWLEDGE_EVERY_S - time.monotonic()
                 if (self._acknowledge and (early_s <= 0 or self._closing)) or has_news or self._credit_due():
                     frame = broker_pb2.ConsumerFrame(
-                        acknowledge=self._acknowledge, credit_bytes=self._taken_bytes,
-                        unaccounted_rows=self._unaccounted, kept=self._kept if self._acknowledge else None,
+                        acknowledge=self._acknowledge,
+                        credit_bytes=self._taken_bytes,
+                        unaccounted_rows=self._unaccounted,
+                        kept=self._kept if self._acknowledge else None,
                         report=self._report,
-                    )  # fmt: skip
+                    )
                     if self._acknowledge:
                         self._acknowledged_at = time.monotonic()
                     self._acknowledge = self._taken_bytes = 0

@@ -47,9 +47,15 @@ def create_authority(folder: Path, now: datetime, *, days: int = AUTHORITY_DAYS)
 
 
 def issue_certificate(
-    folder: Path, name: str, now: datetime, *,
-    roles: Seq[str] = (), hosts: Seq[str] = (), days: int = CERTIFICATE_DAYS, replace: bool = False,
-) -> tuple[Path, Path]:  # fmt: skip
+    folder: Path,
+    name: str,
+    now: datetime,
+    *,
+    roles: Seq[str] = (),
+    hosts: Seq[str] = (),
+    days: int = CERTIFICATE_DAYS,
+    replace: bool = False,
+) -> tuple[Path, Path]:
     """Make NAME.crt and NAME.key, signed by the folder's authority.
 
     Raises ConfigError for an invalid role or host and for an authority that cannot sign, Refused if the files exist
@@ -146,9 +152,16 @@ def _issuer(authority: x509.Certificate) -> x509.AuthorityKeyIdentifier:
 
 def _usage(**allowed: bool) -> x509.KeyUsage:
     names = (
-        "digital_signature", "content_commitment", "key_encipherment", "data_encipherment", "key_agreement",
-        "key_cert_sign", "crl_sign", "encipher_only", "decipher_only",
-    )  # fmt: skip
+        "digital_signature",
+        "content_commitment",
+        "key_encipherment",
+        "data_encipherment",
+        "key_agreement",
+        "key_cert_sign",
+        "crl_sign",
+        "encipher_only",
+        "decipher_only",
+    )
     return x509.KeyUsage(**{name: allowed.get(name, False) for name in names})
 
 

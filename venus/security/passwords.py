@@ -119,9 +119,12 @@ def _from_command(section: str, database: SourceSettings | TargetSettings) -> st
     option, command = f"{section}.password_command", database.password_command
     try:
         done = subprocess.run(
-            ["/bin/sh", "-c", command], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, timeout=COMMAND_TIMEOUT_S,
+            ["/bin/sh", "-c", command],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            timeout=COMMAND_TIMEOUT_S,
             check=False,
-        )  # fmt: skip
+        )
     except subprocess.TimeoutExpired:
         hint = "it may ask for something: it has no terminal"
         raise ConfigError(f"{option} did not end within {COMMAND_TIMEOUT_S:g} s", hint=hint) from None

@@ -125,9 +125,14 @@ class Clients:
     # -- consumers -------------------------------------------------------------------------------------------------
 
     def open(
-        self, stream: Stream, group: str, offset: int, epoch: int, transient: bool,
+        self,
+        stream: Stream,
+        group: str,
+        offset: int,
+        epoch: int,
+        transient: bool,
         wanted: broker_pb2.Open | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Begin a consumer's stream, with the full data if it asks for that."""
         if offset == FULL and self._making:  # its thread would wait for the other snapshot
             if stream.open:

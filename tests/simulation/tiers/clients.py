@@ -34,9 +34,15 @@ class TierClients(Clients):
         """Let everybody in."""
 
     def subscribe(
-        self, stream: Stream, group: str, offset: int, epoch: int, only: tuple[str, ...],
-        where: tuple[RowFilter, ...] = (), wanted: broker_pb2.Open | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        stream: Stream,
+        group: str,
+        offset: int,
+        epoch: int,
+        only: tuple[str, ...],
+        where: tuple[RowFilter, ...] = (),
+        wanted: broker_pb2.Open | None = None,
+    ) -> None:
         """Begin a stream from an offset on."""
         core = self._host.core
         try:

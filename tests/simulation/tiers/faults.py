@@ -297,6 +297,18 @@ def heal(world: TierWorld) -> None:
 
 
 KINDS = (
-    crash, power_loss, interrupted_fills, cut_line, cut_clients, pause, slow_disk, dead_producer, dead_consumer,
-    backup, restore, forgotten, other_network, labels,
-)  # fmt: skip
+    crash,
+    power_loss,
+    interrupted_fills,
+    cut_line,
+    cut_clients,
+    pause,
+    slow_disk,
+    dead_producer,
+    dead_consumer,
+    backup,
+    restore,
+    forgotten,
+    other_network,
+    labels,
+)

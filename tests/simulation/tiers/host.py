@@ -27,9 +27,13 @@ if TYPE_CHECKING:
 
 #: Small, so that histories of seconds trim queues, end leases and forget who is away.
 SETTINGS = BrokerSettings(
-    free_bytes_min=1 << 20, buffer_bytes_max=8 << 10, retain_bytes=600, snapshot_lease_s=5.0, consumer_ttl_s=4.0,
+    free_bytes_min=1 << 20,
+    buffer_bytes_max=8 << 10,
+    retain_bytes=600,
+    snapshot_lease_s=5.0,
+    consumer_ttl_s=4.0,
     review_after_s=0.6,
-)  # fmt: skip
+)
 #: Short, so that histories of seconds have sets that are left and gone back to.
 TIMES = SelectionTimes(
     back_after_s=3.0, looks_apart_s=15.0, stale_s=1.5, failing_s=1.0, fit_first_s=1.0, moves_apart_s=1.0, trial_s=1.0
@@ -100,9 +104,15 @@ class TierHost(ThreadedProcess):
         cluster |= {"upstream": tuple(f"{name}:1" for name in self.upstream), "labels": self.labels}
         cluster["where"] = {BUSINESS: self.where} if self.where else {}
         network = NetworkMembership(
-            self.core, ClusterSettings(**cluster), LABELS, proof=NONE, monotonic=lambda: self.loop.now,
-            puller=SimulatedPuller, look=partial(SimulatedLook, self), times=TIMES,  # type: ignore[arg-type]
-        )  # fmt: skip
+            self.core,
+            ClusterSettings(**cluster),
+            LABELS,
+            proof=NONE,
+            monotonic=lambda: self.loop.now,
+            puller=SimulatedPuller,
+            look=partial(SimulatedLook, self),
+            times=TIMES,  # type: ignore[arg-type]
+        )
         if network._looks is not None:
             network.set_network_ids(identity.read_network_ids(self.core))
             network._looks.start()

@@ -40,9 +40,14 @@ class SimulatedPuller:
     """A `ReplicatorThread` whose thread is the loop."""
 
     def __init__(
-        self, core: Core, business: str, only: tuple[str, ...], whom: UpstreamChoice,
-        may_pull: Callable[[str], None], where: tuple[RowFilter, ...] = (),
-    ) -> None:  # fmt: skip
+        self,
+        core: Core,
+        business: str,
+        only: tuple[str, ...],
+        whom: UpstreamChoice,
+        may_pull: Callable[[str], None],
+        where: tuple[RowFilter, ...] = (),
+    ) -> None:
         self.host = cast("TierHost", core._host)  # type: ignore[attr-defined]
         self.business, self.only = business, only
         self._own = admitted(self.host.where)
@@ -208,9 +213,13 @@ class SimulatedPuller:
             case session_requests.OpenSnapshot():
                 self.host.loop.counts["full data begun"] += 1
                 asked = broker_pb2.OpenSnapshotRequest(
-                    business=BUSINESS, splits=1, lease_s=5, holder=call.holder, only=self.only,
+                    business=BUSINESS,
+                    splits=1,
+                    lease_s=5,
+                    holder=call.holder,
+                    only=self.only,
                     where=filters_to_wire(call.where),
-                )  # fmt: skip
+                )
                 snapshot = upper.clients.open_snapshot(asked)
                 self.host.world.judge.rows.asked(self.host, self._own, upper, snapshot.snapshot_id)
                 self._began = True
@@ -270,9 +279,14 @@ class SimulatedPuller:
         self._stream, self._error = stream, None
         self.host.soon(ANSWERED_S, self._answer, ticket, None, Unavailable("no answer"))
         wanted = broker_pb2.Open(
-            business=BUSINESS, group=above.group, offset=call.offset, epoch=call.epoch, only=self.only,
-            where=filters_to_wire(call.where), rows=reports.to_wire(call.rows) if call.rows else None,
-        )  # fmt: skip
+            business=BUSINESS,
+            group=above.group,
+            offset=call.offset,
+            epoch=call.epoch,
+            only=self.only,
+            where=filters_to_wire(call.where),
+            rows=reports.to_wire(call.rows) if call.rows else None,
+        )
         stream.up(upper.clients.subscribe, stream, above.group, call.offset, call.epoch, self.only, call.where, wanted)
 
     def _followed(self, upper: TierHost, above: Admits) -> None:

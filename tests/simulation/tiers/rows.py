@@ -23,8 +23,9 @@ COLUMNS = (
     Column(name="amount", number=3, type=LogicalType(kind=Kind.INT, length=8)),
     Column(name="no", number=4, type=LogicalType(kind=Kind.TEXT)),
 )
-SCHEMAS = {n: TableSchema(table_id=n, version=1, namespace="shop", name=NAMES[n], columns=COLUMNS, key=("id",))
-           for n in (1, 2)}  # fmt: skip
+SCHEMAS = {
+    n: TableSchema(table_id=n, version=1, namespace="shop", name=NAMES[n], columns=COLUMNS, key=("id",)) for n in (1, 2)
+}
 _KINDS: tuple[tuple[str | None, int | None], ...] = tuple(product(("EU", "US", None), (1, 5, None)))
 EVERY: Admits = {n: frozenset(range(len(_KINDS))) for n in (1, 2)}
 

@@ -99,9 +99,17 @@ def test_a_broker_that_starts_again_tells_nothing_twice_and_that_it_is_over(tmp_
 
 @pytest.mark.parametrize(
     "content",
-    ["", "{", "[]", '{"format": 2, "alarms": []}', '{"format": 1, "alarms": [5]}', '{"format": 1}',
-     '{"format": 1, "alarms": [{"business": 1}]}', "\xff" * 5],
-)  # fmt: skip
+    [
+        "",
+        "{",
+        "[]",
+        '{"format": 2, "alarms": []}',
+        '{"format": 1, "alarms": [5]}',
+        '{"format": 1}',
+        '{"format": 1, "alarms": [{"business": 1}]}',
+        "\xff" * 5,
+    ],
+)
 def test_a_damaged_file_is_not_believed(content: str, tmp_path: Path) -> None:
     (tmp_path / "alarms.json").write_bytes(content.encode("latin-1"))
 

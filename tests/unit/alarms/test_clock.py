@@ -29,9 +29,13 @@ class Machine:
         self.told: list[tuple[str, str]] = []
         self.unapplied_us = 0
         self.watch = AlarmMonitor(
-            AlarmsSettings(repeat_s=4 * HOUR_S, clear_s=10), cast("Notifier", self), path / NAME, heartbeat_s=5.0,
-            clock=lambda: self.clock_s, steady=lambda: self.steady_s,
-        )  # fmt: skip
+            AlarmsSettings(repeat_s=4 * HOUR_S, clear_s=10),
+            cast("Notifier", self),
+            path / NAME,
+            heartbeat_s=5.0,
+            clock=lambda: self.clock_s,
+            steady=lambda: self.steady_s,
+        )
 
     def notify(self, notices: Iterable[Any]) -> None:
         self.told += [(notice.event.value, notice.alarm.rule) for notice in notices]
@@ -114,9 +118,14 @@ def test_points_of_the_history_stay_in_order(machine: Machine) -> None:
 def test_what_was_remembered_while_the_clock_was_ahead_is_repeated_in_time(tmp_path: Path) -> None:
     ahead = 3_000_000_000.0
     alarm = Alarm(
-        business="main", rule="table_halted", subject="target eu: app.orders", hop="target", text=HALTED,
-        since_s=ahead, notified_s=ahead,
-    )  # fmt: skip
+        business="main",
+        rule="table_halted",
+        subject="target eu: app.orders",
+        hop="target",
+        text=HALTED,
+        since_s=ahead,
+        notified_s=ahead,
+    )
     save_alarms(tmp_path / NAME, [alarm])
     machine = Machine(tmp_path)
 

@@ -37,9 +37,13 @@ from venus.wire import broker_pb2
 ACCESS = SetPosition(set="lyon", tier="access", level=2, labels=frozenset({"us"}))
 EU = (RowFilter(table="orders", predicate="a = 1"),)
 ORDERS = TableSchema(
-    table_id=1, version=1, namespace="shop", name="orders", key=("a",),
+    table_id=1,
+    version=1,
+    namespace="shop",
+    name="orders",
+    key=("a",),
     columns=(Column(name="a", number=1, type=LogicalType(kind=Kind.INT, length=8)),),
-)  # fmt: skip
+)
 AWAY = upstream_selection.AwayFromNearest(
     at="south", nearest="north", since=0.0, kind=upstream_selection.FitnessKind.SILENT, why="no", checked_at=0.0
 )
@@ -70,7 +74,7 @@ def of_table(state: str, target: str = "", reason: str = "") -> list[str]:
         ([unaccounted_problem(1, "eu")], "unaccounted", "target eu", "target"),
         ([unaccounted_problem(-3, "eu")], "unaccounted", "target eu", "target"),
     ],
-)  # fmt: skip
+)
 def test_what_adapters_report_has_a_rule(said: list[str], rule: str, subject: str, hop: str) -> None:
     (sentence,) = said
     found, about = classify_sentence(sentence)
@@ -138,9 +142,13 @@ def test_what_a_mirror_says_has_a_rule(sentences: list[str], rule: str, subject:
 
 def test_what_a_broker_says_of_losses_and_replicas_that_stopped_has_a_rule() -> None:
     known = Leadership(
-        business="main", term=7, leader=None, in_sync=frozenset(), unclean_terms=(6, 7),
+        business="main",
+        term=7,
+        leader=None,
+        in_sync=frozenset(),
+        unclean_terms=(6, 7),
         losses=(LossWindow(term=6, first_offset=10, end_offset=28, rows=15),),
-    )  # fmt: skip
+    )
     stopped = Reinstall(leader=Member(broker="b2", store="s"), reason="its log has others from 7 on", diverged=True)
     said = [*loss_alarms(known), halt_reason(17, ValueError("no")), divergence_message(stopped)]
 

@@ -27,9 +27,15 @@ from venus.adapters.running import POOL_ROWS_MIN
 
 PACE = ReadingPace(row_us=2.0, value_us=0.5, kib_us=8.0, trigger_us=50.0, log_row_bytes=40)
 SIZE = TableSize(
-    namespace="app", name="t", rows=1_000_000, counted=False, data_bytes=300_000_000, changes=36_000, over_s=3_600.0,
+    namespace="app",
+    name="t",
+    rows=1_000_000,
+    counted=False,
+    data_bytes=300_000_000,
+    changes=36_000,
+    over_s=3_600.0,
     sample=Sample(rows=2_000, nbytes=512_000, seconds=0.0001),
-)  # fmt: skip
+)
 
 
 def test_reading_and_loading_are_rows_values_and_bytes() -> None:

@@ -64,9 +64,13 @@ class World:
             digest, count = self.before.get((number, sequence), (digest, count))
         self.before[number, sequence] = digest, count
         found = half_messages.HalfMessage(
-            batch_no=number, digest=digest, first_sequence=sequence, count=count,
-            nbytes=self.rng.choice([1000, 400_000]), index=self.index,
-        )  # fmt: skip
+            batch_no=number,
+            digest=digest,
+            first_sequence=sequence,
+            count=count,
+            nbytes=self.rng.choice([1000, 400_000]),
+            index=self.index,
+        )
         self.buffer.save((1, found.index), b"%d" % found.digest)
         self.business.committed = half_messages.add_half(state, found)
 

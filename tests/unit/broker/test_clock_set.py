@@ -39,11 +39,8 @@ def test_a_clock_that_trembles_adds_no_marks() -> None:
 @pytest.mark.parametrize("ahead_us", [3 * DAY_US, 50 * 365 * DAY_US])
 def test_a_store_is_scrubbed_though_the_clock_was_ahead_at_the_last_pass(ahead_us: int) -> None:
     business = cast(
-        "Any",
-        SimpleNamespace(
-            scrubbed_at_us=NOW_US + ahead_us, materialised=SimpleNamespace(offset=1), is_filled=True
-        ),
-    )  # fmt: skip
+        "Any", SimpleNamespace(scrubbed_at_us=NOW_US + ahead_us, materialised=SimpleNamespace(offset=1), is_filled=True)
+    )
     scrub = Scrub(cast("Any", None), businesses=lambda: [business], clock_us=lambda: NOW_US)
 
     assert scrub._due() == business

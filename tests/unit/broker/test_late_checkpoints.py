@@ -30,9 +30,15 @@ def test_a_checkpoint_that_comes_too_late_is_removed(tmp_path: Path, monkeypatch
 
     monkeypatch.setattr(snapshots, "_CHECKPOINT_WAIT_S", 0.01)
     found = SnapshotManager(
-        tmp_path, FreeSpace(tmp_path, 0), default_lease_s=60.0, checkpoints_max=4, leases_max=4, clock_us=lambda: 0,
-        checkpoint=checkpoint, record=record,
-    )  # fmt: skip
+        tmp_path,
+        FreeSpace(tmp_path, 0),
+        default_lease_s=60.0,
+        checkpoints_max=4,
+        leases_max=4,
+        clock_us=lambda: 0,
+        checkpoint=checkpoint,
+        record=record,
+    )
     with pytest.raises(Unavailable, match="too far behind"):
         found.open(Business(1, "main", ReviewSchedule(first_s=1.0)), broker_pb2.OpenSnapshotRequest(business="main"))
     [path] = asked

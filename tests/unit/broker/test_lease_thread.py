@@ -27,8 +27,11 @@ def broker(store: str) -> LiveBroker:
 def lease(cluster: MemoryCluster) -> Iterator[LeaseThread]:
     found = LeaseThread(
         MemoryCoordinator(cluster, lease_s=LEASE_S),
-        lease_s=LEASE_S, monotonic=time.monotonic, on_lease=lambda _: None, on_failure=lambda _: None,
-    )  # fmt: skip
+        lease_s=LEASE_S,
+        monotonic=time.monotonic,
+        on_lease=lambda _: None,
+        on_failure=lambda _: None,
+    )
     try:
         yield found
     finally:
@@ -64,8 +67,11 @@ def test_a_lease_that_ended_while_the_machine_slept_is_said_to_have_ended(says: 
     cluster = MemoryCluster(clock=lambda: time.monotonic() + slept_s)
     thread = LeaseThread(
         MemoryCoordinator(cluster, lease_s=LEASE_S),
-        lease_s=LEASE_S, monotonic=time.monotonic, on_lease=told.append, on_failure=lambda _: None,
-    )  # fmt: skip
+        lease_s=LEASE_S,
+        monotonic=time.monotonic,
+        on_lease=told.append,
+        on_failure=lambda _: None,
+    )
     thread.start(broker("s"))
     try:
         wait_for(lambda: len(told) > 3)
@@ -136,8 +142,11 @@ def test_a_process_whose_place_a_copy_has_taken_ends_before_it_hears_of_a_term_o
     cluster, ended, told = MemoryCluster(clock=time.monotonic), list[BaseException](), Hearing()
     thread = CoordinatorThread(
         MemoryCoordinator(cluster, lease_s=LEASE_S),
-        lease_s=LEASE_S, monotonic=time.monotonic, post=lambda call: call(), on_fatal=ended.append,
-    )  # fmt: skip
+        lease_s=LEASE_S,
+        monotonic=time.monotonic,
+        post=lambda call: call(),
+        on_fatal=ended.append,
+    )
     thread.start(told, broker("s"))
     try:
         wait_for(lambda: told.heard)

@@ -13,9 +13,16 @@ from venus.errors import SnapshotExpired
 
 def pin(name: str, until: int, directory: str = "d") -> SnapshotLease:
     return SnapshotLease(
-        snapshot_id=name, directory=directory, business=1, offset=0, epoch=1, sequence=0, made_at_us=0,
-        expires_at_us=until, lease_s=1,
-    )  # fmt: skip
+        snapshot_id=name,
+        directory=directory,
+        business=1,
+        offset=0,
+        epoch=1,
+        sequence=0,
+        made_at_us=0,
+        expires_at_us=until,
+        lease_s=1,
+    )
 
 
 def test_a_renewed_lease_ends_later_and_each_is_told_once() -> None:

@@ -56,8 +56,15 @@ def test_what_is_said_of_a_load_is_kept_and_checked() -> None:
     assert decode_broker("k", encode_broker(said)) == said
     silent = replace(broker("a"), report=0, businesses=0)
     assert decode_broker("k", encode_broker(silent)) == silent
-    for wrong in (b"[7,3,0.0,0.0,0.35]", b"[7,3,0.0,0.0,0.35,2]", b'[7,3,0.0,0.0,0.35,"a"]', b"[-1,3,0,0,0,0]",
-                  b"[7,3,0.0,0.0,0.35,NaN]", b"[7,3,true,0.0,0.35,0.1]", b"5"):  # fmt: skip
+    for wrong in (
+        b"[7,3,0.0,0.0,0.35]",
+        b"[7,3,0.0,0.0,0.35,2]",
+        b'[7,3,0.0,0.0,0.35,"a"]',
+        b"[-1,3,0,0,0,0]",
+        b"[7,3,0.0,0.0,0.35,NaN]",
+        b"[7,3,true,0.0,0.35,0.1]",
+        b"5",
+    ):
         value = encode_broker(said).replace(b"[7,3,0.0,0.0,0.35,0.35]", wrong)
         assert wrong in value
         with pytest.raises(ProtocolError):

@@ -12,9 +12,15 @@ from venus.replication.records import Leadership, LiveBroker, LossWindow, Member
 
 B = Member(broker="b", store="s")
 KNOWN = Leadership(
-    business="main", term=5, leader=B, in_sync=frozenset({B}), replicas=("b",), policy=Policy.AVAILABILITY,
-    unclean_terms=(4, 5), version=9,
-)  # fmt: skip
+    business="main",
+    term=5,
+    leader=B,
+    in_sync=frozenset({B}),
+    replicas=("b",),
+    policy=Policy.AVAILABILITY,
+    unclean_terms=(4, 5),
+    version=9,
+)
 OPEN = Loss(term=4, first_offset=10, first_batch=2)
 MEASURED = Loss(term=4, first_offset=10, end_offset=28, first_batch=2, last_batch=4, rows=15)
 EMPTY = Loss(term=5, first_offset=28, end_offset=28, first_batch=5, last_batch=4)

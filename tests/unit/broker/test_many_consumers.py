@@ -39,14 +39,30 @@ def business_of(count: int, name: str = "main") -> Business:
 
 def status_of(*businesses: Business) -> broker_pb2.BrokerStatus:
     nothing: Any = SimpleNamespace(
-        before=lambda *_: None, scan=lambda *_, **__: iter(()), get=lambda *_: None, is_refusing=False, path=Path("/"),
-        read_free=lambda: 1 << 40, failed=False, status=lambda *_: [], bytes_max=0, list_all=lambda: list(businesses),
-    )  # fmt: skip
+        before=lambda *_: None,
+        scan=lambda *_, **__: iter(()),
+        get=lambda *_: None,
+        is_refusing=False,
+        path=Path("/"),
+        read_free=lambda: 1 << 40,
+        failed=False,
+        status=lambda *_: [],
+        bytes_max=0,
+        list_all=lambda: list(businesses),
+    )
     buffer: Any = SimpleNamespace(status=lambda: SimpleNamespace(nbytes=0), bytes_max=0)
     report = StatusReport(
-        settings=BrokerSettings(), catalogue=nothing, commits=nothing, store=nothing, buffer=buffer, space=nothing,
-        snapshots=nothing, started_at_us=0, clock_us=lambda: 0, monotonic=lambda: float(MANY + 1),
-    )  # fmt: skip
+        settings=BrokerSettings(),
+        catalogue=nothing,
+        commits=nothing,
+        store=nothing,
+        buffer=buffer,
+        space=nothing,
+        snapshots=nothing,
+        started_at_us=0,
+        clock_us=lambda: 0,
+        monotonic=lambda: float(MANY + 1),
+    )
     return report()
 
 

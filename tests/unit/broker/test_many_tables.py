@@ -49,8 +49,11 @@ def test_the_first_are_shown_and_those_that_somebody_speaks_of(large: Business) 
 
     assert numbers(found) == [*range(1, SHOWN_MAX - 1), 150_000, 199_999]
     assert (found[2].namespace, found[2].name, found[2].committed_changes, found[2].rows_estimate) == (
-        "shop", "Table_3", 3, 6,
-    )  # fmt: skip
+        "shop",
+        "Table_3",
+        3,
+        6,
+    )
 
 
 def test_of_few_tables_all_are_shown() -> None:
@@ -61,8 +64,10 @@ def test_all_businesses_share_what_one_answer_holds() -> None:
     tables = TableSelection(most=10)
 
     assert [numbers(tables.describe(business_of(7, name))) for name in ("one", "two", "three")] == [
-        [1, 2, 3, 4, 5, 6, 7], [1, 2, 3], [],
-    ]  # fmt: skip
+        [1, 2, 3, 4, 5, 6, 7],
+        [1, 2, 3],
+        [],
+    ]
 
 
 def test_an_older_client_gets_what_a_message_holds(large: Business) -> None:

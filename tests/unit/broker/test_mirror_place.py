@@ -108,9 +108,12 @@ def body(*tables: tuple[int, int, int]) -> bytes:
     message = change_pb2.BatchBody(batch_no=7, first_sequence=3, count=sum(t[2] for t in tables), cut=7, cut_end=True)
     for table_id, kind, count in tables:
         message.tables.add(
-            table_id=table_id, schema_version=1, kind=change_pb2.TableChanges.Kind.ValueType(kind), count=count,
+            table_id=table_id,
+            schema_version=1,
+            kind=change_pb2.TableChanges.Kind.ValueType(kind),
+            count=count,
             rows=b"r" * (count if table_id else 0),
-        )  # fmt: skip
+        )
         if table_id:
             message.schemas.add(table_id=table_id, version=1)
     return message.SerializeToString()
@@ -188,9 +191,22 @@ def test_a_batch_that_took_the_place_of_another_is_not_taken_for_it() -> None:
 
     def place(digest: int) -> QueuedBatch:
         return QueuedBatch(
-            base_offset=0, index=7, count=1, epoch=1, batch_no=1, cut=1, first_sequence=1, last_sequence=1,
-            committed_at_us=0, captured_at_us=0, digest=digest, nbytes=0, before=0, cut_end=True, tables=(3,),
-        )  # fmt: skip
+            base_offset=0,
+            index=7,
+            count=1,
+            epoch=1,
+            batch_no=1,
+            cut=1,
+            first_sequence=1,
+            last_sequence=1,
+            committed_at_us=0,
+            captured_at_us=0,
+            digest=digest,
+            nbytes=0,
+            before=0,
+            cut_end=True,
+            tables=(3,),
+        )
 
     before = cut.body(business, place(1), body(1), ids)
 

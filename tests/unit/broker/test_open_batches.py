@@ -53,19 +53,35 @@ def body(number: int) -> bytes:
     rows = PackedBytes.of([BYTES[row] for row in ROWS[number : number + 4]])
     found = change_pb2.BatchBody(batch_no=number, first_sequence=4 * number, count=4, cut=number, cut_end=True)
     found.tables.add(
-        table_id=1, schema_version=1, count=4, record_ids=ids.data, record_id_sizes=ids.wire_sizes(), rows=rows.data,
+        table_id=1,
+        schema_version=1,
+        count=4,
+        record_ids=ids.data,
+        record_id_sizes=ids.wire_sizes(),
+        rows=rows.data,
         row_sizes=rows.wire_sizes(),
-    )  # fmt: skip
+    )
     return found.SerializeToString()
 
 
 def place(number: int, whole: bytes) -> QueuedBatch:
     return QueuedBatch(
-        base_offset=4 * number, index=number, batch_no=number, count=4, epoch=1, cut=number, cut_end=True,
-        committed_at_us=1, captured_at_us=1, first_sequence=4 * number, last_sequence=4 * number + 3,
-        nbytes=len(whole), before=0,
-        digest=xxhash.xxh3_64_intdigest(whole), tables=(1,),
-    )  # fmt: skip
+        base_offset=4 * number,
+        index=number,
+        batch_no=number,
+        count=4,
+        epoch=1,
+        cut=number,
+        cut_end=True,
+        committed_at_us=1,
+        captured_at_us=1,
+        first_sequence=4 * number,
+        last_sequence=4 * number + 3,
+        nbytes=len(whole),
+        before=0,
+        digest=xxhash.xxh3_64_intdigest(whole),
+        tables=(1,),
+    )
 
 
 PARTS = [part(f"region = '{region}' and amount > {n}") for region in ("EU", "US", "eu") for n in (5, 50)]

@@ -55,9 +55,16 @@ def taken(precedence: Precedence) -> int:
     """Let two businesses flood a commit thread; return how many bytes it takes at once."""
     store: Any = None
     thread = CommitThread(
-        store, BodyBuffer(1 << 30), monotonic=lambda: NOW, publish=lambda _: None, maintain=lambda _: None,
-        rest_s=lambda: 1.0, on_fatal=lambda _: None, shared=StandaloneLog(), precedence=precedence,
-    )  # fmt: skip
+        store,
+        BodyBuffer(1 << 30),
+        monotonic=lambda: NOW,
+        publish=lambda _: None,
+        maintain=lambda _: None,
+        rest_s=lambda: 1.0,
+        on_fatal=lambda _: None,
+        shared=StandaloneLog(),
+        precedence=precedence,
+    )
     for n in range(400):
         business = Business(1 + n % 2, f"flood{n % 2}", ReviewSchedule(first_s=1.0))
         thread.submit(lambda _: None, 10 * KIB, line=business)

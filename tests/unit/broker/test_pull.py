@@ -17,9 +17,14 @@ class Pulled:
     def __init__(self) -> None:
         self.now, self.end, self.woken = 100.0, 10, 0
         self.pull = Replicator(
-            cast("Any", SimpleNamespace(catalogue=self)), "main", ("north", "south"), self.above, self.wake,
-            lambda: self.now, TIMES,
-        )  # fmt: skip
+            cast("Any", SimpleNamespace(catalogue=self)),
+            "main",
+            ("north", "south"),
+            self.above,
+            self.wake,
+            lambda: self.now,
+            TIMES,
+        )
         progress = SimpleNamespace(status=SimpleNamespace(state="refused"))
         self.pull.thread = cast("Any", SimpleNamespace(progress=progress))
 

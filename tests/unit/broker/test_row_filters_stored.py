@@ -12,9 +12,18 @@ from venus.network.row_filters import RowFilter
 
 FILTERS = (RowFilter(table="app.orders", predicate="region = 'EU'", tables=((1, 3), (7, 1))),)
 PIN = SnapshotLease(
-    snapshot_id="a", directory="d", business=1, offset=5, epoch=2, sequence=9, made_at_us=1, expires_at_us=2,
-    lease_s=60, plan=((1, "", "ff"),), where=FILTERS,
-)  # fmt: skip
+    snapshot_id="a",
+    directory="d",
+    business=1,
+    offset=5,
+    epoch=2,
+    sequence=9,
+    made_at_us=1,
+    expires_at_us=2,
+    lease_s=60,
+    plan=((1, "", "ff"),),
+    where=FILTERS,
+)
 
 
 def test_leases_and_mirrors_keep_their_filters() -> None:

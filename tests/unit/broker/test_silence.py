@@ -16,9 +16,14 @@ def leader(*in_sync: Member, needed: int = 2) -> Replica:
     """Return a leader whose log ends at 6 on disk, of which followers had 5 at 10.0."""
     replica = Replica(A, Position(), patience=ReplicationTimes(), begins=True)
     known = Leadership(
-        business="main", term=1, leader=A, in_sync=frozenset({A, *in_sync}), replicas=("a", "b", "c"),
-        min_in_sync=needed, version=1,
-    )  # fmt: skip
+        business="main",
+        term=1,
+        leader=A,
+        in_sync=frozenset({A, *in_sync}),
+        replicas=("a", "b", "c"),
+        min_in_sync=needed,
+        version=1,
+    )
     replica.step(RecordRead(leadership=known), 0.0)
     replica.step(LogChanged(start=1, end=5, durable_end=5, terms=TERMS), 10.0)
     for member in in_sync:

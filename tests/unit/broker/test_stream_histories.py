@@ -206,8 +206,10 @@ class History:
             *[self.commit, self.rival_leaves] * 2,
             *[partial(self.settle, refuse=True)] * 3,
             *[partial(setattr, self.traffic, "refuses", True)] * 2,
-            partial(self.carry, damaged=True), self.roll_back, self.rival,
-        ]  # fmt: skip
+            partial(self.carry, damaged=True),
+            self.roll_back,
+            self.rival,
+        ]
         await self._settled()
         self.answer()  # to init
         for _ in range(STEPS):

@@ -57,7 +57,7 @@ CASES: list[tuple[LogicalType, pa.DataType, list[str | bytes | None], list[objec
     (logical(Kind.TIME), pa.string(), ["24:00:00"], ["24:00:00"]),
     (logical(Kind.JSON), pa.string(), ['{"b": 1.0}'], ['{"b": 1.0}']),
     (logical(Kind.UUID), pa.string(), [UUID], [UUID]),
-]  # fmt: skip
+]
 
 
 def one(kind: LogicalType) -> TableSchema:

@@ -15,13 +15,21 @@ from venus.replication.records import Leadership, LiveBroker, LossWindow, Member
 KEY = "/venus/shop/businesses/main"
 A, B = Member(broker="a", store="sa"), Member(broker="b", store="sb")
 MAIN = Leadership(
-    business="main", term=3, leader=A, in_sync=frozenset({A, B}), last_in_sync=frozenset({B}), replicas=("a", "b"),
-    policy=Policy.AVAILABILITY, min_in_sync=2, unclean_terms=(2, 3), version=9,
+    business="main",
+    term=3,
+    leader=A,
+    in_sync=frozenset({A, B}),
+    last_in_sync=frozenset({B}),
+    replicas=("a", "b"),
+    policy=Policy.AVAILABILITY,
+    min_in_sync=2,
+    unclean_terms=(2, 3),
+    version=9,
     losses=(
         LossWindow(term=2, first_offset=10, end_offset=28, first_batch=2, last_batch=4, rows=15, verified=("main/x",)),
         LossWindow(term=3, first_offset=30, first_batch=7),
     ),
-)  # fmt: skip
+)
 LIVING = LiveBroker(member=A, address="[::1]:7400", site="north", priority=-1, draining=True, version="0.2.0")
 
 
@@ -88,10 +96,19 @@ def test_a_leadership_that_no_broker_writes_is_not_believed(fields: dict[str, ob
 @pytest.mark.parametrize(
     "fields",
     [
-        {"address": "here"}, {"address": 7}, {"address": "a:1\n"}, {"site": None}, {"site": "x" * 301}, {"version": 2},
-        {"priority": "1"}, {"priority": 1 << 40}, {"draining": 0}, {"broker": " a"}, {"store": []},
+        {"address": "here"},
+        {"address": 7},
+        {"address": "a:1\n"},
+        {"site": None},
+        {"site": "x" * 301},
+        {"version": 2},
+        {"priority": "1"},
+        {"priority": 1 << 40},
+        {"draining": 0},
+        {"broker": " a"},
+        {"store": []},
     ],
-)  # fmt: skip
+)
 def test_a_broker_that_none_describes_so_is_not_believed(fields: dict[str, object]) -> None:
     with pytest.raises(ProtocolError, match="cannot be used"):
         stored_records.decode_broker(KEY, changed(stored_records.encode_broker(LIVING), **fields))

@@ -37,9 +37,15 @@ AT_SOURCE = SourceTableState(name="s.t", state="ACTIVE", reason="", fill_done=Tr
 AT_TARGET = TargetTable(table_id=1, name="s.t", state="ACTIVE", rows_applied=5)
 VIEW = TargetView(name="a", group="main/a", loaded=True, offset=7, applied_sequence=9, tables=(AT_TARGET,))
 READY = Readiness(
-    target="a", source=(AT_SOURCE,), producer="p", halves=0, next_offset=7, committed={1: 5}, applied=True,
+    target="a",
+    source=(AT_SOURCE,),
+    producer="p",
+    halves=0,
+    next_offset=7,
+    committed={1: 5},
+    applied=True,
     at_target=VIEW,
-)  # fmt: skip
+)
 BEHIND = replace(READY, next_offset=9)
 
 
@@ -84,7 +90,7 @@ def test_nothing_forbids_it_when_all_is_well() -> None:
         (replace(READY, producer="", source=(replace(AT_SOURCE, log_rows=1),)), "no process captures", "venus sync"),
         (replace(BEHIND, applied=False), "no process applies", "--apply-only --target a"),
     ],
-)  # fmt: skip
+)
 def test_what_forbids_it_comes_with_the_command_that_mends_it(readiness: Readiness, said: str, remedy: str) -> None:
     (block,) = find_blocks(readiness) + find_missing(readiness)
     assert said in block.what
@@ -139,11 +145,18 @@ def test_a_table_that_moves_is_named_with_how_much() -> None:
 @pytest.mark.parametrize(
     ("smallest", "largest", "source_next", "step", "expected"),
     [
-        (None, None, None, 1, 1), (1, 41, None, 1, 42), (1, 41, 7, 1, 42), (1, 3, 90, 1, 90), (-5, -1, None, 1, 1),
-        (1, 40, None, 10, 50), (None, None, 7, 1, 7), (-4, -1, None, -1, -5), (-4, -1, -9, -1, -9),
+        (None, None, None, 1, 1),
+        (1, 41, None, 1, 42),
+        (1, 41, 7, 1, 42),
+        (1, 3, 90, 1, 90),
+        (-5, -1, None, 1, 1),
+        (1, 40, None, 10, 50),
+        (None, None, 7, 1, 7),
+        (-4, -1, None, -1, -5),
+        (-4, -1, -9, -1, -9),
         (None, None, None, -1, -1),
     ],
-)  # fmt: skip
+)
 def test_counters_go_on_behind_the_rows_and_behind_the_source(
     smallest: int | None, largest: int | None, source_next: int | None, step: int, expected: int
 ) -> None:
@@ -212,7 +225,7 @@ def test_a_version_that_has_come_since_is_told_and_not_stumbled_over() -> None:
         ((5, 2), (5, 1), (5, 1), "5 rows, but those of the source are other ones than full data and target have"),
         ((5, 1), (5, 2), (5, 3), "5 rows, and each has other ones"),
     ],
-)  # fmt: skip
+)
 def test_a_difference_says_which_side_differs(
     source: tuple[int, int], full: tuple[int, int], target: tuple[int, int], says: str
 ) -> None:

@@ -17,9 +17,17 @@ LATER = UncapturedTable(name="shop.later")
 KEYLESS = UncapturedTable(name="shop.keyless", obstacle="has no usable key")
 OTHER = UncapturedTable(name="staff.later")
 HEAD = {
-    "venus": "1", "kind": "certificate", "target": "a", "business": "main", "made_at": "now", "made_by": "me",
-    "source_url": "s", "target_url": "t", "sequence": 1, "offset": 2,
-}  # fmt: skip
+    "venus": "1",
+    "kind": "certificate",
+    "target": "a",
+    "business": "main",
+    "made_at": "now",
+    "made_by": "me",
+    "source_url": "s",
+    "target_url": "t",
+    "sequence": 1,
+    "offset": 2,
+}
 
 
 def test_each_table_is_a_block_with_both_ways_out() -> None:
@@ -62,9 +70,13 @@ def test_a_name_that_means_no_table_or_several_is_refused(
 def test_the_certificate_lists_what_was_left_out() -> None:
     def build_document(left_out: list[UncapturedTable], **released: str) -> dict[str, object]:
         return certificate.to_document(
-            head=HEAD, tables=[], foreign_keys=[], counters=[], left_out=[],
+            head=HEAD,
+            tables=[],
+            foreign_keys=[],
+            counters=[],
+            left_out=[],
             tables_left_out=left_out_document(left_out, released),
-        )  # fmt: skip
+        )
 
     found = build_document([LATER, KEYLESS])
 
@@ -85,13 +97,16 @@ def test_the_certificate_lists_what_was_left_out() -> None:
 
 def test_an_alarm_about_them_forbids_nothing_since_the_source_has_been_asked() -> None:
     condition = AdapterCondition.of(
-        [source_condition(1, "shop.orders", "RESYNC", "why"), uncaptured_condition("shop.later", ""),
-         uncaptured_condition("shop.keyless", "has no usable key")]
-    )  # fmt: skip
+        [
+            source_condition(1, "shop.orders", "RESYNC", "why"),
+            uncaptured_condition("shop.later", ""),
+            uncaptured_condition("shop.keyless", "has no usable key"),
+        ]
+    )
     said = problems(condition)
     assert len(said) == 3
     status = broker_pb2.BusinessStatus(
         business="main", source=broker_pb2.Reported(report=encode(condition)), alarms=said
-    )  # fmt: skip
+    )
 
     assert relevant_alarms("main/a", status) == [said[0]]

@@ -19,9 +19,7 @@ def of(kind: Kind, **more: int | str) -> LogicalType:
 
 
 INTS = [of(Kind.INT, length=n) for n in (2, 4, 8)]
-DECIMALS = [
-    of(Kind.DECIMAL), *(of(Kind.DECIMAL, precision=p, scale=s) for p, s in product((4, 9, 20), (0, 2, 4)))
-]  # fmt: skip
+DECIMALS = [of(Kind.DECIMAL), *(of(Kind.DECIMAL, precision=p, scale=s) for p, s in product((4, 9, 20), (0, 2, 4)))]
 TEXTS = [of(Kind.TEXT, length=n) for n in (0, 1, 3, 30)] + [of(Kind.CHAR, length=n) for n in (1, 3, 30)]
 SECONDS = [of(Kind.TIMESTAMP, precision=p) for p in (0, 3, 6)]
 _EXACT = Context(prec=60, rounding=ROUND_HALF_UP)
@@ -114,11 +112,16 @@ def test_the_changes_that_people_make(before: LogicalType, now: LogicalType, kep
     assert keeps_text(before, now) is kept
     schemas = [
         TableSchema(
-            table_id=1, version=v, namespace="s", name="t", columns=(Column(name="id", number=1, type=t),),
-            key=("id",), source_dialect="postgresql",
+            table_id=1,
+            version=v,
+            namespace="s",
+            name="t",
+            columns=(Column(name="id", number=1, type=t),),
+            key=("id",),
+            source_dialect="postgresql",
         )
         for v, t in enumerate((before, now), 1)
-    ]  # fmt: skip
+    ]
     assert changed_key_column(schemas[1], schemas[0]) == ("" if kept else "id")
     assert has_changes_of_values(schemas[0], schemas[1]) is not kept
 

@@ -59,10 +59,15 @@ class _Reader:
 
 def test_a_log_that_has_grown_for_a_week_takes_little_memory() -> None:
     cut = MysqlCut(
-        reader=cast(MysqlConnection, _Reader()), writer=cast(MysqlConnection, None), captured_at_us=0, dirty=[],
-        filling=dict[int, tuple[FillState, MysqlCapturedTable]](), pace=MysqlFillPace(), halts=cast(HaltTracker, None),
+        reader=cast(MysqlConnection, _Reader()),
+        writer=cast(MysqlConnection, None),
+        captured_at_us=0,
+        dirty=[],
+        filling=dict[int, tuple[FillState, MysqlCapturedTable]](),
+        pace=MysqlFillPace(),
+        halts=cast(HaltTracker, None),
         left=RestoreGuard(),
-    )  # fmt: skip
+    )
     tracemalloc.start()
     numbers = cut._read_numbers(1)
     peak = tracemalloc.get_traced_memory()[1]

@@ -8,9 +8,16 @@ from venus.model import Check, Column, Kind, LogicalType
 
 PRICE = Column(name="price", number=1, type=LogicalType(kind=Kind.INT, length=4))
 DECLARED = MysqlDeclaredType(
-    data_type="int", column_type="int", charset="", collation="", length=0, precision=10, scale=0, fraction=0,
+    data_type="int",
+    column_type="int",
+    charset="",
+    collation="",
+    length=0,
+    precision=10,
+    scale=0,
+    fraction=0,
     is_json=False,
-)  # fmt: skip
+)
 
 
 def test_a_check_that_is_not_enforced_is_listed_and_not_made() -> None:

@@ -26,30 +26,41 @@ def fact(name: str, kind: Kind, *, exact: bool = True) -> ColumnFact:
 FACTS = {
     f.name.lower(): f
     for f in (
-        fact("Price", Kind.DECIMAL), fact("n", Kind.INT), fact("state", Kind.TEXT),
+        fact("Price", Kind.DECIMAL),
+        fact("n", Kind.INT),
+        fact("state", Kind.TEXT),
         fact("loose", Kind.TEXT, exact=False),
-        fact("ok", Kind.BOOL), fact("day", Kind.DATE), fact("doc", Kind.JSON), fact('q"', Kind.INT),
+        fact("ok", Kind.BOOL),
+        fact("day", Kind.DATE),
+        fact("doc", Kind.JSON),
+        fact('q"', Kind.INT),
     )
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(
     ("grammar", "text", "expected"),
     [
-        (SQLITE, "price>0 and (state in ('a','it''s') or ok=1)",
-         "\"Price\" > 0 AND (\"state\" IN ('a', 'it''s') OR \"ok\" = true)"),
+        (
+            SQLITE,
+            "price>0 and (state in ('a','it''s') or ok=1)",
+            "\"Price\" > 0 AND (\"state\" IN ('a', 'it''s') OR \"ok\" = true)",
+        ),
         (SQLITE, "[day] >= '2020-01-01'", "\"day\" >= '2020-01-01'"),
         (SQLITE, "n % 2 = 0 and not n between 3 and 4", '"n" % 2 = 0 AND NOT "n" BETWEEN 3 AND 4'),
         (SQLITE, "lower(state) = state", 'lower("state" COLLATE "C") = "state"'),
         (SQLITE, "ok", '"ok"'),
-        (MYSQL, "length(`state`) > 3 and char_length(`state`) > 1",
-         'octet_length("state") > 3 AND length("state") > 1'),
+        (
+            MYSQL,
+            "length(`state`) > 3 and char_length(`state`) > 1",
+            'octet_length("state") > 3 AND length("state") > 1',
+        ),
         (MYSQL, "`state` <=> _utf8mb4'a'", "\"state\" IS NOT DISTINCT FROM 'a'"),
-        (MYSQL, "`q\"` > -1", '"q""" > -1'),
+        (MYSQL, '`q"` > -1', '"q""" > -1'),
         (ORACLE, 'NVL(PRICE, 0) >= 1 AND "STATE" IS NOT NULL', 'coalesce("Price", 0) >= 1 AND NOT ("state" IS NULL)'),
         (ORACLE, "STATE LIKE 'a%'", "\"state\" LIKE 'a%'"),
     ],
-)  # fmt: skip
+)
 def test_what_means_the_same_is_turned(grammar: Grammar, text: str, expected: str) -> None:
     assert to_postgresql(text, grammar, FACTS) == expected
 
@@ -57,16 +68,25 @@ def test_what_means_the_same_is_turned(grammar: Grammar, text: str, expected: st
 @pytest.mark.parametrize(
     ("grammar", "text", "why"),
     [
-        (MYSQL, "`loose` = 'a'", "treats different texts"), (SQLITE, "state > 'a'", "orders texts"),
-        (SQLITE, "state like 'a%'", "ignores the case"), (ORACLE, "STATE <> ''", "'' is NULL"),
-        (SQLITE, "n / 2 = 1", "something else"), (SQLITE, "n in (select 1)", "another table"),
-        (SQLITE, "missing = 1", "not a column"), (SQLITE, "((", "parsed"), (SQLITE, "n", "no truth value"),
-        (SQLITE, "n and ok", "wants a truth value"), (SQLITE, "n = '1'", "compared with"),
-        (SQLITE, "day > 'soon'", "compared with"), (SQLITE, "ok = 2", "compared with 2"),
-        (SQLITE, "own(n)", "no function own"), (ORACLE, "OK is true", "something else than NULL"),
-        (MYSQL, "`state` like 'a\\\\_b'", "plain pattern"), (SQLITE, "abs(state) > 1", "not a number"),
+        (MYSQL, "`loose` = 'a'", "treats different texts"),
+        (SQLITE, "state > 'a'", "orders texts"),
+        (SQLITE, "state like 'a%'", "ignores the case"),
+        (ORACLE, "STATE <> ''", "'' is NULL"),
+        (SQLITE, "n / 2 = 1", "something else"),
+        (SQLITE, "n in (select 1)", "another table"),
+        (SQLITE, "missing = 1", "not a column"),
+        (SQLITE, "((", "parsed"),
+        (SQLITE, "n", "no truth value"),
+        (SQLITE, "n and ok", "wants a truth value"),
+        (SQLITE, "n = '1'", "compared with"),
+        (SQLITE, "day > 'soon'", "compared with"),
+        (SQLITE, "ok = 2", "compared with 2"),
+        (SQLITE, "own(n)", "no function own"),
+        (ORACLE, "OK is true", "something else than NULL"),
+        (MYSQL, "`state` like 'a\\\\_b'", "plain pattern"),
+        (SQLITE, "abs(state) > 1", "not a number"),
     ],
-)  # fmt: skip
+)
 def test_what_may_mean_something_else_is_refused_with_the_reason(grammar: Grammar, text: str, why: str) -> None:
     with pytest.raises(NotPortableError, match=why):
         to_postgresql(text, grammar, FACTS)

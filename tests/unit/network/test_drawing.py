@@ -20,15 +20,21 @@ def one(name: str, tier: Tier, level: int, above: str = "", *hops: Hop, **more: 
 
 HQ = one("hq", Tier.CORE, 0, "", Hop(business="main", offset=1_204_551), addresses=("hq:7400",))
 EUROPE = one(
-    "europe", Tier.TANDEM, 1, "hq",
+    "europe",
+    Tier.TANDEM,
+    1,
+    "hq",
     Hop(business="main", offset=1_204_550, behind=1, behind_s=0.2, hop_s=0.012, state="following"),
     addresses=("eu1:7400", "eu2:7400"),
-)  # fmt: skip
+)
 LYON = one(
-    "lyon", Tier.ACCESS, 2, "europe",
+    "lyon",
+    Tier.ACCESS,
+    2,
+    "europe",
     Hop(business="main", offset=990, behind=551, behind_s=75.0, state="cut off", reason="no answer from eu1:7400"),
     labels=frozenset({"eu"}),
-)  # fmt: skip
+)
 NICE = one("nice", Tier.ACCESS, 2, "europe", Hop(business="main", offset=5, behind=0, state="following", hop_s=2.5))
 OSLO = one("oslo", Tier.ACCESS, 2, "europe", where=frozenset({"main: orders where region = 'NO'"}))
 

@@ -67,32 +67,52 @@ def test_core_sets_may_pull_from_each_other() -> None:
     [
         ([HQ, HQ], "two sets are called hq: give one of them another name"),
         ([HQ, tandem("b", 1, addresses=("hq:7400",))], "hq:7400 is in two sets, hq and b: a broker belongs to one"),
-        ([core("a", upstream=("b",)), core("b", upstream=("a",))],
-         "a loop: a pulls from b pulls from a; nothing would ever arrive there from a source"),
-        ([HQ, tandem("a", 1, upstream=("b",)), tandem("b", 1, upstream=("c",)), tandem("c", 1, upstream=("a",))],
-         "a loop: a pulls from b pulls from c pulls from a; nothing would ever arrive there from a source"),
-        ([HQ, tandem("a", 1, upstream=("a",))],
-         "a loop: a pulls from a; nothing would ever arrive there from a source"),
+        (
+            [core("a", upstream=("b",)), core("b", upstream=("a",))],
+            "a loop: a pulls from b pulls from a; nothing would ever arrive there from a source",
+        ),
+        (
+            [HQ, tandem("a", 1, upstream=("b",)), tandem("b", 1, upstream=("c",)), tandem("c", 1, upstream=("a",))],
+            "a loop: a pulls from b pulls from c pulls from a; nothing would ever arrive there from a source",
+        ),
+        (
+            [HQ, tandem("a", 1, upstream=("a",))],
+            "a loop: a pulls from a; nothing would ever arrive there from a source",
+        ),
         ([HQ, access("lyon", 2)], "set lyon has level 2, and no set has level 1: it has no upstream"),
-        ([core("hq", upstream=("europe",)), replace(EUROPE, upstream=("x",)), tandem("x", 0)],
-         "set hq is a core set and pulls from europe, a tandem set: only core sets may"),
+        (
+            [core("hq", upstream=("europe",)), replace(EUROPE, upstream=("x",)), tandem("x", 0)],
+            "set hq is a core set and pulls from europe, a tandem set: only core sets may",
+        ),
         ([replace(HQ, level=1)], "set hq is a core set of level 1: core sets have level 0"),
         ([HQ, tandem("a", 0)], "set a of tier tandem has level 0: only core sets have level 0"),
         ([HQ, tandem("a", -1)], "set a: level is -1, and levels go from 0 to 100"),
-        ([HQ, access("a", 1), access("b", 2, upstream=("a",))],
-         "set b pulls from a, an access set: those serve consumers; make it a tandem set"),
-        ([HQ, EUROPE, access("b", 2, upstream=("hq",))],
-         "set b of level 2 pulls from hq of level 0: it pulls from level 1"),
-        ([HQ, tandem("b", 1, upstream=("hp",))],
-         "set b: upstream hp is no set and no broker of one (did you mean hq?)"),
-        ([HQ, EUROPE, replace(LYON, labels=frozenset({"eur"}))],
-         "set lyon pulls the label eur, which no business and no table has (did you mean eu?)"),
-        ([HQ, replace(EUROPE, labels=frozenset({"us"})), LYON],
-         "set lyon pulls the label eu, and europe above does not get it: add it there"),
-        ([HQ, replace(EUROPE, labels=frozenset({"us"})), replace(LYON, labels=frozenset())],
-         "set lyon pulls everything, and europe above gets some labels only: name them, or let it get all"),
+        (
+            [HQ, access("a", 1), access("b", 2, upstream=("a",))],
+            "set b pulls from a, an access set: those serve consumers; make it a tandem set",
+        ),
+        (
+            [HQ, EUROPE, access("b", 2, upstream=("hq",))],
+            "set b of level 2 pulls from hq of level 0: it pulls from level 1",
+        ),
+        (
+            [HQ, tandem("b", 1, upstream=("hp",))],
+            "set b: upstream hp is no set and no broker of one (did you mean hq?)",
+        ),
+        (
+            [HQ, EUROPE, replace(LYON, labels=frozenset({"eur"}))],
+            "set lyon pulls the label eur, which no business and no table has (did you mean eu?)",
+        ),
+        (
+            [HQ, replace(EUROPE, labels=frozenset({"us"})), LYON],
+            "set lyon pulls the label eu, and europe above does not get it: add it there",
+        ),
+        (
+            [HQ, replace(EUROPE, labels=frozenset({"us"})), replace(LYON, labels=frozenset())],
+            "set lyon pulls everything, and europe above gets some labels only: name them, or let it get all",
+        ),
     ],
-)  # fmt: skip
+)
 def test_what_cannot_be_is_said_in_one_line(sets: list[BrokerSet], said: str) -> None:
     with pytest.raises(ConfigError) as caught:
         check_topology(sets, labels={"eu", "us"})

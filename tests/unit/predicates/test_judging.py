@@ -103,8 +103,10 @@ def test_sqlite_answers_the_same() -> None:
     connection = sqlite3.connect(":memory:")
     names = [s.name for s in SAMPLES]
     connection.execute(f"CREATE TABLE things (id, {', '.join(names)})")
-    numbers = [[int(v) if n in ("id", "number") and v is not None else v
-                for n, v in zip(["id", *names], row, strict=True)] for row in rows]  # fmt: skip
+    numbers = [
+        [int(v) if n in ("id", "number") and v is not None else v for n, v in zip(["id", *names], row, strict=True)]
+        for row in rows
+    ]
     connection.executemany(f"INSERT INTO things VALUES (?{', ?' * len(names)})", numbers)
     # what PostgreSQL writes beyond the year 9999 is no date of SQLite
     connection.execute("DELETE FROM things WHERE day IN ('infinity', '-infinity', '0044-03-15 BC', '10000-01-01')")
@@ -130,16 +132,28 @@ def test_sqlite_answers_the_same() -> None:
         (Kind.TEXT, "x = 'EU'", ["EU"], ["eu", "EU ", ""]),
         (Kind.CHAR, "x = 'a'", ["a", "a   "], ["A", " a"]),
         (Kind.BYTES, "x >= x'00ff'", [b"\x00\xff", b"\x01"], [b"", b"\x00\xfe\xff"]),
-        (Kind.DATE, "x < '2026-01-01'", ["2025-12-31", "0044-03-15 BC", "-infinity"],
-         ["2026-01-01", "10000-01-01", "infinity"]),
-        (Kind.TIMESTAMP, "x <= '2026-01-01'", ["2026-01-01 00:00:00", "2026-01-01", "0044-03-15 12:00:00 BC"],
-         ["2026-01-01 00:00:00.000001", "12026-01-01 00:00:00"]),
-        (Kind.TIMESTAMPTZ, "x = '2026-01-01 01:00+01'", ["2026-01-01 00:00:00+00", "2026-01-01 00:00:00.000+00"],
-         ["2026-01-01 01:00:00+00"]),
+        (
+            Kind.DATE,
+            "x < '2026-01-01'",
+            ["2025-12-31", "0044-03-15 BC", "-infinity"],
+            ["2026-01-01", "10000-01-01", "infinity"],
+        ),
+        (
+            Kind.TIMESTAMP,
+            "x <= '2026-01-01'",
+            ["2026-01-01 00:00:00", "2026-01-01", "0044-03-15 12:00:00 BC"],
+            ["2026-01-01 00:00:00.000001", "12026-01-01 00:00:00"],
+        ),
+        (
+            Kind.TIMESTAMPTZ,
+            "x = '2026-01-01 01:00+01'",
+            ["2026-01-01 00:00:00+00", "2026-01-01 00:00:00.000+00"],
+            ["2026-01-01 01:00:00+00"],
+        ),
         (Kind.TIME, "x > '12:00'", ["12:00:00.1", "24:00:00"], ["12:00:00", "12:00:00.000"]),
         (Kind.BOOL, "x = true", ["t"], ["f"]),
     ],
-)  # fmt: skip
+)
 def test_the_edges_of_each_type(kind: Kind, text: str, inside: list[Any], outside: list[Any]) -> None:
     logical = LogicalType(kind=kind, length=8)
     column = Column(name="x", number=2, type=logical)
@@ -192,14 +206,22 @@ def test_the_full_data_are_judged_alike() -> None:
 
 
 def test_a_row_from_before_the_column_has_its_default() -> None:
-    id_, old = SCHEMA.columns[0], TableSchema(
-        table_id=1, version=1, namespace="public", name="t", columns=(SCHEMA.columns[0],), key=("id",)
-    )  # fmt: skip
+    id_, old = (
+        SCHEMA.columns[0],
+        TableSchema(table_id=1, version=1, namespace="public", name="t", columns=(SCHEMA.columns[0],), key=("id",)),
+    )
     new = TableSchema(
-        table_id=1, version=2, namespace="public", name="t", key=("id",),
-        columns=(id_, Column(name="level", number=9, type=LogicalType(kind=Kind.INT, length=4), default_sql="5"),
-                 Column(name="note", number=10, type=LogicalType(kind=Kind.TEXT))),
-    )  # fmt: skip
+        table_id=1,
+        version=2,
+        namespace="public",
+        name="t",
+        key=("id",),
+        columns=(
+            id_,
+            Column(name="level", number=9, type=LogicalType(kind=Kind.INT, length=4), default_sql="5"),
+            Column(name="note", number=10, type=LogicalType(kind=Kind.TEXT)),
+        ),
+    )
     rows: list[Row] = [("1",), ("2",)]
 
     assert len(select_full_rows(compile_predicate("level = 5", new), stored(rows, old), old)) == 2

@@ -10,7 +10,12 @@ from venus.predicates.ranges import compile_predicate
 from venus.predicates.syntax import TEXT_CHARS_MAX, VALUES_MAX, PredicateRefused
 
 STRANGE = TableSchema(
-    table_id=2, version=1, namespace="public", name="odd", source_dialect="oracle", key=("ID",),
+    table_id=2,
+    version=1,
+    namespace="public",
+    name="odd",
+    source_dialect="oracle",
+    key=("ID",),
     columns=(
         Column(name="ID", number=1, type=LogicalType(kind=Kind.INT, length=8)),
         Column(name="Name", number=2, type=LogicalType(kind=Kind.TEXT)),
@@ -20,7 +25,7 @@ STRANGE = TableSchema(
         Column(name="MOOD", number=6, type=LogicalType(kind=Kind.NATIVE, name="mood"), source_type="mood"),
     ),
     types=(OwnType(namespace="public", name="mood", sql_name="mood", labels=("glad", "sad")),),
-)  # fmt: skip
+)
 
 
 def refusal(text: str, schema: TableSchema = SCHEMA) -> PredicateRefused:
@@ -56,7 +61,7 @@ def refusal(text: str, schema: TableSchema = SCHEMA) -> PredicateRefused:
         ("", "character 1: the text ends where a column was expected"),
         ("region =", "character 9: the text ends where a constant was expected"),
         ("region = 'EU' and", "character 18: the text ends where a column was expected"),
-        ("region = 'EU", "character 10: \"'\" is an unclosed quotation mark"),
+        ("region = 'EU", 'character 10: "\'" is an unclosed quotation mark'),
         ("(region = 'EU'", "character 1: an unclosed parenthesis"),
         ("region = 'EU')", "character 14: ')' where AND or the end"),
         ("amount between 1 or 2", "character 18: BETWEEN needs AND"),
@@ -68,7 +73,7 @@ def refusal(text: str, schema: TableSchema = SCHEMA) -> PredicateRefused:
         ("region = 'EU' -- and", "character 15: '-' computes"),
         ("amount = 1e999", "character 10: a number of more than"),
         ("rgion = 'EU'", "character 1: public.things has no column rgion (did you mean region?)"),
-        ('"Region" = \'EU\'', 'character 1: public.things has no column Region (did you mean region?)'),
+        ("\"Region\" = 'EU'", "character 1: public.things has no column Region (did you mean region?)"),
         ("amount >= '100'", "character 11: amount is compared as number: write a number"),
         ("region = 100", "character 10: region is compared as text: write text in single quotes"),
         ("good = 't'", "character 8: good is compared as boolean: write true or false"),
@@ -85,7 +90,7 @@ def refusal(text: str, schema: TableSchema = SCHEMA) -> PredicateRefused:
         ("region in ('a', 'b') and region > 'b'", "character 26: no value of region meets this"),
         ("region = 'a\0b'", "character 10: no text has a zero character"),
     ],
-)  # fmt: skip
+)
 def test_is_refused_with_its_place(text: str, said: str) -> None:
     assert str(refusal(text)).startswith(said)
 

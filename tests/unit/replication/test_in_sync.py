@@ -31,18 +31,22 @@ SILENCE_S = 2.0
         pytest.param(replace(RECORD, min_in_sync=1), {A, B, C}, set(), False, id="the leader is enough"),
         pytest.param(replace(RECORD, replicas=("a", "b")), {A, B, C}, set(), False, id="one is no replica any more"),
         pytest.param(
-            replace(RECORD, in_sync=frozenset({A}), last_in_sync=frozenset({B})), {A, B, C}, set(), True,
+            replace(RECORD, in_sync=frozenset({A}), last_in_sync=frozenset({B})),
+            {A, B, C},
+            set(),
+            True,
             id="one that left last has everything",
         ),
+        pytest.param(replace(RECORD, in_sync=frozenset({A})), {A, B, C}, set(), False, id="nobody else has everything"),
         pytest.param(
-            replace(RECORD, in_sync=frozenset({A})), {A, B, C}, set(), False, id="nobody else has everything"
-        ),
-        pytest.param(
-            replace(RECORD, in_sync=frozenset({A}), last_in_sync=frozenset({D})), {A, B, C}, set(), False,
+            replace(RECORD, in_sync=frozenset({A}), last_in_sync=frozenset({D})),
+            {A, B, C},
+            set(),
+            False,
             id="who has everything is another member",
         ),
     ],
-)  # fmt: skip
+)
 def test_a_leader_is_cut_off_if_those_that_it_does_not_reach_could_go_on(
     record: Leadership, live: set[Member], moving: set[Member], is_cut_off: bool
 ) -> None:

@@ -143,8 +143,11 @@ def test_a_leader_that_restarted_asks_for_a_new_term() -> None:
     (swap,) = replica.step(Tick(), 1.0)
     assert isinstance(swap, Swap)
     assert (swap.after.term, swap.after.leader, swap.after.in_sync, swap.after.last_in_sync) == (
-        2, A, frozenset({A}), frozenset({B, C}),
-    )  # fmt: skip
+        2,
+        A,
+        frozenset({A}),
+        frozenset({B, C}),
+    )
 
 
 def test_a_term_that_a_log_has_is_not_given_again_where_the_coordinator_was_set_back() -> None:

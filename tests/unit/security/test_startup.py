@@ -91,7 +91,7 @@ def encrypted(folder: Path, path: Path) -> SecuritySettings:
         (lambda f, p: SecuritySettings(roles={"ann": ("viewer",)}), "", "security.roles is set, and the broker has no"),
         (lambda f, p: SecuritySettings(token_file=str(p / "t")), "", "security.token_file is set, and the broker has"),
     ],
-)  # fmt: skip
+)
 def test_what_is_wrong_is_named(
     made: Path, tmp_path: Path, configured: Callable[[Path, Path], SecuritySettings], address: str, says: str
 ) -> None:

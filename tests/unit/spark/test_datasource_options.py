@@ -16,8 +16,9 @@ from venus.wire import broker_pb2
 
 
 def test_options_are_converted_and_their_case_does_not_matter() -> None:
-    found = DataSourceOptions.of({"TABLE": "shop.items", "columns": " id, label ", "Max_Rows": "7", "starting": "12",
-                        "whole_cuts": "False"})  # fmt: skip
+    found = DataSourceOptions.of(
+        {"TABLE": "shop.items", "columns": " id, label ", "Max_Rows": "7", "starting": "12", "whole_cuts": "False"}
+    )
 
     assert (found.table, found.columns, found.max_rows) == ("shop.items", ("id", "label"), 7)
     assert (found.starting, found.whole_cuts, found.address) == ("12", False, "127.0.0.1:7400")

@@ -45,5 +45,8 @@ def test_what_tells_something_stays() -> None:
     line = {"time": "t", "level": "DEBUG", "cut": "main/17", "stage": "applied", "rows": 5, "message": "cut main/17"}
     assert json.loads(scrub_log_line(json.dumps(line))) == line
     assert scrub_tree({"offset": 17, "lag_s": 1.5, "connected": True, "nothing": None}) == {
-        "offset": 17, "lag_s": 1.5, "connected": True, "nothing": None
-    }  # fmt: skip
+        "offset": 17,
+        "lag_s": 1.5,
+        "connected": True,
+        "nothing": None,
+    }

@@ -72,10 +72,23 @@ def test_a_change_waits_behind_its_key_from_the_first_one_on() -> None:
 
 def _quarantined(number: int) -> QuarantineRow:
     return QuarantineRow(
-        id=number, table_id=items().table_id, table="shop.item", schema_version=items().version,
-        record_id=b"%d" % (number // 2), key="", offset=number, sequence=number, sqlstate="23505", message="",
-        row_message=b"", is_deleted=False, state=PARKED, reason="", created_at=datetime.now(UTC), decided_at=None,
-    )  # fmt: skip
+        id=number,
+        table_id=items().table_id,
+        table="shop.item",
+        schema_version=items().version,
+        record_id=b"%d" % (number // 2),
+        key="",
+        offset=number,
+        sequence=number,
+        sqlstate="23505",
+        message="",
+        row_message=b"",
+        is_deleted=False,
+        state=PARKED,
+        reason="",
+        created_at=datetime.now(UTC),
+        decided_at=None,
+    )
 
 
 def test_a_retry_of_thousands_goes_through_them_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,11 +17,19 @@ def tasks(*estimates: int) -> list[SplitTask]:
     placed: Any = None
     return [
         SplitTask(
-            url="", broker="", business="", group="", load_id="", snapshot_id="", split_no=n,
-            split=broker_pb2.Split(table_id=n, rows_estimate=rows).SerializeToString(), placed=placed, versions=(),
+            url="",
+            broker="",
+            business="",
+            group="",
+            load_id="",
+            snapshot_id="",
+            split_no=n,
+            split=broker_pb2.Split(table_id=n, rows_estimate=rows).SerializeToString(),
+            placed=placed,
+            versions=(),
         )
         for n, rows in enumerate(estimates)
-    ]  # fmt: skip
+    ]
 
 
 def rows_of(group: tuple[SplitTask, ...]) -> int:

@@ -39,15 +39,22 @@ def part(sort: ObjectSort, number: int) -> TableObject:
     definition = f"{sort.name} {number}" if unnamed or sort is ObjectSort.DEFAULT else ""
     name = f"{kind}{number}"
     return TableObject(
-        kind=kind, sort=sort, shown=name, name=name, names=frozenset({name, f"other_{name}"}), definition=definition,
-        add=f"ADD {name}", drop=f"DROP {name}",
-    )  # fmt: skip
+        kind=kind,
+        sort=sort,
+        shown=name,
+        name=name,
+        names=frozenset({name, f"other_{name}"}),
+        definition=definition,
+        add=f"ADD {name}",
+        drop=f"DROP {name}",
+    )
 
 
 PARTS = st.lists(
     st.builds(part, st.sampled_from(sorted(SORTS, key=lambda s: s.name)), st.integers(0, 30)),
-    unique_by=lambda p: (p.kind, p.name), min_size=1,
-)  # fmt: skip
+    unique_by=lambda p: (p.kind, p.name),
+    min_size=1,
+)
 
 
 def here(parts: list[TableObject]) -> dict[ObjectPlace, str]:

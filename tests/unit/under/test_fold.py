@@ -48,9 +48,15 @@ def test_net_change_over_several_sections() -> None:
 def piece(start: int, count: int, *, cut: int, end: bool = True) -> CutPiece:
     content = (section(items(), [put(i, "x", 1) for i in range(count)]),) if count else ()
     batch = Batch(
-        batch_no=BatchNo(cut), first_sequence=Sequence(start + 1), count=count, cut=BatchNo(cut), cut_end=end,
-        captured_at_us=0, schemas=(), sections=content,
-    )  # fmt: skip
+        batch_no=BatchNo(cut),
+        first_sequence=Sequence(start + 1),
+        count=count,
+        cut=BatchNo(cut),
+        cut_end=end,
+        captured_at_us=0,
+        schemas=(),
+        sections=content,
+    )
     return CutPiece(start=start, epoch=1, committed_at_us=0, digest=0, decided=True, batch=batch)
 
 

@@ -16,12 +16,16 @@ from venus.model import Column, LogicalType, Sequence, TableSchema
 from venus.model import Kind as Type
 
 SCHEMA = TableSchema(
-    table_id=1, version=1, namespace="main", name="t", key=("id",),
+    table_id=1,
+    version=1,
+    namespace="main",
+    name="t",
+    key=("id",),
     columns=(
         Column(name="id", number=1, type=LogicalType(kind=Type.INT, length=8)),
         Column(name="v", number=2, type=LogicalType(kind=Type.TEXT)),
     ),
-)  # fmt: skip
+)
 SUBJECT = Subject(schema=SCHEMA)
 KEY = ("1",)
 
@@ -35,11 +39,15 @@ class Queue:
     def history(self, pinned: int, start: int | None = None) -> KeyHistory:
         row, changed = self.at(pinned)
         return KeyHistory(
-            pinned=pinned, sequence=pinned, start=pinned if start is None else start, end=len(self.steps),
-            end_sequence=len(self.steps) + 1, base={} if row is None else {KEY: (row, changed)},
+            pinned=pinned,
+            sequence=pinned,
+            start=pinned if start is None else start,
+            end=len(self.steps),
+            end_sequence=len(self.steps) + 1,
+            base={} if row is None else {KEY: (row, changed)},
             steps={KEY: [s for s in self.steps if not s.before and s.offset >= (start or 0)]},
             removals=[s for s in self.steps if s.before and s.offset >= (start or 0)],
-        )  # fmt: skip
+        )
 
     def at(self, offset: int) -> tuple[Row | None, int]:
         row: Row | None = None

@@ -64,13 +64,17 @@ def test_other_values_are_different(kind: LogicalType, one: str, other: str) -> 
 
 def test_differing_columns_are_named_in_wire_order() -> None:
     schema = TableSchema(
-        table_id=1, version=1, namespace="main", name="t", key=("id",),
+        table_id=1,
+        version=1,
+        namespace="main",
+        name="t",
+        key=("id",),
         columns=(
             Column(name="a", number=1, type=LogicalType(kind=Kind.DECIMAL)),
             Column(name="id", number=2, type=LogicalType(kind=Kind.INT, length=8)),
             Column(name="b", number=3, type=LogicalType(kind=Kind.TEXT)),
         ),
-    )  # fmt: skip
+    )
 
     assert differing_columns(schema, ("1", "2.0", "x"), ("1", "2", "y")) == [2]
     assert is_equal_row(schema, ("1", "2.0", "x"), ("1", "2", "x"))

@@ -21,12 +21,16 @@ from venus.model import Kind as Type
 
 ROWS = 20_000
 SCHEMA = TableSchema(
-    table_id=1, version=1, namespace="main", name="t", key=("id",),
+    table_id=1,
+    version=1,
+    namespace="main",
+    name="t",
+    key=("id",),
     columns=(
         Column(name="id", number=1, type=LogicalType(kind=Type.INT, length=8)),
         Column(name="v", number=2, type=LogicalType(kind=Type.TEXT)),
     ),
-)  # fmt: skip
+)
 
 
 @dataclass

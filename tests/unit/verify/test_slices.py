@@ -23,7 +23,7 @@ def table(*kinds: LogicalType) -> TableSchema:
     columns = tuple(Column(name=f"k{n}", number=n + 1, type=kind) for n, kind in enumerate(kinds))
     return TableSchema(
         table_id=1, version=1, namespace="main", name="t", columns=columns, key=tuple(c.name for c in columns)
-    )  # fmt: skip
+    )
 
 
 INT = LogicalType(kind=Kind.INT, length=8)

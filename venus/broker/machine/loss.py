@@ -86,9 +86,13 @@ def measure(
 
     def with_end(loss: Loss) -> Loss:
         return replace(
-            loss, first_offset=first_offset, end_offset=end_offset, first_batch=first_batch, last_batch=last_batch,
+            loss,
+            first_offset=first_offset,
+            end_offset=end_offset,
+            first_batch=first_batch,
+            last_batch=last_batch,
             rows=rows,
-        )  # fmt: skip
+        )
 
     known = [loss if loss.is_measured else with_end(loss) for loss in losses]
     # a promotion has no other record: one that has lost nothing, or was given up, is finished

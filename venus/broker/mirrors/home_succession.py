@@ -66,8 +66,9 @@ class HomeSuccession:
             if self._core.homes.confirm(business, home).result(NOTE_S):
                 logger.warning(
                     "%s: another set was promoted at the same time; this one stays the home, home term %d",
-                    business, home.term,
-                )  # fmt: skip
+                    business,
+                    home.term,
+                )
 
     @property
     def is_home(self) -> bool:

@@ -45,9 +45,15 @@ class MirrorStatuses:
         self._began_us = core.clock_us()
 
     def add_to_status(
-        self, status: broker_pb2.BrokerStatus, main: str, seen: Mapping[str, UpstreamStatus], refused: str,
-        short: Sequence[str], promoted: Collection[str], business: str = "",
-    ) -> None:  # fmt: skip
+        self,
+        status: broker_pb2.BrokerStatus,
+        main: str,
+        seen: Mapping[str, UpstreamStatus],
+        refused: str,
+        short: Sequence[str],
+        promoted: Collection[str],
+        business: str = "",
+    ) -> None:
         """Add the status of each mirror. `main` is the upstream set of most businesses, `seen` the status of each set.
 
         A status of one `business` gets nothing about the others.
@@ -75,9 +81,15 @@ class MirrorStatuses:
     # -- the set as a whole ----------------------------------------------------------------------------------------
 
     def _alarms(
-        self, main: str, seen: Mapping[str, UpstreamStatus], mirrored: Mapping[str, Sequence[str]], refused: str,
-        short: Sequence[str], pulls: Sequence[Replicator], business: str,
-    ) -> list[str]:  # fmt: skip
+        self,
+        main: str,
+        seen: Mapping[str, UpstreamStatus],
+        mirrored: Mapping[str, Sequence[str]],
+        refused: str,
+        short: Sequence[str],
+        pulls: Sequence[Replicator],
+        business: str,
+    ) -> list[str]:
         """Return the alarms of the whole set, each one sentence for all of its businesses."""
         found = seen.get(main, NOTHING)
         if refused:

@@ -61,7 +61,7 @@ class NetworkMembership:
         self._core, self._labels, self._monotonic = core, labels, monotonic
         self._place = SetPosition(
             set=settings.set_name, tier=settings.tier, level=settings.level, labels=frozenset(settings.labels)
-        )  # fmt: skip
+        )
         core.set_name(settings.set_name)
         self._rows = MirrorRowFilters(
             core, {name: row_filters.parse_filters(found) for name, found in settings.where.items()}
@@ -240,9 +240,12 @@ class NetworkMembership:
         if only and not table_names([entry]) & {table.lower() for table in only}:
             return
         self._pulls.start(
-            name, only, self._rows.configured_filters(name), names,
+            name,
+            only,
+            self._rows.configured_filters(name),
+            names,
             lambda one, here: self._judge(looks.poller_of(one), name, here),
-        )  # fmt: skip
+        )
 
     def _upstream_endpoint(self, name: str) -> UpstreamEndpoint:
         """Return the connection parameters of an upstream set. Raises Refused, Unavailable."""
@@ -254,9 +257,14 @@ class NetworkMembership:
         if network is None:
             raise Unavailable(NOT_YET)
         return UpstreamEndpoint(
-            reach=look.reach, set=look.name, network=network.networks[0] if network.networks else "",
-            group=look.group, own=self._ids, set_id=self._set_id, is_one_of=len(self._looks.all) > 1,
-        )  # fmt: skip
+            reach=look.reach,
+            set=look.name,
+            network=network.networks[0] if network.networks else "",
+            group=look.group,
+            own=self._ids,
+            set_id=self._set_id,
+            is_one_of=len(self._looks.all) > 1,
+        )
 
     # -- status ------------------------------------------------------------------------------------------------
 

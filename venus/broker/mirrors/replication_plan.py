@@ -290,9 +290,12 @@ class ReplicationPlan:
         if newest is not None and business.log_start <= newest.base_offset < end:
             with suppress(OffsetTrimmed):
                 found: tuple[str, broker_pb2.Opened] = yield OpenStream(
-                    offset=newest.base_offset, epoch=epoch, home_term=term, where=where,
+                    offset=newest.base_offset,
+                    epoch=epoch,
+                    home_term=term,
+                    where=where,
                     rows=rows.for_mirror(business, newest.base_offset),
-                )  # fmt: skip
+                )
                 return found
         found = yield OpenStream(
             offset=end, epoch=epoch, home_term=term, where=where, rows=rows.for_mirror(business, end)

@@ -142,9 +142,13 @@ class SessionConnections:
         match call:
             case session_requests.OpenSnapshot():
                 return self._snapshot_client().open(
-                    self._business, splits=1, lease_s=call.lease_s, holder=call.holder, only=self._only,
+                    self._business,
+                    splits=1,
+                    lease_s=call.lease_s,
+                    holder=call.holder,
+                    only=self._only,
                     where=filters_to_wire(call.where),
-                )  # fmt: skip
+                )
             case session_requests.RenewSnapshot():
                 return self._snapshot_client().renew(call.snapshot_id)
             case session_requests.NextChunk():
@@ -178,10 +182,15 @@ class SessionConnections:
         above = self._above
         if self._stream is None:
             self._stream = Subscriber(
-                above.reach, self._business, above.group, credit_bytes=CREDIT_BYTES, only=self._only,
-                set_id=above.set_id, where=filters_to_wire(call.where),
+                above.reach,
+                self._business,
+                above.group,
+                credit_bytes=CREDIT_BYTES,
+                only=self._only,
+                set_id=above.set_id,
+                where=filters_to_wire(call.where),
                 keepalive_s=CLUSTER_KEEPALIVE_S if above.is_one_of else KEEPALIVE_S,
-            )  # fmt: skip
+            )
         opened = self._stream.open(call.offset, call.epoch, rows=call.rows)
         check_filters(is_filtered=opened.filters or not call.where, above=above.set)
         check_home(opened.home, call.home_term, above.set)
@@ -202,9 +211,15 @@ class Replicator:
     """
 
     def __init__(
-        self, core: Core, business: str, names: Sequence[str], above: Callable[[str], UpstreamEndpoint],
-        failing: Callable[[], None], monotonic: Callable[[], float], times: SelectionTimes,
-    ) -> None:  # fmt: skip
+        self,
+        core: Core,
+        business: str,
+        names: Sequence[str],
+        above: Callable[[str], UpstreamEndpoint],
+        failing: Callable[[], None],
+        monotonic: Callable[[], float],
+        times: SelectionTimes,
+    ) -> None:
         self.business = business
         self.lag = UpstreamLag()
         self.thread: ReplicatorThread | None = None
@@ -342,10 +357,15 @@ class Replicators:
     """Replicators of all businesses. Thread-safe."""
 
     def __init__(
-        self, core: Core, above: Callable[[str], UpstreamEndpoint], may_pull: Callable[[str], None],
-        monotonic: Callable[[], float], puller: type[ReplicatorThread], failing: Callable[[], None],
+        self,
+        core: Core,
+        above: Callable[[str], UpstreamEndpoint],
+        may_pull: Callable[[str], None],
+        monotonic: Callable[[], float],
+        puller: type[ReplicatorThread],
+        failing: Callable[[], None],
         times: SelectionTimes,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._core, self._above, self._may_pull = core, above, may_pull
         self._monotonic, self._puller, self._failing = monotonic, puller, failing
         self._times = times
@@ -365,13 +385,15 @@ class Replicators:
         return [pull for _, pull in sorted(self._replicators.items())]
 
     def start(
-        self, business: str, only: tuple[str, ...], where: tuple[RowFilter, ...], names: Sequence[str],
+        self,
+        business: str,
+        only: tuple[str, ...],
+        where: tuple[RowFilter, ...],
+        names: Sequence[str],
         judge: Callable[[str, LocalPosition], Fitness],
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Start pulling a business. `judge` returns how fit a set is for it."""
-        pull = Replicator(
-            self._core, business, names, self._above, self._failing, self._monotonic, self._times
-        )  # fmt: skip
+        pull = Replicator(self._core, business, names, self._above, self._failing, self._monotonic, self._times)
         pull.thread = self._puller(self._core, business, only, pull, self._may_pull, where)
         here = pull.local_position()
         self._replicators[business] = pull

@@ -159,9 +159,7 @@ def _to_broker_set(network: broker_pb2.NetworkStatus) -> BrokerSet | None:
     """Return the upstream as a set of the topology, None if its tier is unknown."""
     if network.tier not in list(Tier):
         return None
-    return BrokerSet(
-        name=network.set, tier=Tier(network.tier), level=network.level, labels=frozenset(network.labels)
-    )  # fmt: skip
+    return BrokerSet(name=network.set, tier=Tier(network.tier), level=network.level, labels=frozenset(network.labels))
 
 
 def path_of(here: SetPosition, above: broker_pb2.NetworkStatus | None) -> list[str]:
@@ -184,9 +182,12 @@ def select_tables(labels: Mapping[str, Iterable[str]], chosen: Iterable[str], bu
 
 
 def find_absent_labels(
-    labels: Mapping[str, Iterable[str]], chosen: Iterable[str], businesses: Collection[str], tables: Collection[str],
+    labels: Mapping[str, Iterable[str]],
+    chosen: Iterable[str],
+    businesses: Collection[str],
+    tables: Collection[str],
     business: str = "",
-) -> list[str]:  # fmt: skip
+) -> list[str]:
     """Return problems of labels that name what the upstream set lacks; `tables` with and without their namespace.
 
     With `business`, only that one is named; "" = every one.

@@ -288,6 +288,11 @@ class UpstreamSelection:
             return None
         found = self._standings[nearest]
         return AwayFromNearest(
-            at=self.in_use, nearest=nearest, since=self._away_since, kind=found.fitness.kind, why=found.fitness.why,
-            checked_at=found.checked_at, left_s=self._seconds_left(nearest),
-        )  # fmt: skip
+            at=self.in_use,
+            nearest=nearest,
+            since=self._away_since,
+            kind=found.fitness.kind,
+            why=found.fitness.why,
+            checked_at=found.checked_at,
+            left_s=self._seconds_left(nearest),
+        )

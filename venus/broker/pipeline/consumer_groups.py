@@ -54,9 +54,13 @@ class ConsumerGroups:
         """
         token = next(self._tokens)
         wanted = ConsumerState(
-            group=group, acknowledged=offset, kept=offset, transient=transient, token=token,
+            group=group,
+            acknowledged=offset,
+            kept=offset,
+            transient=transient,
+            token=token,
             updated_at_us=self._clock_us(),
-        )  # fmt: skip
+        )
         if transient:
             with business.lock:
                 business.readers[token] = wanted

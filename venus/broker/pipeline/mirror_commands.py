@@ -224,9 +224,13 @@ def _rest_of(increment: broker_pb2.Increment, offset: int) -> tuple[broker_pb2.I
         message.left_out = left
     body = message.SerializeToString()
     rest = broker_pb2.Increment(
-        base_offset=offset, count=left, epoch=increment.epoch, committed_at_us=increment.committed_at_us,
-        digest=digest(body), body=body,
-    )  # fmt: skip
+        base_offset=offset,
+        count=left,
+        epoch=increment.epoch,
+        committed_at_us=increment.committed_at_us,
+        digest=digest(body),
+        body=body,
+    )
     return rest, build_envelope(message)
 
 
@@ -351,9 +355,14 @@ class MirrorCommands:
         )
 
     def take_increments(
-        self, business: Business, increments: Sequence[broker_pb2.Increment], position: int, *, sparse: bool,
+        self,
+        business: Business,
+        increments: Sequence[broker_pb2.Increment],
+        position: int,
+        *,
+        sparse: bool,
         follows: int = 0,
-    ) -> Future[int]:  # fmt: skip
+    ) -> Future[int]:
         """Take increments. The answer is the next wanted offset; everything below it is safe.
 
         `follows` is the end of the increments before. If those were not taken, these are not taken either.

@@ -60,9 +60,15 @@ def describe_half(business: Business, found: HalfMessage) -> broker_pb2.HalfRef:
 
 
 def init(
-    group: CommandGroup, business: Business, producer: str, source_epoch: int, source_last_batch: int, at_us: int,
-    *, insists: bool = False,
-) -> broker_pb2.InitAck:  # fmt: skip
+    group: CommandGroup,
+    business: Business,
+    producer: str,
+    source_epoch: int,
+    source_last_batch: int,
+    at_us: int,
+    *,
+    insists: bool = False,
+) -> broker_pb2.InitAck:
     """Make a producer the only accepted one. Raises Diverged (rule 6), NotLeader, Refused."""
     home_commands.refuse_producer(business)
     half_messages.check_epoch(business.proposed, source_epoch)

@@ -52,12 +52,16 @@ class CutStepLog:
             if place.cut_end:
                 tracing.report_stage(
                     tracing.CutStage(
-                        name="committed", business=business.name, cut=place.cut, captured_at_us=place.captured_at_us,
-                        began_us=place.captured_at_us, ended_us=self._synced_us,
+                        name="committed",
+                        business=business.name,
+                        cut=place.cut,
+                        captured_at_us=place.captured_at_us,
+                        began_us=place.captured_at_us,
+                        ended_us=self._synced_us,
                         facts={"batches": place.batch_no - place.cut + 1, "next_offset": place.next_offset},
                         steps={**steps, "decided": place.committed_at_us},
                     )
-                )  # fmt: skip
+                )
 
 
 logger = logging.getLogger(__name__)

@@ -94,8 +94,10 @@ def age_consumers(group: CommandGroup, business: Business, passed_us: int, now_u
     for consumer in expired:
         logger.warning(
             "%s: consumer %s was away for more than %g s: nothing is kept for it any more",
-            business.name, consumer.group, ttl_s,
-        )  # fmt: skip
+            business.name,
+            consumer.group,
+            ttl_s,
+        )
         business.add_to_counter("expired_consumers")
         forget(group, business, consumer.group, now_us)
     for (_, before), consumer in zip(known, later, strict=True):

@@ -156,9 +156,13 @@ class Upkeep:
             return
         before = business.nbytes_trimmed
         first, end = trimming.trim(
-            self._store, group, business, self._snapshots.offsets(business), self._settings.retain_bytes,
+            self._store,
+            group,
+            business,
+            self._snapshots.offsets(business),
+            self._settings.retain_bytes,
             self._shared.backlog(business),
-        )  # fmt: skip
+        )
         if end:
             known = self._trimmed.get(business)
             self._trimmed[business] = (known[0] if known else first, end)

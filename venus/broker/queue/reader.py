@@ -72,9 +72,11 @@ def check_position(
     check_range(business, offset)
     _check_epoch(store, business, offset, epoch)
     return broker_pb2.Opened(
-        next_offset=business.visible_offset, log_start=business.log_start, epoch=business.epoch_at_end,
+        next_offset=business.visible_offset,
+        log_start=business.log_start,
+        epoch=business.epoch_at_end,
         home=home_to_wire(business.committed.home),
-    )  # fmt: skip
+    )
 
 
 def _check_epoch(store: Store, business: Business, offset: int, epoch: int) -> None:
@@ -131,9 +133,15 @@ def check_range(business: Business, offset: int) -> None:
 
 
 def read_increments(
-    store: Store, buffer: BodyBuffer, business: Business, offset: int, max_bytes: int, table_ids: frozenset[int],
-    cut: Callable[[QueuedBatch, bytes], tuple[int, bytes]] | None = None, there: Sequence[tuple[int, int]] = (),
-) -> ReadResult:  # fmt: skip
+    store: Store,
+    buffer: BodyBuffer,
+    business: Business,
+    offset: int,
+    max_bytes: int,
+    table_ids: frozenset[int],
+    cut: Callable[[QueuedBatch, bytes], tuple[int, bytes]] | None = None,
+    there: Sequence[tuple[int, int]] = (),
+) -> ReadResult:
     """Return at least one increment, if there is one, and at most `max_bytes` of further ones.
 
     `cut` returns digest and body of the part of each batch that the reader wants. `there` are base offsets and digests

@@ -89,9 +89,12 @@ class Replication:
         )
         self.lines = BrokerConnections(cluster, member, self._proof)
         self.coordination = CoordinatorThread(
-            self._coordinator, lease_s=settings.lease_s, monotonic=steady_clock_s, post=self._bridge.post,
+            self._coordinator,
+            lease_s=settings.lease_s,
+            monotonic=steady_clock_s,
+            post=self._bridge.post,
             on_fatal=core.on_fatal,
-        )  # fmt: skip
+        )
         self.copies = CopyPool(core, time.monotonic)
         self.installer = ReplicaInstaller(
             core, self._shared, self.lines, post=self._bridge.post, ended=self._on_install

@@ -52,10 +52,15 @@ class ReplicationStatus:
             why = self._host.troubles.get(found.business, "it was interrupted")
             status.alarms.append(f"{found.business} is being installed again: {why}; {describe_progress(found)}")
             status.installations.add(
-                business=found.business, leader=found.leader, reason=why, records=found.records,
-                records_expected=found.records_expected, bytes=found.nbytes, bytes_per_s=found.bytes_per_s,
+                business=found.business,
+                leader=found.leader,
+                reason=why,
+                records=found.records,
+                records_expected=found.records_expected,
+                bytes=found.nbytes,
+                bytes_per_s=found.bytes_per_s,
                 seconds_left=found.seconds_left,
-            )  # fmt: skip
+            )
         for entry in status.businesses:
             replica = self._host.replicas.get(entry.business)
             if replica is None or replica.known is None:

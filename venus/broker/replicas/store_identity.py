@@ -145,8 +145,10 @@ def was_set_back(core: Core, coordinator: Coordinator, store: str) -> bool:
     logger.error(
         "%s is older than it was: it ends at write %d and had write %d on disk. It was restored from a backup, or is "
         "a copy: this broker is another member of its cluster now, and installs or fetches what it lacks",
-        core.data_dir, has, had,
-    )  # fmt: skip
+        core.data_dir,
+        has,
+        had,
+    )
     return True
 
 
@@ -227,9 +229,17 @@ def _exclude_others(coordinator: Coordinator, member: Member, unfinished: Collec
             raise refused
     for known in leaderships:
         alone = replace(
-            known, term=known.term + 1, leader=None, in_sync=frozenset({member}), last_in_sync=frozenset(),
-            replicas=(member.broker,), min_in_sync=1, replicas_wanted=1, successor="", leaving=(),
-        )  # fmt: skip
+            known,
+            term=known.term + 1,
+            leader=None,
+            in_sync=frozenset({member}),
+            last_in_sync=frozenset(),
+            replicas=(member.broker,),
+            min_in_sync=1,
+            replicas_wanted=1,
+            successor="",
+            leaving=(),
+        )
         if coordinator.swap(known, alone) is None:
             raise Unavailable(f"the record of {known.business} has changed", hint="is every broker stopped? Try again")
         terms[known.business] = alone.term

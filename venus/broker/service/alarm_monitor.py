@@ -130,10 +130,14 @@ class AlarmMonitor:
             first_s = since.get((business, rule.name, subject), now_s)
             shown.append(
                 {
-                    "business": business, "rule": rule.name, "hop": hop_of(rule, text), "text": text,
-                    "since_us": str(int(first_s * 1e6)), "commands": find_commands(text),
+                    "business": business,
+                    "rule": rule.name,
+                    "hop": hop_of(rule, text),
+                    "text": text,
+                    "since_us": str(int(first_s * 1e6)),
+                    "commands": find_commands(text),
                 }
-            )  # fmt: skip
+            )
         return sorted(shown, key=lambda found: int(str(found["since_us"])))
 
     def history(self) -> ChartData:

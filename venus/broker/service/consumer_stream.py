@@ -134,9 +134,13 @@ class ConsumerStream:
         snapshot: broker_pb2.Snapshot | None = None
         if self._wanted.offset == FULL:
             request = broker_pb2.OpenSnapshotRequest(
-                business=self.business, table_ids=self._tables, splits=1, holder=self.group, only=self._wanted.only,
+                business=self.business,
+                table_ids=self._tables,
+                splits=1,
+                holder=self.group,
+                only=self._wanted.only,
                 where=self._wanted.where,
-            )  # fmt: skip
+            )
             snapshot = await self._bridge.open_blocking(Lane.FULL_DATA, full_data.let_go, full_data.open, request)
             self._position = snapshot.offset
         try:
@@ -281,9 +285,14 @@ class ConsumerStream:
         position = self._position
         business = self._core.subscriptions.serving_business(self.business, position)
         wanted = FrameKey(
-            self.business, position, self._tables, tuple(self._wanted.only), bytes_max_for(room), self._where,
+            self.business,
+            position,
+            self._tables,
+            tuple(self._wanted.only),
+            bytes_max_for(room),
+            self._where,
             self._fill,
-        )  # fmt: skip
+        )
         read = partial(
             self._core.subscriptions.read, self.business, position, wanted.bytes_max, self._tables, self._only
         )

@@ -181,13 +181,15 @@ class StatusCollector(Collector):
     def _active_alarms(self) -> Iterable[Metric]:
         """Return the alarms by rule. Every rule has a series, so that each graph starts at zero."""
         count = GaugeMetricFamily(
-            "venus_alarms_standing", "Active alarms; business is empty for the broker's own",
+            "venus_alarms_standing",
+            "Active alarms; business is empty for the broker's own",
             labels=["business", "rule"],
-        )  # fmt: skip
+        )
         since = GaugeMetricFamily(
-            "venus_alarm_since_seconds", "Unix time at which the oldest active alarm of a rule began",
+            "venus_alarm_since_seconds",
+            "Unix time at which the oldest active alarm of a rule began",
             labels=["business", "rule"],
-        )  # fmt: skip
+        )
         found = Counter((alarm["business"], alarm["rule"]) for alarm in self._alarms)
         for business in ("", *(b.business for b in self._status.businesses)):
             for rule in NAMES:

@@ -89,9 +89,14 @@ async def run(
     notifier = Notifier(build_recipients(settings.alarms), broker_name(settings))
     shared = ReplicatedLogs(backlog_bytes=cluster.follower_backlog_bytes) if cluster.name else None
     core = Core(
-        broker.data_dir, broker, clock_us=clock_us, monotonic=time.monotonic, on_fatal=on_fatal, shared=shared,
+        broker.data_dir,
+        broker,
+        clock_us=clock_us,
+        monotonic=time.monotonic,
+        on_fatal=on_fatal,
+        shared=shared,
         steady=steady_clock_s,
-    )  # fmt: skip
+    )
     await loop.run_in_executor(None, core.start)
     bridge = LoopBridge(loop)
     path, heartbeat_s = broker.data_dir / remembered.NAME, settings.capture.heartbeat_s

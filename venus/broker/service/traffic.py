@@ -62,22 +62,45 @@ def build_watermarks(settings: BrokerSettings) -> tuple[Watermark, ...]:
     wanted = settings.degrade
 
     def mark(
-        resource: str, high: float, unit: str, way_out: str, *, deepest: Lane = Lane.HALVES, sustain_s: float = 0.0,
+        resource: str,
+        high: float,
+        unit: str,
+        way_out: str,
+        *,
+        deepest: Lane = Lane.HALVES,
+        sustain_s: float = 0.0,
         named: str = "",
-    ) -> Watermark:  # fmt: skip
+    ) -> Watermark:
         return Watermark(
-            resource=resource, high=high, low=0.8 * high, unit=unit, deepest=deepest, named=named, way_out=way_out,
+            resource=resource,
+            high=high,
+            low=0.8 * high,
+            unit=unit,
+            deepest=deepest,
+            named=named,
+            way_out=way_out,
             sustain_s=sustain_s or wanted.sustain_s,
-        )  # fmt: skip
+        )
 
     return (
-        mark("CPU", wanted.cpu_percent, " %", "move some of its work to another broker", deepest=Lane.DETAILS,
-             sustain_s=wanted.cpu_sustain_s),
+        mark(
+            "CPU",
+            wanted.cpu_percent,
+            " %",
+            "move some of its work to another broker",
+            deepest=Lane.DETAILS,
+            sustain_s=wanted.cpu_sustain_s,
+        ),
         mark("memory", wanted.memory_percent, " %", "free memory on its machine"),
-        mark("disk", 50.0 if settings.free_bytes_min else 0.0, " % of the free space",
-             f"free some space at {settings.data_dir.resolve()}", named="what must stay free"),
+        mark(
+            "disk",
+            50.0 if settings.free_bytes_min else 0.0,
+            " % of the free space",
+            f"free some space at {settings.data_dir.resolve()}",
+            named="what must stay free",
+        ),
         mark("lag", wanted.lag_ms, " ms", "see what keeps its disk or its processor busy"),
-    )  # fmt: skip
+    )
 
 
 def build_health(settings: BrokerSettings) -> HealthMonitor:

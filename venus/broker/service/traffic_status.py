@@ -121,14 +121,16 @@ class TrafficStatus:
                 lanes=self._lanes(ahead_us),
                 facts=[
                     broker_pb2.HealthFact(
-                        fact=fact.fact, reason=fact.reason,
-                        since_us=ahead_us + int(fact.since * 1e6), seen_us=ahead_us + int(fact.seen * 1e6),
+                        fact=fact.fact,
+                        reason=fact.reason,
+                        since_us=ahead_us + int(fact.since * 1e6),
+                        seen_us=ahead_us + int(fact.seen * 1e6),
                     )
                     for fact in self._traffic.health.facts
                 ],
                 gauges=self._gauges(),
             )
-        )  # fmt: skip
+        )
         for entry in status.businesses:
             for consumer in entry.consumers:
                 if (window := self._windows(entry.business, consumer.group)) is not None:
@@ -160,11 +162,15 @@ class TrafficStatus:
             found = degraded.get(lane)
             lanes.append(
                 broker_pb2.LaneStatus(
-                    lane=lane.value, name=lane.label, threads=THREADS.get(lane, 1), running=running, waiting=waiting,
+                    lane=lane.value,
+                    name=lane.label,
+                    threads=THREADS.get(lane, 1),
+                    running=running,
+                    waiting=waiting,
                     degraded_since_us=ahead_us + int(found.since * 1e6) if found else 0,
                     reason=found.reason if found else "",
                 )
-            )  # fmt: skip
+            )
         return lanes
 
     def _gauges(self) -> list[broker_pb2.GaugeStatus]:

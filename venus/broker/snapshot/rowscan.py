@@ -99,9 +99,13 @@ def _walk_segment(
 
 
 def _check_rows(
-    store: Store, business: Business, table_id: int, found: Sequence[bytes], values: Sequence[bytes],
+    store: Store,
+    business: Business,
+    table_id: int,
+    found: Sequence[bytes],
+    values: Sequence[bytes],
     undescribed: set[int],
-) -> Sequences:  # fmt: skip
+) -> Sequences:
     where = f"{business.name}, table {table_id}"
     try:
         stored = StoredRows(pack_items(values))

@@ -90,9 +90,10 @@ class Scrub:
         now, every_us = self._clock_us(), int(PASS_EVERY_S * 1e6)
         # also if it is far in the future: the clock was ahead then and has been set since
         due = [
-            b for b in self._businesses()
+            b
+            for b in self._businesses()
             if abs(now - b.scrubbed_at_us) >= every_us and b.materialised.offset and b.is_filled
-        ]  # fmt: skip
+        ]
         return min(due, key=lambda business: business.scrubbed_at_us, default=None)
 
 

@@ -139,10 +139,12 @@ class SnapshotManager:
             self._reading.expect(pin.snapshot_id, sum(split.rows_estimate for split in found.splits))
             self._holding.complete(
                 replace(
-                    pin, plan=tuple(map(range_of, found.splits)), where=filters_from_wire(found.where),
+                    pin,
+                    plan=tuple(map(range_of, found.splits)),
+                    where=filters_from_wire(found.where),
                     expires_at_us=self._holding.first_lease_end_us(lease_s, confirms=request.confirms),
                 )
-            )  # fmt: skip
+            )
         except BaseException:
             self.close(pin.snapshot_id)  # no client knows its id
             raise

@@ -33,12 +33,16 @@ def loss_windows(state: HalfState) -> list[broker_pb2.LossWindow]:
     """Return the losses of promotions that are not closed."""
     return [
         broker_pb2.LossWindow(
-            home_term=window.home_term, first_offset=window.first_offset, rows=window.rows,
-            end_offset=window.end_offset if window.is_measured else None, first_batch=window.first_batch,
-            last_batch=window.last_batch, verified=window.verified,
+            home_term=window.home_term,
+            first_offset=window.first_offset,
+            rows=window.rows,
+            end_offset=window.end_offset if window.is_measured else None,
+            first_batch=window.first_batch,
+            last_batch=window.last_batch,
+            verified=window.verified,
         )
         for window in loss.promotion_losses(state.losses)
-    ]  # fmt: skip
+    ]
 
 
 def home_alarms(business: Business) -> list[str]:
@@ -59,10 +63,14 @@ def home_alarms(business: Business) -> list[str]:
 def _format_window(window: Loss) -> str:
     return str(
         LossWindow(
-            term=0, first_offset=window.first_offset, end_offset=window.end_offset, first_batch=window.first_batch,
-            last_batch=window.last_batch, rows=window.rows,
+            term=0,
+            first_offset=window.first_offset,
+            end_offset=window.end_offset,
+            first_batch=window.first_batch,
+            last_batch=window.last_batch,
+            rows=window.rows,
         )
-    )  # fmt: skip
+    )
 
 
 #: Limit of named tables without columns, each with its way out; the rest are counted.
@@ -143,13 +151,16 @@ def business_status(
         tables=tables.describe(business),
         tables_total=len(business.tables),
         counters={**dict.fromkeys(COUNTERS, 0), **counters},
-        alarms=[*_alarms(business, state, now, thresholds), *_held_alarms(consumers, thresholds.held_bytes_max),
-                *_standing_alarms(business)],
+        alarms=[
+            *_alarms(business, state, now, thresholds),
+            *_held_alarms(consumers, thresholds.held_bytes_max),
+            *_standing_alarms(business),
+        ],
         home=home_to_wire(state.home),
         replaced=state.is_replaced,
         losses=loss_windows(state),
         held_bytes=max((consumer.held_bytes for consumer in consumers), default=0),
-    )  # fmt: skip
+    )
 
 
 def _standing_alarms(business: Business) -> list[str]:

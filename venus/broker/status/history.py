@@ -215,16 +215,19 @@ def _target_alarms(entry: broker_pb2.BusinessStatus, now: ClockReading, late_s: 
     for consumer in entry.consumers:
         if consumer.group.startswith(PULLS_AS):
             yield from set_problems(
-                consumer.group, connected=consumer.connected, backlog_rows=consumer.backlog_rows,
+                consumer.group,
+                connected=consumer.connected,
+                backlog_rows=consumer.backlog_rows,
                 late_s=now.age_s(consumer.oldest_unacknowledged_us) if consumer.oldest_unacknowledged_us else 0.0,
                 late_max_s=late_s,
-            )  # fmt: skip
+            )
             continue
         if consumer.HasField("reported") and (consumer.reported.report.paused or consumer.reported.report.cut_over):
             continue  # a pause has an alarm of its own, and a cut-over is intended
         yield from apply_problems(
-            consumer.group.removeprefix(f"{entry.business}/"), connected=consumer.connected,
+            consumer.group.removeprefix(f"{entry.business}/"),
+            connected=consumer.connected,
             backlog_rows=consumer.backlog_rows,
             late_s=now.age_s(consumer.oldest_unacknowledged_us) if consumer.oldest_unacknowledged_us else 0.0,
             late_max_s=late_s,
-        )  # fmt: skip
+        )

@@ -104,10 +104,12 @@ class _Group:
     def __init__(self, ranges: Ranges, edges: list[Floats], columns: tuple[int, ...], segments: int) -> None:
         self._columns, self._segments = columns, segments
         spans = [
-            (np.searchsorted(edges[n], ranges.low[:, n], side="right"),
-             np.searchsorted(edges[n], ranges.high[:, n], side="right"))
+            (
+                np.searchsorted(edges[n], ranges.low[:, n], side="right"),
+                np.searchsorted(edges[n], ranges.high[:, n], side="right"),
+            )
             for n in columns
-        ]  # fmt: skip
+        ]
         keys: list[Ids] = []
         ids: list[Ids] = []
         for part in itertools.product(range(segments), repeat=len(columns)):

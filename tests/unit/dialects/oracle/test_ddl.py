@@ -19,7 +19,7 @@ from tests.support.oracle.scripts import (
     inline_statements,
     running,
     statements,
-)  # fmt: skip
+)
 from tests.support.oracle.sqlplus import read
 from venus.adapters.dialects.contract import InstallStep
 from venus.adapters.dialects.oracle.dictionary import ownership

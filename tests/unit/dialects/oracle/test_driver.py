@@ -83,10 +83,14 @@ def test_a_new_session_depends_on_nobodys_settings(module: Module, session: Orac
 def test_a_session_lies_in_its_own_schema_commits_durably_and_in_utc() -> None:
     said = " ".join(SESSION)
     for setting in (
-        "CURRENT_SCHEMA = \"' || USER || '\"", "ISOLATION_LEVEL = READ COMMITTED", "COMMIT_WAIT = WAIT",
-        "COMMIT_LOGGING = IMMEDIATE", "NLS_NCHAR_CONV_EXCP = TRUE", "TIME_ZONE = '+00:00'",
+        "CURRENT_SCHEMA = \"' || USER || '\"",
+        "ISOLATION_LEVEL = READ COMMITTED",
+        "COMMIT_WAIT = WAIT",
+        "COMMIT_LOGGING = IMMEDIATE",
+        "NLS_NCHAR_CONV_EXCP = TRUE",
+        "TIME_ZONE = '+00:00'",
         "QUERY_REWRITE_ENABLED = FALSE",
-    ):  # fmt: skip
+    ):
         assert setting in said
 
 

@@ -41,9 +41,7 @@ def captured(
 ) -> OracleRegistryEntry:
     column = Column(name="ID", number=1, type=LogicalType(kind=Kind.INT, length=8), nullable=False)
     schema = TableSchema(table_id=7, version=1, namespace=owner, name=name, columns=(column,), key=("ID",))
-    fill = FillState(
-        table_id=7, sweep_from=Sequence(0), cursor=b"", rows_done=0, rows_estimate=0, done=True,
-    )  # fmt: skip
+    fill = FillState(table_id=7, sweep_from=Sequence(0), cursor=b"", rows_done=0, rows_estimate=0, done=True)
     return OracleRegistryEntry(
         table=RegisteredTable(schema=schema, state=state, reason=reason, fill=fill), number_max=1
     )

@@ -25,12 +25,22 @@ def column(number: int, name: str, kind: LogicalType) -> Column:
 
 
 SCHEMA = TableSchema(
-    table_id=1, version=1, namespace="APP", name="GOODS", key=("ID",), source_dialect="oracle",
+    table_id=1,
+    version=1,
+    namespace="APP",
+    name="GOODS",
+    key=("ID",),
+    source_dialect="oracle",
     columns=(
-        column(1, "ID", INT), column(2, "NO", INT), column(3, "STATE", TEXT), column(4, "PRICE", MONEY),
-        column(5, "MADE", MOMENT), column(6, "UP", INT), column(7, "WHO", TEXT),
+        column(1, "ID", INT),
+        column(2, "NO", INT),
+        column(3, "STATE", TEXT),
+        column(4, "PRICE", MONEY),
+        column(5, "MADE", MOMENT),
+        column(6, "UP", INT),
+        column(7, "WHO", TEXT),
     ),
-)  # fmt: skip
+)
 CONDITION = "PRICE >= 0 AND \"STATE\" IN ('new', 'paid')"
 ROWS = SchemaRows(
     columns={
@@ -61,8 +71,9 @@ ROWS = SchemaRows(
             ("WHO_FK", "R", None, None, "APP", "PARENT", "ENABLED", "NOT DEFERRABLE", "NOT VALIDATED"),
         ]
     },
-    constraint_columns={"GOODS": [("UP_FK", "UP"), ("STATE_UK", "STATE"), ("STATE_UK", "NO"), ("WHO_FK", "WHO"),
-                                  ("NO_UK", "NO")]},
+    constraint_columns={
+        "GOODS": [("UP_FK", "UP"), ("STATE_UK", "STATE"), ("STATE_UK", "NO"), ("WHO_FK", "WHO"), ("NO_UK", "NO")]
+    },
     referred_columns={"GOODS": [("UP_FK", "ID"), ("WHO_FK", "NAME")]},
     indexes={
         "GOODS": [
@@ -76,7 +87,7 @@ ROWS = SchemaRows(
             ("BITS", "NONUNIQUE", "BITMAP", "STATE", "ASC", None),
         ]
     },
-)  # fmt: skip
+)
 
 
 def test_everything_that_a_table_is_besides_its_rows() -> None:
@@ -84,9 +95,14 @@ def test_everything_that_a_table_is_besides_its_rows() -> None:
 
     assert made.comment == "what we sell"
     assert {c.name: (c.identity, c.default_sql) for c in made.columns} == {
-        "ID": (True, ""), "NO": (True, ""), "STATE": (False, "'new'"), "PRICE": (False, "0.5"),
-        "MADE": (False, "CURRENT_TIMESTAMP"), "UP": (False, ""), "WHO": (False, ""),
-    }  # fmt: skip
+        "ID": (True, ""),
+        "NO": (True, ""),
+        "STATE": (False, "'new'"),
+        "PRICE": (False, "0.5"),
+        "MADE": (False, "CURRENT_TIMESTAMP"),
+        "UP": (False, ""),
+        "WHO": (False, ""),
+    }
     assert made.columns[0].comment == "the number"
     assert made.checks == (
         Check(name="FAIR", sql="\"PRICE\" >= 0 AND \"STATE\" IN ('new', 'paid')"),
@@ -94,11 +110,23 @@ def test_everything_that_a_table_is_besides_its_rows() -> None:
         Check(name="SYS_C2", sql='NOT ("UP" IS NULL)', not_valid=True),
     )
     assert made.foreign_keys == (
-        ForeignKey(name="UP_FK", columns=("UP",), referred_namespace="APP", referred_table="PARENT",
-                   referred_columns=("ID",), on_delete="CASCADE"),
-        ForeignKey(name="WHO_FK", columns=("WHO",), referred_namespace="APP", referred_table="PARENT",
-                   referred_columns=("NAME",), not_valid=True),
-    )  # fmt: skip
+        ForeignKey(
+            name="UP_FK",
+            columns=("UP",),
+            referred_namespace="APP",
+            referred_table="PARENT",
+            referred_columns=("ID",),
+            on_delete="CASCADE",
+        ),
+        ForeignKey(
+            name="WHO_FK",
+            columns=("WHO",),
+            referred_namespace="APP",
+            referred_table="PARENT",
+            referred_columns=("NAME",),
+            not_valid=True,
+        ),
+    )
     assert made.indexes == (
         Index(name="STATE_UK", columns=("STATE", "NO"), unique=True, constraint=True),
         Index(name="FALLING", columns=("PRICE", "UP"), definition='("PRICE" DESC, "UP")'),
@@ -106,9 +134,13 @@ def test_everything_that_a_table_is_besides_its_rows() -> None:
         Index(name="NO_UK", columns=("NO",)),
     )
     assert {(o.what, o.name) for o in made.left_out} == {
-        ("virtual column", "TWICE"), ("default of column", "WHO"), ("check constraint", "OWN"), ("constraint", "OFF"),
-        ("index", "BITS"), ("unique constraint", "NO_UK"),
-    }  # fmt: skip
+        ("virtual column", "TWICE"),
+        ("default of column", "WHO"),
+        ("check constraint", "OWN"),
+        ("constraint", "OFF"),
+        ("index", "BITS"),
+        ("unique constraint", "NO_UK"),
+    }
 
 
 def test_sequences_and_the_columns_that_they_number() -> None:

@@ -110,9 +110,14 @@ def test_what_a_column_was_asked_to_be(rule: str, value: Any, text: str) -> None
 
 @pytest.mark.parametrize(
     ("rule", "value"),
-    [("flag", Decimal(2)), ("whole", Decimal("1.5")), ("whole", Decimal(1 << 63)), ("day", "2026-11-21 10:00:00"),
-     ("uuid", b"short")],
-)  # fmt: skip
+    [
+        ("flag", Decimal(2)),
+        ("whole", Decimal("1.5")),
+        ("whole", Decimal(1 << 63)),
+        ("day", "2026-11-21 10:00:00"),
+        ("uuid", b"short"),
+    ],
+)
 def test_what_does_not_fit_is_refused(rule: str, value: Any) -> None:
     with pytest.raises(SourceError):
         canonical_texts(rule, [value])
