@@ -16,7 +16,7 @@ depends_on = None
 def upgrade() -> None:
     """Add the column."""
     schema = own_schema()
-    # JSON of venus/adapter_figures.py; NULL = the target was never compared.
+    # JSON of venus/rpc/conditions.py; NULL = the target was never compared.
     op.add_column(own_name("applied", schema=schema), sa.Column("compared", sa.Text), schema=schema)
 
 

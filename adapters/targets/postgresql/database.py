@@ -55,7 +55,7 @@ class TargetPosition:
     applied_at: datetime | None = None
     heartbeat_at: datetime | None = None
     note: str = ""
-    #: The outcome of the last `venus verify`, as text (venus/adapter_figures.py).
+    #: The outcome of the last `venus verify`, as text (venus/rpc/conditions.py).
     compared: str | None = None
     #: Rows identity of the broker set that was read; None = unknown.
     rows: RowsIdentity | None = None

@@ -109,9 +109,9 @@ class TierHost(ThreadedProcess):
             LABELS,
             proof=NONE,
             monotonic=lambda: self.loop.now,
-            puller=SimulatedPuller,
+            puller=SimulatedPuller,  # type: ignore[arg-type]
             look=partial(SimulatedLook, self),
-            times=TIMES,  # type: ignore[arg-type]
+            times=TIMES,
         )
         if network._looks is not None:
             network.set_network_ids(identity.read_network_ids(self.core))

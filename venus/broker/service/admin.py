@@ -10,7 +10,7 @@ from typing import Any
 import grpc
 
 from venus.broker.core import Core
-from venus.broker.machine.mirror import filters_from_wire
+from venus.broker.machine.mirror import home_from_wire
 from venus.broker.replicas.gate import Gate
 from venus.broker.service.ingest import IngestService
 from venus.broker.service.service_status import ServiceStatus
@@ -128,7 +128,7 @@ class AdminService(broker_pb2_grpc.AdminServicer):
     ) -> broker_pb2.Empty | None:
         """Give up the home to another set and send producers and consumers there."""
         async with abort_on_error(context):
-            home = filters_from_wire(request.home)
+            home = home_from_wire(request.home)
             if home is None or not home.addresses:
                 raise ProtocolError("the request does not name the home and its addresses")
             if await asyncio.wrap_future(self._core.homes.note(request.business, home)):
