@@ -84,6 +84,7 @@ class Core:
         self._make_full_data()
         self._make_pipeline()
         self._make_interfaces()
+        self._make_status()
         self._recover()
         self.materialiser.start(self.catalogue.list_stored())
         self.commits.start(self.catalogue.list_stored())
@@ -206,6 +207,8 @@ class Core:
         self.forget_business = Forgetting(
             self.catalogue, self.commits, self.materialiser, self.snapshots, self.store, guard
         )
+
+    def _make_status(self) -> None:
         self.status = StatusReport(
             settings=self._settings,
             catalogue=self.catalogue,

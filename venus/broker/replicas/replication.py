@@ -99,21 +99,7 @@ class Replication:
         self.installer = ReplicaInstaller(
             core, self._shared, self.lines, post=self._bridge.post, ended=self._on_install
         )
-        logs = self._build_logs(str(member))
-        self.host = Host(
-            me,
-            logs=logs,
-            shared=self._shared,
-            transport=self.lines,
-            coordination=self.coordination,
-            installations=self.installer,
-            wanted=self._wanted,
-            patience=ReplicationTimes(silence_s=settings.silence_s),
-            monotonic=steady_clock_s,
-            post=self._bridge.post,
-            health=BrokerHealth(core.store, core.space),
-            load=BrokerLoad(core.data_dir),
-        )
+        self.host = self._build_host(me)
         self.host.record_created(topology)
         self.gate = ClusterGate(core, self._shared, self._bridge, self._coordinator, self.host, self.coordination)
         self.lines.host = self.host
@@ -121,13 +107,28 @@ class Replication:
             settings.name, self.host, self._shared, self.coordination, self.installer.progress
         )
 
-    def _build_logs(self, me: str) -> CoreLogs:
-        return CoreLogs(
-            self._core,
+    def _build_host(self, me: LiveBroker) -> Host:
+        core = self._core
+        logs = CoreLogs(
+            core,
             self._shared,
-            me=me,
+            me=str(me.member),
             background=lambda call: self._run_in_background(call),
             retired=self._on_retired,
+        )
+        return Host(
+            me,
+            logs=logs,
+            shared=self._shared,
+            transport=self.lines,
+            coordination=self.coordination,
+            installations=self.installer,
+            wanted=self._wanted,
+            patience=ReplicationTimes(silence_s=self.settings.silence_s),
+            monotonic=steady_clock_s,
+            post=self._bridge.post,
+            health=BrokerHealth(core.store, core.space),
+            load=BrokerLoad(core.data_dir),
         )
 
     async def start(self, address: str, retire: EndStreams, end_readers: EndStreams) -> None:

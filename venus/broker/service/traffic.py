@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
+from typing import Any
 
 from venus.broker.core import Core
 from venus.broker.machine.envelope import read_change_count
@@ -61,44 +62,17 @@ def build_watermarks(settings: BrokerSettings) -> tuple[Watermark, ...]:
     """Return the thresholds that degrade lanes. Free space is low from twice the limit that refuses writes."""
     wanted = settings.degrade
 
-    def mark(
-        resource: str,
-        high: float,
-        unit: str,
-        way_out: str,
-        *,
-        deepest: Lane = Lane.HALVES,
-        sustain_s: float = 0.0,
-        named: str = "",
-    ) -> Watermark:
-        return Watermark(
-            resource=resource,
-            high=high,
-            low=0.8 * high,
-            unit=unit,
-            deepest=deepest,
-            named=named,
-            way_out=way_out,
-            sustain_s=sustain_s or wanted.sustain_s,
-        )
+    def mark(resource: str, high: float, unit: str, way_out: str, **more: Any) -> Watermark:
+        usual: dict[str, Any] = {"deepest": Lane.HALVES, "sustain_s": wanted.sustain_s}
+        return Watermark(resource=resource, high=high, low=0.8 * high, unit=unit, way_out=way_out, **usual | more)
 
+    cpu_sustain_s = wanted.cpu_sustain_s or wanted.sustain_s
+    move = "move some of its work to another broker"
+    free = f"free some space at {settings.data_dir.resolve()}"
     return (
-        mark(
-            "CPU",
-            wanted.cpu_percent,
-            " %",
-            "move some of its work to another broker",
-            deepest=Lane.DETAILS,
-            sustain_s=wanted.cpu_sustain_s,
-        ),
+        mark("CPU", wanted.cpu_percent, " %", move, deepest=Lane.DETAILS, sustain_s=cpu_sustain_s),
         mark("memory", wanted.memory_percent, " %", "free memory on its machine"),
-        mark(
-            "disk",
-            50.0 if settings.free_bytes_min else 0.0,
-            " % of the free space",
-            f"free some space at {settings.data_dir.resolve()}",
-            named="what must stay free",
-        ),
+        mark("disk", 50.0 * bool(settings.free_bytes_min), " % of the free space", free, named="what must stay free"),
         mark("lag", wanted.lag_ms, " ms", "see what keeps its disk or its processor busy"),
     )
 
