@@ -16,9 +16,9 @@ from venus.cli.invocation import Invocation
 COUNTED = """
 import sys
 from tests.unit.test_allocation import faults
-from venus.process import memory
+from venus.process import system
 if sys.argv[1] == "kept":
-    memory.keep_freed_memory()
+    system.keep_freed_memory()
 print(faults(0))
 """
 

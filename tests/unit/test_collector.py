@@ -37,20 +37,20 @@ print(json.dumps([collections, [name for name in threads if name != "jemalloc_bg
 
 BEHIND = """
 import gc, json
-from venus.process import memory
+from venus.process import system
 usual = gc.get_threshold()
-memory.delay_collection()
+system.delay_collection()
 during = gc.get_threshold()
-kept = [[] for _ in range(memory.START_OBJECTS + 1)]
+kept = [[] for _ in range(system.START_OBJECTS + 1)]
 print(json.dumps([during[0], gc.get_threshold() == usual, len(gc.callbacks)]))
 """
 
 SETTLED = """
 import gc, json
-from venus.process import memory
+from venus.process import system
 usual = gc.get_threshold()
-memory.delay_collection()
-memory.freeze_objects()
+system.delay_collection()
+system.freeze_objects()
 print(json.dumps([gc.get_threshold() == usual, len(gc.callbacks), gc.get_freeze_count() > 1000]))
 """
 
