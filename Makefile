@@ -6,15 +6,15 @@ BIN    := $(VENV)/bin
 # Files run in the order of the folders: the stories take longest, and the unit tests fill the gaps at the end.
 WORKERS := -n $(shell expr 2 \* $$(nproc))
 SPREAD := $(WORKERS) --dist loadfile --no-loadscope-reorder
-# A test that failed beside others is repeated alone. If it passes then, it is FLAKY; more than 3 of them fail the run
-# (tests/support/second_try.py).
+# A test that failed beside others is repeated alone. If it passes then, it is FLAKY, and the run fails unless
+# tests/known_flaky.txt names it (tests/support/second_try.py). tests/support/selection.py gives each test its level.
 PYTEST := $(BIN)/pytest $(SPREAD) --second-try
 
 # Otherwise each process of the suite, and each command that it starts, would compile all modules: a minute or more.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo dev check docs test test-all test-nightly test-oracle protos clean
+.PHONY: help demo dev check docs test test-full test-all test-nightly test-oracle protos clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -36,17 +36,20 @@ check: $(VENV)/.dev ## format, lint, types, import contracts, spelling, generate
 docs: $(VENV)/.dev ## the site of docs/ in build/site; a dead link or anchor fails
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict
 
-test: $(VENV)/.dev ## the suite: 14 to 20 minutes on 2 cores
-	$(PYTEST) -m "not slow and not oracle"
+test: $(VENV)/.dev ## units, conformance and the main path: within 6 minutes on 2 cores
+	$(PYTEST) --level quick
+
+test-full: $(VENV)/.dev ## what CI runs behind `make test`: integration, faults, all stories
+	$(PYTEST) --level full
 
 # The slow tests are in few files, so they are distributed one by one.
-test-all: test ## the slow tests as well, except those of hours
-	$(BIN)/pytest $(WORKERS) --dist worksteal --second-try -m "slow and not nightly and not oracle"
+test-all: test test-full ## everything but tests of hours: within 45 minutes on 2 cores
+	$(BIN)/pytest $(WORKERS) --dist worksteal --second-try --level slow
 
 # The stories again, with a new interpreter for each command, as for a user (tests/support/processes/forked.py).
 test-nightly: $(VENV)/.dev ## tests of hours: each byte damaged, 100 fault runs, 300 power cuts, 2,000 histories of brokers
-	TEST_NEW_INTERPRETERS=1 $(PYTEST) -m "not nightly and not oracle" tests/story
-	$(BIN)/pytest $(WORKERS) --dist worksteal --second-try -m nightly
+	TEST_NEW_INTERPRETERS=1 $(PYTEST) --level quick,full,slow tests/story
+	$(BIN)/pytest $(WORKERS) --dist worksteal --second-try --level nightly
 
 test-oracle: $(VENV)/.dev ## the Oracle source on a real Oracle; needs Docker
 	$(BIN)/pip install --quiet --editable '.[oracle]'

@@ -25,6 +25,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 pytest_plugins = [
+    "tests.support.programs",  # the next ones import it
     "tests.support.environment",
     "tests.support.processes.lifetimes",
     "tests.support.brokers.etcd",
@@ -32,13 +33,14 @@ pytest_plugins = [
     "tests.support.oracle.plsql",
     "tests.support.databases.postgres",
     "tests.support.second_try",
+    "tests.support.selection",
     "tests.support.spark.sparks",
 ]
 
 
 @pytest.hookimpl(tryfirst=True)  # before -m is obeyed
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark as slow what is nightly: `-m "not slow"` is the quick suite everywhere."""
+    """Mark as slow what is nightly, so that `-m "not slow"` leaves it out too."""
     for item in items:
         if item.get_closest_marker("nightly"):
             item.add_marker(pytest.mark.slow)

@@ -19,7 +19,7 @@ from tests.support.processes import forked
 from venus.cli import app
 from venus.cli.demo.shop import build_shop, compare_shop
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(700)]
+pytestmark = [pytest.mark.integration, pytest.mark.quick, pytest.mark.timeout(700)]
 
 COPY = """
 CREATE TABLE customers (id bigint PRIMARY KEY, name text, email text, balance numeric(12,2), born date, photo bytea,

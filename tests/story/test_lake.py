@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.pipelines.pipeline import Pipeline
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.integration, pytest.mark.quick, pytest.mark.timeout(300)]
 
 
 @pytest.fixture

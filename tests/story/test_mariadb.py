@@ -22,7 +22,7 @@ from tests.support.databases.mariadb_workload import item_step, writers
 from tests.support.databases.postgres import Server, libpq
 from tests.support.pipelines.pipeline import Pipeline, with_password
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.integration, pytest.mark.quick, pytest.mark.timeout(600)]
 
 _TABLES = (
     "CREATE TABLE item (id int PRIMARY KEY, v varchar(40) NOT NULL)",
@@ -63,7 +63,6 @@ def insert_torture(cursor: Any, first: int) -> dict[int, tuple[str, str | bytes 
     return expected
 
 
-@pytest.mark.slow  # its parts: tests/conformance, tests/integration/mysql and verify/test_whole_way.py on MariaDB
 def test_the_users_path(mariadb_server: MariaServer, mariadb_database: str, pipeline: Pipeline) -> None:
     name = str(sqlalchemy.make_url(mariadb_database).database)
     app = mariadb_server.connect(name, autocommit=True)

@@ -25,7 +25,7 @@ from tests.support.oracle.standin import SCHEMA, StandIn
 from tests.support.pipelines.pipeline import Pipeline
 from tests.support.pipelines.story_places import standin_pipeline
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.integration, pytest.mark.quick, pytest.mark.timeout(600)]
 
 QUIET = ("--quiet", "0.5", "--wait", "120")
 TABLES = (

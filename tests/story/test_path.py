@@ -20,7 +20,7 @@ from tests.support.databases.postgres import Server
 from tests.support.databases.shops import PostgresShop, Shop, SqliteShop
 from tests.support.pipelines.pipeline import Pipeline, with_password
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.integration, pytest.mark.quick, pytest.mark.timeout(600)]
 
 
 @pytest.fixture(params=[pytest.param("sqlite", marks=pytest.mark.slow), "postgresql"])

@@ -19,7 +19,7 @@ from tests.support.pipelines.pipeline import Pipeline
 from tests.support.pipelines.whole_way import run_at
 from venus.cli.demo.shop import build_shop, compare_shop
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.integration, pytest.mark.quick, pytest.mark.timeout(600)]
 
 README = (Path(__file__).parents[2] / "README.md").read_text()
 

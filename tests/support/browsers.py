@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-import pytest
 from playwright.sync_api import Browser, ConsoleMessage, Error, Page, Request, sync_playwright
+
+from tests.support.programs import reject_missing
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 _NOTHING = "about:blank"
@@ -42,11 +42,10 @@ class Watched:
 
 
 def executable() -> str:
-    """Return the browser, or skip: the machine of a developer may have none; CI installs it."""
+    """Return the browser."""
     found = next((path for name in NAMES if (path := shutil.which(name))), None)
     if found is None:
-        assert not os.environ.get("CI"), "CI has a browser: see .ci/run"
-        pytest.skip("no Chromium: apt-get install chromium")
+        reject_missing("Chromium")
     return found
 
 

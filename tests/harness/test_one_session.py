@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.spark.sparks import SESSION, OneSession
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
