@@ -16,6 +16,7 @@ from typing import Annotated
 
 import typer
 
+from venus import __version__
 from venus.cli import (
     alarms,
     assess,
@@ -121,6 +122,13 @@ app = CommandSet(
 )
 
 
+def print_version(asked: bool) -> None:
+    """Print the version and end: what every command line tool does for `--version`."""
+    if asked:
+        typer.echo(f"venus {__version__}")
+        raise typer.Exit
+
+
 @app.callback()
 def venus(
     ctx: typer.Context,
@@ -128,6 +136,9 @@ def venus(
     as_json: JsonOption = False,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log everything to stderr.")] = False,
     log_format: LogFormatOption = "text",
+    version: Annotated[
+        bool, typer.Option("--version", callback=print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
 ) -> None:
     """Handle the options that every command has."""
     invocation = Invocation.from_options(ctx, config, as_json)
