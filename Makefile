@@ -14,7 +14,7 @@ PYTEST := $(BIN)/pytest $(SPREAD) --second-try
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo dev check docs test test-full test-all test-nightly test-oracle protos clean
+.PHONY: help demo dev check dist docs test test-full test-all test-nightly test-oracle protos clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -35,6 +35,10 @@ check: $(VENV)/.dev ## format, lint, types, import contracts, spelling, generate
 
 docs: $(VENV)/.dev ## the site of docs/ in build/site; a dead link or anchor fails
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict
+
+dist: $(VENV)/.dev ## build the sdist, and the wheel from it, into dist/
+	rm -rf dist
+	$(BIN)/python -m tests.support.distribution dist
 
 test: $(VENV)/.dev ## units, conformance and the main path: within 6 minutes on 2 cores
 	$(PYTEST) --level quick

@@ -1,6 +1,7 @@
 """What is shipped: the package list in setup.cfg is written by hand, and one source tree gives one import name.
 
-The wheel is built once, offline, and installed beside this environment's libraries in a fresh virtual environment.
+Sdist and wheel are built once, offline. The wheel is installed beside this environment's libraries in a fresh virtual
+environment.
 """
 
 from __future__ import annotations
@@ -14,6 +15,9 @@ from configparser import ConfigParser
 from pathlib import Path
 
 import pytest
+
+from tests.support.distribution import build
+from venus import __version__
 
 ROOT = Path(__file__).parents[2]
 HOMES = {"venus": "venus", "adapters": "venus.adapters", "spark": "venus.spark", "migrations": "venus.migrations"}
@@ -47,28 +51,8 @@ def run(*command: str | Path, cwd: Path, **environ: str) -> subprocess.Completed
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Build the wheel from a copy: a build directory left in the tree would ship stale files."""
-    folder = tmp_path_factory.mktemp("wheel")
-    copied = folder / "tree"
-    files = subprocess.run(
-        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-    ).stdout.split("\0")
-    for name in filter(None, files):
-        source, target = ROOT / name, copied / name
-        if not source.exists():
-            continue
-        target.parent.mkdir(parents=True, exist_ok=True)
-        if source.is_symlink():
-            target.symlink_to(source.readlink())
-        else:
-            target.write_bytes(source.read_bytes())
-    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "wheel", "--no-deps", "--no-build-isolation"]
-    built = run(*pip, "--quiet", "--wheel-dir", folder, copied, cwd=folder)
-    assert built.returncode == 0, built.stderr
-    return next(folder.glob("venus_cdc-*.whl"))
+    """Build the wheel by way of the sdist, as a release is built."""
+    return build(tmp_path_factory.mktemp("wheel"))[1]
 
 
 @pytest.fixture(scope="module")
@@ -119,6 +103,11 @@ def test_a_second_copy_of_the_classes_cannot_be_imported(home: str) -> None:
     refused = run(sys.executable, "-c", f"import {home}", cwd=ROOT)
 
     assert f"import venus.{home}, not {home}" in refused.stderr
+
+
+def test_the_version_stands_in_one_place(wheel: Path) -> None:
+    assert read_setup()["metadata"]["version"] == "attr: venus.__version__"
+    assert wheel.name == f"venus_cdc-{__version__}-py3-none-any.whl"
 
 
 def test_the_installed_wheel_gives_the_command(installed: Path) -> None:
