@@ -19,6 +19,7 @@ from typing import Any, Literal
 
 import sqlalchemy as sa
 
+from venus.errors import Refused
 from venus.migrations.names import VERSION_TABLE
 
 Side = Literal["source", "target"]
@@ -97,6 +98,7 @@ def _lock_migrations(connection: sa.Connection) -> None:
 def _statements(connection: sa.Connection, side: Side, schema: str | None, direction: Direction) -> list[str]:
     revisions = _revisions(connection, schema)
     own = [revision for revision in revisions if _is_of(revision, side)]
+    _check_known(own, side)
     if direction == "upgrade":
         if own == [
             newest_revision(side)
@@ -109,6 +111,16 @@ def _statements(connection: sa.Connection, side: Side, schema: str | None, direc
         return []
     statements = _render(connection, schema, f"{own[0]}:{side}@base", direction)
     return statements if len(revisions) > len(own) else statements + _drop_statements(connection, schema)
+
+
+def _check_known(own: list[str], side: Side) -> None:
+    """Refuse tables that a newer version has made or changed: this one does not know what they mean."""
+    newest = newest_revision(side)
+    if any(revision > newest for revision in own):
+        raise Refused(
+            f"VENUS's own tables at the {side} have revision {max(own)}; this version knows revisions up to {newest}",
+            hint="install the VENUS that wrote them, or a newer one",
+        )
 
 
 def _render(connection: sa.Connection, schema: str | None, span: str, direction: Direction) -> list[str]:

@@ -17,6 +17,7 @@ from alembic.config import Config
 from alembic.script import ScriptDirectory
 
 from tests.support.databases.postgres import Server, libpq
+from venus.errors import Refused
 from venus.migrations import run
 from venus.migrations.names import VERSION_TABLE
 
@@ -234,3 +235,25 @@ def test_alembic_is_not_asked_what_is_missing_if_nothing_is(sqlite: sa.Engine, m
     monkeypatch.delattr(run, "_render")
 
     assert run.upgrade(sqlite, "source", schema=None) == []
+
+
+@pytest.mark.parametrize(("place", "side"), [("sqlite", "source"), ("postgres", "source"), ("postgres", "target")])
+def test_tables_of_a_newer_version_are_refused_in_one_line_and_left_alone(
+    place: str, side: run.Side, request: pytest.FixtureRequest
+) -> None:
+    """As an older version meets them that was installed again."""
+    engine = request.getfixturevalue(place)
+    schema = None if place == "sqlite" else "venus"
+    run.upgrade(engine, side, schema=schema)
+    version = VERSION_TABLE if schema is None else f"venus.{VERSION_TABLE}"
+    with engine.begin() as connection:
+        connection.exec_driver_sql(f"UPDATE {version} SET version_num = '{side}_9999'")
+    before = tables(engine, schema)
+
+    for act in (run.upgrade, run.downgrade, run.render_sql):
+        with pytest.raises(Refused, match=f"have revision {side}_9999; this version knows revisions up to") as refused:
+            act(engine, side, schema=schema)
+        assert "\n" not in str(refused.value)
+        assert refused.value.hint == "install the VENUS that wrote them, or a newer one"
+    assert tables(engine, schema) == before
+    assert run.is_installed(engine, side, schema=schema)
