@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import json
+from collections.abc import Set
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from venus.network.rows_identity import RowsIdentity
 from venus.wire import change_pb2
 
 FORMAT = "venus-lake/1"
+_WAY_OUT = "run the VENUS that wrote it, or load this target into an empty folder"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -129,8 +131,7 @@ class LakeManifest:
         """Read the committed state; None if there is none. Raises Corruption."""
         try:
             tree = json.loads(path.read_text(encoding="utf-8"))
-            if tree.pop("format") != FORMAT:
-                raise Corruption(f"{path} was written by another version of VENUS")
+            _check_format(path, str(tree.pop("format")), tree.keys() - {f.name for f in fields(cls)})
             tables = [_parse_table(entry) for entry in tree.pop("tables")]
             schemas = schemas_from_text(tree.pop("schemas"))
             rows = rows_identity.decode_identity(tree.pop("rows", None))
@@ -138,7 +139,14 @@ class LakeManifest:
         except FileNotFoundError:
             return None
         except (ValueError, KeyError, TypeError) as error:
-            raise Corruption(f"{path} cannot be read: {error}", hint="load this target into an empty folder") from error
+            raise Corruption(f"{path} cannot be read: {error}", hint=_WAY_OUT) from error
+
+
+def _check_format(path: Path, found: str, unknown: Set[str]) -> None:
+    """Refuse a manifest of a newer version: what it does not know, this version would drop with its next commit."""
+    what = f"has format {found}" if found != FORMAT else f"has {', '.join(sorted(unknown))}" if unknown else ""
+    if what:
+        raise Corruption(f"{path} {what}, which this version does not know", hint=_WAY_OUT)
 
 
 def row_counts(manifest: LakeManifest) -> dict[int, int]:
