@@ -53,7 +53,7 @@ class Newcomer:
 @pytest.fixture(scope="module")
 def newcomer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Newcomer]:
     folder = Path(tempfile.mkdtemp(prefix="newcomer-"))
-    folder.chmod(0o755)  # if root runs this, PostgreSQL runs as another user
+    folder.chmod(0o755)  # PostgreSQL runs as another user if root runs this, and pytest closes its folders
     found = Newcomer(folder)
     found.install(build(tmp_path_factory.mktemp("dist"))[1])
     yield found

@@ -7,10 +7,7 @@ come from that; when processes do what stays the machine's affair.
 
 from __future__ import annotations
 
-import logging
 import os
-import random
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -18,34 +15,12 @@ import pytest
 
 from tests.support.brokers.etcd import EtcdCluster
 from tests.support.databases.postgres import Server
-from tests.support.databases.workload import item_step, writers
-from tests.support.faults.cluster_faults import FAULTS, QUICK, SLOW, Wait
-from tests.support.faults.fault_cluster import FaultCluster, fault_cluster
+from tests.support.faults.cluster_faults import FAULTS, QUICK, SLOW, Wait, run_fault
+from tests.support.faults.fault_cluster import fault_cluster
 
 pytestmark = [pytest.mark.fault, pytest.mark.integration]
-logger = logging.getLogger(__name__)
 #: Of one cluster.
 RUNS = 10
-WRITERS = 3
-
-
-def run(cluster: FaultCluster, number: int, wait: Wait) -> None:
-    """Do one fault while writers work, let everything heal, compare."""
-    fault, rng, began = FAULTS[number % len(FAULTS)], random.Random(number), time.monotonic()
-    with writers(cluster.source, item_step, count=WRITERS, seed=number) as counts:
-        time.sleep(rng.uniform(0.1, 0.6))
-        fault(cluster, rng, wait)
-        time.sleep(rng.uniform(0.1, 0.4))
-    done = time.monotonic()
-    assert not counts.failed, counts.failed
-    assert counts.ended["commit"]
-    cluster.settle()
-    healed = time.monotonic()
-    cluster.check()
-    logger.warning(
-        "run %d, %s: %d transactions; %.1f s, healed %.1f s later, compared in %.1f s", number, fault.__name__,
-        counts.ended["commit"], done - began, healed - done, time.monotonic() - healed,
-    )  # fmt: skip
 
 
 def chosen() -> list[object]:
@@ -64,7 +39,7 @@ def runs(tmp_path: Path, etcd: EtcdCluster, server: Server, numbers: Sequence[in
     with fault_cluster(tmp_path, etcd, server) as cluster:
         for number in numbers:
             try:
-                run(cluster, number, wait)
+                run_fault(cluster, FAULTS[number % len(FAULTS)], number, wait)
             except BaseException as error:
                 error.add_note(f"run {number}, {FAULTS[number % len(FAULTS)].__name__}; alone: FAULT_RUN={number}")
                 raise

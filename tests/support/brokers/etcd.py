@@ -135,7 +135,7 @@ class EtcdCluster:
 
     def leader(self) -> EtcdNode:
         """Return the node that leads."""
-        return next(node for node in self.nodes if node.alive and _status(node.address)["leads"])
+        return next(node for node in self.nodes if node.alive and _status(node.address, self.login)["leads"])
 
     def stop(self) -> None:
         """Kill every node."""
@@ -144,9 +144,10 @@ class EtcdCluster:
                 node.kill()
 
 
-def _status(address: str) -> dict[str, bool]:
+def _status(address: str, login: Login) -> dict[str, bool]:
+    secured = [f"--cacert={login.ca}", f"--cert={login.certificate}", f"--key={login.key}"] if login.ca else []
     found = subprocess.run(
-        [require_binary("etcdctl"), f"--endpoints={address}", "endpoint", "status", "-w", "fields"],
+        [require_binary("etcdctl"), f"--endpoints={address}", *secured, "endpoint", "status", "-w", "fields"],
         capture_output=True, text=True, check=True, env=os.environ | {"ETCDCTL_API": "3"}, timeout=20,
     ).stdout  # fmt: skip
     fields = dict(line.split(" : ", 1) for line in found.splitlines() if " : " in line)

@@ -6,16 +6,20 @@ long a partition or an outage lasts at most: briefly in the usual suite, beyond 
 
 from __future__ import annotations
 
+import logging
 import random
 import signal
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
+from tests.support.databases.workload import item_step, writers
 from tests.support.faults.fault_cluster import LEASE_S, NAMES, FaultCluster
-from tests.support.faults.links import CLIENT, Link
+from tests.support.faults.links import CLIENT, Link, PoorLine
 
+logger = logging.getLogger(__name__)
 #: A broker that found its store damaged must say this, in words that name the way out.
 DAMAGED = ("damaged", "corrupt", "Corrupt", "broken", "digest", "checksum", "lost", "missing")
 
@@ -31,6 +35,26 @@ class Wait:
 Fault = Callable[[FaultCluster, random.Random, Wait], None]
 QUICK = Wait(long_s=3.0, etcd_away_s=5.0)
 SLOW = Wait(long_s=14.0, etcd_away_s=60.0)
+WRITERS = 3
+
+
+def run_fault(cluster: FaultCluster, fault: Fault, number: int, wait: Wait) -> None:
+    """Do one fault while writers work, let everything heal, compare; the number decides what is drawn for it."""
+    rng, began = random.Random(number), time.monotonic()
+    with writers(cluster.source, item_step, count=WRITERS, seed=number) as counts:
+        time.sleep(rng.uniform(0.1, 0.6))
+        fault(cluster, rng, wait)
+        time.sleep(rng.uniform(0.1, 0.4))
+    done = time.monotonic()
+    assert not counts.failed, counts.failed
+    assert counts.ended["commit"]
+    cluster.settle()
+    healed = time.monotonic()
+    cluster.check()
+    logger.warning(
+        "run %d, %s: %d transactions; %.1f s, healed %.1f s later, compared in %.1f s", number, fault.__name__,
+        counts.ended["commit"], done - began, healed - done, time.monotonic() - healed,
+    )  # fmt: skip
 
 
 def _followers(cluster: FaultCluster) -> list[str]:
@@ -147,6 +171,22 @@ def ring_cut(cluster: FaultCluster, rng: random.Random, wait: Wait) -> None:
     """Let each broker be heard by one of the two others only."""
     a, b, c = rng.sample(NAMES, 3)
     _cut(cluster, rng, wait, [(a, b), (b, c), (c, a)])
+
+
+def poor_lines(cluster: FaultCluster, rng: random.Random, wait: Wait) -> None:
+    """Let lines between brokers delay, lose and end what they carry; kill the leader while they do."""
+    poor = partial(PoorLine, rng, delay_s=0.02, jitter_s=0.03, loss=0.05, resets=0.002)
+    lines = {link: poor() for link in _between(NAMES, NAMES)}
+    cluster.links.impair(lines)
+    try:
+        time.sleep(rng.uniform(1.0, wait.long_s))
+        name = cluster.leader()
+        cluster.brokers[name].kill()
+        _restart(cluster, rng, name)
+        time.sleep(rng.uniform(1.0, wait.long_s))
+        cluster.until(lambda: sum(line.lost for line in lines.values()), "a packet to be lost")
+    finally:
+        cluster.links.impair({})
 
 
 def _etcd_silent(cluster: FaultCluster, name: str, *, silent: bool) -> None:

@@ -17,6 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
+from tests.support.brokers.certificates import EVERYTHING, HOSTS, Authority
 from tests.support.brokers.etcd import EtcdCluster
 from tests.support.brokers.forked_brokers import DidNotStart, ForkedBroker, supervised
 from tests.support.brokers.ledger import Ledger, read_ledger
@@ -32,7 +33,15 @@ from venus.adapters.targets.postgresql.control import read_progress
 from venus.adapters.targets.postgresql.load.full_sync import full_sync
 from venus.adapters.upper.capture import CaptureDependencies, connect_producer, run_capture, run_capture_fill
 from venus.adapters.upper.ingest import IngestClient
-from venus.config import BrokerSettings, CaptureSettings, ClusterSettings, Settings, SourceSettings, TargetSettings
+from venus.config import (
+    BrokerSettings,
+    CaptureSettings,
+    ClusterSettings,
+    SecuritySettings,
+    Settings,
+    SourceSettings,
+    TargetSettings,
+)
 from venus.errors import Unavailable, VenusError
 from venus.wire import broker_pb2
 
@@ -99,8 +108,14 @@ class _Watched:
 class FaultCluster:
     """Three brokers between a source and a target."""
 
-    def __init__(self, folder: Path, etcd: EtcdCluster, source: str, target: str) -> None:
+    def __init__(
+        self, folder: Path, etcd: EtcdCluster, source: str, target: str, authority: Authority | None = None
+    ) -> None:
         self.folder, self.etcd, self._name = folder, etcd, etcd.new_name()
+        self._authority = authority
+        if authority is not None:
+            authority.issue("member", "broker", hosts=HOSTS, replace=True)
+            authority.proof("all", *EVERYTHING)
         self.source, self.target = source, target
         self.brokers: dict[str, ForkedBroker] = {}
         self._pids: dict[str, int] = {}
@@ -118,6 +133,7 @@ class FaultCluster:
             targets={"main": TargetSettings.model_validate({"url": target})},
             broker=BrokerSettings(addresses=tuple(relay.address for relay in self.links.relays.values())),
             capture=CaptureSettings(heartbeat_s=1.0),
+            security=self._security("all"),
         )
         self._loops: list[Loop] = []
         self._damaged = ""
@@ -127,16 +143,25 @@ class FaultCluster:
     def start(self, name: str) -> ForkedBroker:
         """Start a broker, or start it again."""
         cluster = ClusterSettings(
-            name=self._name, broker_id=name, etcd=tuple(p.address for p in self.to_etcd[name]), lease_s=LEASE_S
-        )
+            name=self._name, broker_id=name, etcd=tuple(p.address for p in self.to_etcd[name]), lease_s=LEASE_S,
+            etcd_ca=self.etcd.login.ca, etcd_certificate=self.etcd.login.certificate, etcd_key=self.etcd.login.key,
+        )  # fmt: skip
         relay = self.links.relays[name]
         chosen = settings(self.data(name), address=relay.address, http="", free_bytes_min=1 << 20, cache_bytes=16 << 20)
-        chosen = chosen.model_copy(update={"cluster": cluster})
+        chosen = chosen.model_copy(update={"cluster": cluster, "security": self._security("member")})
         follow, begun = self.clocks[name].follow, partial(self._begun, name)
         broker = supervised(chosen, self.folder / f"{name}.log", [follow], begun)
         relay.target = broker.address
         self.brokers[name] = broker
         return broker
+
+    def _security(self, name: str) -> SecuritySettings:
+        return SecuritySettings() if self._authority is None else self._authority.security(name)
+
+    def address(self, name: str) -> str:
+        """Return where a client that may do everything finds a broker itself, past its relay."""
+        text = self.brokers[name].address
+        return text if self._authority is None else self._authority.address(text, "all", *EVERYTHING)
 
     def _begun(self, name: str, pid: int) -> None:
         self._pids[name] = pid
@@ -184,7 +209,7 @@ class FaultCluster:
         while broker.alive:
             assert time.monotonic() < end, broker.said()
             try:
-                read_ledger(broker.address, holder="")
+                read_ledger(self.address(name), holder="")
             except Unavailable:
                 time.sleep(0.2)  # it has only begun, or is ending
             else:
@@ -199,7 +224,7 @@ class FaultCluster:
             found.clear()
             for name, broker in self.brokers.items():
                 with contextlib.suppress(VenusError, StopIteration):
-                    if broker.alive and business_status(broker.address).replication.leader == name:
+                    if broker.alive and business_status(self.address(name)).replication.leader == name:
                         found.append(name)
             return bool(found)
 
@@ -240,7 +265,7 @@ class FaultCluster:
         for name, broker in self.brokers.items():
             if broker.alive:
                 with contextlib.suppress(VenusError, StopIteration):
-                    lines.append(f"{name}: {business_status(broker.address)}")
+                    lines.append(f"{name}: {business_status(self.address(name))}")
             lines.append(f"{name} said:\n{broker.said()}")
         return "\n".join(lines)
 
@@ -260,7 +285,7 @@ class FaultCluster:
     def _standing(self) -> dict[str, broker_pb2.BusinessStatus]:
         """Return what every broker says of itself, the leader first; {} = not all are there and in sync."""
         try:
-            found = {name: business_status(broker.address) for name, broker in self.brokers.items()}
+            found = {name: business_status(self.address(name)) for name in self.brokers}
         except (VenusError, StopIteration):
             return {}
         leaders = [name for name, status in found.items() if status.replication.leader == name]
@@ -290,7 +315,7 @@ class FaultCluster:
         twice = run_at(self.target, "SELECT id, v, count(*) FROM written GROUP BY 1, 2 HAVING count(*) > 1")
         assert twice == [], "rows were written twice at the target"
         run_at(self.target, "TRUNCATE written")
-        ledgers = {name: read_ledger(broker.address, holder="") for name, broker in self.brokers.items()}
+        ledgers = {name: read_ledger(self.address(name), holder="") for name in self.brokers}
         for name, ledger in ledgers.items():
             self._check_replica(name, ledger, wanted)
         shortest = min(len(ledger.digests) for ledger in ledgers.values())  # the source's heartbeat goes on
@@ -320,10 +345,12 @@ class FaultCluster:
 
 
 @contextmanager
-def fault_cluster(folder: Path, etcd: EtcdCluster, server: Server) -> Iterator[FaultCluster]:
-    """Make one at work, and end it."""
+def fault_cluster(
+    folder: Path, etcd: EtcdCluster, server: Server, authority: Authority | None = None
+) -> Iterator[FaultCluster]:
+    """Make one at work, and end it; with an authority all but the databases speak TLS and show certificates."""
     source, target = server.create_database(), server.create_database()
-    cluster = FaultCluster(folder, etcd, source, target)
+    cluster = FaultCluster(folder, etcd, source, target, authority)
     try:
         cluster.set_up()
         yield cluster

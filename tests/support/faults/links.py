@@ -8,10 +8,13 @@ network that drops packets which TCP sends again; a connection that is made over
 from __future__ import annotations
 
 import contextlib
+import random
 import socket
 import struct
 import threading
-from collections.abc import Callable, Iterable
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 
 import psutil
 
@@ -19,7 +22,36 @@ from tests.support.faults.proxy import received
 
 CLIENT = "client"
 CONNECT_S = 10.0
+#: After so long TCP sends a lost segment again; if that is lost too, after twice as long.
+RETRANSMIT_S = 0.2
 Link = tuple[str, str]
+
+
+@dataclass(slots=True)
+class PoorLine:
+    """What a bad network does to TCP: each piece takes its time, waits for what was lost, or ends its connection.
+
+    A lost packet shows above TCP as a pause in which nothing behind it arrives either; so it is one here.
+    """
+
+    rng: random.Random
+    delay_s: float = 0.0
+    jitter_s: float = 0.0
+    loss: float = 0.0
+    resets: float = 0.0
+    lost: int = 0
+    reset: int = 0
+
+    def transit_s(self) -> float:
+        """Return how long a piece is on its way; negative = its connection ends instead."""
+        if self.rng.random() < self.resets:
+            self.reset += 1
+            return -1.0
+        took, again = self.delay_s + self.rng.uniform(0, self.jitter_s), RETRANSMIT_S
+        while self.rng.random() < self.loss:
+            self.lost += 1
+            took, again = took + again, 2 * again
+        return took
 
 
 class Links:
@@ -30,6 +62,7 @@ class Links:
         self._changed = threading.Condition()
         self._cut: frozenset[Link] = frozenset()
         self._flip: dict[Link, int] = {}
+        self._poor: dict[Link, PoorLine] = {}
         self.flipped = 0
         self.met: set[str] = set()
         self.relays: dict[str, Relay] = {}
@@ -51,6 +84,17 @@ class Links:
         if reset:
             for relay in self.relays.values():
                 relay.reset()
+
+    def impair(self, lines: Mapping[Link, PoorLine]) -> None:
+        """Make these links poor, and all others good again."""
+        with self._changed:
+            self._poor = dict(lines)
+
+    def transit_s(self, link: Link) -> float:
+        """Return how long the next piece is on its way."""
+        with self._changed:
+            line = self._poor.get(link)
+            return line.transit_s() if line is not None else 0.0
 
     def flip(self, link: Link, after_bytes: int) -> None:
         """Flip one bit of what passes a link, so many bytes from now on."""
@@ -156,6 +200,11 @@ class Relay:
     def _pump(self, source: socket.socket, sink: socket.socket, link: Link) -> None:
         for data in received(source):
             self._links.wait_open(link)
+            took_s = self._links.transit_s(link)
+            if took_s < 0:
+                _abort(source)
+                break
+            time.sleep(took_s)
             try:
                 sink.sendall(self._links.damaged(link, data))
             except OSError:

@@ -1,0 +1,116 @@
+"""etcd of three members loses one, its leader, its majority: writers go on, or stop and go on, as documented.
+
+While brokers live, nothing that is acknowledged passes through etcd, so writers do not notice that it has no majority.
+Only a change of the leader or of the in-sync set needs it (docs/explanation/replication.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.brokers import broker_clusters
+from tests.support.brokers.broker_clusters import BrokerCluster, SteadyWriter, Writer, bodies
+from tests.support.brokers.etcd import EtcdCluster, EtcdNode, running_etcd
+from tests.support.brokers.servers import wait_for
+
+pytestmark = [pytest.mark.fault, pytest.mark.integration, pytest.mark.timeout(300)]
+
+ROWS = 5
+#: Of a write, while only etcd is in trouble; a change of the leader would take longer than its lease of 2 s.
+PAUSE_MAX_S = 2.0
+#: Several times what another broker needs to lead where etcd answers.
+STOPS_S = 8.0
+
+
+@pytest.fixture(scope="module")
+def members() -> Iterator[EtcdCluster]:
+    with running_etcd(3) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, members: EtcdCluster) -> Iterator[BrokerCluster]:
+    with BrokerCluster(tmp_path, members) as made:
+        yield made
+    for node in members.nodes:
+        if node.alive:
+            node.resume()
+        else:
+            node.start()
+    members.wait()
+
+
+def written(steady: SteadyWriter, writes: int) -> None:
+    """Wait for so many further writes."""
+    wanted = len(steady.took_s) + writes
+    wait_for(lambda: steady.failure is not None or len(steady.took_s) >= wanted, 60.0)
+
+
+def follower(etcd: EtcdCluster) -> EtcdNode:
+    leads = etcd.leader()
+    return next(node for node in etcd.nodes if node is not leads)
+
+
+def compare(cluster: BrokerCluster, writer: Writer) -> None:
+    """Every acknowledged batch is at every broker, once, and in its place."""
+    wait_for(lambda: cluster.in_sync() == set("abc"), 60.0)
+    found = cluster.contents(writer.acknowledged * ROWS)
+    assert [found[name] for name in "abc"] == [bodies(writer.acknowledged, ROWS)] * 3
+
+
+def test_writers_do_not_notice_that_etcd_loses_members(cluster: BrokerCluster, members: EtcdCluster) -> None:
+    writer = Writer(cluster)
+    writer.write(3, ROWS)
+    wait_for(lambda: cluster.in_sync() == set("abc"))
+    before = cluster.record()
+    with SteadyWriter(writer, ROWS) as steady:
+        written(steady, 20)
+        for victim in (follower(members), members.leader()):
+            victim.kill()
+            written(steady, 50)
+            victim.start()
+            members.wait()
+        paused = members.leader()  # it keeps its connections, and says nothing on them
+        paused.pause()
+        written(steady, 50)
+        paused.resume()
+        members.wait()
+        written(steady, 20)
+    assert writer.errors == []
+    assert max(steady.took_s) < PAUSE_MAX_S
+    after = cluster.record()
+    assert (after.leader, after.term) == (before.leader, before.term), "no other broker had to lead"
+    compare(cluster, writer)
+
+
+def test_without_a_majority_of_etcd_no_other_broker_leads_until_it_is_back(
+    cluster: BrokerCluster, members: EtcdCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = Writer(cluster)
+    writer.write(3, ROWS)
+    wait_for(lambda: cluster.in_sync() == set("abc"))
+    first, term = writer.leader, cluster.record().term
+    lost = [members.leader(), follower(members)]
+    with SteadyWriter(writer, ROWS) as steady:
+        for node in lost:
+            node.kill()
+        written(steady, 100)  # longer than the leases, which nobody can renew
+    assert writer.errors == []
+    acknowledged = writer.acknowledged
+    cluster.brokers[first].kill()
+    with monkeypatch.context() as patched:
+        patched.setattr(broker_clusters, "FAIL_OVER_S", STOPS_S)
+        with pytest.raises(AssertionError, match="nobody lets a producer in"):
+            cluster.connected(acknowledged)
+    for node in lost:
+        node.start()
+    members.wait()
+    writer.go_on()
+    assert writer.leader != first
+    assert cluster.record().term > term
+    writer.write(20, ROWS)
+    cluster.start(first)
+    compare(cluster, writer)

@@ -1,0 +1,79 @@
+"""The faults of the cluster where everyone shows a certificate: brokers to each other, to etcd, capture, apply.
+
+What must hold is the same as without TLS (test_runs.py). Besides, no connection that is made again after a fault may do
+without: a broker, an etcd and a client without a certificate are refused before and after.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.brokers.certificates import HOSTS, Authority
+from tests.support.brokers.etcd import EtcdCluster, running_etcd
+from tests.support.brokers.servers import business_status
+from tests.support.databases.postgres import Server
+from tests.support.faults import cluster_faults
+from tests.support.faults.cluster_faults import QUICK, SLOW, Fault, run_fault
+from tests.support.faults.fault_cluster import NAMES, FaultCluster, fault_cluster
+from venus.coordination.login import Login
+from venus.errors import VenusError
+
+pytestmark = [pytest.mark.fault, pytest.mark.integration]
+
+ALL = (
+    cluster_faults.leader_killed, cluster_faults.follower_killed, cluster_faults.two_killed,
+    cluster_faults.all_killed, cluster_faults.leader_paused, cluster_faults.one_way_cut, cluster_faults.leader_alone,
+    cluster_faults.frame_flipped, cluster_faults.etcd_leader_killed, cluster_faults.rolling_restart,
+    cluster_faults.poor_lines,
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    made = Authority(tmp_path_factory.mktemp("tls") / "certs")
+    made.issue("etcd", hosts=HOSTS)
+    made.issue("member", "broker", hosts=HOSTS)
+    return made
+
+
+@pytest.fixture(scope="module")
+def secured_etcd(authority: Authority) -> Iterator[EtcdCluster]:
+    """Start three nodes that ask for certificates."""
+    folder = authority.folder
+    login = Login(ca=authority.ca, certificate=str(folder / "member.crt"), key=str(folder / "member.key"))
+    with running_etcd(3, authority=folder, login=login) as cluster:
+        yield cluster
+
+
+def runs(
+    folder: Path, etcd: EtcdCluster, server: Server, authority: Authority, faults: tuple[Fault, ...], wait: object
+) -> None:
+    with fault_cluster(folder, etcd, server, authority) as cluster:
+        refuses_strangers(cluster)
+        for number, fault in enumerate(faults):
+            run_fault(cluster, fault, number, QUICK if wait is QUICK else SLOW)
+        refuses_strangers(cluster)
+
+
+def refuses_strangers(cluster: FaultCluster) -> None:
+    for name in NAMES:
+        with pytest.raises(VenusError):
+            business_status(cluster.brokers[name].address)  # the same address as text alone, without credentials
+
+
+@pytest.mark.timeout(300)
+def test_a_killed_leader(
+    tmp_path: Path, secured_etcd: EtcdCluster, postgres_server: Server, authority: Authority
+) -> None:
+    runs(tmp_path, secured_etcd, postgres_server, authority, ALL[:1], QUICK)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_every_kind_of_kill_and_cut(
+    tmp_path: Path, secured_etcd: EtcdCluster, postgres_server: Server, authority: Authority
+) -> None:
+    runs(tmp_path, secured_etcd, postgres_server, authority, ALL[1:], QUICK)
