@@ -32,7 +32,7 @@ class DataSourceOptions:
 
     #: Where the broker is, HOST:PORT; several of a cluster with commas between.
     address: str = "127.0.0.1:7400"
-    #: TLS: files at the driver and at every executor (docs/SECURITY.md). No secret is an option: plans show options.
+    #: TLS: files at the driver and at every executor (docs/how-to/tls.md). No secret is an option: plans show options.
     ca: str = ""
     certificate: str = ""
     key: str = ""

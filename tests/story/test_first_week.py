@@ -1,4 +1,4 @@
-"""The commands of docs/FIRST_WEEK.md in their order and as they are written, on the stand-in for Oracle.
+"""The commands of docs/tutorial/first-week.md in their order and as they are written, on the stand-in for Oracle.
 
 `sqlplus` is a reader of its manual (tests/support/oracle/sqlplus.py), everything else is the program.
 Addresses come from the environment; `&` and `>` mean what they mean in a shell.
@@ -24,7 +24,7 @@ from tests.support.pipelines.story_places import standin_pipeline
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(1800)]
 
-DOCUMENT = (Path(__file__).parents[2] / "docs" / "FIRST_WEEK.md").read_text()
+DOCUMENT = (Path(__file__).parents[2] / "docs" / "tutorial" / "first-week.md").read_text()
 TABLES = (
     'CREATE TABLE "STUDENT" ("ID" NUMBER(9) PRIMARY KEY, "NAME" VARCHAR2(40) NOT NULL, "SEEN" DATE)',
     'CREATE TABLE "ENROLL" ("STUDENT_ID" NUMBER(9) NOT NULL, "COURSE" VARCHAR2(20) NOT NULL, "GRADE" NUMBER(5,2),'

@@ -1,4 +1,4 @@
-"""docs/NIGHT.md row by row: the trouble is made, status says what the page says, and what it says to type ends it.
+"""docs/how-to/night.md row by row: the trouble is made, status says what the page says, and its commands end it.
 
 The commands are taken from the page as they stand there; SQLite to an embedded PostgreSQL.
 """
@@ -22,7 +22,7 @@ from venus.config import load
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
 
-PAGE = (Path(__file__).parents[2] / "docs" / "NIGHT.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "night.md").read_text()
 
 
 def rows() -> list[tuple[str, list[list[str]]]]:

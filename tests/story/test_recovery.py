@@ -1,4 +1,4 @@
-"""What docs/OPERATING.md says to do when the broker's data are lost or old: the steps work, nothing else was lost."""
+"""The steps of docs/how-to/restore.md, when the broker's data are lost or old: they work, nothing else is lost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The walk "Head office, three regions" of docs/OPERATING.md: every file and every command, as it is written there.
+"""The walk of docs/how-to/regions.md: every file and every command, as it is written there.
 
 Only addresses are others: ports that are free, and databases of this test. `&` and `%N` mean what they mean in
 a shell.
@@ -17,15 +17,13 @@ import pytest
 
 from tests.support.brokers.feed import query
 from tests.support.databases.postgres import Server
-from tests.support.documents import section
 from tests.support.pipelines.pipeline import Answer, Pipeline
 from tests.support.ports import free_ports
 from venus.cli.demo.shop import build_shop
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
 
-TEXT = section(Path(__file__).parents[2] / "docs" / "OPERATING.md", "Head office, three regions")
-TEXT = TEXT.partition("\n### Disaster at the head office")[0]  # tests/integration/network/test_promotion.py
+TEXT = (Path(__file__).parents[2] / "docs" / "how-to" / "regions.md").read_text().partition("\n## ")[0]
 FILES = {
     block.split("\n", 1)[0].removeprefix("# "): block for block in re.findall(r"```toml\n(# .*?)```", TEXT, re.DOTALL)
 }

@@ -1,4 +1,4 @@
-"""The examples of docs/SPARK.md, run as they stand there, against a pipeline that is at work (marker: spark).
+"""The examples of docs/how-to/spark-jobs.md, run as they stand there, against a pipeline at work (marker: spark).
 
 Spark finds the format by itself: the folder that is put into PYTHONPATH has `pyspark_venus.py` and nothing else, as a
 wheel has it in site-packages. The quick form reads them: tests/unit/spark/test_examples.py.
@@ -51,7 +51,9 @@ def write(pipeline: Pipeline, statement: str) -> None:
 
 def examples() -> list[str]:
     """Return the Python of the document."""
-    return re.findall(r"^```python\n(.*?)^```", (ROOT / "docs/SPARK.md").read_text(), re.MULTILINE | re.DOTALL)
+    return re.findall(
+        r"^```python\n(.*?)^```", (ROOT / "docs/how-to/spark-jobs.md").read_text(), re.MULTILINE | re.DOTALL
+    )
 
 
 def test_the_examples_of_the_document_run_as_they_stand_there(pipeline: Pipeline) -> None:

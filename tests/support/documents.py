@@ -7,22 +7,24 @@ import shlex
 from pathlib import Path
 
 #: A line of a console block, or code in the text, that begins with the program.
-_BLOCKS = re.compile(r"^```(?:console|bash|sh)?\n(.*?)^```", re.DOTALL | re.MULTILINE)
+_BLOCKS = re.compile(r"^```(\w*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
+_TYPED = ("", "console", "bash", "sh")
 _INLINE = re.compile(r"`(venus [^`\n]+(?:\n[^`\n]+)?)`")
 #: What a shell takes for itself, behind a command.
-_SHELL = re.compile(r"\s+(?:#|>|<|\||&&|&).*$")
+_SHELL = re.compile(r"""^((?:[^"']|"[^"]*"|'[^']*')*?)\s+(?:#|>|<|\||&&|&).*$""")
 
 
 def typed(document: str) -> list[str]:
     """Return every `venus ...` of a document: lines of blocks first, then what stands in the text."""
     lines = [
         line.strip().removeprefix("$ ").removeprefix("! ")
-        for block in _BLOCKS.findall(document)
+        for language, block in _BLOCKS.findall(document)
+        if language in _TYPED
         for line in block.replace("\\\n", " ").splitlines()
     ]
     found = [line for line in lines if line.startswith("venus ")]
     found += [" ".join(code.split()) for code in _INLINE.findall(_BLOCKS.sub("", document))]
-    return [_SHELL.sub("", line) for line in found]
+    return [_SHELL.sub(r"\1", line) for line in found]
 
 
 def alternatives(command: str) -> list[list[str]]:
@@ -42,8 +44,3 @@ def alternatives(command: str) -> list[list[str]]:
 def read(path: Path) -> list[str]:
     """Return what a file tells people to type, each line once."""
     return list(dict.fromkeys(typed(path.read_text())))
-
-
-def section(path: Path, heading: str) -> str:
-    """Return the text below a heading of the second level."""
-    return path.read_text().partition(f"\n## {heading}\n")[2].partition("\n## ")[0]

@@ -9,7 +9,9 @@ import contextlib
 import io
 import os
 import re
+import tomllib
 from collections.abc import Iterable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ from prometheus_client.core import CounterMetricFamily, Metric
 from typer.core import TyperGroup
 from typer.main import get_command
 
+from tests.support.oracle.scripts import types_page
 from venus import errors
 from venus.alarms.notifier import DeliveryState
 from venus.broker.service.metrics import StatusCollector
@@ -38,6 +41,7 @@ def on_files(files: Any, config: Any) -> Any:
     return files
 
 
+@cache
 def pages() -> dict[str, str]:
     """Return every generated page by its name in docs/reference."""
     return {
@@ -46,6 +50,10 @@ def pages() -> dict[str, str]:
         "metrics.md": metrics_page(),
         "alarms.md": alarms_page(),
         "exit-codes.md": exit_codes_page(),
+        "oracle-types.md": types_page(),
+        "oracle-evidence.md": evidence_page((ROOT / "tests" / "oracle_evidence.toml").read_text()),
+        "scenarios.md": scenarios_page(promises()["scenario"]),
+        "threats.md": threats_page(promises()["threat"]),
         "rpcs.md": rpcs_page((PROTOS / f"{name}.proto").read_text() for name in ("broker", "mirror", "replica")),
     }
 
@@ -165,7 +173,7 @@ def metrics_page() -> str:
         rows.append((f"`{name}`", family.type, labels, _escape(family.documentation)))
     return (
         "# Metrics\n\nEvery metric of a broker at `http://HOST:7401/metrics`, for Prometheus. Those that need an "
-        "alert: [Monitor](../OPERATING.md#monitor).\n\n" + table(("metric", "type", "labels", "meaning"), rows)
+        "alert: [Monitor](../how-to/monitor.md).\n\n" + table(("metric", "type", "labels", "meaning"), rows)
     )
 
 
@@ -182,8 +190,7 @@ def alarms_page() -> str:
     ]
     return (
         "# Alarms\n\nEvery kind of alarm. `[alarms.rules.KIND]` changes when it is sent, `rules` of a recipient "
-        "chooses kinds ([Send alarms](../OPERATING.md#alarms)).\n\n"
-        + table(("kind", "hop", "when", "sent after"), rows)
+        "chooses kinds ([Send alarms](../how-to/alarms.md)).\n\n" + table(("kind", "hop", "when", "sent after"), rows)
     )
 
 
@@ -214,3 +221,33 @@ def rpcs_page(texts: Iterable[str]) -> str:
                     comment = []
             parts.append(f"## {name}\n\n" + table(("call", "request", "reply", "what it does"), rows))
     return "\n".join(parts)
+
+
+def promises() -> dict[str, list[dict[str, str]]]:
+    """Return the scenarios and threats of tests/promises.toml."""
+    return tomllib.loads((ROOT / "tests" / "promises.toml").read_text())
+
+
+def scenarios_page(scenarios: Iterable[dict[str, str]]) -> str:
+    """Return the page of what a DBA tries in the first hour, with the tests that prove it."""
+    rows = [(each["number"], each["says"], each["proved_by"].replace("\n", " ")) for each in scenarios]
+    return (
+        "# Scenarios\n\nWhat a DBA tries in the first hour, and the test that proves it; `pytest FILE -k NAME` runs it "
+        "alone. Sources are SQLite, an embedded PostgreSQL, MariaDB, and the Oracle dialect on MariaDB in Oracle mode "
+        "(`tests/conformance` runs on all four). Where less is shown than one could wish, the table says so.\n\n"
+        + table(("no.", "scenario", "proved by"), rows)
+    )
+
+
+def threats_page(threats: Iterable[dict[str, str]]) -> str:
+    """Return the page of the threats, with the tests of each answer."""
+    rows = [(each["threat"], each["happens"], each["proved_by"].replace("\n", " ")) for each in threats]
+    return "# Threats and their tests\n\n" + table(("threat", "what happens", "test"), rows)
+
+
+def evidence_page(text: str) -> str:
+    """Return the page of the evidence for each behaviour of the Oracle source."""
+    read = tomllib.loads(text)
+    rows = [(each["what"], each["evidence"]) for each in read["behaviour"]]
+    evidence = table(("behaviour", "evidence"), rows)
+    return f"# Evidence for the Oracle source\n\n{read['head']}\n\n{evidence}\n{read['tail']}\n"

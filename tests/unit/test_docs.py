@@ -11,13 +11,35 @@ import venus.broker.service.metrics
 import venus.broker.service.traffic_status
 import venus.broker.status.broker_status
 import venus.cli
-from tests.support.reference_pages import pages
+from tests.support.product_messages import missing_fragments
+from tests.support.reference_pages import pages, promises
 from tests.unit.test_cli import commands
 from venus.config import load, options
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
-GUIDES = "".join((ROOT / name).read_text() for name in ("README.md", "docs/OPERATING.md"))
+#: What people are told to do; explanation is for readers of the code.
+PAGES = [path for path in DOCUMENTS if path.parent.name in ("tutorial", "how-to", "troubleshooting", "reference")]
+GUIDES = "".join(path.read_text() for path in (ROOT / "README.md", *PAGES))
+TROUBLESHOOTING = sorted((ROOT / "docs" / "troubleshooting").glob("*.md"))
+#: Messages of other programs that a heading quotes.
+FOREIGN = {
+    "password authentication failed": "PostgreSQL",
+    "Access denied": "MariaDB, MySQL",
+    "Unknown database": "MariaDB, MySQL",
+    "could not translate host name": "libpq",
+    'You might need to increase "max_locks_per_transaction"': "PostgreSQL",
+    "mvcc: database space exceeded": "etcd",
+    "Corruption": "RocksDB",
+}
+#: Headings about what no message says in more than a word.
+UNQUOTED = {
+    "A load says `waits` and a reason",
+    "A business that is a mistake, or long gone",
+    'A session "venus capture" is active all the time',
+}
+#: Options in the URL of a source, which look like metrics.
+URL_OPTIONS = {"venus_schemas", "venus_rac", "venus_triggers", "venus_watch", "venus_always", "venus_zero_dates"}
 
 
 @pytest.mark.parametrize("command", commands())
@@ -50,7 +72,9 @@ def test_every_option_of_a_command_in_the_documents_exists() -> None:
 def test_links_lead_somewhere(document: Path) -> None:
     links = [link for link in re.findall(r"\]\(([^)#]+)", document.read_text()) if "://" not in link]
 
-    generated = {(ROOT / "docs" / "reference" / name).resolve() for name in pages()}
+    generated = {
+        (ROOT / "docs" / "reference" / name).resolve() for name in pages() if document.is_relative_to(ROOT / "docs")
+    }
     places = {link: (document.parent / link).resolve() for link in links}
     assert [link for link, place in places.items() if not place.exists() and place not in generated] == []
 
@@ -95,7 +119,7 @@ def test_every_example_configuration_loads(tmp_path: Path, monkeypatch: pytest.M
 def test_metrics_and_options_that_are_named_exist() -> None:
     files = (venus.broker.service.metrics.__file__, venus.broker.service.traffic_status.__file__)
     source = "".join(Path(file).read_text() for file in files)
-    metrics = set(re.findall(r'"(venus_[a-z_]+)"', source))
+    metrics = set(re.findall(r'"(venus_[a-z_]+)"', source)) | URL_OPTIONS | {"venus_table_changes_total"}
     metrics |= {"venus_alarm_messages_total", "venus_braked_total", "venus_braked_seconds_total"}
     metrics |= {"venus_shared_frames_encoded_total", "venus_shared_frames_sent_total"}
     metrics |= {f"venus_{name}_total" for name in venus.broker.status.broker_status.COUNTERS}
@@ -121,8 +145,11 @@ def test_make_targets_that_are_named_exist() -> None:
 
 
 def test_every_threat_names_tests_that_exist() -> None:
-    text = (ROOT / "docs" / "SECURITY.md").read_text()
-    named = re.findall(r"`(tests/[\w/]+\.py)(?:::(\w+))?`", text)
+    named = [
+        found
+        for threat in promises()["threat"]
+        for found in re.findall(r"`(tests/[\w/]+\.py)(?:::(\w+))?`", threat["proved_by"])
+    ]
 
     assert len(named) >= 20
     for file, name in named:
@@ -130,13 +157,62 @@ def test_every_threat_names_tests_that_exist() -> None:
 
 
 def test_every_scenario_names_tests_that_exist() -> None:
-    text = (ROOT / "docs" / "SCENARIOS.md").read_text()
-    rows = re.findall(r"^\| (\d+) \| [^|]+ \| ([^|]+) \|$", text, re.MULTILINE)
+    rows = [(each["number"], each["proved_by"]) for each in promises()["scenario"]]
     wanted = range(1, 81)
     sources = {path.relative_to(ROOT).as_posix(): path.read_text() for path in (ROOT / "tests").rglob("test_*.py")}
 
-    assert {int(number) for number, _ in rows} == set(wanted)
+    assert {int(number) for number, _ in rows if number.isdigit()} == set(wanted)
     for number, tests in rows:
         for file, name in re.findall(r"`(tests/[\w/]+\.py)(?:::(\w+))?`", tests):
             assert file in sources, f"scenario {number}: {file}"
             assert not name or f"def {name}(" in sources[file], f"scenario {number}: {file}::{name}"
+
+
+@pytest.mark.parametrize("page", TROUBLESHOOTING, ids=lambda path: path.name)
+def test_headings_of_troubleshooting_quote_messages_of_the_product(page: Path) -> None:
+    headings = re.findall(r"^### (.+)$", page.read_text(), re.MULTILINE)
+    quoted = {heading: re.findall(r"`([^`]+)`", heading) for heading in headings if heading not in UNQUOTED}
+
+    assert [heading for heading, messages in quoted.items() if not messages] == []
+    messages = [message for each in quoted.values() for message in each if message not in FOREIGN]
+    assert {message: gone for message in messages if (gone := missing_fragments(message))} == {}
+
+
+def test_a_message_that_the_product_does_not_have_is_found() -> None:
+    assert missing_fragments("TABLE is HALTED (the key has moved from (...) to (...))") == ["the key has moved from"]
+    assert missing_fragments("TABLE is STOPPED") == ["STOPPED"]
+    assert missing_fragments("N changes below its offset are unaccounted for") == []
+
+
+def test_documents_that_the_product_names_exist() -> None:
+    """A hint that leads nowhere is worse than none."""
+    texts = [path for folder in PRODUCT for kind in ("*.py", "*.sql") for path in (ROOT / folder).rglob(kind)]
+    texts += [ROOT / "venus.example.toml", *(ROOT / "docker").rglob("*.yaml"), *(ROOT / "docs").rglob("*.yaml")]
+    there = {f"docs/reference/{name}" for name in pages()}
+    named = {(name, path) for path in texts for name in re.findall(r"\bdocs/[\w/.-]*\w", path.read_text())}
+
+    assert len(named) >= 20
+    assert sorted((name, path) for name, path in named if name not in there and not (ROOT / name).exists()) == []
+
+
+def test_every_page_is_in_the_navigation() -> None:
+    docs = ROOT / "docs"
+    navigation = (ROOT / "mkdocs.yml").read_text().partition("\nnav:\n")[2]
+    shown = re.findall(r": ([\w/-]+\.md)$|^ *- ([\w/-]+\.md)$", navigation, re.MULTILINE)
+    listed = [titled or bare for titled, bare in shown]
+    every = {path.relative_to(docs).as_posix() for path in docs.rglob("*.md")} | {f"reference/{n}" for n in pages()}
+
+    assert sorted(listed) == sorted(every)
+
+
+def test_the_options_page_has_every_option() -> None:
+    page = pages()["options.md"]
+
+    assert [path for path in options() if f"| `{path.rpartition('.')[2]}` |" not in page and "NAME" not in path] == []
+
+
+def test_the_metrics_page_has_every_metric_that_the_guides_name() -> None:
+    page = pages()["metrics.md"]
+    named = set(re.findall(r"`(?:time\(\) - )?(venus_[a-z_]+)`", GUIDES)) - URL_OPTIONS
+
+    assert {name for name in named if f"`{name}`" not in page} == set()

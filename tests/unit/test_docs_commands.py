@@ -58,7 +58,9 @@ def parse(program: Any, words: list[str]) -> None:
 
 def test_the_grants_for_the_dba_are_those_that_the_program_knows() -> None:
     """Oracle's own statements: no stand-in takes them, so they are held against what `venus check` prints."""
-    blocks = re.findall(r"^```sql\n(.*?)^```", (ROOT / "docs/oracle/DBA.md").read_text(), re.DOTALL | re.MULTILINE)
+    blocks = re.findall(
+        r"^```sql\n(.*?)^```", (ROOT / "docs/reference/oracle-dba.md").read_text(), re.DOTALL | re.MULTILINE
+    )
     said = [found for block in blocks for found in sqlglot.parse(block, read="oracle") if found is not None]
     files = [path for kind in ("*.py", "*.sql") for path in (ROOT / "adapters/dialects/oracle").rglob(kind)]
     code = "".join(path.read_text() for path in files).upper()

@@ -1,4 +1,4 @@
-"""`venus certs`: a private authority, certificates and tokens for a first set-up (docs/SECURITY.md)."""
+"""`venus certs`: a private authority, certificates and tokens for a first set-up (docs/how-to/tls.md)."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ TypeMapOption = Annotated[
         metavar="TABLE.COLUMN=TYPE",
         help="Carry a column as another type, or all of a type ('RAW(16)=uuid'), Oracle only; repeatable. Recorded"
         " at the source when the triggers are installed, and overrides type_map of the configuration; `usual`"
-        " removes it. Types: docs/oracle/TYPES.md",
+        " removes it. Types: docs/reference/oracle-types.md",
     ),
 ]
 #: The remedy for a table that was created after the installation.

@@ -257,7 +257,7 @@ class BrokerSettings(SettingsSection):
 
 
 class SecuritySettings(SettingsSection):
-    """TLS, authentication and roles of the connections to brokers (venus/security, docs/SECURITY.md)."""
+    """TLS, authentication and roles of the connections to brokers (venus/security, docs/how-to/tls.md)."""
 
     #: This process's own certificate and key (PEM). At a broker: TLS is on.
     certificate: str = ""

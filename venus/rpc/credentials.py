@@ -112,7 +112,7 @@ def _check_tls(plain: socket.socket, address: str) -> VenusError | None:
     except ssl.SSLError as error:
         if error.reason is None or "ALERT" not in error.reason:
             return None
-    hint = "set ca in [security], and certificate and key or a token (docs/SECURITY.md)"
+    hint = "set ca in [security], and certificate and key or a token (docs/how-to/tls.md)"
     return Untrusted(f"the broker at {address} speaks TLS, and security.ca is not set", hint=hint)
 
 
@@ -146,7 +146,7 @@ def _not_admitted_error(address: str, proof: ClientCredentials) -> VenusError:
 def _handshake_error(address: str, error: ssl.SSLError, proof: ClientCredentials) -> VenusError:
     reason = (error.reason or "").replace("_", " ").lower()
     if "wrong version" in reason or "record layer" in reason:
-        hint = "unset security.ca, or give the broker a certificate (docs/SECURITY.md)"
+        hint = "unset security.ca, or give the broker a certificate (docs/how-to/tls.md)"
         return Untrusted(f"the broker at {address} speaks no TLS, and security.ca is set", hint=hint)
     if "alert" in reason:
         return _not_admitted_error(address, proof)

@@ -10,7 +10,7 @@ from venus.errors import ConfigError
 from venus.security.roles import roles_of
 
 HINT = (
-    "either use TLS (venus certs init makes a first set of certificates; docs/SECURITY.md), "
+    "either use TLS (venus certs init makes a first set of certificates; docs/how-to/tls.md), "
     "or set insecure = true in [security], if every client that reaches this address may read and change every row"
 )
 

@@ -12,7 +12,8 @@ Decisions of this dialect:
 - Triggers compare character keys under the application's session settings. Where these are linguistic ('a' equals
   'A'), every UPDATE logs the old key too: a superfluous log row is harmless, a missing one is not.
 - own.sql creates the own tables, not the migrations: a DBA can read, review and run one script.
-- The project's own tests have not run on a real Oracle; docs/oracle/EVIDENCE.md lists the evidence for each behaviour.
+- The project's own tests have not run on a real Oracle; docs/reference/oracle-evidence.md (made of
+  tests/oracle_evidence.toml) lists the evidence for each behaviour.
 """
 
 from venus.adapters.dialects.contract import Option

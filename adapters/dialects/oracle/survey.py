@@ -31,7 +31,7 @@ from venus.config import Settings
 from venus.errors import SourceError
 from venus.model import TableSchema
 
-#: Measured on the stand-in (docs/oracle/EVIDENCE.md), not on an Oracle.
+#: Measured on the stand-in (docs/reference/oracle-evidence.md), not on an Oracle.
 PACE = ReadingPace(row_us=9.0, value_us=1.2, kib_us=4.0, trigger_us=80.0, log_row_bytes=110)
 NO_ORACLE_MEASURED = "pace of reading and cost of triggers: measured on a stand-in for Oracle, not on an Oracle"
 _FETCH_ROWS = 500

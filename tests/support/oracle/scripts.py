@@ -41,7 +41,7 @@ ROWS, CLUSTER, INLINE = OracleOptions(), OracleOptions(cluster=True), OracleOpti
 NO_KEY = KeyedTable(owner="APP", name="NOKEY", key=())
 _TYPES_HEAD = """# Oracle's types
 
-Generated from the code (`python -m tests.support.oracle.scripts`); a test compares the two.
+How each type of an Oracle column is carried.
 
 """
 
@@ -184,9 +184,12 @@ def files() -> dict[str, str]:
     for version in (VERSIONS[0], VERSIONS[-1]):
         found[f"inline-{version.name}.sql"] = script_of(version, INLINE)
     found["compound.sql"] = _written("Experimental: venus_triggers=compound in the URL.", compound_statements())
-    return found | {
-        "TYPES.md": _TYPES_HEAD + types.types_documentation() + _ASKED + overrides.overrides_documentation() + _SWITCHES
-    }
+    return found
+
+
+def types_page() -> str:
+    """Return the page reference/oracle-types.md of the site."""
+    return _TYPES_HEAD + types.types_documentation() + _ASKED + overrides.overrides_documentation() + _SWITCHES
 
 
 if __name__ == "__main__":

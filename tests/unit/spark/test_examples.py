@@ -1,4 +1,4 @@
-"""The examples of docs/SPARK.md say what the source understands; that they run is a slow test (tests/story)."""
+"""The examples of docs/how-to/spark-jobs.md are what the source understands; a slow test runs them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from venus.spark.datasource_options import DataSourceOptions
 
-TEXT = (Path(__file__).parents[3] / "docs" / "SPARK.md").read_text()
+TEXT = (Path(__file__).parents[3] / "docs" / "how-to" / "spark-jobs.md").read_text()
 EXAMPLES = re.findall(r"^```python\n(.*?)^```", TEXT, re.MULTILINE | re.DOTALL)
 
 

@@ -200,7 +200,7 @@ def requested_types(type_map: Map[str, str], owner: str, table: str) -> dict[str
 
 
 def overrides_documentation() -> str:
-    """Return the table of docs/oracle/TYPES.md."""
+    """Return the table of docs/reference/oracle-types.md."""
     lines = ["| Oracle | requested as | read as | remarks |", "|---|---|---|---|"]
     for o in OVERRIDES:
         name = o.mapping.pattern.replace("|", " or ").replace(r"(\(\d\))?", "(n)").replace("N?", "[N]")

@@ -332,7 +332,7 @@ def log_type_of(declared: OracleDeclaredType, mapping: OracleTypeMapping) -> str
 
 
 def types_documentation() -> str:
-    """Return the table of docs/oracle/TYPES.md."""
+    """Return the table of docs/reference/oracle-types.md."""
     lines = ["| Oracle | travels as | read as | in a key | remarks |", "|---|---|---|---|---|"]
     for m in MAPPINGS:
         name = m.pattern.replace("|", " or ").replace(r"(\(\d\))?", "(n)").replace("N?", "[N]").replace("U?", "[U]")

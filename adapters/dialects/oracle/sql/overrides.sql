@@ -1,7 +1,7 @@
 -- The column types requested with `install-triggers --type-map`; the table exists only after such a request.
 
 -- table --
--- TRAVELS_AS: one of the types in docs/oracle/TYPES.md, or usual. It overrides [source.type_map].
+-- TRAVELS_AS: one of the types in docs/reference/oracle-types.md, or usual. It overrides [source.type_map].
 CREATE TABLE VENUS_TYPE_MAP (
   NAMESPACE    VARCHAR2({name_bytes})  NOT NULL,
   NAME         VARCHAR2({name_bytes})  NOT NULL,
