@@ -110,8 +110,7 @@ def options_page(example: str) -> str:
             name = section[1]
             sections[name], comment = (_escape(" ".join(comment)), []), []
         elif option := re.match(r"([A-Za-z_]+|\"[^\"]+\") = (.*)", line):
-            variable = f"VENUS_{name}__{option[1]}".replace(".", "__").upper()
-            sections[name][1].append((f"`{option[1]}`", f"`{option[2]}`", _escape(" ".join(comment)), f"`{variable}`"))
+            sections[name][1].append((f"`{option[1]}`", f"`{option[2]}`", _escape(" ".join(comment))))
             comment = []
         elif comment and not sections:
             head, comment = f"{head}{_escape(' '.join(comment))}\n\n", []
@@ -120,7 +119,7 @@ def options_page(example: str) -> str:
         f"file to start from, `venus config` what is in force.\n\n{head}"
     ]
     for name, (said, rows) in sections.items():
-        parts.append(f"## [{name}]\n\n{said}\n\n" + table(("option", "default", "meaning", "environment"), rows))
+        parts.append(f"## [{name}]\n\n{said}\n\n" + table(("option", "default", "meaning"), rows))
     return "\n".join(parts)
 
 
