@@ -66,6 +66,21 @@ def wait_for(condition: Callable[[], bool], timeout_s: float) -> bool:
     return True
 
 
+@pytest.mark.parametrize("options", [(), ("-n", "1")], ids=["serial", "spread"])
+def test_no_two_runs_share_a_folder(suite: Path, tmp_path: Path, options: tuple[str, ...]) -> None:
+    (suite / "test_it.py").write_text(
+        "def test_path(tmp_path):\n    with open('paths', 'a') as f: print(tmp_path, file=f)"
+    )
+    own = {"PYTHONPATH": str(ROOT), "PYTEST_DEBUG_TEMPROOT": str(tmp_path)}
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *options, "test_it.py"]
+    for _ in range(2):
+        subprocess.run(command, cwd=suite, env=os.environ | own, check=True, capture_output=True)
+
+    paths = [Path(line).relative_to(tmp_path) for line in (suite / "paths").read_text().splitlines()]
+    assert len({path.parts[0] for path in paths}) == 2, "each new run closes the folder that it shares to other users"
+    assert not [path for path in paths if (tmp_path / path.parts[0]).exists()], "they succeeded"
+
+
 @pytest.mark.parametrize(
     ("test", "options", "killed", "servers"),
     [
@@ -79,7 +94,6 @@ def test_nothing_is_left_over_by_a_kill(
     suite: Path, test: str, options: tuple[str, ...], killed: str, servers: set[str]
 ) -> None:
     sign = f"TEST_OF_LIFETIMES={suite}"  # a mark of this test's own: the mechanism must not be asked about itself
-    # A temporary folder of its own: pytest closes the common one to the user of root's servers.
     own = {"PYTHONPATH": str(ROOT), "TEST_OF_LIFETIMES": str(suite), "PYTEST_DEBUG_TEMPROOT": str(suite)}
     environ = os.environ | own
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *options, f"test_it.py::{test}"]

@@ -28,6 +28,7 @@ pytestmark = pytest.mark.integration
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(periodic, "REFRESH_S", 0.2)
+    monkeypatch.setattr(periodic, "REFRESH_SHARE", 1)  # one slow comparison puts the next one off by its 100 times else
     monkeypatch.setattr(cut_opening, "LOG_AFTER_S", 0.5)
     monkeypatch.setattr(cut_opening, "LOOK_EVERY_S", 0.1)
 

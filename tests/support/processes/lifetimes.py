@@ -23,6 +23,28 @@ MARK = "TEST_LIFETIME"
 #: A file system in memory, where a database is made and dropped for half the CPU, and what it needs and shall leave.
 _MEMORY = Path("/dev/shm")
 _ROOM_BYTES = 8 << 30
+_OWN_FOLDER = pytest.StashKey[Path]()
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest chooses the folder of `tmp_path`
+def pytest_configure(config: pytest.Config) -> None:
+    """Give the run a folder of its own for `tmp_path`.
+
+    All runs of a user share one otherwise, and each new run closes it to other users: the servers of a run as root,
+    which have a user of their own, lose their data directories.
+    """
+    if config.option.basetemp is None:
+        folder = Path(tempfile.mkdtemp(prefix="venus-tmp-", dir=os.environ.get("PYTEST_DEBUG_TEMPROOT")))
+        config.stash[_OWN_FOLDER] = folder
+        config.option.basetemp = str(folder / "run")
+
+
+@pytest.hookimpl(trylast=True)  # after the second try
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Remove the folder of a run that succeeded; the files of a failure stay."""
+    folder = session.config.stash.get(_OWN_FOLDER, None)
+    if folder is not None and session.exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.hookimpl(tryfirst=True)
