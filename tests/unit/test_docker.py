@@ -85,6 +85,7 @@ def test_the_image_has_what_it_starts_and_listens_where_the_playground_asks() ->
     assert f'"{setup["metadata"]["name"]}${{EXTRAS}}"' in DOCKERFILE
 
 
+@pytest.mark.full
 def test_the_oracle_suite_is_not_green_without_an_oracle(tmp_path: Path) -> None:
     """As `make test-oracle` runs it, where there is no Docker."""
     (recipe,) = re.findall(r"pytest (-m oracle \S+)$", (ROOT / "Makefile").read_text(), re.MULTILINE)

@@ -110,6 +110,7 @@ def test_the_version_stands_in_one_place(wheel: Path) -> None:
     assert wheel.name == f"venus_cdc-{__version__}-py3-none-any.whl"
 
 
+@pytest.mark.full
 def test_the_installed_wheel_gives_the_command(installed: Path) -> None:
     shown = run(installed / "venv" / "bin" / "venus", "--help", cwd=installed)
 
@@ -118,6 +119,7 @@ def test_the_installed_wheel_gives_the_command(installed: Path) -> None:
     assert "demo" in shown.stdout
 
 
+@pytest.mark.full
 def test_the_installed_wheel_has_what_the_demo_needs(installed: Path) -> None:
     code = (
         "import venus.cli.demo.command, venus.cli.demo.story, venus.broker.service.process\n"

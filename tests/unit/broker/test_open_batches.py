@@ -145,9 +145,11 @@ def _taken_by(cut: ReducedBatchCache, parts: list[WantedPart], batches: int) -> 
     return taken
 
 
+@pytest.mark.full
 def test_small_batches_that_were_cut_take_no_more_memory_than_large_ones() -> None:
     assert _taken_by(ReducedBatchCache(1 << 20, 1 << 20), PARTS[:1], 6000) < 3 << 19
 
 
+@pytest.mark.full
 def test_small_batches_that_are_kept_open_take_no_more_memory_than_large_ones() -> None:
     assert _taken_by(ReducedBatchCache(1 << 20, 1 << 20), PARTS[:3], 1000) < 3 << 19

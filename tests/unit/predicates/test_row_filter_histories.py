@@ -10,6 +10,7 @@ STEPS = 20
 PARTS = 8
 
 
+@pytest.mark.full
 def test_a_set_has_what_where_finds_at_every_level() -> None:
     found = run_histories(range(400), STEPS)
 

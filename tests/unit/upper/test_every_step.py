@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import pytest
+
 from tests.support.databases.scripted_database import ScriptedDatabase
 from tests.support.databases.scripted_source import Script, ScriptedSource
 from tests.support.engines.scripted_broker import ScriptedBroker
@@ -127,6 +129,7 @@ def test_a_failure_at_any_step_loses_and_doubles_nothing() -> None:
         assert report.connections <= 2
 
 
+@pytest.mark.full
 def test_two_failures_at_any_two_steps_near_each_other_lose_and_double_nothing() -> None:
     database, deeds = _history()
     script = Script()

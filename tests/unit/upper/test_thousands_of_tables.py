@@ -5,6 +5,8 @@ from __future__ import annotations
 import threading
 from dataclasses import replace
 
+import pytest
+
 from tests.support.databases.scripted_database import ScriptedDatabase, schema_of
 from tests.support.databases.scripted_source import Script, ScriptedSource
 from tests.support.engines.scripted_broker import ScriptedBroker, ScriptedProducer
@@ -25,6 +27,7 @@ def _wide(table_id: int) -> TableSchema:
     return replace(schema, columns=(*schema.columns, *extra))
 
 
+@pytest.mark.full
 def test_capture_starts_with_a_thousand_wide_tables_and_a_row_that_nearly_fills_a_message() -> None:
     database, broker, script = ScriptedDatabase("big"), ScriptedBroker(), Script()
     for _ in range(TABLES):
