@@ -87,7 +87,7 @@ class CutoverOutcome:
 
 
 def run_cutover(
-    settings: Settings, name: str, wish: CutoverRequest, report: Report = lambda *_: None
+    settings: Settings, name: str, request: CutoverRequest, report: Report = lambda *_: None
 ) -> CutoverOutcome:
     """Cut target `name` over, or rehearse it.
 
@@ -99,7 +99,7 @@ def run_cutover(
         mark = session.read_mark()
         if mark is not None and mark.done:
             return CutoverOutcome(certificate=mark.certificate, already=True)
-        with _open_cutover(settings, target, session, wish, report) as run:
+        with _open_cutover(settings, target, session, request, report) as run:
             return run.finish(mark.certificate, resumed=True) if mark is not None else run.run()
 
 
@@ -117,12 +117,12 @@ def undo_target_cutover(settings: Settings, name: str, report: Report = lambda *
 
 @contextmanager
 def _open_cutover(
-    settings: Settings, target: Target, session: CutoverTarget, wish: CutoverRequest, report: Report
+    settings: Settings, target: Target, session: CutoverTarget, request: CutoverRequest, report: Report
 ) -> Iterator[_Cutover]:
     source = open_source(settings)
     try:
         with AdminClient(broker_address(settings)) as admin:
-            yield _Cutover(settings, target, session, source, admin, wish, report)
+            yield _Cutover(settings, target, session, source, admin, request, report)
     finally:
         source.close()
 
@@ -137,7 +137,7 @@ class _Cutover:
         session: CutoverTarget,
         source: Source,
         admin: AdminClient,
-        wish: CutoverRequest,
+        request: CutoverRequest,
         report: Report,
     ) -> None:
         self._settings = settings
@@ -145,7 +145,7 @@ class _Cutover:
         self._session = session
         self._source = source
         self._admin = admin
-        self._wish = wish
+        self._request = request
         self._report = report
         self._blocks: list[CutoverObstacle] = []
 
@@ -167,7 +167,7 @@ class _Cutover:
         found = self._build_certificate(there, tables, keys, counters, snapshot, end) | certificate.schema_document(
             schema
         )
-        if self._wish.rehearse:
+        if self._request.rehearse:
             return CutoverOutcome(certificate=found, blocks=tuple(self._blocks))
         self._mark(found, end)
         return self.finish(found)
@@ -176,13 +176,13 @@ class _Cutover:
 
     def _add_block(self, found: Sequence[CutoverObstacle], hint: str = "") -> None:
         """Record obstacles: a rehearsal continues and reports all of them, a real cut-over raises Refused."""
-        if found and not self._wish.rehearse:
+        if found and not self._request.rehearse:
             raise Refused("\n".join(b.line for b in found), hint=hint or "fix that, then run the command again")
         self._blocks += [b for b in found if b not in self._blocks]
 
     def _wait_until_drained(self) -> Readiness:
         """Wait until nothing is on its way to the target."""
-        end = time.monotonic() + self._wish.wait_s
+        end = time.monotonic() + self._request.wait_s
         before: dict[str, int] | None = None
         there_at = time.monotonic()  # when all processes were last there
         while True:
@@ -220,7 +220,7 @@ class _Cutover:
 
     def _choose_left_out(self, readiness: Readiness) -> list[UncapturedTable]:
         """Return the tables that are not captured and that the operator leaves out. Raises ConfigError."""
-        return choose_left_out(readiness.uncaptured, self._wish.leave_out)
+        return choose_left_out(readiness.uncaptured, self._request.leave_out)
 
     def _document_left_out(self, readiness: Readiness) -> list[dict[str, Any]]:
         """Return the tables of the source that the target does not have, for the certificate."""
@@ -229,7 +229,7 @@ class _Cutover:
 
     def _check_quiet(self, before: Readiness) -> None:
         """Check that the source is at rest."""
-        end = time.monotonic() + self._wish.quiet_s
+        end = time.monotonic() + self._request.quiet_s
         while (left := end - time.monotonic()) > 0:
             self._report("watches for writes at the source", 0, 0)
             time.sleep(min(left, 1.0))
@@ -248,7 +248,7 @@ class _Cutover:
             with CutoverComparison(self._session, self._source, self._settings, group, self._report) as comparing:
                 tables = comparing.compare(there)
         except (NotAtRest, SourceError) as error:
-            if not self._wish.rehearse:
+            if not self._request.rehearse:
                 raise
             self._add_block([CutoverObstacle(what=str(error), remedy=error.hint)])
             return [], None
@@ -261,7 +261,7 @@ class _Cutover:
         """Compare the schemas of the target's tables with those of the source, on which the application relies."""
         self._report("compares the schemas", 0, 0)
         found = self._session.find_schema_differences()
-        if not self._wish.leave_differences:
+        if not self._request.leave_differences:
             hint = "run these at the target, or accept them all: --leave-differences"
             self._add_block([d.block for d in found if d.blocks], hint)
         return found
@@ -270,7 +270,7 @@ class _Cutover:
         self._report("checks the foreign keys", 0, 0)
         found = self._session.check_references()
         orphans = [f for f in found if f.orphans and not f.not_valid]
-        if not self._wish.leave_invalid:
+        if not self._request.leave_invalid:
             self._add_block(
                 [
                     CutoverObstacle(
@@ -287,8 +287,8 @@ class _Cutover:
         counters: Sequence[CounterSetting], snapshot: broker_pb2.Snapshot | None, end: Readiness,
     ) -> dict[str, Any]:  # fmt: skip
         conversion = self._target.build_ddl([t.schema for t in there], (), self._source.read_other_objects())
-        head = self._wish.head | {
-            "kind": "rehearsal" if self._wish.rehearse else "certificate",
+        head = self._request.head | {
+            "kind": "rehearsal" if self._request.rehearse else "certificate",
             "business": self._settings.business.name,
             "target": self._target.name,
             "sequence": int(snapshot.sequence) if snapshot else 0,

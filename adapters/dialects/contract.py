@@ -1,6 +1,6 @@
 """The contract of a source database; every dialect passes the same conformance suite.
 
-Capture works the same way everywhere (capture.md): triggers log the key of each changed row, a snapshot reads the log
+Capture works the same way everywhere : triggers log the key of each changed row, a snapshot reads the log
 together with the current rows, and an exact delete consumes the log. A `Cut` is one snapshot. Its sections are shipped
 as half messages while it is open. Its `commit` is the paper's local transaction: atomically, it checks the epoch,
 writes the batch rows, advances the checkpoint row and removes exactly the log rows that the snapshot saw. Each dialect

@@ -1,7 +1,7 @@
 """The contract of verification: bucket checksums, the rows behind them, and the keys that still wait in the log.
 
 Optional: a dialect that supports it has a module `verify` with `open_reader(settings)`. A reader holds one snapshot at
-a time, between `begin` and `end`. The method is the usual one (data-diff, Veridata; spark.md 3): databases compute
+a time, between `begin` and `end`. The method is the usual one (data-diff, Veridata): databases compute
 checksums where the rows are, and only differing buckets are examined. The checksum of a row is 60 bits of a digest over
 one text per column, the *form* of the value. Every dialect writes the forms that `style_of` prescribes. Calibration
 detects columns whose forms differ; those are compared row by row instead.

@@ -1,7 +1,7 @@
 """The first fill of existing rows, and the re-reading of whole tables, one chunk per cut, or several small tables.
 
 A chunk is read in the same snapshot as the cut's changes and follows them in the stream, so it needs no watermark
-and DML continues (capture.md 0). A table that was filled before is *swept*: between SWEEP_BEGIN and SWEEP_END every
+and DML continues. A table that was filled before is *swept*: between SWEEP_BEGIN and SWEEP_END every
 row that still exists gets a Sequence above the begin marker's, and what is left below it is gone from the source.
 """
 

@@ -1,4 +1,4 @@
-"""`venus verify` without the command line: which sides, which tables, the verdict (VENUS 3.3; spark.md 3).
+"""`venus verify` without the command line: which sides, which tables, the verdict (VENUS 3.3).
 
 The source and the target are compared with each other by default, and the full data is only asked about the rows that
 differ: few rows move. `target` and `source` compare one end with the whole full data, which then all moves; the first

@@ -81,7 +81,7 @@ def _captured_table() -> None:
         sa.Column("fill_estimate", sa.BigInteger, nullable=False),
         sa.Column("fill_done", sa.SmallInteger, nullable=False),  # 0 or 1: not every database has booleans
         sa.Column("sweep_from", sa.BigInteger, nullable=False),
-        # The last log row that was consumed, where one writer at a time makes that exact (capture.md 7); else 0.
+        # The last log row that was consumed, where one writer at a time makes that exact; else 0.
         sa.Column("log_through", sa.BigInteger, nullable=False, server_default="0"),
         # The highest field number ever given to a column: those of dropped columns are not given again.
         sa.Column("number_max", sa.Integer, nullable=False, server_default="0"),

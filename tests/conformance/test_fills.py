@@ -1,4 +1,4 @@
-"""Existing rows are read in chunks on the same stream, while the application goes on (architecture.md 1)."""
+"""Existing rows are read in chunks on the same stream, while the application goes on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Installing and removing leaves exactly what it says, and refuses what it cannot do (features.md 1-6, 16)."""
+"""Installing and removing leaves exactly what it says, and refuses what it cannot do."""
 
 from __future__ import annotations
 

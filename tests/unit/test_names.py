@@ -211,3 +211,30 @@ def test_exceptions_in_docstrings_exist() -> None:
     ]
 
     assert found == []
+
+
+#: A document that is named with or without its folders; a pattern is none.
+_DOCUMENT = re.compile(r"(?<![\w.*{}<>/-])(?:[\w-]+/)*[\w-]+\.md\b")
+
+
+def test_documents_that_are_named_exist() -> None:
+    folders = (ROOT / name for name in ("docs", "bench", "tests"))
+    there = {f"/{path.relative_to(ROOT)}" for folder in folders for path in folder.rglob("*.md")}
+    there |= {f"/{path.name}" for path in ROOT.glob("*.md")}
+    pages = re.findall(r"\S+\.md$", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), re.MULTILINE)
+    there |= {f"/docs/{page}" for page in pages}  # some are generated when the site is built
+    named = [
+        (f"{file.relative_to(ROOT)}:{line}", name)
+        for file in python_files()
+        for line, text in words_of_python(file.read_text(encoding="utf-8"))
+        for name in _DOCUMENT.findall(text)
+    ]
+    named += [
+        (str(file.relative_to(ROOT)), name)
+        for file in texts()
+        if file.suffix == ".sql"
+        for name in _DOCUMENT.findall(file.read_text(encoding="utf-8"))
+    ]
+
+    assert len(named) >= 10
+    assert [(where, name) for where, name in named if not any(path.endswith(f"/{name}") for path in there)] == []

@@ -45,8 +45,8 @@ def test_whoever_is_held_back_is_named_with_the_brake() -> None:
     view = broker_view(status(BUSY), "main", "b:7400", NOW).traffic
 
     assert format_traffic(view) == [
-        "~ limiter rows: holds back shop:1 for 12 s; 1,200 times since the broker's start, 3.4 s altogether",
-        "~ limiter streams: holds back all clients for 12 s; 1 time since the broker's start, 0.0 s altogether",
+        "~ limiter rows: delays shop:1 for 12 s; 1,200 times since the broker's start, 3.4 s altogether",
+        "~ limiter streams: delays all clients for 12 s; 1 time since the broker's start, 0.0 s altogether",
         "~ main/eu has taken nothing for 12 s: its window is 64.0 KiB",
         "~ the broker is sub-healthy: the CPU is at 99 %, last seen 12 s ago",
         "~ unsaved: 60.0 MiB of 64.0 MiB",

@@ -213,7 +213,7 @@ def format_traffic(found: TrafficView, *, follows: bool = True) -> list[str]:
 def _format_limiter(brake: LimiterView) -> str:
     times = f"{brake.times:,} {'time' if brake.times == 1 else 'times'} since the broker's start"
     return (
-        f"~ limiter {brake.brake}: holds back {brake.who or 'all clients'} for {format_duration(brake.since_s)}; "
+        f"~ limiter {brake.brake}: delays {brake.who or 'all clients'} for {format_duration(brake.since_s)}; "
         f"{times}, {format_duration(brake.waited_s)} altogether"
     )
 

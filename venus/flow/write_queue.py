@@ -16,9 +16,9 @@ from dataclasses import dataclass, field
 
 from venus.flow.precedence import SMALL_BYTES
 
-#: The window at first. It grows twofold, as long as nothing was slow yet.
+#: The initial window. It doubles while nothing has been slow.
 START_BYTES = 4 << 20
-#: By how much it grows for each windowful that was quick, later.
+#: Its growth afterwards, for each full window that was written quickly.
 STEP_BYTES = 256 << 10
 #: A cut takes no more than this part away.
 CUT_MAX = 0.5

@@ -291,7 +291,7 @@ class _Parser:
         if word.sort in ("word", "quoted"):
             function = self._words[self._next + 1].key == "("
             what = f"{word.text}() is a function" if function else f"{word.text} is a column"
-            return self._refusal(word, f"{what} where a constant was expected; text stands in single quotes")
+            return self._refusal(word, f"{what} where a constant was expected; text needs single quotes")
         return self._refusal(word, f"{word.text!r} where a constant was expected")
 
 

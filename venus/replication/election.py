@@ -1,4 +1,4 @@
-"""Choice of the next leader among the complete replicas (VENUS 3.1; Tensor IV-C; broker.md 2.11).
+"""Choice of the next leader among the complete replicas (VENUS 3.1; Tensor IV-C).
 
 Health only breaks ties inside the set: excluding sub-healthy brokers first, as Tensor does, loses acknowledged writes.
 """

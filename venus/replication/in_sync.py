@@ -60,8 +60,8 @@ def high_watermark(
     sets = [known.in_sync] if asked_for is None else [known.in_sync, asked_for.in_sync]
     if min(map(len, sets)) < known.min_in_sync:
         return before
-    everybody = frozenset[Member]().union(*sets) - {known.leader}
-    safe_end = min([own_end, *(ends.get(member, 0) for member in everybody)])
+    followers = frozenset[Member]().union(*sets) - {known.leader}
+    safe_end = min([own_end, *(ends.get(member, 0) for member in followers)])
     return max(before, safe_end - 1)
 
 

@@ -1,4 +1,4 @@
-"""State machine of one replica of one business: `step(event, now) -> effects` (network.md 2; broker.md 2.10, 2.11).
+"""State machine of one replica of one business: `step(event, now) -> effects`.
 
 The two roles, leading and following, have a file each. This one dispatches events, handles records of the coordinator,
 and runs elections. Deterministic: no clock, no thread, no randomness.

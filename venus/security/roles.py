@@ -64,7 +64,7 @@ class Call:
 
     kinds: frozenset[str] = frozenset()
     #: Every identity may call it.
-    everybody: bool = False
+    is_public: bool = False
     #: It changes something in an operator's name: each call is written to the audit log.
     audited: bool = False
     #: The fields of the request, or of a stream's first frame, that name business, group and snapshot.
@@ -95,8 +95,8 @@ CALLS: Mapping[str, Call] = {
     "/venus.wire.Replica/Follow": Call(frozenset({BROKER})),
     "/venus.wire.Replica/Ballot": Call(frozenset({BROKER})),
     "/venus.wire.Replica/Copy": Call(frozenset({BROKER})),
-    "/grpc.health.v1.Health/Check": Call(everybody=True),
-    "/grpc.health.v1.Health/Watch": Call(everybody=True),
+    "/grpc.health.v1.Health/Check": Call(is_public=True),
+    "/grpc.health.v1.Health/Watch": Call(is_public=True),
     "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo": Call(_READ_ANY),
 }
 #: What the status page and its API need.
@@ -134,12 +134,12 @@ def roles_of(texts: Iterable[str]) -> frozenset[Role]:
 
 def admits(identity: PeerIdentity, call: Call) -> bool:
     """Return whether an identity has a role of a kind that may make this call at all."""
-    return bool(identity) and (call.everybody or any(role.kind in call.kinds for role in identity.roles))
+    return bool(identity) and (call.is_public or any(role.kind in call.kinds for role in identity.roles))
 
 
 def covers(identity: PeerIdentity, call: Call, business: str, group: str = "") -> bool:
     """Return whether one of its roles is for what the request names. No business means all of them."""
-    return call.everybody or any(
+    return call.is_public or any(
         role.kind in call.kinds and _matches(role, call, business, group) for role in identity.roles
     )
 

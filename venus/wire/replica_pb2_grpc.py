@@ -62,7 +62,7 @@ class ReplicaServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Ballot(self, request, context):
-        """A replica's ballot in an election: from now on it follows no older term.
+        """A replica's report on its log for an election. It promises nothing.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

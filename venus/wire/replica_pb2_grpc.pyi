@@ -36,7 +36,7 @@ class ReplicaStub:
     Follow: _grpc.StreamStreamMultiCallable[_replica_pb2.FollowerFrame, _replica_pb2.LeaderFrame]
     """One connection from a broker to another: its fetches for every business that it follows, and the answers."""
     Ballot: _grpc.UnaryUnaryMultiCallable[_replica_pb2.BallotRequest, _replica_pb2.BallotAnswer]
-    """A replica's ballot in an election: from now on it follows no older term."""
+    """A replica's report on its log for an election. It promises nothing."""
     Copy: _grpc.UnaryStreamMultiCallable[_replica_pb2.CopyRequest, _replica_pb2.CopyFrame]
     """A business as it is in the leader's store, for a replica that starts over; the last frame has `end`."""
 
@@ -46,7 +46,7 @@ class ReplicaAsyncStub(ReplicaStub):
     Follow: _aio.StreamStreamMultiCallable[_replica_pb2.FollowerFrame, _replica_pb2.LeaderFrame]  # type: ignore[assignment]
     """One connection from a broker to another: its fetches for every business that it follows, and the answers."""
     Ballot: _aio.UnaryUnaryMultiCallable[_replica_pb2.BallotRequest, _replica_pb2.BallotAnswer]  # type: ignore[assignment]
-    """A replica's ballot in an election: from now on it follows no older term."""
+    """A replica's report on its log for an election. It promises nothing."""
     Copy: _aio.UnaryStreamMultiCallable[_replica_pb2.CopyRequest, _replica_pb2.CopyFrame]  # type: ignore[assignment]
     """A business as it is in the leader's store, for a replica that starts over; the last frame has `end`."""
 
@@ -65,7 +65,7 @@ class ReplicaServicer(metaclass=_abc_1.ABCMeta):
         request: _replica_pb2.BallotRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_replica_pb2.BallotAnswer, _abc.Awaitable[_replica_pb2.BallotAnswer]]:
-        """A replica's ballot in an election: from now on it follows no older term."""
+        """A replica's report on its log for an election. It promises nothing."""
 
     @_abc_1.abstractmethod
     def Copy(

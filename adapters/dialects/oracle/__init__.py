@@ -1,4 +1,4 @@
-"""Oracle as a source (capture.md 0, 3, 4).
+"""Oracle as a source.
 
 Reading order: source; capture/cut, values/rows, dictionary/types; session/; dictionary/; language/, installation/.
 

@@ -1,6 +1,6 @@
 """Names and literals in Oracle's syntax. Pure.
 
-Every name that VENUS creates is at most 30 bytes long, the limit of Oracle before 12.2 (capture.md 4).
+Every name that VENUS creates is at most 30 bytes long, the limit of Oracle before 12.2.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Oracle computes no checksums: `||` ends at 4,000 bytes, STANDARD_HASH takes no LOB, and neither could be tried on an
 Oracle yet. So a comparison reads the rows with the same expressions as capture. It was run on the stand-in
 (tests/support/oracle/standin.py), never on an Oracle. A LOB that is written only through its locator fires no trigger
-and appears here as a capture fault (capture.md 4).
+and appears here as a capture fault.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """SQLite connections, transactions and locks; the only module that handles the driver's errors.
 
 SQLite has one writer at a time. VENUS's transactions are short, so it retries the lock at short intervals. SQLite's own
-growing pauses starve behind busy writers (capture.md 7). Without WAL a commit also locks out readers: a read
+growing pauses starve behind busy writers. Without WAL a commit also locks out readers: a read
 transaction waits for its start in the same way, and then keeps its lock to the end.
 """
 

@@ -1,4 +1,4 @@
-"""The statements that change one target table, composed once for a table version (VENUS 3.4, performance.md 6).
+"""The statements that change one target table, composed once for a table version (VENUS 3.4).
 
 Few rows become keyed statements with their values: one round trip and no staging table.
 """

@@ -1,7 +1,7 @@
 """Writers against the poller, with Oracle's trigger text on MariaDB in Oracle mode: nothing is lost, money stays whole.
 
 The sequence is cached and not ordered, as on a RAC, and the naive poller (`SEQ > last`) reads the same changes: it must
-lose some, or the workload would prove nothing (capture.md 0).
+lose some, or the workload would prove nothing.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Eight writers against the poller: nothing is lost, every cut is consistent, and the naive way loses rows.
 
 The naive poller (`number > last`) reads the same changes of the same run. It must lose some: otherwise the workload
-would prove nothing about the poller that must not (capture.md 0; features.md 7).
+would prove nothing about the poller that must not.
 """
 
 from __future__ import annotations

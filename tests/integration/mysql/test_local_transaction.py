@@ -1,4 +1,4 @@
-"""The local transaction deletes exactly what its snapshot saw; it neither scans nor waits (capture.md 6)."""
+"""The local transaction deletes exactly what its snapshot saw; it neither scans nor waits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Installing beside a working application, with the rights that a DBA gives (features.md 1-6)."""
+"""Installing beside a working application, with the rights that a DBA gives."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What PostgreSQL's triggers see and what they do not: each case has lost rows somewhere (capture.md 4)."""
+"""What PostgreSQL's triggers see and what they do not: each case has lost rows somewhere."""
 
 from __future__ import annotations
 

@@ -100,7 +100,7 @@ def test_without_a_free_broker_a_drained_one_keeps_its_replica(tmp_path: Path, e
         cluster.brokers[writer.leader].stop()
         writer.write(1, ROWS)
         assert writer.leader != drained, "one that is draining leads only if nobody else can"
-        assert "takes part again" in cluster.venus("cluster", "drain", drained, "--undo")[0]
+        assert "accepts replicas again" in cluster.venus("cluster", "drain", drained, "--undo")[0]
 
 
 def test_a_replica_moves_and_a_command_that_was_interrupted_is_repeated(

@@ -1,4 +1,4 @@
-"""The invariants of broker.md 5 for whole brokers, after every step and at the end."""
+"""The invariants of whole brokers, after every step and at the end."""
 
 from __future__ import annotations
 

@@ -109,7 +109,7 @@ class TierHost(ThreadedProcess):
             LABELS,
             proof=NONE,
             monotonic=lambda: self.loop.now,
-            puller=SimulatedPuller,  # type: ignore[arg-type]
+            thread_class=SimulatedPuller,  # type: ignore[arg-type]
             look=partial(SimulatedLook, self),
             times=TIMES,
         )

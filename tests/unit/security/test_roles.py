@@ -26,7 +26,7 @@ def test_every_method_of_every_service_says_what_it_needs() -> None:
     for name, method in known.items():
         call = CALLS[name]
         assert call.kinds, name
-        assert not call.everybody, name
+        assert not call.is_public, name
         for path in filter(None, (call.business, call.group, call.snapshot)):
             found: Any = method.input_type
             *inner, last = path.split(".")

@@ -1,6 +1,6 @@
 """How consumers attach, acknowledge, stay away and expire, and how far back the queue goes, as pure functions.
 
-broker.md 2.9. A consumer has two positions: what it has applied, and what it may still request. They differ while one
+A consumer has two positions: what it has applied, and what it may still request. They differ while one
 of its tables is held. An acknowledgement of a consumer that knows only one position moves both.
 
 Nothing is trimmed that a known consumer, a snapshot or the full data still needs, and `retain_bytes` are kept below

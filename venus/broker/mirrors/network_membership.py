@@ -53,7 +53,7 @@ class NetworkMembership:
         proof: ClientCredentials,
         may_pull: Callable[[str], None] = lambda _business: None,
         monotonic: Callable[[], float] = time.monotonic,
-        puller: type[ReplicatorThread] = ReplicatorThread,
+        thread_class: type[ReplicatorThread] = ReplicatorThread,
         look: PollerMaker = UpstreamPoller,
         times: SelectionTimes | None = None,
     ) -> None:
@@ -81,7 +81,13 @@ class NetworkMembership:
                 named=topology_position.needed_tables(labels, settings.labels, settings.where),
             )
         self._pulls = Replicators(
-            core, self._upstream_endpoint, may_pull, monotonic, puller, self._wake, times or upstream_selection.TIMES
+            core,
+            self._upstream_endpoint,
+            may_pull,
+            monotonic,
+            thread_class,
+            self._wake,
+            times or upstream_selection.TIMES,
         )
         self._own: tuple[str, ...] = ()
         self._set_id = ""

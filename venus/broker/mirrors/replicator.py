@@ -362,12 +362,12 @@ class Replicators:
         above: Callable[[str], UpstreamEndpoint],
         may_pull: Callable[[str], None],
         monotonic: Callable[[], float],
-        puller: type[ReplicatorThread],
+        thread_class: type[ReplicatorThread],
         failing: Callable[[], None],
         times: SelectionTimes,
     ) -> None:
         self._core, self._above, self._may_pull = core, above, may_pull
-        self._monotonic, self._puller, self._failing = monotonic, puller, failing
+        self._monotonic, self._thread_class, self._failing = monotonic, thread_class, failing
         self._times = times
         self._replicators: dict[str, Replicator] = {}
 
@@ -394,7 +394,7 @@ class Replicators:
     ) -> None:
         """Start pulling a business. `judge` returns how fit a set is for it."""
         pull = Replicator(self._core, business, names, self._above, self._failing, self._monotonic, self._times)
-        pull.thread = self._puller(self._core, business, only, pull, self._may_pull, where)
+        pull.thread = self._thread_class(self._core, business, only, pull, self._may_pull, where)
         here = pull.local_position()
         self._replicators[business] = pull
         pull.start({name: judge(name, here) for name in names})

@@ -169,7 +169,9 @@ def _check_same(business: Business, increment: broker_pb2.Increment, store: Stor
     if place is None or increment.base_offset + increment.count <= place.base_offset:
         return
     same = (place.base_offset, place.digest) == (increment.base_offset, increment.digest)
-    if not same and not open_mirrored_body(increment.body).lost:  # an election upstream may have lost what is here
+    if (
+        not same and not open_mirrored_body(increment.body).lost
+    ):  # an election upstream may have lost batches that are stored here
         raise OffsetDiverged(
             f"{business.name}: the batch at offset {increment.base_offset} is another one than here: {_OTHER}"
         )

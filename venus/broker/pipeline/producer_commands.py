@@ -170,7 +170,8 @@ def operator_decide(
     found = business.proposed.find_undecided(batch_no)
     if found is None:
         raise IllegalTransition(
-            f"{business.name} has no undecided half message {batch_no}", hint="`venus half list` shows what there is"
+            f"{business.name} has no undecided half message {batch_no}",
+            hint="`venus half list` lists the undecided ones",
         )
     if verdict is Verdict.UNKNOWN:
         raise ProtocolError("an operator decides commit or rollback")

@@ -195,7 +195,7 @@ def prepare_standalone(core: Core) -> None:
     if (core.data_dir / FILE).exists() or (known is not None and known.cluster):
         raise Refused(
             f"{core.data_dir} belongs to a cluster, and [cluster] is not set",
-            hint="set [cluster]; to let this broker go on alone: `venus cluster dissolve`, with [cluster] still set",
+            hint="set [cluster]; to let this broker continue alone: `venus cluster dissolve`, with [cluster] still set",
         )
     if known is not None:
         store_identity.continue_alone(core, known)

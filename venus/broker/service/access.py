@@ -138,7 +138,7 @@ def _denied_error(peer: Peer, method: str, wanted: str) -> Denied:
     held = ", ".join(sorted(map(str, peer.identity.roles))) or "none"
     return Denied(
         f"{peer.identity.name} may not use {name}: role {wanted} is missing",
-        hint=f"its roles are: {held}; roles stand in a certificate's OU, in token_file or in [security.roles]",
+        hint=f"its roles are: {held}; roles come from a certificate's OU, token_file or [security.roles]",
     )
 
 

@@ -1,6 +1,6 @@
 """One broker process: the core's threads, and one event loop with gRPC and HTTP.
 
-A storage error ends the process at once (broker.md 0, number 11). It ends no stream cleanly, because no answer of this
+A storage error ends the process at once. It ends no stream cleanly, because no answer of this
 process would be certain. A supervisor starts it again, and recovery from the log restores the true state.
 """
 

@@ -1,4 +1,4 @@
-"""The scrub reads everything that is stored, slowly, to find damage that start-up cannot find (broker.md 2).
+"""The scrub reads everything that is stored, slowly, to find damage that start-up cannot find.
 
 It checks that bodies match their digests, the queue has no gaps, the full data has every change of the queue, each row
 lies under its own key, and each segment matches its checksum (`sums`). It runs in the materialising thread, which alone

@@ -226,7 +226,7 @@ def _undo_drain(run: Invocation, coordinator: EtcdCoordinator, broker: str) -> i
     coordinator.drain(broker, draining=False)
     for known in coordinator.leaderships():
         change_record(coordinator, known.business, lambda found, _: operator_changes.keep_replica(found, broker))
-    run.out.answer({"broker": broker, "draining": False}, f"broker {broker} takes part again")
+    run.out.answer({"broker": broker, "draining": False}, f"broker {broker} accepts replicas again")
     return 0
 
 
@@ -260,7 +260,7 @@ def add(
         took = wait_until_done(run.out, wait, partial(_find_late_replicas, coordinator, names, broker))
     line = f"broker {broker} is in sync for {', '.join(names)}, after {format_duration(took)}"
     if not names:
-        line = f"broker {broker} takes part; no business lacks a replica: --business NAME gives it one all the same"
+        line = f"broker {broker} accepts replicas; no business lacks one: --business NAME adds one anyway"
     run.out.answer({"broker": broker, "businesses": names, "seconds": round(took, 3)}, line)
     return 0
 

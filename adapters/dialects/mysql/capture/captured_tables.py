@@ -5,7 +5,7 @@ definition for which its statements were built.
 
 No trigger fires for another expression of a generated column, for a column that is dropped and added again, or for two
 columns that trade names, and InnoDB keeps the table's number. Two things do change: the text of the definition, and the
-time at which the server wrote it (capture.md 6). Both are stored between two comparisons.
+time at which the server wrote it. Both are stored between two comparisons.
 """
 
 from __future__ import annotations

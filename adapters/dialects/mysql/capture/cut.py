@@ -2,7 +2,7 @@
 
 InnoDB deletes the newest rows, not those that a snapshot shows. The snapshot therefore only reads, and collects the
 numbers of the log rows that it contains. The local transaction runs in another session, at READ COMMITTED, and deletes
-exactly these numbers (capture.md 6). A late committer's log rows have other numbers and wait for the next cut.
+exactly these numbers. A late committer's log rows have other numbers and wait for the next cut.
 
 A log that grew for a week has hundreds of millions of numbers. They are ascending, mostly without gaps, or with equal
 gaps where several servers share the counting. `LogNumbers` keeps a run as its first number and its gaps: one gap for

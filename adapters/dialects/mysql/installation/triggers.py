@@ -1,11 +1,11 @@
 """The log table and the triggers of one captured table, as statements. Pure.
 
-A trigger logs a key under a new number. Whether the row exists, and its values, are read later in one snapshot
-(capture.md 0). So a key that is logged twice, or although its row did not change, costs a little and does no harm.
+A trigger logs a key under a new number. Whether the row exists, and its values, are read later in one snapshot. So a
+key that is logged twice, or although its row did not change, costs a little and does no harm.
 
-InnoDB runs ON DELETE and ON UPDATE actions below the triggers: those of the child do not fire (capture.md 4). The
-trigger that logs the children's keys is therefore on the table where the cascade begins. A path is the chain of foreign
-keys from there to a captured table. It may pass through tables that are not captured.
+InnoDB runs ON DELETE and ON UPDATE actions below the triggers: those of the child do not fire. The trigger that logs
+the children's keys is therefore on the table where the cascade begins. A path is the chain of foreign keys from there
+to a captured table. It may pass through tables that are not captured.
 """
 
 from __future__ import annotations

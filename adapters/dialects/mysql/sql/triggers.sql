@@ -1,5 +1,5 @@
 -- What VENUS adds for one captured table. The application's tables are not altered. A trigger logs the key of each
--- changed row in the application's own transaction, and does nothing else (capture.md 6).
+-- changed row in the application's own transaction, and does nothing else.
 
 -- log_table --
 -- The comment describes the key. A log whose key differs from the table's is created again.

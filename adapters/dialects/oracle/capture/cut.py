@@ -1,4 +1,4 @@
-"""One cut of an Oracle database: a read-only transaction, then the local transaction (VENUS 3.3, capture.md 0).
+"""One cut of an Oracle database: a read-only transaction, then the local transaction (VENUS 3.3).
 
 The claim list contains every log row that the snapshot sees, or as many as one cut takes (cut_bounds.py). The local
 transaction deletes exactly the rows that were read, by their numbers. A row that commits late may have a number among

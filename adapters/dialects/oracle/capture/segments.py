@@ -9,7 +9,7 @@ again between two comparisons looks right, but has missed the changes in between
 
 The definition of a table is compared too, because no trigger fires for a column that is dropped and added again, or for
 two columns that exchange their names, and the table's segment stays. The order of the columns and the time of the last
-specification reveal this (capture.md 3).
+specification reveal this.
 """
 
 from __future__ import annotations

@@ -224,7 +224,7 @@ def _missing_packages(user: str, executable: set[str]) -> Iterator[Finding]:
 
 
 def _key_remedies(table: OracleTable, version: Version) -> str:
-    """Return the remedies for a table without a key. ROWID is no key: it changes when a row moves (capture.md 4)."""
+    """Return the remedies for a table without a key. ROWID is no key: it changes when a row moves."""
     name = table.schema.qualified
     ways = [
         f"ALTER TABLE {table.keyed.sql} ADD PRIMARY KEY (...) or a UNIQUE constraint over columns that are NOT NULL"

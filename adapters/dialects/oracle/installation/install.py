@@ -3,7 +3,7 @@
 Oracle commits with every DDL statement, so an installation can be interrupted anywhere. Therefore the row of a table in
 the registry comes first and names the unfinished installation. VENUS creates the triggers disabled, checks them in the
 dictionary and enables them; the row becomes ACTIVE only after the fence. If any step fails, VENUS removes the triggers
-of the table, so that the application can continue (capture.md 3).
+of the table, so that the application can continue.
 """
 
 from __future__ import annotations

@@ -109,7 +109,7 @@ def _store_comparison(writer: OracleSession, how: OracleTableComparison) -> None
     if how.new_state is not None:
         state, reason = how.new_state
         if how.grant:
-            logger.warning("%s halts, the other tables go on: %s", how.captured.schema.qualified, reason)
+            logger.warning("%s halts, the other tables continue: %s", how.captured.schema.qualified, reason)
         registry.set_state(writer, table_id, state, reason)
     if how.reason and how.captured.table.state == registry.ACTIVE:
         registry.set_state(writer, table_id, registry.RESYNC, how.reason)

@@ -1,6 +1,6 @@
 """The statements that an installation runs, built from the dictionary's data. Pure.
 
-The compound trigger for bulk DML is experimental: `venus_triggers=compound` in the URL (capture.md 3). A statement that
+The compound trigger for bulk DML is experimental: `venus_triggers=compound` in the URL. A statement that
 Oracle restarts fires the row sections again. Superfluous keys are harmless, because capture reads the rows later.
 """
 

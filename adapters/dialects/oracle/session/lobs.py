@@ -1,4 +1,4 @@
-"""LOBs: a small one is fetched with its row, a large one is read through its locator in pieces (capture.md 4).
+"""LOBs: a small one is fetched with its row, a large one is read through its locator in pieces.
 
 A query selects each LOB column three times: its content if that is small, its length, its locator. So a small value
 costs no round trip. VENUS refuses a large value by its length before it reads a byte, or reads it piece by piece.

@@ -25,7 +25,7 @@ EXISTS (SELECT /*+ INDEX(L {log}_PK) */ 1 FROM {log} L)
 ALTER INDEX {log}_PK COALESCE
 
 -- claim --
--- The local transaction removes exactly these rows: a range would include rows that commit late (capture.md 2).
+-- The local transaction removes exactly these rows: a range would include rows that commit late.
 -- One statement reads all log tables: an idle source costs one round trip.
 SELECT /*+ INDEX(L {log}_PK) */ {table_id} AS TABLE_ID, L.SEQ FROM {log} L
 

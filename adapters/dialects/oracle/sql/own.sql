@@ -1,4 +1,4 @@
--- VENUS's own objects at an Oracle source, in the schema of the user it connects as (capture.md 3).
+-- VENUS's own objects at an Oracle source, in the schema of the user it connects as.
 
 -- sequence --
 -- Only identifies log rows, so its order is irrelevant: NOORDER avoids the lock between the instances of a RAC.

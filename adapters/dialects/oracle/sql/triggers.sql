@@ -1,4 +1,4 @@
--- The objects that VENUS adds for one captured table (capture.md 3). A trigger logs the key of each changed row in the
+-- The objects that VENUS adds for one captured table. A trigger logs the key of each changed row in the
 -- application's transaction, and nothing else. It never reads the table, so it cannot raise ORA-04091.
 
 -- log_table --

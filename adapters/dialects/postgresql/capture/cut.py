@@ -1,7 +1,7 @@
 """A cut of a PostgreSQL source: one REPEATABLE READ transaction from the first log row read to the local COMMIT.
 
 DELETE in a REPEATABLE READ transaction removes exactly the rows in its snapshot, so a cut deletes exactly what it read,
-in one statement or in two. The same transaction writes the batch rows and the checkpoint (VENUS 3.3; capture.md 0). A
+in one statement or in two. The same transaction writes the batch rows and the checkpoint (VENUS 3.3). A
 late committer's log rows are not in the snapshot and wait for the next cut.
 
 One statement asks what all small logs contain; only a large one needs a second statement. Small reads of many tables

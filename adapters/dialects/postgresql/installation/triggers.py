@@ -1,7 +1,7 @@
 """The log table and the triggers of one captured table, as statements. Pure.
 
 Ordinary tables have statement triggers with transition tables: one set-based INSERT of keys for each statement
-(capture.md 5: three times cheaper than row triggers). Partitioned tables and members of an inheritance tree have row
+(three times cheaper than row triggers). Partitioned tables and members of an inheritance tree have row
 triggers, because a statement trigger fires for the table named in the statement, not for the one that holds the row.
 """
 

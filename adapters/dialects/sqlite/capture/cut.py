@@ -1,7 +1,7 @@
 """One cut of a SQLite file: a read transaction, then one short write transaction (VENUS 3.3, the local transaction).
 
 SQLite admits one writer at a time and assigns row numbers in commit order. The log rows above the last consumed
-number are therefore exactly the new ones: moving that watermark is the exact delete of this dialect (capture.md 7). The
+number are therefore exactly the new ones: moving that watermark is the exact delete of this dialect. The
 read transaction ends before the write transaction begins, because together they would block each other.
 
 Consumed log rows are purged a bounded piece at a time, so that no transaction holds the write lock for long.

@@ -5,8 +5,7 @@ VENUS never blocks the application's DDL. The comparison detects and reports wha
 
 No trigger fires for a column that is dropped and added again, for two that trade names, or for another expression of a
 generated column. Two things do change: the text of CREATE TABLE, which ALTER TABLE edits, and `schema_version`, which
-every DDL statement raises by one. Dropping and adding may end in the same text, but needs two statements
-(capture.md 7).
+every DDL statement raises by one. Dropping and adding may end in the same text, but needs two statements.
 """
 
 from __future__ import annotations

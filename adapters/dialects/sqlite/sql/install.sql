@@ -1,5 +1,5 @@
 -- What VENUS adds for one captured table. The application's tables are not altered. A trigger logs the key of each
--- changed row in the application's own transaction, and does nothing else (capture.md 7).
+-- changed row in the application's own transaction, and does nothing else.
 
 -- log_table --
 -- AUTOINCREMENT would leave sqlite_sequence behind. Numbers are not reused without it, because the newest consumed row

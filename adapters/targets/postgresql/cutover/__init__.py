@@ -1,1 +1,1 @@
-"""What a cut-over does to a PostgreSQL database: rows read and spelled, foreign keys, counters, heirs, the mark."""
+"""The cut-over's steps in a PostgreSQL database: rows read and spelled, foreign keys, counters, child tables, mark."""

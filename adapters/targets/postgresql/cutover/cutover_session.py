@@ -107,13 +107,13 @@ def find_missing_inheritance(session: TargetSession, placed: Sequence[PlacedTabl
     """Yield an obstacle for each inheritance of the source that the target lacks; VENUS does not create these."""
     captured = {one.schema.qualified: one for one in placed}
     for one in placed:
-        for heir in one.schema.child_tables:
-            other = captured.get(heir.replace('"', ""))
+        for child in one.schema.child_tables:
+            other = captured.get(child.replace('"', ""))
             if other is None:
-                what = f"{one.schema.qualified} has the child table {heir} at the source, which is not captured"
+                what = f"{one.schema.qualified} has the child table {child} at the source, which is not captured"
                 yield CutoverObstacle(what=what, remedy="capture it, or exclude both")
                 continue
-            found = session.row(statement("heirs", "inherits"), {"heir": other.sql, "table": one.sql})
+            found = session.row(statement("child_tables", "inherits"), {"child": other.sql, "table": one.sql})
             if not (found and found[0]):
                 what = f"{other.qualified} does not inherit from {one.qualified}, as it does at the source"
                 yield CutoverObstacle(what=what, remedy=f"ALTER TABLE {other.sql} INHERIT {one.sql}")

@@ -1,4 +1,4 @@
-"""The three ways of writing rows to a target table, by size, and the fallbacks when one fails (performance.md 6).
+"""The three ways of writing rows to a target table, by size, and the fallbacks when one fails.
 
 Few rows are written by keyed statements, and new rows directly by COPY. All others go through temporary staging tables:
 first DELETE USING, then INSERT .. ON CONFLICT by the key. If keys or unique values are swapped within a cut, the upsert

@@ -102,14 +102,16 @@ def _end_inheritance(old: PlacedTable, new: PlacedTable, *, changing: bool) -> E
     PostgreSQL would add a new column of the parent to its children, which get theirs with their own version.
     """
     before, after = old.schema.child_tables, new.schema.child_tables
-    gone = [heir for heir in before if heir not in after]
-    more = [heir for heir in after if heir not in before]
+    gone = [child for child in before if child not in after]
+    more = [child for child in after if child not in before]
     remarks = [f"{', '.join(more)} now inherits from it at the source; that is not replicated"] if more else []
     if not gone and not (before and changing):
         return EvolutionStep(remarks=tuple(remarks))
     why = f"{', '.join(gone)} has left" if gone else "its columns have changed"
     remarks.append(f"{why} at the source: no table inherits from it here any more (ALTER TABLE ... INHERIT)")
-    return EvolutionStep(statements=(statement("heirs", "part", table=quote_literal(old.sql)),), remarks=tuple(remarks))
+    return EvolutionStep(
+        statements=(statement("child_tables", "part", table=quote_literal(old.sql)),), remarks=tuple(remarks)
+    )
 
 
 def kept_columns(versions: Iterable[TableSchema], current: TableSchema) -> frozenset[str]:

@@ -4,12 +4,12 @@
 -- A child table that no longer inherits at the source would add rows to queries of its parent here. A change of the
 -- parent's columns would also change those of its children, which follow by their own versions.
 DO $venus$
-DECLARE heir regclass;
+DECLARE child regclass;
 BEGIN
-  FOR heir IN SELECT inhrelid::regclass FROM pg_inherits WHERE inhparent = to_regclass({table}) LOOP
-    EXECUTE format('ALTER TABLE %s NO INHERIT %s', heir, to_regclass({table}));
+  FOR child IN SELECT inhrelid::regclass FROM pg_inherits WHERE inhparent = to_regclass({table}) LOOP
+    EXECUTE format('ALTER TABLE %s NO INHERIT %s', child, to_regclass({table}));
   END LOOP;
 END $venus$
 
 -- inherits --
-SELECT EXISTS (SELECT FROM pg_inherits WHERE inhrelid = to_regclass(%(heir)s) AND inhparent = to_regclass(%(table)s))
+SELECT EXISTS (SELECT FROM pg_inherits WHERE inhrelid = to_regclass(%(child)s) AND inhparent = to_regclass(%(table)s))
