@@ -6,7 +6,7 @@ Once the stream has broken, a new Producer is needed; the broker's InitAck then 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import grpc
 
@@ -15,19 +15,21 @@ from venus.model import Verdict
 from venus.rpc import limits
 from venus.rpc.channel import KEEPALIVE_S
 from venus.rpc.conditions import AdapterCondition
-from venus.rpc.connection import Duplex
+from venus.rpc.duplex import Duplex
+from venus.rpc.in_process import InProcessBroker
 from venus.rpc.outgoing import Outgoing
 from venus.rpc.reports import encode
-from venus.rpc.sealed import produce
+from venus.rpc.sealed import PRODUCE, produce
 from venus.rpc.squeeze import Squeezer
 from venus.wire import broker_pb2
 
 ANSWER_TIMEOUT_S = 60.0
 
 
-class Producer(Duplex[broker_pb2.BrokerFrame]):
+class Producer(Duplex[broker_pb2.ProducerFrame, broker_pb2.BrokerFrame]):
     """Stream of one producer; thread-safe."""
 
+    method, open_call = PRODUCE, staticmethod(produce)
     thread_name = "venus-producer"
 
     def __init__(
@@ -51,6 +53,7 @@ class Producer(Duplex[broker_pb2.BrokerFrame]):
         self._reviews: dict[int, broker_pb2.HalfRef] = {}
         self._squeezer = Squeezer()
         self._generation = 0  # raised whenever the broker requests messages again
+        self._taken_generation = 0  # that of the frame that was taken last
         self._not_before = 0.0
         #: How often the broker asked to send again, and to slow down.
         self.resends = self.throttles = 0
@@ -77,8 +80,8 @@ class Producer(Duplex[broker_pb2.BrokerFrame]):
         self._init.owner, self._init.take_over, self._init.gives_way = owner, take_over, gives_way
         return self._connection.call(self._business, lambda channel: self._connect(channel, timeout_s))
 
-    def _connect(self, channel: grpc.Channel, timeout_s: float) -> broker_pb2.InitAck:
-        self._open_stream(lambda attempt: produce(channel, self._frames(attempt)))
+    def _connect(self, channel: grpc.Channel | InProcessBroker, timeout_s: float) -> broker_pb2.InitAck:
+        self._open_stream(channel)
         with self._lock:
             self._wait(lambda: self._ack is not None, timeout_s, "the broker did not answer")
             assert self._ack is not None
@@ -89,7 +92,7 @@ class Producer(Duplex[broker_pb2.BrokerFrame]):
         with self._lock:
             self._wait(self._has_room, timeout_s, "the broker is not persisting anything", Overloaded)
             self._outgoing.add_half(half)
-            self._work.notify()
+            self._wake()
 
     def wait_until_persisted(self, batch_no: int, timeout_s: float = ANSWER_TIMEOUT_S) -> None:
         """Wait until every half message up to this one is on the broker's disk."""
@@ -122,7 +125,7 @@ class Producer(Duplex[broker_pb2.BrokerFrame]):
                     can_wait=can_wait,
                 )
             )
-            self._work.notify()
+            self._wake()
 
     def wait_until_decided(self, batch_no: int, timeout_s: float = ANSWER_TIMEOUT_S) -> broker_pb2.Decided:
         """Wait for the answer that covers this batch: COMMIT through it or ROLLBACK from it on."""
@@ -151,14 +154,14 @@ class Producer(Duplex[broker_pb2.BrokerFrame]):
             self._outgoing.set_committed(
                 broker_pb2.Committed(epoch=self._ack.epoch, last_batch=last_batch, next_sequence=next_sequence)
             )
-            self._work.notify()
+            self._wake()
 
     def report(self, condition: AdapterCondition) -> None:
         """Queue a report of the tables' condition."""
         with self._lock:
             self._check()
             self._outgoing.set_report(encode(condition))
-            self._work.notify()
+            self._wake()
 
     def take_reviews(self) -> list[broker_pb2.HalfRef]:
         """Return the half messages that the broker asked about since the last call; answer them with `decide`."""
@@ -196,27 +199,24 @@ class Producer(Duplex[broker_pb2.BrokerFrame]):
             return self._rolled_back
         return None
 
-    def _frames(self, attempt: int) -> Iterator[broker_pb2.ProducerFrame]:
-        yield broker_pb2.ProducerFrame(init=self._init)
-        while (taken := self._next_frame(attempt)) is not None:
-            yield self._squeezer.halves(*taken)
+    def _first_frame(self) -> broker_pb2.ProducerFrame:
+        return broker_pb2.ProducerFrame(init=self._init)
 
-    def _next_frame(self, attempt: int) -> tuple[broker_pb2.ProducerFrame, int] | None:
-        with self._lock:
-            while self._is_open(attempt):
-                if self._closing:
-                    self._outgoing.hurry()
-                pause = self._not_before - time.monotonic()
-                if self._outgoing and pause <= 0:
-                    return self._outgoing.take(), self._generation
-                if self._outgoing.is_urgent(self._through):
-                    return self._outgoing.take_urgent(self._through), self._generation
-                if self._closing:
-                    return None
-                self._work.wait(pause if self._outgoing else None)
-            return None
+    def _take_frame(self) -> tuple[broker_pb2.ProducerFrame | None, float | None]:
+        if self._closing:
+            self._outgoing.hurry()
+        pause_s = self._not_before - time.monotonic()
+        self._taken_generation = self._generation
+        if self._outgoing and pause_s <= 0:
+            return self._outgoing.take(), None
+        if self._outgoing.is_urgent(self._through):
+            return self._outgoing.take_urgent(self._through), None
+        return None, pause_s if self._outgoing else None
 
-    def _on_frame(self, frame: broker_pb2.BrokerFrame) -> None:
+    def compress(self, frame: broker_pb2.ProducerFrame) -> broker_pb2.ProducerFrame:
+        return self._squeezer.halves(frame, self._taken_generation)
+
+    def on_frame(self, frame: broker_pb2.BrokerFrame) -> None:
         limits.check(frame, "from the broker: ")
         with self._lock:
             if frame.HasField("init_ack"):
@@ -234,20 +234,20 @@ class Producer(Duplex[broker_pb2.BrokerFrame]):
                 self.resends += 1
                 self._outgoing.resend(frame.resend.batch_no)
                 self._generation += 1
-                self._work.notify()
+                self._wake()
             if frame.HasField("throttle"):
                 self.throttles += 1
                 self._not_before = time.monotonic() + frame.throttle.retry_after_ms / 1000
                 if not frame.throttle.taken:
                     self._outgoing.resend()
                     self._generation += 1
-                self._work.notify()
+                self._wake()
             self._news.notify_all()
 
     def _note_persisted(self) -> None:
         self._outgoing.on_persisted(self._through)
         if self._outgoing:  # half messages that waited for these
-            self._work.notify()
+            self._wake()
 
     def _take_decided(self, decided: broker_pb2.Decided) -> None:
         self._outgoing.on_decided(decided)

@@ -21,9 +21,10 @@ from venus.network.rows_identity import RowsIdentity
 from venus.rpc import limits, reports
 from venus.rpc.channel import KEEPALIVE_S
 from venus.rpc.conditions import AdapterCondition
-from venus.rpc.connection import Duplex
+from venus.rpc.duplex import Duplex
+from venus.rpc.in_process import InProcessBroker
 from venus.rpc.reports import encode
-from venus.rpc.sealed import subscribe
+from venus.rpc.sealed import SUBSCRIBE, subscribe
 from venus.rpc.squeeze import Unsqueezer, check_frame, cost
 from venus.wire import broker_pb2
 
@@ -41,9 +42,10 @@ _IN_THE_QUEUE = (broker_pb2.COMMITTED, broker_pb2.DECIDED)
 Arrival = broker_pb2.Increment | broker_pb2.SnapshotChunk | int  # int: progress
 
 
-class Subscriber(Duplex[broker_pb2.DeliveryFrame]):
+class Subscriber(Duplex[broker_pb2.ConsumerFrame, broker_pb2.DeliveryFrame]):
     """Stream of one consumer group."""
 
+    method, open_call = SUBSCRIBE, staticmethod(subscribe)
     thread_name = "venus-subscriber"
 
     def __init__(
@@ -117,8 +119,8 @@ class Subscriber(Duplex[broker_pb2.DeliveryFrame]):
         self._open.table_ids.extend(table_ids)
         return self._connection.call(self._business, lambda channel: self._start(channel, timeout_s))
 
-    def _start(self, channel: grpc.Channel, timeout_s: float) -> broker_pb2.Opened:
-        self._open_stream(lambda attempt: subscribe(channel, self._frames(attempt)))
+    def _start(self, channel: grpc.Channel | InProcessBroker, timeout_s: float) -> broker_pb2.Opened:
+        self._open_stream(channel)
         offset = self._open.offset
         with self._lock:
             if not self._wait(lambda: self._opened is not None, timeout_s):
@@ -161,7 +163,7 @@ class Subscriber(Duplex[broker_pb2.DeliveryFrame]):
             if not self._wait(lambda: bool(self._arrived), first_s) and timeout_s > first_s:
                 self._starved = True  # give back all credit: the next increment may be larger than what is left
                 if self._owes_credit:
-                    self._work.notify()
+                    self._wake()
                 self._wait(lambda: bool(self._arrived), timeout_s - first_s)
                 self._starved = False
             taken: list[broker_pb2.Increment] = []
@@ -196,14 +198,14 @@ class Subscriber(Duplex[broker_pb2.DeliveryFrame]):
                 self._unaccounted = unaccounted
             self._acknowledge, self._kept = max(self._acknowledge, offset), max(self._kept, kept)
             if unaccounted is not None or not self._has_deadline:
-                self._work.notify()
+                self._wake()
 
     def report(self, condition: AdapterCondition) -> None:
         """Queue a report of the tables' condition."""
         with self._lock:
             self._check()
             self._report = encode(condition)
-            self._work.notify()
+            self._wake()
 
     # -- both threads --------------------------------------------------------------------------------------------
 
@@ -228,7 +230,7 @@ class Subscriber(Duplex[broker_pb2.DeliveryFrame]):
     def _give_back(self, nbytes: int) -> None:
         self._taken_bytes += nbytes
         if self._credit_due():
-            self._work.notify()
+            self._wake()
 
     @property
     def _owes_credit(self) -> bool:
@@ -241,42 +243,32 @@ class Subscriber(Duplex[broker_pb2.DeliveryFrame]):
         late = time.monotonic() - self._credited_at > CREDIT_EVERY_S
         return self._starved or late or 4 * self._taken_bytes >= self._credit_bytes
 
-    def _frames(self, attempt: int) -> Iterator[broker_pb2.ConsumerFrame]:
-        yield broker_pb2.ConsumerFrame(open=self._open)
-        while (frame := self._next_frame(attempt)) is not None:
-            yield frame
+    def _first_frame(self) -> broker_pb2.ConsumerFrame:
+        return broker_pb2.ConsumerFrame(open=self._open)
 
-    def _next_frame(self, attempt: int) -> broker_pb2.ConsumerFrame | None:
-        with self._lock:
-            while self._is_open(attempt):
-                has_news = self._unaccounted is not None or self._report is not None
-                early_s = self._acknowledged_at + ACKNOWLEDGE_EVERY_S - time.monotonic()
-                if (self._acknowledge and (early_s <= 0 or self._closing)) or has_news or self._credit_due():
-                    frame = broker_pb2.ConsumerFrame(
-                        acknowledge=self._acknowledge,
-                        credit_bytes=self._taken_bytes,
-                        unaccounted_rows=self._unaccounted,
-                        kept=self._kept if self._acknowledge else None,
-                        report=self._report,
-                    )
-                    if self._acknowledge:
-                        self._acknowledged_at = time.monotonic()
-                    self._acknowledge = self._taken_bytes = 0
-                    self._credited_at = time.monotonic()
-                    self._unaccounted = self._report = None
-                    return frame
-                if self._closing:
-                    return None
-                self._has_deadline = bool(self._acknowledge)
-                self._work.wait(early_s if self._acknowledge else None)
-                self._has_deadline = False
-            return None
+    def _take_frame(self) -> tuple[broker_pb2.ConsumerFrame | None, float | None]:
+        self._has_deadline = False
+        has_news = self._unaccounted is not None or self._report is not None
+        early_s = self._acknowledged_at + ACKNOWLEDGE_EVERY_S - time.monotonic()
+        if not ((self._acknowledge and (early_s <= 0 or self._closing)) or has_news or self._credit_due()):
+            self._has_deadline = bool(self._acknowledge)
+            return None, early_s if self._acknowledge else None
+        frame = broker_pb2.ConsumerFrame(
+            acknowledge=self._acknowledge, credit_bytes=self._taken_bytes, unaccounted_rows=self._unaccounted,
+            kept=self._kept if self._acknowledge else None, report=self._report,
+        )  # fmt: skip
+        if self._acknowledge:
+            self._acknowledged_at = time.monotonic()
+        self._acknowledge = self._taken_bytes = 0
+        self._credited_at = time.monotonic()
+        self._unaccounted = self._report = None
+        return frame, None
 
-    def _on_end(self, error: VenusError) -> None:
+    def on_end(self, error: VenusError) -> None:
         self.digest_mismatches += isinstance(error, DigestMismatch)
-        super()._on_end(error)
+        super().on_end(error)
 
-    def _on_frame(self, frame: broker_pb2.DeliveryFrame) -> None:
+    def on_frame(self, frame: broker_pb2.DeliveryFrame) -> None:
         limits.check(frame, "from the broker: ")
         check_frame(frame.increments)
         arrived: list[Arrival] = list(frame.increments)

@@ -45,13 +45,25 @@ def committed(sender: Producer, number: int, **options: Any) -> float:
     return time.monotonic() - began
 
 
+#: How a producer or consumer reaches the broker; for `both_transports`.
+TRANSPORTS = ("grpc", "in process")
+#: The tests of a module run over both.
+both_transports = pytest.mark.parametrize("transport", TRANSPORTS, indirect=True)
+
+
+@pytest.fixture(autouse=True)
+def transport(request: pytest.FixtureRequest) -> str:
+    return str(getattr(request, "param", TRANSPORTS[0]))
+
+
 @pytest.fixture
-def start_broker(tmp_path: Path) -> Iterator[StartBroker]:
+def start_broker(tmp_path: Path, transport: str) -> Iterator[StartBroker]:
     running: list[RunningBroker] = []
     fatal: list[BaseException] = []
 
     def start(**options: Any) -> RunningBroker:
-        running.append(start_in_thread(settings(tmp_path / "data", **options), on_fatal=fatal.append))
+        chosen = settings(tmp_path / "data", **options)
+        running.append(start_in_thread(chosen, on_fatal=fatal.append, in_process=transport == "in process"))
         return running[-1]
 
     yield start

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.integration.service.conftest import StartBroker, producer
+from tests.integration.service.conftest import StartBroker, both_transports, producer
 from tests.support.brokers.servers import BUSINESS, business_status, commit, traffic, wait_for
 from tests.support.engines.batches import half
 from venus.broker.pipeline.producers import Producers
@@ -24,7 +24,7 @@ from venus.rpc.channel import FRAME_BYTES
 from venus.rpc.producer import Producer
 from venus.wire import broker_pb2
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, both_transports]
 
 
 def test_a_full_store_throttles_and_nothing_is_lost(broker: RunningBroker, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -177,7 +177,7 @@ def test_decisions_do_not_wait_for_the_half_messages_that_come_with_them(
             sender._outgoing.add_decision(
                 broker_pb2.Decision(epoch=epoch, batch_no=1, digest=half(1).digest, verdict=broker_pb2.COMMIT)
             )
-            sender._work.notify()
+            sender._wake()
         assert sender.wait_until_decided(1).next_offset == 1
         assert stopped.wait(30)
         assert sender.persisted_through == 1

@@ -95,8 +95,8 @@ def test_a_stream_that_was_refused_takes_nothing_of_the_next_one(leader: Running
         producer.connect(0, 0)
         reader.open(0, 0)
 
-        assert pool.submit(producer._next_frame, 1).result(5.0) is None
-        assert pool.submit(reader._next_frame, 1).result(5.0) is None
+        assert pool.submit(producer.next_frame, 1).result(5.0) == (None, None, True)
+        assert pool.submit(reader.next_frame, 1).result(5.0) == (None, None, True)
         commit(producer, [half(1)])
         assert len(take(reader, 1)) == 1
 

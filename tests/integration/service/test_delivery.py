@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.integration.service.conftest import both_transports
 from tests.support.brokers.consumers import (
     RawConsumer,
     subscriber,
@@ -28,7 +29,7 @@ from venus.rpc.squeeze import cost
 from venus.rpc.subscriber import ACKNOWLEDGE_EVERY_S, STARVED_S, Subscriber
 from venus.wire import broker_pb2, change_pb2
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, both_transports]
 
 
 @pytest.mark.parametrize("stop_after", [1, 7, 19])
@@ -190,15 +191,15 @@ def test_a_trickle_costs_the_consumer_a_few_frames_a_second(
 ) -> None:
     """Credit travels with acknowledgements, and these no more often than the broker logs them."""
     frames: list[broker_pb2.ConsumerFrame] = []
-    next_frame = Subscriber._next_frame
+    take_frame = Subscriber._take_frame
 
-    def noting(self: Subscriber, attempt: int) -> broker_pb2.ConsumerFrame | None:
-        frame = next_frame(self, attempt)
+    def noting(self: Subscriber) -> tuple[broker_pb2.ConsumerFrame | None, float | None]:
+        frame, pause_s = take_frame(self)
         if frame is not None:
             frames.append(frame)
-        return frame
+        return frame, pause_s
 
-    monkeypatch.setattr(Subscriber, "_next_frame", noting)
+    monkeypatch.setattr(Subscriber, "_take_frame", noting)
     with Producer(broker.address, BUSINESS, "p", window_bytes_max=1 << 20) as sender, subscriber(broker) as reader:
         sender.connect(0, 0)
         reader.open(0, 0)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.integration.service.conftest import StartBroker, producer
+from tests.integration.service.conftest import StartBroker, both_transports, producer
 from tests.support.brokers.servers import BUSINESS, business_status, commit, data, take, wait_for
 from tests.support.engines.batches import half
 from venus.broker.pipeline.producers import Producers
@@ -21,7 +21,7 @@ from venus.rpc.producer import Producer
 from venus.rpc.subscriber import Subscriber
 from venus.wire import broker_pb2
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, both_transports]
 
 
 def test_committed_half_messages_are_delivered_untouched(broker: RunningBroker) -> None:
@@ -99,13 +99,13 @@ def test_a_number_is_not_used_again_before_its_rollback_is_answered(
 
 def test_answers_to_small_batches_are_coalesced(broker: RunningBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     frames: list[int] = []
-    take_frame = Producer._on_frame
+    take_frame = Producer.on_frame
 
     def counted(self: Producer, frame: broker_pb2.BrokerFrame) -> None:
         frames.append(1)
         take_frame(self, frame)
 
-    monkeypatch.setattr(Producer, "_on_frame", counted)
+    monkeypatch.setattr(Producer, "on_frame", counted)
     with producer(broker) as sender:
         sender.connect(0, 0)
         commit(sender, [half(n) for n in range(1, 2001)])
@@ -215,13 +215,13 @@ def test_an_answer_that_nobody_waits_for_rides_with_the_next(
     broker: RunningBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     frames: list[broker_pb2.BrokerFrame] = []
-    take_frame = Producer._on_frame
+    take_frame = Producer.on_frame
 
     def kept(self: Producer, frame: broker_pb2.BrokerFrame) -> None:
         frames.append(frame)
         take_frame(self, frame)
 
-    monkeypatch.setattr(Producer, "_on_frame", kept)
+    monkeypatch.setattr(Producer, "on_frame", kept)
     monkeypatch.setattr(producer_stream, "ANSWER_WITHIN_S", 60.0)  # nothing but the next frame brings it
     with producer(broker) as sender, Subscriber(broker.address, BUSINESS, "g", credit_bytes=1 << 20) as reader:
         sender.connect(0, 0)

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from tests.integration.service.conftest import StartBroker, brake, committed, connected
+from tests.integration.service.conftest import StartBroker, both_transports, brake, committed, connected
 from tests.support.brokers.servers import BUSINESS, commit, take, wait_for
 from tests.support.engines.batches import half
 from venus.broker.service.process import RunningBroker
@@ -16,7 +16,7 @@ from venus.rpc.admin import AdminClient
 from venus.rpc.subscriber import Subscriber
 from venus.wire import broker_pb2
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, both_transports]
 
 MIB = 1 << 20
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.integration.service.conftest import StartBroker, brake, committed, connected
+from tests.integration.service.conftest import StartBroker, both_transports, brake, committed, connected
 from tests.support.brokers.servers import BUSINESS, commit, wait_for
 from tests.support.engines.batches import half
 from venus.broker.service.traffic import BEHIND_EVERY_S
@@ -19,7 +19,7 @@ from venus.rpc.admin import AdminClient
 from venus.rpc.producer import Producer
 from venus.wire import broker_pb2
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, both_transports]
 
 
 def test_a_business_over_its_rate_is_slowed_to_it_by_name_and_no_other(start_broker: StartBroker) -> None:
@@ -47,14 +47,14 @@ def test_a_producer_that_does_not_pause_is_refused_and_loses_nothing(
     start_broker: StartBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One of an older version resends what was kept, or sends on at once."""
-    taken = Producer._on_frame
+    taken = Producer.on_frame
 
     def hasty(self: Producer, frame: broker_pb2.BrokerFrame) -> None:
         if frame.HasField("throttle") and frame.throttle.taken:
             frame.throttle.retry_after_ms = 0
         taken(self, frame)
 
-    monkeypatch.setattr(Producer, "_on_frame", hasty)
+    monkeypatch.setattr(Producer, "on_frame", hasty)
     broker = start_broker(limits=LimitsSettings(bytes_per_s=200_000, burst_s=0.1))
     with connected(broker) as sender:
         for n in range(1, 51):

@@ -174,7 +174,7 @@ class History:
         if self.to_producer:
             frame = self.to_producer.popleft()
             frame.throttle.retry_after_ms = 0
-            self.producer._on_frame(frame)
+            self.producer.on_frame(frame)
             if self.rolling_back and not self.producer._outgoing.rolling_back:
                 self.next, self.rolling_back = self.rolling_back, 0
 

@@ -29,7 +29,7 @@ def _increment(offset: int) -> broker_pb2.Increment:
 def test_of_progress_that_nobody_takes_the_newest_is_kept() -> None:
     subscriber = _subscriber()
     for n in range(1, 10_000):
-        subscriber._on_frame(broker_pb2.DeliveryFrame(progress=n))
+        subscriber.on_frame(broker_pb2.DeliveryFrame(progress=n))
 
     assert list(subscriber._arrived) == [9_999]
 
@@ -37,11 +37,11 @@ def test_of_progress_that_nobody_takes_the_newest_is_kept() -> None:
 def test_progress_stays_between_the_increments_that_it_came_with() -> None:
     subscriber = _subscriber()
     for n in (1, 2):
-        subscriber._on_frame(broker_pb2.DeliveryFrame(progress=n))
-    subscriber._on_frame(broker_pb2.DeliveryFrame(increments=[_increment(2)], progress=3))
+        subscriber.on_frame(broker_pb2.DeliveryFrame(progress=n))
+    subscriber.on_frame(broker_pb2.DeliveryFrame(increments=[_increment(2)], progress=3))
     for n in (4, 5):
-        subscriber._on_frame(broker_pb2.DeliveryFrame(progress=n))
-    subscriber._on_frame(broker_pb2.DeliveryFrame(increments=[_increment(5)]))
+        subscriber.on_frame(broker_pb2.DeliveryFrame(progress=n))
+    subscriber.on_frame(broker_pb2.DeliveryFrame(increments=[_increment(5)]))
 
     found = [one if isinstance(one, int) else one.base_offset for one in subscriber._arrived]
     assert found == [2, 2, 5, 5]

@@ -19,6 +19,7 @@ from venus.broker.core import Core
 from venus.broker.machine.mirror import filters_from_wire
 from venus.broker.queue.early_delivery import EarlyDelivery
 from venus.broker.queue.reduced_batches import TableChoice
+from venus.broker.service.in_process import InProcessContext
 from venus.broker.service.service_status import ServiceStatus, now_us
 from venus.broker.service.shared_frames import FrameKey, SharedFrames, bytes_max_for
 from venus.broker.service.traffic import DEGRADED_FRAME_BYTES, DEGRADED_PAUSE_S, Traffic
@@ -75,6 +76,7 @@ logger = logging.getLogger(__name__)
 RENEW_PART = 0.25
 
 Context = grpc.aio.ServicerContext[Any, Any]
+StreamContext = Context | InProcessContext
 
 
 class ConsumerStream:
@@ -87,11 +89,13 @@ class ConsumerStream:
         service_status: ServiceStatus,
         traffic: Traffic,
         frames: SharedFrames,
-        context: Context,
+        context: StreamContext,
         wanted: broker_pb2.Open,
     ) -> None:
         self.business, self.group = wanted.business, wanted.group
         self.set_id, self.peer = wanted.set_id, str(context.peer())
+        #: Frames are neither encoded nor compressed for a consumer in this process.
+        self._is_local = isinstance(context, InProcessContext)
         self.wake = asyncio.Event()
         self.tail = 0  # the end of the queue, as far as this stream knows
         self._core, self._bridge, self._context, self._wanted = core, bridge, context, wanted
@@ -225,7 +229,7 @@ class ConsumerStream:
             frame = await self._next_frame()
             self._check_fill()
             if frame is not None:
-                if isinstance(frame, broker_pb2.DeliveryFrame) and is_large(frame):
+                if isinstance(frame, broker_pb2.DeliveryFrame) and not self._is_local and is_large(frame):
                     frame = await self._bridge.run_blocking(Lane.INCREMENTS, self._squeezer.increments, frame)
                 await self._context.write(frame)
                 if self._traffic.has_degraded(Lane.INCREMENTS):
@@ -280,7 +284,7 @@ class ConsumerStream:
 
     async def _shared_frame(self, room: int) -> SealedMessage | None:
         """Return a frame shared with other consumers at this position; None means that this consumer needs its own."""
-        if self._sent.is_waiting or not self._frames.can_share(self.business):
+        if self._sent.is_waiting or self._is_local or not self._frames.can_share(self.business):
             return None
         position = self._position
         business = self._core.subscriptions.serving_business(self.business, position)

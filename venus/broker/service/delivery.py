@@ -9,7 +9,7 @@ import grpc
 
 from venus.broker.core import Core
 from venus.broker.replicas.gate import Gate
-from venus.broker.service.consumer_stream import ChunkPrefetcher, ConsumerStream, Context
+from venus.broker.service.consumer_stream import ChunkPrefetcher, ConsumerStream, Context, StreamContext
 from venus.broker.service.service_status import ServiceStatus, now_us
 from venus.broker.service.shared_frames import SharedFrames
 from venus.broker.service.traffic import Traffic
@@ -129,31 +129,35 @@ class DeliveryService(broker_pb2_grpc.DeliveryServicer):
     async def Subscribe(self, request_iterator: Any, context: Context) -> None:  # type: ignore[override]  # noqa: N802
         """Serve one consumer until it leaves."""
         async with abort_on_error(context):
-            first = check_frame_seal(await context.read(), "the first frame of a consumer")
-            if first is grpc.aio.EOF or not first.HasField("open"):
-                raise ProtocolError("the first frame of a consumer must have open")
-            enter = self._gate.admit_reader if first.open.transient else self._gate.admit_consumer
-            enter(first.open.business)
-            if not first.open.transient:
-                self.core.homes.refuse_consumer(first.open.business)
-                self._refuse_namesake(first.open)
-            with self.traffic.count_stream(first.open.business, first.open.group):
-                stream = ConsumerStream(
-                    self.core, self.bridge, self.service_status, self.traffic, self.frames, context, first.open
-                )
-                self.streams.add(stream)
-                self.frames.add_stream(stream.business)
-                term = self._gate.term(stream.business)
-                try:
-                    await stream.run(first)
-                except Diverged:
-                    if term:
-                        await self._gate.confirm_leadership(stream.business, term)
-                    raise
-                finally:
-                    self.streams.remove(stream)
-                    self.frames.remove_stream(stream.business)
-                    self._on_stream_end(stream)
+            await self.serve(context)
+
+    async def serve(self, context: StreamContext) -> None:
+        """Serve one consumer over any transport. Raises the VenusError that ends its stream."""
+        first = check_frame_seal(await context.read(), "the first frame of a consumer")
+        if first is grpc.aio.EOF or not first.HasField("open"):
+            raise ProtocolError("the first frame of a consumer must have open")
+        enter = self._gate.admit_reader if first.open.transient else self._gate.admit_consumer
+        enter(first.open.business)
+        if not first.open.transient:
+            self.core.homes.refuse_consumer(first.open.business)
+            self._refuse_namesake(first.open)
+        with self.traffic.count_stream(first.open.business, first.open.group):
+            stream = ConsumerStream(
+                self.core, self.bridge, self.service_status, self.traffic, self.frames, context, first.open
+            )
+            self.streams.add(stream)
+            self.frames.add_stream(stream.business)
+            term = self._gate.term(stream.business)
+            try:
+                await stream.run(first)
+            except Diverged:
+                if term:
+                    await self._gate.confirm_leadership(stream.business, term)
+                raise
+            finally:
+                self.streams.remove(stream)
+                self.frames.remove_stream(stream.business)
+                self._on_stream_end(stream)
 
     def _refuse_namesake(self, wanted: broker_pb2.Open) -> None:
         """Refuse a set while another set of the same name pulls: each would move the other's positions."""

@@ -24,7 +24,7 @@ import grpc
 
 from venus.broker.core import Core
 from venus.broker.replicas.gate import Gate
-from venus.broker.service.producer_stream import Context, ProducerStream, StreamServices
+from venus.broker.service.producer_stream import Context, ProducerStream, StreamContext, StreamServices
 from venus.broker.service.service_status import ServiceStatus, now_us
 from venus.broker.service.traffic import Traffic
 from venus.errors import Diverged, Fenced, Held, ProtocolError, Unavailable, VenusError
@@ -113,19 +113,23 @@ class IngestService(broker_pb2_grpc.IngestServicer):
     async def Produce(self, request_iterator: Any, context: Context) -> None:  # type: ignore[override]  # noqa: N802
         """Serve one producer until it leaves, is fenced or breaks the protocol."""
         async with abort_on_error(context):
-            first = check_frame_seal(await context.read(), "the first frame of a producer")
-            if first is grpc.aio.EOF or not first.HasField("init"):
-                raise ProtocolError("the first frame of a producer must have init")
-            init = first.init
-            with self._shared.traffic.count_stream(init.business, init.producer):
-                stream = await self._admit(context, init)
-                try:
-                    await stream.run(first)
-                finally:
-                    self._leave(stream)
-                    self.core.producers.leave(init.business)
+            await self.serve(context)
 
-    async def _admit(self, context: Context, init: broker_pb2.Init) -> ProducerStream:
+    async def serve(self, context: StreamContext) -> None:
+        """Serve one producer over any transport. Raises the VenusError that ends its stream."""
+        first = check_frame_seal(await context.read(), "the first frame of a producer")
+        if first is grpc.aio.EOF or not first.HasField("init"):
+            raise ProtocolError("the first frame of a producer must have init")
+        init = first.init
+        with self._shared.traffic.count_stream(init.business, init.producer):
+            stream = await self._admit(context, init)
+            try:
+                await stream.run(first)
+            finally:
+                self._leave(stream)
+                self.core.producers.leave(init.business)
+
+    async def _admit(self, context: StreamContext, init: broker_pb2.Init) -> ProducerStream:
         """Admit a producer, one at a time. Raises Held while another one is alive."""
         while True:
             await wait_for_holder(self.live, init, patience_s=self._patience_s)
@@ -134,7 +138,7 @@ class IngestService(broker_pb2_grpc.IngestServicer):
                 if not must_wait(self.live.get(init.business), init):
                     return await self._open(context, init)
 
-    async def _open(self, context: Context, init: broker_pb2.Init) -> ProducerStream:
+    async def _open(self, context: StreamContext, init: broker_pb2.Init) -> ProducerStream:
         if self.service_status.network is not None:
             self.service_status.network.check_producer(init.business)
         await self._gate.admit_producer(init.business)

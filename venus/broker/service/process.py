@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -41,6 +42,7 @@ from venus.process.system import freeze_objects, raise_descriptor_limit, share_h
 from venus.rpc import event_loop
 from venus.rpc.address import broker_address
 from venus.rpc.event_loop import LoopBridge
+from venus.rpc.in_process import registered
 from venus.security import audit, listener_checks
 from venus.security.audit import Refusals
 
@@ -81,8 +83,13 @@ async def run(
     stop: asyncio.Event,
     ready: Callable[[Addresses], None],
     on_fatal: Callable[[BaseException], None],
+    *,
+    in_process: bool = False,
 ) -> None:
-    """Serve until `stop`. Stop the started parts in the opposite order, even after an error."""
+    """Serve until `stop`. Stop the started parts in the opposite order, even after an error.
+
+    With `in_process` clients of this process use the broker without a connection (venus/rpc/in_process.py).
+    """
     loop, broker, cluster = asyncio.get_running_loop(), settings.broker, settings.cluster
     listener_checks.check_listeners(settings)
     files = load_files(settings)
@@ -111,8 +118,10 @@ async def run(
         )
         serving = await _build_services(settings, keepalive, core, bridge, replication, who, watch, network)
         try:
-            ready(await serving.start(settings.broker))
-            await stop.wait()
+            addresses = await serving.start(settings.broker)
+            with registered(broker.reach, serving.service.in_process) if in_process else nullcontext():
+                ready(addresses)
+                await stop.wait()
         finally:
             await serving.end()
     finally:
@@ -146,6 +155,7 @@ class BrokerServices:
         own, replication = broker.address or f"{host}:{port}", self.replication
         if replication is not None:
             await replication.start(own, self.service.end_streams, self.service.delivery.end_business)
+        self.service.in_process.start(own)
         self.traffic_watch.start()
         cluster = replication.lines.cluster if replication is not None else ""
         loop = asyncio.get_running_loop()
@@ -280,8 +290,16 @@ def serve(settings: Settings, announce: Callable[[Addresses], None] | None = Non
 class RunningBroker:
     """A broker in a thread of this process."""
 
-    def __init__(self, settings: Settings, keepalive: Keepalive, on_fatal: Callable[[BaseException], None]) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        keepalive: Keepalive,
+        on_fatal: Callable[[BaseException], None],
+        *,
+        in_process: bool = False,
+    ) -> None:
         self._settings, self._limits, self._on_fatal = settings, keepalive, on_fatal
+        self._in_process = in_process
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop: asyncio.Event | None = None
         self._error: BaseException | None = None
@@ -315,7 +333,7 @@ class RunningBroker:
 
     async def _run(self) -> None:
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
-        await run(self._settings, self._limits, self._stop, self._on_ready, self._on_fatal)
+        await run(self._settings, self._limits, self._stop, self._on_ready, self._on_fatal, in_process=self._in_process)
 
     def _on_ready(self, addresses: Addresses) -> None:
         self.address, self.http_address = addresses.grpc, addresses.http
@@ -323,8 +341,15 @@ class RunningBroker:
 
 
 def start_in_thread(
-    settings: Settings, *, keepalive: Keepalive | None = None, on_fatal: Callable[[BaseException], None] = end_process
+    settings: Settings,
+    *,
+    keepalive: Keepalive | None = None,
+    on_fatal: Callable[[BaseException], None] = end_process,
+    in_process: bool = False,
 ) -> RunningBroker:
-    """Start a broker in a thread. With `listen = "127.0.0.1:0"` it uses a free port, which `address` names."""
+    """Start a broker in a thread. With `listen = "127.0.0.1:0"` it uses a free port, which `address` names.
+
+    With `in_process` producers and consumers of this process use it without a connection.
+    """
     own = keepalive or Keepalive()
-    return RunningBroker(settings, own, on_fatal).start()
+    return RunningBroker(settings, own, on_fatal, in_process=in_process).start()

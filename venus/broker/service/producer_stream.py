@@ -22,6 +22,7 @@ import grpc
 
 from venus.broker.core import Core
 from venus.broker.pipeline.producer_commands import HalvesResult, ShippedHalf
+from venus.broker.service.in_process import InProcessContext
 from venus.broker.service.intake import Intake
 from venus.broker.service.service_status import ServiceStatus, now_us
 from venus.broker.service.traffic import Traffic
@@ -131,6 +132,7 @@ logger = logging.getLogger(__name__)
 MISMATCHES_MAX = 3
 
 Context = grpc.aio.ServicerContext[Any, Any]
+StreamContext = Context | InProcessContext
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +149,7 @@ class ProducerStream:
     """Stream of one producer: a task reads, `run` writes."""
 
     def __init__(
-        self, service: StreamServices, context: Context, init: broker_pb2.Init, ack: broker_pb2.InitAck
+        self, service: StreamServices, context: StreamContext, init: broker_pb2.Init, ack: broker_pb2.InitAck
     ) -> None:
         self.business, self.producer, self.epoch = init.business, init.producer, ack.epoch
         self.init, self.since, self.heard_at = init, time.time(), time.monotonic()

@@ -15,6 +15,7 @@ from venus.broker.replicas.replication import Replication
 from venus.broker.service.access import AccessControl, AccessInterceptor
 from venus.broker.service.admin import AdminService
 from venus.broker.service.delivery import DeliveryService
+from venus.broker.service.in_process import InProcessServer
 from venus.broker.service.ingest import IngestService, ask_for_reviews
 from venus.broker.service.replica_service import ReplicaService
 from venus.broker.service.service_status import ServiceStatus
@@ -22,7 +23,7 @@ from venus.broker.service.traffic import Traffic
 from venus.errors import ConfigError, VenusError
 from venus.rpc.channel import KEEPALIVE_S, KEEPALIVE_TIMEOUT_S, MESSAGE_BYTES_MAX, REPLICA_BYTES_MAX, channel_options
 from venus.rpc.event_loop import LoopBridge
-from venus.rpc.sealed import handlers
+from venus.rpc.sealed import PRODUCE, SUBSCRIBE, handlers
 from venus.security.certificate_files import grpc_credentials
 from venus.wire import broker_pb2
 
@@ -78,6 +79,8 @@ class GrpcServer:
         patience_s = keepalive.every_s + keepalive.timeout_s + PATIENCE_MARGIN_S
         self.ingest = IngestService(core, bridge, service_status, traffic=traffic, patience_s=patience_s, gate=gate)
         self.delivery = DeliveryService(core, bridge, service_status, traffic, gate)
+        #: Streams of clients in this process.
+        self.in_process = InProcessServer(bridge, {PRODUCE: self.ingest.serve, SUBSCRIBE: self.delivery.serve})
         self._health = health.aio.HealthServicer()
         admin = AdminService(core, bridge, service_status, self.ingest, gate)
         services: dict[str, object] = {"Ingest": self.ingest, "Delivery": self.delivery, "Admin": admin}
@@ -126,6 +129,8 @@ class GrpcServer:
         await self._health.enter_graceful_shutdown()
         if self._reviews is not None:
             self._reviews.cancel()
+        self.in_process.refuse_streams()
         self.ingest.end_all()
         self.delivery.end_all()
+        await self.in_process.stop()
         await self._server.stop(STOP_GRACE_S)
