@@ -14,6 +14,7 @@ from bench.figures import (
     p3,
     p4,
     p5,
+    p6,
     r2,
     s1,
     s2,
@@ -60,4 +61,5 @@ FIGURES: tuple[Figure, ...] = (
     p3.FIGURE,
     p4.FIGURE,
     p5.FIGURE,
+    p6.FIGURE,
 )

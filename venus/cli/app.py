@@ -36,6 +36,7 @@ from venus.cli import (
 from venus.cli import broker as broker_command
 from venus.cli import cluster as cluster_command
 from venus.cli import cutover as cutover_command
+from venus.cli import run as run_command
 from venus.cli import spark as spark_command
 from venus.cli.commands import CommandSet, help_width
 from venus.cli.demo import command as demo_command
@@ -48,7 +49,7 @@ from venus.cli.support import command as support_command
 from venus.process.system import state_folder
 from venus.security.audit import NAME, AuditLog
 
-#: Commands that change something in an operator's name; `verify` changes something only with --repair.
+#: Commands that change something in an operator's name; `verify` and `run` do so only with an option.
 COMMANDS = frozenset(
     {
         "venus cluster accept-loss",
@@ -77,12 +78,14 @@ COMMANDS = frozenset(
     }
 )
 REPAIRS = "venus verify"
+INSTALLS = "venus run"
 
 
 def write_audit_record(invocation: Invocation, arguments: list[str], code: int) -> None:
     """Write user, command line and outcome to the audit log, if it is one of these commands."""
     command = invocation.command
-    if command not in COMMANDS and not (command == REPAIRS and "--repair" in arguments):
+    acts = (command == REPAIRS and "--repair" in arguments) or (command == INSTALLS and "--install" in arguments)
+    if command not in COMMANDS and not acts:
         return
     host = socket.gethostname()
     audit = AuditLog(_audit_path(invocation), lambda: datetime.now(UTC))
@@ -154,6 +157,7 @@ app.command("assess", rich_help_panel=PREPARE)(assess.assess)
 app.command("check", rich_help_panel=PREPARE)(install.check)
 app.command("install-triggers", rich_help_panel=PREPARE)(install.install_triggers)
 app.command("uninstall-triggers", rich_help_panel=PREPARE)(release.uninstall_triggers)
+app.command("run", rich_help_panel=RUN)(run_command.run)
 app.command("broker", rich_help_panel=RUN)(broker_command.broker)
 app.command("migrate", rich_help_panel=RUN)(load.migrate)
 app.command("sync", rich_help_panel=RUN)(sync.sync)

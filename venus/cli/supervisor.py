@@ -168,6 +168,13 @@ STOP_TIMEOUT_S = 30.0
 Event = Callable[[str, dict[str, Any]], None]
 
 
+def restart_delay_s(code: int, kind: str, restarts: int) -> float | None:
+    """Return after how long a loop that has ended is restarted; None = it stays down. `kind` is its error's class."""
+    if code in FINAL_CODES or kind in FINAL_ERRORS:
+        return None
+    return min(RESTART_MAX_S, RESTART_MIN_S * 2.0**restarts) if code != REFUSED_CODE else REFUSED_WAIT_S
+
+
 @dataclass(slots=True, kw_only=True)
 class LoopProcess:
     """A child process: its command and its state."""
@@ -271,11 +278,11 @@ class Supervisor:
             loop.restarts = 0
         loop.process = None
         outcome = {"code": code, "error": loop.error.get("message", ""), "hint": loop.error.get("hint", "")}
-        if code in FINAL_CODES or loop.error.get("kind") in FINAL_ERRORS:
+        delay_s = restart_delay_s(code, loop.error.get("kind", ""), loop.restarts)
+        if delay_s is None:
             loop.code = code
             self._report_stays_down(loop)
             return
-        delay_s = min(RESTART_MAX_S, RESTART_MIN_S * 2.0**loop.restarts) if code != REFUSED_CODE else REFUSED_WAIT_S
         loop.restarts += 1
         loop.restart_at = time.monotonic() + delay_s
         self._event(loop.name, {"event": "restarts", "in_s": delay_s, **outcome})

@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
 import typer
 
@@ -115,7 +115,19 @@ def run_children(
     return code
 
 
-def report_capture_end(run: Invocation, capture: LoopProcess) -> None:
+class EndedLoop(Protocol):
+    """A loop that has ended for good."""
+
+    @property
+    def error(self) -> dict[str, Any]:
+        """The error document with which it ended."""
+
+    @property
+    def code(self) -> int | None:
+        """Its exit code."""
+
+
+def report_capture_end(run: Invocation, capture: EndedLoop) -> None:
     """Print the reason for which the whole command ends."""
     why = capture.error.get("message") or f"it ended with code {capture.code}"
     message, hint = f"capture has ended, and the targets were stopped: {why}", capture.error.get("hint", "")
@@ -194,6 +206,40 @@ def run_one(
     """Run one loop in this process."""
     keep_freed_memory()
     narrator = EventWriter(run)
+    body: Callable[[Callable[[Any], None]], None]
+    if target is None:
+        from venus.adapters.upper.capture import run_capture
+
+        body = lambda report: run_capture(run.settings, stop, report=report, take_over=take_over)  # noqa: E731
+    else:
+        body = lambda report: build_follower(run.settings, target, engine, stop, report)()  # noqa: E731
+    from venus.process import tracing
+
+    spans = tracing.start_tracing(run.settings.tracing.endpoint, run.settings.tracing.sample, run.role)
+    try:
+        narrator.on_event(name, {"event": "running"})
+        run_reported(
+            body,
+            stop,
+            lambda found: narrator.on_report(name, found),
+            lambda found: narrator.on_event(name, found),
+            supervised=run.supervised,
+        )
+        narrator.on_event(name, {"event": "stopped"})
+    finally:
+        tracing.stop_tracing(spans)
+    return 0
+
+
+def run_reported(
+    body: Callable[[Callable[[Any], None]], None],
+    stop: threading.Event,
+    on_report: Callable[[Any], None],
+    event: Callable[[dict[str, Any]], None],
+    *,
+    supervised: bool = True,
+) -> None:
+    """Run a loop that gets a reporter, with retries (see `run_with_retries`)."""
     settled = has_worked = False
 
     def report(found: Any) -> None:
@@ -202,28 +248,9 @@ def run_one(
         if not settled:  # both ends of the loop are connected, and all imports are done
             freeze_objects()
             settled = True
-        narrator.on_report(name, found)
+        on_report(found)
 
-    if target is None:
-        from venus.adapters.upper.capture import run_capture
-
-        body: Callable[[], None] = lambda: run_capture(  # noqa: E731
-            run.settings, stop, report=report, take_over=take_over
-        )
-    else:
-        body = build_follower(run.settings, target, engine, stop, report)
-    from venus.process import tracing
-
-    spans = tracing.start_tracing(run.settings.tracing.endpoint, run.settings.tracing.sample, run.role)
-    try:
-        narrator.on_event(name, {"event": "running"})
-        run_with_retries(
-            body, stop, lambda found: narrator.on_event(name, found), lambda: has_worked, supervised=run.supervised
-        )
-        narrator.on_event(name, {"event": "stopped"})
-    finally:
-        tracing.stop_tracing(spans)
-    return 0
+    run_with_retries(lambda: body(report), stop, event, lambda: has_worked, supervised=supervised)
 
 
 def build_follower(

@@ -141,7 +141,7 @@ _brokers: dict[str, InProcessBroker] = {}
 
 
 @contextmanager
-def registered(reach: str, broker: InProcessBroker) -> Iterator[None]:
+def register_broker(reach: str, broker: InProcessBroker) -> Iterator[None]:
     """While the block runs, clients of this process with the address `reach` use `broker` directly."""
     _brokers[reach] = broker
     try:

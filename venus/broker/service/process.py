@@ -42,7 +42,7 @@ from venus.process.system import freeze_objects, raise_descriptor_limit, share_h
 from venus.rpc import event_loop
 from venus.rpc.address import broker_address
 from venus.rpc.event_loop import LoopBridge
-from venus.rpc.in_process import registered
+from venus.rpc.in_process import register_broker
 from venus.security import audit, listener_checks
 from venus.security.audit import Refusals
 
@@ -119,7 +119,7 @@ async def run(
         serving = await _build_services(settings, keepalive, core, bridge, replication, who, watch, network)
         try:
             addresses = await serving.start(settings.broker)
-            with registered(broker.reach, serving.service.in_process) if in_process else nullcontext():
+            with register_broker(broker.reach, serving.service.in_process) if in_process else nullcontext():
                 ready(addresses)
                 await stop.wait()
         finally:
@@ -264,13 +264,18 @@ def announcer(data_dir: Path) -> Callable[[Addresses], None]:
     return say
 
 
-def serve(settings: Settings, announce: Callable[[Addresses], None] | None = None) -> int:
-    """Run a broker until SIGTERM, SIGINT or SIGHUP. Raises a VenusError if it cannot start."""
-    broker = settings.broker
+def prepare_process() -> None:
+    """Set what a broker needs of its process. Call it before any of its threads starts."""
     raise_descriptor_limit()  # connections must not use up the store's descriptors
     share_heaps()
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     os.umask(data_directory.UMASK)  # RocksDB creates its files itself
+
+
+def serve(settings: Settings, announce: Callable[[Addresses], None] | None = None) -> int:
+    """Run a broker until SIGTERM, SIGINT or SIGHUP. Raises a VenusError if it cannot start."""
+    broker = settings.broker
+    prepare_process()
 
     def ready(addresses: Addresses) -> None:
         freeze_objects()
@@ -306,6 +311,8 @@ class RunningBroker:
         self._ready = threading.Event()
         self._thread = threading.Thread(target=self._main, name="venus-broker", daemon=True)
         self.address = self.http_address = ""
+        #: The URL of the status page.
+        self.page = ""
 
     def start(self) -> RunningBroker:
         """Start the broker and wait until it serves. Raises the error of the broker's thread."""
@@ -336,7 +343,7 @@ class RunningBroker:
         await run(self._settings, self._limits, self._stop, self._on_ready, self._on_fatal, in_process=self._in_process)
 
     def _on_ready(self, addresses: Addresses) -> None:
-        self.address, self.http_address = addresses.grpc, addresses.http
+        self.address, self.http_address, self.page = addresses.grpc, addresses.http, addresses.page
         self._ready.set()
 
 

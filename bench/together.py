@@ -1,0 +1,193 @@
+"""`venus run` beside processes of their own, by turns over the same databases, broker and configuration.
+
+`python -m bench.together [--rate 100] [--seconds 10] [--rounds 3] [--idle 30]`. In each round every form is started
+in turn on the same data directory, works and is stopped, so both meet the same state of the machine and of the
+databases. What is measured is that of bench/trickle.py: milliseconds from source commit to target commit, processor
+time of everything that works for VENUS, and besides the memory of VENUS's processes at the end of a spell.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from bench.processes import VenusProcesses
+from bench.trickle import PLAIN, VENUS, Spell, TrickleBench, idle_shares
+from bench.usage import Usage
+
+SERVICES, RUN = "separate processes", "venus run"
+FORMS: Mapping[str, tuple[tuple[str, ...], ...]] = {
+    SERVICES: (
+        ("broker", "broker"),
+        ("capture", "sync", "--capture-only"),
+        ("apply", "sync", "--apply-only", "--target", "main"),
+    ),
+    RUN: (("run", "run"),),
+}
+#: After a start everything works at full speed: imports and the first round of every timer are over.
+SETTLE_S = 3.0
+
+
+def start_form(venus: VenusProcesses, form: str) -> None:
+    """Start the processes of a form."""
+    for name, *words in FORMS[form]:
+        venus.start(name, *words)
+
+
+def end_form(venus: VenusProcesses, form: str) -> None:
+    """End them, the broker last."""
+    for name, *_ in reversed(FORMS[form]):
+        venus.end(name)
+
+
+def rss_bytes(pid: int) -> int:
+    """Return the resident memory of a process now."""
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+@dataclass(slots=True, kw_only=True)
+class FormFigures:
+    """What was measured of one form, a value for each round."""
+
+    spells: list[Spell] = field(default_factory=list)
+    #: What the application alone uses, for a table that is not captured.
+    bare: list[Spell] = field(default_factory=list)
+    idle: list[float] = field(default_factory=list)
+    memory: list[float] = field(default_factory=list)
+
+    def latency_ms(self, part: float) -> float:
+        """Return the median of the spells' latencies that this part of the transactions did not exceed."""
+        return statistics.median(spell.percentile(part) for spell in self.spells)
+
+    def core_percent(self) -> float:
+        """Return what VENUS and the triggers use of a core, in percent."""
+        return 100 * statistics.median(
+            sum(_share(spell, part) for part in spell.used if part != "peer") - _share(bare, "application")
+            for spell, bare in zip(self.spells, self.bare, strict=True)
+        )
+
+    def idle_percent(self) -> float:
+        """Return the same while nothing happens; 0 if it was not measured."""
+        return 100 * statistics.median(self.idle) if self.idle else 0.0
+
+    def memory_mib(self) -> float:
+        """Return the resident memory of VENUS's processes together."""
+        return statistics.median(self.memory) / (1 << 20)
+
+
+def _share(spell: Spell, part: str) -> float:
+    return spell.used.get(part, Usage(cpu_s=0, switches=0)).cpu_s / spell.seconds
+
+
+class Together(TrickleBench):
+    """The two databases, and VENUS between them in either form."""
+
+    form = ""
+
+    def install(self) -> None:
+        """Install and load the empty tables; nothing of VENUS runs afterwards."""
+        for table in (VENUS, PLAIN):
+            self.source.execute(f"CREATE TABLE {table} (id integer PRIMARY KEY, v text)")
+        self.application.open()
+        text = self.venus.file.read_text()
+        self.venus.file.write_text(text.replace("[source]", f'[source]\ntables = ["{VENUS}"]', 1))
+        self.venus.run("install-triggers")
+        self.venus.start("broker", "broker")
+        time.sleep(2)
+        self.venus.run("migrate", "--target", "main")
+        self.venus.end("broker")
+
+    @contextmanager
+    def running_as(self, form: str) -> Iterator[None]:
+        """While the block runs, VENUS runs in this form."""
+        self.form = form
+        start_form(self.venus, form)
+        try:
+            self._wait_for_rows(VENUS, self.application.commit(VENUS, 1.0))
+            time.sleep(SETTLE_S)
+            yield
+        finally:
+            end_form(self.venus, form)
+
+    def pids(self) -> dict[str, list[int]]:
+        """Return the processes of VENUS."""
+        return {name: [self.venus.pid(name)] for name, *_ in FORMS[self.form]}
+
+    def parts(self) -> dict[str, list[int]]:
+        found: dict[str, list[int]] = {"source backend": [], "target backend": []}
+        self.source.execute("SELECT pid, application_name FROM pg_stat_activity WHERE pid IS NOT NULL")
+        for pid, name in self.source.fetchall():
+            if name.startswith("venus capture"):
+                found["source backend"].append(pid)
+            elif name.startswith("venus apply"):
+                found["target backend"].append(pid)
+        return found | self.pids() | {"application": self.application.pids}
+
+    def memory(self) -> float:
+        """Return the resident memory of VENUS's processes together."""
+        return float(sum(rss_bytes(pid) for pids in self.pids().values() for pid in pids))
+
+
+def measure(bench: Together, rounds: int, seconds: float, idle_s: float) -> dict[str, FormFigures]:
+    """Measure both forms by turns."""
+    found = {form: FormFigures() for form in FORMS}
+    for _ in range(rounds):
+        for form, figures in found.items():
+            with bench.running_as(form):
+                if idle_s:
+                    figures.idle.append(sum(idle_shares(bench.idle(idle_s), idle_s).values()))
+                figures.spells.append(bench.spell(VENUS, seconds))
+                figures.memory.append(bench.memory())
+                figures.bare.append(bench.spell(PLAIN, seconds))
+    return found
+
+
+@contextmanager
+def open_bench(rate: int) -> Iterator[Together]:
+    """Start the databases and install VENUS between them."""
+    with tempfile.TemporaryDirectory(prefix="venus-bench-") as home:
+        bench = Together(Path(home), rate)
+        try:
+            bench.install()
+            yield bench
+        finally:
+            bench.stop()
+
+
+def report(console: Console, rate: int, found: dict[str, FormFigures]) -> None:
+    """Print the medians."""
+    table = Table(title=f"{rate} one-row transactions/s, medians")
+    for heading in ("", "p50 ms", "p99 ms", "of a core", "idle", "memory MiB"):
+        table.add_column(heading, justify="left" if not heading else "right")
+    for form, figures in found.items():
+        table.add_row(
+            form, f"{figures.latency_ms(0.5):.1f}", f"{figures.latency_ms(0.99):.1f}",
+            f"{figures.core_percent():.0f} %", f"{figures.idle_percent():.2f} %", f"{figures.memory_mib():.0f}",
+        )  # fmt: skip
+    console.print(table)
+
+
+def main() -> None:
+    """Run it."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rate", type=int, default=100, help="transactions a second")
+    parser.add_argument("--seconds", type=float, default=10.0, help="of a spell")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--idle", type=float, default=0.0, metavar="SECONDS", help="measure idling too")
+    chosen = parser.parse_args()
+    with open_bench(chosen.rate) as bench:
+        report(Console(width=120), chosen.rate, measure(bench, chosen.rounds, chosen.seconds, chosen.idle))
+
+
+if __name__ == "__main__":
+    main()

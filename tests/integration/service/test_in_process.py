@@ -1,0 +1,147 @@
+"""Producers and consumers in the broker's process: no connection, and the same protocol as over gRPC.
+
+What both transports have in common is tested in test_ingest.py, test_delivery.py and their neighbours, over both.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from tests.integration.service.conftest import StartBroker, both_transports, producer
+from tests.support.brokers.consumers import subscriber
+from tests.support.brokers.servers import BUSINESS, commit, fill, settings, take, wait_for
+from tests.support.engines.batches import half
+from venus.broker.service import in_process as service
+from venus.broker.service.process import RunningBroker, start_in_thread
+from venus.errors import Fenced, Unavailable
+from venus.model import Verdict
+from venus.rpc import connection, in_process
+from venus.rpc.producer import Producer
+from venus.rpc.squeeze import LARGE_BYTES, Squeezer, cost
+from venus.wire import broker_pb2
+
+pytestmark = pytest.mark.integration
+
+IN_PROCESS = pytest.mark.parametrize("transport", ["in process"], indirect=True)
+
+
+@IN_PROCESS
+def test_no_connection_is_opened_and_nothing_is_compressed(
+    broker: RunningBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise AssertionError("a stream of this process has opened a connection")
+
+    monkeypatch.setattr(connection, "open_channel", refuse)
+    monkeypatch.setattr(Squeezer, "_squeeze", refuse)
+    large = half(2, payload="x" * (LARGE_BYTES + 1))
+    with producer(broker) as sender, subscriber(broker, credit_bytes=16 << 20) as reader:
+        sender.connect(0, 0)
+        reader.open(0, 0)
+        commit(sender, [half(1)])
+        commit(sender, [large])
+        assert [increment.body for increment in take(reader, 2)] == [half(1).body, large.body]
+        assert sender.address == reader.address == broker.address
+
+
+@IN_PROCESS
+def test_streams_need_no_thread_of_their_own(broker: RunningBroker) -> None:
+    with producer(broker) as sender, subscriber(broker) as reader:
+        sender.connect(0, 0)
+        reader.open(0, 0)
+        commit(sender, [half(1)])
+        take(reader, 1)
+        names = {thread.name for thread in threading.enumerate()}
+        assert not {name for name in names if name in (sender.thread_name, reader.thread_name)}
+
+
+def test_a_broker_is_used_directly_only_while_it_serves(tmp_path: Path) -> None:
+    chosen = settings(tmp_path / "broker")
+    running = start_in_thread(chosen, in_process=True)
+    assert in_process.find_broker(chosen.broker.reach) is not None
+    found = in_process.find_broker(running.address)
+    running.stop()
+    assert in_process.find_broker(chosen.broker.reach) is None
+
+    with pytest.raises(Unavailable):
+        Producer(running.address, BUSINESS, "p", window_bytes_max=1 << 20)
+    assert found is not None
+    with in_process.register_broker(running.address, found):
+        late = Producer(running.address, BUSINESS, "p", window_bytes_max=1 << 20)
+        with late, pytest.raises(Unavailable, match="is starting or stopping"):
+            late.connect(0, 0)
+
+
+@both_transports
+def test_a_consumer_that_takes_nothing_is_sent_no_more_than_its_credit(broker: RunningBroker) -> None:
+    halves = fill(broker.address, 1, 30)
+    each = cost(broker_pb2.Increment(body=halves[0].body))
+    with subscriber(broker, credit_bytes=3 * each + 10) as reader:
+        reader.open(0, 0)
+        wait_for(lambda: len(reader._arrived) == 3)
+        threading.Event().wait(0.3)
+        assert len(reader._arrived) == 3
+        assert len(take(reader, 30)) == 30
+
+
+@both_transports
+def test_a_decision_of_an_older_epoch_is_fenced(broker: RunningBroker) -> None:
+    with producer(broker) as sender:
+        epoch = sender.connect(0, 0).epoch
+        sender.send_half(half(1))
+        sender.wait_until_persisted(1)
+        assert sender._ack is not None
+        sender._ack.epoch = epoch - 1
+        sender.decide(1, half(1).digest, Verdict.COMMIT)
+        with pytest.raises(Fenced):
+            sender.wait_until_decided(1, 30)
+
+
+@IN_PROCESS
+def test_a_stream_whose_handler_hangs_is_cancelled_when_its_client_closes(
+    broker: RunningBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A lost connection would end the call: the same goes for a client in this process."""
+    hangs, cancelled = threading.Event(), threading.Event()
+    read = service.InProcessContext.read
+
+    async def hang(self: service.InProcessContext) -> Any:
+        frame = await read(self)
+        if frame is grpc.aio.EOF:
+            hangs.set()
+            try:
+                await asyncio.sleep(60)
+            except asyncio.CancelledError:
+                cancelled.set()
+                raise
+        return frame
+
+    monkeypatch.setattr(service.InProcessContext, "read", hang)
+    monkeypatch.setattr("venus.rpc.duplex.CLOSE_TIMEOUT_S", 0.2)
+    sender = producer(broker)
+    sender.connect(0, 0)
+    sender.close()
+    assert hangs.is_set()
+    assert cancelled.wait(10)
+    with producer(broker) as another:
+        assert another.connect(0, 0).epoch > 0
+
+
+@IN_PROCESS
+def test_a_stopping_broker_ends_a_stream_that_does_not_end_by_itself(
+    start_broker: StartBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service, "STOP_GRACE_S", 0.2)
+    monkeypatch.setattr("venus.broker.service.ingest.IngestService.end_all", lambda _: None)
+    broker = start_broker()
+    with producer(broker) as sender:
+        sender.connect(0, 0)
+        broker.stop()
+        with pytest.raises(Unavailable):
+            sender.wait_until_persisted(1, 30)

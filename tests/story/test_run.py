@@ -1,0 +1,201 @@
+"""`venus run`: one configuration, one command, the rows (scenario 82); and back to processes of their own.
+
+Refused without triggers -> `--install` -> load under writers -> following -> killed and started again under writers ->
+a second target -> separate broker and sync on the same data -> `venus run` again -> Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.databases.postgres import Server
+from tests.support.databases.shops import PostgresShop, Shop, SqliteShop
+from tests.support.pipelines.pipeline import TIMEOUT_S, Pipeline, with_password
+from venus.cli.demo.servers import is_listening
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def shop(request: pytest.FixtureRequest, tmp_path: Path, postgres_server: Server) -> Iterator[Shop]:
+    if request.param == "sqlite":
+        yield SqliteShop(tmp_path)
+        return
+    url = postgres_server.create_database()
+    yield PostgresShop(postgres_server, url, with_password(url))
+    postgres_server.drop_database(url)
+
+
+@pytest.fixture
+def pipeline(shop: Shop, tmp_path: Path, postgres_server: Server) -> Iterator[Pipeline]:
+    urls = {name: postgres_server.create_database() for name in ("main", "second")}
+    made = Pipeline(
+        folder=tmp_path,
+        source=shop.url,
+        source_options="" if isinstance(shop, SqliteShop) else 'tables = ["shop.*"]',
+        targets={"main": with_password(urls["main"])},
+    )
+    made.configure()
+    try:
+        yield made
+    finally:
+        made.close()
+        for url in urls.values():
+            postgres_server.drop_database(url)
+
+
+def test_one_command_loads_and_follows_and_changes_to_services_and_back(
+    shop: Shop, pipeline: Pipeline, postgres_server: Server
+) -> None:
+    refuse_without_triggers(shop, pipeline)
+    install_load_and_follow(shop, pipeline)
+    survive_kills(shop, pipeline)
+    continue_as_services(shop, pipeline)
+    add_a_target(shop, pipeline, postgres_server.create_database())
+    assert interrupt(pipeline) == 0
+    assert pipeline.log.read_text().rstrip().endswith("broker stopped")
+
+
+def refuse_without_triggers(shop: Shop, pipeline: Pipeline) -> None:
+    untouched = shop.catalogue()
+
+    said = pipeline.venus("run", code=3).err.splitlines()
+
+    assert said[-2] == "venus: source: no triggers are installed"
+    assert said[-1].strip().startswith("`venus run --install` installs them")
+    assert shop.catalogue() == untouched
+
+
+def install_load_and_follow(shop: Shop, pipeline: Pipeline) -> None:
+    shop.open_doors()
+    pipeline.start("run", "run", "--install")
+    written(pipeline, "main: following")
+    busy_for(1.5)
+    equal(shop, pipeline, "main")
+
+    said = pipeline.log.read_text()
+    steps = ["+ ", "broker ready at ", "capture: capturing", "main: loading", "main: loaded ", "main: following"]
+    assert [said.find(step) for step in steps] == sorted(said.find(step) for step in steps)
+    assert all(step in said for step in steps)
+    assert pipeline.venus("status").out.splitlines()[-1].startswith("OK: ")
+    assert pipeline.ask("verify", "--target", "main")["verdict"] == "same"
+
+
+def survive_kills(shop: Shop, pipeline: Pipeline) -> None:
+    shop.open_doors()
+    for pause_s in (0.3, 0.7):
+        busy_for(pause_s)
+        pipeline.kill("run")
+        busy_for(0.3)
+        start(pipeline)
+    equal(shop, pipeline, "main")
+
+
+def continue_as_services(shop: Shop, pipeline: Pipeline) -> None:
+    shop.open_doors()
+    before = pipeline.status()["broker"]["next_offset"]
+    assert pipeline.stop("run") == 0
+    pipeline.start_broker()
+    pipeline.start("sync", "sync")
+    busy_for(0.5)
+    equal(shop, pipeline, "main")
+    assert pipeline.status()["broker"]["next_offset"] > before, "the same queue goes on"
+    assert [pipeline.stop(name) for name in ("sync", "broker")] == [0, 0]
+
+
+def add_a_target(shop: Shop, pipeline: Pipeline, url: str) -> None:
+    pipeline.targets["second"] = with_password(url)
+    pipeline.configure()
+    shop.open_doors()
+    start(pipeline)
+    written(pipeline, "second: following")
+    equal(shop, pipeline, "main", "second")
+    assert "main: loading" not in last_run(pipeline), "a loaded target is not loaded again"
+
+
+def test_what_is_in_the_way_is_one_line_with_the_way_out(tmp_path: Path, postgres_server: Server) -> None:
+    shop = SqliteShop(tmp_path)
+    url = postgres_server.create_database()
+    targets = {"main": with_password(url), "away": "postgresql://venus:nothing@127.0.0.1:1/nowhere"}
+    made = Pipeline(folder=tmp_path, source=shop.url, targets=targets)
+    made.configure()
+    try:
+        made.start("run", "run", "--install")
+        written(made, "main: following")
+        made.until(lambda: "away: rows 0" in made.tail(), "word of the target that is away")
+        assert "127.0.0.1:1/nowhere cannot be reached" in made.tail()
+        assert "away: following" not in made.tail()
+        assert any("away" in problem for problem in made.status()["problems"])
+        shop.open_doors()
+        equal(shop, made, "main")
+
+        said = made.venus("run", code=2).err
+        assert "data is in use by another broker" in said
+        text = (tmp_path / "venus.toml").read_text()
+        elsewhere = text.replace('data_dir = "data"', 'data_dir = "other"')
+        elsewhere = elsewhere.replace(f'http = "127.0.0.1:{made.ports[1]}"', 'http = ""')
+        (tmp_path / "venus.toml").write_text(elsewhere)
+        said = made.venus("run", code=2).err
+        assert f"broker.listen {made.broker} cannot be used" in said
+        assert "a broker that runs already is used by `venus sync`" in said
+        (tmp_path / "venus.toml").write_text(text.replace("[capture]", '[cluster]\nname = "c"\n[capture]'))
+        assert "names several" in made.venus("run", code=2).err
+        (tmp_path / "venus.toml").write_text(text.partition("[targets")[0])
+        assert "there is no [targets.NAME] section" in made.venus("run", code=2).err
+        made.configure()
+        assert made.stop("run") == 0
+    finally:
+        made.targets.pop("away")
+        made.configure()
+        made.close()
+        postgres_server.drop_database(url)
+
+
+def start(pipeline: Pipeline) -> None:
+    """Start `venus run` and wait until it follows."""
+    pipeline.start("run", "run")
+    written(pipeline, "main: following")
+
+
+def last_run(pipeline: Pipeline) -> str:
+    """Return what the newest `venus run` has written."""
+    return pipeline.log.read_text().rpartition("$ venus run")[2]
+
+
+def written(pipeline: Pipeline, line: str) -> None:
+    """Wait until the newest `venus run` has written a line."""
+
+    def found() -> bool:
+        assert "run" not in pipeline.running or pipeline.running["run"].poll() is None, pipeline.tail()
+        return line in last_run(pipeline)
+
+    pipeline.until(found, line)
+
+
+def equal(shop: Shop, pipeline: Pipeline, *targets: str) -> None:
+    """Stop the writers, and compare every row."""
+    shop.close_doors()
+    pipeline.caught_up(*targets)
+    for name in targets:
+        assert shop.differences(pipeline.targets[name]) == []
+
+
+def interrupt(pipeline: Pipeline) -> int:
+    """Press Ctrl-C, which reaches the whole group of processes; return the exit code."""
+    process: subprocess.Popen[bytes] = pipeline.running.pop("run")
+    os.killpg(process.pid, signal.SIGINT)
+    code = process.wait(TIMEOUT_S)
+    assert not is_listening(pipeline.ports[0])
+    return code
+
+
+def busy_for(seconds: float) -> None:
+    """Let people use the shop; there is no condition to wait for, only time to pass."""
+    threading.Event().wait(seconds)

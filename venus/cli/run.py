@@ -1,0 +1,221 @@
+"""`venus run`: broker, capture and apply of all targets in one process.
+
+The broker has its own thread and event loop. Capture and apply use it without a connection (venus/rpc/in_process.py);
+commands, Spark and other consumers reach it over gRPC as they reach `venus broker`. Configuration and data directory
+are those of `venus broker` and `venus sync`, so it is possible to change between both at any time.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from venus.cli.failure import explain
+from venus.cli.invocation import ConfigOption, Invocation, JsonOption, LogFormatOption
+from venus.cli.loop_threads import Emit, LoopThread, ThreadSupervisor
+from venus.cli.supervisor import EventWriter
+from venus.errors import ConfigError, NotInstalled, VenusError
+from venus.flow.retry_rules import RetryPolicy, find_retry_policy
+
+if TYPE_CHECKING:
+    from venus.adapters.dialects.contract import Source
+    from venus.broker.service.process import RunningBroker
+    from venus.config import Settings
+
+NO_TRIGGERS = "source: no triggers are installed"
+INSTALL_HINT = "`venus run --install` installs them; `venus install-triggers --dry-run` shows the statements"
+
+
+def run(
+    ctx: typer.Context,
+    install: Annotated[
+        bool, typer.Option("--install", help="Install the triggers that are missing at the source, and list them.")
+    ] = False,
+    log_format: LogFormatOption = "text",
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> int:
+    """Run everything in one process until SIGTERM: broker, capture, and apply of all targets.
+
+    Loads a target that was never loaded, then follows. `venus broker` and `venus sync` are the same in processes of
+    their own, for clusters and several machines; they use the same configuration and data. Exit code 3 if the source
+    has no triggers.
+    """
+    invocation = Invocation.from_options(ctx, config, as_json)
+    invocation.choose_log_format(log_format)
+    settings = invocation.settings
+    require_one_process(settings)
+    on_terminal = sys.stderr.isatty() and invocation.log_format == "text"
+    invocation.log_to_stderr(logging.WARNING if on_terminal else logging.INFO)
+    require_triggers(invocation, settings, install=install)
+    with export_traces(settings, invocation.role), serving_broker(invocation, settings):
+        return run_loops(invocation, settings)
+
+
+def require_one_process(settings: Settings) -> None:
+    """Refuse a configuration that one process cannot serve. Raises ConfigError."""
+    from venus.config import require_source
+
+    require_source(settings)
+    if not settings.targets:
+        raise ConfigError("there is no [targets.NAME] section", hint="add one; `venus init` writes a configuration")
+    if settings.cluster.name or settings.broker.addresses or settings.broker.further:
+        raise ConfigError(
+            "`venus run` has one broker of its own, but the configuration names several",
+            hint="run `venus broker` on each machine of [broker] addresses, and `venus sync`",
+        )
+
+
+# -- triggers ----------------------------------------------------------------------------------------------------------
+
+
+def require_triggers(run: Invocation, settings: Settings, *, install: bool) -> None:
+    """Make sure that triggers are installed. Raises NotInstalled if they are not and may not be.
+
+    A source that cannot be reached now is left to capture, which waits for it.
+    """
+    from venus.cli.install import open_configured_source
+
+    try:
+        with open_configured_source(settings) as source:
+            missing = not has_triggers(source)
+    except VenusError as error:
+        if find_retry_policy(error, has_worked=False) is not RetryPolicy.WAIT:
+            raise
+        run.out.say(f"the source cannot be reached now: {error}")
+        return
+    if missing and not install and can_ask(run):
+        run.out.say(f"{NO_TRIGGERS}; these would be created:")
+        install_missing(run, settings, only_list=True)
+        install = typer.confirm("Install them now?", err=True)
+    if install:
+        install_missing(run, settings)
+    elif missing:
+        raise NotInstalled(NO_TRIGGERS, hint=INSTALL_HINT)
+
+
+def has_triggers(source: Source) -> bool:
+    """Return whether any table is captured."""
+    try:
+        return any(not table.schema.is_heartbeat for table in source.read_registered_tables())
+    except NotInstalled:
+        return False
+
+
+def can_ask(run: Invocation) -> bool:
+    """Return whether a person can answer a question."""
+    return not run.json and sys.stdin.isatty() and sys.stderr.isatty()
+
+
+def install_missing(run: Invocation, settings: Settings, *, only_list: bool = False) -> None:
+    """List the objects that are missing at the source, a line for each table, and create them."""
+    from venus.adapters.dialects.name_patterns import exact_pattern
+    from venus.cli.install import check_patterns, find_refused_tables, format_per_table, open_configured_source
+
+    include = settings.source.tables
+    with open_configured_source(settings) as source:
+        check_patterns(settings, source)
+        refused = find_refused_tables(source, settings)
+        exclude = (*settings.source.exclude, *map(exact_pattern, refused))
+        planned = [step for step in source.plan_install(include, exclude) if not step.exists]
+        for line in (*refused.values(), *format_per_table("+", planned)):
+            run.out.say(line)
+        if not only_list:
+            source.install(include, exclude)
+
+
+# -- the broker --------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def export_traces(settings: Settings, role: str) -> Iterator[None]:
+    """Export traces while the block runs."""
+    from venus.process import tracing
+
+    spans = tracing.start_tracing(settings.tracing.endpoint, settings.tracing.sample, role)
+    try:
+        yield
+    finally:
+        tracing.stop_tracing(spans)
+
+
+@contextmanager
+def serving_broker(run: Invocation, settings: Settings) -> Iterator[RunningBroker]:
+    """Run the broker in a thread while the block runs."""
+    from venus.broker.service.process import prepare_process, start_in_thread
+    from venus.process.system import freeze_objects, keep_freed_memory
+
+    prepare_process()
+    keep_freed_memory()
+    try:
+        broker = start_in_thread(settings, in_process=True)
+    except ConfigError as error:
+        if not str(error).startswith("broker."):
+            raise
+        raise ConfigError(
+            str(error), hint=f"{error.hint.rstrip('.')}; a broker that runs already is used by `venus sync`"
+        ) from error
+    try:
+        freeze_objects()
+        announce(run, settings, broker)
+        yield broker
+    finally:
+        broker.stop()
+        run.out.write_event({"event": "ended"}, "broker stopped")
+
+
+def announce(run: Invocation, settings: Settings, broker: RunningBroker) -> None:
+    """Write where the broker can be reached."""
+    data_dir = settings.broker.data_dir.resolve()
+    page = f", status page {broker.page}" if broker.http_address else ""
+    document = {"event": "ready", "listen": broker.address, "http": broker.http_address, "data_dir": str(data_dir)}
+    run.out.write_event(document, f"broker ready at {broker.address}{page}, data in {data_dir}")
+
+
+# -- the loops ---------------------------------------------------------------------------------------------------------
+
+
+def run_loops(run: Invocation, settings: Settings) -> int:
+    """Run capture and the targets until a signal or until capture ends for good; return the exit code."""
+    from venus.cli.sync import report_capture_end
+    from venus.cli.target_loop import TargetLoop, format_step
+
+    stop, captured = threading.Event(), threading.Event()
+    capture = LoopThread(name="capture", body=lambda emit: capture_changes(settings, stop, captured, emit), vital=True)
+    targets = [LoopThread(name=name, body=TargetLoop(settings, name, stop, captured).run) for name in settings.targets]
+    writer = EventWriter(run)
+
+    def write(name: str, found: Any) -> None:
+        if not isinstance(found, dict):
+            writer.on_report(name, found)
+        elif line := format_step(found):
+            run.out.write_event({"loop": name, **found}, run.redactor(f"{name}: {line}"))
+        else:
+            writer.on_event(name, found)
+
+    supervisor = ThreadSupervisor([capture, *targets], stop, write, lambda error: explain(error, run))
+    supervisor.stop_on_signals(os._exit)
+    code = supervisor.run()
+    if capture.code is not None:
+        report_capture_end(run, capture)
+    return code
+
+
+def capture_changes(settings: Settings, stop: threading.Event, captured: threading.Event, emit: Emit) -> None:
+    """Capture until the stop; set `captured` once every table has been read."""
+    from venus.adapters.upper.capture import run_capture
+    from venus.cli.sync import run_reported
+
+    def on_report(found: Any) -> None:
+        if found.state == "capturing":
+            captured.set()
+        emit(found)
+
+    run_reported(lambda report: run_capture(settings, stop, report=report), stop, on_report, emit)
