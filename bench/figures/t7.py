@@ -18,7 +18,8 @@ from bench.network.week import Followers, Formula, KnownReaders, Rule, week
 from bench.sets import Sets, sets
 from bench.venus_transmission import BUSINESS
 from tests.support.brokers.networks import has, mirror_of
-from tests.support.brokers.servers import business_status, take, wait_for
+from tests.support.brokers.servers import business_status, take
+from tests.support.waiting import eventually
 from venus.config import BrokerSettings, ClusterSettings
 from venus.errors import OffsetTrimmed
 from venus.rpc.subscriber import Subscriber
@@ -116,7 +117,7 @@ def disconnect(started: Sets, cables: Cables, sender: Messages, reader: Simulate
     cables.back(["below"])
     reader.come(sender.end)
     has(started.at("below"), sender.end, BUSINESS)
-    wait_for(lambda: business_status(home, BUSINESS).log_start > left_at, 20.0)
+    eventually(lambda: business_status(home, BUSINESS).log_start > left_at, timeout_s=20.0)
     return is_gone(home, left_at)
 
 

@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.brokers.servers import BUSINESS, commit, settings, wait_for
+from tests.support.brokers.servers import BUSINESS, commit, settings
 from tests.support.collectors import Collected, collecting
 from tests.support.engines.batches import half
 from tests.support.listeners import drip, hanging
+from tests.support.waiting import eventually
 from venus.broker.service.process import start_in_thread
 from venus.errors import ConfigError
 from venus.process import tracing
@@ -68,7 +69,7 @@ def test_a_broker_makes_a_span_of_each_cut(collector: tuple[str, Collected], tmp
         with Producer(broker.address, BUSINESS, "p", window_bytes_max=1 << 20) as producer:
             producer.connect(0, 0)
             commit(producer, [half(n, rows=3) for n in range(1, 6)])
-        wait_for(lambda: len(taken) == 5)
+        eventually(lambda: len(taken) == 5)
     finally:
         broker.stop()
         tracing.stop_tracing(spans)

@@ -15,10 +15,10 @@ import psutil
 import psycopg2
 import pytest
 
-from tests.support.brokers.feed import wait_for
 from tests.support.databases.postgres import Server, libpq
 from tests.support.pipelines.pipeline import Pipeline, with_password
 from tests.support.spark.sparks import CLUSTER, note_application
+from tests.support.waiting import eventually
 
 pytestmark = [
     pytest.mark.spark,
@@ -85,16 +85,18 @@ def test_a_driver_that_is_killed_again_and_again_applies_everything_once(pipelin
     for round_no in range(3):
         write(pipeline, f"{counted} INSERT OR REPLACE INTO t SELECT i, '{round_no} ' || i FROM n")
         write(pipeline, f"DELETE FROM t WHERE id % 7 = {round_no}")
-        wait_for(partial(moved, pipeline, round_no), "some of it", WAIT_S)
+        eventually(partial(moved, pipeline, round_no), "some of it", timeout_s=WAIT_S)
         found = driver(pipeline)
         if found is not None:
             note(found, pipeline)
             found.kill()
     with closing(sqlite3.connect(pipeline.folder / "app.db")) as connection:
         expected = connection.execute("SELECT id, v FROM t ORDER BY id").fetchall()
-    wait_for(lambda: rows(pipeline.targets["main"]) == expected, "everything", WAIT_S)
+    eventually(lambda: rows(pipeline.targets["main"]) == expected, "everything", timeout_s=WAIT_S)
     pipeline.caught_up("main")
-    wait_for(lambda: driver(pipeline) is not None, "a driver", WAIT_S)  # the last one may have died with nothing left
+    eventually(
+        lambda: driver(pipeline) is not None, "a driver", timeout_s=WAIT_S
+    )  # the last one may have died with nothing left
     found = driver(pipeline)
     assert found is not None
     note(found, pipeline)
@@ -114,7 +116,7 @@ def note(process: psutil.Process, pipeline: Pipeline) -> None:
         return not process.is_running()
 
     if "VENUS_SPARK__MASTER" in pipeline.environ:
-        wait_for(named, "the executors", WAIT_S)
+        eventually(named, "the executors", timeout_s=WAIT_S)
 
 
 def moved(pipeline: Pipeline, round_no: int) -> bool:

@@ -21,7 +21,8 @@ from bench.light.framing import ACK, END_HEADERS, END_STREAM, PREFACE, WORD, Fra
 from bench.light.messages import FrameReader
 from bench.light.watching import Watch
 from bench.venus_transmission import make_half
-from tests.support.brokers.servers import settings, wait_for
+from tests.support.brokers.servers import settings
+from tests.support.waiting import eventually
 from venus.broker.service.process import start_in_thread
 from venus.errors import DigestMismatch, ProtocolError
 from venus.rpc.sealed import seal, unseal
@@ -178,7 +179,7 @@ class Line:
         """Let the broker say something and read it."""
         data = b"".join(frames)
         self.broker.say(data)
-        wait_for(lambda: is_there(self.connection.socket, len(data)))
+        eventually(lambda: is_there(self.connection.socket, len(data)))
         self.connection.receive(memoryview(bytearray(1 << 16)))
         assert self.connection.flush()
 
@@ -290,7 +291,7 @@ def test_whatever_ends_a_stream_is_a_failure(line: Line, frame: bytes, why: str)
 def test_a_connection_that_is_closed_is_a_failure(line: Line) -> None:
     line.broker.hear()
     line.broker.socket.close()
-    wait_for(lambda: is_there(line.connection.socket, 0))
+    eventually(lambda: is_there(line.connection.socket, 0))
     with pytest.raises(ConnectionError, match="has closed a connection of 1"):
         line.connection.receive(memoryview(bytearray(100)))
 

@@ -12,7 +12,7 @@ import pytest
 
 from tests.conformance.coordination.conftest import LEASE_S, AnyCoordinator, Cluster
 from tests.conformance.coordination.test_businesses import created, leadership
-from tests.support.brokers.servers import wait_for
+from tests.support.waiting import eventually
 from venus.coordination.cluster_membership import FILE, join_cluster
 from venus.errors import Fenced, Refused
 from venus.replication.records import InstallationProgress, LiveBroker, Member
@@ -61,7 +61,7 @@ def test_a_lease_that_is_not_refreshed_ends_after_its_time(cluster: Cluster) -> 
     before = time.monotonic()
     assert one.refresh()
 
-    wait_for(lambda: not other.brokers(), LEASE_S + LATE_S)
+    eventually(lambda: not other.brokers(), timeout_s=LEASE_S + LATE_S)
     assert time.monotonic() - before >= LEASE_S, "its broker would still have counted on it"
     assert not one.refresh()
     assert not one.refresh()
@@ -237,12 +237,12 @@ def test_how_new_a_store_is_is_news_for_nobody(cluster: Cluster) -> None:
     """Every broker notes it every few seconds, and whoever hears news reads everything."""
     one, other, heard = cluster.coordinator(), cluster.coordinator(), list[int]()
     other.watch(lambda: heard.append(1))
-    wait_for(lambda: heard)
+    eventually(lambda: heard)
     before = len(heard)
     for sequence in range(1, 9):
         one.save_newest_write("s1", sequence)
     one.drain("b1", draining=True)
-    wait_for(lambda: len(heard) > before)
+    eventually(lambda: len(heard) > before)
     assert len(heard) == before + 1
 
 
@@ -274,7 +274,7 @@ def test_a_broker_whose_lease_has_ended_is_itself_when_it_registers_again(cluste
     one, other = cluster.coordinator(), cluster.coordinator()
     known = created(one)
     one.register(broker())
-    wait_for(lambda: not other.brokers(), LEASE_S + LATE_S)
+    eventually(lambda: not other.brokers(), timeout_s=LEASE_S + LATE_S)
     assert one.swap(known, replace(known, term=2)) is None, "somebody else may have taken its place"
 
     assert not one.refresh()

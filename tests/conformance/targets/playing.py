@@ -6,8 +6,9 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 from tests.conformance.targets.places import TargetPlace
-from tests.support.brokers.feed import Feed, wait_for
+from tests.support.brokers.feed import Feed
 from tests.support.pipelines.loops import looping
+from tests.support.waiting import eventually
 from venus.adapters.targets.contract import FollowReport, Target
 from venus.adapters.targets.registry import open_target
 from venus.adapters.targets.views import TargetTable
@@ -34,7 +35,7 @@ class Stage:
 
     def reaches(self, offset: int) -> None:
         """Wait until everything below an offset is applied."""
-        wait_for(lambda: self.target.read_view().offset >= offset, f"offset {offset}")
+        eventually(lambda: self.target.read_view().offset >= offset, f"offset {offset}")
 
     def catches_up(self) -> None:
         """Follow until the queue's end."""

@@ -9,7 +9,8 @@ import pytest
 
 from tests.conformance.targets.playing import Stage
 from tests.support.brokers.delivery import FakeDelivery
-from tests.support.brokers.feed import INT, Change, column, items, put, refers, section, table, wait_for
+from tests.support.brokers.feed import INT, Change, column, items, put, refers, section, table
+from tests.support.waiting import eventually
 from venus.adapters.cutover.certificate import TableHash
 from venus.adapters.cutover.run import CutoverRequest, run_cutover, undo_target_cutover
 from venus.adapters.dialects.contract import Numbering
@@ -215,7 +216,7 @@ def test_behind_the_mark_venus_writes_nothing_until_it_is_taken_back(stage: Stag
     at = stage.target.read_view()
     stage.feed.cut(put(1, "must not arrive", 1))
     with stage.following() as reports:
-        wait_for(lambda: bool(reports), "the loop")
+        eventually(lambda: bool(reports), "the loop")
         refused = [
             _refusal(lambda: stage.target.load()), _refusal(lambda: stage.target.resume(None)),
             _refusal(lambda: stage.target.resync(None)),

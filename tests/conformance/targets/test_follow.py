@@ -10,7 +10,8 @@ import pytest
 
 from tests.conformance.targets.playing import Stage
 from tests.support.brokers.delivery import FakeDelivery
-from tests.support.brokers.feed import INT, TEXT, column, gone, items, put, table, wait_for
+from tests.support.brokers.feed import INT, TEXT, column, gone, items, put, table
+from tests.support.waiting import eventually
 from venus.errors import Refused
 
 pytestmark = pytest.mark.integration
@@ -113,7 +114,7 @@ def test_a_cut_is_applied_whole_or_not_at_all(stage: Stage, broker: FakeDelivery
     with stage.following() as reports:
         broker.hold_from = start + 6  # in the middle of the cut
         stage.feed.cut(*(put(i, "second", i) for i in range(10)), batch_rows=3)
-        wait_for(lambda: len(reports) >= 3, "reports")
+        eventually(lambda: len(reports) >= 3, "reports")
         held = stage.target.read_view().offset
         acknowledged = max(broker.acknowledged.values())
     halfway = stage.place.rows(stage.settings, items())  # after a stop in the middle of a cut, too
@@ -136,7 +137,7 @@ def test_an_offset_is_acknowledged_when_it_is_applied_and_never_before(stage: St
             stage.feed.cut(*(put(k, n, n) for k in range(20)))
             pairs.append((broker.acknowledged.get(group, 0), stage.target.read_view().offset))
         stage.reaches(broker.next_offset)
-        wait_for(lambda: broker.acknowledged.get(group) == broker.next_offset, "the acknowledgement")
+        eventually(lambda: broker.acknowledged.get(group) == broker.next_offset, "the acknowledgement")
 
     assert all(acknowledged <= applied for acknowledged, applied in pairs)
     assert list(broker.acknowledged) == [group]
@@ -176,6 +177,6 @@ def test_one_process_at_a_time_works_on_a_target(stage: Stage) -> None:
     stage.feed.cut(put(1, "a", 1))
     stage.target.load()
     with stage.following() as reports:
-        wait_for(lambda: bool(reports), "the loop")
+        eventually(lambda: bool(reports), "the loop")
         with pytest.raises(Refused, match=f"another process is working on target {stage.target.name}"):
             stage.target.load()

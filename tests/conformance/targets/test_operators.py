@@ -12,7 +12,8 @@ import pytest
 from tests.conformance.targets.places import TargetPlace
 from tests.conformance.targets.playing import Stage
 from tests.support.brokers.delivery import FakeDelivery
-from tests.support.brokers.feed import items, put, wait_for
+from tests.support.brokers.feed import items, put
+from tests.support.waiting import eventually
 from venus.adapters.running import LocalRunner
 from venus.adapters.targets.contract import UNSUPPORTED_TEXTS, TargetCapabilities, require_capability
 from venus.adapters.targets.registry import KINDS, open_target
@@ -84,9 +85,9 @@ def test_a_target_is_paused_and_goes_on_with_nothing_lost(stage: Stage, broker: 
     loaded(stage)
     at = broker.next_offset
     with stage.following() as reports:
-        wait_for(lambda: bool(reports), "the loop")
+        eventually(lambda: bool(reports), "the loop")
         done = stage.target.pause(None, "a test")
-        wait_for(lambda: stage.target.read_view().paused, "the pause")
+        eventually(lambda: stage.target.read_view().paused, "the pause")
         time.sleep(1.0)  # a loop notices within half a second
         stage.feed.cut(put(1, "while paused", 1))
         time.sleep(1.0)
@@ -120,7 +121,7 @@ def test_one_table_is_paused_while_the_others_go_on(stage: Stage, broker: FakeDe
         others = stage.place.rows(stage.settings, items(2, "others"))[("1",)]
         held = stage.table("shop.items")
         target.resume("shop.items")
-        wait_for(lambda: stage.table("shop.items").state == "ACTIVE", "the catching up")
+        eventually(lambda: stage.table("shop.items").state == "ACTIVE", "the catching up")
 
     assert (done.table, done.states["shop.items"], done.states["shop.others"]) == ("shop.items", "PAUSED", "ACTIVE")
     assert (waiting, others) == (("label 1", "1"), ("goes on", "1"))
@@ -136,7 +137,7 @@ def test_a_resync_makes_a_table_equal_to_the_full_data(name: str, stage: Stage, 
     asked = stage.target.resync(name)
     resyncing = stage.table("shop.items").state
     with stage.following():
-        wait_for(lambda: stage.table("shop.items").state == "ACTIVE", "the resync")
+        eventually(lambda: stage.table("shop.items").state == "ACTIVE", "the resync")
         stage.feed.cut(put(99, "behind", 1))
         stage.reaches(broker.next_offset)
 
@@ -152,7 +153,7 @@ def test_every_table_is_resynced_at_once(stage: Stage) -> None:
         stage.place.damage(stage.settings, schema)
     stage.target.resync(None)
     with stage.following():
-        wait_for(lambda: {t.state for t in stage.target.read_view().tables} == {"ACTIVE"}, "the resyncs")
+        eventually(lambda: {t.state for t in stage.target.read_view().tables} == {"ACTIVE"}, "the resyncs")
 
     stage.equal()
 
@@ -194,7 +195,7 @@ def test_a_table_that_halts_does_not_stop_the_others(stage: Stage, broker: FakeD
         others = stage.place.rows(stage.settings, items(2, "others"))
         stage.place.accept(items())
         report = target.open_quarantine().retry([row.id])
-        wait_for(lambda: stage.table("shop.items").state == "ACTIVE", "the catching up")
+        eventually(lambda: stage.table("shop.items").state == "ACTIVE", "the catching up")
 
     assert (halted.state, others) == ("HALTED", stage.feed.model[2])
     assert "refuses" in halted.reason

@@ -10,7 +10,8 @@ import pytest
 
 from tests.conformance.targets.playing import Stage
 from tests.support.brokers.delivery import FakeDelivery, Pinned
-from tests.support.brokers.feed import Key, Row, gone, items, put, wait_for
+from tests.support.brokers.feed import Key, Row, gone, items, put
+from tests.support.waiting import eventually
 from venus.errors import OffsetDiverged, Refused
 
 pytestmark = pytest.mark.integration
@@ -64,9 +65,9 @@ def test_a_target_whose_increments_are_gone_goes_on_by_itself(
     trim(stage, broker)
     seen = watch_full_data(broker, lambda: stage.place.rows(stage.settings, items()), monkeypatch)
     with stage.following():
-        wait_for(lambda: is_whole(stage), "the target to be equal")
+        eventually(lambda: is_whole(stage), "the target to be equal")
         stage.feed.cut(put(3, "behind", 30), put(2, "late too", 2, table=3), gone(1, table=2))
-        wait_for(lambda: is_whole(stage), "the changes behind it")
+        eventually(lambda: is_whole(stage), "the changes behind it")
 
     assert seen
     assert seen[0] == before, "readers have every row until the new ones are there"
@@ -83,7 +84,7 @@ def test_what_comes_while_it_is_made_equal_is_not_lost(
     changes = [(put(1, "meanwhile", 11), gone(9)), (put(12, "meanwhile", 12),), (put(2, "back", 2),)]
     watch_full_data(broker, lambda: stage.feed.cut(*changes.pop(0)) if changes else None, monkeypatch)
     with stage.following():
-        wait_for(lambda: not changes and is_whole(stage), "the target to be equal")
+        eventually(lambda: not changes and is_whole(stage), "the target to be equal")
 
     stage.equal()
     assert stage.target.read_view().unaccounted_rows == 0
@@ -100,9 +101,9 @@ def test_another_history_is_followed_when_an_operator_asks_for_it(stage: Stage, 
     assert stage.target.read_view().offset == offset, "nothing was given up"
     stage.target.resync(None)
     with stage.following():
-        wait_for(lambda: is_whole(stage), "the target to be equal")
+        eventually(lambda: is_whole(stage), "the target to be equal")
         stage.feed.cut(put(7, "behind", 7), gone(3))
-        wait_for(lambda: is_whole(stage), "the changes behind it")
+        eventually(lambda: is_whole(stage), "the changes behind it")
 
     stage.equal()
     assert stage.target.read_view().unaccounted_rows == 0

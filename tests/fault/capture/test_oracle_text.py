@@ -18,11 +18,12 @@ from typing import Any
 import pytest
 
 from tests.support.brokers.ledger import read_ledger
-from tests.support.brokers.servers import settings, wait_for
+from tests.support.brokers.servers import settings
 from tests.support.databases.follower import Follower
 from tests.support.databases.mariadb import MariaServer
 from tests.support.oracle.standin import SCHEMA, StandIn
 from tests.support.oracle.workload import KEYS, item_step, writers
+from tests.support.waiting import eventually
 from venus.adapters.dialects.oracle.source import OracleSource
 from venus.adapters.upper import capture
 from venus.broker.service.process import start_in_thread
@@ -169,7 +170,7 @@ def test_the_full_data_at_the_broker_equals_the_source(standin: StandIn, tmp_pat
                     return False
                 return "ITEM" in ledger.schemas and ledger.values("ITEM") == truth
 
-            assert wait_for(equal, 60)
+            assert eventually(equal)
         finally:
             stop.set()
             adapter.join(60)

@@ -14,7 +14,7 @@ import pytest
 from tests.support.brokers import broker_clusters
 from tests.support.brokers.broker_clusters import BrokerCluster, SteadyWriter, Writer, bodies
 from tests.support.brokers.etcd import EtcdCluster, EtcdNode, running_etcd
-from tests.support.brokers.servers import wait_for
+from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.fault, pytest.mark.integration, pytest.mark.timeout(300)]
 
@@ -46,7 +46,7 @@ def cluster(tmp_path: Path, members: EtcdCluster) -> Iterator[BrokerCluster]:
 def written(steady: SteadyWriter, writes: int) -> None:
     """Wait for so many further writes."""
     wanted = len(steady.took_s) + writes
-    wait_for(lambda: steady.failure is not None or len(steady.took_s) >= wanted, 60.0)
+    eventually(lambda: steady.failure is not None or len(steady.took_s) >= wanted)
 
 
 def follower(etcd: EtcdCluster) -> EtcdNode:
@@ -56,7 +56,7 @@ def follower(etcd: EtcdCluster) -> EtcdNode:
 
 def compare(cluster: BrokerCluster, writer: Writer) -> None:
     """Every acknowledged batch is at every broker, once, and in its place."""
-    wait_for(lambda: cluster.in_sync() == set("abc"), 60.0)
+    eventually(lambda: cluster.in_sync() == set("abc"))
     found = cluster.contents(writer.acknowledged * ROWS)
     assert [found[name] for name in "abc"] == [bodies(writer.acknowledged, ROWS)] * 3
 
@@ -64,7 +64,7 @@ def compare(cluster: BrokerCluster, writer: Writer) -> None:
 def test_writers_do_not_notice_that_etcd_loses_members(cluster: BrokerCluster, members: EtcdCluster) -> None:
     writer = Writer(cluster)
     writer.write(3, ROWS)
-    wait_for(lambda: cluster.in_sync() == set("abc"))
+    eventually(lambda: cluster.in_sync() == set("abc"))
     before = cluster.record()
     with SteadyWriter(writer, ROWS) as steady:
         written(steady, 20)
@@ -91,7 +91,7 @@ def test_without_a_majority_of_etcd_no_other_broker_leads_until_it_is_back(
 ) -> None:
     writer = Writer(cluster)
     writer.write(3, ROWS)
-    wait_for(lambda: cluster.in_sync() == set("abc"))
+    eventually(lambda: cluster.in_sync() == set("abc"))
     first, term = writer.leader, cluster.record().term
     lost = [members.leader(), follower(members)]
     with SteadyWriter(writer, ROWS) as steady:

@@ -12,8 +12,9 @@ import pytest
 from tests.fault.service.test_fuzz import GROWTH_BYTES_MAX, extreme, mutated, seal, send
 from tests.support.brokers.broker_clusters import BrokerCluster
 from tests.support.brokers.etcd import EtcdCluster
-from tests.support.brokers.servers import BUSINESS, RssWatch, commit, wait_for
+from tests.support.brokers.servers import BUSINESS, RssWatch, commit
 from tests.support.engines.batches import half
+from tests.support.waiting import eventually
 from venus.broker.replicas import connections
 from venus.coordination.etcd import EtcdCoordinator
 from venus.rpc.channel import open_channel
@@ -58,7 +59,7 @@ def outlives(folder: Path, etcd: EtcdCluster, calls: int, seed: int) -> None:
         leader, producer, _ = cluster.connected()
         with producer:
             commit(producer, [half(1, rows=3)])
-        wait_for(lambda: cluster.in_sync() == set("abc"), 60)
+        eventually(lambda: cluster.in_sync() == set("abc"))
         follower = next(name for name in "abc" if name != leader)
         for sender, receiver in ((follower, leader), (leader, follower)):
             greeting = greeting_of(cluster, sender, receiver)
@@ -75,7 +76,7 @@ def outlives(folder: Path, etcd: EtcdCluster, calls: int, seed: int) -> None:
         with producer:
             assert ack.last_batch == 1
             assert commit(producer, [half(2, rows=3)]).next_offset == 6
-        wait_for(lambda: cluster.in_sync() == set("abc"), 60)
+        eventually(lambda: cluster.in_sync() == set("abc"))
         assert cluster.record().term < 1000, "somebody's number was believed"
 
 

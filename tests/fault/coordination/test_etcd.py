@@ -14,8 +14,8 @@ from tests.conformance.coordination.test_brokers import broker
 from tests.conformance.coordination.test_businesses import created, leadership
 from tests.fault.coordination.conftest import Connect
 from tests.support.brokers.etcd import EtcdCluster, running_etcd
-from tests.support.brokers.servers import wait_for
 from tests.support.faults.lost_answers import LostAnswers
+from tests.support.waiting import eventually
 from venus.coordination.etcd import EtcdCoordinator
 from venus.errors import Refused, Unavailable
 from venus.replication.records import Leadership
@@ -32,7 +32,7 @@ def until_answered(coordinator: EtcdCoordinator) -> Leadership | None:
         except Unavailable:
             return None
 
-    found = wait_for(read)
+    found = eventually(read)
     assert isinstance(found, Leadership)
     return found
 
@@ -101,7 +101,7 @@ def test_etcd_away_for_seconds_is_survived_and_the_lease_says_the_truth(etcd: Et
             return False
         return True
 
-    wait_for(registered)
+    eventually(registered)
     assert own.brokers() == (broker(),)
 
 
@@ -183,7 +183,7 @@ def test_a_watch_goes_on_at_another_member(etcd: EtcdCluster, connect: Connect) 
             return False
         return told.wait(2)
 
-    wait_for(tells)
+    eventually(tells)
 
 
 def test_clusters_do_not_see_each_other(etcd: EtcdCluster, connect: Connect) -> None:

@@ -6,14 +6,14 @@ import multiprocessing
 import os
 import signal
 import subprocess
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.support.engines import engines
 from tests.support.engines.engines import BUSINESS, Errors, Producer
+from tests.support.waiting import eventually
 from venus.broker.store import keys
 from venus.broker.store.data_directory import FreeSpace
 from venus.broker.store.rocks import Store
@@ -95,7 +95,7 @@ def test_a_body_that_rotted_in_the_log_never_becomes_full_data(tmp_path: Path) -
 
     errors = Errors()
     engine = engines.make(tmp_path, errors=errors)
-    wait_until(lambda: errors.fatal or engine.status(BUSINESS).businesses[0].materialised_offset == 30)
+    eventually(lambda: errors.fatal or engine.status(BUSINESS).businesses[0].materialised_offset == 30)
     engine.stop()
 
     (found,) = errors.fatal
@@ -117,13 +117,6 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         pytest.skip(f"mount is not permitted here: {mounted.stderr.decode().strip()}")
     yield path
     subprocess.run(["umount", "-l", str(path)], check=True)
-
-
-def wait_until(condition: Callable[[], object]) -> None:
-    end = time.monotonic() + engines.WAIT_S
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.01)
 
 
 @pytest.mark.fault
@@ -150,7 +143,7 @@ def test_half_messages_are_refused_before_the_disk_is_full_and_taken_again_later
     subprocess.run(["mount", "-o", "remount,size=512m", str(small_disk)], check=True)
     producer.send(message)
     producer.decide(message)
-    wait_until(lambda: engine.status().businesses[0].materialised_offset == (accepted + 1) * 10)
+    eventually(lambda: engine.status().businesses[0].materialised_offset == (accepted + 1) * 10)
     assert len(engines.full_data(engine)) == (accepted + 1) * 10
     assert errors.fatal == []
     engine.stop()
@@ -171,7 +164,7 @@ def test_a_disk_that_is_really_full_stops_the_broker_and_keeps_what_was_answered
         except StorageError as error:
             failed = error
     assert not isinstance(failed, StoreFull)
-    wait_until(lambda: len(errors.fatal) == 1)
+    eventually(lambda: len(errors.fatal) == 1)
     with pytest.raises(StorageError):
         producer.engine.producers.init(BUSINESS, "later", 0, 0).result(engines.WAIT_S)
     assert any("restarted" in alarm for alarm in engine.status().alarms)

@@ -11,6 +11,7 @@ import pytest
 
 from tests.fault.engine.test_kill_at_write import LIFE_S, PROCESSES, killer
 from tests.support.engines import engines, mirrored
+from tests.support.waiting import eventually
 from venus.broker.core import Core
 from venus.wire import broker_pb2, mirror_pb2
 
@@ -45,7 +46,7 @@ def recorded(path: Path) -> Home:
     for n in range(BATCHES):
         producer.commit([(b"%08d" % n, None), *engines.rows(n * 7, ROWS - 1, b"%d" % n)])
         if n + 1 == AGAIN_AT:
-            engines.wait_until(lambda: mirrored.business_of(engine).materialised.offset == 40 + AGAIN_AT * ROWS)
+            eventually(lambda: mirrored.business_of(engine).materialised.offset == 40 + AGAIN_AT * ROWS)
             fulls.append(full(engine))
     increments = tuple(i.SerializeToString() for i in engines.queue(engine, 40))
     home = Home(fulls=(fulls[0], fulls[1]), increments=increments, rows=engines.full_data(engine))
@@ -85,7 +86,7 @@ def work(path: Path, told: Path, kill_at: int | None) -> None:
         assert mirror is not None
         if reached == 40 + AGAIN_AT * ROWS and mirror.offset == 40:
             take_full(engine, home.fulls[1], reason="a test wants it")
-    engines.wait_until(lambda: business.is_filled)
+    eventually(lambda: business.is_filled)
     engines.full_data(engine)
     engine.stop()
     told.write_text("done")
@@ -138,7 +139,7 @@ def inspect(path: Path, home: Home, safe: int) -> None:
         assert mirror is not None
         assert business.committed.next_offset >= safe
         if mirror.end:
-            engines.wait_until(lambda: business.is_filled)
+            eventually(lambda: business.is_filled)
             start, end = business.log_start, business.committed.next_offset
             wanted = [i for i in map(broker_pb2.Increment.FromString, home.increments) if start <= i.base_offset < end]
             assert engines.queue(engine, start) == wanted

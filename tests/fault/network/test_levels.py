@@ -18,8 +18,9 @@ import pytest
 from tests.support.brokers import hops, networks
 from tests.support.brokers.feed import query
 from tests.support.brokers.levels import LEVELS, SETS, SURE_S, TARGETS, TOOK, TWICE, Levels
-from tests.support.brokers.servers import BUSINESS, business_status, take, wait_for
+from tests.support.brokers.servers import BUSINESS, business_status, take
 from tests.support.databases.postgres import Server
+from tests.support.waiting import eventually
 from venus.adapters.targets.postgresql.control import read_progress
 from venus.errors import VenusError
 from venus.network.directory import BACK_AFTER_S
@@ -63,7 +64,7 @@ def test_twenty_kills_and_twenty_cuts_at_every_level(levels: Levels) -> None:
         _an_access_set_is_gone(levels)
         levels.start("east")
         began = time.monotonic()
-        wait_for(lambda: _reads_at(levels, "a", "east"), BACK_AFTER_S + SURE_S)
+        eventually(lambda: _reads_at(levels, "a", "east"), timeout_s=BACK_AFTER_S + SURE_S)
         lines.append(f"target a was back at its nearest set after {time.monotonic() - began:.0f} s")
         levels.level()
     for target, url in levels.targets.items():

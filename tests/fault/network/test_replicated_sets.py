@@ -13,8 +13,9 @@ from tests.fault.coordination.conftest import etcd, three_nodes
 from tests.support.brokers import networks
 from tests.support.brokers.broker_clusters import BrokerCluster
 from tests.support.brokers.etcd import EtcdCluster
-from tests.support.brokers.servers import BUSINESS, business_status, commit, fill, take, wait_for
+from tests.support.brokers.servers import BUSINESS, business_status, commit, fill, take
 from tests.support.engines.batches import half
+from tests.support.waiting import eventually
 from venus.broker.service.process import RunningBroker
 from venus.errors import Refused, VenusError
 from venus.rpc.admin import AdminClient
@@ -59,7 +60,7 @@ def everything(address: str, first: int, until: int) -> list[broker_pb2.Incremen
 def test_another_broker_of_the_set_goes_on_pulling(tmp_path: Path, home: RunningBroker, etcd: EtcdCluster) -> None:
     fill(home.address, 1, 5, rows=10)
     with BrokerCluster(tmp_path, etcd, tier="access", level=1, set="eu", upstream=(home.address,)) as cluster:
-        first = wait_for(lambda: settled(cluster), 60.0)
+        first = eventually(lambda: settled(cluster))
         networks.has(cluster.brokers[first].address, 50)
         with (
             pytest.raises(Refused, match="takes no changes from producers"),
@@ -72,13 +73,13 @@ def test_another_broker_of_the_set_goes_on_pulling(tmp_path: Path, home: Running
             cluster.brokers[first].kill()
             began = time.monotonic()
             commit(producer, [half(n, rows=10) for n in range(11, 21)])
-        second = wait_for(lambda: leader_of(cluster), 60.0)
+        second = eventually(lambda: leader_of(cluster))
         networks.has(cluster.brokers[second].address, 200)
         assert time.monotonic() - began < 60.0
         cluster.start(first)
         wanted = everything(home.address, 50, 200)
         for broker in cluster.brokers.values():
-            wait_for(partial(has_all, broker.address, 200), 60.0)
+            eventually(partial(has_all, broker.address, 200))
             assert everything(broker.address, 50, 200) == wanted
         assert second != first
         assert [c.group for c in business_status(home.address).consumers] == ["mirror/eu"]

@@ -16,9 +16,9 @@ from tests.support.brokers import networks
 from tests.support.brokers.feed import Feed, applied, following, gone, items, put, rows_at, settings_for
 from tests.support.brokers.real_broker import KillableBroker
 from tests.support.brokers.servers import BrokerProcess, business_status, take
-from tests.support.brokers.servers import wait_for as waiting_for
 from tests.support.faults.proxy import Proxy
 from tests.support.ports import free_port
+from tests.support.waiting import eventually
 from venus.adapters.targets.postgresql.control import read_progress, read_table_states
 from venus.adapters.targets.postgresql.load.full_sync import full_sync
 from venus.config import Settings
@@ -104,7 +104,7 @@ def test_a_target_below_three_levels_survives_everything(
             write(5)
             _harm(rng, sets, home, round_, lambda: write(5))
             write(5)
-            waiting_for(lambda: applied(database) == home.next_offset, 120.0)
+            eventually(lambda: applied(database) == home.next_offset, timeout_s=120.0)
 
     assert rows_at(database, items()) == feed.model[1]
     assert read_table_states(settings, "a")[0].rows_applied == feed.committed[1] - since

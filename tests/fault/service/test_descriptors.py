@@ -12,7 +12,8 @@ from urllib.request import urlopen
 import psutil
 import pytest
 
-from tests.support.brokers.servers import BUSINESS, BrokerProcess, fill, settings, wait_for
+from tests.support.brokers.servers import BUSINESS, BrokerProcess, fill, settings
+from tests.support.waiting import eventually
 from venus.broker.service.http_guard import ANSWER_S, CONNECTIONS_MAX, HEAD_S
 from venus.rpc.admin import AdminClient
 
@@ -59,7 +60,7 @@ def test_half_open_http_connections_take_nothing_from_the_others(broker: BrokerP
     fill(broker.address, 1, 1)
     before = descriptors(broker)
     with connections(broker.http_address, 400, first) as half_open:
-        wait_for(lambda: descriptors(broker) <= before + CONNECTIONS_MAX + 10, 5)
+        eventually(lambda: descriptors(broker) <= before + CONNECTIONS_MAX + 10, timeout_s=5)
         serves(broker)
         end = time.monotonic() + HEAD_S + 5
         while descriptors(broker) > before + 10 and time.monotonic() < end:
@@ -84,7 +85,7 @@ def test_a_client_that_does_not_take_its_answers_is_let_go(broker: BrokerProcess
                 each.send(pipelined)
             except BlockingIOError:
                 continue
-        wait_for(lambda: descriptors(broker) <= before + 5, ANSWER_S + HEAD_S + 20)
+        eventually(lambda: descriptors(broker) <= before + 5, timeout_s=ANSWER_S + HEAD_S + 20)
         serves(broker)
 
 
@@ -93,5 +94,5 @@ def test_half_open_grpc_connections_end(broker: BrokerProcess) -> None:
     before = descriptors(broker)
     with connections(broker.address, 300, b"PRI * HTT"):
         serves(broker)
-        wait_for(lambda: descriptors(broker) <= before + 10, 30)
+        eventually(lambda: descriptors(broker) <= before + 10)
         serves(broker)

@@ -18,17 +18,9 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
-from tests.support.brokers.servers import (
-    BUSINESS,
-    BrokerProcess,
-    RssWatch,
-    business_status,
-    commit,
-    settings,
-    take,
-    wait_for,
-)
+from tests.support.brokers.servers import BUSINESS, BrokerProcess, RssWatch, business_status, commit, settings, take
 from tests.support.engines.batches import half
+from tests.support.waiting import eventually
 from venus.errors import VenusError
 from venus.model import Verdict
 from venus.rpc.channel import open_channel
@@ -201,7 +193,7 @@ def goes_on(broker: BrokerProcess, halves: list[broker_pb2.Half]) -> None:
         reader.open(0, 0)
         assert [increment.body for increment in take(reader, 600)] == [message.body for message in halves]
     with SnapshotClient(broker.address) as snapshots:
-        found = wait_for(lambda: try_to_open(snapshots), 60)
+        found = eventually(lambda: try_to_open(snapshots))
         assert sum(len(c.rows) for s in found.splits for c in snapshots.read_split(found.snapshot_id, s)) == 600
     assert business_status(broker.address).next_offset == 600
 

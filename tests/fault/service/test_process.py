@@ -21,10 +21,10 @@ from tests.support.brokers.servers import (
     fill,
     settings,
     take,
-    wait_for,
 )
 from tests.support.engines.batches import half
 from tests.support.processes import forked
+from tests.support.waiting import eventually
 from venus.broker.service.process import start_in_thread
 from venus.errors import ConfigError, Unavailable
 from venus.model import Verdict
@@ -54,7 +54,7 @@ def test_a_kill_between_half_and_commit_leaves_the_half_message_to_be_decided(tm
             1,
             [(n, half(n).digest) for n in (2, 3)],
         )
-        reviews = wait_for(sender.take_reviews)
+        reviews = eventually(sender.take_reviews)
         assert reviews[0].batch_no == 2
         sender.decide(3, half(3).digest, Verdict.COMMIT)
         assert sender.wait_until_decided(3).next_offset == 3
@@ -84,7 +84,7 @@ def test_ten_times_overload_and_a_stopped_consumer_leave_memory_bounded(tmp_path
                     sender.decide(n, message.digest, Verdict.COMMIT)
             sender.wait_until_decided(n)
         assert watch.peak_bytes - before < limit + 100 * MIB
-        wait_for(lambda: business_status(broker.address).consumers[0].backlog_rows == n)
+        eventually(lambda: business_status(broker.address).consumers[0].backlog_rows == n)
         assert len(data(take(stopped, n))) == n
 
 

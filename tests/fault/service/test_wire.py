@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.brokers.servers import BUSINESS, business_status, commit, data, fill, settings, take, wait_for
+from tests.support.brokers.servers import BUSINESS, business_status, commit, data, fill, settings, take
 from tests.support.engines.batches import half
 from tests.support.faults.proxy import Proxy, Way
+from tests.support.waiting import eventually
 from venus.broker.service.process import RunningBroker, start_in_thread
 from venus.broker.service.server import Keepalive
 from venus.errors import DigestMismatch, Unavailable
@@ -201,7 +202,7 @@ def test_a_silent_peer_is_noticed_on_both_sides(broker: RunningBroker) -> None:
         sender.connect(0, 0)
         reader.open(0, 0)
         take(reader, 1)
-        assert wait_for(lambda: business_status(broker.address).producer == "p")
+        assert eventually(lambda: business_status(broker.address).producer == "p")
         proxy.silence()
         with pytest.raises(Unavailable):
             sender.wait_until_persisted(2, timeout_s=30)
@@ -212,7 +213,7 @@ def test_a_silent_peer_is_noticed_on_both_sides(broker: RunningBroker) -> None:
             status = business_status(broker.address)
             return not status.producer and not status.consumers[0].connected
 
-        wait_for(gone)
+        eventually(gone)
 
 
 def test_a_client_that_ends_its_direction_is_let_go(broker: RunningBroker) -> None:
@@ -223,7 +224,7 @@ def test_a_client_that_ends_its_direction_is_let_go(broker: RunningBroker) -> No
         sender.connect(0, 0)
         commit(sender, [half(1)])
         proxy.half_close(Way.UP)
-        wait_for(lambda: not business_status(broker.address).producer)
+        eventually(lambda: not business_status(broker.address).producer)
         with pytest.raises(Unavailable):
             sender.wait_until_persisted(2, timeout_s=30)
 

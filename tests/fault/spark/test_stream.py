@@ -18,9 +18,10 @@ from typing import Any
 
 import pytest
 
-from tests.support.brokers.feed import Feed, applied, gone, items, put, rows_at, settings_for, wait_for
+from tests.support.brokers.feed import Feed, applied, gone, items, put, rows_at, settings_for
 from tests.support.brokers.real_broker import RealBroker
 from tests.support.spark.sparks import CLUSTER
+from tests.support.waiting import eventually
 from venus.adapters.targets.postgresql.control import read_progress
 from venus.adapters.targets.postgresql.load.full_sync import full_sync
 
@@ -108,9 +109,9 @@ def test_streams_are_exact_while_workers_and_executors_die(
             seen = [row["_offset"] for row in stream_rows(tmp_path)]
             return len(seen) >= feed.committed[1] and applied(database) == broker.next_offset
 
-        wait_for(followed, "the streams' catching up", WAIT_S)
+        eventually(followed, "the streams' catching up", timeout_s=WAIT_S)
         live(feed, rng, 5)
-        wait_for(followed, "the streams' catching up", WAIT_S)
+        eventually(followed, "the streams' catching up", timeout_s=WAIT_S)
 
     report, rows = json.loads((tmp_path / "report.json").read_text()), stream_rows(tmp_path)
     happened = {f"stream: {fault}" for fault in of_stream} | {f"apply: {fault}" for fault in of_apply}

@@ -15,8 +15,8 @@ from typing import Any
 import psutil
 
 from tests.fault.upper.watched import Hook, watched_producer, watched_source
-from tests.support.brokers.servers import wait_for
 from tests.support.processes.memory import peak_bytes
+from tests.support.waiting import eventually
 from venus.adapters.dialects.contract import Cut, Source
 from venus.adapters.dialects.registry import open_source
 from venus.adapters.upper.capture import CaptureDependencies, connect_producer, run_capture
@@ -130,7 +130,7 @@ class Zombie:
         assert self._receiver.recv() == "frozen"
         assert self._process.pid is not None
         process = psutil.Process(self._process.pid)
-        wait_for(lambda: process.status() == psutil.STATUS_STOPPED)
+        eventually(lambda: process.status() == psutil.STATUS_STOPPED)
 
     def thaw(self) -> None:
         """Let it go on."""

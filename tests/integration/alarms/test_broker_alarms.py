@@ -13,9 +13,10 @@ from urllib.request import urlopen
 
 import pytest
 
-from tests.support.brokers.servers import BUSINESS, commit, settings, wait_for
+from tests.support.brokers.servers import BUSINESS, commit, settings
 from tests.support.engines.batches import half
 from tests.support.listeners import HttpListener, MailListener, drip, hanging
+from tests.support.waiting import eventually
 from venus.alarms import alarm_state, notifier
 from venus.broker.service.process import RunningBroker, start_in_thread
 from venus.config import AlarmsSettings
@@ -73,8 +74,8 @@ def test_a_halted_table_is_told_everywhere_and_so_is_its_recovery(start: StartAl
         with sender(broker) as producer:
             commit(producer, [half(1, rows=2)])
             producer.report(HALTED)
-            wait_for(lambda: ("raised", "table_halted") in hook.events())
-            wait_for(lambda: mails.taken)
+            eventually(lambda: ("raised", "table_halted") in hook.events())
+            eventually(lambda: mails.taken)
             (raised,) = json.loads(get(broker, "/status.json"))["raised"]
             assert (raised["text"], raised["rule"], raised["hop"]) == (SENTENCE, "table_halted", "source")
             assert raised["commands"] == ["venus resync shop.items"]
@@ -86,9 +87,9 @@ def test_a_halted_table_is_told_everywhere_and_so_is_its_recovery(start: StartAl
             assert metric(broker, 'venus_alarm_messages_total{result="sent",to="chat"}') == 1
 
             producer.report(AdapterCondition())
-            wait_for(lambda: ("recovered", "table_halted") in hook.events())
+            eventually(lambda: ("recovered", "table_halted") in hook.events())
             assert metric(broker, gauge) == 0
-            wait_for(lambda: len(mails.taken) == 2)
+            eventually(lambda: len(mails.taken) == 2)
     assert "ALARM" in mails.taken[0][1]
     assert "OVER" in mails.taken[1][1]
 
@@ -102,7 +103,7 @@ def test_rules_decide_who_is_told(start: StartAlarmed) -> None:
             commit(producer, [half(1, rows=2)])
             paused = TableCondition(table_id=1, name="shop.other", state="PAUSED")
             producer.report(AdapterCondition.of([*HALTED.tables, paused]))
-            wait_for(lambda: everything.events().count(("stands", "table_halted")) >= 2)
+            eventually(lambda: everything.events().count(("stands", "table_halted")) >= 2)
             assert metric(broker, f'venus_alarms_standing{{business="{BUSINESS}",rule="table_paused"}}') == 1
     assert {rule for _, rule in everything.events()} == {"table_halted"}
     assert replicas.events() == []
@@ -121,7 +122,7 @@ def test_what_cannot_be_sent_is_an_alarm_itself_and_the_data_go_on(start: StartA
         with sender(broker) as producer:
             producer.report(HALTED)
             commit(producer, [half(1, rows=2)])
-            wait_for(lambda: "alarms cannot be sent to slow: " in get(broker, "/alarms"))
+            eventually(lambda: "alarms cannot be sent to slow: " in get(broker, "/alarms"))
             slowest = max(_commit_s(producer, number) for number in range(2, 12))
             assert slowest < 1.0, "commits waited for a webhook"
             told = get(broker, "/alarms")
@@ -131,10 +132,10 @@ def test_what_cannot_be_sent_is_an_alarm_itself_and_the_data_go_on(start: StartA
             assert "`venus alarms test --to broken`" in told
             assert metric(broker, 'venus_alarm_unsent{to="slow"}') == 1
             assert metric(broker, 'venus_alarm_unsent{to="well"}') == 0
-            wait_for(lambda: well.events().count(("raised", "alarm_unsent")) == 2)
+            eventually(lambda: well.events().count(("raised", "alarm_unsent")) == 2)
             broken.status = 200
-            wait_for(lambda: ("raised", "table_halted") in broken.events())
-            wait_for(lambda: ("recovered", "alarm_unsent") in well.events())
+            eventually(lambda: ("raised", "table_halted") in broken.events())
+            eventually(lambda: ("recovered", "alarm_unsent") in well.events())
         began = time.monotonic()
         broker.stop()
         assert time.monotonic() - began < 20, "a broker that stops waits for nobody"
@@ -155,10 +156,10 @@ def test_a_source_that_goes_away_is_told_once_it_has_lasted(
         with sender(broker) as producer:
             commit(producer, [half(1, rows=2)])
             assert get(broker, "/alarms") == "none\n"
-        wait_for(lambda: ("raised", "capture_away") in hook.events())
+        eventually(lambda: ("raised", "capture_away") in hook.events())
         assert "capture is not connected" in get(broker, "/alarms")
         with sender(broker) as producer:
-            wait_for(lambda: ("recovered", "capture_away") in hook.events())
+            eventually(lambda: ("recovered", "capture_away") in hook.events())
 
 
 def test_the_history_fills(start: StartAlarmed, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -174,6 +175,6 @@ def test_the_history_fills(start: StartAlarmed, monkeypatch: pytest.MonkeyPatch)
             found = [s["values"] for s in series if (s["business"], s["figure"]) == (BUSINESS, "in_per_s")]
             return [value for values in found for value in values if value]
 
-        assert wait_for(rates)
+        assert eventually(rates)
         document = json.loads(get(broker, "/history.json"))
         assert all(len(s["values"]) == len(document["times"]) for s in document["series"])

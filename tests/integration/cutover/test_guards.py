@@ -15,9 +15,9 @@ import psycopg2
 import pytest
 
 from tests.support.brokers.feed import query
-from tests.support.brokers.servers import wait_for
 from tests.support.databases.postgres import libpq
 from tests.support.pipelines.whole_way import WholeWay
+from tests.support.waiting import eventually
 from venus.adapters.cutover.readiness import Readiness, read_readiness
 from venus.adapters.cutover.run import CutoverRequest, run_cutover
 from venus.adapters.dialects.registry import open_source
@@ -106,7 +106,7 @@ def test_another_target_that_has_halted_forbids_nothing(way: WholeWay) -> None:
     ):
         other.open(0, 0)
         other.report(AdapterCondition.of([halted]))
-        wait_for(lambda: any("target b:" in alarm for b in admin.status("main").businesses for alarm in b.alarms))
+        eventually(lambda: any("target b:" in alarm for b in admin.status("main").businesses for alarm in b.alarms))
 
         assert run_cutover(way.settings, "main", wish()).certificate
     assert marked(way)

@@ -10,6 +10,7 @@ import pytest
 from tests.integration.engine.test_watermark import _fails_for_batch_of
 from tests.support.engines import engines
 from tests.support.engines.engines import BUSINESS, WAIT_S, Clock, Producer
+from tests.support.waiting import eventually
 from venus.broker.core import Core
 from venus.broker.machine import catalogue, half_messages
 from venus.broker.store import keys
@@ -146,8 +147,8 @@ def test_a_forgotten_business_is_gone_for_good(tmp_path: Path) -> None:
     filled(engine, "other")
     engine.producers.leave("other")
     settle(engine)
-    engines.wait_until(lambda: engines.full_data(engine, business="other") != {})
-    engines.wait_until(lambda: engine.catalogue.find("other").scrubbed_at_us > 0)
+    eventually(lambda: engines.full_data(engine, business="other") != {})
+    eventually(lambda: engine.catalogue.find("other").scrubbed_at_us > 0)
     others = {family: set(found) for family, found in everything(engine).items()}
     filled(engine)
     token = engine.subscriptions.attach(BUSINESS, "g", 0)

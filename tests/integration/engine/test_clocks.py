@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from tests.support.brokers.etcd import EtcdCluster
-from tests.support.brokers.servers import BUSINESS, commit, settings, wait_for
+from tests.support.brokers.servers import BUSINESS, commit, settings
 from tests.support.engines import engines
 from tests.support.engines.batches import half
+from tests.support.waiting import eventually
 from venus.broker.replicas import replication
 from venus.broker.replicas.host import Host
 from venus.broker.service import process
@@ -96,7 +97,7 @@ def test_leases_have_one_clock_that_goes_on_in_sleep(
         with closing(Producer(broker.address, BUSINESS, "db", window_bytes_max=1 << 20)) as producer:
             producer.connect(0, 0)
             commit(producer, [half(1)])
-            wait_for(lambda: bool(until) and abs(until[-1] - time.monotonic() + BEHIND_S) < 10.0)
+            eventually(lambda: bool(until) and abs(until[-1] - time.monotonic() + BEHIND_S) < 10.0)
             ahead = Subscriber(broker.address, BUSINESS, f"{BUSINESS}/eu", credit_bytes=1 << 20)
             with closing(ahead), pytest.raises(OffsetDiverged):
                 ahead.open(1000, 0)

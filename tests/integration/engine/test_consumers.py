@@ -15,6 +15,7 @@ from tests.integration.engine.test_retention import tick
 from tests.integration.engine.test_watermark import Replicas, settle
 from tests.support.engines import engines
 from tests.support.engines.engines import BUSINESS, WAIT_S, Clock, Producer, status
+from tests.support.waiting import eventually
 from venus.broker.core import Core
 from venus.broker.machine.business import Business
 from venus.broker.machine.records import load_all
@@ -246,7 +247,7 @@ def test_what_was_proposed_of_a_group_before_the_term_ended_is_known_if_it_stays
     replicas.held = end - 1
     with ThreadPoolExecutor(1) as pool:
         asked = pool.submit(engine.subscriptions.attach, BUSINESS, "g", 5)
-        engines.wait_until(lambda: business.log.end > end)
+        eventually(lambda: business.log.end > end)
         settle(engine)
         engine.subscriptions.retire(business)
         ends = partial(replica_commands.end_term, engine.store, business)
@@ -257,7 +258,7 @@ def test_what_was_proposed_of_a_group_before_the_term_ended_is_known_if_it_stays
 
     replicas.held = None
     engine.commits.advance()
-    engines.wait_until(lambda: known(engine))  # the next leader has it as well
+    eventually(lambda: known(engine))  # the next leader has it as well
     assert (consumer(engine).acknowledged, consumer(engine).connected) == (5, False)
     engine.stop()
 
@@ -279,7 +280,7 @@ def test_nothing_is_logged_of_a_group_behind_the_word_that_it_is_forgotten(tmp_p
         # the upkeep of the group in which it is forgotten, and of no earlier one, logs what is waiting
         engine.commits.submit(lambda _group: advance(clock), line=engine.catalogue.find(BUSINESS))
         asked = pool.submit(engine.subscriptions.forget, BUSINESS, "g")
-        engines.wait_until(lambda: len(engine.commits._waiting) == 2)
+        eventually(lambda: len(engine.commits._waiting) == 2)
         go.set()
         asked.result(WAIT_S)
     tick(engine, clock)
@@ -302,7 +303,7 @@ def test_a_group_is_forgotten_with_its_entry_though_the_operator_was_refused(tmp
     replicas.held = end - 1
     with ThreadPoolExecutor(1) as pool:
         asked = pool.submit(engine.subscriptions.forget, BUSINESS, "g")
-        engines.wait_until(lambda: business.log.end > end)
+        eventually(lambda: business.log.end > end)
         settle(engine)
         engine.commits.refuse_waiting(business, Unavailable("nothing was heard of b"))
         with pytest.raises(Unavailable, match="nothing was heard of b"):
@@ -310,7 +311,7 @@ def test_a_group_is_forgotten_with_its_entry_though_the_operator_was_refused(tmp
 
     replicas.held = None
     engine.commits.advance()
-    engines.wait_until(lambda: not business.pending)
+    eventually(lambda: not business.pending)
     settle(engine)
     assert not known(engine)
     engine.stop()
@@ -320,7 +321,7 @@ def test_a_lease_ends_by_time_in_which_the_broker_was_there(tmp_path: Path, cloc
     """Neither a clock that is set nor a broker that is off ends a load that goes on."""
     engine = engines.make(tmp_path, clock)
     Producer(engine).commit(engines.rows(0, 10))
-    engines.wait_until(lambda: engines.full_data(engine) != {})
+    eventually(lambda: engines.full_data(engine) != {})
     request = broker_pb2.OpenSnapshotRequest(business=BUSINESS, lease_s=60)
     snapshot = engine.full_data.open(request)
     clock.wall_ahead_s += 365 * DAY_S

@@ -12,6 +12,7 @@ import pytest
 from tests.support.engines import engines
 from tests.support.engines.engines import BUSINESS, WAIT_S, Clock, Producer, caught_up, the_business
 from tests.support.engines.stored import HEAD
+from tests.support.waiting import eventually
 from venus.broker.core import Core
 from venus.broker.machine import records
 from venus.broker.machine.business import Business
@@ -89,7 +90,7 @@ def test_rows_under_a_floor_are_removed_for_good(tmp_path: Path) -> None:
     producer.commit(engines.rows(100, 50))
     producer.commit([], markers=[(ChangeKind.SWEEP_END, begin)])
 
-    engines.wait_until(lambda: len(stored(engine)) == 50)
+    eventually(lambda: len(stored(engine)) == 50)
 
     assert engine.status(BUSINESS).businesses[0].counters["scavenged_rows"] == 250
     assert len(engines.full_data(engine)) == 50
@@ -118,7 +119,7 @@ def test_tombstones_stay_until_everyone_has_them_and_a_day_is_over(
     assert len(stored(engine)) == 31  # nobody can say yet that a day is over since the last of them
     clock.now_s += 2 * DAY_S
 
-    engines.wait_until(lambda: len(stored(engine)) == 11)
+    eventually(lambda: len(stored(engine)) == 11)
     assert not any(HEAD.unpack_from(value)[2] & 1 for value in stored(engine).values())
     assert len(engines.full_data(engine)) == 11
     engine.stop()
@@ -138,7 +139,7 @@ def test_tombstones_from_before_a_restart_go_too(tmp_path: Path, monkeypatch: py
     Producer(engine, source_last_batch=2).commit(engines.rows(100, 1))
     clock.now_s += 2 * DAY_S
 
-    engines.wait_until(lambda: len(stored(engine)) == 11)
+    eventually(lambda: len(stored(engine)) == 11)
     assert engine.scavenger.tables == set(), "a table without tombstones is not read repeatedly"
     engine.stop()
 
@@ -236,7 +237,7 @@ def test_a_checkpoint_never_shows_half_a_cut(tmp_path: Path, monkeypatch: pytest
         scrub=Scrub(store, businesses=list, clock_us=clock.clock_us), on_fatal=errors,
     )  # fmt: skip
     tested.start([business])
-    engines.wait_until(lambda: bool(asked))
+    eventually(lambda: bool(asked))
     asked[0].result(WAIT_S)
     tested.stop()
     store.close()
@@ -287,7 +288,7 @@ def test_businesses_have_their_turns_in_the_order_of_their_keys(
     assert not turns
     producers[5].commit([(b"%08d" % 1, b"x" * SMALL_BYTES)])  # the round begins
     behind = engine.materialiser.behind_by_business
-    engines.wait_until(lambda: not any(behind().values()))
+    eventually(lambda: not any(behind().values()))
     engine.stop()
     assert len(turns) >= 12
     assert turns[:12] == sorted(turns[:12])

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from tests.support.engines import mirrored
-from tests.support.engines.engines import BUSINESS, WAIT_S, Producer, full_data, make, rows, wait_until
+from tests.support.engines.engines import BUSINESS, WAIT_S, Producer, full_data, make, rows
+from tests.support.waiting import eventually
 from venus.broker.core import Core
 from venus.broker.machine.mirror import Home
 from venus.broker.mirrors import session_requests
@@ -103,7 +104,7 @@ def pull(mirror: Core, line: Line) -> ReplicationPlan:
 
 
 def whole(home: Core, mirror: Core) -> None:
-    wait_until(lambda: mirrored.business_of(mirror).is_filled)
+    eventually(lambda: mirrored.business_of(mirror).is_filled)
     assert full_data(mirror) == full_data(home)
 
 

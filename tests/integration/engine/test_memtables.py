@@ -10,6 +10,7 @@ import pytest
 
 from tests.support.engines import engines
 from tests.support.engines.engines import WAIT_S, Producer, caught_up, the_business
+from tests.support.waiting import eventually
 from venus.broker.snapshot import materialiser
 from venus.broker.store import keys
 from venus.broker.store.rocks import DELAYING_FILES, DELAYING_MEMTABLES, Store
@@ -30,7 +31,7 @@ def test_new_files_of_rows_are_merged_eight_at_a_time(tmp_path: Path) -> None:
     time.sleep(0.2)
     assert len(store.list_files()) == 7
     one_more()
-    engines.wait_until(lambda: len(store.list_files()) == 1)
+    eventually(lambda: len(store.list_files()) == 1)
     store.close()
 
 

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.engines import mirrored
-from tests.support.engines.engines import BUSINESS, Producer, full_data, make, queue, rows, wait_until
+from tests.support.engines.engines import BUSINESS, Producer, full_data, make, queue, rows
+from tests.support.waiting import eventually
 from venus.broker.core import Core
 from venus.broker.machine.mirror import Mirror
 from venus.broker.pipeline.replica_commands import begin_term
@@ -19,7 +20,7 @@ from venus.wire import broker_pb2, change_pb2
 
 
 def filled(mirror: Core) -> None:
-    wait_until(lambda: mirrored.business_of(mirror).is_filled)
+    eventually(lambda: mirrored.business_of(mirror).is_filled)
 
 
 def mirror_of(engine: Core) -> Mirror:
@@ -172,7 +173,7 @@ def test_full_data_from_behind_its_cut_is_refused(home: Core, mirror: Core) -> N
     producer.commit(rows(1, 5, b"newer"))
     later = home.full_data.open(broker_pb2.OpenSnapshotRequest(business=BUSINESS, splits=1, lease_s=100))
     assert later.offset == 5, "a snapshot is shared"
-    wait_until(lambda: mirrored.business_of(home).materialised.offset == 10)
+    eventually(lambda: mirrored.business_of(home).materialised.offset == 10)
     home.full_data.close(later.snapshot_id)
 
     with pytest.raises(IllegalTransition, match="begun again"):
@@ -186,7 +187,7 @@ def test_it_takes_the_full_data_again_and_what_vanished_is_gone(home: Core, mirr
     filled(mirror)
     for n in range(20):
         producer.commit([(b"%08d" % (n + 1), None)])
-    wait_until(lambda: mirrored.business_of(home).materialised.offset == 70)
+    eventually(lambda: mirrored.business_of(home).materialised.offset == 70)
 
     mirrored.fill(home, mirror, reason="offset 50 is gone above")
     producer.commit(rows(100, 2))

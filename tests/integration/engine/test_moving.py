@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from tests.support.engines import mirrored
-from tests.support.engines.engines import BUSINESS, WAIT_S, Producer, full_data, make, queue, rows, wait_until
+from tests.support.engines.engines import BUSINESS, WAIT_S, Producer, full_data, make, queue, rows
+from tests.support.waiting import eventually
 from venus.broker.core import Core
 from venus.broker.mirrors import session_requests
 from venus.broker.mirrors.replication_plan import ReplicationPlan
@@ -123,7 +124,7 @@ def sets(tmp_path: Path) -> Iterator[dict[str, Core]]:
             mirrored.follow(made["hq"], made["lower"])
     for name in ("north", "south"):
         mirrored.follow(made["hq"], made[name])
-    wait_until(lambda: all(mirrored.business_of(made[name]).is_filled for name in ("north", "south", "lower")))
+    eventually(lambda: all(mirrored.business_of(made[name]).is_filled for name in ("north", "south", "lower")))
     yield made
     for engine in made.values():
         engine.stop()
@@ -154,7 +155,7 @@ def is_equal(lower: Core, home: Core) -> None:
     start = mirrored.business_of(lower).log_start
     assert queue(lower, start) == queue(home, start)
     assert mirrored.business_of(lower).log_start == 10, "no full data again"
-    wait_until(lambda: full_data(lower) == full_data(home))
+    eventually(lambda: full_data(lower) == full_data(home))
 
 
 def test_what_has_come_is_safe_and_acknowledged_before_another_set_is_pulled_from(sets: dict[str, Core]) -> None:

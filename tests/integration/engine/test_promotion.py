@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.engines import engines, mirrored
-from tests.support.engines.engines import BUSINESS, Producer, full_data, make, queue, rows, wait_until
+from tests.support.engines.engines import BUSINESS, Producer, full_data, make, queue, rows
+from tests.support.waiting import eventually
 from venus.broker.core import Core
 from venus.broker.machine.loss import Loss
 from venus.broker.machine.mirror import Home
@@ -23,7 +24,7 @@ THERE = Home(set="second", term=1, addresses=("second:7400",))
 
 def filled(above: Core, below: Core, **more: object) -> None:
     mirrored.fill(above, below, **more)
-    wait_until(lambda: mirrored.business_of(below).is_filled)
+    eventually(lambda: mirrored.business_of(below).is_filled)
 
 
 def promote(engine: Core, home: Home = HERE) -> None:

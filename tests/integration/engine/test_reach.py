@@ -10,6 +10,7 @@ import xxhash
 
 from tests.support.engines import engines, mirrored
 from tests.support.engines.engines import BUSINESS, WAIT_S, Producer, make
+from tests.support.waiting import eventually
 from venus.broker.core import Core
 from venus.broker.machine.half_messages import COUNTER_LIMITS
 from venus.broker.machine.mirror import Home
@@ -143,7 +144,7 @@ def test_full_data_is_not_cut_where_nothing_could_follow(home: Core, mirror: Cor
 
 def mirrored_fill(home: Core, mirror: Core) -> Core:
     mirrored.fill(home, mirror)
-    engines.wait_until(lambda: mirrored.business_of(mirror).is_filled)
+    eventually(lambda: mirrored.business_of(mirror).is_filled)
     return mirror
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from tests.support.engines import engines
 from tests.support.engines.engines import BUSINESS, WAIT_S, Clock, Producer
+from tests.support.waiting import eventually
 from venus.broker.core import Core
 from venus.broker.pipeline.upkeep import MAINTAIN_EVERY_S, QUIET_EVERY_S
 from venus.wire import broker_pb2
@@ -18,15 +19,15 @@ def resting(path: Path, clock: Clock) -> Core:
     engine = engines.make(path, clock)
     producer = Producer(engine)
     producer.commit(engines.rows(0, 10))
-    engines.wait_until(lambda: bool(engine.catalogue.list_stored()))
+    eventually(lambda: bool(engine.catalogue.list_stored()))
 
     def is_quiet() -> bool:
         clock.now_s += MAINTAIN_EVERY_S
         engine.commits.advance()
         return engine.upkeep.rest_s() > MAINTAIN_EVERY_S
 
-    engines.wait_until(is_quiet)
-    engines.wait_until(lambda: engine.commits.silent_s(clock.now_s + 1.0) == 0.0)
+    eventually(is_quiet)
+    eventually(lambda: engine.commits.silent_s(clock.now_s + 1.0) == 0.0)
     return engine
 
 
@@ -56,7 +57,7 @@ def test_a_command_that_does_not_end_makes_it_silent(tmp_path: Path) -> None:
     clock.now_s += 100.0
     assert silent_s(engine, clock) >= 100.0
     ends.set()
-    engines.wait_until(lambda: silent_s(engine, clock) == 0.0)  # the next look says when it turned
+    eventually(lambda: silent_s(engine, clock) == 0.0)  # the next look says when it turned
     engine.stop()
 
 
@@ -86,14 +87,14 @@ def test_what_a_consumer_has_applied_is_logged_soon_although_nothing_else_happen
         engine.commits.wake()
         return not engine.upkeep._dirty
 
-    engines.wait_until(is_logged)
+    eventually(is_logged)
     engine.commits.submit(lambda _: None).result(WAIT_S)
-    engines.wait_until(lambda: engine.commits.silent_s(clock.now_s + 1.0) == 0.0)
+    eventually(lambda: engine.commits.silent_s(clock.now_s + 1.0) == 0.0)
     clock.now_s += QUIET_EVERY_S / 2
     (business,) = engine.catalogue.list_stored()
     end = business.log.end
     engine.subscriptions.acknowledge(BUSINESS, "group", attached, 10)
-    engines.wait_until(lambda: business.log.end > end)
+    eventually(lambda: business.log.end > end)
     assert engine.upkeep.rest_s() <= MAINTAIN_EVERY_S, "it may be trimmed soon"
     engine.stop()
 

@@ -8,6 +8,7 @@ import pytest
 
 from tests.support.engines import engines
 from tests.support.engines.engines import BUSINESS, WAIT_S, Clock, Producer, status
+from tests.support.waiting import eventually
 from venus.broker.core import Core
 from venus.errors import (
     OffsetTrimmed,
@@ -22,7 +23,7 @@ def clock() -> Clock:
 
 def tick(engine: Core, clock: Clock, seconds: float = 2.0) -> None:
     """Let the commit thread do what it does each second."""
-    engines.wait_until(lambda: caught_up(engine))
+    eventually(lambda: caught_up(engine))
     clock.now_s += seconds
     for _ in range(2):  # the upkeep is done with a group, which is written before its commands are answered
         engine.commits.submit(lambda _group: None).result(WAIT_S)

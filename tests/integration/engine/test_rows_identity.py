@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from tests.support.engines import mirrored
-from tests.support.engines.engines import BUSINESS, WAIT_S, Producer, make, rows, wait_until
+from tests.support.engines.engines import BUSINESS, WAIT_S, Producer, make, rows
+from tests.support.waiting import eventually
 from venus.broker.core import Core
 from venus.wire import broker_pb2
 
@@ -19,7 +20,7 @@ def test_what_an_older_set_above_has_not_said_is_kept_once_it_says_it(home: Core
     mirror = make(tmp_path / "mirror")
     try:
         business = mirrored.fill(home, mirror)
-        wait_until(lambda: business.is_filled)
+        eventually(lambda: business.is_filled)
         assert not said(mirror, 3).HasField("rows")
         begin = business.committed.mirror.begin  # type: ignore[union-attr]
         mirror.mirrors.record_levels(business, begin, "tandem", ()).result(WAIT_S)
@@ -34,7 +35,7 @@ def test_what_an_older_set_above_has_not_said_is_kept_once_it_says_it(home: Core
         assert found is not None
         assert found.set == "tandem"
         business = mirrored.fill(home, mirror)  # it says nothing of other full data
-        wait_until(lambda: business.is_filled)
+        eventually(lambda: business.is_filled)
         assert not said(mirror, 3).HasField("rows")
     finally:
         mirror.stop()
@@ -46,7 +47,7 @@ def test_a_snapshot_of_full_data_that_was_taken_again_is_not_shared(home: Core, 
     request = broker_pb2.OpenSnapshotRequest(business=BUSINESS, splits=1)
     for says in (None, broker_pb2.RowLevels()):
         mirrored.fill(home, mirror, levels=says)
-        wait_until(lambda: mirrored.business_of(mirror).is_filled)
+        eventually(lambda: mirrored.business_of(mirror).is_filled)
         snapshot = mirror.full_data.open(request)
         assert snapshot.offset == 3
         assert snapshot.HasField("levels") == (says is not None)

@@ -10,6 +10,7 @@ import pytest
 
 from tests.support.engines import engines
 from tests.support.engines.engines import BUSINESS, Clock, Errors, Producer
+from tests.support.waiting import eventually
 from venus.broker.core import Core
 from venus.broker.snapshot import materialiser, rowscan, scavenger
 from venus.broker.store import keys
@@ -33,7 +34,7 @@ def scrubbed(engine: Core, clock: Clock) -> None:
     """Wait for the end of a pass that begins now."""
     before = engines.status(engine).last_scrub_at_us
     clock.now_s += 2 * DAY_S
-    engines.wait_until(lambda: engines.status(engine).last_scrub_at_us > before)
+    eventually(lambda: engines.status(engine).last_scrub_at_us > before)
 
 
 def filled(path: Path, clock: Clock) -> Core:
@@ -48,7 +49,7 @@ def filled(path: Path, clock: Clock) -> Core:
         clock.now_s += 1
         return engines.status(engine).log_start == 140
 
-    engines.wait_until(trimmed)
+    eventually(trimmed)
     return engine
 
 
@@ -85,7 +86,7 @@ def test_rows_that_change_by_themselves_are_found(tmp_path: Path, damage: Damage
     engine.store.write(batch, durable=True)
 
     clock.now_s += 2 * DAY_S
-    engines.wait_until(lambda: bool(errors.fatal))
+    eventually(lambda: bool(errors.fatal))
     engine.stop()
 
     assert isinstance(errors.fatal[0], Corruption)
@@ -113,7 +114,7 @@ def test_a_damaged_body_and_a_row_that_the_queue_knows_better_are_found(tmp_path
             batch.delete(keys.ROW, PREFIX + b"%08d" % 155)
         engine.store.write(batch, durable=True)
         clock.now_s += 2 * DAY_S
-        engines.wait_until(lambda errors=errors: bool(errors.fatal))  # type: ignore[misc]
+        eventually(lambda errors=errors: bool(errors.fatal))  # type: ignore[misc]
         assert isinstance(errors.fatal[0], Corruption)
         engine.stop()
 

@@ -9,6 +9,7 @@ import pytest
 
 from tests.support.engines import engines
 from tests.support.engines.engines import BUSINESS, Clock, Producer
+from tests.support.waiting import eventually
 from venus.broker.core import Core
 from venus.broker.snapshot import snapshots
 from venus.config.sections import LimitsSettings
@@ -49,7 +50,7 @@ def test_a_lease_survives_a_restart_and_ends_in_time(tmp_path: Path, clock: Cloc
 
     with pytest.raises(SnapshotExpired):
         engines.chunks(engine, snapshot, snapshot.splits[0])
-    engines.wait_until(lambda: not list((tmp_path / "snapshots").iterdir()))
+    eventually(lambda: not list((tmp_path / "snapshots").iterdir()))
     engine.stop()
 
 

@@ -13,6 +13,7 @@ import pytest
 
 from tests.support.engines import engines
 from tests.support.engines.engines import BUSINESS, Clock, Producer
+from tests.support.waiting import eventually
 from venus.broker.core import Core
 from venus.broker.machine.business import MaterialisedPosition
 from venus.broker.snapshot import checkpoint_metadata, snapshots
@@ -92,7 +93,7 @@ def hand_over(engine: Core, clock: Clock, snapshots: int) -> tuple[int, int, int
     taken = []
     for _ in range(snapshots):
         before = load.cuts
-        engines.wait_until(lambda before=before: load.cuts > before + 3)  # type: ignore[misc]
+        eventually(lambda before=before: load.cuts > before + 3)  # type: ignore[misc]
         clock.now_s += 31  # not shared
         snapshot = open_snapshot(engine, splits=4)
         found: dict[bytes, bytes] = {}
@@ -123,7 +124,7 @@ def test_an_offset_read_outside_the_checkpoint_is_noticed(
     def outside(_store: Store, number: int) -> MaterialisedPosition:
         (business,) = (found for found in engine.catalogue.list_all() if found.number == number)
         checkpointed = business.materialised
-        engines.wait_until(lambda: business.materialised != checkpointed)
+        eventually(lambda: business.materialised != checkpointed)
         return business.materialised
 
     monkeypatch.setattr(checkpoint_metadata, "read_progress", outside)
@@ -331,7 +332,7 @@ def test_a_snapshot_that_is_asked_for_while_the_broker_stops_is_no_failure(tmp_p
     Producer(engine).commit(engines.rows(0, 10))
     with ThreadPoolExecutor(1, "asks") as asks:
         asked = asks.submit(open_snapshot, engine)
-        engines.wait_until(lambda: disk.looks["asks_0"] > 0)
+        eventually(lambda: disk.looks["asks_0"] > 0)
         disk.wait_for_rounds(1)
         engine.stop()
         with pytest.raises(Unavailable):

@@ -12,6 +12,7 @@ from rocksdict import Rdict
 
 from tests.support.engines import engines
 from tests.support.engines.engines import BUSINESS, WAIT_S, Clock, Errors, Producer
+from tests.support.waiting import eventually
 from venus.broker.machine import machine
 from venus.broker.machine.business import Business
 from venus.broker.machine.records import load_all
@@ -124,7 +125,7 @@ def test_an_error_of_the_store_stops_everything(tmp_path: Path) -> None:
 
     with pytest.raises(Exception, match="stopped"):
         producer.commit(engines.rows(0, 1))
-    engines.wait_until(lambda: len(errors.fatal) == 1)
+    eventually(lambda: len(errors.fatal) == 1)
     engine.stop()
 
 
@@ -225,7 +226,7 @@ def test_an_answer_comes_after_the_log_is_on_disk(tmp_path: Path, monkeypatch: p
         future: Future[Any] = ask()
         future.add_done_callback(lambda _done: steps.append("answer"))
         future.result(WAIT_S)
-        engines.wait_until(lambda: "answer" in steps)
+        eventually(lambda: "answer" in steps)
         assert "flush_wal(True)" in steps[: steps.index("answer")]
     engine.stop()
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from tests.integration.engine.test_storage import Stop
 from tests.support.engines import engines
 from tests.support.engines.engines import BUSINESS, WAIT_S, Clock, Producer
+from tests.support.waiting import eventually
 from venus.broker.store import keys
 from venus.broker.store.reads import KeyCount
 from venus.broker.store.rocks import Store
@@ -39,7 +40,7 @@ def test_a_small_business_is_answered_before_the_floods_that_came_first(tmp_path
             send(producer, business, 200_000)
     send(small, BUSINESS, 10)
     stop.let_go()
-    engines.wait_until(lambda: len(answered) == 18)
+    eventually(lambda: len(answered) == 18)
     assert answered.index(BUSINESS) == 1, answered
     engine.stop()
 

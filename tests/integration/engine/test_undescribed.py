@@ -12,6 +12,7 @@ import xxhash
 
 from tests.support.engines import engines
 from tests.support.engines.engines import BUSINESS, WAIT_S, Clock, Errors, Producer
+from tests.support.waiting import eventually
 from venus.broker.core import Core
 from venus.broker.machine.records import load_all
 from venus.broker.pipeline import producer_commands
@@ -110,7 +111,7 @@ def older_store(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         producer.commit(engines.rows(0, 5))
         producer.commit(engines.rows(5, 5), version=7, described=False)
         producer.commit(engines.rows(0, 5), table_id=3, described=False)
-        engines.wait_until(lambda: engines.status(engine).materialised_offset == 15)
+        eventually(lambda: engines.status(engine).materialised_offset == 15)
         engine.stop()
     store = Store(path / "db")
     key = keys.core_key(1)
@@ -129,7 +130,7 @@ def alarms(engine: Core) -> list[str]:
 def scrubbed(engine: Core, clock: Clock) -> None:
     before = engines.status(engine).last_scrub_at_us
     clock.now_s += 2 * DAY_S
-    engines.wait_until(lambda: engines.status(engine).last_scrub_at_us > before)
+    eventually(lambda: engines.status(engine).last_scrub_at_us > before)
 
 
 def test_what_an_older_broker_took_is_an_alarm_until_it_is_replaced(
@@ -168,7 +169,7 @@ def test_a_description_that_vanished_is_damage_all_the_same(tmp_path: Path, monk
     clock, errors = Clock(), Errors()
     engine = engines.make(tmp_path, clock, errors)
     Producer(engine, source_last_batch=3).commit(engines.rows(20, 5), version=9)
-    engines.wait_until(lambda: engines.status(engine).materialised_offset == 20)
+    eventually(lambda: engines.status(engine).materialised_offset == 20)
     engine.stop()
     store = Store(tmp_path / "db")
     (business,) = load_all(store, 6.0)
@@ -180,7 +181,7 @@ def test_a_description_that_vanished_is_damage_all_the_same(tmp_path: Path, monk
 
     engine = engines.make(tmp_path, clock, errors)
     clock.now_s += 2 * DAY_S
-    engines.wait_until(lambda: bool(errors.fatal))
+    eventually(lambda: bool(errors.fatal))
     assert isinstance(errors.fatal[0], Corruption)
     assert "a row is of version 9, whose columns are not known" in str(errors.fatal[0])
     engine.stop()

@@ -11,6 +11,7 @@ import pytest
 from tests.support.engines import engines
 from tests.support.engines.engines import BUSINESS, Producer
 from tests.support.processes import forked
+from tests.support.waiting import eventually
 from venus.broker.machine import records
 from venus.broker.machine.business import Business
 from venus.broker.machine.records import encode_materialised_position
@@ -34,7 +35,7 @@ def data(tmp_path: Path) -> Path:
     producer.commit([(b"%08d" % n, None) for n in range(5)])
     producer.commit(engines.rows(0, 3, b"again"))
     producer.send(producer.next_half(engines.rows(500, 3)))
-    engines.wait_until(lambda: engines.status(engine).materialised_offset == 168)
+    eventually(lambda: engines.status(engine).materialised_offset == 168)
     engine.stop()
     return tmp_path
 

@@ -10,6 +10,7 @@ import pytest
 
 from tests.support.engines import engines
 from tests.support.engines.engines import BUSINESS, WAIT_S, Producer
+from tests.support.waiting import eventually
 from venus.broker.core import Core
 from venus.broker.machine import envelope
 from venus.broker.machine.business import Business
@@ -196,7 +197,7 @@ def test_what_was_above_the_watermark_is_applied_after_a_restart(tmp_path: Path)
     assert engines.status(engine).next_offset == 3
     replicas.held = None
     engine.commits.advance()
-    engines.wait_until(lambda: engines.status(engine).next_offset == 5)
+    eventually(lambda: engines.status(engine).next_offset == 5)
     assert len(engines.full_data(engine)) == 5
     assert Producer(engine).batch_no == 2
     engine.stop()

@@ -11,10 +11,11 @@ from pathlib import Path
 import pytest
 
 from tests.support.brokers.delivery import FakeDelivery
-from tests.support.brokers.feed import INT, Feed, column, gone, items, put, table, wait_for
+from tests.support.brokers.feed import INT, Feed, column, gone, items, put, table
 from tests.support.brokers.real_broker import RealBroker
 from tests.support.brokers.servers import business_status
 from tests.support.pipelines import lakes
+from tests.support.waiting import eventually
 from venus.adapters.targets.parquet.folder import ParquetFolder
 from venus.adapters.under import circuit
 from venus.config import Settings
@@ -81,7 +82,7 @@ def test_the_whole_life_of_a_lake(real: RealBroker, tmp_path: Path) -> None:
         lakes.is_at(settings, real.next_offset)
         lakes.all_fresh(settings)
         with AdminClient(real.address) as admin:
-            wait_for(lambda: acknowledged(admin) == real.next_offset, "the acknowledgement")
+            eventually(lambda: acknowledged(admin) == real.next_offset, "the acknowledgement")
 
     for table_id, schema in feed.schemas.items():
         assert lakes.current_rows(root, schema) == lakes.newest_rows(settings, schema) == feed.model[table_id]
@@ -109,7 +110,7 @@ def test_a_commit_is_whole_cuts_and_a_state_is_as_of_its_offset(
     feed.cut(*(put(i, "b", i) for i in range(1, 9)), batch_rows=5)
 
     with lakes.following(settings) as reports:
-        wait_for(lambda: len(reports) > 2, "some reports")
+        eventually(lambda: len(reports) > 2, "some reports")
         before = lakes.manifest_of(settings).offset
         broker.release()
         lakes.is_at(settings, broker.next_offset)
@@ -238,17 +239,17 @@ def test_a_folder_that_becomes_slow_is_left_alone_probed_and_followed_again(
     with lakes.following(settings) as reports:
         feed.cut(put(1, "slowly", 2))
         lakes.is_at(settings, broker.next_offset)
-        wait_for(lambda: any("isolated for 3 s" in report.error for report in reports))
+        eventually(lambda: any("isolated for 3 s" in report.error for report in reports))
         assert next(report for report in reports if report.error).circuit == "open"
         before = len(asked)
         feed.cut(put(1, "meanwhile", 3))
         time.sleep(1.5)
         assert len(asked) == before, "it is written to though it is isolated"
-        wait_for(lambda: len(asked) > before)  # the probe, still slow: isolated once more
-        wait_for(lambda: sum("isolated for" in report.error for report in reports) >= 2)
+        eventually(lambda: len(asked) > before)  # the probe, still slow: isolated once more
+        eventually(lambda: sum("isolated for" in report.error for report in reports) >= 2)
         slow[0] = False
         lakes.is_at(settings, broker.next_offset)
-        wait_for(lambda: reports[-1].circuit == "closed" and not reports[-1].error)
+        eventually(lambda: reports[-1].circuit == "closed" and not reports[-1].error)
     assert lakes.current_rows(tmp_path / "lake", items()) == feed.model[1]
 
 
@@ -284,13 +285,13 @@ def test_a_lake_that_is_paused_keeps_its_increments_over_reconnections(tmp_path:
     real.start()
     with lakes.following(settings):
         more_than_is_retained(feed, "second")
-        wait_for(lambda: _consumer(real).connected, "the stream")
+        eventually(lambda: _consumer(real).connected, "the stream")
         time.sleep(2.5)  # the broker trims each second
         kept = _consumer(real)
         target.set_paused(paused=False)
         lakes.is_at(settings, real.next_offset)
         lakes.all_fresh(settings)
-        wait_for(lambda: business_status(real.address).log_start > held_from, "the trimming")
+        eventually(lambda: business_status(real.address).log_start > held_from, "the trimming")
 
     assert kept.kept == kept.acknowledged <= held_from
     for table_id, schema in feed.schemas.items():

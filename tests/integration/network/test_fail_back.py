@@ -11,10 +11,11 @@ from pathlib import Path
 import pytest
 
 from tests.support.brokers import networks
-from tests.support.brokers.servers import BUSINESS, business_status, commit, fill, take, wait_for
+from tests.support.brokers.servers import BUSINESS, business_status, commit, fill, take
 from tests.support.engines.batches import half
 from tests.support.faults.proxy import Proxy
 from tests.support.ports import free_port
+from tests.support.waiting import eventually
 from venus.broker.mirrors.upstream_selection import SelectionTimes
 from venus.broker.service.process import RunningBroker
 from venus.cli.app import run
@@ -73,7 +74,7 @@ class Places:
             at = self.tandems[name].address
             return mirror if (mirror.state, mirror.set, mirror.address) == ("following", name, at) else None
 
-        mirror: broker_pb2.MirrorStatus = wait_for(found, SURE_S)
+        mirror: broker_pb2.MirrorStatus = eventually(found, timeout_s=SURE_S)
         return mirror
 
     def away_alarms(self) -> list[str]:
@@ -138,7 +139,7 @@ def test_a_set_goes_on_at_the_next_set_and_back_to_the_nearest_and_its_consumers
         assert (mirror.nearest, mirror.fills) == ("north", 1)
         assert mirror.away_since_us
         assert mirror.not_back.startswith("it does not answer: ")
-        (said,) = wait_for(places.away_alarms)
+        (said,) = eventually(places.away_alarms)
         assert said.startswith("set north is the nearest above, and is not used for ")
         assert f"{BUSINESS} comes from set south; it does not answer: " in said
         assert said.endswith("start its brokers, or repair the line")
@@ -154,17 +155,17 @@ def test_a_set_goes_on_at_the_next_set_and_back_to_the_nearest_and_its_consumers
         assert "; not from set north, the nearest, for " in " ".join(capsys.readouterr().out.split())
 
         places.tandem("north")
-        wait_for(lambda: "more without a break are needed" in places.mirror.not_back)
+        eventually(lambda: "more without a break are needed" in places.mirror.not_back)
         mirror = places.pulls_from("north")
         assert (mirror.nearest, mirror.not_back, mirror.fills) == ("", "", 1)
-        wait_for(lambda: not places.away_alarms())
+        eventually(lambda: not places.away_alarms())
         assert places.away_metric() == "0.0"
         end = stop()
         taken += take(target, end)
 
     offsets = [increment.base_offset for increment in taken]
     assert offsets == list(range(3 * ROWS, end, ROWS)), "each change once, none missing"
-    wait_for(lambda: places.mirror.lag == 0)
+    eventually(lambda: places.mirror.lag == 0)
     assert business_status(places.lyon.address).log_start == began, "no full data again"
     with Subscriber(places.hq.address, BUSINESS, "look", credit_bytes=8 << 20, transient=True) as home:
         home.open(3 * ROWS, 0)
@@ -181,7 +182,7 @@ def test_a_set_that_is_cut_off_itself_is_left_for_a_better_one(places: Places) -
         (said,) = places.away_alarms()
         assert said.endswith("; repair the line above it")
         reached = business_status(places.lyon.address).next_offset
-        wait_for(lambda: business_status(places.lyon.address).next_offset > reached)
+        eventually(lambda: business_status(places.lyon.address).next_offset > reached)
         assert networks.says(places.tandems["north"].address, "cut off").cut_off == "north"
 
         places.lines["north"].resume()
@@ -208,4 +209,4 @@ def test_brokers_of_one_set_belong_together_and_a_set_that_is_unknown_yet_is_cal
         found = business_status(paris.address).mirror
         return found.state == "following" and found.set == "north"
 
-    wait_for(at_north, SURE_S)
+    eventually(at_north, timeout_s=SURE_S)

@@ -19,13 +19,14 @@ from typing import Any
 import pytest
 
 from tests.support.brokers import networks
-from tests.support.brokers.servers import BrokerProcess, business_status, wait_for
+from tests.support.brokers.servers import BrokerProcess, business_status
 from tests.support.databases.postgres import Server
 from tests.support.databases.sqlite import keep_writing
 from tests.support.faults.proxy import Proxy
 from tests.support.pipelines.whole_way import Loop, run_at
 from tests.support.ports import free_port
 from tests.support.processes import forked
+from tests.support.waiting import eventually
 from venus.adapters.dialects.registry import open_source
 from venus.adapters.targets.postgresql.apply.apply_session import run_apply
 from venus.adapters.targets.postgresql.load.full_sync import full_sync
@@ -150,7 +151,7 @@ def places(tmp_path: Path, postgres_server: Server) -> Iterator[Places]:
 
 def test_another_core_set_becomes_the_home_and_nothing_stays_missing(places: Places) -> None:
     at = places
-    wait_for(lambda: at.status("second").mirror.state == "following", SURE_S)
+    eventually(lambda: at.status("second").mirror.state == "following", timeout_s=SURE_S)
     with at.writing():
         _, said = at.venus("cluster", "promote", "--yes", code=3)
         assert "the home is not gone, set hq at" in said
@@ -158,7 +159,7 @@ def test_another_core_set_becomes_the_home_and_nothing_stays_missing(places: Pla
         time.sleep(1.0)
         at.line.silence()
         before = at.status("second").next_offset
-        wait_for(lambda: at.status("hq").next_offset > before + 50, SURE_S)
+        eventually(lambda: at.status("hq").next_offset > before + 50, timeout_s=SURE_S)
         at.brokers["hq"].kill()
         at.line.cut()
         at.line.resume()
@@ -168,20 +169,22 @@ def test_another_core_set_becomes_the_home_and_nothing_stays_missing(places: Pla
         (done,) = document["businesses"]
         assert (done["set"], done["old_home"], done["home_term"]) == ("second", "hq", 1)
 
-        (window,) = wait_for(lambda: [w for w in at.status("second").losses if w.HasField("end_offset")], SURE_S)
+        (window,) = eventually(
+            lambda: [w for w in at.status("second").losses if w.HasField("end_offset")], timeout_s=SURE_S
+        )
         assert window.first_offset == done["next_offset"]
         assert window.rows >= 50
-        wait_for(lambda: at.status("second").next_offset > window.end_offset + 20, SURE_S)
+        eventually(lambda: at.status("second").next_offset > window.end_offset + 20, timeout_s=SURE_S)
     assert f"may have lost offsets {window.first_offset} to {window.end_offset - 1}" in at.alarms("second")
-    wait_for(lambda: "the promotion of this set" in at.venus("status", code=1)[1])
+    eventually(lambda: "the promotion of this set" in at.venus("status", code=1)[1])
 
     networks.has(at.at["lyon"], window.end_offset, timeout_s=SURE_S)
     for name in ("main", "region"):
         verified, _ = at.venus("verify", "--repair", "--wait-s", "60", "--target", name)
         assert verified["verdict"] in ("same", "repaired")
         assert verified.get("losses", {"closed": True})["closed"]
-    wait_for(lambda: not at.status("second").losses)
-    wait_for(lambda: at.rows() == at.rows("main") == at.rows("region"), SURE_S)
+    eventually(lambda: not at.status("second").losses)
+    eventually(lambda: at.rows() == at.rows("main") == at.rows("region"), timeout_s=SURE_S)
 
     _comes_back(at)
 
@@ -192,9 +195,9 @@ def _comes_back(at: Places) -> None:
     at.start("second")
     assert "[cluster] upstream still names" in at.alarms("second")
     at.start("hq")
-    assert wait_for(lambda: at.status("hq").replaced, SURE_S)
+    assert eventually(lambda: at.status("hq").replaced, timeout_s=SURE_S)
     assert "this home was replaced: set second at" in at.alarms("hq")
-    wait_for(lambda: at.status("second").producer, SURE_S)
+    eventually(lambda: at.status("second").producer, timeout_s=SURE_S)
     with (
         Producer(at.at["hq"], "main", "late", window_bytes_max=1 << 20) as late,
         pytest.raises(Held, match="capture of business main is held by"),  # it was sent on to the new home
@@ -204,12 +207,12 @@ def _comes_back(at: Places) -> None:
     at.above["hq"] = [at.at["second"]]
     at.start("hq")
     at.write("INSERT OR REPLACE INTO t VALUES (1000, 'goes on')")
-    wait_for(lambda: at.rows() == at.rows("main") == at.rows("region"), SURE_S)
+    eventually(lambda: at.rows() == at.rows("main") == at.rows("region"), timeout_s=SURE_S)
     networks.has(at.at["hq"], at.status("second").next_offset)
     assert at.status("hq").mirror.state == "following"
     at.brokers["second"].stop()
     at.start("second")
-    wait_for(lambda: at.status("second").producer, SURE_S)
+    eventually(lambda: at.status("second").producer, timeout_s=SURE_S)
     for name in ("hq", "lyon"):
         networks.says(at.at[name], "following", SURE_S)
     found, _ = at.venus("cluster", "topology", at.at["hq"], at.at["lyon"], code=(0, 1))

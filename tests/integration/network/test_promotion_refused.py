@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from tests.support.brokers import networks
-from tests.support.brokers.servers import BUSINESS, business_status, commit, fill, wait_for
+from tests.support.brokers.servers import BUSINESS, business_status, commit, fill
 from tests.support.engines.batches import half
 from tests.support.ports import free_port
+from tests.support.waiting import eventually
 from venus.broker.service.process import RunningBroker
 from venus.cli.app import run
 from venus.errors import NotLeader
@@ -73,7 +74,7 @@ def test_not_while_the_home_answers_unless_forced(start: Start, console: Console
 
     said = console.at(second.address, *PROMOTE, "--yes", "--force")
     assert "main: set second is the home now, no longer hq (home term 1)" in said
-    assert wait_for(lambda: business_status(home.address).replaced)
+    assert eventually(lambda: business_status(home.address).replaced)
     with (
         Producer(home.address, BUSINESS, "late", window_bytes_max=1 << 20) as late,
     ):
@@ -198,10 +199,10 @@ def test_a_set_below_takes_nothing_from_the_old_home(start: Start, console: Cons
         producer.wait_until_decided(3)
         commit(producer, [half(4, rows=5)])
     networks.has(lyon.address, 20)
-    wait_for(lambda: business_status(lyon.address).home.set == "second")
+    eventually(lambda: business_status(lyon.address).home.set == "second")
     second.stop()
     home = start("hq", listen=f"127.0.0.1:{port}")
-    wait_for(lambda: "follows an older home" in business_status(lyon.address).mirror.not_back)
+    eventually(lambda: "follows an older home" in business_status(lyon.address).mirror.not_back)
     found = business_status(lyon.address)
     assert (found.next_offset, found.mirror.fills) == (20, 1)
     with AdminClient(lyon.address) as admin:

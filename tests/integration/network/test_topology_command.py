@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.brokers.networks import has, start
-from tests.support.brokers.servers import fill, wait_for
+from tests.support.brokers.servers import fill
+from tests.support.waiting import eventually
 from venus.broker.service.process import RunningBroker
 from venus.cli.app import run
 
@@ -79,7 +80,7 @@ def test_from_the_home_a_set_below_is_shown_as_the_home_sees_it(
         run(["cluster", "topology", "-c", file])
         return "europe: not asked\n" in (out := capsys.readouterr().out) and "main  3  level" in out
 
-    wait_for(seen)
+    eventually(seen)
     assert run(["cluster", "topology", network["lyon"].address, "-c", file]) == 0
     assert "lyon: access" in capsys.readouterr().out
 
@@ -95,7 +96,7 @@ def test_a_set_that_is_cut_off_is_named_and_the_exit_code_says_so(
         out = capsys.readouterr().out
         return code == 1 and "! set lyon: main is cut off" in out and "no answer: broker at" in out
 
-    wait_for(seen)
+    eventually(seen)
 
 
 def test_two_sets_of_one_name_are_told(

@@ -11,10 +11,11 @@ from pathlib import Path
 import pytest
 
 from tests.support.brokers import networks
-from tests.support.brokers.servers import BUSINESS, BrokerProcess, business_status, commit, fill, wait_for
+from tests.support.brokers.servers import BUSINESS, BrokerProcess, business_status, commit, fill
 from tests.support.engines.batches import half
 from tests.support.faults.proxy import Proxy
 from tests.support.ports import free_port
+from tests.support.waiting import eventually
 from venus.broker.service.process import RunningBroker
 from venus.errors import Refused, Unavailable, VenusError
 from venus.rpc.admin import AdminClient
@@ -128,8 +129,8 @@ def test_two_sets_that_were_promoted_apart_become_one_home(cores: Cores) -> None
     source.ship(cores.at["third"], 2)  # whatever sent it there: these two are nowhere else
     cores.mend()
 
-    wait_for(lambda: homes(*cores.at.values()) == [("second", 2)], SURE_S)
-    wait_for(lambda: business_status(cores.at["third"]).mirror.state == "following", SURE_S)
+    eventually(lambda: homes(*cores.at.values()) == [("second", 2)], timeout_s=SURE_S)
+    eventually(lambda: business_status(cores.at["third"]).mirror.state == "following", timeout_s=SURE_S)
     assert [(w.home_term, w.first_offset) for w in business_status(cores.at["second"]).losses] == [(2, 20)]
     source.ship(cores.at["second"], 1)
     (window,) = business_status(cores.at["second"]).losses
@@ -150,7 +151,7 @@ def test_the_producer_of_the_set_that_stays_is_asked_once_more(cores: Cores) -> 
     with Producer(cores.at["second"], BUSINESS, "source", window_bytes_max=1 << 20) as producer:
         source.epoch = producer.connect(source.epoch, source.batch).epoch
         cores.mend()
-        wait_for(lambda: homes(*cores.at.values()) == [("second", 2)], SURE_S)
+        eventually(lambda: homes(*cores.at.values()) == [("second", 2)], timeout_s=SURE_S)
         with pytest.raises(Unavailable, match="another set was promoted at the same time, and this one stays"):
             commit(producer, [half(5, rows=5)])
     (window,) = business_status(cores.at["second"]).losses
@@ -171,7 +172,7 @@ def test_the_old_home_tells_two_that_do_not_know_each_other(start: Start) -> Non
         assert promote(address).home_term == 1
     start("hq", listen=f"127.0.0.1:{port}")
 
-    wait_for(lambda: homes(*at.values()) == [("second", 2)], SURE_S)
+    eventually(lambda: homes(*at.values()) == [("second", 2)], timeout_s=SURE_S)
     assert business_status(at["third"]).replaced or business_status(at["third"]).HasField("mirror")
     with Producer(at["third"], BUSINESS, "late", window_bytes_max=1 << 20) as late:
         late.connect(1, 3)
@@ -184,7 +185,7 @@ def test_a_promotion_is_refused_while_a_promoted_set_answers(cores: Cores) -> No
     with pytest.raises(Refused, match=r"the home is not gone, set second at"):
         promote(cores.at["third"])
     assert promote(cores.at["third"], force=True).home_term == 2
-    wait_for(lambda: homes(*cores.at.values()) == [("third", 2)], SURE_S)
+    eventually(lambda: homes(*cores.at.values()) == [("third", 2)], timeout_s=SURE_S)
 
 
 @pytest.mark.parametrize("late", [False, True])
@@ -204,7 +205,7 @@ def test_a_promotion_that_was_cut_short_is_repeated(tmp_path: Path, late: bool) 
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(promote_all, second.address, names)
         if late:
-            wait_for(lambda: running.done() or any(promoted(second.address, names)))
+            eventually(lambda: running.done() or any(promoted(second.address, names)))
         second.kill()
         running.result()
     second = BrokerProcess(chosen)
@@ -214,7 +215,7 @@ def test_a_promotion_that_was_cut_short_is_repeated(tmp_path: Path, late: bool) 
         assert all(promoted(second.address, names))
         hq = networks.start(tmp_path / "hq", listen=f"127.0.0.1:{port}")
         for name in names:
-            wait_for(partial(is_replaced, hq.address, name), SURE_S)
+            eventually(partial(is_replaced, hq.address, name), timeout_s=SURE_S)
             (window,) = business_status(second.address, name).losses
             assert (window.home_term, window.first_offset, window.HasField("end_offset")) == (1, 15, False)
     finally:
@@ -257,4 +258,4 @@ def test_a_set_that_is_the_home_of_one_business_alone_counts_as_its_home(start: 
         promote(third.address, business="orders")
     assert promote(third.address, business="stock").home_term == 1
     assert promote(third.address, business="orders", force=True).home_term == 2
-    wait_for(lambda: business_status(second.address, "orders").home.home_term == 2, SURE_S)
+    eventually(lambda: business_status(second.address, "orders").home.home_term == 2, timeout_s=SURE_S)

@@ -18,10 +18,11 @@ import pytest
 from tests.conformance.place_oracle import quoting
 from tests.conformance.torture_oracle import STANDIN
 from tests.support.brokers.feed import following, query
-from tests.support.brokers.servers import settings, wait_for
+from tests.support.brokers.servers import settings
 from tests.support.databases.postgres import Server
 from tests.support.oracle.standin import SCHEMA, StandIn
 from tests.support.oracle.workload import KEYS, item_step, writers
+from tests.support.waiting import eventually
 from venus.adapters.dialects.contract import RegisteredTable
 from venus.adapters.dialects.oracle.source import OracleSource
 from venus.adapters.targets.postgresql.load.full_sync import full_sync
@@ -132,14 +133,14 @@ def test_source_and_target_are_equal_in_the_end(standin: StandIn, postgres_serve
                 source.install(["*"], [])
             with capturing(chosen, standin):
                 with writers(standin, step) as ended:
-                    assert wait_for(lambda: all(t.fill.done for t in registered(standin)), 120)
+                    assert eventually(lambda: all(t.fill.done for t in registered(standin)), timeout_s=120)
                     full_sync(chosen, "main")
                     with following(chosen, "main"):
-                        assert wait_for(lambda: ended["commit"] > 40 and ended["rollback"] > 0, 120)
+                        assert eventually(lambda: ended["commit"] > 40 and ended["rollback"] > 0, timeout_s=120)
                         expected |= insert_torture(cursor, 1001)
                 with following(chosen, "main"):
-                    assert wait_for(lambda: not differing(cursor, target), 120), differing(cursor, target)
-                    assert wait_for(lambda: torture_at(target, expected) == expected, 120)
+                    assert eventually(lambda: not differing(cursor, target), timeout_s=120), differing(cursor, target)
+                    assert eventually(lambda: torture_at(target, expected) == expected, timeout_s=120)
         assert not fatal
     finally:
         broker.stop()

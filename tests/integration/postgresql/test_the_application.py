@@ -10,9 +10,9 @@ import psycopg2
 import psycopg2.extensions
 import pytest
 
-from tests.support.brokers.servers import wait_for
 from tests.support.databases.postgres import Server, libpq
 from tests.support.databases.shops import ADD_ENTRY, DELETE_ACCOUNT, PostgresShop
+from tests.support.waiting import eventually
 from venus.adapters.dialects.registry import open_source
 from venus.config import Settings
 
@@ -49,7 +49,7 @@ def test_an_entry_for_an_account_that_is_being_deleted(sessions: tuple[Session, 
     deleter.cursor().execute(DELETE_ACCOUNT, VALUES)
     with ThreadPoolExecutor(1) as pool:
         added = pool.submit(writer.cursor().execute, ADD_ENTRY, VALUES)
-        wait_for(lambda: waits(deleter, writer.info.backend_pid))
+        eventually(lambda: waits(deleter, writer.info.backend_pid))
         deleter.cursor().execute(ending)
         refused = added.exception(60.0)
 

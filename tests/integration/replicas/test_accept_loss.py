@@ -10,7 +10,8 @@ import pytest
 
 from tests.support.brokers.broker_clusters import BrokerCluster, Writer
 from tests.support.brokers.etcd import EtcdCluster
-from tests.support.brokers.servers import BUSINESS, business_status, wait_for
+from tests.support.brokers.servers import BUSINESS, business_status
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.integration
 ROWS = 10
@@ -20,18 +21,18 @@ def after_an_unclean_election(cluster: BrokerCluster) -> str:
     """Let the leader go on alone, lose it, and another one lead; return that one."""
     writer = Writer(cluster)
     writer.write(3, ROWS)
-    wait_for(lambda: cluster.in_sync() == set("abc"))
+    eventually(lambda: cluster.in_sync() == set("abc"))
     alone = writer.leader
     first, _ = others = sorted(set("abc") - {alone})
     for name in others:
         cluster.brokers[name].kill()
-    wait_for(lambda: cluster.in_sync() == {alone}, 30.0)
+    eventually(lambda: cluster.in_sync() == {alone})
     writer.go_on()
     writer.write(2, ROWS)
     writer.producer.close()
     cluster.brokers[alone].kill()
     cluster.start(first)
-    wait_for(lambda: cluster.record().losses, 30.0)
+    eventually(lambda: cluster.record().losses)
     return first
 
 
@@ -50,8 +51,8 @@ def test_what_may_be_lost_is_given_up_by_name(tmp_path: Path, etcd_server: EtcdC
             producer.pass_over(5, 5 * ROWS + 1)
             producer.wait_until_decided(5)
             producer.close()
-            wait_for(lambda: any(window.is_measured for window in cluster.record().losses))
-        wait_for(lambda: doubts(cluster, leader))
+            eventually(lambda: any(window.is_measured for window in cluster.record().losses))
+        eventually(lambda: doubts(cluster, leader))
         before = cluster.record()
 
         _, said = cluster.venus("cluster", "accept-loss", BUSINESS, code=3)
@@ -68,7 +69,7 @@ def test_what_may_be_lost_is_given_up_by_name(tmp_path: Path, etcd_server: EtcdC
         assert (document["terms"], document["unknown_terms"]) == ([term], [] if measured else [term])
         assert document["accepted"][0]["changes"] == (2 * ROWS if measured else None)
         assert not cluster.record().unclean_terms
-        wait_for(lambda: not doubts(cluster, leader))
+        eventually(lambda: not doubts(cluster, leader))
         time.sleep(1.0)  # the leader holds its log against the record five times in that
         assert (cluster.record().unclean_terms, cluster.record().losses) == ((), ())
 

@@ -19,12 +19,13 @@ import pytest
 
 from tests.support.brokers.broker_clusters import BrokerCluster
 from tests.support.brokers.etcd import EtcdCluster
-from tests.support.brokers.servers import BUSINESS, BrokerProcess, business_status, settings, wait_for
+from tests.support.brokers.servers import BUSINESS, BrokerProcess, business_status, settings
 from tests.support.databases.postgres import Server
 from tests.support.databases.workload import item_step, writers
 from tests.support.pipelines.whole_way import WholeWay, run_at
 from tests.support.ports import free_ports
 from tests.support.processes import forked
+from tests.support.waiting import eventually
 from venus.broker.replicas.store_identity import dissolve
 from venus.rpc.snapshots import SnapshotClient
 from venus.wire import broker_pb2
@@ -90,7 +91,7 @@ class Place:
                     return name if not self.status(name).replication.refusal else ""
             return ""
 
-        return str(wait_for(found, SURE_S))
+        return str(eventually(found, timeout_s=SURE_S))
 
     def in_sync(self, name: str) -> set[str]:
         return {r.broker for r in self.status(name).replication.replicas if r.in_sync}
@@ -138,17 +139,17 @@ def alone_then_gone(at: Place) -> tuple[str, str, str]:
         time.sleep(1.0)
     way.caught_up()
     leader = at.leader()
-    wait_for(lambda: at.in_sync(leader) == set("abc"), SURE_S)
+    eventually(lambda: at.in_sync(leader) == set("abc"), timeout_s=SURE_S)
     first, third = (name for name in "abc" if name != leader)
     for name in (first, third):
         at.cluster.brokers[name].kill()
-    wait_for(lambda: at.in_sync(leader) == {leader}, SURE_S)
+    eventually(lambda: at.in_sync(leader) == {leader}, timeout_s=SURE_S)
     with writers(at.source, item_step, count=2):
         time.sleep(2.0)
         way.stop("apply")  # the target has a part of what will be lost
         time.sleep(1.0)
-    wait_for(lambda: not way.log_rows(), SURE_S)
-    wait_for(lambda: not at.status(leader).halves, SURE_S)
+    eventually(lambda: not way.log_rows(), timeout_s=SURE_S)
+    eventually(lambda: not at.status(leader).halves, timeout_s=SURE_S)
     at.cluster.brokers[leader].kill()
     return leader, first, third
 
@@ -165,8 +166,8 @@ def test_what_is_lost_is_named_and_repaired(tmp_path: Path, postgres_server: Ser
         assert at.leader() == first
         with writers(at.source, item_step, count=2, seed=2):
             at.way.start("apply")
-            wait_for(lambda: at.status(first).replication.losses, SURE_S)
-            window = wait_for(lambda: [w for w in at.status(first).replication.losses if w.HasField("end_offset")])[0]
+            eventually(lambda: at.status(first).replication.losses, timeout_s=SURE_S)
+            window = eventually(lambda: [w for w in at.status(first).replication.losses if w.HasField("end_offset")])[0]
             time.sleep(1.0)
 
         # the window is what was acknowledged and is not there, one offset more for each batch that may be empty
@@ -182,7 +183,7 @@ def test_what_is_lost_is_named_and_repaired(tmp_path: Path, postgres_server: Ser
 
         for name in (leader, third):
             at.cluster.start(name)
-        wait_for(lambda: at.in_sync(first) == set("abc"), SURE_S)
+        eventually(lambda: at.in_sync(first) == set("abc"), timeout_s=SURE_S)
         at.way.caught_up()
         assert at.venus("verify", "--leg", "all", code=1)["verdict"] == "different"
         said = at.venus("verify", "--repair", "--wait-s", "60")
@@ -191,7 +192,7 @@ def test_what_is_lost_is_named_and_repaired(tmp_path: Path, postgres_server: Ser
         assert rows(at.source) == rows(at.target)
         assert at.venus("verify", "--leg", "all")["verdict"] == "same"
         at.way.stop("capture")  # each of its heartbeats is another content, and the brokers are looked at one by one
-        wait_for(lambda: at.full("a") == at.full("b") == at.full("c"), SURE_S)
+        eventually(lambda: at.full("a") == at.full("b") == at.full("c"), timeout_s=SURE_S)
         at.way.start("capture")
-        wait_for(lambda: not at.status(first).replication.losses)
+        eventually(lambda: not at.status(first).replication.losses)
         assert at.venus("cluster", "status")["businesses"][0]["losses"] == []

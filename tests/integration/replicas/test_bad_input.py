@@ -15,8 +15,9 @@ import pytest
 
 from tests.support.brokers.broker_clusters import BrokerCluster, Writer
 from tests.support.brokers.etcd import EtcdCluster
-from tests.support.brokers.servers import BUSINESS, business_status, settings, wait_for
+from tests.support.brokers.servers import BUSINESS, business_status, settings
 from tests.support.ports import free_ports
+from tests.support.waiting import eventually
 from venus.broker.store import keys
 from venus.broker.store.rocks import Store
 from venus.config import ClusterSettings
@@ -120,7 +121,7 @@ def test_a_store_of_a_layout_that_nobody_reads(tmp_path: Path, etcd_server: Etcd
         shutil.rmtree(tmp_path / old)
         cluster.start(old)
         writer.write(1, ROWS)
-        wait_for(lambda: offset_at(cluster.brokers[old].address) == 3 * ROWS)
+        eventually(lambda: offset_at(cluster.brokers[old].address) == 3 * ROWS)
 
 
 def forget_how_new(cluster: BrokerCluster) -> None:
@@ -144,11 +145,11 @@ def test_an_old_copy_of_a_data_directory_overwrites_nobody(tmp_path: Path, etcd_
         cluster.brokers[old].kill()
         shutil.copytree(tmp_path / old, tmp_path / "backup")
         cluster.start(old)
-        wait_for(lambda: in_sync() == set("abc"))
+        eventually(lambda: in_sync() == set("abc"))
         writer.write(5, ROWS)
-        wait_for(lambda: in_sync() == set("abc"))
+        eventually(lambda: in_sync() == set("abc"))
         # a follower has everything that is acknowledged, and shows what it knows to be
-        wait_for(lambda: {business_status(b.address).next_offset for b in cluster.brokers.values()} == {7 * ROWS})
+        eventually(lambda: {business_status(b.address).next_offset for b in cluster.brokers.values()} == {7 * ROWS})
         for broker in cluster.brokers.values():
             broker.process.kill()
         for broker in cluster.brokers.values():
@@ -157,7 +158,7 @@ def test_an_old_copy_of_a_data_directory_overwrites_nobody(tmp_path: Path, etcd_
         shutil.copytree(tmp_path / "backup", tmp_path / old)
         forget_how_new(cluster)
         cluster.start(old)  # alone, it is chosen: as far as the coordinator knows, it has everything
-        wait_for(lambda: business_status(cluster.brokers[old].address).replication.leader == old)
+        eventually(lambda: business_status(cluster.brokers[old].address).replication.leader == old)
         for name in (leader, other):
             cluster.start(name)
 
@@ -168,7 +169,7 @@ def test_an_old_copy_of_a_data_directory_overwrites_nobody(tmp_path: Path, etcd_
             return "leads without what was acknowledged" in trouble(name)
 
         for name in (leader, other):
-            wait_for(partial(stopped, name))
+            eventually(partial(stopped, name))
             assert "keeps what it has. If an old data directory was put in place" in trouble(name)
             found = business_status(cluster.brokers[name].address)
             assert found.next_offset == 7 * ROWS

@@ -13,6 +13,7 @@ import pytest
 from tests.support.engines import engines
 from tests.support.engines.engines import BUSINESS, Producer
 from tests.support.engines.replicas import Cluster, Node
+from tests.support.waiting import eventually
 from venus.broker.machine.business import Business
 from venus.broker.machine.records import load_all
 from venus.errors import NotLeader
@@ -37,7 +38,7 @@ def hand_over(cluster: Cluster, to: str) -> Node:
     following = cluster.nodes[to]
     cluster.settle()
     leader.post(lambda: leader.host.handle(BUSINESS, HandOverRequest(to=following.member)))
-    engines.wait_until(following.leads)
+    eventually(following.leads)
     return following
 
 
@@ -55,7 +56,7 @@ def test_a_known_group_is_not_let_in_where_its_position_is_not_logged(cluster: C
     leader.core.subscriptions.detach(BUSINESS, "g", leader.core.subscriptions.attach(BUSINESS, "g", 0))
     cluster.settle()
     follower = cluster.nodes["b"]
-    engines.wait_until(lambda: groups(follower) == {"g"})
+    eventually(lambda: groups(follower) == {"g"})
 
     for group in ("g", "unknown"):
         with pytest.raises(NotLeader, match="another broker leads"):
@@ -74,7 +75,7 @@ def test_a_group_that_was_forgotten_does_not_rise_again_where_a_stream_of_it_is_
     leader = hand_over(cluster, "b")
     producer = Producer(leader.core)
     producer.commit(engines.rows(10, 10))
-    engines.wait_until(lambda: groups(leader) == {"g"})
+    eventually(lambda: groups(leader) == {"g"})
     leader.core.subscriptions.forget(BUSINESS, "g")
     cluster.settle()
 
@@ -84,7 +85,7 @@ def test_a_group_that_was_forgotten_does_not_rise_again_where_a_stream_of_it_is_
     hand_over(cluster, "a")
     for n in range(2, 5):
         Producer(former.core, source_last_batch=n).commit(engines.rows(10 * n, 10))
-    engines.wait_until(lambda: business(former).log_start >= 40)  # nothing is kept for it any more
+    eventually(lambda: business(former).log_start >= 40)  # nothing is kept for it any more
     cluster.settle()
     assert [stored(node) for node in cluster.living()] == [set()] * 3
 
@@ -94,20 +95,20 @@ def test_a_group_that_only_a_replaced_leader_has_forgotten_is_there_again(cluste
     former, leader = cluster.create(), cluster.nodes["b"]
     Producer(former.core).commit(engines.rows(0, 10))
     former.core.subscriptions.detach(BUSINESS, "g", former.core.subscriptions.attach(BUSINESS, "g", 0))
-    engines.wait_until(lambda: business(leader).consumers.get("g") == business(former).consumers["g"])
+    eventually(lambda: business(leader).consumers.get("g") == business(former).consumers["g"])
     cluster.settle()
-    engines.wait_until(lambda: len(cluster.memory.leaderships[BUSINESS].in_sync) == 3)
+    eventually(lambda: len(cluster.memory.leaderships[BUSINESS].in_sync) == 3)
     cluster.net.cut = {("a", "b"), ("a", "c")}
     end = business(former).log.end
     with ThreadPoolExecutor(1) as pool:
         asked = pool.submit(former.core.subscriptions.forget, BUSINESS, "g")
-        engines.wait_until(lambda: business(former).log.end > end)
+        eventually(lambda: business(former).log.end > end)
         replaced_by(cluster, leader)
         with pytest.raises(NotLeader, match="another broker leads"):
             asked.result(engines.WAIT_S)
     cluster.net.cut = set()
 
-    engines.wait_until(leader.leads)
+    eventually(leader.leads)
     cluster.settle()
     assert [groups(node) for node in cluster.living()] == [{"g"}] * 3
 
@@ -125,12 +126,12 @@ def test_what_a_leader_is_told_while_it_cannot_write_is_logged_later(cluster: Cl
     cluster.settle()
     for name in "bc":
         cluster.nodes[name].kill()
-    engines.wait_until(lambda: not leader.leads())
+    eventually(lambda: not leader.leads())
     leader.core.subscriptions.acknowledge(BUSINESS, "g", token, 10)
     told_at = time.monotonic()
-    engines.wait_until(lambda: leader.core.upkeep._acknowledged_at > told_at)
+    eventually(lambda: leader.core.upkeep._acknowledged_at > told_at)
     assert not leader.leads()
 
     back = cluster.start("b")
-    engines.wait_until(lambda: BUSINESS in back.host.replicas and groups(back) == {"g"})
-    engines.wait_until(lambda: business(back).consumers["g"].acknowledged == 10)
+    eventually(lambda: BUSINESS in back.host.replicas and groups(back) == {"g"})
+    eventually(lambda: business(back).consumers["g"].acknowledged == 10)

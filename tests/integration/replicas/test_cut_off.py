@@ -14,8 +14,9 @@ import pytest
 
 from tests.support.brokers.broker_clusters import BrokerCluster, Writer, bodies
 from tests.support.brokers.etcd import EtcdCluster
-from tests.support.brokers.servers import BrokerProcess, settings, wait_for
+from tests.support.brokers.servers import BrokerProcess, settings
 from tests.support.faults.links import Link, Links
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.integration
 ROWS = 10
@@ -71,7 +72,7 @@ def test_a_leader_that_reaches_none_of_its_followers_lets_another_one_lead(
     with LinkedCluster(tmp_path, etcd_server, silence_s=SILENCE_S) as cluster:
         writer = Writer(cluster)
         writer.write(3, ROWS)
-        wait_for(lambda: cluster.in_sync() == set("abc"))
+        eventually(lambda: cluster.in_sync() == set("abc"))
         cut_off, others = writer.leader, sorted(set("abc") - {writer.leader})
 
         cluster.links.cut(links(cut_off, others))
@@ -82,11 +83,11 @@ def test_a_leader_that_reaches_none_of_its_followers_lets_another_one_lead(
         writer.write(5, ROWS)
         assert writer.leader in others
         assert took_s < WRITES_WITHIN_S
-        wait_for(lambda: cluster.in_sync() == set(others))
+        eventually(lambda: cluster.in_sync() == set(others))
         assert cluster.record().term == term, "the leader changed although it reached a follower"
 
         cluster.links.heal(reset=True)
-        wait_for(lambda: cluster.in_sync() == set("abc"), timeout_s=60)
+        eventually(lambda: cluster.in_sync() == set("abc"), timeout_s=60)
         last = writer.acknowledged
         assert last == 9
         found = cluster.contents(last * ROWS)
@@ -97,7 +98,7 @@ def test_a_follower_that_is_cut_off_does_not_hold_up_writes_for_long(tmp_path: P
     with LinkedCluster(tmp_path, etcd_server, silence_s=SILENCE_S) as cluster:
         writer = Writer(cluster)
         writer.write(3, ROWS)
-        wait_for(lambda: cluster.in_sync() == set("abc"))
+        eventually(lambda: cluster.in_sync() == set("abc"))
         leader, cut_off = writer.leader, min(set("abc") - {writer.leader})
 
         cluster.links.cut(_both(leader, [cut_off]))

@@ -11,7 +11,8 @@ import pytest
 
 from tests.support.brokers.broker_clusters import BrokerCluster, Writer, bodies
 from tests.support.brokers.etcd import EtcdCluster
-from tests.support.brokers.servers import business_status, wait_for
+from tests.support.brokers.servers import business_status
+from tests.support.waiting import eventually
 from venus.coordination.etcd_client import EtcdClient
 
 pytestmark = pytest.mark.integration
@@ -38,12 +39,12 @@ def test_an_etcd_that_comes_back_empty_is_named_and_the_way_back_loses_nothing(
     with BrokerCluster(tmp_path, etcd_server) as cluster:
         writer = Writer(cluster)
         writer.write(5, ROWS)
-        wait_for(lambda: cluster.in_sync() == set("abc"))
+        eventually(lambda: cluster.in_sync() == set("abc"))
         led = writer.leader
 
         empty(cluster)
         for name in "abc":
-            wait_for(partial(alarms, cluster, name))
+            eventually(partial(alarms, cluster, name))
         (said,) = alarms(cluster, led)
         assert f"broker {led} led it last" in said
         writer.producer.close()
@@ -60,7 +61,7 @@ def test_an_etcd_that_comes_back_empty_is_named_and_the_way_back_loses_nothing(
         writer.go_on()
         assert writer.acknowledged == 5
         writer.write(5, ROWS)
-        wait_for(lambda: cluster.in_sync() == set("abc"))
+        eventually(lambda: cluster.in_sync() == set("abc"))
         found = cluster.contents(10 * ROWS)
         assert [found[name] for name in "abc"] == [bodies(10, ROWS)] * 3
         assert alarms(cluster, led) == []

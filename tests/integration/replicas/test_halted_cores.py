@@ -11,6 +11,7 @@ import pytest
 from tests.support.engines import engines
 from tests.support.engines.engines import BUSINESS, Producer
 from tests.support.engines.replicas import Cluster, Node
+from tests.support.waiting import eventually
 from venus.broker.log.entry import EntryKind, LogEntry, decode, record_entry
 from venus.broker.machine import machine
 from venus.broker.machine.business import Business
@@ -54,7 +55,7 @@ def mangled(cluster: Cluster, bad: Callable[[LogEntry], LogEntry]) -> None:
 
 def halted(cluster: Cluster) -> Node:
     """Return the one whose replica has stopped, once there is one."""
-    engines.wait_until(lambda: any(BUSINESS in node.host.troubles for node in cluster.living()))
+    eventually(lambda: any(BUSINESS in node.host.troubles for node in cluster.living()))
     (node,) = [node for node in cluster.living() if BUSINESS in node.host.troubles]
     return node
 
@@ -87,8 +88,8 @@ def test_the_replica_stops_and_everybody_else_goes_on(tmp_path: Path, bad: Calla
 
         stopped.kill()
         again = cluster.start(stopped.name, "s2")  # with an empty disk
-        engines.wait_until(lambda: entries(again) == entries(leader))
-        engines.wait_until(lambda: engines.full_data(again.core) == engines.full_data(leader.core))  # applied as well
+        eventually(lambda: entries(again) == entries(leader))
+        eventually(lambda: engines.full_data(again.core) == engines.full_data(leader.core))  # applied as well
         assert BUSINESS not in again.host.troubles
 
 
@@ -110,7 +111,7 @@ def test_a_replica_that_stopped_says_so_after_a_restart_too(tmp_path: Path) -> N
         stopped = halted(cluster)
         stopped.kill()
         again = cluster.start(stopped.name)
-        engines.wait_until(lambda: BUSINESS in again.host.troubles)
+        eventually(lambda: BUSINESS in again.host.troubles)
         assert "cannot be applied here" in again.host.troubles[BUSINESS]
         assert producer.commit(engines.rows(6, 3)).next_offset == 9
         assert again.errors.fatal == []
@@ -139,7 +140,7 @@ def test_a_leader_that_cannot_apply_an_entry_ends_and_another_one_leads(
         decided = leader.core.producers.decide(
             BUSINESS, producer.epoch, message.batch_no, message.digest, Verdict.COMMIT
         )
-        engines.wait_until(lambda: bool(leader.errors.fatal))
+        eventually(lambda: bool(leader.errors.fatal))
         (error,) = leader.errors.fatal  # which ends the process of a real broker, before anybody is told
         assert isinstance(error, StorageError)
         assert "cannot be applied here (ValueError('a bit has flipped in memory'))" in str(error)

@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.brokers.broker_clusters import BrokerCluster, Writer
 from tests.support.brokers.etcd import EtcdCluster
-from tests.support.brokers.servers import wait_for
+from tests.support.waiting import eventually
 from venus.coordination.etcd import EtcdCoordinator
 from venus.coordination.etcd_client import EtcdClient
 from venus.replication.records import Leadership
@@ -59,7 +59,7 @@ def test_an_invalid_record_costs_itself_alone(tmp_path: Path, etcd_server: EtcdC
             with AdminClient(address) as admin:
                 return [a for a in admin.status().alarms if a.startswith("a record of the coordinator cannot be used")]
 
-        assert len(wait_for(lambda: len(alarms()) == 2 and alarms())) == 2
+        assert len(eventually(lambda: len(alarms()) == 2 and alarms())) == 2
         cluster.brokers[writer.leader].kill()  # an election reads who lives
         writer.write(2)
         address = cluster.brokers[writer.leader].address
@@ -67,4 +67,4 @@ def test_an_invalid_record_costs_itself_alone(tmp_path: Path, etcd_server: EtcdC
             found = client.read(f"{root}{kind}/bent")
             assert found is not None
             assert client.swap(found.key, found.revision, None).done
-        wait_for(lambda: not alarms())
+        eventually(lambda: not alarms())

@@ -10,7 +10,8 @@ import pytest
 
 from tests.support.brokers.broker_clusters import BrokerCluster, SteadyWriter, Writer
 from tests.support.brokers.etcd import EtcdCluster
-from tests.support.brokers.servers import BUSINESS, wait_for
+from tests.support.brokers.servers import BUSINESS
+from tests.support.waiting import eventually
 from venus.rpc.admin import AdminClient
 
 pytestmark = pytest.mark.integration
@@ -27,14 +28,14 @@ def test_leadership_moves_while_somebody_writes(tmp_path: Path, etcd_server: Etc
     with BrokerCluster(tmp_path, etcd_server, lease_s=LONG_LEASE_S) as cluster:
         writer = Writer(cluster)
         writer.write(3, ROWS)
-        wait_for(lambda: cluster.in_sync() == set("abc"))
+        eventually(lambda: cluster.in_sync() == set("abc"))
         took = []
         with SteadyWriter(writer, ROWS) as steady:
             for _ in range(5):
                 leader = cluster.record().leader
                 assert leader is not None
                 to = next(name for name in "abc" if name != leader.broker)
-                wait_for(lambda name=to: name in cluster.in_sync())  # type: ignore[misc]
+                eventually(lambda name=to: name in cluster.in_sync())  # type: ignore[misc]
                 found = json.loads(cluster.venus("cluster", "move", BUSINESS, "--leader", to, "--json")[0])
                 assert found["leader"] == to
                 took.append(found["seconds"])
@@ -58,7 +59,7 @@ def test_a_broker_is_drained_and_stopped_while_somebody_writes(tmp_path: Path, e
     with BrokerCluster(tmp_path, etcd_server, replicas=3, lease_s=LONG_LEASE_S) as cluster:
         writer = Writer(cluster)
         writer.write(20, ROWS)
-        wait_for(lambda: cluster.in_sync() == set("abc"))
+        eventually(lambda: cluster.in_sync() == set("abc"))
         cluster.start("d")
         leader = writer.leader
         with SteadyWriter(writer, ROWS) as steady:
@@ -67,7 +68,7 @@ def test_a_broker_is_drained_and_stopped_while_somebody_writes(tmp_path: Path, e
             assert found["kept"] == []
             record = cluster.record()
             assert set(record.replicas) == set("abcd") - {leader}
-            wait_for(lambda: has_nothing(cluster, leader))
+            eventually(lambda: has_nothing(cluster, leader))
             assert cluster.brokers[leader].stop() == 0
         assert steady.refused == []
         assert sorted(steady.took_s)[-2] < WRITE_S
@@ -79,7 +80,7 @@ def test_a_broker_is_drained_and_stopped_while_somebody_writes(tmp_path: Path, e
         cluster.venus("cluster", "drain", leader)
         other = cluster.record().replicas[0]
         cluster.brokers[other].kill()
-        wait_for(lambda: len(cluster.in_sync()) == 2)
+        eventually(lambda: len(cluster.in_sync()) == 2)
         last = sorted(cluster.in_sync())[0]
         _, err = cluster.venus("cluster", "drain", last, code=3)
         assert f"without broker {last}, main would have 1 of the 2 replicas in sync that a write needs" in err
@@ -89,7 +90,7 @@ def test_without_a_free_broker_a_drained_one_keeps_its_replica(tmp_path: Path, e
     with BrokerCluster(tmp_path, etcd_server) as cluster:
         writer = Writer(cluster)
         writer.write(2, ROWS)
-        wait_for(lambda: cluster.in_sync() == set("abc"))
+        eventually(lambda: cluster.in_sync() == set("abc"))
         drained = writer.leader
         out, _ = cluster.venus("cluster", "drain", drained)
         assert f"broker {drained} leads nothing; it can be stopped with no write refused" in out
@@ -109,7 +110,7 @@ def test_a_replica_moves_and_a_command_that_was_interrupted_is_repeated(
     with BrokerCluster(tmp_path, etcd_server, replicas=3) as cluster:
         writer = Writer(cluster)
         writer.write(20, ROWS)
-        wait_for(lambda: cluster.in_sync() == set("abc"))
+        eventually(lambda: cluster.in_sync() == set("abc"))
         source = writer.leader
         cluster.start("d")
         out, err = cluster.venus("cluster", "move", BUSINESS, "--from", source, "--to", "d", "--wait", "0", code=75)
@@ -120,7 +121,7 @@ def test_a_replica_moves_and_a_command_that_was_interrupted_is_repeated(
         record = cluster.record()
         assert set(record.replicas) == set("abcd") - {source}
         assert record.leaving == ()
-        wait_for(lambda: has_nothing(cluster, source))
+        eventually(lambda: has_nothing(cluster, source))
         writer.write(5, ROWS)
         assert writer.leader != source
 
@@ -131,11 +132,11 @@ def test_replicas_are_added_and_removed_but_not_below_what_a_write_needs(
     with BrokerCluster(tmp_path, etcd_server) as cluster:
         writer = Writer(cluster)
         writer.write(5, ROWS)
-        wait_for(lambda: cluster.in_sync() == set("abc"))
+        eventually(lambda: cluster.in_sync() == set("abc"))
         gone, leader = next(name for name in "abc" if name != writer.leader), writer.leader
         kept = next(name for name in "abc" if name not in (gone, leader))
         cluster.brokers[gone].kill()
-        wait_for(lambda: gone not in cluster.in_sync())
+        eventually(lambda: gone not in cluster.in_sync())
         cluster.venus("cluster", "remove", gone)
         assert set(cluster.record().replicas) == {leader, kept}
         _, err = cluster.venus("cluster", "remove", kept, code=3)
@@ -143,12 +144,12 @@ def test_replicas_are_added_and_removed_but_not_below_what_a_write_needs(
         assert "cluster add BROKER" in err
 
         cluster.start(gone)
-        wait_for(lambda: has_nothing(cluster, gone))
+        eventually(lambda: has_nothing(cluster, gone))
         cluster.venus("cluster", "add", gone)
         assert cluster.in_sync() == set("abc")
         cluster.venus("cluster", "remove", leader, "--business", BUSINESS)
         assert set(cluster.record().replicas) == {gone, kept}
-        wait_for(lambda: has_nothing(cluster, leader))
+        eventually(lambda: has_nothing(cluster, leader))
         writer.write(5, ROWS)
         assert writer.leader != leader
         found = cluster.contents_at((gone, kept), writer.acknowledged * ROWS)
@@ -186,5 +187,5 @@ def waiting_cluster(tmp_path_factory: pytest.TempPathFactory, etcd_server: EtcdC
     """Start three brokers that nobody changes."""
     with BrokerCluster(tmp_path_factory.mktemp("waiting"), etcd_server) as cluster:
         Writer(cluster).write(1, ROWS)
-        wait_for(lambda: cluster.in_sync() == set("abc"))
+        eventually(lambda: cluster.in_sync() == set("abc"))
         yield cluster

@@ -8,8 +8,9 @@ import pytest
 
 from tests.support.brokers.broker_clusters import BrokerCluster, Writer, bodies, totals
 from tests.support.brokers.etcd import EtcdCluster
-from tests.support.brokers.servers import BrokerProcess, fill, settings, wait_for
+from tests.support.brokers.servers import BrokerProcess, fill, settings
 from tests.support.engines.batches import half
+from tests.support.waiting import eventually
 from venus.errors import VenusError
 
 pytestmark = pytest.mark.integration
@@ -50,21 +51,21 @@ def test_writes_go_on_while_one_broker_becomes_three(tmp_path: Path, etcd_server
         writer.write(5, ROWS)
 
         cluster.start("b")
-        wait_for(lambda: cluster.in_sync() == set("ab") and cluster.record().min_in_sync == 2)
+        eventually(lambda: cluster.in_sync() == set("ab") and cluster.record().min_in_sync == 2)
         assert cluster.record().min_in_sync_wanted == 0
         writer.write(1, ROWS)
         cluster.start("c")
-        wait_for(lambda: cluster.in_sync() == set("abc"))
+        eventually(lambda: cluster.in_sync() == set("abc"))
         for name in sorted(set("abc") - {writer.leader}):
             cluster.brokers[name].kill()
-        wait_for(lambda: len(cluster.in_sync()) == 1)
+        eventually(lambda: len(cluster.in_sync()) == 1)
         with pytest.raises(VenusError, match=r"1 of 3 replicas are (in sync|alive), 2 are needed"):
             _write_one(writer)
         for name in "abc":
             if not cluster.brokers[name].alive:
                 cluster.start(name)
         writer.go_on()
-        wait_for(lambda: cluster.in_sync() == set("abc"))
+        eventually(lambda: cluster.in_sync() == set("abc"))
         last = writer.acknowledged
         assert last in (16, 17)
         found = cluster.contents(last * ROWS)
@@ -75,11 +76,11 @@ def test_three_brokers_become_one_and_three_again(tmp_path: Path, etcd_server: E
     with BrokerCluster(tmp_path, etcd_server) as cluster:
         writer = Writer(cluster)
         writer.write(5, ROWS)
-        wait_for(lambda: cluster.in_sync() == set("abc"))
+        eventually(lambda: cluster.in_sync() == set("abc"))
         stays = writer.leader
         stale, other = (name for name in "abc" if name != stays)
         cluster.brokers[stale].kill()
-        wait_for(lambda: stale not in cluster.in_sync())
+        eventually(lambda: stale not in cluster.in_sync())
         writer.write(5, ROWS)
         before = totals(cluster.brokers[stays].address)
 
@@ -101,7 +102,7 @@ def test_three_brokers_become_one_and_three_again(tmp_path: Path, etcd_server: E
             cluster.start(name)
         writer.go_on()
         assert writer.acknowledged == 15
-        wait_for(lambda: cluster.in_sync() == set("abc"))
+        eventually(lambda: cluster.in_sync() == set("abc"))
         writer.write(1, ROWS)
         found = cluster.contents(16 * ROWS)
         assert [found[name] for name in "abc"] == [bodies(16, ROWS)] * 3

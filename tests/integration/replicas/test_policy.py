@@ -11,8 +11,9 @@ import pytest
 
 from tests.support.brokers.broker_clusters import BrokerCluster, Writer
 from tests.support.brokers.etcd import EtcdCluster
-from tests.support.brokers.servers import business_status, wait_for
+from tests.support.brokers.servers import business_status
 from tests.support.processes import forked
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.integration
 ROWS = 10
@@ -37,22 +38,22 @@ def test_the_policy_of_a_business_is_changed_while_it_is_in_use(tmp_path: Path, 
         def replication() -> Any:
             return business_status(leader).replication
 
-        wait_for(lambda: replication().mode == "sync")
+        eventually(lambda: replication().mode == "sync")
         for name in set("abc") - {writer.leader}:
             cluster.brokers[name].kill()
-        wait_for(lambda: replication().refusal == "1 of 3 replicas are in sync, 2 are needed")
+        eventually(lambda: replication().refusal == "1 of 3 replicas are in sync, 2 are needed")
 
         assert policy(cluster, "main", "availability") == {
             "business": "main", "policy": "availability", "min_in_sync": 1, "changed": True,
             "was": {"policy": "consistency", "min_in_sync": 2},
         }  # fmt: skip
-        wait_for(lambda: not replication().refusal)
+        eventually(lambda: not replication().refusal)
         writer.go_on()
         writer.write(3, ROWS)
         assert replication().policy == "availability"
 
         assert policy(cluster, "main", "consistency")["changed"]
-        wait_for(lambda: replication().refusal == "1 of 3 replicas are in sync, 2 are needed")
+        eventually(lambda: replication().refusal == "1 of 3 replicas are in sync, 2 are needed")
         assert not policy(cluster, "main", "consistency")["changed"]
         cluster.start(next(iter(set("abc") - {writer.leader})))
         writer.write(1, ROWS)

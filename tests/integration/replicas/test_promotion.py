@@ -10,9 +10,10 @@ import pytest
 from tests.support.brokers import networks
 from tests.support.brokers.broker_clusters import BrokerCluster
 from tests.support.brokers.etcd import EtcdCluster
-from tests.support.brokers.servers import BUSINESS, business_status, commit, fill, wait_for
+from tests.support.brokers.servers import BUSINESS, business_status, commit, fill
 from tests.support.engines.batches import half
 from tests.support.ports import free_port
+from tests.support.waiting import eventually
 from venus.errors import VenusError
 from venus.rpc.admin import AdminClient
 from venus.rpc.producer import Producer
@@ -34,8 +35,8 @@ def test_a_cluster_is_promoted_by_any_of_its_brokers_and_stays_the_home(
     try:
         with BrokerCluster(tmp_path, etcd_server, set="second", upstream=(home.address,)) as cluster:
             for broker in cluster.brokers.values():
-                wait_for(partial(_has, broker.address, 15), SURE_S)
-            wait_for(lambda: cluster.in_sync() == set("abc"), SURE_S)
+                eventually(partial(_has, broker.address, 15), timeout_s=SURE_S)
+            eventually(lambda: cluster.in_sync() == set("abc"), timeout_s=SURE_S)
             home.stop()
             leader = cluster.record().leader
             assert leader is not None
@@ -52,7 +53,7 @@ def test_a_cluster_is_promoted_by_any_of_its_brokers_and_stays_the_home(
                 assert producer.wait_until_decided(5).next_offset == 15 + 10 + 2
             assert name == leader.broker
             for one in cluster.brokers:
-                wait_for(partial(_measured, cluster, one, 27), SURE_S)
+                eventually(partial(_measured, cluster, one, 27), timeout_s=SURE_S)
             cluster.brokers[name].kill()
             successor, producer, ack = cluster.connected(5)
             with producer:
@@ -72,7 +73,7 @@ def test_a_home_of_three_brokers_comes_back_and_steps_down(tmp_path: Path, etcd_
         name, producer, ack = cluster.connected()
         with producer:
             commit(producer, [half(n, rows=5) for n in range(1, 4)])
-        wait_for(lambda: cluster.in_sync() == set("abc"), SURE_S)
+        eventually(lambda: cluster.in_sync() == set("abc"), timeout_s=SURE_S)
         addresses = [broker.address for broker in cluster.brokers.values()]
         second = start("second", *addresses, tier="core", level=0)
         networks.has(second.address, 15)
@@ -89,12 +90,12 @@ def test_a_home_of_three_brokers_comes_back_and_steps_down(tmp_path: Path, etcd_
         for name in cluster.brokers:
             cluster.start(name)
         for address in addresses:
-            wait_for(partial(_is_replaced, address), SURE_S)
+            eventually(partial(_is_replaced, address), timeout_s=SURE_S)
         cluster.brokers[_leader(cluster)].kill()
         for name, broker in cluster.brokers.items():
             if not broker.alive:
                 broker = cluster.start(name)
-            wait_for(partial(_is_replaced, broker.address), SURE_S)
+            eventually(partial(_is_replaced, broker.address), timeout_s=SURE_S)
             _is_sent_on(broker.address, second.address, epoch)
         _becomes_a_mirror(cluster, second.address)
 
@@ -105,16 +106,18 @@ def _becomes_a_mirror(cluster: BrokerCluster, new_home: str) -> None:
     for name in list(cluster.brokers):
         cluster.brokers[name].stop()
         cluster.start(name)
-        wait_for(lambda: cluster.in_sync() == set("abc"), SURE_S)
-    wait_for(lambda: any(_state(broker.address) == "following" for broker in cluster.brokers.values()), SURE_S)
+        eventually(lambda: cluster.in_sync() == set("abc"), timeout_s=SURE_S)
+    eventually(
+        lambda: any(_state(broker.address) == "following" for broker in cluster.brokers.values()), timeout_s=SURE_S
+    )
     end = business_status(new_home).next_offset
     for broker in cluster.brokers.values():
-        wait_for(partial(_has, broker.address, end), SURE_S)
+        eventually(partial(_has, broker.address, end), timeout_s=SURE_S)
         assert not _is_replaced(broker.address)
 
 
 def _leader(cluster: BrokerCluster) -> str:
-    leader = wait_for(lambda: cluster.record().leader, SURE_S)
+    leader = eventually(lambda: cluster.record().leader, timeout_s=SURE_S)
     return str(leader.broker)
 
 

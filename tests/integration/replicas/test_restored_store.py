@@ -10,8 +10,9 @@ import pytest
 
 from tests.support.brokers.broker_clusters import BrokerCluster, Writer
 from tests.support.brokers.etcd import EtcdCluster
-from tests.support.brokers.servers import BUSINESS, wait_for
+from tests.support.brokers.servers import BUSINESS
 from tests.support.ports import free_ports
+from tests.support.waiting import eventually
 from venus.broker.replicas import store_identity
 from venus.broker.store.rocks import Store
 from venus.coordination.etcd import EtcdCoordinator
@@ -64,33 +65,33 @@ def test_a_replica_from_a_backup_does_not_lead_and_catches_up(tmp_path: Path, et
     with BrokerCluster(tmp_path, etcd_server) as cluster:
         writer = Writer(cluster)
         writer.write(3, ROWS)
-        wait_for(lambda: cluster.in_sync() == set("abc"))
+        eventually(lambda: cluster.in_sync() == set("abc"))
         restored = next(name for name in "abc" if name != writer.leader)
         store = store_of(cluster, restored)
         cluster.brokers[restored].stop()
         shutil.copytree(tmp_path / restored, tmp_path / "backup")
         cluster.start(restored)
         writer.write(20, ROWS)
-        wait_for(lambda: cluster.in_sync() == set("abc"))
+        eventually(lambda: cluster.in_sync() == set("abc"))
         before = ends_at(tmp_path / "backup")
-        wait_for(lambda: read_note(cluster, store) > before, WAIT_S)
+        eventually(lambda: read_note(cluster, store) > before, timeout_s=WAIT_S)
         for name in "abc":
             cluster.brokers[name].kill()
         shutil.rmtree(tmp_path / restored)
         shutil.copytree(tmp_path / "backup", tmp_path / restored)
 
         cluster.start(restored)
-        wait_for(lambda: "no complete replica is alive" in refusal(cluster, restored), WAIT_S)
+        eventually(lambda: "no complete replica is alive" in refusal(cluster, restored), timeout_s=WAIT_S)
         for name in set("abc") - {restored}:
             cluster.start(name)
         writer.go_on()
         assert writer.leader != restored
         writer.write(2, ROWS)
-        wait_for(lambda: cluster.in_sync() == set("abc"), WAIT_S)
+        eventually(lambda: cluster.in_sync() == set("abc"), timeout_s=WAIT_S)
         assert store_of(cluster, restored) != store
         found = cluster.contents(writer.acknowledged * ROWS)
         assert found["a"] == found["b"] == found["c"]
-        wait_for(lambda: not any(alarms(cluster, name) for name in "abc"), WAIT_S)
+        eventually(lambda: not any(alarms(cluster, name) for name in "abc"), timeout_s=WAIT_S)
 
 
 def test_a_copy_of_a_data_directory_does_not_go_on_alone(tmp_path: Path, etcd_server: EtcdCluster) -> None:
@@ -104,7 +105,7 @@ def test_a_copy_of_a_data_directory_does_not_go_on_alone(tmp_path: Path, etcd_se
         writer.go_on()
         writer.write(20, ROWS)
         before = ends_at(tmp_path / "backup")
-        wait_for(lambda: read_note(cluster, store) > before, WAIT_S)
+        eventually(lambda: read_note(cluster, store) > before, timeout_s=WAIT_S)
         cluster.brokers["a"].stop()
         shutil.rmtree(tmp_path / "a")
         shutil.copytree(tmp_path / "backup", tmp_path / "a")
@@ -119,7 +120,7 @@ def test_a_store_that_comes_back_as_it_was_is_the_same_member(tmp_path: Path, et
         store = store_of(cluster, "a")
         for round_no in range(3):
             writer.write(5, ROWS)
-            wait_for(lambda: read_note(cluster, store) > 0, store_identity.NOTE_EVERY_S + WAIT_S)
+            eventually(lambda: read_note(cluster, store) > 0, timeout_s=store_identity.NOTE_EVERY_S + WAIT_S)
             if round_no % 2:
                 cluster.brokers["a"].stop()
             else:
@@ -141,7 +142,7 @@ def test_of_two_processes_with_copies_of_one_data_directory_the_older_ends(
         cluster.folder = tmp_path / "copies"
         try:
             newer = cluster.start("a")
-            wait_for(lambda: not older.alive)
+            eventually(lambda: not older.alive)
             assert older.process.returncode == Fenced.exit_code
         finally:
             older.kill()

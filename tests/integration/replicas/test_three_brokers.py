@@ -16,8 +16,9 @@ import pytest
 
 from tests.support.brokers.broker_clusters import BrokerCluster, SteadyWriter, Writer, bodies, totals
 from tests.support.brokers.etcd import EtcdCluster
-from tests.support.brokers.servers import BUSINESS, BrokerProcess, business_status, fill, settings, take, wait_for
+from tests.support.brokers.servers import BUSINESS, BrokerProcess, business_status, fill, settings, take
 from tests.support.engines.batches import half
+from tests.support.waiting import eventually
 from venus.errors import NotLeader, Refused, Unavailable, VenusError
 from venus.model import Verdict
 from venus.rpc.admin import AdminClient
@@ -155,7 +156,7 @@ def test_status_and_metrics_show_the_replicas(tmp_path: Path, etcd_server: EtcdC
         writer = Writer(cluster)
         writer.write(2, ROWS)
         leader = cluster.brokers[writer.leader]
-        wait_for(lambda: business_status(leader.address).replication.mode == "sync")
+        eventually(lambda: business_status(leader.address).replication.mode == "sync")
         found = business_status(leader.address).replication
         assert (found.leader, found.policy, found.min_in_sync, found.refusal) == (writer.leader, "consistency", 2, "")
         assert found.high == found.log_end - 1
@@ -163,7 +164,7 @@ def test_status_and_metrics_show_the_replicas(tmp_path: Path, etcd_server: EtcdC
 
         gone = next(name for name in "abc" if name != writer.leader)
         cluster.brokers[gone].kill()
-        wait_for(
+        eventually(
             lambda: [r.broker for r in business_status(leader.address).replication.replicas if not r.alive] == [gone]
         )
         assert f"its replica at broker {gone} is gone" in business_status(leader.address).alarms
@@ -204,15 +205,15 @@ def test_a_broker_whose_disk_is_lost_installs_itself(tmp_path: Path, etcd_server
         shutil.rmtree(tmp_path / lost)
         writer.write(20, 100)
         leader = cluster.brokers[writer.leader]
-        wait_for(lambda: business_status(leader.address).log_start > 0)
-        wait_for(lambda: not business_status(leader.address).replication.replicas or gone(leader.address) == [lost])
+        eventually(lambda: business_status(leader.address).log_start > 0)
+        eventually(lambda: not business_status(leader.address).replication.replicas or gone(leader.address) == [lost])
         broker = cluster.start(lost)
-        wait_for(
+        eventually(
             lambda: [r.broker for r in business_status(leader.address).replication.replicas if not r.in_sync] == []
         )
         writer.write(1, 100)
         last = business_status(leader.address).next_offset
-        wait_for(lambda: business_status(broker.address).next_offset == last)
+        eventually(lambda: business_status(broker.address).next_offset == last)
         assert totals(broker.address) == totals(leader.address)
         assert list((tmp_path / writer.leader / "snapshots").glob("copy-*")) == []
 
@@ -225,19 +226,19 @@ def test_a_business_is_forgotten_by_every_broker(tmp_path: Path, etcd_server: Et
     with BrokerCluster(tmp_path, etcd_server) as cluster:
         writer = Writer(cluster)
         writer.write(5, ROWS)
-        wait_for(lambda: cluster.in_sync() == set("abc"))
+        eventually(lambda: cluster.in_sync() == set("abc"))
         _, err = cluster.venus("forget", "--business", BUSINESS, "--yes", code=3)
         assert "producers and consumers of 'main' are connected" in err
         away = next(name for name in "abc" if name != writer.leader)
         cluster.brokers[away].kill()
         writer.producer.close()
-        wait_for(lambda: forgotten(cluster))
+        eventually(lambda: forgotten(cluster))
         assert (
             "the broker knows no business 'main'" in cluster.venus("forget", "--business", BUSINESS, "--yes", code=2)[1]
         )
         assert json.loads(cluster.venus("cluster", "status", "--json")[0])["businesses"] == []
         living = [broker for name, broker in cluster.brokers.items() if name != away]
-        wait_for(lambda: not any(statuses(broker.address) for broker in living))
+        eventually(lambda: not any(statuses(broker.address) for broker in living))
         back = cluster.start(away)
         assert not statuses(back.address), "what it had was removed before it served"
 
@@ -245,7 +246,7 @@ def test_a_business_is_forgotten_by_every_broker(tmp_path: Path, etcd_server: Et
         assert again.acknowledged == 0
         again.write(3, ROWS)
         assert cluster.record().term > 1
-        wait_for(lambda: cluster.in_sync() == set("abc"))
+        eventually(lambda: cluster.in_sync() == set("abc"))
         found = cluster.contents(3 * ROWS)
         assert [found[name] for name in "abc"] == [bodies(3, ROWS)] * 3
 
@@ -309,7 +310,7 @@ def test_the_largest_half_message_reaches_every_replica(tmp_path: Path, etcd_ser
         writer.producer.decide(1, message.digest, Verdict.COMMIT)
         writer.producer.wait_until_decided(1)
         for broker in cluster.brokers.values():
-            wait_for(partial(has_one_row, broker.address))
+            eventually(partial(has_one_row, broker.address))
 
 
 def test_a_load_goes_to_the_leader_and_a_look_to_anybody(tmp_path: Path, etcd_server: EtcdCluster) -> None:

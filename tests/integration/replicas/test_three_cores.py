@@ -12,6 +12,7 @@ import pytest
 from tests.support.engines import engines, replicas
 from tests.support.engines.engines import BUSINESS, Producer
 from tests.support.engines.replicas import Cluster, Node
+from tests.support.waiting import eventually
 from venus.broker.pipeline.upkeep import MAINTAIN_EVERY_S
 from venus.broker.replicas import broker_load
 from venus.errors import NotLeader, Unavailable
@@ -45,7 +46,7 @@ def test_what_the_leader_acknowledges_is_on_every_replica(tmp_path: Path) -> Non
 def test_a_follower_refuses_writes_and_names_the_leader(tmp_path: Path) -> None:
     with Cluster(tmp_path) as cluster:
         cluster.create()
-        engines.wait_until(lambda: BUSINESS in cluster.nodes["b"].host.replicas)
+        eventually(lambda: BUSINESS in cluster.nodes["b"].host.replicas)
         with pytest.raises(NotLeader, match="another broker leads") as refused:
             Producer(cluster.nodes["b"].core)
         assert refused.value.leader == "a:1"
@@ -67,7 +68,7 @@ def test_nothing_is_acknowledged_without_a_majority(tmp_path: Path) -> None:
         assert len(engines.full_data(leader.core)) == 3
 
         cluster.start("b")
-        engines.wait_until(leader.leads)
+        eventually(leader.leads)
         again = Producer(leader.core)
         assert [half.batch_no for half in again.ack.undecided] == [message.batch_no]
         again.decide(message)
@@ -87,7 +88,7 @@ def test_a_write_that_waits_for_a_silent_follower_is_refused(tmp_path: Path, mon
         with pytest.raises(Unavailable, match="no answer from b for 2 s: 1 of 2 replicas is in sync without it"):
             waiting.result(engines.WAIT_S)
         cluster.net.cut = set()
-        engines.wait_until(leader.leads)
+        eventually(leader.leads)
         again = Producer(leader.core)
         assert [half.batch_no for half in again.ack.undecided] == [message.batch_no]
         again.decide(message)
@@ -131,7 +132,7 @@ def filled_without(cluster: Cluster, name: str) -> Node:
     for n in range(1, 31):
         producer.commit(engines.rows(10 * n, 10, b"x" * 1000))
     log, end = leader.core.catalogue.find(BUSINESS).log, cluster.nodes[name].core.catalogue.find(BUSINESS).log.end
-    engines.wait_until(lambda: log.start > (3 if cluster.backlog_bytes else end))
+    eventually(lambda: log.start > (3 if cluster.backlog_bytes else end))
     return leader
 
 
@@ -192,7 +193,7 @@ def test_an_installation_that_is_interrupted_goes_on_and_nothing_of_it_is_served
         cluster.net.cut = {("c", "a"), ("c", "b")}
         cluster.piece_came = lambda _node, _n: time.sleep(0.2)
         node = cluster.start("c")
-        engines.wait_until(lambda: BUSINESS in node.host.replicas)
+        eventually(lambda: BUSINESS in node.host.replicas)
         assert not node.host.replicas[BUSINESS].position.whole
         assert node.core.catalogue.find(BUSINESS).log.end == 1
         cluster.net.cut = set()
@@ -200,7 +201,7 @@ def test_an_installation_that_is_interrupted_goes_on_and_nothing_of_it_is_served
         (first, before), (second, came) = cluster.copied
         assert (first, before) == (second, 0), "it went on with the same copy"
         assert came > 0
-        engines.wait_until(lambda: not list((leader.core.data_dir / "snapshots").glob("copy-*")))
+        eventually(lambda: not list((leader.core.data_dir / "snapshots").glob("copy-*")))
         assert engines.full_data(node.core) == engines.full_data(leader.core)
 
 
@@ -215,8 +216,8 @@ def test_an_installation_starts_over_if_the_leaders_copy_is_gone(tmp_path: Path)
         cluster.piece_came = breaks
         copies = leader.copies
         cluster.start("c")
-        engines.wait_until(lambda: len(cluster.copied) == 1)
-        engines.wait_until(lambda: copies.active_copies() == [(cluster.copied[0][0], 0)])
+        eventually(lambda: len(cluster.copied) == 1)
+        eventually(lambda: copies.active_copies() == [(cluster.copied[0][0], 0)])
         copies.close()
         assert [len(rows) for rows in contents(cluster)] == [310] * 3
         assert [came for _, came in cluster.copied] == [0, 0]
@@ -240,9 +241,9 @@ def test_a_leader_whose_disk_is_nearly_full_is_not_chosen_again(
         leader = cluster.create()
         Producer(leader.core).commit(engines.rows(0, 3))
         cluster.settle()
-        engines.wait_until(lambda: all_in_sync(leader))
-        engines.wait_until(lambda: "less than 1024 MiB free" in cluster.nodes["b"].host.me.unhealthy)
-        engines.wait_until(lambda: all(map(knows_somebody_unhealthy, cluster.nodes.values())))
+        eventually(lambda: all_in_sync(leader))
+        eventually(lambda: "less than 1024 MiB free" in cluster.nodes["b"].host.me.unhealthy)
+        eventually(lambda: all(map(knows_somebody_unhealthy, cluster.nodes.values())))
         leader.kill()
         said = {name: (node.host.me.unhealthy, list(node.host.brokers.live)) for name, node in cluster.nodes.items()}
         assert cluster.leader().name == "c", f"b comes first by its name, and has as much: {said}"

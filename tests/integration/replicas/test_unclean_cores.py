@@ -9,6 +9,7 @@ import pytest
 from tests.support.engines import engines
 from tests.support.engines.engines import BUSINESS, Producer
 from tests.support.engines.replicas import Cluster, Node
+from tests.support.waiting import eventually
 from venus.broker.machine.loss import Loss
 from venus.broker.replicas.unclean_losses import record_losses
 from venus.errors import Diverged, Unavailable
@@ -34,20 +35,20 @@ def lagging(cluster: Cluster, lost: int, *, undecided: int = 0) -> tuple[Node, P
     producer.commit(engines.rows(0, 10))
     cluster.settle()
     cluster.nodes["c"].kill()
-    engines.wait_until(lambda: len(record_of(leader).in_sync) == 2)
+    eventually(lambda: len(record_of(leader).in_sync) == 2)
     halves = [producer.next_half(engines.rows(10 + 5 * n, 5)) for n in range(undecided)]
     if halves:
         producer.send(*halves)
         cluster.settle()
     follower = cluster.nodes["b"]
     cluster.net.cut = {("b", "a"), ("a", "b")}
-    engines.wait_until(lambda: len(record_of(leader).in_sync) == 1)
+    eventually(lambda: len(record_of(leader).in_sync) == 1)
     if halves:
         producer.decide(halves[-1])
     for n in range(undecided, undecided + lost):
         producer.commit(engines.rows(10 + 5 * n, 5))
     leader.kill()
-    engines.wait_until(follower.leads)
+    eventually(follower.leads)
     return follower, producer
 
 
@@ -71,7 +72,7 @@ def test_what_is_missing_is_named_and_passed_over(tmp_path: Path) -> None:
         node, before = lagging(cluster, 3)
         business = node.core.catalogue.find(BUSINESS)
         term = record_of(node).term
-        engines.wait_until(lambda: bool(business.committed.losses))
+        eventually(lambda: bool(business.committed.losses))
         assert business.committed.losses == (Loss(term=term, first_offset=10, first_batch=2),)
         with pytest.raises(Unavailable, match="offset 25 may be lost, 10 is the next one here"):
             node.core.subscriptions.check_position(BUSINESS, 25, before.epoch)

@@ -17,8 +17,9 @@ from pydantic import SecretStr
 
 from tests.integration.security.conftest import StartSecure
 from tests.support.brokers.certificates import EVERYTHING, Authority, token_file
-from tests.support.brokers.servers import BUSINESS, commit, wait_for
+from tests.support.brokers.servers import BUSINESS, commit
 from tests.support.engines.batches import half
+from tests.support.waiting import eventually
 from venus.broker.service.access import FIRST_FRAME_S
 from venus.broker.service.process import RunningBroker
 from venus.errors import ConfigError, Denied, Unavailable, Unproven, VenusError
@@ -53,7 +54,7 @@ def full(secure: RunningBroker, authority: Authority) -> Iterator[str]:
         sender.send_half(half(2))
         sender.wait_until_persisted(2)
     with SnapshotClient(address) as snapshots:
-        yield wait_for(lambda: open_snapshot(snapshots))
+        yield eventually(lambda: open_snapshot(snapshots))
 
 
 def open_snapshot(snapshots: SnapshotClient) -> str:
@@ -155,7 +156,7 @@ def test_a_consumer_cannot_decide_and_it_is_written_down(
             admin.forget("no such business", "g")
 
     log = tmp_path / "data0" / "audit.jsonl"  # a failure is told to the caller first, and then written
-    lines = wait_for(lambda: found if len(found := log.read_text().splitlines()) == 3 else None)
+    lines = eventually(lambda: found if len(found := log.read_text().splitlines()) == 3 else None)
     refused, decided, failed = map(json.loads, lines)
     assert (refused["who"], refused["what"], refused["result"]) == ("eu", "/venus.wire.Admin/Decide", "refused")
     assert "role operator is missing" in refused["error"]

@@ -11,7 +11,8 @@ import pytest
 from tests.support.brokers.broker_clusters import BrokerCluster
 from tests.support.brokers.certificates import Authority
 from tests.support.brokers.etcd import EtcdCluster
-from tests.support.brokers.servers import BUSINESS, business_status, fill, wait_for
+from tests.support.brokers.servers import BUSINESS, business_status, fill
+from tests.support.waiting import eventually
 from venus.config import ClusterSettings, SecuritySettings, Settings
 from venus.errors import ConfigError, Denied, VenusError
 from venus.rpc.admin import AdminClient
@@ -27,7 +28,7 @@ pytestmark = pytest.mark.integration
 def test_brokers_replicate_over_mutual_tls(tmp_path: Path, authority: Authority, etcd_server: EtcdCluster) -> None:
     with BrokerCluster(tmp_path, etcd_server, authority=authority) as cluster:
         addresses = [cluster.address(name) for name in cluster.brokers]
-        wait_for(lambda: logs_are_equal(addresses), 60)
+        eventually(lambda: logs_are_equal(addresses))
 
         stranger = authority.address(addresses[0], "stranger", "producer(*)", "consumer(*, *)", "operator", "viewer")
         with open_channel(stranger) as channel, pytest.raises(Denied, match="role broker is missing"):
@@ -85,6 +86,6 @@ def test_a_copy_is_installed_over_mutual_tls(tmp_path: Path, authority: Authorit
         cluster.brokers[lost].kill()
         shutil.rmtree(tmp_path / lost)
         leader = fill_at_the_leader(cluster, 3, 10)
-        wait_for(lambda: own_status(cluster, leader)[1] > 0)
+        eventually(lambda: own_status(cluster, leader)[1] > 0)
         cluster.start(lost)
-        wait_for(lambda: own_status(cluster, lost)[0] == 500, 60)
+        eventually(lambda: own_status(cluster, lost)[0] == 500)

@@ -14,9 +14,9 @@ from tests.support.brokers.deliveries import broker, feed
 from tests.support.brokers.delivery import FakeDelivery
 from tests.support.brokers.feed import Feed, caught_up, following, items, put
 from tests.support.brokers.servers import settings as broker_settings
-from tests.support.brokers.servers import wait_for
 from tests.support.databases.postgres import Server, running_server
 from tests.support.pipelines.applying import counters_close, equal, loaded
+from tests.support.waiting import eventually
 from venus.broker.service.process import start_in_thread
 from venus.config import Settings, SourceSettings
 
@@ -57,7 +57,7 @@ def test_capture_waits_for_a_standby_to_be_promoted(server: Server, tmp_path: Pa
         with running(chosen) as adapter:
             until_equal(shop, at_broker)
             becomes_a_standby(server)
-            wait_for(lambda: "it is a standby" in errors(adapter) or bool(adapter.errors), 60)
+            eventually(lambda: "it is a standby" in errors(adapter) or bool(adapter.errors))
             assert not adapter.errors
             is_promoted(server)
             shop.write()
@@ -73,7 +73,7 @@ def test_a_target_waits_for_a_standby_to_be_promoted(server: Server, broker: Fak
     with following(settings, "a") as reports:
         becomes_a_standby(server)
         feed.cut(put(1, "new", 1))
-        wait_for(lambda: any("it is a standby" in report.error for report in reports), 60)
+        eventually(lambda: any("it is a standby" in report.error for report in reports))
         is_promoted(server)
         caught_up(database, broker)
     equal(database, feed)

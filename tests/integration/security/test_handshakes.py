@@ -13,8 +13,9 @@ import pytest
 
 from tests.integration.security.conftest import StartSecure
 from tests.support.brokers.certificates import EVERYTHING, Authority, get, self_signed, serial
-from tests.support.brokers.servers import BUSINESS, commit, wait_for
+from tests.support.brokers.servers import BUSINESS, commit
 from tests.support.engines.batches import half
+from tests.support.waiting import eventually
 from venus.broker.service.process import RunningBroker, start_in_thread
 from venus.errors import ConfigError, Untrusted, VenusError
 from venus.rpc.address import NONE, BrokerAddress, ClientCredentials
@@ -43,7 +44,7 @@ def test_rows_travel_over_mutual_tls(secure: RunningBroker, authority: Authority
         commit(sender, halves)
     with Subscriber(address, BUSINESS, "main/eu", credit_bytes=1 << 20) as reader:
         reader.open(0, 0)
-        wait_for(lambda: reader.increments(1.0))
+        eventually(lambda: reader.increments(1.0))
     with AdminClient(address) as admin:
         assert admin.status(BUSINESS).businesses[0].next_offset == 9
 
@@ -186,7 +187,7 @@ def test_streams_outlive_a_renewal(secure: RunningBroker, authority: Authority) 
             assert serial(secure.address) != before, "a new connection gets the new certificate"
             before = serial(secure.address)
             commit(sender, halves[n - 1 : n])
-        wait_for(lambda: reader.increments(1.0) and reader.position == 4)
+        eventually(lambda: reader.increments(1.0) and reader.position == 4)
         assert sender.resends == 0
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from tests.integration.security.conftest import StartSecure
 from tests.support.brokers.certificates import EVERYTHING, Authority, get
-from tests.support.brokers.servers import wait_for
+from tests.support.waiting import eventually
 from venus.broker.service.http_guard import HANDSHAKES_MAX
 from venus.broker.service.process import RunningBroker
 from venus.rpc import event_loop
@@ -68,8 +68,8 @@ def test_https_closes_them_soon(secure: RunningBroker, idle: Idle) -> None:
     """Asyncio waits for a handshake for 60 s."""
     before = psutil.Process().num_fds()
     idle.open(secure.http_address, 20)
-    wait_for(lambda: idle.closed() == 20, 30.0)
-    wait_for(lambda: idle.served(before) <= SLACK, 10.0)
+    eventually(lambda: idle.closed() == 20)
+    eventually(lambda: idle.served(before) <= SLACK, timeout_s=10.0)
 
 
 def test_https_keeps_few_and_serves_others(
@@ -80,8 +80,8 @@ def test_https_keeps_few_and_serves_others(
     viewer = authority.proof("all", *EVERYTHING)
     before = psutil.Process().num_fds()
     idle.open(secure.http_address, 150)
-    wait_for(lambda: idle.closed() >= 150 - HANDSHAKES_MAX, 30.0)
-    wait_for(lambda: idle.served(before) <= HANDSHAKES_MAX + SLACK, 10.0)
+    eventually(lambda: idle.closed() >= 150 - HANDSHAKES_MAX)
+    eventually(lambda: idle.served(before) <= HANDSHAKES_MAX + SLACK, timeout_s=10.0)
     assert get(secure.http_address, "/health", viewer).text
     assert idle.closed() < 150, "only as many as must make room"
 
@@ -91,8 +91,8 @@ def test_grpc_closes_them(tls: bool, start_secure: StartSecure, authority: Autho
     broker = start_secure() if tls else start_secure(certificate="", key="", ca="")
     before = psutil.Process().num_fds()
     idle.open(broker.address, 150)
-    wait_for(lambda: idle.closed() == 150, 30.0)
-    wait_for(lambda: idle.served(before) <= SLACK, 10.0)
+    eventually(lambda: idle.closed() == 150)
+    eventually(lambda: idle.served(before) <= SLACK, timeout_s=10.0)
     address = authority.address(broker.address, "all", *EVERYTHING) if tls else broker.address
     with AdminClient(address) as admin:
         assert not admin.status().alarms

@@ -9,8 +9,9 @@ import pytest
 
 from tests.support.brokers import networks
 from tests.support.brokers.certificates import EVERYTHING, HOSTS, Authority
-from tests.support.brokers.servers import BUSINESS, commit, take, wait_for
+from tests.support.brokers.servers import BUSINESS, commit, take
 from tests.support.engines.batches import half
+from tests.support.waiting import eventually
 from venus.broker.service.process import RunningBroker, start_in_thread
 from venus.config import SecuritySettings
 from venus.rpc.address import BrokerAddress, ClientCredentials
@@ -66,7 +67,7 @@ def says(address: BrokerAddress | str, words: str) -> None:
             status = admin.status()
         return [alarm for alarm in status.alarms if "until" not in alarm] == [words] and not status.businesses
 
-    wait_for(said)
+    eventually(said)
 
 
 @pytest.mark.parametrize("role", ["consumer(*, *)", "consumer(mirror/eu, *)"])
@@ -77,7 +78,7 @@ def test_a_certificate_with_the_role_is_enough(
     mirror = start(authority.security("eu"))
     reader = authority.address(mirror.address, "reader", "consumer(*, *)")
 
-    wait_for(lambda: mirror_of(reader).state == "following")
+    eventually(lambda: mirror_of(reader).state == "following")
     with producer(home, authority, 1) as more:
         commit(more, [half(2, rows=5)])
     with Subscriber(reader, BUSINESS, "main/eu", credit_bytes=1 << 20) as subscriber:
@@ -94,7 +95,7 @@ def test_a_certificate_without_the_role_is_told_which_one_is_missing(
     seen = authority.address(mirror.address, "ann", "operator")
 
     if roles == ("consumer(mirror/asia, *)",):  # it may look, and not pull
-        wait_for(lambda: mirror_of(seen).state == "refused")
+        eventually(lambda: mirror_of(seen).state == "refused")
         assert "role consumer(mirror/eu, main) is missing" in mirror_of(seen).reason
     else:
         says(seen, "this set mirrors nothing new: eu has no role consumer(mirror/eu, *) at the set above")
@@ -127,7 +128,7 @@ def test_a_certificate_of_a_strange_authority_is_not_believed_above(
     ann = other.proof("ann", "operator")
     seen = BrokerAddress(mirror.address, ClientCredentials(ca=str(both), certificate=ann.certificate, key=ann.key))
     with AdminClient(seen) as admin:
-        wait_for(lambda: any("this set mirrors nothing new" in alarm for alarm in admin.status().alarms))
+        eventually(lambda: any("this set mirrors nothing new" in alarm for alarm in admin.status().alarms))
         (said,) = [alarm for alarm in admin.status().alarms if "mirrors nothing" in alarm]
     certificate = other.folder / "eu.crt"
     assert said.endswith(f"the broker at {home.address} does not accept our certificate {certificate}")
@@ -139,12 +140,12 @@ def test_a_role_that_is_taken_away_stops_what_comes_and_what_is_there_is_served(
     authority.issue("eu", "consumer(mirror/eu, *)", hosts=HOSTS)
     mirror = start(authority.security("eu"))
     reader = authority.address(mirror.address, "reader", "consumer(*, *)", "viewer")
-    wait_for(lambda: mirror_of(reader).state == "following")
+    eventually(lambda: mirror_of(reader).state == "following")
 
     authority.issue("eu", hosts=HOSTS, replace=True)
     mirror.stop()
     again = start(authority.security("eu"))
     reader = authority.address(again.address, "reader", "consumer(*, *)", "viewer")
     with AdminClient(reader) as admin:
-        wait_for(lambda: any("has no role consumer(mirror/eu, *)" in alarm for alarm in admin.status().alarms))
+        eventually(lambda: any("has no role consumer(mirror/eu, *)" in alarm for alarm in admin.status().alarms))
         assert admin.status().businesses[0].materialised_offset == 5

@@ -12,7 +12,7 @@ import pytest
 
 from tests.integration.security.conftest import StartSecure
 from tests.support.brokers.certificates import Authority, get, serial, token_file
-from tests.support.brokers.servers import wait_for
+from tests.support.waiting import eventually
 from venus.broker.service.process import RunningBroker
 from venus.rpc.address import ClientCredentials
 from venus.security.identity import make_token
@@ -59,7 +59,7 @@ def test_a_probe_learns_one_word(secure: RunningBroker, authority: Authority) ->
     assert (secure_status.code, secure_status.text) == (200, "ok\n")
     (authority.folder / "broker.key").write_text("damaged")
     trouble = "degraded\nrenewed files of [security] cannot be used"
-    wait_for(lambda: get(secure.http_address, "/health", address.proof).text.startswith(trouble))
+    eventually(lambda: get(secure.http_address, "/health", address.proof).text.startswith(trouble))
     hidden = get(secure.http_address, "/health", ClientCredentials(ca=authority.ca))
     assert hidden.text == "ok\n"
 

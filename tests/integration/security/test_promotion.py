@@ -9,9 +9,10 @@ import pytest
 
 from tests.support.brokers import networks
 from tests.support.brokers.certificates import EVERYTHING, HOSTS, Authority
-from tests.support.brokers.servers import BUSINESS, commit, wait_for
+from tests.support.brokers.servers import BUSINESS, commit
 from tests.support.engines.batches import half
 from tests.support.ports import free_port
+from tests.support.waiting import eventually
 from venus.broker.service.process import RunningBroker, start_in_thread
 from venus.cli.app import run
 from venus.rpc.address import BrokerAddress
@@ -48,7 +49,7 @@ class Sites:
             found.connect(0, 0)
             commit(found, [half(n, rows=5) for n in range(1, 4)])
         self.start("second", *roles, upstream="hq")
-        wait_for(lambda: self.status("second").materialised_offset == 15, SURE_S)
+        eventually(lambda: self.status("second").materialised_offset == 15, timeout_s=SURE_S)
 
     def reach(self, name: str) -> BrokerAddress:
         return self.authority.address(self.at[name], "all", *EVERYTHING)
@@ -106,14 +107,14 @@ def test_a_set_is_promoted_and_the_old_home_steps_down(sites: Sites, capsys: pyt
     assert (window.first_offset, window.first_batch, window.last_batch) == (15, 4, 4)
 
     sites.start("hq")
-    wait_for(lambda: sites.status("hq").replaced, SURE_S)
+    eventually(lambda: sites.status("hq").replaced, timeout_s=SURE_S)
     with sites.producer("hq") as late:
         late.connect(epoch, 5)
         assert late.address == sites.at["second"]
     sites.running["hq"].stop()
     sites.start("hq", upstream="second")
-    wait_for(lambda: sites.status("hq").mirror.state == "following", SURE_S)
-    wait_for(lambda: sites.status("hq").next_offset == sites.status("second").next_offset)
+    eventually(lambda: sites.status("hq").mirror.state == "following", timeout_s=SURE_S)
+    eventually(lambda: sites.status("hq").next_offset == sites.status("second").next_offset)
 
 
 def test_a_new_home_without_the_role_says_that_it_cannot_tell_the_old_one(sites: Sites) -> None:
@@ -122,7 +123,7 @@ def test_a_new_home_without_the_role_says_that_it_cannot_tell_the_old_one(sites:
     assert sites.promote("operator", "operator") == 0
     sites.start("hq")
 
-    (said,) = wait_for(lambda: [text for text in sites.alarms("second") if "as well" in text], SURE_S)
+    (said,) = eventually(lambda: [text for text in sites.alarms("second") if "as well" in text], timeout_s=SURE_S)
     assert said.startswith(f"set hq at {sites.at['hq']} is a home of main as well: it cannot be asked to step down: ")
     assert "second may not use StepDown: role broker or operator is missing" in said
     assert classify_sentence(said)[0].name == "two_homes"
@@ -131,8 +132,8 @@ def test_a_new_home_without_the_role_says_that_it_cannot_tell_the_old_one(sites:
     sites.authority.issue("second", "broker", "consumer(mirror/second, *)", hosts=HOSTS, replace=True)
     sites.running["second"].stop()
     sites.start("second", upstream="hq")
-    wait_for(lambda: sites.status("hq").replaced, SURE_S)
-    wait_for(lambda: not [text for text in sites.alarms("second") if "as well" in text])
+    eventually(lambda: sites.status("hq").replaced, timeout_s=SURE_S)
+    eventually(lambda: not [text for text in sites.alarms("second") if "as well" in text])
 
 
 def test_a_home_that_does_not_let_itself_be_looked_at_counts_as_alive(

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from tests.integration.service.conftest import StartBroker, both_transports, producer
-from tests.support.brokers.servers import BUSINESS, business_status, commit, traffic, wait_for
+from tests.support.brokers.servers import BUSINESS, business_status, commit, traffic
 from tests.support.engines.batches import half
+from tests.support.waiting import eventually
 from venus.broker.pipeline.producers import Producers
 from venus.broker.service.process import RunningBroker
 from venus.broker.service.unsaved import UnsavedBytes
@@ -112,13 +113,13 @@ def test_the_stream_is_not_read_while_the_buffer_is_full(
         for n in range(GROWN + 1, GROWN + 33):
             sender.send_half(half(n, payload="x" * FRAME_BYTES))
         alone = limit // 2  # the other half is for whoever comes next
-        wait_for(lambda: disk.nbytes >= alone)
+        eventually(lambda: disk.nbytes >= alone)
         threading.Event().wait(0.5)
         assert alone <= disk.nbytes <= alone + 2 * FRAME_BYTES
         with Producer(broker.address, "other", "test", window_bytes_max=1 << 20) as other:
             other.connect(0, 0)
             other.send_half(half(1))
-            wait_for(lambda: disk.count("other") == 1)
+            eventually(lambda: disk.count("other") == 1)
             disk.release()
         sender.wait_until_persisted(GROWN + 32)
         found = [b for b in traffic(broker.address).brakes if b.brake == "memory"]
@@ -137,12 +138,12 @@ def test_all_businesses_together_have_one_window_and_a_small_one_does_not_wait_f
             sender.connect(0, 0)
             sender.send_half(half(1, payload="x" * FRAME_BYTES))
             senders.append(sender)
-        wait_for(lambda: gauge(broker, "waiting for a turn") == 7)
+        eventually(lambda: gauge(broker, "waiting for a turn") == 7)
         assert 2 * FRAME_BYTES < disk.nbytes < START_BYTES
         with Producer(broker.address, "small", "test", window_bytes_max=1 << 20) as small:
             small.connect(0, 0)
             small.send_half(half(1))
-            wait_for(lambda: disk.count("small") == 1)
+            eventually(lambda: disk.count("small") == 1)
             disk.release()
             small.wait_until_persisted(1)
         for sender in senders:
@@ -209,7 +210,7 @@ def test_close_leaves_no_thread_and_a_closed_producer_says_so(broker: RunningBro
         sender.close()
         with pytest.raises(VenusError):
             sender.send_half(half(2))
-    wait_for(lambda: ours() <= before)
+    eventually(lambda: ours() <= before)
 
 
 def test_close_sends_what_is_queued(broker: RunningBroker) -> None:
@@ -254,12 +255,12 @@ def test_what_waits_for_small_frames_goes_at_once_when_the_stream_ends(
         sender.connect(0, 0)
         for n in range(1, 4):
             sender.send_half(half(n, payload="x" * SMALL_BYTES))
-        wait_for(lambda: disk.count(BUSINESS) == 1)
+        eventually(lambda: disk.count(BUSINESS) == 1)
         threading.Event().wait(0.2)
         assert disk.count(BUSINESS) == 1, "the others wait for it"
         closing = threading.Thread(target=sender.close)
         closing.start()
-        wait_for(lambda: disk.numbers(BUSINESS) == [1, 2, 3])
+        eventually(lambda: disk.numbers(BUSINESS) == [1, 2, 3])
         disk.release()
         closing.join(30)
         assert not closing.is_alive()

@@ -14,7 +14,8 @@ from tests.support.brokers.consumers import (
     consumer_status,
     subscriber,
 )
-from tests.support.brokers.servers import BUSINESS, business_status, fill, take, wait_for
+from tests.support.brokers.servers import BUSINESS, business_status, fill, take
+from tests.support.waiting import eventually
 from venus.broker.pipeline.subscriptions import Subscriptions
 from venus.broker.service.consumer_stream import ConsumerStream
 from venus.broker.service.process import RunningBroker
@@ -36,10 +37,10 @@ def test_acknowledgements_and_connections_show_in_the_status(broker: RunningBrok
         def entry() -> broker_pb2.ConsumerStatus:
             return business_status(broker.address).consumers[0]
 
-        wait_for(lambda: entry().acknowledged == 4)
+        eventually(lambda: entry().acknowledged == 4)
         assert entry().connected
         assert entry().backlog_rows == 6
-    wait_for(lambda: not entry().connected)
+    eventually(lambda: not entry().connected)
     with AdminClient(broker.address) as admin:
         admin.forget(BUSINESS, "g")
     assert not business_status(broker.address).consumers
@@ -54,11 +55,11 @@ def test_the_end_of_an_older_stream_leaves_the_newer_one_connected(broker: Runni
             older.acknowledge(9)
             take(older, 10)
         newer.acknowledge(6, kept=4)
-        wait_for(lambda: consumer_status(broker).acknowledged == 6)
+        eventually(lambda: consumer_status(broker).acknowledged == 6)
         time.sleep(0.3)  # the older stream's detachment comes behind its end
         found = consumer_status(broker)
         assert (found.acknowledged, found.kept, found.connected) == (6, 4, True)
-    wait_for(lambda: not consumer_status(broker).connected)
+    eventually(lambda: not consumer_status(broker).connected)
 
 
 def test_a_consumer_that_goes_while_it_is_attached_is_detached(
@@ -77,8 +78,8 @@ def test_a_consumer_that_goes_while_it_is_attached_is_detached(
     with subscriber(broker) as reader, pytest.raises(Unavailable):
         reader.open(0, 0, timeout_s=0.2)
     assert entered.is_set()
-    wait_for(lambda: any(c.group == "g" for c in business_status(broker.address).consumers))
-    wait_for(lambda: not consumer_status(broker).connected)
+    eventually(lambda: any(c.group == "g" for c in business_status(broker.address).consumers))
+    eventually(lambda: not consumer_status(broker).connected)
 
 
 def test_who_knows_a_business_that_was_forgotten_gets_nothing_of_the_one_that_took_its_name(
@@ -110,14 +111,14 @@ def test_an_older_consumer_knows_one_position_and_keeps_what_it_keeps(broker: Ru
     fill(broker.address, 1, 10)
     with RawConsumer(broker.address, group="g", credit_bytes=1 << 20) as raw:
         raw.send(broker_pb2.ConsumerFrame(acknowledge=4))
-        wait_for(lambda: consumer_status(broker).acknowledged == 4)
+        eventually(lambda: consumer_status(broker).acknowledged == 4)
         assert consumer_status(broker).kept == 4
     with subscriber(broker) as reader:
         opened = reader.open(8, 0)
         assert opened.kept == 4
         assert (consumer_status(broker).acknowledged, consumer_status(broker).kept) == (8, 4)
         reader.acknowledge(8)
-        wait_for(lambda: consumer_status(broker).kept == 8)
+        eventually(lambda: consumer_status(broker).kept == 8)
 
 
 def test_acknowledgements_are_put_together_and_the_last_one_arrives(
@@ -137,14 +138,14 @@ def test_acknowledgements_are_put_together_and_the_last_one_arrives(
     with subscriber(broker) as reader:
         reader.open(0, 0)
         reader.acknowledge(1)
-        wait_for(lambda: heard == [1])  # the first one does not wait
+        eventually(lambda: heard == [1])  # the first one does not wait
         for offset in range(2, 100):
             reader.acknowledge(offset)
             time.sleep(0.001)
-        wait_for(lambda: heard and heard[-1] == 99)
+        eventually(lambda: heard and heard[-1] == 99)
         assert len(heard) <= 4  # far fewer than 99, even where the machine is slow
         reader.acknowledge(200)
-    wait_for(lambda: heard[-1] == 200)  # closing sends what waits
+    eventually(lambda: heard[-1] == 200)  # closing sends what waits
 
 
 def test_what_a_consumer_reports_does_not_wait_for_its_acknowledgement(
@@ -157,7 +158,7 @@ def test_what_a_consumer_reports_does_not_wait_for_its_acknowledgement(
         reader.acknowledge(5)
         reader.acknowledge(10)
         reader.acknowledge(20, unaccounted=3)
-        wait_for(lambda: business_status(broker.address).consumers[0].acknowledged == 20)
+        eventually(lambda: business_status(broker.address).consumers[0].acknowledged == 20)
 
 
 def test_close_leaves_no_thread_and_a_closed_subscriber_says_so(broker: RunningBroker) -> None:
@@ -172,7 +173,7 @@ def test_close_leaves_no_thread_and_a_closed_subscriber_says_so(broker: RunningB
         reader.close()
         with pytest.raises(VenusError):
             reader.increments(1.0)
-    wait_for(lambda: ours() <= before)
+    eventually(lambda: ours() <= before)
 
 
 def test_a_stopped_broker_is_said_by_every_call(start_broker: StartBroker) -> None:

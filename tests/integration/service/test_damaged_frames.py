@@ -8,8 +8,9 @@ from typing import Any, Literal
 import grpc
 import pytest
 
-from tests.support.brokers.servers import BUSINESS, business_status, fill, wait_for
+from tests.support.brokers.servers import BUSINESS, business_status, fill
 from tests.support.engines.batches import half
+from tests.support.waiting import eventually
 from venus.broker.service.process import RunningBroker
 from venus.broker.service.producer_stream import MISMATCHES_MAX
 from venus.errors import DigestMismatch, ProtocolError, VenusError
@@ -107,7 +108,7 @@ def test_the_alarm_of_a_producer_that_never_shipped_anything_whole_is_the_broker
             raw.send(halves=[damaged(1)])
         raw.error()
     with AdminClient(broker.address) as admin:
-        wait_for(lambda: not admin.status().businesses)
+        eventually(lambda: not admin.status().businesses)
         (alarm,) = admin.status().alarms
         assert alarm.startswith(f"business {BUSINESS}: ")
         assert "damaged" in alarm

@@ -10,7 +10,8 @@ from urllib.request import urlopen
 import pytest
 
 from tests.integration.service.conftest import StartBroker, committed, connected
-from tests.support.brokers.servers import BUSINESS, BrokerProcess, settings, take, traffic, wait_for
+from tests.support.brokers.servers import BUSINESS, BrokerProcess, settings, take, traffic
+from tests.support.waiting import eventually
 from venus.broker.service.process import RunningBroker
 from venus.broker.store.data_directory import FreeSpace
 from venus.config import DegradeSettings
@@ -52,17 +53,17 @@ def test_lane_after_lane_is_given_up_and_comes_back_and_nothing_is_lost(
         assert degraded(broker) == []
         assert "venus_table_changes" in metrics(broker)
         free["bytes"] = MIB + MIB // 2  # writes are refused below 1 MiB, space is short below 2
-        wait_for(lambda: degraded(broker) == [4])
+        eventually(lambda: degraded(broker) == [4])
         assert "venus_table_changes" not in metrics(broker), "details go first"
         with AdminClient(broker.address) as admin:
             (alarm,) = admin.status().alarms
         assert alarm.startswith("lane 4 (details) is degraded since 20")
         assert ": what must stay free is at 67 % of the free space, the limit is 50 % of the free space; " in alarm
         assert re.search(r"; free some space at /\S+; the lane recovers by itself well below the limit$", alarm)
-        wait_for(lambda: degraded(broker) == [3, 4])
+        eventually(lambda: degraded(broker) == [3, 4])
         with pytest.raises(Overloaded, match="no new snapshot"):
             snapshots.open(BUSINESS, holder="load")
-        wait_for(lambda: degraded(broker) == [1, 2, 3, 4])
+        eventually(lambda: degraded(broker) == [1, 2, 3, 4])
         assert 'venus_lane_degraded{lane="halves"} 1.0' in metrics(broker)
         assert get(broker, "/health").startswith("degraded\nlane 4")
         committed(sender, 2)
@@ -71,7 +72,7 @@ def test_lane_after_lane_is_given_up_and_comes_back_and_nothing_is_lost(
             reader.open(0, 0)
             assert len(take(reader, 2)) == 2
         free["bytes"] = 1 << 40
-        wait_for(lambda: degraded(broker) == [], 60)
+        eventually(lambda: degraded(broker) == [])
         assert "venus_table_changes" in metrics(broker)
         with AdminClient(broker.address) as admin:
             assert list(admin.status().alarms) == []
@@ -85,12 +86,12 @@ def test_a_broker_that_was_killed_says_so_for_half_an_hour_and_one_that_was_stop
     with BrokerProcess(settings(tmp_path / "data")) as first:
         assert first.stop() == 0
     with BrokerProcess(settings(tmp_path / "data")) as second:
-        wait_for(lambda: [gauge for gauge in traffic(second.address).gauges if gauge.name == "streams"])
+        eventually(lambda: [gauge for gauge in traffic(second.address).gauges if gauge.name == "streams"])
         time.sleep(2)
         assert facts(second) == []
         second.kill()
     with BrokerProcess(settings(tmp_path / "data")) as third:
-        wait_for(lambda: facts(third) == ["crash"])
+        eventually(lambda: facts(third) == ["crash"])
         (fact,) = (fact for fact in traffic(third.address).facts if fact.fact == "crash")
         assert fact.reason == "the broker's process ended without a stop"
         assert fact.since_us <= fact.seen_us

@@ -13,8 +13,9 @@ from tests.support.brokers.consumers import (
     RawConsumer,
     subscriber,
 )
-from tests.support.brokers.servers import BUSINESS, commit, data, fill, take, wait_for
+from tests.support.brokers.servers import BUSINESS, commit, data, fill, take
 from tests.support.engines.batches import ITEMS, half, other_table
+from tests.support.waiting import eventually
 from venus.broker.pipeline.subscriptions import Subscriptions
 from venus.broker.queue.reader import ReadResult
 from venus.broker.replicas.gate import StandaloneGate
@@ -89,11 +90,11 @@ def test_the_broker_never_sends_more_than_the_credit(broker: RunningBroker) -> N
     halves = fill(broker.address, 1, 30)
     each = cost(broker_pb2.Increment(body=halves[0].body))
     with RawConsumer(broker.address, credit_bytes=3 * each + 10) as raw:
-        wait_for(lambda: len(raw.received) == 3)
+        eventually(lambda: len(raw.received) == 3)
         threading.Event().wait(0.3)
         assert len(raw.received) == 3
         raw.grant(2 * each)
-        wait_for(lambda: len(raw.received) == 5)
+        eventually(lambda: len(raw.received) == 5)
         threading.Event().wait(0.3)
         assert len(raw.received) == 5
     assert data(raw.received) == [message.body for message in halves[:5]]
@@ -212,4 +213,4 @@ def test_a_trickle_costs_the_consumer_a_few_frames_a_second(
             assert reader.increments(2 * STARVED_S) == []
         passed_s = time.monotonic() - began
         assert len(frames) <= passed_s / ACKNOWLEDGE_EVERY_S + 2
-        wait_for(lambda: sum(frame.credit_bytes for frame in frames) == owed)
+        eventually(lambda: sum(frame.credit_bytes for frame in frames) == owed)

@@ -14,8 +14,9 @@ import grpc
 import pytest
 
 from tests.integration.service.conftest import StartBroker, producer
-from tests.support.brokers.servers import BUSINESS, commit, data, fill, traffic, wait_for
+from tests.support.brokers.servers import BUSINESS, commit, data, fill, traffic
 from tests.support.engines.batches import half
+from tests.support.waiting import eventually
 from venus.broker.service import shared_frames
 from venus.broker.service.process import RunningBroker
 from venus.rpc import sealed
@@ -106,12 +107,12 @@ def test_many_consumers_at_the_tail_share_one_encoding(broker: RunningBroker, mo
     with ExitStack() as stack, producer(broker) as sender:
         sender.connect(0, 0)
         many = [stack.enter_context(BytesConsumer(broker.address, f"g{n}")) for n in range(MANY)]
-        wait_for(lambda: all(each.position == 1 for each in many))
+        eventually(lambda: all(each.position == 1 for each in many))
         encodings.count = 0
         commits = [half(n) for n in range(2, 12)]
         for n, each in enumerate(commits, 2):
             commit(sender, [each])
-            wait_for(partial(all_at, many, n))
+            eventually(partial(all_at, many, n))
         assert encodings.count == len(commits)
         assert all(each.frames[-len(commits) :] == many[0].frames[-len(commits) :] for each in many)
         assert all(data(each.received[1:]) == [each.body for each in commits] for each in many)
@@ -124,7 +125,7 @@ def test_many_consumers_that_catch_up_share_encodings(broker: RunningBroker, mon
         first = stack.enter_context(BytesConsumer(broker.address, "first", gives_back=False, offset=60 * 2000))
         assert first.opened.wait(30)  # with it each of the others is one of several
         many = [stack.enter_context(BytesConsumer(broker.address, f"g{n}", credit_bytes=8 << 20)) for n in range(MANY)]
-        wait_for(lambda: all(each.position == 60 * 2000 for each in many))
+        eventually(lambda: all(each.position == 60 * 2000 for each in many))
     assert all(data(each.received) == [each.body for each in halves] for each in many)
     assert all(each.frames == many[0].frames for each in many)
     assert encodings.count == len(many[0].frames)
@@ -141,11 +142,11 @@ def test_one_of_many_gets_no_more_than_its_credit(broker: RunningBroker) -> None
             for n, credit in enumerate(credits)
         ]
         counts = [3, 30, 5, 1, 3]
-        wait_for(lambda: [len(one.received) for one in many] == counts)
+        eventually(lambda: [len(one.received) for one in many] == counts)
         threading.Event().wait(0.3)
         assert [len(one.received) for one in many] == counts
         many[0].grant(2 * each)
-        wait_for(lambda: len(many[0].received) == 5)
+        eventually(lambda: len(many[0].received) == 5)
         threading.Event().wait(0.3)
         assert [len(one.received) for one in many] == [5, *counts[1:]]
     for one in many:
@@ -157,9 +158,9 @@ def test_consumers_with_other_interests_get_their_own(broker: RunningBroker) -> 
     with ExitStack() as stack:
         everything = [stack.enter_context(BytesConsumer(broker.address, f"all{n}")) for n in range(2)]
         nothing = [stack.enter_context(BytesConsumer(broker.address, f"none{n}", only=["none"])) for n in range(2)]
-        wait_for(lambda: all(each.position == 3 for each in everything) and all(each.frames for each in nothing))
+        eventually(lambda: all(each.position == 3 for each in everything) and all(each.frames for each in nothing))
         fill(broker.address, 4, 4)
-        wait_for(lambda: all(each.position == 4 for each in everything))
+        eventually(lambda: all(each.position == 4 for each in everything))
     assert not any(each.received for each in nothing)
 
 
@@ -173,9 +174,9 @@ def test_a_consumer_behind_gets_the_rest_in_one_frame_not_what_others_got_piecew
         fast = [stack.enter_context(BytesConsumer(broker.address, f"g{n}")) for n in range(3)]
         for n in range(2, 12):
             commit(sender, [half(n)])
-            wait_for(partial(all_at, fast, n))
+            eventually(partial(all_at, fast, n))
         late = stack.enter_context(BytesConsumer(broker.address, "late", offset=1))
-        wait_for(lambda: late.position == 11)
+        eventually(lambda: late.position == 11)
         assert len(late.frames) == 1
 
 
@@ -183,9 +184,9 @@ def test_status_and_metrics_show_how_many_there_are_and_what_was_shared(broker: 
     fill(broker.address, 1, 1)
     with ExitStack() as stack:
         many = [stack.enter_context(BytesConsumer(broker.address, f"g{n}")) for n in range(5)]
-        wait_for(partial(all_at, many, 1))
+        eventually(partial(all_at, many, 1))
         fill(broker.address, 2, 2)
-        wait_for(partial(all_at, many, 2))
+        eventually(partial(all_at, many, 2))
         gauges = {gauge.name: gauge.value for gauge in traffic(broker.address).gauges}
         with urlopen(f"http://{broker.http_address}/metrics", timeout=30) as answer:
             metrics = answer.read().decode()

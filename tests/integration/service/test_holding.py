@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
-from tests.support.brokers.servers import BUSINESS, business_status, fill, settings, wait_for
+from tests.support.brokers.servers import BUSINESS, business_status, fill, settings
 from tests.support.engines.batches import half
 from tests.support.faults.proxy import Proxy
+from tests.support.waiting import eventually
 from venus.broker.service.process import RunningBroker, start_in_thread
 from venus.broker.service.server import PATIENCE_MARGIN_S, Keepalive
 from venus.errors import Fenced, Held, VenusError
@@ -139,7 +140,7 @@ def test_of_many_who_come_at_the_same_time_exactly_one_is_let_in(broker: Running
     threads = [threading.Thread(target=come, args=(f"p:{n}",)) for n in range(6)]
     for thread in threads:
         thread.start()
-    wait_for(lambda: len(outcomes) == len(threads), 30)
+    eventually(lambda: len(outcomes) == len(threads))
     done.set()
     for thread in threads:
         thread.join(30)

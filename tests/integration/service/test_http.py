@@ -14,8 +14,9 @@ from urllib.request import urlopen
 import pytest
 
 from tests.integration.service.conftest import StartBroker
-from tests.support.brokers.servers import BUSINESS, fill, take, wait_for
+from tests.support.brokers.servers import BUSINESS, fill, take
 from tests.support.engines.batches import half
+from tests.support.waiting import eventually
 from venus.broker.pipeline.subscriptions import FullDataService
 from venus.broker.service import http
 from venus.broker.service.http import PARTS as PAGE_PARTS
@@ -56,7 +57,7 @@ def test_metrics_say_what_was_committed_and_who_is_behind(broker: RunningBroker)
         sender.send_half(half(11, rows=7))
         sender.wait_until_persisted(11)
         labels = f'{{business="{BUSINESS}",group="g"}}'
-        wait_for(lambda: metric(get(broker, "/metrics"), f"venus_consumer_acknowledged{labels}") == 21)
+        eventually(lambda: metric(get(broker, "/metrics"), f"venus_consumer_acknowledged{labels}") == 21)
         text = get(broker, "/metrics")
         assert metric(text, f'venus_next_offset{{business="{BUSINESS}"}}') == 70
         assert metric(text, f"venus_consumer_backlog_rows{labels}") == 49
@@ -105,7 +106,7 @@ def test_what_needs_somebody_makes_health_degraded_and_alarms_503(broker: Runnin
     with Producer(broker.address, BUSINESS, "p", window_bytes_max=1 << 20) as sender:
         sender.connect(0, 0)
         sender.report(standing)
-        wait_for(lambda: get(broker, "/health").startswith("degraded\n"))
+        eventually(lambda: get(broker, "/health").startswith("degraded\n"))
         with pytest.raises(HTTPError) as caught:
             get(broker, "/alarms")
         assert caught.value.code == 503
@@ -115,7 +116,7 @@ def test_what_needs_somebody_makes_health_degraded_and_alarms_503(broker: Runnin
         gauge = f'venus_tables_not_following{{business="{BUSINESS}",place="source",state="RESYNC"}}'
         assert metric(get(broker, "/metrics"), gauge) == 1
         sender.report(AdapterCondition())
-        wait_for(lambda: get(broker, "/health") == "ok\n")
+        eventually(lambda: get(broker, "/health") == "ok\n")
         assert metric(get(broker, "/metrics"), gauge) == 0
         assert get(broker, "/alarms") == "none\n"
 
@@ -129,7 +130,7 @@ def test_a_reader_of_somebody_elses_does_not_speak_for_the_group(broker: Running
         for one in (reader, guest):
             one.open(0, 0)
         reader.report(AdapterCondition(paused=True))
-        wait_for(lambda: "target g: paused" in get(broker, "/health"))
+        eventually(lambda: "target g: paused" in get(broker, "/health"))
         guest.report(AdapterCondition())
         guest.acknowledge(1)
         guest.close()
@@ -144,7 +145,7 @@ def test_a_report_that_breaks_the_rules_ends_the_stream(broker: RunningBroker, m
         sender.connect(0, 0)
         sender.report(AdapterCondition())
         with pytest.raises(ProtocolError, match="must have 1 to 300"):
-            wait_for(lambda: sender.take_reviews() and None)
+            eventually(lambda: sender.take_reviews() and None)
     assert get(broker, "/health") == "ok\n"
 
 

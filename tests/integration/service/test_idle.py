@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.integration.service.conftest import committed, connected
-from tests.support.brokers.servers import BUSINESS, wait_for
+from tests.support.brokers.servers import BUSINESS
+from tests.support.waiting import eventually
 from venus.broker.service.process import RunningBroker
 from venus.rpc.subscriber import Subscriber
 
@@ -48,4 +49,4 @@ def test_threads_of_an_idle_broker_and_of_its_clients_sleep(broker: RunningBroke
         reader.open(0, 0)
         increment, *_ = reader.increments(10.0)
         reader.acknowledge(increment.base_offset + increment.count)
-        wait_for(is_idle, 60.0)  # behind the work come upkeep, credit and acknowledgements
+        eventually(is_idle)  # behind the work come upkeep, credit and acknowledgements

@@ -15,8 +15,9 @@ import pytest
 
 from tests.integration.service.conftest import StartBroker, both_transports, producer
 from tests.support.brokers.consumers import subscriber
-from tests.support.brokers.servers import BUSINESS, commit, fill, settings, take, wait_for
+from tests.support.brokers.servers import BUSINESS, commit, fill, settings, take
 from tests.support.engines.batches import half
+from tests.support.waiting import eventually
 from venus.broker.service import in_process as service
 from venus.broker.service.process import RunningBroker, start_in_thread
 from venus.errors import Fenced, Unavailable
@@ -84,7 +85,7 @@ def test_a_consumer_that_takes_nothing_is_sent_no_more_than_its_credit(broker: R
     each = cost(broker_pb2.Increment(body=halves[0].body))
     with subscriber(broker, credit_bytes=3 * each + 10) as reader:
         reader.open(0, 0)
-        wait_for(lambda: len(reader._arrived) == 3)
+        eventually(lambda: len(reader._arrived) == 3)
         threading.Event().wait(0.3)
         assert len(reader._arrived) == 3
         assert len(take(reader, 30)) == 30

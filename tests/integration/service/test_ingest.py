@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from tests.integration.service.conftest import StartBroker, both_transports, producer
-from tests.support.brokers.servers import BUSINESS, business_status, commit, data, take, wait_for
+from tests.support.brokers.servers import BUSINESS, business_status, commit, data, take
 from tests.support.engines.batches import half
+from tests.support.waiting import eventually
 from venus.broker.pipeline.producers import Producers
 from venus.broker.service import producer_stream
 from venus.broker.service.process import RunningBroker
@@ -147,7 +148,7 @@ def test_a_newer_producer_fences_the_older(broker: RunningBroker) -> None:
         newer.decide(1, half(1).digest, Verdict.COMMIT)
         assert newer.wait_until_decided(1).next_offset == 1
         assert business_status(broker.address).producer == "newer"
-    wait_for(lambda: business_status(broker.address).producer == "")
+    eventually(lambda: business_status(broker.address).producer == "")
 
 
 def test_an_undecided_half_message_is_reviewed_until_it_is_answered(start_broker: StartBroker) -> None:
@@ -155,10 +156,10 @@ def test_an_undecided_half_message_is_reviewed_until_it_is_answered(start_broker
     with producer(broker) as sender:
         sender.connect(0, 0)
         sender.send_half(half(1))
-        reviews = wait_for(sender.take_reviews)
+        reviews = eventually(sender.take_reviews)
         assert [(ref.batch_no, ref.digest) for ref in reviews] == [(1, half(1).digest)]
         sender.decide(1, half(1).digest, Verdict.UNKNOWN)
-        assert wait_for(sender.take_reviews)[0].batch_no == 1
+        assert eventually(sender.take_reviews)[0].batch_no == 1
         sender.decide(1, half(1).digest, Verdict.COMMIT)
         assert sender.wait_until_decided(1).next_offset == 1
         assert business_status(broker.address).counters["reviews_sent"] >= 2

@@ -10,7 +10,8 @@ import pytest
 
 from tests.integration.service.conftest import StartBroker
 from tests.integration.service.test_http import get, metric
-from tests.support.brokers.servers import BUSINESS, fill, wait_for
+from tests.support.brokers.servers import BUSINESS, fill
+from tests.support.waiting import eventually
 from venus.broker.machine.business import TableFigures
 from venus.broker.machine.records import save_table
 from venus.broker.service.process import RunningBroker
@@ -54,7 +55,7 @@ def halted(broker: RunningBroker) -> Subscriber:
     reader = Subscriber(broker.address, BUSINESS, f"{BUSINESS}/a", credit_bytes=1 << 20)
     reader.open(0, 0)
     reader.report(AdapterCondition.of([TableCondition(table_id=HALTED, name="far.behind", state="HALTED", reason="x")]))
-    wait_for(lambda: "far.behind is HALTED" in get(broker, "/health"))
+    eventually(lambda: "far.behind is HALTED" in get(broker, "/health"))
     return reader
 
 

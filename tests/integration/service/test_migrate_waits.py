@@ -13,7 +13,8 @@ import pytest
 
 from tests.integration.service.conftest import StartBroker
 from tests.support.brokers.feed import query
-from tests.support.brokers.servers import traffic, wait_for
+from tests.support.brokers.servers import traffic
+from tests.support.waiting import eventually
 from venus.broker.service.process import RunningBroker
 from venus.broker.store.data_directory import FreeSpace
 from venus.cli import wait_reports
@@ -107,7 +108,7 @@ def test_a_degraded_lane_is_named_while_it_lasts(
 ) -> None:
     free["bytes"] = 3 * MIB // 2  # writes are taken, and space is short
     broker = start_broker(free_bytes_min=MIB, degrade=NO_LANE.model_copy(update={"sustain_s": 0.1}))
-    wait_for(lambda: {lane.name for lane in traffic(broker.address).lanes if lane.degraded_since_us} >= {"full data"})
+    eventually(lambda: {lane.name for lane in traffic(broker.address).lanes if lane.degraded_since_us} >= {"full data"})
     file, said = configured(tmp_path, broker, database), Said(capsys)
     with migrating(file, free) as command:
         told = said.until("the lane recovers by itself well below the limit", command)

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from tests.support.brokers import networks
-from tests.support.brokers.servers import BUSINESS, business_status, commit, data, fill, take, wait_for
+from tests.support.brokers.servers import BUSINESS, business_status, commit, data, fill, take
 from tests.support.engines.batches import ITEMS, half, other_table
+from tests.support.waiting import eventually
 from venus.broker.service.process import RunningBroker
 from venus.errors import Refused, VenusError
 from venus.rpc.admin import AdminClient
@@ -73,7 +74,7 @@ def test_every_level_has_the_same_bytes_at_the_same_offsets(start: Start) -> Non
     assert (mirror.state, mirror.set, mirror.address, mirror.fills) == ("following", "tandem", tandem.address, 1)
     groups = [c.group for c in business_status(home.address).consumers]
     assert groups == ["mirror/tandem"]
-    wait_for(lambda: business_status(home.address).consumers[0].acknowledged == 220)
+    eventually(lambda: business_status(home.address).consumers[0].acknowledged == 220)
 
 
 def test_a_business_that_comes_later_is_mirrored_too(start: Start) -> None:
@@ -123,7 +124,7 @@ def test_a_set_that_is_cut_off_says_so_once_and_names_every_business(start: Star
             status = admin.status()
         return [*status.alarms, *(alarm for entry in status.businesses for alarm in entry.alarms)]
 
-    (said,) = wait_for(alarms)
+    (said,) = eventually(alarms)
     assert re.match(r"set home does not answer for \d+ s, what is here of orders, stock is served: ", said)
 
 
@@ -227,7 +228,7 @@ def test_a_label_of_a_table_that_nobody_has_is_said(start: Start) -> None:
     access = start("access", home.address, labels=["eu"], known_labels={"eu": ("items", "ordres")})
     networks.has(access.address, 1)
     with AdminClient(access.address) as admin:
-        wait_for(lambda: list(admin.status().alarms) == ["label eu names ordres, which the set above does not have"])
+        eventually(lambda: list(admin.status().alarms) == ["label eu names ordres, which the set above does not have"])
 
 
 def test_other_labels_take_the_full_data_again(start: Start, tmp_path: Path) -> None:
@@ -241,8 +242,8 @@ def test_other_labels_take_the_full_data_again(start: Start, tmp_path: Path) -> 
     access.stop()
     access = start("access", home.address, labels=["eu", "us"], known_labels=labels)
     networks.has(access.address, 20)
-    wait_for(lambda: networks.says(access.address, "following").only == ["items", "others2"])
-    wait_for(lambda: full_data(access.address) == full_data(home.address))
+    eventually(lambda: networks.says(access.address, "following").only == ["items", "others2"])
+    eventually(lambda: full_data(access.address) == full_data(home.address))
 
 
 def test_what_was_trimmed_above_is_taken_as_full_data(start: Start) -> None:
@@ -256,7 +257,7 @@ def test_what_was_trimmed_above_is_taken_as_full_data(start: Start) -> None:
         producer.connect(0, 3)
         for n in range(4, 60):
             commit(producer, [half(n, rows=5)])
-        wait_for(lambda: business_status(home.address).log_start > 15)
+        eventually(lambda: business_status(home.address).log_start > 15)
     access = start("access", home.address)
     networks.has(access.address, 295)
 
@@ -284,7 +285,7 @@ def test_a_business_that_was_forgotten_and_made_again_is_taken_as_it_is_now(star
         producer.connect(0, 0)
         commit(producer, [half(n, rows=rows, payload="other") for n in range(1, 11)])
         access = start("access", home.address, listen=f"127.0.0.1:{port}")
-        wait_for(lambda: networks.says(access.address, "following").fills == 1)
+        eventually(lambda: networks.says(access.address, "following").fills == 1)
         commit(producer, [half(11, rows=rows, payload="other")])
     networks.has(access.address, 11 * rows)
 
@@ -341,7 +342,7 @@ def test_what_contradicts_later_is_an_alarm_and_nothing_is_pulled(
 
     says = "set home is at level 0, and access set access at level 2 needs one of level 1 above it"
     with AdminClient(access.address) as admin:
-        wait_for(lambda: any(says in alarm for alarm in admin.status().alarms))
+        eventually(lambda: any(says in alarm for alarm in admin.status().alarms))
         assert not admin.status().businesses
     assert caplog.text.count(says) == 1
 
@@ -354,7 +355,7 @@ def test_a_label_that_the_set_above_does_not_get_is_said(start: Start, caplog: p
     access = start("access", tandem.address, level=2, labels=["eu", "us"], known_labels=labels)
     says = "set access pulls the label us, and tandem above does not get it: add it there"
     with AdminClient(access.address) as admin:
-        wait_for(lambda: says in admin.status().alarms)
+        eventually(lambda: says in admin.status().alarms)
     assert caplog.text.count(says) == 1
     networks.has(access.address, 1)
 

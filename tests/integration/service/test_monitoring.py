@@ -20,8 +20,9 @@ from grafana_foundation_sdk.models.dashboard import Dashboard
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.support.brokers.etcd import EtcdCluster
-from tests.support.brokers.servers import BUSINESS, commit, settings, wait_for
+from tests.support.brokers.servers import BUSINESS, commit, settings
 from tests.support.engines.batches import half
+from tests.support.waiting import eventually
 from venus.broker.service.process import start_in_thread
 from venus.config import AlarmsSettings, ClusterSettings, LimitsSettings
 from venus.config.sections import HealthSettings
@@ -58,14 +59,14 @@ def metrics(tmp_path_factory: pytest.TempPathFactory, etcd_server: EtcdCluster) 
     broker = start_in_thread(chosen, on_fatal=lambda error: None)
     try:
         with Producer(broker.address, BUSINESS, "p", window_bytes_max=1 << 20) as producer:
-            wait_for(lambda: _connected(producer))
+            eventually(lambda: _connected(producer))
             commit(producer, [half(n, rows=3) for n in range(1, 4)])
             with Subscriber(broker.address, BUSINESS, "main/eu", credit_bytes=1 << 20) as reader:
                 reader.open(0, 0)
                 reader.acknowledge(3, unaccounted=0)
                 reader.report(AdapterCondition.of([TableCondition(table_id=1, name="shop.items", state="HALTED")]))
                 found: Metrics = {}
-                wait_for(lambda: _scraped(broker.http_address, found))
+                eventually(lambda: _scraped(broker.http_address, found))
                 yield found
     finally:
         broker.stop()

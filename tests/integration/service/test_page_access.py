@@ -9,8 +9,8 @@ import pytest
 from playwright.sync_api import Browser
 
 from tests.support.brokers.page_brokers import HALTED, Place
-from tests.support.brokers.servers import wait_for
 from tests.support.browsers import opened
+from tests.support.waiting import eventually
 from venus.rpc.conditions import AdapterCondition, TableCondition
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
@@ -66,7 +66,7 @@ def test_a_keyboard_reaches_everything_and_a_refresh_takes_nothing_away(place: P
         page.keyboard.press("Enter")
         assert page.locator("details[open]").count() == 1
         before = page.locator("#state").inner_text()
-        wait_for(lambda: page.locator("#state").inner_text() != before)
+        eventually(lambda: page.locator("#state").inner_text() != before)
         assert page.locator("details[open]").count() == 1
         assert page.evaluate("document.activeElement.tagName") == "SUMMARY"
         unnamed = page.evaluate(
@@ -100,5 +100,5 @@ def test_the_policy_of_the_page_is_strict(place: Place, browser: Browser) -> Non
             " document.body.append(i); }"
         )
         assert seen.page.evaluate("window.broken") is None
-        wait_for(lambda: len(seen.complaints) >= 2)
+        eventually(lambda: len(seen.complaints) >= 2)
         assert all("Content Security Policy" in text for text in seen.complaints)

@@ -11,9 +11,10 @@ from playwright.sync_api import Browser, Page
 
 from tests.integration.service.test_page_access import CONTRASTS
 from tests.support.brokers import networks
-from tests.support.brokers.servers import BUSINESS, commit, take, wait_for
+from tests.support.brokers.servers import BUSINESS, commit, take
 from tests.support.browsers import opened
 from tests.support.engines.batches import half, other_table
+from tests.support.waiting import eventually
 from venus.broker.service.process import RunningBroker
 from venus.rpc.producer import Producer
 from venus.rpc.subscriber import Subscriber
@@ -140,12 +141,12 @@ def test_a_set_that_is_away_from_the_nearest_says_so_and_why(tmp_path: Path, bro
     try:
         networks.has(lyon.address, ROWS)
         tandems[0].stop()
-        wait_for(lambda: networks.says(lyon.address, "following").set == "south")
+        eventually(lambda: networks.says(lyon.address, "following").set == "south")
         for dark in (False, True):
             with opened(browser, url(lyon), width=400, dark=dark) as seen:
                 page = seen.page
                 page.locator("section[aria-label=Network] dd.warn").wait_for()
-                wait_for(partial(_names_a_silence, page))  # at its next look
+                eventually(partial(_names_a_silence, page))  # at its next look
                 assert facts(page)["Nearest set"].startswith("north: not used for ")
                 assert tandems[0].address in facts(page)["Nearest set"]
                 assert facts(page)["Set above"] == "south: answers"

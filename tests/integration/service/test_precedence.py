@@ -11,8 +11,9 @@ from urllib.request import urlopen
 import pytest
 
 from tests.integration.service.conftest import StartBroker
-from tests.support.brokers.servers import BUSINESS, commit, traffic, wait_for
+from tests.support.brokers.servers import BUSINESS, commit, traffic
 from tests.support.engines.batches import half
+from tests.support.waiting import eventually
 from venus.broker.service.process import RunningBroker
 from venus.broker.snapshot.scrub import Scrub
 from venus.config import LimitsSettings
@@ -78,7 +79,7 @@ def test_large_work_rests_for_small_commits_and_says_so(
             small.commit()
             return brake(broker)
 
-        found = wait_for(rests)
+        found = eventually(rests)
         assert (found.who, found.business, found.on) == ("large work", "", True)
         for _ in range(3):
             large.commit()
@@ -114,7 +115,7 @@ def test_readers_of_full_data_rest_too(start_broker: StartBroker, monkeypatch: p
         other = threading.Thread(target=trickle)
         other.start()
         try:
-            wait_for(lambda: read() and brake(broker) is not None)
+            eventually(lambda: read() and brake(broker) is not None)
             count, took_s = read()
         finally:
             done.set()
@@ -131,7 +132,7 @@ def test_nothing_rests_where_it_is_turned_off(start_broker: StartBroker, monkeyp
         for _ in range(20):
             large.commit()
             small.commit()
-        wait_for(lambda: behind_bytes(broker) == 0)
+        eventually(lambda: behind_bytes(broker) == 0)
     assert brake(broker) is None
 
 
@@ -142,5 +143,5 @@ def test_a_flood_alone_rests_for_nobody(start_broker: StartBroker, monkeypatch: 
     with Sender(broker, BUSINESS, LARGE_BYTES).producer as producer:
         for n in range(1, 21):
             commit(producer, [half(n, payload="x" * LARGE_BYTES)])
-        wait_for(lambda: behind_bytes(broker) == 0)
+        eventually(lambda: behind_bytes(broker) == 0)
     assert brake(broker) is None

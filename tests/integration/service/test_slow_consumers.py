@@ -7,8 +7,9 @@ import time
 import pytest
 
 from tests.integration.service.conftest import StartBroker, both_transports, brake, committed, connected
-from tests.support.brokers.servers import BUSINESS, commit, take, wait_for
+from tests.support.brokers.servers import BUSINESS, commit, take
 from tests.support.engines.batches import half
+from tests.support.waiting import eventually
 from venus.broker.service.process import RunningBroker
 from venus.config import LimitsSettings
 from venus.flow.limiters import STEP_BYTES
@@ -47,7 +48,7 @@ def test_a_consumer_that_takes_nothing_gets_a_smaller_window_by_name_and_then_a_
             quick.increments(0.05)  # whoever does not ask for more gives nothing back
             return window(broker, "stopped").window_bytes == STEP_BYTES
 
-        wait_for(stopped_is_slow)
+        eventually(stopped_is_slow)
         slow = window(broker, "stopped")
         assert slow.slow_since_us > 0
         assert (window(broker, "quick").window_bytes, window(broker, "quick").slow_since_us) == (MIB, 0)
@@ -55,7 +56,7 @@ def test_a_consumer_that_takes_nothing_gets_a_smaller_window_by_name_and_then_a_
         assert found is not None
         assert found.who == "stopped"
         assert len(take(stopped, 41)) == 41, "nothing is lost, nothing stands still"
-        wait_for(lambda: window(broker, "stopped").slow_since_us == 0)
+        eventually(lambda: window(broker, "stopped").slow_since_us == 0)
         assert window(broker, "stopped").window_bytes > STEP_BYTES
 
 

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from tests.integration.service.conftest import StartBroker, both_transports, brake, committed, connected
-from tests.support.brokers.servers import BUSINESS, commit, wait_for
+from tests.support.brokers.servers import BUSINESS, commit
 from tests.support.engines.batches import half
+from tests.support.waiting import eventually
 from venus.broker.service.traffic import BEHIND_EVERY_S
 from venus.broker.snapshot.step import MaterialiserStep
 from venus.config import LimitsSettings
@@ -69,7 +70,7 @@ def test_decisions_go_on_while_half_messages_pause(start_broker: StartBroker) ->
         first = half(1, payload="x" * 300_000)
         sender.send_half(first)
         sender.wait_until_persisted(1)
-        wait_for(lambda: sender.throttles == 1)
+        eventually(lambda: sender.throttles == 1)
         sender.send_half(half(2))
         began = time.monotonic()
         sender.decide(1, first.digest, Verdict.COMMIT)
@@ -95,7 +96,7 @@ def test_full_data_that_is_behind_slows_its_producer_and_nobodys_decisions(
         before = flood.throttles
         time.sleep(BEHIND_EVERY_S)  # how far the full data is behind is not summed for every frame
         flood.send_half(half(6))
-        wait_for(lambda: flood.throttles > before)
+        eventually(lambda: flood.throttles > before)
         took = [committed(other, n) for n in range(1, 4)]
         assert min(took) < 1, f"each of them was held for 2 s: {took}"
         found = brake(broker, "full data behind")

@@ -8,8 +8,9 @@ import time
 import pytest
 
 from tests.integration.service.conftest import StartBroker, brake, connected
-from tests.support.brokers.servers import BUSINESS, commit, fill, wait_for
+from tests.support.brokers.servers import BUSINESS, commit, fill
 from tests.support.engines.batches import half
+from tests.support.waiting import eventually
 from venus.broker.snapshot import snapshots as broker_snapshots
 from venus.config import LimitsSettings
 from venus.errors import Overloaded
@@ -31,7 +32,7 @@ def test_a_stream_too_many_waits_and_comes_in_by_itself(start_broker: StartBroke
     with connected(broker):
         late = threading.Thread(target=enter)
         late.start()
-        wait_for(lambda: brake(broker, "streams", "other") is not None)
+        eventually(lambda: brake(broker, "streams", "other") is not None)
         assert not entered.is_set()
     late.join(30)
     assert entered.is_set()
@@ -58,7 +59,7 @@ def test_a_snapshot_too_many_waits_for_a_slot(start_broker: StartBroker, monkeyp
         opened: list[broker_pb2.Snapshot] = []
         late = threading.Thread(target=lambda: opened.append(second.open(BUSINESS, holder="second")))
         late.start()
-        wait_for(lambda: brake(broker, "snapshots") is not None)
+        eventually(lambda: brake(broker, "snapshots") is not None)
         assert not opened
         first.close(held.snapshot_id)
         late.join(30)

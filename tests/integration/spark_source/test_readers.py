@@ -12,9 +12,10 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows
 
 from tests.support.brokers.delivery import FakeDelivery
-from tests.support.brokers.feed import Feed, gone, items, put, wait_for
+from tests.support.brokers.feed import Feed, gone, items, put
 from tests.support.brokers.real_broker import RealBroker
 from tests.support.brokers.servers import business_status
+from tests.support.waiting import eventually
 from venus.errors import OffsetTrimmed
 from venus.spark import datasource_options
 from venus.spark.datasource import VenusSource
@@ -67,7 +68,7 @@ def ends(start: dict[str, Any], latest: Latest, limit: ReadLimit, until: int) ->
             found.append(end["offset"])
         return bool(found) and found[-1] >= until
 
-    wait_for(next_one, f"offset {until}")
+    eventually(next_one, f"offset {until}")
     return found
 
 
@@ -174,7 +175,7 @@ def test_a_group_holds_back_what_is_not_committed(broker: RealBroker) -> None:
     (end,) = ends(start, reader.latestOffset, ReadMaxRows(5), broker.next_offset)[-1:]
     before = acknowledged()
     reader.commit({"offset": end, "epoch": 1})
-    wait_for(lambda: acknowledged() == end, "the acknowledgement")
+    eventually(lambda: acknowledged() == end, "the acknowledgement")
     reader.stop()
     feed.cut(put(2, "z", 2))
     restarted = changes_reader(broker, group="lab", starting="latest").initialOffset()
@@ -196,7 +197,7 @@ def flooded(tmp_path: Path) -> Iterator[Flooded]:
 def looks(broker: RealBroker, monkeypatch: pytest.MonkeyPatch, stale: int) -> list[int]:
     """Let this many looks come just before the broker trims; return the log's start of each look, as they come."""
     found: list[int] = []
-    wait_for(lambda: business_status(broker.address).log_start > 0, "the trimming")
+    eventually(lambda: business_status(broker.address).log_start > 0, "the trimming")
 
     def look(options: DataSourceOptions) -> broker_pb2.BusinessStatus:
         status = datasource_options.read_business_status(options)
@@ -249,9 +250,9 @@ def test_what_is_trimmed_behind_the_first_look_is_not_passed_over(
     flooded.broker.stop()
     flooded.broker.start()
     flooded.flood()
-    wait_for(lambda: business_status(flooded.broker.address).log_start > start["offset"], "the trimming")
+    eventually(lambda: business_status(flooded.broker.address).log_start > start["offset"], "the trimming")
     with pytest.raises(OffsetTrimmed):  # the first attempt notices that its stream has ended
-        wait_for(lambda: reader.latestOffset(start, ReadMaxRows(1)) != start, "an answer")
+        eventually(lambda: reader.latestOffset(start, ReadMaxRows(1)) != start, "an answer")
     reader.stop()
 
 
@@ -279,7 +280,7 @@ def test_what_spark_may_ask_for_again_is_kept_over_reconnections(tmp_path: Path)
     again.commit({"offset": end, "epoch": 1})
     again.latestOffset({"offset": last, "epoch": 0}, ReadAllAvailable())
     again.commit({"offset": last, "epoch": 0})
-    wait_for(lambda: business_status(broker.address).log_start > end, "the trimming of what Spark has committed")
+    eventually(lambda: business_status(broker.address).log_start > end, "the trimming of what Spark has committed")
     again.stop()
     broker.stop()
 

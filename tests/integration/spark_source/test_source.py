@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.support.brokers.feed import INT, Feed, column, gone, items, put, table, wait_for
+from tests.support.brokers.feed import INT, Feed, column, gone, items, put, table
 from tests.support.brokers.real_broker import KillableBroker
 from tests.support.brokers.servers import business_status
 from tests.support.pipelines import lakes
 from tests.support.spark.collected import WAIT_S, Collected, applied
+from tests.support.waiting import eventually
 from venus.model import Kind, LogicalType
 from venus.spark.session import last_cause
 
@@ -237,7 +238,7 @@ def test_a_stream_survives_stops_failures_and_the_brokers_death(
     stream.fails = True
     live(3)
     stream.start()
-    wait_for(lambda: not stream.query.isActive, "the failure", WAIT_S)
+    eventually(lambda: not stream.query.isActive, "the failure", timeout_s=WAIT_S)
     stream.fails = False
     with stream:
         live(3)
@@ -279,7 +280,7 @@ def test_the_full_data_first_and_then_what_comes_behind_it(
     feed.cut(*(put(i, "x", i) for i in range(500)), batch_rows=100)
     feed.cut(gone(3), put(4, "four", 4))
     with Collected(spark, broker, tmp_path, starting="full", group="lab", splits=2) as stream:
-        wait_for(lambda: len(stream.batches) == 1, "the full data", WAIT_S)
+        eventually(lambda: len(stream.batches) == 1, "the full data", timeout_s=WAIT_S)
         feed.cut(put(5, "five", 5), gone(4))
         stream.reached(broker.next_offset)
         feed.cut(put(6, "six", 6))  # the commit of the one before comes with this one
@@ -348,12 +349,18 @@ def test_sync_with_spark_applies_exactly_and_outlives_the_broker(
         for n in range(3):
             feed.cut(*(gone(k) if rng.random() < 0.2 else put(k, f"{n}", n) for k in rng.sample(range(2000), 900)),
                      batch_rows=100)  # fmt: skip
-            wait_for(lambda: bool(errors) or applied_offset(database) == broker.next_offset, "the micro-batch", WAIT_S)
+            eventually(
+                lambda: bool(errors) or applied_offset(database) == broker.next_offset,
+                "the micro-batch",
+                timeout_s=WAIT_S,
+            )
             if n == 1:
                 broker.kill()
                 broker.start()
         feed.cut(put(5000, "small", 1))
-        wait_for(lambda: bool(errors) or applied_offset(database) == broker.next_offset, "the small one", WAIT_S)
+        eventually(
+            lambda: bool(errors) or applied_offset(database) == broker.next_offset, "the small one", timeout_s=WAIT_S
+        )
     finally:
         stop.set()
         thread.join(60)

@@ -27,9 +27,9 @@ from tests.support.brokers.feed import (
     settings_for,
     table,
     unique_label,
-    wait_for,
 )
 from tests.support.brokers.real_broker import RealBroker
+from tests.support.waiting import eventually
 from venus.adapters.targets.postgresql.apply.resync import SideLoad
 from venus.adapters.targets.postgresql.apply.single_string import _SingleString
 from venus.adapters.targets.postgresql.apply.transaction import ApplyTransaction
@@ -93,7 +93,7 @@ def state(settings: Settings) -> str:
 
 
 def returned(settings: Settings) -> None:
-    wait_for(lambda: state(settings) == "ACTIVE", "the table's return")
+    eventually(lambda: state(settings) == "ACTIVE", "the table's return")
 
 
 def equal(feed: Feed, database: str) -> None:
@@ -142,9 +142,9 @@ def test_nothing_is_unaccounted_for_whatever_happens_to_a_table(way: str, databa
         query(database, "DELETE FROM shop.items")
         request_resync(settings, "a", "items")
         live(feed, 6, seed=7)
-        wait_for(lambda: not read_progress(settings, "a").resyncing, "the end of the resync")
+        eventually(lambda: not read_progress(settings, "a").resyncing, "the end of the resync")
         closes(settings, feed, database)
-        wait_for(lambda: metric(feed) == 0, "the metric")
+        eventually(lambda: metric(feed) == 0, "the metric")
         equal(feed, database)
     assert target_problems(open_target(settings, "a").read_view(), None) == []
 
@@ -201,7 +201,7 @@ def test_a_resync_contains_what_was_held_before_its_cut_and_no_more(
         waiting = read_table_states(settings, "a")[0].rows_held
         query(database, NO_CHECK)
         request_resync(settings, "a", "items")
-        wait_for(lambda: not read_progress(settings, "a").resyncing, "the end of the resync")
+        eventually(lambda: not read_progress(settings, "a").resyncing, "the end of the resync")
         assert behind_cut[0] < applied(database)
         assert read_progress(settings, "a").unaccounted == 0
         if held == "paused":
@@ -242,14 +242,14 @@ def test_a_lost_section_is_noticed_and_a_resync_of_all_tables_mends_it(
         feed.cut(put(2, "not lost", 2))
         caught_up(database, feed.broker)
         assert read_progress(settings, "a").unaccounted == 1
-        wait_for(lambda: metric(feed) == 1, "the metric")
+        eventually(lambda: metric(feed) == 1, "the metric")
         (problem,) = target_problems(open_target(settings, "a").read_view(), None)
         assert "1 change below its offset is unaccounted for" in problem
         assert rows_at(database, items())["1",] == ("label 1", "1")
         request_resync(settings, "a", "*")
-        wait_for(lambda: not read_progress(settings, "a").resyncing, "the end of the resync")
+        eventually(lambda: not read_progress(settings, "a").resyncing, "the end of the resync")
         closes(settings, feed, database)
-        wait_for(lambda: metric(feed) == 0, "the metric")
+        eventually(lambda: metric(feed) == 0, "the metric")
         equal(feed, database)
 
 
@@ -300,7 +300,7 @@ def test_changes_below_the_cut_of_a_resync_that_is_ahead_of_the_stream_are_conta
         broker.hold_from = broker.next_offset
         feed.cut(put(2, "contained", 2), put(1, "o", 1, table=2))
         request_resync(settings, "a", "items")
-        wait_for(lambda: not read_progress(settings, "a").resyncing, "the end of the resync")
+        eventually(lambda: not read_progress(settings, "a").resyncing, "the end of the resync")
         assert read_table_states(settings, "a")[0].held_from == broker.next_offset > applied(database)
         assert read_progress(settings, "a").unaccounted == 0
         broker.release()
@@ -325,7 +325,7 @@ def test_a_table_that_catches_up_beyond_the_cut_of_its_resync_is_counted_once(
         live(feed, 80, seed=9)
         caught_up(database, feed.broker)
         resume(settings, "a", ["items"])
-        wait_for(
+        eventually(
             lambda: (read_table_states(settings, "a")[0].held_from or 1 << 60) > (self.cut or 0), "some catching up"
         )
 
@@ -335,7 +335,7 @@ def test_a_table_that_catches_up_beyond_the_cut_of_its_resync_is_counted_once(
         live(feed, 3, seed=8)
         closes(settings, feed, database)
         request_resync(settings, "a", "items")
-        wait_for(lambda: not read_progress(settings, "a").resyncing, "the end of the resync")
+        eventually(lambda: not read_progress(settings, "a").resyncing, "the end of the resync")
         returned(settings)
         closes(settings, feed, database)
         equal(feed, database)

@@ -25,9 +25,9 @@ from tests.support.brokers.feed import (
     rows_at,
     settings_for,
     unique_label,
-    wait_for,
-)  # fmt: skip
+)
 from tests.support.brokers.real_broker import RealBroker
+from tests.support.waiting import eventually  # fmt: skip
 from venus.adapters.targets.postgresql.apply import stream
 from venus.adapters.targets.postgresql.load.full_sync import full_sync
 from venus.adapters.under.cut_assembler import CutPiece
@@ -96,7 +96,7 @@ def writing(url: str) -> bool:
 
 def started(url: str, rows: int = 1) -> None:
     """Wait until it waits for a decision, or for more."""
-    wait_for(lambda: writing(url), "the writing ahead")
+    eventually(lambda: writing(url), "the writing ahead")
 
 
 def half_cut(real: Undecided, feed: Feed, changes: Sequence[Change]) -> None:
@@ -120,7 +120,7 @@ def test_a_cut_is_written_before_its_decision_and_seen_after_it(
         transactions = max((r.transactions for r in reports), default=0)
         real.decide(Verdict.COMMIT)
         caught_up(database, real)
-        wait_for(lambda: max((r.transactions for r in reports), default=0) == transactions + 1, "the report")
+        eventually(lambda: max((r.transactions for r in reports), default=0) == transactions + 1, "the report")
     assert rows_at(database, schema) == feed.model[1]
 
 
@@ -129,7 +129,7 @@ def test_what_is_written_ahead_is_not_kept_in_memory(database: str, real: Undeci
     with following(settings, "a"):
         half_cut(real, feed, large(0, 3000, "kept at the target alone"))
         started(database)
-        wait_for(lambda: len(pieces()) == 15, "the whole cut")
+        eventually(lambda: len(pieces()) == 15, "the whole cut")
         kept = sum(section.count for piece in pieces() for section in piece.batch.sections)
         assert kept <= 600  # what waits until there are enough for a statement
         real.decide(Verdict.COMMIT)
@@ -205,7 +205,7 @@ def test_a_silent_producer_does_not_hold_locks_at_the_target(
     with following(settings, "a"):
         half_cut(real, feed, large(0, 1500, "late"))
         started(database)
-        wait_for(lambda: not writing(database), "the giving up")
+        eventually(lambda: not writing(database), "the giving up")
         query(database, "UPDATE shop.items SET amount = amount WHERE id = 1")  # nobody holds it
         real.decide(Verdict.COMMIT)
         caught_up(database, real)
@@ -217,7 +217,7 @@ def test_a_row_that_the_target_refuses_is_judged_after_the_decision(database: st
     query(database, "ALTER TABLE shop.items ADD CHECK (amount <> 1700)")
     with following(settings, "a"):
         half_cut(real, feed, large(600, 2100, "one of them refused"))
-        wait_for(lambda: not writing(database), "the hesitation")
+        eventually(lambda: not writing(database), "the hesitation")
         assert query(database, "SELECT count(*) FROM venus.quarantine") == [(0,)]
         real.decide(Verdict.COMMIT)
         caught_up(database, real)
@@ -235,7 +235,7 @@ def test_a_refused_row_that_is_rolled_back_halts_nothing(
         was = copy.deepcopy((feed.model, feed.batch_no, feed.sequence, feed.committed))
         first = feed.batch_no + 1
         half_cut(real, feed, large(600, 2100, "one of them refused"))
-        wait_for(lambda: "the target refuses a row of it" in caplog.text, "the hesitation")
+        eventually(lambda: "the target refuses a row of it" in caplog.text, "the hesitation")
         with AdminClient(real.address) as admin:
             refs = {h.batch_no: h.digest for b in admin.status("main").businesses for h in b.halves}
         real.decide(Verdict.ROLLBACK, first, refs[first])

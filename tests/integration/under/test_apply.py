@@ -27,9 +27,9 @@ from tests.support.brokers.feed import (
     settings_for,
     table,
     unique_label,
-    wait_for,
 )
 from tests.support.pipelines.applying import counters_close, equal, loaded
+from tests.support.waiting import eventually
 from venus.adapters.targets.postgresql import catalogue as catalogues
 from venus.adapters.targets.postgresql.apply.single_string import apply_at_once
 from venus.adapters.targets.postgresql.apply.transaction import ApplyTransaction
@@ -117,7 +117,7 @@ def test_a_cut_is_never_half_visible(database: str, broker: FakeDelivery, feed: 
         start = broker.next_offset
         broker.hold_from = start + 150
         feed.cut(*(put(i, "second", i) for i in range(1, 401)), batch_rows=50)
-        wait_for(lambda: _busy(database), "the transaction's start")
+        eventually(lambda: _busy(database), "the transaction's start")
         assert query(database, "SELECT count(*) FROM shop.items WHERE label = 'second'") == [(0,)]
         assert applied(database) == start
         broker.release()
@@ -142,7 +142,7 @@ def test_keys_to_delete_wait_for_rows_and_go_in_one_pass(
         back = [put(i, "back", i) for i in range(1, 21)]
         broker.hold_from = broker.next_offset + 50  # what has come in one piece is merged in one
         feed.cut(*(gone(i) for i in range(1, 41)), *back, *(gone(i) for i in range(51, 91)), batch_rows=10)
-        wait_for(lambda: any("venus_d_" in text for text in ran))
+        eventually(lambda: any("venus_d_" in text for text in ran))
         broker.release()
         caught_up(database, broker)
     equal(database, feed)
@@ -214,7 +214,7 @@ def test_the_end_of_a_sweep_that_began_before_the_load_leads_to_a_resync(
         feed.sweep_end(1, before)
         for key in range(41, 51):
             del feed.model[1][str(key),]
-        wait_for(lambda: rows_at(database, items()) == feed.model[1], "the resync")
+        eventually(lambda: rows_at(database, items()) == feed.model[1], "the resync")
 
 
 def test_new_columns_and_tables_arrive_and_dropped_columns_stay(
@@ -266,7 +266,7 @@ def test_a_change_of_type_that_is_no_widening_halts_the_table_until_somebody_alt
     retry_quarantine(settings, "a") if by == "retry" else request_resync(settings, "a", "items")
     with following(settings, "a"):
         feed.cut(put(10, "more", 2))
-        wait_for(lambda: [t.state for t in read_table_states(settings, "a")] == ["ACTIVE", "ACTIVE"])
+        eventually(lambda: [t.state for t in read_table_states(settings, "a")] == ["ACTIVE", "ACTIVE"])
         caught_up(database, broker)
     equal(database, feed)
 

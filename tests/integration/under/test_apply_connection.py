@@ -8,18 +8,10 @@ import pytest
 import sqlalchemy
 
 from tests.support.brokers.delivery import FakeDelivery
-from tests.support.brokers.feed import (
-    Feed,
-    caught_up,
-    following,
-    items,
-    put,
-    query,
-    settings_for,
-    wait_for,
-)
+from tests.support.brokers.feed import Feed, caught_up, following, items, put, query, settings_for
 from tests.support.databases.postgres import Server
 from tests.support.pipelines.applying import equal, loaded
+from tests.support.waiting import eventually
 from venus.adapters.targets.postgresql.load.full_sync import full_sync
 from venus.adapters.under import circuit
 from venus.errors import LoginRefused
@@ -55,7 +47,7 @@ def test_a_target_that_becomes_slow_is_left_alone_probed_and_followed_again(
     with following(settings, "a") as reports:
         feed.cut(put(1, "slowly", 1))
         caught_up(database, broker)
-        wait_for(lambda: any("isolated for 2 s" in r.error for r in reports))
+        eventually(lambda: any("isolated for 2 s" in r.error for r in reports))
         slow = next(r for r in reports if r.error)
         assert slow.circuit == "open"
         assert slow.error.startswith("answered after 1.")
@@ -66,7 +58,7 @@ def test_a_target_that_becomes_slow_is_left_alone_probed_and_followed_again(
         assert 0.5 < time.monotonic() - began < 10, "it comes back by itself, not before its time"
         feed.cut(put(1, "quickly", 3))
         caught_up(database, broker)
-        wait_for(lambda: reports[-1].circuit == "closed")
+        eventually(lambda: reports[-1].circuit == "closed")
     equal(database, feed)
 
 
@@ -89,7 +81,7 @@ def test_a_login_that_is_refused_for_a_while_is_waited_for(
             caught_up(database, broker)
             query(database, "ALTER ROLE renamed RENAME TO away")
             query(database, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'away'")
-            wait_for(lambda: any("does not exist" in r.error for r in reports), "the refusal")
+            eventually(lambda: any("does not exist" in r.error for r in reports), "the refusal")
             query(database, "ALTER ROLE away RENAME TO renamed")
             feed.cut(put(2, "behind", 2))
             caught_up(database, broker)

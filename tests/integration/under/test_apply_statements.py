@@ -7,16 +7,9 @@ import time
 import pytest
 
 from tests.support.brokers.delivery import FakeDelivery
-from tests.support.brokers.feed import (
-    Feed,
-    caught_up,
-    following,
-    items,
-    put,
-    query,
-    wait_for,
-)
+from tests.support.brokers.feed import Feed, caught_up, following, items, put, query
 from tests.support.pipelines.applying import equal, loaded
+from tests.support.waiting import eventually
 from venus.adapters.targets.postgresql.control import read_table_states
 from venus.adapters.targets.postgresql.session import Params, TargetSession
 
@@ -91,9 +84,9 @@ def test_a_quiet_target_is_asked_about_once_a_second(
         caught_up(database, broker)
         said.clear()
         began = time.monotonic()
-        wait_for(lambda: len(said) >= 5)
+        eventually(lambda: len(said) >= 5)
         assert time.monotonic() - began > 2.5, said
         assert sum("rows_repaired" in text for text in said) <= 1, "what has not moved is not added up again"
         feed.cut(put(1, "twice", 2))
         caught_up(database, broker)
-        wait_for(lambda: sum("rows_repaired" in text for text in said) >= 2)
+        eventually(lambda: sum("rows_repaired" in text for text in said) >= 2)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from tests.support.brokers.delivery import FakeDelivery
-from tests.support.brokers.feed import Feed, caught_up, following, items, put, query, rows_at, wait_for
+from tests.support.brokers.feed import Feed, caught_up, following, items, put, query, rows_at
 from tests.support.pipelines.applying import counters_close, equal, loaded
+from tests.support.waiting import eventually
 from venus.adapters.targets.postgresql.control import read_table_states
 from venus.adapters.targets.postgresql.quarantine import retry_quarantine
 from venus.config import Settings
@@ -64,11 +65,11 @@ def test_a_trigger_that_raises_at_commit_halts_its_table_alone(
         assert "no such amount" in reason
         assert "`venus quarantine retry --table shop.others --target a`" in reason
         retry_quarantine(settings, "a")  # it raises again
-        wait_for(lambda: states(settings)[1] == "HALTED", "another halt")
+        eventually(lambda: states(settings)[1] == "HALTED", "another halt")
         feed.cut(put(7, "good", 7, table=2))
         query(database, "DROP TRIGGER complains ON shop.others")
         retry_quarantine(settings, "a")
-        wait_for(lambda: states(settings) == ["ACTIVE"] * 3, "the table's return")
+        eventually(lambda: states(settings) == ["ACTIVE"] * 3, "the table's return")
     equal(database, feed)
     counters_close(settings, feed, since)
 
@@ -89,6 +90,6 @@ def test_a_trigger_of_somebody_elses_table_halts_what_was_written_and_no_more(
         assert "has written to " in read_table_states(settings, "a")[1].reason
         query(database, "DROP TRIGGER complains ON shop.copied")
         retry_quarantine(settings, "a")
-        wait_for(lambda: states(settings) == ["ACTIVE"] * 2, "the table's return")
+        eventually(lambda: states(settings) == ["ACTIVE"] * 2, "the table's return")
     equal(database, feed)
     counters_close(settings, feed, since)

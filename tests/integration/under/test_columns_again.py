@@ -6,19 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from tests.support.brokers.feed import (
-    Feed,
-    caught_up,
-    column,
-    following,
-    items,
-    put,
-    query,
-    rows_at,
-    settings_for,
-    wait_for,
-)
+from tests.support.brokers.feed import Feed, caught_up, column, following, items, put, query, rows_at, settings_for
 from tests.support.brokers.real_broker import RealBroker
+from tests.support.waiting import eventually
 from venus.adapters.targets.postgresql.control import read_table_states, request_resync
 from venus.adapters.targets.postgresql.load.full_sync import full_sync
 from venus.config import Settings
@@ -73,7 +63,7 @@ def test_a_dropped_column_that_comes_again_is_followed(database: str, feed: Feed
         if how == "resynced":
             assert state(settings)[0] == "HALTED"
             request_resync(settings, "a", "items")
-        wait_for(lambda: state(settings)[0] == "ACTIVE", f"the table to follow: {state(settings)[1]}")
+        eventually(lambda: state(settings)[0] == "ACTIVE", f"the table to follow: {state(settings)[1]}")
 
     assert rows_at(database, AGAIN) == feed.model[1]
     kept = query(database, "SELECT id, amount_before_v3 FROM shop.items WHERE id IN (1, 9) ORDER BY 1")
@@ -94,11 +84,11 @@ def test_a_column_of_the_targets_own_halts_the_table_until_it_has_another_name(
         caught_up(database, feed.broker)
         assert way_out in state(settings)[1]
         request_resync(settings, "a", "items")
-        wait_for(lambda: "resync failed" in state(settings)[1], "the refusal")
+        eventually(lambda: "resync failed" in state(settings)[1], "the refusal")
         assert way_out in state(settings)[1]
         query(database, "ALTER TABLE shop.items RENAME price TO our_price")
         request_resync(settings, "a", "items")
-        wait_for(lambda: state(settings)[0] == "ACTIVE", "the resync")
+        eventually(lambda: state(settings)[0] == "ACTIVE", "the resync")
 
     assert rows_at(database, MORE) == feed.model[1]
     assert query(database, "SELECT DISTINCT our_price FROM shop.items") == [("ours",)]

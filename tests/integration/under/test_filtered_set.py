@@ -29,8 +29,9 @@ from tests.support.brokers.feed import (
     settings_for,
 )
 from tests.support.brokers.real_broker import RealBroker
-from tests.support.brokers.servers import BrokerProcess, business_status, wait_for
+from tests.support.brokers.servers import BrokerProcess, business_status
 from tests.support.ports import free_port
+from tests.support.waiting import eventually
 from venus.adapters.targets.postgresql.apply.apply_session import run_apply
 from venus.adapters.targets.postgresql.control import request_resync
 from venus.adapters.targets.postgresql.load.full_sync import full_sync
@@ -196,7 +197,7 @@ def test_another_predicate_fills_the_set_again_and_its_consumers_start_over(
     assert business_status(again.address).mirror.fills == 0  # it says the same
     again.stop()
     again = start("access", real.address, where={"main": {"items": NARROW}}, listen=f"127.0.0.1:{port}")
-    wait_for(lambda: networks.says(again.address, "waiting").reason)
+    eventually(lambda: networks.says(again.address, "waiting").reason)
     assert networks.says(again.address, "waiting").reason == (
         f"the predicates have changed; the full data is taken once the queue above goes past offset {position}, so "
         "that main/a has to start over"
@@ -218,7 +219,7 @@ def test_another_predicate_fills_the_set_again_and_its_consumers_start_over(
     assert rows_at(database, items()) == before
     request_resync(second, "a", "*")
     with following(second, "a"):
-        wait_for(lambda: rows_at(database, items()) == inside(feed, narrow))
+        eventually(lambda: rows_at(database, items()) == inside(feed, narrow))
         feed.cut(*(some(rng) for _ in range(20)))
         caught_up(database, real)
     assert rows_at(database, items()) == inside(feed, narrow)
@@ -269,8 +270,8 @@ def test_what_cannot_be_is_said(real: RealBroker, start: Start) -> None:
     assert full_data(wider.address)[1].keys() == full_data(whole.address)[1].keys() == {("1",)}
     gets = "and set tandem above gets those where label = 'EU' and amount >= 20 and amount <= 60: only these come"
     wanted = "the rows of shop.items where label = 'EU' and amount >= 10"
-    wait_for(lambda: list(business_status(wider.address).alarms) == [f"set wider wants {wanted}, {gets}"])
-    wait_for(
+    eventually(lambda: list(business_status(wider.address).alarms) == [f"set wider wants {wanted}, {gets}"])
+    eventually(
         lambda: list(business_status(whole.address).alarms) == [f"set whole wants every row of shop.items, {gets}"]
     )
     with AdminClient(wider.address) as admin:
@@ -309,7 +310,7 @@ def test_an_older_set_above_that_does_not_judge_is_refused(
     says = "set core has a version without support for [cluster.where]: update it, or remove the predicates"
     with AdminClient(access.address) as admin:
         if part == "open":
-            wait_for(lambda: f"this set mirrors nothing of main: {says}" in admin.status().alarms)
+            eventually(lambda: f"this set mirrors nothing of main: {says}" in admin.status().alarms)
             assert not admin.status().businesses
         else:
             assert networks.says(access.address, "refused").reason == says

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.brokers.feed import Feed, caught_up, following, items, put, rows_at, settings_for, wait_for
+from tests.support.brokers.feed import Feed, caught_up, following, items, put, rows_at, settings_for
 from tests.support.brokers.real_broker import RealBroker
 from tests.support.brokers.servers import business_status
+from tests.support.waiting import eventually
 from venus.adapters.targets.postgresql.control import pause, read_progress, read_table_states, request_resync, resume
 from venus.adapters.targets.postgresql.database import TableState
 from venus.adapters.targets.postgresql.load.full_sync import full_sync
@@ -69,14 +70,14 @@ def test_a_held_table_keeps_its_increments_over_reconnections(database: str, rea
     with following(settings, "a"):
         more_than_is_retained(feed, "second")
         caught_up(database, real)
-        wait_for(lambda: consumer(real).acknowledged == real.next_offset, "the acknowledgement")
+        eventually(lambda: consumer(real).acknowledged == real.next_offset, "the acknowledgement")
         kept = consumer(real)
         more_than_is_retained(feed, "third")  # gives the broker time and reason to trim
         caught_up(database, real)
         resume(settings, "a", ["items"])
-        wait_for(lambda: state_of(settings).state == "ACTIVE", "the table's return")
-        wait_for(lambda: consumer(real).kept == real.next_offset, "the end of what is kept")
-        wait_for(lambda: trimmed_beyond(real, held_from), "the trimming")
+        eventually(lambda: state_of(settings).state == "ACTIVE", "the table's return")
+        eventually(lambda: consumer(real).kept == real.next_offset, "the end of what is kept")
+        eventually(lambda: trimmed_beyond(real, held_from), "the trimming")
 
     assert (kept.kept, kept.held_bytes > 2 * RETAIN_BYTES) == (held_from, True)
     assert [rows_at(database, feed.schemas[t]) for t in (1, 2)] == [feed.model[1], feed.model[2]]
@@ -91,29 +92,29 @@ def test_a_held_table_without_its_increments_halts_alone(database: str, real: Re
         pause(settings, "a", ["items"])
         feed.cut(put(1, "missed", 1), put(1, "met", 1, table=2))
         caught_up(database, real)
-        wait_for(lambda: consumer(real).acknowledged == real.next_offset, "the acknowledgement")
-    wait_for(lambda: not consumer(real).connected, "the end of the stream")
+        eventually(lambda: consumer(real).acknowledged == real.next_offset, "the acknowledgement")
+    eventually(lambda: not consumer(real).connected, "the end of the stream")
     with following(settings, "a"):
         more_than_is_retained(feed, "while held")
         caught_up(database, real)
-    wait_for(lambda: not consumer(real).connected, "the end of the stream")
+    eventually(lambda: not consumer(real).connected, "the end of the stream")
     with AdminClient(real.address) as admin:
         admin.forget("main", "main/a")
-    wait_for(lambda: trimmed_beyond(real, state_of(settings).held_from or 0), "the trimming")
+    eventually(lambda: trimmed_beyond(real, state_of(settings).held_from or 0), "the trimming")
 
     with following(settings, "a"):
         feed.cut(put(2, "again", 2), put(2, "again", 2, table=2))
-        wait_for(lambda: state_of(settings).state == "HALTED", "the halt")
+        eventually(lambda: state_of(settings).state == "HALTED", "the halt")
         halted = state_of(settings)
         caught_up(database, real)
         assert state_of(settings, "shop.others").state == "ACTIVE"
         assert rows_at(database, feed.schemas[2]) == feed.model[2]
-        wait_for(lambda: consumer(real).kept == real.next_offset, "nothing is kept for a table that has lost it")
+        eventually(lambda: consumer(real).kept == real.next_offset, "nothing is kept for a table that has lost it")
         resume(settings, "a", ["items"])
-        wait_for(lambda: state_of(settings).state == "HALTED", "the second halt")
+        eventually(lambda: state_of(settings).state == "HALTED", "the second halt")
         request_resync(settings, "a", "items")
         more_than_is_retained(feed, "after")
-        wait_for(lambda: state_of(settings).state == "ACTIVE", "the table's return")
+        eventually(lambda: state_of(settings).state == "ACTIVE", "the table's return")
         caught_up(database, real)
 
     assert "the queue no longer has its changes" in halted.reason

@@ -19,9 +19,9 @@ from tests.support.brokers.feed import (
     query,
     rows_at,
     settings_for,
-    wait_for,
 )
 from tests.support.brokers.real_broker import RealBroker
+from tests.support.waiting import eventually
 from venus.adapters.targets.postgresql.apply import held_tables
 from venus.adapters.targets.postgresql.apply.held_tables import CatchUp
 from venus.adapters.targets.postgresql.apply.writer import RowWriter
@@ -74,13 +74,13 @@ def held_back(database: str, broker: Broker, settings: Settings) -> Iterator[Non
         yield
         caught_up(database, broker)
         resume(settings, "a", ["items"])
-        wait_for(
+        eventually(
             lambda: read_table_states(settings, "a")[0].state in ("ACTIVE", "HALTED"), "the end of the catching up"
         )
 
 
 def active(settings: Settings) -> None:
-    wait_for(lambda: read_table_states(settings, "a")[0].state == "ACTIVE", "the table's return")
+    eventually(lambda: read_table_states(settings, "a")[0].state == "ACTIVE", "the table's return")
 
 
 def test_a_table_catches_up_with_a_cut_that_is_larger_than_memory_allows(
@@ -189,7 +189,7 @@ def test_only_some_tables_catch_up_at_once(
             feed.cut(*(put(round_, f"{round_}", 1, table=n) for n in range(1, 10)))
         caught_up(database, broker)
         resume(settings, "a", names)
-        wait_for(lambda: all(t.state == "ACTIVE" for t in read_table_states(settings, "a")), "the tables' return")
+        eventually(lambda: all(t.state == "ACTIVE" for t in read_table_states(settings, "a")), "the tables' return")
 
     assert 1 <= max(most) <= 2
     for n in range(1, 10):

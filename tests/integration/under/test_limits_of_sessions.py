@@ -10,9 +10,10 @@ import pytest
 import sqlalchemy
 
 from tests.support.brokers.delivery import FakeDelivery
-from tests.support.brokers.feed import Feed, caught_up, following, items, put, query, wait_for
+from tests.support.brokers.feed import Feed, caught_up, following, items, put, query
 from tests.support.databases.postgres import Server, libpq
 from tests.support.pipelines.applying import counters_close, equal, loaded
+from tests.support.waiting import eventually
 from venus.adapters.targets.postgresql.apply_role import try_replica_role
 from venus.adapters.targets.postgresql.control import read_table_states, request_resync
 from venus.adapters.targets.postgresql.session import TargetSession
@@ -62,7 +63,7 @@ def test_a_target_is_loaded_applied_and_made_equal_whatever_is_set(
         request_resync(settings, "a", "items")
         feed.cut(put(3, "new", 3))
         caught_up(database, broker)
-        wait_for(lambda: [t.state for t in read_table_states(settings, "a")] == ["ACTIVE"] * 2, "the tables")
+        eventually(lambda: [t.state for t in read_table_states(settings, "a")] == ["ACTIVE"] * 2, "the tables")
         time.sleep(0.5)
     assert not [report.error for report in reports if report.error]
     equal(database, feed)
@@ -77,7 +78,7 @@ def test_a_target_that_is_read_only_is_waited_for_and_says_what_to_do(
     query(database, f"ALTER DATABASE {name} SET default_transaction_read_only = on")
     with following(settings, "a") as reports:
         feed.cut(put(1, "new", 1))
-        wait_for(lambda: any("25006" in report.error for report in reports), "the error")
+        eventually(lambda: any("25006" in report.error for report in reports), "the error")
         said = next(report.error for report in reports if "25006" in report.error)
         assert "it is a standby, or default_transaction_read_only is on" in said
         query(database, f"BEGIN READ WRITE; ALTER DATABASE {name} RESET ALL; COMMIT")

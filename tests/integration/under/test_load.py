@@ -22,8 +22,8 @@ from tests.support.brokers.feed import (
     settings_for,
     table,
     unique_label,
-    wait_for,
 )
+from tests.support.waiting import eventually
 from venus.adapters import running
 from venus.adapters.targets.postgresql.control import read_table_states
 from venus.adapters.targets.postgresql.database import PostgresDatabase
@@ -52,7 +52,7 @@ def test_a_target_is_loaded_and_then_follows(database: str, broker: FakeDelivery
     with following(settings, "a"):
         feed.cut(put(1, "changed", 5), put(5000, "new", None))
         caught_up(database, broker)
-        wait_for(lambda: broker.acknowledged["main/a"] == broker.next_offset, "the acknowledgement")
+        eventually(lambda: broker.acknowledged["main/a"] == broker.next_offset, "the acknowledgement")
     assert rows_at(database, items()) == feed.model[1]
     assert full_sync(settings, "a").already
 

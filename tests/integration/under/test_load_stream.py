@@ -10,7 +10,8 @@ import grpc
 import pytest
 
 from tests.support.brokers.delivery import CHUNK_ROWS, FakeDelivery
-from tests.support.brokers.feed import Feed, column, items, put, query, rows_at, settings_for, table, wait_for
+from tests.support.brokers.feed import Feed, column, items, put, query, rows_at, settings_for, table
+from tests.support.waiting import eventually
 from venus.adapters.targets.postgresql.load.full_sync import LoadProgress, full_sync
 from venus.errors import ProtocolError
 from venus.wire import broker_pb2
@@ -55,7 +56,7 @@ def test_the_rows_of_a_split_under_way_are_told(database: str, broker: Halting, 
     thread = threading.Thread(target=full_sync, args=(settings, "a", told.append))
 
     thread.start()
-    wait_for(lambda: any(t.rows > CHUNK_ROWS for t in told), "the first rows")
+    eventually(lambda: any(t.rows > CHUNK_ROWS for t in told), "the first rows")
     seen = [t.rows for t in told if t.phase == "loading"]
     broker.go_on.set()
     thread.join(60)

@@ -8,7 +8,8 @@ import time
 import pytest
 
 from tests.support.brokers.delivery import FakeDelivery
-from tests.support.brokers.feed import Feed, caught_up, following, items, put, query, rows_at, settings_for, wait_for
+from tests.support.brokers.feed import Feed, caught_up, following, items, put, query, rows_at, settings_for
+from tests.support.waiting import eventually
 from venus.adapters.targets.postgresql.apply import resync as module
 from venus.adapters.targets.postgresql.apply.resync import SideLoad
 from venus.adapters.targets.postgresql.control import read_progress, request_resync
@@ -47,7 +48,7 @@ def test_only_some_side_tables_are_loaded_at_once(
             request_resync(settings, "a", f"t{n}")
         feed.cut(*(put(1, "meanwhile", 1, table=n) for n in range(1, TABLES + 1)))
         caught_up(database, broker)
-        wait_for(lambda: all(rows_at(database, feed.schemas[n]) == feed.model[n] for n in range(1, TABLES + 1)))
+        eventually(lambda: all(rows_at(database, feed.schemas[n]) == feed.model[n] for n in range(1, TABLES + 1)))
 
     assert len(most) >= TABLES
     assert max(most) <= 2

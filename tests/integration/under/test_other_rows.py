@@ -13,8 +13,9 @@ import pytest
 from tests.support.brokers import networks
 from tests.support.brokers.feed import Feed, applied, caught_up, following, items, put, query, rows_at, settings_for
 from tests.support.brokers.real_broker import RealBroker
-from tests.support.brokers.servers import business_status, wait_for
+from tests.support.brokers.servers import business_status
 from tests.support.ports import free_port
+from tests.support.waiting import eventually
 from venus.adapters.targets.parquet.folder import ParquetFolder
 from venus.adapters.targets.parquet.lake_stream import run_lake
 from venus.adapters.targets.parquet.load import load_lake
@@ -93,7 +94,7 @@ def test_a_target_takes_nothing_of_a_set_with_other_rows(
 
     request_resync(at(settings, sets["us"].address), "a", "*")  # the way out
     with following(at(settings, sets["us"].address), "a"):
-        wait_for(lambda: rows_at(database, items()).keys() == {("2",), ("4",)})
+        eventually(lambda: rows_at(database, items()).keys() == {("2",), ("4",)})
         caught_up(database, real)
 
 
@@ -166,7 +167,7 @@ def test_a_table_that_comes_later_is_in_the_position(
             feed.cut(put(1, "EU", 1, table=3), put(2, "US", 1, table=3))
             feed.cut(put(5, "EU", 1))
             caught_up(database, real)
-            wait_for(lambda: manifest(folder).offset == real.next_offset)
+            eventually(lambda: manifest(folder).offset == real.next_offset)
     finally:
         stop.set()
         lake.join()
@@ -270,12 +271,12 @@ def test_a_set_follows_the_set_above_that_was_filled_again_and_its_readers_come_
         networks.has(elsewhere.address, end)
         elsewhere.stop()
         start("tandem", real.address, tier="tandem", where=US, listen=upper)
-        wait_for(lambda: (found := networks.mirror_of(access.address)) is not None and found.fills == 1)
+        eventually(lambda: (found := networks.mirror_of(access.address)) is not None and found.fills == 1)
         networks.has(access.address, end)
         feed.cut(put(9, "US", 90))
         networks.has(access.address, real.next_offset)
         with pytest.raises(Unavailable, match="this mirror takes the full data again"):
-            wait_for(lambda: subscriber.increments(0.2))
+            eventually(lambda: subscriber.increments(0.2))
     assert business_status(access.address).log_start == end
     with pytest.raises(OffsetTrimmed, match="set access has loaded the full data again"):
         said(access.address, end, before)

@@ -22,9 +22,9 @@ from tests.support.brokers.feed import (
     query,
     rows_at,
     settings_for,
-    wait_for,
 )
 from tests.support.brokers.real_broker import RealBroker
+from tests.support.waiting import eventually
 from venus.adapters.running import LocalRunner
 from venus.adapters.targets.postgresql.apply.apply_session import run_apply
 from venus.adapters.targets.postgresql.apply.resync import Resyncs
@@ -141,14 +141,14 @@ def test_a_changed_predicate_is_taken_over_from_the_broker(database: str, feed: 
         with following(changed, "a"):
             writers(feed, 15, seed=number)
             caught_up(database, feed.broker)
-            wait_for(partial(settled, changed), "the change of the predicate")
+            eventually(partial(settled, changed), "the change of the predicate")
             writers(feed, 5, seed=number + 10)
             caught_up(database, feed.broker)
         assert rows_at(database, items()) == inside(feed, **named) != {}, where
         assert rows_at(database, items(2, "others")) == feed.model[2]
         assert read_progress(changed, "a").unaccounted == 0
     with following(settings, "a"):  # without a predicate every row comes back
-        wait_for(lambda: settled(settings), "the end of the predicate")
+        eventually(lambda: settled(settings), "the end of the predicate")
     assert rows_at(database, items()) == feed.model[1]
 
 
@@ -172,7 +172,7 @@ def test_an_interrupted_change_goes_on_and_says_so(database: str, feed: Feed, mo
     feed.cut(put(9000, "US", None), put(9001, "EU", 100))
     with following(changed, "a"):
         caught_up(database, feed.broker)
-        wait_for(lambda: settled(changed), "the change of the predicate")
+        eventually(lambda: settled(changed), "the change of the predicate")
     found = next(t for t in open_target(changed, "a").read_view().tables if t.name == "shop.items")
     assert rows_at(database, items()) == {k: r for k, r in feed.model[1].items() if r[0] == "US"}
     assert (found.rows_removed, found.predicate_before) == (len(before), None)
@@ -200,7 +200,7 @@ def test_a_dropped_column_halts_its_table_alone(database: str, feed: Feed) -> No
         caught_up(database, feed.broker)
     changed = with_where(settings, {"items": "label = 'EU'"})
     with following(changed, "a"):
-        wait_for(lambda: settled(changed), "the table's coming back")
+        eventually(lambda: settled(changed), "the table's coming back")
         caught_up(database, feed.broker)
     assert set(rows_at(database, narrow)) == {k for k, r in feed.model[1].items() if r[0] == "EU"}
 
@@ -221,7 +221,7 @@ def test_a_renamed_column_halts_its_table_alone_until_the_predicate_follows(data
 
     changed = with_where(settings, {"items": "label = 'EU' and total >= 100"})
     with following(changed, "a"):
-        wait_for(lambda: settled(changed), "the table's coming back")
+        eventually(lambda: settled(changed), "the table's coming back")
         feed.cut(put(5, "EU", 300), put(3, "US", 300))
         caught_up(database, feed.broker)
     assert rows_at(database, renamed) == inside(feed)
@@ -249,7 +249,7 @@ def test_a_predicate_does_not_pass_to_another_column(database: str, feed: Feed) 
 
     request_resync(settings, "a", "shop.items")
     with following(settings, "a"):
-        wait_for(lambda: settled(settings), "the resync")
+        eventually(lambda: settled(settings), "the resync")
         feed.cut(put(4, "EU", 0, 200), put(5, "EU", 200, 0))
         caught_up(database, feed.broker)
     assert set(rows_at(database, renamed)) == {("2",), ("3",), ("4",)}
@@ -333,7 +333,7 @@ def test_a_target_that_an_older_version_has_loaded_is_upgraded(database: str, fe
     changed = with_where(settings, WHERE)
 
     with following(changed, "a"):
-        wait_for(lambda: settled(changed), "the new predicate")
+        eventually(lambda: settled(changed), "the new predicate")
 
     assert rows_at(database, items()) == inside(feed)
 
@@ -364,5 +364,5 @@ def test_without_the_verdict_a_row_that_left_stays(database: str, feed: Feed, mo
     monkeypatch.setattr("venus.adapters.targets.postgresql.apply.resync.select_full_rows", lambda _, rows, *__: rows)
     changed = with_where(settings, {"items": "label = 'US'"})
     with following(changed, "a"):
-        wait_for(lambda: settled(changed), "the change of the predicate")
+        eventually(lambda: settled(changed), "the change of the predicate")
     assert rows_at(database, items()) == feed.model[1]

@@ -8,20 +8,9 @@ import threading
 import pytest
 
 from tests.support.brokers.delivery import FakeDelivery
-from tests.support.brokers.feed import (
-    Feed,
-    applied,
-    caught_up,
-    following,
-    gone,
-    items,
-    put,
-    query,
-    refers,
-    rows_at,
-    wait_for,
-)
+from tests.support.brokers.feed import Feed, applied, caught_up, following, gone, items, put, query, refers, rows_at
 from tests.support.pipelines.applying import counters_close, equal, loaded
+from tests.support.waiting import eventually
 from venus.adapters.targets.postgresql import catalogue as catalogues
 from venus.adapters.targets.postgresql.apply.held_tables import CatchUp, CatchUpFindings
 from venus.adapters.targets.postgresql.apply.resync import SideLoad
@@ -63,20 +52,20 @@ def test_a_refused_row_halts_its_table_alone_and_retry_goes_on_in_order(
         assert "666" not in first.reason, "the broker's page shows this to anyone: no values of rows"
         assert rows_at(database, items())["1",] == ("good", "1")
         assert rows_at(database, child) == feed.model[2]
-        wait_for(lambda: broker.acknowledged["main/a"] == start, "the acknowledgement up to the halt")
+        eventually(lambda: broker.acknowledged["main/a"] == start, "the acknowledgement up to the halt")
         (row,) = list_quarantine(settings, "a")
         assert (row.key, row.sqlstate, row.state, row.offset) == ('{"id": "17"}', "23514", "HALTED", start + 16)
         assert row.row_message
         assert "666" in row.message, "who may read the target sees which values"
         retry_quarantine(settings, "a")  # nothing mended: it halts again, at the same place
-        wait_for(lambda: read_table_states(settings, "a")[0].state == "HALTED", "the second halt")
+        eventually(lambda: read_table_states(settings, "a")[0].state == "HALTED", "the second halt")
         assert read_table_states(settings, "a")[0].held_from == start
         query(database, NO_CHECK)
         retry_quarantine(settings, "a", tables=["items"])
-        wait_for(lambda: read_table_states(settings, "a")[0].state == "ACTIVE", "the table's return")
+        eventually(lambda: read_table_states(settings, "a")[0].state == "ACTIVE", "the table's return")
         feed.cut(put(3, "after", 3))
         caught_up(database, broker)
-        wait_for(lambda: broker.acknowledged["main/a"] == broker.next_offset, "the last acknowledgement")
+        eventually(lambda: broker.acknowledged["main/a"] == broker.next_offset, "the last acknowledgement")
     equal(database, feed)
     counters_close(settings, feed, since)
     assert list_quarantine(settings, "a") == []
@@ -93,7 +82,7 @@ def test_a_halting_row_can_be_skipped_for_a_reason(database: str, broker: FakeDe
         with pytest.raises(Refused, match="reason"):
             skip_quarantine(settings, "a", [row.id], reason=" ")
         skip_quarantine(settings, "a", [row.id], reason="known to be wrong")
-        wait_for(lambda: read_table_states(settings, "a")[0].state == "ACTIVE", "the table's return")
+        eventually(lambda: read_table_states(settings, "a")[0].state == "ACTIVE", "the table's return")
         feed.cut(put(3, "more", 3))
         caught_up(database, broker)
     feed.model[1]["1",] = ("label 1", "1")
@@ -170,7 +159,7 @@ def test_a_paused_table_keeps_its_backlog_and_drains_in_order(database: str, bro
         resume(settings, "a", ["shop.items"])
         for n in range(30, 60):
             feed.cut(put(n % 7, f"{n}", n), put(n, "o", n, table=2))
-        wait_for(lambda: read_table_states(settings, "a")[0].state == "ACTIVE", "the table's return")
+        eventually(lambda: read_table_states(settings, "a")[0].state == "ACTIVE", "the table's return")
         caught_up(database, broker)
     equal(database, feed)
     counters_close(settings, feed, since)
@@ -182,7 +171,7 @@ def test_a_paused_target_waits_and_resumes(database: str, broker: FakeDelivery, 
     with following(settings, "a") as reports:
         start = applied(database)
         feed.cut(put(1, "waits", 1))
-        wait_for(lambda: len(reports) > 0, "a report")
+        eventually(lambda: len(reports) > 0, "a report")
         assert applied(database) == start
         resume(settings, "a")
         caught_up(database, broker)
@@ -201,7 +190,7 @@ def test_a_table_is_resynced_while_the_others_stream(database: str, broker: Fake
             n += 1
             feed.cut(put(n % 50 + 1, f"live {n}", n), gone(n % 30 + 200), put(n, "o", n, table=2))
             feed.cut(put(n % 30 + 200, f"again {n}", n))
-            wait_for(lambda: broker.next_offset - applied(database) < 50, "the stream's going on")
+            eventually(lambda: broker.next_offset - applied(database) < 50, "the stream's going on")
             assert query(database, "SELECT count(*) > 250 FROM shop.items") == [(True,)]
             assert n < 2000
         caught_up(database, broker)
@@ -220,7 +209,7 @@ def test_a_halted_table_is_mended_by_resync(database: str, broker: FakeDelivery,
         caught_up(database, broker)
         assert read_table_states(settings, "a")[0].state == "HALTED"
         request_resync(settings, "a", "items")
-        wait_for(lambda: read_table_states(settings, "a")[0].state == "ACTIVE", "the table's return")
+        eventually(lambda: read_table_states(settings, "a")[0].state == "ACTIVE", "the table's return")
         feed.cut(put(3, "goes on", 3))
         caught_up(database, broker)
     equal(database, feed)
@@ -284,12 +273,12 @@ def test_a_row_refused_while_catching_up_halts_at_its_own_cut(database: str, bro
         feed.cut(put(4, "later", 1))
         caught_up(database, broker)
         resume(settings, "a", ["items"])
-        wait_for(lambda: read_table_states(settings, "a")[0].state == "HALTED", "the halt")
+        eventually(lambda: read_table_states(settings, "a")[0].state == "HALTED", "the halt")
         assert read_table_states(settings, "a")[0].held_from == start
         assert rows_at(database, items())["2",] == ("fine", "1")
         query(database, NO_CHECK)
         resume(settings, "a", ["items"])
-        wait_for(lambda: read_table_states(settings, "a")[0].state == "ACTIVE", "the table's return")
+        eventually(lambda: read_table_states(settings, "a")[0].state == "ACTIVE", "the table's return")
     equal(database, feed)
     counters_close(settings, feed, since)
 
@@ -315,7 +304,7 @@ def test_a_catch_up_that_is_cut_short_goes_on_where_it_was(database: str, broker
     (state,) = read_table_states(settings, "a")
     assert (state.held_from, state.rows_applied) == (start + 10, 10)
     with following(settings, "a"):
-        wait_for(lambda: read_table_states(settings, "a")[0].state == "ACTIVE", "the table's return")
+        eventually(lambda: read_table_states(settings, "a")[0].state == "ACTIVE", "the table's return")
     equal(database, feed)
     counters_close(settings, feed, since)
 
@@ -340,5 +329,5 @@ def test_changes_behind_the_cut_of_a_resync_are_newer_than_it(
         feed.cut(put(1, "newer", 1), gone(2), put(999, "new", 1))
         caught_up(database, broker)
         go_on.set()
-        wait_for(lambda: not read_progress(settings, "a").resyncing, "the end of the resync")
+        eventually(lambda: not read_progress(settings, "a").resyncing, "the end of the resync")
     equal(database, feed)

@@ -7,8 +7,9 @@ from itertools import pairwise
 import pytest
 
 from tests.support.brokers.delivery import FakeDelivery
-from tests.support.brokers.feed import Feed, caught_up, following, items, put, query, wait_for
+from tests.support.brokers.feed import Feed, caught_up, following, items, put, query
 from tests.support.pipelines.applying import counters_close, equal, loaded
+from tests.support.waiting import eventually
 from venus.adapters.targets.postgresql.apply.report import PIECE_EVERY_S, PIECE_ROWS, ROUND_EVERY_S, QuarantineCleanup
 from venus.adapters.targets.postgresql.control import pause, read_table_states, resume
 from venus.adapters.targets.postgresql.database import PostgresDatabase
@@ -43,7 +44,7 @@ def test_what_was_decided_long_ago_goes_and_what_waits_stays(database: str, brok
     query(database, f'{AGED} WHERE key <> \'{{"id": "2"}}\'')  # also of the one that waits: as nothing ever sets it
 
     with following(settings, "a"):
-        wait_for(lambda: len(kept(settings)) == 2, "the old ones to go")
+        eventually(lambda: len(kept(settings)) == 2, "the old ones to go")
         feed.cut(put(5, "later", 5))
         caught_up(database, broker)
 
@@ -69,15 +70,15 @@ def test_a_skipped_change_stays_while_its_table_meets_it_once_more(
     query(database, AGED)
 
     with following(settings, "a"):
-        wait_for(lambda: read_table_states(settings, "a")[1].state == "ACTIVE", "the other table")
+        eventually(lambda: read_table_states(settings, "a")[1].state == "ACTIVE", "the other table")
     with following(settings, "a"):  # a round that began while the other table did not follow was too early for it
-        wait_for(lambda: len(kept(settings)) == 1, "the other change to go")
+        eventually(lambda: len(kept(settings)) == 1, "the other change to go")
         assert kept(settings) == [('{"id": "1"}', "SKIPPED")]
     with following(settings, "a"):  # it knows what the quarantine has, and nothing from before
         resume(settings, "a", ["shop.items"])
-        wait_for(lambda: read_table_states(settings, "a")[0].state == "ACTIVE", "the table's return")
+        eventually(lambda: read_table_states(settings, "a")[0].state == "ACTIVE", "the table's return")
     with following(settings, "a"):
-        wait_for(lambda: kept(settings) == [], "the change to go, which nobody meets any more")
+        eventually(lambda: kept(settings) == [], "the change to go, which nobody meets any more")
 
     feed.model[1]["1",] = ("label 1", "1")
     del feed.model[2]["1",]

@@ -6,19 +6,9 @@ import random
 
 import pytest
 
-from tests.support.brokers.feed import (
-    Feed,
-    caught_up,
-    following,
-    gone,
-    items,
-    put,
-    query,
-    rows_at,
-    settings_for,
-    wait_for,
-)
+from tests.support.brokers.feed import Feed, caught_up, following, gone, items, put, query, rows_at, settings_for
 from tests.support.brokers.real_broker import RealBroker as RealBroker  # others take it from here
+from tests.support.waiting import eventually
 from venus.adapters.targets.postgresql.control import pause, read_progress, read_table_states, request_resync, resume
 from venus.adapters.targets.postgresql.load.full_sync import full_sync
 from venus.rpc.admin import AdminClient
@@ -48,18 +38,18 @@ def test_the_whole_life_of_a_target(database: str, second_database: str, real: R
         _live(feed, rng, 20)
         resume(settings, "a", ["items"])
         _live(feed, rng, 10)
-        wait_for(lambda: read_table_states(settings, "a")[0].state == "ACTIVE", "the table's return")
+        eventually(lambda: read_table_states(settings, "a")[0].state == "ACTIVE", "the table's return")
         query(database, "DELETE FROM shop.items WHERE id < 50")
         request_resync(settings, "a", "items")
         _live(feed, rng, 10)
-        wait_for(lambda: not read_progress(settings, "a").resyncing, "the end of the resync")
+        eventually(lambda: not read_progress(settings, "a").resyncing, "the end of the resync")
         real.stop()
         real.start()
         _live(feed, rng, 10)
         full_sync(settings, "b")
         caught_up(database, real)
         with AdminClient(real.address) as admin:
-            wait_for(lambda: _acknowledged(admin) == real.next_offset, "the acknowledgement")
+            eventually(lambda: _acknowledged(admin) == real.next_offset, "the acknowledgement")
     for table_id, schema in feed.schemas.items():
         assert rows_at(database, schema) == feed.model[table_id]
         assert rows_at(second_database, schema) == feed.model[table_id]

@@ -6,8 +6,9 @@ import threading
 
 import pytest
 
-from tests.support.brokers.feed import Feed, caught_up, following, items, put, rows_at, settings_for, wait_for
+from tests.support.brokers.feed import Feed, caught_up, following, items, put, rows_at, settings_for
 from tests.support.brokers.real_broker import RealBroker
+from tests.support.waiting import eventually
 from venus.adapters.targets.postgresql.apply.resync import Resyncs
 from venus.adapters.targets.postgresql.control import read_progress, request_resync
 from venus.adapters.targets.postgresql.load.full_sync import full_sync
@@ -48,6 +49,6 @@ def test_rows_that_are_gone_do_not_come_back(
             feed.sweep_end(1, before)
         caught_up(database, feed.broker)
         emptied.set()
-        wait_for(lambda: not read_progress(settings, "a").resyncing, "the resync")
+        eventually(lambda: not read_progress(settings, "a").resyncing, "the resync")
 
     assert rows_at(database, items()) == feed.model[1] == {("7",): ("new", "7")}

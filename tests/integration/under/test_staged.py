@@ -25,8 +25,8 @@ from tests.support.brokers.feed import (
     settings_for,
     table,
     unique_label,
-    wait_for,
 )
+from tests.support.waiting import eventually
 from venus.adapters.targets.postgresql.apply.apply_session import ApplyReport
 from venus.adapters.targets.postgresql.control import pause, read_progress, read_table_states, request_resync, resume
 from venus.adapters.targets.postgresql.load.full_sync import full_sync
@@ -202,7 +202,7 @@ def test_a_paused_target_waits(database: str, broker: FakeDelivery, feed: Feed) 
     applies = applying(settings)
     thread = threading.Thread(target=applies.apply_up_to, args=[broker.next_offset])
     thread.start()
-    wait_for(lambda: broker.acknowledged.get("main/a") == 1, "the first look")
+    eventually(lambda: broker.acknowledged.get("main/a") == 1, "the first look")
 
     before = applied(database)
     resume(settings, "a")
@@ -231,7 +231,7 @@ def test_an_operator_is_heard_while_tasks_stage(database: str, broker: FakeDeliv
     applies = StagedApply(settings, "a", runner, threading.Event(), told.append)
     thread = threading.Thread(target=applies.apply_up_to, args=[broker.next_offset])
     thread.start()
-    wait_for(lambda: any("operator" in report.error for report in told) or not thread.is_alive(), "the second look")
+    eventually(lambda: any("operator" in report.error for report in told) or not thread.is_alive(), "the second look")
     paused_at = applied(database)
     resume(settings, "a")
     thread.join(60)

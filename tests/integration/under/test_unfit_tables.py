@@ -8,9 +8,10 @@ import pytest
 import sqlalchemy
 
 from tests.support.brokers.delivery import FakeDelivery
-from tests.support.brokers.feed import Feed, caught_up, following, gone, items, put, query, refers, rows_at, wait_for
+from tests.support.brokers.feed import Feed, caught_up, following, gone, items, put, query, refers, rows_at
 from tests.support.databases.postgres import Server
 from tests.support.pipelines.applying import counters_close, equal, loaded
+from tests.support.waiting import eventually
 from venus.adapters.targets.postgresql.control import read_progress, read_table_states, request_resync
 from venus.adapters.targets.postgresql.load.full_sync import full_sync
 from venus.adapters.targets.postgresql.quarantine import list_quarantine, retry_quarantine
@@ -77,7 +78,7 @@ def test_a_table_that_does_not_fit_any_more_halts_alone_and_says_the_way_out(
         assert list_quarantine(settings, "a") == []
         query(database, cure)
         assert retry_quarantine(settings, "a").resumed == ("shop.items",)
-        wait_for(lambda: states(settings) == ["ACTIVE"] * 2, "the table's return")
+        eventually(lambda: states(settings) == ["ACTIVE"] * 2, "the table's return")
     equal(database, feed)
     counters_close(settings, feed, since)
 
@@ -89,7 +90,7 @@ def test_a_resync_that_fails_ends_alone_and_is_told_until_one_succeeds(
     with following(settings, "a"):
         query(database, "ALTER TABLE shop.items RENAME TO mine")
         request_resync(settings, "a", "items")
-        wait_for(lambda: not read_progress(settings, "a").resyncing, "the end of the resync")
+        eventually(lambda: not read_progress(settings, "a").resyncing, "the end of the resync")
         feed.cut(put(1, "x", 1, table=2))
         caught_up(database, broker)
         (problem,) = problems(open_target(settings, "a").read_view().condition, "a")
@@ -97,7 +98,7 @@ def test_a_resync_that_fails_ends_alone_and_is_told_until_one_succeeds(
         assert problem.endswith("(42P01); `venus resync shop.items --target a` tries again")
         query(database, "ALTER TABLE shop.mine RENAME TO items; DELETE FROM shop.items")
         request_resync(settings, "a", "items")
-        wait_for(lambda: not read_progress(settings, "a").resyncing, "the resync")
+        eventually(lambda: not read_progress(settings, "a").resyncing, "the resync")
         assert problems(open_target(settings, "a").read_view().condition, "a") == []
     equal(database, feed)
 
@@ -115,7 +116,7 @@ def test_a_table_that_somebody_else_refers_to_halts_alone(
         assert "mine_item_fkey" in read_table_states(settings, "a")[0].reason
         query(database, "DELETE FROM mine")
         retry_quarantine(settings, "a")
-        wait_for(lambda: states(settings) == ["ACTIVE"] * 2, "the table's return")
+        eventually(lambda: states(settings) == ["ACTIVE"] * 2, "the table's return")
     equal(database, feed)
     counters_close(settings, feed, since)
 
@@ -133,7 +134,7 @@ def test_a_retry_needs_no_right_to_switch_triggers_off(
         query(database, NO_CHECK)
         report = retry_quarantine(settings, "a")
         assert (report.applied, report.resumed) == ((0, ("shop.items",)) if on_error == "halt" else (1, ()))
-        wait_for(lambda: states(settings) == ["ACTIVE"], "the table's return")
+        eventually(lambda: states(settings) == ["ACTIVE"], "the table's return")
     equal(database, feed)
     counters_close(settings, feed, since)
 

@@ -12,9 +12,10 @@ import psycopg2.extensions
 import pytest
 
 from tests.support.brokers.delivery import FakeDelivery
-from tests.support.brokers.feed import Feed, caught_up, following, items, put, query, settings_for, wait_for
+from tests.support.brokers.feed import Feed, caught_up, following, items, put, query, settings_for
 from tests.support.databases.postgres import libpq
 from tests.support.pipelines.applying import equal, loaded
+from tests.support.waiting import eventually
 from venus.adapters.targets.postgresql import lock_waits
 from venus.adapters.targets.postgresql.apply.stream import ApplyStream
 from venus.adapters.targets.postgresql.catalogue import TargetCatalogue
@@ -66,7 +67,7 @@ def test_a_session_with_a_lock_is_named(
     with following(settings, "a") as reports:
         somebody.cursor().execute(statement)
         feed.cut(put(1, "new", 1))
-        wait_for(lambda: bool(seen(settings)), "status")
+        eventually(lambda: bool(seen(settings)), "status")
         (said,) = seen(settings)
         pid = somebody.info.backend_pid
         assert said.startswith(
@@ -77,12 +78,12 @@ def test_a_session_with_a_lock_is_named(
         assert "Smith" not in said
         assert "4711" not in said
         assert classify_sentence(said)[0].name == "table_waits"
-        wait_for(lambda: f"session {pid}" in caplog.text, "the log")
-        wait_for(lambda: any(f"session {pid}" in report.error for report in reports), "the report")
+        eventually(lambda: f"session {pid}" in caplog.text, "the log")
+        eventually(lambda: any(f"session {pid}" in report.error for report in reports), "the report")
         somebody.rollback()
         caught_up(database, broker)
-        wait_for(lambda: not seen(settings), "the end of it")
-        wait_for(lambda: 1 in told and told[-1] == 0, "the end of it at the broker")
+        eventually(lambda: not seen(settings), "the end of it")
+        eventually(lambda: 1 in told and told[-1] == 0, "the end of it at the broker")
     equal(database, feed)
 
 
@@ -92,7 +93,7 @@ def test_a_prepared_transaction_is_named(database: str, broker: FakeDelivery, fe
     try:
         with following(settings, "a"):
             feed.cut(put(1, "new", 1))
-            wait_for(lambda: bool(seen(settings)), "status")
+            eventually(lambda: bool(seen(settings)), "status")
             assert "prepared transaction 'left behind' (owner postgres, prepared " in seen(settings)[0]
             query(database, "ROLLBACK PREPARED 'left behind'")
             caught_up(database, broker)
@@ -114,7 +115,7 @@ def test_whom_a_full_load_waits_for_is_logged(
         load = pool.submit(full_sync, settings, "a")
         try:
             said = f"target a: shop.items waits for a lock of session {somebody.info.backend_pid} (user postgres, nigh"
-            wait_for(lambda: said in caplog.text or load.done(), "the log")
+            eventually(lambda: said in caplog.text or load.done(), "the log")
             assert said in caplog.text
             assert not load.done()
         finally:

@@ -13,7 +13,8 @@ from tests.integration.upper.shop import Shop
 from tests.integration.upper.test_privileges import others_arrive, problems
 from tests.integration.upper.test_real_sources import _until_equal as until_equal
 from tests.integration.upper.test_real_sources import running
-from tests.support.brokers.servers import business_status, settings, wait_for
+from tests.support.brokers.servers import business_status, settings
+from tests.support.waiting import eventually
 from venus.adapters.dialects.postgresql.capture import cut_opening
 from venus.adapters.dialects.registry import open_source
 from venus.adapters.upper import periodic
@@ -67,7 +68,7 @@ def test_whoever_locks_a_table_with_changes_is_told_to_the_broker(
     shop.write_alike()
     let_go = lock()
     with running(chosen) as adapter:
-        (said,) = wait_for(lambda: problems(broker), 30)
+        (said,) = eventually(lambda: problems(broker))
         assert said.startswith("source: public.customer is WAITING (for a lock of session ")
         assert "(user postgres, nightly job, transaction open since " in said
         assert classify_sentence(said) == (classify_sentence(said)[0], "source: public.customer")
@@ -76,7 +77,7 @@ def test_whoever_locks_a_table_with_changes_is_told_to_the_broker(
         assert [p for p in read_overview(chosen).problems if p == said]
         let_go()
         until_equal(shop, broker)
-        wait_for(lambda: not problems(broker), 30)
+        eventually(lambda: not problems(broker))
     assert adapter.reports[-1].connections == 1
 
 
@@ -90,12 +91,12 @@ def test_a_transaction_of_two_tables_waits_as_a_whole_until_somebody_pauses_one(
     shop.write_alike()
     let_go = lock()
     with running(chosen):
-        wait_for(lambda: problems(broker), 30)
+        eventually(lambda: problems(broker))
         assert not others_arrive(shop, broker)
         with closing(open_source(chosen)) as operator:
             number = next(t.schema.table_id for t in operator.read_registered_tables() if t.schema.name == "customer")
             operator.set_table_state(number, "PAUSED", "by hand")
-            wait_for(lambda: others_arrive(shop, broker), 30)
+            eventually(lambda: others_arrive(shop, broker))
             let_go()
             operator.set_table_state(number, "ACTIVE", "")
         until_equal(shop, broker)
@@ -119,11 +120,11 @@ def test_a_table_that_is_filled_and_locked_keeps_nobody_waiting(
     with running(chosen) as adapter:
         for n in range(3):
             shop.run(f"UPDATE line SET amount = {n} WHERE order_no = 1")
-            wait_for(lambda: others_arrive(shop, broker), 30)
-        wait_for(lambda: any("customer is WAITING" in said for said in problems(broker)), 30)
+            eventually(lambda: others_arrive(shop, broker))
+        eventually(lambda: any("customer is WAITING" in said for said in problems(broker)))
         shop.run("UPDATE line SET amount = 7 WHERE order_no = 2")
-        wait_for(lambda: others_arrive(shop, broker), 30)
+        eventually(lambda: others_arrive(shop, broker))
         let_go()
         until_equal(shop, broker)
-        wait_for(lambda: not problems(broker), 30)
+        eventually(lambda: not problems(broker))
     assert adapter.reports[-1].connections == 1

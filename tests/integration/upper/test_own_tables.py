@@ -14,7 +14,8 @@ from tests.integration.upper.test_privileges import often as often
 from tests.integration.upper.test_privileges import postgres as postgres
 from tests.integration.upper.test_real_sources import Running, running
 from tests.integration.upper.test_real_sources import _until_equal as until_equal
-from tests.support.brokers.servers import business_status, wait_for
+from tests.support.brokers.servers import business_status
+from tests.support.waiting import eventually
 from venus.adapters.dialects.registry import open_source
 from venus.adapters.upper import periodic
 from venus.broker.service.process import RunningBroker
@@ -45,9 +46,7 @@ def is_told(source: Limited, broker: RunningBroker, harm: str, table: str) -> No
         source.administer(harm)
         if "USAGE" not in harm:  # the triggers' functions need it as well
             shop.write_alike()
-        (said,) = wait_for(
-            lambda: [p for p in problems(broker) if "may not be used" in p and "away since" not in p], 30
-        )
+        (said,) = eventually(lambda: [p for p in problems(broker) if "may not be used" in p and "away since" not in p])
         found = re.fullmatch(
             rf"source: {table} is HALTED \(may not be used: nothing is captured until `(GRANT .*)`; then capture"
             r" continues by itself\)",
@@ -60,8 +59,8 @@ def is_told(source: Limited, broker: RunningBroker, harm: str, table: str) -> No
         assert said in read_overview(chosen).problems
         source.administer(found[1])
         until_equal(shop, broker)
-        wait_for(lambda: not problems(broker), 30)
-        wait_for(lambda: not [p for p in read_overview(chosen).problems if p.startswith("source")], 30)
+        eventually(lambda: not problems(broker))
+        eventually(lambda: not [p for p in read_overview(chosen).problems if p.startswith("source")])
     assert adapter.reports[-1].connections == 2
 
 
@@ -131,27 +130,27 @@ def test_what_lacks_at_the_start_of_mariadb_is_told(
     place = f"{name}.*" if table == "venus_claimed" else f"{name}.{table}"
     mariadb.administer(f"REVOKE {lost} ON {place} FROM {account}")
     with running(chosen):
-        (said,) = wait_for(lambda: told(broker), 30)
+        (said,) = eventually(lambda: told(broker))
         needed = lost if table == "venus_claimed" else "SELECT, INSERT, DELETE"
         assert f"source: {name}.{table} is HALTED" in said
         assert f"`GRANT {needed} ON {place} TO {account}`" in said
         mariadb.shop.write_alike()
         mariadb.administer(f"GRANT {needed} ON {place} TO {account}")
         until_equal(mariadb.shop, broker)
-        wait_for(lambda: not problems(broker), 30)
+        eventually(lambda: not problems(broker))
 
 
 def test_what_lacks_at_the_start_of_postgresql_is_told(postgres: Limited, broker: RunningBroker) -> None:
     chosen = known_to_the_broker(postgres, broker)
     postgres.administer(f"REVOKE SELECT ON venus.checkpoint, venus.captured_table FROM {USER}")
     with running(chosen):
-        wait_for(lambda: len(told(broker)) == 2, 30)
+        eventually(lambda: len(told(broker)) == 2)
         postgres.administer(f"GRANT SELECT, UPDATE ON venus.checkpoint TO {USER}")
-        wait_for(lambda: len(told(broker)) == 1, 30)
+        eventually(lambda: len(told(broker)) == 1)
         postgres.shop.write_alike()
         postgres.administer(f"GRANT SELECT, UPDATE ON venus.captured_table TO {USER}")
         until_equal(postgres.shop, broker)
-        wait_for(lambda: not problems(broker), 30)
+        eventually(lambda: not problems(broker))
 
 
 def test_what_lacks_before_anything_was_shipped_is_told(postgres: Limited, broker: RunningBroker) -> None:
@@ -169,14 +168,14 @@ def test_what_lacks_before_anything_was_shipped_is_told(postgres: Limited, broke
         return [alarm for alarm in every if "venus.checkpoint is HALTED" in alarm]
 
     with running(chosen):
-        (said,) = wait_for(alarms, 30)
+        (said,) = eventually(alarms)
         assert "away since" not in said
-    (said,) = wait_for(lambda: [alarm for alarm in alarms() if "its adapter has been away since" in alarm], 30)
+    (said,) = eventually(lambda: [alarm for alarm in alarms() if "its adapter has been away since" in alarm])
     assert classify_sentence(said)[0].name == "table_halted"
     postgres.administer(f"GRANT SELECT, UPDATE ON venus.checkpoint TO {USER}")
     with running(chosen):
         until_equal(postgres.shop, broker)
-        wait_for(lambda: not alarms(), 30)
+        eventually(lambda: not alarms())
 
 
 def test_whoever_takes_over_meanwhile_is_given_way(postgres: Limited, broker: RunningBroker) -> None:
@@ -184,7 +183,7 @@ def test_whoever_takes_over_meanwhile_is_given_way(postgres: Limited, broker: Ru
     postgres.administer(f"REVOKE SELECT ON venus.checkpoint FROM {USER}")
     waiting = Running(chosen)
     waiting.thread.start()
-    wait_for(lambda: told(broker), 30)
+    eventually(lambda: told(broker))
     with running(chosen, take_over=True):
         waiting.thread.join(30)
         assert [type(error) for error in waiting.errors] == [Fenced]

@@ -14,9 +14,10 @@ from tests.integration.upper.shop import Shop
 from tests.integration.upper.test_real_sources import _until_equal as until_equal
 from tests.integration.upper.test_real_sources import running
 from tests.support.brokers.ledger import read_ledger
-from tests.support.brokers.servers import business_status, settings, wait_for
+from tests.support.brokers.servers import business_status, settings
 from tests.support.databases.mariadb import MariaServer
 from tests.support.databases.postgres import Server
+from tests.support.waiting import eventually
 from venus.adapters.dialects.registry import open_source
 from venus.adapters.upper import periodic
 from venus.broker.service.process import RunningBroker
@@ -141,18 +142,18 @@ def halts_alone(
             source.administer(harm)
         for _ in range(5):
             shop.write_alike()
-        wait_for(lambda: problems(broker), 30)
+        eventually(lambda: problems(broker))
         (said,) = problems(broker)
         assert f"customer is HALTED (may not be read: it is captured again by itself after `{cure}`)" in said
         shop.write_alike()
-        wait_for(lambda: others_arrive(shop, broker), 30)
+        eventually(lambda: others_arrive(shop, broker))
         with closing(open_source(chosen)) as opened:
             assert opened.read_backlog(), "status shows the others"
         ledger = read_ledger(broker.address)
         assert "customer" not in ledger.schemas or ledger.values("customer") != shop.values("customer")
         source.administer(cure)
         until_equal(shop, broker)
-        wait_for(lambda: not problems(broker), 30)
+        eventually(lambda: not problems(broker))
     # that a log may not be emptied is met by a COMMIT, which nothing can be done behind
     assert adapter.reports[-1].connections == (2 if "DELETE ON" in harm and "mysql" in source.url else 1)
 
@@ -248,24 +249,24 @@ def test_a_table_of_mariadb_that_may_not_be_used_fails_no_statement_for_long(
         if filled:
             until_equal(shop, broker)
             mariadb.administer(f"REVOKE {lost} ON {place} FROM {user}")
-        wait_for(works, 30)
-        wait_for(lambda: problems(broker), 30)
+        eventually(works)
+        eventually(lambda: problems(broker))
         (said,) = problems(broker)
         grant = f"GRANT {needed} ON {place} TO {user}"
         assert f"customer is HALTED (may not be read: it is captured again by itself after `{grant}`" in said
         assert "its triggers were taken away" in said
         shop.run("UPDATE line SET amount = amount + 1")
-        wait_for(lambda: others_arrive(shop, broker), 30)
+        eventually(lambda: others_arrive(shop, broker))
         mariadb.administer(grant)
         mariadb.administer(f"GRANT ALL ON {name}.* TO {user}")
-        wait_for(lambda: "customer is RESYNC (its triggers were taken away" in "".join(problems(broker)), 30)
+        eventually(lambda: "customer is RESYNC (its triggers were taken away" in "".join(problems(broker)))
         shop.install(chosen)
         with closing(open_source(chosen)) as opened:
             opened.restart_fill(
                 next(t.schema.table_id for t in opened.read_registered_tables() if t.schema.name == "customer")
             )
         until_equal(shop, broker)
-        wait_for(lambda: not problems(broker), 30)
+        eventually(lambda: not problems(broker))
     assert adapter.reports[-1].connections == 1
 
 
@@ -283,7 +284,7 @@ def test_a_trigger_of_mariadb_that_may_not_fire_is_named(mariadb: Limited, broke
     with running(chosen) as adapter:
         until_equal(shop, broker)
         mariadb.administer(f"REVOKE TRIGGER ON {name}.customer FROM {user}")
-        wait_for(lambda: problems(broker), 30)
+        eventually(lambda: problems(broker))
         (said,) = problems(broker)
         grant = f"GRANT TRIGGER ON {name}.customer TO {user}"
         assert f"after `{grant}`; until then its triggers fail the application's statements)" in said
@@ -292,7 +293,7 @@ def test_a_trigger_of_mariadb_that_may_not_fire_is_named(mariadb: Limited, broke
         mariadb.administer(grant)
         shop.write_alike()
         until_equal(shop, broker)
-        wait_for(lambda: not problems(broker), 30)
+        eventually(lambda: not problems(broker))
     assert adapter.reports[-1].connections == 1
 
 

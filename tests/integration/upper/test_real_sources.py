@@ -14,7 +14,8 @@ import pytest
 from tests.fault.upper.watched import watched_source
 from tests.integration.upper.shop import Shop
 from tests.support.brokers.ledger import Ledger, read_ledger
-from tests.support.brokers.servers import business_status, settings, wait_for
+from tests.support.brokers.servers import business_status, settings
+from tests.support.waiting import eventually
 from venus.adapters.dialects.registry import open_source
 from venus.adapters.upper.capture import CaptureDependencies, run_capture, run_capture_fill
 from venus.adapters.upper.report import CaptureReport
@@ -77,7 +78,7 @@ def _until_equal(shop: Shop, broker: RunningBroker, also: Callable[[Ledger], boo
                 return None
         return ledger if also(ledger) else None
 
-    ledger = wait_for(equal, 60)
+    ledger = eventually(equal)
     assert isinstance(ledger, Ledger)
     return ledger
 
@@ -215,7 +216,7 @@ def test_an_idle_source_is_always_fresh_by_its_heartbeat(shop: Shop, broker: Run
     with running(chosen):
         _until_equal(shop, broker)
         before = business_status(broker.address).last_captured_at_us
-        wait_for(lambda: business_status(broker.address).last_captured_at_us > before + 600_000)
+        eventually(lambda: business_status(broker.address).last_captured_at_us > before + 600_000)
 
 
 def test_a_stop_is_honoured_at_once(shop: Shop, broker: RunningBroker) -> None:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
@@ -13,6 +12,7 @@ import psycopg2
 
 from tests.support.databases.postgres import libpq
 from tests.support.pipelines.loops import looping
+from tests.support.waiting import eventually
 from venus.adapters.targets.postgresql.apply.apply_session import ApplyReport, run_apply
 from venus.codec.batch import Batch
 from venus.codec.changes import TableChanges, marker
@@ -222,14 +222,6 @@ def rows_at(url: str, schema: TableSchema, namespace: str = "shop") -> dict[Key,
     return {tuple(r[:width]): tuple(r[width:]) for r in found}
 
 
-def wait_for(condition: Callable[[], bool], what: str = "it", timeout_s: float = 60.0) -> None:
-    end = time.monotonic() + timeout_s
-    while not condition():
-        if time.monotonic() > end:
-            raise AssertionError(f"{what} did not happen within {timeout_s} s")
-        time.sleep(0.01)
-
-
 def following(settings: Settings, name: str) -> AbstractContextManager[list[ApplyReport]]:
     """Run the loop of a target; what it raises is raised here."""
     return looping(lambda stop, told: run_apply(settings, name, stop, told))
@@ -242,4 +234,4 @@ def applied(url: str, group: str = "main/a") -> int:
 
 def caught_up(url: str, broker: Broker, group: str = "main/a") -> None:
     """Wait until a target has applied everything."""
-    wait_for(lambda: applied(url, group) == broker.next_offset, "the target's catching up")
+    eventually(lambda: applied(url, group) == broker.next_offset, "the target's catching up")

@@ -21,11 +21,12 @@ import psycopg2
 
 from tests.support.brokers import networks
 from tests.support.brokers.feed import query
-from tests.support.brokers.servers import BrokerProcess, business_status, wait_for
+from tests.support.brokers.servers import BrokerProcess, business_status
 from tests.support.databases.postgres import libpq
 from tests.support.faults.proxy import Proxy
 from tests.support.ports import free_port
 from tests.support.processes import forked
+from tests.support.waiting import eventually
 from venus.adapters.dialects.registry import open_source
 from venus.adapters.targets.postgresql.load.full_sync import full_sync
 from venus.adapters.upper.capture import run_capture_fill
@@ -214,7 +215,7 @@ class Levels:
         """Wait until a mark that is written now is at every target."""
         has = self.mark()
         for target in self.targets:
-            wait_for(partial(has, target), SURE_S)
+            eventually(partial(has, target), timeout_s=SURE_S)
 
     def rows(self, url: str) -> list[tuple[Any, ...]]:
         """Return every row, at the source or at a target."""

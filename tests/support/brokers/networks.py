@@ -9,8 +9,9 @@ from typing import Any
 
 from tests.support.brokers.feed import Feed, items, put
 from tests.support.brokers.real_broker import RealBroker
-from tests.support.brokers.servers import BUSINESS, business_status, wait_for
+from tests.support.brokers.servers import BUSINESS, business_status
 from tests.support.ports import free_port
+from tests.support.waiting import eventually
 from venus.broker.service.process import RunningBroker, start_in_thread
 from venus.config import BrokerSettings, ClusterSettings, Settings
 from venus.errors import VenusError
@@ -76,7 +77,7 @@ def has(address: str, offset: int, business: str = BUSINESS, timeout_s: float = 
             return False
         return found.next_offset >= offset and found.materialised_offset >= offset and found.mirror.state == "following"
 
-    wait_for(reached, timeout_s)
+    eventually(reached, timeout_s=timeout_s)
 
 
 def says(address: str, state: str, timeout_s: float = 30.0, business: str = BUSINESS) -> broker_pb2.MirrorStatus:
@@ -86,5 +87,5 @@ def says(address: str, state: str, timeout_s: float = 30.0, business: str = BUSI
         mirror = mirror_of(address, business)
         return mirror if mirror is not None and mirror.state == state else None
 
-    mirror: broker_pb2.MirrorStatus = wait_for(found, timeout_s)
+    mirror: broker_pb2.MirrorStatus = eventually(found, timeout_s=timeout_s)
     return mirror

@@ -13,10 +13,11 @@ from pathlib import Path
 
 from tests.support.brokers.etcd import EtcdCluster
 from tests.support.brokers.forked_brokers import ForkedBroker, supervised
-from tests.support.brokers.servers import BUSINESS, settings, take, wait_for
+from tests.support.brokers.servers import BUSINESS, settings, take
 from tests.support.engines import engines, power
 from tests.support.engines.stored import plain_rows
 from tests.support.ports import free_port
+from tests.support.waiting import eventually
 from venus.config import ClusterSettings
 from venus.errors import VenusError
 from venus.model import Verdict
@@ -80,7 +81,7 @@ class PowerCluster:
             found = {name: self.status(name) for name in NAMES if self.brokers[name].alive}
             return next((name for name, status in found.items() if status and status.replication.leader == name), "")
 
-        return str(wait_for(look, HEALED_S))
+        return str(eventually(look, timeout_s=HEALED_S))
 
     def settle(self) -> int:
         """Wait until all three are in sync and have everything; return the queue's end."""
@@ -92,7 +93,7 @@ class PowerCluster:
             whole = None not in found and len(ends) == 1 and max(in_sync, default=0) == len(NAMES)
             return ends.pop()[0] if whole else 0
 
-        return int(wait_for(level, HEALED_S))
+        return int(eventually(level, timeout_s=HEALED_S))
 
     def increments(self, name: str, until: int) -> list[broker_pb2.Increment]:
         """Return a broker's queue."""
@@ -132,7 +133,7 @@ class PhaseWriter:
 
     def wait_past(self, batch_no: int) -> None:
         """Wait until more was committed."""
-        wait_for(lambda: self._error is not None or self.committed > batch_no, HEALED_S)
+        eventually(lambda: self._error is not None or self.committed > batch_no, timeout_s=HEALED_S)
         if self._error is not None:
             raise self._error
 

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -136,15 +136,6 @@ def take(subscriber: Subscriber, until: int, timeout_s: float = 60.0) -> list[br
         assert time.monotonic() < end, f"only {subscriber.position} of {until} arrived"
         taken += subscriber.increments(1.0)
     return taken
-
-
-def wait_for(condition: Callable[[], Any], timeout_s: float = 30.0) -> Any:
-    """Wait until the condition is true and return what it said."""
-    end = time.monotonic() + timeout_s
-    while not (said := condition()):
-        assert time.monotonic() < end, "the condition did not come true"
-        time.sleep(0.01)
-    return said
 
 
 def traffic(address: str) -> broker_pb2.TrafficStatus:

@@ -14,6 +14,7 @@ import xxhash
 from tests.support.engines import engines
 from tests.support.engines.engines import BUSINESS, Clock, Producer
 from tests.support.processes import forks
+from tests.support.waiting import eventually
 from venus.broker.core import Core
 from venus.errors import VenusError
 from venus.wire import broker_pb2
@@ -38,7 +39,7 @@ def build(path: Path, end: str) -> None:
     producer.commit(engines.rows(20, 20, b"newest"))
     producer.commit([(b"%08d" % 21, None)])
     producer.send(producer.next_half(engines.rows(500, 3, b"undecided")))
-    engines.wait_until(lambda: engines.status(engine).materialised_offset == engines.status(engine).next_offset)
+    eventually(lambda: engines.status(engine).materialised_offset == engines.status(engine).next_offset)
     if end == KILLED:
         os._exit(0)
     engine.stop()
@@ -46,7 +47,7 @@ def build(path: Path, end: str) -> None:
 
 def flush(engine: Core) -> None:
     """Bring everything into files, as a checkpoint does."""
-    engines.wait_until(lambda: engines.status(engine).materialised_offset == engines.status(engine).next_offset)
+    eventually(lambda: engines.status(engine).materialised_offset == engines.status(engine).next_offset)
     with tempfile.TemporaryDirectory(dir=engine.data_dir.parent) as scratch:
         engine.store.checkpoint(Path(scratch) / "copy")
 

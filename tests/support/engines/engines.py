@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 import xxhash
 
 from tests.support.engines.stored import plain_rows
+from tests.support.waiting import eventually
 from venus.broker.core import Core
 from venus.broker.machine.business import Business, MaterialisedPosition
 from venus.broker.machine.records import decode_materialised_position, encode_materialised_position
@@ -65,7 +65,7 @@ class Disk:
     def wait_for_rounds(self, count: int = 3) -> None:
         """Wait until the materialising thread, which looks once a round, has done so many whole ones from now on."""
         seen = self.looks[MATERIALISE]
-        wait_until(lambda: self.looks[MATERIALISE] > seen + count)
+        eventually(lambda: self.looks[MATERIALISE] > seen + count)
 
 
 class Gate:
@@ -282,14 +282,6 @@ def queue(engine: Core, offset: int = 0, business: str = BUSINESS) -> list[broke
         offset = result.next_offset
 
 
-def wait_until(condition: Callable[[], bool]) -> None:
-    """Wait for a condition."""
-    end = time.monotonic() + WAIT_S
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.002)
-
-
 def the_business(engine: Core) -> Business:
     """Return the only business of an engine."""
     (business,) = engine.catalogue.list_all()
@@ -299,7 +291,7 @@ def the_business(engine: Core) -> Business:
 def caught_up(engine: Core) -> None:
     """Wait until the full data has everything that is visible."""
     business = the_business(engine)
-    wait_until(lambda: business.materialised.offset == business.visible_offset)
+    eventually(lambda: business.materialised.offset == business.visible_offset)
 
 
 def status(engine: Core) -> broker_pb2.BusinessStatus:

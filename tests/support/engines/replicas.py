@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.engines import engines
+from tests.support.waiting import eventually
 from venus.broker.core import Core
 from venus.broker.replicas import copies
 from venus.broker.replicas.broker_load import BrokerHealth
@@ -263,14 +264,14 @@ class Cluster:
     def create(self, name: str = "a", business: str = engines.BUSINESS) -> Node:
         """Make a business and return its leader once it takes writes."""
         node = self.nodes[name]
-        engines.wait_until(lambda: len(node.ask(lambda host: host.brokers.live)) == len(self.nodes))
+        eventually(lambda: len(node.ask(lambda host: host.brokers.live)) == len(self.nodes))
         node.post(lambda: node.host.create(business))
-        engines.wait_until(lambda: node.leads(business))
+        eventually(lambda: node.leads(business))
         return node
 
     def leader(self, business: str = engines.BUSINESS) -> Node:
         """Return who takes writes, as soon as somebody does."""
-        engines.wait_until(lambda: any(node.leads(business) for node in self.nodes.values()))
+        eventually(lambda: any(node.leads(business) for node in self.nodes.values()))
         return next(node for node in self.nodes.values() if node.leads(business))
 
     def living(self) -> list[Node]:
@@ -287,7 +288,7 @@ class Cluster:
                 return False  # one starts over
             return len({(log.end, log.applied + 1) for log in logs}) == 1 and logs[0].end == logs[0].applied + 1
 
-        engines.wait_until(even)
+        eventually(even)
 
     def stop(self) -> None:
         """Stop whoever lives."""

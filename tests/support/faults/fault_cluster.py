@@ -27,6 +27,7 @@ from tests.support.faults.links import Links
 from tests.support.faults.proxy import Proxy
 from tests.support.pipelines.whole_way import Loop, run_at
 from tests.support.processes.wall_clock import WallClock
+from tests.support.waiting import eventually
 from venus.adapters.dialects.registry import open_source
 from venus.adapters.targets.postgresql.apply.apply_session import run_apply
 from venus.adapters.targets.postgresql.control import read_progress
@@ -250,14 +251,15 @@ class FaultCluster:
         ]
 
     def until(self, condition: Callable[[], object], what: str, timeout_s: float = HEALED_S) -> None:
-        """Wait for a condition."""
-        end = time.monotonic() + timeout_s
-        while not condition():
+        """Wait for a condition; raise what a loop raises meanwhile."""
+
+        def check() -> object:
             for loop in self._loops:
                 if loop.error is not None:
                     raise loop.error
-            assert time.monotonic() < end, f"waited in vain for {what}\n{self.told()}"
-            time.sleep(0.05)
+            return condition()
+
+        eventually(check, lambda: f"{what}\n{self.told()}", timeout_s=timeout_s, every_s=0.05)
 
     def told(self) -> str:
         """Say how everything stands, for whoever reads why a test failed."""

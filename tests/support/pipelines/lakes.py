@@ -10,8 +10,9 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
-from tests.support.brokers.feed import Key, Row, wait_for
+from tests.support.brokers.feed import Key, Row
 from tests.support.pipelines.loops import looping
+from tests.support.waiting import eventually
 from venus.adapters.targets.parquet.folder import ParquetFolder
 from venus.adapters.targets.parquet.lake_stream import LakeReport, run_lake
 from venus.adapters.targets.parquet.load import load_lake
@@ -76,9 +77,9 @@ def following(settings: Settings) -> AbstractContextManager[list[LakeReport]]:
 
 
 def is_at(settings: Settings, offset: int) -> None:
-    wait_for(lambda: manifest_of(settings).offset >= offset, f"offset {offset}")
+    eventually(lambda: manifest_of(settings).offset >= offset, f"offset {offset}")
 
 
 def all_fresh(settings: Settings) -> None:
     """Wait until every state contains every change."""
-    wait_for(lambda: not any(t.waiting for t in manifest_of(settings).tables.values()), "fresh states")
+    eventually(lambda: not any(t.waiting for t in manifest_of(settings).tables.values()), "fresh states")

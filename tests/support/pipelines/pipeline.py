@@ -11,7 +11,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,6 +18,7 @@ from typing import Any
 
 from tests.support.ports import free_ports
 from tests.support.processes import forked
+from tests.support.waiting import eventually
 from venus.adapters.targets.registry import open_target
 from venus.cli.demo.servers import is_listening
 from venus.cli.probes import read_broker, read_overview, read_source
@@ -177,10 +177,7 @@ class Pipeline:
 
     def until(self, condition: Callable[[], object], what: str, *, every_s: float = 0.05) -> None:
         """Wait for a condition."""
-        deadline = time.monotonic() + TIMEOUT_S
-        while not condition():
-            assert time.monotonic() < deadline, f"waited in vain for {what}\n{self.tail()}"
-            time.sleep(every_s)
+        eventually(condition, lambda: f"{what}\n{self.tail()}", timeout_s=TIMEOUT_S, every_s=every_s)
 
     def tail(self) -> str:
         """Return the end of what was said."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -15,6 +14,7 @@ import psycopg2
 
 from tests.support.brokers.servers import settings as broker_settings
 from tests.support.databases.postgres import Server, libpq
+from tests.support.waiting import eventually
 from venus.adapters.dialects.registry import open_source
 from venus.adapters.targets.postgresql.apply.apply_session import run_apply
 from venus.adapters.targets.postgresql.control import read_progress
@@ -135,10 +135,7 @@ class WholeWay:
 
     def until(self, condition: Callable[[], object], what: str) -> None:
         """Wait for a condition."""
-        end = time.monotonic() + WAIT_S
-        while not condition():
-            assert time.monotonic() < end, f"waited in vain for {what}"
-            time.sleep(0.05)
+        eventually(condition, what, every_s=0.05)
 
     def at_target(self, *statements: str) -> list[tuple[Any, ...]]:
         """Run statements at the target as somebody else than VENUS would."""

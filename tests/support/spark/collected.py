@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tests.support.brokers.feed import wait_for
 from tests.support.brokers.real_broker import KillableBroker
+from tests.support.waiting import eventually
 from venus.model import TableSchema
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class Collected:
         return sorted(row["_offset"] for row in self.rows if row["_offset"] is not None)
 
     def reached(self, offset: int) -> None:
-        wait_for(lambda: bool(self.offsets) and self.offsets[-1] >= offset - 1, f"offset {offset}", WAIT_S)
+        eventually(lambda: bool(self.offsets) and self.offsets[-1] >= offset - 1, f"offset {offset}", timeout_s=WAIT_S)
 
     def __enter__(self) -> Collected:
         return self.start()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.brokers.servers import wait_for
+from tests.support.waiting import eventually
 from venus.broker.replicas.broker_load import NEARLY_FULL, SLOW_SYNC_S, BrokerHealth, find_trouble
 from venus.broker.replicas.coordinator_thread import CoordinatorThread
 from venus.broker.store.data_directory import FreeSpace
@@ -66,7 +66,7 @@ def test_a_swap_that_nobody_answers_does_not_cost_the_lease() -> None:
             time.sleep(0.05)
         assert told.until[-1] > end
         thread.publish(LiveBroker(member=ME.member, address="a:1", unhealthy="its disk is slow"))
-        wait_for(lambda: coordinator.brokers()[0].unhealthy == "its disk is slow")
+        eventually(lambda: coordinator.brokers()[0].unhealthy == "its disk is slow")
     finally:
         coordinator.let_go.set()
         thread.stop()

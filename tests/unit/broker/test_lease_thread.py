@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from tests.support.brokers.servers import wait_for
+from tests.support.waiting import eventually
 from venus.broker.replicas.coordinator_thread import CoordinatorThread, LeaseThread
 from venus.coordination.memory import MemoryCluster, MemoryCoordinator
 from venus.errors import Fenced, Refused, Unavailable
@@ -74,15 +74,15 @@ def test_a_lease_that_ended_while_the_machine_slept_is_said_to_have_ended(says: 
     )
     thread.start(broker("s"))
     try:
-        wait_for(lambda: len(told) > 3)
+        eventually(lambda: len(told) > 3)
         known = len(told)
         slept_s = 3600.0
         if says:
             thread.publish(
                 LiveBroker(member=Member(broker="a", store="s"), address="a:1", unhealthy="its disk is slow")
             )
-        wait_for(lambda: any(until == NO_LEASE for until in told[known:]))
-        wait_for(lambda: told[-1] > time.monotonic())
+        eventually(lambda: any(until == NO_LEASE for until in told[known:]))
+        eventually(lambda: told[-1] > time.monotonic())
         assert told[known:].count(NO_LEASE) in (1, 2)
         assert told[:known].count(NO_LEASE) <= 1
     finally:
@@ -108,13 +108,13 @@ def test_a_lease_that_has_ended_is_not_taken_for_one_until_there_is_another() ->
     )
     thread.start(broker("s"))
     try:
-        wait_for(lambda: len(told) > 3)
+        eventually(lambda: len(told) > 3)
         coordinator.silent, slept_s = True, 3600.0
-        wait_for(lambda: told[-1] == NO_LEASE)
+        eventually(lambda: told[-1] == NO_LEASE)
         time.sleep(LEASE_S)
         assert told[-1] == NO_LEASE
         coordinator.silent = False
-        wait_for(lambda: told[-1] > time.monotonic())
+        eventually(lambda: told[-1] > time.monotonic())
     finally:
         thread.stop()
 
@@ -149,14 +149,14 @@ def test_a_process_whose_place_a_copy_has_taken_ends_before_it_hears_of_a_term_o
     )
     thread.start(told, broker("s"))
     try:
-        wait_for(lambda: told.heard)
+        eventually(lambda: told.heard)
         copy = MemoryCoordinator(cluster, lease_s=100.0)
         copy.register(broker("s"))
         me = broker("s").member
         copy.create(Leadership(business="main", term=7, leader=me, in_sync=frozenset({me}), replicas=("a",)))
-        wait_for(lambda: ended)
+        eventually(lambda: ended)
         assert isinstance(ended[0], Fenced)
-        wait_for(lambda: len(ended) > 3)
+        eventually(lambda: len(ended) > 3)
         assert told.terms == []
         assert copy.refresh()
     finally:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.support.engines import engines
+from tests.support.waiting import eventually
 from venus.broker.machine.business import Business
 from venus.broker.machine.review_schedule import ReviewSchedule
 from venus.broker.pipeline.commit_thread import RESTING_GROUP_BYTES, SHARED_GROUP_BYTES, CommitThread
@@ -98,7 +99,7 @@ def test_steps_of_the_full_data_and_the_scrub_heed_it(tmp_path: Path, monkeypatc
     for n in range(3):
         producer.commit(engines.rows(n, 1))
     (business,) = engine.catalogue.list_all()
-    engines.wait_until(lambda: business.materialised.offset == business.visible_offset and bool(seen))
+    eventually(lambda: business.materialised.offset == business.visible_offset and bool(seen))
     engine.stop()
     assert asked
     assert seen == {True}
@@ -122,10 +123,10 @@ def test_the_scrub_waits_behind_a_large_step_although_nothing_more_waits(
     producer = engines.Producer(engine)
     producer.commit(engines.rows(0, 1))
     (business,) = engine.catalogue.list_all()
-    engines.wait_until(lambda: business.materialised.offset == business.visible_offset)
+    eventually(lambda: business.materialised.offset == business.visible_offset)
     seen_offset = [business.materialised.offset]
     monkeypatch.setattr(Scrub, "step", step)
     producer.commit(engines.rows(1, nbytes // 1000, b"x" * 1000))
-    engines.wait_until(lambda: bool(behind_rows))
+    eventually(lambda: bool(behind_rows))
     engine.stop()
     assert behind_rows == {busy}

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.brokers.servers import wait_for
+from tests.support.waiting import eventually
 from venus.errors import SparkFailed
 from venus.spark.sessionlog import LOGS_KEPT, SessionLog, failures, last_cause
 
@@ -90,9 +90,9 @@ def test_a_session_that_goes_on_for_months_does_not_fill_the_disk(tmp_path: Path
             os.write(jvm, b"%08d INFO TaskSetManager: what nobody reads\n" % next(numbers) * 30)
             return log.path.stat().st_size < 1_500
 
-        wait_for(is_cut)
+        eventually(is_cut)
         assert log.older.stat().st_size <= 10_000
-        wait_for(is_cut)
+        eventually(is_cut)
         os.write(jvm, SAID.encode())
         os.close(jvm)
         assert log.last_cause() == "org.apache.spark.SparkException: Master must either be yarn or start with spark"
