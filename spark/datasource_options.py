@@ -40,23 +40,27 @@ class DataSourceOptions:
     business: str = "main"
     #: NAMESPACE.TABLE as at the source, or TABLE if that is unambiguous.
     table: str = ""
-    #: Columns, separated by commas; empty means all.
+    #: Columns, separated by commas; empty means all. `.schema("id bigint, note string")` chooses columns and types.
     columns: tuple[str, ...] = ()
     #: Columns to return as the canonical text of their values.
     text_columns: tuple[str, ...] = ()
-    #: Full data: bounds of the first key column, low inclusive, high exclusive.
+    #: Full data: bounds of the first key column, low inclusive, high exclusive. For integers from 0 on, only the
+    #: matching key ranges are read; otherwise everything is read and filtered. Text compares by its bytes, blanks
+    #: included; NaN is above every number; the beginning of a UUID is enough.
     low: str = ""
     high: str = ""
     #: Number of partitions: the minimum if there is enough data, for a stream the maximum.
     splits: int = 8
-    #: Full data: how long the snapshot is kept without a reader.
+    #: Full data: how long the snapshot is kept without a reader; at most 3600, and the broker's `snapshot_lease_s`. The
+    #: broker keeps four snapshots at a time; jobs that begin within half a minute share one.
     lease_s: int = 300
     #: How long to wait for a broker that is away before a task fails.
     patience_s: int = 60
     #: Streams, required there: earliest, latest, full (the full data first) or an offset. Start of a query without
     #: checkpoint; a `group` that the broker knows continues from its position.
     starting: str = ""
-    #: Streams: the consumer group for which the broker keeps increments; empty means none.
+    #: Streams: the consumer group for which the broker keeps increments until Spark has committed them. Without a
+    #: group, a query that was away for too long fails with `OffsetTrimmed`. `venus forget` ends a group.
     group: str = ""
     #: Streams: limits of one micro-batch; 0 means no limit. A larger cut is taken whole.
     max_rows: int = 200_000

@@ -1,6 +1,7 @@
 """The pages of docs/reference that are generated from the code when the site is built (`make docs`).
 
-MkDocs loads this module as a hook (mkdocs.yml) and calls `on_files`. Tests read the same pages from `pages()`.
+MkDocs loads this module as a hook (mkdocs.yml) and calls `on_files` and `on_post_page`. Tests read the same pages from
+`pages()`.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import yaml
 from prometheus_client.core import CounterMetricFamily, Metric
 from typer.core import TyperGroup
 from typer.main import get_command
@@ -41,6 +43,15 @@ def on_files(files: Any, config: Any) -> Any:
     return files
 
 
+def on_post_page(output: str, page: Any, config: Any) -> str:
+    """Refuse a page that would load anything from elsewhere when it is read."""
+    if found := re.search(
+        r"<(?:script|img|iframe)[^>]+src=\"?https?://[^\s\">]+|<link[^>]+href=\"?https?://[^>]+", output
+    ):
+        raise ValueError(f"{page.file.src_uri} loads something from elsewhere: {found[0]}")
+    return output
+
+
 @cache
 def pages() -> dict[str, str]:
     """Return every generated page by its name in docs/reference."""
@@ -49,6 +60,8 @@ def pages() -> dict[str, str]:
         "options.md": options_page((ROOT / "venus.example.toml").read_text()),
         "metrics.md": metrics_page(),
         "alarms.md": alarms_page(),
+        "alerts.md": alerts_page((ROOT / "docs" / "monitoring" / "prometheus-rules.yaml").read_text()),
+        "spark-options.md": spark_options_page((ROOT / "spark" / "datasource_options.py").read_text()),
         "exit-codes.md": exit_codes_page(),
         "oracle-types.md": types_page(),
         "oracle-evidence.md": evidence_page((ROOT / "tests" / "oracle_evidence.toml").read_text()),
@@ -190,6 +203,42 @@ def alarms_page() -> str:
     return (
         "# Alarms\n\nEvery kind of alarm. `[alarms.rules.KIND]` changes when it is sent, `rules` of a recipient "
         "chooses kinds ([Send alarms](../how-to/alarms.md)).\n\n" + table(("kind", "hop", "when", "sent after"), rows)
+    )
+
+
+def alerts_page(rules: str) -> str:
+    """Return the page of the alert rules for Prometheus."""
+    (group,) = yaml.safe_load(rules)["groups"]
+    rows = [
+        (
+            rule["alert"],
+            f"`{' '.join(rule['expr'].split())}`",
+            rule.get("for", ""),
+            _escape(rule["annotations"]["description"]),
+        )
+        for rule in group["rules"]
+    ]
+    return (
+        "# Alerts\n\nThe rules of [prometheus-rules.yaml](../monitoring/prometheus-rules.yaml), with the thresholds of "
+        "`venus status`.\n\n" + table(("alert", "when", "for", "what to do"), rows)
+    )
+
+
+def spark_options_page(code: str) -> str:
+    """Return the page of the options of `format("venus")`: the fields of its class, with the comments above them."""
+    body = code.partition("class DataSourceOptions:")[2].partition("\n    @")[0].partition("\n    def ")[0]
+    rows, comment = [], ""
+    for line in body.splitlines():
+        if line.startswith("    #"):
+            comment += line.strip().lstrip("#:") + " "
+        elif field := re.match(r"    (\w+): .+? = (.+)$", line):
+            rows.append(
+                (f"`{field[1]}`", "" if field[2] in ('""', "()") else f"`{field[2]}`", _escape(comment.strip()))
+            )
+            comment = ""
+    return (
+        '# Options of format("venus")\n\nWhat they are for: [your own Spark jobs](../how-to/spark-jobs.md).\n\n'
+        + table(("option", "default", "meaning"), rows)
     )
 
 

@@ -76,6 +76,13 @@ def test_every_command_line_is_taken(document: Path) -> None:
     assert [why for line in documents.read(document) if (why := refused(line))] == []
 
 
+@pytest.mark.parametrize("unit", sorted((ROOT / "docs/systemd").glob("*.service")), ids=lambda path: path.name)
+def test_the_services_start_what_the_program_takes(unit: Path) -> None:
+    (line,) = re.findall(r"^ExecStart=/opt/venus/bin/(venus .+)$", unit.read_text(), re.MULTILINE)
+
+    assert refused(line) == ""
+
+
 @pytest.mark.parametrize(
     ("line", "why"),
     [
