@@ -93,7 +93,7 @@ class ApplyBench:
             )
             whole.begin()
             whole.add(piece)
-            whole.finish(lambda: advance_text(self.target, self.session, self.catalogue, piece, None, 0))
+            whole.finish(lambda: advance_text(self.target, self.session, self.catalogue, piece, whole.walk))
         self.catalogue.record_position(piece.end, 1)
 
 

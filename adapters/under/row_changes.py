@@ -7,8 +7,6 @@ last by position.
 A predicate turns a row that is outside into a deletion of its key. So a row that leaves the range is deleted at the
 target, one that enters is inserted, and one that was never in it deletes nothing. The verdict depends on the change
 alone and not on earlier rows, so a reader that reads the queue again gets the same one.
-
-A heartbeat row contains the source's clock; its age on arrival is the lag from end to end.
 """
 
 from __future__ import annotations
@@ -20,11 +18,9 @@ import numpy as np
 import numpy.typing as npt
 
 from venus.codec.changes import TableChanges
-from venus.codec.columns import to_columns
 from venus.codec.filtering import as_keys
-from venus.codec.layout import Layout
 from venus.codec.packed import PackedBytes
-from venus.model import ChangeKind, TableSchema
+from venus.model import TableSchema
 from venus.predicates.ranges import Predicate
 
 #: Longer keys are compared by a dictionary: sorting them word by word would cost more.
@@ -158,16 +154,6 @@ def slice_changes(rows: RowChanges, start: int, stop: int) -> RowChanges:
 
 def _join_packed(parts: Sequence[PackedBytes]) -> PackedBytes:
     return PackedBytes(b"".join(p.data for p in parts), np.concatenate([p.sizes for p in parts]))
-
-
-def read_heartbeat(section: TableChanges, schema: TableSchema) -> int | None:
-    """Return the last heartbeat of a section, Unix microseconds; None if it has none."""
-    if section.kind is not ChangeKind.CHANGES or section.is_deleted.all():
-        return None
-    layout = Layout.of(schema)
-    names = [c.name.lower() for c in layout.columns]
-    value = to_columns(section.record_ids, section.rows, layout)[names.index("beat_at")][-1]
-    return int(value) if isinstance(value, str) and value.isdecimal() else None
 
 
 def apply_predicate(rows: RowChanges, predicate: Predicate | None, version: TableSchema) -> RowChanges:

@@ -12,7 +12,7 @@ from venus.adapters.targets.parquet.folder import ParquetFolder
 from venus.adapters.targets.parquet.lake_paths import folder_name
 from venus.adapters.targets.parquet.manifest import ChangeFile, LakeManifest, LakeState, LakeTable
 from venus.adapters.under.cut_assembler import decode_piece
-from venus.adapters.under.row_changes import read_heartbeat
+from venus.adapters.under.sections import SectionRole, SectionWalk
 from venus.codec.arrow_rows import ArrowShape, ValueMisfit
 from venus.codec.batch import Batch
 from venus.codec.changes import TableChanges
@@ -41,6 +41,7 @@ class PendingCommit:
         self._layout = target.layout
         self.manifest = manifest
         self._start = manifest.offset
+        self._walk = SectionWalk(find_schema=manifest.schema, find_version=lambda t: manifest.tables[t].schema_version)
         self._writers: dict[tuple[int, int], LakeFileWriter] = {}
         self._waiting_bytes = 0  # an upper bound, since all writers were last flushed
         self.rows = 0
@@ -55,20 +56,21 @@ class PendingCommit:
             return  # a replay
         if increment.base_offset != manifest.offset:
             raise ProtocolError(f"increment {increment.base_offset} does not follow offset {manifest.offset}")
-        batch = decode_piece(increment).batch
+        piece = decode_piece(increment)
+        batch = piece.batch
         self.began_at = self.began_at or time.monotonic()
         for schema in batch.schemas:
             self._add_schema(schema)
-        offset, sequence = increment.base_offset, int(batch.first_sequence)
-        for section in batch.sections:
-            self._add_section(section, offset, sequence, increment.committed_at_us)
-            offset += section.count
-            sequence += section.count
+        ahead = batch.first_sequence - piece.start
+        for role, section, offset in self._walk.walk(piece):
+            if role is not SectionRole.NEW_VERSION:  # a lake keeps each version's rows in files of that shape
+                self._add_section(section, offset, offset + ahead, increment.committed_at_us)
         self._advance(increment, batch)
 
     def _advance(self, increment: broker_pb2.Increment, batch: Batch) -> None:
         manifest = self.manifest
-        manifest.rows_other += increment.count - batch.count  # an increment without changes takes one offset
+        manifest.rows_other, self._walk.other = manifest.rows_other + self._walk.other, 0
+        manifest.heartbeat_us = self._walk.heartbeat_us or manifest.heartbeat_us
         manifest.offset = increment.base_offset + increment.count
         manifest.epoch = increment.epoch
         manifest.rows = reports.rows_in(increment) or manifest.rows
@@ -95,14 +97,7 @@ class PendingCommit:
         table.name = schema.qualified if schema.version == table.schema_version else table.name
 
     def _add_section(self, section: TableChanges, offset: int, sequence: int, committed_at_us: int) -> None:
-        if section.left_out:
-            self.manifest.rows_other += section.count
-            return
         schema = self.manifest.schema(section.table_id, section.schema_version)
-        if schema.is_heartbeat:
-            self.manifest.rows_other += section.count
-            self.manifest.heartbeat_us = read_heartbeat(section, schema) or self.manifest.heartbeat_us
-            return
         table = self.manifest.tables[section.table_id]
         table.rows_applied += section.count
         number = table.shape_number(section.schema_version)

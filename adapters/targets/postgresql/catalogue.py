@@ -51,10 +51,10 @@ class TargetCatalogue:
     _sql: dict[tuple[int, int], RowSql] = field(default_factory=dict)
     _predicates: dict[tuple[int, int, str], Predicate] = field(default_factory=dict)
 
-    def is_following(self, table_id: int) -> bool:
-        """Return whether the stream's changes are applied to this table."""
+    def find_version(self, table_id: int) -> int | None:
+        """Return the version of a table to which the stream's changes are applied; None = it does not follow."""
         state = self.tables.get(table_id)
-        return state is not None and state.state == ACTIVE
+        return state.schema_version if state is not None and state.state == ACTIVE else None
 
     def record_position(self, offset: int, epoch: int) -> None:
         """Record a transaction that has moved the applied offset."""

@@ -32,9 +32,12 @@ from venus.adapters.targets.postgresql.control import pause, read_progress, read
 from venus.adapters.targets.postgresql.load.full_sync import full_sync
 from venus.adapters.targets.postgresql.staged.staged_apply import StagedApply
 from venus.adapters.targets.postgresql.staged.task import StageTask, stage_prefix, stage_range
+from venus.codec.batch import digest
 from venus.config import Settings
 from venus.config import SparkSettings as SparkSettings
 from venus.errors import ProtocolError
+from venus.wire.broker_pb2 import Increment
+from venus.wire.change_pb2 import BatchBody
 
 pytestmark = pytest.mark.integration
 
@@ -348,4 +351,25 @@ def test_a_target_whose_increments_are_gone_goes_on_from_the_full_data(
 
     assert rows_at(database, items()) == feed.model[1]
     assert rows_at(database, feed.schemas[2]) == feed.model[2]
+    assert read_progress(settings, "a").unaccounted == 0
+
+
+def test_each_lost_offset_is_accounted_for(database: str, broker: FakeDelivery, feed: Feed) -> None:
+    """An increment that stands for offsets lost in an unclean election has no changes and takes all of them."""
+    settings = staging(broker, database)
+    feed.describe(items())
+    feed.cut(put(1, "a", 1))
+    full_sync(settings, "a")
+    feed.cut(*(put(i, "b", i) for i in range(20)))
+    body = BatchBody(batch_no=90, first_sequence=1000, cut=90, cut_end=True, lost=7).SerializeToString()
+    with broker.changed:
+        broker.increments.append(
+            Increment(base_offset=broker.next_offset, count=7, epoch=broker.epoch, body=body, digest=digest(body))
+        )
+    applies = applying(settings)
+    applies.apply_up_to(broker.next_offset)
+    applies.close()
+
+    assert (applies.staged, applies.ordinary) == (1, 0)
+    assert applied(database) == broker.next_offset
     assert read_progress(settings, "a").unaccounted == 0

@@ -285,11 +285,8 @@ class ApplySession:
     def _finish(self, transaction: ApplyTransaction, cut: DeliveredCut, rows: int) -> None:
         last = cut.pieces[-1]
         transaction.finish(
-            lambda: advance_text(
-                self._target, self._session, self._catalogue, last, transaction.heartbeat_us, transaction.other,
-                transaction.rows,
-            )
-        )  # fmt: skip
+            lambda: advance_text(self._target, self._session, self._catalogue, last, transaction.walk, transaction.rows)
+        )
         self._record_applied(cut, rows, reload=transaction.changed)
 
     def _record_refusal(self, refused: RowsRefused | CommitRefused) -> None:

@@ -46,7 +46,6 @@ class ChangeCounts:
     """Numbers of changes of every table in one transaction."""
 
     def __init__(self, catalogue: TargetCatalogue) -> None:
-        self.other = 0
         self._catalogue = catalogue
         self._tables: dict[int, TableChangeCounts] = {}
         self._held: list[tuple[int, int, int]] = []
@@ -59,10 +58,6 @@ class ChangeCounts:
     def written(self) -> list[int]:
         """The tables that this transaction has written to."""
         return [table_id for table_id, count in self._tables.items() if count.applied]
-
-    def count_empty_increment(self, piece: CutPiece) -> None:
-        """Count the offset that an increment without changes occupies."""
-        self.other += piece.end - piece.start - piece.batch.count
 
     def count_held(self, section: TableChanges, offset: int) -> None:
         """Count a section that waits because its table does not follow."""

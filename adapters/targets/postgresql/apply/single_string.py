@@ -19,12 +19,11 @@ from venus.adapters.under.row_changes import (
     apply_predicate,
     join_changes,
     net_changes,
-    read_heartbeat,
     to_row_changes,
 )
+from venus.adapters.under.sections import SectionRole, SectionWalk
 from venus.codec.changes import TableChanges
 from venus.errors import TargetError
-from venus.model import ChangeKind
 from venus.network.rows_identity import RowsIdentity
 from venus.predicates.syntax import PredicateRefused
 
@@ -75,7 +74,7 @@ class _SingleString:
         self._rows_max = target.settings.apply.keyed_rows_max
         self._parts: dict[int, list[RowChanges]] = {}
         self._versions: dict[int, int] = {}
-        self._heartbeat_us: int | None = None
+        self._walk = SectionWalk(find_schema=catalogue.schema, find_version=catalogue.find_version)
         self._counts = ChangeCounts(catalogue)
 
     def try_add(self, piece: CutPiece) -> bool:
@@ -84,36 +83,16 @@ class _SingleString:
             return False
         if any((s.table_id, s.version) not in self._catalogue.schemas for s in piece.batch.schemas):
             return False
-        self._counts.count_empty_increment(piece)
-        offset = piece.start
-        for section in piece.batch.sections:
-            if not self._try_add_section(section, offset):
-                return False
-            offset += section.count
-        return True
+        return all(self._try_add_section(role, section, offset) for role, section, offset in self._walk.walk(piece))
 
-    def _try_add_section(self, section: TableChanges, offset: int) -> bool:
+    def _try_add_section(self, role: SectionRole, section: TableChanges, offset: int) -> bool:
         catalogue, table_id = self._catalogue, section.table_id
-        if section.left_out:
-            self._counts.other += section.count
-            return True
-        schema = catalogue.schema(table_id, section.schema_version)
-        if schema.is_heartbeat:
-            self._heartbeat_us = read_heartbeat(section, schema) or self._heartbeat_us
-            self._counts.other += section.count
-            return True
-        if not catalogue.is_following(table_id):
-            if table_id in catalogue.tables:
-                self._counts.count_held(section, offset)
+        if role is SectionRole.HELD:
+            self._counts.count_held(section, offset)
             return table_id in catalogue.tables
-        unusual = (
-            section.kind is not ChangeKind.CHANGES
-            or table_id in catalogue.parked
-            or catalogue.is_recording(table_id)
-            or section.schema_version != catalogue.tables[table_id].schema_version
-        )
-        if unusual:
+        if role is not SectionRole.ROWS or table_id in catalogue.parked or catalogue.is_recording(table_id):
             return False
+        schema = catalogue.schema(table_id, section.schema_version)
         parts = self._parts.setdefault(table_id, [])
         try:
             predicate = catalogue.predicate(table_id, section.schema_version)
@@ -129,7 +108,7 @@ class _SingleString:
         texts = ["BEGIN"]
         if defer_constraints:
             texts.append("SET CONSTRAINTS ALL DEFERRED")
-        texts.append(advance_text(target, session, catalogue, last, self._heartbeat_us, self._counts.other))
+        texts.append(advance_text(target, session, catalogue, last, self._walk))
         for table_id, parts in self._parts.items():
             version = self._versions[table_id]
             sql, layout = catalogue.sql(target, table_id, version), catalogue.layout(table_id, version)
@@ -146,19 +125,17 @@ def advance_text(
     session: TargetSession,
     catalogue: TargetCatalogue,
     last: CutPiece,
-    heartbeat_us: int | None,
-    other: int,
+    walk: SectionWalk,
     rows: RowsIdentity | None = None,
 ) -> str:
     """Return the statement that moves the applied offset behind `last`, if it is still at its expected value.
 
-    `other` is the number of passed offsets that belong to no table. `rows` is the broker's rows identity behind `last`;
-    None means that it is unchanged.
+    `rows` is the broker's rows identity behind `last`; None means that it is unchanged.
     """
     position, batch = catalogue.position, last.batch
     text = target.own_execute_text(
         session, "advance", position.offset, position.control, last.end, last.epoch,
         batch.first_sequence + batch.count - 1, batch.captured_at_us or None, last.committed_at_us or None,
-        heartbeat_us, other,
+        walk.heartbeat_us, walk.other,
     )  # fmt: skip
     return text if rows is None else f"{text}; {target.set_rows_text(session, rows)}"

@@ -20,14 +20,14 @@ from venus.adapters.targets.postgresql.apply.parking import ChangeCounts, Quaran
 from venus.adapters.targets.postgresql.apply.writer import RowWriter
 from venus.adapters.targets.postgresql.apply_role import find_referred_table
 from venus.adapters.targets.postgresql.catalogue import TargetCatalogue
-from venus.adapters.targets.postgresql.database import HALTED, PostgresDatabase
+from venus.adapters.targets.postgresql.database import ACTIVE, HALTED, PostgresDatabase
 from venus.adapters.targets.postgresql.naming import quote
 from venus.adapters.targets.postgresql.rows.verdicts import CommitRefused, RowsRefused, Verdicts
 from venus.adapters.targets.postgresql.schema.tables import SchemaChanges
 from venus.adapters.targets.postgresql.session import Refusal, Superseded, TargetSession
 from venus.adapters.targets.postgresql.statements import statement
 from venus.adapters.under.cut_assembler import CutPiece
-from venus.adapters.under.row_changes import read_heartbeat
+from venus.adapters.under.sections import SectionRole, SectionWalk
 from venus.codec.changes import TableChanges
 from venus.errors import TargetError
 from venus.model import ChangeKind, TableSchema
@@ -65,7 +65,7 @@ class ApplyTransaction:
         self._only = only
         self._defer = defer_constraints
         self._halted: set[int] = set()
-        self.heartbeat_us: int | None = None
+        self.walk = SectionWalk(find_schema=catalogue.schema, find_version=self._find_version, only=only)
         #: Rows identity of the broker's set behind the added pieces; None = unchanged.
         self.rows: RowsIdentity | None = None
         self.recording = KeyRecording(target, session, catalogue)
@@ -77,11 +77,6 @@ class ApplyTransaction:
             target, session, catalogue, self._counts, self._parking, start=start, catching_up=only is not None,
             whole=whole,
         )  # fmt: skip
-
-    @property
-    def other(self) -> int:
-        """The number of offsets of this transaction that belong to no table."""
-        return self._counts.other
 
     @property
     def changed(self) -> bool:
@@ -103,12 +98,9 @@ class ApplyTransaction:
         """Add the next increment."""
         for schema in piece.batch.schemas:
             self._add_schema(schema)
-        self._counts.count_empty_increment(piece)
         self.rows = piece.rows or self.rows
-        offset = piece.start
-        for section in piece.batch.sections:
-            self._add_section(section, offset, piece)
-            offset += section.count
+        for role, section, offset in self.walk.walk(piece):
+            self._add_section(role, section, offset, piece)
         self._writer.make_room()
 
     def evolve_to_newest(self, table_id: int) -> None:
@@ -148,7 +140,7 @@ class ApplyTransaction:
         known = self._catalogue.tables.get(schema.table_id)
         if known is None:
             self._schemas.create(schema)
-        elif self._catalogue.is_following(schema.table_id) and schema.version > known.schema_version:
+        elif known.state == ACTIVE and schema.version > known.schema_version:
             self._refuse_unfit(schema)
             self._evolve(schema)
 
@@ -182,27 +174,26 @@ class ApplyTransaction:
 
     # -- sections --------------------------------------------------------------------------------------------------
 
-    def _add_section(self, section: TableChanges, offset: int, piece: CutPiece) -> None:
-        table_id = section.table_id
-        if self._only is not None and table_id != self._only:
-            return
-        if section.left_out:
-            self._counts.other += section.count
-            return
-        schema = self._catalogue.schema(table_id, section.schema_version)
-        if schema.is_heartbeat:
-            self.heartbeat_us = read_heartbeat(section, schema) or self.heartbeat_us
-            self._counts.other += section.count
-            return
-        if table_id in self._halted or (self._only is None and not self._catalogue.is_following(table_id)):
+    def _find_version(self, table_id: int) -> int | None:
+        """Return the version of a table that this transaction writes to."""
+        if table_id in self._halted:
+            return None
+        if self._only is None:
+            return self._catalogue.find_version(table_id)
+        return self._catalogue.tables[table_id].schema_version
+
+    def _add_section(self, role: SectionRole, section: TableChanges, offset: int, piece: CutPiece) -> None:
+        schema = self._catalogue.schema(section.table_id, section.schema_version)
+        if role is SectionRole.HELD:
             self._hold(section, offset, piece, schema)
             return
-        if self._only is not None:
-            self._counts.for_table(table_id).held -= section.count
         self._refuse_unfit(schema)
-        if section.schema_version != self._catalogue.tables[table_id].schema_version:
-            self._evolve(schema)  # the version arrived while the table was held
-        if section.kind is ChangeKind.CHANGES:
+        if role is SectionRole.NEW_VERSION:  # it arrived while the table was held
+            self._evolve(schema)
+            return
+        if self._only is not None:
+            self._counts.for_table(section.table_id).held -= section.count
+        if role is SectionRole.ROWS:
             self._writer.add(section, offset, piece, schema)
         else:
             self._apply_marker(section, offset)

@@ -23,14 +23,14 @@ from venus.adapters.under.row_changes import (
     apply_predicate,
     join_changes,
     net_changes,
-    read_heartbeat,
     to_row_changes,
 )
+from venus.adapters.under.sections import SectionRole, SectionWalk
 from venus.codec.changes import TableChanges
 from venus.codec.copy_text import keys_to_copy, to_copy
 from venus.codec.layout import Layout
 from venus.errors import ProtocolError
-from venus.model import ChangeKind, TableSchema
+from venus.model import TableSchema
 from venus.network.rows_identity import RowsIdentity
 from venus.predicates.ranges import Predicate, compile_predicate
 from venus.predicates.syntax import PredicateRefused
@@ -125,8 +125,12 @@ class _TaskChanges:
         self._parts: dict[int, list[RowChanges]] = {}
         self._at = task.start
         self._last: CutPiece | None = None
-        self._other = 0
-        self._heartbeat_us: int | None = None
+        self._walk = SectionWalk(
+            find_schema=lambda table_id, version: task.heartbeats.get((table_id, version)),
+            find_version=self._find_version,
+            start=task.start,
+            end=task.end,
+        )
         self.unusual = ""
 
     @property
@@ -142,39 +146,28 @@ class _TaskChanges:
         fresh = [s for s in piece.batch.schemas if (s.table_id, s.version) not in task.known]
         if fresh:
             self.unusual = f"{fresh[0].qualified} version {fresh[0].version} is new"
-        if not piece.batch.count and task.start <= piece.start < task.end:
-            self._other += 1  # an increment without changes takes one offset
-        offset = piece.start
-        for section in piece.batch.sections:
+        for role, section, offset in self._walk.walk(piece):
             if not self.unusual:
-                self._add_section(section, offset)
-            offset += section.count
+                self._add_section(role, section, offset)
         self._at, self._last = max(self._at, piece.end), piece
 
-    def _add_section(self, section: TableChanges, offset: int) -> None:
+    def _find_version(self, table_id: int) -> int | None:
+        placed = self._task.tables.get(table_id)
+        return placed.schema.version if placed is not None else None
+
+    def _add_section(self, role: SectionRole, section: TableChanges, offset: int) -> None:
         task = self._task
-        first, last = max(offset, task.start), min(offset + section.count, task.end)
-        if first >= last:
-            return
-        if section.left_out:
-            self._other += last - first
-            return
-        heartbeat = task.heartbeats.get((section.table_id, section.schema_version))
-        if heartbeat is not None:
-            self._other += last - first
-            self._heartbeat_us = read_heartbeat(section, heartbeat) or self._heartbeat_us
-            return
-        placed = task.tables.get(section.table_id)
-        if placed is None or placed.schema.version != section.schema_version or section.kind is not ChangeKind.CHANGES:
+        if role is not SectionRole.ROWS:
             self.unusual = f"offset {offset}: {section.kind.name} of table {section.table_id}"
             return
+        placed = task.tables[section.table_id]
         try:
             predicate = self._predicate(placed)
         except PredicateRefused as refused:
             self.unusual = f"offset {offset}: the predicate of table {section.table_id}: {refused}"
             return
         rows = apply_predicate(to_row_changes(section, offset), predicate, placed.schema)
-        within = (rows.offsets >= first) & (rows.offsets < last)
+        within = (rows.offsets >= task.start) & (rows.offsets < task.end)
         self._parts.setdefault(section.table_id, []).append(rows.where(np.asarray(within, dtype=np.bool_)))
 
     def _predicate(self, placed: PlacedTable) -> Predicate | None:
@@ -191,7 +184,7 @@ class _TaskChanges:
         )
         session.run("COMMIT")
         return StageReceipt(
-            start=task.start, end=task.end, staged=staged, other=self._other, heartbeat_us=self._heartbeat_us,
+            start=task.start, end=task.end, staged=staged, other=self._walk.other, heartbeat_us=self._walk.heartbeat_us,
             epoch=last.epoch, sequence=last.batch.first_sequence + last.batch.count - 1,
             captured_us=last.batch.captured_at_us, committed_us=last.committed_at_us,
         )  # fmt: skip
