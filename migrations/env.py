@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from alembic import context
 
-from venus.migrations.names import VERSION_TABLE
+from venus.migrations import VERSION_TABLE
 
 attributes = context.config.attributes
 context.configure(

@@ -20,7 +20,7 @@ from typing import Any, Literal
 import sqlalchemy as sa
 
 from venus.errors import Refused
-from venus.migrations.names import VERSION_TABLE
+from venus.migrations import VERSION_TABLE
 
 Side = Literal["source", "target"]
 Direction = Literal["upgrade", "downgrade"]

@@ -1,7 +1,11 @@
 """The runners of `--engine spark`: the same tasks as the pool of processes, on Spark's executors.
 
-They have the shape of `venus.adapters.running.Runner` and know nothing of what they run. A failed or lost task is
+They have the shape of `venus.process.runners.Runner` and know nothing of what they run. A failed or lost task is
 repeated by Spark (spark.task.maxFailures), so the functions are idempotent.
+
+Through Spark Connect, tasks are a data source: one partition a task, one row a result. Each run has a class of its own,
+which PySpark pickles with the tasks. As options they would be shown in plans and event logs, and the target's password
+with them.
 """
 
 from __future__ import annotations
@@ -12,9 +16,10 @@ import uuid
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pyspark import AccumulatorParam
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from venus.config import Settings
 from venus.errors import WorkerLost
@@ -108,7 +113,7 @@ class ConnectRunner:
 
     def run(self, function: Callable[[T], R], tasks: Sequence[T]) -> Iterator[R]:
         """Yield every task's result, when Spark has run the last one. Raises as SparkRunner."""
-        from venus.spark.tasksource import task_source
+        from venus.spark.runner import task_source
 
         if not tasks:
             return
@@ -137,3 +142,46 @@ def _result_of(job: Future[R]) -> R:
                 "workers of Spark keep dying", hint="look for the system's out-of-memory killer"
             ) from error
         raise
+
+
+class WorkPartition(InputPartition):
+    """One packed call."""
+
+    def __init__(self, work: bytes) -> None:
+        super().__init__(work)
+
+
+class WorkReader(DataSourceReader):
+    """Runs calls where Spark wants them run."""
+
+    def __init__(self, work: list[bytes]) -> None:
+        self._work = work
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """Hand the calls over, one to a partition; the reader goes to every executor, and without them."""
+        work, self._work = self._work, []
+        return [WorkPartition(each) for each in work]
+
+    def read(self, partition: InputPartition) -> Iterator[tuple[bytes]]:
+        """Run one call."""
+        yield (run_call(partition.value),)
+
+
+def task_source(work: list[bytes]) -> type[DataSource]:
+    """Return a data source for one run of packed calls."""
+    short_name = f"venus_tasks_{uuid.uuid4().hex}"
+
+    class Tasks(DataSource):
+        """The tasks of one run."""
+
+        @classmethod
+        def name(cls) -> str:
+            return short_name
+
+        def schema(self) -> str:
+            return "result binary"
+
+        def reader(self, schema: Any) -> DataSourceReader:
+            return WorkReader(work)
+
+    return Tasks

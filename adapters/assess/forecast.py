@@ -19,7 +19,7 @@ FIXED_S = 2.5
 TABLE_S = 0.006
 #: Writing a row to a PostgreSQL target, with its key: a row, each value, each KiB.
 LOAD_ROW_US, LOAD_VALUE_US, LOAD_KIB_US = 0.8, 0.15, 2.0
-#: From POOL_ROWS_MIN (running.py) rows on a load starts processes, which takes this long on two cores.
+#: From POOL_ROWS_MIN (runners.py) rows on a load starts processes, which takes this long on two cores.
 POOL_ROWS, POOL_S = 50_000, 1.2
 #: Reading and hashing a row on all three sides in a cut-over: a row, each value, each KiB.
 COMPARE_ROW_US, COMPARE_VALUE_US, COMPARE_KIB_US = 8.0, 1.2, 10.0

@@ -25,9 +25,9 @@ from venus.rpc.address import broker_address
 
 if TYPE_CHECKING:
     from venus.adapters.dialects.contract import Numbering, OtherObject
-    from venus.adapters.running import Runner
     from venus.adapters.targets.contract import LoadedTable, TargetReader
     from venus.adapters.targets.cutover_contract import CutoverTarget
+    from venus.process.runners import Runner
     from venus.rpc.conditions import LastComparison
 
 

@@ -26,8 +26,8 @@ from venus.model import Finding, TableSchema
 
 if TYPE_CHECKING:
     from venus.adapters.dialects.contract import Numbering, OtherObject
-    from venus.adapters.running import Runner
     from venus.adapters.targets.cutover_contract import CutoverTarget
+    from venus.process.runners import Runner
     from venus.rpc.conditions import LastComparison
 
 

@@ -17,21 +17,28 @@ from venus import __version__
 from venus.adapters.dialects.contract import RegisteredTable, UncapturedTable
 from venus.adapters.dialects.registry import open_source
 from venus.adapters.dialects.verify_contract import Subject, open_reader
-from venus.adapters.running import LocalRunner
 from venus.adapters.targets.contract import LoadedTable, require_capability
 from venus.adapters.targets.registry import open_target
 from venus.adapters.targets.views import describe_rows
 from venus.adapters.verify.findings import VerifyResult
 from venus.adapters.verify.full_data import open_snapshot
-from venus.adapters.verify.options import LEGS, ChosenTable, Report, RunnerFor, VerificationFailed, VerifyOptions
 from venus.adapters.verify.slice_tasks import ComparisonEnds, ComparisonSide, close_sides
-from venus.adapters.verify.table_comparison import TableComparison
+from venus.adapters.verify.table_comparison import (
+    LEGS,
+    ChosenTable,
+    Report,
+    RunnerFor,
+    TableComparison,
+    VerificationFailed,
+    VerifyOptions,
+)
 from venus.config import Settings
 from venus.errors import ConfigError, VenusError
 from venus.model import TableSchema
 from venus.network.topology import is_labelled
 from venus.predicates.ranges import compile_predicate, is_same
 from venus.predicates.syntax import PredicateRefused
+from venus.process.runners import LocalRunner
 from venus.rpc.address import broker_address
 from venus.rpc.admin import AdminClient
 from venus.rpc.conditions import GONE, RELEASED, RELEASING, gone_way_out, uncaptured_problem

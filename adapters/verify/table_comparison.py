@@ -1,4 +1,4 @@
-"""Comparison of one table: calibrate, divide into slices, compare them, resolve the suspects.
+"""Comparison of one table: calibrate, divide into slices, compare them, resolve the suspects; and its options.
 
 Calibration finds out whether a database's checksums equal those computed here.
 """
@@ -9,23 +9,13 @@ import logging
 import math
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 from venus.adapters.dialects.comparison_forms import key_forms, sized_forms
 from venus.adapters.dialects.contract import SchemaChanged
 from venus.adapters.dialects.verify_contract import Reader, Slice, Subject, TableReplaced
-from venus.adapters.running import LocalRunner
 from venus.adapters.verify.findings import TableResult, UndecidedRow
-from venus.adapters.verify.options import (
-    PUSHED_ROWS_PER_ROW,
-    READ_ROWS_PER_ROW,
-    ChosenTable,
-    Report,
-    RunnerFor,
-    VerificationFailed,
-    VerifyOptions,
-    VerifyProgress,
-)
 from venus.adapters.verify.rows import Columns, checksums, columns_of
 from venus.adapters.verify.slice_tasks import (
     ComparisonEnds,
@@ -37,9 +27,72 @@ from venus.adapters.verify.slice_tasks import (
     compare_slice,
     open_sides,
 )
-from venus.adapters.verify.slices import can_slice_by_range, draw_sample, range_slices, whole_slice
+from venus.adapters.verify.slices import SLICE_ROWS, can_slice_by_range, draw_sample, range_slices, whole_slice
 from venus.adapters.verify.suspect_resolution import SuspectResolver, undecided_rows
 from venus.errors import SourceError, TargetError, VenusError
+from venus.process.runners import LocalRunner, Runner
+
+#: Pairs of sides by name; `auto` uses `ends` while the source can be reached.
+LEGS: dict[str, tuple[tuple[ComparisonSide, ComparisonSide], ...]] = {
+    "ends": ((ComparisonSide.SOURCE, ComparisonSide.TARGET),),
+    "target": ((ComparisonSide.FULL, ComparisonSide.TARGET),),
+    "source": ((ComparisonSide.SOURCE, ComparisonSide.FULL),),
+    "all": ((ComparisonSide.FULL, ComparisonSide.TARGET), (ComparisonSide.SOURCE, ComparisonSide.FULL)),
+}
+LEG_NAMES = ("auto", *LEGS)
+MODES = ("auto", "hash", "scan")
+DIGESTS = ("md5", "sha256")
+#: Cost of a compared row relative to a loaded one, to choose runners: reading and summing a row costs a twentieth; a
+#: row whose database computes the checksum costs this process nothing.
+READ_ROWS_PER_ROW, PUSHED_ROWS_PER_ROW = 20, 400
+
+
+class VerificationFailed(VenusError):
+    """The comparison failed."""
+
+    exit_code = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerifyOptions:
+    """Options of a comparison."""
+
+    target: str
+    leg: str = "auto"
+    tables: tuple[str, ...] = ()
+    where: str = ""
+    mode: str = "auto"
+    sample: float = 1.0
+    seed: int = 0
+    #: Limit of rows a second, one slice at a time in this process; 0 means no limit.
+    rows_per_s: float = 0.0
+    wait_s: float = 30.0
+    digest: str = "md5"
+    differences_max: int = 100_000
+    slice_rows: int = SLICE_ROWS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerifyProgress:
+    """Progress of a comparison."""
+
+    table: str
+    rows: int
+    rows_estimate: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChosenTable:
+    """Table to compare, or the reason why it cannot be compared."""
+
+    subject: Subject
+    note: str = ""
+    obstacle: str = ""
+
+
+Report = Callable[[VerifyProgress], None]
+RunnerFor = Callable[[int], Runner]
+
 
 #: Rows used for calibration.
 SAMPLE_ROWS = 300

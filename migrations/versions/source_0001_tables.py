@@ -10,7 +10,7 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
-from venus.migrations.names import own_name, own_schema
+from venus.migrations import own_name, own_schema
 
 revision = "source_0001"
 down_revision = None

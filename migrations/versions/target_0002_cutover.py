@@ -8,7 +8,7 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
-from venus.migrations.names import own_name, own_schema
+from venus.migrations import own_name, own_schema
 
 revision = "target_0002"
 down_revision = "target_0001"

@@ -9,9 +9,9 @@ import sys
 import numpy as np
 import pytest
 
-from venus.adapters.running import LocalRunner
 from venus.cli import sync
 from venus.cli.invocation import Invocation
+from venus.process.runners import LocalRunner
 
 COUNTED = """
 import sys

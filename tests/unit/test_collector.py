@@ -56,7 +56,7 @@ print(json.dumps([gc.get_threshold() == usual, len(gc.callbacks), gc.get_freeze_
 
 WORKING = """
 import gc, json
-from venus.adapters.running import LocalRunner
+from venus.process.runners import LocalRunner
 if __name__ == "__main__":
     from tests.unit.test_collector import seen_by_worker
     print(json.dumps(list(LocalRunner(2).run(seen_by_worker, [1, 2]))))

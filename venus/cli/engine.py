@@ -16,8 +16,8 @@ import typer
 from venus.errors import ConfigError
 
 if TYPE_CHECKING:
-    from venus.adapters.running import Runner
     from venus.config import Settings
+    from venus.process.runners import Runner
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -79,7 +79,7 @@ class RunnerChoice:
 
     def __call__(self, rows: int) -> Runner:
         """Return the runner for about `rows` rows."""
-        from venus.adapters.running import LocalRunner
+        from venus.process.runners import LocalRunner
 
         self.why = _find_spark_reason(self._settings, self._engine, rows)
         if not self.why:

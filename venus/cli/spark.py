@@ -18,7 +18,7 @@ from venus.text.formatting import format_bytes, format_duration
 
 if TYPE_CHECKING:
     from venus.config import Settings
-    from venus.spark.probe import Worker
+    from venus.spark.tasks import Worker
 
 app = CommandSet(help="Check Spark; package and submit for clusters.")
 
@@ -97,8 +97,8 @@ def describe_session(settings: Settings) -> dict[str, str]:
 
 def probe_workers(settings: Settings) -> tuple[list[Worker], dict[str, float]]:
     """Run a few tasks; return the workers that ran them, and the time of each phase."""
-    from venus.spark.probe import describe_worker
     from venus.spark.runner import open_runner
+    from venus.spark.tasks import describe_worker
 
     began = time.monotonic()
     with open_runner(settings) as runner:

@@ -13,9 +13,9 @@ from venus.errors import ConfigError, VenusError
 from venus.model import count_phrase
 
 if TYPE_CHECKING:
-    from venus.adapters.running import Runner
     from venus.adapters.targets.contract import LoadProgress, Target
     from venus.config import Settings
+    from venus.process.runners import Runner
 
 T = TypeVar("T")
 R = TypeVar("R")

@@ -32,11 +32,11 @@ from venus.text.formatting import format_duration
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from venus.adapters.running import Runner
     from venus.adapters.verify.findings import VerifyResult
-    from venus.adapters.verify.options import RunnerFor, VerifyOptions, VerifyProgress
     from venus.adapters.verify.repair import LossWindows, RepairResult, WindowClosing
+    from venus.adapters.verify.table_comparison import RunnerFor, VerifyOptions, VerifyProgress
     from venus.config import Settings
+    from venus.process.runners import Runner
 
 Tables = Annotated[
     list[str] | None, typer.Option("--table", metavar="TABLE", help="Only this table; shell patterns; repeatable.")
@@ -128,18 +128,18 @@ def verify(
 def write_reports(result: VerifyResult, html: Path | None, parquet: Path | None) -> None:
     """Write the result to the requested files."""
     if html is not None:
-        from venus.adapters.verify.html import write_html
+        from venus.adapters.verify.reports import write_html
 
         write_html(result, html)
     if parquet is not None:
-        from venus.adapters.verify.parquet_report import write_parquet
+        from venus.adapters.verify.reports import write_parquet
 
         write_parquet(result, parquet)
 
 
 def check_options(options: VerifyOptions, *, repair: bool, dry_run: bool, engine: str) -> None:
     """Raise ConfigError for misspelt or contradictory options."""
-    from venus.adapters.verify.options import DIGESTS, LEG_NAMES, MODES
+    from venus.adapters.verify.table_comparison import DIGESTS, LEG_NAMES, MODES
 
     for name, value, known in (
         ("--leg", options.leg, LEG_NAMES),

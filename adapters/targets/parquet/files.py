@@ -1,18 +1,147 @@
-"""Writers of a lake's Parquet files, which are hidden until committed and durable before the manifest names them."""
+"""The paths of a lake, a target that is a folder of Parquet files.
+
+    manifest.json                                 the commit point: offset, tables, which files belong to it
+    current/shop.items -> ../versions/...         the state as of the last refresh; a link, which changes atomically
+    versions/shop.items/00000000000000000123/     one state: immutable Parquet files
+    history/shop.items/version=1/*.parquet        every change, in files that never change
+
+An unfinished file has a hidden name, because Spark and pyarrow ignore names that begin with a dot. It gets its final
+name after the manifest that mentions it was renamed into place.
+
+The writers hide a file until it is committed, and make it durable before the manifest names it.
+"""
 
 from __future__ import annotations
 
+import os
+import shutil
+from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
+from urllib.parse import quote, unquote, urlsplit
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from venus.adapters.targets.parquet.lake_paths import hidden_path, sync
 from venus.codec.arrow_rows import CHANGE_FIELDS, SEQUENCE, ArrowShape, gone_before
 from venus.codec.changes import TableChanges
-from venus.errors import Refused
+from venus.errors import ConfigError, Refused
 from venus.model import ChangeKind, TableSchema
+
+SCHEME = "parquet"
+MANIFEST = "manifest.json"
+LOAD = "load.json"
+LOCK = "lock"
+
+
+def root_folder(url: str, place: str = "url") -> Path:
+    """Return the folder of a URL: parquet:///absolute/path or parquet:relative/path. Raises ConfigError."""
+    parts = urlsplit(url)
+    if parts.scheme != SCHEME or parts.netloc or not parts.path.strip("/"):
+        raise ConfigError(
+            f"{place}: {url} is not the URL of a folder for Parquet files",
+            hint="write parquet:///absolute/path or parquet:path",
+        )
+    return Path(unquote(parts.path))
+
+
+def folder_name(namespace: str, name: str) -> str:
+    """Return the folder of a table; characters that a path or a reader cannot take are percent-encoded."""
+    return ".".join(quote(part, safe=" $#@").replace(".", "%2E") for part in (namespace, name))
+
+
+class LakePaths:
+    """The paths of one lake."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.manifest = root / MANIFEST
+        self.load = root / LOAD
+        self.lock = root / f".{LOCK}"
+
+    def current(self, folder: str) -> Path:
+        """Return the link to a table's newest state."""
+        return self.root / "current" / folder
+
+    def version(self, folder: str, name: str) -> Path:
+        """Return the folder of one state of a table."""
+        return self.root / "versions" / folder / name
+
+    def history(self, folder: str, shape: int) -> Path:
+        """Return the folder of a table's changes; those of one shape have the same columns and types."""
+        return self.root / "history" / folder / f"version={shape}"
+
+    def request_file(self, what: str) -> Path:
+        """Return the file that represents an operator's request."""
+        return self.root / f".asked-{what}"
+
+    def relative_path(self, path: Path) -> str:
+        """Return a path as the manifest names it, relative to the root."""
+        return path.relative_to(self.root).as_posix()
+
+
+def hidden_path(path: Path) -> Path:
+    """Return the name of a file until it is committed."""
+    return path.with_name(f".{path.name}.tmp")
+
+
+def sync(path: Path) -> None:
+    """Wait until a file, or the names in a folder, are durable."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def replace_text(path: Path, text: str) -> None:
+    """Replace a file atomically."""
+    new = hidden_path(path)
+    with new.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    new.replace(path)
+    sync(path.parent)
+
+
+def publish(paths: Iterable[Path]) -> None:
+    """Give committed files their final names; may be repeated."""
+    folders = set()
+    for path in paths:
+        with suppress(FileNotFoundError):  # it has its name already
+            hidden_path(path).rename(path)
+            folders.add(path.parent)
+    for folder in folders:
+        sync(folder)
+
+
+def point_link(link: Path, to: Path) -> None:
+    """Point a link to another folder atomically."""
+    wanted = os.path.relpath(to, link.parent)
+    if link.is_symlink() and os.readlink(link) == wanted:
+        return
+    link.parent.mkdir(parents=True, exist_ok=True)
+    new = link.with_name(f".{link.name}.link")
+    new.unlink(missing_ok=True)
+    new.symlink_to(wanted)
+    new.replace(link)
+    sync(link.parent)
+
+
+def remove_hidden(folder: Path) -> None:
+    """Remove the files that an interrupted writer has left."""
+    for path in folder.rglob(".*.tmp") if folder.exists() else ():
+        path.unlink()
+
+
+def remove_versions(folder: Path, keep: set[str]) -> None:
+    """Remove the states of a table except those to keep."""
+    for path in folder.iterdir() if folder.exists() else ():
+        if path.name not in keep:
+            shutil.rmtree(path)
+
 
 STATE_FIELDS = (pa.field(SEQUENCE, pa.int64()),)
 

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from venus.adapters.targets.base import ConfiguredTarget
-from venus.adapters.targets.parquet.lake_paths import (
+from venus.adapters.targets.parquet.files import (
     LakePaths,
     point_link,
     publish,

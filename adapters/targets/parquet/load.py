@@ -26,9 +26,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from venus.adapters.targets.contract import LoadReport
-from venus.adapters.targets.parquet.files import LakeFileWriter, refuse_own_names, state_schema
+from venus.adapters.targets.parquet.files import (
+    LakeFileWriter,
+    folder_name,
+    publish,
+    refuse_own_names,
+    remove_hidden,
+    replace_text,
+    state_schema,
+)
 from venus.adapters.targets.parquet.folder import ParquetFolder
-from venus.adapters.targets.parquet.lake_paths import folder_name, publish, remove_hidden, replace_text
 from venus.adapters.targets.parquet.manifest import LakeManifest, LakeState, LakeTable, shape_of
 from venus.codec import schema as schemas_codec
 from venus.codec.arrow_rows import ArrowShape, ValueMisfit

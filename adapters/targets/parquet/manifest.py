@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from venus.adapters.targets.parquet.lake_paths import replace_text
+from venus.adapters.targets.parquet.files import replace_text
 from venus.codec import schema as schemas_codec
 from venus.codec.arrow_rows import ArrowShape
 from venus.errors import Corruption

@@ -7,9 +7,14 @@ from __future__ import annotations
 
 import time
 
-from venus.adapters.targets.parquet.files import LakeFileWriter, change_schema, changes_batch, refuse_own_names
+from venus.adapters.targets.parquet.files import (
+    LakeFileWriter,
+    change_schema,
+    changes_batch,
+    folder_name,
+    refuse_own_names,
+)
 from venus.adapters.targets.parquet.folder import ParquetFolder
-from venus.adapters.targets.parquet.lake_paths import folder_name
 from venus.adapters.targets.parquet.manifest import ChangeFile, LakeManifest, LakeState, LakeTable
 from venus.adapters.under.cut_assembler import decode_piece
 from venus.adapters.under.sections import SectionRole, SectionWalk

@@ -16,9 +16,8 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from venus.adapters.targets.parquet.files import FILE_ROWS, LakeFileWriter, state_schema
+from venus.adapters.targets.parquet.files import FILE_ROWS, LakeFileWriter, publish, state_schema, sync
 from venus.adapters.targets.parquet.folder import ParquetFolder
-from venus.adapters.targets.parquet.lake_paths import publish, sync
 from venus.adapters.targets.parquet.load import SPLITS_PER_WORKER, StateLoad
 from venus.adapters.targets.parquet.manifest import LakeManifest, LakeState, LakeTable
 from venus.adapters.targets.parquet.net_changes import (

@@ -9,8 +9,15 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from venus.adapters.targets.postgresql import cutover_mark
-from venus.adapters.targets.postgresql.database import ACTIVE, RESYNC, PostgresDatabase, TableState, TargetPosition
+from venus.adapters.targets.postgresql.database import (
+    ACTIVE,
+    RESYNC,
+    PostgresDatabase,
+    TableState,
+    TargetPosition,
+    format_mark_time,
+    read_mark,
+)
 from venus.adapters.targets.postgresql.rowsql import RowSql
 from venus.adapters.targets.postgresql.session import TargetSession
 from venus.adapters.targets.views import describe_selection
@@ -198,7 +205,7 @@ def read_catalogue(target: PostgresDatabase, session: TargetSession) -> TargetCa
             skipped=skipped,
             sweeps=sweeps,
             quarantined=dict(target.read_own_rows(session, "open_by_table")),
-            cut_over=cutover_mark.format_mark_time(cutover_mark.read_mark(target, session)) if position.paused else "",
+            cut_over=format_mark_time(read_mark(target, session)) if position.paused else "",
             place=target.description,
         )
     finally:

@@ -1,28 +1,38 @@
-"""Operators' commands for a target: status, pause, resume, resync, comparisons (features 2.16, 2.18)."""
+"""Operators' commands for a target: status, pause, resume, resync, comparisons (features 2.16, 2.18).
+
+A command is one transaction that locks the row of the applied offset first, so it never runs in the middle of a cut. It
+increments `control`, so that the loop reads the states again before its next transaction. It works whether a loop is
+running or not.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import fnmatch
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from venus.adapters.targets.cutover_contract import CutoverMark
-from venus.adapters.targets.postgresql import cutover_mark
-from venus.adapters.targets.postgresql.apply_role import DEFERRED, REPLICA, try_replica_role
 from venus.adapters.targets.postgresql.catalogue import displayed_state
-from venus.adapters.targets.postgresql.command import command_transaction, find_tables, open_control_session
-from venus.adapters.targets.postgresql.cutover_mark import format_mark_time
 from venus.adapters.targets.postgresql.database import (
     ACCOUNT,
     ACTIVE,
     CATCHUP,
+    DEFERRED,
     HALTED,
+    LOADING,
     PAUSED,
+    REPLICA,
     RESYNC,
     PostgresDatabase,
     TableState,
     TargetPosition,
+    format_mark_time,
+    read_mark,
+    refuse_if_cut_over,
     transaction,
+    try_replica_role,
 )
 from venus.adapters.targets.postgresql.lock_waits import find_lock_waits
 from venus.adapters.targets.postgresql.schema.table_objects import find_differences
@@ -30,8 +40,60 @@ from venus.adapters.targets.postgresql.session import TargetSession
 from venus.adapters.targets.predicates import predicate_text
 from venus.adapters.targets.views import TargetTable, TargetView, age_s
 from venus.config import Settings
+from venus.errors import Refused
 from venus.predicates.ranges import is_same
 from venus.rpc.conditions import LastComparison, TableCondition, decode_comparison, encode_comparison
+
+
+@contextmanager
+def open_control_session(target: PostgresDatabase) -> Iterator[TargetSession]:
+    """Open a session for one command; roll back an open transaction at the end."""
+    session = target.connect("control")
+    try:
+        yield session
+    finally:
+        session.rollback()
+        session.close()
+
+
+@contextmanager
+def command_transaction(
+    target: PostgresDatabase, *, writes_rows: bool = False
+) -> Iterator[tuple[TargetSession, TargetPosition]]:
+    """Open a transaction that excludes the loop. `writes_rows` disables foreign keys and triggers if the role may."""
+    with open_control_session(target) as session:
+        if not target.is_installed(session):
+            raise target.not_loaded_error
+        if writes_rows:
+            try_replica_role(session)  # a refusal would end the transaction
+        with transaction(session):
+            session.run("SET LOCAL venus.apply = 'on'")
+            refuse_if_cut_over(target, session)
+            target.run_own(session, "hold_position")
+            position = target.read_position(session)
+            if position is None:
+                raise target.not_loaded_error
+            yield session, position
+            target.run_own(session, "raise_control")
+
+
+def find_tables(target: PostgresDatabase, session: TargetSession, patterns: Sequence[str]) -> list[TableState]:
+    """Return the tables that match the patterns, by source name, target name or bare name."""
+    states = target.read_tables(session)
+    found = [t for t in states if any(_is_named(t, pattern) for pattern in patterns)]
+    for pattern in patterns:
+        if not any(_is_named(t, pattern) for t in states):
+            known = ", ".join(t.source_name for t in states)
+            raise Refused(f"target {target.name} has no table {pattern}", hint=f"its tables: {known}")
+    loading = [t.source_name for t in found if t.state == LOADING]
+    if loading:
+        raise Refused(f"{', '.join(loading)}: being loaded", hint=f"venus migrate --target {target.name}")
+    return found
+
+
+def _is_named(state: TableState, pattern: str) -> bool:
+    names = (state.source_name, f"{state.namespace}.{state.name}", state.name)
+    return any(fnmatch.fnmatchcase(name, pattern) for name in names)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +153,7 @@ def read_progress_in(target: PostgresDatabase, session: TargetSession) -> Target
         refused=dict(target.read_own_rows(session, "open_by_table")) if installed else {},
         unaccounted=(target.count_unaccounted(session) or 0) if installed else 0,
         resyncing=tuple(t.source_name for t in tables if t.table_id in resyncing),
-        cut_over=cutover_mark.read_mark(target, session),
+        cut_over=read_mark(target, session),
         wanted={t.source_name: predicate_text(target.config.where, t.source_name) for t in tables},
         waiting=tuple(find_lock_waits(target, session, {t.table_id: t for t in tables})),
         now_us=int(target.read_own_rows(session, "clock")[0][0]),

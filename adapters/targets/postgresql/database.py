@@ -1,11 +1,20 @@
 """A PostgreSQL target and VENUS's own tables in it: its position, and the state of each table (VENUS 3.4).
 
 All reads and writes use the caller's session and transaction, because progress must change together with the rows.
+
+A target that was cut over has a mark: it belongs to the application, and VENUS must not write there. One transaction
+sets the mark and `paused` while it locks the applied offset, so no cut is applied in part.
+
+A session that applies locks the target and disables foreign keys and triggers (features 2.11): the source has already
+executed its triggers and cascades, and their effects arrive as separate changes. A second execution at the target would
+do harm, because deleting a parent and inserting it again would delete its children.
 """
 
 from __future__ import annotations
 
 import json
+import threading
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,11 +25,13 @@ import sqlalchemy as sa
 
 from venus.adapters.dialects.database_urls import parse_url
 from venus.adapters.targets.base import ConfiguredTarget
-from venus.adapters.targets.postgresql.naming import OWN_SCHEMA, PlacedTable, place_table
-from venus.adapters.targets.postgresql.session import TargetSession
+from venus.adapters.targets.cutover_contract import CutoverMark
+from venus.adapters.targets.postgresql.naming import OWN_SCHEMA, PlacedTable, place_table, quote
+from venus.adapters.targets.postgresql.session import Refusal, TargetSession
 from venus.adapters.targets.postgresql.statements import statement
 from venus.codec import schema as schemas_codec
 from venus.config import Settings
+from venus.errors import DatabaseUnavailable, Refused, VenusError
 from venus.migrations import run as migrations
 from venus.model import Offset, TableSchema
 from venus.network import rows_identity
@@ -256,3 +267,95 @@ def _number_text(number: int | Sequence[int] | None) -> str:
     if number is None:
         return "NULL"
     return "'{" + ",".join(map(_number_text, number)) + "}'" if isinstance(number, Sequence) else str(int(number))
+
+
+#: The other state is CUT: the target is marked, and its constraints are being enabled.
+_DONE = "DONE"
+
+
+def cutover_sql(name: str, **names: str) -> str:
+    """Return a block of cutover.sql."""
+    return statement("cutover", name, own=OWN_SCHEMA, **names)
+
+
+def read_mark(target: PostgresDatabase, session: TargetSession) -> CutoverMark | None:
+    """Read the mark of this target; None if it was not cut over."""
+    found = session.row(cutover_sql("installed"))
+    row = session.row(cutover_sql("mark"), {"group": target.group}) if found and found[0] else None
+    if row is None:
+        return None
+    state, sequence, offset, certificate, marked_at, done_at = row
+    return CutoverMark(
+        done=state == _DONE, sequence=sequence, offset=offset, certificate=json.loads(certificate), marked_at=marked_at,
+        done_at=done_at,
+    )  # fmt: skip
+
+
+def format_mark_time(mark: CutoverMark | None) -> str:
+    """Return the time of a cut-over as text; empty if there was none."""
+    return f"{mark.marked_at:%Y-%m-%d %H:%M:%S} UTC" if mark is not None else ""
+
+
+def refuse_if_cut_over(target: PostgresDatabase, session: TargetSession) -> None:
+    """Raise Refused if the target belongs to the application: VENUS could overwrite its rows."""
+    mark = read_mark(target, session)
+    if mark is not None:
+        raise Refused(
+            f"target {target.name} was cut over at {format_mark_time(mark)}: it is the application's own",
+            hint=f"`venus cutover --target {target.name} --undo` takes that back, unless rows were written there since",
+        )
+
+
+REPLICA = "foreign keys and triggers are off while VENUS applies (session_replication_role = replica)"
+DEFERRED = "foreign keys are checked at the end of each transaction (this role may not set session_replication_role)"
+
+#: How long to wait for the server process of a killed predecessor, which holds the lock until it notices.
+LOCK_WAIT_S = 30.0
+_PAUSE_S = 0.1
+
+
+def try_replica_role(session: TargetSession) -> bool:
+    """Disable foreign keys and ordinary triggers for this session if its role may; return whether they are disabled."""
+    try:
+        session.run(statement("dictionary", "replica_role"))
+    except DatabaseUnavailable:
+        raise
+    except VenusError:  # an administrator may have disabled them with ALTER ROLE ... SET
+        return session.row("SELECT current_setting('session_replication_role')") == ("replica",)
+    return True
+
+
+def find_referred_table(session: TargetSession, refusal: Refusal) -> tuple[str, str]:
+    """Return schema and name of the table that a violated foreign key refers to; empty for another constraint."""
+    table = ".".join(quote(part) for part in refusal.table)
+    found = session.row(statement("dictionary", "referred_to"), {"table": table, "constraint": refusal.constraint})
+    return (found[0], found[1]) if found else ("", "")
+
+
+def refuse_acting_foreign_keys(session: TargetSession, target: PostgresDatabase, tables: list[TableState]) -> None:
+    """Refuse foreign keys with an action, which would change rows a second time without the replica role."""
+    names = [f"{quote(t.namespace)}.{quote(t.name)}" for t in tables]
+    found = session.rows(statement("dictionary", "acting_foreign_keys"), {"tables": names})
+    if found:
+        lines = [f"{table}: foreign key {name} acts or is not deferrable" for table, name, _, _ in found]
+        raise Refused(
+            "\n".join(lines),
+            hint=f"let the role of target {target.name} SET session_replication_role, or make them plain DEFERRABLE",
+        )
+
+
+def lock_target(target: PostgresDatabase, session: TargetSession, stop: threading.Event) -> bool:
+    """Lock a target for this session; return whether foreign keys and triggers are disabled in it.
+
+    Raises Refused if the target was never loaded or another process still works on it.
+    """
+    if not target.is_installed(session):
+        raise target.not_loaded_error
+    until = time.monotonic() + LOCK_WAIT_S
+    while not target.try_lock(session):
+        if stop.wait(_PAUSE_S) or time.monotonic() > until:
+            target.require_lock(session)
+    if not target.read_own_rows(session, "is_newest")[0][0]:
+        target.install()  # loaded by an older VENUS
+    session.run("SET venus.apply = 'on'; SET enable_hashjoin = off; SET enable_mergejoin = off")
+    return try_replica_role(session)

@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 
-from venus.adapters.targets.postgresql.apply_role import DEFERRED, REPLICA, try_replica_role
-from venus.adapters.targets.postgresql.database import PostgresDatabase
+from venus.adapters.targets.postgresql.database import DEFERRED, REPLICA, PostgresDatabase, try_replica_role
 from venus.adapters.targets.postgresql.naming import OWN_SCHEMA, PlacedTable, place_all, quote
 from venus.adapters.targets.postgresql.schema import existing
 from venus.adapters.targets.postgresql.schema import own_types as owntypes

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from venus.adapters.targets.contract import QuarantineRow, RetryReport
-from venus.adapters.targets.postgresql.command import command_transaction, find_tables, open_control_session
+from venus.adapters.targets.postgresql.control import command_transaction, find_tables, open_control_session
 from venus.adapters.targets.postgresql.database import CATCHUP, HALTED, PostgresDatabase
 from venus.adapters.targets.postgresql.rows.verdicts import PARKED
 from venus.adapters.targets.postgresql.rowsql import RowSql, keyed_statements

@@ -32,8 +32,14 @@ from venus.adapters.targets.contract import (
 )
 from venus.adapters.targets.postgresql import control, quarantine
 from venus.adapters.targets.postgresql.control import build_view
-from venus.adapters.targets.postgresql.cutover_mark import format_mark_time, read_mark
-from venus.adapters.targets.postgresql.database import ACTIVE, LOADING, PostgresDatabase, TableState
+from venus.adapters.targets.postgresql.database import (
+    ACTIVE,
+    LOADING,
+    PostgresDatabase,
+    TableState,
+    format_mark_time,
+    read_mark,
+)
 from venus.adapters.targets.postgresql.fitness import check, refuse_unfit
 from venus.adapters.targets.postgresql.naming import quote_literal
 from venus.adapters.targets.postgresql.schema.ddl import type_sql
@@ -46,9 +52,9 @@ from venus.text.formatting import find_named_table
 
 if TYPE_CHECKING:
     from venus.adapters.dialects.contract import Numbering, OtherObject
-    from venus.adapters.running import Runner
     from venus.adapters.targets.contract import TargetReader
     from venus.adapters.targets.cutover_contract import CutoverTarget
+    from venus.process.runners import Runner
     from venus.rpc.conditions import LastComparison
 
 

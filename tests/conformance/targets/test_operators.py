@@ -14,11 +14,11 @@ from tests.conformance.targets.playing import Stage
 from tests.support.brokers.delivery import FakeDelivery
 from tests.support.brokers.feed import items, put
 from tests.support.waiting import eventually
-from venus.adapters.running import LocalRunner
 from venus.adapters.targets.contract import UNSUPPORTED_TEXTS, TargetCapabilities, require_capability
 from venus.adapters.targets.registry import KINDS, open_target
 from venus.config import Settings, TargetSettings
 from venus.errors import ConfigError, Refused
+from venus.process.runners import LocalRunner
 
 pytestmark = pytest.mark.integration
 

@@ -18,8 +18,7 @@ from alembic.script import ScriptDirectory
 
 from tests.support.databases.postgres import Server, libpq
 from venus.errors import Refused
-from venus.migrations import run
-from venus.migrations.names import VERSION_TABLE
+from venus.migrations import VERSION_TABLE, run
 
 pytestmark = pytest.mark.integration
 

@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[3]
 _CODE = """
 from venus.config import Settings
 from venus.errors import VenusError
-from venus.spark.probe import describe_worker
+from venus.spark.tasks import describe_worker
 from venus.spark.runner import open_runner
 try:
     with open_runner(Settings.model_validate({"spark": {"master": "local[1]"}})) as runner:

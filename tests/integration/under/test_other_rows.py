@@ -29,7 +29,7 @@ from venus.broker.service.process import RunningBroker
 from venus.config import BrokerSettings as BrokerSettings
 from venus.config import Settings
 from venus.errors import OffsetTrimmed, OtherRows, Unavailable
-from venus.migrations.names import VERSION_TABLE
+from venus.migrations import VERSION_TABLE
 from venus.network.rows_identity import RowsIdentity
 from venus.rpc import reports
 from venus.rpc.admin import AdminClient

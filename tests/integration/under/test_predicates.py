@@ -25,7 +25,6 @@ from tests.support.brokers.feed import (
 )
 from tests.support.brokers.real_broker import RealBroker
 from tests.support.waiting import eventually
-from venus.adapters.running import LocalRunner
 from venus.adapters.targets.postgresql.apply.apply_session import run_apply
 from venus.adapters.targets.postgresql.apply.resync import Resyncs
 from venus.adapters.targets.postgresql.control import read_progress, read_table_states, request_resync
@@ -35,8 +34,9 @@ from venus.adapters.targets.predicates import predicate_text
 from venus.adapters.targets.registry import open_target
 from venus.config import Settings, SparkSettings, TargetSettings
 from venus.errors import ConfigError
-from venus.migrations.names import VERSION_TABLE
+from venus.migrations import VERSION_TABLE
 from venus.model import count_phrase
+from venus.process.runners import LocalRunner
 
 pytestmark = pytest.mark.integration
 

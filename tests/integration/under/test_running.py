@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.pipelines.runnable import Square, square
-from venus.adapters.running import LocalRunner
 from venus.errors import TargetError, WorkerLost
+from venus.process.runners import LocalRunner
 
 pytestmark = pytest.mark.integration
 
@@ -35,6 +35,6 @@ def test_the_error_of_a_task_comes_through_with_its_hint() -> None:
 
 
 def test_workers_that_always_die_are_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("venus.adapters.running.POOLS_MAX", 2)
+    monkeypatch.setattr("venus.process.runners.POOLS_MAX", 2)
     with pytest.raises(WorkerLost):
         list(LocalRunner(2).run(square, [Square(0, dies=True), Square(1, dies=True)]))

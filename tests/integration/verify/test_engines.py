@@ -12,8 +12,8 @@ import pytest
 
 from tests.support.pipelines.whole_way import WholeWay, difference_keys, run_at, whole_way
 from tests.support.spark.sparks import CLUSTER
-from venus.adapters.running import LocalRunner, Runner
 from venus.adapters.verify.run import VerifyOptions, run_verify
+from venus.process.runners import LocalRunner, Runner
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 

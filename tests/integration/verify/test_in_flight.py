@@ -16,15 +16,15 @@ from tests.support.databases.postgres import Server
 from tests.support.pipelines.whole_way import WholeWay, difference_keys, numbered, run_at, values
 from venus.adapters.dialects.postgresql import verify as postgresql
 from venus.adapters.dialects.registry import open_source
-from venus.adapters.running import Runner
 from venus.adapters.targets.postgresql.control import pause, resume
 from venus.adapters.verify.findings import ComparisonVerdict, VerifyResult
 from venus.adapters.verify.full_data import open_snapshot
-from venus.adapters.verify.options import VerifyProgress
 from venus.adapters.verify.repair import run_repair
 from venus.adapters.verify.run import VerificationFailed, VerifyOptions, run_verify
 from venus.adapters.verify.slice_tasks import SliceResult, SliceTask, compare_slice
+from venus.adapters.verify.table_comparison import VerifyProgress
 from venus.errors import ConfigError, DatabaseUnavailable, VenusError
+from venus.process.runners import Runner
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 

@@ -16,7 +16,6 @@ from tests.support.brokers.feed import table as table_of
 from tests.support.brokers.servers import business_status
 from tests.support.pipelines import lakes
 from tests.support.pipelines.whole_way import Loop, WholeWay, difference_keys, run_at, whole_way
-from venus.adapters.running import LocalRunner, Runner
 from venus.adapters.targets.postgresql.apply.apply_session import run_apply
 from venus.adapters.targets.postgresql.control import read_progress
 from venus.adapters.targets.postgresql.load.full_sync import full_sync
@@ -26,6 +25,7 @@ from venus.adapters.verify.run import VerifyOptions, run_verify
 from venus.broker.service.process import RunningBroker
 from venus.config import BrokerSettings, LakeSettings, Settings, TargetSettings
 from venus.errors import ConfigError
+from venus.process.runners import LocalRunner, Runner
 from venus.spark.runner import SparkRunner
 
 if TYPE_CHECKING:

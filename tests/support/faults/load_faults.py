@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from venus.adapters.running import Runner
 from venus.adapters.targets.postgresql.load.task import CopyLines, SplitResult, SplitTask, load_split
+from venus.process.runners import Runner
 
 FAULTS = ("exception", "killed", "killed after commit", "rivals", "killed rival")
 

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 
-from venus.adapters.running import Runner
 from venus.adapters.targets.postgresql.staged import task as stagetask
 from venus.adapters.targets.postgresql.staged.task import StageReceipt, StageTask, stage_range
+from venus.process.runners import Runner
 from venus.spark import streaming
 from venus.spark.datasource import VenusSource
 from venus.spark.streaming import ChangesReader

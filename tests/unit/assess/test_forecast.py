@@ -23,7 +23,7 @@ from venus.adapters.assess.forecast import (
     forecast_table,
 )
 from venus.adapters.dialects.survey_contract import ReadingPace, Sample, TableSize
-from venus.adapters.running import POOL_ROWS_MIN
+from venus.process.runners import POOL_ROWS_MIN
 
 PACE = ReadingPace(row_us=2.0, value_us=0.5, kib_us=8.0, trigger_us=50.0, log_row_bytes=40)
 SIZE = TableSize(

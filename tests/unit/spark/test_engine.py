@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from venus.adapters.running import POOL_ROWS_MIN, LocalRunner
 from venus.cli.app import run
 from venus.cli.engine import choose_runner
 from venus.config import Settings
 from venus.errors import ConfigError
+from venus.process.runners import POOL_ROWS_MIN, LocalRunner
 
 
 def settings(**spark: object) -> Settings:

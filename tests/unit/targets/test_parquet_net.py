@@ -14,8 +14,7 @@ import pytest
 
 from tests.support.brokers.feed import INT, TEXT, column, table
 from venus.adapters.targets.parquet import net_changes
-from venus.adapters.targets.parquet.files import state_schema
-from venus.adapters.targets.parquet.lake_paths import folder_name, root_folder
+from venus.adapters.targets.parquet.files import folder_name, root_folder, state_schema
 from venus.adapters.targets.parquet.lake_stream import REFRESH_PART, WAITING_MAX, RefreshSchedule
 from venus.adapters.targets.parquet.net_changes import (
     LakeNetChanges,

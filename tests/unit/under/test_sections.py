@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-
 from tests.support.feed import column, items, put, section, table
+
 from venus.adapters.under.cut_assembler import CutPiece
 from venus.adapters.under.sections import SectionRole, SectionWalk
 from venus.codec.batch import Batch

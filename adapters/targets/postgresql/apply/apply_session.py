@@ -21,8 +21,13 @@ from venus.adapters.targets.postgresql.apply.single_string import advance_text, 
 from venus.adapters.targets.postgresql.apply.start_over import apply_configured_predicates, start_over
 from venus.adapters.targets.postgresql.apply.stream import IDLE_S, ApplyStream
 from venus.adapters.targets.postgresql.apply.transaction import ApplyTransaction
-from venus.adapters.targets.postgresql.apply_role import DEFERRED, REPLICA, lock_target, refuse_acting_foreign_keys
-from venus.adapters.targets.postgresql.database import PostgresDatabase
+from venus.adapters.targets.postgresql.database import (
+    DEFERRED,
+    REPLICA,
+    PostgresDatabase,
+    lock_target,
+    refuse_acting_foreign_keys,
+)
 from venus.adapters.targets.postgresql.lock_waits import LockWaitMonitor
 from venus.adapters.targets.postgresql.rows.merging import MergeWhole
 from venus.adapters.targets.postgresql.rows.verdicts import CommitRefused, RowsRefused

@@ -16,7 +16,7 @@ from __future__ import annotations
 import logging
 from contextlib import suppress
 
-from venus.adapters.targets.postgresql.apply.markers import KeyRecording
+from venus.adapters.targets.postgresql.apply.transaction import KeyRecording
 from venus.adapters.targets.postgresql.catalogue import TargetCatalogue
 from venus.adapters.targets.postgresql.database import (
     ACCOUNT,

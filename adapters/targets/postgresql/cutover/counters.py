@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 
 from venus.adapters.dialects.contract import Numbering
 from venus.adapters.targets.cutover_contract import CounterSetting
-from venus.adapters.targets.postgresql.cutover_mark import cutover_sql
+from venus.adapters.targets.postgresql.database import cutover_sql
 from venus.adapters.targets.postgresql.naming import PlacedTable, fold_name, quote, shorten_name, target_namespace
 from venus.adapters.targets.postgresql.schema.ddl import is_counted, is_identity
 from venus.adapters.targets.postgresql.session import TargetSession

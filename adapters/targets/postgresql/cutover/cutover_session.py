@@ -23,12 +23,10 @@ from venus.adapters.targets.cutover_contract import (
     RowSink,
     SchemaDifference,
 )
-from venus.adapters.targets.postgresql import cutover_mark
 from venus.adapters.targets.postgresql.control import build_table_view, build_view, read_progress_in
-from venus.adapters.targets.postgresql.cutover import domains, guarantees, references
+from venus.adapters.targets.postgresql.cutover import guarantees, references
 from venus.adapters.targets.postgresql.cutover.counters import set_counters, set_identity_mode
-from venus.adapters.targets.postgresql.cutover_mark import cutover_sql
-from venus.adapters.targets.postgresql.database import PostgresDatabase, transaction
+from venus.adapters.targets.postgresql.database import PostgresDatabase, cutover_sql, read_mark, transaction
 from venus.adapters.targets.postgresql.naming import PlacedTable
 from venus.adapters.targets.postgresql.rows.rowcopy import copy_rows
 from venus.adapters.targets.postgresql.session import TargetSession
@@ -145,7 +143,7 @@ class PostgresCutover:
         self._target.install()
 
     def read_mark(self) -> CutoverMark | None:
-        return cutover_mark.read_mark(self._target, self._session)
+        return read_mark(self._target, self._session)
 
     def read_view(self) -> TargetView:
         return build_view(read_progress_in(self._target, self._session))
@@ -221,7 +219,9 @@ class PostgresCutover:
             target.run_own(session, "raise_control")
 
     def enforce(self, invalid: Collection[str], numberings: Seq[Numbering]) -> list[str]:
-        warnings = self._recreate_references(invalid, acting=True) + domains.add_checks(self._session, self._created)
+        warnings = self._recreate_references(invalid, acting=True) + references.add_domain_checks(
+            self._session, self._created
+        )
         set_identity_mode(self._session, self._created, numberings, how="ALWAYS")
         left = references.unvalidated_checks(self._session, self._all_tables)
         return warnings + [f"check {name} of {at} is NOT VALID: older rows may violate it" for at, name in left]
@@ -232,7 +232,7 @@ class PostgresCutover:
 
     def relax(self, invalid: Collection[str], numberings: Seq[Numbering]) -> None:
         self._recreate_references(invalid, acting=False)
-        domains.drop_checks(self._session, self._created)
+        references.drop_domain_checks(self._session, self._created)
         set_identity_mode(self._session, self._created, numberings, how="BY DEFAULT")
 
     def remove_mark(self) -> None:

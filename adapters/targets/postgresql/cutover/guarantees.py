@@ -14,7 +14,6 @@ from venus.adapters.targets.cutover_contract import SchemaDifference
 from venus.adapters.targets.postgresql.cutover import references
 from venus.adapters.targets.postgresql.naming import PlacedTable
 from venus.adapters.targets.postgresql.schema import existing, own_types
-from venus.adapters.targets.postgresql.schema.column_objects import column_objects, existing_columns, stricter_objects
 from venus.adapters.targets.postgresql.schema.comparison import (
     CHECK,
     DEFAULT,
@@ -29,7 +28,13 @@ from venus.adapters.targets.postgresql.schema.comparison import (
 from venus.adapters.targets.postgresql.schema.constraints import ConstraintNames, PlacedForeignKey, check_sql, index_sql
 from venus.adapters.targets.postgresql.schema.ddl import create_table
 from venus.adapters.targets.postgresql.schema.ddl import list_own_types as used_types
-from venus.adapters.targets.postgresql.schema.table_objects import list_objects, read_objects
+from venus.adapters.targets.postgresql.schema.table_objects import (
+    column_objects,
+    existing_columns,
+    list_objects,
+    read_objects,
+    stricter_objects,
+)
 from venus.adapters.targets.postgresql.session import TargetSession
 from venus.adapters.targets.postgresql.statements import statement
 from venus.errors import TargetError

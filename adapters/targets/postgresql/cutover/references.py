@@ -2,6 +2,9 @@
 
 VENUS applies with foreign keys disabled where it may, so PostgreSQL's VALID proves nothing about newer rows. A query
 over the rows themselves checks them. PostgreSQL validates each recreated foreign key once more.
+
+Checks of domains that are NOT VALID at the source are added here as well. PostgreSQL casts every value that is written
+to a domain, so a target with such a check could not take the older values of the source.
 """
 
 from __future__ import annotations
@@ -10,8 +13,7 @@ import logging
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
-from venus.adapters.targets.postgresql.cutover_mark import cutover_sql
-from venus.adapters.targets.postgresql.database import transaction
+from venus.adapters.targets.postgresql.database import cutover_sql, transaction
 from venus.adapters.targets.postgresql.naming import PlacedTable, quote
 from venus.adapters.targets.postgresql.schema.constraints import (
     ConstraintNames,
@@ -20,6 +22,7 @@ from venus.adapters.targets.postgresql.schema.constraints import (
     index_statements,
     placed_foreign_keys,
 )
+from venus.adapters.targets.postgresql.schema.ddl import later_checks
 from venus.adapters.targets.postgresql.session import TargetSession
 from venus.errors import TargetError
 
@@ -150,3 +153,23 @@ def recreate_references(
 def unvalidated_checks(session: TargetSession, placed: Sequence[PlacedTable]) -> list[tuple[str, str]]:
     """Return table and name of the check constraints that are not validated for every row."""
     return [(t, n) for t, n in session.rows(cutover_sql("unvalidated_checks"), {"tables": [p.sql for p in placed]})]
+
+
+def add_domain_checks(session: TargetSession, created: Sequence[PlacedTable]) -> list[str]:
+    """Add the checks; return what the target refused. May be repeated."""
+    refused = []
+    for drop, add in later_checks(created):
+        try:
+            with transaction(session):
+                session.run(drop)
+                session.run(add)
+        except TargetError as error:
+            logger.warning("%s: %s", add, error)
+            refused.append(f"{add}: {error}")
+    return refused
+
+
+def drop_domain_checks(session: TargetSession, created: Sequence[PlacedTable]) -> None:
+    """Drop the checks."""
+    for drop, _ in later_checks(created):
+        session.run(drop)

@@ -13,18 +13,16 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 
-from venus.adapters.running import LocalRunner, Runner
 from venus.adapters.targets.contract import LoadProgress, LoadReport
-from venus.adapters.targets.postgresql.cutover_mark import refuse_if_cut_over
 from venus.adapters.targets.postgresql.database import (
     HALTED,
     PostgresDatabase,
     TargetPosition,
+    refuse_if_cut_over,
     rows_to_text,
     transaction,
 )
-from venus.adapters.targets.postgresql.load.finish import finish_table, finish_tables
-from venus.adapters.targets.postgresql.load.plan import LoadPlan, LoadPlanner
+from venus.adapters.targets.postgresql.load.plan import LoadPlan, LoadPlanner, finish_table, finish_tables
 from venus.adapters.targets.postgresql.load.task import (
     FormerKey,
     SplitResult,
@@ -44,6 +42,7 @@ from venus.codec.chunk import RowTotals
 from venus.config import Settings
 from venus.errors import DigestMismatch, Diverged, ProtocolError, Refused, SnapshotExpired, TargetError, VenusError
 from venus.model import count_phrase
+from venus.process.runners import LocalRunner, Runner
 from venus.rpc import reports
 from venus.rpc.snapshots import SnapshotClient
 from venus.rpc.subscriber import Subscriber

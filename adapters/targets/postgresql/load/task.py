@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from venus.adapters.targets.postgresql.apply_role import try_replica_role
+from venus.adapters.targets.postgresql.database import try_replica_role
 from venus.adapters.targets.postgresql.naming import OWN_SCHEMA, PlacedTable
 from venus.adapters.targets.postgresql.rows.rowcopy import copy_full, copy_rows, copy_statement, full_rows_text
 from venus.adapters.targets.postgresql.rows.verdicts import (

@@ -14,14 +14,20 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 
-from venus.adapters.running import Runner
 from venus.adapters.targets.postgresql import catalogue as catalogues
 from venus.adapters.targets.postgresql.apply.apply_session import run_apply
 from venus.adapters.targets.postgresql.apply.report import ApplyLoop, ApplyReport, Report
 from venus.adapters.targets.postgresql.apply.start_over import apply_configured_predicates, start_over
-from venus.adapters.targets.postgresql.apply_role import DEFERRED, REPLICA, lock_target, refuse_acting_foreign_keys
 from venus.adapters.targets.postgresql.catalogue import TargetCatalogue
-from venus.adapters.targets.postgresql.database import CATCHUP, RESYNC, PostgresDatabase
+from venus.adapters.targets.postgresql.database import (
+    CATCHUP,
+    DEFERRED,
+    REPLICA,
+    RESYNC,
+    PostgresDatabase,
+    lock_target,
+    refuse_acting_foreign_keys,
+)
 from venus.adapters.targets.postgresql.naming import OWN_SCHEMA
 from venus.adapters.targets.postgresql.session import Superseded, TargetSession
 from venus.adapters.targets.postgresql.staged.task import (
@@ -34,6 +40,7 @@ from venus.adapters.targets.postgresql.staged.task import (
 from venus.adapters.targets.postgresql.statements import statement
 from venus.config import Settings
 from venus.errors import DatabaseUnavailable, Diverged, ProtocolError, TargetError, VenusError
+from venus.process.runners import Runner
 from venus.rpc.conditions import ROWS_EVERY_S
 from venus.rpc.subscriber import Subscriber
 
