@@ -331,6 +331,7 @@ class _Cutover:
                    if now[table] != certified.get(table)]  # fmt: skip
         self._add_block(written, "these changes exist only here: carry them over by hand, or load another target")
         session.relax(_invalid(mark.certificate), self._source.read_numberings())
+        self._target.record_comparison(certificate.certified_comparison(mark.certificate, mark.marked_at))
         session.remove_mark()
 
     def _report_rows(self, table: str, rows: int) -> None:

@@ -54,6 +54,7 @@ def render_page(result: VerifyResult) -> str:
         summary=f"{result.rows:,} rows compared, {result.moved:,} of them moved; {found:,} rows differ, "
         f"{open_:,} undecided.",
         circumstances=escape(" · ".join(circumstances)),
+        notes=f"<ul>{''.join(f'<li>{escape(note)}</li>' for note in result.notes)}</ul>" if result.notes else "",
         tables=_table(
             ("table", "compared", "rows", "moved", "on their way", "different", "undecided", "notes"),
             map(_summary, result.tables),

@@ -76,7 +76,7 @@ NEAR = 0.8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LimiterView:
-    """A limiter that has held back clients since the broker's start; `since_s` = how long without a pause."""
+    """A limiter that has delayed clients since the broker's start; `since_s` = how long without a pause."""
 
     brake: str
     business: str

@@ -14,6 +14,8 @@ from tests.support.brokers.feed import query
 from tests.support.databases.mariadb import MariaServer
 from tests.support.pipelines.whole_way import WholeWay, whole_way
 from venus.adapters.cutover.run import CutoverRequest, run_cutover, undo_target_cutover
+from venus.adapters.targets.registry import open_target
+from venus.rpc.conditions import LastComparison
 
 pytestmark = pytest.mark.integration
 
@@ -64,8 +66,15 @@ def cut_over(way: WholeWay) -> dict[str, Any]:
 def test_from_postgresql(tmp_path: Path, second_database: str, database: str) -> None:
     query(database, _POSTGRES)
     with whole_way(tmp_path, database, second_database) as way:
-        cut_over(way)
+        target = open_target(way.settings, "main")
+        certified = cut_over(way)
+        target.record_comparison(LastComparison(ended_at_us=1, verdict="different", different=3))
         undo_target_cutover(way.settings, "main")
+        assert (compared := target.read_view().compared) is not None
+        assert (compared.verdict, compared.tables) == (
+            "same",
+            len(certified["tables"]),
+        )  # undo has found it as certified
         query(database, "INSERT INTO customer (name) VALUES ('drawn and gone'); DELETE FROM customer WHERE id = 3")
         way.caught_up()
         kinds = "SELECT attidentity::text FROM pg_attribute WHERE attrelid = 'customer'::regclass AND attname = 'id'"

@@ -13,6 +13,7 @@ from venus.adapters.verify.findings import (
     VerifyResult,
 )
 from venus.adapters.verify.repair import RepairResult
+from venus.adapters.verify.reports import render_page
 from venus.cli.invocation import Invocation
 from venus.cli.verify import print_result
 
@@ -35,3 +36,12 @@ def test_a_table_that_was_not_compared_to_its_end_is_not_the_same() -> None:
 def test_a_repair_of_what_was_found_says_nothing_of_what_was_not_looked_at(cut_short: bool, code: int) -> None:
     repaired = RepairResult(emitted={"main.t": 1}, repaired=1)
     assert print_result(Invocation(), result(WRONG, cut_short=cut_short), repaired, None, would=False) == code
+
+
+def test_the_html_report_shows_the_notes_of_the_run() -> None:
+    found = result(cut_short=False)
+    assert "<ul>" not in render_page(found)
+    found.notes += ["the source is not compared: it is down", "main.u <is> not captured any more (dropped)"]
+    page = render_page(found)
+    assert "<li>the source is not compared: it is down</li>" in page
+    assert "<li>main.u &lt;is&gt; not captured any more (dropped)</li>" in page
