@@ -8,7 +8,6 @@ after that its role is MARKER or ROWS as usual.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from enum import Enum, auto
 
 from venus.adapters.under.cut_assembler import CutPiece
@@ -30,7 +29,6 @@ class SectionRole(Enum):
 HELD, NEW_VERSION, MARKER, ROWS = SectionRole
 
 
-@dataclass(slots=True, kw_only=True)
 class SectionWalk:
     """Walk over the sections of increments in offset order, for one target.
 
@@ -38,19 +36,25 @@ class SectionWalk:
     table has if it follows. `only` leaves out all other tables, and `start` and `end` all offsets outside of them.
     """
 
-    find_schema: Callable[[int, int], TableSchema | None]
-    find_version: Callable[[int], int | None]
-    only: int | None = None
-    start: int = 0
-    end: int = 1 << 63
     #: How many of the offsets belong to no table.
-    other: int = 0
+    other = 0
     #: The last heartbeat, Unix microseconds.
     heartbeat_us: int | None = None
 
+    def __init__(
+        self,
+        find_schema: Callable[[int, int], TableSchema | None],
+        find_version: Callable[[int], int | None],
+        only: int | None = None,
+        start: int = 0,
+        end: int = 1 << 63,
+    ) -> None:
+        self._find_schema, self._find_version = find_schema, find_version
+        self._only, self._start, self._end = only, start, end
+
     def walk(self, piece: CutPiece) -> Iterator[tuple[SectionRole, TableChanges, int]]:
         """Yield what the target has to do with each section, and the section's first offset."""
-        offset, only, start, end = piece.start, self.only, self.start, self.end
+        offset, only, start, end = piece.start, self._only, self._start, self._end
         for section in piece.batch.sections:
             at, offset = offset, offset + section.count
             table_id = section.table_id
@@ -59,12 +63,12 @@ class SectionWalk:
             if section.left_out:
                 self._count_other(at, offset)
                 continue
-            schema = self.find_schema(table_id, section.schema_version)
+            schema = self._find_schema(table_id, section.schema_version)
             if schema is not None and schema.is_heartbeat:
                 self._count_other(at, offset)
                 self.heartbeat_us = read_heartbeat(section, schema) or self.heartbeat_us
                 continue
-            version = self.find_version(table_id)
+            version = self._find_version(table_id)
             if version is None:
                 yield HELD, section, at
                 continue
@@ -75,7 +79,7 @@ class SectionWalk:
             self._count_other(offset, piece.end)
 
     def _count_other(self, start: int, end: int) -> None:
-        self.other += max(min(end, self.end) - max(start, self.start), 0)
+        self.other += max(min(end, self._end) - max(start, self._start), 0)
 
 
 def read_heartbeat(section: TableChanges, schema: TableSchema) -> int | None:

@@ -46,7 +46,7 @@ class PendingCommit:
         self._layout = target.layout
         self.manifest = manifest
         self._start = manifest.offset
-        self._walk = SectionWalk(find_schema=manifest.schema, find_version=lambda t: manifest.tables[t].schema_version)
+        self._walk = SectionWalk(manifest.schema, lambda t: manifest.tables[t].schema_version)
         self._writers: dict[tuple[int, int], LakeFileWriter] = {}
         self._waiting_bytes = 0  # an upper bound, since all writers were last flushed
         self.rows = 0

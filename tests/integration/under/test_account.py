@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Callable
+from collections.abc import Iterator
 from typing import Any
 from urllib.request import urlopen
 
@@ -31,12 +31,12 @@ from tests.support.brokers.feed import (
 from tests.support.brokers.real_broker import RealBroker
 from tests.support.waiting import eventually
 from venus.adapters.targets.postgresql.apply.resync import SideLoad
-from venus.adapters.targets.postgresql.apply.single_string import _SingleString
-from venus.adapters.targets.postgresql.apply.transaction import ApplyTransaction
 from venus.adapters.targets.postgresql.control import pause, read_progress, read_table_states, request_resync, resume
 from venus.adapters.targets.postgresql.load.full_sync import full_sync
 from venus.adapters.targets.postgresql.quarantine import list_quarantine, retry_quarantine, skip_quarantine
 from venus.adapters.targets.registry import open_target
+from venus.adapters.under.cut_assembler import CutPiece
+from venus.adapters.under.sections import SectionRole, SectionWalk
 from venus.cli.overview import target_problems
 from venus.codec.changes import TableChanges
 from venus.config import Settings
@@ -215,19 +215,18 @@ def test_a_resync_contains_what_was_held_before_its_cut_and_no_more(
     assert query(database, "SELECT count(*) FROM venus.held") == [(0,)]
 
 
-def _loses(monkeypatch: pytest.MonkeyPatch, owner: type, *, result: object, nth: int = 1) -> None:
+def _loses(monkeypatch: pytest.MonkeyPatch, *, nth: int = 1) -> None:
     """Let one section of table 1 vanish, as a defect would."""
-    name = "_try_add_section" if owner is _SingleString else "_add_section"
-    original: Callable[..., Any] = getattr(owner, name)
+    walk = SectionWalk.walk
     met: list[int] = []
 
-    def section(self: Any, changes: TableChanges, *arguments: Any) -> Any:
-        met.extend([1] if changes.table_id == 1 else [])
-        if changes.table_id == 1 and len(met) == nth:
-            return result
-        return original(self, changes, *arguments)
+    def lose(self: SectionWalk, piece: CutPiece) -> Iterator[tuple[SectionRole, TableChanges, int]]:
+        for role, section, offset in walk(self, piece):
+            met.extend([1] if section.table_id == 1 else [])
+            if section.table_id != 1 or len(met) != nth:
+                yield role, section, offset
 
-    monkeypatch.setattr(owner, name, section)
+    monkeypatch.setattr(SectionWalk, "walk", lose)
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -235,7 +234,7 @@ def test_a_lost_section_is_noticed_and_a_resync_of_all_tables_mends_it(
     way: str, database: str, feed: Feed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = start(feed, database, apply=WAYS[way])
-    _loses(monkeypatch, _SingleString if way == "at once" else ApplyTransaction, result=True)
+    _loses(monkeypatch)
     with following(settings, "a"):
         feed.cut(put(1, "lost", 1), put(1, "o", 1, table=2))
         caught_up(database, feed.broker)
@@ -273,7 +272,7 @@ def test_a_held_change_that_is_not_met_again_is_noticed(
         feed.cut(put(1, "first", 1))
         feed.cut(put(2, "second", 2), put(3, "third", 2))
         closes(settings, feed, database)
-        _loses(monkeypatch, ApplyTransaction, result=None, nth=2)
+        _loses(monkeypatch, nth=2)
         resume(settings, "a", ["items"])
         returned(settings)
         assert read_progress(settings, "a").unaccounted == 2

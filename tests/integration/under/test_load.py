@@ -24,7 +24,6 @@ from tests.support.brokers.feed import (
     unique_label,
 )
 from tests.support.waiting import eventually
-from venus.adapters import running
 from venus.adapters.targets.postgresql.control import read_table_states
 from venus.adapters.targets.postgresql.database import PostgresDatabase
 from venus.adapters.targets.postgresql.load import full_sync as load
@@ -35,6 +34,7 @@ from venus.adapters.targets.postgresql.quarantine import list_quarantine, retry_
 from venus.adapters.targets.postgresql.session import TargetSession
 from venus.errors import ProtocolError, Refused
 from venus.model import Index, Kind, LogicalType
+from venus.process import runners
 
 pytestmark = pytest.mark.integration
 
@@ -326,7 +326,7 @@ def test_rows_refused_during_the_load_wait_in_quarantine(
 def test_a_large_load_runs_in_processes(
     database: str, broker: FakeDelivery, feed: Feed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(running, "POOL_ROWS_MIN", 1)
+    monkeypatch.setattr(runners, "POOL_ROWS_MIN", 1)
     feed.describe(table(1, "items", column(1, "id", INT), column(2, "label", TEXT)))
     feed.cut(*(put(i, "x") for i in range(900)))
     report = full_sync(settings_for(broker.address, {"a": database}), "a")
@@ -338,9 +338,9 @@ def test_who_loads_is_chosen_by_the_rows_that_there_are(database: str, broker: F
     feed.cut(*(put(i, "x", i) for i in range(900)))
     asked: list[int] = []
 
-    def choose(rows: int) -> running.Runner:
+    def choose(rows: int) -> runners.Runner:
         asked.append(rows)
-        return running.LocalRunner()
+        return runners.LocalRunner()
 
     report = full_sync(settings_for(broker.address, {"a": database}), "a", choose=choose)
 

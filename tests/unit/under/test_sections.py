@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from tests.support.feed import column, items, put, section, table
 
+from tests.support.brokers.feed import column, items, put, section, table
 from venus.adapters.under.cut_assembler import CutPiece
 from venus.adapters.under.sections import SectionRole, SectionWalk
 from venus.codec.batch import Batch
@@ -49,7 +49,7 @@ def piece(*sections: TableChanges, start: int = 10, lost: int = 0) -> CutPiece:
 
 def walk(one: CutPiece, **more: int) -> tuple[list[tuple[str, int, int]], SectionWalk]:
     versions = {1: 1}
-    made = SectionWalk(find_schema=lambda t, v: SCHEMAS.get((t, v)), find_version=versions.get, **more)
+    made = SectionWalk(lambda t, v: SCHEMAS.get((t, v)), versions.get, **more)
     found = []
     for role, content, offset in made.walk(one):
         found.append((role.name, content.table_id, offset))

@@ -21,7 +21,7 @@ from venus.adapters.under.row_changes import (
     net_changes,
     to_row_changes,
 )
-from venus.adapters.under.sections import SectionRole, SectionWalk
+from venus.adapters.under.sections import HELD, ROWS, SectionWalk
 from venus.codec.changes import TableChanges
 from venus.errors import TargetError
 from venus.network.rows_identity import RowsIdentity
@@ -74,7 +74,7 @@ class _SingleString:
         self._rows_max = target.settings.apply.keyed_rows_max
         self._parts: dict[int, list[RowChanges]] = {}
         self._versions: dict[int, int] = {}
-        self._walk = SectionWalk(find_schema=catalogue.schema, find_version=catalogue.find_version)
+        self._walk = SectionWalk(catalogue.schema, catalogue.find_version)
         self._counts = ChangeCounts(catalogue)
 
     def try_add(self, piece: CutPiece) -> bool:
@@ -83,22 +83,27 @@ class _SingleString:
             return False
         if any((s.table_id, s.version) not in self._catalogue.schemas for s in piece.batch.schemas):
             return False
-        return all(self._try_add_section(role, section, offset) for role, section, offset in self._walk.walk(piece))
+        for role, section, offset in self._walk.walk(piece):
+            table_id = section.table_id
+            if role is HELD and table_id in self._catalogue.tables:
+                self._counts.count_held(section, offset)
+            elif role is not ROWS or not self._try_add_rows(table_id, section, offset):
+                return False
+        return True
 
-    def _try_add_section(self, role: SectionRole, section: TableChanges, offset: int) -> bool:
-        catalogue, table_id = self._catalogue, section.table_id
-        if role is SectionRole.HELD:
-            self._counts.count_held(section, offset)
-            return table_id in catalogue.tables
-        if role is not SectionRole.ROWS or table_id in catalogue.parked or catalogue.is_recording(table_id):
+    def _try_add_rows(self, table_id: int, section: TableChanges, offset: int) -> bool:
+        catalogue = self._catalogue
+        if table_id in catalogue.parked or catalogue.is_recording(table_id):
             return False
-        schema = catalogue.schema(table_id, section.schema_version)
         parts = self._parts.setdefault(table_id, [])
         try:
             predicate = catalogue.predicate(table_id, section.schema_version)
         except PredicateRefused:
             return False
-        parts.append(apply_predicate(to_row_changes(section, offset), predicate, schema))
+        changes = to_row_changes(section, offset)
+        if predicate is not None:
+            changes = apply_predicate(changes, predicate, catalogue.schema(table_id, section.schema_version))
+        parts.append(changes)
         self._versions[table_id] = section.schema_version
         return sum(map(len, parts)) <= self._rows_max
 

@@ -40,7 +40,7 @@ from venus.adapters.targets.postgresql.schema.tables import SchemaChanges
 from venus.adapters.targets.postgresql.session import Refusal, Superseded, TargetSession
 from venus.adapters.targets.postgresql.statements import statement
 from venus.adapters.under.cut_assembler import CutPiece
-from venus.adapters.under.sections import SectionRole, SectionWalk
+from venus.adapters.under.sections import HELD, NEW_VERSION, ROWS, SectionRole, SectionWalk
 from venus.codec.changes import TableChanges
 from venus.errors import TargetError, VenusError
 from venus.model import ChangeKind, TableSchema
@@ -78,7 +78,7 @@ class ApplyTransaction:
         self._only = only
         self._defer = defer_constraints
         self._halted: set[int] = set()
-        self.walk = SectionWalk(find_schema=catalogue.schema, find_version=self._find_version, only=only)
+        self.walk = SectionWalk(catalogue.schema, self._find_version, only)
         #: Rows identity of the broker's set behind the added pieces; None = unchanged.
         self.rows: RowsIdentity | None = None
         self.recording = KeyRecording(target, session, catalogue)
@@ -197,16 +197,16 @@ class ApplyTransaction:
 
     def _add_section(self, role: SectionRole, section: TableChanges, offset: int, piece: CutPiece) -> None:
         schema = self._catalogue.schema(section.table_id, section.schema_version)
-        if role is SectionRole.HELD:
+        if role is HELD:
             self._hold(section, offset, piece, schema)
             return
         self._refuse_unfit(schema)
-        if role is SectionRole.NEW_VERSION:  # it arrived while the table was held
+        if role is NEW_VERSION:  # it arrived while the table was held
             self._evolve(schema)
             return
         if self._only is not None:
             self._counts.for_table(section.table_id).held -= section.count
-        if role is SectionRole.ROWS:
+        if role is ROWS:
             self._writer.add(section, offset, piece, schema)
         else:
             self._apply_marker(section, offset)

@@ -125,12 +125,8 @@ class _TaskChanges:
         self._parts: dict[int, list[RowChanges]] = {}
         self._at = task.start
         self._last: CutPiece | None = None
-        self._walk = SectionWalk(
-            find_schema=lambda table_id, version: task.heartbeats.get((table_id, version)),
-            find_version=self._find_version,
-            start=task.start,
-            end=task.end,
-        )
+        beats = task.heartbeats
+        self._walk = SectionWalk(lambda t, v: beats.get((t, v)), self._find_version, start=task.start, end=task.end)
         self.unusual = ""
 
     @property
