@@ -92,11 +92,6 @@ def compile_predicate(text: str, schema: TableSchema) -> Predicate:
     return Predicate(schema, tuple(found[name] for name in sorted(found)))
 
 
-def named_columns(text: str) -> tuple[str, ...]:
-    """Return the columns that a predicate's text names, as it writes them."""
-    return tuple(dict.fromkeys(term.column for term in parse(text)))
-
-
 def _column(term: Term, schema: TableSchema) -> Column:
     by_name = {c.name: c for c in schema.columns}
     if term.column in by_name:

@@ -37,12 +37,6 @@ def steady_clock_s() -> float:
 DESCRIPTORS_MAX = 1 << 20
 
 
-def descriptor_limit() -> int:
-    """Return how many descriptors this process may open."""
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return DESCRIPTORS_MAX if soft == resource.RLIM_INFINITY else soft
-
-
 def raise_descriptor_limit() -> None:
     """Raise the soft limit of descriptors to the hard one: many processes start with only 1,024."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

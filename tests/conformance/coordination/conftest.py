@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 import pytest
 
 from tests.support.brokers.etcd import EtcdCluster
+from tests.support.engines.memory_coordinator import MemoryCluster, MemoryCoordinator
 from venus.coordination.etcd import EtcdCoordinator
-from venus.coordination.memory import MemoryCluster, MemoryCoordinator
 
 LEASE_S = 2.0
 

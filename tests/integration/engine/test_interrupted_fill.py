@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from venus.broker.machine.mirror import Home
 from venus.broker.mirrors import session_requests
 from venus.broker.mirrors.replication_plan import ReplicationPlan
 from venus.broker.mirrors.session_requests import MirrorState
-from venus.broker.mirrors.upstream_choice import SingleUpstream, UpstreamEndpoint
+from venus.broker.mirrors.upstream_choice import UpstreamEndpoint
 from venus.codec.chunk import Chunk, decode_chunk
 from venus.errors import IllegalTransition, SnapshotExpired, Unavailable
 from venus.wire import broker_pb2
@@ -25,6 +25,24 @@ from venus.wire import broker_pb2
 pytestmark = pytest.mark.integration
 ROWS = 2000
 CHUNK_BYTES = 1 << 14
+
+
+class SingleUpstream:
+    """Choice with a single upstream set."""
+
+    def __init__(self, found: Callable[[], UpstreamEndpoint]) -> None:
+        self.choose_upstream = found
+
+    def is_current(self, above: UpstreamEndpoint) -> bool:
+        """Return True."""
+        return True
+
+    def record_success(self) -> None:
+        """Do nothing."""
+
+    def record_end(self, above: UpstreamEndpoint, error: Exception) -> bool:
+        """Return False."""
+        return False
 
 
 @pytest.fixture

@@ -15,11 +15,11 @@ import pytest
 
 from tests.support.engines import engines
 from tests.support.engines.engines import BUSINESS, WAIT_S
+from tests.support.engines.memory_coordinator import MemoryCluster, MemoryCoordinator
 from venus.broker.core import Core
 from venus.broker.replicas import gate as gates
 from venus.broker.replicas.gate import ClusterGate, RecordRemoval
 from venus.broker.replicas.replicated_logs import ReplicaStanding, ReplicatedLogs
-from venus.coordination.memory import MemoryCluster, MemoryCoordinator
 from venus.errors import NotLeader, Refused, Unavailable
 from venus.replication.records import Leadership, Member
 from venus.rpc.event_loop import LoopBridge

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.engines import engines
+from tests.support.engines.memory_coordinator import MemoryCluster, MemoryCoordinator
 from tests.support.waiting import eventually
 from venus.broker.core import Core
 from venus.broker.replicas import copies
@@ -25,7 +26,6 @@ from venus.broker.replicas.host import Host
 from venus.broker.replicas.installation import ReplicaInstaller
 from venus.broker.replicas.placement import ReplicaPlacement
 from venus.broker.replicas.replicated_logs import ReplicatedLogs
-from venus.coordination.memory import MemoryCluster, MemoryCoordinator
 from venus.errors import Unavailable
 from venus.replication.messages import Answer, FetchReply, FetchRequest, SendFetch
 from venus.replication.position import ReplicationTimes

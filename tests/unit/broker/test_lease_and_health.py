@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.engines.memory_coordinator import MemoryCluster, MemoryCoordinator
 from tests.support.waiting import eventually
 from venus.broker.replicas.broker_load import NEARLY_FULL, SLOW_SYNC_S, BrokerHealth, find_trouble
 from venus.broker.replicas.coordinator_thread import CoordinatorThread
 from venus.broker.store.data_directory import FreeSpace
 from venus.broker.store.rocks import Store, SyncTimes
-from venus.coordination.memory import MemoryCluster, MemoryCoordinator
 from venus.replication.messages import SwapResult
 from venus.replication.records import Leadership, LiveBroker, Member
 

@@ -9,9 +9,9 @@ from contextlib import contextmanager
 
 import pytest
 
+from tests.support.engines.memory_coordinator import MemoryCluster, MemoryCoordinator
 from tests.support.waiting import eventually
 from venus.broker.replicas.coordinator_thread import CoordinatorThread, LeaseThread
-from venus.coordination.memory import MemoryCluster, MemoryCoordinator
 from venus.errors import Fenced, Refused, Unavailable
 from venus.replication.messages import NO_LEASE, SwapResult
 from venus.replication.records import Leadership, LiveBroker, Member

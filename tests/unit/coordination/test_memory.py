@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from venus.coordination.memory import LocalCoordinator, MemoryCluster, MemoryCoordinator
+from tests.support.engines.memory_coordinator import MemoryCluster, MemoryCoordinator
 from venus.errors import Unavailable
-from venus.replication.records import Coordinator, Leadership, LiveBroker, Member
+from venus.replication.records import Leadership, LiveBroker, Member
 
 A = Member(broker="a", store="sa")
 MAIN = Leadership(business="main", term=1, leader=A, in_sync=frozenset({A}))
@@ -47,13 +47,3 @@ def test_a_lost_answer_is_a_write_that_happened() -> None:
     with pytest.raises(Unavailable):
         coordinator.swap(stored, replace(stored, term=2))
     assert coordinator.read("main") == replace(MAIN, term=2)
-
-
-def test_a_single_broker_leads_what_its_store_says_and_its_lease_does_not_end() -> None:
-    local: Coordinator = LocalCoordinator([MAIN, replace(MAIN, business="other")])
-    local.register(LiveBroker(member=A, address="h:1"))
-
-    assert [found.business for found in local.leaderships()] == ["main", "other"]
-    assert all(found.version for found in local.leaderships())
-    assert local.refresh()
-    assert local.brokers() == (LiveBroker(member=A, address="h:1"),)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from venus.coordination.memory import MemoryCluster, MemoryCoordinator
+from tests.support.engines.memory_coordinator import MemoryCluster, MemoryCoordinator
 from venus.coordination.operator_changes import change_policy, with_policy
 from venus.errors import ConfigError, Unavailable
 from venus.replication.records import Leadership, Member, Policy

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -53,24 +52,6 @@ class UpstreamChoice(Protocol):
 
     def record_end(self, above: UpstreamEndpoint, error: Exception) -> bool:
         """Record why the session ended. Return True if it was only a probe of another upstream."""
-
-
-class SingleUpstream:
-    """Choice with a single upstream set."""
-
-    def __init__(self, found: Callable[[], UpstreamEndpoint]) -> None:
-        self.choose_upstream = found
-
-    def is_current(self, above: UpstreamEndpoint) -> bool:
-        """Return True."""
-        return True
-
-    def record_success(self) -> None:
-        """Do nothing."""
-
-    def record_end(self, above: UpstreamEndpoint, error: Exception) -> bool:
-        """Return False."""
-        return False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

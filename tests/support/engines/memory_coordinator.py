@@ -1,13 +1,12 @@
-"""Coordinator in the memory of one process: for one broker without etcd, and for tests of many.
+"""Coordinator in the memory of one process, for tests of several brokers without etcd.
 
 Time is an argument, and each change calls the watches at once, so that a simulation is deterministic.
 """
 
 from __future__ import annotations
 
-import math
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
@@ -231,12 +230,3 @@ class MemoryCoordinator:
         if self.loses_answer:
             self.loses_answer = False
             raise Unavailable("the coordinator's answer was lost")
-
-
-class LocalCoordinator(MemoryCoordinator):
-    """Coordinator of a single broker: its lease never ends, and its records come from its own store."""
-
-    def __init__(self, leaderships: Iterable[Leadership] = ()) -> None:
-        super().__init__(MemoryCluster(lambda: 0.0), lease_s=math.inf)
-        for leadership in leaderships:
-            self.create(leadership)
