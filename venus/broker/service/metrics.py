@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import psutil
 from prometheus_client import CollectorRegistry
@@ -18,6 +18,8 @@ from venus.rpc.conditions import HELD_STATES, MOVING_STATES, NOT_CAPTURED
 from venus.rpc.reports import decode
 from venus.text.alarm_rules import NAMES
 from venus.wire import broker_pb2
+
+F = TypeVar("F", CounterMetricFamily, GaugeMetricFamily)
 
 _MIRROR_GAUGES: tuple[tuple[str, str, Callable[[broker_pb2.MirrorStatus], float]], ...] = (
     ("venus_mirror_lag_offsets", "Offsets that the set above has and this one lacks", lambda m: m.lag),
@@ -138,6 +140,13 @@ def adapter_reports(status: broker_pb2.BrokerStatus) -> Iterable[tuple[str, str,
                 yield business.business, consumer.group, consumer.reported
 
 
+def add_samples(family: F, samples: Iterable[tuple[Sequence[str], float]]) -> F:
+    """Return the family with these samples: labels and value."""
+    for labels, value in samples:
+        family.add_metric(labels, value)
+    return family
+
+
 class StatusCollector(Collector):
     """Metric families of one status."""
 
@@ -159,10 +168,8 @@ class StatusCollector(Collector):
         rss = psutil.Process().memory_info().rss
         yield GaugeMetricFamily("venus_resident_bytes", "Resident memory of the broker process", value=rss)
         for name, text, read_business in BUSINESS_GAUGES:
-            family = GaugeMetricFamily(name, text, labels=["business"])
-            for business in self._status.businesses:
-                family.add_metric([business.business], read_business(business))
-            yield family
+            rows = (([b.business], read_business(b)) for b in self._status.businesses)
+            yield add_samples(GaugeMetricFamily(name, text, labels=["business"]), rows)
         yield self._oldest_half()
         yield from self._consumers()
         yield from self._replicas()
@@ -217,44 +224,26 @@ class StatusCollector(Collector):
         family = GaugeMetricFamily(
             "venus_oldest_half_age_seconds", "Age of the oldest half message without a decision", labels=["business"]
         )
-        for business in self._status.businesses:
-            oldest_ms = max((half.waited_ms for half in business.halves), default=0)
-            family.add_metric([business.business], oldest_ms / 1000)
-        return family
+        oldest_ms = (([b.business], max((h.waited_ms for h in b.halves), default=0)) for b in self._status.businesses)
+        return add_samples(family, ((labels, ms / 1000) for labels, ms in oldest_ms))
 
     def _consumers(self) -> Iterable[Metric]:
-        rows = [(b.business, c) for b in self._status.businesses for c in b.consumers]
+        rows = [([b.business, c.group], c) for b in self._status.businesses for c in b.consumers]
+        labels = ["business", "group"]
         for name, text, read in CONSUMER_GAUGES:
-            family = GaugeMetricFamily(name, text, labels=["business", "group"])
-            for business, consumer in rows:
-                family.add_metric([business, consumer.group], read(consumer))
-            yield family
-        age = GaugeMetricFamily(
-            "venus_consumer_backlog_age_seconds",
-            "Age of the oldest change not acknowledged",
-            labels=["business", "group"],
-        )
-        for business, consumer in rows:
-            age.add_metric([business, consumer.group], age_s(consumer.oldest_unacknowledged_us, self._now_us))
-        yield age
-        unaccounted = GaugeMetricFamily(
-            "venus_unaccounted_rows",
-            "Changes below the applied offset of a target that are neither applied, quarantined, skipped nor held",
-            labels=["business", "group"],
-        )
-        for business, consumer in rows:
-            if consumer.HasField("unaccounted_rows"):
-                unaccounted.add_metric([business, consumer.group], consumer.unaccounted_rows)
-        yield unaccounted
+            yield add_samples(GaugeMetricFamily(name, text, labels=labels), ((at, read(c)) for at, c in rows))
+        text = "Age of the oldest change not acknowledged"
+        ages = ((at, age_s(c.oldest_unacknowledged_us, self._now_us)) for at, c in rows)
+        yield add_samples(GaugeMetricFamily("venus_consumer_backlog_age_seconds", text, labels=labels), ages)
+        text = "Changes below the applied offset of a target that are neither applied, quarantined, skipped nor held"
+        counts = ((at, c.unaccounted_rows) for at, c in rows if c.HasField("unaccounted_rows"))
+        yield add_samples(GaugeMetricFamily("venus_unaccounted_rows", text, labels=labels), counts)
 
     def _replicas(self) -> Iterable[Metric]:
         """Yield the families of replication; none for a standalone broker."""
         rows = [(b.business, b.replication) for b in self._status.businesses if b.HasField("replication")]
         for name, text, read in REPLICATION_GAUGES if rows else ():
-            family = GaugeMetricFamily(name, text, labels=["business"])
-            for business, found in rows:
-                family.add_metric([business], read(found))
-            yield family
+            yield add_samples(GaugeMetricFamily(name, text, labels=["business"]), (([b], read(r)) for b, r in rows))
         behind = GaugeMetricFamily(
             "venus_replica_behind_entries", "Log entries that a replica does not have", labels=["business", "broker"]
         )
@@ -268,10 +257,8 @@ class StatusCollector(Collector):
     def _installations(self) -> Iterable[Metric]:
         """Yield the progress of replicas that install a copy; nothing while there is none."""
         for name, text, read in INSTALLATION_GAUGES if self._status.installations else ():
-            family = GaugeMetricFamily(name, text, labels=["business"])
-            for found in self._status.installations:
-                family.add_metric([found.business], read(found))
-            yield family
+            found = (([one.business], read(one)) for one in self._status.installations)
+            yield add_samples(GaugeMetricFamily(name, text, labels=["business"]), found)
 
     def _reports(self) -> Iterable[Metric]:
         """Return the reports of the adapters; `place` is "source" or the consumer group."""
@@ -301,17 +288,13 @@ class StatusCollector(Collector):
         family = CounterMetricFamily(
             "venus_table_changes", "Committed changes of a table", labels=["business", "table"]
         )
-        for business in self._status.businesses:
-            for table in business.tables:
-                family.add_metric([business.business, f"{table.namespace}.{table.name}"], table.committed_changes)
-        return family
+        tables = ((b.business, table) for b in self._status.businesses for table in b.tables)
+        return add_samples(family, (([b, f"{t.namespace}.{t.name}"], t.committed_changes) for b, t in tables))
 
     def _counters(self) -> Iterable[Metric]:
         for name in sorted({name for business in self._status.businesses for name in business.counters}):
             family = CounterMetricFamily(f"venus_{name}", f"Counter {name} of the broker", labels=["business"])
-            for business in self._status.businesses:
-                family.add_metric([business.business], business.counters.get(name, 0))
-            yield family
+            yield add_samples(family, (([b.business], b.counters.get(name, 0)) for b in self._status.businesses))
 
 
 def build_registry(
