@@ -11,7 +11,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
 
-from venus.broker.log.store_layout import UPGRADES, check_format
+from venus.broker.log.log import UPGRADES, check_format
 from venus.broker.machine import consumers, machine, queue_index, records
 from venus.broker.machine.business import Business
 from venus.broker.machine.catalogue import BusinessCatalogue
@@ -23,7 +23,7 @@ from venus.broker.pipeline.forgetting import Forgetting, put_removal, put_state_
 from venus.broker.pipeline.group import CommandGroup, halt
 from venus.broker.pipeline.home_commands import HomeCommands
 from venus.broker.pipeline.mirror_commands import MirrorCommands
-from venus.broker.pipeline.producers import Producers
+from venus.broker.pipeline.producer_commands import Producers
 from venus.broker.pipeline.publisher import Publisher
 from venus.broker.pipeline.shared_log import SharedLog, StandaloneLog
 from venus.broker.pipeline.subscriptions import FullDataService, Subscriptions

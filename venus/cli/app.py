@@ -38,6 +38,7 @@ from venus.cli import cluster as cluster_command
 from venus.cli import cutover as cutover_command
 from venus.cli import run as run_command
 from venus.cli import spark as spark_command
+from venus.cli import support_bundle as support_command
 from venus.cli.commands import CommandSet, help_width
 from venus.cli.demo import command as demo_command
 from venus.cli.failure import INTERRUPTED, READER_GONE, UsageProblem, render
@@ -45,7 +46,6 @@ from venus.cli.invocation import ConfigOption, Invocation, JsonOption, LogFormat
 from venus.cli.members import commands as members
 from venus.cli.members import promote
 from venus.cli.output import ReaderGone, detach_stdout
-from venus.cli.support import command as support_command
 from venus.process.system import state_folder
 from venus.security.audit import NAME, AuditLog
 

@@ -12,7 +12,7 @@ from tests.support.engines.engines import BUSINESS, Clock, Producer, status, the
 from venus.broker.core import Core
 from venus.broker.machine.business import MaterialisedPosition
 from venus.broker.machine.queue_index import EPOCHS_MAX
-from venus.broker.snapshot import checkpoint_metadata
+from venus.broker.snapshot import reading
 from venus.broker.store import keys
 from venus.errors import OffsetDiverged
 
@@ -108,10 +108,8 @@ def test_a_snapshot_says_the_epoch_of_the_last_change_below_it(tmp_path: Path, m
     history.flap(engine, TAKEN_OVER)
 
     for offset in range(1, history.end + 1):
-        monkeypatch.setattr(checkpoint_metadata, "read_progress", lambda *_, at=offset: MaterialisedPosition(offset=at))
-        pin = checkpoint_metadata.new_lease(
-            engine.store, the_business(engine), "a", now=0, until=1, lease_s=1, holder=""
-        )
+        monkeypatch.setattr(reading, "read_progress", lambda *_, at=offset: MaterialisedPosition(offset=at))
+        pin = reading.new_lease(engine.store, the_business(engine), "a", now=0, until=1, lease_s=1, holder="")
         assert pin.epoch == max(epoch for epoch, start in history.begins if start < offset)
         engine.subscriptions.check_position(BUSINESS, offset, pin.epoch)
     engine.stop()

@@ -16,7 +16,7 @@ from tests.support.engines.engines import BUSINESS, Clock, Producer
 from tests.support.waiting import eventually
 from venus.broker.core import Core
 from venus.broker.machine.business import MaterialisedPosition
-from venus.broker.snapshot import checkpoint_metadata, snapshots
+from venus.broker.snapshot import reading, snapshots
 from venus.broker.store.rocks import Store
 from venus.codec.chunk import RowTotals, decode_chunk
 from venus.config.sections import LimitsSettings
@@ -127,7 +127,7 @@ def test_an_offset_read_outside_the_checkpoint_is_noticed(
         eventually(lambda: business.materialised != checkpointed)
         return business.materialised
 
-    monkeypatch.setattr(checkpoint_metadata, "read_progress", outside)
+    monkeypatch.setattr(reading, "read_progress", outside)
 
     assert hand_over(engine, clock, 6) != (0, 0, 0)
 

@@ -10,7 +10,7 @@ import pytest
 from tests.support.engines import engines
 from tests.support.engines.engines import Producer
 from venus.broker.log.entry import decode
-from venus.broker.log.store_layout import FORMAT, UPGRADES, check_format
+from venus.broker.log.log import FORMAT, UPGRADES, check_format
 from venus.broker.store import keys
 from venus.broker.store.rocks import Store
 from venus.errors import StorageError

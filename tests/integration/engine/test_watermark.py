@@ -15,7 +15,7 @@ from venus.broker.core import Core
 from venus.broker.machine import envelope
 from venus.broker.machine.business import Business
 from venus.broker.pipeline import producer_commands
-from venus.broker.pipeline.producers import REVIEWED_AT_ONCE_MAX
+from venus.broker.pipeline.producer_commands import REVIEWED_AT_ONCE_MAX
 from venus.config.sections import LimitsSettings
 from venus.errors import Unavailable, VenusError
 from venus.model import Verdict

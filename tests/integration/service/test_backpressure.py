@@ -14,7 +14,7 @@ from tests.integration.service.conftest import StartBroker, both_transports, pro
 from tests.support.brokers.servers import BUSINESS, business_status, commit, traffic
 from tests.support.engines.batches import half
 from tests.support.waiting import eventually
-from venus.broker.pipeline.producers import Producers
+from venus.broker.pipeline.producer_commands import Producers
 from venus.broker.service.process import RunningBroker
 from venus.broker.service.unsaved import UnsavedBytes
 from venus.errors import Overloaded, StoreFull, Unavailable, VenusError

@@ -12,7 +12,7 @@ from tests.integration.service.conftest import StartBroker, both_transports, pro
 from tests.support.brokers.servers import BUSINESS, business_status, commit, data, take
 from tests.support.engines.batches import half
 from tests.support.waiting import eventually
-from venus.broker.pipeline.producers import Producers
+from venus.broker.pipeline.producer_commands import Producers
 from venus.broker.service import producer_stream
 from venus.broker.service.process import RunningBroker
 from venus.errors import Fenced, Overloaded, ProtocolError, Unavailable

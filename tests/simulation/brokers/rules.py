@@ -70,7 +70,7 @@ RULES = (
     ),
     _rule(
         "A leader that may have been replaced never reports divergence to a source",
-        "broker.pipeline.producers:Producers.init",
+        "broker.pipeline.producer_commands:Producers.init",
         "self._knows_end(found)",
         "True",
         seed=347,

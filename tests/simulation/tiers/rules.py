@@ -228,7 +228,7 @@ RULES = (
     ),
     _rule(
         "The epoch of a cut is that of the last change below it",
-        "snapshot.checkpoint_metadata:_is_of_cut",
+        "snapshot.reading:_is_of_cut",
         "i == 0 and ",
         "",
         seed=160,

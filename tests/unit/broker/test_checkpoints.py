@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from venus.broker.machine.mirror import Mirror
-from venus.broker.snapshot import checkpoint_metadata
+from venus.broker.snapshot import reading
 from venus.broker.snapshot.lease_manager import Checkpoints
 from venus.broker.store.rocks import Store
 from venus.errors import SnapshotExpired
@@ -43,4 +43,4 @@ def test_the_epoch_of_a_cut_is_that_of_the_last_change_below_it(
     epochs: list[tuple[int, int]], cut: int | None, below: int
 ) -> None:
     source = Mirror(set="core", network="n", offset=cut) if cut is not None else None
-    assert checkpoint_metadata._epoch_below(21, epochs, source) == below
+    assert reading._epoch_below(21, epochs, source) == below

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from venus.cli.support.command import scrub_log_line, scrub_text, scrub_tree
+from venus.cli.support_bundle import scrub_log_line, scrub_text, scrub_tree
 
 PLANTED = "Rosalind-4711"
 

@@ -26,7 +26,7 @@ _FIELDS = struct.Struct(">BQQqQ")
 _INDEX = struct.Struct(">Q")
 _SEAL = struct.Struct(">Q")
 _HEADER_BYTES = _FIELDS.size + _SEAL.size
-#: Layout 2 stored the bare kind, 1 to 4, without term and seal (log/store_layout.py rewrites such entries).
+#: Layout 2 stored the bare kind, 1 to 4, without term and seal (log/log.py rewrites such entries).
 _KIND_BASE = 0x10
 
 

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from venus.broker.log.store_layout import FORMAT
+from venus.broker.log.log import FORMAT
 from venus.broker.machine import records
 from venus.broker.machine.business import Business
 from venus.broker.queue import batch_lookup

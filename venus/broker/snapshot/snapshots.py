@@ -1,7 +1,7 @@
 """Snapshots (offset -1): cuts of the full data that are read in parts while the queue grows.
 
 A snapshot is a checkpoint of the store (hard links). Its offset, epoch, Sequence and schemas are read *from inside it*
-(checkpoint_metadata.py). The queue is kept from its offset on until its lease ends. Leases and files survive a restart
+(reading.py). The queue is kept from its offset on until its lease ends. Leases and files survive a restart
 of the broker (lease_manager.py).
 
 A snapshot is divided into key ranges that can be loaded in parallel. Small tables are divided by counting their keys.
@@ -25,7 +25,7 @@ from venus.broker.machine.business import Business
 from venus.broker.machine.mirror import filters_from_wire, filters_to_wire
 from venus.broker.machine.records import load_levels_of_store
 from venus.broker.queue.reader import check_full_data
-from venus.broker.snapshot import checkpoint_metadata, reading
+from venus.broker.snapshot import reading
 from venus.broker.snapshot.lease_manager import UNNAMED, LeaseManager, SnapshotLease, describe_holders
 from venus.broker.snapshot.reading import SnapshotReader, range_of
 from venus.broker.store import keys
@@ -233,7 +233,7 @@ class SnapshotManager:
             made.result(_CHECKPOINT_WAIT_S)
             now, until = self._clock_us(), self._holding.first_lease_end_us(lease_s, confirms=request.confirms)
             with checkpoints.open_reader(name) as store:
-                return checkpoint_metadata.new_lease(
+                return reading.new_lease(
                     store, business, name, now=now, until=until, lease_s=lease_s, holder=request.holder
                 )
         except BaseException:
@@ -242,7 +242,7 @@ class SnapshotManager:
 
     def _describe(self, pin: SnapshotLease, request: broker_pb2.OpenSnapshotRequest) -> broker_pb2.Snapshot:
         with self._holding.checkpoints.open_reader(pin.directory) as store:
-            schemas = checkpoint_metadata.read_snapshot_schemas(store, pin, tuple(request.table_ids))
+            schemas = reading.read_snapshot_schemas(store, pin, tuple(request.table_ids))
             if request.only:
                 newest = {schema.table_id: schema for schema in schemas}  # in the order of their versions
                 wanted = {n for n, s in newest.items() if is_labelled(request.only, s.namespace, s.name)}
