@@ -103,9 +103,16 @@ class TargetLoop:
         if not found.already:
             rows = sum(found.rows.values())
             emit(
-                {"event": "loaded", "rows": rows, "seconds": found.seconds, "offset": found.offset,
-                 "refused": found.parked, "warnings": list(found.warnings), "left_out": list(found.left_out)}
-            )  # fmt: skip
+                {
+                    "event": "loaded",
+                    "rows": rows,
+                    "seconds": found.seconds,
+                    "offset": found.offset,
+                    "refused": found.parked,
+                    "warnings": list(found.warnings),
+                    "left_out": list(found.left_out),
+                }
+            )
 
     def _wait_for_fill(self, target: Target, emit: Emit) -> None:
         """Wait until capture has read every table. A source that cannot be reached is not waited for.

@@ -254,9 +254,12 @@ class Subscriber(Duplex[broker_pb2.ConsumerFrame, broker_pb2.DeliveryFrame]):
             self._has_deadline = bool(self._acknowledge)
             return None, early_s if self._acknowledge else None
         frame = broker_pb2.ConsumerFrame(
-            acknowledge=self._acknowledge, credit_bytes=self._taken_bytes, unaccounted_rows=self._unaccounted,
-            kept=self._kept if self._acknowledge else None, report=self._report,
-        )  # fmt: skip
+            acknowledge=self._acknowledge,
+            credit_bytes=self._taken_bytes,
+            unaccounted_rows=self._unaccounted,
+            kept=self._kept if self._acknowledge else None,
+            report=self._report,
+        )
         if self._acknowledge:
             self._acknowledged_at = time.monotonic()
         self._acknowledge = self._taken_bytes = 0
