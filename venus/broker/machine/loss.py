@@ -12,6 +12,8 @@ from collections.abc import Collection, Iterable
 from dataclasses import astuple, dataclass, fields, replace
 from typing import Any
 
+from venus.replication.records import LossWindow
+
 #: Above this the oldest are dropped; the coordinator keeps those that are not closed.
 LOSSES_MAX = 100
 
@@ -39,6 +41,18 @@ class Loss:
     def is_measured(self) -> bool:
         """Whether a producer has reported what is missing."""
         return self.end_offset >= 0
+
+    @property
+    def window(self) -> LossWindow:
+        """The window as the coordinator's record has it."""
+        return LossWindow(
+            term=self.term,
+            first_offset=self.first_offset,
+            end_offset=self.end_offset,
+            first_batch=self.first_batch,
+            last_batch=self.last_batch,
+            rows=self.rows,
+        )
 
 
 def add_election_loss(losses: tuple[Loss, ...], term: int, offset: int, batch_no: int) -> tuple[Loss, ...]:
@@ -79,19 +93,12 @@ def give_up(losses: tuple[Loss, ...], home_terms: Collection[int]) -> tuple[Loss
     )
 
 
-def measure(
-    losses: tuple[Loss, ...], *, first_offset: int, end_offset: int, first_batch: int, last_batch: int, rows: int
-) -> tuple[Loss, ...]:
+def measure(losses: tuple[Loss, ...], missing: Loss) -> tuple[Loss, ...]:
     """Set what is missing after the newest entry, in every window that is not measured."""
 
     def with_end(loss: Loss) -> Loss:
         return replace(
-            loss,
-            first_offset=first_offset,
-            end_offset=end_offset,
-            first_batch=first_batch,
-            last_batch=last_batch,
-            rows=rows,
+            missing, term=loss.term, home_term=loss.home_term, verified=loss.verified, given_up=loss.given_up
         )
 
     known = [loss if loss.is_measured else with_end(loss) for loss in losses]

@@ -83,14 +83,15 @@ def pass_over_loss(state: HalfState, index: int, entry: LogEntry, content: Envel
     """Continue after the loss: the entry is the source's newest batch, with the offsets of all missing ones."""
     assert not state.halves, "what is undecided is decided before"
     missing = _half_of_entry(index, entry, content)
-    losses = loss.measure(
-        state.losses,
+    window = loss.Loss(
+        term=0,
         first_offset=state.next_offset,
         end_offset=state.next_offset + missing.lost,
         first_batch=state.last_batch + 1,
         last_batch=missing.batch_no,
         rows=missing.first_sequence - 1 - state.last_sequence if missing.lost else 0,
     )
+    losses = loss.measure(state.losses, window)
     if not missing.lost:
         return EntryStep(before=state, after=replace(state, losses=losses))
     after = replace(

@@ -27,14 +27,7 @@ def record_losses(known: Leadership, losses: Iterable[Loss]) -> Leadership | Non
         before = windows.get(loss.term)
         if loss.term not in known.unclean_terms or (before is not None and before.is_measured):
             continue
-        windows[loss.term] = LossWindow(
-            term=loss.term,
-            first_offset=loss.first_offset,
-            end_offset=loss.end_offset,
-            first_batch=loss.first_batch,
-            last_batch=loss.last_batch,
-            rows=loss.rows,
-        )
+        windows[loss.term] = loss.window
         if loss.is_measured and loss.end_offset == loss.first_offset:
             empty.add(loss.term)
     after = _without(replace(known, losses=tuple(windows[term] for term in sorted(windows))), empty)

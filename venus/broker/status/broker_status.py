@@ -11,7 +11,6 @@ from venus.broker.machine.business import Business
 from venus.broker.machine.catalogue import BusinessCatalogue
 from venus.broker.machine.consumers import ConsumerState
 from venus.broker.machine.half_messages import HalfMessage, HalfState
-from venus.broker.machine.loss import Loss
 from venus.broker.machine.mirror import home_to_wire
 from venus.broker.machine.review_schedule import ASKED_MAX
 from venus.broker.pipeline.commit_thread import CommitThread
@@ -25,7 +24,6 @@ from venus.broker.store.data_directory import FreeSpace, full_disk_message
 from venus.broker.store.rocks import Store
 from venus.config import BrokerSettings
 from venus.model import count_phrase
-from venus.replication.records import LossWindow
 from venus.wire import broker_pb2
 
 
@@ -54,23 +52,10 @@ def home_alarms(business: Business) -> list[str]:
             f"{BECOME_A_MIRROR}"
         )
     return said + [
-        f"the promotion of this set to the home (home term {window.home_term}) may have lost {_format_window(window)}: "
+        f"the promotion of this set to the home (home term {window.home_term}) may have lost {window.window}: "
         "`venus verify --repair` finds and ships them"
         for window in loss.promotion_losses(state.losses)
     ]
-
-
-def _format_window(window: Loss) -> str:
-    return str(
-        LossWindow(
-            term=0,
-            first_offset=window.first_offset,
-            end_offset=window.end_offset,
-            first_batch=window.first_batch,
-            last_batch=window.last_batch,
-            rows=window.rows,
-        )
-    )
 
 
 #: Limit of named tables without columns, each with its way out; the rest are counted.
