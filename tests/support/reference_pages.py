@@ -1,6 +1,6 @@
 """The pages of docs/reference that are generated from the code when the site is built (`make docs`).
 
-MkDocs loads this module as a hook (mkdocs.yml) and calls `on_files` and `on_post_page`. Tests read the same pages from
+MkDocs loads this module as a hook (mkdocs.yml) and calls its `on_...` functions. Tests read the same pages from
 `pages()`.
 """
 
@@ -32,6 +32,8 @@ from venus.wire import broker_pb2
 ROOT = Path(__file__).parents[2]
 PROTOS = ROOT / "protos" / "venus" / "wire"
 HELP_COLUMNS = "100"
+#: How much the words of a page count in a search, by its folder.
+SEARCH_BOOST = {"troubleshooting": 20, "how-to": 2, "reference": 0.5, "explanation": 0.5}
 
 
 def on_files(files: Any, config: Any) -> Any:
@@ -41,6 +43,13 @@ def on_files(files: Any, config: Any) -> Any:
     for name, text in pages().items():
         files.append(File.generated(config, f"reference/{name}", content=text))
     return files
+
+
+def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
+    """Rank a page of troubleshooting first in a search: people in trouble type the words of a message."""
+    folder = page.file.src_uri.partition("/")[0]
+    page.meta["search"] = {"boost": SEARCH_BOOST.get(folder, 1)}
+    return markdown
 
 
 def on_post_page(output: str, page: Any, config: Any) -> str:

@@ -28,6 +28,7 @@ FOREIGN = {
     "Access denied": "MariaDB, MySQL",
     "Unknown database": "MariaDB, MySQL",
     "could not translate host name": "libpq",
+    "no pg_hba.conf entry": "PostgreSQL",
     'You might need to increase "max_locks_per_transaction"': "PostgreSQL",
     "mvcc: database space exceeded": "etcd",
     "Corruption": "RocksDB",
