@@ -22,12 +22,16 @@ _SLOW = re.compile(
     r"10 MB|large_transaction|names_of_tables.*-(?!select|Mixed Case|co:lon)"
     r"|nothing_is_seen.*-(0|60)|another_process_finds|had_missed_changes|has_paused|several_tables|(fill|sweep)_that_halts"
 )
+#: More of the same on every dialect, a quarter of the CPU: left to `make test-full`.
+_FULL = re.compile(r"10 MB|names_of_tables.*-(?!select|Mixed Case|co:lon)|cut_off_is_finished_by_the_next.*-(?!2\])")
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what is slow on one dialect only."""
+    """Mark what repeats another test, and what is slow on one dialect only."""
     for item in items:
+        if _FULL.search(item.name.replace("oracle-standin", "")):
+            item.add_marker(pytest.mark.full)
         if "oracle-standin" in item.name and _SLOW.search(item.name.replace("oracle-standin", "")):
             item.add_marker(pytest.mark.slow)
 
