@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 # Twice as many workers as cores, because the tests wait for disks and other processes more than they compute.
-# Files run in the order of the folders: the stories take longest, and the unit tests fill the gaps at the end.
+# Files stay together on a worker. The stories take longest and begin (ORDER in tests/support/selection.py).
 WORKERS := -n $(shell expr 2 \* $$(nproc))
 SPREAD := $(WORKERS) --dist loadfile --no-loadscope-reorder
 # A test that failed beside others is repeated alone. If it passes then, it is FLAKY, and the run fails unless

@@ -26,6 +26,8 @@ FOLDERS = {
     "fault": "full",
     "harness": "slow",
 }
+#: Files go to the workers in this order: those that take minutes first, so that short ones fill the gaps at the end.
+ORDER = ("story", "fault", "conformance", "integration", "harness", "simulation", "unit")
 
 _QUICK_MARK = re.compile(r"\bmark\.quick\b")
 
@@ -77,13 +79,14 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 @pytest.hookimpl(trylast=True)  # after the markers that conftest files add
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselect the tests of other levels, and those that need a real Oracle."""
+    """Deselect the tests of other levels, and those that need a real Oracle; put the long ones first."""
     levels = config.getoption("level")
     if levels is None:
         return
     deselected = [item for item in items if _level(item) not in levels]
     config.hook.pytest_deselected(items=deselected)
-    items[:] = [item for item in items if _level(item) in levels]
+    kept = [item for item in items if _level(item) in levels]
+    items[:] = sorted(kept, key=lambda item: ORDER.index(_folder(item.path, config)))
 
 
 def _level(item: pytest.Item) -> str | None:

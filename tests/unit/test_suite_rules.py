@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.programs import count_missing
 from tests.support.second_try import KNOWN, parse_known
-from tests.support.selection import FOLDERS, level_of, parse_levels
+from tests.support.selection import FOLDERS, ORDER, level_of, parse_levels
 
 ROOT = Path(__file__).parents[2]
 #: Lines of tests/known_flaky.txt. Lower it whenever a line goes; it never rises.
@@ -44,6 +44,7 @@ def test_every_folder_of_tests_has_a_level() -> None:
     folders = {file.relative_to(ROOT / "tests").parts[0] for file in (ROOT / "tests").rglob("test_*.py")}
 
     assert folders - FOLDERS.keys() == {"oracle"}, "which is run by `make test-oracle`"
+    assert set(ORDER) == FOLDERS.keys()
 
 
 def test_missing_programs_are_counted_from_the_reasons_of_skips() -> None:
