@@ -30,9 +30,15 @@ def blocks(kind: str, heading: str) -> list[str]:
     return re.findall(rf"```{kind}\n(.*?)```", section, re.DOTALL)
 
 
+def first_screen(kind: str) -> list[str]:
+    """Return the code blocks in front of the first heading."""
+    return re.findall(rf"```{kind}\n(.*?)```", README.partition("\n## ")[0], re.DOTALL)
+
+
 def commands(heading: str) -> list[str]:
-    """Return the command lines of a section, without prompt and remark."""
-    lines = [line for block in blocks("console", heading) for line in block.splitlines()]
+    """Return the command lines of a section, without prompt and remark; "" = the first screen."""
+    found = blocks("console", heading) if heading else first_screen("console")
+    lines = [line for block in found for line in block.splitlines()]
     return [line.removeprefix("$ ").partition("#")[0].strip() for line in lines]
 
 
@@ -41,6 +47,12 @@ def pipeline(tmp_path: Path, postgres_server: Server) -> Iterator[Pipeline]:
     """Make the shop of the README and two empty databases."""
     urls = {name: postgres_server.create_database() for name in ("main", "second")}
     made = Pipeline(folder=tmp_path, source="sqlite:///shop.db", targets=urls)
+    made.environ = {
+        "VENUS_TARGETS__MAIN__URL": urls["main"],
+        "VENUS_BROKER__LISTEN": f"127.0.0.1:{made.ports[0]}",
+        "VENUS_BROKER__HTTP": f"127.0.0.1:{made.ports[1]}",
+        "VENUS_BROKER__FREE_BYTES_MIN": "0",
+    }
     build_shop(tmp_path / "shop.db", customers=100, products=50, orders=300)
     yield made
     made.close()
@@ -48,13 +60,21 @@ def pipeline(tmp_path: Path, postgres_server: Server) -> Iterator[Pipeline]:
         postgres_server.drop_database(url)
 
 
+def test_the_first_screen_loads_the_rows_and_a_change_arrives(pipeline: Pipeline) -> None:
+    (pipeline.folder / "venus.toml").write_text(first_screen("toml")[0])
+    follow(pipeline, "")
+    wait_equal(pipeline, "main", "public")
+
+    change = re.findall(r'sqlite3 shop\.db "(.*?)"', README)[0]
+    with closing(sqlite3.connect(pipeline.folder / "shop.db")) as shop, shop:
+        assert shop.execute(change).rowcount == 1
+
+    query = re.findall(r"shop=> (select .*?);", README)[-1]
+    pipeline.until(lambda: run_at(pipeline.targets["main"], query) == [(1, "sent")], "the change")
+    wait_equal(pipeline, "main", "public")
+
+
 def test_the_commands_of_the_readme_work_in_their_order(pipeline: Pipeline) -> None:
-    pipeline.environ = {
-        "VENUS_TARGETS__MAIN__URL": pipeline.targets["main"],
-        "VENUS_BROKER__LISTEN": f"127.0.0.1:{pipeline.ports[0]}",
-        "VENUS_BROKER__HTTP": f"127.0.0.1:{pipeline.ports[1]}",
-        "VENUS_BROKER__FREE_BYTES_MIN": "0",
-    }
     file = pipeline.folder / "venus.toml"
     follow(pipeline, "Keep your own database equal")
     wait_equal(pipeline, "main", "public")
@@ -94,8 +114,8 @@ def follow(pipeline: Pipeline, heading: str) -> None:
         words = command.removeprefix("venus ").split()
         if words[0] == "init":
             write_first_configuration(pipeline, words)
-        elif words[-1] == "&":
-            pipeline.start(words[0], *words[:-1])
+        elif words[-1] == "&" or words[0] == "run":  # the README shows what follows in another window
+            pipeline.start(words[0], *(word for word in words if word != "&"))
             if words[0] == "broker":
                 pipeline.until(lambda: "broker listens on" in pipeline.tail(), "the broker")
         else:
@@ -103,8 +123,8 @@ def follow(pipeline: Pipeline, heading: str) -> None:
 
 
 def write_first_configuration(pipeline: Pipeline, words: list[str]) -> None:
-    """Run `venus init` with the test's own target, and go on with the file that the README shows."""
-    file, shown = pipeline.folder / "venus.toml", blocks("toml", "Keep your own database equal")[0]
+    """Run `venus init` with the test's own target, and continue with the file on README's first screen."""
+    file, shown = pipeline.folder / "venus.toml", first_screen("toml")[0]
     file.unlink(missing_ok=True)
     pipeline.venus(words[0], words[1], pipeline.targets["main"])
     written = tomllib.loads(file.read_text())
