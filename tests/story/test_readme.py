@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import re
 import shutil
 import sqlite3
@@ -72,6 +73,15 @@ def test_the_first_screen_loads_the_rows_and_a_change_arrives(pipeline: Pipeline
     query = re.findall(r"shop=> (select .*?);", README)[-1]
     pipeline.until(lambda: run_at(pipeline.targets["main"], query) == [(1, "sent")], "the change")
     wait_equal(pipeline, "main", "public")
+
+
+def test_the_recording_shows_the_first_screen() -> None:
+    picture = (Path(__file__).parents[2] / "docs" / "recording.svg").read_text()
+    shown = html.unescape(re.sub("<[^>]*>", "", picture)).splitlines()
+
+    wanted = [*first_screen("toml")[0].splitlines(), *(f"$ {command}" for command in commands(""))]
+    assert [line for line in wanted if line not in shown] == []
+    assert any(line.startswith("-- the change was there after") for line in shown)
 
 
 def test_the_commands_of_the_readme_work_in_their_order(pipeline: Pipeline) -> None:
