@@ -235,3 +235,11 @@ def test_the_documents_do_not_grow() -> None:
     texts = [*ROOT.glob("*.md"), *(p for f in ("docs", "bench", "tests") for p in (ROOT / f).rglob("*.md"))]
 
     assert sum(path.stat().st_size for path in texts) <= MARKDOWN_BYTES_MAX
+
+
+def test_readme_and_glossary_stay_short() -> None:
+    readme = (ROOT / "README.md").read_text().splitlines()
+    terms = re.findall(r"^\| (?!term |---)", (ROOT / "docs/explanation/glossary.md").read_text(), re.MULTILINE)
+
+    assert len(readme) <= 150
+    assert 40 <= len(terms) <= 60
