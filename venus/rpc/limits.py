@@ -31,6 +31,7 @@ TABLES_MAX = 100_000
 SPLITS_MAX = 100_000
 LEASE_S_MAX = 30 * 86_400
 CREDIT_BYTES_MAX = 1 << 40
+PART_BYTES_MAX = 1 << 20
 KEY_BYTES_MAX = 1 << 20
 COUNT_MAX = 1 << 20
 #: A body, and what a log entry or a stored row has around it.
@@ -296,7 +297,7 @@ RULES: Mapping[str, Mapping[str, Rule]] = {
         "last_term": _ANY,
         "version": _ANY,
     },
-    "LeaderFrame": {"answers": Each(COUNT_MAX)},
+    "LeaderFrame": {"answers": Each(COUNT_MAX), "part": Bytes(PART_BYTES_MAX)},
     "FetchAnswer": {
         "business": _BUSINESS,
         "outcome": Number(0, 3),

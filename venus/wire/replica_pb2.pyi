@@ -108,7 +108,10 @@ class FollowerFrame(_message.Message):
 
     GREETING_FIELD_NUMBER: _builtins.int
     FETCHES_FIELD_NUMBER: _builtins.int
+    TAKES_PARTS_FIELD_NUMBER: _builtins.int
     SEAL_FIELD_NUMBER: _builtins.int
+    takes_parts: _builtins.bool
+    """beside the greeting: large frames may come in parts"""
     seal: _builtins.int
     @_builtins.property
     def greeting(self) -> Global___Greeting:
@@ -121,11 +124,12 @@ class FollowerFrame(_message.Message):
         *,
         greeting: Global___Greeting | None = ...,
         fetches: _abc.Iterable[Global___FetchEntries] | None = ...,
+        takes_parts: _builtins.bool = ...,
         seal: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["greeting", b"greeting"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["fetches", b"fetches", "greeting", b"greeting", "seal", b"seal"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["fetches", b"fetches", "greeting", b"greeting", "seal", b"seal", "takes_parts", b"takes_parts"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -167,10 +171,16 @@ Global___FetchEntries: _TypeAlias = FetchEntries  # noqa: Y015
 
 @_typing.final
 class LeaderFrame(_message.Message):
+    """A large frame comes in parts: its bytes without its seal, in order."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     ANSWERS_FIELD_NUMBER: _builtins.int
+    PART_FIELD_NUMBER: _builtins.int
+    LAST_PART_FIELD_NUMBER: _builtins.int
     SEAL_FIELD_NUMBER: _builtins.int
+    part: _builtins.bytes
+    last_part: _builtins.bool
     seal: _builtins.int
     @_builtins.property
     def answers(self) -> _containers.RepeatedCompositeFieldContainer[Global___FetchAnswer]: ...
@@ -178,11 +188,13 @@ class LeaderFrame(_message.Message):
         self,
         *,
         answers: _abc.Iterable[Global___FetchAnswer] | None = ...,
+        part: _builtins.bytes = ...,
+        last_part: _builtins.bool = ...,
         seal: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["answers", b"answers", "seal", b"seal"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["answers", b"answers", "last_part", b"last_part", "part", b"part", "seal", b"seal"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -69,6 +69,10 @@ class BrokerCluster:
         """Have other options of [cluster] from the next start of a broker on."""
         self._options |= cluster
 
+    def reconfigure(self, **broker: Any) -> None:
+        """Have other options of [broker] from the next start of a broker on."""
+        self._broker |= broker
+
     def config(self, of: str = "x") -> Path:
         """Return a configuration for commands, with id and data directory of one broker."""
         file = self.folder / "venus.toml"

@@ -36,6 +36,7 @@ class Proxy:
         self._damage: dict[Way, bytes | int] = {}
         self._closed = False
         self.delay_s = 0.0
+        self.bytes_per_s = 0.0  # of each direction; 0 = as fast as it goes
         self.passed = dict.fromkeys(Way, 0)
         self.flipped = 0
         self._spawn(self._accept)
@@ -122,6 +123,8 @@ class Proxy:
         for data in received(source):
             if self.delay_s:
                 time.sleep(self.delay_s)
+            if self.bytes_per_s:
+                time.sleep(len(data) / self.bytes_per_s)
             self._flowing.wait()
             data = self._damaged(data, way)
             self.passed[way] += len(data)

@@ -14,6 +14,7 @@ from collections.abc import Generator
 from typing import Any
 
 import grpc
+from google.protobuf.message import DecodeError
 
 from venus.broker.replicas.copies import CopyHeader, CopyMark, CopyPiece
 from venus.broker.replicas.host import Host
@@ -45,6 +46,8 @@ COPY = "/venus.wire.Replica/Copy"
 BALLOT_TIMEOUT_S = 1.0
 #: Limit for a reply: a leader answers each fetch within half a second, at least with its high watermark.
 SILENT_S = 5.0
+#: A larger frame comes in parts. Each is a sign of life, so a slow line needs to carry only this in SILENT_S.
+PART_BYTES = 256 << 10
 RECONNECT_S = 0.2
 
 Context = grpc.aio.ServicerContext[Any, Any]
@@ -206,7 +209,8 @@ class LeaderStream:
         self._lines = lines
         self._waiting: deque[replica_pb2.FetchEntries] = deque()
         self._wake = asyncio.Event()
-        self._asked_at: float | None = None  # of the oldest fetch since the newest answer
+        self._asked_at: float | None = None  # of the oldest fetch since the newest answer, or part of one
+        self._parts = bytearray()
         self.task = asyncio.get_running_loop().create_task(self._run())
 
     @property
@@ -231,7 +235,9 @@ class LeaderStream:
                 call: Any = channel.stream_stream(
                     FOLLOW, request_serializer=seal, response_deserializer=frame_opener(replica_pb2.LeaderFrame)
                 )()
-                await call.write(replica_pb2.FollowerFrame(greeting=self._lines.build_greeting(self.to)))
+                await call.write(
+                    replica_pb2.FollowerFrame(greeting=self._lines.build_greeting(self.to), takes_parts=True)
+                )
                 writer = asyncio.create_task(self._write(call))
                 try:
                     await self._read(call)
@@ -262,11 +268,29 @@ class LeaderStream:
                 return
             self._asked_at = None
             self._lines.report_working(self)
-            for found in check_frame_seal(frame, f"a frame of {self.to.broker}").answers:
+            whole = self._join_parts(check_frame_seal(frame, f"a frame of {self.to.broker}"))
+            for found in whole.answers if whole is not None else ():
                 if self._lines.host is not None:
                     self._lines.host.on_fetch_reply(
                         found.business, FetchReply(leader=self.to, answer=decode_reply(found))
                     )
+
+    def _join_parts(self, frame: replica_pb2.LeaderFrame) -> replica_pb2.LeaderFrame | None:
+        """Return a whole frame, None while parts of it are missing. Raises ProtocolError."""
+        if not frame.part:
+            return frame
+        self._parts += frame.part
+        if len(self._parts) > REPLICA_BYTES_MAX:
+            raise ProtocolError(f"the parts of a frame of {self.to.broker} have more than {REPLICA_BYTES_MAX} bytes")
+        if not frame.last_part:
+            return None
+        content, self._parts = bytes(self._parts), bytearray()
+        try:
+            whole = replica_pb2.LeaderFrame.FromString(content)
+        except DecodeError as error:
+            raise ProtocolError(f"the parts of a frame of {self.to.broker} are no frame: {error}") from error
+        limits.check(whole)
+        return whole
 
 
 class FollowerStream:
@@ -276,9 +300,9 @@ class FollowerStream:
     the earlier reply, and each may contain a frame of entries.
     """
 
-    def __init__(self, follower: Member, context: Context) -> None:
+    def __init__(self, follower: Member, context: Context, *, takes_parts: bool = False) -> None:
         self.follower = follower
-        self._context = context
+        self._context, self._takes_parts = context, takes_parts
         self._waiting: OrderedDict[str, replica_pb2.FetchAnswer] = OrderedDict()
         self._wake = asyncio.Event()
         self._ended = False
@@ -302,7 +326,19 @@ class FollowerStream:
                 answers, size = [self._next()], 0
                 while self._waiting and (size := size + reply_size(answers[-1])) < FRAME_BYTES:
                     answers.append(self._next())
-                await self._context.write(replica_pb2.LeaderFrame(answers=answers))
+                await self._write_frame(replica_pb2.LeaderFrame(answers=answers))
+
+    async def _write_frame(self, frame: replica_pb2.LeaderFrame) -> None:
+        """Write a frame, in parts if it is large and the follower takes them."""
+        if not self._takes_parts or frame.ByteSize() <= PART_BYTES:
+            await self._context.write(frame)
+            return
+        content = frame.SerializeToString()
+        for start in range(0, len(content), PART_BYTES):
+            if self._ended:
+                return
+            end = start + PART_BYTES
+            await self._context.write(replica_pb2.LeaderFrame(part=content[start:end], last_part=end >= len(content)))
 
     def _next(self) -> replica_pb2.FetchAnswer:
         return self._waiting.popitem(last=False)[1]
@@ -314,11 +350,8 @@ _WHY_ENDED = "it is stopping, or has another one from here"
 
 
 def _options() -> list[tuple[str, int]]:
-    return [
-        *channel_options(receive_bytes_max=REPLICA_BYTES_MAX),
-        ("grpc.use_local_subchannel_pool", 1),
-        ("grpc.enable_http_proxy", 0),
-    ]
+    own = [("grpc.use_local_subchannel_pool", 1), ("grpc.enable_http_proxy", 0)]
+    return [*channel_options(receive_bytes_max=REPLICA_BYTES_MAX), *own]
 
 
 def describe_end(code: grpc.StatusCode, details: str) -> str:
@@ -380,24 +413,20 @@ def encode_reply(business: str, answer: Answer) -> replica_pb2.FetchAnswer:
     return found
 
 
-def decode_reply(found: replica_pb2.FetchAnswer) -> Answer:
+def decode_reply(sent: replica_pb2.FetchAnswer) -> Answer:
     """Decode the reply to a fetch. Raises ProtocolError."""
-    match found.outcome:
+    match sent.outcome:
         case replica_pb2.ENTRIES:
-            return Entries(term=found.term, first=found.index, high=found.high, entries=tuple(found.entries))
+            return Entries(term=sent.term, first=sent.index, high=sent.high, entries=tuple(sent.entries))
         case replica_pb2.DIVERGE:
             return LogsDiverge(
-                term=found.term,
-                index=found.index,
-                last_term=found.last_term,
-                known_term=found.known_term,
-                end=found.end,
+                term=sent.term, index=sent.index, last_term=sent.last_term, known_term=sent.known_term, end=sent.end
             )
         case replica_pb2.TRIMMED:
-            return LogTrimmed(term=found.term, start=found.index)
+            return LogTrimmed(term=sent.term, start=sent.index)
         case replica_pb2.NOT_LEADING:
-            return NotLeading(term=found.term)
-    raise ProtocolError(f"the answer to a fetch of {found.business} has outcome {found.outcome}")
+            return NotLeading(term=sent.term)
+    raise ProtocolError(f"the answer to a fetch of {sent.business} has outcome {sent.outcome}")
 
 
 def encode_ballot(ballot: Ballot | None) -> replica_pb2.BallotAnswer:

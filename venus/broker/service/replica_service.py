@@ -48,7 +48,7 @@ class ReplicaService(replica_pb2_grpc.ReplicaServicer):
             first = check_frame_seal(await context.read(), "the first frame of a follower")
             if first is grpc.aio.EOF or not first.HasField("greeting"):
                 raise ProtocolError("the first frame of a follower must have a greeting")
-            line = FollowerStream(self._check_greeting(first.greeting), context)
+            line = FollowerStream(self._check_greeting(first.greeting), context, takes_parts=first.takes_parts)
             self._lines.add_follower(line)
             reader = asyncio.create_task(self._read(line, context))
             try:
