@@ -25,8 +25,9 @@ from venus.wire import broker_pb2
 Numbers = npt.NDArray[np.int64]
 
 #: Kinds whose Arrow type has the order of the database (text: by bytes).
-_ORDERED = frozenset({Kind.INT, Kind.DECIMAL, Kind.FLOAT, Kind.TEXT, Kind.CHAR, Kind.DATE, Kind.TIMESTAMP,
-                      Kind.TIMESTAMPTZ, Kind.UUID})  # fmt: skip
+_ORDERED = frozenset(
+    {Kind.INT, Kind.DECIMAL, Kind.FLOAT, Kind.TEXT, Kind.CHAR, Kind.DATE, Kind.TIMESTAMP, Kind.TIMESTAMPTZ, Kind.UUID}
+)
 _TEXTS = frozenset({Kind.TEXT, Kind.CHAR, Kind.UUID})
 _UUID = "xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx"
 
@@ -84,9 +85,12 @@ class KeyBounds:
         if high and low >= high:
             return None
         return broker_pb2.Split(
-            table_id=split.table_id, low=low, high=high, rows_estimate=split.rows_estimate,
+            table_id=split.table_id,
+            low=low,
+            high=high,
+            rows_estimate=split.rows_estimate,
             bytes_estimate=split.bytes_estimate,
-        )  # fmt: skip
+        )
 
 
 def _below(keys: pa.Array, bound: pa.Scalar) -> pa.Array:

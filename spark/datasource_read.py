@@ -84,9 +84,12 @@ def open_snapshot(options: DataSourceOptions, table_id: int) -> broker_pb2.Snaps
         while True:
             try:
                 return snapshots.open(
-                    options.business, table_ids=[table_id], splits=options.splits, lease_s=options.lease_s,
+                    options.business,
+                    table_ids=[table_id],
+                    splits=options.splits,
+                    lease_s=options.lease_s,
                     holder="Spark",
-                )  # fmt: skip
+                )
             except Overloaded:
                 if time.monotonic() > until:
                     raise

@@ -40,7 +40,7 @@ __all__ = [
     "require_reachable",
     "require_spark",
     "with_retries",
-]  # fmt: skip
+]
 
 logger = logging.getLogger(__name__)
 

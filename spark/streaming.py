@@ -196,9 +196,12 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._table = table_of_snapshot(snapshot, self._find_table().table_id)
         splits = ",".join(base64.b64encode(s.SerializeToString()).decode() for s in snapshot.splits)
         return {
-            "from": FULL, "offset": snapshot.offset, "epoch": snapshot.epoch, "snapshot": snapshot.snapshot_id,
+            "from": FULL,
+            "offset": snapshot.offset,
+            "epoch": snapshot.epoch,
+            "snapshot": snapshot.snapshot_id,
             "splits": splits,
-        } | encode_rows(self._plan().own(reports.rows_in(snapshot)))  # fmt: skip
+        } | encode_rows(self._plan().own(reports.rows_in(snapshot)))
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
         """Divide a micro-batch into pieces of about the same number of offsets."""

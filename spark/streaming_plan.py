@@ -170,10 +170,13 @@ class BatchPlanner:
         self._read_to = increment.base_offset + increment.count
         self._identity = self.own(reports.rows_in(increment)) or self._identity
         mark = IncrementMark(
-            end=self._read_to, rows=sum(t.count for t in own),
-            nbytes=sum(len(t.record_ids) + len(t.rows) for t in own), cut_end=body.cut_end, epoch=increment.epoch,
+            end=self._read_to,
+            rows=sum(t.count for t in own),
+            nbytes=sum(len(t.record_ids) + len(t.rows) for t in own),
+            cut_end=body.cut_end,
+            epoch=increment.epoch,
             identity=self._identity,
-        )  # fmt: skip
+        )
         self._marks.append(mark)
         self._count(mark)
 

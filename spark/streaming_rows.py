@@ -90,9 +90,13 @@ def change_batches(
         for section in batch.sections:
             if section.table_id == piece.table.table_id:
                 found = section_batch(
-                    section, _version(versions, section), wanted, offset=offset, sequence=sequence,
+                    section,
+                    _version(versions, section),
+                    wanted,
+                    offset=offset,
+                    sequence=sequence,
                     committed_at_us=increment.committed_at_us,
-                )  # fmt: skip
+                )
                 if found is not None:
                     yield from _within(found, offset, section, piece)
             offset += section.count

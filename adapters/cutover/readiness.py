@@ -83,12 +83,16 @@ def read_readiness(
     backlog = source.read_backlog()
     tables = tuple(
         SourceTableState(
-            name=t.schema.qualified, state=t.state, reason=t.reason, fill_done=t.fill.done,
-            log_rows=backlog.get(t.schema.table_id, (0, 0))[0], blocked_s=backlog.get(t.schema.table_id, (0, 0))[1],
+            name=t.schema.qualified,
+            state=t.state,
+            reason=t.reason,
+            fill_done=t.fill.done,
+            log_rows=backlog.get(t.schema.table_id, (0, 0))[0],
+            blocked_s=backlog.get(t.schema.table_id, (0, 0))[1],
         )
         for t in source.read_registered_tables()
         if not t.schema.is_heartbeat
-    )  # fmt: skip
+    )
     status = admin.whole_status(business)
     own = next((b for b in status.businesses if b.business == business), None)
     view = target.read_view()

@@ -122,4 +122,4 @@ class TargetView:
             quarantined=self.open_quarantine,
             cut_over=self.cut_over,
             figures=AdapterFigures(place=self.place, compared=self.compared),
-        )  # fmt: skip
+        )

@@ -253,9 +253,13 @@ def log_applied(business: str, target: str, cuts: Iterable[DeliveredCut], begun_
         last = cut.pieces[-1]
         tracing.report_stage(
             tracing.CutStage(
-                name="applied", business=business, cut=cut.number, captured_at_us=last.batch.captured_at_us,
-                began_us=last.committed_at_us, ended_us=now_us,
+                name="applied",
+                business=business,
+                cut=cut.number,
+                captured_at_us=last.batch.captured_at_us,
+                began_us=last.committed_at_us,
+                ended_us=now_us,
                 facts={"target": target, "rows": cut.rows, "next_offset": cut.end},
                 steps={"arrived": last.arrived_us, "begun": begun_us},
             )
-        )  # fmt: skip
+        )

@@ -225,11 +225,16 @@ class Cutter:
             rows = records[-1].last_sequence - records[0].first_sequence + 1
             tracing.report_stage(
                 tracing.CutStage(
-                    name="captured", business=session.business, cut=records[0].batch_no,
-                    captured_at_us=cut.captured_at_us, began_us=cut.captured_at_us, ended_us=steps.pop("ended"),
-                    facts={"batches": len(records), "rows": rows}, steps=steps,
+                    name="captured",
+                    business=session.business,
+                    cut=records[0].batch_no,
+                    captured_at_us=cut.captured_at_us,
+                    began_us=cut.captured_at_us,
+                    ended_us=steps.pop("ended"),
+                    facts={"batches": len(records), "rows": rows},
+                    steps=steps,
                 )
-            )  # fmt: skip
+            )
 
 
 #: A stop is noticed at least this often while the broker is slow.

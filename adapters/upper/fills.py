@@ -70,11 +70,13 @@ class Fills:
         """The tables that are being read, for the broker's page and status."""
         return tuple(
             TableFillFigures(
-                table_id=i, name=self._names[i], rows=self._states[i].rows_done,
+                table_id=i,
+                name=self._names[i],
+                rows=self._states[i].rows_done,
                 rows_expected=self._states[i].rows_estimate,
             )
             for i in sorted(self._turn)
-        )  # fmt: skip
+        )
 
     @property
     def finished(self) -> bool:

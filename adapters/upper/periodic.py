@@ -102,9 +102,13 @@ def wait_for_grants(
     """
     # the epoch stays out of the claim: it is not raised at the source, where a later one may be
     producer.connect(
-        0, 0, timeout_s=max(timeout_s, CONNECT_TIMEOUT_MIN_S), owner=claim.owner, take_over=claim.take_over,
+        0,
+        0,
+        timeout_s=max(timeout_s, CONNECT_TIMEOUT_MIN_S),
+        owner=claim.owner,
+        take_over=claim.take_over,
         gives_way=claim.gives_way,
-    )  # fmt: skip
+    )
     claim.take_over = False
     reporter.set_state(REFUSED)
     _report_missing_grants(producer, missing)

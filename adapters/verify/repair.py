@@ -102,9 +102,14 @@ def _target_subjects(settings: Settings, target: str, subjects: dict[str, Subjec
 
 
 def _wait_until_repaired(
-    settings: Settings, target: str, right: ComparisonSide, wanted: dict[str, dict[Key, RowDifference]],
-    subjects: dict[str, Subject], done: RepairResult, wait_s: float,
-) -> None:  # fmt: skip
+    settings: Settings,
+    target: str,
+    right: ComparisonSide,
+    wanted: dict[str, dict[Key, RowDifference]],
+    subjects: dict[str, Subject],
+    done: RepairResult,
+    wait_s: float,
+) -> None:
     address = broker_address(settings)
     table_ids = [s.schema.table_id for s in subjects.values()]
     with open_snapshot(address, settings.business.name, table_ids, f"repair of {target}") as snapshot:

@@ -39,9 +39,12 @@ def render_page(result: VerifyResult) -> str:
     template = Template((files(__package__) / "report.html").read_text(encoding="utf-8"))
     found, open_ = len(result.differences), len(result.undecided)
     circumstances = [
-        f"target {result.target}", f"leg {result.leg}", result.started_at, f"{result.seconds:,.1f} s",
+        f"target {result.target}",
+        f"leg {result.leg}",
+        result.started_at,
+        f"{result.seconds:,.1f} s",
         f"VENUS {result.version}",
-    ]  # fmt: skip
+    ]
     if result.where:
         circumstances.append(f"where {result.where}")
     if result.sample < 1:

@@ -244,9 +244,13 @@ def _compare(task: SliceTask, sessions: OpenSides, positions: Positions) -> Slic
                 break
     suspects = _with_waiting(_with_source(found.suspects, sessions.source, subject), sessions.source, subject)
     return SliceResult(
-        table_id=subject.schema.table_id, number=part.number, rows=rows, moved=left.moved + right.moved,
-        suspects=tuple(suspects), cut_short=found.is_full,
-    )  # fmt: skip
+        table_id=subject.schema.table_id,
+        number=part.number,
+        rows=rows,
+        moved=left.moved + right.moved,
+        suspects=tuple(suspects),
+        cut_short=found.is_full,
+    )
 
 
 class SuspectList:

@@ -266,8 +266,12 @@ class _LakeStream:
         self._subscriber.report(self._condition())
         self._report(
             LakeReport(
-                target=self._target.name, offset=self._manifest.offset, rows=self._rows,
-                transactions=self._transactions, refreshed=self._refreshed,
-                circuit=self._circuit.breaker.state.value, error=self._trouble,
+                target=self._target.name,
+                offset=self._manifest.offset,
+                rows=self._rows,
+                transactions=self._transactions,
+                refreshed=self._refreshed,
+                circuit=self._circuit.breaker.state.value,
+                error=self._trouble,
             )
-        )  # fmt: skip
+        )

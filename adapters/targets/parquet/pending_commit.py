@@ -94,9 +94,12 @@ class PendingCommit:
         table = manifest.tables.get(schema.table_id)
         if table is None:
             table = LakeTable(
-                table_id=schema.table_id, name=schema.qualified, folder=folder_name(schema.namespace, schema.name),
-                schema_version=schema.version, base=LakeState(offset=manifest.offset),
-            )  # fmt: skip
+                table_id=schema.table_id,
+                name=schema.qualified,
+                folder=folder_name(schema.namespace, schema.name),
+                schema_version=schema.version,
+                base=LakeState(offset=manifest.offset),
+            )
             manifest.tables[schema.table_id] = table
         table.schema_version = max(table.schema_version, schema.version)
         table.name = schema.qualified if schema.version == table.schema_version else table.name

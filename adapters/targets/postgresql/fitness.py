@@ -60,9 +60,10 @@ def _check_encoding(session: TargetSession, where: str) -> Iterator[Finding]:
     ((encoding, database),) = session.rows(statement("dictionary", "encoding"))
     if encoding not in ("UTF8", "SQL_ASCII"):  # SQL_ASCII accepts any bytes
         yield Finding(
-            where=where, message=f"encoding is {encoding}: rows with characters that it lacks are refused",
+            where=where,
+            message=f"encoding is {encoding}: rows with characters that it lacks are refused",
             remedy=f"create {quote(database)} with ENCODING 'UTF8', or continue if the source has no such characters",
-        )  # fmt: skip
+        )
 
 
 def _check_predicates(target: PostgresDatabase, schemas: Sequence[TableSchema]) -> list[Finding]:
@@ -130,9 +131,10 @@ def _check_tables(
             yield Obstacle(where=one.schema.qualified, message=f"is there already: {line}", remedy=existing.HINT)
         if not lines and target.config.on_existing == "refuse" and existing.has_rows(session, one):
             yield Obstacle(
-                where=one.schema.qualified, message=f"is there already: {one.qualified} has rows",
+                where=one.schema.qualified,
+                message=f"is there already: {one.qualified} has rows",
                 remedy=existing.empty_hint(target.name),
-            )  # fmt: skip
+            )
 
 
 def _check_privileges(session: TargetSession, placed: Sequence[PlacedTable], target: str) -> Iterator[Obstacle]:

@@ -86,9 +86,12 @@ class LockWaitMonitor:
     """
 
     def __init__(
-        self, target: PostgresDatabase, session: TargetSession, states: Callable[[], dict[int, TableState]],
+        self,
+        target: PostgresDatabase,
+        session: TargetSession,
+        states: Callable[[], dict[int, TableState]],
         tell: Callable[[list[TableCondition]], None],
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._target = target
         self._session = session
         self._states = states

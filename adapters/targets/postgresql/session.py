@@ -102,9 +102,13 @@ class Refusal(TargetError):
     """The target refused a row. The message may contain values of the row; `summary` contains none."""
 
     def __init__(
-        self, message: str, sqlstate: str = "", table: tuple[str, str] = ("", ""), constraint: str = "",
+        self,
+        message: str,
+        sqlstate: str = "",
+        table: tuple[str, str] = ("", ""),
+        constraint: str = "",
         summary: str = "",
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__(message)
         self.sqlstate = sqlstate
         #: The text for a table's state, which is visible on the broker's page.

@@ -283,9 +283,14 @@ class ApplySession:
 
     def _transaction(self, start: int, whole: frozenset[int] | None = None) -> ApplyTransaction:
         return ApplyTransaction(
-            self._target, self._session, self._catalogue, self._loop.verdicts, start=start,
-            defer_constraints=self._defer, whole=whole,
-        )  # fmt: skip
+            self._target,
+            self._session,
+            self._catalogue,
+            self._loop.verdicts,
+            start=start,
+            defer_constraints=self._defer,
+            whole=whole,
+        )
 
     def _finish(self, transaction: ApplyTransaction, cut: DeliveredCut, rows: int) -> None:
         last = cut.pieces[-1]

@@ -61,9 +61,14 @@ class CatchUp:
     """
 
     def __init__(
-        self, target: PostgresDatabase, session: TargetSession, table_id: int, held_from: int, learned: CatchUpFindings,
+        self,
+        target: PostgresDatabase,
+        session: TargetSession,
+        table_id: int,
+        held_from: int,
+        learned: CatchUpFindings,
         stopped: Callable[[], bool],
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._target = target
         self._learned, self._stopped = learned, stopped
         self._session = session
@@ -71,9 +76,12 @@ class CatchUp:
         self._held_from = held_from
         self._assembler = CutAssembler(held_from, dense=False)
         self._subscriber = Subscriber(
-            target.broker, target.business, f"{target.group}/table {table_id}",
-            credit_bytes=max(1 << 20, target.settings.apply.credit_bytes // 4), transient=True,
-        )  # fmt: skip
+            target.broker,
+            target.business,
+            f"{target.group}/table {table_id}",
+            credit_bytes=max(1 << 20, target.settings.apply.credit_bytes // 4),
+            transient=True,
+        )
         self._opened = False
 
     def close(self) -> None:
@@ -116,15 +124,33 @@ class CatchUp:
         """Take cuts up to the applied offset; the stream brings those behind it."""
         return self._assembler.take_group(self._rows_max, end_max=applied)
 
+    def _transaction(
+        self,
+        catalogue: TargetCatalogue,
+        verdicts: Verdicts,
+        start: int,
+        *,
+        defer_constraints: bool = False,
+        whole: frozenset[int] | None = None,
+    ) -> ApplyTransaction:
+        target, session, only = self._target, self._session, self.table_id
+        return ApplyTransaction(
+            target,
+            session,
+            catalogue,
+            verdicts,
+            start=start,
+            defer_constraints=defer_constraints,
+            only=only,
+            whole=whole,
+        )
+
     def _apply(self, catalogue: TargetCatalogue, cuts: list[DeliveredCut], *, defer_constraints: bool) -> bool:
         verdicts = Verdicts()
         end = cuts[-1].end
         changed = False
         while True:
-            transaction = ApplyTransaction(
-                self._target, self._session, catalogue, verdicts, start=cuts[0].start,
-                defer_constraints=defer_constraints, only=self.table_id,
-            )  # fmt: skip
+            transaction = self._transaction(catalogue, verdicts, cuts[0].start, defer_constraints=defer_constraints)
             try:
                 transaction.begin()
                 for piece in list_pieces(cuts):
@@ -154,11 +180,9 @@ class CatchUp:
 
     def _stream_cut(self, catalogue: TargetCatalogue, *, defer_constraints: bool) -> bool:
         """Apply a cut while it arrives, because it is larger than memory allows. It ends below the applied offset."""
-        verdicts = self._learned.verdicts
-        transaction = ApplyTransaction(
-            self._target, self._session, catalogue, verdicts, start=self._assembler.start,
-            defer_constraints=defer_constraints, only=self.table_id, whole=None if self._learned.whole else frozenset(),
-        )  # fmt: skip
+        verdicts, whole = self._learned.verdicts, None if self._learned.whole else frozenset[int]()
+        start = self._assembler.start
+        transaction = self._transaction(catalogue, verdicts, start, defer_constraints=defer_constraints, whole=whole)
         try:
             transaction.begin()
             end = self._stream_into(transaction, catalogue.position.offset)
@@ -203,10 +227,7 @@ class CatchUp:
         state = catalogue.tables[self.table_id]
         verdicts = Verdicts()
         while True:
-            transaction = ApplyTransaction(
-                self._target, self._session, catalogue, verdicts, start=catalogue.position.offset,
-                defer_constraints=False, only=self.table_id,
-            )  # fmt: skip
+            transaction = self._transaction(catalogue, verdicts, catalogue.position.offset)
             transaction.begin()
             if verdicts.halts:
                 self._session.run("COMMIT")
@@ -308,7 +329,7 @@ class HeldTables:
         """Halt tables in one transaction. `held_from` stays, because held changes are counted from there."""
         transaction = ApplyTransaction(
             self._target, session, catalogue, Verdicts(), start=catalogue.position.offset, defer_constraints=False
-        )  # fmt: skip
+        )
         transaction.begin()
         for state in states:
             reason = self._halt_reason(state)

@@ -95,9 +95,7 @@ def _with_own_spelling(part: TableObject, spelled: dict[ObjectPlace, str]) -> Ta
 
 def _to_schema_difference(placed: PlacedTable, found: ObjectDifference) -> SchemaDifference:
     what = f"{found.part.shown} {found.problem.value}"
-    return SchemaDifference(
-        table=placed.schema.qualified, what=what, statement=found.statement, blocks=found.blocks
-    )  # fmt: skip
+    return SchemaDifference(table=placed.schema.qualified, what=what, statement=found.statement, blocks=found.blocks)
 
 
 def _read_objects(session: TargetSession, placed: PlacedTable) -> dict[ObjectPlace, str]:

@@ -68,7 +68,7 @@ RULES: Mapping[tuple[ObjectSort, ObjectProblem], bool] = {
     (ObjectSort.REFERENCE, _M): True,
     (ObjectSort.REFERENCE, _A): True,
     (ObjectSort.REFERENCE, _E): False,
-}  # fmt: skip
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -202,10 +202,15 @@ def counted_default(placed: PlacedTable, column: Column) -> str:
 def no_identity(placed: PlacedTable, column: Column) -> str:
     """Return the statement that replaces an identity by a sequence, if the column is one, so that it may be NULL."""
     return statement(
-        "dictionary", "no_identity", table_name=quote_literal(placed.sql), table=placed.sql,
-        column_name=quote_literal(placed.fold(column.name)), column=placed.column(column.name),
-        sequence=sequence_name(placed, column), default=counted_default(placed, column),
-    )  # fmt: skip
+        "dictionary",
+        "no_identity",
+        table_name=quote_literal(placed.sql),
+        table=placed.sql,
+        column_name=quote_literal(placed.fold(column.name)),
+        column=placed.column(column.name),
+        sequence=sequence_name(placed, column),
+        default=counted_default(placed, column),
+    )
 
 
 def statements_before_column(placed: PlacedTable, column: Column) -> list[str]:

@@ -112,7 +112,7 @@ def create_stream_table(target: PostgresDatabase, session: TargetSession, schema
     if created and (warnings := _create_table_objects(session, placed)):
         target.run_own(
             session, "set_version", table_id=schema.table_id, version=schema.version, reason="; ".join(warnings)
-        )  # fmt: skip
+        )
 
 
 def _create_table_objects(session: TargetSession, placed: PlacedTable) -> list[str]:
