@@ -24,9 +24,10 @@ from tests.support.brokers.feed import INT, column, query, settings_for, table
 from venus.adapters.targets.postgresql import catalogue as catalogues
 from venus.adapters.targets.postgresql.apply.single_string import advance_text, apply_at_once
 from venus.adapters.targets.postgresql.apply.transaction import ApplyTransaction
-from venus.adapters.targets.postgresql.database import ACTIVE, PostgresDatabase, transaction, try_replica_role
+from venus.adapters.targets.postgresql.database import ACTIVE, PostgresDatabase, transaction
 from venus.adapters.targets.postgresql.rows.verdicts import Verdicts
 from venus.adapters.targets.postgresql.schema.tables import prepare_table
+from venus.adapters.targets.postgresql.session import try_replica_role
 from venus.adapters.under.cut_assembler import CutPiece
 from venus.codec.batch import Batch
 from venus.codec.changes import TableChanges

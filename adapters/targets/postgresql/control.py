@@ -32,11 +32,10 @@ from venus.adapters.targets.postgresql.database import (
     read_mark,
     refuse_if_cut_over,
     transaction,
-    try_replica_role,
 )
 from venus.adapters.targets.postgresql.lock_waits import find_lock_waits
 from venus.adapters.targets.postgresql.schema.table_objects import find_differences
-from venus.adapters.targets.postgresql.session import TargetSession
+from venus.adapters.targets.postgresql.session import TargetSession, try_replica_role
 from venus.adapters.targets.predicates import predicate_text
 from venus.adapters.targets.views import TargetTable, TargetView, age_s
 from venus.config import Settings

@@ -27,11 +27,11 @@ from venus.adapters.dialects.database_urls import parse_url
 from venus.adapters.targets.base import ConfiguredTarget
 from venus.adapters.targets.cutover_contract import CutoverMark
 from venus.adapters.targets.postgresql.naming import OWN_SCHEMA, PlacedTable, place_table, quote
-from venus.adapters.targets.postgresql.session import Refusal, TargetSession
+from venus.adapters.targets.postgresql.session import Refusal, TargetSession, try_replica_role
 from venus.adapters.targets.postgresql.statements import statement
 from venus.codec import schema as schemas_codec
 from venus.config import Settings
-from venus.errors import DatabaseUnavailable, Refused, VenusError
+from venus.errors import Refused
 from venus.migrations import run as migrations
 from venus.model import Offset, TableSchema
 from venus.network import rows_identity
@@ -312,17 +312,6 @@ DEFERRED = "foreign keys are checked at the end of each transaction (this role m
 #: How long to wait for the server process of a killed predecessor, which holds the lock until it notices.
 LOCK_WAIT_S = 30.0
 _PAUSE_S = 0.1
-
-
-def try_replica_role(session: TargetSession) -> bool:
-    """Disable foreign keys and ordinary triggers for this session if its role may; return whether they are disabled."""
-    try:
-        session.run(statement("dictionary", "replica_role"))
-    except DatabaseUnavailable:
-        raise
-    except VenusError:  # an administrator may have disabled them with ALTER ROLE ... SET
-        return session.row("SELECT current_setting('session_replication_role')") == ("replica",)
-    return True
 
 
 def find_referred_table(session: TargetSession, refusal: Refusal) -> tuple[str, str]:

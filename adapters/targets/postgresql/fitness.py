@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 
-from venus.adapters.targets.postgresql.database import DEFERRED, REPLICA, PostgresDatabase, try_replica_role
+from venus.adapters.targets.postgresql.database import DEFERRED, REPLICA, PostgresDatabase
 from venus.adapters.targets.postgresql.naming import OWN_SCHEMA, PlacedTable, place_all, quote
 from venus.adapters.targets.postgresql.schema import existing
 from venus.adapters.targets.postgresql.schema import own_types as owntypes
 from venus.adapters.targets.postgresql.schema.ddl import list_own_types
 from venus.adapters.targets.postgresql.schema.tables import Obstacle, find_missing_types
-from venus.adapters.targets.postgresql.session import TargetSession
+from venus.adapters.targets.postgresql.session import TargetSession, try_replica_role
 from venus.adapters.targets.postgresql.statements import statement
 from venus.adapters.targets.predicates import check_predicates
 from venus.errors import ConfigError, LoginRefused, Refused, VenusError

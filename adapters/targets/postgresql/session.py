@@ -30,8 +30,9 @@ from venus.adapters.dialects.postgresql.connection import (
     refuse_shared_sessions,
     server_hint,
 )
-from venus.adapters.dialects.postgresql.sql import statement
-from venus.errors import DatabaseUnavailable, TargetError
+from venus.adapters.dialects.postgresql.sql import statement as dialect_statement
+from venus.adapters.targets.postgresql.statements import statement
+from venus.errors import DatabaseUnavailable, TargetError, VenusError
 
 if TYPE_CHECKING:
     from pydantic import SecretStr
@@ -142,13 +143,13 @@ class TargetSession:
         self.busy_since: float | None = None
         #: The names of prepared statements.
         self.prepared: set[str] = set()
-        always = "; ".join(statement("session", block) for block in ("settings", "transactions", "durable"))
+        always = "; ".join(dialect_statement("session", block) for block in ("settings", "transactions", "durable"))
         self.run(f"{always}; {_NO_LIMITS}; {_KEEPALIVES}")
         refuse_shared_sessions(self._connection, f"target {self.place}", self._option)
 
     def commit_durably(self) -> None:
         """Make COMMIT durable again, as at the start: the broker may delete changes that are acknowledged after it."""
-        self.run(f"RESET synchronous_commit; {statement('session', 'durable')}")
+        self.run(f"RESET synchronous_commit; {dialect_statement('session', 'durable')}")
 
     def run_in_background(self, work: Callable[[], None]) -> None:
         """Start work with this session in another thread; the next use of the session waits and raises its error."""
@@ -276,3 +277,14 @@ def _message(error: psycopg2.Error) -> str:
     if error.diag.message_detail:
         parts.append(error.diag.message_detail)
     return ": ".join(parts)
+
+
+def try_replica_role(session: TargetSession) -> bool:
+    """Disable foreign keys and ordinary triggers for this session if its role may; return whether they are disabled."""
+    try:
+        session.run(statement("dictionary", "replica_role"))
+    except DatabaseUnavailable:
+        raise
+    except VenusError:  # an administrator may have disabled them with ALTER ROLE ... SET
+        return session.row("SELECT current_setting('session_replication_role')") == ("replica",)
+    return True

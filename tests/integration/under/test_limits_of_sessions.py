@@ -15,8 +15,7 @@ from tests.support.databases.postgres import Server, libpq
 from tests.support.pipelines.applying import counters_close, equal, loaded
 from tests.support.waiting import eventually
 from venus.adapters.targets.postgresql.control import read_table_states, request_resync
-from venus.adapters.targets.postgresql.database import try_replica_role
-from venus.adapters.targets.postgresql.session import TargetSession
+from venus.adapters.targets.postgresql.session import TargetSession, try_replica_role
 
 pytestmark = pytest.mark.integration
 
