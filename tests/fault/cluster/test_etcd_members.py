@@ -6,7 +6,9 @@ Only a change of the leader or of the in-sync set needs it (docs/explanation/rep
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -15,12 +17,15 @@ from tests.support.brokers import broker_clusters
 from tests.support.brokers.broker_clusters import BrokerCluster, SteadyWriter, Writer, bodies
 from tests.support.brokers.etcd import EtcdCluster, EtcdNode, running_etcd
 from tests.support.waiting import eventually
+from venus.coordination.etcd import EtcdCoordinator
 
 pytestmark = [pytest.mark.fault, pytest.mark.integration, pytest.mark.timeout(300)]
 
 ROWS = 5
 #: Of a write, while only etcd is in trouble; a change of the leader would take longer than its lease of 2 s.
 PAUSE_MAX_S = 2.0
+#: How long a member of etcd is away: twice as long as a broker's lease lasts.
+AWAY_S = 4.0
 #: Several times what another broker needs to lead where etcd answers.
 STOPS_S = 8.0
 
@@ -49,6 +54,15 @@ def written(steady: SteadyWriter, writes: int) -> None:
     eventually(lambda: steady.failure is not None or len(steady.took_s) >= wanted)
 
 
+def lasts(steady: SteadyWriter, cluster: BrokerCluster, left: list[str]) -> None:
+    """Write for longer than the leases last; all brokers are still registered then, and so are their leases."""
+    end = time.monotonic() + AWAY_S
+    while time.monotonic() < end:
+        written(steady, 5)
+    with closing(EtcdCoordinator(left, cluster.name, timeout_s=10.0)) as coordinator:
+        assert {found.member.broker for found in coordinator.brokers()} == set("abc")
+
+
 def follower(etcd: EtcdCluster) -> EtcdNode:
     leads = etcd.leader()
     return next(node for node in etcd.nodes if node is not leads)
@@ -70,12 +84,12 @@ def test_writers_do_not_notice_that_etcd_loses_members(cluster: BrokerCluster, m
         written(steady, 20)
         for victim in (follower(members), members.leader()):
             victim.kill()
-            written(steady, 50)
+            lasts(steady, cluster, [node.address for node in members.nodes if node is not victim])
             victim.start()
             members.wait()
         paused = members.leader()  # it keeps its connections, and says nothing on them
         paused.pause()
-        written(steady, 50)
+        lasts(steady, cluster, [node.address for node in members.nodes if node is not paused])
         paused.resume()
         members.wait()
         written(steady, 20)

@@ -174,14 +174,18 @@ def ring_cut(cluster: FaultCluster, rng: random.Random, wait: Wait) -> None:
 
 
 def poor_lines(cluster: FaultCluster, rng: random.Random, wait: Wait) -> None:
-    """Let lines between brokers delay, lose and end what they carry; kill the leader while they do."""
-    poor = partial(PoorLine, rng, delay_s=0.02, jitter_s=0.03, loss=0.05, resets=0.002)
+    """Let lines between brokers delay, lose and end what they carry; another broker must lead meanwhile.
+
+    The one that led comes back only then: what was acknowledged must be with the others.
+    """
+    poor = partial(PoorLine, rng, delay_s=0.1, jitter_s=0.1, loss=0.05, resets=0.002)
     lines = {link: poor() for link in _between(NAMES, NAMES)}
     cluster.links.impair(lines)
     try:
         time.sleep(rng.uniform(1.0, wait.long_s))
         name = cluster.leader()
         cluster.brokers[name].kill()
+        cluster.leader()
         _restart(cluster, rng, name)
         time.sleep(rng.uniform(1.0, wait.long_s))
         cluster.until(lambda: sum(line.lost for line in lines.values()), "a packet to be lost")
