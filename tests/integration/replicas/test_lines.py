@@ -18,6 +18,7 @@ from venus.replication.messages import Entries, SendFetch
 from venus.replication.records import LiveBroker, Member
 from venus.rpc.address import NONE
 from venus.rpc.errors import abort_on_error
+from venus.rpc.sealed import seal
 from venus.wire import replica_pb2, replica_pb2_grpc
 
 ME, OTHER = Member(broker="a", store="1"), Member(broker="b", store="2")
@@ -43,6 +44,17 @@ class _Stopping:
         await context.read()
 
 
+class _Endless:
+    """A leader whose frame never ends."""
+
+    Ballot = Copy = None
+
+    async def Follow(self, request_iterator: Any, context: Any) -> None:  # noqa: N802
+        sealed = replica_pb2.LeaderFrame.FromString(seal(replica_pb2.LeaderFrame(part=b"x" * connections.PART_BYTES)))
+        while True:
+            await context.write(sealed)
+
+
 class _Host:
     def __init__(self) -> None:
         self.lost = asyncio.Event()
@@ -53,7 +65,7 @@ class _Host:
 
 
 @contextlib.asynccontextmanager
-async def _leader(servicer: _Refusing | _Stopping) -> AsyncIterator[LiveBroker]:
+async def _leader(servicer: _Refusing | _Stopping | _Endless) -> AsyncIterator[LiveBroker]:
     server = grpc.aio.server()
     replica_pb2_grpc.add_ReplicaServicer_to_server(cast(Any, servicer), server)
     port = server.add_insecure_port("127.0.0.1:0")
@@ -148,3 +160,51 @@ def test_a_follower_that_asks_again_over_a_slow_line_is_sent_the_newest_answer_a
         ]  # fmt: skip
 
     asyncio.run(asyncio.wait_for(slow(), 10.0))
+
+
+def test_a_frame_whose_parts_never_end_ends_the_line(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its follower would keep all of them in memory."""
+    monkeypatch.setattr(connections, "RECONNECT_S", 0.01)
+    monkeypatch.setattr(connections, "REPLICA_BYTES_MAX", 4 * connections.PART_BYTES)
+    monkeypatch.setattr(connections, "_options", lambda: [("grpc.use_local_subchannel_pool", 1)])
+
+    async def endless() -> None:
+        async with _leader(_Endless()) as leader:
+            line, host = BrokerConnections("cluster", ME, NONE), _Host()
+            line.host = cast(Host, host)
+            line.fetch(leader, "main", SendFetch(to=OTHER, term=1, index=1, last_term=0, version=1))
+            await asyncio.wait_for(host.lost.wait(), 5.0)
+            await line.close()
+
+    with caplog.at_level("WARNING"):
+        asyncio.run(endless())
+    assert f"the parts of a frame of b have more than {4 * connections.PART_BYTES} bytes" in caplog.text
+
+
+@pytest.mark.parametrize("takes_parts", [False, True])
+def test_a_large_frame_comes_in_parts_to_a_follower_that_takes_them_and_whole_to_an_older_one(
+    takes_parts: bool,
+) -> None:
+    frames: list[replica_pb2.LeaderFrame] = []
+    answer = connections.encode_reply("main", Entries(term=1, first=1, high=0, entries=(b"x" * 700_000,)))
+
+    class Context:
+        async def write(self, frame: replica_pb2.LeaderFrame) -> None:
+            frames.append(frame)
+
+    async def written() -> None:
+        line = FollowerStream(OTHER, cast(Any, Context()), takes_parts=takes_parts)
+        line.send(answer)
+        writing = asyncio.create_task(line.write())
+        while not frames or (takes_parts and not frames[-1].last_part):
+            await asyncio.sleep(0)
+        line.end()
+        await writing
+
+    asyncio.run(asyncio.wait_for(written(), 10.0))
+    whole = replica_pb2.LeaderFrame(answers=[answer])
+    assert [frame.last_part for frame in frames] == ([False, False, True] if takes_parts else [False])
+    assert b"".join(frame.part for frame in frames) == (whole.SerializeToString() if takes_parts else b"")
+    assert takes_parts or frames == [whole]
