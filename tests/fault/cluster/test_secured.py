@@ -16,7 +16,7 @@ from tests.support.brokers.etcd import EtcdCluster, running_etcd
 from tests.support.brokers.servers import business_status
 from tests.support.databases.postgres import Server
 from tests.support.faults import cluster_faults
-from tests.support.faults.cluster_faults import QUICK, SLOW, Fault, run_fault
+from tests.support.faults.cluster_faults import QUICK, Fault, run_fault
 from tests.support.faults.fault_cluster import NAMES, FaultCluster, fault_cluster
 from venus.coordination.login import Login
 from venus.errors import VenusError
@@ -48,13 +48,11 @@ def secured_etcd(authority: Authority) -> Iterator[EtcdCluster]:
         yield cluster
 
 
-def runs(
-    folder: Path, etcd: EtcdCluster, server: Server, authority: Authority, faults: tuple[Fault, ...], wait: object
-) -> None:
+def runs(folder: Path, etcd: EtcdCluster, server: Server, authority: Authority, faults: tuple[Fault, ...]) -> None:
     with fault_cluster(folder, etcd, server, authority) as cluster:
         refuses_strangers(cluster)
         for number, fault in enumerate(faults):
-            run_fault(cluster, fault, number, QUICK if wait is QUICK else SLOW)
+            run_fault(cluster, fault, number, QUICK)
         refuses_strangers(cluster)
 
 
@@ -68,7 +66,7 @@ def refuses_strangers(cluster: FaultCluster) -> None:
 def test_a_killed_leader(
     tmp_path: Path, secured_etcd: EtcdCluster, postgres_server: Server, authority: Authority
 ) -> None:
-    runs(tmp_path, secured_etcd, postgres_server, authority, ALL[:1], QUICK)
+    runs(tmp_path, secured_etcd, postgres_server, authority, ALL[:1])
 
 
 @pytest.mark.slow
@@ -76,4 +74,4 @@ def test_a_killed_leader(
 def test_every_kind_of_kill_and_cut(
     tmp_path: Path, secured_etcd: EtcdCluster, postgres_server: Server, authority: Authority
 ) -> None:
-    runs(tmp_path, secured_etcd, postgres_server, authority, ALL[1:], QUICK)
+    runs(tmp_path, secured_etcd, postgres_server, authority, ALL[1:])
