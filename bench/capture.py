@@ -61,12 +61,12 @@ class Drain:
 
     def __init__(self, source: PostgresSource) -> None:
         self.source = source
-        state = source.raise_epoch(Epoch(source.read_state().epoch + 1))
+        state = source.registry.raise_epoch(Epoch(source.registry.read_state().epoch + 1))
         self.epoch, self.batch_no, self.sequence = state.epoch, int(state.last_batch) + 1, int(state.next_sequence)
 
     def __call__(self) -> int:
         """Read and commit one cut; return its changes."""
-        cut = self.source.open_cut([])
+        cut = self.source.capture.open_cut([])
         if cut is None:
             return 0
         records = []
@@ -147,7 +147,7 @@ def workplace() -> Iterator[tuple[Cursor, Drain]]:
             cursor = connection.cursor()
             for table in ("plain", "captured"):
                 cursor.execute(f"CREATE TABLE {table} ({COLUMNS})")
-            source.install(["captured"], [])
+            source.installer.install(["captured"], [])
             yield cursor, Drain(source)
 
 

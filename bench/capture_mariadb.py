@@ -43,9 +43,9 @@ def measure_time(work: Callable[[], object]) -> float:
 def drain(source: Source) -> int:
     """Take cuts until there is nothing more; return the changes."""
     found = 0
-    while (cut := source.open_cut([])) is not None:
+    while (cut := source.capture.open_cut([])) is not None:
         count = sum(s.count for s in cut.read_sections(rows_max=5000, bytes_max=1 << 20))
-        state = source.read_state()
+        state = source.registry.read_state()
         record = BatchRecord(
             batch_no=BatchNo(state.last_batch + 1),
             epoch=state.epoch,
@@ -82,9 +82,9 @@ def main() -> None:
             for table in ("plain", "captured"):
                 cursor.execute(f"CREATE TABLE {table} ({COLUMNS})")
             with closing(MysqlSource(url)) as source:
-                source.install(["captured"], [])
-                source.raise_epoch(Epoch(1))
-                source.refresh_schemas()
+                source.installer.install(["captured"], [])
+                source.registry.raise_epoch(Epoch(1))
+                source.capture.refresh_schemas()
                 measure(cursor, source, rows)
 
 

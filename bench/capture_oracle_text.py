@@ -54,9 +54,9 @@ def main() -> None:
             for table in TABLES:
                 cursor.execute(f'CREATE TABLE "{table}" ({COLUMNS})')
             with closing(OracleSource(standin, OracleOptions(inline=True))) as paper:
-                paper.install(["PAPER"], [])
+                paper.installer.install(["PAPER"], [])
             with closing(OracleSource(standin)) as source:
-                source.install(["LOGGED"], ["PAPER"])
+                source.installer.install(["LOGGED"], ["PAPER"])
             measure(cursor, rows)
 
 

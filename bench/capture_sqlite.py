@@ -57,7 +57,7 @@ def application_rates(file: Path, count: int, *, unique: bool, captured: bool) -
             app.execute("CREATE UNIQUE INDEX names ON student (name)")
         if captured:
             with closing(SqliteSource(file)) as source:
-                source.install(["*"], [])
+                source.installer.install(["*"], [])
         data, more = rows(0, count), rows(count, SINGLES)
         return {
             "bulk insert": rate(count, lambda: bulk(app, lambda: app.executemany(INSERT, data))),
@@ -73,7 +73,7 @@ def read_rates(file: Path, count: int) -> dict[str, float]:
         app.execute(TABLE)
         bulk(app, lambda: app.executemany(INSERT, rows(0, count)))
         with closing(SqliteSource(file)) as source:
-            source.install(["*"], [])
+            source.installer.install(["*"], [])
             found = {"fill": rate(count, lambda: drain(source))}
             bulk(app, lambda: app.execute("UPDATE student SET fee = fee + 1"))
             found["changes"] = rate(count, lambda: drain(source))
@@ -83,10 +83,10 @@ def read_rates(file: Path, count: int) -> dict[str, float]:
 
 
 def drain(source: SqliteSource) -> None:
-    source.raise_epoch(Epoch(1))
+    source.registry.raise_epoch(Epoch(1))
     while True:
-        fills = [t.fill for t in source.read_registered_tables() if not t.fill.done]
-        cut = source.open_cut(fills[:1])
+        fills = [t.fill for t in source.registry.read_registered_tables() if not t.fill.done]
+        cut = source.capture.open_cut(fills[:1])
         if cut is None:
             return
         count = sum(s.count for s in cut.read_sections(rows_max=5000, bytes_max=1 << 20))
@@ -95,7 +95,7 @@ def drain(source: SqliteSource) -> None:
             chunk, state = cut.read_fill_chunk(fill, rows_max=20_000, bytes_max=1 << 20)
             count += sum(s.count for s in chunk)
             after.append(state)
-        state = source.read_state()
+        state = source.registry.read_state()
         record = BatchRecord(
             batch_no=BatchNo(state.last_batch + 1),
             epoch=state.epoch,

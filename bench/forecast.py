@@ -204,10 +204,10 @@ def pace(at: Place, environ: dict[str, str]) -> dict[str, float]:
     source = open_source(Settings.model_validate({"source": {"url": at.url}}))
     try:
         bare_us = min(change(at) for _ in range(TRIES))
-        source.install(["*"], [])
+        source.installer.install(["*"], [])
         captured_us = min(change(at) for _ in range(TRIES))
-        epoch = Epoch(source.read_state().epoch + 1)
-        state = source.raise_epoch(epoch)
+        epoch = Epoch(source.registry.read_state().epoch + 1)
+        state = source.registry.raise_epoch(epoch)
         rows, seconds = read_all(source, epoch, int(state.last_batch) + 1, int(state.next_sequence))
     finally:
         source.close()
@@ -221,11 +221,11 @@ def pace(at: Place, environ: dict[str, str]) -> dict[str, float]:
 def read_all(source: Source, epoch: Epoch, batch: int, sequence: int) -> tuple[int, float]:
     """Read what is due, cut by cut, as capture does."""
     rows, seconds = 0, 0.0
-    while due := [t.fill for t in source.read_registered_tables() if not t.fill.done]:
+    while due := [t.fill for t in source.registry.read_registered_tables() if not t.fill.done]:
         try:
-            cut = source.open_cut(due)
+            cut = source.capture.open_cut(due)
         except SchemaChanged:
-            source.refresh_schemas()
+            source.capture.refresh_schemas()
             continue
         if cut is None:
             break

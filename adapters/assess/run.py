@@ -58,8 +58,8 @@ def measure_parts(clock: Callable[[], float]) -> list[float]:
 def assess(settings: Settings, source: Source, *, count_rows: bool, version: str, taken_at: str) -> Assessment:
     """Assess a source; VENUS need not be installed there."""
     include, exclude = settings.source.tables, settings.source.exclude
-    schemas = source.read_tables(include, exclude)
-    findings = source.check(include, exclude)
+    schemas = source.dictionary.read_tables(include, exclude)
+    findings = source.installer.check(include, exclude)
     found = survey(settings, SurveyRequest(include=include, exclude=exclude, count_rows=count_rows))
     place = describe_database(settings.source.url.get_secret_value())
     return build_assessment(

@@ -128,9 +128,9 @@ def open_quiet_cut(source: Source, tables: Mapping[int, VersionedTable]) -> Cut:
     fills = [_initial_fill(table_id) for table_id in tables]
     for tried in range(_QUIET_TRIES):
         try:
-            cut = source.open_cut(fills)
+            cut = source.capture.open_cut(fills)
         except SchemaChanged:
-            source.refresh_schemas()
+            source.capture.refresh_schemas()
             continue
         if cut is not None and _nothing_waits(cut, tables, heartbeats=tried == _QUIET_TRIES - 1):
             return cut
@@ -181,7 +181,7 @@ def hash_source(cut: Cut, table: VersionedTable, progress: Progress, speller: Ro
 
 def read_captured(source: Source) -> dict[int, TableSchema]:
     """Return the captured tables, without the heartbeat."""
-    return {t.schema.table_id: t.schema for t in source.read_registered_tables() if not t.schema.is_heartbeat}
+    return {t.schema.table_id: t.schema for t in source.registry.read_registered_tables() if not t.schema.is_heartbeat}
 
 
 Report = Callable[[str, int, int], None]

@@ -80,7 +80,7 @@ def read_readiness(
     exclude: Seq[str] = (),
 ) -> Readiness:
     """Read source, broker and target in turn; the patterns are those of the configuration."""
-    backlog = source.read_backlog()
+    backlog = source.capture.read_backlog()
     tables = tuple(
         SourceTableState(
             name=t.schema.qualified,
@@ -90,19 +90,19 @@ def read_readiness(
             log_rows=backlog.get(t.schema.table_id, (0, 0))[0],
             blocked_s=backlog.get(t.schema.table_id, (0, 0))[1],
         )
-        for t in source.read_registered_tables()
+        for t in source.registry.read_registered_tables()
         if not t.schema.is_heartbeat
     )
     status = admin.whole_status(business)
     own = next((b for b in status.businesses if b.business == business), None)
     view = target.read_view()
-    out = {t.schema.qualified: t.reason for t in source.read_released_tables()}
+    out = {t.schema.qualified: t.reason for t in source.registry.read_released_tables()}
     return Readiness(
         target=view.name,
         source=tables,
         released=out,
-        uncaptured=tuple(source.find_uncaptured_tables(include, exclude)),
-        gone=frozenset(out).difference(source.read_table_names()) if out else frozenset(),
+        uncaptured=tuple(source.dictionary.find_uncaptured_tables(include, exclude)),
+        gone=frozenset(out).difference(source.dictionary.read_table_names()) if out else frozenset(),
         missing=frozenset(t.name for t in view.tables).difference(t.schema.qualified for t in target.read_tables()),
         producer=own.producer if own else "",
         halves=len(own.halves) if own else 0,

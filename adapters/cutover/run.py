@@ -156,7 +156,7 @@ class _Cutover:
         there = self._session.read_tables()
         self._add_block(self._session.find_differences())
         schema = self._compare_schemas()
-        numberings = self._source.read_numberings()
+        numberings = self._source.dictionary.read_numberings()
         tables, snapshot = self._compare_tables(there, start)
         keys = self._read_references()
         counters = self._session.set_counters(numberings)
@@ -286,7 +286,7 @@ class _Cutover:
         self, there: Sequence[CutoverTable], tables: Sequence[ComparedTable], keys: Sequence[ReferenceCheck],
         counters: Sequence[CounterSetting], snapshot: broker_pb2.Snapshot | None, end: Readiness,
     ) -> dict[str, Any]:  # fmt: skip
-        conversion = self._target.build_ddl([t.schema for t in there], (), self._source.read_other_objects())
+        conversion = self._target.build_ddl([t.schema for t in there], (), self._source.dictionary.read_other_objects())
         head = self._request.head | {
             "kind": "rehearsal" if self._request.rehearse else "certificate",
             "business": self._settings.business.name,
@@ -315,7 +315,7 @@ class _Cutover:
         """Enable what would have disturbed VENUS: actions of foreign keys, GENERATED ALWAYS."""
         self._session.read_tables()
         self._report("enforces the foreign keys", 0, 0)
-        warnings = self._session.enforce(_invalid(found), self._source.read_numberings())
+        warnings = self._session.enforce(_invalid(found), self._source.dictionary.read_numberings())
         found = found | {"warnings": warnings}
         self._session.finish_mark(found)
         return CutoverOutcome(certificate=found, resumed=resumed)
@@ -330,7 +330,7 @@ class _Cutover:
         written = [CutoverObstacle(what=f"{table} has been written to since the cut-over") for table in now
                    if now[table] != certified.get(table)]  # fmt: skip
         self._add_block(written, "these changes exist only here: carry them over by hand, or load another target")
-        session.relax(_invalid(mark.certificate), self._source.read_numberings())
+        session.relax(_invalid(mark.certificate), self._source.dictionary.read_numberings())
         self._target.record_comparison(certificate.certified_comparison(mark.certificate, mark.marked_at))
         session.remove_mark()
 

@@ -91,7 +91,7 @@ class RegisteredTable:
     """A captured table as the registry at the source describes it.
 
     ACTIVE: captured. PAUSED: its log rows wait and cuts skip them, because an operator paused it or a row that cannot
-    be carried halted it (`Source.halt`). RESYNC: changes were missed, and `reason` names the cause; VENUS still
+    be carried halted it (`SourceRegistry.halt`). RESYNC: changes were missed, and `reason` names the cause; VENUS still
     captures what it can, but only a new fill makes the copy complete, and the operator decides when. RELEASING: an
     operator is taking it out of capture; its triggers are removed or about to be, its log is still captured. RELEASED:
     no longer captured. Its row stays, so that number and version continue if the table is captured again.
@@ -208,15 +208,8 @@ class Cut(Protocol):
         ...
 
 
-class Source(Protocol):
-    """One source database, used by one thread."""
-
-    name: str
-    capabilities: SourceCapabilities
-
-    def close(self) -> None: ...
-
-    # -- dictionary and installation ---------------------------------------------------------------------
+class SourceDictionary(Protocol):
+    """The tables and other objects of the application."""
 
     def read_tables(self, include: Seq[str], exclude: Seq[str]) -> list[TableSchema]:
         """Read the dictionary; table ids are those of the registry, or 0 for tables not captured yet."""
@@ -245,6 +238,10 @@ class Source(Protocol):
     def read_other_objects(self) -> list[OtherObject]:
         """Return the objects of the application that are neither tables nor sequences. Reads only."""
         ...
+
+
+class SourceInstaller(Protocol):
+    """The installation of capture and its removal."""
 
     def check(self, include: Seq[str], exclude: Seq[str]) -> list[Finding]:
         """Return what is missing or cannot be carried; reads only, no DDL and no DML."""
@@ -292,7 +289,9 @@ class Source(Protocol):
         """
         ...
 
-    # -- the registry and the checkpoint row ---------------------------------------------------------------
+
+class SourceRegistry(Protocol):
+    """The registry of captured tables, the checkpoint row and the batch table."""
 
     def read_registered_tables(self) -> list[RegisteredTable]:
         """Return the captured tables: every table of the registry that is not RELEASED."""
@@ -308,23 +307,11 @@ class Source(Protocol):
 
     def set_table_state(self, table_id: int, state: str, reason: str) -> None: ...
 
-    def restart_fill(self, table_id: int) -> None:
-        """Make the next cuts read the whole table again (with a sweep if it was filled before)."""
-        ...
-
-    def restart_with_sweep(self, table_id: int, version: int) -> None:
-        """Make the next cuts read the whole table again, always with a sweep, in at least this version.
-
-        For a source that is behind its broker: the broker has rows of the table that this source does not know of,
-        perhaps in versions from the lost part of the history. The higher of the two versions applies.
-        """
-        ...
-
     def halt(self, epoch: Epoch, table_id: int, why: str) -> None:
         """Exclude a table from later cuts because a row cannot be carried; its log rows and its fill stay as they are.
 
-        `refresh_schemas` resumes it once it has been written to. A table that is already PAUSED keeps its reason.
-        Raises Fenced if another instance has raised the epoch.
+        `SourceCapture.refresh_schemas` resumes it once it has been written to. A table that is already PAUSED keeps its
+        reason. Raises Fenced if another instance has raised the epoch.
         """
         ...
 
@@ -341,14 +328,6 @@ class Source(Protocol):
         """
         ...
 
-    def write_heartbeat(self) -> None:
-        """Update the heartbeat row; it is captured like any other row."""
-        ...
-
-    def read_backlog(self) -> dict[int, tuple[int, int]]:
-        """Return, per table_id, the number of waiting log rows and the age of the oldest blocker in seconds."""
-        ...
-
     def read_row_counts(self) -> dict[int, int]:
         """Return, per table_id, the approximate row count of a captured table, if the database has statistics.
 
@@ -356,29 +335,16 @@ class Source(Protocol):
         """
         ...
 
-    def find_missing_grants(self) -> list[MissingGrant]:
-        """Return the privileges that VENUS's user lacks on VENUS's own tables; without them nothing can be captured.
 
-        Log tables do not count. Empty if VENUS is not installed. Costs a few round trips.
-        """
-        ...
-
-    def find_blocking_locks(self) -> dict[str, str]:
-        """Return, by table, the sessions whose table locks have delayed cuts for seconds."""
-        ...
-
-    def describe_blockers(self) -> str:
-        """Name the sessions whose open transactions delay captured tables, as far as this database shows them."""
-        ...
-
-    # -- capture ---------------------------------------------------------------------------------------------
+class SourceCapture(Protocol):
+    """Reading of changes: fills, cuts, and what delays them."""
 
     def refresh_schemas(self) -> list[TableSchema]:
         """Compare the dictionary with the registry; store and return new versions of changed tables.
 
         Also returns tables that another process has registered since. A table whose key has changed or that is gone
         becomes RESYNC; the statements of the application do not fail. A new column restarts the table's fill. A table
-        that `halt` excluded is resumed if it has been written to since.
+        that `registry.halt` excluded is resumed if it has been written to since.
         """
         ...
 
@@ -388,7 +354,7 @@ class Source(Protocol):
         The caller has nothing else to do for `rest_s`. Return False if the source did not wait because it cannot, or
         cannot now.
         """
-        ...
+        return False
 
     def open_cut(self, fills: Seq[FillState]) -> Cut | None:
         """Open a snapshot; return None if the log is empty and no table has to be filled.
@@ -397,3 +363,60 @@ class Source(Protocol):
         gives way. Raises SchemaChanged instead of reading a table in another version than the registry's.
         """
         ...
+
+    def restart_fill(self, table_id: int) -> None:
+        """Make the next cuts read the whole table again (with a sweep if it was filled before)."""
+        ...
+
+    def restart_with_sweep(self, table_id: int, version: int) -> None:
+        """Make the next cuts read the whole table again, always with a sweep, in at least this version.
+
+        For a source that is behind its broker: the broker has rows of the table that this source does not know of,
+        perhaps in versions from the lost part of the history. The higher of the two versions applies.
+        """
+        ...
+
+    def write_heartbeat(self) -> None:
+        """Update the heartbeat row; it is captured like any other row."""
+        ...
+
+    def read_backlog(self) -> dict[int, tuple[int, int]]:
+        """Return, per table_id, the number of waiting log rows and the age of the oldest blocker in seconds."""
+        ...
+
+    def find_missing_grants(self) -> list[MissingGrant]:
+        """Return the privileges that VENUS's user lacks on VENUS's own tables; without them nothing can be captured.
+
+        Log tables do not count. Empty if VENUS is not installed, and where such privileges cannot be revoked. Costs a
+        few round trips.
+        """
+        return []
+
+    def find_blocking_locks(self) -> dict[str, str]:
+        """Return, by table, the sessions whose table locks have delayed cuts for seconds."""
+        return {}
+
+    def describe_blockers(self) -> str:
+        """Name the sessions whose open transactions delay captured tables, as far as this database shows them."""
+        return ""
+
+
+class Source(Protocol):
+    """One source database, used by one thread."""
+
+    name: str
+    capabilities: SourceCapabilities
+
+    @property
+    def dictionary(self) -> SourceDictionary: ...
+
+    @property
+    def installer(self) -> SourceInstaller: ...
+
+    @property
+    def registry(self) -> SourceRegistry: ...
+
+    @property
+    def capture(self) -> SourceCapture: ...
+
+    def close(self) -> None: ...

@@ -24,11 +24,11 @@ class _SourceModule(Protocol):
     def open_source(self, settings: Settings) -> Source: ...
 
 
-class _AdoptingSource(Protocol):
+class _AdoptingInstaller(Protocol):
     def adopt(self, include: Seq[str], exclude: Seq[str]) -> list[InstallStep]: ...
 
 
-class _TypeMapSource(Protocol):
+class _TypeMapInstaller(Protocol):
     def request_types(self, type_map: Mapping[str, str], include: Seq[str], exclude: Seq[str]) -> None: ...
 
 
@@ -50,7 +50,9 @@ def open_source(settings: Settings, type_map: Mapping[str, str] | None = None) -
     source = cast(_SourceModule, _module(dialect, "source")).open_source(settings)
     if type_map:
         try:
-            cast(_TypeMapSource, source).request_types(type_map, settings.source.tables, settings.source.exclude)
+            cast(_TypeMapInstaller, source.installer).request_types(
+                type_map, settings.source.tables, settings.source.exclude
+            )
         except BaseException:
             source.close()
             raise
@@ -80,7 +82,7 @@ def adopt(source: Source, include: Seq[str], exclude: Seq[str]) -> list[InstallS
         raise ConfigError(
             f"--adopt is not available for {source.name}", hint=f"it is for {_dialects_with(Option.ADOPT)}"
         )
-    return cast(_AdoptingSource, source).adopt(include, exclude)
+    return cast(_AdoptingInstaller, source.installer).adopt(include, exclude)
 
 
 def options_of(dialect: str) -> frozenset[Option]:

@@ -115,8 +115,8 @@ def run_capture_fill(
 
 def _fill_report(settings: Settings, outside: CaptureDependencies) -> tuple[FillReport, BatchNo]:
     with closing(outside.source(settings)) as source:
-        tables = source.read_registered_tables()
-        last_batch = source.read_state().last_batch
+        tables = source.registry.read_registered_tables()
+        last_batch = source.registry.read_state().last_batch
     report = FillReport(
         rows={t.schema.qualified: t.fill.rows_done for t in tables}, complete=all(t.is_read for t in tables)
     )
@@ -203,7 +203,7 @@ class CaptureLoop:
                 closing(self._outside.ingest(self._settings)) as producer,
             ):
                 timeout_s = self._settings.capture.cut_timeout_s
-                if lacks := source.find_missing_grants():
+                if lacks := source.capture.find_missing_grants():
                     self._wait_for_grants(lacks, producer, timeout_s)
                     return False
                 chosen = self._settings.source
@@ -241,8 +241,8 @@ class CaptureLoop:
             if cutter.cut() is CutResult.CHANGES:
                 pace.on_traffic(now)
                 if not filling:
-                    session.source.wait(pace.next_delay_s(now))
-            elif not session.source.wait(pause_s := pace.next_delay_s(now), chores.rest_s()):
+                    session.source.capture.wait(pace.next_delay_s(now))
+            elif not session.source.capture.wait(pause_s := pace.next_delay_s(now), chores.rest_s()):
                 self._stop.wait(pause_s)
             self._reporter.tick()
 

@@ -74,7 +74,7 @@ class Cutter:
         fills = session.fills.next_states(FILLS_MAX)
         steps = {"looked": tracing.step_time_us()}
         try:
-            cut = session.source.open_cut(fills)
+            cut = session.source.capture.open_cut(fills)
         except SourceError as e:
             self._read_again(e)
             return CutResult.NOTHING
@@ -186,7 +186,7 @@ class Cutter:
     def _halt_table(self, why: TableHalted) -> None:
         """Halt a table until it is written to again; its changes stay at the source."""
         session, table = self._session, why.table
-        session.source.halt(session.epoch, table.table_id, why.why)
+        session.source.registry.halt(session.epoch, table.table_id, why.why)
         logger.warning("%s halts, the other tables continue: %s; %s", table.qualified, why.why, why.hint)
         session.read_registry()
 

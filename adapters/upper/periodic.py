@@ -49,7 +49,7 @@ class PeriodicTasks:
         self._reporter.count(reviews_answered=self._session.answer_reviews())
         if now >= self._next_beat:
             self._next_beat = now + self._heartbeat_s
-            self._session.source.write_heartbeat()
+            self._session.source.capture.write_heartbeat()
         if now >= self._next_refresh:
             self._session.refresh_schemas()
             self._report_figures(now)
@@ -69,7 +69,9 @@ class PeriodicTasks:
 
     def _blocked_by(self) -> str:
         waits = {
-            table_id: age for table_id, (_, age) in self._session.source.read_backlog().items() if age >= BLOCKED_S
+            table_id: age
+            for table_id, (_, age) in self._session.source.capture.read_backlog().items()
+            if age >= BLOCKED_S
         }
         if not waits:
             return ""
@@ -116,7 +118,7 @@ def wait_for_grants(
         producer.take_reviews()  # cannot be answered; raises what broke the stream
         reporter.tick()
         with closing(opened()) as source:
-            lacks = source.find_missing_grants()
+            lacks = source.capture.find_missing_grants()
         if lacks != missing:
             _report_missing_grants(producer, lacks)
             missing = lacks

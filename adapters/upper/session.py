@@ -71,19 +71,21 @@ class CaptureSession:
     def read_registry(self) -> None:
         """Load the registered tables with their fills and schemas, and report their condition to the broker."""
         # read first: a change in between is read once more, and never missed
-        self.sign = self.source.read_registry_fingerprint()
+        self.sign = self.source.registry.read_registry_fingerprint()
         tables = self._read_registered()
         self.schemas.offer(t.schema for t in tables)
         self.fills.read(tables)
-        self.locked = self.source.find_blocking_locks()
-        self.uncaptured = self.source.find_uncaptured_tables(self.include, self.exclude)
-        self.condition = build_condition([*tables, *self.source.read_released_tables()], self.locked, self.uncaptured)
+        self.locked = self.source.capture.find_blocking_locks()
+        self.uncaptured = self.source.dictionary.find_uncaptured_tables(self.include, self.exclude)
+        self.condition = build_condition(
+            [*tables, *self.source.registry.read_released_tables()], self.locked, self.uncaptured
+        )
         self.report_figures()
 
     def count_rows(self, now_us: int) -> None:
         """Read the approximate number of rows of each table. A refusal does not stop the capture."""
         try:
-            if rows := self.source.read_row_counts():
+            if rows := self.source.registry.read_row_counts():
                 self.figures = replace(self.figures, rows=rows, counted_at_us=now_us)
         except VenusError as error:
             if error.retryable:
@@ -102,24 +104,28 @@ class CaptureSession:
 
         Most likely it was captured after the backup from which the source was restored, and is captured again.
         """
-        tables = self.source.read_registered_tables()
+        tables = self.source.registry.read_registered_tables()
         foreign = [t.schema for t in tables if _is_untouched(t) and t.schema.table_id in self.changed]
         for schema in foreign:
-            self.source.restart_with_sweep(schema.table_id, self.changed[schema.table_id] + 1)
-        return self.source.read_registered_tables() if foreign else tables
+            self.source.capture.restart_with_sweep(schema.table_id, self.changed[schema.table_id] + 1)
+        return self.source.registry.read_registered_tables() if foreign else tables
 
     def refresh_schemas(self) -> None:
         """Compare dictionary and registry: tables that changed get a new version, new ones join."""
-        self.schemas.offer(self.source.refresh_schemas())
+        self.schemas.offer(self.source.capture.refresh_schemas())
         # a fill without progress waits until the registry is read again, even if its fingerprint is unchanged
-        if self.source.read_registry_fingerprint() != self.sign or not self.fills.complete or self._has_changed():
+        if (
+            self.source.registry.read_registry_fingerprint() != self.sign
+            or not self.fills.complete
+            or self._has_changed()
+        ):
             self.read_registry()
 
     def _has_changed(self) -> bool:
         """Return whether locks or uncaptured tables differ from the last report."""
-        if self.source.find_blocking_locks() != self.locked:
+        if self.source.capture.find_blocking_locks() != self.locked:
             return True
-        return self.source.find_uncaptured_tables(self.include, self.exclude) != self.uncaptured
+        return self.source.dictionary.find_uncaptured_tables(self.include, self.exclude) != self.uncaptured
 
     def answer_reviews(self) -> int:
         """Answer the broker's reviews from the batch table; return the number of halves.
@@ -131,7 +137,7 @@ class CaptureSession:
             return 0
         decided_through = self.producer.decided_through
         halves = [h for h in halves if h.batch_no > decided_through]
-        records = self.source.read_batches([BatchNo(h.batch_no) for h in halves])
+        records = self.source.registry.read_batches([BatchNo(h.batch_no) for h in halves])
         return self._answer(
             judge_halves(
                 [h for h in halves if (r := records.get(BatchNo(h.batch_no))) is None or r.digest == h.digest], records
@@ -201,7 +207,7 @@ def open_session(
     Raises Fenced if another process has taken over since this process' last session: a process that lost its
     connection must not take the stream back from its successor. Raises Held if another process is active.
     """
-    state = source.read_state()
+    state = source.registry.read_state()
     if claim.epoch is not None and state.epoch > claim.epoch:
         raise Fenced(
             f"another capture holds epoch {state.epoch} at the source, this one had {claim.epoch}",
@@ -216,7 +222,7 @@ def open_session(
         gives_way=claim.gives_way,
     )
     claim.epoch, claim.take_over = Epoch(ack.epoch), False
-    state = source.raise_epoch(Epoch(ack.epoch))
+    state = source.registry.raise_epoch(Epoch(ack.epoch))
     committed = _resolve(source, producer, ack)
     if ack.in_doubt:
         ingest.pass_over(producer, state, committed, timeout_s=timeout_s)
@@ -230,7 +236,7 @@ def _resolve(source: Source, producer: IngestClient, ack: InitAck) -> int:
     """Decide the undecided halves from the batch table; return the broker's last committed batch after that."""
     halves = list(ack.undecided)
     committed = int(ack.last_batch)
-    records = source.read_batches([BatchNo(h.batch_no) for h in halves]) if halves else {}
+    records = source.registry.read_batches([BatchNo(h.batch_no) for h in halves]) if halves else {}
     for half, verdict in judge_halves(halves, records, in_doubt=ack.in_doubt):
         logger.info("capture: half message %s left undecided by an earlier run: %s", half.batch_no, verdict.name)
         producer.decide(half.batch_no, half.digest, verdict)
@@ -271,6 +277,6 @@ def _read_everything_again(source: Source, last_batch: int, committed: int, vers
         committed,
         last_batch,
     )
-    for table in source.read_registered_tables():
+    for table in source.registry.read_registered_tables():
         table_id, version = table.schema.table_id, table.schema.version
-        source.restart_with_sweep(table_id, max(version, versions.get(table_id, 0) + 1))
+        source.capture.restart_with_sweep(table_id, max(version, versions.get(table_id, 0) + 1))

@@ -154,7 +154,7 @@ class _Run:
         chosen = self.settings.source
         try:
             with closing(open_source(self.settings)) as source:
-                self.uncaptured = source.find_uncaptured_tables(chosen.tables, chosen.exclude)
+                self.uncaptured = source.dictionary.find_uncaptured_tables(chosen.tables, chosen.exclude)
         except VenusError as error:
             self.notes.append(f"which tables are not captured is not known: {error}")
         if not self.options.tables:

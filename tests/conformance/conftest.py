@@ -76,7 +76,7 @@ def item(place: Place, app: Application, source: Source) -> Follower:
     t = place.types
     app.execute(f"CREATE TABLE item (id {t['int']} NOT NULL PRIMARY KEY, name {t['text']}, price {t['decimal']})")
     app.commit()
-    source.install(["*"], [])
+    source.installer.install(["*"], [])
     follower = Follower(source)
     follower.drain()
     return follower

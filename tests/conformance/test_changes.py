@@ -145,7 +145,7 @@ def test_composite_keys_keep_their_parts_apart(place: Place, app: Application, s
         f"CREATE TABLE line (pos {t['int']} NOT NULL, code varchar(20) NOT NULL, order_no {t['int']} NOT NULL,"
         f" amount {t['int']}, PRIMARY KEY (order_no, code, pos))",
     )
-    source.install(["*"], [])
+    source.installer.install(["*"], [])
     follower = Follower(source)
     rows = [(1, "2", 3), (12, "", 3), (1, "22", 3), (1, "2\t3", 4), (1, "a\\b", 4), (1, "ä", 4)]
     if place.empty_is_null:
@@ -174,7 +174,7 @@ def test_children_deleted_by_a_cascade_are_captured(place: Place, app: Applicati
         "INSERT INTO child VALUES (10, 1)",
         "INSERT INTO child VALUES (11, 1)",
     )
-    source.install(["*"], [])
+    source.installer.install(["*"], [])
     follower = Follower(source)
     follower.drain()
     assert len(follower.rows("child")) == 2
@@ -191,20 +191,20 @@ def test_names_of_tables_and_columns_may_be_anything(name: str, place: Place, ap
     t, q = place.types, quoted(name)
     app.execute(f"CREATE TABLE {q} ({q} {t['int']} NOT NULL PRIMARY KEY, {quoted(name + ' 2')} {t['text']})")
     app.commit()
-    source.install(["*"], [])
+    source.installer.install(["*"], [])
     follower = Follower(source)
     do(app, f"INSERT INTO {q} VALUES (1, 'x')", f"INSERT INTO {q} VALUES (2, 'y')")
     follower.drain(fill_rows=1)
     do(app, f"UPDATE {q} SET {q} = 3 WHERE {q} = 1", f"DELETE FROM {q} WHERE {q} = 2")
     follower.drain()
     assert follower.rows(name) == {("3",): {name: "3", name + " 2": "x"}}
-    source.uninstall()
+    source.installer.uninstall()
 
 
 def test_rows_of_two_tables_changed_together_are_in_one_cut(place: Place, app: Application, source: Source) -> None:
     t = place.types
     do(app, *(f"CREATE TABLE {n} (id {t['int']} NOT NULL PRIMARY KEY, v {t['int']})" for n in ("a", "b")))
-    source.install(["*"], [])
+    source.installer.install(["*"], [])
     follower = Follower(source)
     follower.drain()
     do(app, "INSERT INTO a VALUES (1, 1)", "INSERT INTO b VALUES (1, 1)")
@@ -221,7 +221,7 @@ def test_a_change_without_effect_is_harmless(app: Application, item: Follower) -
 
 
 def test_the_heartbeat_row_is_captured_like_any_other(item: Follower) -> None:
-    item.source.write_heartbeat()
+    item.source.capture.write_heartbeat()
     (seen,) = item.drain()
     (section,) = seen.sections
     schema = item.schemas[section.table_id, section.schema_version]
@@ -232,12 +232,12 @@ def test_the_heartbeat_row_is_captured_like_any_other(item: Follower) -> None:
 
 
 def test_a_heartbeat_row_that_somebody_has_deleted_comes_again(app: Application, item: Follower) -> None:
-    item.source.write_heartbeat()
+    item.source.capture.write_heartbeat()
     (seen,) = item.drain()
     schema = item.schemas[seen.sections[0].table_id, seen.sections[0].schema_version]
     do(app, f"DELETE FROM {schema.namespace}.{schema.name}")
     item.drain()
     assert not item.rows(schema.name)
-    item.source.write_heartbeat()
+    item.source.capture.write_heartbeat()
     item.drain()
     assert len(item.rows(schema.name)) == 1

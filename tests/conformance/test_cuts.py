@@ -51,9 +51,9 @@ def test_the_batch_table_holds_every_batch_of_a_committed_cut(app: Application, 
     assert seen is not None
     assert len(seen.batches) == 3
     numbers = [b.batch_no for b in seen.batches]
-    found = item.source.read_batches([*numbers, BatchNo(numbers[-1] + 1)])
+    found = item.source.registry.read_batches([*numbers, BatchNo(numbers[-1] + 1)])
     assert found == {b.batch_no: b for b in seen.batches}
-    state = item.source.read_state()
+    state = item.source.registry.read_state()
     assert (state.next_sequence, state.last_batch) == (seen.batches[-1].last_sequence + 1, numbers[-1])
 
 
@@ -66,19 +66,19 @@ def test_old_batches_are_forgotten_when_the_caller_says_so(app: Application, ite
     assert cut is not None
     second = item.read(cut, [], rows_max=10, bytes_max=1 << 20, fill_rows=1)
     cut.commit(item.epoch, second.batches, [], seen.batches[-1].batch_no)
-    kept = item.source.read_batches([b.batch_no for b in seen.batches + second.batches])
+    kept = item.source.registry.read_batches([b.batch_no for b in seen.batches + second.batches])
     assert sorted(kept) == [seen.batches[-1].batch_no, second.batches[0].batch_no]
 
 
 def test_a_rolled_back_cut_is_delivered_again_in_full(app: Application, item: Follower) -> None:
     fill_items(app, 0, 25)
-    before = item.source.read_state()
+    before = item.source.registry.read_state()
     cut = item.open([])
     assert cut is not None
     seen = item.read(cut, [], rows_max=10, bytes_max=1 << 20, fill_rows=1)
     cut.rollback()
-    assert item.source.read_state() == before
-    assert item.source.read_batches([b.batch_no for b in seen.batches]) == {}
+    assert item.source.registry.read_state() == before
+    assert item.source.registry.read_batches([b.batch_no for b in seen.batches]) == {}
     (again,) = item.drain()
     assert again.count == seen.count == 25
     assert len(item.rows("item")) == 25
@@ -138,13 +138,13 @@ def test_a_newer_instance_fences_the_older_one(place: Place, app: Application, i
         successor = Follower(other)
         with pytest.raises(Fenced):
             cut.commit(item.epoch, seen.batches, [], BatchNo(0))
-        assert other.read_batches([b.batch_no for b in seen.batches]) == {}
+        assert other.registry.read_batches([b.batch_no for b in seen.batches]) == {}
         (again,) = successor.drain()
         assert again.count == 3
         with pytest.raises(Fenced):
-            item.source.raise_epoch(item.epoch)
+            item.source.registry.raise_epoch(item.epoch)
         fill_items(app, 10, 1)
-        late = item.source.open_cut([])
+        late = item.source.capture.open_cut([])
         assert late is not None
         seen = item.read(late, [], rows_max=10, bytes_max=1 << 20, fill_rows=1)
         with pytest.raises(Fenced):
@@ -156,8 +156,8 @@ def test_a_newer_instance_fences_the_older_one(place: Place, app: Application, i
 
 
 def test_raising_the_same_epoch_again_is_allowed(item: Follower) -> None:
-    assert item.source.raise_epoch(item.epoch).epoch == item.epoch
-    assert item.source.raise_epoch(Epoch(item.epoch + 5)).epoch == item.epoch + 5
+    assert item.source.registry.raise_epoch(item.epoch).epoch == item.epoch
+    assert item.source.registry.raise_epoch(Epoch(item.epoch + 5)).epoch == item.epoch + 5
 
 
 def test_an_instance_that_died_leaves_nothing_undone(place: Place, app: Application, item: Follower) -> None:
@@ -177,22 +177,22 @@ def test_an_instance_that_died_leaves_nothing_undone(place: Place, app: Applicat
 
 def test_the_backlog_counts_what_waits(app: Application, item: Follower) -> None:
     table_id = item.table_id("item")
-    assert item.source.read_backlog()[table_id][0] == 0
+    assert item.source.capture.read_backlog()[table_id][0] == 0
     fill_items(app, 0, 12)
-    assert item.source.read_backlog()[table_id][0] == 12
+    assert item.source.capture.read_backlog()[table_id][0] == 12
     item.drain()
-    assert item.source.read_backlog()[table_id][0] == 0
+    assert item.source.capture.read_backlog()[table_id][0] == 0
 
 
 def test_a_paused_table_waits_and_drains_in_order(app: Application, item: Follower) -> None:
     table_id = item.table_id("item")
-    item.source.set_table_state(table_id, "PAUSED", "by hand")
+    item.source.registry.set_table_state(table_id, "PAUSED", "by hand")
     fill_items(app, 0, 5)
     assert item.cut() is None
-    assert item.source.read_backlog()[table_id][0] == 5
-    (paused,) = [t for t in item.source.read_registered_tables() if t.schema.table_id == table_id]
+    assert item.source.capture.read_backlog()[table_id][0] == 5
+    (paused,) = [t for t in item.source.registry.read_registered_tables() if t.schema.table_id == table_id]
     assert (paused.state, paused.reason) == ("PAUSED", "by hand")
-    item.source.set_table_state(table_id, "ACTIVE", "")
+    item.source.registry.set_table_state(table_id, "ACTIVE", "")
     item.drain()
     assert len(item.rows("item")) == 5
 
@@ -200,10 +200,10 @@ def test_a_paused_table_waits_and_drains_in_order(app: Application, item: Follow
 def test_another_process_can_pause_a_table(place: Place, app: Application, item: Follower) -> None:
     other = place.open()
     try:
-        other.set_table_state(item.table_id("item"), "PAUSED", "by hand")
+        other.registry.set_table_state(item.table_id("item"), "PAUSED", "by hand")
         fill_items(app, 0, 5)
         assert item.cut() is None
-        other.set_table_state(item.table_id("item"), "ACTIVE", "")
+        other.registry.set_table_state(item.table_id("item"), "ACTIVE", "")
     finally:
         other.close()
     item.drain()
@@ -212,7 +212,7 @@ def test_another_process_can_pause_a_table(place: Place, app: Application, item:
 
 def test_a_state_of_an_unknown_table_is_refused(item: Follower) -> None:
     with pytest.raises(VenusError):
-        item.source.set_table_state(4711, "PAUSED", "by hand")
+        item.source.registry.set_table_state(4711, "PAUSED", "by hand")
 
 
 def test_the_clock_of_a_cut_is_the_sources(app: Application, item: Follower) -> None:

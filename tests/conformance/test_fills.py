@@ -22,7 +22,7 @@ def filled(place: Place, app: Application, source: Source) -> Follower:
     for i in range(100):
         app.execute("INSERT INTO item VALUES (?, ?, NULL)", i, f"v{i}")
     app.commit()
-    source.install(["*"], [])
+    source.installer.install(["*"], [])
     return Follower(source)
 
 
@@ -34,7 +34,7 @@ def test_rows_from_before_the_installation_are_filled_in_chunks(filled: Follower
     cuts = filled.drain(fill_rows=30)
     assert names(filled) == {i: f"v{i}" for i in range(100)}
     assert [c.count for c in cuts if c.count and c.fills[0].table_id == filled.table_id("item")] == [30, 30, 30, 10]
-    (fill,) = [t.fill for t in filled.source.read_registered_tables() if t.schema.name == "item"]
+    (fill,) = [t.fill for t in filled.source.registry.read_registered_tables() if t.schema.name == "item"]
     assert (fill.done, fill.rows_done) == (True, 100)
     assert filled.cut() is None
 
@@ -88,7 +88,7 @@ def test_a_sweep_finds_what_changed_unseen(app: Application, filled: Follower) -
     # what a target has that the source has not, and the other way round
     filled.tables[table_id]["777",] = (1, {"id": "777", "name": "ghost", "price": None})
     del filled.tables[table_id]["5",]
-    filled.source.restart_fill(table_id)
+    filled.source.capture.restart_fill(table_id)
     do(app, "INSERT INTO item VALUES (500, 'meanwhile', NULL)")
     cuts = filled.drain(fill_rows=40)
     kinds = [s.kind for c in cuts for s in c.sections if s.table_id == table_id]
@@ -101,7 +101,7 @@ def test_a_fill_started_again_before_it_was_done_is_a_sweep(app: Application, fi
     while len(filled.tables[table_id]) < 40:
         filled.cut(fill_rows=20)
     filled.tables[table_id]["777",] = (1, {"id": "777", "name": "ghost", "price": None})
-    filled.source.restart_fill(table_id)
+    filled.source.capture.restart_fill(table_id)
     filled.drain(fill_rows=20)
     assert names(filled) == {i: f"v{i}" for i in range(100)}
 
@@ -113,7 +113,7 @@ def test_a_table_of_which_only_changes_were_captured_is_swept(app: Application, 
         pass
     assert list(names(filled)) == [500]
     filled.tables[table_id]["777",] = (1, {"id": "777", "name": "ghost", "price": None})
-    filled.source.restart_fill(table_id)
+    filled.source.capture.restart_fill(table_id)
     filled.drain(fill_rows=20)
     assert names(filled) == {**{i: f"v{i}" for i in range(100)}, 500: "noted"}
 
@@ -127,28 +127,28 @@ def test_a_table_that_starts_over_is_swept_in_the_version_that_is_wanted(
     if is_filled:
         filled.drain()
     filled.tables[table_id]["777",] = (0, {"id": "777", "name": "ghost", "price": None})
-    filled.source.restart_with_sweep(table_id, 7)
+    filled.source.capture.restart_with_sweep(table_id, 7)
     filled.read_registry()
     do(app, "INSERT INTO item VALUES (500, 'now', NULL)")
     cuts = filled.drain(fill_rows=40)
     assert names(filled) == {**{i: f"v{i}" for i in range(100)}, 500: "now"}
     assert {s.schema_version for c in cuts for s in c.sections if s.table_id == table_id} == {7}
-    filled.source.restart_with_sweep(table_id, 5)
-    assert {t.schema.name: t.schema.version for t in filled.source.read_registered_tables()}["item"] == 7
+    filled.source.capture.restart_with_sweep(table_id, 5)
+    assert {t.schema.name: t.schema.version for t in filled.source.registry.read_registered_tables()}["item"] == 7
 
 
 def test_an_empty_table_is_done_at_once(item: Follower) -> None:
-    (fill,) = [t.fill for t in item.source.read_registered_tables() if t.schema.name == "item"]
+    (fill,) = [t.fill for t in item.source.registry.read_registered_tables() if t.schema.name == "item"]
     assert fill.done
     assert fill.rows_done == 0
 
 
 def test_an_empty_table_is_swept_clean(item: Follower) -> None:
     table_id = item.table_id("item")
-    item.source.restart_fill(table_id)
+    item.source.capture.restart_fill(table_id)
     item.drain()
     item.tables[table_id]["1",] = (0, {"id": "1", "name": "ghost", "price": None})
-    item.source.restart_fill(table_id)
+    item.source.capture.restart_fill(table_id)
     item.drain()
     assert item.rows("item") == {}
 
@@ -170,7 +170,7 @@ def test_composite_keys_are_filled_in_key_order(chunk: int, place: Place, app: A
     for a, b in reversed(rows):
         app.execute("INSERT INTO line VALUES (?, ?, 1)", b, a)
     app.commit()
-    source.install(["*"], [])
+    source.installer.install(["*"], [])
     follower = Follower(source)
     cuts = follower.drain(fill_rows=chunk)
     assert set(follower.rows("line")) == {(str(a), b) for a, b in rows}
@@ -193,7 +193,7 @@ def _begun(follower: Follower, name: str, fill_rows: int) -> FillState:
     """Take cuts until the first chunk of a table has been read."""
     while True:
         follower.cut(fill_rows=fill_rows)
-        (fill,) = [t.fill for t in follower.source.read_registered_tables() if t.schema.name == name]
+        (fill,) = [t.fill for t in follower.source.registry.read_registered_tables() if t.schema.name == name]
         if fill.cursor:
             return fill
 
@@ -204,7 +204,7 @@ def test_a_fill_ends_while_the_application_appends_faster_than_it_reads(app: App
         do(app, *(f"INSERT INTO item VALUES ({1000 + 40 * step + i}, 'new', NULL)" for i in range(40)))
         filled.cut(fill_rows=20)
     filled.cut(fill_rows=20)  # where the last chunk was full, one that finds nothing more
-    (fill,) = [t.fill for t in filled.source.read_registered_tables() if t.schema.name == "item"]
+    (fill,) = [t.fill for t in filled.source.registry.read_registered_tables() if t.schema.name == "item"]
     assert (fill.done, fill.rows_done) == (True, 100)
     filled.drain()
     assert names(filled) == {i: f"v{i}" for i in range(100)} | {1000 + i: "new" for i in range(160)}
@@ -214,14 +214,14 @@ def test_a_fill_ends_within_a_composite_key(place: Place, app: Application, sour
     t = place.types
     app.execute(f"CREATE TABLE line (b varchar(9) NOT NULL, a {t['int']} NOT NULL, v {t['int']}, PRIMARY KEY (a, b))")
     do(app, *(f"INSERT INTO line VALUES ('{b}', {a}, 1)" for a in (-3, 7) for b in "fhkm"))
-    source.install(["*"], [])
+    source.installer.install(["*"], [])
     follower = Follower(source)
     _begun(follower, "line", 2)
     for step in range(4):
         do(app, *(f"INSERT INTO line VALUES ('n{step}{i}', 7, 2)" for i in range(3)))
         do(app, *(f"INSERT INTO line VALUES ('a', {8 + 3 * step + i}, 2)" for i in range(3)))
         follower.cut(fill_rows=2)
-    (fill,) = [t.fill for t in source.read_registered_tables() if t.schema.name == "line"]
+    (fill,) = [t.fill for t in source.registry.read_registered_tables() if t.schema.name == "line"]
     assert (fill.done, fill.rows_done) == (True, 8)
     follower.drain()
     found = app.execute("SELECT a, b FROM line")

@@ -41,7 +41,7 @@ def docs(place: Place, app: Application, source: Source) -> Follower:
     for name in ("doc", "scan", "item"):
         app.execute(f"CREATE TABLE {name} (id {t['int']} NOT NULL PRIMARY KEY, body {t['blob']})")
     app.commit()
-    source.install(["*"], [])
+    source.installer.install(["*"], [])
     follower = SmallRows(source)
     follower.drain()
     return follower
@@ -58,7 +58,7 @@ def correct(app: Application, table: str, row: int) -> None:
 
 
 def registered(source: Source, name: str) -> RegisteredTable:
-    return next(t for t in source.read_registered_tables() if t.schema.name == name)
+    return next(t for t in source.registry.read_registered_tables() if t.schema.name == name)
 
 
 def keys(follower: Follower, name: str) -> set[int]:
@@ -80,14 +80,14 @@ def test_nothing_is_seen_of_the_transaction_that_halts_its_table(app: Applicatio
     table = registered(docs.source, "doc")
     assert table.state == "PAUSED"
     assert table.reason.startswith("cannot be carried: row ")
-    assert docs.source.read_backlog()[docs.table_id("doc")][0] == len(written), "its log rows stay"
+    assert docs.source.capture.read_backlog()[docs.table_id("doc")][0] == len(written), "its log rows stay"
 
     correct(app, "doc", unfit)
-    docs.source.refresh_schemas()
+    docs.source.capture.refresh_schemas()
     docs.drain(**FEW)
     assert registered(docs.source, "doc").state == "ACTIVE"
     assert keys(docs, "doc") == written
-    assert docs.source.read_backlog()[docs.table_id("doc")][0] == 0
+    assert docs.source.capture.read_backlog()[docs.table_id("doc")][0] == 0
 
 
 def test_several_tables_of_one_cut_halt_and_go_on_one_by_one(app: Application, docs: Follower) -> None:
@@ -100,12 +100,12 @@ def test_several_tables_of_one_cut_halt_and_go_on_one_by_one(app: Application, d
     assert [keys(docs, name) for name in ("doc", "scan")] == [set(), set()]
     assert keys(docs, "item") == set(range(1, 13))
     correct(app, "scan", 20)
-    docs.source.refresh_schemas()
+    docs.source.capture.refresh_schemas()
     docs.drain(**FEW)
     assert keys(docs, "scan") == {*range(1, 13), 20}
     assert (keys(docs, "doc"), registered(docs.source, "doc").state) == (set(), "PAUSED")
     correct(app, "doc", 20)
-    docs.source.refresh_schemas()
+    docs.source.capture.refresh_schemas()
     docs.drain(**FEW)
     assert keys(docs, "doc") == {*range(1, 13), 20}
 
@@ -116,12 +116,12 @@ def test_a_table_that_has_halted_is_read_first_and_waits_if_nothing_was_written_
     insert(app, "scan", 1, 1, LARGE)
     app.commit()
     docs.drain()
-    docs.source.refresh_schemas()
+    docs.source.capture.refresh_schemas()
     assert registered(docs.source, "scan").state == "PAUSED", "nothing was corrected"
     insert(app, "scan", 2, 1)
     insert(app, "doc", 1, 1)
     app.commit()
-    docs.source.refresh_schemas()
+    docs.source.capture.refresh_schemas()
     assert registered(docs.source, "scan").state == "ACTIVE"
     cut = docs.open([])
     assert cut is not None
@@ -142,7 +142,7 @@ def test_another_process_finds_what_waits_and_tries_it_again(place: Place, app: 
     try:
         successor = SmallRows(other)
         assert registered(other, "doc").state == "PAUSED"
-        other.refresh_schemas()
+        other.capture.refresh_schemas()
         successor.drain(**FEW)
         assert keys(successor, "doc") == {*range(1, 13), 20}
     finally:
@@ -154,7 +154,7 @@ def test_an_instance_that_has_been_fenced_halts_nothing(place: Place, app: Appli
     try:
         SmallRows(other)
         with pytest.raises(Fenced):
-            docs.source.halt(docs.epoch, docs.table_id("doc"), "row id=1: too large")
+            docs.source.registry.halt(docs.epoch, docs.table_id("doc"), "row id=1: too large")
         assert registered(other, "doc").state == "ACTIVE"
     finally:
         other.close()
@@ -162,7 +162,7 @@ def test_an_instance_that_has_been_fenced_halts_nothing(place: Place, app: Appli
 
 def test_a_table_that_had_missed_changes_still_has_when_it_goes_on(app: Application, docs: Follower) -> None:
     table_id = docs.table_id("doc")
-    docs.source.set_table_state(table_id, "RESYNC", "its trigger was gone")
+    docs.source.registry.set_table_state(table_id, "RESYNC", "its trigger was gone")
     insert(app, "doc", 1, 12)
     insert(app, "doc", 20, 1, LARGE)
     app.commit()
@@ -170,7 +170,7 @@ def test_a_table_that_had_missed_changes_still_has_when_it_goes_on(app: Applicat
     assert registered(docs.source, "doc").state == "PAUSED"
     assert "its trigger was gone" in registered(docs.source, "doc").reason
     correct(app, "doc", 20)
-    docs.source.refresh_schemas()
+    docs.source.capture.refresh_schemas()
     table = registered(docs.source, "doc")
     assert (table.state, table.reason) == ("RESYNC", "its trigger was gone")
     docs.drain(**FEW)
@@ -179,9 +179,9 @@ def test_a_table_that_had_missed_changes_still_has_when_it_goes_on(app: Applicat
 
 def test_a_table_that_an_operator_has_paused_keeps_its_reason(docs: Follower) -> None:
     table_id = docs.table_id("doc")
-    docs.source.set_table_state(table_id, "PAUSED", "by hand")
-    docs.source.halt(docs.epoch, table_id, "row id=1: too large")
-    docs.source.refresh_schemas()
+    docs.source.registry.set_table_state(table_id, "PAUSED", "by hand")
+    docs.source.registry.halt(docs.epoch, table_id, "row id=1: too large")
+    docs.source.capture.refresh_schemas()
     table = registered(docs.source, "doc")
     assert (table.state, table.reason) == ("PAUSED", "by hand")
 
@@ -195,7 +195,7 @@ def test_a_fill_that_halts_keeps_its_place_and_takes_its_chunk_back(
     docs.drain()
     if not swept:
         docs.tables[docs.table_id("doc")].clear()
-    docs.source.restart_fill(docs.table_id("doc"))
+    docs.source.capture.restart_fill(docs.table_id("doc"))
     assert docs.cut(fill_rows=10) is not None
     app.execute("UPDATE doc SET body = ? WHERE id = ?", LARGE, 25)
     insert(app, "doc", 40, 1)
@@ -206,7 +206,7 @@ def test_a_fill_that_halts_keeps_its_place_and_takes_its_chunk_back(
     assert (table.state, table.fill.rows_done, table.fill.done) == ("PAUSED", 10, False)
     assert (40 in keys(docs, "doc"), keys(docs, "item")) == (False, {1})
     correct(app, "doc", 25)
-    docs.source.refresh_schemas()
+    docs.source.capture.refresh_schemas()
     docs.drain(fill_rows=10)
     assert keys(docs, "doc") == {*range(1, 31), 40}
     assert registered(docs.source, "doc").fill.done
@@ -216,13 +216,13 @@ def test_a_sweep_that_halts_in_its_first_chunk_has_not_begun(app: Application, d
     insert(app, "doc", 1, 3)
     app.commit()
     docs.drain()
-    docs.source.set_table_state(docs.table_id("doc"), "PAUSED", "while a row grows")
+    docs.source.registry.set_table_state(docs.table_id("doc"), "PAUSED", "while a row grows")
     app.execute("UPDATE doc SET body = ? WHERE id = ?", LARGE, 2)
     app.commit()
-    docs.source.restart_fill(docs.table_id("doc"))
+    docs.source.capture.restart_fill(docs.table_id("doc"))
     before = registered(docs.source, "doc").fill
     fill = replace(before, sweep_from=Sequence(before.sweep_from or 1))
-    docs.source.set_table_state(docs.table_id("doc"), "ACTIVE", "")
+    docs.source.registry.set_table_state(docs.table_id("doc"), "ACTIVE", "")
     cut = docs.open([fill])
     assert cut is not None
     with pytest.raises(TableHalted):

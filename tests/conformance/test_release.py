@@ -11,7 +11,7 @@ import pytest
 from tests.conformance.places import Application, Place, do
 from tests.support.databases.follower import Follower
 from venus.adapters.dialects.contract import RegisteredTable, Source
-from venus.adapters.dialects.sqlite.installation.install import SqliteInstaller
+from venus.adapters.dialects.sqlite.installation.installer import SqliteInstaller
 from venus.errors import Refused
 
 
@@ -27,7 +27,7 @@ def shop(place: Place, app: Application, source: Source) -> Follower:
         "INSERT INTO customer VALUES (2, 'two')",
         "INSERT INTO orders VALUES (1, 'a')",
     )
-    source.install(["*"], [])
+    source.installer.install(["*"], [])
     follower = Follower(source)
     follower.drain()
     return follower
@@ -59,7 +59,7 @@ def one(tables: list[RegisteredTable], name: str) -> RegisteredTable:
 def follow(follower: Follower) -> None:
     """Capture as a process does that compares dictionary and registry now and then."""
     for _ in range(2):
-        follower.source.refresh_schemas()
+        follower.source.capture.refresh_schemas()
         follower.read_registry()
         follower.drain()
 
@@ -67,9 +67,9 @@ def follow(follower: Follower) -> None:
 def released(operator: Source, follower: Follower, name: str) -> None:
     """Take a table out, with a capture that takes what is in its log."""
     number = number_of(follower, name)
-    operator.release([number])
+    operator.installer.release([number])
     follow(follower)
-    operator.drop_logs({number: "gone"})
+    operator.installer.drop_logs({number: "gone"})
     follow(follower)
 
 
@@ -79,46 +79,46 @@ def test_what_is_in_the_log_is_captured_before_the_table_leaves(
     number = number_of(shop, "customer")
     do(app, "UPDATE customer SET name = 'uno' WHERE id = 1", "DELETE FROM customer WHERE id = 2")
 
-    operator.release([number])
+    operator.installer.release([number])
     do(app, "INSERT INTO customer VALUES (3, 'three')", "INSERT INTO orders VALUES (2, 'b')")
-    assert one(operator.read_registered_tables(), "customer").state == "RELEASING"
-    assert operator.read_backlog()[number][0] == 2
+    assert one(operator.registry.read_registered_tables(), "customer").state == "RELEASING"
+    assert operator.capture.read_backlog()[number][0] == 2
     follow(shop)
-    assert operator.read_backlog()[number][0] == 0
-    operator.drop_logs({number: "gone"})
+    assert operator.capture.read_backlog()[number][0] == 0
+    operator.installer.drop_logs({number: "gone"})
     do(app, "INSERT INTO customer VALUES (4, 'four')", "INSERT INTO orders VALUES (3, 'c')")
     follow(shop)
 
     assert shop.rows("customer") == {("1",): {"id": "1", "name": "uno"}}
     assert list(shop.rows("orders")) == [("1",), ("2",), ("3",)]
-    assert {t.state for t in operator.read_registered_tables()} == {"ACTIVE"}
-    assert [(t.schema.name, t.state, t.reason) for t in operator.read_released_tables()] == [
+    assert {t.state for t in operator.registry.read_registered_tables()} == {"ACTIVE"}
+    assert [(t.schema.name, t.state, t.reason) for t in operator.registry.read_released_tables()] == [
         ("customer", "RELEASED", "gone")
     ]
-    assert number not in operator.read_backlog()
+    assert number not in operator.capture.read_backlog()
 
 
 def test_nothing_of_it_stays_in_the_catalogue(place: Place, app: Application, operator: Source) -> None:
     t = place.types
     do(app, f"CREATE TABLE customer (id {t['int']} NOT NULL PRIMARY KEY, name {t['text']})")
-    operator.install(["*"], [])
+    operator.installer.install(["*"], [])
     before = place.dump()
     do(app, f"CREATE TABLE orders (id {t['int']} NOT NULL PRIMARY KEY, what {t['text']})")
     untouched = place.dump()
-    operator.install(["*"], [])
+    operator.installer.install(["*"], [])
     assert place.dump() != untouched
-    number = one(operator.read_registered_tables(), "orders").schema.table_id
-    operator.release([number])
-    operator.drop_logs({number: "gone"})
+    number = one(operator.registry.read_registered_tables(), "orders").schema.table_id
+    operator.installer.release([number])
+    operator.installer.drop_logs({number: "gone"})
     assert place.dump() == untouched
     do(app, "DROP TABLE orders")
     assert place.dump() == before
-    operator.uninstall()
+    operator.installer.uninstall()
 
 
 def test_a_table_that_comes_back_becomes_equal(app: Application, shop: Follower, operator: Source) -> None:
     number = number_of(shop, "customer")
-    version = one(operator.read_registered_tables(), "customer").schema.version
+    version = one(operator.registry.read_registered_tables(), "customer").schema.version
     released(operator, shop, "customer")
     do(
         app,
@@ -126,17 +126,17 @@ def test_a_table_that_comes_back_becomes_equal(app: Application, shop: Follower,
         "UPDATE customer SET name = 'zwei' WHERE id = 2",
         "INSERT INTO customer VALUES (3, 'three')",
     )
-    operator.install(["*"], [])
+    operator.installer.install(["*"], [])
     do(app, "INSERT INTO customer VALUES (4, 'four')")
     follow(shop)
     do(app, "UPDATE customer SET name = 'vier' WHERE id = 4")
     follow(shop)
 
     assert shop.rows("customer") == there(app, "customer")
-    back = one(operator.read_registered_tables(), "customer")
+    back = one(operator.registry.read_registered_tables(), "customer")
     assert (back.schema.table_id, back.schema.version, back.state) == (number, version, "ACTIVE")
-    assert operator.read_released_tables() == []
-    assert all(s.exists for s in operator.install(["*"], []))
+    assert operator.registry.read_released_tables() == []
+    assert all(s.exists for s in operator.installer.install(["*"], []))
 
 
 def test_a_table_that_leaves_before_it_was_read_is_swept_when_it_is_back(
@@ -148,8 +148,8 @@ def test_a_table_that_leaves_before_it_was_read_is_swept_when_it_is_back(
         f"CREATE TABLE late (id {t['int']} NOT NULL PRIMARY KEY, name {t['text']})",
         "INSERT INTO late VALUES (1, 'x')",
     )
-    operator.install(["*"], [])
-    shop.source.refresh_schemas()
+    operator.installer.install(["*"], [])
+    shop.source.capture.refresh_schemas()
     shop.read_registry()
     do(app, "INSERT INTO late VALUES (2, 'noted')")
     while shop.cut(fill=False) is not None:  # what the triggers noted is captured; nothing was read yet
@@ -157,7 +157,7 @@ def test_a_table_that_leaves_before_it_was_read_is_swept_when_it_is_back(
     assert list(shop.rows("late")) == [("2",)]
     released(operator, shop, "late")
     do(app, "DELETE FROM late WHERE id = 2")
-    operator.install(["*"], [])
+    operator.installer.install(["*"], [])
     follow(shop)
     assert shop.rows("late") == there(app, "late")
 
@@ -165,11 +165,11 @@ def test_a_table_that_leaves_before_it_was_read_is_swept_when_it_is_back(
 def test_its_columns_may_change_meanwhile(place: Place, app: Application, shop: Follower, operator: Source) -> None:
     released(operator, shop, "customer")
     do(app, f"ALTER TABLE customer ADD COLUMN extra {place.types['int']}", "UPDATE customer SET extra = 7 WHERE id = 2")
-    operator.install(["*"], [])
+    operator.installer.install(["*"], [])
     follow(shop)
     assert {k: row["extra"] for k, row in shop.rows("customer").items()} == {("1",): None, ("2",): "7"}
-    assert one(operator.read_registered_tables(), "customer").state == "ACTIVE"
-    assert one(operator.read_registered_tables(), "customer").schema.version == 2
+    assert one(operator.registry.read_registered_tables(), "customer").state == "ACTIVE"
+    assert one(operator.registry.read_registered_tables(), "customer").schema.version == 2
 
 
 def test_it_may_be_another_table_of_its_name(place: Place, app: Application, shop: Follower, operator: Source) -> None:
@@ -181,10 +181,10 @@ def test_it_may_be_another_table_of_its_name(place: Place, app: Application, sho
         f"CREATE TABLE customer (id {t['int']} NOT NULL PRIMARY KEY, price {t['decimal']}, name {t['text']})",
         "INSERT INTO customer VALUES (5, 1.5, 'five')",
     )
-    operator.install(["*"], [])
+    operator.installer.install(["*"], [])
     follow(shop)
     assert {k: (row["price"], row["name"]) for k, row in shop.rows("customer").items()} == {("5",): ("1.50", "five")}
-    assert one(operator.read_registered_tables(), "customer").state == "ACTIVE"
+    assert one(operator.registry.read_registered_tables(), "customer").state == "ACTIVE"
 
 
 def test_a_table_that_was_dropped_already_leaves_too(app: Application, shop: Follower, operator: Source) -> None:
@@ -194,8 +194,8 @@ def test_a_table_that_was_dropped_already_leaves_too(app: Application, shop: Fol
     do(app, "INSERT INTO orders VALUES (2, 'b')")
     follow(shop)
     assert list(shop.rows("orders")) == [("1",), ("2",)]
-    assert [t.schema.name for t in operator.read_released_tables()] == ["customer"]
-    assert {t.state for t in operator.read_registered_tables()} == {"ACTIVE"}
+    assert [t.schema.name for t in operator.registry.read_released_tables()] == ["customer"]
+    assert {t.state for t in operator.registry.read_registered_tables()} == {"ACTIVE"}
 
 
 def test_what_the_configuration_leaves_out_stays_out(
@@ -203,44 +203,44 @@ def test_what_the_configuration_leaves_out_stays_out(
 ) -> None:
     number = number_of(shop, "orders")
     released(operator, shop, "orders")
-    operator.install(["*"], ["orders"])
-    assert [t.schema.name for t in operator.read_released_tables()] == ["orders"]
+    operator.installer.install(["*"], ["orders"])
+    assert [t.schema.name for t in operator.registry.read_released_tables()] == ["orders"]
     # its number is its own for as long as the registry has it
     do(app, f"CREATE TABLE zebra (id {place.types['int']} NOT NULL PRIMARY KEY)")
-    operator.install(["*"], ["orders"])
-    assert one(operator.read_registered_tables(), "zebra").schema.table_id > number
+    operator.installer.install(["*"], ["orders"])
+    assert one(operator.registry.read_registered_tables(), "zebra").schema.table_id > number
 
 
 def test_an_installation_does_not_end_a_removal_that_was_cut_off(
     app: Application, shop: Follower, operator: Source
 ) -> None:
     number = number_of(shop, "customer")
-    operator.release([number])
-    operator.install(["*"], ["customer"])
-    assert one(operator.read_registered_tables(), "customer").state == "RELEASING"
-    operator.install(["*"], [])
+    operator.installer.release([number])
+    operator.installer.install(["*"], ["customer"])
+    assert one(operator.registry.read_registered_tables(), "customer").state == "RELEASING"
+    operator.installer.install(["*"], [])
     with pytest.raises(Refused, match="customer has triggers again"):
-        operator.drop_logs({number: "gone"})
+        operator.installer.drop_logs({number: "gone"})
     do(app, "INSERT INTO customer VALUES (3, 'three')")
     follow(shop)
-    assert one(operator.read_registered_tables(), "customer").state == "ACTIVE"
+    assert one(operator.registry.read_registered_tables(), "customer").state == "ACTIVE"
     assert shop.rows("customer") == there(app, "customer")
 
 
 def test_twice_is_once(app: Application, shop: Follower, operator: Source) -> None:
     number = number_of(shop, "customer")
     for _ in range(2):
-        operator.release([number])
+        operator.installer.release([number])
     do(app, "INSERT INTO customer VALUES (3, 'three')")
     follow(shop)
-    assert one(operator.read_registered_tables(), "customer").state == "RELEASING"
-    operator.drop_logs({number: "gone"})
-    assert {s.what.partition(" ")[0] for s in operator.plan_release([number])} == {"state"}
-    assert operator.release([number]) == []
-    operator.drop_logs({number: "gone"})
-    assert [t.reason for t in operator.read_released_tables()] == ["gone"]
+    assert one(operator.registry.read_registered_tables(), "customer").state == "RELEASING"
+    operator.installer.drop_logs({number: "gone"})
+    assert {s.what.partition(" ")[0] for s in operator.installer.plan_release([number])} == {"state"}
+    assert operator.installer.release([number]) == []
+    operator.installer.drop_logs({number: "gone"})
+    assert [t.reason for t in operator.registry.read_released_tables()] == ["gone"]
     with pytest.raises(Refused, match="table 9999 is not registered"):
-        operator.release([9999])
+        operator.installer.release([9999])
 
 
 def test_the_plan_is_what_is_executed(place: Place, shop: Follower, operator: Source) -> None:
@@ -248,10 +248,10 @@ def test_the_plan_is_what_is_executed(place: Place, shop: Follower, operator: So
 
     number = number_of(shop, "customer")
     before = place.dump()
-    plan = operator.plan_release([number])
+    plan = operator.installer.plan_release([number])
     assert place.dump() == before
-    assert "customer" in operator.as_script(plan, removal=True)
-    done = operator.release([number]) + operator.drop_logs({number: BY_SCRIPT})
+    assert "customer" in operator.installer.as_script(plan, removal=True)
+    done = operator.installer.release([number]) + operator.installer.drop_logs({number: BY_SCRIPT})
     assert [s.sql for s in done] == [s.sql for s in plan]
 
 
@@ -261,19 +261,19 @@ def test_a_truncation_while_it_leaves_is_no_accident(
     if place.dialect == "sqlite":
         pytest.skip("there is no TRUNCATE")
     number = number_of(shop, "customer")
-    operator.release([number])
+    operator.installer.release([number])
     do(app, "TRUNCATE TABLE customer")
     do(app, "INSERT INTO orders VALUES (2, 'b')")
     follow(shop)
-    assert one(operator.read_registered_tables(), "customer").state == "RELEASING"
+    assert one(operator.registry.read_registered_tables(), "customer").state == "RELEASING"
     assert list(shop.rows("orders")) == [("1",), ("2",)]
-    operator.drop_logs({number: "gone"})
+    operator.installer.drop_logs({number: "gone"})
     do(app, "INSERT INTO customer VALUES (5, 'five')")
     do(app, "TRUNCATE TABLE customer")
-    operator.install(["*"], [])
+    operator.installer.install(["*"], [])
     follow(shop)
     follow(shop)
-    assert one(operator.read_registered_tables(), "customer").state == "ACTIVE"
+    assert one(operator.registry.read_registered_tables(), "customer").state == "ACTIVE"
     assert shop.rows("customer") == there(app, "customer") == {}
 
 
@@ -281,13 +281,13 @@ def test_no_other_table_is_read_again(app: Application, shop: Follower, operator
     """Also if capture was away, and sees no more than that statements of DDL were run."""
     number = number_of(shop, "customer")
     follow(shop)
-    before = one(operator.read_registered_tables(), "orders").fill
-    operator.release([number])
-    operator.drop_logs({number: "gone"})
-    operator.install(["*"], [])
+    before = one(operator.registry.read_registered_tables(), "orders").fill
+    operator.installer.release([number])
+    operator.installer.drop_logs({number: "gone"})
+    operator.installer.install(["*"], [])
     follow(shop)
-    assert one(operator.read_registered_tables(), "orders").fill == before
-    assert one(operator.read_registered_tables(), "customer").fill.done
+    assert one(operator.registry.read_registered_tables(), "orders").fill == before
+    assert one(operator.registry.read_registered_tables(), "customer").fill.done
 
 
 def test_it_may_come_back_with_another_key(place: Place, app: Application, shop: Follower, operator: Source) -> None:
@@ -302,14 +302,14 @@ def test_it_may_come_back_with_another_key(place: Place, app: Application, shop:
     )
     if place.dialect == "oracle":
         with pytest.raises(Refused, match=r"customer: its key was \(id\) when it was released"):
-            operator.install(["*"], [])
-        operator.install(["*"], ["customer"])
+            operator.installer.install(["*"], [])
+        operator.installer.install(["*"], ["customer"])
         return
-    operator.install(["*"], [])
+    operator.installer.install(["*"], [])
     do(app, "INSERT INTO customer VALUES (7, 2, 'two')")
     follow(shop)
     assert {key: row["name"] for key, row in shop.rows("customer").items()} == {("7", "1"): "one", ("7", "2"): "two"}
-    assert one(operator.read_registered_tables(), "customer").state == "ACTIVE"
+    assert one(operator.registry.read_registered_tables(), "customer").state == "ACTIVE"
 
 
 @contextmanager
@@ -318,7 +318,7 @@ def cut_off(place: Place, operator: Source, after: int) -> Iterator[list[str]]:
     ran: list[str] = []
     names = {
         "postgresql": "venus.adapters.dialects.postgresql.connection.PostgresConnection.run",
-        "mysql": "venus.adapters.dialects.mysql.installation.install.run_with_retries",
+        "mysql": "venus.adapters.dialects.mysql.installation.installer.run_with_retries",
         "oracle": "venus.adapters.dialects.oracle.installation.installer._run_step",
     }
     with pytest.MonkeyPatch.context() as patch:
@@ -360,13 +360,13 @@ def _resolved(dotted: str) -> Any:
 
 
 def remove(source: Source, number: int) -> None:
-    source.release([number])
-    source.drop_logs({number: "first"})
+    source.installer.release([number])
+    source.installer.drop_logs({number: "first"})
     pytest.skip("it has fewer steps")
 
 
 def install(source: Source) -> None:
-    source.install(["*"], [])
+    source.installer.install(["*"], [])
     pytest.skip("it has fewer steps")
 
 
@@ -385,18 +385,21 @@ def test_a_removal_that_is_cut_off_is_finished_by_the_next(
     do(app, "INSERT INTO customer VALUES (4, 'four')", "INSERT INTO orders VALUES (2, 'b')")
     follow(shop)
     assert list(shop.rows("orders")) == [("1",), ("2",)]
-    states = {t.schema.name: t.state for t in [*operator.read_registered_tables(), *operator.read_released_tables()]}
+    states = {
+        t.schema.name: t.state
+        for t in [*operator.registry.read_registered_tables(), *operator.registry.read_released_tables()]
+    }
     assert states["orders"] == "ACTIVE"
     assert states["customer"] in ("ACTIVE", "RELEASING", "RELEASED")
-    operator.release([number])
+    operator.installer.release([number])
     follow(shop)
-    operator.drop_logs({number: "second"})
+    operator.installer.drop_logs({number: "second"})
     follow(shop)
     do(app, "INSERT INTO customer VALUES (5, 'five')", "INSERT INTO orders VALUES (3, 'c')")
     follow(shop)
     assert list(shop.rows("orders")) == [("1",), ("2",), ("3",)]
-    assert [(t.schema.name, t.reason) for t in operator.read_released_tables()] == [("customer", "second")]
-    operator.install(["*"], [])
+    assert [(t.schema.name, t.reason) for t in operator.registry.read_released_tables()] == [("customer", "second")]
+    operator.installer.install(["*"], [])
     follow(shop)
     assert shop.rows("customer") == there(app, "customer")
 
@@ -416,9 +419,9 @@ def test_a_return_that_is_cut_off_is_finished_by_the_next(
     do(app, "INSERT INTO customer VALUES (4, 'four')", "INSERT INTO orders VALUES (2, 'b')")
     follow(shop)
     assert list(shop.rows("orders")) == [("1",), ("2",)]
-    operator.install(["*"], [])
+    operator.installer.install(["*"], [])
     follow(shop)
     do(app, "INSERT INTO customer VALUES (5, 'five')")
     follow(shop)
     assert shop.rows("customer") == there(app, "customer")
-    assert {t.state for t in operator.read_registered_tables()} == {"ACTIVE"}
+    assert {t.state for t in operator.registry.read_registered_tables()} == {"ACTIVE"}

@@ -34,17 +34,17 @@ def test_rows_are_known_by_the_number_of_the_table(
         app.execute("INSERT INTO item (id, name) VALUES (?, ?)", number, "x")
     app.commit()
     analyze(place, app)
-    numbers = {t.schema.table_id for t in source.read_registered_tables()}
+    numbers = {t.schema.table_id for t in source.registry.read_registered_tables()}
 
     expected = ROWS + 2 if isinstance(place, StandInPlace) else ROWS
-    found = source.read_row_counts()
+    found = source.registry.read_row_counts()
     assert found[item.table_id("item")] == expected
     assert set(found) <= numbers
     if isinstance(place, SqlitePlace):
-        monkeypatch.setattr("venus.adapters.dialects.sqlite.source.COUNT_BYTES_MAX", 0)
+        monkeypatch.setattr("venus.adapters.dialects.sqlite.registry.COUNT_BYTES_MAX", 0)
         app.execute("INSERT INTO item (id, name) VALUES (?, ?)", 5000, "behind the statistics")
         app.commit()
-        assert source.read_row_counts()[item.table_id("item")] == expected, "a large file is not counted"
+        assert source.registry.read_row_counts()[item.table_id("item")] == expected, "a large file is not counted"
 
     do(app, "DROP TABLE item")
-    assert item.table_id("item") not in source.read_row_counts(), "a table that is gone is left out"
+    assert item.table_id("item") not in source.registry.read_row_counts(), "a table that is gone is left out"

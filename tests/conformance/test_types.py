@@ -19,7 +19,7 @@ def test_the_hardest_values_of_every_type_survive(filled: bool, place: Place, ap
     app.execute(f"CREATE TABLE torture (id {place.types['int']} NOT NULL PRIMARY KEY, {spelled})")
     app.commit()
     if not filled:
-        source.install(["*"], [])
+        source.installer.install(["*"], [])
         Follower(source).drain()
     expected = {}
     numbers = count(1)
@@ -30,7 +30,7 @@ def test_the_hardest_values_of_every_type_survive(filled: bool, place: Place, ap
             expected[str(number)] = (name, canonical)
     app.commit()
     if filled:
-        source.install(["*"], [])
+        source.installer.install(["*"], [])
     follower = Follower(source)
     follower.drain(fill_rows=7)
     rows = {str(key[0]): row for key, row in follower.rows("torture").items()}
@@ -45,7 +45,7 @@ def test_large_values_travel_whole(size: int, place: Place, app: Application, so
     t = place.types
     app.execute(f"CREATE TABLE doc (id {t['int']} NOT NULL PRIMARY KEY, body {t['blob']}, note {t['text']})")
     app.commit()
-    source.install(["*"], [])
+    source.installer.install(["*"], [])
     follower = Follower(source)
     follower.drain()
     body = bytes(range(256)) * (size // 256) + b"\xff" * (size % 256)
@@ -57,7 +57,7 @@ def test_large_values_travel_whole(size: int, place: Place, app: Application, so
     assert [r["body"] for r in follower.rows("doc").values()] == [arrives] * 3
     if size > 1 << 16:  # one row larger than the limit travels alone
         assert [s.count for s in cuts[0].sections] == [1, 1, 1]
-    source.restart_fill(follower.table_id("doc"))
+    source.capture.restart_fill(follower.table_id("doc"))
     follower.tables[follower.table_id("doc")].clear()
     follower.drain(bytes_max=1 << 16)
     assert [r["body"] for r in follower.rows("doc").values()] == [arrives] * 3
@@ -71,7 +71,7 @@ def test_null_and_the_empty_string_stay_apart(place: Place, app: Application, it
 
 def test_a_row_with_nothing_but_its_key(place: Place, app: Application, source: Source) -> None:
     do(app, f"CREATE TABLE bare (id {place.types['int']} NOT NULL PRIMARY KEY)", "INSERT INTO bare VALUES (1)")
-    source.install(["*"], [])
+    source.installer.install(["*"], [])
     follower = Follower(source)
     follower.drain()
     do(app, "INSERT INTO bare VALUES (2)", "DELETE FROM bare WHERE id = 1")

@@ -15,7 +15,7 @@ EXCLUDE = ["audit*"]
 def shop(place: Place, app: Application, source: Source) -> Follower:
     """Capture one table, orders."""
     do(app, f"CREATE TABLE orders (id {place.types['int']} NOT NULL PRIMARY KEY)")
-    source.install(["*"], [])
+    source.installer.install(["*"], [])
     follower = Follower(source)
     follower.drain()
     return follower
@@ -25,7 +25,7 @@ def uncaptured_obstacles(
     source: Source, include: list[str] | None = None, exclude: list[str] | None = None
 ) -> dict[str, str]:
     """Return the obstacles of the tables that are not captured, by name without the namespace."""
-    tables = source.find_uncaptured_tables(include or ["*"], exclude or EXCLUDE)
+    tables = source.dictionary.find_uncaptured_tables(include or ["*"], exclude or EXCLUDE)
     assert [t.name for t in tables] == sorted(t.name for t in tables)
     return {t.name.rpartition(".")[2]: t.obstacle for t in tables}
 
@@ -33,7 +33,7 @@ def uncaptured_obstacles(
 def test_before_the_installation_nothing_is_missing(place: Place, app: Application, source: Source) -> None:
     do(app, f"CREATE TABLE orders (id {place.types['int']} NOT NULL PRIMARY KEY)")
 
-    assert source.find_uncaptured_tables(["*"], []) == []
+    assert source.dictionary.find_uncaptured_tables(["*"], []) == []
 
 
 def test_a_table_that_was_made_later_is_named_until_it_is_captured(
@@ -48,14 +48,14 @@ def test_a_table_that_was_made_later_is_named_until_it_is_captured(
         "INSERT INTO later VALUES (1)",
     )
 
-    source.refresh_schemas()
+    source.capture.refresh_schemas()
     assert uncaptured_obstacles(source) == {"later": ""}
     assert uncaptured_obstacles(source) == {"later": ""}  # capture asks again and again
     assert uncaptured_obstacles(source, include=["orders"]) == {}
-    assert [t.name for t in source.find_uncaptured_tables(["later"], [])] == [f"{place.namespace}.later"]
+    assert [t.name for t in source.dictionary.find_uncaptured_tables(["later"], [])] == [f"{place.namespace}.later"]
 
-    source.install(["*"], EXCLUDE)
-    source.refresh_schemas()
+    source.installer.install(["*"], EXCLUDE)
+    source.capture.refresh_schemas()
     assert uncaptured_obstacles(source) == {}
 
 
@@ -77,17 +77,17 @@ def test_a_table_that_cannot_be_captured_is_named_with_the_reason(
     assert " key" in obstacle
 
     do(app, f"CREATE TABLE keyed (a {place.types['int']} NOT NULL PRIMARY KEY)", "DROP TABLE keyless")
-    source.refresh_schemas()
+    source.capture.refresh_schemas()
     assert uncaptured_obstacles(source) == {"keyed": ""}
 
 
 def test_a_table_that_an_operator_took_out_is_not_named(app: Application, source: Source, shop: Follower) -> None:
     number = shop.table_id("orders")
-    source.release([number])
+    source.installer.release([number])
     assert uncaptured_obstacles(source) == {}
     shop.read_registry()
     shop.drain()
-    source.drop_logs({number: "gone"})
+    source.installer.drop_logs({number: "gone"})
 
     assert uncaptured_obstacles(source) == {}
 
@@ -95,6 +95,6 @@ def test_a_table_that_an_operator_took_out_is_not_named(app: Application, source
 def test_a_renamed_table_is_named(place: Place, app: Application, source: Source, shop: Follower) -> None:
     app.execute("ALTER TABLE orders RENAME TO purchases")
     app.commit()
-    source.refresh_schemas()
+    source.capture.refresh_schemas()
 
     assert uncaptured_obstacles(source) == {"purchases": ""}

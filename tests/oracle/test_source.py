@@ -25,7 +25,7 @@ def run(application: Any, *statements: str) -> None:
 @pytest.fixture
 def item(application: Any, source: OracleSource) -> Follower:
     run(application, ITEM, "INSERT INTO \"ITEM\" VALUES (1, 'one')")
-    source.install(["*"], [])
+    source.installer.install(["*"], [])
     follower = Follower(source)
     follower.drain()
     return follower
@@ -69,7 +69,7 @@ def test_the_fence_waits_for_whoever_wrote_before(application: Any, schema: str)
     run(application, ITEM)
     application.cursor().execute("INSERT INTO \"ITEM\" VALUES (1, 'open')")
     source = OracleSource(*parse_driver_url(schema))
-    installing = threading.Thread(target=source.install, args=(["*"], []))
+    installing = threading.Thread(target=source.installer.install, args=(["*"], []))
     installing.start()
     installing.join(5)
     assert installing.is_alive()
@@ -97,7 +97,7 @@ def test_a_write_through_a_locator_fires_no_trigger_and_a_new_fill_finds_it(
         'CREATE TABLE "DOC" ("ID" NUMBER(9) PRIMARY KEY, "BODY" CLOB)',
         "INSERT INTO \"DOC\" VALUES (1, 'a')",
     )
-    source.install(["*"], [])
+    source.installer.install(["*"], [])
     follower = Follower(source)
     follower.drain()
     run(
@@ -107,7 +107,7 @@ def test_a_write_through_a_locator_fires_no_trigger_and_a_new_fill_finds_it(
     )
     assert follower.cut() is None
     assert follower.rows("DOC")[("1",)]["BODY"] == "a"
-    source.restart_fill(follower.table_id("DOC"))
+    source.capture.restart_fill(follower.table_id("DOC"))
     follower.drain()
     assert follower.rows("DOC")[("1",)]["BODY"] == "ab"
 
@@ -116,7 +116,7 @@ def test_a_lob_that_is_written_after_its_insert_is_read_as_it_is_in_the_end(
     application: Any, source: OracleSource
 ) -> None:
     run(application, 'CREATE TABLE "DOC" ("ID" NUMBER(9) PRIMARY KEY, "BODY" CLOB)')
-    source.install(["*"], [])
+    source.installer.install(["*"], [])
     follower = Follower(source)
     follower.drain()
     run(
@@ -135,7 +135,7 @@ def test_lobs_of_every_size_travel_whole(application: Any, source: OracleSource)
     """Small ones with their row, large ones in pieces, none of which splits a character; an empty one is not NULL."""
     oracledb = pytest.importorskip("oracledb")
     run(application, 'CREATE TABLE "DOC" ("ID" NUMBER(10) PRIMARY KEY, "C" CLOB, "N" NCLOB, "B" BLOB)')
-    source.install(["*"], [])
+    source.installer.install(["*"], [])
     follower = Follower(source)
     follower.drain()
     text, body = "x" + "🙂é" * 800_000, bytes(range(256)) * 12_000
@@ -161,7 +161,7 @@ def test_numbers_of_two_instances_caches_do_no_harm(application: Any, schema: st
     """As on a RAC: what is drawn from one cache is lower than what another has given out and committed already."""
     source = OracleSource(*parse_driver_url(f"{schema}&venus_rac=yes"))
     run(application, ITEM)
-    source.install(["*"], [])
+    source.installer.install(["*"], [])
     follower = Follower(source)
     follower.drain()
     run(application, "INSERT INTO \"ITEM\" VALUES (1, 'low')")
@@ -176,7 +176,7 @@ def test_numbers_of_two_instances_caches_do_no_harm(application: Any, schema: st
 def test_a_compound_trigger_captures_bulk_dml(application: Any, schema: str) -> None:
     source = OracleSource(*parse_driver_url(f"{schema}&venus_triggers=compound"))
     run(application, ITEM)
-    source.install(["*"], [])
+    source.installer.install(["*"], [])
     follower = Follower(source)
     follower.drain()
     run(application, "INSERT INTO \"ITEM\" SELECT LEVEL, 'bulk' FROM DUAL CONNECT BY LEVEL <= 12000")
@@ -192,7 +192,7 @@ def test_the_papers_own_variant(application: Any, schema: str) -> None:
     driver, options = parse_driver_url(schema)
     source = OracleSource(driver, replace(options, inline=True))
     run(application, ITEM, "INSERT INTO \"ITEM\" VALUES (1, 'one')")
-    source.install(["*"], [])
+    source.installer.install(["*"], [])
     follower = Follower(source)
     run(application, "INSERT INTO \"ITEM\" VALUES (2, 'two')", 'UPDATE "ITEM" SET ISDELETED = 1 WHERE "ID" = 1')
     follower.drain()
@@ -200,20 +200,20 @@ def test_the_papers_own_variant(application: Any, schema: str) -> None:
     with pytest.raises(driver.error, match="ORA-20100"):
         run(application, 'DELETE FROM "ITEM"')
     application.rollback()
-    source.uninstall()
+    source.installer.uninstall()
     source.close()
 
 
 def test_drop_and_rename_are_noted(item: Follower, application: Any, source: OracleSource) -> None:
     run(application, 'ALTER TABLE "ITEM" RENAME TO "THING"')
     item.drain()
-    source.refresh_schemas()
-    (state,) = [t for t in source.read_registered_tables() if t.schema.name == "ITEM"]
+    source.capture.refresh_schemas()
+    (state,) = [t for t in source.registry.read_registered_tables() if t.schema.name == "ITEM"]
     assert state.state == "RESYNC"
 
 
 def test_uninstall_leaves_nothing(item: Follower, source: OracleSource, application: Any) -> None:
-    source.uninstall()
+    source.installer.uninstall()
     with application.cursor() as cursor:
         cursor.execute("SELECT OBJECT_NAME FROM USER_OBJECTS WHERE OBJECT_NAME LIKE 'VENUS%'")
         assert cursor.fetchall() == []

@@ -59,7 +59,7 @@ class FieldRun:
     def reasons(self) -> dict[str, str]:
         """Return why tables are not active, at the source or at the target, by their names."""
         with closing(open_source(self.way.settings)) as opened:
-            at_source = [(t.schema.name, t.state, t.reason) for t in opened.read_registered_tables()]
+            at_source = [(t.schema.name, t.state, t.reason) for t in opened.registry.read_registered_tables()]
         at_target = [(t.name, t.state, t.reason) for t in read_progress(self.way.settings, "main").tables]
         return {name: reason for name, state, reason in (*at_target, *at_source) if state != "ACTIVE"}
 
@@ -98,10 +98,10 @@ class FieldRun:
         """Run `venus install-triggers`, then `venus resync` of each table that is named and still there."""
         self.way.install()
         with closing(open_source(self.way.settings)) as opened:
-            there = set(opened.read_table_names())
-            for table in opened.read_registered_tables():
+            there = set(opened.dictionary.read_table_names())
+            for table in opened.registry.read_registered_tables():
                 if table.schema.name in self.named and table.schema.qualified in there:
-                    opened.restart_fill(table.schema.table_id)
+                    opened.capture.restart_fill(table.schema.table_id)
 
 
 @pytest.fixture
@@ -172,7 +172,7 @@ def test_a_column_without_a_type_and_values_of_no_type_are_refused_before_the_lo
         with pytest.raises(Refused, match=r"column title \(VARCHAR\(5\)\): 1 of 4 rows"):
             way.install()
         with closing(open_source(way.settings)) as opened:
-            blocking = [f for f in opened.check(["*"], []) if f.blocks]
+            blocking = [f for f in opened.installer.check(["*"], []) if f.blocks]
         named = [re.findall(r"column (\w+) .* cannot be carried exactly", f.message) for f in blocking]
         assert named == [["title"], ["at"], ["amount"], ["anything"], ["big"]]
         assert all("correct the values" in f.remedy for f in blocking)

@@ -155,7 +155,9 @@ def test_every_row_of_the_page(night: Night) -> None:
 def finish_a_removal(night: Night, install: list[str]) -> None:
     """Do what a removal does that is killed then, and what the page says."""
     with closing(open_source(load(night.pipeline.folder / "venus.toml"))) as source:
-        source.release([t.schema.table_id for t in source.read_registered_tables() if t.schema.name == "orders"])
+        source.installer.release(
+            [t.schema.table_id for t in source.registry.read_registered_tables() if t.schema.name == "orders"]
+        )
     night.says("orders is RELEASING")
     (finish,) = row("`TABLE is RELEASING`")
     night.types(finish, TABLE="main.orders")

@@ -36,6 +36,12 @@ class Log:
     state: str = "RELEASING"
     names: list[str] = field(default_factory=lambda: ["shop.orders"])
 
+    @property
+    def registry(self) -> Log:
+        return self
+
+    dictionary = capture = registry
+
     def read_registered_tables(self) -> list[RegisteredTable]:
         return [table(self.state)]
 

@@ -91,6 +91,10 @@ def test_a_fill_is_not_waited_for_where_only_an_operator_can_go_on(monkeypatch: 
 
         def __exit__(self, *_: object) -> None: ...
 
+        @property
+        def registry(self) -> Source:
+            return self
+
         def read_registered_tables(self) -> list[Any]:
             self.looks += 1
             assert self.looks < 3, "it waits"

@@ -102,8 +102,8 @@ def build_settings(source: str, target: str) -> Settings:
 def check_source(settings: Settings) -> tuple[list[str], CheckedDatabase]:
     """Read the names of the source's tables, and its findings of `venus check`."""
     with open_configured_source(settings) as source:
-        names = [schema.qualified for schema in source.read_tables(["*"], [])]
-        findings = tuple(source.check(["*"], []))
+        names = [schema.qualified for schema in source.dictionary.read_tables(["*"], [])]
+        findings = tuple(source.installer.check(["*"], []))
         kind = source.name
     return names, build_database("source.url", settings.source.url.get_secret_value(), kind, findings)
 

@@ -106,9 +106,9 @@ def check(
     settings = run.settings
     with open_configured_source(settings, type_map) as source:
         check_patterns(settings, source)
-        schemas = source.read_tables(settings.source.tables, settings.source.exclude)
+        schemas = source.dictionary.read_tables(settings.source.tables, settings.source.exclude)
         findings = [
-            *source.check(settings.source.tables, settings.source.exclude),
+            *source.installer.check(settings.source.tables, settings.source.exclude),
             *find_excluded_tables(source, run),
             *find_tables_without_capture(source, settings),
         ]
@@ -177,10 +177,10 @@ def install_triggers(
         if dry_run:
             for line in refused.values():
                 run.out.say(line)
-            show_sql(run, source, source.plan_install(include, exclude), removal=False)
+            show_sql(run, source, source.installer.plan_install(include, exclude), removal=False)
             return Refused.exit_code if refused else 0
-        steps = adopt_script(source, include, exclude) if adopt else source.install(include, exclude)
-        registered = [table for table in source.read_registered_tables() if not table.schema.is_heartbeat]
+        steps = adopt_script(source, include, exclude) if adopt else source.installer.install(include, exclude)
+        registered = [table for table in source.registry.read_registered_tables() if not table.schema.is_heartbeat]
         left_in = find_excluded_tables(source, run)
     created = [step for step in steps if not step.exists]
     unchanged = len(steps) - len(created)
@@ -210,17 +210,19 @@ def find_excluded_tables(source: Source, run: Invocation) -> list[Finding]:
     """Return a finding for each captured table that the configuration excludes: excluding does not end capture."""
     from venus.model import Finding
 
-    chosen = {t.table_id for t in source.read_tables(run.settings.source.tables, run.settings.source.exclude)}
+    chosen = {
+        t.table_id for t in source.dictionary.read_tables(run.settings.source.tables, run.settings.source.exclude)
+    }
     try:
         others = [
             t.schema
-            for t in source.read_registered_tables()
+            for t in source.registry.read_registered_tables()
             if t.schema.table_id not in chosen and not t.schema.is_heartbeat
         ]
     except VenusError:
         return []  # nothing is installed
     # the configuration does not exclude a table that no longer exists or cannot be captured
-    there = source.read_tables([t.qualified for t in others], []) if others else []
+    there = source.dictionary.read_tables([t.qualified for t in others], []) if others else []
     message = "is captured, although the configuration excludes it: `venus uninstall-triggers {}` ends that"
     return [Finding(where=t.qualified, message=message.format(t.qualified)) for t in there]
 
@@ -230,10 +232,10 @@ def find_tables_without_capture(source: Source, settings: Settings) -> list[Find
     from venus.model import Finding
 
     try:
-        out = source.read_released_tables()
+        out = source.registry.read_released_tables()
     except VenusError:
         return []  # nothing is installed
-    since = source.find_uncaptured_tables(settings.source.tables, settings.source.exclude)
+    since = source.dictionary.find_uncaptured_tables(settings.source.tables, settings.source.exclude)
     again = "`venus install-triggers` captures it again, unless the configuration excludes it"
     return [
         *(
@@ -268,7 +270,7 @@ def show_sql(run: Invocation, source: Source, steps: list[InstallStep], *, remov
     if run.json:
         run.out.answer({"install": [] if removal else steps, "uninstall": steps if removal else []})
     else:  # unchanged: a script with folded lines or redacted names does not run
-        sys.stdout.write(source.as_script(steps, removal=removal))
+        sys.stdout.write(source.installer.as_script(steps, removal=removal))
     return 0
 
 
@@ -278,11 +280,13 @@ def find_refused_tables(source: Source, settings: Settings, *, but: str = "") ->
     Raises Refused if no table would be left, or if anything else blocks. Findings of the place `but` do not block.
     """
     include, exclude = settings.source.tables, settings.source.exclude
-    blocked = [f for f in source.check(include, exclude) if f.blocks and not (but and f.where == but)]
+    blocked = [f for f in source.installer.check(include, exclude) if f.blocks and not (but and f.where == but)]
     refused: dict[str, str] = {}
     for f in blocked:
         refused.setdefault(f.table, f"! {f.where}: refused: {f.message}; {f.remedy or 'see `venus check`'}")
-    if "" in refused or (blocked and {t.qualified for t in source.read_tables(include, exclude)} <= refused.keys()):
+    if "" in refused or (
+        blocked and {t.qualified for t in source.dictionary.read_tables(include, exclude)} <= refused.keys()
+    ):
         refuse_blocking_findings(sorted(blocked, key=lambda f: bool(f.table)))
     return refused
 
@@ -301,8 +305,8 @@ def refuse_blocking_findings(findings: list[Finding]) -> None:
 def check_patterns(settings: Settings, source: Source) -> None:
     """Raise ConfigError for a pattern without a table, nearly always a typing error. The dialect matches patterns."""
     for option, patterns in (("tables", settings.source.tables), ("exclude", settings.source.exclude)):
-        for pattern in source.find_unmatched_patterns(patterns):
-            present = source.read_table_names()
+        for pattern in source.dictionary.find_unmatched_patterns(patterns):
+            present = source.dictionary.read_table_names()
             hint = ("tables: " + ", ".join(sorted(present)[:12])) if present else "the source has no tables"
             raise ConfigError(
                 f"source.{option}: {pattern!r} matches no table{suggest_nearest(pattern, present)}", hint=hint

@@ -61,12 +61,12 @@ def read_schemas(settings: Settings) -> tuple[list[TableSchema], list[Numbering]
     try:
         with open_configured_source(settings) as source:
             try:
-                tables = [t.schema for t in source.read_registered_tables()]
+                tables = [t.schema for t in source.registry.read_registered_tables()]
             except Refused:  # nothing is installed yet
                 tables = []
             if not tables:
-                tables = source.read_tables(settings.source.tables, settings.source.exclude)
-            return tables, source.read_numberings(), source.read_other_objects()
+                tables = source.dictionary.read_tables(settings.source.tables, settings.source.exclude)
+            return tables, source.dictionary.read_numberings(), source.dictionary.read_other_objects()
     except VenusError as source_error:
         try:
             return read_schemas_at_broker(settings), [], []
@@ -171,8 +171,8 @@ def find_tables_out_of_capture(settings: Settings) -> TablesOutOfCapture:
     try:
         with open_configured_source(settings) as source:
             return TablesOutOfCapture(
-                released=tuple(t.schema.qualified for t in source.read_released_tables()),
-                uncaptured=tuple(source.find_uncaptured_tables(chosen.tables, chosen.exclude)),
+                released=tuple(t.schema.qualified for t in source.registry.read_released_tables()),
+                uncaptured=tuple(source.dictionary.find_uncaptured_tables(chosen.tables, chosen.exclude)),
             )
     except VenusError:
         return TablesOutOfCapture()
@@ -227,7 +227,7 @@ def read_captured_tables(settings: Settings) -> list[RegisteredTable]:
     if not settings.source.url.get_secret_value():
         raise VenusError("no [source] url is set")
     with open_configured_source(settings) as source:
-        tables = [t for t in source.read_registered_tables() if not t.schema.is_heartbeat]
+        tables = [t for t in source.registry.read_registered_tables() if not t.schema.is_heartbeat]
     if not tables:
         raise ConfigError("no table is captured yet", hint="run `venus install-triggers` first")
     return tables
@@ -260,7 +260,7 @@ def wait_for_fill(settings: Settings, steps: ProgressSteps) -> dict[str, int]:
 
     with open_configured_source(settings) as source:
         while True:
-            tables = source.read_registered_tables()
+            tables = source.registry.read_registered_tables()
             for t in tables:
                 steps.update(t.schema.qualified, t.fill.rows_done, t.fill.rows_estimate)
             if all(t.is_read or t.state != ACTIVE for t in tables):  # tables in other states wait for an operator

@@ -120,16 +120,18 @@ def read_source(settings: Settings, *, rows: bool = False) -> SourceView:
         return SourceView(asked=False)
     try:
         with open_configured_source(settings) as source:
-            if lacks := source.find_missing_grants():
+            if lacks := source.capture.find_missing_grants():
                 return SourceView(unusable=tuple(own_table_condition(lack.table, lack.grant) for lack in lacks))
-            registered = [table for table in source.read_registered_tables() if not table.schema.is_heartbeat]
-            registered += source.read_released_tables()
+            registered = [table for table in source.registry.read_registered_tables() if not table.schema.is_heartbeat]
+            registered += source.registry.read_released_tables()
             if not registered:
                 return SourceView()
-            state, backlog = source.read_state(), source.read_backlog()
-            uncaptured = source.find_uncaptured_tables(settings.source.tables, settings.source.exclude)
-            counts = source.read_row_counts() if rows else {}
-            blocked_by = source.describe_blockers() if any(age >= BLOCKED_S for _, age in backlog.values()) else ""
+            state, backlog = source.registry.read_state(), source.capture.read_backlog()
+            uncaptured = source.dictionary.find_uncaptured_tables(settings.source.tables, settings.source.exclude)
+            counts = source.registry.read_row_counts() if rows else {}
+            blocked_by = (
+                source.capture.describe_blockers() if any(age >= BLOCKED_S for _, age in backlog.values()) else ""
+            )
     except NotInstalled:
         return SourceView()
     except VenusError as error:

@@ -65,8 +65,8 @@ def uninstall_triggers(
         return release_tables(run, names, dry_run=dry_run, wait_s=wait_s)
     with open_configured_source(run.settings) as source:
         if dry_run:
-            return show_sql(run, source, source.plan_uninstall(), removal=True)
-        steps = source.uninstall()
+            return show_sql(run, source, source.installer.plan_uninstall(), removal=True)
+        steps = source.installer.uninstall()
     document = {"removed": [{"table": s.table, "what": s.what} for s in steps]}
     run.out.answer(document, *format_per_table("-", steps), f"{len(steps)} removed")
     return 0
@@ -80,9 +80,9 @@ def release_tables(run: Invocation, names: list[str], *, dry_run: bool, wait_s: 
         if dry_run:
             if ids and not run.json:
                 sys.stdout.write(REMARK)
-            return show_sql(run, source, source.plan_release(ids) if ids else [], removal=True)
+            return show_sql(run, source, source.installer.plan_release(ids) if ids else [], removal=True)
         steps, left = release_and_drop(source, chosen, wait_s, lambda: is_capturing(run.settings), run.out.say)
-        included = source.read_tables(run.settings.source.tables, run.settings.source.exclude)
+        included = source.dictionary.read_tables(run.settings.source.tables, run.settings.source.exclude)
     # a table that was dropped at the source is not chosen, whatever the patterns are
     again = sorted({s.qualified for s in included} & {t.schema.qualified for t in (*chosen.values(), *gone)})
     document = {
@@ -105,7 +105,7 @@ def release_tables(run: Invocation, names: list[str], *, dry_run: bool, wait_s: 
 
 def find_chosen_tables(source: Source, names: list[str]) -> tuple[dict[int, RegisteredTable], list[RegisteredTable]]:
     """Return the named tables, by number; and those of which nothing is left. Raises ConfigError for unknown names."""
-    every = [*source.read_registered_tables(), *source.read_released_tables()]
+    every = [*source.registry.read_registered_tables(), *source.registry.read_released_tables()]
     named = {t.schema.table_id: t for name in names for t in choose_tables(every, name)}
     gone = [t for i, t in named.items() if t.state == RELEASED and not _leftover_steps(source, i)]
     return {i: t for i, t in named.items() if t not in gone}, gone
@@ -113,7 +113,7 @@ def find_chosen_tables(source: Source, names: list[str]) -> tuple[dict[int, Regi
 
 def _leftover_steps(source: Source, table_id: int) -> list[InstallStep]:
     """Return the steps that an interrupted removal has left."""
-    return [s for s in source.plan_release([table_id]) if not s.what.startswith("state ")]
+    return [s for s in source.installer.plan_release([table_id]) if not s.what.startswith("state ")]
 
 
 def release_and_drop(
@@ -126,14 +126,14 @@ def release_and_drop(
     """Release tables; return the removed objects, and how many changes in the log of each were not captured."""
     if not chosen:
         return [], {}
-    steps = source.release(list(chosen))
+    steps = source.installer.release(list(chosen))
     left = wait_for_capture(source, chosen, wait_s, captures, say)
     when = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
     reasons = {
         i: t.reason if t.state == RELEASED else f"taken out of capture at {when}{format_left_out(left[i])}"
         for i, t in chosen.items()
     }
-    return steps + source.drop_logs(reasons), left
+    return steps + source.installer.drop_logs(reasons), left
 
 
 def wait_for_capture(
@@ -144,14 +144,14 @@ def wait_for_capture(
     Capture cannot read the log of a dropped table, or of one that has halted at a row.
     """
     deadline, was_announced, numbers = time.monotonic() + wait_s, False, list(table_ids)
-    there = set(source.read_table_names())
+    there = set(source.dictionary.read_table_names())
     while True:
         taken = {
             t.schema.table_id
-            for t in source.read_registered_tables()
+            for t in source.registry.read_registered_tables()
             if t.state == RELEASING and t.schema.qualified in there
         }
-        backlog = source.read_backlog()
+        backlog = source.capture.read_backlog()
         left = {i: backlog.get(i, (0, 0))[0] for i in numbers}
         waiting = sum(n for i, n in left.items() if i in taken)
         if not waiting or time.monotonic() >= deadline or not captures():

@@ -151,12 +151,14 @@ def resync(
         return act_at_target(run, "resync", target, name)
     with open_configured_source(run.settings) as source:
         chosen = without_releasing(find_captured_tables(source, name), name)
-        there = set(source.read_table_names())
+        there = set(source.dictionary.read_table_names())
         for table in chosen:
             if table.schema.qualified in there:
-                source.restart_fill(table.schema.table_id)
+                source.capture.restart_fill(table.schema.table_id)
         missed = {
-            t.schema.qualified for t in choose_tables(source.read_registered_tables(), name) if t.state == "RESYNC"
+            t.schema.qualified
+            for t in choose_tables(source.registry.read_registered_tables(), name)
+            if t.state == "RESYNC"
         }
     every = [table.schema.qualified for table in chosen]
     names = [q for q in every if q in there - missed]
@@ -179,7 +181,7 @@ def set_state_at_source(run: Invocation, name: str | None, state: str, reason: s
             raise Refused(f"{missed[0]} has missed changes", hint=f"run `venus resync {missed[0]}` instead")
         chosen = [t for t in chosen if t.state != "RESYNC"]
         for table in chosen:
-            source.set_table_state(table.schema.table_id, state, reason)
+            source.registry.set_table_state(table.schema.table_id, state, reason)
     names = [table.schema.qualified for table in chosen]
     left = f"; not resumed, run `venus resync`: {', '.join(missed)}" if missed else ""
     document = {"state": state, "tables": names, "left": missed}
@@ -189,9 +191,9 @@ def set_state_at_source(run: Invocation, name: str | None, state: str, reason: s
 
 def find_captured_tables(source: Source, name: str | None) -> list[RegisteredTable]:
     """Return the named captured table, or all. Raises Refused if the named one was released."""
-    registered = source.read_registered_tables()
+    registered = source.registry.read_registered_tables()
     if name is not None and not any(name in (t.schema.qualified, t.schema.name) for t in registered):
-        for table in source.read_released_tables():
+        for table in source.registry.read_released_tables():
             if name in (table.schema.qualified, table.schema.name):
                 why = f"{table.schema.qualified} is not captured any more ({table.reason})"
                 raise Refused(why, hint="`venus install-triggers` takes it up again")

@@ -1,4 +1,9 @@
-"""The registry of captured tables and the checkpoint row at a MariaDB or MySQL source (VENUS 3.1, 3.3)."""
+"""The registry of captured tables and the checkpoint row at a MariaDB or MySQL source (VENUS 3.1, 3.3).
+
+`MysqlCapturedTable` is a registered table combined with its entry in the dictionary; capture works on these. Each keeps
+the text of SHOW CREATE TABLE: in every cut, one cheap statement shows whether the table still has the definition for
+which its statements were built.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +11,22 @@ from collections.abc import Iterable
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, replace
 
-from venus.adapters.dialects.contract import FillState, RegisteredTable, SourceState
+from venus.adapters.dialects.contract import FillState, RegisteredTable, SourceRegistry, SourceState
 from venus.adapters.dialects.halted_tables import halt_reason
 from venus.adapters.dialects.mysql.connection import MysqlConnection
-from venus.adapters.dialects.mysql.dictionary.tables import MysqlTable
-from venus.adapters.dialects.mysql.names import MARKS, literal, log_table_name
+from venus.adapters.dialects.mysql.dictionary.tables import (
+    MysqlDictionary,
+    MysqlTable,
+    has_checks,
+    read_definition,
+    read_dictionary,
+)
+from venus.adapters.dialects.mysql.names import MARKS, literal, log_table_name, quote
 from venus.adapters.dialects.mysql.sql import statement
-from venus.adapters.dialects.restore_detection import SourceRestored
+from venus.adapters.dialects.mysql.values.rows import MysqlAccess, build_access
+from venus.adapters.dialects.restore_detection import RestoreGuard, SourceRestored
 from venus.codec.schema import fingerprint, from_wire, to_wire
-from venus.errors import Fenced, NotInstalled, SourceError
+from venus.errors import DatabaseUnavailable, Fenced, NotInstalled, SourceError
 from venus.model import BatchNo, BatchRecord, Epoch, Sequence, TableSchema
 from venus.wire import change_pb2
 
@@ -75,11 +87,6 @@ def read_tables(connection: MysqlConnection, *, released: bool = False) -> list[
     return found
 
 
-def read_row_counts(connection: MysqlConnection) -> dict[int, int]:
-    """Return the estimated row counts of the captured tables by number."""
-    return {int(table_id): int(rows) for table_id, rows in connection.rows(statement("registry", "row_counts"))}
-
-
 def _to_bytes(value: str | bytes) -> bytes:
     return value.encode() if isinstance(value, str) else value
 
@@ -119,15 +126,6 @@ def set_state(connection: MysqlConnection, table_id: int, state: str, reason: st
     """Store a table's state."""
     if connection.run(set_state_sql(table_id, state, reason)) != 1:
         raise SourceError(f"table {table_id} is not captured", hint="`venus status` lists the tables")
-
-
-def halt(connection: MysqlConnection, epoch: Epoch, table_id: int, why: str) -> None:
-    """Pause a table because one of its rows cannot be carried, unless it is paused already."""
-    with connection.transaction():
-        lock_epoch(connection, epoch)
-        for known in read_tables(connection):
-            if known.table_id == table_id and known.table.state != PAUSED:
-                set_state(connection, table_id, PAUSED, halt_reason(known.table, why))
 
 
 def recapture_sql(table_id: int) -> str:
@@ -183,33 +181,6 @@ def lock_epoch(connection: MysqlConnection, epoch: Epoch) -> SourceState:
     return held
 
 
-def raise_epoch(connection: MysqlConnection, epoch: Epoch) -> SourceState:
-    """Fence older instances. Waits for one that is committing."""
-    with connection.transaction():
-        held = lock_checkpoint(connection)
-        if held.epoch > epoch:
-            raise Fenced(f"source {connection.place}: epoch {held.epoch} is in force, {epoch} is older")
-        connection.run(statement("registry", "raise_epoch", epoch=str(int(epoch))))
-    return SourceState(epoch=epoch, next_sequence=held.next_sequence, last_batch=held.last_batch)
-
-
-def read_batches(connection: MysqlConnection, numbers: Seq[BatchNo]) -> dict[BatchNo, BatchRecord]:
-    """Return those of the batches that are in the batch table. Waits for an instance that is committing."""
-    if not numbers:
-        return {}
-    with connection.transaction():
-        lock_checkpoint(connection)
-        rows = connection.rows(statement("registry", "batches", numbers=", ".join(str(int(n)) for n in numbers)))
-    records = (
-        BatchRecord(
-            batch_no=BatchNo(int(r[0])), epoch=Epoch(int(r[1])), first_sequence=Sequence(int(r[2])),
-            last_sequence=Sequence(int(r[3])), digest=int(r[4], 16),
-        )
-        for r in rows
-    )  # fmt: skip
-    return {record.batch_no: record for record in records}
-
-
 def batch_rows(records: Iterable[BatchRecord]) -> str:
     """Return the VALUES of batch rows. They contain only numbers and hexadecimal digits."""
     return ", ".join(
@@ -232,3 +203,166 @@ def read_backlog(connection: MysqlConnection, table_ids: Seq[int]) -> dict[int, 
         return {}
     waiting = (statement("registry", "waiting", table_id=str(t), log=log_table_name(t)) for t in table_ids)
     return {int(t): int(n) for t, n in connection.rows(" UNION ALL ".join(waiting))}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MysqlCapturedTable:
+    """A captured table. `table` is None if it is gone, `access` if the registered version cannot be read."""
+
+    known: MysqlRegistryEntry
+    table: MysqlTable | None
+    #: The registered version if it is valid, else the present one.
+    schema: TableSchema
+    definition: str
+    access: MysqlAccess | None
+
+    @property
+    def table_id(self) -> int:
+        """The number of the table."""
+        return self.known.table_id
+
+    @property
+    def state(self) -> str:
+        """ACTIVE, PAUSED or RESYNC, as read from the registry."""
+        return self.known.table.state
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MysqlCaptureState:
+    """Registry and dictionary in memory; valid as long as the registry's mark and the definitions are unchanged."""
+
+    captured: tuple[MysqlCapturedTable, ...]
+    mark: str
+    dictionary: MysqlDictionary
+
+
+def load_capture_state(connection: MysqlConnection) -> MysqlCaptureState:
+    """Read the registry and the dictionary; repeat if a table was altered meanwhile."""
+    while True:
+        mark = read_mark(connection)
+        known = read_tables(connection)
+        before = read_definitions(connection, (k.schema.name for k in known))
+        found = read_dictionary(connection, zero_dates_null=connection.options.zero_dates_null)
+        if before == read_definitions(connection, (k.schema.name for k in known)):
+            break
+    captured = tuple(
+        _captured_table(connection, k, found.tables.get(k.schema.name), before.get(k.schema.name, "")) for k in known
+    )
+    return MysqlCaptureState(captured=captured, mark=mark, dictionary=found)
+
+
+def read_definitions(connection: MysqlConnection, tables: Iterable[str]) -> dict[str, str]:
+    """Return the definitions of tables by name, without those that are gone."""
+    found = {}
+    for name in tables:
+        place = f"{quote(connection.address.database)}.{quote(name)}"
+        try:
+            found[name] = read_definition(connection, place)
+        except DatabaseUnavailable:
+            raise
+        except SourceError:  # dropped, or replaced by another kind of object
+            continue
+    return found
+
+
+def _captured_table(
+    connection: MysqlConnection, known: MysqlRegistryEntry, table: MysqlTable | None, definition: str
+) -> MysqlCapturedTable:
+    if table is None or not table.key or table.unsupported:
+        return MysqlCapturedTable(known=known, table=table, schema=known.schema, definition=definition, access=None)
+    schema = table.to_schema(known.table_id, known.schema.version, known.schema, known.number_max)
+    if not table.shows_checks and has_checks(definition):
+        schema = _add_hidden_checks(schema, known.schema)
+    usable = fingerprint(schema) == fingerprint(known.schema)
+    access = build_access(table, known.schema, zero_dates_null=connection.options.zero_dates_null) if usable else None
+    return MysqlCapturedTable(known=known, table=table, schema=schema, definition=definition, access=access)
+
+
+def _add_hidden_checks(schema: TableSchema, known: TableSchema) -> TableSchema:
+    """Add the registered checks to a schema: the table has checks, but this user may not see them."""
+    made = {check.name for check in schema.checks}  # checks that follow from types
+    listed = [left for left in known.left_out if left.what == "check constraint"]
+    return replace(
+        schema,
+        checks=(*(check for check in known.checks if check.name not in made), *schema.checks),
+        left_out=(*listed, *schema.left_out),
+    )
+
+
+class MysqlRegistry(SourceRegistry):
+    """The registry of one source, with what capture has loaded of it."""
+
+    def __init__(self, writer: MysqlConnection) -> None:
+        self._writer = writer
+        #: What was loaded last; None after a change by this process.
+        self.loaded: MysqlCaptureState | None = None
+        self.restores = RestoreGuard()
+
+    def load(self, *, again: bool = False) -> MysqlCaptureState:
+        """Read the registry and the dictionary, and build the statements of the tables."""
+        if self.loaded is None or again:
+            require_installation(self._writer)
+            self.loaded = load_capture_state(self._writer)
+        return self.loaded
+
+    def invalidate(self) -> None:
+        """Load the registry again before the next use."""
+        self.loaded = None
+
+    def read_registered_tables(self) -> list[RegisteredTable]:
+        require_installation(self._writer)
+        return [k.table for k in read_tables(self._writer)]
+
+    def read_released_tables(self) -> list[RegisteredTable]:
+        require_installation(self._writer)
+        return [k.table for k in read_tables(self._writer, released=True)]
+
+    def read_row_counts(self) -> dict[int, int]:
+        return {int(table_id): int(rows) for table_id, rows in self._writer.rows(statement("registry", "row_counts"))}
+
+    def read_registry_fingerprint(self) -> str:
+        return repr(self._writer.rows(statement("registry", "sign")))
+
+    def set_table_state(self, table_id: int, state: str, reason: str) -> None:
+        set_state(self._writer, table_id, state, reason)
+        self.loaded = None
+
+    def halt(self, epoch: Epoch, table_id: int, why: str) -> None:
+        with self._writer.transaction():
+            lock_epoch(self._writer, epoch)
+            for known in read_tables(self._writer):
+                if known.table_id == table_id and known.table.state != PAUSED:
+                    set_state(self._writer, table_id, PAUSED, halt_reason(known.table, why))
+        self.loaded = None
+
+    def read_state(self) -> SourceState:
+        require_installation(self._writer)
+        return read_state(self._writer)
+
+    def raise_epoch(self, epoch: Epoch) -> SourceState:
+        with self._writer.transaction():
+            held = lock_checkpoint(self._writer)
+            if held.epoch > epoch:
+                raise Fenced(f"source {self._writer.place}: epoch {held.epoch} is in force, {epoch} is older")
+            self._writer.run(statement("registry", "raise_epoch", epoch=str(int(epoch))))
+        self.restores.record_batch(held.last_batch)
+        return replace(held, epoch=epoch)
+
+    def read_batches(self, numbers: Seq[BatchNo]) -> dict[BatchNo, BatchRecord]:
+        if not numbers:
+            return {}
+        listed = ", ".join(str(int(n)) for n in numbers)
+        with self._writer.transaction():
+            lock_checkpoint(self._writer)
+            rows = self._writer.rows(statement("registry", "batches", numbers=listed))
+        records = (
+            BatchRecord(
+                batch_no=BatchNo(int(r[0])),
+                epoch=Epoch(int(r[1])),
+                first_sequence=Sequence(int(r[2])),
+                last_sequence=Sequence(int(r[3])),
+                digest=int(r[4], 16),
+            )
+            for r in rows
+        )
+        return {record.batch_no: record for record in records}

@@ -15,10 +15,10 @@ from venus.adapters.dialects.comparison_forms import range_condition, row_condit
 from venus.adapters.dialects.contract import RegisteredTable
 from venus.adapters.dialects.halted_tables import UnfitRow
 from venus.adapters.dialects.mysql import registry
-from venus.adapters.dialects.mysql.capture.captured_tables import MysqlCapturedTable, load_capture_state
 from venus.adapters.dialects.mysql.connection import MysqlConnection, Row, parse_address
 from venus.adapters.dialects.mysql.dictionary.types import MysqlDeclaredType, read_expression
 from venus.adapters.dialects.mysql.names import literal, log_key_columns, log_table_name, quote
+from venus.adapters.dialects.mysql.registry import MysqlCapturedTable, load_capture_state
 from venus.adapters.dialects.mysql.sql import statement
 from venus.adapters.dialects.mysql.values.canonical_text import MysqlValueError
 from venus.adapters.dialects.mysql.values.rows import MysqlAccess, build_sections

@@ -8,12 +8,15 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
-from venus.adapters.dialects.contract import FillState, RegisteredTable, SourceState
+from venus.adapters.dialects.contract import FillState, RegisteredTable, SourceRegistry, SourceState
+from venus.adapters.dialects.halted_tables import halt_reason
+from venus.adapters.dialects.oracle.dictionary.reader import OracleDatabase
 from venus.adapters.dialects.oracle.names import literal
 from venus.adapters.dialects.oracle.session.connection import OracleSession, Row
 from venus.adapters.dialects.oracle.sql import statement
+from venus.adapters.dialects.oracle.survey import read_row_counts
 from venus.codec.schema import fingerprint, from_wire, to_wire
-from venus.errors import Fenced
+from venus.errors import Fenced, NotInstalled, SourceError
 from venus.model import BatchNo, BatchRecord, Epoch, Sequence, TableSchema
 from venus.wire import change_pb2
 
@@ -160,21 +163,6 @@ def add_batches(session: OracleSession, batches: Iterable[BatchRecord]) -> None:
     session.run_many(statement("registry", "add_batch"), rows)
 
 
-def read_batches(session: OracleSession, numbers: Seq[BatchNo]) -> dict[BatchNo, BatchRecord]:
-    """Return the batches whose local transaction is committed."""
-    found = {}
-    for number in numbers:
-        for row in session.fetch_rows(statement("registry", "batch"), {"batch_no": number}):
-            found[number] = BatchRecord(
-                batch_no=BatchNo(int(row[0])),
-                epoch=Epoch(int(row[1])),
-                first_sequence=Sequence(int(row[2])),
-                last_sequence=Sequence(int(row[3])),
-                digest=int(row[4], 16),
-            )
-    return found
-
-
 def advance_fill(session: OracleSession, before: FillState, after: FillState) -> None:
     """Store the progress of a fill, unless an operator has restarted it in the meantime."""
     binds = {
@@ -187,3 +175,86 @@ def advance_fill(session: OracleSession, before: FillState, after: FillState) ->
         "was_sweep": before.sweep_from,
     }
     session.run(statement("registry", "advance_fill"), binds)
+
+
+def unknown_table(table_id: int) -> SourceError:
+    """Return the error for a table that the registry does not contain."""
+    return SourceError(f"table {table_id} is not captured", hint="`venus status` lists the tables")
+
+
+class OracleRegistry(SourceRegistry):
+    """The registry of one source."""
+
+    def __init__(self, database: OracleDatabase) -> None:
+        self._database = database
+
+    def read_entries(self, *, released: bool = False) -> dict[int, OracleRegistryEntry]:
+        """Return the captured tables by number, or the released ones; none before an installation."""
+        found = read_tables(self._database.writer, released=released) if self._database.is_installed() else {}
+        self._database.writer.rollback()
+        return found
+
+    def read_registered_tables(self) -> list[RegisteredTable]:
+        return [c.table for c in self.read_entries().values()]
+
+    def read_released_tables(self) -> list[RegisteredTable]:
+        return [c.table for c in self.read_entries(released=True).values()]
+
+    def read_row_counts(self) -> dict[int, int]:
+        found = read_row_counts(self._database.writer, [t.schema for t in self.read_registered_tables()])
+        self._database.writer.rollback()
+        return found
+
+    def read_registry_fingerprint(self) -> str:
+        found = repr(self._database.writer.fetch_rows(statement("registry", "sign")))
+        self._database.writer.rollback()
+        return found
+
+    def set_table_state(self, table_id: int, state: str, reason: str) -> None:
+        with self._database.writer.transaction():
+            if not set_state(self._database.writer, table_id, state, reason):
+                raise unknown_table(table_id)
+
+    def halt(self, epoch: Epoch, table_id: int, why: str) -> None:
+        with self._database.writer.transaction():
+            lock_epoch(self._database.writer, epoch)
+            captured = read_tables(self._database.writer).get(table_id)
+            if captured is None:
+                raise unknown_table(table_id)
+            if captured.table.state != PAUSED:
+                set_state(self._database.writer, table_id, PAUSED, halt_reason(captured.table, why))
+
+    def read_state(self) -> SourceState:
+        if not self._database.is_installed():
+            raise NotInstalled(
+                f"source {self._database.place}: VENUS is not installed here", hint="run `venus install-triggers`"
+            )
+        found = source_state(self._database.writer.fetch_row(statement("registry", "state")))
+        self._database.writer.rollback()
+        return found
+
+    def raise_epoch(self, epoch: Epoch) -> SourceState:
+        """Fence older instances; the row's lock waits for their local transaction."""
+        with self._database.writer.transaction():
+            held = lock_checkpoint(self._database.writer)
+            if held.epoch > epoch:
+                raise Fenced(f"the source is at epoch {held.epoch}, this adapter at {epoch}")
+            self._database.writer.run(statement("registry", "raise_epoch"), {"epoch": epoch})
+        return replace(held, epoch=epoch)
+
+    def read_batches(self, numbers: Seq[BatchNo]) -> dict[BatchNo, BatchRecord]:
+        """Read batches under the lock of the checkpoint row, which excludes an unfinished local transaction."""
+        with self._database.writer.transaction():
+            lock_checkpoint(self._database.writer)
+            text = statement("registry", "batch")
+            rows = [r for n in numbers for r in self._database.writer.fetch_rows(text, {"batch_no": n})]
+        return {
+            BatchNo(int(r[0])): BatchRecord(
+                batch_no=BatchNo(int(r[0])),
+                epoch=Epoch(int(r[1])),
+                first_sequence=Sequence(int(r[2])),
+                last_sequence=Sequence(int(r[3])),
+                digest=int(r[4], 16),
+            )
+            for r in rows
+        }

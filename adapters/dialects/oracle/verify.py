@@ -89,7 +89,7 @@ class OracleReader(RowReader):
         return access
 
     def _read_dictionary(self) -> dict[int, OracleAccess]:
-        dictionary = self._source._dictionary_and_version()[1]  # with the types of the configuration
+        dictionary = self._source.database.dictionary  # with the types of the configuration
         listed = {(t.owner, t.name): t for t in dictionary.list_tables()}
         found = {}
         for table_id, captured in registry.read_tables(self._session).items():

@@ -9,10 +9,10 @@ from collections.abc import Iterable
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, replace
 
-from venus.adapters.dialects.contract import FillState, MissingGrant, RegisteredTable, SourceState
+from venus.adapters.dialects.contract import FillState, MissingGrant, RegisteredTable, SourceRegistry, SourceState
 from venus.adapters.dialects.halted_tables import FAILING, halt_reason
 from venus.adapters.dialects.postgresql import names
-from venus.adapters.dialects.postgresql.connection import PostgresConnection, PostgresNotPermitted
+from venus.adapters.dialects.postgresql.connection import PostgresConnection, PostgresNotPermitted, Row
 from venus.adapters.dialects.postgresql.dictionary import tables as dictionary
 from venus.adapters.dialects.postgresql.dictionary.tables import PostgresTable
 from venus.adapters.dialects.postgresql.names import literal, quote
@@ -83,13 +83,6 @@ def read_registered_tables(
         schema = known[table_id][1]
         found.append((RegisteredTable(schema=schema, state=state, reason=reason, fill=fill), mark))
     return found
-
-
-def read_row_counts(connection: PostgresConnection, tables: Iterable[RegisteredTable]) -> dict[int, int]:
-    """Return the estimated row counts of tables by number."""
-    named = {t.schema.table_id: f"{quote(t.schema.namespace)}.{quote(t.schema.name)}" for t in tables}
-    asked = {"ids": list(named), "names": list(named.values())}
-    return dict(connection.rows(statement("registry", "row_counts"), asked)) if named else {}
 
 
 def load_captured_tables(
@@ -169,17 +162,6 @@ def set_state(connection: PostgresConnection, table_id: int, state: str, reason:
         raise Refused(f"table {table_id} is not registered")
 
 
-def halt(connection: PostgresConnection, epoch: Epoch, table_id: int, why: str) -> None:
-    """Pause a table because one of its rows cannot be carried, unless it is paused already. Raises Fenced."""
-    with connection.transaction():
-        held = connection.row(statement("registry", "settle"))[0]
-        if held != epoch:
-            raise Fenced(f"source {connection.place}: epoch {held} is in force, this adapter has {epoch}")
-        for table, _ in read_registered_tables(connection):
-            if table.schema.table_id == table_id and table.state != "PAUSED":
-                set_state(connection, table_id, "PAUSED", halt_reason(table, why))
-
-
 def count_waiting(connection: PostgresConnection, table_ids: Iterable[int]) -> dict[int, int]:
     """Return the number of waiting log rows by table."""
     counts = [f"SELECT {t}, count(*) FROM {names.log_table_name(t)}" for t in table_ids]
@@ -219,33 +201,11 @@ def restart_with_sweep(connection: PostgresConnection, table_id: int, version: i
 
 def read_state(connection: PostgresConnection) -> SourceState:
     """Read the checkpoint row."""
-    epoch, next_sequence, last_batch = connection.row(statement("registry", "state"))
-    return SourceState(epoch=Epoch(epoch), next_sequence=Sequence(next_sequence), last_batch=BatchNo(last_batch))
+    return _source_state(connection.row(statement("registry", "state")))
 
 
-def raise_epoch(connection: PostgresConnection, epoch: Epoch) -> SourceState:
-    """Fence older instances. Waits for one that is committing."""
-    rows = connection.rows(statement("registry", "raise_epoch"), {"epoch": epoch})
-    if not rows:
-        raise Fenced(f"source {connection.place}: epoch {read_state(connection).epoch} is in force, {epoch} is older")
-    return SourceState(epoch=Epoch(rows[0][0]), next_sequence=Sequence(rows[0][1]), last_batch=BatchNo(rows[0][2]))
-
-
-def read_batches(connection: PostgresConnection, numbers: Seq[BatchNo]) -> dict[BatchNo, BatchRecord]:
-    """Return those of the batches that are in the batch table. Waits for an instance that is committing."""
-    with connection.transaction():
-        connection.run(statement("registry", "settle"))
-        rows = connection.rows(statement("registry", "batches"), {"numbers": [int(n) for n in numbers]})
-    return {
-        BatchNo(r[0]): BatchRecord(
-            batch_no=BatchNo(r[0]),
-            epoch=Epoch(r[1]),
-            first_sequence=Sequence(r[2]),
-            last_sequence=Sequence(r[3]),
-            digest=int(r[4], 16),
-        )
-        for r in rows
-    }
+def _source_state(row: Row) -> SourceState:
+    return SourceState(epoch=Epoch(row[0]), next_sequence=Sequence(row[1]), last_batch=BatchNo(row[2]))
 
 
 def add_batches_sql(batches: Seq[BatchRecord]) -> list[str]:
@@ -284,3 +244,89 @@ def _read_backlog(connection: PostgresConnection, captured: Seq[PostgresCaptured
     for oid, age in ages.items():
         found[oids[oid]] = (found[oids[oid]][0], int(age))
     return found
+
+
+class PostgresRegistry(SourceRegistry):
+    """The registry of one source, with what capture has loaded of it."""
+
+    def __init__(self, connection: PostgresConnection) -> None:
+        self._connection = connection
+        self._schemas: SchemaCache = {}
+        self.captured: list[PostgresCapturedTable] = []
+        self.mark = ""
+        self.is_loaded = False
+
+    def load(self, *, again: bool = False) -> bool:
+        """Read the registry and the dictionary; return False if they were loaded already."""
+        if self.is_loaded and not again:
+            return False
+        require_installation(self._connection)
+        self.captured, self.mark = self.read_captured_tables()
+        self.is_loaded = True
+        return True
+
+    def read_captured_tables(self) -> tuple[list[PostgresCapturedTable], str]:
+        """Read the captured tables and the registry's mark, and keep neither."""
+        return load_captured_tables(self._connection, self._schemas)
+
+    def invalidate(self) -> None:
+        """Load the registry again before the next use."""
+        self.is_loaded = False
+
+    def read_registered_tables(self) -> list[RegisteredTable]:
+        require_installation(self._connection)
+        return [t for t, _ in read_registered_tables(self._connection, self._schemas)]
+
+    def read_released_tables(self) -> list[RegisteredTable]:
+        require_installation(self._connection)
+        return [t for t, _ in read_registered_tables(self._connection, self._schemas, released=True)]
+
+    def read_row_counts(self) -> dict[int, int]:
+        schemas = [t.schema for t in self.read_registered_tables()]
+        named = {s.table_id: f"{quote(s.namespace)}.{quote(s.name)}" for s in schemas}
+        asked = {"ids": list(named), "names": list(named.values())}
+        return dict(self._connection.rows(statement("registry", "row_counts"), asked)) if named else {}
+
+    def read_registry_fingerprint(self) -> str:
+        return str(self._connection.row(statement("registry", "sign"))[0])
+
+    def set_table_state(self, table_id: int, state: str, reason: str) -> None:
+        set_state(self._connection, table_id, state, reason)
+        self.is_loaded = False
+
+    def halt(self, epoch: Epoch, table_id: int, why: str) -> None:
+        with self._connection.transaction():
+            held = self._connection.row(statement("registry", "settle"))[0]
+            if held != epoch:
+                place = self._connection.place
+                raise Fenced(f"source {place}: epoch {held} is in force, this adapter has {epoch}")
+            for table, _ in read_registered_tables(self._connection):
+                if table.schema.table_id == table_id and table.state != "PAUSED":
+                    set_state(self._connection, table_id, "PAUSED", halt_reason(table, why))
+        self.is_loaded = False
+
+    def read_state(self) -> SourceState:
+        require_installation(self._connection)
+        return read_state(self._connection)
+
+    def raise_epoch(self, epoch: Epoch) -> SourceState:
+        rows = self._connection.rows(statement("registry", "raise_epoch"), {"epoch": epoch})
+        if not rows:
+            held = read_state(self._connection).epoch
+            raise Fenced(f"source {self._connection.place}: epoch {held} is in force, {epoch} is older")
+        return _source_state(rows[0])
+
+    def read_batches(self, numbers: Seq[BatchNo]) -> dict[BatchNo, BatchRecord]:
+        with self._connection.transaction():
+            self._connection.run(statement("registry", "settle"))
+            rows = self._connection.rows(statement("registry", "batches"), {"numbers": [int(n) for n in numbers]})
+        return {
+            BatchNo(r[0]): BatchRecord(
+                batch_no=BatchNo(r[0]),
+                epoch=Epoch(r[1]),
+                first_sequence=Sequence(r[2]),
+                last_sequence=Sequence(r[3]),
+                digest=int(r[4], 16),
+            )
+            for r in rows
+        }

@@ -9,14 +9,17 @@ from __future__ import annotations
 import re
 import sqlite3
 from collections.abc import Collection, Iterable
+from collections.abc import Sequence as Seq
 from dataclasses import dataclass, replace
+from pathlib import Path
 
-from venus.adapters.dialects.contract import FillState, RegisteredTable, SourceState
-from venus.adapters.dialects.restore_detection import SourceRestored
-from venus.adapters.dialects.sqlite.connection import literal, quote
+from venus.adapters.dialects.contract import FillState, RegisteredTable, SourceRegistry, SourceState
+from venus.adapters.dialects.halted_tables import halt_reason
+from venus.adapters.dialects.restore_detection import RestoreGuard, SourceRestored
+from venus.adapters.dialects.sqlite.connection import literal, quote, read_transaction, write_transaction
 from venus.adapters.dialects.sqlite.sql import statement
 from venus.codec.schema import fingerprint, from_wire, to_wire
-from venus.errors import Fenced, NotInstalled
+from venus.errors import Fenced, NotInstalled, SourceError
 from venus.model import BatchNo, BatchRecord, Epoch, Sequence, TableSchema
 from venus.wire import change_pb2
 
@@ -55,9 +58,9 @@ def read_owned_objects(connection: sqlite3.Connection) -> SqliteOwnedObjects:
     return SqliteOwnedObjects({row[0] for row in connection.execute("SELECT table_id FROM main.venus_captured_table")})
 
 
-ACTIVE = "ACTIVE"
-PAUSED = "PAUSED"
-RESYNC = "RESYNC"
+ACTIVE, PAUSED, RESYNC = "ACTIVE", "PAUSED", "RESYNC"
+#: Rows are counted in files up to this size only, because counting reads a whole index.
+COUNT_BYTES_MAX = 64 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,19 +91,6 @@ def require_installation(connection: sqlite3.Connection, what: object) -> None:
 def read_tables(connection: sqlite3.Connection, *, released: bool = False) -> dict[int, SqliteRegistryEntry]:
     """Return the captured tables by table id, or the released ones."""
     return {row[0]: _registry_entry(row) for row in connection.execute(statement("registry", "tables"), (released,))}
-
-
-def read_row_counts(connection: sqlite3.Connection, *, count: bool) -> dict[int, int]:
-    """Return the row counts of the captured tables by number: counted if `count`, else as of the last ANALYZE."""
-    existing = {name for (name,) in connection.execute(statement("registry", "tables_there"))}
-    names = {i: c.schema.name for i, c in read_tables(connection).items() if c.schema.name in existing}
-    if count:
-        sql = {i: statement("survey", "count", table=quote(name)) for i, name in names.items()}
-        return {i: int(connection.execute(text).fetchone()[0]) for i, text in sql.items()}
-    if not connection.execute(statement("registry", "analyzed")).fetchone()[0]:
-        return {}
-    found = {str(name): int(rows) for name, rows in connection.execute(statement("registry", "row_counts"))}
-    return {i: found[name] for i, name in names.items() if name in found}
 
 
 def _registry_entry(row: tuple[int, bytes, str, str, bytes, int, int, int, int, int, int]) -> SqliteRegistryEntry:
@@ -224,15 +214,95 @@ def add_batches(connection: sqlite3.Connection, batches: Iterable[BatchRecord]) 
     connection.executemany(statement("registry", "add_batch"), rows)
 
 
-def read_batch(connection: sqlite3.Connection, number: BatchNo) -> BatchRecord | None:
-    """Return a batch if its local transaction was committed, else None."""
-    row = connection.execute(statement("registry", "batch"), (number,)).fetchone()
-    if row is None:
-        return None
-    return BatchRecord(
-        batch_no=BatchNo(row[0]),
-        epoch=Epoch(row[1]),
-        first_sequence=Sequence(row[2]),
-        last_sequence=Sequence(row[3]),
-        digest=int(row[4], 16),
-    )
+def unknown_table(table_id: int) -> SourceError:
+    """Return the error for a table that the registry does not contain."""
+    return SourceError(f"table {table_id} is not captured", hint="`venus status` lists the tables")
+
+
+class SqliteRegistry(SourceRegistry):
+    """The registry of one file."""
+
+    def __init__(self, file: Path, writer: sqlite3.Connection) -> None:
+        self._file = file
+        self._writer = writer
+        self.restores = RestoreGuard()
+
+    def read_registered_tables(self) -> list[RegisteredTable]:
+        with read_transaction(self._writer, self._file):
+            if not is_installed(self._writer):
+                return []
+            return [c.table for c in read_tables(self._writer).values()]
+
+    def read_released_tables(self) -> list[RegisteredTable]:
+        with read_transaction(self._writer, self._file):
+            if not is_installed(self._writer):
+                return []
+            return [c.table for c in read_tables(self._writer, released=True).values()]
+
+    def read_row_counts(self) -> dict[int, int]:
+        """Count the rows of a small file. For a larger one, return the figures of the last ANALYZE, if any."""
+        with read_transaction(self._writer, self._file):
+            if not is_installed(self._writer):
+                return {}
+            return self._count_rows(exactly=self._file.stat().st_size <= COUNT_BYTES_MAX)
+
+    def _count_rows(self, *, exactly: bool) -> dict[int, int]:
+        existing = {name for (name,) in self._writer.execute(statement("registry", "tables_there"))}
+        names = {i: c.schema.name for i, c in read_tables(self._writer).items() if c.schema.name in existing}
+        if exactly:
+            sql = {i: statement("survey", "count", table=quote(name)) for i, name in names.items()}
+            return {i: int(self._writer.execute(text).fetchone()[0]) for i, text in sql.items()}
+        if not self._writer.execute(statement("registry", "analyzed")).fetchone()[0]:
+            return {}
+        found = {str(name): int(rows) for name, rows in self._writer.execute(statement("registry", "row_counts"))}
+        return {i: found[name] for i, name in names.items() if name in found}
+
+    def read_registry_fingerprint(self) -> str:
+        with read_transaction(self._writer, self._file):
+            return repr(self._writer.execute(statement("registry", "sign")).fetchall())
+
+    def set_table_state(self, table_id: int, state: str, reason: str) -> None:
+        with write_transaction(self._writer, self._file):
+            if not self._writer.execute(set_state_sql(table_id, state, reason)).rowcount:
+                raise unknown_table(table_id)
+
+    def halt(self, epoch: Epoch, table_id: int, why: str) -> None:
+        with write_transaction(self._writer, self._file):
+            check_epoch(self._writer, epoch)
+            captured = read_tables(self._writer).get(table_id)
+            if captured is None:
+                raise unknown_table(table_id)
+            if captured.table.state != PAUSED:
+                reason = halt_reason(captured.table, why)
+                self._writer.execute(set_state_sql(table_id, PAUSED, reason))
+
+    def read_state(self) -> SourceState:
+        with read_transaction(self._writer, self._file):
+            require_installation(self._writer, self._file)
+            return read_state(self._writer)
+
+    def raise_epoch(self, epoch: Epoch) -> SourceState:
+        """Fence older instances. Taking the write lock waits for their local transaction."""
+        with write_transaction(self._writer, self._file):
+            require_installation(self._writer, self._file)
+            held = read_state(self._writer)
+            if held.epoch > epoch:
+                raise Fenced(f"the source is at epoch {held.epoch}, this adapter at {epoch}")
+            self._writer.execute(statement("registry", "raise_epoch"), (epoch,))
+            self.restores.record_batch(held.last_batch)
+            return replace(held, epoch=epoch)
+
+    def read_batches(self, numbers: Seq[BatchNo]) -> dict[BatchNo, BatchRecord]:
+        """Look up batches under the write lock, which excludes local transactions in progress."""
+        with write_transaction(self._writer, self._file):
+            rows = [r for n in numbers for r in self._writer.execute(statement("registry", "batch"), (n,))]
+        return {
+            BatchNo(r[0]): BatchRecord(
+                batch_no=BatchNo(r[0]),
+                epoch=Epoch(r[1]),
+                first_sequence=Sequence(r[2]),
+                last_sequence=Sequence(r[3]),
+                digest=int(r[4], 16),
+            )
+            for r in rows
+        }

@@ -1,81 +1,41 @@
-"""SQLite as a source: the dialect contract over one file (VENUS 3.1).
-
-There are two connections. The reader holds the snapshot of a cut; the writer does everything else in short
-transactions. Reading works in every journal mode, but only with WAL does it not delay the application.
-"""
+"""SQLite as a source: the parts of the dialect contract over one file (VENUS 3.1)."""
 
 from __future__ import annotations
 
 import sqlite3
-import time
-from collections.abc import Mapping
 from collections.abc import Sequence as Seq
-from dataclasses import replace
 from pathlib import Path
 
 from venus.adapters.dialects.column_choice import NO_CHOICE, ColumnChoice
 from venus.adapters.dialects.contract import (
-    FillState,
-    InstallStep,
-    MissingGrant,
     Numbering,
     OtherObject,
-    RegisteredTable,
-    SchemaChanged,
     SourceCapabilities,
-    SourceState,
+    SourceDictionary,
     UncapturedTable,
 )
-from venus.adapters.dialects.halted_tables import HaltTracker, halt_reason, is_halted, state_before_halt
-from venus.adapters.dialects.install_script import plain_script
 from venus.adapters.dialects.name_patterns import find_useless_patterns
-from venus.adapters.dialects.restore_detection import RestoreGuard, SourceRestored
 from venus.adapters.dialects.sqlite import registry
-from venus.adapters.dialects.sqlite.capture.cut import LogPurger, LogRange, SqliteCut
-from venus.adapters.dialects.sqlite.connection import (
-    begin_read,
-    connect,
-    parse_file_url,
-    quote,
-    read_data_version,
-    read_identity,
-    read_transaction,
-    translate_errors,
-    write_transaction,
-)
+from venus.adapters.dialects.sqlite.capture.capture import SqliteCapture
+from venus.adapters.dialects.sqlite.connection import connect, parse_file_url, read_transaction
 from venus.adapters.dialects.sqlite.dictionary import structure
 from venus.adapters.dialects.sqlite.dictionary.tables import (
     SqliteDictionary,
     assign_numbers,
     choose_tables,
-    log_table_name,
     pattern_names,
-    read_schema_version,
     read_table_names,
 )
-from venus.adapters.dialects.sqlite.installation import schema_changes as table_comparison
-from venus.adapters.dialects.sqlite.installation.check import check
-from venus.adapters.dialects.sqlite.installation.install import SqliteInstaller
-from venus.adapters.dialects.sqlite.installation.schema_changes import (
-    SqliteTableComparison,
-    compare_table,
-    read_objects,
-)
-from venus.adapters.dialects.sqlite.registry import SqliteRegistryEntry
+from venus.adapters.dialects.sqlite.installation.installer import SqliteInstaller
+from venus.adapters.dialects.sqlite.registry import SqliteRegistry
 from venus.adapters.dialects.sqlite.sql import statement
-from venus.adapters.dialects.sqlite.values.rows import SqliteAccess, build_access
 from venus.config import Settings
-from venus.errors import Fenced, SourceError
-from venus.model import BatchNo, BatchRecord, Epoch, Finding, TableSchema
+from venus.model import TableSchema
 
 
 def open_source(settings: Settings) -> SqliteSource:
     """Open the file in the settings."""
     return SqliteSource(parse_file_url(settings.source.url.get_secret_value()), ColumnChoice.from_settings(settings))
-
-
-#: Rows are counted in files up to this size only, because counting reads a whole index.
-COUNT_BYTES_MAX = 64 << 20
 
 
 class SqliteSource:
@@ -85,33 +45,29 @@ class SqliteSource:
     capabilities = SourceCapabilities(transactional_ddl=True)
 
     def __init__(self, file: Path, columns: ColumnChoice = NO_CHOICE) -> None:
-        self._file = file
-        self._columns = columns
         self._reader = connect(file)
         try:
             self._writer = connect(file)
         except BaseException:
             self._reader.close()
             raise
-        self._installation = SqliteInstaller(file, self._writer, columns)
-        self._purger = LogPurger()
-        self._accesses: dict[int, SqliteAccess] = {}
-        #: The schema_version for which `_accesses` are valid.
-        self._schema_version: int | None = None
-        self._compared_at = 0
-        #: Whether a comparison was made. A cut alone accepts a dictionary of which no summary is stored.
-        self._has_compared = False
-        #: The data_version at which every log was empty.
-        self._empty_at: int | None = None
-        self._halts = HaltTracker()
-        self._left = RestoreGuard()
-        self._identity = read_identity(file)
+        self.dictionary = SqliteSourceDictionary(file, self._writer, columns)
+        self.registry = SqliteRegistry(file, self._writer)
+        self.capture = SqliteCapture(file, self._reader, self._writer, columns, self.registry.restores)
+        self.installer = SqliteInstaller(file, self._writer, columns, self.capture.invalidate)
 
     def close(self) -> None:
         self._reader.close()
         self._writer.close()
 
-    # -- dictionary and installation ---------------------------------------------------------------------
+
+class SqliteSourceDictionary(SourceDictionary):
+    """The part of a source that reads its dictionary."""
+
+    def __init__(self, file: Path, writer: sqlite3.Connection, columns: ColumnChoice) -> None:
+        self._file = file
+        self._writer = writer
+        self._columns = columns
 
     def read_tables(self, include: Seq[str], exclude: Seq[str]) -> list[TableSchema]:
         with read_transaction(self._writer, self._file):
@@ -152,304 +108,3 @@ class SqliteSource:
     def read_other_objects(self) -> list[OtherObject]:
         with read_transaction(self._writer, self._file):
             return structure.read_other_objects(self._writer)
-
-    def check(self, include: Seq[str], exclude: Seq[str]) -> list[Finding]:
-        with read_transaction(self._writer, self._file):
-            return list(check(self._writer, self._file, self._columns, include, exclude))
-
-    def plan_install(self, include: Seq[str], exclude: Seq[str]) -> list[InstallStep]:
-        return self._installation.plan_install(include, exclude)
-
-    def install(self, include: Seq[str], exclude: Seq[str]) -> list[InstallStep]:
-        self._schema_version = None
-        return self._installation.install(include, exclude)
-
-    def plan_uninstall(self) -> list[InstallStep]:
-        return self._installation.plan_uninstall()
-
-    def uninstall(self) -> list[InstallStep]:
-        self._schema_version = None
-        return self._installation.uninstall()
-
-    def plan_release(self, table_ids: Seq[int]) -> list[InstallStep]:
-        return self._installation.plan_release(table_ids)
-
-    def release(self, table_ids: Seq[int]) -> list[InstallStep]:
-        self._schema_version = None
-        return self._installation.release(table_ids)
-
-    def drop_logs(self, reasons: Mapping[int, str]) -> list[InstallStep]:
-        self._schema_version = None
-        return self._installation.drop_logs(reasons)
-
-    def as_script(self, steps: Seq[InstallStep], *, removal: bool) -> str:
-        return plain_script(steps, removal=removal)
-
-    # -- the registry and the checkpoint row ---------------------------------------------------------------
-
-    def read_registered_tables(self) -> list[RegisteredTable]:
-        with read_transaction(self._writer, self._file):
-            if not registry.is_installed(self._writer):
-                return []
-            return [c.table for c in registry.read_tables(self._writer).values()]
-
-    def read_released_tables(self) -> list[RegisteredTable]:
-        with read_transaction(self._writer, self._file):
-            if not registry.is_installed(self._writer):
-                return []
-            return [c.table for c in registry.read_tables(self._writer, released=True).values()]
-
-    def read_row_counts(self) -> dict[int, int]:
-        """Count the rows of a small file. For a larger one, return the figures of the last ANALYZE, if any."""
-        with read_transaction(self._writer, self._file):
-            if not registry.is_installed(self._writer):
-                return {}
-            return registry.read_row_counts(self._writer, count=self._file.stat().st_size <= COUNT_BYTES_MAX)
-
-    def read_registry_fingerprint(self) -> str:
-        with read_transaction(self._writer, self._file):
-            return repr(self._writer.execute(statement("registry", "sign")).fetchall())
-
-    def set_table_state(self, table_id: int, state: str, reason: str) -> None:
-        with write_transaction(self._writer, self._file):
-            if not self._writer.execute(registry.set_state_sql(table_id, state, reason)).rowcount:
-                raise _unknown_table(table_id)
-
-    def halt(self, epoch: Epoch, table_id: int, why: str) -> None:
-        with write_transaction(self._writer, self._file):
-            registry.check_epoch(self._writer, epoch)
-            captured = registry.read_tables(self._writer).get(table_id)
-            if captured is None:
-                raise _unknown_table(table_id)
-            if captured.table.state != registry.PAUSED:
-                reason = halt_reason(captured.table, why)
-                self._writer.execute(registry.set_state_sql(table_id, registry.PAUSED, reason))
-
-    def restart_fill(self, table_id: int) -> None:
-        """Restart the fill of a table. This also ends RESYNC if its triggers are complete."""
-        with write_transaction(self._writer, self._file):
-            captured = registry.read_tables(self._writer).get(table_id)
-            if captured is None:
-                raise _unknown_table(table_id)
-            registry.restart_fill(self._writer, table_id)
-            if captured.table.state == registry.RESYNC and not self._compare(captured).reason:
-                self._writer.execute(registry.set_state_sql(table_id, registry.ACTIVE, ""))
-
-    def restart_with_sweep(self, table_id: int, version: int) -> None:
-        self.restart_fill(table_id)
-        with write_transaction(self._writer, self._file):
-            registry.restart_with_sweep(self._writer, registry.read_tables(self._writer)[table_id], version)
-        self._has_compared, self._schema_version = False, None  # `_accesses` have the previous version
-
-    def read_state(self) -> SourceState:
-        with read_transaction(self._writer, self._file):
-            registry.require_installation(self._writer, self._file)
-            return registry.read_state(self._writer)
-
-    def raise_epoch(self, epoch: Epoch) -> SourceState:
-        """Fence older instances. Taking the write lock waits for their local transaction."""
-        with write_transaction(self._writer, self._file):
-            registry.require_installation(self._writer, self._file)
-            held = registry.read_state(self._writer)
-            if held.epoch > epoch:
-                raise Fenced(f"the source is at epoch {held.epoch}, this adapter at {epoch}")
-            self._writer.execute(statement("registry", "raise_epoch"), (epoch,))
-            self._left.record_batch(held.last_batch)
-            return replace(held, epoch=epoch)
-
-    def read_batches(self, numbers: Seq[BatchNo]) -> dict[BatchNo, BatchRecord]:
-        """Look up batches under the write lock, which excludes local transactions in progress."""
-        with write_transaction(self._writer, self._file):
-            found = (registry.read_batch(self._writer, number) for number in numbers)
-            return {record.batch_no: record for record in found if record is not None}
-
-    def write_heartbeat(self) -> None:
-        with write_transaction(self._writer, self._file):
-            if not self._writer.execute(statement("registry", "beat"), (_now_us(),)).rowcount:
-                self._writer.execute(statement("registry", "beat_again"), (_now_us(),))
-
-    def find_missing_grants(self) -> list[MissingGrant]:
-        return []  # SQLite has no privileges besides those of the file
-
-    def find_blocking_locks(self) -> dict[str, str]:
-        return {}
-
-    def describe_blockers(self) -> str:
-        return ""  # no open transaction holds up capture
-
-    def read_backlog(self) -> dict[int, tuple[int, int]]:
-        """Return the number of waiting log rows. The age is 0: a committed transaction is visible at once."""
-        with read_transaction(self._writer, self._file):
-            tables = registry.read_states(self._writer)
-            return {t: (max(0, self._read_log_end(self._writer, t) - through), 0) for t, (_, through) in tables.items()}
-
-    @staticmethod
-    def _read_log_end(connection: sqlite3.Connection, table_id: int) -> int:
-        sql = statement("registry", "log_end", log=quote(log_table_name(table_id)))
-        return int(connection.execute(sql).fetchone()[0])
-
-    # -- capture ---------------------------------------------------------------------------------------------
-
-    def refresh_schemas(self) -> list[TableSchema]:
-        """Compare the dictionary with the registry if it has changed, and retry tables that halted at a row."""
-        with read_transaction(self._writer, self._file):
-            registry.require_installation(self._writer, self._file)
-            is_known = self._has_compared and read_schema_version(self._writer) == self._schema_version
-            if is_known and not self._has_paused_table():
-                return []
-            found = self._compare_all()
-            retried = self._find_corrected_tables(found)
-            unnoted = table_comparison.read_stored_summary(self._writer) != table_comparison.read_summary(self._writer)
-            to_store = unnoted or retried or any(c.has_changes or self._has_lost_rows(c) for c in found)
-        if to_store:
-            with write_transaction(self._writer, self._file):
-                before, look = (
-                    table_comparison.read_stored_summary(self._writer),
-                    table_comparison.read_summary(self._writer),
-                )
-                for comparison in self._compare_all():
-                    self._store(comparison)
-                    if table_comparison.may_have_altered(before, look, comparison.captured.schema.name):
-                        registry.restart_fill(self._writer, comparison.captured.schema.table_id)
-                table_comparison.store_summary(self._writer, look)
-                for table in retried:
-                    self._writer.execute(registry.set_state_sql(table.schema.table_id, *state_before_halt(table)))
-                found = self._compare_all()  # under the lock, so that later changes are compared next time
-        known = {(a.layout.schema.table_id, a.layout.schema.version) for a in self._accesses.values()}
-        self._use_comparisons(found)
-        self._has_compared = True
-        return [c.schema for c in found if (c.schema.table_id, c.schema.version) not in known]
-
-    def _has_paused_table(self) -> bool:
-        return any(state == registry.PAUSED for state, _ in registry.read_states(self._writer).values())
-
-    def _compare_all(self) -> list[SqliteTableComparison]:
-        self._compared_at = read_schema_version(self._writer)
-        dictionary, present = SqliteDictionary(self._writer, self._columns), read_objects(self._writer)
-        return [compare_table(dictionary, c, present) for c in registry.read_tables(self._writer).values()]
-
-    def _compare(self, captured: SqliteRegistryEntry) -> SqliteTableComparison:
-        return compare_table(SqliteDictionary(self._writer, self._columns), captured, read_objects(self._writer))
-
-    def _find_corrected_tables(self, found: list[SqliteTableComparison]) -> list[RegisteredTable]:
-        """Return the tables that halted at a row and were written to since: that may have corrected the row."""
-        halted = [(c.captured.schema.table_id, c.captured.table) for c in found if is_halted(c.captured.table)]
-        return [
-            t for table_id, t in halted if self._halts.may_retry(table_id, self._read_log_end(self._writer, table_id))
-        ]
-
-    def _has_lost_rows(self, how: SqliteTableComparison) -> bool:
-        """Return whether the log ends before its watermark. VENUS never purges the newest consumed row."""
-        table_id = how.captured.schema.table_id
-        return how.readable and self._read_log_end(self._writer, table_id) < how.captured.log_through
-
-    def _store(self, how: SqliteTableComparison) -> None:
-        table_id = how.captured.schema.table_id
-        if how.is_new_version:
-            self._writer.execute(registry.new_version_sql(how.schema, how.number_max))
-            if how.needs_fill:
-                registry.restart_fill(self._writer, table_id)
-        if self._has_lost_rows(how):
-            log = log_table_name(table_id)
-            reason = f"changes were missed: rows were removed from {log}, read the table again"
-            self._writer.execute(registry.set_state_sql(table_id, registry.RESYNC, reason))
-            self._writer.execute(
-                statement("registry", "consumed"), (self._read_log_end(self._writer, table_id), table_id)
-            )
-        elif how.reason and how.captured.table.state == registry.ACTIVE:
-            self._writer.execute(registry.set_state_sql(table_id, registry.RESYNC, how.reason))
-
-    def _use_comparisons(self, found: list[SqliteTableComparison]) -> None:
-        """Use the tables of this comparison for the next cuts."""
-        self._accesses = {c.schema.table_id: build_access(c.table) for c in found if c.readable and c.table is not None}
-        self._purger.schedule({c.captured.schema.table_id for c in found})
-        self._schema_version = self._compared_at
-        self._empty_at = None
-
-    def wait(self, pause_s: float, rest_s: float = 0.0) -> bool:
-        return False
-
-    def open_cut(self, fills: Seq[FillState]) -> SqliteCut | None:
-        """Open a snapshot, unless nothing was committed since every log was empty."""
-        if read_identity(self._file) != self._identity:
-            raise SourceRestored(f"{self._file}: the file was replaced or removed")
-        with translate_errors(self._file):
-            version = read_data_version(self._reader)
-            if version == self._empty_at and not fills:
-                self._purge()
-                return None
-            captured_at_us = _now_us()
-            begin_read(self._reader)
-            try:
-                cut = self._build_cut(captured_at_us, fills)
-            except BaseException:
-                self._reader.execute("ROLLBACK")
-                raise
-            if cut is None:
-                self._reader.execute("ROLLBACK")
-                self._empty_at = version
-                self._purge()
-            return cut
-
-    def _build_cut(self, captured_at_us: int, fills: Seq[FillState]) -> SqliteCut | None:
-        if read_schema_version(self._reader) != self._schema_version:
-            self._accept_dictionary()
-        tables = registry.read_states(self._reader)
-        pending, ends = {}, {}
-        for table_id, access in self._accesses.items():
-            if table_id not in tables:
-                raise SchemaChanged(f"{self._file}: {access.layout.schema.qualified} is not captured any more")
-            state, after = tables[table_id]
-            through = ends[table_id] = self._read_log_end(self._reader, table_id)
-            if through < after:
-                self._schema_version = None
-                raise SchemaChanged(f"{self._file}: rows have gone from {log_table_name(table_id)}")
-            if through > after and state != registry.PAUSED:
-                pending[table_id] = LogRange(access=access, after=after, through=through)
-        filling = {
-            f.table_id: (f, self._accesses[f.table_id])
-            for f in fills
-            if f.table_id in self._accesses and tables[f.table_id][0] != registry.PAUSED
-        }
-        if not pending and not filling:
-            return None
-        return SqliteCut(
-            file=self._file,
-            reader=self._reader,
-            writer=self._writer,
-            captured_at_us=captured_at_us,
-            pending=pending,
-            fills=filling,
-            ends=ends,
-            purger=self._purger,
-            halts=self._halts,
-            left=self._left,
-        )
-
-    def _accept_dictionary(self) -> None:
-        """Use the dictionary as it is if it agrees with the registry. Raises SchemaChanged if it does not."""
-        registry.require_installation(self._reader, self._file)
-        with read_transaction(self._writer, self._file):
-            found = self._compare_all()
-            unnoted = table_comparison.read_stored_summary(self._writer) not in (
-                None,
-                table_comparison.read_summary(self._writer),
-            )
-        if unnoted or any(c.has_changes for c in found) or read_schema_version(self._reader) != self._compared_at:
-            raise SchemaChanged(f"{self._file}: the dictionary differs from the registry")
-        self._use_comparisons(found)
-
-    def _purge(self) -> None:
-        """Purge a piece of the consumed log rows while there is no other work."""
-        if self._purger.has_work:
-            with write_transaction(self._writer, self._file):
-                watermarks = {t: through for t, (_, through) in registry.read_states(self._writer).items()}
-                self._purger.purge(self._writer, self._purger.due_watermarks(watermarks))
-
-
-def _unknown_table(table_id: int) -> SourceError:
-    return SourceError(f"table {table_id} is not captured", hint="`venus status` lists the tables")
-
-
-def _now_us() -> int:
-    return time.time_ns() // 1000

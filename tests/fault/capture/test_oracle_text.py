@@ -95,7 +95,7 @@ def test_no_change_of_six_writers_is_lost(seconds: float, standin: StandIn) -> N
         cursor.execute('CREATE TABLE "ITEM" ("ID" NUMBER(9) NOT NULL PRIMARY KEY, "V" VARCHAR2(40) NOT NULL)')
         naive = Naive(cursor)
         naive.prepare()
-        source.install(["ITEM"], [])
+        source.installer.install(["ITEM"], [])
         follower = Follower(source)
         follower.drain()
         cuts = 0
@@ -128,7 +128,7 @@ def test_money_that_moves_between_tables_is_never_half_way_in_a_cut(seconds: flo
                 f'CREATE TABLE "{table}" ("ID" NUMBER(9) NOT NULL PRIMARY KEY, "BALANCE" NUMBER(9) NOT NULL)'
             )
             cursor.executemany(f'INSERT INTO "{table}" VALUES (%s, {BALANCE})', [(n,) for n in range(ACCOUNTS)])
-        source.install(["GIRO", "SAVINGS"], [])
+        source.installer.install(["GIRO", "SAVINGS"], [])
         follower = Follower(source)
         follower.drain()
         totals: list[int] = []
@@ -150,7 +150,7 @@ def test_the_full_data_at_the_broker_equals_the_source(standin: StandIn, tmp_pat
         cursor.execute('CREATE TABLE "ITEM" ("ID" NUMBER(9) NOT NULL PRIMARY KEY, "V" VARCHAR2(40) NOT NULL)')
         cursor.executemany('INSERT INTO "ITEM" VALUES (%s, %s)', [(n, f"before {n}") for n in range(0, KEYS, 2)])
         with closing(OracleSource(standin)) as source:
-            source.install(["ITEM"], [])
+            source.installer.install(["ITEM"], [])
         fatal: list[BaseException] = []
         broker = start_in_thread(settings(tmp_path / "broker", review_after_s=0.2), on_fatal=fatal.append)
         chosen = settings(Path("unused"), address=broker.address)

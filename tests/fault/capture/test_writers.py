@@ -33,7 +33,7 @@ def application(database: str) -> Iterator[psycopg2.extensions.connection]:
 
 def started(database: str) -> Follower:
     source = PostgresSource(database)
-    source.install(["*"], [])
+    source.installer.install(["*"], [])
     follower = Follower(source)
     follower.drain()
     return follower

@@ -64,7 +64,7 @@ def name_of(url: str) -> str:
 
 def started(url: str) -> Follower:
     source = MysqlSource(url)
-    source.install(["*"], ["naive"])
+    source.installer.install(["*"], ["naive"])
     follower = Follower(source)
     follower.drain()
     return follower
@@ -95,7 +95,9 @@ def test_no_change_of_eight_writers_is_lost(
     assert cuts > 5
     assert counts.ended["commit"] > 50
     assert counts.ended["rollback"] > 5
-    assert all(waiting == 0 for waiting, _ in follower.source.read_backlog().values()), "nothing is left in the logs"
+    assert all(waiting == 0 for waiting, _ in follower.source.capture.read_backlog().values()), (
+        "nothing is left in the logs"
+    )
     follower.source.close()
 
 

@@ -17,7 +17,7 @@ import psutil
 from tests.fault.upper.watched import Hook, watched_producer, watched_source
 from tests.support.processes.memory import peak_bytes
 from tests.support.waiting import eventually
-from venus.adapters.dialects.contract import Cut, Source
+from venus.adapters.dialects.contract import Cut, Source, SourceCapture, SourceRegistry
 from venus.adapters.dialects.registry import open_source
 from venus.adapters.upper.capture import CaptureDependencies, connect_producer, run_capture
 from venus.adapters.upper.ingest import IngestClient
@@ -29,7 +29,9 @@ STEPS = {
     "raise_epoch", "write_heartbeat", "commit", "connect", "send_half", "wait_until_persisted", "decide", "rollback",
     "halt",
 }  # fmt: skip
-assert {*dir(Source), *dir(Cut), *dir(IngestClient)} >= STEPS, "a step that was renamed would not be counted"
+assert {*dir(SourceRegistry), *dir(SourceCapture), *dir(Cut), *dir(IngestClient)} >= STEPS, (
+    "a step that was renamed would not be counted"
+)
 NEVER = 1 << 30
 TIMEOUT_S = 120.0
 
@@ -170,18 +172,27 @@ class _UntilIdle:
 
     def __init__(self, source: Source, stop: threading.Event) -> None:
         self._source = source
-        self._stop = stop
+        self.capture = _CaptureUntilIdle(source.capture, stop)
 
     @classmethod
     def around(cls, source: Source, stop: threading.Event) -> Any:
         """Wrap a source."""
         return cls(source, stop)
 
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._source, name)
+
+
+class _CaptureUntilIdle:
+    def __init__(self, capture: SourceCapture, stop: threading.Event) -> None:
+        self._capture = capture
+        self._stop = stop
+
     def open_cut(self, fills: Any) -> Any:
-        cut = self._source.open_cut(fills)
+        cut = self._capture.open_cut(fills)
         if cut is None and not fills:
             self._stop.set()
         return cut
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._source, name)
+        return getattr(self._capture, name)

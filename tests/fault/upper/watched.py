@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, cast
 
-from venus.adapters.dialects.contract import Cut, Source
+from venus.adapters.dialects.contract import Cut, Source, SourceCapture, SourceRegistry
 from venus.adapters.upper.ingest import IngestClient
 
 Hook = Callable[[str], None]
@@ -19,7 +19,9 @@ PROTOCOL = {
     "commit", "rollback", "halt",
     "connect", "send_half", "wait_until_persisted", "decide", "wait_until_decided",
 }  # fmt: skip
-assert {*dir(Source), *dir(Cut), *dir(IngestClient)} >= PROTOCOL, "a call that was renamed would not be watched"
+assert {*dir(SourceRegistry), *dir(SourceCapture), *dir(Cut), *dir(IngestClient)} >= PROTOCOL, (
+    "a call that was renamed would not be watched"
+)
 
 
 class _Watched:
@@ -30,6 +32,8 @@ class _Watched:
 
     def __getattr__(self, attribute: str) -> Any:
         found = getattr(self._inner, attribute)
+        if attribute in ("registry", "capture"):
+            return _Watched(found, self._name, self._hook)
         if attribute not in PROTOCOL:
             return found
 

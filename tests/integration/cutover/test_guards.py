@@ -210,10 +210,10 @@ def test_a_table_that_left_capture_forbids_it_until_it_is_dropped(
     way: WholeWay, app: sqlite3.Connection, dropped: bool
 ) -> None:
     with closing(open_source(way.settings)) as source:
-        (child,) = [t.schema.table_id for t in source.read_registered_tables() if t.schema.name == "child"]
-        source.release([child])
+        (child,) = [t.schema.table_id for t in source.registry.read_registered_tables() if t.schema.name == "child"]
+        source.installer.release([child])
         way.caught_up()
-        source.drop_logs({child: "at noon"})
+        source.installer.drop_logs({child: "at noon"})
     if dropped:
         app.execute("DROP TABLE child")
         said, remedy = "main.child was dropped at the source and is still at the target", "drop it at the target"

@@ -58,7 +58,7 @@ class Shop:
 
     def capture(self, *include: str) -> Follower:
         """Install, and read what is there already."""
-        self.source.install(include or ["*"], [])
+        self.source.installer.install(include or ["*"], [])
         self._follower = Follower(self.source)
         self._follower.drain()
         return self._follower
@@ -75,7 +75,7 @@ class Shop:
         return max((s for s in follower.schemas.values() if s.name == table), key=lambda s: s.version)
 
     def state(self, table: str) -> tuple[str, str]:
-        (found,) = [t for t in self.source.read_registered_tables() if t.schema.name == table]
+        (found,) = [t for t in self.source.registry.read_registered_tables() if t.schema.name == table]
         return found.state, found.reason
 
     def wait_for(self, query: str) -> None:

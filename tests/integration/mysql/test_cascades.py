@@ -136,7 +136,7 @@ def test_a_statement_may_use_the_child_that_its_cascade_changes(shop: Shop) -> N
 def test_a_cascade_in_a_circle_is_refused_by_name(shop: Shop, tables: list[str], name: str) -> None:
     shop.run(*tables)
     with pytest.raises(Refused, match=f"foreign key {name}") as refused:
-        shop.source.install(["*"], [])
+        shop.source.installer.install(["*"], [])
     assert "RESTRICT" in refused.value.hint
 
 
@@ -160,12 +160,12 @@ def test_a_cascade_that_joins_later_is_told_and_mended(shop: Shop) -> None:
     )
     follower = shop.capture()
     shop.run("ALTER TABLE down ADD FOREIGN KEY (up_id) REFERENCES up (id) ON DELETE CASCADE")
-    shop.source.refresh_schemas()
+    shop.source.capture.refresh_schemas()
     state, reason = shop.state("down")
     assert state == "RESYNC"
     assert "venus_x_" in reason
-    shop.source.install(["*"], [])
-    shop.source.restart_fill(follower.table_id("down"))
+    shop.source.installer.install(["*"], [])
+    shop.source.capture.restart_fill(follower.table_id("down"))
     assert shop.state("down") == ("ACTIVE", "")
     shop.run("DELETE FROM up WHERE id = 1")
     follower.read_registry()
@@ -177,19 +177,19 @@ def test_a_child_leaves_capture_and_its_parent_goes_on(shop: Shop) -> None:
     shop.run(*TABLES)
     follower = shop.capture()
     number = follower.table_id("book")
-    shop.source.release([number])
-    shop.source.drop_logs({number: "gone"})
+    shop.source.installer.release([number])
+    shop.source.installer.drop_logs({number: "gone"})
     assert not [r for r in shop.run("SHOW TRIGGERS") if f"_{number:05}" in str(r[0])]
     shop.run("DELETE FROM author WHERE id = 1")
-    shop.source.refresh_schemas()
+    shop.source.capture.refresh_schemas()
     follower.drain()
     shop.same(follower, "author", "chapter", "note")
     assert len(follower.rows("book")) == 3
 
-    shop.source.install(["*"], [])
+    shop.source.installer.install(["*"], [])
     shop.run("UPDATE author SET id = 7 WHERE id = 2")
     for _ in range(2):
-        shop.source.refresh_schemas()
+        shop.source.capture.refresh_schemas()
         follower.drain()
     shop.same(follower, *ALL)
 
@@ -198,10 +198,10 @@ def test_a_parent_leaves_capture_and_its_children_go_on(shop: Shop) -> None:
     shop.run(*TABLES)
     follower = shop.capture()
     number = follower.table_id("author")
-    shop.source.release([number])
-    shop.source.drop_logs({number: "gone"})
+    shop.source.installer.release([number])
+    shop.source.installer.drop_logs({number: "gone"})
     shop.run("DELETE FROM author WHERE id = 1")
-    shop.source.refresh_schemas()
+    shop.source.capture.refresh_schemas()
     follower.drain()
     shop.same(follower, "book", "chapter", "note")
     assert shop.state("book") == ("ACTIVE", "")

@@ -15,7 +15,7 @@ def followed(shop: Shop, *statements: str) -> Follower:
     """Capture, run statements in another second than that in which the table was made, and look at the dictionary."""
     shop.run(ITEM, ROWS)
     follower = shop.capture()
-    shop.source.refresh_schemas()
+    shop.source.capture.refresh_schemas()
     shop.wait_for(
         f"SELECT 1 FROM information_schema.tables WHERE table_schema = '{shop.database}'"
         # a file's time is some milliseconds behind: right behind a second's end it is still that second's
@@ -23,7 +23,7 @@ def followed(shop: Shop, *statements: str) -> Follower:
     )
     shop.run(*statements)
     shop.clock.now += 10
-    shop.source.refresh_schemas()
+    shop.source.capture.refresh_schemas()
     follower.read_registry()
     return follower
 
@@ -68,18 +68,18 @@ def test_what_happened_while_nobody_captured_is_noticed(shop: Shop) -> None:
     shop.restart()
     shop.run("ALTER TABLE item MODIFY twice int AS (a * 3) VIRTUAL")
     later = Follower(shop.source)
-    shop.source.refresh_schemas()
+    shop.source.capture.refresh_schemas()
     assert [f.table_id for f in later.due()] == [later.table_id("item")]
 
 
 def test_a_paused_table_is_read_again_when_it_goes_on(shop: Shop) -> None:
     follower = followed(shop)
     table_id = follower.table_id("item")
-    shop.source.set_table_state(table_id, "PAUSED", "")
+    shop.source.registry.set_table_state(table_id, "PAUSED", "")
     shop.run("ALTER TABLE item MODIFY more int AS (a + 2) STORED")
-    shop.source.refresh_schemas()
-    shop.source.set_table_state(table_id, "ACTIVE", "")
-    shop.source.refresh_schemas()
+    shop.source.capture.refresh_schemas()
+    shop.source.registry.set_table_state(table_id, "ACTIVE", "")
+    shop.source.capture.refresh_schemas()
     follower.drain()
     assert shop.state("item") == ("ACTIVE", "")
     shop.same(follower, "item")
@@ -106,22 +106,22 @@ def test_files_that_were_copied_or_touched_are_no_reason_to_read_all_tables_agai
         file.chmod(0o660)
     shop.run("FLUSH TABLES")
     assert shop.run(written) != before, "this has tested nothing"
-    shop.source.refresh_schemas()
+    shop.source.capture.refresh_schemas()
     assert follower.due() == []
 
 
 def test_a_rebuild_that_nothing_explains_is_still_a_truncate(shop: Shop) -> None:
     followed(shop, "OPTIMIZE TABLE item")
     assert shop.state("item")[0] == "RESYNC"
-    assert all(t.fill.done for t in shop.source.read_registered_tables()), "it waits for its resync"
+    assert all(t.fill.done for t in shop.source.registry.read_registered_tables()), "it waits for its resync"
 
 
 def test_an_installation_of_an_older_version_notes_what_there_is(shop: Shop) -> None:
     follower = followed(shop)
     shop.run("DELETE FROM venus_innodb_table WHERE table_id < 0")
-    shop.source.refresh_schemas()
+    shop.source.capture.refresh_schemas()
     assert follower.due() == []
     shop.run("ALTER TABLE item MODIFY twice int AS (a * 3) VIRTUAL")
-    shop.source.refresh_schemas()
+    shop.source.capture.refresh_schemas()
     follower.drain()
     shop.same(follower, "item")

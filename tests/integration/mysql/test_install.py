@@ -10,7 +10,7 @@ from tests.integration.mysql.conftest import Shop
 from tests.support.databases.follower import Follower
 from tests.support.databases.mariadb import catalogue
 from venus.adapters.dialects.mysql.connection import MysqlConnection, MysqlLockTimeout
-from venus.adapters.dialects.mysql.installation import install
+from venus.adapters.dialects.mysql.installation import installer
 from venus.errors import DatabaseUnavailable, Refused
 
 TABLES = (
@@ -27,7 +27,7 @@ class Cut(Exception):
 
 def failing(monkeypatch: pytest.MonkeyPatch, after: int) -> None:
     """Let so many statements of an installation through."""
-    real = install.run_with_retries
+    real = installer.run_with_retries
     done: list[str] = []
 
     def run(connection: MysqlConnection, sql: str) -> None:
@@ -36,24 +36,24 @@ def failing(monkeypatch: pytest.MonkeyPatch, after: int) -> None:
         done.append(sql)
         real(connection, sql)
 
-    monkeypatch.setattr(install, "run_with_retries", run)
+    monkeypatch.setattr(installer, "run_with_retries", run)
 
 
 def test_an_installation_cut_off_anywhere_is_finished_by_the_next(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     shop.run(*TABLES)
     before = catalogue(shop.server, shop.database)
-    steps = len(shop.source.plan_install(["*"], []))
+    steps = len(shop.source.installer.plan_install(["*"], []))
     for after in range(steps):
         with monkeypatch.context() as patch, suppress(Cut):
             failing(patch, after)
-            shop.source.install(["*"], [])
+            shop.source.installer.install(["*"], [])
         shop.run(f"INSERT INTO up VALUES ({after})")
         if after % 3:  # the next attempt begins where this one was cut off
             continue
-        shop.source.uninstall()
+        shop.source.installer.uninstall()
         assert catalogue(shop.server, shop.database) == before, after
     follower = shop.capture()
-    assert {t.state for t in shop.source.read_registered_tables()} == {"ACTIVE"}
+    assert {t.state for t in shop.source.registry.read_registered_tables()} == {"ACTIVE"}
     shop.run("DELETE FROM up WHERE id < 3", "INSERT INTO up VALUES (900)")
     follower.drain()
     shop.same(follower, "up", "down")
@@ -63,14 +63,14 @@ def test_a_removal_cut_off_anywhere_is_finished_by_the_next(shop: Shop, monkeypa
     shop.run(*TABLES)
     before = catalogue(shop.server, shop.database)
     for after in range(0, 19, 3):
-        shop.source.install(["*"], [])
-        assert len(shop.source.plan_uninstall()) > after
+        shop.source.installer.install(["*"], [])
+        assert len(shop.source.installer.plan_uninstall()) > after
         with monkeypatch.context() as patch, suppress(Cut):
             failing(patch, after)
-            shop.source.uninstall()
+            shop.source.installer.uninstall()
             pytest.fail("it was not cut off")
         shop.run(f"INSERT INTO up VALUES ({after})")
-        shop.source.uninstall()
+        shop.source.installer.uninstall()
         assert catalogue(shop.server, shop.database) == before, after
 
 
@@ -81,7 +81,7 @@ def test_an_open_writer_delays_the_installation_and_is_not_lost(shop: Shop) -> N
         writer.cursor().execute("INSERT INTO item VALUES (1)")
         object.__setattr__(shop.source._writer.options, "install_attempts", 1)
         with pytest.raises(DatabaseUnavailable, match="in use"):
-            shop.source.install(["*"], [])
+            shop.source.installer.install(["*"], [])
         shop.run("INSERT INTO item VALUES (2)")  # the application is not held up
         writer.commit()
     finally:
@@ -95,19 +95,19 @@ def test_missing_privileges_are_asked_for_as_grants_that_suffice(shop: Shop) -> 
     shop.server.execute("CREATE OR REPLACE USER 'venus'@'127.0.0.1' IDENTIFIED BY 'pw'")
     shop.server.execute(f"GRANT SELECT ON `{shop.database}`.* TO 'venus'@'127.0.0.1'")
     shop.url = shop.server.url(shop.database, "venus", "pw")
-    findings = [f for f in shop.source.check(["*"], []) if f.where == "privileges"]
+    findings = [f for f in shop.source.installer.check(["*"], []) if f.where == "privileges"]
     assert [f.blocks for f in findings] == [True, False]
     with pytest.raises(Refused, match="TRIGGER"):
-        shop.source.install(["*"], [])
+        shop.source.installer.install(["*"], [])
     for finding in findings:
         shop.server.execute(finding.remedy)
     shop.restart()
-    assert shop.source.check(["*"], []) == []
+    assert shop.source.installer.check(["*"], []) == []
     follower = shop.capture()
     shop.run("INSERT INTO item VALUES (1)")
     follower.drain()
     shop.same(follower, "item")
-    shop.source.uninstall()
+    shop.source.installer.uninstall()
 
 
 def test_without_process_capture_works_and_says_what_it_cannot_see(shop: Shop) -> None:
@@ -115,11 +115,11 @@ def test_without_process_capture_works_and_says_what_it_cannot_see(shop: Shop) -
     shop.server.execute("CREATE OR REPLACE USER 'venus'@'127.0.0.1' IDENTIFIED BY 'pw'")
     shop.server.execute(f"GRANT ALL ON `{shop.database}`.* TO 'venus'@'127.0.0.1'")
     shop.url = shop.server.url(shop.database, "venus", "pw")
-    (finding,) = shop.source.check(["*"], [])
+    (finding,) = shop.source.installer.check(["*"], [])
     assert "TRUNCATE" in finding.message
     follower = shop.capture()
     shop.run("INSERT INTO item VALUES (1)")
-    assert shop.source.read_backlog()[follower.table_id("item")] == (1, 0)
+    assert shop.source.capture.read_backlog()[follower.table_id("item")] == (1, 0)
     follower.drain()
     shop.same(follower, "item")
 
@@ -136,12 +136,12 @@ def test_without_process_capture_works_and_says_what_it_cannot_see(shop: Shop) -
 )
 def test_what_cannot_be_carried_exactly_is_refused_with_the_reason(shop: Shop, table: str, said: str) -> None:
     shop.run(table)
-    (finding,) = [f for f in shop.source.check(["*"], []) if f.blocks]
+    (finding,) = [f for f in shop.source.installer.check(["*"], []) if f.blocks]
     assert said in finding.message
     assert "exclude" in finding.remedy
     with pytest.raises(Refused):
-        shop.source.install(["*"], [])
-    shop.source.install(["*"], ["x"])
+        shop.source.installer.install(["*"], [])
+    shop.source.installer.install(["*"], ["x"])
 
 
 @pytest.mark.parametrize(
@@ -151,7 +151,7 @@ def test_what_cannot_be_carried_exactly_is_refused_with_the_reason(shop: Shop, t
 )  # fmt: skip
 def test_a_column_that_every_query_computes_anew_is_named(shop: Shop, expression: str, told: bool) -> None:
     shop.run(f"CREATE TABLE x (id int PRIMARY KEY, born date, user int, c varchar(40) AS ({expression}) VIRTUAL)")
-    findings = shop.source.check(["*"], [])
+    findings = shop.source.installer.check(["*"], [])
     assert [f.where for f in findings] == ([f"{shop.database}.x.c"] if told else [])
     assert not any(f.blocks for f in findings)
 
@@ -160,11 +160,11 @@ def test_a_key_that_is_dropped_does_not_fail_the_application_for_long(shop: Shop
     shop.run("CREATE TABLE item (id int PRIMARY KEY, code int NOT NULL UNIQUE)", "INSERT INTO item VALUES (1, 1)")
     follower = shop.capture()
     shop.run("ALTER TABLE item DROP PRIMARY KEY, DROP COLUMN id")
-    shop.source.refresh_schemas()
+    shop.source.capture.refresh_schemas()
     assert "its key was (id)" in shop.state("item")[1]
     shop.run("INSERT INTO item VALUES (2)")
-    shop.source.install(["*"], [])
-    shop.source.restart_fill(follower.table_id("item"))
+    shop.source.installer.install(["*"], [])
+    shop.source.capture.restart_fill(follower.table_id("item"))
     shop.restart()
     again = Follower(shop.source)
     again.drain()
@@ -176,11 +176,11 @@ def test_a_key_that_is_dropped_does_not_fail_the_application_for_long(shop: Shop
 @pytest.mark.timeout(60)
 def test_tables_of_ours_that_somebody_has_locked_are_waited_for_and_then_named(shop: Shop) -> None:
     shop.options = "?venus_lock_timeout_s=1"
-    shop.source.install(["*"], [])
+    shop.source.installer.install(["*"], [])
     shop.run("LOCK TABLES venus_alembic_version WRITE")
     try:
         with pytest.raises(MysqlLockTimeout, match="Lock wait timeout"):
-            shop.source.plan_install(["*"], [])
+            shop.source.installer.plan_install(["*"], [])
     finally:
         shop.run("UNLOCK TABLES")
 
@@ -191,7 +191,7 @@ def test_a_table_that_cannot_be_captured_is_named_with_what_is_in_the_way(shop: 
     shop.run("CREATE TABLE marks (id int PRIMARY KEY) ENGINE=MyISAM")
     shop.run("CREATE TABLE places (id int PRIMARY KEY, at point)")
 
-    found = {t.name.partition(".")[2]: t.obstacle for t in shop.source.find_uncaptured_tables(["*"], [])}
+    found = {t.name.partition(".")[2]: t.obstacle for t in shop.source.dictionary.find_uncaptured_tables(["*"], [])}
 
     assert found == {
         "marks": "its engine is MyISAM, which has no transactions: VENUS could miss a change",

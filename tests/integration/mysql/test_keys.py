@@ -68,7 +68,7 @@ def test_a_key_of_any_type_is_filled_found_changed_and_removed(shop: Shop, kind:
     for value in KEYS[kind]:
         shop.run(f"INSERT INTO keyed VALUES (1, {value}, 0), (2, {value}, 0)")
     follower = shop.capture()
-    shop.source.restart_fill(follower.table_id("keyed"))
+    shop.source.capture.restart_fill(follower.table_id("keyed"))
     follower.tables[follower.table_id("keyed")].clear()
     follower.drain(fill_rows=1)
     assert len(follower.rows("keyed")) == 2 * len(KEYS[kind])

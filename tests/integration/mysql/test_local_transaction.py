@@ -92,7 +92,7 @@ def test_what_commits_between_snapshot_and_delete_stays(shop: Shop, item: Follow
 def test_a_review_waits_for_a_transaction_that_is_just_committing(shop: Shop, item: Follower) -> None:
     other = shop.server.connect(shop.database)
     answers: list[object] = []
-    asked = threading.Thread(target=lambda: answers.append(shop.source.read_batches([BatchNo(77)])))
+    asked = threading.Thread(target=lambda: answers.append(shop.source.registry.read_batches([BatchNo(77)])))
     try:
         cursor = other.cursor()
         cursor.execute("SELECT epoch FROM venus_checkpoint WHERE id = 1 FOR UPDATE")
@@ -124,4 +124,6 @@ def test_a_deadlock_is_tried_again(shop: Shop, item: Follower, monkeypatch: pyte
     shop.run("INSERT INTO item VALUES (1, 'a')")
     (seen,) = item.drain()
     assert len(tried) == 2
-    assert item.source.read_batches([b.batch_no for b in seen.batches]) == {b.batch_no: b for b in seen.batches}
+    assert item.source.registry.read_batches([b.batch_no for b in seen.batches]) == {
+        b.batch_no: b for b in seen.batches
+    }

@@ -31,7 +31,7 @@ class Account:
         self.source = MysqlSource(self.shop.server.url(self.shop.database, "narrow"), monotonic=self.shop.clock)
 
     def capture(self) -> Follower:
-        self.source.install(["*"], [])
+        self.source.installer.install(["*"], [])
         self.run("REVOKE ALL ON {}.* FROM {}", "")
         self.run("GRANT CREATE TEMPORARY TABLES ON {}.* TO {}", "")
         for (table,) in self.shop.run("SHOW TABLES"):
@@ -46,7 +46,9 @@ class Account:
         self.shop.server.execute(statement.replace("%s", table).format(self.shop.database, USER))
 
     def state(self, table: str) -> tuple[str, str]:
-        return next((t.state, t.reason) for t in self.source.read_registered_tables() if t.schema.name == table)
+        return next(
+            (t.state, t.reason) for t in self.source.registry.read_registered_tables() if t.schema.name == table
+        )
 
 
 @pytest.fixture
@@ -63,7 +65,7 @@ def test_a_column_that_is_hidden_keeps_its_place_and_what_comes_meanwhile_arrive
     follower = account.capture()
     account.run("REVOKE SELECT, INSERT, UPDATE, DELETE ON {}.%s FROM {}", "item")
     account.run("GRANT SELECT (id, a) ON {}.%s TO {}", "item")
-    account.source.refresh_schemas()
+    account.source.capture.refresh_schemas()
     state, reason = account.state("item")
     assert state == "PAUSED"
     grant = reason.split("after `", 1)[1].removesuffix("`")
@@ -71,7 +73,7 @@ def test_a_column_that_is_hidden_keeps_its_place_and_what_comes_meanwhile_arrive
     shop.run("UPDATE item SET `b c` = 'changed'", "INSERT INTO item VALUES (2, 'x', 'y')")
     follower.drain()
     shop.server.execute(grant)
-    account.source.refresh_schemas()
+    account.source.capture.refresh_schemas()
     assert account.state("item") == ("ACTIVE", "")
     follower.drain()
     shop.same(follower, "item")
@@ -87,11 +89,11 @@ def test_a_column_that_was_dropped_is_followed_while_another_one_is_hidden(accou
     account.run("REVOKE SELECT ON {}.%s FROM {}", "item")
     account.run("GRANT SELECT (id, a, c) ON {}.%s TO {}", "item")
     shop.run("ALTER TABLE item DROP COLUMN c")
-    account.source.refresh_schemas()
+    account.source.capture.refresh_schemas()
     assert "GRANT SELECT (b) ON" in account.state("item")[1]
     account.run("GRANT SELECT ON {}.%s TO {}", "item")
-    account.source.refresh_schemas()
-    account.source.refresh_schemas()
+    account.source.capture.refresh_schemas()
+    account.source.capture.refresh_schemas()
     follower.read_registry()
     follower.drain()
     assert [c.name for c in shop.schema(follower, "item").columns] == ["id", "a", "b"]
@@ -105,16 +107,16 @@ def test_a_column_that_was_hidden_from_the_start_is_named_and_halts_nothing(acco
     account.run("REVOKE SELECT, INSERT, UPDATE, DELETE ON {}.%s FROM {}", "item")
     account.run("GRANT SELECT (id, a, secret) ON {}.%s TO {}", "item")
     shop.run("ALTER TABLE item ADD COLUMN hidden text")
-    account.source.refresh_schemas()
+    account.source.capture.refresh_schemas()
     assert account.state("item") == ("ACTIVE", "")
     shop.run("UPDATE item SET a = 'changed'")
     follower.drain()
     assert [row["a"] for row in follower.rows("item").values()] == ["changed"]
-    (found,) = [f for f in account.source.check(["item"], []) if "not captured" in f.message]
+    (found,) = [f for f in account.source.installer.check(["item"], []) if "not captured" in f.message]
     assert found.message == "column hidden may not be read, and is not captured"
     assert not found.blocks
     shop.server.execute(found.remedy.rstrip(";"))
-    assert not [f for f in account.source.check(["item"], []) if "not captured" in f.message]
+    assert not [f for f in account.source.installer.check(["item"], []) if "not captured" in f.message]
 
 
 def test_a_name_is_quoted_where_it_is_a_word_of_the_servers(account: Account) -> None:
@@ -123,11 +125,11 @@ def test_a_name_is_quoted_where_it_is_a_word_of_the_servers(account: Account) ->
     account.capture()
     account.run("REVOKE SELECT, INSERT, UPDATE, DELETE ON {}.%s FROM {}", "`order`")
     account.run("GRANT SELECT (id) ON {}.%s TO {}", "`order`")
-    account.source.refresh_schemas()
+    account.source.capture.refresh_schemas()
     grant = account.state("order")[1].split("after `", 1)[1].removesuffix("`")
     assert grant == f"GRANT SELECT (`group`, plain) ON {shop.database}.order TO {USER}"
     shop.server.execute(grant)
-    account.source.refresh_schemas()
+    account.source.capture.refresh_schemas()
     assert account.state("order") == ("ACTIVE", "")
 
 
@@ -143,21 +145,21 @@ def test_a_cascade_that_may_not_be_followed_fails_no_statement(account: Account,
     )
     follower = account.capture()
     account.run("REVOKE SELECT ON {}.%s FROM {}", table)
-    account.source.refresh_schemas()
+    account.source.capture.refresh_schemas()
     assert account.state(table)[0] == "PAUSED"
     shop.run("DELETE FROM parent WHERE id = 1", "DELETE FROM child WHERE id = 2")
-    account.source.refresh_schemas()
+    account.source.capture.refresh_schemas()
     account.run("GRANT SELECT ON {}.%s TO {}", table)
-    account.source.refresh_schemas()
-    account.source.refresh_schemas()
+    account.source.capture.refresh_schemas()
+    account.source.capture.refresh_schemas()
     assert account.state("child")[0] == "RESYNC"
     shop.server.execute(f"GRANT ALL ON {shop.database}.* TO {USER}")
     account.source.close()
     account.open()
-    account.source.install(["*"], [])
+    account.source.installer.install(["*"], [])
     follower = Follower(account.source)
     for name in ("parent", "child"):
-        account.source.restart_fill(follower.table_id(name))
+        account.source.capture.restart_fill(follower.table_id(name))
     follower.drain()
     shop.same(follower, "parent", "child")
 
@@ -186,7 +188,7 @@ def test_a_cascade_is_seen_with_privileges_of_single_tables(account: Account) ->
     own = f"FROM information_schema.triggers WHERE trigger_schema = '{shop.database}'"
     ((cascade,),) = shop.run(f"SELECT trigger_name {own} AND trigger_name LIKE 'venus_x_%'")
     shop.run(f"DROP TRIGGER {cascade}")
-    account.source.refresh_schemas()
+    account.source.capture.refresh_schemas()
     state, reason = account.state("child")
     assert (state, "venus_x_" in reason) == ("RESYNC", True)
 

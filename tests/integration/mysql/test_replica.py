@@ -34,7 +34,7 @@ def replica() -> Iterator[Shop]:
 
 
 def test_check_says_that_no_triggers_fire_and_its_remedy_mends_it(replica: Shop) -> None:
-    (finding,) = replica.source.check(["*"], [])
+    (finding,) = replica.source.installer.check(["*"], [])
     assert "fire no triggers" in finding.message
     follower = replica.capture("item")
     replica.run("INSERT INTO item VALUES (1)")
@@ -45,7 +45,7 @@ def test_check_says_that_no_triggers_fire_and_its_remedy_mends_it(replica: Shop)
     statements = finding.remedy.partition(", or ")[2].partition(" (")[0]
     for statement in statements.split("; "):
         replica.server.execute(statement)
-    assert replica.source.check(["*"], []) == []
+    assert replica.source.installer.check(["*"], []) == []
     replica.run("INSERT INTO item VALUES (2)")
     replica.wait_for("SELECT 1 FROM shop.item WHERE id = 2")
     follower.drain()

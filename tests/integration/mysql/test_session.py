@@ -54,7 +54,7 @@ def test_keys_that_begin_alike_for_longer_than_the_server_sorts_by_are_all_read(
         f"CREATE TABLE item (k set({labels}) PRIMARY KEY)",
         "INSERT INTO item SELECT (1 << 20) - 1 - seq FROM seq_0_to_300",
     )
-    shop.source.install(["*"], [])
+    shop.source.installer.install(["*"], [])
     follower = Follower(shop.source)
     follower.drain(fill_rows=7)
     assert len(follower.rows("item")) == 301
@@ -76,7 +76,7 @@ def test_what_is_said_behind_a_cut_is_committed(shop: Shop, configure: Configure
     follower = shop.capture()
     shop.run("INSERT INTO item VALUES (1)")
     follower.drain()
-    shop.source.set_table_state(follower.table_id("item"), "RESYNC", "")
+    shop.source.registry.set_table_state(follower.table_id("item"), "RESYNC", "")
     assert shop.run("SELECT state FROM venus_captured_table WHERE name = 'item'") == [("RESYNC",)]
 
 
@@ -86,9 +86,9 @@ def test_a_definition_is_read_in_one_spelling(shop: Shop, configure: Configure) 
         "CREATE TABLE item (id int PRIMARY KEY, twice int AS (id * 2) VIRTUAL)", "INSERT INTO item (id) VALUES (1)"
     )
     follower = shop.capture()
-    shop.source.refresh_schemas()
+    shop.source.capture.refresh_schemas()
     shop.run("ALTER TABLE item MODIFY twice int AS (id * 3) VIRTUAL")
-    shop.source.refresh_schemas()
+    shop.source.capture.refresh_schemas()
     follower.drain()
     shop.same(follower, "item")
 
@@ -141,7 +141,7 @@ def test_a_server_that_is_read_only_is_waited_for(shop: Shop, mariadb_server: Ma
             closing(MysqlSource(url)) as source,
             pytest.raises(DatabaseUnavailable, match="replica or read-only"),
         ):
-            source.raise_epoch(follower.epoch)
+            source.registry.raise_epoch(follower.epoch)
     finally:
         mariadb_server.execute("SET GLOBAL read_only = 0")
         mariadb_server.execute("DROP USER reader@'127.0.0.1'")
@@ -159,16 +159,16 @@ def test_open_transactions_are_as_old_as_they_are_wherever_the_server_stands(
         name = str(sqlalchemy.make_url(url).database)
         server.execute("CREATE TABLE item (id int PRIMARY KEY, v int)", name)
         with closing(MysqlSource(url)) as source, closing(server.connect(name, program_name="nightly")) as app:
-            source.install(["*"], [])
+            source.installer.install(["*"], [])
             cursor = app.cursor()
             cursor.execute("SELECT connection_id()")
             ((session,),) = cursor.fetchall()
             cursor.execute("INSERT INTO item VALUES (1, 4711)")
             time.sleep(2.1)
-            (age,) = {age for _, age in source.read_backlog().values()}
+            (age,) = {age for _, age in source.capture.read_backlog().values()}
             assert 1 <= age <= 60
-            assert f"session {session} (user root, " in source.describe_blockers()
-            assert "4711" not in source.describe_blockers()
+            assert f"session {session} (user root, " in source.capture.describe_blockers()
+            assert "4711" not in source.capture.describe_blockers()
             app.rollback()
 
 

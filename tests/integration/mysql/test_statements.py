@@ -82,7 +82,7 @@ def test_truncate_is_noticed_and_healed_by_a_new_fill(shop: Shop) -> None:
     assert state == "RESYNC"
     assert "TRUNCATE" in reason
     assert ("9",) in follower.rows("item")
-    shop.source.restart_fill(follower.table_id("item"))
+    shop.source.capture.restart_fill(follower.table_id("item"))
     assert shop.state("item") == ("ACTIVE", "")
     follower.drain()
     shop.same(follower, "item")

@@ -36,8 +36,8 @@ def test_everything_that_a_table_is_besides_its_rows(mariadb_server: MariaServer
         for text in _TABLES:
             app.cursor().execute(text)
     with closing(MysqlSource(mariadb_database)) as source:
-        schema = next(t for t in source.read_tables(["*"], []) if t.name == "goods")
-        numberings, others = source.read_numberings(), source.read_other_objects()
+        schema = next(t for t in source.dictionary.read_tables(["*"], []) if t.name == "goods")
+        numberings, others = source.dictionary.read_numberings(), source.dictionary.read_other_objects()
 
     assert {c.name: c.sql for c in schema.checks} == {
         "goods_id_unsigned": '"id" >= 0',

@@ -15,7 +15,7 @@ LAX = "SET sql_mode = 'ALLOW_INVALID_DATES'"
 def test_zero_dates_refuse_the_installation(shop: Shop) -> None:
     shop.run(LAX, DAYS, ZERO)
     with pytest.raises(Refused, match="zero date") as refused:
-        shop.source.install(["*"], [])
+        shop.source.installer.install(["*"], [])
     assert "venus_zero_dates=null" in refused.value.hint
 
 
@@ -31,10 +31,10 @@ def test_a_row_that_cannot_be_carried_halts_its_table_and_is_tried_again(shop: S
     assert "id='2'" in reason
     assert "column d" in reason
     assert set(follower.rows("other")) == {("1",)}
-    shop.source.refresh_schemas()
+    shop.source.capture.refresh_schemas()
     assert shop.state("days")[0] == "PAUSED"
     shop.run("UPDATE days SET d = '2026-02-01' WHERE id = 2")
-    shop.source.refresh_schemas()
+    shop.source.capture.refresh_schemas()
     assert shop.state("days") == ("ACTIVE", "")
     follower.drain()
     shop.same(follower, "other")
@@ -102,7 +102,7 @@ def test_bytes_that_are_no_text_halt_their_table(shop: Shop, charset: str, value
         "PAUSED", f"cannot be carried: row id='2': column t: its bytes '61{value}' are not text in {charset}"
     )  # fmt: skip
     shop.run("UPDATE old SET t = 'a' WHERE id = 2")
-    shop.source.refresh_schemas()
+    shop.source.capture.refresh_schemas()
     follower.drain()
     shop.same(follower, "old")
 

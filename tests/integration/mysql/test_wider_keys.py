@@ -28,12 +28,12 @@ def test_a_key_of_a_wider_type_is_followed(before: str, now: str, at_once: objec
     shop.run("UPDATE item SET v = 10 WHERE id = 1", f"ALTER TABLE item MODIFY id {now} NOT NULL")
     shop.run(f"INSERT INTO item VALUES ({at_once}, 4)", "DELETE FROM item WHERE id = 2")
     for value in (behind, None):
-        shop.source.refresh_schemas()
+        shop.source.capture.refresh_schemas()
         follower.read_registry()
         follower.drain()
         shop.same(follower, "item")
         assert shop.state("item") == ("ACTIVE", "")
-        assert all(step.exists for step in shop.source.install(["*"], []))
+        assert all(step.exists for step in shop.source.installer.install(["*"], []))
         if value is not None:
             shop.run(f"INSERT INTO item VALUES ({value}, 5)", f"DELETE FROM item WHERE id = {at_once}")
 
@@ -45,7 +45,7 @@ def test_a_log_that_is_in_use_leaves_the_table_to_be_read_again(shop: Shop) -> N
     writer = shop.server.connect(shop.database, autocommit=False)
     try:
         writer.cursor().execute("UPDATE item SET v = 2")
-        shop.source.refresh_schemas()
+        shop.source.capture.refresh_schemas()
         state, reason = shop.state("item")
     finally:
         writer.close()

@@ -102,7 +102,7 @@ class Places:
     def follow(self) -> None:
         """Install, load both targets, and begin to follow."""
         with closing(open_source(self.settings["main"])) as source:
-            source.install(("t",), ())
+            source.installer.install(("t",), ())
         run_capture_fill(self.settings["main"], threading.Event())
         networks.has(self.at["lyon"], self.status("hq").next_offset)
         self.loops["capture"] = Loop(lambda stop: run_capture(self.settings["main"], stop))

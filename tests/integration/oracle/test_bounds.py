@@ -47,7 +47,7 @@ def table(application: Any, name: str) -> dict[tuple[str], str]:
 
 def test_a_large_backlog_becomes_several_cuts(small: OracleSource, application: Any) -> None:
     make(application, "ITEM", "OTHER")
-    small.install(["*"], [])
+    small.installer.install(["*"], [])
     follower = Follower(small)
     follower.drain()
     for name in ("ITEM", "OTHER"):
@@ -63,12 +63,12 @@ def test_a_large_backlog_becomes_several_cuts(small: OracleSource, application: 
     for name in ("ITEM", "OTHER"):
         got = {key: row["V"] for key, row in follower.rows(name).items()}
         assert got == table(application, name)
-    assert {t.state for t in small.read_registered_tables()} == {"ACTIVE"}
+    assert {t.state for t in small.registry.read_registered_tables()} == {"ACTIVE"}
 
 
 def test_a_truncate_before_the_end_of_a_backlog_is_no_vanished_row(small: OracleSource, application: Any) -> None:
     make(application, "ITEM")
-    small.install(["*"], [])
+    small.installer.install(["*"], [])
     follower = Follower(small)
     follower.drain()
     for key in range(100):
@@ -79,12 +79,12 @@ def test_a_truncate_before_the_end_of_a_backlog_is_no_vanished_row(small: Oracle
     application.execute("""INSERT INTO "ITEM" VALUES (7, 'new')""")
     follower.drain()
     assert set(follower.rows("ITEM")) == {("7",)}
-    assert {t.state for t in small.read_registered_tables()} == {"ACTIVE"}
+    assert {t.state for t in small.registry.read_registered_tables()} == {"ACTIVE"}
 
 
 def test_a_busy_table_does_not_keep_the_others_waiting(small: OracleSource, application: Any) -> None:
     make(application, "BUSY", "QUIET")
-    small.install(["*"], [])
+    small.installer.install(["*"], [])
     follower = Follower(small)
     follower.drain()
     application.execute("""INSERT INTO "QUIET" VALUES (1, 'a')""")
@@ -103,7 +103,7 @@ def test_bytes_and_time_end_a_cut_too(
         monkeypatch.setattr(module, "SLICE_ROWS", 15)
     make(application, "ITEM", "OTHER")
     with closing(OracleSource(standin, OracleOptions(limits=limits))) as source:
-        source.install(["*"], [])
+        source.installer.install(["*"], [])
         follower = Follower(source)
         follower.drain()
         for key in range(40):
@@ -118,33 +118,33 @@ def test_after_a_lost_snapshot_cuts_are_smaller_and_grow_again(
     small: OracleSource, application: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make(application, "ITEM")
-    small.install(["*"], [])
+    small.installer.install(["*"], [])
     follower = Follower(small)
     follower.drain()
     for key in range(200):
         application.execute("""INSERT INTO "ITEM" VALUES (%s, 'a')""", [key])
-    small._bounds.rows = 400
-    taken = small.open_cut([])
+    small.capture._bounds.rows = 400
+    taken = small.capture.open_cut([])
     assert taken is not None
 
     def too_old(*_: Any) -> Any:
         raise SnapshotLost("ORA-01555: snapshot too old")
 
     with monkeypatch.context() as patch:
-        patch.setattr(small._reader, "stream", too_old)
+        patch.setattr(small.database.reader, "stream", too_old)
         with pytest.raises(SnapshotLost):
             list(taken.read_sections(rows_max=100, bytes_max=10_000))
     taken.rollback()
-    assert small._bounds.rows == 100
+    assert small.capture._bounds.rows == 100
     assert rows_of_cut(follower) == 100
-    assert small._bounds.rows == 40  # twice as much again, up to what the settings allow
+    assert small.capture._bounds.rows == 40  # twice as much again, up to what the settings allow
     follower.drain()
     assert len(follower.rows("ITEM")) == 200
 
 
 def test_six_writers_and_bounded_cuts_lose_nothing(small: OracleSource, standin: StandIn, application: Any) -> None:
     make(application, "ITEM")
-    small.install(["*"], [])
+    small.installer.install(["*"], [])
     follower = Follower(small)
     with writers(standin, item_step) as ended:
         while ended["commit"] < 300:
@@ -152,7 +152,7 @@ def test_six_writers_and_bounded_cuts_lose_nothing(small: OracleSource, standin:
     follower.drain()
     got = {key: row["V"] for key, row in follower.rows("ITEM").items()}
     assert got == table(application, "ITEM")
-    assert {t.state for t in small.read_registered_tables()} == {"ACTIVE"}
+    assert {t.state for t in small.registry.read_registered_tables()} == {"ACTIVE"}
 
 
 def test_bounds_shrink_to_a_minimum_and_grow_to_the_settings() -> None:

@@ -42,7 +42,7 @@ def app(application: Any, source: OracleSource) -> Application:
     application.execute(SALES)
     application.execute('CREATE TABLE "OTHER" ("ID" NUMBER(9) PRIMARY KEY)')
     application.execute("INSERT INTO \"SALES\" VALUES (1, 'one'), (11, 'eleven')")
-    source.install(["SALES"], [])
+    source.installer.install(["SALES"], [])
     return Application(application)
 
 
@@ -54,14 +54,14 @@ def sales(app: Application, source: OracleSource) -> Follower:
 
 
 def state(source: OracleSource) -> str:
-    return {t.schema.name: t.state for t in source.read_registered_tables()}["SALES"]
+    return {t.schema.name: t.state for t in source.registry.read_registered_tables()}["SALES"]
 
 
 def test_only_captured_tables_are_noted(app: Application, sales: Follower, source: OracleSource) -> None:
     app.ddl("ALTER", "OTHER", 'ALTER TABLE "OTHER" ADD "V" NUMBER(9)')
     app.ddl("DROP", "OTHER", 'DROP TABLE "OTHER"')
     assert app.notes() == []
-    assert source.open_cut([]) is None
+    assert source.capture.open_cut([]) is None
     app.ddl("ALTER", "SALES", 'ALTER TABLE "SALES" ADD "W" NUMBER(9)')
     assert app.notes() == [("ALTER", "SALES")]
     assert sales.cut() is None  # finds the new version
@@ -75,10 +75,10 @@ def test_a_note_of_an_older_trigger_about_another_table_disturbs_no_cut(
 ) -> None:
     app.cursor.execute("INSERT INTO VENUS_DDL VALUES (VENUS_SEQ.NEXTVAL, 'ALTER', 'APP', 'OTHER', NULL)")
     app.cursor.execute("INSERT INTO \"SALES\" VALUES (2, 'two')")
-    cut = source.open_cut([])
+    cut = source.capture.open_cut([])
     assert cut is not None
     cut.rollback()
-    source.refresh_schemas()
+    source.capture.refresh_schemas()
     assert app.notes() == []
 
 
@@ -93,7 +93,7 @@ def test_a_new_partition_is_no_resync(app: Application, sales: Follower, source:
 def test_an_emptied_partition_is_one(app: Application, sales: Follower, source: OracleSource) -> None:
     app.ddl("ALTER", "SALES", 'ALTER TABLE "SALES" TRUNCATE PARTITION P1')
     sales.drain()
-    source.refresh_schemas()
+    source.capture.refresh_schemas()
     assert state(source) == "RESYNC"
 
 
@@ -118,7 +118,7 @@ def test_an_older_installation_gets_the_column_and_the_new_trigger(
 ) -> None:
     app.cursor.execute("ALTER TABLE VENUS_DDL DROP COLUMN SQL_TEXT")
     app.cursor.execute("UPDATE DICTIONARY.DDL_TRIGGERS SET TEXT = 'BEGIN NULL; END;'")
-    made = [step.what for step in source.install(["SALES"], []) if not step.exists]
+    made = [step.what for step in source.installer.install(["SALES"], []) if not step.exists]
     assert made == [
         "column SQL_TEXT of VENUS_DDL", "trigger VENUS_DDL_TRG", "check of trigger VENUS_DDL_TRG",
         "enabling of trigger VENUS_DDL_TRG",

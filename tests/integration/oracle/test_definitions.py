@@ -41,12 +41,14 @@ class Shop:
             self.cursor.execute(ddl_trigger_body(trigger, "ALTER", "ITEM", text))
 
     def looks(self) -> None:
-        self.source.refresh_schemas()
+        self.source.capture.refresh_schemas()
         self.follower.read_registry()
 
     @property
     def state(self) -> tuple[str, str]:
-        return next((t.state, t.reason) for t in self.source.read_registered_tables() if t.schema.name == "ITEM")
+        return next(
+            (t.state, t.reason) for t in self.source.registry.read_registered_tables() if t.schema.name == "ITEM"
+        )
 
     @property
     def is_read_again(self) -> bool:
@@ -66,7 +68,7 @@ class Shop:
 def shop(application: Any, source: OracleSource) -> Shop:
     application.execute(ITEM)
     application.execute("""INSERT INTO "ITEM" VALUES (1, 10, 'a', 100), (2, 20, 'b', 200)""")
-    source.install(["*"], [])
+    source.installer.install(["*"], [])
     follower = Follower(source)
     follower.drain()
     shop = Shop(application, source, follower)
@@ -112,7 +114,7 @@ def test_a_column_dropped_and_added_within_a_second_of_the_look_is_noticed_by_it
 
 def test_an_older_installation_goes_by_the_notes(shop: Shop) -> None:
     shop.cursor.execute("DROP TABLE VENUS_SEGMENT")
-    assert "installation" in [found.where for found in shop.source.check(["*"], [])]
+    assert "installation" in [found.where for found in shop.source.installer.check(["*"], [])]
     shop.alters('DROP COLUMN "B"')
     shop.alters('ADD "B" NUMBER(9)')
     shop.looks()
@@ -137,12 +139,12 @@ def test_blanks_counted_in_another_unit_are_read_again(shop: Shop) -> None:
 @pytest.mark.parametrize("noted", [True, False])
 def test_a_paused_table_is_read_again_when_it_goes_on(shop: Shop, noted: bool) -> None:
     table_id = shop.follower.table_id("ITEM")
-    shop.source.set_table_state(table_id, "PAUSED", "")
+    shop.source.registry.set_table_state(table_id, "PAUSED", "")
     for each in ('DROP COLUMN "B"', 'ADD "B" NUMBER(9)'):
         shop.alters(each, noted=noted)
     shop.looks()
     shop.looks()
-    shop.source.set_table_state(table_id, "ACTIVE", "")
+    shop.source.registry.set_table_state(table_id, "ACTIVE", "")
     shop.looks()
     assert shop.has() == shop.is_so()
 
@@ -194,10 +196,10 @@ def test_triggers_that_the_table_switched_off_and_on_have_missed_changes(shop: S
 
 def test_triggers_that_were_off_while_the_table_was_paused_are_not_forgotten(shop: Shop) -> None:
     table_id = shop.follower.table_id("ITEM")
-    shop.source.set_table_state(table_id, "PAUSED", "")
+    shop.source.registry.set_table_state(table_id, "PAUSED", "")
     shop.alters("", shown="DISABLE ALL TRIGGERS", specified=False)
     shop.looks()
-    shop.source.set_table_state(table_id, "ACTIVE", "")
+    shop.source.registry.set_table_state(table_id, "ACTIVE", "")
     assert shop.is_read_again
 
 

@@ -36,7 +36,7 @@ def source(standin: StandIn) -> Iterator[OracleSource]:
 def item(application: Any, source: OracleSource) -> Follower:
     application.execute(ITEM)
     application.execute("INSERT INTO \"ITEM\" VALUES (1, 'one'), (2, 'two'), (3, 'three')")
-    source.install(["*"], [])
+    source.installer.install(["*"], [])
     follower = Follower(source)
     follower.drain(fill_rows=2)
     return follower
@@ -58,26 +58,26 @@ def test_changes_are_polled_by_their_sequence(item: Follower, application: Any) 
     application.execute('UPDATE "ITEM" SET "V" = \'TWO\' WHERE "ID" = 2')
     application.execute('UPDATE "ITEM" SET "ID" = 30 WHERE "ID" = 3')  # RECORDID stays, so it is one row still
     table_id = item.table_id("ITEM")
-    assert item.source.read_backlog()[table_id][0] == 3
+    assert item.source.capture.read_backlog()[table_id][0] == 3
     (seen,) = item.drain()
     assert seen.count == 3
     assert values(item) == {"1": "one", "2": "TWO", "30": "three", "4": "four"}
-    assert item.source.read_backlog()[table_id][0] == 0
+    assert item.source.capture.read_backlog()[table_id][0] == 0
     assert item.cut() is None
 
 
 def test_large_values_are_read_by_their_locators_here_too(source: OracleSource, application: Any) -> None:
     application.execute('CREATE TABLE "DOC" ("ID" NUMBER(9) NOT NULL PRIMARY KEY, "B" BLOB, "C" CLOB)')
     application.execute("""INSERT INTO "DOC" VALUES (1, REPEAT('x', 700000), 'a')""")
-    source.install(["*"], [])
+    source.installer.install(["*"], [])
     follower = Follower(source)
     follower.drain()
     application.execute("""INSERT INTO "DOC" VALUES (2, 'b', REPEAT('é', 700000)), (3, REPEAT('x', 16000000), 'c')""")
     follower.drain()
-    state = next(t for t in source.read_registered_tables() if t.schema.name == "DOC")
+    state = next(t for t in source.registry.read_registered_tables() if t.schema.name == "DOC")
     assert (state.state, state.reason.endswith("15.3 MiB, a row can have 15 MiB")) == ("PAUSED", True)
     application.execute("""UPDATE "DOC" SET "B" = 'less' WHERE "ID" = 3""")
-    source.refresh_schemas()
+    source.capture.refresh_schemas()
     follower.drain()
     rows = {str(row["ID"]): (row["B"], row["C"]) for row in follower.rows("DOC").values()}
     assert rows == {"1": (b"x" * 700_000, "a"), "2": (b"b", "é" * 700_000), "3": (b"less", "c")}
@@ -89,7 +89,7 @@ def test_a_deletion_is_a_mark_and_a_real_one_is_refused(item: Follower, applicat
     application.execute('UPDATE "ITEM" SET ISDELETED = 1 WHERE "ID" = 1')
     item.drain()
     assert values(item) == {"2": "two", "3": "three"}
-    item.source.restart_fill(item.table_id("ITEM"))
+    item.source.capture.restart_fill(item.table_id("ITEM"))
     item.tables[item.table_id("ITEM")].clear()
     item.drain()
     assert values(item) == {"2": "two", "3": "three"}
@@ -116,25 +116,25 @@ def test_installing_again_changes_nothing_and_uninstalling_gives_the_table_back(
     application.execute(ITEM)
     application.execute("INSERT INTO \"ITEM\" VALUES (1, 'one')")
     before = catalogue(standin.server, SCHEMA)
-    plan = source.plan_install(["*"], [])
-    assert source.install(["*"], []) == plan
+    plan = source.installer.plan_install(["*"], [])
+    assert source.installer.install(["*"], []) == plan
     installed = catalogue(standin.server, SCHEMA)
-    assert all(step.exists for step in source.install(["*"], []))
+    assert all(step.exists for step in source.installer.install(["*"], []))
     assert catalogue(standin.server, SCHEMA) == installed
     with closing(OracleSource(standin)) as other:  # whoever runs it later needs no option
-        other.uninstall()
+        other.installer.uninstall()
     assert catalogue(standin.server, SCHEMA) == before
 
 
 def test_a_column_of_the_same_name_is_not_taken_over(application: Any, source: OracleSource) -> None:
     application.execute('CREATE TABLE "ITEM" ("ID" NUMBER(9) PRIMARY KEY, "SEQUENCE" NUMBER(9))')
     with pytest.raises(Refused, match="a column SEQUENCE of its own"):
-        source.install(["*"], [])
+        source.installer.install(["*"], [])
 
 
 def test_a_table_without_a_key_has_its_recordid(application: Any, source: OracleSource) -> None:
     application.execute('CREATE TABLE "ITEM" ("ID" NUMBER(9), "V" VARCHAR2(40))')
-    source.install(["*"], [])
+    source.installer.install(["*"], [])
     follower = Follower(source)
     application.execute("INSERT INTO \"ITEM\" VALUES (1, 'same'), (1, 'same')")
     follower.drain()

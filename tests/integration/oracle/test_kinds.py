@@ -30,7 +30,7 @@ def make(application: Any, name: str, sort: str = "") -> None:
 
 
 def said(source: OracleSource, where: str) -> dict[str, bool]:
-    return {f.message: f.blocks for f in source.check(["*"], []) if f.where == f"APP.{where}"}
+    return {f.message: f.blocks for f in source.installer.check(["*"], []) if f.where == f"APP.{where}"}
 
 
 @pytest.mark.parametrize("sort", sorted(tables.LEFT_OUT))
@@ -38,10 +38,10 @@ def test_what_holds_no_rows_of_its_own_is_left_out_by_name(sort: str, applicatio
     make(application, "ITEM")
     make(application, "ODD", sort)
     assert said(source, "ODD") == {f"left out: {tables.LEFT_OUT[sort]}": False}
-    source.install(["*"], [])
-    assert [t.schema.name for t in source.read_registered_tables() if not t.schema.is_heartbeat] == ["ITEM"]
-    assert source.find_uncaptured_tables(["*"], []) == []
-    assert source.find_unmatched_patterns(["ODD"]) == []
+    source.installer.install(["*"], [])
+    assert [t.schema.name for t in source.registry.read_registered_tables() if not t.schema.is_heartbeat] == ["ITEM"]
+    assert source.dictionary.find_uncaptured_tables(["*"], []) == []
+    assert source.dictionary.find_unmatched_patterns(["ODD"]) == []
 
 
 @pytest.mark.parametrize("sort", sorted(tables.REFUSED))
@@ -50,15 +50,15 @@ def test_rows_that_cannot_be_carried_are_refused_by_name(sort: str, application:
     make(application, "ODD", sort)
     assert said(source, "ODD") == {tables.REFUSED[sort]: True}
     with pytest.raises(Refused, match=r"APP.ODD: an \w+ table"):
-        source.install(["*"], [])
-    source.install(["*"], ["ODD"])
+        source.installer.install(["*"], [])
+    source.installer.install(["*"], ["ODD"])
 
 
 @pytest.mark.parametrize("sort", ["clustered", "ledger", "movable", "IOT"])
 def test_other_sorts_are_carried(sort: str, application: Any, source: OracleSource) -> None:
     make(application, "ODD", sort)
     assert len(said(source, "ODD")) == (sort != "IOT")
-    source.install(["*"], [])
+    source.installer.install(["*"], [])
     follower = Follower(source)
     application.execute("""INSERT INTO "ODD" VALUES (1, 'a')""")
     follower.drain()
@@ -67,7 +67,7 @@ def test_other_sorts_are_carried(sort: str, application: Any, source: OracleSour
 
 def test_a_synonym_says_where_its_table_is(application: Any, source: OracleSource) -> None:
     application.execute("INSERT INTO DICTIONARY.ALL_SYNONYMS VALUES ('APP', 'STAFF', 'HR', 'EMPLOYEES', NULL)")
-    (found,) = [f for f in source.check(["STAFF"], []) if f.where == "APP.STAFF"]
+    (found,) = [f for f in source.installer.check(["STAFF"], []) if f.where == "APP.STAFF"]
     assert found.message == "left out: a synonym for HR.EMPLOYEES"
     assert "venus_schemas" in found.remedy
 
@@ -83,20 +83,20 @@ def test_one_column_that_cannot_be_carried_does_not_cost_its_table(standin: Stan
             "virtual column UPPER_NAME is left out: its values are computed at the source and are not carried": False,
             "column SECRET is invisible at the source, and an ordinary column at the target": False,
         }
-        source.install(["*"], [])
+        source.installer.install(["*"], [])
         follower = Follower(source)
         follower.drain()
         application.execute("""UPDATE "PLACES" SET "SECRET" = 'y'""")
         follower.drain()
         assert follower.rows("PLACES")[("1",)] == {"ID": "1", "NAME": "here", "SECRET": "y"}
-        assert source.refresh_schemas() == []
+        assert source.capture.refresh_schemas() == []
 
 
 def test_include_goes_before_exclude(standin: StandIn, application: Any) -> None:
     make(application, "ITEM")
     make(application, "OTHER")
     with closing(OracleSource(standin, OracleOptions(columns=OracleColumnChoice(("APP.ITEM.V",), ("*.V",))))) as source:
-        found = {s.name: [c.name for c in s.columns] for s in source.read_tables(["*"], [])}
+        found = {s.name: [c.name for c in s.columns] for s in source.dictionary.read_tables(["*"], [])}
         assert found == {"ITEM": ["ID", "V"], "OTHER": ["ID"]}
 
 
@@ -105,7 +105,7 @@ def test_patterns_that_choose_no_column_and_columns_of_the_key_are_refused(stand
     with closing(
         OracleSource(standin, OracleOptions(columns=OracleColumnChoice(exclude=("ITEM.ID", "ITEM.W"))))
     ) as source:
-        blocking = {(f.where, f.message) for f in source.check(["*"], []) if f.blocks}
+        blocking = {(f.where, f.message) for f in source.installer.check(["*"], []) if f.blocks}
         assert ("APP.ITEM", "column ID is in its key and cannot be excluded in [source.columns]") in blocking
         assert ("[source.columns]", "'ITEM.W' matches no column of a captured table") in blocking
 
@@ -121,7 +121,7 @@ def test_archived_rows_travel_only_with_their_state(standin: StandIn, applicatio
         OracleSource(standin, OracleOptions(columns=OracleColumnChoice(include=("OLD.ORA_ARCHIVE_STATE",))))
     ) as source:
         assert not any(said(source, "OLD").values())
-        source.install(["*"], [])
+        source.installer.install(["*"], [])
         follower = Follower(source)
         follower.drain()
         application.execute("""UPDATE "OLD" SET "ORA_ARCHIVE_STATE" = '1'""")
@@ -134,10 +134,10 @@ def test_a_table_that_cannot_be_captured_is_named_with_what_is_in_the_way(
     application: Any, source: OracleSource
 ) -> None:
     make(application, "ITEM")
-    source.install(["*"], [])
+    source.installer.install(["*"], [])
     application.execute(PLACES)
 
-    (found,) = [t for t in source.find_uncaptured_tables(["*"], []) if t.name == "APP.PLACES"]
+    (found,) = [t for t in source.dictionary.find_uncaptured_tables(["*"], []) if t.name == "APP.PLACES"]
     assert found.obstacle.startswith("column GEOMETRY: ")
 
 
@@ -145,7 +145,7 @@ def test_capture_does_not_list_the_tables_once_more_for_those_that_are_not_captu
     application: Any, source: OracleSource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make(application, "ITEM")
-    source.install(["*"], [])
+    source.installer.install(["*"], [])
     make(application, "LATER")
     lists = 0
     listed = OracleDictionary.list_tables
@@ -156,10 +156,10 @@ def test_capture_does_not_list_the_tables_once_more_for_those_that_are_not_captu
         return listed(self)
 
     monkeypatch.setattr(OracleDictionary, "list_tables", count_call)
-    source.refresh_schemas()
+    source.capture.refresh_schemas()
     before = lists
-    assert [t.name for t in source.find_uncaptured_tables(["*"], [])] == ["APP.LATER"]
+    assert [t.name for t in source.dictionary.find_uncaptured_tables(["*"], [])] == ["APP.LATER"]
     assert lists == before
 
     make(application, "LATEST")
-    assert [t.name for t in source.find_uncaptured_tables(["*"], [])] == ["APP.LATER", "APP.LATEST"]
+    assert [t.name for t in source.dictionary.find_uncaptured_tables(["*"], [])] == ["APP.LATER", "APP.LATEST"]

@@ -26,14 +26,14 @@ TABLES = (
 def shop(application: Any, source: OracleSource) -> Follower:
     for statement in TABLES:
         application.execute(statement)
-    source.install(["*"], [])
+    source.installer.install(["*"], [])
     follower = Follower(source)
     follower.drain()
     return follower
 
 
 def standing(source: OracleSource) -> tuple[str, str]:
-    return next((t.state, t.reason) for t in source.read_registered_tables() if t.schema.name == "DOC")
+    return next((t.state, t.reason) for t in source.registry.read_registered_tables() if t.schema.name == "DOC")
 
 
 def test_large_values_are_read_by_their_locators(shop: Follower, application: Any) -> None:
@@ -55,31 +55,31 @@ def test_a_row_that_is_too_large_halts_its_table_until_it_is_corrected(
     shop.drain()
     assert standing(source) == ("PAUSED", "cannot be carried: row ID=7: 15.0 MiB, a row can have 15 MiB")
     assert list(shop.rows("OTHER")) == [("1",)]
-    assert source.read_backlog()[shop.table_id("DOC")][0] == 2, "its log rows wait"
+    assert source.capture.read_backlog()[shop.table_id("DOC")][0] == 2, "its log rows wait"
 
-    source.refresh_schemas()
+    source.capture.refresh_schemas()
     assert standing(source)[0] == "PAUSED", "nothing was corrected"
     application.execute('UPDATE "DOC" SET "SCAN" = %s WHERE "ID" = 7', (b"less",))
-    source.refresh_schemas()
+    source.capture.refresh_schemas()
     shop.drain()
     assert standing(source) == ("ACTIVE", "")
     assert {key: row["SCAN"] for key, row in shop.rows("DOC").items()} == {("7",): b"less", ("8",): None}
-    assert source.read_backlog()[shop.table_id("DOC")][0] == 0
+    assert source.capture.read_backlog()[shop.table_id("DOC")][0] == 0
 
 
 def test_a_fill_halts_too_and_goes_on_where_it_was(shop: Follower, source: OracleSource, application: Any) -> None:
     application.executemany('INSERT INTO "DOC" VALUES (%s, NULL, %s)', [(n, b"x") for n in range(20)])
     shop.drain()
-    source.restart_fill(shop.table_id("DOC"))
+    source.capture.restart_fill(shop.table_id("DOC"))
     assert shop.cut(fill_rows=10) is not None
     application.execute('UPDATE "DOC" SET "SCAN" = REPEAT(%s, %s) WHERE "ID" = 15', ("x", ROW_BYTES_MAX + 1))
     shop.drain(fill_rows=10)
     assert standing(source)[0] == "PAUSED"
     application.execute('UPDATE "DOC" SET "SCAN" = %s WHERE "ID" = 15', (b"y",))
-    source.refresh_schemas()
+    source.capture.refresh_schemas()
     shop.drain(fill_rows=10)
     assert [row["SCAN"] for row in shop.rows("DOC").values()].count(b"x") == 19
-    assert all(t.fill.done for t in source.read_registered_tables())
+    assert all(t.fill.done for t in source.registry.read_registered_tables())
 
 
 def undecodable(self: Cursor, rows: Sequence[Any]) -> list[Any]:
@@ -102,7 +102,7 @@ def test_bytes_that_are_no_character_halt_their_table_and_no_other(
         assert "a text has bytes that are no character" in standing(source)[1]
         assert list(shop.rows("OTHER")) == [("1",)]
     application.execute('UPDATE "DOC" SET "SCAN" = %s WHERE "ID" = 1', (b"mended",))
-    source.refresh_schemas()
+    source.capture.refresh_schemas()
     shop.drain()
     assert standing(source) == ("ACTIVE", "")
     assert shop.rows("DOC")["1",]["SCAN"] == b"mended"
@@ -135,7 +135,7 @@ def test_a_lob_whose_row_has_gone_takes_the_cut_back_and_nothing_is_lost(
 
     with monkeypatch.context() as patched:
         patched.setattr(double.Lob, "read", gone)
-        cut = source.open_cut([])
+        cut = source.capture.open_cut([])
         assert cut is not None
         with pytest.raises(SnapshotLost, match="ORA-22922"):
             list(cut.read_sections(rows_max=10, bytes_max=1 << 20))

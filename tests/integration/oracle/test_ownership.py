@@ -30,8 +30,12 @@ def test_tables_of_the_application_that_are_named_like_ours_are_captured(
     application: Any, source: OracleSource
 ) -> None:
     make(application, "VENUS_ORDERS", "VENUS_L_00002", "VENUS_L_HISTORY")
-    assert {s.name for s in source.read_tables(["*"], [])} == {"VENUS_ORDERS", "VENUS_L_00002", "VENUS_L_HISTORY"}
-    source.install(["*"], [])
+    assert {s.name for s in source.dictionary.read_tables(["*"], [])} == {
+        "VENUS_ORDERS",
+        "VENUS_L_00002",
+        "VENUS_L_HISTORY",
+    }
+    source.installer.install(["*"], [])
     follower = Follower(source)
     follower.drain()
     application.execute("""UPDATE "VENUS_L_00002" SET "V" = 'new'""")
@@ -45,8 +49,8 @@ def test_uninstall_leaves_the_applications_tables_however_they_are_named(
 ) -> None:
     before = {"VENUS_ORDERS", "VENUS_L_00002", "VENUS_L_HISTORY", "VENUS_TYPE_MAP", "VENUS_POLLED"}
     make(application, *before)
-    source.install(["*"], [])
-    source.uninstall()
+    source.installer.install(["*"], [])
+    source.installer.uninstall()
     assert tables(application) == before
     application.execute('SELECT COUNT(*) FROM "VENUS_L_00002"')
     assert application.fetchall() == ((1,),)
@@ -54,7 +58,7 @@ def test_uninstall_leaves_the_applications_tables_however_they_are_named(
 
 def test_uninstall_of_what_was_never_installed_removes_nothing(application: Any, source: OracleSource) -> None:
     make(application, "VENUS_BATCH", "VENUS_L_00001")
-    assert source.uninstall() == []
+    assert source.installer.uninstall() == []
     assert tables(application) == {"VENUS_BATCH", "VENUS_L_00001"}
 
 
@@ -62,7 +66,7 @@ def test_uninstall_of_what_was_never_installed_removes_nothing(application: Any,
 def test_a_name_that_the_application_has_taken_is_refused(application: Any, source: OracleSource, taken: str) -> None:
     make(application, "ORDERS", taken)
     with pytest.raises(Refused, match=rf"{taken} exists, and VENUS's installation") as refused:
-        source.install(["*"], [])
+        source.installer.install(["*"], [])
     assert "schema of its own" in refused.value.hint
     assert tables(application) == {"ORDERS", taken}
 
@@ -73,25 +77,25 @@ def test_a_trigger_of_the_applications_is_not_replaced(application: Any, source:
     application.execute(
         'CREATE TRIGGER VENUS_I_00002 AFTER INSERT ON "ORDERS" FOR EACH ROW BEGIN INSERT INTO "NOTES" VALUES (7); END'
     )
-    source.install(["ORDERS"], [])
+    source.installer.install(["ORDERS"], [])
     application.execute("""INSERT INTO "ORDERS" VALUES (2, 'x')""")
     application.execute('SELECT * FROM "NOTES"')
     assert len(application.fetchall()) == 1
-    source.uninstall()
+    source.installer.uninstall()
     application.execute("SELECT trigger_name FROM information_schema.triggers WHERE trigger_schema = 'APP'")
     assert application.fetchall() == (("VENUS_I_00002",),)
 
 
 def test_an_installation_of_before_there_was_a_record_is_recognised(application: Any, source: OracleSource) -> None:
     make(application, "ORDERS", "VENUS_L_HISTORY")
-    source.install(["ORDERS"], [])
+    source.installer.install(["ORDERS"], [])
     application.execute("DROP TABLE VENUS_OWNED")
-    assert source.install(["ORDERS"], [])
+    assert source.installer.install(["ORDERS"], [])
     follower = Follower(source)
     follower.drain()
-    assert [t.state for t in source.read_registered_tables()] == ["ACTIVE", "ACTIVE"]
+    assert [t.state for t in source.registry.read_registered_tables()] == ["ACTIVE", "ACTIVE"]
     application.execute("DELETE FROM VENUS_OWNED")  # cut short between making the record and filling it
-    source.uninstall()
+    source.installer.uninstall()
     assert tables(application) == {"ORDERS", "VENUS_L_HISTORY"}
 
 
@@ -99,9 +103,9 @@ def test_a_removal_that_was_cut_short_is_finished_by_another(
     application: Any, source: OracleSource, standin: StandIn
 ) -> None:
     make(application, "ORDERS")
-    source.install(["*"], [])
-    for sql in [step.sql for step in source.plan_uninstall()][:-3]:
+    source.installer.install(["*"], [])
+    for sql in [step.sql for step in source.installer.plan_uninstall()][:-3]:
         with suppress(Exception):
             standin.server.execute(sql.replace(" PURGE", ""), "APP")
-    source.uninstall()
+    source.installer.uninstall()
     assert tables(application) == {"ORDERS"}

@@ -28,7 +28,7 @@ def word(application: Any, source: OracleSource) -> Follower:
     application.execute("INSERT INTO DICTIONARY.BYTE_CHARS VALUES ('WORD', 'W')")
     for stored in WORDS.values():
         application.execute('INSERT INTO "WORD" VALUES (%s, 1)', [stored])
-    source.install(["*"], [])
+    source.installer.install(["*"], [])
     follower = Follower(source)
     follower.drain()
     return follower
@@ -45,7 +45,7 @@ def test_a_captured_change_has_the_record_id_of_the_fill(word: Follower, applica
 
 
 def test_a_fill_goes_on_behind_such_a_key(application: Any, source: OracleSource, word: Follower) -> None:
-    source.restart_fill(2)
+    source.capture.restart_fill(2)
     application.execute('DELETE FROM "WORD" WHERE "W" = %s', [WORDS["äöü"]])
     word.drain(fill_rows=1)
     assert set(word.rows("WORD")) == {(stored,) for word, stored in WORDS.items() if word != "äöü"}
@@ -54,7 +54,7 @@ def test_a_fill_goes_on_behind_such_a_key(application: Any, source: OracleSource
 def test_verification_finds_rows_and_waiting_changes_by_such_a_key(
     word: Follower, application: Any, source: OracleSource, standin: StandIn
 ) -> None:
-    schema = next(t.schema for t in source.read_registered_tables() if t.schema.name == "WORD")
+    schema = next(t.schema for t in source.registry.read_registered_tables() if t.schema.name == "WORD")
     subject = Subject(schema=schema)
     reader = OracleReader(standin, source)
     application.execute('UPDATE "WORD" SET "N" = 3 WHERE "W" = %s', [WORDS["ä"]])

@@ -97,7 +97,7 @@ def insert_torture(cursor: Any, first: int) -> dict[int, tuple[str, str | bytes 
 
 def registered(standin: StandIn) -> list[RegisteredTable]:
     with closing(OracleSource(standin)) as source:
-        return source.read_registered_tables()
+        return source.registry.read_registered_tables()
 
 
 def spelt(target: str, names: str) -> str:
@@ -130,7 +130,7 @@ def test_source_and_target_are_equal_in_the_end(standin: StandIn, postgres_serve
             cursor = connection.cursor()
             expected = make_tables(cursor)
             with closing(OracleSource(standin)) as source:
-                source.install(["*"], [])
+                source.installer.install(["*"], [])
             with capturing(chosen, standin):
                 with writers(standin, step) as ended:
                     assert eventually(lambda: all(t.fill.done for t in registered(standin)), timeout_s=120)

@@ -24,7 +24,7 @@ def idle(application: Any, source: OracleSource) -> Follower:
     """Capture two tables that nobody changes."""
     application.execute(ITEM)
     application.execute(LINE)
-    source.install(["*"], [])
+    source.installer.install(["*"], [])
     follower = Follower(source)
     follower.drain()
     assert follower.cut() is None
@@ -34,7 +34,7 @@ def idle(application: Any, source: OracleSource) -> Follower:
 def asked(standin: StandIn, source: OracleSource) -> list[str]:
     """Return everything that a poll says, its end included."""
     standin.said.clear()
-    assert source.open_cut([]) is None
+    assert source.capture.open_cut([]) is None
     return standin.said
 
 
@@ -53,24 +53,24 @@ def test_every_kind_of_news_ends_the_idle_polls(idle: Follower, application: Any
     application.execute("INSERT INTO VENUS_DDL VALUES (VENUS_SEQ.NEXTVAL, 'TRUNCATE', 'APP', 'ITEM', NULL)")
     assert idle.cut() is not None
     assert idle.rows("ITEM") == {}
-    source.restart_fill(idle.table_id("ITEM"))
+    source.capture.restart_fill(idle.table_id("ITEM"))
     assert idle.cut() is not None
 
 
 def test_what_waits_for_a_paused_table_makes_no_poll_dearer(
     idle: Follower, application: Any, source: OracleSource, standin: StandIn
 ) -> None:
-    source.set_table_state(idle.table_id("ITEM"), "PAUSED", "by hand")
+    source.registry.set_table_state(idle.table_id("ITEM"), "PAUSED", "by hand")
     application.execute("INSERT INTO \"ITEM\" VALUES (1, 'one')")
     application.execute("INSERT INTO VENUS_DDL VALUES (VENUS_SEQ.NEXTVAL, 'TRUNCATE', 'APP', 'ITEM', NULL)")
-    assert source.open_cut([]) is None
+    assert source.capture.open_cut([]) is None
     assert len(asked(standin, source)) == 1
     application.execute('INSERT INTO "LINE" VALUES (1, 1, 1)')
     assert idle.cut() is not None
-    assert source.open_cut([]) is None
+    assert source.capture.open_cut([]) is None
     assert len(asked(standin, source)) == 1
     with closing(OracleSource(standin)) as another:
-        another.set_table_state(idle.table_id("ITEM"), "ACTIVE", "")
+        another.registry.set_table_state(idle.table_id("ITEM"), "ACTIVE", "")
     assert idle.cut() is not None
 
 
@@ -94,7 +94,7 @@ def test_the_index_of_an_emptied_log_is_coalesced_when_nobody_waits(
     assert idle.cut() is not None
     assert standin.said.count(f"ALTER INDEX {log}_PK COALESCE") == 0
     for _ in range(3):
-        assert source.open_cut([]) is None
+        assert source.capture.open_cut([]) is None
     assert standin.said.count(f"ALTER INDEX {log}_PK COALESCE") == 1
 
 
@@ -102,13 +102,13 @@ def test_the_statistics_of_a_log_are_fixed(idle: Follower, application: Any, sou
     application.execute("SELECT TABLE_NAME FROM DICTIONARY.USER_TAB_STATISTICS")
     assert {row[0] for row in application.fetchall()} == {"VENUS_L_00001", "VENUS_L_00002", "VENUS_L_00003"}
     application.execute("DELETE FROM DICTIONARY.FIXED_STATISTICS WHERE NAME = 'VENUS_L_00002'")
-    made = [step.what for step in source.install(["*"], []) if not step.exists]
+    made = [step.what for step in source.installer.install(["*"], []) if not step.exists]
     assert made == ["statistics of VENUS_L_00002"]
 
 
 def handler_reads(source: OracleSource) -> int:
     """Return how many rows and index entries the reader's session has read so far."""
-    cursor = source._reader.open().raw.cursor()
+    cursor = source.database.reader.open().raw.cursor()
     cursor.execute("SHOW SESSION STATUS LIKE 'Handler_read%'")
     return sum(
         int(value) for name, value in cursor.fetchall() if name.endswith(("_next", "_key", "_prev", "_rnd_next"))
@@ -120,7 +120,7 @@ def test_a_fill_by_a_composite_key_reads_each_row_once(groups: int, application:
     application.execute(LINE)
     rows = [(n % groups, n // groups, n) for n in range(4000)]
     application.executemany('INSERT INTO "LINE" VALUES (%s, %s, %s)', rows)
-    source.install(["*"], [])
+    source.installer.install(["*"], [])
     follower = Follower(source)
     before = handler_reads(source)
     follower.drain(fill_rows=100)
@@ -135,7 +135,7 @@ def test_a_table_with_a_long_is_filled_without_a_subquery(
 ) -> None:
     application.execute('CREATE TABLE "OLD" ("ID" NUMBER(9) NOT NULL PRIMARY KEY, "TEXT" LONG)')
     application.executemany('INSERT INTO "OLD" VALUES (%s, %s)', [(n, f"text {n}") for n in range(25)])
-    source.install(["*"], [])
+    source.installer.install(["*"], [])
     standin.said.clear()
     follower = Follower(source)
     follower.drain(fill_rows=10)

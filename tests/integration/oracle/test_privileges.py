@@ -35,7 +35,7 @@ def limited(standin: StandIn, mariadb_oracle_server: MariaServer) -> Iterator[Or
 def follower(application: Any, source: OracleSource, limited: OracleSource, standin: StandIn) -> Follower:
     application.execute('CREATE TABLE "ITEM" ("ID" NUMBER(9) PRIMARY KEY, "V" VARCHAR2(20))')
     application.execute('CREATE TABLE "OTHER" ("ID" NUMBER(9) PRIMARY KEY)')
-    source.install(["*"], [])
+    source.installer.install(["*"], [])
     execute = standin.server.execute
     execute(f"REVOKE ALL ON {SCHEMA}.* FROM {USER}")
     execute(f"GRANT EXECUTE, CREATE TEMPORARY TABLES ON {SCHEMA}.* TO {USER}")
@@ -47,7 +47,7 @@ def follower(application: Any, source: OracleSource, limited: OracleSource, stan
 
 
 def state(source: OracleSource) -> tuple[str, str]:
-    return next((t.state, t.reason) for t in source.read_registered_tables() if t.schema.name == "ITEM")
+    return next((t.state, t.reason) for t in source.registry.read_registered_tables() if t.schema.name == "ITEM")
 
 
 @pytest.mark.parametrize("is_noticed_by", ["a cut", "the comparison"])
@@ -56,21 +56,21 @@ def test_a_table_that_may_not_be_read_halts_alone(
 ) -> None:
     application.execute("INSERT INTO \"ITEM\" VALUES (1, 'one')")
     application.execute('INSERT INTO "OTHER" VALUES (1)')
-    cut = limited.open_cut([]) if is_noticed_by == "a cut" else None
+    cut = limited.capture.open_cut([]) if is_noticed_by == "a cut" else None
     standin.server.execute(f'REVOKE SELECT ON {SCHEMA}."ITEM" FROM {USER}')
     if cut is not None:
         with pytest.raises(OracleNotPermitted):
             list(cut.read_sections(rows_max=10, bytes_max=1000))
         cut.rollback()
-    limited.refresh_schemas()
+    limited.capture.refresh_schemas()
     assert state(limited) == (
         "PAUSED", "may not be read: it is captured again by itself after `GRANT SELECT ON APP.ITEM TO APP`",
     )  # fmt: skip
-    limited.refresh_schemas()
+    limited.capture.refresh_schemas()
     follower.drain()
     assert (follower.rows("ITEM"), len(follower.rows("OTHER"))) == ({}, 1)
     standin.server.execute(f'GRANT SELECT ON {SCHEMA}."ITEM" TO {USER}')
-    limited.refresh_schemas()
+    limited.capture.refresh_schemas()
     assert state(limited) == ("ACTIVE", "")
     follower.drain()
     assert {key: row["V"] for key, row in follower.rows("ITEM").items()} == {("1",): "one"}
@@ -80,14 +80,14 @@ def test_what_a_table_has_missed_before_it_has_missed_afterwards(
     follower: Follower, limited: OracleSource, standin: StandIn
 ) -> None:
     table_id = follower.table_id("ITEM")
-    limited.set_table_state(table_id, "RESYNC", "a reason")
+    limited.registry.set_table_state(table_id, "RESYNC", "a reason")
     standin.server.execute(f'REVOKE SELECT ON {SCHEMA}."ITEM" FROM {USER}')
-    limited.refresh_schemas()
-    limited.restart_fill(table_id)
+    limited.capture.refresh_schemas()
+    limited.capture.restart_fill(table_id)
     now, reason = state(limited)
     assert (now, reason.endswith("; before that RESYNC: a reason")) == ("PAUSED", True)
     standin.server.execute(f'GRANT SELECT ON {SCHEMA}."ITEM" TO {USER}')
-    limited.refresh_schemas()
+    limited.capture.refresh_schemas()
     assert state(limited) == ("RESYNC", "a reason")
 
 
@@ -95,21 +95,21 @@ def test_rows_that_are_gone_when_it_halts_are_missed(
     follower: Follower, limited: OracleSource, application: Any, standin: StandIn
 ) -> None:
     """What is seen of a table that may not be read is not remembered: no reason could be stored for it."""
-    limited.refresh_schemas()
+    limited.capture.refresh_schemas()
     application.execute(f"INSERT INTO {DICTIONARY}.SEGMENTS VALUES ('ITEM', NULL, 2)")  # a TRUNCATE
     standin.server.execute(f'REVOKE SELECT ON {SCHEMA}."ITEM" FROM {USER}')
-    limited.refresh_schemas()
-    limited.refresh_schemas()
+    limited.capture.refresh_schemas()
+    limited.capture.refresh_schemas()
     standin.server.execute(f'GRANT SELECT ON {SCHEMA}."ITEM" TO {USER}')
-    limited.refresh_schemas()
-    limited.refresh_schemas()
+    limited.capture.refresh_schemas()
+    limited.capture.refresh_schemas()
     assert state(limited)[0] == "RESYNC"
 
 
 def test_a_pause_of_an_operators_stays(follower: Follower, limited: OracleSource, standin: StandIn) -> None:
-    limited.set_table_state(follower.table_id("ITEM"), "PAUSED", "by hand")
+    limited.registry.set_table_state(follower.table_id("ITEM"), "PAUSED", "by hand")
     standin.server.execute(f'REVOKE SELECT ON {SCHEMA}."ITEM" FROM {USER}')
-    limited.refresh_schemas()
+    limited.capture.refresh_schemas()
     standin.server.execute(f'GRANT SELECT ON {SCHEMA}."ITEM" TO {USER}')
-    limited.refresh_schemas()
+    limited.capture.refresh_schemas()
     assert state(limited) == ("PAUSED", "by hand")

@@ -33,7 +33,7 @@ def school(application: Any) -> Any:
 
 
 def script_of(source: OracleSource) -> Script:
-    return read(source.as_script(source.plan_install(*EVERYTHING), removal=False))
+    return read(source.installer.as_script(source.installer.plan_install(*EVERYTHING), removal=False))
 
 
 def by_hand(standin: StandIn, script: Script) -> None:
@@ -50,9 +50,9 @@ def changes(said: list[str]) -> list[str]:
 
 def test_the_script_has_what_is_executed_and_nothing_else(school: Any, source: OracleSource, standin: StandIn) -> None:
     script = script_of(source)
-    adopted = [step.sql for step in source.plan_install(*EVERYTHING) if step.adopted]
+    adopted = [step.sql for step in source.installer.plan_install(*EVERYTHING) if step.adopted]
     standin.said.clear()
-    source.install(*EVERYTHING)
+    source.installer.install(*EVERYTHING)
     executed = changes(standin.said)
     guard, *printed = changes(script.statements)
     assert "RAISE_APPLICATION_ERROR" in guard
@@ -62,11 +62,11 @@ def test_the_script_has_what_is_executed_and_nothing_else(school: Any, source: O
 
 
 def test_the_removal_is_a_script_of_its_own(school: Any, source: OracleSource, standin: StandIn) -> None:
-    assert "DROP TABLE" not in source.as_script(source.plan_install(*EVERYTHING), removal=False)
-    source.install(*EVERYTHING)
-    removal = read(source.as_script(source.plan_uninstall(), removal=True))
+    assert "DROP TABLE" not in source.installer.as_script(source.installer.plan_install(*EVERYTHING), removal=False)
+    source.installer.install(*EVERYTHING)
+    removal = read(source.installer.as_script(source.installer.plan_uninstall(), removal=True))
     standin.said.clear()
-    source.uninstall()
+    source.installer.uninstall()
     assert changes(removal.statements)[1:] == changes(standin.said)
     assert all("DROP" in text for text in changes(standin.said))
 
@@ -82,19 +82,19 @@ def test_a_dba_installs_and_the_program_goes_on(school: Any, source: OracleSourc
     script = script_of(source)
     by_hand(standin, script)
     school.execute("""INSERT INTO "ENROLL" VALUES (2, 'Art', NULL)""")
-    assert {t.state for t in source.read_registered_tables()} == {"PAUSED"}
+    assert {t.state for t in source.registry.read_registered_tables()} == {"PAUSED"}
     standin.said.clear()
-    source.adopt(*EVERYTHING)
+    source.installer.adopt(*EVERYTHING)
     assert not [text for text in changes(standin.said) if text.startswith(("CREATE", "ALTER", "DROP"))]
-    assert {t.state for t in source.read_registered_tables()} == {"ACTIVE"}
+    assert {t.state for t in source.registry.read_registered_tables()} == {"ACTIVE"}
     follower = Follower(source)
     follower.drain()
     school.execute("""UPDATE "ENROLL" SET "COURSE" = 'Physics' WHERE "STUDENT_ID" = 1""")
     follower.drain()
     assert set(follower.rows("ENROLL")) == {("1", "Physics"), ("2", "Art")}
-    assert all(step.exists for step in source.install(*EVERYTHING))
-    source.adopt(*EVERYTHING)
-    by_hand(standin, read(source.as_script(source.plan_uninstall(), removal=True)))
+    assert all(step.exists for step in source.installer.install(*EVERYTHING))
+    source.installer.adopt(*EVERYTHING)
+    by_hand(standin, read(source.installer.as_script(source.installer.plan_uninstall(), removal=True)))
     school.execute("SHOW TABLES LIKE 'VENUS%'")
     assert school.fetchall() == ()
 
@@ -104,14 +104,14 @@ def test_a_script_that_was_cut_short_is_continued(school: Any, source: OracleSou
     half = len(script.statements) // 2
     by_hand(standin, Script(statements=script.statements[:half]))
     with pytest.raises(Refused, match=r"\d+ statements of the installation have not been run, the first: APP\.") as why:
-        source.adopt(*EVERYTHING)
+        source.installer.adopt(*EVERYTHING)
     assert "install-triggers --dry-run" in why.value.hint
-    assert {t.state for t in source.read_registered_tables()} <= {"PAUSED"}
+    assert {t.state for t in source.registry.read_registered_tables()} <= {"PAUSED"}
     rest = script_of(source)
     assert set(rest.statements) < set(script.statements)
     by_hand(standin, rest)
-    source.adopt(*EVERYTHING)
-    assert {t.state for t in source.read_registered_tables()} == {"ACTIVE"}
+    source.installer.adopt(*EVERYTHING)
+    assert {t.state for t in source.registry.read_registered_tables()} == {"ACTIVE"}
 
 
 @pytest.mark.parametrize(
@@ -130,7 +130,7 @@ def test_what_was_not_done_as_printed_is_refused_by_name(
     by_hand(standin, script_of(source))
     school.execute(harm)
     with pytest.raises(VenusError, match=said):
-        source.adopt(*EVERYTHING)
+        source.installer.adopt(*EVERYTHING)
 
 
 def test_a_trigger_of_another_text_is_refused(school: Any, source: OracleSource, standin: StandIn) -> None:
@@ -138,17 +138,17 @@ def test_a_trigger_of_another_text_is_refused(school: Any, source: OracleSource,
     edited = [s.replace("'U'", "'X'") if "VENUS_U_00002\n" in s else s for s in script.statements]
     by_hand(standin, Script(statements=edited))
     with pytest.raises(Refused, match="trigger VENUS_U_00002"):
-        source.adopt(*EVERYTHING)
+        source.installer.adopt(*EVERYTHING)
 
 
 def test_triggers_that_vanished_are_a_resync_by_hand_too(school: Any, source: OracleSource, standin: StandIn) -> None:
-    source.install(*EVERYTHING)
+    source.installer.install(*EVERYTHING)
     school.execute("DROP TRIGGER VENUS_U_00002")
     repair = script_of(source)
     assert any("'RESYNC'" in text for text in repair.statements)
     by_hand(standin, repair)
-    source.adopt(*EVERYTHING)
-    state = {t.schema.name: t for t in source.read_registered_tables()}["ENROLL"]
+    source.installer.adopt(*EVERYTHING)
+    state = {t.schema.name: t for t in source.registry.read_registered_tables()}["ENROLL"]
     assert (state.state, "its triggers were created again" in state.reason) == ("RESYNC", True)
 
 
@@ -159,11 +159,11 @@ def test_a_transaction_that_is_still_open_is_waited_for(
     by_hand(standin, script_of(source))
     school.execute('INSERT INTO DICTIONARY.PENDING_DML VALUES (\'"APP"."ENROLL"\')')
     with pytest.raises(DatabaseUnavailable, match=r"ORA-20101: VENUS: a transaction that wrote APP\.ENROLL before"):
-        source.adopt(*EVERYTHING)
-    assert {t.schema.name: t.state for t in source.read_registered_tables()}["ENROLL"] == "PAUSED"
+        source.installer.adopt(*EVERYTHING)
+    assert {t.schema.name: t.state for t in source.registry.read_registered_tables()}["ENROLL"] == "PAUSED"
     school.execute("DELETE FROM DICTIONARY.PENDING_DML")
-    source.adopt(*EVERYTHING)
-    assert {t.state for t in source.read_registered_tables()} == {"ACTIVE"}
+    source.installer.adopt(*EVERYTHING)
+    assert {t.state for t in source.registry.read_registered_tables()} == {"ACTIVE"}
 
 
 def test_a_text_is_executed_as_it_is_printed(school: Any, source: OracleSource) -> None:
@@ -176,9 +176,9 @@ def test_a_text_is_executed_as_it_is_printed(school: Any, source: OracleSource) 
 
 def test_a_name_that_no_script_can_hold_is_refused(school: Any, source: OracleSource) -> None:
     school.execute('CREATE TABLE "A\n/\nB" ("ID" NUMBER(9) PRIMARY KEY)')
-    plan = source.plan_install(*EVERYTHING)
+    plan = source.installer.plan_install(*EVERYTHING)
     with pytest.raises(Refused, match=r"APP\.A\?/\?B: its name has a control character"):
-        source.as_script(plan, removal=False)
+        source.installer.as_script(plan, removal=False)
 
 
 def test_the_papers_own_variant_is_a_script_too(application: Any, standin: StandIn) -> None:
@@ -186,7 +186,7 @@ def test_the_papers_own_variant_is_a_script_too(application: Any, standin: Stand
     application.execute("INSERT INTO \"ITEM\" VALUES (1, 'one'), (2, 'two')")
     with closing(OracleSource(standin, OracleOptions(inline=True))) as source:
         by_hand(standin, script_of(source))
-        source.adopt(*EVERYTHING)
+        source.installer.adopt(*EVERYTHING)
         follower = Follower(source)
         follower.drain()
         assert {row["V"] for row in follower.rows("ITEM").values()} == {"one", "two"}

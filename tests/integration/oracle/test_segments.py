@@ -17,15 +17,15 @@ def item(application: Any, source: OracleSource) -> Follower:
     application.execute('CREATE TABLE "ITEM" ("ID" NUMBER(9) PRIMARY KEY, "V" VARCHAR2(20))')
     application.execute("""INSERT INTO "ITEM" VALUES (1, 'a'), (2, 'b')""")
     application.execute("INSERT INTO DICTIONARY.SEGMENTS VALUES ('ITEM', 'P1', 101), ('ITEM', 'P2', 102)")
-    source.install(["*"], [])
+    source.installer.install(["*"], [])
     follower = Follower(source)
     follower.drain()
-    source.refresh_schemas()
+    source.capture.refresh_schemas()
     return follower
 
 
 def state(source: OracleSource) -> tuple[str, str]:
-    return next((t.state, t.reason) for t in source.read_registered_tables() if t.schema.name == "ITEM")
+    return next((t.state, t.reason) for t in source.registry.read_registered_tables() if t.schema.name == "ITEM")
 
 
 def note(application: Any, event: str) -> None:
@@ -37,30 +37,30 @@ def note(application: Any, event: str) -> None:
 def test_a_truncate_that_nobody_noted_marks_the_table(item: Follower, application: Any, source: OracleSource) -> None:
     application.execute('TRUNCATE TABLE "ITEM"')
     application.execute("INSERT INTO DICTIONARY.SEGMENTS VALUES ('ITEM', NULL, 2)")
-    source.refresh_schemas()
+    source.capture.refresh_schemas()
     now, reason = state(source)
     assert now == "RESYNC"
     assert reason.startswith("the table's segment is another one now: TRUNCATE")
-    source.restart_fill(2)
+    source.capture.restart_fill(2)
     item.drain()
     assert item.rows("ITEM") == {}
-    source.refresh_schemas()
+    source.capture.refresh_schemas()
     assert state(source) == ("ACTIVE", "")
 
 
 def test_what_was_done_to_a_table_that_was_not_captured_is_no_news(
     item: Follower, application: Any, source: OracleSource
 ) -> None:
-    source.refresh_schemas()
+    source.capture.refresh_schemas()
     number = item.table_id("ITEM")
-    source.release([number])
-    source.drop_logs({number: "gone"})
+    source.installer.release([number])
+    source.installer.drop_logs({number: "gone"})
     application.execute('TRUNCATE TABLE "ITEM"')
     application.execute("INSERT INTO DICTIONARY.SEGMENTS VALUES ('ITEM', NULL, 2)")
-    source.install(["*"], [])
-    source.refresh_schemas()
+    source.installer.install(["*"], [])
+    source.capture.refresh_schemas()
     item.drain()
-    source.refresh_schemas()
+    source.capture.refresh_schemas()
     assert state(source) == ("ACTIVE", "")
     assert item.rows("ITEM") == {}
 
@@ -76,17 +76,17 @@ def test_a_partition_that_is_exchanged_or_dropped_marks_the_table(
     sql: str, said: str, item: Follower, application: Any, source: OracleSource
 ) -> None:
     application.execute(sql)
-    source.refresh_schemas()
+    source.capture.refresh_schemas()
     assert state(source)[0] == "RESYNC"
     assert state(source)[1].startswith(said)
 
 
 def test_a_partition_that_is_added_does_not(item: Follower, application: Any, source: OracleSource) -> None:
     application.execute("INSERT INTO DICTIONARY.SEGMENTS VALUES ('ITEM', 'P3', 103)")
-    source.refresh_schemas()
+    source.capture.refresh_schemas()
     assert state(source) == ("ACTIVE", "")
     application.execute("UPDATE DICTIONARY.SEGMENTS SET DATA_OBJECT_ID = 777 WHERE SUBOBJECT_NAME = 'P3'")
-    source.refresh_schemas()
+    source.capture.refresh_schemas()
     assert state(source)[1].startswith("partition P3 is another")
 
 
@@ -98,25 +98,25 @@ def test_a_truncate_that_was_noted_is_followed(
     note(application, "TRUNCATE")
     application.execute("UPDATE DICTIONARY.SEGMENTS SET DATA_OBJECT_ID = DATA_OBJECT_ID + 10")
     if looks_first:
-        source.refresh_schemas()
+        source.capture.refresh_schemas()
     item.drain()
-    source.refresh_schemas()
+    source.capture.refresh_schemas()
     assert item.rows("ITEM") == {}
     assert state(source) == ("ACTIVE", "")
     application.execute("UPDATE DICTIONARY.SEGMENTS SET DATA_OBJECT_ID = DATA_OBJECT_ID + 10")
-    source.refresh_schemas()
+    source.capture.refresh_schemas()
     assert state(source)[0] == "RESYNC"
 
 
 def test_what_happens_to_a_paused_table_is_found_when_it_goes_on(
     item: Follower, application: Any, source: OracleSource
 ) -> None:
-    source.set_table_state(2, "PAUSED", "")
+    source.registry.set_table_state(2, "PAUSED", "")
     application.execute("UPDATE DICTIONARY.SEGMENTS SET DATA_OBJECT_ID = 777")
-    source.refresh_schemas()
+    source.capture.refresh_schemas()
     assert state(source)[0] == "PAUSED"
-    source.set_table_state(2, "ACTIVE", "")
-    source.refresh_schemas()
+    source.registry.set_table_state(2, "ACTIVE", "")
+    source.capture.refresh_schemas()
     assert state(source)[0] == "RESYNC"
 
 
@@ -130,29 +130,29 @@ def test_a_trigger_that_was_off_for_a_moment_marks_the_table(
 ) -> None:
     alter(application, "VENUS_U_00002")
     note(application, "ALTER")  # of the table, at the same time: it excuses no trigger
-    source.refresh_schemas()
+    source.capture.refresh_schemas()
     now, reason = state(source)
     assert now == "RESYNC"
     assert reason.startswith("VENUS_U_00002 altered: disabled and enabled again")
-    source.restart_fill(2)
+    source.capture.restart_fill(2)
     item.drain()
-    source.refresh_schemas()
+    source.capture.refresh_schemas()
     assert state(source) == ("ACTIVE", "")
 
 
 def test_a_trigger_that_was_off_before_the_table_is_read_again_has_missed_nothing(
     item: Follower, application: Any, source: OracleSource
 ) -> None:
-    source.restart_fill(2)
+    source.capture.restart_fill(2)
     alter(application, "VENUS_I_00002")
-    source.refresh_schemas()
+    source.capture.refresh_schemas()
     assert state(source) == ("ACTIVE", "")
     item.drain()
-    source.refresh_schemas()
+    source.capture.refresh_schemas()
     assert state(source) == ("ACTIVE", "")
     alter_again = "UPDATE DICTIONARY.ALTERED_TRIGGERS SET ALTERED = NOW() + INTERVAL 2 HOUR"
     application.execute(alter_again)
-    source.refresh_schemas()
+    source.capture.refresh_schemas()
     assert state(source)[0] == "RESYNC"
 
 
@@ -161,7 +161,7 @@ def test_a_truncate_is_no_excuse_for_a_trigger(item: Follower, application: Any,
     note(application, "TRUNCATE")
     alter(application, "VENUS_D_00002")
     item.drain()  # forgets the segments, and not the triggers
-    source.refresh_schemas()
+    source.capture.refresh_schemas()
     assert state(source)[1].startswith("VENUS_D_00002 altered")
 
 
@@ -173,5 +173,5 @@ def test_an_older_installation_has_nothing_to_remember_them_in(
     note(application, "TRUNCATE")
     item.drain()
     assert state(source) == ("ACTIVE", "")
-    made = [s.what for s in source.install(["*"], []) if not s.exists]
+    made = [s.what for s in source.installer.install(["*"], []) if not s.exists]
     assert "table VENUS_SEGMENT" in made

@@ -24,7 +24,7 @@ ENROLL = """CREATE TABLE "ENROLL" ("STUDENT_ID" NUMBER(10) NOT NULL, "COURSE" VA
 def enroll(application: Any, source: OracleSource) -> Follower:
     application.execute(ENROLL)
     application.execute("""INSERT INTO "ENROLL" VALUES (1, 'Math', 9.5, '2026-11-20 08:30:00', 'text', x'00ff')""")
-    source.install(["*"], [])
+    source.installer.install(["*"], [])
     follower = Follower(source)
     follower.drain()
     return follower
@@ -68,7 +68,7 @@ def test_a_fill_goes_on_behind_its_last_row(application: Any, source: OracleSour
         application.execute(
             """INSERT INTO "ENROLL" ("STUDENT_ID", "COURSE") VALUES (%s, 'a'), (%s, 'b')""", [student] * 2
         )
-    source.install(["*"], [])
+    source.installer.install(["*"], [])
     follower = Follower(source)
     follower.drain(fill_rows=3)
     assert len(follower.rows("ENROLL")) == 14
@@ -88,25 +88,25 @@ def test_a_late_commit_inside_the_range_is_not_lost(enroll: Follower, standin: S
 
 def test_an_older_epoch_is_fenced_and_leaves_the_log(enroll: Follower, source: OracleSource, application: Any) -> None:
     application.execute("""DELETE FROM "ENROLL" """)
-    cut = source.open_cut([])
+    cut = source.capture.open_cut([])
     assert cut is not None
     seen = enroll.read(cut, [], rows_max=100, bytes_max=10_000, fill_rows=100)
-    OracleSource(source._writer._driver).raise_epoch(Epoch(enroll.epoch + 1))
+    OracleSource(source.database.writer._driver).registry.raise_epoch(Epoch(enroll.epoch + 1))
     with pytest.raises(Fenced):
         cut.commit(enroll.epoch, seen.batches, [], BatchNo(0))
-    assert sum(waiting for waiting, _ in source.read_backlog().values()) == 1
-    assert source.read_batches([seen.batches[0].batch_no]) == {}
+    assert sum(waiting for waiting, _ in source.capture.read_backlog().values()) == 1
+    assert source.registry.read_batches([seen.batches[0].batch_no]) == {}
 
 
 def test_log_rows_that_somebody_else_removed_are_told(enroll: Follower, source: OracleSource, application: Any) -> None:
     application.execute("""DELETE FROM "ENROLL" """)
-    cut = source.open_cut([])
+    cut = source.capture.open_cut([])
     assert cut is not None
     seen = enroll.read(cut, [], rows_max=100, bytes_max=10_000, fill_rows=100)
     application.execute("DELETE FROM VENUS_L_00002")
     with pytest.raises(SourceError, match="were deleted by another session"):
         cut.commit(enroll.epoch, seen.batches, [], BatchNo(0))
-    assert source.read_batches([seen.batches[0].batch_no]) == {}
+    assert source.registry.read_batches([seen.batches[0].batch_no]) == {}
 
 
 def test_a_noted_truncate_empties_the_table(enroll: Follower, application: Any) -> None:
@@ -132,14 +132,14 @@ def test_a_dropped_trigger_marks_its_table_and_install_mends_it(
     enroll: Follower, source: OracleSource, application: Any
 ) -> None:
     application.execute("DROP TRIGGER VENUS_U_00002")
-    source.refresh_schemas()
-    state = {t.schema.name: t for t in source.read_registered_tables()}["ENROLL"]
+    source.capture.refresh_schemas()
+    state = {t.schema.name: t for t in source.registry.read_registered_tables()}["ENROLL"]
     assert state.state == "RESYNC"
     assert "VENUS_U_00002" in state.reason
-    done = source.install(["*"], [])
+    done = source.installer.install(["*"], [])
     assert [s.what for s in done if not s.exists and s.what.startswith("trigger")] == ["trigger VENUS_U_00002"]
-    source.restart_fill(state.schema.table_id)
-    assert {t.schema.name: t.state for t in source.read_registered_tables()}["ENROLL"] == "ACTIVE"
+    source.capture.restart_fill(state.schema.table_id)
+    assert {t.schema.name: t.state for t in source.registry.read_registered_tables()}["ENROLL"] == "ACTIVE"
 
 
 def test_a_trigger_that_does_not_compile_is_not_left_behind(application: Any, source: OracleSource) -> None:
@@ -149,15 +149,18 @@ def test_a_trigger_that_does_not_compile_is_not_left_behind(application: Any, so
         "INSERT INTO DICTIONARY.USER_ERRORS VALUES ('VENUS_U_00002', 3, 5, 'PLS-00201: no such thing', 1)"
     )
     with pytest.raises(SourceError, match=r"VENUS_U_00002 does not compile.*PLS-00201"):
-        source.install(["*"], [])
+        source.installer.install(["*"], [])
     application.execute("SELECT trigger_name FROM information_schema.triggers WHERE event_object_table = 'ENROLL'")
     assert application.fetchall() == ()
-    left = {t.schema.name: t for t in source.read_registered_tables()}["ENROLL"]
+    left = {t.schema.name: t for t in source.registry.read_registered_tables()}["ENROLL"]
     assert left.state == "PAUSED"
     assert "VENUS_U_00002 does not compile" in left.reason
     application.execute("DELETE FROM DICTIONARY.INVALID_TRIGGERS")
-    source.install(["*"], [])
-    assert {t.schema.name: (t.state, t.reason) for t in source.read_registered_tables()}["ENROLL"] == ("ACTIVE", "")
+    source.installer.install(["*"], [])
+    assert {t.schema.name: (t.state, t.reason) for t in source.registry.read_registered_tables()}["ENROLL"] == (
+        "ACTIVE",
+        "",
+    )
 
 
 def test_triggers_that_cannot_be_made_again_leave_the_application_alone(
@@ -166,8 +169,8 @@ def test_triggers_that_cannot_be_made_again_leave_the_application_alone(
     application.execute("DROP TRIGGER VENUS_U_00002")
     application.execute("INSERT INTO DICTIONARY.INVALID_TRIGGERS VALUES ('VENUS_U_00002')")
     with pytest.raises(SourceError, match="VENUS_U_00002 does not compile"):
-        source.install(["*"], [])
-    state = {t.schema.name: t for t in source.read_registered_tables()}["ENROLL"]
+        source.installer.install(["*"], [])
+    state = {t.schema.name: t for t in source.registry.read_registered_tables()}["ENROLL"]
     assert state.state == "RESYNC"
     assert "VENUS_U_00002 does not compile" in state.reason
     application.execute("""UPDATE "ENROLL" SET "GRADE" = 1""")
@@ -176,7 +179,7 @@ def test_triggers_that_cannot_be_made_again_leave_the_application_alone(
 
 
 def test_uninstall_leaves_nothing(enroll: Follower, source: OracleSource, application: Any) -> None:
-    source.uninstall()
+    source.installer.uninstall()
     application.execute(
         "SELECT table_name FROM information_schema.tables WHERE table_schema = 'APP' AND table_name LIKE 'VENUS%'"
     )
@@ -191,13 +194,13 @@ def test_a_check_finds_what_no_target_can_hold(application: Any, source: OracleS
         """INSERT INTO "ENROLL" ("STUDENT_ID", "COURSE", "ESSAY") VALUES (1, 'a', CONCAT('x', CHR(0)))"""
     )
     application.execute("""INSERT INTO "ENROLL" ("STUDENT_ID", "COURSE", "SEEN") VALUES (2, 'b', '0000-01-01')""")
-    found = {f.message: f for f in source.check(["*"], []) if f.where == "APP.ENROLL"}
+    found = {f.message: f for f in source.installer.check(["*"], []) if f.where == "APP.ENROLL"}
     assert [m.partition(" sampled rows")[0] for m in found] == ["column SEEN: 1 of 2", "column ESSAY: 1 of 2"]
     assert not any(f.blocks for f in found.values())
 
 
 def test_a_check_names_the_grants_that_would_show_who_blocks(application: Any, source: OracleSource) -> None:
-    (found,) = [f for f in source.check(["*"], []) if "open transaction" in f.message]
+    (found,) = [f for f in source.installer.check(["*"], []) if "open transaction" in f.message]
     assert 'GRANT SELECT ON GV_$TRANSACTION TO "APP";' in found.remedy
     assert not found.blocks
 
@@ -205,16 +208,16 @@ def test_a_check_names_the_grants_that_would_show_who_blocks(application: Any, s
 def test_who_blocks_is_known_where_it_may_be_seen(enroll: Follower, source: OracleSource, application: Any) -> None:
     """The two views as an Oracle has them, by hand: a transaction that has been open for 90 seconds."""
     views = 'GRANT SELECT ON GV_$LOCKED_OBJECT TO "APP"; GRANT SELECT ON GV_$TRANSACTION TO "APP";'
-    assert source.describe_blockers() == f"not shown without {views}"
+    assert source.capture.describe_blockers() == f"not shown without {views}"
     columns = "'VENUS_L_00002' AS NAME, 90 AS AGE, 57 AS SESSION_ID"
     application.execute(f"CREATE VIEW DICTIONARY.BLOCKERS AS SELECT {columns}")
     try:
-        assert source.read_backlog()[2] == (0, 90)
+        assert source.capture.read_backlog()[2] == (0, 90)
         opened = "transaction open since 2026-11-25 15:00:00, the server's time"
-        assert source.describe_blockers() == f"session 57 (user APP, of the system joe, instance 1, {opened})"
+        assert source.capture.describe_blockers() == f"session 57 (user APP, of the system joe, instance 1, {opened})"
     finally:
         application.execute("DROP VIEW DICTIONARY.BLOCKERS")
-    assert "not shown" in source.describe_blockers()
+    assert "not shown" in source.capture.describe_blockers()
 
 
 def test_a_column_travels_as_it_was_asked_to(application: Any, standin: StandIn) -> None:
@@ -222,14 +225,14 @@ def test_a_column_travels_as_it_was_asked_to(application: Any, standin: StandIn)
     application.execute("""INSERT INTO "FLAGS" VALUES (1, 1, '2026-11-21', X'000102030405060708090a0b0c0d0e0f')""")
     asked = {"FLAGS.ON": "boolean", "APP.FLAGS.DAY": "date", "flags.u": "uuid"}
     with closing(OracleSource(standin, OracleOptions(type_map=asked))) as source:
-        source.install(["*"], [])
+        source.installer.install(["*"], [])
         follower = Follower(source)
         follower.drain()
         row = follower.rows("FLAGS")[("1",)]
         assert row == {"ID": "1", "ON": "t", "DAY": "2026-11-21", "U": "00010203-0405-0607-0809-0a0b0c0d0e0f"}
-        assert source.refresh_schemas() == []
+        assert source.capture.refresh_schemas() == []
     with closing(OracleSource(standin, OracleOptions(type_map={"FLAGS.OFF": "boolean"}))) as source:
-        (found,) = [f for f in source.check(["*"], []) if f.blocks]
+        (found,) = [f for f in source.installer.check(["*"], []) if f.blocks]
         assert found.message == "FLAGS.OFF names no column of a captured table"
 
 
@@ -238,23 +241,23 @@ def test_a_log_of_an_older_version_is_named_and_widened(
 ) -> None:
     application.execute("ALTER TABLE VENUS_L_00002 MODIFY K1 NUMBER(10) NOT NULL, MODIFY K2 VARCHAR2(20) NOT NULL")
     application.execute("""INSERT INTO "ENROLL" ("STUDENT_ID", "COURSE") VALUES (5, 'waits')""")
-    found = [f.message for f in source.check(["*"], []) if "older version" in f.message]
+    found = [f.message for f in source.installer.check(["*"], []) if "older version" in f.message]
     assert [m.split(" is of ")[0] for m in found] == ["column K1 of its log", "column K2 of its log"]
-    made = [s.what for s in source.install(["*"], []) if not s.exists]
+    made = [s.what for s in source.installer.install(["*"], []) if not s.exists]
     assert made == ["width of VENUS_L_00002.K1", "width of VENUS_L_00002.K2"]
     application.execute('ALTER TABLE "ENROLL" MODIFY "COURSE" VARCHAR2(60) NOT NULL')
     application.execute("""INSERT INTO "ENROLL" ("STUDENT_ID", "COURSE") VALUES (6, REPEAT('x', 60))""")
     enroll.drain()
     assert {("5", "waits"), ("6", "x" * 60)} <= set(enroll.rows("ENROLL"))
-    assert {t.state for t in source.read_registered_tables()} == {"ACTIVE"}
+    assert {t.state for t in source.registry.read_registered_tables()} == {"ACTIVE"}
 
 
 def test_a_key_with_another_form_silences_its_triggers(
     enroll: Follower, source: OracleSource, application: Any
 ) -> None:
     application.execute('ALTER TABLE "ENROLL" MODIFY "STUDENT_ID" NUMBER(12,2) NOT NULL')
-    source.refresh_schemas()
-    state = {t.schema.name: t for t in source.read_registered_tables()}["ENROLL"]
+    source.capture.refresh_schemas()
+    state = {t.schema.name: t for t in source.registry.read_registered_tables()}["ENROLL"]
     assert state.state == "RESYNC"
     assert "key column STUDENT_ID has another form now" in state.reason
     application.execute("SELECT trigger_name FROM information_schema.triggers WHERE event_object_table = 'ENROLL'")

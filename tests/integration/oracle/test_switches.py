@@ -33,14 +33,17 @@ def shop(application: Any) -> Any:
 
 def types(source: OracleSource) -> dict[str, str]:
     found = {
-        c.name: c.type for t in source.read_registered_tables() if t.schema.name == "ORDERS" for c in t.schema.columns
+        c.name: c.type
+        for t in source.registry.read_registered_tables()
+        if t.schema.name == "ORDERS"
+        for c in t.schema.columns
     }
     return {name: f"{kind.kind.name} {kind.length}" for name, kind in found.items()}
 
 
 def test_keys_travel_as_uuid_through_fill_change_and_deletion(shop: Any, standin: StandIn) -> None:
     with closing(OracleSource(standin, OracleOptions(type_map=SWITCHES))) as source:
-        source.install(*EVERYTHING)
+        source.installer.install(*EVERYTHING)
         assert types(source) == {"ID": "UUID 0", "NO": "INT 8", "BOOK": "DECIMAL 0", "R": "BYTES 20"}
         follower = Follower(source)
         follower.drain(fill_rows=2)
@@ -56,54 +59,54 @@ def test_keys_travel_as_uuid_through_fill_change_and_deletion(shop: Any, standin
 def test_a_switch_of_the_command_is_recorded_column_by_column(
     shop: Any, source: OracleSource, standin: StandIn
 ) -> None:
-    source.request_types({"RAW(16)": "uuid", "ORDERS.BOOK": "bigint"}, *EVERYTHING)
-    source.install(*EVERYTHING)
+    source.installer.request_types({"RAW(16)": "uuid", "ORDERS.BOOK": "bigint"}, *EVERYTHING)
+    source.installer.install(*EVERYTHING)
     shop.execute("SELECT COLUMN_NAME, TRAVELS_AS FROM VENUS_TYPE_MAP ORDER BY 1")
     assert shop.fetchall() == (("BOOK", "bigint"), ("ID", "uuid"))
     with closing(OracleSource(standin)) as another:
-        assert another.refresh_schemas() != []
+        assert another.capture.refresh_schemas() != []
         assert types(another)["ID"] == "UUID 0"
 
 
 def test_a_single_column_goes_before_the_switch(shop: Any, standin: StandIn) -> None:
     asked = SWITCHES | {"ORDERS.ID": "usual"}
     with closing(OracleSource(standin, OracleOptions(type_map=asked))) as source:
-        (table,) = source.read_tables(*EVERYTHING)
+        (table,) = source.dictionary.read_tables(*EVERYTHING)
         assert {c.name: c.type.kind.name for c in table.columns}["ID"] == "BYTES"
 
 
 def test_the_proof_reads_every_row_and_blocks_what_does_not_fit(shop: Any, standin: StandIn) -> None:
     asked = {"RAW(16)": "uuid", "ORDERS.BOOK": "bigint"}
     with closing(OracleSource(standin, OracleOptions(type_map=asked))) as source:
-        said = {f.message for f in source.check(*EVERYTHING) if f.where == "APP.ORDERS"}
+        said = {f.message for f in source.installer.check(*EVERYTHING) if f.where == "APP.ORDERS"}
         assert said == {"column ID fits uuid: all 5 rows were read", "column BOOK fits bigint: all 5 rows were read"}
     shop.execute("INSERT INTO \"ORDERS\" VALUES (X'0102', 9, 9223372036854775808, NULL)")
     with closing(OracleSource(standin, OracleOptions(type_map=asked))) as source:
-        (first, second) = [f for f in source.check(*EVERYTHING) if f.blocks]
+        (first, second) = [f for f in source.installer.check(*EVERYTHING) if f.blocks]
         assert first.message == "column ID cannot be carried as uuid: 1 of 6 values do not have 16 bytes"
         assert (
             second.message == "column BOOK cannot be carried as bigint: 1 of 6 values are not whole numbers of 64 bits"
         )
         assert first.remedy == '"APP.ORDERS.ID" = "usual" in [source.type_map]'
         with pytest.raises(Refused, match="column ID cannot be carried as uuid"):
-            source.install(*EVERYTHING)
+            source.installer.install(*EVERYTHING)
 
 
 def test_a_table_is_proved_once_and_not_when_it_is_captured(shop: Any, standin: StandIn) -> None:
     with closing(OracleSource(standin, OracleOptions(type_map=SWITCHES))) as source:
-        source.check(*EVERYTHING)
-        source.install(*EVERYTHING)
-        source.check(*EVERYTHING)
+        source.installer.check(*EVERYTHING)
+        source.installer.install(*EVERYTHING)
+        source.installer.check(*EVERYTHING)
     assert sum("VSIZE(" in text for text in standin.said) == 1
 
 
 def test_a_value_that_comes_later_and_does_not_fit_halts_its_table(shop: Any, standin: StandIn) -> None:
     with closing(OracleSource(standin, OracleOptions(type_map={"RAW(16)": "uuid"}))) as source:
-        source.install(*EVERYTHING)
+        source.installer.install(*EVERYTHING)
         follower = Follower(source)
         follower.drain()
         shop.execute("INSERT INTO \"ORDERS\" VALUES (X'0102', 9, 1, NULL)")
-        cut = source.open_cut([])
+        cut = source.capture.open_cut([])
         assert cut is not None
         with pytest.raises(TableHalted, match="column ID: a uuid has 16 bytes, not 2"):
             list(cut.read_sections(rows_max=100, bytes_max=1 << 20))
@@ -111,7 +114,7 @@ def test_a_value_that_comes_later_and_does_not_fit_halts_its_table(shop: Any, st
 
 
 def test_the_switches_are_offered_where_nobody_has_asked(shop: Any, source: OracleSource) -> None:
-    offered = [f for f in source.check(*EVERYTHING) if f.where == "types"]
+    offered = [f for f in source.installer.check(*EVERYTHING) if f.where == "types"]
     assert [(f.message, f.blocks) for f in offered] == [
         ("1 columns of type RAW(16) could be carried as uuid, for example APP.ORDERS.ID", False)
     ]
@@ -119,10 +122,10 @@ def test_the_switches_are_offered_where_nobody_has_asked(shop: Any, source: Orac
 
 
 def test_a_key_that_becomes_another_text_is_no_new_version(shop: Any, source: OracleSource, standin: StandIn) -> None:
-    source.install(*EVERYTHING)
+    source.installer.install(*EVERYTHING)
     with closing(OracleSource(standin, OracleOptions(type_map=SWITCHES))) as other:
-        other.refresh_schemas()
-        state = next(t for t in other.read_registered_tables() if t.schema.name == "ORDERS")
+        other.capture.refresh_schemas()
+        state = next(t for t in other.registry.read_registered_tables() if t.schema.name == "ORDERS")
         assert (state.state, "uninstall and install again" in state.reason) == ("RESYNC", True)
         assert types(other)["ID"] == "BYTES 16"
 
@@ -130,4 +133,4 @@ def test_a_key_that_becomes_another_text_is_no_new_version(shop: Any, source: Or
 def test_a_switch_without_columns_is_refused(application: Any, source: OracleSource) -> None:
     application.execute('CREATE TABLE "T" ("ID" NUMBER(9) PRIMARY KEY)')
     with pytest.raises(ConfigError, match=r"--type-map RAW\(16\): no captured table has a column of type RAW\(16\)"):
-        source.request_types({"RAW(16)": "uuid"}, *EVERYTHING)
+        source.installer.request_types({"RAW(16)": "uuid"}, *EVERYTHING)

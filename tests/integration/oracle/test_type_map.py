@@ -33,7 +33,7 @@ def read(standin: StandIn, configured: dict[str, str] | None = None) -> dict[str
     """Read the one row as another process does."""
     with closing(OracleSource(standin, OracleOptions(type_map=configured or {}))) as source:
         follower = Follower(source)
-        source.restart_fill(follower.table_id("FLAGS"))
+        source.capture.restart_fill(follower.table_id("FLAGS"))
         follower.drain()
         (row,) = follower.rows("FLAGS").values()
         return row
@@ -42,25 +42,27 @@ def read(standin: StandIn, configured: dict[str, str] | None = None) -> dict[str
 def test_what_was_asked_for_is_recorded_and_goes_before_the_configuration(
     flags: Any, source: OracleSource, standin: StandIn
 ) -> None:
-    source.request_types({"flags.on": "boolean", "APP.FLAGS.DAY": "date", "FLAGS.MIXED": "uuid"}, *EVERYTHING)
-    assert not any(step.exists for step in source.plan_install(*EVERYTHING) if "travels as" in step.what)
-    source.install(*EVERYTHING)
+    source.installer.request_types({"flags.on": "boolean", "APP.FLAGS.DAY": "date", "FLAGS.MIXED": "uuid"}, *EVERYTHING)
+    assert not any(step.exists for step in source.installer.plan_install(*EVERYTHING) if "travels as" in step.what)
+    source.installer.install(*EVERYTHING)
     row = {"ID": "1", "ON": "t", "DAY": "2026-11-21", "Mixed": "00010203-0405-0607-0809-0a0b0c0d0e0f"}
     assert read(standin) == row
     assert read(standin, {"FLAGS.ON": "text"}) == row
-    source.request_types({"FLAGS.ON": "usual"}, *EVERYTHING)
-    made = [step.what for step in source.install(*EVERYTHING) if not step.exists]
+    source.installer.request_types({"FLAGS.ON": "usual"}, *EVERYTHING)
+    made = [step.what for step in source.installer.install(*EVERYTHING) if not step.exists]
     assert made == ["column ON: earlier record", "column ON travels as usual"]
     assert read(standin, {"FLAGS.ON": "text"}) == row | {"ON": "1"}
-    assert {c.name: c.type.kind.name for t in source.read_registered_tables() for c in t.schema.columns}["ON"] == "INT"
+    assert {c.name: c.type.kind.name for t in source.registry.read_registered_tables() for c in t.schema.columns}[
+        "ON"
+    ] == "INT"
 
 
 def test_a_dry_run_and_a_check_record_nothing(flags: Any, source: OracleSource, standin: StandIn) -> None:
-    source.request_types({"FLAGS.ON": "boolean"}, *EVERYTHING)
-    assert not any(finding.blocks for finding in source.check(*EVERYTHING))
-    source.plan_install(*EVERYTHING)
+    source.installer.request_types({"FLAGS.ON": "boolean"}, *EVERYTHING)
+    assert not any(finding.blocks for finding in source.installer.check(*EVERYTHING))
+    source.installer.plan_install(*EVERYTHING)
     with closing(OracleSource(standin)) as another:
-        another.install(*EVERYTHING)
+        another.installer.install(*EVERYTHING)
     assert read(standin)["ON"] == "1"
 
 
@@ -81,7 +83,7 @@ def test_what_means_nothing_is_refused_by_name(
     asked: str, to: str, said: str, flags: Any, source: OracleSource
 ) -> None:
     with pytest.raises(ConfigError, match=said):
-        source.request_types({asked: to}, *EVERYTHING)
+        source.installer.request_types({asked: to}, *EVERYTHING)
 
 
 def test_another_source_has_no_such_option() -> None:
@@ -91,8 +93,8 @@ def test_another_source_has_no_such_option() -> None:
 
 
 def test_uninstalling_takes_the_record_away(flags: Any, source: OracleSource) -> None:
-    source.request_types({"FLAGS.ON": "boolean"}, *EVERYTHING)
-    source.install(*EVERYTHING)
-    source.uninstall()
+    source.installer.request_types({"FLAGS.ON": "boolean"}, *EVERYTHING)
+    source.installer.install(*EVERYTHING)
+    source.installer.uninstall()
     flags.execute("SELECT table_name FROM information_schema.tables WHERE table_name = 'VENUS_TYPE_MAP'")
     assert flags.fetchall() == ()

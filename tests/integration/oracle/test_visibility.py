@@ -18,14 +18,14 @@ pytestmark = pytest.mark.integration
 def item(application: Any, source: OracleSource) -> Follower:
     application.execute('CREATE TABLE "ITEM" ("ID" NUMBER(9) PRIMARY KEY, "V" VARCHAR2(20))')
     application.execute("""INSERT INTO "ITEM" VALUES (1, 'a'), (2, 'b'), (3, 'c')""")
-    source.install(["*"], [])
+    source.installer.install(["*"], [])
     follower = Follower(source)
     follower.drain()
     return follower
 
 
 def state(source: OracleSource) -> tuple[str, str]:
-    return next((t.state, t.reason) for t in source.read_registered_tables() if t.schema.name == "ITEM")
+    return next((t.state, t.reason) for t in source.registry.read_registered_tables() if t.schema.name == "ITEM")
 
 
 def unseen(application: Any, sql: str) -> None:
@@ -57,7 +57,7 @@ def test_reading_the_table_again_ends_it(item: Follower, application: Any, sourc
     application.execute("""UPDATE "ITEM" SET "V" = 'x'""")
     unseen(application, 'DELETE FROM "ITEM" WHERE "ID" = 2')
     item.drain()
-    source.restart_fill(2)
+    source.capture.restart_fill(2)
     item.drain()
     assert set(item.rows("ITEM")) == {("1",), ("3",)}
     assert state(source) == ("ACTIVE", "")
@@ -68,7 +68,7 @@ def test_a_sweep_that_is_under_way_is_not_disturbed_by_one(
 ) -> None:
     application.execute("""UPDATE "ITEM" SET "V" = 'x'""")
     unseen(application, 'DELETE FROM "ITEM" WHERE "ID" = 2')
-    source.restart_fill(2)
+    source.capture.restart_fill(2)
     item.drain()
     assert set(item.rows("ITEM")) == {("1",), ("3",)}
     assert state(source) == ("ACTIVE", "")
@@ -96,14 +96,14 @@ def test_a_table_under_a_policy_is_refused_until_the_user_is_exempt(
 ) -> None:
     application.execute('CREATE TABLE "ITEM" ("ID" NUMBER(9) PRIMARY KEY)')
     application.execute(f"INSERT INTO DICTIONARY.{view} VALUES {values}")
-    (found,) = [f for f in source.check(["*"], []) if f.blocks]
+    (found,) = [f for f in source.installer.check(["*"], []) if f.blocks]
     assert said in found.message
     assert f'GRANT {grant} TO "APP";' in found.remedy
     with pytest.raises(Refused, match=said):
-        source.install(["*"], [])
+        source.installer.install(["*"], [])
     application.execute(f"INSERT INTO DICTIONARY.SESSION_PRIVS VALUES ('{grant}')")
-    assert [f for f in source.check(["*"], []) if f.blocks] == []
-    source.install(["*"], [])
+    assert [f for f in source.installer.check(["*"], []) if f.blocks] == []
+    source.installer.install(["*"], [])
 
 
 def test_a_policy_that_comes_later_is_noticed_and_nothing_is_read_under_it(
@@ -111,16 +111,16 @@ def test_a_policy_that_comes_later_is_noticed_and_nothing_is_read_under_it(
 ) -> None:
     application.execute("INSERT INTO DICTIONARY.ALL_POLICIES VALUES ('APP', 'ITEM', 'BY_BRANCH', 'YES', 'YES')")
     unseen(application, 'DELETE FROM "ITEM" WHERE "ID" = 2')  # as the policy would show it
-    source.refresh_schemas()
+    source.capture.refresh_schemas()
     now, reason = state(source)
     assert (now, "policy BY_BRANCH" in reason) == ("RESYNC", True)
-    source.restart_fill(2)
+    source.capture.restart_fill(2)
     item.drain()
     assert set(item.rows("ITEM")) == {("1",), ("2",), ("3",)}
     assert state(source)[0] == "RESYNC"
     application.execute("INSERT INTO DICTIONARY.SESSION_PRIVS VALUES ('EXEMPT ACCESS POLICY')")
-    source.refresh_schemas()
-    source.restart_fill(2)
+    source.capture.refresh_schemas()
+    source.capture.restart_fill(2)
     item.drain()
     assert set(item.rows("ITEM")) == {("1",), ("3",)}
     assert state(source) == ("ACTIVE", "")
@@ -131,7 +131,7 @@ def test_who_cannot_see_redactions_is_told(
 ) -> None:
     mariadb_oracle_server.execute("RENAME TABLE REDACTION_POLICIES TO NOT_GRANTED", "DICTIONARY")
     try:
-        (found,) = [f for f in source.check(["*"], []) if "Data Redaction" in f.message]
+        (found,) = [f for f in source.installer.check(["*"], []) if "Data Redaction" in f.message]
     finally:
         mariadb_oracle_server.execute("RENAME TABLE NOT_GRANTED TO REDACTION_POLICIES", "DICTIONARY")
     assert not found.blocks

@@ -48,7 +48,7 @@ def keys(follower: Follower, table: str) -> set[str]:
 
 def state(follower: Follower, table: str) -> tuple[str, str]:
     """Return the state of a captured table, and why it has it."""
-    (found,) = [each for each in follower.source.read_registered_tables() if each.schema.name == table]
+    (found,) = [each for each in follower.source.registry.read_registered_tables() if each.schema.name == table]
     return found.state, found.reason
 
 
@@ -85,7 +85,7 @@ def capture(source: PostgresSource) -> Callable[[], Follower]:
     """Install on what there is, and fill."""
 
     def start() -> Follower:
-        source.install(["*"], [])
+        source.installer.install(["*"], [])
         follower = Follower(source)
         follower.drain()
         return follower

@@ -159,7 +159,7 @@ def test_a_truncate_between_snapshot_and_read_does_not_look_like_an_empty_table(
     connection.meddle = lambda: sql("TRUNCATE item")
     with pytest.raises(Conflict, match="truncated"):
         try_to_open(connection, everywhere=True)
-    assert follower.source.read_backlog()[follower.table_id("item")][0] == 3
+    assert follower.source.capture.read_backlog()[follower.table_id("item")][0] == 3
     follower.drain()
     assert follower.rows("item") == {}
 
@@ -212,7 +212,7 @@ def test_ddl_between_registry_and_read_is_a_schema_change(sql: Sql, capture: Sta
     sql("INSERT INTO item VALUES (1, 5)")
     sql("ALTER TABLE item ALTER COLUMN v TYPE text USING 'five'")
     with pytest.raises(VenusError) as raised:
-        follower.source.open_cut([])
+        follower.source.capture.open_cut([])
     assert raised.value.retryable
     follower.drain()
     assert follower.rows("item") == {("1",): {"id": "1", "v": "five"}}
@@ -249,7 +249,7 @@ def test_a_review_waits_for_an_instance_that_is_just_committing(
     committing("UPDATE venus.checkpoint SET last_batch = 77")
     committing("INSERT INTO venus.batch VALUES (77, 1, 1, 1, '00000000000000ff')")
     answers: list[object] = []
-    thread = threading.Thread(target=lambda: answers.append(follower.source.read_batches([BatchNo(77)])))
+    thread = threading.Thread(target=lambda: answers.append(follower.source.registry.read_batches([BatchNo(77)])))
     thread.start()
     sql.wait_for_a_waiter()
     assert thread.is_alive()
@@ -266,10 +266,10 @@ def test_the_backlog_names_the_age_of_what_blocks(sql: Sql, another: Callable[[]
     writer("BEGIN")
     writer("INSERT INTO item VALUES (1)")
     deadline = time.monotonic() + 30
-    while follower.source.read_backlog()[follower.table_id("item")] != (0, 1):
+    while follower.source.capture.read_backlog()[follower.table_id("item")] != (0, 1):
         assert time.monotonic() < deadline
     writer("COMMIT")
-    assert follower.source.read_backlog()[follower.table_id("item")] == (1, 0)
+    assert follower.source.capture.read_backlog()[follower.table_id("item")] == (1, 0)
 
 
 # -- memory ----------------------------------------------------------------------------------------------------------
@@ -280,8 +280,8 @@ READER = "import sys; from tests.integration.postgresql.test_cut import read_one
 def read_one_cut(url: str) -> tuple[int, int, int]:
     """Commit one cut; return its number of rows and of sections, and the peak of this process's memory in MiB."""
     source = PostgresSource(url)
-    state = source.raise_epoch(Epoch(source.read_state().epoch + 1))
-    cut = source.open_cut([])
+    state = source.registry.raise_epoch(Epoch(source.registry.read_state().epoch + 1))
+    cut = source.capture.open_cut([])
     assert cut is not None
     counts = [section.count for section in cut.read_sections(rows_max=5000, bytes_max=1 << 20)]
     last = Sequence(state.next_sequence + sum(counts) - 1)
@@ -311,12 +311,12 @@ def test_a_row_that_no_message_can_carry_halts_its_table_and_the_others_go_on(
     sql("INSERT INTO doc VALUES (7, '2026-11-21', convert_to(repeat('x', 16000000), 'utf8'))")
     sql("INSERT INTO other VALUES (1)")
     item.drain()
-    (doc,) = [t for t in source.read_registered_tables() if t.schema.name == "doc"]
+    (doc,) = [t for t in source.registry.read_registered_tables() if t.schema.name == "doc"]
     said = "cannot be carried: row at=2026-11-21, id=7: 15.3 MiB, a row can have 15 MiB"
     assert (doc.state, doc.reason) == ("PAUSED", said)
     assert list(item.rows("other")) == [("1",)]
     sql("UPDATE doc SET body = 'less'")
-    source.refresh_schemas()
+    source.capture.refresh_schemas()
     item.drain()
     assert [row["body"] for row in item.rows("doc").values()] == [b"less"]
 
@@ -329,11 +329,11 @@ def test_the_application_never_loses_a_deadlock_against_a_cut(
     capture()
     sql("INSERT INTO a VALUES (1); INSERT INTO b VALUES (1)")
     application, source = another(), PostgresSource(database)
-    assert source.read_state()  # connected
+    assert source.registry.read_state()  # connected
     application("BEGIN")
     application("TRUNCATE b")
     cuts: list[object] = []
-    reader = threading.Thread(target=lambda: cuts.append(source.open_cut([])))
+    reader = threading.Thread(target=lambda: cuts.append(source.capture.open_cut([])))
     reader.start()  # takes a, and waits for b
     while not application("SELECT 1 FROM pg_locks WHERE NOT granted"):
         time.sleep(0.01)
@@ -342,7 +342,7 @@ def test_the_application_never_loses_a_deadlock_against_a_cut(
     application("COMMIT")
     reader.join(60)
     assert cuts == [None], "the cut gave way"
-    cut = source.open_cut([])
+    cut = source.capture.open_cut([])
     assert cut is not None
     cut.rollback()
     source.close()

@@ -8,7 +8,7 @@ import pytest
 
 from tests.integration.postgresql.conftest import Sql, Start
 from tests.support.databases.follower import Follower
-from venus.adapters.dialects.postgresql import source as sources
+from venus.adapters.dialects.postgresql.capture import capture as sources
 from venus.adapters.dialects.postgresql.source import PostgresSource
 from venus.adapters.dialects.postgresql.sql import statement
 
@@ -24,7 +24,7 @@ def test_a_poll_costs_the_same_for_one_table_and_for_many(sql: Sql, capture: Sta
         sql(f"CREATE TABLE t{n} (id int PRIMARY KEY)")
     follower = capture()
     said.clear()
-    assert follower.source.open_cut([]) is None
+    assert follower.source.capture.open_cut([]) is None
     assert said == ["EXECUTE venus_dirty"], "the marks, and no transaction around them"
     sql("INSERT INTO t7 VALUES (1)")
     said.clear()
@@ -36,16 +36,16 @@ def test_a_poll_costs_the_same_for_one_table_and_for_many(sql: Sql, capture: Sta
 def test_idling_does_not_read_the_dictionary_again(sql: Sql, capture: Start, said: list[str]) -> None:
     sql("CREATE TABLE item (id int PRIMARY KEY)")
     follower = capture()
-    follower.source.refresh_schemas()
-    follower.source.refresh_schemas()
+    follower.source.capture.refresh_schemas()
+    follower.source.capture.refresh_schemas()
     said.clear()
     sql("INSERT INTO item VALUES (1)")
     follower.drain()
     said.clear()
-    assert follower.source.refresh_schemas() == []
+    assert follower.source.capture.refresh_schemas() == []
     assert len(said) == 1, "the fingerprint, and nothing else"
     sql("ALTER TABLE item ADD COLUMN v text")
-    assert [s.version for s in follower.source.refresh_schemas()] == [2]
+    assert [s.version for s in follower.source.capture.refresh_schemas()] == [2]
 
 
 @pytest.mark.parametrize(
@@ -78,11 +78,11 @@ def test_what_concerns_capture_changes_the_fingerprint(
     sql("CREATE TABLE parted (id int PRIMARY KEY) PARTITION BY LIST (id)")
     sql("CREATE TABLE parted_1 PARTITION OF parted FOR VALUES IN (1)")
     follower = capture()
-    follower.source.refresh_schemas()
-    follower.source.refresh_schemas()
+    follower.source.capture.refresh_schemas()
+    follower.source.capture.refresh_schemas()
     said.clear()
     sql(statement)
-    follower.source.refresh_schemas()
+    follower.source.capture.refresh_schemas()
     assert len(said) > 1
 
 
@@ -90,7 +90,7 @@ def test_a_mark_that_is_lost_costs_time_and_no_change(sql: Sql, database: str) -
     sql("CREATE TABLE item (id int PRIMARY KEY)")
     now = [0.0]
     source = PostgresSource(database, monotonic=lambda: now[0])
-    source.install(["*"], [])
+    source.installer.install(["*"], [])
     follower = Follower(source)
     follower.drain()
     sql("INSERT INTO item VALUES (1)")
@@ -109,7 +109,7 @@ def test_the_look_into_every_log_opens_only_those_that_were_written_to(
         sql(f"CREATE TABLE t{n} (id int PRIMARY KEY)")
     now = [0.0]
     source = PostgresSource(database, monotonic=lambda: now[0])
-    source.install(["*"], [])
+    source.installer.install(["*"], [])
     follower = Follower(source)
     follower.drain()
     sql("INSERT INTO t7 VALUES (1)")
@@ -209,16 +209,16 @@ def test_a_paused_table_keeps_few_marks_and_its_changes(
     sql("CREATE TABLE item (id int PRIMARY KEY)")
     follower = capture()
     table_id = follower.table_id("item")
-    follower.source.set_table_state(table_id, "PAUSED", "")
+    follower.source.registry.set_table_state(table_id, "PAUSED", "")
     for n in range(6):
         sql(f"INSERT INTO item VALUES ({n})")
     assert follower.cut() is None
     assert marks(sql) == [table_id]
     said.clear()
-    assert follower.source.open_cut([]) is None
+    assert follower.source.capture.open_cut([]) is None
     assert said == ["EXECUTE venus_dirty"], "a mark that has to stay costs nothing more"
-    assert follower.source.read_backlog()[table_id][0] == 6
-    follower.source.set_table_state(table_id, "ACTIVE", "")
+    assert follower.source.capture.read_backlog()[table_id][0] == 6
+    follower.source.registry.set_table_state(table_id, "ACTIVE", "")
     follower.drain()
     assert len(follower.rows("item")) == 6
     assert marks(sql) == []
@@ -230,7 +230,7 @@ def test_the_registry_is_loaded_again_when_another_process_has_changed_it(
     sql("CREATE TABLE item (id int PRIMARY KEY)")
     follower = capture()
     other = PostgresSource(database)
-    other.set_table_state(follower.table_id("item"), "PAUSED", "by another process")
+    other.registry.set_table_state(follower.table_id("item"), "PAUSED", "by another process")
     other.close()
     sql("INSERT INTO item VALUES (1)")
     follower.drain()
@@ -249,7 +249,7 @@ def test_what_cuts_have_deleted_does_not_pile_up(
         sql(f"INSERT INTO item SELECT i FROM generate_series({n}000, {n}499) i")
         sql(f"INSERT INTO venus.dirty SELECT {table_id} FROM generate_series(1, 2000)")
         assert follower.cut() is not None
-        follower.source.write_heartbeat()
+        follower.source.capture.write_heartbeat()
     tidied = [text for text in said if text.startswith("VACUUM")]
     assert len(tidied) == 6
     assert f"venus.l_{table_id:05}" in tidied[0]
@@ -271,5 +271,5 @@ def test_a_server_that_does_not_know_how_to_tidy_is_asked_once(
     for n in range(3):
         sql(f"INSERT INTO item VALUES ({n})")
         follower.cut()
-        follower.source.write_heartbeat()
+        follower.source.capture.write_heartbeat()
     assert said.count("VACUUM (NO_SUCH_OPTION)") == 1

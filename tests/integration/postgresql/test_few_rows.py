@@ -102,7 +102,7 @@ def test_few_rows_of_many_tables_take_one_round_trip(
         inserts = [f"INSERT INTO item_{n} SELECT {again}, {values}" for n in range(TABLES)]
         many = f"INSERT INTO item_3 SELECT n, {values} FROM generate_series({1 + again}00, {1 + again}50) n"
         sql("; ".join(["BEGIN", *inserts, many, f"DELETE FROM item_4 WHERE id = {again}", "COMMIT"]))
-        assert follower.source.wait(0.001)
+        assert follower.source.capture.wait(0.001)
         said.clear()
         assert follower.cut() is not None
         # beside what the follower itself asks: the opening, what is prepared, the rows of few, and the end
@@ -124,7 +124,7 @@ def test_a_table_that_was_emptied_is_read_with_the_others(sql: Sql, capture: Cal
         sql(f"CREATE TABLE item_{n} (id int PRIMARY KEY); INSERT INTO item_{n} VALUES (1)")
     follower = capture()
     sql("BEGIN; INSERT INTO item_0 VALUES (2); TRUNCATE item_1; INSERT INTO item_2 VALUES (2); COMMIT")
-    assert follower.source.wait(0.001)
+    assert follower.source.capture.wait(0.001)
     assert follower.cut() is not None
     assert [len(follower.rows(f"item_{n}")) for n in range(3)] == [2, 0, 2]
 

@@ -32,7 +32,7 @@ def test_whoever_locks_a_table_for_long_is_named_in_the_log(
     somebody("BEGIN")
     somebody("LOCK TABLE item IN ACCESS EXCLUSIVE MODE")
     for _ in range(3):
-        assert follower.source.open_cut([]) is None
+        assert follower.source.capture.open_cut([]) is None
     (said,) = [record.getMessage() for record in caplog.records if "cuts have been waiting" in record.getMessage()]
     assert f"public.item is locked by session {pid_of(somebody)} (user postgres, nightly job, " in said
     assert said.endswith("idle in transaction: LOCK TABLE item IN ACCESS EXCLUSIVE MODE)")
@@ -44,11 +44,11 @@ def test_whoever_locks_a_table_for_long_is_named_in_the_log(
 def test_whoever_has_written_and_does_not_end_is_named(sql: Sql, another: Callable[[], Sql], capture: Start) -> None:
     sql("CREATE TABLE item (id int PRIMARY KEY, v text)")
     follower = capture()
-    assert follower.source.describe_blockers() == ""
+    assert follower.source.capture.describe_blockers() == ""
     somebody = another()
     somebody("BEGIN")
     somebody("INSERT INTO item VALUES (4711, 'Smith')")
-    said = follower.source.describe_blockers()
+    said = follower.source.capture.describe_blockers()
     assert said.startswith(f"public.item: session {pid_of(somebody)} (user postgres, ")
     assert said.endswith("INSERT INTO item VALUES (?, ?))")
     somebody("ROLLBACK")
@@ -67,6 +67,6 @@ def test_a_prepared_transaction_in_the_way_of_an_installation_is_named(
         with pytest.raises(
             DatabaseUnavailable, match=r"prepared transaction 'left behind' \(owner postgres, prepared "
         ):
-            PostgresSource(url).install(["*"], [])
+            PostgresSource(url).installer.install(["*"], [])
     finally:
         sql("ROLLBACK PREPARED 'left behind'")

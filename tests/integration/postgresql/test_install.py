@@ -35,18 +35,18 @@ def test_the_missing_grants_are_named_and_are_enough(sql: Sql, role: str) -> Non
     source = PostgresSource(role)
     try:
         with pytest.raises(Refused) as refused:
-            source.install(["*"], [])
+            source.installer.install(["*"], [])
         assert 'GRANT SELECT, TRIGGER ON "public"."Item"' in refused.value.hint
-        grants = [f.remedy for f in source.check(["*"], []) if f.remedy.startswith("GRANT")]
+        grants = [f.remedy for f in source.installer.check(["*"], []) if f.remedy.startswith("GRANT")]
         for grant in grants:
             sql(grant)
-        assert [f for f in source.check(["*"], []) if f.blocks or "GRANT" in f.remedy] == []
-        source.install(["*"], [])
+        assert [f for f in source.installer.check(["*"], []) if f.blocks or "GRANT" in f.remedy] == []
+        source.installer.install(["*"], [])
         follower = Follower(source)
         sql('INSERT INTO "Item" VALUES (1)')
         follower.drain()
         assert follower.rows("Item") == {("1",): {"id": "1"}}
-        source.uninstall()  # without owning the table
+        source.installer.uninstall()  # without owning the table
     finally:
         source.close()
     assert sql("SELECT count(*) FROM pg_trigger WHERE tgname LIKE 'venus%'") == [(0,)]
@@ -58,7 +58,7 @@ def test_row_security_that_would_hide_rows_blocks(sql: Sql, role: str) -> None:
     sql(f"GRANT SELECT, TRIGGER ON item TO {ROLE}; GRANT USAGE ON SCHEMA public TO {ROLE}")
     source = PostgresSource(role)
     try:
-        blocking = [f for f in source.check(["*"], []) if f.blocks and "row security" in f.message]
+        blocking = [f for f in source.installer.check(["*"], []) if f.blocks and "row security" in f.message]
         assert [f.remedy for f in blocking] == [f'ALTER ROLE "{ROLE}" BYPASSRLS;']
     finally:
         source.close()
@@ -70,7 +70,7 @@ def test_what_cannot_be_captured_is_said(sql: Sql, source: PostgresSource) -> No
     sql("CREATE DOMAIN lo AS oid")
     sql("CREATE TABLE with_objects (id int PRIMARY KEY, picture lo)")
     sql("CREATE TEMP TABLE passing (id int)")
-    findings = source.check(["*", "typo*"], [])
+    findings = source.installer.check(["*", "typo*"], [])
     blocking = {f.where: f.message for f in findings if f.blocks}
     assert blocking.keys() == {"public.pointing.what", "public.with_objects.picture"}
     notes = {f.where: f.message for f in findings if not f.blocks}
@@ -78,23 +78,23 @@ def test_what_cannot_be_captured_is_said(sql: Sql, source: PostgresSource) -> No
     assert "no table matches" in notes["typo*"]
     assert "3 tables" in notes["tables"]
     with pytest.raises(Refused, match="regclass"):
-        source.install(["*"], [])
+        source.installer.install(["*"], [])
 
 
 def test_a_database_that_was_never_analyzed_has_no_figures(sql: Sql, source: PostgresSource) -> None:
     sql("CREATE TABLE item (id int PRIMARY KEY)")
     sql("INSERT INTO item SELECT generate_series(1, 5000)")
-    (size,) = [f.message for f in source.check(["*"], []) if f.where == "tables"]
+    (size,) = [f.message for f in source.installer.check(["*"], []) if f.where == "tables"]
     assert size == "1 table; row counts are unknown before ANALYZE, but `venus assess` estimates them"
     sql("ANALYZE item")
-    (size,) = [f.message for f in source.check(["*"], []) if f.where == "tables"]
+    (size,) = [f.message for f in source.installer.check(["*"], []) if f.where == "tables"]
     assert size == "1 table, about 5,000 rows; the largest is public.item with about 5,000"
 
 
 def test_writers_with_triggers_off_are_noticed(sql: Sql, source: PostgresSource, database: str) -> None:
     name = sqlalchemy.make_url(database).database
     sql(f"ALTER DATABASE {name} SET session_replication_role = replica")
-    found = [f for f in source.check(["*"], []) if "session_replication_role" in f.message]
+    found = [f for f in source.installer.check(["*"], []) if "session_replication_role" in f.message]
     assert len(found) == 1
     assert "venus_always=true" in found[0].remedy
 
@@ -111,7 +111,7 @@ def test_a_transaction_that_wrote_before_the_installation_loses_nothing(
     done = threading.Event()
 
     def install() -> None:
-        source.install(["*"], [])
+        source.installer.install(["*"], [])
         done.set()
 
     thread = threading.Thread(target=install)
@@ -134,7 +134,7 @@ def test_a_transaction_that_writes_after_the_installation_loses_nothing(
     writer = another()
     writer("BEGIN ISOLATION LEVEL REPEATABLE READ")
     assert writer("SELECT v FROM item") == [("old",)]  # its snapshot is older than the triggers
-    source.install(["*"], [])
+    source.installer.install(["*"], [])
     follower = Follower(source)
     follower.drain()
     writer("UPDATE item SET v = 'new' WHERE id = 1")
@@ -156,12 +156,12 @@ def test_installing_does_not_stop_the_application_behind_a_long_transaction(
     try:
         began = time.monotonic()
         with pytest.raises(DatabaseUnavailable, match=r"month end.* on .*item") as refused:
-            source.install(["*"], [])
+            source.installer.install(["*"], [])
         assert time.monotonic() - began < 10  # two short attempts, not two waits for a lock
         assert refused.value.exit_code == 75
         assert sql("SELECT to_regnamespace('venus')") == [(None,)]
         long("COMMIT")
-        source.install(["*"], [])
+        source.installer.install(["*"], [])
     finally:
         source.close()
 
@@ -173,12 +173,12 @@ def test_a_removal_that_waits_for_a_lock_does_not_speak_of_an_installation(
     source = PostgresSource(f"{database}&venus_install_lock_timeout_s=0.1&venus_install_attempts=2")
     long = another()
     try:
-        source.install(["*"], [])
+        source.installer.install(["*"], [])
         long("SET application_name = 'month end'")
         long("BEGIN")
         long("INSERT INTO item VALUES (1)")
         with pytest.raises(DatabaseUnavailable, match=r"month end.* on .*item"):
-            source.uninstall()
+            source.installer.uninstall()
         (line,) = caplog.messages
         assert line.startswith("waiting for a lock: ")
         assert "month end" in line
@@ -211,7 +211,7 @@ def test_the_dictionary_carries_what_a_target_needs(sql: Sql, source: PostgresSo
     sql(
         "CREATE INDEX plain ON t (n DESC, s); CREATE INDEX part ON t (n) WHERE n > 1; CREATE INDEX expr ON t (lower(s))"
     )
-    (schema,) = source.read_tables(["t"], [])
+    (schema,) = source.dictionary.read_tables(["t"], [])
     columns = {c.name: c for c in schema.columns}
     assert schema.comment == "the table"
     assert columns["n"].comment == "a number"
@@ -234,13 +234,13 @@ def test_the_dictionary_carries_what_a_target_needs(sql: Sql, source: PostgresSo
 def test_tables_of_ours_that_somebody_has_locked_are_waited_for_and_then_named(
     sql: Sql, source: PostgresSource, database: str
 ) -> None:
-    source.install(["*"], [])
+    source.installer.install(["*"], [])
     sql("BEGIN")
     sql("LOCK TABLE venus.venus_alembic_version IN ACCESS EXCLUSIVE MODE")
     impatient = PostgresSource(f"{database}{'&' if '?' in database else '?'}venus_lock_timeout_s=0.3")
     try:
         with pytest.raises(PostgresLockTimeout, match="lock timeout"):
-            impatient.plan_install(["*"], [])
+            impatient.installer.plan_install(["*"], [])
     finally:
         sql("ROLLBACK")
         impatient.close()
@@ -251,24 +251,24 @@ def test_uninstall_leaves_what_others_have_in_the_schema(sql: Sql, source: Postg
     sql("CREATE FUNCTION venus.total() RETURNS int LANGUAGE sql AS 'SELECT 42'")
     sql("CREATE TABLE venus.l_00077 (id int PRIMARY KEY)")
     sql("CREATE TABLE item (id int PRIMARY KEY)")
-    source.install(["*"], [])
-    source.uninstall()
+    source.installer.install(["*"], [])
+    source.installer.uninstall()
     assert sql("SELECT venus.total()") == [(42,)]
     assert sql("SELECT count(*) FROM venus.l_00077") == [(0,)]
 
 
 def test_a_table_that_cannot_be_captured_is_named_with_what_is_in_the_way(sql: Sql, source: PostgresSource) -> None:
     sql("CREATE TABLE orders (id int PRIMARY KEY)")
-    source.install(["*"], [])
+    source.installer.install(["*"], [])
     sql("CREATE TABLE odd (id int PRIMARY KEY, at regclass)")
     sql("CREATE SCHEMA elsewhere CREATE TABLE away (id int PRIMARY KEY)")
     sql("CREATE TEMPORARY TABLE own (id int PRIMARY KEY)")
 
-    (odd,) = source.find_uncaptured_tables(["*"], [])
+    (odd,) = source.dictionary.find_uncaptured_tables(["*"], [])
     assert (odd.name, odd.obstacle) == (
         "public.odd", "column at cannot be carried exactly: regclass means something only inside its own database",
     )  # fmt: skip
-    assert [t.name for t in source.find_uncaptured_tables(["*.*"], ["odd"])] == ["elsewhere.away"]
+    assert [t.name for t in source.dictionary.find_uncaptured_tables(["*.*"], ["odd"])] == ["elsewhere.away"]
 
 
 def test_while_every_table_is_captured_one_statement_says_so(
@@ -276,7 +276,7 @@ def test_while_every_table_is_captured_one_statement_says_so(
 ) -> None:
     for n in range(20):
         sql(f"CREATE TABLE t{n} (id int PRIMARY KEY)")
-    source.install(["*"], ["t1?"])
+    source.installer.install(["*"], ["t1?"])
     said: list[str] = []
     asked = PostgresConnection.rows
 
@@ -285,5 +285,5 @@ def test_while_every_table_is_captured_one_statement_says_so(
         return asked(self, text, *parameters)
 
     monkeypatch.setattr(PostgresConnection, "rows", count_call)
-    assert source.find_uncaptured_tables(["*"], ["t1?"]) == []
+    assert source.dictionary.find_uncaptured_tables(["*"], ["t1?"]) == []
     assert len([text for text in said if "pg_class" in text]) == 1

@@ -88,7 +88,7 @@ REFUSED = {
 
 
 def keyless(source: PostgresSource) -> list[Finding]:
-    return [f for f in source.check(["*.*"], []) if f.blocks]
+    return [f for f in source.installer.check(["*.*"], []) if f.blocks]
 
 
 @pytest.mark.parametrize("order", ["as listed", "the other way round"])
@@ -105,12 +105,12 @@ def test_what_is_offered_gives_the_table_a_key(
         for statement in finding.script:
             sql(statement)
     assert keyless(source) == []
-    names = {s.qualified for s in source.read_tables(["*.*"], [])}
+    names = {s.qualified for s in source.dictionary.read_tables(["*.*"], [])}
     assert {f.where for f in found} <= names
-    source.install(["*.*"], [])
+    source.installer.install(["*.*"], [])
     follower = Follower(source)
     follower.drain()
-    for schema in source.read_tables(["*.*"], []):
+    for schema in source.dictionary.read_tables(["*.*"], []):
         if schema.qualified in {f.where for f in found}:
             (count,) = sql(f"SELECT count(*) FROM {_only(sql, schema.namespace, schema.name)}")[0]
             assert len(follower.tables[schema.table_id]) == count
@@ -140,7 +140,7 @@ def test_one_script_gives_every_kind_of_table_its_key(
         sql(f"CREATE SCHEMA s{number}; SET search_path = s{number}; {KINDS[kind].replace('%%', '%')}")
     sql("RESET search_path")
     sql("CREATE TABLE parted (a int) PARTITION BY RANGE ((a + 1))")
-    script = build_key_script(source.check(["*.*"], []), transactional=True)
+    script = build_key_script(source.installer.check(["*.*"], []), transactional=True)
     psql = [str(postgres_server.bin / "psql"), "-X", "-q", "-v", "ON_ERROR_STOP=1", "-f", "-", libpq(database)]
     done = subprocess.run(psql, input=script, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

@@ -32,7 +32,7 @@ def sections(follower: Follower) -> Iterator[Callable[[], list[TableChanges]]]:
     cuts: list[Cut] = []
 
     def read() -> list[TableChanges]:
-        cut = follower.source.open_cut([])
+        cut = follower.source.capture.open_cut([])
         assert cut is not None
         cuts.append(cut)
         return list(cut.read_sections(rows_max=10_000, bytes_max=8 << 20))
@@ -44,7 +44,7 @@ def sections(follower: Follower) -> Iterator[Callable[[], list[TableChanges]]]:
 
 def keys(follower: Follower, found: list[TableChanges], *, new: bool) -> set[int]:
     """Return the keys in sections that are, or are not, said to be new."""
-    (schema,) = [c.schema for c in follower.source.read_registered_tables() if c.schema.name == "big"]
+    (schema,) = [c.schema for c in follower.source.registry.read_registered_tables() if c.schema.name == "big"]
     layout = Layout.of(schema)
     return {
         int(str(key))

@@ -65,7 +65,7 @@ def test_a_partition_that_is_attached_with_rows_brings_them(sql: Sql, capture: S
     sql("CREATE TABLE parted_w (LIKE parted INCLUDING ALL)")
     sql("INSERT INTO parted_w VALUES (50, 'w', 'x')")
     sql("ALTER TABLE parted ATTACH PARTITION parted_w FOR VALUES IN ('w')")
-    follower.source.refresh_schemas()
+    follower.source.capture.refresh_schemas()
     follower.drain()
     assert keys(follower, "parted") == {"50"}
     sql("INSERT INTO parted_w VALUES (51, 'w', 'y')")
@@ -80,7 +80,7 @@ def test_a_partition_that_is_dropped_takes_its_rows_along(sql: Sql, capture: Sta
     sql("INSERT INTO parted VALUES (1, 'n', 'a'), (2, 's', 'b')")
     follower.drain()
     sql("DROP TABLE parted_n")
-    follower.source.refresh_schemas()
+    follower.source.capture.refresh_schemas()
     follower.drain()
     assert keys(follower, "parted") == {"2"}
 
@@ -105,18 +105,18 @@ def test_heirs_keep_their_rows_to_themselves(sql: Sql, capture: Start) -> None:
 def test_a_trigger_that_is_off_on_one_partition_is_noticed_and_made_again(sql: Sql, capture: Start) -> None:
     """Each partition has its own copy of the row trigger; a load of a partition switches that off."""
     follower = capture()
-    follower.source.refresh_schemas()
+    follower.source.capture.refresh_schemas()
     sql("ALTER TABLE parted_n DISABLE TRIGGER USER")
     sql("INSERT INTO parted VALUES (1, 'n', 'a')")
-    follower.source.refresh_schemas()
+    follower.source.capture.refresh_schemas()
     assert state(follower, "parted")[0] == "RESYNC"
 
-    follower.source.install(["*"], [])
-    assert all(step.exists for step in follower.source.install(["*"], []))
+    follower.source.installer.install(["*"], [])
+    assert all(step.exists for step in follower.source.installer.install(["*"], []))
     table_id = follower.table_id("parted")
-    follower.source.restart_fill(table_id)
-    follower.source.set_table_state(table_id, "ACTIVE", "")
-    follower.source.refresh_schemas()
+    follower.source.capture.restart_fill(table_id)
+    follower.source.registry.set_table_state(table_id, "ACTIVE", "")
+    follower.source.capture.refresh_schemas()
     sql("INSERT INTO parted VALUES (2, 'n', 'b')")
     follower.drain()
     assert keys(follower, "parted") == {"1", "2"}
@@ -128,11 +128,11 @@ def test_a_trigger_that_is_off_on_one_partition_is_noticed_and_made_again(sql: S
 @pytest.mark.usefixtures("parted")
 def test_a_trigger_that_was_off_on_one_partition_between_two_looks_is_noticed(sql: Sql, capture: Start) -> None:
     follower = capture()
-    follower.source.refresh_schemas()
+    follower.source.capture.refresh_schemas()
     sql("ALTER TABLE parted_n DISABLE TRIGGER USER")
     sql("INSERT INTO parted VALUES (1, 'n', 'a')")
     sql("ALTER TABLE parted_n ENABLE TRIGGER USER")
-    follower.source.refresh_schemas()
+    follower.source.capture.refresh_schemas()
     found, reason = state(follower, "parted")
     assert found == "RESYNC"
     assert "on public.parted_n" in reason
@@ -142,16 +142,16 @@ def test_a_trigger_that_was_off_on_one_partition_between_two_looks_is_noticed(sq
 def test_a_partition_that_comes_back_is_taken_in_without_a_resync(sql: Sql, capture: Start) -> None:
     """It has kept its own trigger, which is replaced when it joins: nobody else has done that."""
     follower = capture()
-    follower.source.refresh_schemas()
+    follower.source.capture.refresh_schemas()
     sql("INSERT INTO parted VALUES (1, 'n', 'a')")
     follower.drain()
     bound = sql("SELECT pg_get_expr(relpartbound, oid) FROM pg_class WHERE relname = 'parted_n'")[0][0]
     sql("ALTER TABLE parted DETACH PARTITION parted_n")
-    follower.source.refresh_schemas()
+    follower.source.capture.refresh_schemas()
     sql("INSERT INTO parted_n SELECT 2, 'n', 'b'")
     sql(f"ALTER TABLE parted ATTACH PARTITION parted_n {bound}")
     for _ in range(3):
-        follower.source.refresh_schemas()
+        follower.source.capture.refresh_schemas()
         follower.drain()
     assert state(follower, "parted") == ("ACTIVE", "")
     assert keys(follower, "parted") == {"1", "2"}
@@ -163,19 +163,19 @@ def test_a_partition_that_is_detached_is_named_until_it_is_captured_by_itself(sq
     source = follower.source
     sql("INSERT INTO parted VALUES (1, 'n', 'a'), (2, 's', 'b')")
     follower.drain()
-    assert source.find_uncaptured_tables(["*"], []) == []
+    assert source.dictionary.find_uncaptured_tables(["*"], []) == []
     sql("ALTER TABLE parted DETACH PARTITION parted_n")
-    source.refresh_schemas()
-    assert source.find_uncaptured_tables(["*"], []) == [UncapturedTable(name="public.parted_n")]
+    source.capture.refresh_schemas()
+    assert source.dictionary.find_uncaptured_tables(["*"], []) == [UncapturedTable(name="public.parted_n")]
 
-    source.install(["*"], [])
+    source.installer.install(["*"], [])
     sql("INSERT INTO parted_n VALUES (3, 'n', 'c')")
     for _ in range(2):
-        source.refresh_schemas()
+        source.capture.refresh_schemas()
         follower.read_registry()
         follower.drain()
 
-    assert source.find_uncaptured_tables(["*"], []) == []
+    assert source.dictionary.find_uncaptured_tables(["*"], []) == []
     assert keys(follower, "parted_n") == {"1", "3"}
     assert keys(follower, "parted") == {"2"}
 
@@ -184,11 +184,11 @@ def test_a_partition_that_is_detached_is_named_until_it_is_captured_by_itself(sq
 def test_a_trigger_that_is_off_on_the_parent_alone_is_made_again(sql: Sql, capture: Start) -> None:
     """The copies go on, but a partition that is created next would get one that is off."""
     follower = capture()
-    follower.source.refresh_schemas()
+    follower.source.capture.refresh_schemas()
     sql("ALTER TABLE ONLY parted DISABLE TRIGGER USER")
-    follower.source.refresh_schemas()
+    follower.source.capture.refresh_schemas()
     assert "venus_r_" in state(follower, "parted")[1]
-    follower.source.install(["*"], [])
+    follower.source.installer.install(["*"], [])
     assert sql("SELECT DISTINCT tgenabled::text FROM pg_trigger WHERE tgname LIKE 'venus_%'") == [("O",)]
 
 
@@ -198,20 +198,20 @@ def test_a_partitioned_table_leaves_capture_and_comes_back(sql: Sql, capture: St
     sql("INSERT INTO parted VALUES (1, 'n', 'a'), (2, 's', 'b')")
     follower.drain()
     number = follower.table_id("parted")
-    follower.source.release([number])
+    follower.source.installer.release([number])
     assert sql("SELECT count(*) FROM pg_trigger WHERE tgname LIKE 'venus%%' AND tgname LIKE '%%2'") == [(0,)]
     sql("CREATE TABLE parted_e PARTITION OF parted FOR VALUES IN ('e')")  # no accident while it leaves
-    follower.source.refresh_schemas()
+    follower.source.capture.refresh_schemas()
     assert state(follower, "parted")[0] == "RELEASING"
-    follower.source.drop_logs({number: "gone"})
+    follower.source.installer.drop_logs({number: "gone"})
     assert sql(f"SELECT count(*) FROM venus.captured_leaf WHERE table_id = {number}") == [(0,)]
     sql("TRUNCATE parted_n")
     sql("INSERT INTO parted VALUES (3, 's', 'c'), (4, 'e', 'd')")
     sql("DROP TABLE parted_n")
 
-    follower.source.install(["*"], [])
+    follower.source.installer.install(["*"], [])
     for _ in range(2):
-        follower.source.refresh_schemas()
+        follower.source.capture.refresh_schemas()
         follower.read_registry()
         follower.drain()
     assert keys(follower, "parted") == {"2", "3", "4"}

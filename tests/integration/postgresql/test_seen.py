@@ -16,18 +16,18 @@ def test_triggers_that_were_off_between_two_looks_are_noticed(sql: Sql, capture:
     """As pg_restore --disable-triggers leaves them: everything is as it was, and rows came that nobody noted."""
     sql("CREATE TABLE item (id int PRIMARY KEY)")
     follower = capture()
-    follower.source.refresh_schemas()
+    follower.source.capture.refresh_schemas()
     sql("BEGIN; ALTER TABLE item DISABLE TRIGGER USER; INSERT INTO item VALUES (1);"
         "ALTER TABLE item ENABLE TRIGGER USER; COMMIT")  # fmt: skip
-    follower.source.refresh_schemas()
+    follower.source.capture.refresh_schemas()
     found, reason = state(follower, "item")
     assert found == "RESYNC"
     assert "venus_i_00002" in reason
     assert "was off for a while" in reason
 
     table_id = follower.table_id("item")
-    follower.source.restart_fill(table_id)
-    follower.source.refresh_schemas()
+    follower.source.capture.restart_fill(table_id)
+    follower.source.capture.refresh_schemas()
     assert state(follower, "item")[0] == "ACTIVE", "it is told once"
     follower.drain()
     assert keys(follower, "item") == {"1"}
@@ -35,13 +35,13 @@ def test_triggers_that_were_off_between_two_looks_are_noticed(sql: Sql, capture:
 
 def test_triggers_that_were_off_while_nobody_captured_are_noticed(sql: Sql, capture: Start, database: str) -> None:
     sql("CREATE TABLE item (id int PRIMARY KEY)")
-    capture().source.refresh_schemas()
+    capture().source.capture.refresh_schemas()
     sql("ALTER TABLE item DISABLE TRIGGER ALL")
     sql("INSERT INTO item VALUES (1)")
     sql("ALTER TABLE item ENABLE TRIGGER ALL")
     with closing(PostgresSource(database)) as later:
         follower = Follower(later)
-        later.refresh_schemas()
+        later.capture.refresh_schemas()
         assert state(follower, "item")[0] == "RESYNC"
 
 
@@ -54,20 +54,22 @@ def test_an_installation_without_what_was_seen_goes_on_and_gets_it_with_the_next
     sql("DROP TABLE venus.seen")
     off_and_on = "ALTER TABLE item DISABLE TRIGGER USER; ALTER TABLE item ENABLE TRIGGER USER"
     sql(off_and_on)
-    follower.source.refresh_schemas()
+    follower.source.capture.refresh_schemas()
     assert state(follower, "item")[0] == "ACTIVE"
-    assert [step.what for step in follower.source.install(["*"], []) if not step.exists] == ["table venus.seen"]
+    assert [step.what for step in follower.source.installer.install(["*"], []) if not step.exists] == [
+        "table venus.seen"
+    ]
     sql("CREATE TABLE other (id int PRIMARY KEY)")
-    follower.source.refresh_schemas()
+    follower.source.capture.refresh_schemas()
     assert state(follower, "item")[0] == "ACTIVE", "what was seen first says nothing"
     sql(off_and_on)
-    follower.source.refresh_schemas()
+    follower.source.capture.refresh_schemas()
     assert state(follower, "item")[0] == "RESYNC"
 
 
 def test_check_says_that_an_installation_lacks_what_was_seen(sql: Sql, capture: Start) -> None:
     def found() -> list[Finding]:
-        return [f for f in source.check(["*"], []) if f.where == "installation"]
+        return [f for f in source.installer.check(["*"], []) if f.where == "installation"]
 
     sql("CREATE TABLE item (id int PRIMARY KEY)")
     source = capture().source
@@ -76,20 +78,20 @@ def test_check_says_that_an_installation_lacks_what_was_seen(sql: Sql, capture: 
     (finding,) = found()
     assert not finding.blocks
     assert "run `venus install-triggers`" in finding.remedy
-    source.install(["*"], [])
+    source.installer.install(["*"], [])
     assert found() == []
-    source.uninstall()
+    source.installer.uninstall()
     assert found() == []
 
 
 def test_installing_again_is_no_reason_to_read_a_table_once_more(sql: Sql, capture: Start) -> None:
     sql("CREATE TABLE item (id int PRIMARY KEY)")
     follower = capture()
-    follower.source.refresh_schemas()
+    follower.source.capture.refresh_schemas()
     sql("DROP TRIGGER venus_u_00002 ON item")
-    follower.source.install(["*"], [])
-    follower.source.set_table_state(follower.table_id("item"), "ACTIVE", "")
-    follower.source.refresh_schemas()
+    follower.source.installer.install(["*"], [])
+    follower.source.registry.set_table_state(follower.table_id("item"), "ACTIVE", "")
+    follower.source.capture.refresh_schemas()
     assert state(follower, "item")[0] == "ACTIVE"
 
 
@@ -101,9 +103,9 @@ def test_what_leaves_the_values_as_they_are_is_no_reason_to_read_them_again(
 ) -> None:
     sql("CREATE TABLE item (id int PRIMARY KEY, v int)")
     follower = capture()
-    follower.source.refresh_schemas()
+    follower.source.capture.refresh_schemas()
     sql(statement)
-    follower.source.refresh_schemas()
+    follower.source.capture.refresh_schemas()
     assert state(follower, "item")[0] == "ACTIVE"
     assert follower.due() == []
 
@@ -113,9 +115,9 @@ def test_values_that_alter_table_has_computed_are_read_again(sql: Sql, capture: 
     sql("CREATE TABLE item (id int PRIMARY KEY, price numeric(10, 2))")
     sql("INSERT INTO item VALUES (1, 10), (2, 20)")
     follower = capture()
-    follower.source.refresh_schemas()
+    follower.source.capture.refresh_schemas()
     sql("ALTER TABLE item ALTER price TYPE numeric(10, 2) USING price * 2")
-    follower.source.refresh_schemas()
+    follower.source.capture.refresh_schemas()
     follower.drain()
     assert {k[0]: r["price"] for k, r in follower.rows("item").items()} == {"1": "20.00", "2": "40.00"}
     assert state(follower, "item")[0] == "ACTIVE"
@@ -129,9 +131,9 @@ def test_another_expression_of_a_generated_column_is_followed(how: str, since: i
     sql(f"CREATE TABLE item (id int PRIMARY KEY, twice int GENERATED ALWAYS AS (id * 2) {how})")
     sql("INSERT INTO item VALUES (1), (2)")
     follower = capture()
-    follower.source.refresh_schemas()
+    follower.source.capture.refresh_schemas()
     sql("ALTER TABLE item ALTER twice SET EXPRESSION AS (id * 3)")
-    follower.source.refresh_schemas()
+    follower.source.capture.refresh_schemas()
     follower.read_registry()
     follower.drain()
     assert {k[0]: r["twice"] for k, r in follower.rows("item").items()} == {"1": "3", "2": "6"}

@@ -22,7 +22,7 @@ def test_a_fill_gets_past_null_in_a_key(sql: Sql, database: str) -> None:
     sql("""INSERT INTO t VALUES ('{a,NULL}'), ('{a,"NULL"}'), ('{a,NULL,b}'), ('{z,NULL}')""")
     sql(f"ALTER DATABASE {sqlalchemy.make_url(database).database} SET array_nulls = off")
     with closing(PostgresSource(database)) as source:
-        source.install(["*"], [])
+        source.installer.install(["*"], [])
         follower = Follower(source)
         for _ in range(10):
             follower.cut(fill_rows=1)
@@ -69,7 +69,7 @@ def test_limits_of_time_and_other_modes_are_for_others(name: str, sql: Sql, data
     sql("INSERT INTO t VALUES (1, 1)")
     sql(f"ALTER DATABASE {sqlalchemy.make_url(database).database} SET {name} = {LIMITS[name]}")
     with closing(PostgresSource(database)) as source:
-        source.install(["*"], [])
+        source.installer.install(["*"], [])
         follower = Follower(source)
         follower.drain()
         sql("UPDATE t SET v = 2")
@@ -91,17 +91,17 @@ def test_a_source_that_may_not_be_written_to_is_waited_for(sql: Sql, capture: St
     follower = capture()
     sql(f"ALTER DATABASE {sqlalchemy.make_url(database).database} SET default_transaction_read_only = on")
     with closing(PostgresSource(database)) as source, pytest.raises(DatabaseUnavailable) as said:
-        source.raise_epoch(follower.epoch)
+        source.registry.raise_epoch(follower.epoch)
     assert "it is a standby, or default_transaction_read_only is on" in str(said.value)
 
 
 def test_the_heartbeat_arrives_where_roles_fire_no_triggers(sql: Sql, database: str) -> None:
     sql("CREATE TABLE t (k int PRIMARY KEY)")
     with closing(PostgresSource(database)) as source:
-        source.install(["*"], [])
+        source.installer.install(["*"], [])
     sql(f"ALTER DATABASE {sqlalchemy.make_url(database).database} SET session_replication_role = replica")
     with closing(PostgresSource(database)) as source:
         follower = Follower(source)
         follower.drain()
-        source.write_heartbeat()
+        source.capture.write_heartbeat()
         assert follower.cut() is not None

@@ -49,7 +49,7 @@ def goods(database: str) -> tuple[PostgresSource, TableSchema]:
         connection.cursor().execute(_TABLES)
         connection.commit()
     source = PostgresSource(database)
-    return source, next(t for t in source.read_tables(["*"], []) if t.name == "goods")
+    return source, next(t for t in source.dictionary.read_tables(["*"], []) if t.name == "goods")
 
 
 def test_everything_that_a_table_is_besides_its_rows(goods: tuple[PostgresSource, TableSchema]) -> None:
@@ -101,7 +101,7 @@ def test_what_the_source_does_not_enforce_is_listed(database: str) -> None:
         )
         connection.commit()
     with closing(PostgresSource(database)) as source:
-        (schema,) = source.read_tables(["item"], [])
+        (schema,) = source.dictionary.read_tables(["item"], [])
     assert schema.checks == (Check(name="odd", sql="(n <> 6)"),)
     assert schema.foreign_keys == ()
     why = "the source does not enforce it, so rows may violate it"
@@ -120,7 +120,7 @@ def test_a_definition_is_what_stands_behind_the_table(name: str, database: str) 
         )
         connection.commit()
     with closing(PostgresSource(database)) as source:
-        (schema,) = source.read_tables(["*"], [])
+        (schema,) = source.dictionary.read_tables(["*"], [])
     column = name if name == "plain" else quoted
     assert [(i.columns, i.definition) for i in schema.indexes] == [
         ((name,), f"USING btree ({column} DESC) WHERE ({column} <> 'x USING y ('::text)")
@@ -130,7 +130,7 @@ def test_a_definition_is_what_stands_behind_the_table(name: str, database: str) 
 def test_partitions_become_one_table_and_that_is_told(goods: tuple[PostgresSource, TableSchema]) -> None:
     source, _ = goods
     with closing(source):
-        (parted,) = source.read_tables(["parted"], [])
+        (parted,) = source.dictionary.read_tables(["parted"], [])
 
     assert [o.what for o in parted.left_out] == ["partitions"]
 
@@ -138,9 +138,9 @@ def test_partitions_become_one_table_and_that_is_told(goods: tuple[PostgresSourc
 def test_counters_and_what_else_there_is(goods: tuple[PostgresSource, TableSchema]) -> None:
     source, _ = goods
     with closing(source):
-        source.install(["*"], [])
-        found = {n.name: n for n in source.read_numberings()}
-        others = source.read_other_objects()
+        source.installer.install(["*"], [])
+        found = {n.name: n for n in source.dictionary.read_numberings()}
+        others = source.dictionary.read_other_objects()
 
     assert found["goods_id_seq"].table == "goods"
     assert (found["goods_id_seq"].column, found["goods_id_seq"].always, found["goods_id_seq"].next_value) == (
@@ -176,13 +176,13 @@ def test_an_index_that_is_not_valid_is_listed_and_makes_no_version(sql: Sql, cap
     source = capture().source
     with pytest.raises(psycopg2.errors.UniqueViolation):
         sql("CREATE UNIQUE INDEX CONCURRENTLY half ON item (n)")
-    assert source.refresh_schemas() == []
+    assert source.capture.refresh_schemas() == []
     sql("CREATE INDEX whole ON item (n)")
-    (schema,) = source.refresh_schemas()
+    (schema,) = source.capture.refresh_schemas()
     assert (schema.version, [i.name for i in schema.indexes]) == (2, ["whole"])
     assert [(o.name, o.reason) for o in schema.left_out] == [("half", UNFINISHED)]
     sql("DROP INDEX half")
-    assert source.refresh_schemas() == []
+    assert source.capture.refresh_schemas() == []
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ def shop(request: pytest.FixtureRequest, postgres_server: Server, database: str)
     made = PostgresShop(postgres_server, database, database)
     if request.param:
         with closing(open_source(Settings.model_validate({"source": {"url": database}}))) as source:
-            source.install(["shop.*"], [])
+            source.installer.install(["shop.*"], [])
     return made
 
 

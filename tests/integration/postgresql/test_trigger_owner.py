@@ -55,11 +55,11 @@ def test_a_function_that_runs_otherwise_is_noticed_and_mended(
     sql("CREATE TABLE item (id int PRIMARY KEY)")
     follower = capture()
     sql(f"ALTER FUNCTION venus.f_00002() {harm}")
-    follower.source.refresh_schemas()
+    follower.source.capture.refresh_schemas()
     found, reason = state(follower, "item")
     assert (found, "venus.f_00002 missing or altered" in reason) == ("RESYNC", True), reason
-    follower.source.install(["*"], [])
-    follower.source.restart_fill(follower.table_id("item"))
+    follower.source.installer.install(["*"], [])
+    follower.source.capture.restart_fill(follower.table_id("item"))
     application("INSERT INTO item VALUES (1)")
     follower.read_registry()
     follower.drain()
@@ -99,12 +99,12 @@ def test_an_owner_that_may_not_write_to_a_log_halts_its_table(
 ) -> None:
     source = installed_by_another
     follower = Follower(source)
-    source.refresh_schemas()
+    source.capture.refresh_schemas()
     assert state(follower, "item") == ("ACTIVE", "")
     sql("REVOKE INSERT ON venus.l_00002 FROM venus_test_installer")
     with pytest.raises(psycopg2.errors.InsufficientPrivilege):
         application("INSERT INTO item VALUES (1)")
-    source.refresh_schemas()
+    source.capture.refresh_schemas()
     grant = "GRANT INSERT ON venus.l_00002 TO venus_test_installer"
     assert state(follower, "item") == (
         "PAUSED",
@@ -112,7 +112,7 @@ def test_an_owner_that_may_not_write_to_a_log_halts_its_table(
         "application's statements",
     )
     sql(grant)
-    source.refresh_schemas()
+    source.capture.refresh_schemas()
     assert state(follower, "item") == ("ACTIVE", "")
     application("INSERT INTO item VALUES (1)")
     follower.read_registry()
@@ -126,12 +126,12 @@ def test_an_owner_that_may_not_write_to_a_log_halts_its_table(
 def test_an_owner_that_lacks_what_every_trigger_needs_is_told_of(
     place: str, privilege: str, sql: Sql, application: Sql, installed_by_another: PostgresSource
 ) -> None:
-    assert installed_by_another.find_missing_grants() == []
+    assert installed_by_another.capture.find_missing_grants() == []
     sql(f"REVOKE {privilege} FROM venus_test_installer")
     with pytest.raises(psycopg2.errors.InsufficientPrivilege):
         application("INSERT INTO item VALUES (1)")
     grant = f"GRANT {privilege} TO venus_test_installer"
-    assert installed_by_another.find_missing_grants() == [MissingGrant(table=place, grant=grant)]
+    assert installed_by_another.capture.find_missing_grants() == [MissingGrant(table=place, grant=grant)]
     sql(grant)
     application("INSERT INTO item VALUES (1)")
-    assert installed_by_another.find_missing_grants() == []
+    assert installed_by_another.capture.find_missing_grants() == []

@@ -99,7 +99,7 @@ def test_a_fill_follows_the_keys_own_order(sql: Sql, source: PostgresSource) -> 
     sql(CASE_INSENSITIVE)
     sql("CREATE TABLE odd (k app.ci, n int, PRIMARY KEY (k, n))")
     sql("INSERT INTO odd VALUES ('b', 1), ('A', 1), ('C', 1), ('a', 2), ('B', 2), ('c', 2), ('_', 1)")
-    source.install(["*"], [])
+    source.installer.install(["*"], [])
     follower = Follower(source)
     follower.drain(fill_rows=1)
     assert len(follower.rows("odd")) == 7
@@ -188,8 +188,8 @@ def test_what_venus_itself_applies_is_not_captured_again(sql: Sql, capture: Star
 def test_replicated_writes_are_captured_if_the_triggers_are_always_enabled(sql: Sql, database: str) -> None:
     sql("CREATE TABLE item (id int PRIMARY KEY)")
     source = PostgresSource(f"{database}&venus_always=true")
-    source.install(["*"], [])
-    assert all(step.exists for step in source.install(["*"], []))
+    source.installer.install(["*"], [])
+    assert all(step.exists for step in source.installer.install(["*"], []))
     follower = Follower(source)
     follower.drain()
     sql("SET session_replication_role = replica")
@@ -247,8 +247,8 @@ def test_the_application_goes_on_whatever_happens_to_the_key(
     sql("INSERT INTO other VALUES (1)")
     follower.drain()
     assert keys(follower, "other") == {"1"}
-    follower.source.refresh_schemas()
-    (table,) = [t for t in follower.source.read_registered_tables() if t.schema.name == "item"]
+    follower.source.capture.refresh_schemas()
+    (table,) = [t for t in follower.source.registry.read_registered_tables() if t.schema.name == "item"]
     assert table.state == "RESYNC"
     assert table.reason
     sql(f"UPDATE {name} SET v = 'd'")
@@ -283,7 +283,7 @@ def test_a_transaction_that_changes_the_key_of_rows_that_it_writes_goes_on(
     sql(f"UPDATE {name} SET v = 'b'")
     sql(f"DELETE FROM {name} WHERE v = 'b'")
     sql("COMMIT")
-    follower.source.refresh_schemas()
+    follower.source.capture.refresh_schemas()
     assert state(follower, "item")[0] == "RESYNC"
 
 
@@ -335,9 +335,9 @@ def test_a_function_of_an_older_version_has_missed_nothing(installed: bool, sql:
     assert newest != OLDER
     sql(f"{made} SET search_path = pg_catalog, venus AS $x${OLDER}$x$")
     if installed:
-        steps = [step.what for step in follower.source.install(["*"], []) if not step.exists]
+        steps = [step.what for step in follower.source.installer.install(["*"], []) if not step.exists]
         assert steps == ["newer function venus.f_00002"]
-    follower.source.refresh_schemas()
+    follower.source.capture.refresh_schemas()
     assert state(follower, "item") == ("ACTIVE", "")
     assert sql(body) == [(newest,)]
 
@@ -351,8 +351,8 @@ def test_an_index_made_again_under_the_key_only_makes_the_check_dearer(key: str,
     sql(f"INSERT INTO item ({columns}) VALUES ({', '.join('1' for _ in columns.split(','))})")
     follower.drain()
     assert len(keys(follower, "item")) == 1
-    follower.source.refresh_schemas()
-    (table,) = [t for t in follower.source.read_registered_tables() if t.schema.name == "item"]
+    follower.source.capture.refresh_schemas()
+    (table,) = [t for t in follower.source.registry.read_registered_tables() if t.schema.name == "item"]
     assert table.state != "RESYNC"
 
 
@@ -363,7 +363,7 @@ def test_a_key_that_was_renamed_and_renamed_back_shows_what_was_missed(sql: Sql,
     sql("INSERT INTO item VALUES (1, 'unseen')")
     sql("ALTER TABLE item RENAME COLUMN number TO id")
     follower.drain()
-    (table,) = [t for t in follower.source.read_registered_tables() if t.schema.name == "item"]
+    (table,) = [t for t in follower.source.registry.read_registered_tables() if t.schema.name == "item"]
     assert table.state == "RESYNC"
 
 
@@ -373,29 +373,29 @@ def test_after_a_key_change_installing_again_and_a_resync_make_the_table_whole(s
     follower = capture()
     sql("ALTER TABLE item DROP COLUMN id")
     sql("DELETE FROM item WHERE code = 'a'")
-    follower.source.refresh_schemas()
+    follower.source.capture.refresh_schemas()
     table_id = follower.table_id("item")
-    follower.source.restart_fill(table_id)
-    assert [t.state for t in follower.source.read_registered_tables()] == ["ACTIVE", "RESYNC"], (
+    follower.source.capture.restart_fill(table_id)
+    assert [t.state for t in follower.source.registry.read_registered_tables()] == ["ACTIVE", "RESYNC"], (
         "nothing captures it yet"
     )
-    follower.source.install(["*"], [])
-    follower.source.restart_fill(table_id)
+    follower.source.installer.install(["*"], [])
+    follower.source.capture.restart_fill(table_id)
     follower.read_registry()
     follower.drain()
     sql("INSERT INTO item VALUES ('c')")
     follower.drain()
     assert keys(follower, "item") == {"b", "c"}
-    assert [t.state for t in follower.source.read_registered_tables()] == ["ACTIVE", "ACTIVE"]
+    assert [t.state for t in follower.source.registry.read_registered_tables()] == ["ACTIVE", "ACTIVE"]
 
 
 def test_a_disabled_trigger_is_noticed(sql: Sql, capture: Start) -> None:
     sql("CREATE TABLE item (id int PRIMARY KEY)")
     follower = capture()
     sql("ALTER TABLE item DISABLE TRIGGER USER")
-    follower.source.refresh_schemas()
+    follower.source.capture.refresh_schemas()
     found, reason = state(follower, "item")
     assert found == "RESYNC"
     assert "venus_i_00002" in reason
-    follower.source.install(["*"], [])
-    assert all(step.exists for step in follower.source.install(["*"], []))
+    follower.source.installer.install(["*"], [])
+    assert all(step.exists for step in follower.source.installer.install(["*"], []))

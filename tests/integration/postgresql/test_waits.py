@@ -12,7 +12,7 @@ import pytest
 
 from tests.integration.postgresql.conftest import Sql, Start
 from venus.adapters.dialects.postgresql import connection as connections
-from venus.adapters.dialects.postgresql import source as sources
+from venus.adapters.dialects.postgresql.capture import capture as sources
 from venus.adapters.dialects.postgresql.source import PostgresSource
 from venus.errors import SourceError
 
@@ -38,12 +38,12 @@ def test_a_change_ends_a_wait_and_the_cut_does_not_ask_again(
     later.start()
     said.clear()
     began = time.monotonic()
-    assert follower.source.wait(0.001)
+    assert follower.source.capture.wait(0.001)
     waited_s = time.monotonic() - began
     later.join()
     assert 0.2 < waited_s < 20
     assert len(said) == 1, "one round trip, however many looks"
-    cut = follower.source.open_cut([])
+    cut = follower.source.capture.open_cut([])
     assert cut is not None
     assert "EXECUTE venus_dirty" not in said
     cut.rollback()
@@ -54,7 +54,7 @@ def test_a_small_cut_takes_few_round_trips(sql: Sql, capture: Start, said: list[
     follower = capture()
     for n in range(3):
         sql(f"INSERT INTO item VALUES ({n})")
-        assert follower.source.wait(0.001)
+        assert follower.source.capture.wait(0.001)
         said.clear()
         assert follower.cut() is not None
     opening, ending = said[-2:]  # between them is the COPY; before them, the follower has read the registry
@@ -73,14 +73,14 @@ def test_where_no_temporary_function_may_be_made_a_block_waits(
     sql("CREATE FUNCTION refuse() RETURNS event_trigger LANGUAGE plpgsql AS $$BEGIN RAISE 'not here'; END$$")
     sql("CREATE EVENT TRIGGER refusing ON ddl_command_end WHEN TAG IN ('CREATE FUNCTION') EXECUTE FUNCTION refuse()")
     with closing(PostgresSource(database)) as source:
-        assert source.open_cut([]) is None
+        assert source.capture.open_cut([]) is None
         later = threading.Timer(0.1, sql, ["INSERT INTO item VALUES (1)"])
         later.start()
         said.clear()
-        assert source.wait(0.001)
+        assert source.capture.wait(0.001)
         later.join()
         assert "1..looks LOOP" in said[0]
-        cut = source.open_cut([])
+        cut = source.capture.open_cut([])
         assert cut is not None
         cut.rollback()
     sql("DROP EVENT TRIGGER refusing")
@@ -89,7 +89,7 @@ def test_where_no_temporary_function_may_be_made_a_block_waits(
 def test_the_function_that_waits_is_of_this_session_alone(sql: Sql, capture: Start) -> None:
     sql("CREATE TABLE item (id int PRIMARY KEY)")
     follower = capture()
-    assert follower.source.wait(0.001)
+    assert follower.source.capture.wait(0.001)
     where = "SELECT nspname FROM pg_proc p JOIN pg_namespace n ON n.oid = pronamespace WHERE proname = 'venus_wait'"
     ((schema,),) = sql(where)
     assert schema.startswith("pg_temp")
@@ -106,14 +106,14 @@ def test_marks_that_have_to_stay_do_not_end_a_wait(
     monkeypatch.setattr(sources, "WAIT_S", 0.3)
     sql("CREATE TABLE item (id int PRIMARY KEY)")
     follower = capture()
-    follower.source.set_table_state(follower.table_id("item"), "PAUSED", "")
+    follower.source.registry.set_table_state(follower.table_id("item"), "PAUSED", "")
     sql("INSERT INTO item VALUES (1)")
     assert follower.cut() is None
     began = time.monotonic()
-    assert follower.source.wait(0.01)
+    assert follower.source.capture.wait(0.01)
     assert time.monotonic() - began > 0.25
     said.clear()
-    assert follower.source.open_cut([]) is None
+    assert follower.source.capture.open_cut([]) is None
     assert said == [], "the wait has seen that there is nothing"
 
 
@@ -121,10 +121,10 @@ def test_a_wait_ends_by_itself_and_long_pauses_are_left_to_the_caller(sql: Sql, 
     sql("CREATE TABLE item (id int PRIMARY KEY)")
     follower = capture()
     began = time.monotonic()
-    assert follower.source.wait(0.001)
-    assert follower.source.wait(sources.WAIT_S)
+    assert follower.source.capture.wait(0.001)
+    assert follower.source.capture.wait(sources.WAIT_S)
     assert time.monotonic() - began < 20
-    assert not follower.source.wait(sources.WAIT_S * 2)
+    assert not follower.source.capture.wait(sources.WAIT_S * 2)
 
 
 def test_an_idle_source_is_asked_once_a_second_and_looked_at_twenty_times(
@@ -135,7 +135,7 @@ def test_an_idle_source_is_asked_once_a_second_and_looked_at_twenty_times(
     said.clear()
     began = time.monotonic()
     for _ in range(2):
-        assert follower.source.wait(0.05, 3.0)
+        assert follower.source.capture.wait(0.05, 3.0)
     assert time.monotonic() - began > 1.75 * sources.REST_S
     assert len(said) == 2, "one round trip each"
     assert all(looks(text) == 20 for text in said)
@@ -150,9 +150,9 @@ def test_a_wait_is_not_logged_as_a_slow_statement(
     ((name,),) = sql("SELECT current_database()")
     sql(f"ALTER DATABASE {name} SET log_min_duration_statement = '{logged}'")
     with closing(PostgresSource(database)) as source:
-        assert source.open_cut([]) is None
+        assert source.capture.open_cut([]) is None
         said.clear()
-        assert source.wait(0.05, 3.0)
+        assert source.capture.wait(0.05, 3.0)
     assert looks(said[0]) == count
 
 
@@ -166,10 +166,10 @@ def test_marks_are_only_read_where_a_transaction_has_ended(sql: Sql, database: s
             ((count,),) = sql("SELECT seq_scan FROM pg_stat_user_tables WHERE relid = 'venus.dirty'::regclass")
             return int(count)
 
-        assert source.open_cut([]) is None
+        assert source.capture.open_cut([]) is None
         before = scans()
         for _ in range(2):
-            assert source.wait(0.01, 3.0)
+            assert source.capture.wait(0.01, 3.0)
         assert 2 <= scans() - before < 20, "each of forty looks would be one"
 
 
@@ -181,7 +181,7 @@ def test_a_change_ends_a_wait(sql: Sql, capture: Start, monkeypatch: pytest.Monk
     later = threading.Timer(0.1, sql, ["INSERT INTO item VALUES (1)"])
     later.start()
     began = time.monotonic()
-    assert follower.source.wait(0.05, 30.0)
+    assert follower.source.capture.wait(0.05, 30.0)
     assert time.monotonic() - began < 15.0
     later.join()
 
@@ -201,7 +201,7 @@ def test_a_transaction_that_began_before_others_and_ends_behind_them_ends_a_wait
     later = threading.Timer(0.3, older, ["COMMIT"])
     later.start()
     began = time.monotonic()
-    assert follower.source.wait(0.05, 30.0)
+    assert follower.source.capture.wait(0.05, 30.0)
     assert time.monotonic() - began < 15.0
     later.join()
     assert follower.cut() is not None
@@ -216,7 +216,7 @@ def test_a_wait_is_short_where_something_is_due_or_was_going_on(
     sql("CREATE TABLE item (id int PRIMARY KEY)")
     follower = capture()
     said.clear()
-    assert follower.source.wait(pause_s, rest_s)
+    assert follower.source.capture.wait(pause_s, rest_s)
     assert looks(said[0]) == count
 
 
@@ -229,9 +229,9 @@ def test_a_table_that_the_application_has_to_itself_is_not_asked_for_without_a_p
     holder = connections.PostgresConnection(database, application="holder")
     with holder.transaction():
         holder.run("LOCK TABLE public.item IN ACCESS EXCLUSIVE MODE")
-        assert follower.source.wait(0.001)
-        assert follower.source.open_cut([]) is None
-        assert not follower.source.wait(0.001)
+        assert follower.source.capture.wait(0.001)
+        assert follower.source.capture.open_cut([]) is None
+        assert not follower.source.capture.wait(0.001)
     holder.close()
     follower.drain()
     assert follower.rows("item") == {("1",): {"id": "1"}}
@@ -241,6 +241,6 @@ def test_a_wait_leaves_what_is_wrong_to_the_next_cut(sql: Sql, capture: Start) -
     sql("CREATE TABLE item (id int PRIMARY KEY)")
     follower = capture()
     sql("ALTER TABLE venus.dirty RENAME TO gone")
-    assert not follower.source.wait(0.001)
+    assert not follower.source.capture.wait(0.001)
     with pytest.raises(SourceError):
-        follower.source.open_cut([])
+        follower.source.capture.open_cut([])

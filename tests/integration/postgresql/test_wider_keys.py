@@ -28,7 +28,7 @@ PARTITIONED = {"statement": "", "row": " PARTITION BY LIST (part)"}
 
 
 def state(follower: Follower) -> tuple[str, str]:
-    (table,) = [t for t in follower.source.read_registered_tables() if t.schema.name == "item"]
+    (table,) = [t for t in follower.source.registry.read_registered_tables() if t.schema.name == "item"]
     return table.state, table.reason
 
 
@@ -41,14 +41,14 @@ def make(sql: Sql, kind: str, style: str = "") -> None:
 
 def follow(sql: Sql, follower: Follower) -> None:
     """Read everything, and compare with the table itself."""
-    follower.source.refresh_schemas()
+    follower.source.capture.refresh_schemas()
     follower.read_registry()
     follower.drain()
     found = {key: row["v"] for (key, _), row in follower.rows("item").items()}
     assert found == dict(sql("SELECT id::text, v FROM item"))
     assert state(follower) == ("ACTIVE", "")
     assert sql("SELECT count(*) FROM venus.l_00002") == [(0,)]
-    assert all(step.exists for step in follower.source.install(["*"], []))
+    assert all(step.exists for step in follower.source.installer.install(["*"], []))
 
 
 @pytest.mark.parametrize("style", PARTITIONED)
@@ -111,9 +111,9 @@ def test_rows_are_read_again_only_where_the_table_was_rewritten(
 ) -> None:
     make(sql, before)
     follower = capture()
-    follower.source.refresh_schemas()
+    follower.source.capture.refresh_schemas()
     sql(f"ALTER TABLE item ALTER {change}")
-    follower.source.refresh_schemas()
+    follower.source.capture.refresh_schemas()
     follower.read_registry()
     assert bool(follower.due()) is again
     follow(sql, follower)
@@ -140,7 +140,7 @@ def test_the_log_of_an_older_version_is_widened_by_capture_itself(sql: Sql, capt
     follower = capture()
     set_back(sql)
     sql("UPDATE item SET v = 'waits' WHERE id = 1")
-    follower.source.refresh_schemas()
+    follower.source.capture.refresh_schemas()
     sql("ALTER TABLE item ALTER id TYPE bigint")
     sql("INSERT INTO item VALUES (3000000000, 1, 'new')")
     follow(sql, follower)
@@ -154,11 +154,11 @@ def test_a_log_in_use_is_widened_later_and_its_function_with_it(
     set_back(sql)
     with closing(psycopg2.connect(libpq(database))) as writer:
         writer.cursor().execute("UPDATE item SET v = 'open' WHERE id = 1")
-        follower.source.refresh_schemas()
+        follower.source.capture.refresh_schemas()
         assert OLDER_CHECK[1] in sql("SELECT prosrc FROM pg_proc WHERE proname = 'f_00002'")[0][0]
         writer.commit()
     sql("CREATE TABLE reason_to_look (id int PRIMARY KEY)")
-    follower.source.install(["*"], [])
+    follower.source.installer.install(["*"], [])
     follow(sql, follower)
 
 
@@ -168,9 +168,9 @@ def test_a_wider_key_with_the_log_of_an_older_version_never_fails_the_applicatio
     set_back(sql)
     sql("ALTER TABLE item ALTER id TYPE bigint")
     sql("INSERT INTO item VALUES (3000000000, 1, 'new')")
-    follower.source.refresh_schemas()
+    follower.source.capture.refresh_schemas()
     follower.read_registry()
     follower.drain()
     assert state(follower) == ("RESYNC", "its key was renamed, retyped or dropped, and changes were made meanwhile")
-    follower.source.restart_fill(follower.table_id("item"))
+    follower.source.capture.restart_fill(follower.table_id("item"))
     follow(sql, follower)

@@ -52,7 +52,7 @@ def mariadb(made: Authority) -> Iterator[MariaServer]:
 def source(url: str) -> bool:
     opened = open_source(Settings(source=SourceSettings(url=SecretStr(url))))
     try:
-        return bool(opened.read_table_names() is not None)
+        return bool(opened.dictionary.read_table_names() is not None)
     finally:
         opened.close()
 

@@ -28,11 +28,11 @@ def test_insert_update_delete_and_reinsert(tmp_path: Path) -> None:
 def test_rows_that_were_there_before_are_filled_in_chunks(tmp_path: Path) -> None:
     with opened(tmp_path / "a.db", PERSON, install=False) as shop:
         shop.app.executemany("INSERT INTO person VALUES (?, ?, ?)", ((n, f"e{n}", "x" * n) for n in range(1, 101)))
-        shop.source.install(["*"], [])
+        shop.source.installer.install(["*"], [])
         shop.copy.chunk_rows = 7
         shop.copy.catch_up()
 
-        fill = {t.schema.name: t.fill for t in shop.source.read_registered_tables()}["person"]
+        fill = {t.schema.name: t.fill for t in shop.source.registry.read_registered_tables()}["person"]
         assert (fill.done, fill.rows_done, fill.rows_estimate) == (True, 100, 100)
         assert shop.copy.content("person") == {(str(n),): (f"e{n}", "x" * n) for n in range(1, 101)}
 
@@ -75,13 +75,13 @@ def test_a_log_that_somebody_emptied_is_noticed(tmp_path: Path) -> None:
         )
         shop.copy.catch_up()
 
-        state = {t.schema.name: (t.state, t.reason) for t in shop.source.read_registered_tables()}["person"]
+        state = {t.schema.name: (t.state, t.reason) for t in shop.source.registry.read_registered_tables()}["person"]
         assert state[0] == "RESYNC"
         assert "venus_l_00002" in state[1]
-        shop.source.restart_fill(2)
+        shop.source.capture.restart_fill(2)
         shop.copy.catch_up()
         assert shop.copy.content("person")[("2",)] == ("b", "B")
-        assert {t.state for t in shop.source.read_registered_tables()} == {"ACTIVE"}
+        assert {t.state for t in shop.source.registry.read_registered_tables()} == {"ACTIVE"}
 
 
 def test_delete_without_where_and_key_shifts(tmp_path: Path) -> None:
@@ -141,7 +141,7 @@ def test_keys_without_a_type_keep_their_storage_class(tmp_path: Path, declared: 
         tmp_path / "a.db", f"CREATE TABLE t (id {declared} PRIMARY KEY, v TEXT) WITHOUT ROWID;", install=False
     ) as shop:
         shop.run("INSERT INTO t VALUES ('a', 'x'), ('b', 'y')")
-        shop.source.install(["*"], [])
+        shop.source.installer.install(["*"], [])
         shop.copy.catch_up()
         shop.run("UPDATE t SET id = 'c' WHERE id = 'a'; DELETE FROM t WHERE id = 'b'")
         shop.copy.catch_up()
@@ -152,7 +152,7 @@ def test_keys_without_a_type_keep_their_storage_class(tmp_path: Path, declared: 
 def test_one_and_one_point_zero_are_two_keys_where_there_is_no_type(tmp_path: Path) -> None:
     with opened(tmp_path / "a.db", "CREATE TABLE t (id PRIMARY KEY NOT NULL, v TEXT);", install=False) as shop:
         shop.run("INSERT INTO t VALUES (1, 'x'), (2.5, 'z')")
-        shop.source.install(["*"], [])
+        shop.source.installer.install(["*"], [])
         shop.copy.catch_up()
         log = shop.rows("SELECT op, k1, typeof(k1) FROM venus_l_00002")
         shop.run("INSERT OR REPLACE INTO t VALUES (1.0, 'y')")
@@ -181,7 +181,7 @@ def test_a_key_that_is_a_unique_index_over_required_columns(tmp_path: Path) -> N
     ddl = "CREATE TABLE t (a TEXT NOT NULL, b INT NOT NULL, c TEXT); CREATE UNIQUE INDEX u ON t (b, a COLLATE NOCASE);"
     with opened(tmp_path / "a.db", ddl, install=False) as shop:
         shop.run("INSERT INTO t VALUES ('x', 1, 'p'), ('y', 1, 'q'), ('z', 2, 'r')")
-        shop.source.install(["*"], [])
+        shop.source.installer.install(["*"], [])
         shop.copy.chunk_rows = 1
         shop.run("UPDATE t SET a = 'X' WHERE a = 'x'; INSERT OR REPLACE INTO t VALUES ('Y', 1, 's')")
         shop.copy.catch_up()
@@ -192,11 +192,11 @@ def test_a_key_that_is_a_unique_index_over_required_columns(tmp_path: Path) -> N
 def test_the_rollback_journal_works_too(tmp_path: Path) -> None:
     with opened(tmp_path / "a.db", PERSON, wal=False) as shop:
         shop.run("INSERT INTO person VALUES (1, 'a', 'Ada')")
-        shop.source.write_heartbeat()
+        shop.source.capture.write_heartbeat()
         shop.copy.catch_up()
 
         assert shop.copy.content("person") == {("1",): ("a", "Ada")}
-        assert any("journal_mode" in f.message and not f.blocks for f in shop.source.check(["*"], []))
+        assert any("journal_mode" in f.message and not f.blocks for f in shop.source.installer.check(["*"], []))
 
 
 def test_a_wide_row_is_a_section_of_its_own_and_reading_stays_within_bounds(tmp_path: Path) -> None:
@@ -235,7 +235,7 @@ def test_last_insert_rowid_and_changes_are_those_of_the_application(tmp_path: Pa
 def test_every_statement_finds_its_rows_through_the_key(tmp_path: Path, ddl: str) -> None:
     with opened(tmp_path / "a.db", ddl.replace(", y);", ", y INT);")) as shop:
         shop.copy.catch_up()
-        access = shop.source._accesses[shop.copy.id_of("t")]
+        access = shop.source.capture._accesses[shop.copy.id_of("t")]
         for sql in (access.changes_sql, access.fill_next_sql):
             plan = [row[3] for row in shop.app.execute(f"EXPLAIN QUERY PLAN {sql}", [1] * sql.count("?"))]
             assert any(step.startswith("SEARCH t") for step in plan), plan

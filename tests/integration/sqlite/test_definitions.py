@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.databases.sqlite import Shop, opened
 from venus.adapters.dialects.contract import SchemaChanged
-from venus.adapters.dialects.sqlite import source
+from venus.adapters.dialects.sqlite.capture import capture
 from venus.adapters.dialects.sqlite.connection import write_transaction
 from venus.adapters.dialects.sqlite.source import SqliteSource
 
@@ -71,22 +71,22 @@ def run(shop: Shop, script: str) -> None:
 
 def followed(shop: Shop) -> None:
     """Install, capture what there is, and compare; the loose tables are nobody's."""
-    shop.source.install(["item", "other"], [])
+    shop.source.installer.install(["item", "other"], [])
     shop.copy.catch_up()
-    shop.source.refresh_schemas()
+    shop.source.capture.refresh_schemas()
 
 
 def due(shop: Shop) -> list[str]:
     """Return the tables that are to be read."""
-    return [t.schema.name for t in shop.source.read_registered_tables() if not t.fill.done]
+    return [t.schema.name for t in shop.source.registry.read_registered_tables() if not t.fill.done]
 
 
 def is_same(shop: Shop) -> bool:
     """Whether the copy has what the application sees."""
-    shop.source.refresh_schemas()
+    shop.source.capture.refresh_schemas()
     shop.copy.catch_up()
     table_id = shop.copy.id_of("item")
-    states = {t.schema.table_id: t.state for t in shop.source.read_registered_tables()}
+    states = {t.schema.table_id: t.state for t in shop.source.registry.read_registered_tables()}
     cursor = shop.app.execute("SELECT * FROM item ORDER BY id")
     names = [d[0] for d in cursor.description]
     # the copy keeps what was dropped
@@ -108,7 +108,7 @@ def test_what_leaves_the_values_as_they_are_is_no_reason_to_read_them_again(tmp_
     with opened(tmp_path / "a.db", ITEM + LOOSE, install=False) as shop:
         followed(shop)
         run(shop, script)
-        shop.source.refresh_schemas()
+        shop.source.capture.refresh_schemas()
         assert due(shop) == []
         assert is_same(shop)
 
@@ -138,8 +138,8 @@ def test_a_key_that_becomes_wider_is_followed(
             aside = f"CREATE TABLE aside (id {now} NOT NULL PRIMARY KEY, a INT, b INT)"
             run(shop, f"BEGIN; {aside}; INSERT INTO aside SELECT * FROM item; DROP TABLE item; "
                 "ALTER TABLE aside RENAME TO item; COMMIT")  # fmt: skip
-            shop.source.install(["item"], [])
-            shop.source.restart_fill(shop.copy.id_of("item"))
+            shop.source.installer.install(["item"], [])
+            shop.source.capture.restart_fill(shop.copy.id_of("item"))
         shop.app.execute("INSERT INTO item VALUES (?, 6, 60)", (beyond,))
         assert is_same(shop)
         shop.app.execute("UPDATE item SET a = 7 WHERE id = ?", (beyond,))
@@ -163,10 +163,10 @@ def test_a_text_that_was_edited_by_hand_is_read_again(tmp_path: Path) -> None:
 def test_what_is_noted_of_the_dictionary_is_no_news_of_a_table(tmp_path: Path) -> None:
     with opened(tmp_path / "a.db", ITEM, install=False) as shop:
         followed(shop)
-        before = shop.source.read_registry_fingerprint()
+        before = shop.source.registry.read_registry_fingerprint()
         run(shop, "VACUUM")
-        shop.source.refresh_schemas()
-        assert shop.source.read_registry_fingerprint() == before
+        shop.source.capture.refresh_schemas()
+        assert shop.source.registry.read_registry_fingerprint() == before
 
 
 def test_a_registry_that_has_no_place_for_it_is_captured_as_ever(tmp_path: Path) -> None:
@@ -181,17 +181,17 @@ def test_only_the_table_that_was_altered_is_read_again(tmp_path: Path) -> None:
     with opened(tmp_path / "a.db", ITEM, install=False) as shop:
         followed(shop)
         run(shop, "ALTER TABLE item ADD COLUMN d INT DEFAULT 1; CREATE INDEX by_n ON other (n)")
-        shop.source.refresh_schemas()
+        shop.source.capture.refresh_schemas()
         assert due(shop) == ["item"]
 
 
 def test_an_installation_explains_what_it_makes(tmp_path: Path) -> None:
     with opened(tmp_path / "a.db", ITEM, install=False) as shop:
-        shop.source.install(["item"], [])
+        shop.source.installer.install(["item"], [])
         shop.copy.catch_up()
-        shop.source.refresh_schemas()
-        shop.source.install(["other"], [])
-        shop.source.refresh_schemas()
+        shop.source.capture.refresh_schemas()
+        shop.source.installer.install(["other"], [])
+        shop.source.capture.refresh_schemas()
         assert due(shop) == ["other"]
 
 
@@ -200,10 +200,10 @@ def test_triggers_that_are_made_again_are_no_reason_to_read_the_other_tables(tmp
     with opened(tmp_path / "a.db", ddl, install=False) as shop:
         followed(shop)
         run(shop, "CREATE UNIQUE INDEX first ON other (item)")
-        shop.source.refresh_schemas()
-        made = [step.what for step in shop.source.install(["*"], []) if not step.exists]
+        shop.source.capture.refresh_schemas()
+        made = [step.what for step in shop.source.installer.install(["*"], []) if not step.exists]
         assert "old trigger venus_iv1_00003" in made, "this has tested nothing"
-        shop.source.refresh_schemas()
+        shop.source.capture.refresh_schemas()
         assert due(shop) == []
 
 
@@ -211,7 +211,7 @@ def test_an_installation_hides_nothing_that_came_before(tmp_path: Path) -> None:
     with opened(tmp_path / "a.db", ITEM, install=False) as shop:
         followed(shop)
         run(shop, ANEW)
-        shop.source.install(["*"], [])
+        shop.source.installer.install(["*"], [])
         assert is_same(shop)
 
 
@@ -222,8 +222,8 @@ def test_what_happened_while_nobody_captured_is_noticed(tmp_path: Path) -> None:
         later = SqliteSource(shop.file)
         try:
             with pytest.raises(SchemaChanged):
-                later.open_cut([])
-            later.refresh_schemas()
+                later.capture.open_cut([])
+            later.capture.refresh_schemas()
         finally:
             later.close()
         assert "item" in due(shop)
@@ -243,20 +243,20 @@ def test_what_is_altered_right_behind_a_comparison_is_not_taken_for_compared(
 
         run(shop, "VACUUM")
         with monkeypatch.context() as patched:
-            patched.setattr(source, "write_transaction", altered_behind)
-            shop.source.refresh_schemas()
+            patched.setattr(capture, "write_transaction", altered_behind)
+            shop.source.capture.refresh_schemas()
         with pytest.raises(SchemaChanged):
-            shop.source.open_cut([])
+            shop.source.capture.open_cut([])
         assert is_same(shop)
 
 
 def test_a_paused_table_is_read_again_when_it_goes_on(tmp_path: Path) -> None:
     with opened(tmp_path / "a.db", ITEM, install=False) as shop:
         followed(shop)
-        shop.source.set_table_state(shop.copy.id_of("item"), "PAUSED", "")
+        shop.source.registry.set_table_state(shop.copy.id_of("item"), "PAUSED", "")
         run(shop, ANEW)
-        shop.source.refresh_schemas()
-        shop.source.set_table_state(shop.copy.id_of("item"), "ACTIVE", "")
+        shop.source.capture.refresh_schemas()
+        shop.source.registry.set_table_state(shop.copy.id_of("item"), "ACTIVE", "")
         assert is_same(shop)
 
 
@@ -267,9 +267,9 @@ def test_an_installation_of_an_older_version_notes_what_there_is(tmp_path: Path)
             "UPDATE venus_captured_table SET fingerprint = substr(fingerprint, 1, instr(fingerprint, ' ') - 1)"
             " WHERE fingerprint LIKE '% %'"
         )
-        shop.source.refresh_schemas()
+        shop.source.capture.refresh_schemas()
         run(shop, "VACUUM")
-        shop.source.refresh_schemas()
+        shop.source.capture.refresh_schemas()
         assert due(shop) == []
         run(shop, ANEW)
         assert is_same(shop)
@@ -279,5 +279,5 @@ def test_a_file_that_went_back_is_read_again(tmp_path: Path) -> None:
     with opened(tmp_path / "a.db", ITEM, install=False) as shop:
         followed(shop)
         shop.run("PRAGMA schema_version = 3")
-        shop.source.refresh_schemas()
+        shop.source.capture.refresh_schemas()
         assert sorted(due(shop)) == ["item", "other", "venus_heartbeat"]

@@ -43,13 +43,13 @@ def dictionary(file: Path) -> list[object]:
 def test_uninstalling_leaves_the_file_as_it_was(tmp_path: Path, ddl: str) -> None:
     with opened(tmp_path / "a.db", ddl, install=False) as shop:
         before = dictionary(shop.file)
-        shop.source.install(["*"], [])
+        shop.source.installer.install(["*"], [])
         shop.copy.catch_up()
-        shop.source.uninstall()
+        shop.source.installer.uninstall()
 
         assert dictionary(shop.file) == before
-        assert shop.source.uninstall() == []
-        assert shop.source.read_registered_tables() == []
+        assert shop.source.installer.uninstall() == []
+        assert shop.source.registry.read_registered_tables() == []
         table = ddl.split()[2]
         shop.run(f"DELETE FROM {table}; INSERT INTO {table} (id) VALUES (99)")
 
@@ -57,17 +57,17 @@ def test_uninstalling_leaves_the_file_as_it_was(tmp_path: Path, ddl: str) -> Non
 def test_the_plans_are_what_is_executed(tmp_path: Path) -> None:
     with opened(tmp_path / "a.db", SHOP, install=False) as shop:
         before = dictionary(shop.file)
-        plan = shop.source.plan_install(["*"], [])
+        plan = shop.source.installer.plan_install(["*"], [])
         assert dictionary(shop.file) == before, "a plan only reads"
         executed: list[str] = []
         shop.source._writer.set_trace_callback(executed.append)
-        steps = shop.source.install(["*"], [])
+        steps = shop.source.installer.install(["*"], [])
         shop.source._writer.set_trace_callback(None)
         changing = [s for s in executed if s.startswith(("CREATE", "INSERT", "DROP", "UPDATE", "DELETE"))]
 
         assert steps == plan
         assert changing == [s.sql for s in plan]
-        removal = shop.source.plan_uninstall()
+        removal = shop.source.installer.plan_uninstall()
         for step in removal:
             shop.app.execute(step.sql).fetchall()
         assert dictionary(shop.file) == before
@@ -75,32 +75,32 @@ def test_the_plans_are_what_is_executed(tmp_path: Path) -> None:
 
 def test_a_plan_run_by_hand_is_an_installation(tmp_path: Path) -> None:
     with opened(tmp_path / "a.db", SHOP, install=False) as shop:
-        for step in shop.source.plan_install(["*"], []):
+        for step in shop.source.installer.plan_install(["*"], []):
             shop.app.execute(step.sql).fetchall()
         shop.copy.catch_up()
 
-        assert all(step.exists for step in shop.source.install(["*"], []))
+        assert all(step.exists for step in shop.source.installer.install(["*"], []))
         assert shop.copy.content("person") == {("1",): ("a",)}
 
 
 def test_installing_twice_changes_nothing_and_a_lost_trigger_is_made_again(tmp_path: Path) -> None:
     with opened(tmp_path / "a.db", SHOP) as shop:
         shop.copy.catch_up()
-        assert [s.what for s in shop.source.install(["*"], []) if not s.exists] == []
+        assert [s.what for s in shop.source.installer.install(["*"], []) if not s.exists] == []
         shop.run("DROP TRIGGER venus_d_00002; DELETE FROM person; INSERT INTO person VALUES (5, 'b')")
         shop.copy.catch_up()
-        state = {t.schema.name: t for t in shop.source.read_registered_tables()}
+        state = {t.schema.name: t for t in shop.source.registry.read_registered_tables()}
         assert state["person"].state == "RESYNC"
         assert "venus_d_00002" in state["person"].reason
         assert state["visit"].state == "ACTIVE"
 
-        made = [s.what for s in shop.source.install(["*"], []) if not s.exists]
+        made = [s.what for s in shop.source.installer.install(["*"], []) if not s.exists]
 
         assert made[0] == "trigger venus_d_00002"
         assert all(w.startswith("row of") for w in made[1:])
         shop.copy.catch_up()
-        shop.source.restart_fill(2)
-        assert shop.source.read_registered_tables()[1].fill.sweep_from > 0
+        shop.source.capture.restart_fill(2)
+        assert shop.source.registry.read_registered_tables()[1].fill.sweep_from > 0
         shop.copy.catch_up()
         assert ("5",) in shop.copy.content("person")
 
@@ -112,7 +112,7 @@ def test_a_lost_log_table_is_made_again_from_the_start(tmp_path: Path) -> None:
         shop.run("DROP TABLE venus_l_00002")
         with pytest.raises(sqlite3.OperationalError):
             shop.run("INSERT INTO person VALUES (6, 'c')")
-        shop.source.install(["*"], [])
+        shop.source.installer.install(["*"], [])
         shop.rows("SELECT id FROM person")  # after the error, SQLite reads the dictionary again only for this
         shop.run("INSERT INTO person VALUES (6, 'c')")
         shop.copy.catch_up()
@@ -122,22 +122,26 @@ def test_a_lost_log_table_is_made_again_from_the_start(tmp_path: Path) -> None:
 
 def test_tables_chosen_later_join(tmp_path: Path) -> None:
     with opened(tmp_path / "a.db", SHOP, install=False) as shop:
-        shop.source.install(["person"], [])
+        shop.source.installer.install(["person"], [])
         shop.copy.catch_up()
         other = SqliteSource(shop.file)
-        other.install(["main.v*"], ["person"])
+        other.installer.install(["main.v*"], ["person"])
         other.close()
-        new = shop.source.refresh_schemas()
+        new = shop.source.capture.refresh_schemas()
         shop.copy.catch_up()
 
         assert [s.name for s in new] == ["visit"]
-        assert [t.schema.name for t in shop.source.read_registered_tables()] == ["venus_heartbeat", "person", "visit"]
+        assert [t.schema.name for t in shop.source.registry.read_registered_tables()] == [
+            "venus_heartbeat",
+            "person",
+            "visit",
+        ]
 
 
 def test_a_writer_that_is_active_during_the_installation_loses_nothing(tmp_path: Path) -> None:
     with opened(tmp_path / "a.db", SHOP, install=False) as shop:
         shop.run("BEGIN IMMEDIATE; INSERT INTO person VALUES (5, 'open')")
-        installing = threading.Thread(target=shop.source.install, args=(["*"], []))
+        installing = threading.Thread(target=shop.source.installer.install, args=(["*"], []))
         installing.start()
         installing.join(0.2)
         assert installing.is_alive(), "it waits for the transaction"
@@ -177,18 +181,18 @@ def test_what_cannot_be_carried_is_refused_and_nothing_is_installed(
 ) -> None:
     with opened(tmp_path / "a.db", ddl, install=False) as shop:
         with pytest.raises(Refused, match=says) as refused:
-            shop.source.install(["*"], [])
+            shop.source.installer.install(["*"], [])
 
         assert way_out in refused.value.hint
         assert shop.rows("SELECT name FROM sqlite_master WHERE name LIKE 'venus%'") == set()
-        shop.source.install(["*"], ["t"])
+        shop.source.installer.install(["*"], ["t"])
 
 
 def test_a_check_only_reads_and_names_what_it_leaves_out(tmp_path: Path) -> None:
     with opened(tmp_path / "a.db", SHOP + "INSERT INTO person (email) VALUES ('nul' || char(0) || '!');") as shop:
         before = dictionary(shop.file)
         version = shop.app.execute("PRAGMA data_version").fetchone()
-        findings = {f.where: f.message for f in shop.source.check(["*"], [])}
+        findings = {f.where: f.message for f in shop.source.installer.check(["*"], [])}
 
         assert dictionary(shop.file) == before
         assert shop.app.execute("PRAGMA data_version").fetchone() == version
@@ -205,8 +209,8 @@ def test_an_index_ordered_by_the_applications_own_collation_is_refused(tmp_path:
     source = SqliteSource(tmp_path / "a.db")
     try:
         with pytest.raises(Refused, match="backwards"):
-            source.install(["*"], [])
-        source.install(["u"], [])
+            source.installer.install(["*"], [])
+        source.installer.install(["u"], [])
         app.execute("INSERT INTO u VALUES (1, 'a')")
         copy = Copy(source)
         copy.catch_up()
@@ -230,5 +234,5 @@ def test_capturing_without_an_installation_is_one_clear_line(tmp_path: Path) -> 
         opened(tmp_path / "a.db", SHOP, install=False) as shop,
         pytest.raises(NotInstalled, match="not installed") as e,
     ):
-        shop.source.read_state()
+        shop.source.registry.read_state()
     assert "install-triggers" in e.value.hint

@@ -39,17 +39,17 @@ def everything(shop: Shop) -> list[object]:
 def test_a_raised_epoch_fences_the_cut_that_is_open(tmp_path: Path) -> None:
     with opened(tmp_path / "a.db", DDL) as shop:
         shop.run("INSERT INTO t VALUES (1, 'a')")
-        cut = shop.source.open_cut([])
+        cut = shop.source.capture.open_cut([])
         assert cut is not None
         list(cut.read_sections(rows_max=10, bytes_max=1000))
         other = SqliteSource(shop.file)
-        other.raise_epoch(Epoch(5))
+        other.registry.raise_epoch(Epoch(5))
         before = everything(shop)
         with pytest.raises(Fenced, match="epoch 5"):
             cut.commit(Epoch(0), [BATCH], [], BatchNo(0))
         assert everything(shop) == before
         with pytest.raises(Fenced):
-            other.raise_epoch(Epoch(4))
+            other.registry.raise_epoch(Epoch(4))
 
         copy = Copy(other)
         copy.catch_up()
@@ -60,7 +60,7 @@ def test_a_raised_epoch_fences_the_cut_that_is_open(tmp_path: Path) -> None:
 def test_a_cut_that_was_not_read_to_its_end_cannot_be_committed(tmp_path: Path) -> None:
     with opened(tmp_path / "a.db", DDL) as shop:
         shop.app.executemany("INSERT INTO t VALUES (?, 'x')", ((n,) for n in range(20)))
-        cut = shop.source.open_cut([])
+        cut = shop.source.capture.open_cut([])
         assert cut is not None
         next(iter(cut.read_sections(rows_max=5, bytes_max=1000)))
         with pytest.raises(SourceError, match="not read to their end"):
@@ -94,17 +94,17 @@ def test_batches_are_answered_and_forgotten(tmp_path: Path) -> None:
         for n in range(3):
             shop.run(f"INSERT INTO t VALUES ({n}, 'x')")
             assert shop.copy.follow()
-        last = shop.source.read_state().last_batch
-        found = shop.source.read_batches([BatchNo(1), last, BatchNo(99)])
+        last = shop.source.registry.read_state().last_batch
+        found = shop.source.registry.read_batches([BatchNo(1), last, BatchNo(99)])
         assert set(found) == {1, last}
         assert found[last].digest == 0xFFFF_FFFF_0000_0000 + last
 
         shop.run("DELETE FROM t")
-        cut = shop.source.open_cut([])
+        cut = shop.source.capture.open_cut([])
         assert cut is not None
         list(cut.read_sections(rows_max=10, bytes_max=1000))
-        cut.commit(shop.source.read_state().epoch, [], [], last)
-        assert set(shop.source.read_batches([BatchNo(1), last])) == {last}
+        cut.commit(shop.source.registry.read_state().epoch, [], [], last)
+        assert set(shop.source.registry.read_batches([BatchNo(1), last])) == {last}
 
 
 def test_a_review_waits_for_the_local_transaction_that_is_just_committing(tmp_path: Path) -> None:
@@ -129,9 +129,9 @@ def test_waiting_for_the_lock_ends_with_an_error_that_may_be_tried_again(
         monkeypatch.setattr(locks, "LOCK_WAIT_S", 0.1)
         shop.run("BEGIN IMMEDIATE")
         with pytest.raises(DatabaseUnavailable, match="locked"):
-            shop.source.write_heartbeat()
+            shop.source.capture.write_heartbeat()
         shop.run("ROLLBACK")
-        shop.source.write_heartbeat()
+        shop.source.capture.write_heartbeat()
 
 
 @pytest.mark.fault
@@ -141,18 +141,18 @@ def test_a_process_killed_at_any_statement_of_the_local_transaction_loses_and_do
 ) -> None:
     with opened(tmp_path / "a.db", DDL, install=False) as shop:
         shop.app.executemany("INSERT INTO t VALUES (?, 'x')", ((n,) for n in range(50)))
-        shop.source.install(["*"], [])
+        shop.source.installer.install(["*"], [])
         shop.copy.catch_up()
         shop.run("DELETE FROM t WHERE id < 10; UPDATE t SET v = 'y' WHERE id > 40; INSERT INTO t VALUES (77, 'z')")
-        before = shop.source.read_state()
+        before = shop.source.registry.read_state()
         killed = victim.run(statement, shop.file)
-        state = shop.source.read_state()
+        state = shop.source.registry.read_state()
 
         committed = state.last_batch > before.last_batch
         assert committed == (not killed)
         assert (state.next_sequence > before.next_sequence) == committed
-        assert (shop.source.read_backlog()[2][0] == 0) == committed
-        assert bool(shop.source.read_batches([BatchNo(before.last_batch + 1)])) == committed
+        assert (shop.source.capture.read_backlog()[2][0] == 0) == committed
+        assert bool(shop.source.registry.read_batches([BatchNo(before.last_batch + 1)])) == committed
         if not committed:
             shop.copy.catch_up()
             assert {k + v for k, v in shop.copy.content("t").items()} == {
@@ -170,14 +170,14 @@ from pathlib import Path
 from venus.adapters.dialects.sqlite.source import SqliteSource
 source = SqliteSource(Path(sys.argv[1]))
 print("asking", flush=True)
-print(list(source.read_batches([7, 8])))
+print(list(source.registry.read_batches([7, 8])))
 """
 
 
 def test_an_open_snapshot_ends_with_the_cut_even_if_rows_were_left_unread(tmp_path: Path) -> None:
     with opened(tmp_path / "a.db", DDL) as shop:
         shop.app.executemany("INSERT INTO t VALUES (?, 'x')", ((n,) for n in range(100)))
-        cut = shop.source.open_cut([])
+        cut = shop.source.capture.open_cut([])
         assert cut is not None
         sections = cut.read_sections(rows_max=5, bytes_max=1000)
         next(sections)

@@ -29,7 +29,7 @@ def shop(tmp_path: Path) -> Iterator[Shop]:
     with opened(tmp_path / "a.db", DDL, wal=False) as shop:
         shop.app.executemany("INSERT INTO t VALUES (?, 'x')", ((n,) for n in range(50)))
         shop.copy.catch_up()
-        shop.source.set_table_state(shop.copy.id_of("u"), "PAUSED", "by hand")
+        shop.source.registry.set_table_state(shop.copy.id_of("u"), "PAUSED", "by hand")
         yield shop
 
 
@@ -56,30 +56,32 @@ def busy(shop: Shop) -> Iterator[None]:
 
 SOURCE: dict[str, Callable[[Shop], object]] = {
     "open": lambda shop: SqliteSource(shop.file).close(),
-    "refresh_schemas": lambda shop: shop.source.refresh_schemas(),
-    "open_cut": lambda shop: shop.source.open_cut([]),
-    "registered": lambda shop: shop.source.read_registered_tables(),
-    "state": lambda shop: shop.source.read_state(),
-    "raise_epoch": lambda shop: shop.source.raise_epoch(Epoch(9)),
-    "batches": lambda shop: shop.source.read_batches([BatchNo(1)]),
-    "beat": lambda shop: shop.source.write_heartbeat(),
-    "backlog": lambda shop: shop.source.read_backlog(),
-    "restart_fill": lambda shop: shop.source.restart_fill(shop.copy.id_of("t")),
-    "set_table_state": lambda shop: shop.source.set_table_state(shop.copy.id_of("u"), "PAUSED", "by hand"),
-    "halt": lambda shop: shop.source.halt(shop.source.read_state().epoch, shop.copy.id_of("u"), "no matter"),
-    "tables": lambda shop: shop.source.read_tables(["*"], []),
-    "numberings": lambda shop: shop.source.read_numberings(),
-    "other_objects": lambda shop: shop.source.read_other_objects(),
-    "check": lambda shop: shop.source.check(["*"], []),
-    "install_plan": lambda shop: shop.source.plan_install(["*"], []),
-    "install": lambda shop: shop.source.install(["*"], []),
-    "uninstall_plan": lambda shop: shop.source.plan_uninstall(),
-    "released": lambda shop: shop.source.read_released_tables(),
-    "release_plan": lambda shop: shop.source.plan_release([shop.copy.id_of("u")]),
-    "release": lambda shop: shop.source.release([shop.copy.id_of("u")]),
+    "refresh_schemas": lambda shop: shop.source.capture.refresh_schemas(),
+    "open_cut": lambda shop: shop.source.capture.open_cut([]),
+    "registered": lambda shop: shop.source.registry.read_registered_tables(),
+    "state": lambda shop: shop.source.registry.read_state(),
+    "raise_epoch": lambda shop: shop.source.registry.raise_epoch(Epoch(9)),
+    "batches": lambda shop: shop.source.registry.read_batches([BatchNo(1)]),
+    "beat": lambda shop: shop.source.capture.write_heartbeat(),
+    "backlog": lambda shop: shop.source.capture.read_backlog(),
+    "restart_fill": lambda shop: shop.source.capture.restart_fill(shop.copy.id_of("t")),
+    "set_table_state": lambda shop: shop.source.registry.set_table_state(shop.copy.id_of("u"), "PAUSED", "by hand"),
+    "halt": lambda shop: shop.source.registry.halt(
+        shop.source.registry.read_state().epoch, shop.copy.id_of("u"), "no matter"
+    ),
+    "tables": lambda shop: shop.source.dictionary.read_tables(["*"], []),
+    "numberings": lambda shop: shop.source.dictionary.read_numberings(),
+    "other_objects": lambda shop: shop.source.dictionary.read_other_objects(),
+    "check": lambda shop: shop.source.installer.check(["*"], []),
+    "install_plan": lambda shop: shop.source.installer.plan_install(["*"], []),
+    "install": lambda shop: shop.source.installer.install(["*"], []),
+    "uninstall_plan": lambda shop: shop.source.installer.plan_uninstall(),
+    "released": lambda shop: shop.source.registry.read_released_tables(),
+    "release_plan": lambda shop: shop.source.installer.plan_release([shop.copy.id_of("u")]),
+    "release": lambda shop: shop.source.installer.release([shop.copy.id_of("u")]),
     "drop_logs": lambda shop: (
-        shop.source.release([shop.copy.id_of("u")]),
-        shop.source.drop_logs({shop.copy.id_of("u"): "by hand"}),
+        shop.source.installer.release([shop.copy.id_of("u")]),
+        shop.source.installer.drop_logs({shop.copy.id_of("u"): "by hand"}),
     ),
 }
 

@@ -16,7 +16,7 @@ PERSON = "CREATE TABLE person (id INTEGER PRIMARY KEY, email TEXT UNIQUE, name T
 
 
 def table(shop: Shop, name: str = "person") -> RegisteredTable:
-    return next(t for t in shop.source.read_registered_tables() if t.schema.name == name)
+    return next(t for t in shop.source.registry.read_registered_tables() if t.schema.name == name)
 
 
 def test_a_cut_never_reads_by_an_old_dictionary(tmp_path: Path) -> None:
@@ -26,7 +26,7 @@ def test_a_cut_never_reads_by_an_old_dictionary(tmp_path: Path) -> None:
         shop.run("ALTER TABLE person ADD COLUMN age INT DEFAULT 7; UPDATE person SET name = 'x'")
 
         with pytest.raises(SchemaChanged):
-            shop.source.open_cut([])
+            shop.source.capture.open_cut([])
         assert not shop.source._reader.in_transaction
 
 
@@ -35,7 +35,7 @@ def test_a_new_column_makes_a_new_version_and_is_filled(tmp_path: Path) -> None:
         shop.run("INSERT INTO person VALUES (1, 'a', 'Ada'), (2, 'b', 'Bob')")
         shop.copy.catch_up()
         shop.run("ALTER TABLE person ADD COLUMN age INT DEFAULT 7; UPDATE person SET name = 'x' WHERE id = 1")
-        (new,) = shop.source.refresh_schemas()
+        (new,) = shop.source.capture.refresh_schemas()
 
         assert (new.version, [c.name for c in new.columns]) == (2, ["id", "email", "name", "age"])
         assert not table(shop).fill.done
@@ -48,10 +48,10 @@ def test_a_dropped_columns_number_is_never_given_again(tmp_path: Path) -> None:
     with opened(tmp_path / "a.db", PERSON) as shop:
         shop.copy.catch_up()
         shop.run("ALTER TABLE person DROP COLUMN name")
-        (dropped,) = shop.source.refresh_schemas()
+        (dropped,) = shop.source.capture.refresh_schemas()
         assert table(shop).fill.done, "no row has a value that was not shipped"
         shop.run("ALTER TABLE person ADD COLUMN other TEXT")
-        (added,) = shop.source.refresh_schemas()
+        (added,) = shop.source.capture.refresh_schemas()
 
         assert [c.number for c in dropped.columns] == [1, 2]
         assert [c.number for c in added.columns] == [1, 2, 4]
@@ -62,7 +62,7 @@ def test_renamed_columns_keep_their_number_the_key_too(tmp_path: Path) -> None:
         shop.run("INSERT INTO person VALUES (1, 'a', 'Ada')")
         shop.copy.catch_up()
         shop.run("ALTER TABLE person RENAME COLUMN id TO number; ALTER TABLE person RENAME COLUMN email TO mail")
-        (new,) = shop.source.refresh_schemas()
+        (new,) = shop.source.capture.refresh_schemas()
         shop.run("INSERT OR REPLACE INTO person VALUES (2, 'a', 'Eve')")
         shop.copy.catch_up()
 
@@ -84,7 +84,7 @@ def test_a_table_that_is_gone_waits_for_an_operator_and_the_others_go_on(tmp_pat
         assert table(shop).state == "RESYNC"
         assert "gone" in table(shop).reason
         assert shop.copy.content("other") == {("1",): ()}
-        shop.source.uninstall()
+        shop.source.installer.uninstall()
         assert not [r for r in shop.rows("SELECT name FROM sqlite_master") if "venus" in str(r)]
 
 
@@ -99,8 +99,8 @@ def test_a_table_rebuilt_by_a_migration_tool_has_lost_its_triggers_and_says_so(t
         assert table(shop).state == "RESYNC"
         assert "install-triggers" in table(shop).reason
 
-        shop.source.install(["*"], [])
-        shop.source.restart_fill(table(shop).schema.table_id)
+        shop.source.installer.install(["*"], [])
+        shop.source.capture.restart_fill(table(shop).schema.table_id)
         shop.copy.catch_up()
 
         assert table(shop).state == "ACTIVE"
@@ -117,8 +117,8 @@ def test_another_key_is_captured_after_the_next_installation(tmp_path: Path) -> 
         assert table(shop).state == "RESYNC"
         assert "its key is now (email)" in table(shop).reason
 
-        shop.source.install(["*"], [])
-        shop.source.restart_fill(table(shop).schema.table_id)
+        shop.source.installer.install(["*"], [])
+        shop.source.capture.restart_fill(table(shop).schema.table_id)
         shop.run("UPDATE person SET email = 'b'")
         shop.copy.catch_up()
 
@@ -133,8 +133,8 @@ def test_a_new_unique_index_needs_its_own_trigger(tmp_path: Path) -> None:
         shop.copy.catch_up()
         assert table(shop).state == "RESYNC"
 
-        shop.source.install(["*"], [])
-        shop.source.restart_fill(table(shop).schema.table_id)
+        shop.source.installer.install(["*"], [])
+        shop.source.capture.restart_fill(table(shop).schema.table_id)
         shop.run("INSERT INTO person VALUES (1, 'a', 'x'); INSERT OR REPLACE INTO person VALUES (2, 'b', 'x')")
         shop.copy.catch_up()
         assert shop.copy.content("person") == {("2",): ("b", "x")}
@@ -143,7 +143,7 @@ def test_a_new_unique_index_needs_its_own_trigger(tmp_path: Path) -> None:
 def test_a_restart_ordered_while_a_chunk_is_under_way_stands(tmp_path: Path) -> None:
     with opened(tmp_path / "a.db", PERSON, install=False) as shop:
         shop.app.executemany("INSERT INTO person (email) VALUES (?)", ((str(n),) for n in range(10)))
-        shop.source.install(["*"], [])
+        shop.source.installer.install(["*"], [])
         shop.copy.chunk_rows = 4
         shop.copy.follow()
         fill = table(shop).fill
@@ -151,7 +151,7 @@ def test_a_restart_ordered_while_a_chunk_is_under_way_stands(tmp_path: Path) -> 
         cut = follower.open([fill])
         assert cut is not None
         seen = follower.read(cut, [fill], rows_max=100, bytes_max=1 << 20, fill_rows=4)
-        shop.source.restart_fill(fill.table_id)
+        shop.source.capture.restart_fill(fill.table_id)
         cut.commit(follower.epoch, seen.batches, seen.fills, BatchNo(0))
 
         assert (table(shop).fill.rows_done, table(shop).fill.cursor) == (0, b"")

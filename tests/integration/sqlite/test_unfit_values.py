@@ -15,11 +15,11 @@ DDL = "CREATE TABLE t (id INTEGER PRIMARY KEY, d DATE, n INT); CREATE TABLE othe
 
 
 def state(shop: Shop, name: str = "t") -> tuple[str, str]:
-    return next((t.state, t.reason) for t in shop.source.read_registered_tables() if t.schema.name == name)
+    return next((t.state, t.reason) for t in shop.source.registry.read_registered_tables() if t.schema.name == name)
 
 
 def fill(shop: Shop) -> FillState:
-    return next(t.fill for t in shop.source.read_registered_tables() if t.schema.name == "t")
+    return next(t.fill for t in shop.source.registry.read_registered_tables() if t.schema.name == "t")
 
 
 @pytest.mark.parametrize(
@@ -37,12 +37,12 @@ def test_the_table_halts_with_the_row_named_and_the_others_go_on(tmp_path: Path,
         assert "id=7" in state(shop)[1]
         assert f"column {column}" in state(shop)[1]
         assert shop.copy.content("other") == {("1",): ()}
-        assert shop.source.read_backlog()[shop.copy.id_of("t")][0] == 2, "its log rows wait"
+        assert shop.source.capture.read_backlog()[shop.copy.id_of("t")][0] == 2, "its log rows wait"
 
-        assert shop.source.refresh_schemas() == []
+        assert shop.source.capture.refresh_schemas() == []
         assert state(shop)[0] == "PAUSED", "nothing was corrected"
         shop.run(f"UPDATE t SET {column} = NULL WHERE id = 7")
-        shop.source.refresh_schemas()
+        shop.source.capture.refresh_schemas()
         shop.copy.catch_up()
         assert state(shop)[0] == "ACTIVE"
         assert set(shop.copy.content("t")) == {("7",), ("8",)}
@@ -51,7 +51,7 @@ def test_the_table_halts_with_the_row_named_and_the_others_go_on(tmp_path: Path,
 def test_a_fill_halts_too_and_goes_on_where_it_was(tmp_path: Path) -> None:
     with opened(tmp_path / "a.db", DDL, install=False) as shop:
         shop.app.executemany("INSERT INTO t (id, n) VALUES (?, 1)", ((n,) for n in range(30)))
-        shop.source.install(["*"], [])
+        shop.source.installer.install(["*"], [])
         shop.copy.chunk_rows = 10
         while not fill(shop).rows_done:
             shop.copy.follow()
@@ -61,7 +61,7 @@ def test_a_fill_halts_too_and_goes_on_where_it_was(tmp_path: Path) -> None:
         assert 0 < fill(shop).rows_done < 30
 
         shop.run("UPDATE t SET n = 2 WHERE id = 25")
-        shop.source.refresh_schemas()
+        shop.source.capture.refresh_schemas()
         shop.copy.catch_up()
         assert len(shop.copy.content("t")) == 30
         assert shop.copy.content("t")[("25",)] == (None, "2")
@@ -75,7 +75,7 @@ def test_a_null_in_a_key_halts_the_table(tmp_path: Path) -> None:
         assert "NULL" in state(shop)[1]
 
         shop.run("UPDATE t SET id = 'b' WHERE id IS NULL")
-        shop.source.refresh_schemas()
+        shop.source.capture.refresh_schemas()
         shop.copy.catch_up()
         assert state(shop)[0] == "ACTIVE"
         assert shop.copy.content("t") == {("a",): ("x",), ("b",): ("y",)}
@@ -89,7 +89,7 @@ def test_a_row_that_no_message_can_carry_halts_its_table(tmp_path: Path) -> None
         assert state(shop, "doc") == ("PAUSED", "cannot be carried: row id=7: 15.3 MiB, a row can have 15 MiB")
         assert shop.copy.content("other") == {("1",): ()}
         shop.run("UPDATE doc SET body = zeroblob(15000000) WHERE id = 7")
-        shop.source.refresh_schemas()
+        shop.source.capture.refresh_schemas()
         shop.copy.catch_up()
         assert state(shop, "doc")[0] == "ACTIVE"
         assert len(shop.copy.content("doc")["7",][0] or b"") == 15_000_000

@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.databases.sqlite import Shop, application, opened
-from venus.adapters.dialects.sqlite import source
-from venus.adapters.dialects.sqlite.capture import cut
+from venus.adapters.dialects.sqlite import registry
+from venus.adapters.dialects.sqlite.capture import capture, cut
 from venus.adapters.dialects.sqlite.capture.cut import PIECE_ROWS, SLACK_ROWS
 from venus.adapters.dialects.sqlite.connection import write_transaction
 
@@ -96,7 +96,7 @@ def _measure_locks(held: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
             yield
         held.append(time.monotonic() - start)
 
-    for module in (cut, source):
+    for module in (cut, capture, registry):
         monkeypatch.setattr(module, "write_transaction", measured)
 
 
@@ -147,17 +147,23 @@ def test_a_commit_that_locks_everybody_out_is_waited_for(tmp_path: Path) -> None
     """Without WAL; a reconnection for each would carry large rows again."""
     with opened(tmp_path / "a.db", DDL, wal=False) as shop:
         shop.copy.catch_up()
-        shop.source.write_heartbeat()  # behind a transaction of its own
+        shop.source.capture.write_heartbeat()  # behind a transaction of its own
 
         def look() -> None:
-            shop.source.read_registered_tables()
+            shop.source.registry.read_registered_tables()
 
         def poll() -> None:
-            cut = shop.source.open_cut([])
+            cut = shop.source.capture.open_cut([])
             assert cut is not None
             cut.rollback()
 
-        asked = (shop.source.read_backlog, shop.source.read_state, shop.source.refresh_schemas, look, poll)
+        asked = (
+            shop.source.capture.read_backlog,
+            shop.source.registry.read_state,
+            shop.source.capture.refresh_schemas,
+            look,
+            poll,
+        )
         for ask in asked:
             shop.app.execute("BEGIN EXCLUSIVE")
             shop.app.execute("INSERT INTO account (branch) VALUES (1)")

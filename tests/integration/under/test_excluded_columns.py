@@ -179,11 +179,11 @@ def test_a_column_without_a_type_is_named_with_rows_and_values_and_can_be_left_o
         "INSERT INTO job VALUES (1, 'a', 'text'), (2, 'b', x'00ff'), (3, 'c', 5), (4, 'd', NULL)",
     )  # fmt: skip
     with whole_way(tmp_path, url, second_database) as way:
-        (finding,) = [f for f in use_source(way, lambda source: source.check(["*"], [])) if f.blocks]
+        (finding,) = [f for f in use_source(way, lambda source: source.installer.check(["*"], [])) if f.blocks]
         assert finding.details == ("row id=2: blob X'00FF'", "row id=3: integer 5", "row id=1: text 'text'")
         assert "exclude the column in [source.columns] exclude" in finding.remedy
         excluding(way, "job.anything")
-        assert not [f for f in use_source(way, lambda source: source.check(["*"], [])) if f.blocks]
+        assert not [f for f in use_source(way, lambda source: source.installer.check(["*"], [])) if f.blocks]
         way.install()
         way.load()
         assert query(second_database, "SELECT * FROM job ORDER BY id") == [(1, "a"), (2, "b"), (3, "c"), (4, "d")]
@@ -203,7 +203,9 @@ def test_a_table_that_halts_at_a_value_goes_on_without_its_column(tmp_path: Path
 
         def reasons() -> list[str]:
             return [
-                t.reason for t in use_source(way, lambda source: source.read_registered_tables()) if t.state == "PAUSED"
+                t.reason
+                for t in use_source(way, lambda source: source.registry.read_registered_tables())
+                if t.state == "PAUSED"
             ]
 
         way.until(reasons, "the table to halt")

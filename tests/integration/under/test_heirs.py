@@ -57,7 +57,7 @@ def everything(url: str) -> list[list[tuple[object, ...]]]:
 
 def test_each_heir_is_named_before_and_forbids_the_cut_over_until_it_is_one(way: WholeWay) -> None:
     with closing(open_source(way.settings)) as source:
-        findings = [f for f in source.check(("*",), ()) if "child table" in f.message]
+        findings = [f for f in source.installer.check(("*",), ()) if "child table" in f.message]
     assert [(f.where, f.message) for f in findings] == [
         ("public.other", "has the child table public.both_of, which is not carried"),
         ("public.parent", "has the child table public.both_of, which is not carried"),

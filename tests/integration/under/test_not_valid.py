@@ -55,9 +55,9 @@ def is_settled(way: WholeWay) -> bool:
 
 def read_again(way: WholeWay) -> None:
     with closing(open_source(way.settings)) as source:
-        (table,) = [t for t in source.read_registered_tables() if t.schema.name == "t"]
-        source.restart_fill(table.schema.table_id)
-        way.until(lambda: all(t.fill.done for t in source.read_registered_tables()), "the source to be read")
+        (table,) = [t for t in source.registry.read_registered_tables() if t.schema.name == "t"]
+        source.capture.restart_fill(table.schema.table_id)
+        way.until(lambda: all(t.fill.done for t in source.registry.read_registered_tables()), "the source to be read")
 
 
 def test_a_target_has_them_as_they_are_at_the_source(way: WholeWay) -> None:

@@ -76,20 +76,20 @@ def read_again(way: WholeWay) -> None:
     assert registered(way)[0] == "RESYNC"
     way.install()
     with closing(open_source(way.settings)) as source:
-        (table,) = [t for t in source.read_registered_tables() if t.schema.name == "item"]
-        source.restart_fill(table.schema.table_id)
+        (table,) = [t for t in source.registry.read_registered_tables() if t.schema.name == "item"]
+        source.capture.restart_fill(table.schema.table_id)
     way.until(lambda: registered(way) == ("ACTIVE", ""), "it to be captured")
 
 
 def registered(way: WholeWay) -> tuple[str, str]:
     with closing(open_source(way.settings)) as source:
-        (table,) = [t for t in source.read_registered_tables() if t.schema.name == "item"]
+        (table,) = [t for t in source.registry.read_registered_tables() if t.schema.name == "item"]
     return table.state, table.reason
 
 
 def is_read(way: WholeWay) -> bool:
     with closing(open_source(way.settings)) as source:
-        return all(t.fill.done for t in source.read_registered_tables()) and not way.log_rows()
+        return all(t.fill.done for t in source.registry.read_registered_tables()) and not way.log_rows()
 
 
 def halted(way: WholeWay) -> str:
@@ -143,8 +143,8 @@ def test_resyncs_that_come_too_early_change_nothing(way: WholeWay, another: Sett
         full_sync(another, "another")
     assert "run `venus migrate` again" in refused.value.hint
     with closing(open_source(way.settings)) as source:
-        (table,) = [t for t in source.read_registered_tables() if t.schema.name == "item"]
-        source.restart_fill(table.schema.table_id)
+        (table,) = [t for t in source.registry.read_registered_tables() if t.schema.name == "item"]
+        source.capture.restart_fill(table.schema.table_id)
     way.until(lambda: is_read(way), "the source to be read")
     assert full_sync(another, "another").rows == {"public.item": 40}
     request_resync(way.settings, "main", "public.item")

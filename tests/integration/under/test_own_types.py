@@ -81,7 +81,7 @@ def test_no_row_is_read_in_a_version_that_knows_its_label_not(way: WholeWay) -> 
         query(way.source, "ALTER TYPE mood ADD VALUE 'glad'")
         query(way.source, "INSERT INTO felt VALUES ('glad', 'B')")
         with pytest.raises(SchemaChanged):
-            source.open_cut([])
+            source.capture.open_cut([])
         follower.drain()
         assert follower.schemas[follower.table_id("felt"), 2].types[-1].labels == ("sad", "ok", "glad")
 

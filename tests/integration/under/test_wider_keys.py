@@ -107,7 +107,7 @@ def assert_followed(way: WholeWay, shop: Shop) -> None:
         here = shop.do(f"SELECT * FROM {table} ORDER BY {key}")
         assert sorted(map(str, here)) == sorted(map(str, query(way.target, f"SELECT * FROM {shop.namespace}.{table}")))
     with closing(open_source(way.settings)) as source:
-        assert {(t.state, t.reason) for t in source.read_registered_tables()} == {("ACTIVE", "")}
+        assert {(t.state, t.reason) for t in source.registry.read_registered_tables()} == {("ACTIVE", "")}
     assert {t.state for t in read_progress(way.settings, "main").tables} == {"ACTIVE"}
     types = (
         "SELECT format_type(atttypid, atttypmod) FROM pg_attribute WHERE attrelid = '{}'::regclass AND attname = '{}'"
@@ -196,5 +196,5 @@ def test_a_wider_key_is_followed_while_writers_run(tmp_path: Path, database: str
             assert query(way.target, rows) == query(database, rows)
         assert query(database, "SELECT count(*) FROM part WHERE id > 2147483647") > [(9,)]
         with closing(open_source(way.settings)) as source:
-            assert {(t.state, t.reason) for t in source.read_registered_tables()} == {("ACTIVE", "")}
+            assert {(t.state, t.reason) for t in source.registry.read_registered_tables()} == {("ACTIVE", "")}
     engine.dispose()

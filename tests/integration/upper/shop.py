@@ -109,7 +109,7 @@ class Shop:
         """Install the triggers."""
         source = open_source(settings)
         try:
-            source.install(["*"], [])
+            source.installer.install(["*"], [])
         finally:
             source.close()
 

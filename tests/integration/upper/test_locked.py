@@ -94,11 +94,11 @@ def test_a_transaction_of_two_tables_waits_as_a_whole_until_somebody_pauses_one(
         eventually(lambda: problems(broker))
         assert not others_arrive(shop, broker)
         with closing(open_source(chosen)) as operator:
-            number = next(t.schema.table_id for t in operator.read_registered_tables() if t.schema.name == "customer")
-            operator.set_table_state(number, "PAUSED", "by hand")
+            number = next(t.schema.table_id for t in operator.registry.read_registered_tables() if t.schema.name == "customer")
+            operator.registry.set_table_state(number, "PAUSED", "by hand")
             eventually(lambda: others_arrive(shop, broker))
             let_go()
-            operator.set_table_state(number, "ACTIVE", "")
+            operator.registry.set_table_state(number, "ACTIVE", "")
         until_equal(shop, broker)
 
 
@@ -113,8 +113,10 @@ def test_a_table_that_is_filled_and_locked_keeps_nobody_waiting(
         with running(chosen):
             until_equal(shop, broker)
         with closing(open_source(chosen)) as operator:
-            operator.restart_fill(
-                next(t.schema.table_id for t in operator.read_registered_tables() if t.schema.name == "customer")
+            operator.capture.restart_fill(
+                next(
+                    t.schema.table_id for t in operator.registry.read_registered_tables() if t.schema.name == "customer"
+                )
             )
     let_go = lock()
     with running(chosen) as adapter:

@@ -40,7 +40,7 @@ def is_told(source: Limited, broker: RunningBroker, harm: str, table: str) -> No
     shop.install(chosen)
     source.limit()
     with closing(open_source(chosen)) as opened:
-        assert opened.find_missing_grants() == []
+        assert opened.capture.find_missing_grants() == []
     with running(chosen) as adapter:
         until_equal(shop, broker)
         source.administer(harm)

@@ -130,7 +130,9 @@ def halts_alone(
         shop.fill(20)
         shop.install(chosen)
     with closing(open_source(chosen)) as opened:
-        log = next(f"l_{t.schema.table_id:05}" for t in opened.read_registered_tables() if t.schema.name == "customer")
+        log = next(
+            f"l_{t.schema.table_id:05}" for t in opened.registry.read_registered_tables() if t.schema.name == "customer"
+        )
     if not begun:
         source.limit()
     harm, cure = harm.format(log=log), cure.format(log=log)
@@ -148,7 +150,7 @@ def halts_alone(
         shop.write_alike()
         eventually(lambda: others_arrive(shop, broker))
         with closing(open_source(chosen)) as opened:
-            assert opened.read_backlog(), "status shows the others"
+            assert opened.capture.read_backlog(), "status shows the others"
         ledger = read_ledger(broker.address)
         assert "customer" not in ledger.schemas or ledger.values("customer") != shop.values("customer")
         source.administer(cure)
@@ -232,7 +234,9 @@ def test_a_table_of_mariadb_that_may_not_be_used_fails_no_statement_for_long(
     user = f"'{USER}'@'127.0.0.1'"
     with closing(open_source(chosen)) as opened:
         log = next(
-            f"venus_l_{t.schema.table_id:05}" for t in opened.read_registered_tables() if t.schema.name == "customer"
+            f"venus_l_{t.schema.table_id:05}"
+            for t in opened.registry.read_registered_tables()
+            if t.schema.name == "customer"
         )
     place, needed = (f"{name}.{log}", "SELECT, INSERT, DELETE") if lost == "INSERT" else (f"{name}.customer", lost)
 
@@ -262,8 +266,8 @@ def test_a_table_of_mariadb_that_may_not_be_used_fails_no_statement_for_long(
         eventually(lambda: "customer is RESYNC (its triggers were taken away" in "".join(problems(broker)))
         shop.install(chosen)
         with closing(open_source(chosen)) as opened:
-            opened.restart_fill(
-                next(t.schema.table_id for t in opened.read_registered_tables() if t.schema.name == "customer")
+            opened.capture.restart_fill(
+                next(t.schema.table_id for t in opened.registry.read_registered_tables() if t.schema.name == "customer")
             )
         until_equal(shop, broker)
         eventually(lambda: not problems(broker))
@@ -302,13 +306,13 @@ def test_checks_that_a_user_of_mariadb_is_not_shown_are_not_taken_for_dropped(ma
     mariadb.administer("ALTER TABLE customer COMMENT = 'no CHECK (it)'")
     chosen = settings(Path("unused")).model_copy(update={"source": SourceSettings.model_validate({"url": mariadb.url})})
     with closing(open_source(chosen)) as source:
-        source.install(["*"], [])
-        before = {t.schema.name: t.schema for t in source.read_registered_tables()}
+        source.installer.install(["*"], [])
+        before = {t.schema.name: t.schema for t in source.registry.read_registered_tables()}
     mariadb.limit()
     with closing(open_source(chosen)) as source:
-        assert source.refresh_schemas() == []
-        assert {t.schema.name: t.schema for t in source.read_registered_tables()} == before
+        assert source.capture.refresh_schemas() == []
+        assert {t.schema.name: t.schema for t in source.registry.read_registered_tables()} == before
         assert [c.name for c in before["line"].checks] == ["CONSTRAINT_1", "fine"]
         mariadb.administer("ALTER TABLE line DROP CONSTRAINT fine, DROP CONSTRAINT CONSTRAINT_1")
-        (now,) = source.refresh_schemas()
+        (now,) = source.capture.refresh_schemas()
         assert (now.name, now.version, now.checks) == ("line", 2, ())

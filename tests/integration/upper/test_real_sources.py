@@ -131,10 +131,12 @@ def test_a_re_read_removes_what_the_triggers_did_not_see_go(shop: Shop, broker: 
     run_capture_fill(chosen, threading.Event())
     source = open_source(chosen)
     try:
-        table_id = next(t.schema.table_id for t in source.read_registered_tables() if t.schema.name == "customer")
+        table_id = next(
+            t.schema.table_id for t in source.registry.read_registered_tables() if t.schema.name == "customer"
+        )
         _delete_unseen(shop, table_id)
         assert read_ledger(broker.address).values("customer") != shop.values("customer")
-        source.restart_fill(table_id)
+        source.capture.restart_fill(table_id)
     finally:
         source.close()
     with running(chosen):
@@ -244,10 +246,10 @@ def test_a_re_read_that_is_asked_for_in_the_middle_of_a_fill_is_not_forgotten(
         if step != "cut.commit.after" or asked.is_set():
             return
         with closing(open_source(chosen)) as source:
-            table = next(t for t in source.read_registered_tables() if t.schema.name == "customer")
+            table = next(t for t in source.registry.read_registered_tables() if t.schema.name == "customer")
             if 0 < table.fill.rows_done < 60:
                 _delete_unseen(shop, table.schema.table_id)
-                source.restart_fill(table.schema.table_id)
+                source.capture.restart_fill(table.schema.table_id)
                 asked.set()
 
     outside = CaptureDependencies(source=lambda s: watched_source(open_source(s), hook))

@@ -63,7 +63,7 @@ class Sample:
         from venus.adapters.dialects.registry import open_source
 
         with closing(open_source(self.way.settings)) as source:
-            return [f"venus_l_{t.schema.table_id:05}" for t in source.read_registered_tables()]
+            return [f"venus_l_{t.schema.table_id:05}" for t in source.registry.read_registered_tables()]
 
 
 def fill(place: Place) -> None:

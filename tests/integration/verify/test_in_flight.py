@@ -137,10 +137,10 @@ def test_a_truncate_and_a_sweep_in_between_are_followed(way: WholeWay) -> None:
 def refill(way: WholeWay, table: str) -> None:
     """Have the table read again from the source, and wait until the sweep has ended."""
     with closing(open_source(way.settings)) as source:
-        table_id = next(t.schema.table_id for t in source.read_registered_tables() if t.schema.name == table)
-        source.restart_fill(table_id)
+        table_id = next(t.schema.table_id for t in source.registry.read_registered_tables() if t.schema.name == table)
+        source.capture.restart_fill(table_id)
         way.until(
-            lambda: all(t.fill.done for t in source.read_registered_tables() if t.schema.table_id == table_id),
+            lambda: all(t.fill.done for t in source.registry.read_registered_tables() if t.schema.table_id == table_id),
             "the sweep",
         )
 
@@ -204,13 +204,15 @@ def test_a_row_in_quarantine_differs_for_that_reason(way: WholeWay) -> None:
 
 def test_a_table_that_has_missed_changes_is_compared_and_says_so(way: WholeWay) -> None:
     with closing(open_source(way.settings)) as source:
-        table_id = next(t.schema.table_id for t in source.read_registered_tables() if t.schema.name == "missed")
+        table_id = next(
+            t.schema.table_id for t in source.registry.read_registered_tables() if t.schema.name == "missed"
+        )
         at_source(way, "SET session_replication_role = replica", "DELETE FROM missed WHERE id = 1")
-        source.set_table_state(table_id, "RESYNC", "a trigger was gone")
+        source.registry.set_table_state(table_id, "RESYNC", "a trigger was gone")
 
         result = only(way, "missed")
 
-        source.set_table_state(table_id, "ACTIVE", "")
+        source.registry.set_table_state(table_id, "ACTIVE", "")
     assert difference_keys(result) == {("missed", ("1",), "extra", "capture")}
     assert result.tables[0].notes == ["RESYNC at the source: a trigger was gone"]
 

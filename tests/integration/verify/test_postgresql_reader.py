@@ -21,7 +21,7 @@ pytestmark = pytest.mark.integration
 def reading(database: str) -> tuple[PostgresSourceReader, Subject]:
     run_at(database, "CREATE TABLE item (id int PRIMARY KEY)", "INSERT INTO item SELECT generate_series(1, 50)")
     with closing(PostgresSource(database)) as source:
-        source.install(["*"], [])
+        source.installer.install(["*"], [])
     reader = open_reader(Settings(source={"url": database}))  # type: ignore[arg-type]
     schema = next(t.schema for t in reader.read_tables() if t.schema.name == "item")
     run_at(database, "DELETE FROM venus.l_00001; DELETE FROM venus.l_00002")

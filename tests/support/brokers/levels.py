@@ -145,7 +145,7 @@ class Levels:
         capture = self.settings("capture")
         source = open_source(capture)
         try:
-            source.install(capture.source.tables, ())
+            source.installer.install(capture.source.tables, ())
         finally:
             source.close()
         run_capture_fill(capture, threading.Event())

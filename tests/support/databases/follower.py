@@ -41,9 +41,9 @@ class Follower:
 
     def __init__(self, source: Source) -> None:
         self.source = source
-        before = source.read_state()
+        before = source.registry.read_state()
         self.epoch = Epoch(before.epoch + 1)
-        state = source.raise_epoch(self.epoch)
+        state = source.registry.raise_epoch(self.epoch)
         self.next_batch = int(state.last_batch) + 1
         self.next_sequence = int(state.next_sequence)
         self.schemas: dict[tuple[int, int], TableSchema] = {}
@@ -52,7 +52,7 @@ class Follower:
 
     def read_registry(self) -> None:
         """Learn the registered versions."""
-        for table in self.source.read_registered_tables():
+        for table in self.source.registry.read_registered_tables():
             self.schemas.setdefault((table.schema.table_id, table.schema.version), table.schema)
             self.tables.setdefault(table.schema.table_id, {})
 
@@ -69,9 +69,9 @@ class Follower:
         """Open a cut; a schema change is followed first, as the upper adapter does."""
         for _ in range(5):
             try:
-                return self.source.open_cut(fills)
+                return self.source.capture.open_cut(fills)
             except SchemaChanged:
-                self.source.refresh_schemas()
+                self.source.capture.refresh_schemas()
                 self.read_registry()
         raise AssertionError("the schemas do not settle")
 
@@ -88,7 +88,7 @@ class Follower:
                 seen = self.read(cut, fills, rows_max=rows_max, bytes_max=bytes_max, fill_rows=fill_rows)
             except TableHalted as why:  # as the upper adapter does
                 cut.rollback()
-                self.source.halt(self.epoch, why.table.table_id, why.why)
+                self.source.registry.halt(self.epoch, why.table.table_id, why.why)
                 continue
             cut.commit(self.epoch, seen.batches, seen.fills, BatchNo(0))
             self.take(seen)
@@ -97,7 +97,9 @@ class Follower:
 
     def due(self) -> list[FillState]:
         """Return the fills that are not done."""
-        return [t.fill for t in self.source.read_registered_tables() if not t.fill.done and t.state == "ACTIVE"]
+        return [
+            t.fill for t in self.source.registry.read_registered_tables() if not t.fill.done and t.state == "ACTIVE"
+        ]
 
     def drain(self, **limits: int) -> list[Seen]:
         """Take cuts until there is nothing more; return them."""

@@ -191,6 +191,13 @@ class ScriptedSource:
         #: What `wait` was told: for how long nothing else is due.
         self.rests: list[float] = []
 
+    @property
+    def dictionary(self) -> ScriptedSource:
+        """All four parts are this object."""
+        return self
+
+    installer = registry = capture = dictionary
+
     def pass_step(self, name: str) -> None:
         """Fail here if the script says so, and from then on at every call."""
         if self.broken:

@@ -89,7 +89,7 @@ def opened(file: Path, ddl: str = "", *, install: bool = True, wal: bool = True)
     source = SqliteSource(file)
     try:
         if install:
-            source.install(["*"], [])
+            source.installer.install(["*"], [])
         yield Shop(file=file, app=app, source=source, copy=Copy(source))
     finally:
         source.close()

@@ -238,7 +238,7 @@ class FaultCluster:
         """Install the triggers, load the empty table, and let capture and apply work."""
         run_at(self.source, _TABLES)
         with contextlib.closing(open_source(self.settings)) as opened:
-            opened.install(self.settings.source.tables, self.settings.source.exclude)
+            opened.installer.install(self.settings.source.tables, self.settings.source.exclude)
         run_capture_fill(self.settings, threading.Event())
         full_sync(self.settings, "main")
         run_at(self.target, _WITNESS)
@@ -282,7 +282,7 @@ class FaultCluster:
 
     def _captured(self) -> bool:
         with contextlib.closing(open_source(self.settings)) as opened:
-            return not sum(rows for rows, _ in opened.read_backlog().values())
+            return not sum(rows for rows, _ in opened.capture.read_backlog().values())
 
     def _standing(self) -> dict[str, broker_pb2.BusinessStatus]:
         """Return what every broker says of itself, the leader first; {} = not all are there and in sync."""

@@ -19,8 +19,8 @@ def run(words: list[str]) -> None:
     """Carry out one local transaction, up to the kill."""
     statement, file = int(words[0]), Path(" ".join(words[1:]))
     source = SqliteSource(file)
-    state = source.read_state()
-    cut = source.open_cut([])
+    state = source.registry.read_state()
+    cut = source.capture.open_cut([])
     assert cut is not None
     rows = sum(s.count for s in cut.read_sections(rows_max=7, bytes_max=1000))
     record = BatchRecord(

@@ -16,7 +16,7 @@ from venus.adapters.dialects.oracle.dictionary import overrides, ownership, type
 from venus.adapters.dialects.oracle.dictionary.reader import OracleDictionary
 from venus.adapters.dialects.oracle.dictionary.tables import ListedTable, OracleTable, build_table, with_id
 from venus.adapters.dialects.oracle.installation import data_checks, table_comparison
-from venus.adapters.dialects.oracle.installation.install import OracleInstaller
+from venus.adapters.dialects.oracle.installation.install import OracleInstallPlanner
 from venus.adapters.dialects.oracle.language import ddl, inline
 from venus.adapters.dialects.oracle.language.ddl import CaptureStyle, KeyedTable, OracleKeyColumn
 from venus.adapters.dialects.oracle.language.script import build_script
@@ -65,7 +65,7 @@ def plan(version: Version, options: OracleOptions) -> list[InstallStep]:
     keys = [[["ENROLL_PK", "P", "STUDENT_ID"], ["ENROLL_PK", "P", "COURSE"]], [["STUDENT_PK", "P", "ID"]]]
     module.answers["SELECT K.NAME, K.KIND"] = [Answer(types=[VARCHAR] * 3, rows=rows) for rows in keys]
     session = OracleSession(ModuleDriver("double", Error, module, module.connect))
-    installer = OracleInstaller(session, OracleDictionary(session, version, "APP", []), version, options)
+    installer = OracleInstallPlanner(session, OracleDictionary(session, version, "APP", []), version, options)
     return [step.shown for step in installer.plan(["*"], [])]
 
 

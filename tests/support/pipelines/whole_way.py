@@ -84,7 +84,7 @@ class WholeWay:
         """Make the triggers."""
         opened = open_source(self.settings)
         try:
-            opened.install(self.settings.source.tables, self.settings.source.exclude)
+            opened.installer.install(self.settings.source.tables, self.settings.source.exclude)
         finally:
             opened.close()
 
@@ -120,8 +120,10 @@ class WholeWay:
         """Return how many changes wait at the source; a heartbeat, which may come at any time, is none."""
         opened = open_source(self.settings)
         try:
-            beats = {table.schema.table_id for table in opened.read_registered_tables() if table.schema.is_heartbeat}
-            return sum(rows for table_id, (rows, _) in opened.read_backlog().items() if table_id not in beats)
+            beats = {
+                table.schema.table_id for table in opened.registry.read_registered_tables() if table.schema.is_heartbeat
+            }
+            return sum(rows for table_id, (rows, _) in opened.capture.read_backlog().items() if table_id not in beats)
         finally:
             opened.close()
 

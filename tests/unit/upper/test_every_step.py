@@ -63,7 +63,7 @@ def _behind_our_back(db: ScriptedDatabase) -> None:
 
 
 def _resync(db: ScriptedDatabase) -> None:
-    ScriptedSource(db, Script()).restart_fill(T1)
+    ScriptedSource(db, Script()).capture.restart_fill(T1)
 
 
 def _unfit(db: ScriptedDatabase) -> None:

@@ -149,7 +149,7 @@ def test_a_re_read_is_a_sweep_between_markers_that_name_the_first_of_them() -> N
     database, broker = _filled(), ScriptedBroker()
     run(database, broker)
     before = len(_sections(broker))
-    ScriptedSource(database, Script()).restart_fill(T1)
+    ScriptedSource(database, Script()).capture.restart_fill(T1)
     del database.tables[T1].rows[b"c7"]
     run(database, broker)
     swept = [s for s in _sections(broker)[before:] if s[1] == T1]
@@ -163,7 +163,7 @@ def test_a_re_read_is_a_sweep_between_markers_that_name_the_first_of_them() -> N
 def test_a_sweep_goes_on_under_its_first_marker_after_a_restart() -> None:
     database, broker = _filled(), ScriptedBroker()
     run(database, broker)
-    ScriptedSource(database, Script()).restart_fill(T1)
+    ScriptedSource(database, Script()).capture.restart_fill(T1)
     del database.tables[T1].rows[b"c9"]
     before = len(_sections(broker))
 

@@ -130,7 +130,7 @@ def test_a_fill_that_another_process_has_restarted_is_read() -> None:
 
     def restart(db: ScriptedDatabase) -> None:
         db.put(T1, "old", "v", logged=False)
-        ScriptedSource(db, Script()).restart_fill(T1)
+        ScriptedSource(db, Script()).capture.restart_fill(T1)
 
     run = Run(database, ScriptedBroker(), deeds=[lambda db: None] * 10 + [restart] + [lambda db: None] * 10)
     run.capture()

@@ -24,12 +24,12 @@ from venus.adapters.dialects.contract import FillState, SchemaChanged
 from venus.adapters.dialects.fill_cursor import FillCursor
 from venus.adapters.dialects.halted_tables import HaltTracker, UnfitRow
 from venus.adapters.dialects.mysql import names, registry
-from venus.adapters.dialects.mysql.capture.captured_tables import (
+from venus.adapters.dialects.mysql.connection import Deadlock, MysqlConnection, NotUnicode
+from venus.adapters.dialects.mysql.registry import (
     MysqlCapturedTable,
     MysqlCaptureState,
     read_definitions,
 )
-from venus.adapters.dialects.mysql.connection import Deadlock, MysqlConnection, NotUnicode
 from venus.adapters.dialects.mysql.sql import statement
 from venus.adapters.dialects.mysql.values.canonical_text import MysqlValueError
 from venus.adapters.dialects.mysql.values.rows import (

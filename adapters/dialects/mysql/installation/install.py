@@ -1,50 +1,31 @@
-"""Installation and removal of capture at a MariaDB or MySQL source: own tables, log tables, triggers, registration.
-
-MySQL commits at every DDL statement, so an installation is not atomic. Instead every step is repeatable: existing
-objects are not created again, a table is registered after its triggers exist, and the removal drops the triggers first.
-Running an interrupted installation or removal again completes it.
-
-CREATE TRIGGER waits for open transactions that wrote to its table, so the first fill sees their rows. Its lock request
-has a short timeout and is repeated, so that the application does not queue behind a long transaction.
-"""
+"""The steps that install capture at a MariaDB or MySQL source: own tables, log tables, triggers, registration."""
 
 from __future__ import annotations
 
 import logging
 import re
-import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, replace
 
 from venus.adapters.dialects.contract import InstallStep
-from venus.adapters.dialects.mysql import connection as waits
 from venus.adapters.dialects.mysql import names, registry
-from venus.adapters.dialects.mysql.capture import captured_tables
-from venus.adapters.dialects.mysql.connection import MysqlConnection, MysqlLockTimeout, Row
+from venus.adapters.dialects.mysql.connection import MysqlConnection, Row
+from venus.adapters.dialects.mysql.dictionary.marks import definition_key
 from venus.adapters.dialects.mysql.dictionary.tables import (
     MysqlDictionary,
     MysqlTable,
     heartbeat_table,
-    read_dictionary,
 )
 from venus.adapters.dialects.mysql.installation import triggers
-from venus.adapters.dialects.mysql.installation.check import find_blocking
 from venus.adapters.dialects.mysql.installation.triggers import CascadePath, MysqlTrigger, find_reaching
 from venus.adapters.dialects.mysql.names import literal, quote
 from venus.adapters.dialects.mysql.registry import MysqlRegistryEntry
 from venus.adapters.dialects.mysql.sql import statement
 from venus.adapters.dialects.released_tables import (
-    BY_SCRIPT,
-    RELEASED,
-    RELEASING,
-    TRIGGERS_GONE,
     is_being_released,
-    qualified_names,
-    refuse_if_written,
 )
 from venus.codec.schema import fingerprint
-from venus.errors import DatabaseUnavailable, Refused
 from venus.migrations import run as migrations
 
 logger = logging.getLogger(__name__)
@@ -119,20 +100,8 @@ def _foreign_numbers(rows: Seq[Row]) -> Iterator[int]:
             yield int(found[1])
 
 
-# -- plans -------------------------------------------------------------------------------------------------------
-
-
-def plan_install(connection: MysqlConnection, include: Seq[str], exclude: Seq[str]) -> list[InstallStep]:
-    """Return every statement of the installation in order. Raises Refused if a finding blocks."""
-    blocked = find_blocking(connection, include, exclude)
-    if blocked:
-        lines = "; ".join(f"{f.where} {f.message}" for f in blocked)
-        raise Refused(f"cannot install: {lines}", hint="; ".join(dict.fromkeys(f.remedy for f in blocked if f.remedy)))
-    dictionary = read_dictionary(connection, zero_dates_null=connection.options.zero_dates_null)
-    return _own_steps(connection) + _table_steps(connection, dictionary, include, exclude)
-
-
-def _own_steps(connection: MysqlConnection) -> list[InstallStep]:
+def own_steps(connection: MysqlConnection) -> list[InstallStep]:
+    """Return the steps that create VENUS's own tables."""
     with connection.sqlalchemy() as lent:
         statements = migrations.render_sql(lent, "source", schema=None)
     what = "VENUS's own tables"
@@ -149,9 +118,10 @@ def make_repeatable(sql: str) -> str:
     return re.sub(r"^DROP TABLE (?!IF)", "DROP TABLE IF EXISTS ", sql)
 
 
-def _table_steps(
+def all_table_steps(
     connection: MysqlConnection, dictionary: MysqlDictionary, include: Seq[str], exclude: Seq[str]
 ) -> list[InstallStep]:
+    """Return the steps of the chosen and of the captured tables."""
     present = MysqlInstalledObjects.read(connection)
     database = connection.address.database
     marks = f"{quote(database)}.{names.MARKS}"
@@ -195,7 +165,7 @@ def table_steps(
         sql = registry.new_version_sql(schema, known.number_max)
         steps.append(InstallStep(table=table.where, what="registration", sql=sql))
         # the change of the key rebuilt the table, and the whole table is read again
-        forgotten = registry.forget_marks_sql((table_id, captured_tables.definition_key(table_id)))
+        forgotten = registry.forget_marks_sql((table_id, definition_key(table_id)))
         steps.append(InstallStep(table=table.where, what=f"row of {names.MARKS}", sql=forgotten))
     if mended:
         sql = registry.set_state_sql(table_id, registry.RESYNC, MENDED)
@@ -210,7 +180,7 @@ def _recapture_steps(table: MysqlTable, was: MysqlRegistryEntry) -> list[Install
     if fingerprint(now) != was.fingerprint:
         sql = registry.new_version_sql(replace(now, version=was.schema.version + 1), was.number_max)
         steps.append(InstallStep(table=table.where, what="registration", sql=sql))
-    forgotten = registry.forget_marks_sql((was.table_id, captured_tables.definition_key(was.table_id)))
+    forgotten = registry.forget_marks_sql((was.table_id, definition_key(was.table_id)))
     steps.append(InstallStep(table=table.where, what=f"row of {names.MARKS}", sql=forgotten))
     what, sql = "state ACTIVE, to be read again", registry.recapture_sql(was.table_id)
     return [*steps, InstallStep(table=table.where, what=what, sql=sql)]
@@ -245,150 +215,6 @@ def drop_trigger_sql(database: str, name: str) -> str:
     return statement("triggers", "drop_trigger", trigger=f"{quote(database)}.{name}")
 
 
-def plan_uninstall(connection: MysqlConnection) -> list[InstallStep]:
-    """Return every statement of the removal in order: triggers first, because they need the logs."""
-    present = MysqlInstalledObjects.read(connection)
-    database = connection.address.database
-    places = present.numbers
-    steps = []
-    for name in sorted(present.triggers):
-        table = places.get(table_number(name), f"{database}.{present.triggers[name][1]}")
-        steps.append(InstallStep(table=table, what=f"trigger {name}", sql=drop_trigger_sql(database, name)))
-    for name in [*sorted(present.logs), *([names.MARKS] if names.MARKS in present.other_tables else [])]:
-        sql = statement("triggers", "drop_table", table=f"{quote(database)}.{name}")
-        digits = name.rpartition("_")[2]
-        table = places.get(int(digits), "") if digits.isdecimal() else ""
-        steps.append(InstallStep(table=table, what=f"table {name}", sql=sql))
-    return steps + [
-        InstallStep(table="", what="VENUS's own tables", sql=sql)
-        for sql in _own_removal_statements(connection, present)
-    ]
-
-
 def table_number(trigger: str) -> int:
     """Return the number of the table whose log a trigger of VENUS writes."""
     return int(trigger.split("_")[2])
-
-
-def plan_release(connection: MysqlConnection, table_ids: Seq[int]) -> list[InstallStep]:
-    """Return every statement that takes these tables out of capture, in order."""
-    present = MysqlInstalledObjects.read(connection)
-    return [
-        *_release_steps(connection, present, table_ids),
-        *_log_removal_steps(connection, present, dict.fromkeys(table_ids, BY_SCRIPT)),
-    ]
-
-
-def _release_steps(
-    connection: MysqlConnection, present: MysqlInstalledObjects, table_ids: Seq[int]
-) -> list[InstallStep]:
-    """Return the steps that remove triggers. The registry is updated first, so that capture does not miss them."""
-    released = [k.table for k in registry.read_tables(connection, released=True)]
-    places = qualified_names([*(k.table for k in registry.read_tables(connection)), *released], table_ids)
-    steps = []
-    for table_id, place in places.items():
-        if not any(t.schema.table_id == table_id for t in released):
-            sql = registry.set_state_sql(table_id, RELEASING, TRIGGERS_GONE)
-            steps.append(InstallStep(table=place, what=f"state {RELEASING}", sql=sql))
-        steps += [
-            InstallStep(table=place, what=f"trigger {name}", sql=drop_trigger_sql(connection.address.database, name))
-            for name in sorted(present.triggers)
-            if table_number(name) == table_id
-        ]
-    return steps
-
-
-def _log_removal_steps(
-    connection: MysqlConnection, present: MysqlInstalledObjects, reasons: Mapping[int, str]
-) -> list[InstallStep]:
-    """Return the steps that remove logs. The registry is updated first, so that capture reads no missing log."""
-    places = qualified_names((k.table for k in (*present.registered.values(), *present.released.values())), reasons)
-    steps = []
-    for table_id, place in places.items():
-        sql = registry.set_state_sql(table_id, RELEASED, reasons[table_id])
-        steps.append(InstallStep(table=place, what=f"state {RELEASED}", sql=sql))
-        if (log := names.log_table_name(table_id)) in present.logs:
-            sql = statement("triggers", "drop_table", table=f"{quote(connection.address.database)}.{log}")
-            steps.append(InstallStep(table=place, what=f"table {log}", sql=sql))
-    return steps
-
-
-def _own_removal_statements(connection: MysqlConnection, present: MysqlInstalledObjects) -> list[str]:
-    with connection.sqlalchemy() as lent:
-        own = [
-            make_repeatable(sql) for sql in migrations.render_sql(lent, "source", schema=None, direction="downgrade")
-        ]
-        theirs = migrations.is_installed(lent, "target", schema=None)
-    if own or theirs:
-        return own
-    # after an interrupted removal or installation no revision is recorded, but tables may exist
-    left = ["venus_heartbeat", "venus_captured_table", "venus_batch", "venus_checkpoint", "venus_alembic_version"]
-    return [f"DROP TABLE IF EXISTS {name}" for name in left if name in present.other_tables]
-
-
-# -- execution ---------------------------------------------------------------------------------------------------
-
-
-def install(connection: MysqlConnection, include: Seq[str], exclude: Seq[str]) -> list[InstallStep]:
-    """Install what is missing."""
-    steps = plan_install(connection, include, exclude)
-    _run_steps(connection, steps)
-    return steps
-
-
-def uninstall(connection: MysqlConnection) -> list[InstallStep]:
-    """Remove everything."""
-    steps = plan_uninstall(connection)
-    _run_steps(connection, steps)
-    return steps
-
-
-def release(connection: MysqlConnection, table_ids: Seq[int]) -> list[InstallStep]:
-    """Remove the triggers of these tables."""
-    steps = _release_steps(connection, MysqlInstalledObjects.read(connection), table_ids)
-    _run_steps(connection, steps)
-    return steps
-
-
-def drop_logs(connection: MysqlConnection, reasons: Mapping[int, str]) -> list[InstallStep]:
-    """Remove the logs of these tables."""
-    present = MysqlInstalledObjects.read(connection)
-    refuse_if_written({i: present.numbers[i] for i in reasons}, map(table_number, present.triggers))
-    steps = _log_removal_steps(connection, present, reasons)
-    _run_steps(connection, steps)
-    return steps
-
-
-def _run_steps(connection: MysqlConnection, steps: Seq[InstallStep]) -> None:
-    options = connection.options
-    connection.run(f"SET lock_wait_timeout = {options.install_lock_timeout_s}")
-    try:
-        for step in steps:
-            if not step.exists:
-                run_with_retries(connection, step.sql)
-    finally:
-        connection.run(f"SET lock_wait_timeout = {options.lock_timeout_s}")
-
-
-def _describe_holders(connection: MysqlConnection) -> str:
-    return waits.describe_sessions(connection, "locking") or "the server does not show which session holds it"
-
-
-def run_with_retries(connection: MysqlConnection, sql: str) -> None:
-    """Run a statement. If it gets no lock, let the application proceed and try again."""
-    for left in range(connection.options.install_attempts, 0, -1):
-        try:
-            connection.run(sql)
-        except MysqlLockTimeout as error:
-            if left == 1:
-                raise DatabaseUnavailable(
-                    f"source {connection.place}: a table was in use for too long: {_describe_holders(connection)}",
-                    hint="end the transaction that holds the lock (SHOW PROCESSLIST), then run this command again",
-                ) from error
-            statement_shown = sql.split("\n")[0][:120]
-            logger.warning(
-                "waiting for an open transaction to run: %s; %s", statement_shown, _describe_holders(connection)
-            )
-            time.sleep(_RETRY_AFTER_S)
-        else:
-            return

@@ -14,11 +14,11 @@ from dataclasses import dataclass
 
 from venus.adapters.dialects.contract import MissingGrant
 from venus.adapters.dialects.mysql import names, registry
-from venus.adapters.dialects.mysql.capture.captured_tables import MysqlCapturedTable
 from venus.adapters.dialects.mysql.connection import MysqlConnection, MysqlNotPermitted
 from venus.adapters.dialects.mysql.dictionary.tables import parse_columns
 from venus.adapters.dialects.mysql.installation.install import MysqlInstalledObjects
 from venus.adapters.dialects.mysql.names import literal, log_table_name, quote
+from venus.adapters.dialects.mysql.registry import MysqlCapturedTable
 from venus.adapters.dialects.mysql.sql import statement
 from venus.adapters.dialects.released_tables import is_being_released
 from venus.errors import DatabaseUnavailable, SourceError

@@ -13,9 +13,15 @@ from dataclasses import replace
 
 from venus.adapters.dialects.halted_tables import FAILING, is_unreadable, state_before_halt, unreadable_reason
 from venus.adapters.dialects.mysql import names, registry
-from venus.adapters.dialects.mysql.capture import captured_tables as seen
-from venus.adapters.dialects.mysql.capture.captured_tables import InnodbNumbers, MysqlCapturedTable, MysqlCaptureState
 from venus.adapters.dialects.mysql.connection import MysqlConnection, MysqlLockTimeout
+from venus.adapters.dialects.mysql.dictionary.marks import (
+    InnodbNumbers,
+    definition_key,
+    has_other_columns,
+    is_rewritten,
+    may_have_altered,
+    summarise_definition,
+)
 from venus.adapters.dialects.mysql.dictionary.tables import MysqlTable
 from venus.adapters.dialects.mysql.installation.install import MysqlInstalledObjects, drop_trigger_sql, table_number
 from venus.adapters.dialects.mysql.installation.privileges import MysqlMissingPrivilege
@@ -26,6 +32,7 @@ from venus.adapters.dialects.mysql.installation.triggers import (
     key_description,
     widen_log_sql,
 )
+from venus.adapters.dialects.mysql.registry import MysqlCapturedTable, MysqlCaptureState
 from venus.adapters.dialects.released_tables import is_being_released
 from venus.errors import SourceError
 from venus.model import TableSchema
@@ -183,7 +190,7 @@ def _follow_mark(
     """Store InnoDB's number of a table. Return the reason for RESYNC if nothing but TRUNCATE explains a new one."""
     if not mark or noted.get(c.table_id) == mark or c.state == registry.PAUSED:
         return ""
-    altered = c.access is None or seen.has_other_columns(noted.get(seen.definition_key(c.table_id), ""), _summarise(c))
+    altered = c.access is None or has_other_columns(noted.get(definition_key(c.table_id), ""), _summarise(c))
     known = c.table_id in noted
     if known and altered:
         registry.restart_fill(connection, c.table_id)  # an ALTER that rebuilds hides an earlier TRUNCATE
@@ -198,23 +205,23 @@ def _follow_definition(
     connection: MysqlConnection, c: MysqlCapturedTable, marks: InnodbNumbers, noted: Mapping[int, str], *, moved: bool
 ) -> None:
     """Store a table's definition, and restart its fill if ALTER TABLE may have changed values."""
-    slot, look = seen.definition_key(c.table_id), _summarise(c)
+    slot, look = definition_key(c.table_id), _summarise(c)
     before = noted.get(slot, "")
     if before == look or not c.definition or c.state == registry.PAUSED:
         return
-    if seen.may_have_altered(before, look, moved=moved):
+    if may_have_altered(before, look, moved=moved):
         registry.restart_fill(connection, c.table_id)  # before it is stored: a crash in between loses nothing
     marks.store(slot, look)
 
 
 def _summarise(c: MysqlCapturedTable) -> str:
-    return seen.summarise_definition(c.definition, c.table.written if c.table else "")
+    return summarise_definition(c.definition, c.table.written if c.table else "")
 
 
 def _has_moved_files(loaded: MysqlCaptureState, noted: Mapping[int, str]) -> bool:
     """Return whether the definition of the heartbeat table was written again: no application alters it."""
     heartbeats = (c for c in loaded.captured if c.schema.name == names.HEARTBEAT)
-    return any(seen.is_rewritten(noted.get(seen.definition_key(c.table_id), ""), _summarise(c)) for c in heartbeats)
+    return any(is_rewritten(noted.get(definition_key(c.table_id), ""), _summarise(c)) for c in heartbeats)
 
 
 def _store_new_version(connection: MysqlConnection, captured: MysqlCapturedTable) -> None:

@@ -18,7 +18,7 @@ from venus.adapters.dialects.contract import FillState, SnapshotLost
 from venus.adapters.dialects.fill_cursor import FillCursor
 from venus.adapters.dialects.halted_tables import HaltTracker, UnfitRow
 from venus.adapters.dialects.oracle import registry
-from venus.adapters.dialects.oracle.capture import segments
+from venus.adapters.dialects.oracle.dictionary import segments
 from venus.adapters.dialects.oracle.language.inline import PolledRange
 from venus.adapters.dialects.oracle.session.connection import OracleSession, Row
 from venus.adapters.dialects.oracle.session.cut_bounds import SLICE_ROWS, CutBounds, slice_numbers

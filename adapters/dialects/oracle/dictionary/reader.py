@@ -31,6 +31,7 @@ from venus.adapters.dialects.oracle.language.ddl import CaptureStyle
 from venus.adapters.dialects.oracle.names import ARCHIVE_STATE, HEARTBEAT
 from venus.adapters.dialects.oracle.session.column_choice import OracleColumnChoice
 from venus.adapters.dialects.oracle.session.connection import OracleSession, Row
+from venus.adapters.dialects.oracle.session.driver import Driver, OracleOptions
 from venus.adapters.dialects.oracle.session.versions import Version, version_of
 from venus.adapters.dialects.oracle.sql import statement
 from venus.errors import ConfigError
@@ -262,3 +263,44 @@ def open_dictionary(
     dictionary.type_map = type_map
     dictionary.columns = columns
     return version, dictionary
+
+
+class OracleDatabase:
+    """The two sessions at one database, with its version and its dictionary, which is opened once.
+
+    The reader holds the snapshot of a cut; the writer does everything else in short transactions.
+    """
+
+    def __init__(self, driver: Driver, options: OracleOptions) -> None:
+        self.options = options
+        self.place = driver.place
+        self.reader = OracleSession(driver)
+        self.writer = OracleSession(driver)
+        self._opened: tuple[Version, OracleDictionary] | None = None
+        #: The tables that `refresh_schemas` has listed, until `find_uncaptured_tables` uses them.
+        self.listed: Seq[ListedTable] | None = None
+
+    def close(self) -> None:
+        """Close both sessions."""
+        self.reader.close()
+        self.writer.close()
+
+    @property
+    def version(self) -> Version:
+        """The version of the server."""
+        return self._open()[0]
+
+    @property
+    def dictionary(self) -> OracleDictionary:
+        """The configured dictionary."""
+        return self._open()[1]
+
+    def _open(self) -> tuple[Version, OracleDictionary]:
+        if self._opened is None:
+            options = self.options
+            self._opened = open_dictionary(self.writer, options.schemas, options.type_map, options.columns)
+        return self._opened
+
+    def is_installed(self) -> bool:
+        """Return whether the registry exists."""
+        return any(name == "VENUS_CAPTURED_TABLE" for _, name in ownership.read_owned_objects(self.writer).ours)

@@ -13,8 +13,7 @@ from zlib import crc32
 
 from venus.adapters.dialects.column_choice import WAY_OUT
 from venus.adapters.dialects.oracle import registry
-from venus.adapters.dialects.oracle.capture import segments
-from venus.adapters.dialects.oracle.dictionary import ownership, visibility
+from venus.adapters.dialects.oracle.dictionary import ownership, segments, visibility
 from venus.adapters.dialects.oracle.dictionary.overrides import SWITCHES, normalise_switch, requested_types
 from venus.adapters.dialects.oracle.dictionary.reader import OracleDictionary
 from venus.adapters.dialects.oracle.dictionary.tables import (

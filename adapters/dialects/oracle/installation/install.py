@@ -15,8 +15,7 @@ from dataclasses import dataclass, replace
 
 from venus.adapters.dialects.contract import InstallStep
 from venus.adapters.dialects.oracle import names, registry
-from venus.adapters.dialects.oracle.capture import segments
-from venus.adapters.dialects.oracle.dictionary import overrides, ownership
+from venus.adapters.dialects.oracle.dictionary import overrides, ownership, segments
 from venus.adapters.dialects.oracle.dictionary.ownership import OracleOwnedObjects
 from venus.adapters.dialects.oracle.dictionary.reader import OracleDictionary
 from venus.adapters.dialects.oracle.dictionary.tables import (
@@ -112,7 +111,7 @@ def read_objects(session: OracleSession) -> OracleObjects:
     )
 
 
-class OracleInstaller:
+class OracleInstallPlanner:
     """Planner of the installation at one database."""
 
     def __init__(

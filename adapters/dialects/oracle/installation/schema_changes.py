@@ -16,10 +16,9 @@ from dataclasses import dataclass, replace
 
 from venus.adapters.dialects.contract import SchemaChanged
 from venus.adapters.dialects.oracle import registry
-from venus.adapters.dialects.oracle.capture import segments
-from venus.adapters.dialects.oracle.capture.segments import Marks
-from venus.adapters.dialects.oracle.dictionary import ownership
+from venus.adapters.dialects.oracle.dictionary import ownership, segments
 from venus.adapters.dialects.oracle.dictionary.reader import OracleDictionary
+from venus.adapters.dialects.oracle.dictionary.segments import Marks
 from venus.adapters.dialects.oracle.installation.install import read_objects
 from venus.adapters.dialects.oracle.installation.table_comparison import (
     OracleInstalledTrigger,

@@ -1,33 +1,24 @@
-"""Installation of capture at a PostgreSQL source: own tables, log tables, functions, triggers, registration.
-
-Everything is one transaction. CREATE TRIGGER waits for open transactions that wrote to its table, so the first fill
-sees their rows; later writers fire the trigger. The locks are requested all at once with a short timeout, and released
-between two attempts, so that the application does not queue behind a long transaction.
-"""
+"""The steps that install capture at a PostgreSQL source: own tables, log tables, functions, triggers, registration."""
 
 from __future__ import annotations
 
 import logging
-import time
-from collections.abc import Callable
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, replace
 
 from venus.adapters.dialects.contract import InstallStep
-from venus.adapters.dialects.postgresql import lock_waits, names, registry
-from venus.adapters.dialects.postgresql.connection import PostgresConnection, PostgresLockTimeout
+from venus.adapters.dialects.postgresql import names, registry
+from venus.adapters.dialects.postgresql.connection import PostgresConnection
 from venus.adapters.dialects.postgresql.dictionary import tables as dictionary
 from venus.adapters.dialects.postgresql.dictionary.tables import PostgresKeyColumn, PostgresTable
 from venus.adapters.dialects.postgresql.dictionary.types import can_widen
 from venus.adapters.dialects.postgresql.installation import triggers
-from venus.adapters.dialects.postgresql.installation.check import check
 from venus.adapters.dialects.postgresql.installation.findings import describe_key_change
 from venus.adapters.dialects.postgresql.installation.triggers import PostgresTrigger, TriggerFunction
 from venus.adapters.dialects.postgresql.names import literal
 from venus.adapters.dialects.postgresql.sql import statement
 from venus.adapters.dialects.released_tables import is_being_released
 from venus.codec.schema import fingerprint
-from venus.errors import DatabaseUnavailable, Refused
 from venus.migrations import run as migrations
 from venus.model import Column, Kind, LogicalType, TableSchema
 
@@ -130,24 +121,8 @@ class PostgresInstalledObjects:
         return [s.what for s in steps if not s.exists and not s.what.startswith(("state ", *_HARMLESS))]
 
 
-# -- plans -------------------------------------------------------------------------------------------------------
-
-
-def plan_install(connection: PostgresConnection, include: Seq[str], exclude: Seq[str]) -> list[InstallStep]:
-    """Return every statement of the installation in order. Raises Refused if a finding blocks."""
-    _raise_blocking_findings(connection, include, exclude)
-    with connection.snapshot():
-        return _own_steps(connection) + _table_steps(connection, include, exclude)
-
-
-def _raise_blocking_findings(connection: PostgresConnection, include: Seq[str], exclude: Seq[str]) -> None:
-    blocking = [f for f in check(connection, include, exclude) if f.blocks]
-    if blocking:
-        lines = "; ".join(f"{f.where} {f.message}" for f in blocking)
-        raise Refused(f"cannot install: {lines}", hint="; ".join(dict.fromkeys(f.remedy for f in blocking if f.remedy)))
-
-
-def _own_steps(connection: PostgresConnection) -> list[InstallStep]:
+def own_steps(connection: PostgresConnection) -> list[InstallStep]:
+    """Return the steps that create VENUS's own tables."""
     with connection.sqlalchemy() as lent:
         statements = migrations.render_sql(lent, "source", schema=names.OWN_SCHEMA)
     if not statements:
@@ -155,7 +130,8 @@ def _own_steps(connection: PostgresConnection) -> list[InstallStep]:
     return [InstallStep(table="", what="VENUS's own tables", sql=sql) for sql in statements]
 
 
-def _table_steps(connection: PostgresConnection, include: Seq[str], exclude: Seq[str]) -> list[InstallStep]:
+def all_table_steps(connection: PostgresConnection, include: Seq[str], exclude: Seq[str]) -> list[InstallStep]:
+    """Return the steps of the chosen and of the captured tables."""
     present = PostgresInstalledObjects.read(connection)
     rows = dictionary.read_all_tables(connection)
     chosen = dictionary.choose_tables(rows, include, exclude)
@@ -303,54 +279,3 @@ def _resync_sql(table_id: int) -> str:
     reason = literal("a trigger was missing or altered and was created again: changes were missed")
     mended = statement("triggers", "seen_mended", number=f"{table_id:05}")
     return f"UPDATE venus.captured_table SET state = 'RESYNC', reason = {reason} WHERE table_id = {table_id}; {mended}"
-
-
-# -- execution ---------------------------------------------------------------------------------------------------
-
-
-def install(connection: PostgresConnection, include: Seq[str], exclude: Seq[str]) -> list[InstallStep]:
-    """Install what is missing, in one transaction."""
-    _raise_blocking_findings(connection, include, exclude)
-
-    def attempt() -> list[InstallStep]:
-        own = _own_steps(connection)
-        run_steps(connection, own)
-        steps = _table_steps(connection, include, exclude)
-        run_steps(connection, steps)
-        return own + steps
-
-    return run_with_retries(connection, attempt)
-
-
-def run_steps(connection: PostgresConnection, steps: Seq[InstallStep]) -> None:
-    """Run the steps whose objects are missing."""
-    for step in steps:
-        if not step.exists:
-            connection.run(step.sql)
-
-
-def run_with_retries(connection: PostgresConnection, attempt: Callable[[], list[InstallStep]]) -> list[InstallStep]:
-    """Run `attempt` in a transaction. If it gets no lock, let the application proceed and try again."""
-    options = connection.options
-    for left in range(options.install_attempts, 0, -1):
-        try:
-            with connection.transaction():
-                connection.run(f"SET LOCAL lock_timeout = {int(options.install_lock_timeout_s * 1000)}")
-                return attempt()
-        except PostgresLockTimeout as error:
-            blockers = _describe_holders(connection)
-            if left == 1:
-                raise DatabaseUnavailable(
-                    f"source {connection.place}: a table was in use for too long: {blockers}",
-                    hint="end that session, or run this command again later; nothing was changed",
-                ) from error
-            logger.warning("waiting for a lock: %s", blockers)
-            time.sleep(_RETRY_AFTER_S)
-    raise AssertionError("unreachable: the last attempt returns or raises")
-
-
-def _describe_holders(connection: PostgresConnection) -> str:
-    found = lock_waits.find_holders(
-        connection, (r[0] for r in dictionary.read_all_tables(connection)), lock_waits.FROM_TRIGGERS
-    )
-    return ", ".join(f"{w.holder} on {w.table}" for w in found) or "a session that ended meanwhile"

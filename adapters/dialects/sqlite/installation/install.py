@@ -1,38 +1,22 @@
-"""Installation and removal of capture in a SQLite file. A plan lists statements, and a run executes exactly those.
-
-SQLite's DDL is transactional, so an installation succeeds as a whole or not at all. It holds the write lock, so no
-other transaction can begin before it and commit after it without firing the triggers.
-"""
+"""The steps that install capture in a SQLite file: own tables, log tables, triggers, registration."""
 
 from __future__ import annotations
 
 import re
 import sqlite3
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection
 from collections.abc import Sequence as Seq
 from contextlib import closing
 from dataclasses import replace
-from pathlib import Path
 
-import sqlalchemy
-from sqlalchemy.pool import StaticPool
-
-from venus.adapters.dialects.column_choice import NO_CHOICE, ColumnChoice
 from venus.adapters.dialects.contract import InstallStep
 from venus.adapters.dialects.released_tables import (
-    BY_SCRIPT,
-    RELEASED,
-    RELEASING,
-    TRIGGERS_GONE,
     is_being_released,
-    qualified_names,
-    refuse_if_written,
 )
 from venus.adapters.dialects.sqlite import registry
-from venus.adapters.dialects.sqlite.connection import connect, quote, read_transaction, write_transaction
+from venus.adapters.dialects.sqlite.connection import quote
 from venus.adapters.dialects.sqlite.dictionary.tables import (
     HEARTBEAT,
-    NAMESPACE,
     SqliteDictionary,
     SqliteTable,
     assign_numbers,
@@ -40,8 +24,6 @@ from venus.adapters.dialects.sqlite.dictionary.tables import (
     log_table_name,
     read_table_names,
 )
-from venus.adapters.dialects.sqlite.installation import schema_changes as table_comparison
-from venus.adapters.dialects.sqlite.installation.check import check
 from venus.adapters.dialects.sqlite.installation.schema_changes import (
     DictionaryObjects,
     SqliteTableComparison,
@@ -53,22 +35,20 @@ from venus.adapters.dialects.sqlite.installation.schema_changes import (
 from venus.adapters.dialects.sqlite.installation.triggers import SqliteOwnObject, build_capture_objects
 from venus.adapters.dialects.sqlite.registry import SqliteRegistryEntry
 from venus.adapters.dialects.sqlite.sql import statement
-from venus.errors import Refused
-from venus.migrations import run
 
 _CREATES = re.compile(r"(CREATE|DROP) (TABLE|TRIGGER) \"?(\w+)\"?", re.IGNORECASE)
 #: Rows are counted up to this limit. The size of a larger table is estimated from its row numbers.
 _COUNTED_MAX = 100_000
 
 
-def plan_install(
+def install_steps(
     dictionary: SqliteDictionary, own_tables: Seq[str], include: Seq[str], exclude: Seq[str]
 ) -> list[InstallStep]:
     """Return every statement of the installation. `own_tables`: the statements that create VENUS's own tables."""
     connection = dictionary.connection
     present = read_objects(connection)
-    captured, out = _read_registry(connection)
-    steps = [_own_step(sql) for sql in own_tables]
+    captured, out = read_registry(connection)
+    steps = [own_step(sql) for sql in own_tables]
     for known in captured.values():
         steps += _known_table_steps(compare_table(dictionary, known, present), present)
     taken_numbers = {registry.table_number(name) for name in present}
@@ -88,7 +68,7 @@ def plan_install(
     return steps
 
 
-def _read_registry(
+def read_registry(
     connection: sqlite3.Connection,
 ) -> tuple[dict[int, SqliteRegistryEntry], dict[int, SqliteRegistryEntry]]:
     """Return the captured tables, and those that are released or being released."""
@@ -108,11 +88,13 @@ def _next_free_id(table_id: int, taken: Collection[int | None]) -> int:
     return table_id
 
 
-def _own_step(sql: str) -> InstallStep:
-    return InstallStep(table="venus", what=_describe_statement(sql), sql=sql)
+def own_step(sql: str) -> InstallStep:
+    """Return the step of a statement about VENUS's own tables."""
+    return InstallStep(table="venus", what=describe_statement(sql), sql=sql)
 
 
-def _describe_statement(sql: str) -> str:
+def describe_statement(sql: str) -> str:
+    """Return what a statement creates, removes or changes."""
     match = _CREATES.match(sql)
     if match is None:
         return f"row of {sql.split()[2]}" if sql.startswith(("INSERT", "DELETE")) else f"row of {sql.split()[1]}"
@@ -186,7 +168,7 @@ def _recapture_steps(how: SqliteTableComparison, present: DictionaryObjects, row
 
 def _statement_step(found: SqliteTable, sql: str) -> InstallStep:
     return InstallStep(
-        table=found.schema.qualified, what=_describe_statement(sql).replace("trigger", "old trigger"), sql=sql
+        table=found.schema.qualified, what=describe_statement(sql).replace("trigger", "old trigger"), sql=sql
     )
 
 
@@ -199,153 +181,3 @@ def estimate_rows(connection: sqlite3.Connection, found: SqliteTable) -> int:
         return int(counted)
     query = f"SELECT (SELECT max({rowid}) FROM {table}) - (SELECT min({rowid}) FROM {table}) + 1"
     return max(int(counted), int(connection.execute(query).fetchone()[0]))
-
-
-def plan_uninstall(connection: sqlite3.Connection, own_tables: Seq[str]) -> list[InstallStep]:
-    """Return every statement that removes VENUS from the file."""
-    names = _table_names(connection)
-    own = registry.read_owned_objects(connection)
-    ours = {name: table for name, (table, _) in read_objects(connection).items() if own.has_numbered_object(name)}
-    triggers = [n for n in ours if not n.startswith("venus_l_")]
-    steps = []
-    for block, kind, found in (("drop_trigger", "trigger", triggers), ("drop_table", "log", set(ours) - set(triggers))):
-        for name in sorted(found, key=lambda n: (n[-5:], n)):
-            sql = statement("install", block, **{kind: quote(name)})
-            table = names.get(int(name.rpartition("_")[2]), f"{NAMESPACE}.{ours[name]}")
-            steps.append(InstallStep(table=table, what=_describe_statement(sql), sql=sql))
-    return steps + [_own_step(sql) for sql in own_tables]
-
-
-def _table_names(connection: sqlite3.Connection) -> dict[int, str]:
-    captured, out = _read_registry(connection)
-    return {table_id: c.schema.qualified for table_id, c in (captured | out).items()}
-
-
-def plan_release(connection: sqlite3.Connection, table_ids: Seq[int]) -> list[InstallStep]:
-    """Return every statement that takes these tables out of capture, in order."""
-    return release_steps(connection, table_ids) + _log_removal_steps(connection, dict.fromkeys(table_ids, BY_SCRIPT))
-
-
-def release_steps(connection: sqlite3.Connection, table_ids: Seq[int]) -> list[InstallStep]:
-    """Return the steps that remove the triggers of these tables and record it in the registry."""
-    captured, out = _read_registry(connection)
-    places = qualified_names((c.table for c in (captured | out).values()), table_ids)
-    present = read_objects(connection)
-    steps = []
-    for table_id, place in places.items():
-        drops = (statement("install", "drop_trigger", trigger=quote(n)) for n in _trigger_names(present, table_id))
-        steps += [InstallStep(table=place, what=_describe_statement(sql), sql=sql) for sql in drops]
-        if table_id not in out or is_being_released(out[table_id].table):
-            sql = registry.set_state_sql(table_id, RELEASING, TRIGGERS_GONE)
-            steps.append(InstallStep(table=place, what=f"state {RELEASING}", sql=sql))
-    return steps
-
-
-def _trigger_names(present: DictionaryObjects, table_id: int) -> list[str]:
-    log = log_table_name(table_id)
-    return sorted(name for name in present if name != log and registry.table_number(name) == table_id)
-
-
-def plan_log_removal(connection: sqlite3.Connection, reasons: Mapping[int, str]) -> list[InstallStep]:
-    """Return the steps that remove the logs of these tables. Raises Refused if a trigger writes to one."""
-    present = read_objects(connection)
-    refuse_if_written(
-        {i: place for i, place in _table_names(connection).items() if i in reasons},
-        (i for i in reasons if _trigger_names(present, i)),
-    )
-    return _log_removal_steps(connection, reasons)
-
-
-def _log_removal_steps(connection: sqlite3.Connection, reasons: Mapping[int, str]) -> list[InstallStep]:
-    """Return the steps that remove the logs of these tables and record it in the registry."""
-    captured, out = _read_registry(connection)
-    places = qualified_names((c.table for c in (captured | out).values()), reasons)
-    present = read_objects(connection)
-    steps = []
-    for table_id, place in places.items():
-        if (log := log_table_name(table_id)) in present:
-            sql = statement("install", "drop_table", log=quote(log))
-            steps.append(InstallStep(table=place, what=_describe_statement(sql), sql=sql))
-        sql = registry.set_state_sql(table_id, RELEASED, reasons[table_id])
-        steps.append(InstallStep(table=place, what=f"state {RELEASED}", sql=sql))
-    return steps
-
-
-class SqliteInstaller:
-    """Planner and executor of installations, on the connection that writes."""
-
-    def __init__(self, file: Path, writer: sqlite3.Connection, columns: ColumnChoice = NO_CHOICE) -> None:
-        self._file, self._writer, self._columns = file, writer, columns
-
-    def plan_install(self, include: Seq[str], exclude: Seq[str]) -> list[InstallStep]:
-        """Return every statement of the installation."""
-        self._raise_blocking_finding(include, exclude)
-        own_tables = self._own_table_statements("upgrade")
-        with read_transaction(self._writer, self._file):
-            return plan_install(SqliteDictionary(self._writer, self._columns), own_tables, include, exclude)
-
-    def install(self, include: Seq[str], exclude: Seq[str]) -> list[InstallStep]:
-        """Install what is missing, in one transaction."""
-        self._raise_blocking_finding(include, exclude)
-        return self._run_plan(
-            lambda: plan_install(
-                SqliteDictionary(self._writer, self._columns), self._own_table_statements("upgrade"), include, exclude
-            )
-        )
-
-    def _run_plan(self, plan: Callable[[], list[InstallStep]]) -> list[InstallStep]:
-        """Plan and run in one transaction. Capture must not take these statements for the application's DDL."""
-        with write_transaction(self._writer, self._file):
-            is_noted = registry.is_installed(self._writer) and table_comparison.read_stored_summary(
-                self._writer
-            ) == table_comparison.read_summary(self._writer)
-            steps = plan()
-            self._execute(steps)
-            if is_noted:  # all DDL since then is VENUS's own
-                table_comparison.store_summary(self._writer, table_comparison.read_summary(self._writer))
-        return steps
-
-    def _raise_blocking_finding(self, include: Seq[str], exclude: Seq[str]) -> None:
-        with read_transaction(self._writer, self._file):
-            findings = list(check(self._writer, self._file, self._columns, include, exclude))
-        for finding in findings:
-            if finding.blocks:
-                raise Refused(f"{finding.where}: {finding.message}", hint=finding.remedy)
-
-    def plan_uninstall(self) -> list[InstallStep]:
-        """Return every statement of the removal."""
-        own_tables = self._own_table_statements("downgrade")
-        with read_transaction(self._writer, self._file):
-            return plan_uninstall(self._writer, own_tables)
-
-    def uninstall(self) -> list[InstallStep]:
-        """Remove everything in one transaction, which restores the dictionary as it was before."""
-        with write_transaction(self._writer, self._file):
-            steps = plan_uninstall(self._writer, self._own_table_statements("downgrade"))
-            self._execute(steps)
-        return steps
-
-    def plan_release(self, table_ids: Seq[int]) -> list[InstallStep]:
-        """Return every statement that takes these tables out of capture."""
-        with read_transaction(self._writer, self._file):
-            return plan_release(self._writer, table_ids)
-
-    def release(self, table_ids: Seq[int]) -> list[InstallStep]:
-        """Remove the triggers of these tables."""
-        return self._run_plan(lambda: release_steps(self._writer, table_ids))
-
-    def drop_logs(self, reasons: Mapping[int, str]) -> list[InstallStep]:
-        """Remove the logs of these tables."""
-        return self._run_plan(lambda: plan_log_removal(self._writer, reasons))
-
-    def _own_table_statements(self, direction: run.Direction) -> list[str]:
-        connection = connect(self._file)
-        engine = sqlalchemy.create_engine("sqlite://", creator=lambda: connection, poolclass=StaticPool)
-        # SQLAlchemy ends the transaction when it first uses a connection, so ours begins after that
-        with closing(connection), engine.connect() as borrowed, read_transaction(connection, self._file):
-            return run.render_sql(borrowed, "source", schema=None, direction=direction)
-
-    def _execute(self, steps: list[InstallStep]) -> None:
-        for step in steps:
-            if not step.exists:
-                self._writer.execute(step.sql).close()
