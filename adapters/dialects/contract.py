@@ -193,7 +193,7 @@ class Cut(Protocol):
 
         Returns only changes (no markers), together about within the limits, each section within `bytes_max`. The caller
         has consumed the sections before. The fill ends at the greatest key that its first snapshot showed
-        (fill_cursor.py): rows behind that key are in the log. Raises TableHalted, as `sections` does.
+        (rows.py): rows behind that key are in the log. Raises TableHalted, as `read_sections` does.
         """
         ...
 

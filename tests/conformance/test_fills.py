@@ -10,7 +10,7 @@ import pytest
 from tests.conformance.places import Application, Place, do
 from tests.support.databases.follower import Follower
 from venus.adapters.dialects.contract import FillState, Source
-from venus.adapters.dialects.fill_cursor import FillCursor as Cursor
+from venus.adapters.dialects.rows import FillCursor as Cursor
 from venus.model import BatchNo, ChangeKind
 
 

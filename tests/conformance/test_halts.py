@@ -8,9 +8,8 @@ import pytest
 
 from tests.conformance.places import Application, Place
 from tests.support.databases.follower import Follower, Seen
-from venus.adapters.dialects import row_limits
+from venus.adapters.dialects import rows as limits
 from venus.adapters.dialects.contract import RegisteredTable, Source, TableHalted
-from venus.adapters.dialects.oracle.values import rows as oracle_reading
 from venus.errors import Fenced
 from venus.model import Sequence
 
@@ -30,8 +29,7 @@ class SmallRows(Follower):
 
 @pytest.fixture(autouse=True)
 def _small_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (row_limits, oracle_reading):
-        monkeypatch.setattr(module, "ROW_BYTES_MAX", ROW_BYTES_MAX)
+    monkeypatch.setattr(limits, "ROW_BYTES_MAX", ROW_BYTES_MAX)
 
 
 @pytest.fixture

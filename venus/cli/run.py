@@ -104,7 +104,7 @@ def require_triggers(run: Invocation, settings: Settings, *, install: bool) -> N
 def has_triggers(source: Source) -> bool:
     """Return whether any table is captured."""
     try:
-        return any(not table.schema.is_heartbeat for table in source.read_registered_tables())
+        return any(not table.schema.is_heartbeat for table in source.registry.read_registered_tables())
     except NotInstalled:
         return False
 
@@ -124,11 +124,11 @@ def install_missing(run: Invocation, settings: Settings, *, only_list: bool = Fa
         check_patterns(settings, source)
         refused = find_refused_tables(source, settings)
         exclude = (*settings.source.exclude, *map(exact_pattern, refused))
-        planned = [step for step in source.plan_install(include, exclude) if not step.exists]
+        planned = [step for step in source.installer.plan_install(include, exclude) if not step.exists]
         for line in (*refused.values(), *format_per_table("+", planned)):
             run.out.say(line)
         if not only_list:
-            source.install(include, exclude)
+            source.installer.install(include, exclude)
 
 
 # -- the broker --------------------------------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ from venus.adapters.dialects.mysql.names import literal, log_key_columns, log_ta
 from venus.adapters.dialects.mysql.registry import MysqlCapturedTable, load_capture_state
 from venus.adapters.dialects.mysql.sql import statement
 from venus.adapters.dialects.mysql.values.canonical_text import MysqlValueError
-from venus.adapters.dialects.mysql.values.rows import MysqlAccess, build_sections
+from venus.adapters.dialects.mysql.values.rows import MysqlAccess
 from venus.adapters.dialects.verify_contract import (
     HEX_DIGITS,
     NULL,
@@ -225,7 +225,7 @@ class MysqlReader:
 
     def _build_sections(self, rows: list[Row], access: MysqlAccess) -> Iterator[TableChanges]:
         try:
-            yield from build_sections(rows, access, bytes_max=SECTION_BYTES)
+            yield from access.build_sections(rows, bytes_max=SECTION_BYTES)
         except (UnfitRow, MysqlValueError) as unfit:
             raise SourceError(
                 f"{access.layout.schema.qualified}: {unfit}", hint="correct the row, or exclude its column or the table"

@@ -29,7 +29,6 @@ from venus.adapters.dialects.oracle.values.rows import (
     PIECE_ROWS,
     OracleAccess,
     build_access,
-    build_sections,
     regroup_rows,
 )
 from venus.adapters.dialects.verify_contract import FormStyle, Key, Slice, Subject, TableReplaced, style_of
@@ -138,7 +137,7 @@ class OracleReader(RowReader):
         try:
             with closing(pieces):
                 for rows in regroup_rows(pieces, access, self._session.read_lob, **limits):
-                    yield from build_sections(rows, access, bytes_max=SECTION_BYTES)
+                    yield from access.build_sections(rows, bytes_max=SECTION_BYTES)
         except UnfitRow as unfit:
             hint = "correct the row, or exclude its column or the table"
             raise Refused(f"{subject.schema.qualified}: {unfit}", hint=hint) from unfit

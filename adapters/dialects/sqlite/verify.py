@@ -11,6 +11,7 @@ from venus.adapters.dialects.column_choice import NO_CHOICE, ColumnChoice
 from venus.adapters.dialects.comparison_forms import RowReader, range_condition, row_condition
 from venus.adapters.dialects.contract import RegisteredTable
 from venus.adapters.dialects.halted_tables import UnfitRow
+from venus.adapters.dialects.rows import Row
 from venus.adapters.dialects.sqlite import registry
 from venus.adapters.dialects.sqlite.connection import (
     begin_read,
@@ -24,7 +25,7 @@ from venus.adapters.dialects.sqlite.connection import (
 from venus.adapters.dialects.sqlite.dictionary.tables import SqliteDictionary, log_key_columns, log_table_name
 from venus.adapters.dialects.sqlite.installation.schema_changes import compare_table, read_objects
 from venus.adapters.dialects.sqlite.sql import statement
-from venus.adapters.dialects.sqlite.values.rows import Row, SqliteAccess, build_access, build_sections
+from venus.adapters.dialects.sqlite.values.rows import SqliteAccess, build_access
 from venus.adapters.dialects.verify_contract import Key, Slice, Subject, TableReplaced
 from venus.codec.changes import TableChanges
 from venus.config import Settings
@@ -127,7 +128,7 @@ class SqliteReader(RowReader):
 
     def _build_sections(self, rows: list[Row], access: SqliteAccess) -> Iterator[TableChanges]:
         try:
-            yield from build_sections(rows, access, bytes_max=SECTION_BYTES)
+            yield from access.build_sections(rows, bytes_max=SECTION_BYTES)
         except UnfitRow as unfit:
             raise SourceError(
                 f"{access.layout.schema.qualified}: {unfit}", hint="correct the row, or exclude its column or the table"

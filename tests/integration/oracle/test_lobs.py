@@ -12,7 +12,7 @@ from tests.support.oracle import double
 from tests.support.oracle.standin import Cursor, StandInError
 from venus.adapters.dialects.contract import SnapshotLost
 from venus.adapters.dialects.oracle.source import OracleSource
-from venus.adapters.dialects.row_limits import ROW_BYTES_MAX
+from venus.adapters.dialects.rows import ROW_BYTES_MAX
 
 pytestmark = pytest.mark.integration
 

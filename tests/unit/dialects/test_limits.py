@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from venus.adapters.dialects.row_limits import ROW_BYTES_MAX, find_too_large
+from venus.adapters.dialects.rows import ROW_BYTES_MAX, find_too_large
 from venus.codec.packed import PackedBytes
 from venus.rpc.channel import MESSAGE_BYTES_MAX
 

@@ -21,7 +21,6 @@ import numpy.typing as npt
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_random
 
 from venus.adapters.dialects.contract import FillState, SchemaChanged
-from venus.adapters.dialects.fill_cursor import FillCursor
 from venus.adapters.dialects.halted_tables import HaltTracker, UnfitRow
 from venus.adapters.dialects.mysql import names, registry
 from venus.adapters.dialects.mysql.connection import Deadlock, MysqlConnection, NotUnicode
@@ -32,16 +31,9 @@ from venus.adapters.dialects.mysql.registry import (
 )
 from venus.adapters.dialects.mysql.sql import statement
 from venus.adapters.dialects.mysql.values.canonical_text import MysqlValueError
-from venus.adapters.dialects.mysql.values.rows import (
-    VALUE_BYTES,
-    MysqlAccess,
-    MysqlRowStream,
-    Row,
-    build_sections,
-    cursor_key,
-    estimate_size,
-)
+from venus.adapters.dialects.mysql.values.rows import MysqlAccess, cursor_key
 from venus.adapters.dialects.restore_detection import RestoreGuard
+from venus.adapters.dialects.rows import FillCursor, Row, RowStream
 from venus.codec.changes import TableChanges
 from venus.model import BatchNo, BatchRecord, Epoch
 
@@ -138,7 +130,7 @@ class MysqlFillPace:
 
     def record_rows(self, table_id: int, access: MysqlAccess, piece: Seq[Row]) -> int:
         """Record the average size of these rows; return their total size."""
-        weight = estimate_size(piece, access.wide, VALUE_BYTES * len(access.layout.columns))
+        weight = access.estimate_size(piece)
         if piece and access.wide:
             self.row_bytes[table_id] = max(1, weight // len(piece))
         return weight
@@ -183,9 +175,9 @@ class MysqlCut:
             numbers = self._read_numbers(table_id)
             try:
                 with self._reader.stream(access.changes_sql) as cursor:
-                    rows = MysqlRowStream(cursor, access)
+                    rows = RowStream(cursor, access)
                     while portion := rows.take(rows_max=rows_max, bytes_max=bytes_max):
-                        yield from build_sections(portion, access, bytes_max=bytes_max)
+                        yield from access.build_sections(portion, bytes_max=bytes_max)
             except (UnfitRow, MysqlValueError, NotUnicode) as why:
                 raise self._halts.record_halt(dirty[table_id].schema, len(numbers), why, hint=HINT) from why
             self._seen[table_id] = numbers
@@ -217,7 +209,7 @@ class MysqlCut:
                 if piece:
                     cursor = self._cursor_behind(piece[-1], cursor, access, done=done)
                 rows += piece
-            sections = list(build_sections(rows, access, bytes_max=bytes_max))
+            sections = list(access.build_sections(rows, bytes_max=bytes_max))
         except (UnfitRow, MysqlValueError, NotUnicode) as why:
             waiting = len(self._seen.get(fill.table_id, ()))
             raise self._halts.record_halt(captured.schema, waiting, why, hint=HINT) from why

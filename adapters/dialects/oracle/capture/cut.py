@@ -15,7 +15,6 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 
 from venus.adapters.dialects.contract import FillState, SnapshotLost
-from venus.adapters.dialects.fill_cursor import FillCursor
 from venus.adapters.dialects.halted_tables import HaltTracker, UnfitRow
 from venus.adapters.dialects.oracle import registry
 from venus.adapters.dialects.oracle.dictionary import segments
@@ -26,12 +25,11 @@ from venus.adapters.dialects.oracle.sql import statement
 from venus.adapters.dialects.oracle.values.rows import (
     DELETED,
     OracleAccess,
-    build_sections,
     cursor_key,
-    describe_key,
     find_vanished_rows,
     regroup_rows,
 )
+from venus.adapters.dialects.rows import FillCursor
 from venus.codec.changes import TableChanges, marker
 from venus.errors import SourceError
 from venus.model import BatchNo, BatchRecord, ChangeKind, Epoch
@@ -193,7 +191,7 @@ class OracleCut:
                     if deleted is None:
                         deleted = {tuple(key) for key in self._reader.fetch_rows(access.deleted_sql, place)}
                     rows = self._drop_vanished_rows(rows, access, deleted)
-                yield from build_sections(rows, access, bytes_max=bytes_max)
+                yield from access.build_sections(rows, bytes_max=bytes_max)
 
     def _is_truncated_claim(self, claim: OracleClaim) -> bool:
         return claim.truncated or claim.access.layout.schema.table_id in self._bounds.emptied
@@ -203,7 +201,7 @@ class OracleCut:
         keys = access.layout.key_count
         lost = [row for row in find_vanished_rows(rows) if row[:keys] not in deleted]
         if lost:
-            self._vanished.setdefault(access.layout.schema.table_id, describe_key(access, lost[0]))
+            self._vanished.setdefault(access.layout.schema.table_id, access.describe_key(lost[0]))
         return [row for row in rows if row[-2] or row[-1] == DELETED or row[:keys] in deleted]
 
     def read_fill_chunk(
@@ -220,7 +218,7 @@ class OracleCut:
             with closing(self._read_next_rows(access, fill.cursor, rows_max)) as pieces:
                 found = regroup_rows(pieces, access, self._reader.read_lob, rows_max=rows_max, bytes_max=bytes_max)
                 rows = next(found, [])
-            sections = list(build_sections(rows, access, bytes_max=bytes_max)) if rows else []
+            sections = list(access.build_sections(rows, bytes_max=bytes_max)) if rows else []
         except SnapshotLost:
             self._bounds.record_lost_snapshot(rows_max)
             raise

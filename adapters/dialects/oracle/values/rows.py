@@ -16,9 +16,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
-import numpy as np
-
-from venus.adapters.dialects.fill_cursor import FillCursor
+from venus.adapters.dialects import rows as limits
 from venus.adapters.dialects.halted_tables import UnfitRow
 from venus.adapters.dialects.oracle.dictionary.tables import OracleReading, OracleTable
 from venus.adapters.dialects.oracle.dictionary.types import LONGS
@@ -28,13 +26,10 @@ from venus.adapters.dialects.oracle.session import lobs
 from venus.adapters.dialects.oracle.session.connection import Row
 from venus.adapters.dialects.oracle.sql import statement
 from venus.adapters.dialects.oracle.values.canonical_text import canonical_texts
-from venus.adapters.dialects.row_limits import ROW_BYTES_MAX, describe_size
-from venus.codec.changes import TableChanges
-from venus.codec.columns import Value, from_columns, keys_from_columns
+from venus.adapters.dialects.rows import WIDE_PIECE_ROWS, FillCursor, TableAccess
+from venus.codec.columns import Value
 from venus.codec.layout import Layout
-from venus.codec.packed import PackedBytes
-from venus.errors import ProtocolError, SourceError
-from venus.model import Column
+from venus.errors import SourceError
 
 #: A statement and its bind values.
 Bound = tuple[str, dict[str, Any]]
@@ -128,25 +123,23 @@ def _decode_tag(tag: str, value: str) -> Any:
     return Decimal(value) if tag == "number" else value
 
 
-#: The number of rows fetched at a time, and the number if a row may be large. Memory exceeds a section's limit by at
-#: most this many rows.
+#: The number of rows fetched at a time where no row may be large.
 PIECE_ROWS = 2000
-WIDE_PIECE_ROWS = 16
-#: The assumed size of a value that has no length.
-VALUE_BYTES = 10
 
-#: The summary of a row's log rows in the last column: see cut.sql.
-DELETED, ONLY_INSERTS = 0, 1
+#: The summary of a row's log rows in the last column if they contain a deletion: see cut.sql.
+DELETED = 0
 
 #: Reads a LOB of this length by its locator.
 ReadLob = Callable[[Any, int], Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OracleAccess:
+class OracleAccess(TableAccess):
     """The statements and readings of one version of a table."""
 
-    layout: Layout
+    VALUE_ERROR = SourceError
+    NULL_IN_KEY = ""  # the codec refuses it
+
     readings: tuple[OracleReading, ...]  # in wire order
     lobs: tuple[int, ...]  # which of them are LOBs: their lengths and locators follow all other columns
     log: str  # empty: captured inline, the table itself has the changes
@@ -155,7 +148,6 @@ class OracleAccess:
     fill: FillSql
     table_sql: str
     lobs_sql: str
-    wide: bool
     #: Archived rows are carried too: the session must see them.
     archived: bool = False
 
@@ -163,6 +155,12 @@ class OracleAccess:
     def piece(self) -> int:
         """The number of rows to fetch at a time."""
         return WIDE_PIECE_ROWS if self.wide else PIECE_ROWS
+
+    def canonical_texts(self, column: int, values: Seq[Any]) -> Seq[Value]:
+        return canonical_texts(self.readings[column].mapping.text, values, self.layout.columns[column].type.scale)
+
+    def describe_value(self, value: Any) -> str:
+        return f"{value.normalize():f}" if isinstance(value, Decimal) else str(value)
 
 
 def build_access(table: OracleTable) -> OracleAccess:
@@ -193,7 +191,7 @@ def build_access(table: OracleTable) -> OracleAccess:
         table_sql=table.keyed.sql,
         lobs_sql=beside,
         archived=ARCHIVE_STATE in table.readings,
-        wide=any(table.readings[c.name].mapping.wide for c in others),
+        wide=tuple(n for n, c in enumerate(layout.columns) if c in others and table.readings[c.name].mapping.wide),
     )
 
 
@@ -246,11 +244,10 @@ def regroup_rows(
     """
     rows: list[Row] = []
     weight = 0
-    fixed = VALUE_BYTES * len(access.layout.columns)
     for piece in _refuse_undecodable(pieces):
         for fetched in piece:
             large = _large_lobs(fetched, access)
-            weighs = fixed + sum(len(v) for v in fetched if isinstance(v, str | bytes))
+            weighs = access.row_bytes + sum(len(v) for v in fetched if isinstance(v, str | bytes))
             weighs += sum(length for _, length, _ in large)
             if rows and (len(rows) >= rows_max or weight + weighs > bytes_max):
                 yield rows
@@ -281,104 +278,17 @@ def _with_large_lobs(row: Row, access: OracleAccess, large: Seq[tuple[int, int, 
     if not access.lobs:
         return row
     values = list(row[: len(access.layout.columns) + 2])
-    if (total := sum(length for _, length, _ in large)) > ROW_BYTES_MAX:
-        raise _too_large_error(access, row, total)
+    if (total := sum(length for _, length, _ in large)) > limits.ROW_BYTES_MAX:
+        raise UnfitRow(f"row {access.describe_key(row)}: {limits.describe_size(total)}")
     for n, length, lob in large:
         try:
             values[n] = read_lob(lob, length) if length else b"" if access.layout.binary[n] else ""
         except lobs.NotUnicodeError as error:
             name = access.layout.columns[n].name
-            raise UnfitRow(f"row {describe_key(access, row)}: column {name}: {error}") from error
+            raise UnfitRow(f"row {access.describe_key(row)}: column {name}: {error}") from error
     return tuple(values)
-
-
-def _too_large_error(access: OracleAccess, row: Row, nbytes: int) -> UnfitRow:
-    return UnfitRow(f"row {describe_key(access, row)}: {describe_size(nbytes)}")
 
 
 def find_vanished_rows(rows: list[Row]) -> list[Row]:
     """Return the rows that do not exist although the log has no deletion of them."""
     return [row for row in rows if not row[-2] and row[-1] != DELETED]
-
-
-def describe_key(access: OracleAccess, row: Row) -> str:
-    """Describe the key of a row for messages."""
-    names = (c.name for c in access.layout.columns)
-    return ", ".join(f"{n}={_format_value(v)}" for n, v in zip(names, row[: access.layout.key_count], strict=False))
-
-
-def _format_value(value: Any) -> Any:
-    return f"{value.normalize():f}" if isinstance(value, Decimal) else value
-
-
-def build_sections(rows: list[Row], access: OracleAccess, *, bytes_max: int) -> Iterator[TableChanges]:
-    """Convert rows (key, other columns, exists, log summary) into sections within the limit, tombstones first.
-
-    Raises UnfitRow.
-    """
-    gone = [row for row in rows if not row[-2]]
-    there = [row for row in rows if row[-2]] if gone else rows
-    for part, deleted in ((gone, True), (there, False)):
-        if part:
-            yield from _build_divisible_section(part, access, deleted, bytes_max)
-
-
-def _build_divisible_section(
-    rows: list[Row], access: OracleAccess, deleted: bool, bytes_max: int
-) -> Iterator[TableChanges]:
-    """Halve a section that is larger than estimated; a single row is never divided."""
-    section = _build_section(access, rows, deleted=deleted)
-    if len(rows) == 1 and section.nbytes > ROW_BYTES_MAX:
-        raise _too_large_error(access, rows[0], section.nbytes)
-    if section.nbytes <= bytes_max or len(rows) == 1:
-        yield section
-        return
-    middle = len(rows) // 2
-    yield from _build_divisible_section(rows[:middle], access, deleted, bytes_max)
-    yield from _build_divisible_section(rows[middle:], access, deleted, bytes_max)
-
-
-def _build_section(access: OracleAccess, rows: list[Row], *, deleted: bool) -> TableChanges:
-    layout = access.layout
-    count = layout.key_count if deleted else len(layout.columns)
-    columns = list(zip(*rows, strict=True))
-    values = _canonical_columns(access, columns[:count], rows)
-    try:
-        if deleted:
-            record_ids, packed = (
-                keys_from_columns(values, layout),
-                PackedBytes(b"", np.zeros(len(rows), dtype=np.uint32)),
-            )
-        else:
-            record_ids, packed = from_columns(values, layout)
-    except ProtocolError as error:
-        raise UnfitRow(str(error)) from error
-    return TableChanges(
-        table_id=layout.schema.table_id,
-        schema_version=layout.schema.version,
-        record_ids=record_ids,
-        rows=packed,
-        is_deleted=np.full(len(rows), deleted, dtype=np.bool_),
-        inserts_only=not deleted and all(noted == ONLY_INSERTS for noted in columns[-1]),
-    )
-
-
-def _canonical_columns(access: OracleAccess, columns: Seq[Row], rows: list[Row]) -> list[list[Value]]:
-    found = []
-    for reading, column, described in zip(access.readings, columns, access.layout.columns, strict=False):
-        try:
-            found.append(canonical_texts(reading.mapping.text, column, described.type.scale))
-        except SourceError:
-            _raise_unfit_row(access, reading, column, described, rows)
-            raise
-    return found
-
-
-def _raise_unfit_row(
-    access: OracleAccess, reading: OracleReading, column: Row, described: Column, rows: list[Row]
-) -> None:
-    for value, row in zip(column, rows, strict=True):
-        try:
-            canonical_texts(reading.mapping.text, [value], described.type.scale)
-        except SourceError as error:
-            raise UnfitRow(f"row {describe_key(access, row)}: column {described.name}: {error}") from error

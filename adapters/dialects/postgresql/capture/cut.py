@@ -18,7 +18,6 @@ from dataclasses import dataclass, field, replace
 import psycopg2
 
 from venus.adapters.dialects.contract import FillState, SchemaChanged
-from venus.adapters.dialects.fill_cursor import FillCursor
 from venus.adapters.dialects.halted_tables import HaltTracker, UnfitRow
 from venus.adapters.dialects.postgresql import names, registry
 from venus.adapters.dialects.postgresql.capture import cut_statements
@@ -27,6 +26,7 @@ from venus.adapters.dialects.postgresql.dictionary.tables import PostgresTable
 from venus.adapters.dialects.postgresql.registry import PostgresCapturedTable
 from venus.adapters.dialects.postgresql.sql import statement
 from venus.adapters.dialects.postgresql.values.rows import CopyStream, FewRows, SmallCopy, read_sections
+from venus.adapters.dialects.rows import FillCursor
 from venus.codec.changes import TableChanges, marker
 from venus.codec.columns import keys_to_columns
 from venus.codec.layout import Layout

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 
-from venus.adapters.dialects.fill_cursor import FillCursor
 from venus.adapters.dialects.postgresql import names
 from venus.adapters.dialects.postgresql.dictionary.tables import PostgresKeyColumn, PostgresTable
 from venus.adapters.dialects.postgresql.names import literal, log_key_columns, quote
 from venus.adapters.dialects.postgresql.sql import statement
+from venus.adapters.dialects.rows import FillCursor
 from venus.model import TableSchema
 
 #: The poll itself measures claims up to this size; larger ones are counted.

@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from venus.adapters.dialects.halted_tables import UnfitRow
 from venus.adapters.dialects.postgresql.connection import PostgresConnection
-from venus.adapters.dialects.row_limits import find_too_large
+from venus.adapters.dialects.rows import find_too_large
 from venus.codec.changes import TableChanges
 from venus.codec.columns import keys_to_columns
 from venus.codec.copy_text import from_copy, from_copy_with_new

@@ -17,22 +17,14 @@ from pathlib import Path
 from typing import Any
 
 from venus.adapters.dialects.contract import FillState
-from venus.adapters.dialects.fill_cursor import FillCursor
 from venus.adapters.dialects.halted_tables import HaltTracker, UnfitRow
 from venus.adapters.dialects.restore_detection import RestoreGuard
+from venus.adapters.dialects.rows import FillCursor, Row, RowStream
 from venus.adapters.dialects.sqlite import registry
 from venus.adapters.dialects.sqlite.connection import quote, translate_errors, write_transaction
 from venus.adapters.dialects.sqlite.dictionary.tables import log_table_name
 from venus.adapters.dialects.sqlite.sql import statement
-from venus.adapters.dialects.sqlite.values.rows import (
-    Row,
-    SqliteAccess,
-    SqliteRowStream,
-    build_sections,
-    cursor_key,
-    describe_key,
-    fill_statement,
-)
+from venus.adapters.dialects.sqlite.values.rows import SqliteAccess, cursor_key, fill_statement
 from venus.codec.changes import TableChanges
 from venus.errors import SourceError
 from venus.model import BatchNo, BatchRecord, Epoch
@@ -138,11 +130,11 @@ class SqliteCut:
     def _read_changes(self, pending: LogRange, rows_max: int, bytes_max: int) -> Iterator[TableChanges]:
         access = pending.access
         bounds = (pending.after, pending.through)
-        rows = SqliteRowStream(self._execute(access.changes_sql, bounds), access)
+        rows = RowStream(self._execute(access.changes_sql, bounds), access)
         while portion := self._take_rows(rows, access, access.changes_sql, bounds, rows_max, bytes_max):
             if access.key_may_be_null:
                 portion = self._drop_null_keys(portion, access)
-            yield from build_sections(portion, access, bytes_max=bytes_max)
+            yield from access.build_sections(portion, bytes_max=bytes_max)
 
     def _drop_null_keys(self, portion: list[Row], access: SqliteAccess) -> list[Row]:
         """Drop the log entries of deleted rows whose key was NULL: such rows were never shipped."""
@@ -163,9 +155,9 @@ class SqliteCut:
         self._halts.start_table()
         try:
             with translate_errors(self._file):
-                rows = SqliteRowStream(self._execute(sql, bounds), access)
+                rows = RowStream(self._execute(sql, bounds), access)
                 portion = self._take_rows(rows, access, sql, bounds, rows_max, bytes_max)
-                sections = list(build_sections(portion, access, bytes_max=bytes_max))
+                sections = list(access.build_sections(portion, bytes_max=bytes_max))
                 done = rows.ended and len(portion) < rows_max
                 cursor = self._cursor_behind(portion[-1], fill, access, done=done) if portion else fill.cursor
         except UnfitRow as why:
@@ -176,7 +168,7 @@ class SqliteCut:
         """Return the cursor after a row. The first chunk also finds the end, in the same snapshot."""
         end = FillCursor.parse(fill.cursor).end if fill.cursor else None
         if not fill.cursor and not done:
-            tail = SqliteRowStream(self._execute(access.tail_sql, (1,)), access)
+            tail = RowStream(self._execute(access.tail_sql, (1,)), access)
             (last,) = self._take_rows(tail, access, access.tail_sql, (1,), 1, 1)
             end = cursor_key(last, access.key_count)
         return FillCursor(cursor_key(row, access.key_count), end).cursor
@@ -187,7 +179,7 @@ class SqliteCut:
         return cursor.execute(sql, bounds)
 
     def _take_rows(
-        self, rows: SqliteRowStream, access: SqliteAccess, sql: str, bounds: Seq[Any], rows_max: int, bytes_max: int
+        self, rows: RowStream, access: SqliteAccess, sql: str, bounds: Seq[Any], rows_max: int, bytes_max: int
     ) -> list[Row]:
         try:
             return rows.take(rows_max=rows_max, bytes_max=bytes_max)
@@ -203,7 +195,7 @@ class SqliteCut:
             for row in self._execute(sql, bounds):
                 for column, value in zip(access.layout.columns, row, strict=False):
                     if isinstance(value, str) and not _is_encodable(value):
-                        return f"row {describe_key(access, row)}: column {column.name}: TEXT is not UTF-8"
+                        return f"row {access.describe_key(row)}: column {column.name}: TEXT is not UTF-8"
         finally:
             self._reader.text_factory = str
         raise AssertionError("the row that could not be decoded is not in its own snapshot")

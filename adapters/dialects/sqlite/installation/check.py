@@ -16,6 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from venus.adapters.dialects.column_choice import WAY_OUT, ColumnChoice
+from venus.adapters.dialects.rows import Row, RowStream
 from venus.adapters.dialects.sqlite.connection import is_writable, quote
 from venus.adapters.dialects.sqlite.dictionary.tables import (
     NAMESPACE,
@@ -29,7 +30,7 @@ from venus.adapters.dialects.sqlite.dictionary.tables import (
 )
 from venus.adapters.dialects.sqlite.sql import statement
 from venus.adapters.dialects.sqlite.values.canonical_text import SqliteValueError
-from venus.adapters.dialects.sqlite.values.rows import Row, SqliteAccess, SqliteRowStream, build_access, describe_key
+from venus.adapters.dialects.sqlite.values.rows import SqliteAccess, build_access
 from venus.model import Finding, ForeignKey, Kind, TableSchema, count_phrase
 
 #: Limits of the sample from each end of a table, in rows and in bytes.
@@ -164,7 +165,7 @@ def _value_findings(connection: sqlite3.Connection, found: SqliteTable) -> Itera
             except SqliteValueError as e:
                 unfit += 1
                 if len(examples) < EXAMPLES_MAX:
-                    examples.append(f"row {describe_key(access, row)}: {e}")
+                    examples.append(f"row {access.describe_key(row)}: {e}")
         if unfit:
             yield Finding(
                 where=found.schema.qualified,
@@ -196,7 +197,7 @@ def _read_sample(connection: sqlite3.Connection, access: SqliteAccess) -> list[R
     try:
         rows = {}
         for sql in (access.fill_sql, access.tail_sql):
-            some = SqliteRowStream(connection.execute(sql, (SAMPLE_ROWS,)), access)
+            some = RowStream(connection.execute(sql, (SAMPLE_ROWS,)), access)
             for row in some.take(rows_max=SAMPLE_ROWS, bytes_max=SAMPLE_BYTES):
                 rows[row[: access.key_count]] = row
         return list(rows.values())

@@ -1,20 +1,12 @@
-"""Rows of one captured table as sections: SQL text, bounded reading, canonical text, packed bytes.
-
-This step lies between the snapshot and the batches. Later steps see no values of SQLite.
-"""
+"""The statements that read one captured table, and its rows as sections (dialects/rows.py)."""
 
 from __future__ import annotations
 
-import sqlite3
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
-from venus.adapters.dialects.fill_cursor import FillCursor
-from venus.adapters.dialects.halted_tables import UnfitRow
-from venus.adapters.dialects.row_limits import find_too_large
+from venus.adapters.dialects.rows import FillCursor, Row, TableAccess
 from venus.adapters.dialects.sqlite.connection import quote
 from venus.adapters.dialects.sqlite.dictionary.tables import (
     SqliteTable,
@@ -24,28 +16,21 @@ from venus.adapters.dialects.sqlite.dictionary.tables import (
 )
 from venus.adapters.dialects.sqlite.sql import statement
 from venus.adapters.dialects.sqlite.values.canonical_text import SqliteValueError, SqliteValueRule, value_rule
-from venus.codec.changes import TableChanges
-from venus.codec.columns import Value, from_columns, keys_from_columns
+from venus.codec.columns import Value
 from venus.codec.layout import Layout
-from venus.codec.packed import PackedBytes
 from venus.model import Kind, LogicalType
 
-Row = tuple[Any, ...]
-
-#: Rows fetched at a time where a row may be large: a section exceeds its limit by at most this many rows.
-PIECE_ROWS = 16
-#: Assumed size of a value that has no length of its own.
-VALUE_BYTES = 10
 _UNBOUNDED = (Kind.TEXT, Kind.BYTES, Kind.JSON)
 #: A column with a declared length up to this counts as narrow.
 _NARROW_MAX = 1_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SqliteAccess:
+class SqliteAccess(TableAccess):
     """Statements and rules that read one version of a table."""
 
-    layout: Layout
+    VALUE_ERROR = SqliteValueError
+
     rules: tuple[SqliteValueRule, ...]
     changes_sql: str
     fill_sql: str
@@ -54,12 +39,9 @@ class SqliteAccess:
     tail_sql: str  # the last rows in key order
     key_may_be_null: bool
     null_key_sql: str  # finds a row whose key is NULL
-    wide: tuple[int, ...]  # columns whose values may be large
 
-    @property
-    def key_count(self) -> int:
-        """How many key columns a row begins with."""
-        return self.layout.key_count
+    def canonical_texts(self, column: int, values: Sequence[Any]) -> Sequence[Value]:
+        return self.rules[column].canonical_texts(values)
 
 
 def build_access(found: SqliteTable) -> SqliteAccess:
@@ -118,122 +100,6 @@ def _is_wide(logical: LogicalType) -> bool:
 
 def _with_collation(column: str, collation: str) -> str:
     return f"{column} COLLATE {quote(collation)}" if collation else column
-
-
-class SqliteRowStream:
-    """The rows of a statement, taken in portions of bounded size."""
-
-    def __init__(self, cursor: sqlite3.Cursor, access: SqliteAccess) -> None:
-        self._cursor = cursor
-        self._wide = access.wide
-        self._row_bytes = VALUE_BYTES * len(access.layout.columns)
-        self.ended = False
-
-    def take(self, *, rows_max: int, bytes_max: int) -> list[Row]:
-        """Return the next rows: at least one, unless the statement has ended."""
-        rows: list[Row] = []
-        weight = 0
-        while not self.ended and len(rows) < rows_max and weight < bytes_max:
-            fitting = (bytes_max - weight) // self._row_bytes + 1
-            wanted = min(rows_max - len(rows), PIECE_ROWS if self._wide else fitting)
-            piece = self._cursor.fetchmany(wanted)
-            self.ended = len(piece) < wanted
-            weight += self._estimate_size(piece)
-            rows += piece
-        return rows
-
-    def _estimate_size(self, piece: list[Row]) -> int:
-        lengths = sum(len(v) for i in self._wide for row in piece if (v := row[i]).__class__ in (str, bytes))
-        return lengths + len(piece) * self._row_bytes
-
-
-def build_sections(rows: list[Row], access: SqliteAccess, *, bytes_max: int) -> Iterator[TableChanges]:
-    """Convert rows (key, other columns, exists, only inserted) to sections within the limit, tombstones first.
-
-    Raises UnfitRow.
-    """
-    gone = [row for row in rows if not row[-2]]
-    there = [row for row in rows if row[-2]] if gone else rows
-    if gone:
-        yield from _divide_section(_build_section(access, gone, deleted=True), bytes_max)
-    if there:
-        yield from _divide_section(_build_section(access, there, deleted=False), bytes_max)
-
-
-def _build_section(access: SqliteAccess, rows: list[Row], *, deleted: bool) -> TableChanges:
-    columns = list(zip(*rows, strict=True))
-    count = access.key_count if deleted else len(access.layout.columns)
-    texts = _canonical_columns(access, columns[:count], rows)
-    if deleted:
-        record_ids = keys_from_columns(texts, access.layout)
-        packed = PackedBytes(b"", np.zeros(len(rows), dtype=np.uint32))
-    else:
-        record_ids, packed = from_columns(texts, access.layout)
-        if found := find_too_large(record_ids, packed):
-            raise UnfitRow(f"row {describe_key(access, rows[found[0]])}: {found[1]}")
-    return TableChanges(
-        table_id=access.layout.schema.table_id,
-        schema_version=access.layout.schema.version,
-        record_ids=record_ids,
-        rows=packed,
-        is_deleted=np.full(len(rows), deleted, dtype=np.bool_),
-        inserts_only=not deleted and all(columns[-1]),
-    )
-
-
-def _canonical_columns(access: SqliteAccess, columns: Sequence[Row], rows: list[Row]) -> list[Sequence[Value]]:
-    texts = []
-    for n, (rule, values) in enumerate(zip(access.rules, columns, strict=False)):
-        try:
-            texts.append(rule.canonical_texts(values))
-        except SqliteValueError:
-            _raise_unfit_row(access, n, values, rows)
-            raise
-    for n in range(access.key_count):
-        if None in columns[n]:
-            raise UnfitRow(f"column {access.layout.columns[n].name} is NULL in a key")
-    return texts
-
-
-def _raise_unfit_row(access: SqliteAccess, column: int, values: Row, rows: list[Row]) -> None:
-    for value, row in zip(values, rows, strict=True):
-        try:
-            access.rules[column].canonical_text(value)
-        except SqliteValueError as e:
-            name = access.layout.columns[column].name
-            raise UnfitRow(f"row {describe_key(access, row)}: column {name}: {e}") from e
-
-
-def describe_key(access: SqliteAccess, row: Row) -> str:
-    """Return the key of a row as text for messages."""
-    names = (c.name for c in access.layout.columns)
-    return ", ".join(f"{name}={value!r}" for name, value in zip(names, row[: access.key_count], strict=False))
-
-
-def _divide_section(section: TableChanges, bytes_max: int) -> Iterator[TableChanges]:
-    """Divide a section that is larger than estimated into sections within the limit. A single row stays whole."""
-    if section.nbytes <= bytes_max or section.count == 1:
-        yield section
-        return
-    ids = np.concatenate(([0], np.cumsum(section.record_ids.sizes, dtype=np.int64)))
-    rows = np.concatenate(([0], np.cumsum(section.rows.sizes, dtype=np.int64)))
-    weight = ids + rows + 9 * np.arange(len(ids)) + 32
-    start = 0
-    while start < section.count:
-        end = max(start + 1, int(np.searchsorted(weight, weight[start] + bytes_max - 32, side="right")) - 1)
-        yield TableChanges(
-            table_id=section.table_id,
-            schema_version=section.schema_version,
-            record_ids=_slice_packed(section.record_ids, ids, start, end),
-            rows=_slice_packed(section.rows, rows, start, end),
-            is_deleted=section.is_deleted[start:end],
-            inserts_only=section.inserts_only,
-        )
-        start = end
-
-
-def _slice_packed(packed: PackedBytes, offsets: Any, start: int, end: int) -> PackedBytes:
-    return PackedBytes(packed.data[offsets[start] : offsets[end]], packed.sizes[start:end])
 
 
 def cursor_key(row: Row, key_count: int) -> list[Any]:

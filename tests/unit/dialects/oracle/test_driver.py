@@ -14,7 +14,6 @@ from tests.support.oracle import double
 from tests.support.oracle.double import Answer, Module, error
 from tests.support.oracle.scripts import everything
 from venus.adapters.dialects.contract import InstallStep, SchemaChanged, SnapshotLost
-from venus.adapters.dialects.fill_cursor import FillCursor
 from venus.adapters.dialects.oracle.dictionary.reader import OracleDictionary
 from venus.adapters.dialects.oracle.dictionary.tables import ListedTable, OracleTable, build_table, with_id
 from venus.adapters.dialects.oracle.installation import data_checks, installer
@@ -42,6 +41,7 @@ from venus.adapters.dialects.oracle.session.driver import (
 from venus.adapters.dialects.oracle.session.versions import find_version
 from venus.adapters.dialects.oracle.values.rows import build_access
 from venus.adapters.dialects.oracle.verify import bind_value
+from venus.adapters.dialects.rows import FillCursor
 from venus.errors import ConfigError, DatabaseUnavailable, LoginRefused, SourceError
 
 

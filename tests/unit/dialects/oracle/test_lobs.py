@@ -19,8 +19,8 @@ from venus.adapters.dialects.oracle.session import lobs
 from venus.adapters.dialects.oracle.session.connection import OracleSession
 from venus.adapters.dialects.oracle.session.driver import ModuleDriver, OracleOptions
 from venus.adapters.dialects.oracle.session.versions import find_version
-from venus.adapters.dialects.oracle.values.rows import OracleAccess, build_access, build_sections, regroup_rows
-from venus.adapters.dialects.row_limits import ROW_BYTES_MAX
+from venus.adapters.dialects.oracle.values.rows import OracleAccess, build_access, regroup_rows
+from venus.adapters.dialects.rows import ROW_BYTES_MAX
 from venus.errors import SourceError
 
 PIECE = lobs.PIECE_UNITS // 8132 * 8132
@@ -115,7 +115,7 @@ def test_a_row_that_is_too_large_in_utf_8_is_refused_too(module: Module, session
     access = build_access(document())
     rows = fetch_values(module, session, access, ["7", "€" * (ROW_BYTES_MAX // 3 + 1), None])
     with pytest.raises(UnfitRow, match="row ID=7"):
-        list(build_sections(rows, access, bytes_max=1 << 20))
+        list(access.build_sections(rows, bytes_max=1 << 20))
 
 
 @pytest.mark.parametrize("code", ["ORA-22922", "ORA-22924", "ORA-01555"])

@@ -1,0 +1,222 @@
+"""Rows of one captured table as sections: bounded reading, canonical text, limits, packed bytes.
+
+This step lies between the snapshot and the batches. A dialect supplies the SQL, and the conversion of a column's values
+into canonical text; later steps see no values of a database.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol
+
+import numpy as np
+
+from venus.adapters.dialects.halted_tables import UnfitRow
+from venus.codec.changes import TableChanges
+from venus.codec.columns import Value, from_columns, keys_from_columns
+from venus.codec.layout import Layout
+from venus.codec.packed import PackedBytes
+from venus.errors import ProtocolError
+from venus.rpc.channel import MESSAGE_BYTES_MAX
+
+Row = tuple[Any, ...]
+
+#: A message carries the whole row with its key, its position in the batch and at worst every table's description.
+ROW_BYTES_MAX = MESSAGE_BYTES_MAX - (1 << 20)
+#: Rows fetched at a time where a row may be large: a section exceeds its limit by at most this many rows.
+WIDE_PIECE_ROWS = 16
+#: Assumed size of a value that has no length of its own.
+VALUE_BYTES = 10
+
+
+@dataclass(frozen=True, slots=True)
+class FillCursor:
+    """The cursor of a fill: the last key that was read, and the key at which the fill ends, as JSON of the dialect.
+
+    The end is the greatest key that the first chunk's snapshot shows. The log contains all rows that are written behind
+    it later, so the fill skips them. Otherwise it would never end where the application appends faster than chunks are
+    read.
+    """
+
+    after: list[Any]
+    end: list[Any] | None = None  # None: unknown, as in a fill that an older version began
+
+    @classmethod
+    def parse(cls, cursor: bytes) -> FillCursor:
+        """Parse a cursor; an older version stored the key alone."""
+        found = json.loads(cursor)
+        return cls(found) if isinstance(found, list) else cls(found["after"], found["end"])
+
+    @property
+    def cursor(self) -> bytes:
+        """The position as the registry stores it."""
+        return json.dumps({"after": self.after, "end": self.end}, ensure_ascii=False).encode()
+
+
+def describe_size(nbytes: int) -> str:
+    """Describe a row that is too large to be carried."""
+    return f"{nbytes / (1 << 20):.1f} MiB, a row can have {ROW_BYTES_MAX >> 20} MiB"
+
+
+def find_too_large(record_ids: PackedBytes, rows: PackedBytes) -> tuple[int, str] | None:
+    """Return index and description of the first row that no message can carry; None if all can be carried."""
+    if len(record_ids.data) + len(rows.data) <= ROW_BYTES_MAX:
+        return None
+    sizes = record_ids.sizes.astype(np.int64) + rows.sizes
+    places = np.flatnonzero(sizes > ROW_BYTES_MAX)
+    return (int(places[0]), describe_size(int(sizes[places[0]]))) if len(places) else None
+
+
+class FetchingCursor(Protocol):
+    """What a stream needs of a driver's cursor."""
+
+    def fetchmany(self, size: int, /) -> Any: ...
+
+
+class RowStream:
+    """The rows of a statement, taken in portions of bounded size."""
+
+    def __init__(self, cursor: FetchingCursor, access: TableAccess) -> None:
+        self._cursor = cursor
+        self._access = access
+        self.ended = False
+
+    def take(self, *, rows_max: int, bytes_max: int) -> list[Row]:
+        """Return the next rows: at least one, unless the statement has ended."""
+        rows: list[Row] = []
+        weight, access = 0, self._access
+        while not self.ended and len(rows) < rows_max and weight < bytes_max:
+            fitting = (bytes_max - weight) // access.row_bytes + 1
+            wanted = min(rows_max - len(rows), WIDE_PIECE_ROWS if access.wide else fitting)
+            piece = self._cursor.fetchmany(wanted)
+            self.ended = len(piece) < wanted
+            weight += access.estimate_size(piece)
+            rows += piece
+        return rows
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableAccess:
+    """Statements and rules that read one version of a table; each dialect adds its own.
+
+    A row is read as (key, other columns, exists, only inserted).
+    """
+
+    #: The last values of a row that does not exist, and of one whose log has insertions only.
+    GONE: ClassVar[Any] = 0
+    FRESH: ClassVar[Any] = 1
+    #: What `canonical_texts` raises for a value that cannot be carried.
+    VALUE_ERROR: ClassVar[type[Exception]]
+    #: What a key is told apart by in messages if one of its columns is NULL in canonical text.
+    NULL_IN_KEY: ClassVar[str] = "is NULL in a key"
+
+    layout: Layout
+    wide: tuple[int, ...] = ()  # columns whose values may be large
+
+    @property
+    def key_count(self) -> int:
+        """How many key columns a row begins with."""
+        return self.layout.key_count
+
+    @property
+    def row_bytes(self) -> int:
+        """The assumed size of a row without its large values."""
+        return VALUE_BYTES * len(self.layout.columns)
+
+    def estimate_size(self, rows: Seq[Row]) -> int:
+        """Return the approximate size of rows in bytes."""
+        lengths = sum(len(v) for i in self.wide for row in rows if isinstance(v := row[i], str | bytes))
+        return lengths + len(rows) * self.row_bytes
+
+    def canonical_texts(self, column: int, values: Seq[Any]) -> Seq[Value]:
+        """Return the canonical text of a column's values."""
+        raise NotImplementedError
+
+    def describe_value(self, value: Any) -> str:
+        """Describe a key's value for messages."""
+        return repr(value)
+
+    def describe_key(self, row: Row) -> str:
+        """Return the key of a row as text for messages."""
+        pairs = zip(self.layout.columns, row[: self.key_count], strict=False)
+        return ", ".join(f"{column.name}={self.describe_value(value)}" for column, value in pairs)
+
+    def build_sections(self, rows: list[Row], *, bytes_max: int) -> Iterator[TableChanges]:
+        """Convert rows to sections within the limit, tombstones first. Raises UnfitRow."""
+        gone = [row for row in rows if row[-2] == self.GONE]
+        there = [row for row in rows if row[-2] != self.GONE] if gone else rows
+        if gone:
+            yield from divide_section(self._build_section(gone, deleted=True), bytes_max)
+        if there:
+            yield from divide_section(self._build_section(there, deleted=False), bytes_max)
+
+    def _build_section(self, rows: list[Row], *, deleted: bool) -> TableChanges:
+        columns = list(zip(*rows, strict=True))
+        texts = self._convert_columns(columns[: self.key_count if deleted else len(self.layout.columns)], rows)
+        try:
+            if deleted:
+                record_ids = keys_from_columns(texts, self.layout)
+                packed = PackedBytes(b"", np.zeros(len(rows), dtype=np.uint32))
+            else:
+                record_ids, packed = from_columns(texts, self.layout)
+        except ProtocolError as error:
+            raise UnfitRow(str(error)) from error
+        if found := find_too_large(record_ids, packed):
+            raise UnfitRow(f"row {self.describe_key(rows[found[0]])}: {found[1]}")
+        return TableChanges(
+            table_id=self.layout.schema.table_id,
+            schema_version=self.layout.schema.version,
+            record_ids=record_ids,
+            rows=packed,
+            is_deleted=np.full(len(rows), deleted, dtype=np.bool_),
+            inserts_only=not deleted and all(fresh == self.FRESH for fresh in columns[-1]),
+        )
+
+    def _convert_columns(self, columns: Seq[Row], rows: list[Row]) -> list[Seq[Value]]:
+        texts: list[Seq[Value]] = []
+        for n, values in enumerate(columns):
+            try:
+                texts.append(self.canonical_texts(n, values))
+            except self.VALUE_ERROR:
+                self._raise_unfit_row(n, values, rows)
+                raise
+            if n < self.key_count and self.NULL_IN_KEY and None in texts[n]:
+                raise UnfitRow(f"column {self.layout.columns[n].name} {self.NULL_IN_KEY}")
+        return texts
+
+    def _raise_unfit_row(self, column: int, values: Row, rows: list[Row]) -> None:
+        for value, row in zip(values, rows, strict=True):
+            try:
+                self.canonical_texts(column, [value])
+            except self.VALUE_ERROR as error:
+                name = self.layout.columns[column].name
+                raise UnfitRow(f"row {self.describe_key(row)}: column {name}: {error}") from error
+
+
+def divide_section(section: TableChanges, bytes_max: int) -> Iterator[TableChanges]:
+    """Divide a section that is larger than estimated into sections within the limit. A single row stays whole."""
+    if section.nbytes <= bytes_max or section.count == 1:
+        yield section
+        return
+    ids = np.concatenate(([0], np.cumsum(section.record_ids.sizes, dtype=np.int64)))
+    rows = np.concatenate(([0], np.cumsum(section.rows.sizes, dtype=np.int64)))
+    weight = ids + rows + 9 * np.arange(len(ids)) + 32
+    start = 0
+    while start < section.count:
+        end = max(start + 1, int(np.searchsorted(weight, weight[start] + bytes_max - 32, side="right")) - 1)
+        yield TableChanges(
+            table_id=section.table_id,
+            schema_version=section.schema_version,
+            record_ids=_slice_packed(section.record_ids, ids, start, end),
+            rows=_slice_packed(section.rows, rows, start, end),
+            is_deleted=section.is_deleted[start:end],
+            inserts_only=section.inserts_only,
+        )
+        start = end
+
+
+def _slice_packed(packed: PackedBytes, offsets: Any, start: int, end: int) -> PackedBytes:
+    return PackedBytes(packed.data[offsets[start] : offsets[end]], packed.sizes[start:end])
