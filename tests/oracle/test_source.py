@@ -173,21 +173,6 @@ def test_numbers_of_two_instances_caches_do_no_harm(application: Any, schema: st
     source.close()
 
 
-def test_a_compound_trigger_captures_bulk_dml(application: Any, schema: str) -> None:
-    source = OracleSource(*parse_driver_url(f"{schema}&venus_triggers=compound"))
-    run(application, ITEM)
-    source.installer.install(["*"], [])
-    follower = Follower(source)
-    follower.drain()
-    run(application, "INSERT INTO \"ITEM\" SELECT LEVEL, 'bulk' FROM DUAL CONNECT BY LEVEL <= 12000")
-    run(application, 'UPDATE "ITEM" SET "ID" = "ID" + 20000 WHERE "ID" <= 10', 'DELETE FROM "ITEM" WHERE "ID" = 11')
-    follower.drain()
-    assert len(values(follower)) == 11_999
-    assert {"20001", "20010"} <= set(values(follower))
-    assert "11" not in values(follower)
-    source.close()
-
-
 def test_the_papers_own_variant(application: Any, schema: str) -> None:
     driver, options = parse_driver_url(schema)
     source = OracleSource(driver, replace(options, inline=True))

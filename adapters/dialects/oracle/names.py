@@ -12,8 +12,6 @@ ARCHIVE_STATE = "ORA_ARCHIVE_STATE"
 DDL_TRIGGER = "VENUS_DDL_TRG"
 #: The letters in the names of a table's triggers, in the order of their creation.
 TRIGGER_LETTERS = ("I", "U", "D")
-#: The letter of the compound trigger, which replaces the three if the URL asks for it.
-COMPOUND_LETTER = "C"
 
 
 def quote(name: str) -> str:

@@ -15,7 +15,7 @@ from venus.adapters.dialects.oracle import registry
 from venus.adapters.dialects.oracle.dictionary import overrides, ownership, types
 from venus.adapters.dialects.oracle.dictionary.reader import OracleDictionary
 from venus.adapters.dialects.oracle.dictionary.tables import ListedTable, OracleTable, build_table, with_id
-from venus.adapters.dialects.oracle.installation import data_checks, table_comparison
+from venus.adapters.dialects.oracle.installation import data_checks
 from venus.adapters.dialects.oracle.installation.install import OracleInstallPlanner
 from venus.adapters.dialects.oracle.language import ddl, inline
 from venus.adapters.dialects.oracle.language.ddl import CaptureStyle, KeyedTable, OracleKeyColumn
@@ -23,7 +23,7 @@ from venus.adapters.dialects.oracle.language.script import build_script
 from venus.adapters.dialects.oracle.names import log_table_name
 from venus.adapters.dialects.oracle.session.connection import EDITION, SESSION, OracleSession
 from venus.adapters.dialects.oracle.session.driver import ModuleDriver, OracleOptions
-from venus.adapters.dialects.oracle.session.versions import VERSIONS, Version
+from venus.adapters.dialects.oracle.session.versions import VERSIONS, Version, find_version
 from venus.adapters.dialects.oracle.sql import statement
 from venus.adapters.dialects.oracle.values.rows import build_access
 
@@ -158,14 +158,6 @@ def inline_statements(version: Version) -> list[str]:
     ]
 
 
-def compound_statements() -> list[str]:
-    """Return the experimental triggers for bulk DML."""
-    tables = [replace(table, style=CaptureStyle.COMPOUND) for table in (STUDENT, ENROLL)]
-    return [
-        made.sql for number, table in enumerate(tables, 1) for made in table_comparison.build_triggers(table, number)
-    ]
-
-
 def script_of(version: Version, options: OracleOptions) -> str:
     """Return an installation as `--dry-run` prints it."""
     return build_script(plan(version, options), removal=False, user="APP", version=version.name)
@@ -176,15 +168,48 @@ def _written(head: str, said: list[str]) -> str:
     return f"-- {head}\n" + "\n\n".join(ended) + "\n"
 
 
+#: The version of the scripts in docs/oracle, and its table of the differences in those for other versions.
+SHOWN = VERSIONS[-1]
+DIFFERENCES = "../reference/oracle-scripts.md"
+_VERSIONS_HEAD = f"""# Oracle's scripts by version
+For two tables of a school, `venus install-triggers --dry-run` prints [install-{SHOWN.name}.sql](../oracle/install-{SHOWN.name}.sql), and the
+paper's own variant (`--mode inline`) is [inline-{SHOWN.name}.sql](../oracle/inline-{SHOWN.name}.sql). Both are for Oracle {SHOWN.name}. Scripts for other
+versions name their version in the first line, and differ in these lines. Generated (`python -m tests.support.oracle.scripts`); a
+test applies the table to both files and compares the result with the script of every version.
+
+| script | Oracle | line of the file | instead |
+|---|---|---|---|
+"""
+
+
+def variants() -> dict[tuple[str, str], str]:
+    """Return the script for every version, by the kind of script and the name of the version."""
+    found = {("install", v.name): script_of(v, ROWS) for v in VERSIONS}
+    found["install", "19c with venus_rac=yes"] = script_of(find_version("19c"), CLUSTER)
+    return found | {("inline", v.name): script_of(v, INLINE) for v in VERSIONS}
+
+
+def _differences() -> str:
+    rows: dict[tuple[str, str, str], list[str]] = {}
+    scripts = variants()
+    for (kind, name), text in scripts.items():
+        shown = scripts[kind, SHOWN.name].splitlines()[1:]
+        for line, instead in zip(shown, text.splitlines()[1:], strict=True):
+            places = rows.setdefault((kind, line.strip(), instead.strip()), []) if line != instead else []
+            if name not in places:
+                places.append(name)
+    return "".join(f"| {kind} | {', '.join(v)} | `{line}` | `{new}` |\n" for (kind, line, new), v in rows.items())
+
+
 def files() -> dict[str, str]:
     """Return every generated file of docs/oracle by name."""
-    found = {f"install-{v.name}.sql": script_of(v, ROWS) for v in VERSIONS}
-    found["install-19c-rac.sql"] = script_of(next(v for v in VERSIONS if v.name == "19c"), CLUSTER)
-    found["running.sql"] = _written("The statements of the running adapter, for a table of every type.", running())
-    for version in (VERSIONS[0], VERSIONS[-1]):
-        found[f"inline-{version.name}.sql"] = script_of(version, INLINE)
-    found["compound.sql"] = _written("Experimental: venus_triggers=compound in the URL.", compound_statements())
-    return found
+    scripts = variants()
+    return {
+        f"install-{SHOWN.name}.sql": scripts["install", SHOWN.name],
+        f"inline-{SHOWN.name}.sql": scripts["inline", SHOWN.name],
+        "running.sql": _written("The statements of the running adapter, for a table of every type.", running()),
+        DIFFERENCES: _VERSIONS_HEAD + _differences(),
+    }
 
 
 def types_page() -> str:

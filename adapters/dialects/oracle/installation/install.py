@@ -29,7 +29,6 @@ from venus.adapters.dialects.oracle.installation.table_comparison import (
     OracleInstalledTrigger,
     build_triggers,
     find_wrong_triggers,
-    with_present_style,
 )
 from venus.adapters.dialects.oracle.language import ddl, inline
 from venus.adapters.dialects.oracle.language.ddl import CaptureStyle
@@ -181,8 +180,6 @@ class OracleInstallPlanner:
             was = ", ".join(known.schema.key)
             hint = "`venus uninstall-triggers` without a table, then `venus install-triggers`"
             raise Refused(f"{table.schema.qualified}: its key was ({was}) when it was released", hint=hint)
-        if self._options.compound and table.keyed.style is CaptureStyle.ROWS:
-            table = replace(table, keyed=replace(table.keyed, style=CaptureStyle.COMPOUND))
         if segments.TABLE in here.kinds:
             forget = registry.forget_segments_statement(known.schema.table_id)
             yield _run_step(table.schema.qualified, "rows of VENUS_SEGMENT", forget)
@@ -267,14 +264,11 @@ class OracleInstallPlanner:
         table = self._dictionary.read_table(at, as_inline=self._options.inline)
         if table.refusals:
             raise Refused(f"{table.schema.qualified}: {table.refusals[0]}", hint="`venus check` lists the choices")
-        if self._options.compound and table.keyed.style is CaptureStyle.ROWS:
-            return replace(table, keyed=replace(table.keyed, style=CaptureStyle.COMPOUND))
         return table
 
     def _known_table_steps(self, known: OracleRegistryEntry, at: ListedTable, here: OracleObjects) -> list[OracleStep]:
         """Return the steps for a registered table: objects that have vanished are created again."""
         table = self._dictionary.read_table(at, known.schema, known.number_max)
-        table = replace(table, keyed=with_present_style(table.keyed, known.schema.table_id, here.triggers))
         unfinished = known.is_unfinished
         if table.refusals or table.schema.key != known.schema.key:
             return []  # refresh_schemas reports the reason

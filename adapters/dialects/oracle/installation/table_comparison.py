@@ -7,11 +7,11 @@ VENUS never blocks ordinary DDL of the application. This comparison detects and 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from venus.adapters.dialects.halted_tables import is_unreadable, state_before_halt, unreadable_reason
-from venus.adapters.dialects.oracle import names, registry
+from venus.adapters.dialects.oracle import registry
 from venus.adapters.dialects.oracle.dictionary.tables import OracleTable, with_id
 from venus.adapters.dialects.oracle.language import ddl, inline
 from venus.adapters.dialects.oracle.language.ddl import CaptureStyle, KeyedTable, OracleOwnObject
@@ -21,7 +21,6 @@ from venus.codec.schema import fingerprint
 
 _MAKERS: dict[CaptureStyle, Callable[[KeyedTable, int], Iterator[OracleOwnObject]]] = {
     CaptureStyle.ROWS: ddl.row_triggers,
-    CaptureStyle.COMPOUND: ddl.compound_triggers,
     CaptureStyle.INLINE: inline.inline_triggers,
 }
 
@@ -31,17 +30,10 @@ def build_triggers(table: KeyedTable, table_id: int) -> list[OracleOwnObject]:
     return list(_MAKERS[table.style](table, table_id))
 
 
-def with_present_style(table: KeyedTable, table_id: int, present: Collection[str]) -> KeyedTable:
-    """Return the table in the style in which it is captured: an existing compound trigger is kept."""
-    if table.style is CaptureStyle.ROWS and names.trigger_name(names.COMPOUND_LETTER, table_id) in present:
-        return replace(table, style=CaptureStyle.COMPOUND)
-    return table
-
-
 #: The remedy if names are so long that the complete statement does not fit.
 LACK_IN_SHORT = "a GRANT SELECT on it to VENUS's user"
 #: The beginning of a trigger's body.
-_START = re.compile(r"\b(?:COMPOUND TRIGGER|DECLARE|BEGIN)\b")
+_START = re.compile(r"\b(?:DECLARE|BEGIN)\b")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,5 +159,5 @@ def compare_table(
 def find_wrong_triggers(table: OracleTable, present: Mapping[str, OracleInstalledTrigger]) -> list[OracleOwnObject]:
     """Return the triggers that have to be created (again)."""
     on = f"{table.keyed.owner}.{table.keyed.name}"
-    made = build_triggers(with_present_style(table.keyed, table.schema.table_id, present), table.schema.table_id)
+    made = build_triggers(table.keyed, table.schema.table_id)
     return [m for m in made if (p := present.get(m.name)) is None or not p.is_like(m, on)]

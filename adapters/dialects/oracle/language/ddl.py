@@ -1,7 +1,7 @@
 """The statements that an installation runs, built from the dictionary's data. Pure.
 
-The compound trigger for bulk DML is experimental: `venus_triggers=compound` in the URL. A statement that
-Oracle restarts fires the row sections again. Superfluous keys are harmless, because capture reads the rows later.
+A statement that Oracle restarts fires the row triggers again. Superfluous keys are harmless, because capture reads the
+rows later.
 """
 
 from __future__ import annotations
@@ -32,7 +32,6 @@ class CaptureStyle(StrEnum):
     """The way in which a table is captured."""
 
     ROWS = "three row triggers and a log table"
-    COMPOUND = "one compound trigger and a log table"
     INLINE = "the paper's own columns in the table"
 
 
@@ -181,35 +180,3 @@ def record_id_statements(table: KeyedTable, version: Version, constraint: str) -
         return []
     key = statement("triggers", "record_id_key", table=table.sql, name=constraint)
     return [statement("triggers", "record_id", table=table.sql), key]
-
-
-#: The number of keys collected in the session's memory before they are written.
-PIECE_ROWS = 5000
-
-
-def compound_triggers(table: KeyedTable, table_id: int) -> Iterator[OracleOwnObject]:
-    """Yield the one disabled compound trigger of a captured table."""
-    log, keys = log_table_name(table_id), log_key_columns(len(table.key))
-    name = names.trigger_name(names.COMPOUND_LETTER, table_id)
-
-    def note_call(row: str) -> str:
-        values = zip(keys, table.key, strict=True)
-        return "\n".join(f"      G_{k}(G_N) := :{row}.{quote(column.name)};" for k, column in values)
-
-    sql = statement(
-        "compound",
-        "trigger",
-        trigger=name,
-        table=table.sql,
-        log=log,
-        keys=", ".join(keys),
-        types="\n".join(f"  TYPE T_{k} IS TABLE OF {log}.{k}%TYPE INDEX BY PLS_INTEGER;" for k in keys),
-        arrays="\n".join(f"  G_{k}  T_{k};" for k in keys),
-        deletes="\n".join(f"    G_{k}.DELETE;" for k in keys),
-        collected=", ".join(f"G_{k}(J)" for k in keys),
-        new_key=note_call("NEW"),
-        old_key=note_call("OLD"),
-        key_changed=key_change_condition(table),
-        piece=str(PIECE_ROWS),
-    )
-    yield OracleOwnObject(kind="TRIGGER", name=name, sql=sql)

@@ -197,7 +197,6 @@ class OracleOptions:
     schemas: tuple[str, ...] = ()  # none = the user's own
     cluster: bool = False
     watch_database: bool = False
-    compound: bool = False
     type_map: Mapping[str, str] = field(default_factory=dict)  # of [source.type_map]
     columns: OracleColumnChoice = field(default_factory=OracleColumnChoice)  # of [source.columns]
     limits: CutLimits = field(default_factory=CutLimits)  # of [capture]
@@ -261,13 +260,17 @@ def _start_client(module: Any, client: dict[str, str]) -> None:
 def _own_options(url: sa.URL) -> tuple[sa.URL, OracleOptions]:
     own = {k: str(v) for k, v in url.query.items() if k.startswith("venus_")}
     if unknown := own.keys() - {"venus_schemas", "venus_rac", "venus_watch", "venus_triggers"}:
-        hint = "valid are venus_schemas=A,B, venus_rac=yes, venus_watch=schema|database, venus_triggers=rows|compound"
+        hint = "valid are venus_schemas=A,B, venus_rac=yes, venus_watch=schema|database"
         raise ConfigError(f"[source] url: no option {sorted(unknown)[0]}", hint=hint)
+    if own.get("venus_triggers", "rows") != "rows":
+        hint = (
+            "leave it out; if tables have such triggers, run `venus uninstall-triggers`, then `venus install-triggers`"
+        )
+        raise ConfigError("[source] url: venus_triggers=compound is no longer available", hint=hint)
     options = OracleOptions(
         schemas=tuple(filter(None, own.get("venus_schemas", "").split(","))),
         cluster=own.get("venus_rac") == "yes",
         watch_database=own.get("venus_watch") == "database",
-        compound=own.get("venus_triggers") == "compound",
     )
     return url.difference_update_query(list(own)), options
 

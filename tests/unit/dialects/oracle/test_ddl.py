@@ -11,22 +11,21 @@ from sqlfluff.core.errors import SQLParseError
 
 from tests.support.oracle.scripts import (
     CLUSTER,
+    DIFFERENCES,
     ENROLL,
     FOLDER,
     ROWS,
-    compound_statements,
+    SHOWN,
     files,
     inline_statements,
     running,
     statements,
+    variants,
 )
 from tests.support.oracle.sqlplus import read
 from venus.adapters.dialects.contract import InstallStep
-from venus.adapters.dialects.oracle.dictionary import ownership
-from venus.adapters.dialects.oracle.installation import table_comparison
-from venus.adapters.dialects.oracle.installation.table_comparison import OracleInstalledTrigger, with_present_style
 from venus.adapters.dialects.oracle.language import ddl
-from venus.adapters.dialects.oracle.language.ddl import CaptureStyle, OracleKeyColumn
+from venus.adapters.dialects.oracle.language.ddl import OracleKeyColumn
 from venus.adapters.dialects.oracle.language.script import build_script
 from venus.adapters.dialects.oracle.names import NAME_BYTES_MAX
 from venus.adapters.dialects.oracle.session.versions import VERSIONS, Version, find_version, version_of
@@ -64,6 +63,24 @@ def test_the_documents_are_what_is_generated(name: str) -> None:
     assert (FOLDER / name).read_text(encoding="utf-8") == files()[name]
 
 
+def _with_differences(kind: str, version: str, table: str) -> str:
+    """Return the shown script of a kind with the lines that the table has for a version."""
+    rows = [[cell.strip(" `") for cell in line.split("|")[1:-1]] for line in table.splitlines() if line.startswith("|")]
+    instead = {line: new for k, versions, line, new in rows if k == kind and version in versions.split(", ")}
+    shown = (FOLDER / f"{kind}-{SHOWN.name}.sql").read_text(encoding="utf-8").splitlines(keepends=True)
+    return "".join(line.replace(line.strip(), instead.get(line.strip(), line.strip())) for line in shown)
+
+
+@pytest.mark.parametrize(("kind", "version"), list(variants()))
+def test_the_script_of_every_version_differs_as_the_table_says(kind: str, version: str) -> None:
+    table = (FOLDER / DIFFERENCES).read_text(encoding="utf-8")
+    found, made = (
+        text.partition("\n") for text in (_with_differences(kind, version, table), variants()[kind, version])
+    )
+    assert found[2] == made[2]
+    assert found[0].replace(f"Oracle {SHOWN.name}", f"Oracle {version.partition(' ')[0]}") == made[0]
+
+
 def test_a_parser_of_oracles_sql_takes_every_statement_that_it_covers(linter: Linter) -> None:
     every = {s for v in VERSIONS for options in (ROWS, CLUSTER) for s in statements(v, options)}
     assert {s: problems(linter, s) for s in every if not s.startswith(UNCOVERED) and problems(linter, s)} == {}
@@ -84,22 +101,9 @@ def test_every_own_name_fits_the_oldest_version() -> None:
 
 @pytest.mark.parametrize("version", VERSIONS, ids=[v.name for v in VERSIONS])
 def test_names_of_the_other_ways_fit_too(version: Version) -> None:
-    for text in [*inline_statements(version), *compound_statements()]:
+    for text in inline_statements(version):
         assert all(len(name) <= NAME_BYTES_MAX for name in re.findall(r"\bVENUS_\w+", text))
     assert ("INVISIBLE" in "".join(inline_statements(version))) is version.invisible_identity
-
-
-def test_a_compound_trigger_stays_what_captures_its_table() -> None:
-    compound = replace(ENROLL, style=CaptureStyle.COMPOUND)
-    assert with_present_style(ENROLL, 2, {"VENUS_C_00002"}) == compound
-    assert with_present_style(ENROLL, 2, {"VENUS_C_00001", "VENUS_I_00002"}) == ENROLL
-    (made,) = table_comparison.build_triggers(compound, 2)
-    assert ("TRIGGER", made.name) in ownership.table_objects(2)
-    present = OracleInstalledTrigger(
-        enabled=True, valid=True, on="APP.ENROLL", text=made.sql[made.sql.index("COMPOUND") :]
-    )
-    assert present.is_like(made, "APP.ENROLL")
-    assert not replace(present, text=present.text.replace("'D'", "'U'")).is_like(made, "APP.ENROLL")
 
 
 def test_no_bind_is_named_like_a_word_of_oracles() -> None:

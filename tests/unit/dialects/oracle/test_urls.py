@@ -111,3 +111,11 @@ def test_without_oracles_client_the_thick_mode_says_so() -> None:
     with pytest.raises(ConfigError, match="no thick mode") as raised:
         parse_driver_url("oracle+oracledb://venus:secret@db/?service_name=shop&thick_mode=true&lib_dir=/nowhere")
     assert "Instant Client" in raised.value.hint
+
+
+def test_the_compound_trigger_of_before_is_refused_with_the_way_out() -> None:
+    url = "oracle+oracledb://venus:secret@db:1521/?service_name=shop&venus_triggers="
+    assert parse_driver_url(f"{url}rows")[1] == OracleOptions()
+    with pytest.raises(ConfigError, match="venus_triggers=compound is no longer available") as refused:
+        parse_driver_url(f"{url}compound")
+    assert "venus uninstall-triggers" in refused.value.hint
