@@ -110,7 +110,7 @@ class TableAccess:
     FRESH: ClassVar[Any] = 1
     #: What `canonical_texts` raises for a value that cannot be carried.
     VALUE_ERROR: ClassVar[type[Exception]]
-    #: What a key is told apart by in messages if one of its columns is NULL in canonical text.
+    #: What messages say of a key with a column whose canonical text is NULL; empty = the codec refuses it.
     NULL_IN_KEY: ClassVar[str] = "is NULL in a key"
 
     layout: Layout

@@ -172,9 +172,10 @@ def _written(head: str, said: list[str]) -> str:
 SHOWN = VERSIONS[-1]
 DIFFERENCES = "../reference/oracle-scripts.md"
 _VERSIONS_HEAD = f"""# Oracle's scripts by version
-For two tables of a school, `venus install-triggers --dry-run` prints [install-{SHOWN.name}.sql](../oracle/install-{SHOWN.name}.sql), and the
-paper's own variant (`--mode inline`) is [inline-{SHOWN.name}.sql](../oracle/inline-{SHOWN.name}.sql). Both are for Oracle {SHOWN.name}. Scripts for other
-versions name their version in the first line, and differ in these lines. Generated (`python -m tests.support.oracle.scripts`); a
+For two tables of a school, `venus install-triggers --dry-run` prints
+[install-{SHOWN.name}.sql](../oracle/install-{SHOWN.name}.sql), and the paper's own variant (`--mode inline`) is
+[inline-{SHOWN.name}.sql](../oracle/inline-{SHOWN.name}.sql). Both are for Oracle {SHOWN.name}. Scripts for others
+name their version in the first line, and differ in these lines. Generated (`python -m tests.support.oracle.scripts`); a
 test applies the table to both files and compares the result with the script of every version.
 
 | script | Oracle | line of the file | instead |

@@ -138,7 +138,7 @@ class OracleAccess(TableAccess):
     """The statements and readings of one version of a table."""
 
     VALUE_ERROR = SourceError
-    NULL_IN_KEY = ""  # the codec refuses it
+    NULL_IN_KEY = ""
 
     readings: tuple[OracleReading, ...]  # in wire order
     lobs: tuple[int, ...]  # which of them are LOBs: their lengths and locators follow all other columns
