@@ -304,9 +304,11 @@ class MysqlConnection:
         arguments = dict(self.address.arguments)
         try:
             raw = pymysql.connect(
-                charset="utf8mb4", connect_timeout=self.options.connect_timeout_s,
-                init_command=f"SET lock_wait_timeout = {self.options.lock_timeout_s}", **arguments,
-            )  # fmt: skip
+                charset="utf8mb4",
+                connect_timeout=self.options.connect_timeout_s,
+                init_command=f"SET lock_wait_timeout = {self.options.lock_timeout_s}",
+                **arguments,
+            )
         except pymysql.Error as error:
             raise self._connect_error(error) from error
         engine = sa.create_engine("mysql+pymysql://", creator=lambda: raw, poolclass=StaticPool)

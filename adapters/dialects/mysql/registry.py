@@ -153,9 +153,7 @@ def restart_with_sweep(connection: MysqlConnection, table_id: int, version: int)
 
 
 def _source_state(row: Seq[str]) -> SourceState:
-    return SourceState(
-        epoch=Epoch(int(row[0])), next_sequence=Sequence(int(row[1])), last_batch=BatchNo(int(row[2]))
-    )  # fmt: skip
+    return SourceState(epoch=Epoch(int(row[0])), next_sequence=Sequence(int(row[1])), last_batch=BatchNo(int(row[2])))
 
 
 def read_state(connection: MysqlConnection) -> SourceState:

@@ -253,7 +253,7 @@ class MysqlReader:
         names = ", ".join(log_key_columns(len(types)))
         self._writer.run(
             statement("verify", "touch", log=log_table_name(subject.schema.table_id), keys=names, rows=rows)
-        )  # fmt: skip
+        )
 
 
 def open_reader(settings: Settings) -> MysqlReader:

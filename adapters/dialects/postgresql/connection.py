@@ -216,9 +216,7 @@ class CopyDestination(Protocol):
 class PostgresConnection:
     """A session with VENUS's settings, used by one thread at a time."""
 
-    def __init__(
-        self, url: str, *, application: str = "venus capture", columns: ColumnChoice = NO_CHOICE
-    ) -> None:  # fmt: skip
+    def __init__(self, url: str, *, application: str = "venus capture", columns: ColumnChoice = NO_CHOICE) -> None:
         self.url, self.options = split_url(url)
         #: The columns that travel.
         self.columns = columns

@@ -199,16 +199,15 @@ class PostgresReader:
     ) -> Iterator[TableChanges]:
         named = self._named(subject)
         parts = {
-            "columns": ", ".join(f"t.{c}" for c in named.columns), "relation": named.relation,
+            "columns": ", ".join(f"t.{c}" for c in named.columns),
+            "relation": named.relation,
             "limit": f" LIMIT {rows_max}" if rows_max else "",
-        }  # fmt: skip
+        }
         if part.step or rows_max:
             where = self._slice_condition(subject, part, buckets) if part.step else row_condition(subject)
             yield from self._read_section(subject, statement("verify", "rows", where=where, **parts))
             return
-        blocks = int(
-            self._session.rows(statement("verify", "blocks", relation_name=named.relation_name))[0][0]
-        )  # fmt: skip
+        blocks = int(self._session.rows(statement("verify", "blocks", relation_name=named.relation_name))[0][0])
         for low in range(0, blocks, PIECE_BLOCKS):
             piece = f"t.ctid >= '({low},0)' AND t.ctid < '({low + PIECE_BLOCKS},0)' AND {row_condition(subject)}"
             yield from self._read_section(subject, statement("verify", "rows", where=piece, **parts))
@@ -217,7 +216,7 @@ class PostgresReader:
         columns = ", ".join(f"t.{c}" for c in self._named(subject).columns)
         yield from self._read_section(
             subject, statement("verify", "found", columns=columns, **self._join_parts(subject, keys))
-        )  # fmt: skip
+        )
 
     def _read_section(self, subject: Subject, text: str) -> Iterator[TableChanges]:
         record_ids, rows, is_deleted = from_copy(self._copy(text), Layout.of(subject.schema), flagged=False)

@@ -75,7 +75,7 @@ class SqliteReader(RowReader):
             found = [compare_table(dictionary, c, present) for c in registry.read_tables(self._connection).values()]
             self._accesses = {
                 c.schema.table_id: build_access(c.table) for c in found if c.readable and c.table is not None
-            }  # fmt: skip
+            }
         access = self._accesses.get(table_id)
         if access is None or access.layout.schema.version != subject.schema.version:
             self._accesses.clear()

@@ -234,9 +234,11 @@ class MysqlCut:
         self._reader.rollback()
         # a deadlock rolls back the whole transaction, and its input is still in memory
         attempts = Retrying(
-            retry=retry_if_exception_type(Deadlock), stop=stop_after_attempt(_ATTEMPTS), wait=wait_random(0, 0.05),
+            retry=retry_if_exception_type(Deadlock),
+            stop=stop_after_attempt(_ATTEMPTS),
+            wait=wait_random(0, 0.05),
             reraise=True,
-        )  # fmt: skip
+        )
         attempts(self._commit_once, epoch, batches, fills, forget_batches_below)
         if batches:
             self._left.record_batch(batches[-1].batch_no)

@@ -74,9 +74,7 @@ def build_structure(
     for constraint, text, of_column, is_enforced in rows.checks:
         shown = f"{name}_{constraint}_check" if of_column == "1" else constraint
         if is_enforced != "1":
-            found.left_out.append(
-                LeftOut(what="check constraint", name=shown, definition=text, reason=_NOT_ENFORCED)
-            )  # fmt: skip
+            found.left_out.append(LeftOut(what="check constraint", name=shown, definition=text, reason=_NOT_ENFORCED))
             continue
         why = add_check(shown, text, GRAMMAR, facts, found.checks)
         found.left_out += [why] if why else []

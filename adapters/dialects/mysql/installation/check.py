@@ -276,8 +276,10 @@ def _spelling_findings(connection: MysqlConnection, reference: MysqlReference, d
         "match": " AND ".join(f"p.{p} = c.{c}" for c, p in pairs),
         "differ": " OR ".join(f"CAST(p.{p} AS BINARY) <> CAST(c.{c} AS BINARY)" for c, p in pairs),
         "assign": ", ".join(f"c.{c} = p.{p}" for c, p in pairs),
-        "column": pairs[0][0], "referred": pairs[0][1], "rows": str(ROWS_MAX),
-    }  # fmt: skip
+        "column": pairs[0][0],
+        "referred": pairs[0][1],
+        "rows": str(ROWS_MAX),
+    }
     count, example, referred = connection.row(statement("check", "other_spellings", **parts))
     if int(count):
         columns = ", ".join(reference.columns)

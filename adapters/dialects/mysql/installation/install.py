@@ -127,10 +127,12 @@ def all_table_steps(
     marks = f"{quote(database)}.{names.MARKS}"
     steps = [
         InstallStep(
-            table="", what=f"table {names.MARKS}", sql=statement("triggers", "marks_table", marks=marks),
+            table="",
+            what=f"table {names.MARKS}",
+            sql=statement("triggers", "marks_table", marks=marks),
             exists=names.MARKS in present.other_tables,
         )
-    ]  # fmt: skip
+    ]
     chosen = {t.name: t for t in dictionary.choose_tables(include, exclude)}
     # captured tables stay captured even if the patterns no longer choose them
     chosen |= {n: dictionary.tables[n] for n in present.registered if n in dictionary.tables}
@@ -202,9 +204,7 @@ def _log_steps(table: MysqlTable, table_id: int, present: MysqlInstalledObjects)
 def _trigger_steps(table: MysqlTable, trigger: MysqlTrigger, present: MysqlInstalledObjects) -> list[InstallStep]:
     existing = present.triggers.get(trigger.name)
     what = f"trigger {trigger.name}"
-    steps = [
-        InstallStep(table=table.where, what=what, sql=trigger.sql, exists=existing == trigger.definition)
-    ]  # fmt: skip
+    steps = [InstallStep(table=table.where, what=what, sql=trigger.sql, exists=existing == trigger.definition)]
     if existing is not None and existing != trigger.definition:
         steps.insert(0, InstallStep(table=table.where, what=what, sql=drop_trigger_sql(table.database, trigger.name)))
     return steps

@@ -31,7 +31,7 @@ _OWN = {
     "venus_captured_table": (("own_registry", "SELECT, UPDATE"),),
     names.HEARTBEAT: (("own_heartbeat", "SELECT, INSERT, UPDATE"), ("own_heartbeat_add", "SELECT, INSERT, UPDATE")),
     names.MARKS: (("own_marks", "SELECT, INSERT, DELETE"), ("own_marks_store", "SELECT, INSERT, DELETE")),
-}  # fmt: skip
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

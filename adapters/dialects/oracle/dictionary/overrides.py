@@ -173,9 +173,7 @@ def type_map_table(version: Version) -> OracleOwnObject:
 
 def record_statements(recorded: RecordedType) -> Iterator[tuple[str, str]]:
     """Yield the statements that record the type of one column, instead of an earlier record."""
-    parts = {
-        "namespace": literal(recorded.owner), "name": literal(recorded.table), "column": literal(recorded.column)
-    }  # fmt: skip
+    parts = {"namespace": literal(recorded.owner), "name": literal(recorded.table), "column": literal(recorded.column)}
     yield f"column {recorded.column}: earlier record", statement("overrides", "forget", **parts)
     way = f"column {recorded.column} travels as {recorded.to}"
     yield way, statement("overrides", "record", to=literal(recorded.to), **parts)

@@ -174,11 +174,12 @@ def switch_proposals(tables: Seq[OracleTable]) -> Iterator[Finding]:
             table.schema.qualified: [
                 name
                 for name, reading in table.readings.items()
-                if switch_applies(switch, reading.declared) and reading.mapping.text in ("octets", "number")
+                if switch_applies(switch, reading.declared)
+                and reading.mapping.text in ("octets", "number")
                 and (way == "uuid" or reading.declared.precision is None)
             ]
             for table in tables
-        }  # fmt: skip
+        }
         count = sum(map(len, places.values()))
         if count:
             first = next(f"{table}.{columns[0]}" for table, columns in places.items() if columns)

@@ -118,9 +118,10 @@ class PostgresCapture(SourceCapture):
         readable = [c.registered for c in stopped if c.schema.table_id not in unreadable]
         waiting = registry.count_waiting(self._connection, (t.schema.table_id for t in readable if is_halted(t)))
         retried = [
-            t for t in readable
+            t
+            for t in readable
             if is_unreadable(t) or self._halts.may_retry(t.schema.table_id, waiting[t.schema.table_id])
-        ]  # fmt: skip
+        ]
         for table in retried:
             registry.set_state(self._connection, table.schema.table_id, *state_before_halt(table))
         return bool(retried)
@@ -153,9 +154,7 @@ class PostgresCapture(SourceCapture):
             everywhere=everywhere,
         )
         try:
-            self._cut = opening(
-                fills, self._pace, self._halts, self._locked, idle=self._cut is None, seen=seen
-            )  # fmt: skip
+            self._cut = opening(fills, self._pace, self._halts, self._locked, idle=self._cut is None, seen=seen)
             if self._cut is None and fills and self._locked.is_waiting:
                 # a fill can continue in any later cut, so a lock on its table need not delay the other tables
                 self._cut = self._open_without_locks(opening, fills)

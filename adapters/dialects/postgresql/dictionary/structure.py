@@ -141,12 +141,14 @@ class PostgresStructure:
         none = ("", "")
         return tuple(
             replace(
-                k, on_delete=self.actions.get(k.name, none)[0], on_update=self.actions.get(k.name, none)[1],
+                k,
+                on_delete=self.actions.get(k.name, none)[0],
+                on_update=self.actions.get(k.name, none)[1],
                 not_valid=k.name in self.not_valid,
             )
             for k in keys
             if k.name not in self.unenforced
-        )  # fmt: skip
+        )
 
 
 def read_structure(connection: PostgresConnection, oids: Sequence[int]) -> Mapping[int, PostgresStructure]:
@@ -190,9 +192,7 @@ def _add_check(structure: PostgresStructure, row: Row) -> None:
     _, name, definition, sort, uses = row
     if sort == "x":
         why = "a row that is replaced would meet itself; add it after the cut-over"
-        structure.left_out.append(
-            LeftOut(what="exclusion constraint", name=name, definition=definition, reason=why)
-        )  # fmt: skip
+        structure.left_out.append(LeftOut(what="exclusion constraint", name=name, definition=definition, reason=why))
     elif uses:
         structure.left_out.append(_missing_object("check constraint", name, definition, uses))
     elif definition.endswith(_NOT_ENFORCED):
@@ -201,10 +201,11 @@ def _add_check(structure: PostgresStructure, row: Row) -> None:
         text = definition.removesuffix(_NOT_VALID).removesuffix(" NO INHERIT")
         structure.checks.append(
             Check(
-                name=name, sql=text.removeprefix("CHECK (").removesuffix(")"),
+                name=name,
+                sql=text.removeprefix("CHECK (").removesuffix(")"),
                 not_valid=definition.endswith(_NOT_VALID),
             )
-        )  # fmt: skip
+        )
 
 
 def _child_table(child: str, parent: str) -> LeftOut:

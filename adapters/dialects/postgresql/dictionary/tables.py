@@ -242,9 +242,7 @@ def _leave_out(choice: ColumnChoice, row: Row, details: _Details) -> tuple[LeftO
 def _drop_columns(table: PostgresTable, left: Sequence[LeftOut]) -> PostgresTable:
     gone = frozenset(one.name for one in left)
     indexes, checks, keys, more = split_by_columns(gone, table.indexes, table.checks, table.foreign_keys)
-    return replace(
-        table, indexes=indexes, checks=checks, foreign_keys=keys, left_out=(*table.left_out, *left, *more)
-    )  # fmt: skip
+    return replace(table, indexes=indexes, checks=checks, foreign_keys=keys, left_out=(*table.left_out, *left, *more))
 
 
 def _build_table(

@@ -96,17 +96,21 @@ def _columns_left_out(rows: Seq[ColumnRow]) -> list[LeftOut]:
         if row.hidden:
             found.append(
                 LeftOut(
-                    what="generated column", name=row.name, definition="",
+                    what="generated column",
+                    name=row.name,
+                    definition="",
                     reason="its values are carried; the target does not compute it for new rows",
                 )
-            )  # fmt: skip
+            )
         elif row.default and row.default.upper() != "NULL" and not row.default_sql:
             found.append(
                 LeftOut(
-                    what="default of column", name=row.name, definition=row.default,
+                    what="default of column",
+                    name=row.name,
+                    definition=row.default,
                     reason="PostgreSQL has no certain equal",
                 )
-            )  # fmt: skip
+            )
     return found
 
 
