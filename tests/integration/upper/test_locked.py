@@ -94,7 +94,9 @@ def test_a_transaction_of_two_tables_waits_as_a_whole_until_somebody_pauses_one(
         eventually(lambda: problems(broker))
         assert not others_arrive(shop, broker)
         with closing(open_source(chosen)) as operator:
-            number = next(t.schema.table_id for t in operator.registry.read_registered_tables() if t.schema.name == "customer")
+            number = next(
+                t.schema.table_id for t in operator.registry.read_registered_tables() if t.schema.name == "customer"
+            )
             operator.registry.set_table_state(number, "PAUSED", "by hand")
             eventually(lambda: others_arrive(shop, broker))
             let_go()
