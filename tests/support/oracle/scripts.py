@@ -6,6 +6,8 @@ the adapter says while it runs, for a table that has a column of every type.
 
 from __future__ import annotations
 
+import csv
+import io
 from dataclasses import replace
 from pathlib import Path
 
@@ -168,19 +170,10 @@ def _written(head: str, said: list[str]) -> str:
     return f"-- {head}\n" + "\n\n".join(ended) + "\n"
 
 
-#: The version of the scripts in docs/oracle, and its table of the differences in those for other versions.
+#: The version of the scripts in docs/oracle. Those for other versions name theirs in the first line, and differ as
+#: the table in the file of differences says.
 SHOWN = VERSIONS[-1]
-DIFFERENCES = "../reference/oracle-scripts.md"
-_VERSIONS_HEAD = f"""# Oracle's scripts by version
-For two tables of a school, `venus install-triggers --dry-run` prints
-[install-{SHOWN.name}.sql](../oracle/install-{SHOWN.name}.sql), and the paper's own variant (`--mode inline`) is
-[inline-{SHOWN.name}.sql](../oracle/inline-{SHOWN.name}.sql). Both are for Oracle {SHOWN.name}. Scripts for others
-name their version in the first line, and differ in these lines. Generated (`python -m tests.support.oracle.scripts`); a
-test applies the table to both files and compares the result with the script of every version.
-
-| script | Oracle | line of the file | instead |
-|---|---|---|---|
-"""
+DIFFERENCES = "differences.csv"
 
 
 def variants() -> dict[tuple[str, str], str]:
@@ -199,7 +192,11 @@ def _differences() -> str:
             places = rows.setdefault((kind, line.strip(), instead.strip()), []) if line != instead else []
             if name not in places:
                 places.append(name)
-    return "".join(f"| {kind} | {', '.join(v)} | `{line}` | `{new}` |\n" for (kind, line, new), v in rows.items())
+    found = io.StringIO()
+    table = csv.writer(found, lineterminator="\n")
+    table.writerow(["script", "Oracle", f"line for {SHOWN.name}", "line instead"])
+    table.writerows([kind, ", ".join(names), line, instead] for (kind, line, instead), names in rows.items())
+    return found.getvalue()
 
 
 def files() -> dict[str, str]:
@@ -209,7 +206,7 @@ def files() -> dict[str, str]:
         f"install-{SHOWN.name}.sql": scripts["install", SHOWN.name],
         f"inline-{SHOWN.name}.sql": scripts["inline", SHOWN.name],
         "running.sql": _written("The statements of the running adapter, for a table of every type.", running()),
-        DIFFERENCES: _VERSIONS_HEAD + _differences(),
+        DIFFERENCES: _differences(),
     }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import re
 from dataclasses import replace
 
@@ -65,7 +66,7 @@ def test_the_documents_are_what_is_generated(name: str) -> None:
 
 def _with_differences(kind: str, version: str, table: str) -> str:
     """Return the shown script of a kind with the lines that the table has for a version."""
-    rows = [[cell.strip(" `") for cell in line.split("|")[1:-1]] for line in table.splitlines() if line.startswith("|")]
+    rows = csv.reader(table.splitlines())
     instead = {line: new for k, versions, line, new in rows if k == kind and version in versions.split(", ")}
     shown = (FOLDER / f"{kind}-{SHOWN.name}.sql").read_text(encoding="utf-8").splitlines(keepends=True)
     return "".join(line.replace(line.strip(), instead.get(line.strip(), line.strip())) for line in shown)
