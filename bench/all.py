@@ -44,9 +44,15 @@ def table(found: dict[str, list[FigureResult]]) -> Table:
     for name, findings in found.items():
         for n, finding in enumerate(findings):
             laid.add_row(
-                "" if n else name, finding.what, finding.paper, finding.peer, finding.ours, finding.goal,
-                "met" if finding.met else "MISSED", end_section=n == len(findings) - 1,
-            )  # fmt: skip
+                "" if n else name,
+                finding.what,
+                finding.paper,
+                finding.peer,
+                finding.ours,
+                finding.goal,
+                "met" if finding.met else "MISSED",
+                end_section=n == len(findings) - 1,
+            )
     return laid
 
 

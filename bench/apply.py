@@ -36,9 +36,14 @@ from venus.codec.layout import Layout
 from venus.model import BatchNo, Kind, LogicalType, Sequence
 
 STUDENT = table(
-    1, "student", column(1, "id", INT), column(2, "name"), column(3, "city"), column(4, "score", INT),
+    1,
+    "student",
+    column(1, "id", INT),
+    column(2, "name"),
+    column(3, "city"),
+    column(4, "score", INT),
     column(5, "born", LogicalType(kind=Kind.DATE)),
-)  # fmt: skip
+)
 
 
 def lines(numbers: list[int], version: int) -> bytes:
@@ -83,9 +88,15 @@ class ApplyBench:
         """Apply one cut of one section."""
         start = self.catalogue.position.offset
         batch = Batch(
-            batch_no=BatchNo(1), first_sequence=Sequence(start + 1), count=section.count, cut=BatchNo(1), cut_end=True,
-            captured_at_us=1, schemas=(), sections=(section,),
-        )  # fmt: skip
+            batch_no=BatchNo(1),
+            first_sequence=Sequence(start + 1),
+            count=section.count,
+            cut=BatchNo(1),
+            cut_end=True,
+            captured_at_us=1,
+            schemas=(),
+            sections=(section,),
+        )
         piece = CutPiece(start=start, epoch=1, committed_at_us=1, digest=0, decided=True, batch=batch)
         if not apply_at_once(self.target, self.session, self.catalogue, [piece], defer_constraints=False):
             whole = ApplyTransaction(

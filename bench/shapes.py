@@ -63,9 +63,6 @@ WIDE = Shape(
     name="wide",
     columns=(
         ("id", "integer", "g"),
-        *(
-            (f"c{n}", _WIDE[n % len(_WIDE)][0], _WIDE[n % len(_WIDE)][1].replace("{n}", str(n)))
-            for n in range(1, 20)
-        ),
+        *((f"c{n}", _WIDE[n % len(_WIDE)][0], _WIDE[n % len(_WIDE)][1].replace("{n}", str(n))) for n in range(1, 20)),
     ),
-)  # fmt: skip
+)

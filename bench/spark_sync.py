@@ -51,8 +51,10 @@ class SparkSyncBench:
     def start(self) -> None:
         """Install, load the empty tables, start what stays."""
         for statement in (
-            NARROW.create, "CREATE TABLE mark (id integer PRIMARY KEY, n integer)", "INSERT INTO mark VALUES (1, 0)",
-        ):  # fmt: skip
+            NARROW.create,
+            "CREATE TABLE mark (id integer PRIMARY KEY, n integer)",
+            "INSERT INTO mark VALUES (1, 0)",
+        ):
             self.source.execute(statement)
         self.venus.run("install-triggers")
         self.venus.start("broker", "broker")
@@ -172,9 +174,7 @@ class SparkSyncBench:
         return sum(sum(p.cpu_times()[:4]) for p in (process, *process.children(recursive=True)))
 
     def _commit_time(self, cursor: Any) -> float:
-        return float(
-            self._one(cursor, "SELECT extract(epoch FROM pg_xact_commit_timestamp(xmin))::float8 FROM mark")
-        )  # fmt: skip
+        return float(self._one(cursor, "SELECT extract(epoch FROM pg_xact_commit_timestamp(xmin))::float8 FROM mark"))
 
     @staticmethod
     def _one(cursor: Any, query: str) -> Any:
@@ -236,9 +236,12 @@ def report(console: Console, rows: int, found: dict[str, list[float]]) -> None:
         seconds, times = median[name], found[name]
         cpu, peer = median.get(f"{name}, CPU"), median.get(f"{name}, {PEER}", seconds)
         table.add_row(
-            name, f"{seconds:.2f} ({min(times):.2f}-{max(times):.2f})", f"{rows / seconds:,.0f}",
-            f"{peer / seconds:.2f}", "" if cpu is None else f"{cpu / rows * 1e6:.1f}",
-        )  # fmt: skip
+            name,
+            f"{seconds:.2f} ({min(times):.2f}-{max(times):.2f})",
+            f"{rows / seconds:,.0f}",
+            f"{peer / seconds:.2f}",
+            "" if cpu is None else f"{cpu / rows * 1e6:.1f}",
+        )
     console.print(table)
     console.print(f"load of the machine at the end: {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
 

@@ -171,9 +171,13 @@ def report(console: Console, rate: int, found: dict[str, FormFigures]) -> None:
         table.add_column(heading, justify="left" if not heading else "right")
     for form, figures in found.items():
         table.add_row(
-            form, f"{figures.latency_ms(0.5):.1f}", f"{figures.latency_ms(0.99):.1f}",
-            f"{figures.core_percent():.0f} %", f"{figures.idle_percent():.2f} %", f"{figures.memory_mib():.0f}",
-        )  # fmt: skip
+            form,
+            f"{figures.latency_ms(0.5):.1f}",
+            f"{figures.latency_ms(0.99):.1f}",
+            f"{figures.core_percent():.0f} %",
+            f"{figures.idle_percent():.2f} %",
+            f"{figures.memory_mib():.0f}",
+        )
     console.print(table)
 
 

@@ -147,10 +147,17 @@ def measure(verified: VerifyBench, table: Table, what: str, **options: object) -
     share = result.moved / max(1, result.rows)
     (found,) = result.tables
     table.add_row(
-        what, f"{result.rows:,}", f"{result.seconds:.2f}", f"{result.rows / result.seconds:,.0f}", f"{result.moved:,}",
-        f"{share:.2%}", f"{len(result.differences)}", f"{found.in_flight}", f"{len(result.undecided)}",
+        what,
+        f"{result.rows:,}",
+        f"{result.seconds:.2f}",
+        f"{result.rows / result.seconds:,.0f}",
+        f"{result.moved:,}",
+        f"{share:.2%}",
+        f"{len(result.differences)}",
+        f"{found.in_flight}",
+        f"{len(result.undecided)}",
         result.verdict.name,
-    )  # fmt: skip
+    )
     return result
 
 
@@ -186,9 +193,11 @@ def compare_all(verified: VerifyBench, table: Table, chosen: argparse.Namespace,
     parts, failed = chosen.only.split(","), []
     if "equal" in parts:
         for what, options in (
-            ("equal, checksums", {}), ("equal, checksums", {}), ("equal, rows", {"mode": "scan"}),
+            ("equal, checksums", {}),
+            ("equal, checksums", {}),
+            ("equal, rows", {"mode": "scan"}),
             ("equal, full data and target", {"leg": "target"}),
-        ):  # fmt: skip
+        ):
             failed += [what] * (not verified.exact(measure(verified, table, what, **options)))
     verified.plant()
     if "planted" in parts:

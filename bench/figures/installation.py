@@ -73,9 +73,12 @@ def installation(rows: int = ROWS) -> Installation:
             installs.append(install_s)
             in_syncs.append(in_sync_s)
         return Installation(
-            rows=rows, load_s=tuple(loads), install_s=tuple(installs), in_sync_s=tuple(in_syncs),
+            rows=rows,
+            load_s=tuple(loads),
+            install_s=tuple(installs),
+            in_sync_s=tuple(in_syncs),
             peak_bytes=cluster.peak_rss_bytes(),
-        )  # fmt: skip
+        )
 
 
 def findings(found: Installation) -> list[FigureResult]:

@@ -48,9 +48,14 @@ def lines(shape: Shape, rows: int, found: dict[str, list[LoadResult]]) -> list[F
     what = f"{rows:,} {shape.name} rows in {took:.1f} s"
     return [
         at_least(f"{what}: rows alone, of two bare COPY streams", statistics.median(alone), GOAL_ALONE[shape], "x"),
-        at_least(f"{what}: whole, of one COPY with key", statistics.median(whole), PGCOPYDB[shape], "x",
-                 peer=f"pgcopydb {PGCOPYDB[shape]} (measured once, elsewhere)"),
-    ]  # fmt: skip
+        at_least(
+            f"{what}: whole, of one COPY with key",
+            statistics.median(whole),
+            PGCOPYDB[shape],
+            "x",
+            peer=f"pgcopydb {PGCOPYDB[shape]} (measured once, elsewhere)",
+        ),
+    ]
 
 
 def run(quick: bool) -> Sequence[FigureResult]:

@@ -28,10 +28,12 @@ def run(quick: bool) -> Sequence[FigureResult]:
                 findings += [
                     at_least(f"{what}, inserts, of bare COPY", median["COPY"] / median["inserts"], GOAL_COPY, "x"),
                     at_least(
-                        f"{what}, insert/update/delete, of bare staging", median["mix staging"] / median["mix"],
-                        GOAL_MIX, "x",
+                        f"{what}, insert/update/delete, of bare staging",
+                        median["mix staging"] / median["mix"],
+                        GOAL_MIX,
+                        "x",
                     ),
-                ]  # fmt: skip
+                ]
         finally:
             pipeline.stop()
     return findings

@@ -107,18 +107,27 @@ def trickle_findings(slow: dict[str, FormFigures], fast: dict[str, FormFigures])
         latency("the same, p99", slow, 0.99, GOAL_P99_MS),
         latency(f"{FAST_TX_PER_S:,} transactions/s, p99", fast, 0.99, GOAL_FAST_P99_MS),
         at_most(
-            "all of VENUS, and what it adds to both databases", ours.core_percent(), GOAL_CORE_PERCENT, "% of a core",
+            "all of VENUS, and what it adds to both databases",
+            ours.core_percent(),
+            GOAL_CORE_PERCENT,
+            "% of a core",
             peer=f"{SERVICES}: {theirs.core_percent():.0f} %",
         ),
         at_most(
-            "idle, one table", ours.idle_percent(), GOAL_IDLE_PERCENT, "% of a core",
+            "idle, one table",
+            ours.idle_percent(),
+            GOAL_IDLE_PERCENT,
+            "% of a core",
             peer=f"{SERVICES}: {theirs.idle_percent():.2f} %",
         ),
         at_most(
-            "memory, times that of separate processes", ours.memory_mib() / theirs.memory_mib(), GOAL_MEMORY, "x",
+            "memory, times that of separate processes",
+            ours.memory_mib() / theirs.memory_mib(),
+            GOAL_MEMORY,
+            "x",
             peer=f"{theirs.memory_mib():.0f} MiB, venus run {ours.memory_mib():.0f} MiB",
         ),
-    ]  # fmt: skip
+    ]
 
 
 FIGURE = Figure(id="P6", title="venus run beside separate processes", measure=run)

@@ -127,8 +127,12 @@ def run(quick: bool) -> Sequence[FigureResult]:
     """Measure."""
     count, events, rounds = (4000, 500, 1) if quick else (10_000, 1000, 3)
     chance, come = random.Random(2), some_events(1, events)
-    shapes = (("all 8 columns, ranges of 10", 8, 5.0), ("all 8 columns, ranges of 40", 8, 20.0),
-              ("4 of 8 columns, ranges of 10", 4, 5.0), ("3 of 8 columns, ranges of 20", 3, 10.0))  # fmt: skip
+    shapes = (
+        ("all 8 columns, ranges of 10", 8, 5.0),
+        ("all 8 columns, ranges of 40", 8, 20.0),
+        ("4 of 8 columns, ranges of 10", 4, 5.0),
+        ("3 of 8 columns, ranges of 20", 3, 10.0),
+    )
     found = [
         one_table(f"{count:,} interests in {words}", some_interests(chance, count, columns, half), come, rounds)
         for words, columns, half in shapes

@@ -63,10 +63,14 @@ def far(count: int, messages: int) -> list[FigureResult]:
     where = f"{count:,} subscribers below three levels, lines of {DELAY_S * 1000:.0f} ms"
     p50 = percentile(waits, 50)
     return [
-        at_most(f"one message at all of {where}, p99 of {messages} (p50 {p50:.3f} s)", percentile(waits, 99),
-                EVERYWHERE_S, "s"),
+        at_most(
+            f"one message at all of {where}, p99 of {messages} (p50 {p50:.3f} s)",
+            percentile(waits, 99),
+            EVERYWHERE_S,
+            "s",
+        ),
         at_most(f"1,000 messages at all of {where}", burst_s, BURST_S, "s", paper="12 s up to 50,000 messages"),
-    ]  # fmt: skip
+    ]
 
 
 @contextmanager

@@ -120,14 +120,23 @@ def findings(
     states = sorted({state for each in found for state in each.states})
     lost = sum(each.lost + max(0, end - each.row) for each in seen.values())
     return [
-        at_most(f"{len(SITES)} sets cut off at once, connected again (/ normal; {beside})", max(connected),
-                CONNECTED_S, "s", paper=PAPER),
+        at_most(
+            f"{len(SITES)} sets cut off at once, connected again (/ normal; {beside})",
+            max(connected),
+            CONNECTED_S,
+            "s",
+            paper=PAPER,
+        ),
         at_most("the same, normal", max(normal), NORMAL_S, "s"),
-        at_most(f"sets that served less than a row in the middle of an outage (they called themselves "
-                f"{', '.join(states)})", sum(not rows for each in found for rows in each.served), 0, ""),
+        at_most(
+            f"sets that served less than a row in the middle of an outage (they called themselves {', '.join(states)})",
+            sum(not rows for each in found for rows in each.served),
+            0,
+            "",
+        ),
         at_most(f"rows twice at the consumers, of {end:,} each", sum(each.doubled for each in seen.values()), 0, ""),
         at_most("rows that never came", lost, 0, ""),
-    ]  # fmt: skip
+    ]
 
 
 def run(quick: bool) -> Sequence[FigureResult]:

@@ -37,14 +37,18 @@ BATCH = 250
 GOAL_RATE, GOAL_P99_MS = 50_000, 10.0
 PAPER = "Electric: 4,000 to 6,000 changes/s, 6 ms"
 ORDERS = TableSchema(
-    table_id=1, version=1, namespace="shop", name="orders", key=("id",),
+    table_id=1,
+    version=1,
+    namespace="shop",
+    name="orders",
+    key=("id",),
     columns=(
         Column(name="id", number=1, type=LogicalType(kind=Kind.INT, length=8), nullable=False),
         Column(name="tenant", number=2, type=LogicalType(kind=Kind.TEXT)),
         Column(name="amount", number=3, type=LogicalType(kind=Kind.INT, length=8)),
         Column(name="note", number=4, type=LogicalType(kind=Kind.TEXT)),
     ),
-)  # fmt: skip
+)
 LAYOUT = Layout.of(ORDERS)
 PREFIX = row_prefix(1, 1)
 Rows = tuple[PackedBytes, PackedBytes]

@@ -161,6 +161,4 @@ def week(seed: int, make: Callable[[], Rule], seconds: int = WEEK_S) -> Outcome:
         end += more
         start = rule.tick(changes.keys() - away.keys(), end, more, now_s)
         kept_max, kept_sum = max(kept_max, end - start), kept_sum + end - start
-    return Outcome(
-        returns=returns, resyncs=resyncs, kept_max=kept_max, kept_mean=kept_sum / (seconds // TICK_S)
-    )  # fmt: skip
+    return Outcome(returns=returns, resyncs=resyncs, kept_max=kept_max, kept_mean=kept_sum / (seconds // TICK_S))

@@ -52,8 +52,10 @@ def fetch(name: str) -> None:
         Path(home, "pom.xml").write_text(_POM.format(name=name, dependencies=dependencies))
         done = subprocess.run(
             ["mvn", "-q", "-B", "dependency:copy-dependencies", f"-DoutputDirectory={folder(name)}"],
-            cwd=home, capture_output=True, text=True,
-        )  # fmt: skip
+            cwd=home,
+            capture_output=True,
+            text=True,
+        )
     if done.returncode:
         raise SystemExit(f"{name}: {(done.stdout + done.stderr).strip()[:500]}")
     print(f"{name}: {len(list(folder(name).glob('*.jar')))} jars in {folder(name)}")

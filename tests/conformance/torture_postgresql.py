@@ -15,8 +15,10 @@ COLUMNS = {
             ("1.00", "1.00"),
             ("'NaN'", "NaN"),
             ("'-Infinity'", "-Infinity"),
-            ("123456789012345678901234567890123456789012.000000000000000000000000000001",
-             "123456789012345678901234567890123456789012.000000000000000000000000000001"),
+            (
+                "123456789012345678901234567890123456789012.000000000000000000000000000001",
+                "123456789012345678901234567890123456789012.000000000000000000000000000001",
+            ),
         ),
     ),
     "c_numeric_2": Torture(type="numeric(10,2)", values=(("0.1", "0.10"), ("-99999999.99", "-99999999.99"))),
@@ -78,10 +80,12 @@ COLUMNS = {
         type="interval",
         values=(("'1 year -2 mons 3 days -04:05:06.7'", "10 mons 3 days -04:05:06.7"), ("'24:00'", "24:00:00")),
     ),
-    "c_json": Torture(type="json", values=(('\'{"b": 1,  "a": [1.0, null], "b": 2}\'',
-                                             '{"b": 1,  "a": [1.0, null], "b": 2}'),)),
-    "c_jsonb": Torture(type="jsonb", values=(('\'{"b": 1, "a": "\\u00e9"}\'', '{"a": "é", "b": 1}'),
-                                               ("'null'", "null"))),
+    "c_json": Torture(
+        type="json", values=(('\'{"b": 1,  "a": [1.0, null], "b": 2}\'', '{"b": 1,  "a": [1.0, null], "b": 2}'),)
+    ),
+    "c_jsonb": Torture(
+        type="jsonb", values=(('\'{"b": 1, "a": "\\u00e9"}\'', '{"a": "é", "b": 1}'), ("'null'", "null"))
+    ),
     "c_uuid": Torture(
         type="uuid",
         values=(("'A0EEBC99-9C0B-4EF8-BB6D-6BB9BD380A11'", "a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11"),),
@@ -90,8 +94,9 @@ COLUMNS = {
         type="integer[]",
         values=(("'{}'", "{}"), ("'{1,NULL,-3}'", "{1,NULL,-3}"), ("'[0:1][1:1]={{1},{2}}'", "[0:1][1:1]={{1},{2}}")),
     ),
-    "c_text_array": Torture(type="text[]", values=((r"""ARRAY['a,b', 'q"q', NULL, 'NULL', '']""",
-                                                    r"""{"a,b","q\"q",NULL,"NULL",""}"""),)),
+    "c_text_array": Torture(
+        type="text[]", values=((r"""ARRAY['a,b', 'q"q', NULL, 'NULL', '']""", r"""{"a,b","q\"q",NULL,"NULL",""}"""),)
+    ),
     "c_tz_array": Torture(
         type="timestamptz[]", values=(("ARRAY['2026-01-01 12:00+05'::timestamptz]", '{"2026-01-01 07:00:00+00"}'),)
     ),
@@ -103,7 +108,7 @@ COLUMNS = {
     "c_enum": Torture(type="mood", values=(("'sad''ly'", "sad'ly"),)),
     "c_composite": Torture(type="pair", values=(("ROW(1, 'a \"b')", '(1,"a ""b")'),)),
     "c_domain": Torture(type="positive", values=(("7", "7"),)),
-}  # fmt: skip
+}
 
 #: The types of the application itself that these columns need.
 SETUP = (

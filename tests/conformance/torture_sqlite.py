@@ -6,8 +6,9 @@ from tests.conformance.torture import Torture
 
 COLUMNS = {
     "c_integer": Torture(type="INTEGER", values=(("-9223372036854775808", "-9223372036854775808"), ("0", "0"))),
-    "c_real": Torture(type="REAL", values=(("0.1 + 0.2", "0.30000000000000004"), ("5e-324", "5e-324"),
-                                            ("9e999", "Infinity"))),
+    "c_real": Torture(
+        type="REAL", values=(("0.1 + 0.2", "0.30000000000000004"), ("5e-324", "5e-324"), ("9e999", "Infinity"))
+    ),
     "c_text": Torture(
         type="TEXT",
         values=(
@@ -23,9 +24,9 @@ COLUMNS = {
     "c_bool": Torture(type="BOOLEAN", values=(("1", "t"), ("0", "f"))),
     "c_date": Torture(type="DATE", values=(("'1969-12-31'", "1969-12-31"), ("'0001-01-01'", "0001-01-01"))),
     "c_datetime": Torture(
-        type="DATETIME", values=(("'2026-11-20T23:59:59.5'", "2026-11-20 23:59:59.5"),
-                                  ("'9999-12-31 00:00:00'", "9999-12-31 00:00:00"))
+        type="DATETIME",
+        values=(("'2026-11-20T23:59:59.5'", "2026-11-20 23:59:59.5"), ("'9999-12-31 00:00:00'", "9999-12-31 00:00:00")),
     ),
-}  # fmt: skip
+}
 
 SETUP = ()

@@ -63,8 +63,12 @@ def test_the_server_starts(folder: Path, name: str, environment: dict[str, str |
     changed = {name: value for name, value in (os.environ | environment).items() if value is not None}
     done = subprocess.run(
         [sys.executable, "-c", START, str(folder / name)],
-        env=changed, cwd=ROOT, capture_output=True, text=True, timeout=120,
-    )  # fmt: skip
+        env=changed,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == ["shop C UTF8", "second C UTF8"]
 

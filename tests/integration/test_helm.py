@@ -163,7 +163,7 @@ def test_the_commands_exist() -> None:
         bare = [word for word in arguments if word not in ("-c", "/etc/venus/venus.toml")]
         done = forked.run(
             [sys.executable, "-m", "venus.cli", *bare, "--help"], capture_output=True, text=True, timeout=60
-        )  # fmt: skip
+        )
         assert done.returncode == 0, done.stderr
         assert all(word in done.stdout for word in bare if word.startswith("--") and word not in ("--log-format",))
 
@@ -202,6 +202,10 @@ def test_the_dockerfile_is_clean() -> None:
     tool = shutil.which("hadolint", path=str(Path(sys.executable).parent)) or shutil.which("hadolint")
     if tool is None:
         pytest.skip("no hadolint for this machine")
-    done = subprocess.run([tool, "--failure-threshold", "info", ROOT / "docker" / "Dockerfile"],
-                          capture_output=True, text=True, timeout=120)  # fmt: skip
+    done = subprocess.run(
+        [tool, "--failure-threshold", "info", ROOT / "docker" / "Dockerfile"],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
     assert done.returncode == 0, done.stdout + done.stderr

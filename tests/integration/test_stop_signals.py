@@ -37,8 +37,11 @@ def started(at_first: str, patience_s: float) -> subprocess.Popen[str]:
     """Return a process that waits for a signal as `venus sync` does."""
     found = subprocess.Popen(
         [sys.executable, "-c", COMMAND.format(at_first=at_first, patience_s=patience_s)],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT,
-    )  # fmt: skip
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+    )
     assert found.stdout is not None
     assert found.stdout.readline() == "runs\n"
     return found
@@ -79,9 +82,7 @@ def test_with_nohup_it_goes_on() -> None:
 
 def test_a_broker_ends_in_order_when_its_terminal_is_closed(tmp_path: Path) -> None:
     chosen = settings(tmp_path / "data").model_dump_json()
-    broker = subprocess.Popen(
-        [sys.executable, "-u", "-c", BROKER, chosen], stdout=subprocess.PIPE, text=True, cwd=ROOT
-    )  # fmt: skip
+    broker = subprocess.Popen([sys.executable, "-u", "-c", BROKER, chosen], stdout=subprocess.PIPE, text=True, cwd=ROOT)
     assert broker.stdout is not None
     assert "http://" in broker.stdout.readline()
     broker.send_signal(signal.SIGHUP)

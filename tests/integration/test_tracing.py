@@ -32,9 +32,14 @@ def collector() -> Iterator[tuple[str, Collected]]:
 def stage(name: str, cut: int = 17, **facts: int | str) -> tracing.CutStage:
     now_us = time.time_ns() // 1000
     return tracing.CutStage(
-        name=name, business="main", cut=cut, captured_at_us=1_700_000_000_000_000, began_us=now_us - 5000,
-        ended_us=now_us, facts=dict(facts),
-    )  # fmt: skip
+        name=name,
+        business="main",
+        cut=cut,
+        captured_at_us=1_700_000_000_000_000,
+        began_us=now_us - 5000,
+        ended_us=now_us,
+        facts=dict(facts),
+    )
 
 
 def test_processes_that_know_nothing_of_each_other_make_one_trace(collector: tuple[str, Collected]) -> None:

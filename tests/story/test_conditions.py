@@ -152,14 +152,23 @@ def test_a_table_halted_at_the_target(running: Watched) -> None:
 @pytest.mark.parametrize(
     ("what", "sentence", "gauge"),
     [
-        (["steady"], "source: main.steady is PAUSED (paused by an operator); `venus resume main.steady` resumes it",
-         'venus_tables_not_following{business="main",place="source",state="PAUSED"}'),
-        (["steady", "--target", "main"], "target main: main.steady is PAUSED (paused by an operator)",
-         'venus_tables_not_following{business="main",place="main/main",state="PAUSED"}'),
-        (["--target", "main"], "target main: paused; `venus resume --target main` resumes it",
-         'venus_paused{business="main",place="main/main"}'),
+        (
+            ["steady"],
+            "source: main.steady is PAUSED (paused by an operator); `venus resume main.steady` resumes it",
+            'venus_tables_not_following{business="main",place="source",state="PAUSED"}',
+        ),
+        (
+            ["steady", "--target", "main"],
+            "target main: main.steady is PAUSED (paused by an operator)",
+            'venus_tables_not_following{business="main",place="main/main",state="PAUSED"}',
+        ),
+        (
+            ["--target", "main"],
+            "target main: paused; `venus resume --target main` resumes it",
+            'venus_paused{business="main",place="main/main"}',
+        ),
     ],
-)  # fmt: skip
+)
 def test_what_an_operator_has_paused(running: Watched, what: list[str], sentence: str, gauge: str) -> None:
     running.pipeline.venus("pause", *what)
     in_all_places(running, sentence, gauge)

@@ -53,9 +53,12 @@ def application(mariadb_oracle_server: MariaServer) -> Iterator[Any]:
 
 @pytest.fixture
 def pipeline(
-    application: Any, mariadb_oracle_server: MariaServer, postgres_server: Server, tmp_path: Path,
+    application: Any,
+    mariadb_oracle_server: MariaServer,
+    postgres_server: Server,
+    tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-) -> Iterator[Pipeline]:  # fmt: skip
+) -> Iterator[Pipeline]:
     with standin_pipeline(tmp_path, mariadb_oracle_server, postgres_server, monkeypatch, password=False) as made:
         example = re.findall(r"```toml\n(.*?)```", DOCUMENT, re.DOTALL)[0]
         configured = (tmp_path / "venus.toml").read_text()

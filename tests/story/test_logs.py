@@ -74,8 +74,10 @@ def follow(pipeline: Pipeline, spans: Collected) -> None:
     )
     way = [line for line in lines(pipeline) if line.get("cut") == cut]
     assert sorted((line["stage"], line["role"]) for line in way) == [
-        ("applied", "target main"), ("captured", "capture"), ("committed", "venus broker")
-    ]  # fmt: skip
+        ("applied", "target main"),
+        ("captured", "capture"),
+        ("committed", "venus broker"),
+    ]
     assert len({line["pid"] for line in way}) == 3
     pipeline.until(lambda: len(of_cut(spans, cut)) == 3, "three spans", every_s=0.2)
     traced = of_cut(spans, cut)

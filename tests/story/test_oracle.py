@@ -67,9 +67,12 @@ def application(mariadb_oracle_server: MariaServer) -> Iterator[Any]:
 
 @pytest.fixture
 def pipeline(
-    application: Any, mariadb_oracle_server: MariaServer, postgres_server: Server, tmp_path: Path,
+    application: Any,
+    mariadb_oracle_server: MariaServer,
+    postgres_server: Server,
+    tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-) -> Iterator[Pipeline]:  # fmt: skip
+) -> Iterator[Pipeline]:
     with standin_pipeline(tmp_path, mariadb_oracle_server, postgres_server, monkeypatch) as made:
         yield made
 
@@ -120,8 +123,10 @@ def test_an_operator_goes_all_the_way_to_the_cut_over(
     assert pipeline.ask("verify")["verdict"] == "same"
     target = pipeline.targets["main"]
     assert query(target, "SELECT id, active, length(photo), length(essay) FROM app.student ORDER BY id") == [
-        (1, True, 2, None), (2, False, None, 700_000), (3, True, 600_000, None),
-    ]  # fmt: skip
+        (1, True, 2, None),
+        (2, False, None, 700_000),
+        (3, True, 600_000, None),
+    ]
     cut_over(pipeline, application, target)
     assert pipeline.stop("sync") == 0
     pipeline.ask("uninstall-triggers")

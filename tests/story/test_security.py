@@ -105,9 +105,12 @@ def pipeline(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, postgres_
     (vault / "target").chmod(0o600)
     urls = [postgres_server.create_database() for _ in range(3)]
     made = Secured(
-        folder=tmp_path, source=urls[0], targets={"main": urls[1], "second": urls[2]},
-        source_options=f'password_command = "cat {vault}/source"', target_options=f'password_file = "{vault}/target"',
-    )  # fmt: skip
+        folder=tmp_path,
+        source=urls[0],
+        targets={"main": urls[1], "second": urls[2]},
+        source_options=f'password_command = "cat {vault}/source"',
+        target_options=f'password_file = "{vault}/target"',
+    )
     made.secrets = (SOURCE_PASSWORD, SOURCE_QUOTED, TARGET_PASSWORD, TARGET_QUOTED, SPARK_SECRET)
     made.configure()
     (tmp_path / "events").mkdir()

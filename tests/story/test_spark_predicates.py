@@ -37,10 +37,12 @@ def pipeline(tmp_path: Path, postgres_server: Server) -> Iterator[Pipeline]:
     made.environ = {"VENUS_SPARK__STAGE_ROWS_MIN": "50", "VENUS_SPARK__BATCH_ROWS_MAX": "1000"}
     configure(made, WHERE)
     write(
-        made, "CREATE TABLE orders (id INTEGER PRIMARY KEY, region TEXT, amount DECIMAL(9,2), day DATE)",
-        "CREATE TABLE whole (id INTEGER PRIMARY KEY, v TEXT)", "INSERT INTO whole VALUES (1, 'a'), (2, NULL)",
+        made,
+        "CREATE TABLE orders (id INTEGER PRIMARY KEY, region TEXT, amount DECIMAL(9,2), day DATE)",
+        "CREATE TABLE whole (id INTEGER PRIMARY KEY, v TEXT)",
+        "INSERT INTO whole VALUES (1, 'a'), (2, NULL)",
         f"{numbers(ROWS)} INSERT INTO orders SELECT i, {REGION}, {AMOUNT}, {DAY} FROM n",
-    )  # fmt: skip
+    )
     try:
         yield made
     finally:
@@ -101,10 +103,13 @@ def settled(pipeline: Pipeline) -> bool:
 def moves(pipeline: Pipeline, seed: int) -> None:
     """Move many rows into the range and out of it, change keys, and delete."""
     write(
-        pipeline, f"UPDATE orders SET region = CASE region WHEN 'EU' THEN 'US' ELSE 'EU' END WHERE id % 3 = {seed % 3}",
-        f"UPDATE orders SET amount = NULL WHERE id % 17 = {seed}", f"DELETE FROM orders WHERE id % 19 = {seed}",
-        f"UPDATE orders SET day = NULL WHERE id % 23 = {seed}", f"UPDATE orders SET id = -id WHERE id % 13 = {seed}",
-    )  # fmt: skip
+        pipeline,
+        f"UPDATE orders SET region = CASE region WHEN 'EU' THEN 'US' ELSE 'EU' END WHERE id % 3 = {seed % 3}",
+        f"UPDATE orders SET amount = NULL WHERE id % 17 = {seed}",
+        f"DELETE FROM orders WHERE id % 19 = {seed}",
+        f"UPDATE orders SET day = NULL WHERE id % 23 = {seed}",
+        f"UPDATE orders SET id = -id WHERE id % 13 = {seed}",
+    )
     write(pipeline, f"UPDATE orders SET amount = 120 WHERE id % 29 = {seed}")
 
 

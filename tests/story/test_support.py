@@ -72,8 +72,15 @@ def test_a_bundle_has_everything_but_rows_and_secrets(pipeline: Pipeline) -> Non
     assert path.stat().st_mode & 0o077 == 0
     found = bundle(path)
     assert done["missing"] == {}
-    assert found.keys() >= {"versions.json", "configuration.json", "status.json", "broker.json", "metrics.txt",
-                            "logs/0-said.log", "missing.txt"}  # fmt: skip
+    assert found.keys() >= {
+        "versions.json",
+        "configuration.json",
+        "status.json",
+        "broker.json",
+        "metrics.txt",
+        "logs/0-said.log",
+        "missing.txt",
+    }
     everything = "".join(found.values())
     for planted in (PASSWORD, QUOTED, HOOK, ARGUMENT, *ROWS):
         assert planted not in everything, planted

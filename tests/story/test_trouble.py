@@ -219,8 +219,10 @@ def test_a_target_that_is_away_stops_neither_the_source_nor_the_other_target(run
     running.server.execute(f'ALTER DATABASE "{name}" ALLOW_CONNECTIONS false')
     running.server.execute(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{name}'")
     try:
-        running.write("WITH RECURSIVE n(i) AS (SELECT 2 UNION ALL SELECT i + 1 FROM n WHERE i < 3000)"
-                      " INSERT INTO away SELECT i, 'row ' || i FROM n")  # fmt: skip
+        running.write(
+            "WITH RECURSIVE n(i) AS (SELECT 2 UNION ALL SELECT i + 1 FROM n WHERE i < 3000)"
+            " INSERT INTO away SELECT i, 'row ' || i FROM n"
+        )
         running.pipeline.until(
             lambda: running.at("other", "SELECT count(*) FROM away") == [(3000,)], "the other target", every_s=0.2
         )

@@ -99,9 +99,11 @@ def test_a_target_that_is_down_or_wrong_hides_no_finding_of_the_others(
     lake.mkdir()
     (lake / "somebody's").write_text("x")
     pipeline.targets |= {
-        "down": "postgresql://postgres@127.0.0.1:1/x", "wrong": wrong, "lake": f"parquet://{lake}",
+        "down": "postgresql://postgres@127.0.0.1:1/x",
+        "wrong": wrong,
+        "lake": f"parquet://{lake}",
         "poor": second_database.replace("postgres@", "nobody@", 1),
-    }  # fmt: skip
+    }
     pipeline.configure()
     try:
         answer = pipeline.ask("check", code=3)

@@ -108,9 +108,11 @@ def misspelt(pipeline: Pipeline) -> None:
 
 def damage_is_found_and_mended(pipeline: Pipeline) -> None:
     at_target(
-        pipeline, "DELETE FROM orders WHERE id = 7", "UPDATE customers SET name = '<b>Eve</b> & co' WHERE id = 5",
+        pipeline,
+        "DELETE FROM orders WHERE id = 7",
+        "UPDATE customers SET name = '<b>Eve</b> & co' WHERE id = 5",
         "INSERT INTO products (sku, name, price, stock, active) VALUES ('GHOST', 'g', 1, 1, true)",
-    )  # fmt: skip
+    )
 
     shown = here(pipeline, "verify", "--html", "report.html", "--parquet", "findings", code=1).out
     assert "GHOST" in shown
@@ -149,8 +151,10 @@ def check_reports(folder: Path) -> None:
     assert not re.search(r"(?:src|href)=|url\(|@import|<script", page), "it needs nothing else"
     lines = pq.read_table(folder / "findings" / "differences.parquet").to_pylist()
     assert {(line["table"], json.loads(line["key"]).popitem()[1], line["kind"]) for line in lines} == {
-        ("main.orders", "7", "missing"), ("main.customers", "5", "different"), ("main.products", "GHOST", "extra"),
-    }  # fmt: skip
+        ("main.orders", "7", "missing"),
+        ("main.customers", "5", "different"),
+        ("main.products", "GHOST", "extra"),
+    }
     (name,) = [line for line in lines if line["table"] == "main.customers"]
     assert (name["column"], name["target"]) == ("name", "<b>Eve</b> & co")
     assert name["source"] == name["full"] != name["target"]

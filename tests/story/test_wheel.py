@@ -43,9 +43,14 @@ class Newcomer:
         """Run a command of the environment; return what it prints."""
         clean = {"PATH": f"{self.bin}:/usr/bin:/bin", "HOME": str(self.folder), "LANG": "C.UTF-8"}
         done = subprocess.run(
-            [str(self.bin / command[0]), *command[1:]], cwd=self.folder, env=clean, capture_output=True, text=True,
-            timeout=timeout_s, check=False,
-        )  # fmt: skip
+            [str(self.bin / command[0]), *command[1:]],
+            cwd=self.folder,
+            env=clean,
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
+            check=False,
+        )
         assert done.returncode == 0, f"{command}: {done.returncode}\n{done.stdout}{done.stderr}"
         return done.stdout
 

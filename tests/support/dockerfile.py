@@ -35,9 +35,13 @@ class Stage:
         """Run a command as the stage's user in its folder; return what it says. Raises AssertionError."""
         inside = ["chroot", f"--userspec={self.user}:{self.user}", str(self.root), "/usr/bin/env", "-C", self.folder]
         done = subprocess.run(
-            [*inside, *command], env=environ | self.arguments, capture_output=True, text=True, timeout=timeout_s,
+            [*inside, *command],
+            env=environ | self.arguments,
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
             check=False,
-        )  # fmt: skip
+        )
         assert done.returncode == 0, f"{' '.join(command)} => {done.returncode}\n{done.stdout}{done.stderr}"
         return done.stdout
 

@@ -107,13 +107,26 @@ class SecondTry:
             told.touch()
             asked.write_text("".join(f"{nodeid}\n" for nodeid in nodeids))
             command = [
-                sys.executable, "-m", "pytest", f"@{asked}", "-qq", "-rN", "-p", "no:cacheprovider",
-                f"--rootdir={self.config.rootpath}", f"--outcomes={told}",
-            ]  # fmt: skip
+                sys.executable,
+                "-m",
+                "pytest",
+                f"@{asked}",
+                "-qq",
+                "-rN",
+                "-p",
+                "no:cacheprovider",
+                f"--rootdir={self.config.rootpath}",
+                f"--outcomes={told}",
+            ]
             with subprocess.Popen(
-                command, cwd=self.config.rootpath, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT, text=True, errors="replace",
-            ) as process:  # fmt: skip
+                command,
+                cwd=self.config.rootpath,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                errors="replace",
+            ) as process:
                 assert process.stdout is not None
                 for line in process.stdout:
                     self._terminal.write(line)

@@ -16,11 +16,18 @@ A, B, C = (Member(broker=name, store=f"s-{name}") for name in "abc")
 def leadership(business: str = "main", **fields: object) -> Leadership:
     return replace(
         Leadership(
-            business=business, term=1, leader=A, in_sync=frozenset({A, B}), last_in_sync=frozenset({C}),
-            replicas=("a", "b", "c"), policy=Policy.AVAILABILITY, min_in_sync=2, unclean_terms=(4, 9),
+            business=business,
+            term=1,
+            leader=A,
+            in_sync=frozenset({A, B}),
+            last_in_sync=frozenset({C}),
+            replicas=("a", "b", "c"),
+            policy=Policy.AVAILABILITY,
+            min_in_sync=2,
+            unclean_terms=(4, 9),
         ),
         **fields,  # type: ignore[arg-type]
-    )  # fmt: skip
+    )
 
 
 def created(coordinator: AnyCoordinator, business: str = "main") -> Leadership:

@@ -218,9 +218,10 @@ def test_behind_the_mark_venus_writes_nothing_until_it_is_taken_back(stage: Stag
     with stage.following() as reports:
         eventually(lambda: bool(reports), "the loop")
         refused = [
-            _refusal(lambda: stage.target.load()), _refusal(lambda: stage.target.resume(None)),
+            _refusal(lambda: stage.target.load()),
+            _refusal(lambda: stage.target.resume(None)),
             _refusal(lambda: stage.target.resync(None)),
-        ]  # fmt: skip
+        ]
     behind = stage.target.read_view()
     with stage.target.open_cutover() as target:
         target.read_tables()

@@ -48,8 +48,9 @@ def test_look_says_what_is_true_before_and_after(stage: Stage, broker: FakeDeliv
     assert (empty.name, empty.loaded, empty.error, empty.tables) == (stage.place.name, False, "", ())
     assert (at_the_cut.loaded, at_the_cut.offset, at_the_cut.paused) == (True, 11, False)
     assert [(t.name, t.state, t.rows_applied) for t in at_the_cut.tables] == [
-        ("shop.items", "ACTIVE", 0), ("shop.others", "ACTIVE", 0),
-    ]  # fmt: skip
+        ("shop.items", "ACTIVE", 0),
+        ("shop.others", "ACTIVE", 0),
+    ]
     assert (behind.offset, behind.applied_sequence) == (at_the_cut.offset, at_the_cut.applied_sequence)
     assert (after.offset, after.applied_sequence) == (broker.next_offset, stage.feed.sequence - 1)
     assert (stage.table("shop.items").rows_applied, stage.table("shop.others").rows_applied) == (2, 0)

@@ -57,9 +57,14 @@ def recorded(path: Path) -> Home:
 def full(engine: Core) -> Full:
     snapshot = engine.full_data.open(broker_pb2.OpenSnapshotRequest(business=engines.BUSINESS, splits=2))
     said = mirror_pb2.MirrorBegin(
-        set="home", network="n", offset=snapshot.offset, epoch=snapshot.epoch, sequence=snapshot.sequence,
-        last_batch=snapshot.last_batch, schemas=snapshot.schemas,
-    )  # fmt: skip
+        set="home",
+        network="n",
+        offset=snapshot.offset,
+        epoch=snapshot.epoch,
+        sequence=snapshot.sequence,
+        last_batch=snapshot.last_batch,
+        schemas=snapshot.schemas,
+    )
     chunks = [
         chunk.body
         for split in snapshot.splits

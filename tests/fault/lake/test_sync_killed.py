@@ -33,9 +33,10 @@ def pipeline(tmp_path: Path, postgres_server: Server) -> Iterator[Pipeline]:
     made.environ = {"VENUS_LAKE__COMMIT_S": "0.05", "VENUS_LAKE__REFRESH_S": "0.1"}
     made.configure()
     run_at(
-        source, "CREATE TABLE item (id integer PRIMARY KEY, v text)",
+        source,
+        "CREATE TABLE item (id integer PRIMARY KEY, v text)",
         f"INSERT INTO item SELECT n, 'first ' || n FROM generate_series({KEYS}, {KEYS + BULK}) n",
-    )  # fmt: skip
+    )
     made.venus("install-triggers")
     made.start_broker()
     made.start("capture", "sync", "--capture-only")

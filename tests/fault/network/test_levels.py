@@ -57,8 +57,10 @@ def test_a_kill_and_a_cut_at_every_level(levels: Levels) -> None:
 def test_twenty_kills_and_twenty_cuts_at_every_level(levels: Levels) -> None:
     with levels.writing():
         lines = _hops(levels, 20.0)
-        took = {level: hops.shown(f"after harm, level {level}", values, "s") for level, values in
-                _harm_every_level(levels, random.Random(7), each=20).items()}  # fmt: skip
+        took = {
+            level: hops.shown(f"after harm, level {level}", values, "s")
+            for level, values in _harm_every_level(levels, random.Random(7), each=20).items()
+        }
         _both_tandem_sets_are_gone(levels)
         _the_home_is_gone_for_a_while(levels)
         _an_access_set_is_gone(levels)

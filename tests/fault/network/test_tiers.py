@@ -45,9 +45,13 @@ class Sets:
 
     def _settings(self, name: str, tier: str, level: int) -> Settings:
         return networks.settings_of(
-            self._folder / name, [self.lines[name].address], tier=tier, level=level,
-            listen=f"127.0.0.1:{free_port()}", http="",
-        )  # fmt: skip
+            self._folder / name,
+            [self.lines[name].address],
+            tier=tier,
+            level=level,
+            listen=f"127.0.0.1:{free_port()}",
+            http="",
+        )
 
     def start(self, name: str) -> None:
         self.brokers[name] = BrokerProcess(self._chosen[name])

@@ -150,13 +150,18 @@ def test_two_brokers_do_not_share_a_port_or_a_data_directory(tmp_path: Path) -> 
         assert str(caught.value) == f"broker.data_dir {tmp_path / 'a'} is in use by another broker"
         (tmp_path / "venus.toml").write_text('[broker]\ndata_dir = "a"\nlisten = "127.0.0.1:0"\nhttp = ""\n')
         second = forked.run(
-            [sys.executable, "-m", "venus.cli", "broker"], cwd=tmp_path, capture_output=True, text=True, timeout=60,
+            [sys.executable, "-m", "venus.cli", "broker"],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=60,
             check=False,
-        )  # fmt: skip
+        )
         assert second.returncode == 2
         assert second.stderr.splitlines() == [
-            f"venus: {caught.value}", "  Stop the other broker, or give this one a data_dir of its own.",
-        ]  # fmt: skip
+            f"venus: {caught.value}",
+            "  Stop the other broker, or give this one a data_dir of its own.",
+        ]
         fill(first.address, 1, 3)
     finally:
         first.stop()

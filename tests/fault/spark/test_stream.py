@@ -40,11 +40,17 @@ WAIT_S = 480.0
 #: What happens to readers of the stream, and to tasks of the apply. No task may fail more than three times.
 CASES = [
     pytest.param(CLUSTER, ["executor killed"], ["worker killed after commit"], id="cluster", marks=pytest.mark.slow),
-    pytest.param(CLUSTER, ["worker killed", "executor killed"], ["executor killed"], id="cluster-more",
-                 marks=pytest.mark.slow),
-    pytest.param("local[2]", ["worker killed", "exception"], ["worker killed after commit", "worker killed"],
-                 id="local", marks=pytest.mark.slow),
-]  # fmt: skip
+    pytest.param(
+        CLUSTER, ["worker killed", "executor killed"], ["executor killed"], id="cluster-more", marks=pytest.mark.slow
+    ),
+    pytest.param(
+        "local[2]",
+        ["worker killed", "exception"],
+        ["worker killed after commit", "worker killed"],
+        id="local",
+        marks=pytest.mark.slow,
+    ),
+]
 
 
 @pytest.fixture
@@ -71,8 +77,11 @@ def driver(master: str, folder: Path, *arguments: str) -> Iterator[subprocess.Po
 def live(feed: Feed, rng: random.Random, cuts: int) -> None:
     for n in range(cuts):
         keys = rng.sample(KEYS, 60)
-        feed.cut(*(gone(k) if rng.random() < 0.3 else put(k, f"{n} {k}", n) for k in keys),
-                 put(n % 7, "other", n, table=2), batch_rows=25)  # fmt: skip
+        feed.cut(
+            *(gone(k) if rng.random() < 0.3 else put(k, f"{n} {k}", n) for k in keys),
+            put(n % 7, "other", n, table=2),
+            batch_rows=25,
+        )
 
 
 def stream_rows(folder: Path) -> list[dict[str, Any]]:

@@ -79,9 +79,10 @@ class Application:
 def way(server: Server, tmp_path: Path) -> Iterator[WholeWay]:
     source, target = server.create_database(), server.create_database()
     run_at(
-        source, "CREATE TABLE account (id serial PRIMARY KEY, amount int)",
+        source,
+        "CREATE TABLE account (id serial PRIMARY KEY, amount int)",
         "INSERT INTO account (amount) SELECT 0 FROM generate_series(1, 20000)",
-    )  # fmt: skip
+    )
     with whole_way(tmp_path, source, target) as made:
         made.install()
         yield made

@@ -27,9 +27,10 @@ def test_a_postgresql_shop_in_use(tmp_path: Path, postgres_server: Server, secon
     source = postgres_server.create_database()
     shop = PostgresShop(postgres_server, source, source)
     run_at(
-        source, "INSERT INTO shop.account (id, owner, balance) VALUES (90000001, 'untouched', 1)",
+        source,
+        "INSERT INTO shop.account (id, owner, balance) VALUES (90000001, 'untouched', 1)",
         "INSERT INTO shop.entry (account, no, amount) VALUES (90000001, 5, 1)",
-    )  # fmt: skip
+    )
     with whole_way(tmp_path, source, second_database, tables=["shop.*"]) as way:
         way.install()
         way.load()
@@ -40,9 +41,10 @@ def test_a_postgresql_shop_in_use(tmp_path: Path, postgres_server: Server, secon
             "INSERT INTO shop.entry (account, no, amount, at) VALUES (-1, -1, 1, now())",
         )
         run_at(
-            source, "SET session_replication_role = replica",
+            source,
+            "SET session_replication_role = replica",
             "INSERT INTO shop.scratch VALUES ('past the trigger', '1 day')",
-        )  # fmt: skip
+        )
         planted = {
             ("entry", ("90000001", "5"), "missing", "apply"),
             ("entry", ("-1", "-1"), "extra", "apply"),
@@ -63,9 +65,10 @@ def test_a_sqlite_shop_in_use(tmp_path: Path, second_database: str) -> None:
         way.load()
         way.start()
         way.at_target(
-            "SET session_replication_role = replica", "DELETE FROM quiet WHERE id = 3",
+            "SET session_replication_role = replica",
+            "DELETE FROM quiet WHERE id = 3",
             "INSERT INTO orders VALUES (-1, 1, now(), 'ghost', 1)",
-        )  # fmt: skip
+        )
         planted: set[Found] = {("quiet", ("3",), "missing", "apply"), ("orders", ("-1",), "extra", "apply")}
         _compare_in_use(shop, way, planted, set())
 

@@ -50,17 +50,29 @@ def test_a_webhook_gets_everything_that_a_program_or_a_chat_needs() -> None:
     assert document["broker"] == "b1"
     assert TEXT in document["text"]
     assert document["alarms"] == [
-        {"event": "raised", "rule": "table_halted", "business": "main", "hop": "target", "text": TEXT, "until": None,
-         "since": "2001-09-09T01:46:40Z", "commands": ["venus resync shop.bücher --target eu"]}
-    ]  # fmt: skip
+        {
+            "event": "raised",
+            "rule": "table_halted",
+            "business": "main",
+            "hop": "target",
+            "text": TEXT,
+            "until": None,
+            "since": "2001-09-09T01:46:40Z",
+            "commands": ["venus resync shop.bücher --target eu"],
+        }
+    ]
 
 
 def test_a_mail_says_what_to_type() -> None:
     with MailListener() as listener:
-        way(mail=["dba@example.com", "night@example.com"], mail_from="venus@example.com", smtp=listener.address,
-            smtp_security="none").send(MESSAGE)  # fmt: skip
+        way(
+            mail=["dba@example.com", "night@example.com"],
+            mail_from="venus@example.com",
+            smtp=listener.address,
+            smtp_security="none",
+        ).send(MESSAGE)
 
-    (to, content), = listener.taken  # fmt: skip
+    ((to, content),) = listener.taken
     mail = message_from_string(content, policy=policy.default)
     assert to == ["dba@example.com", "night@example.com"]
     assert mail["Subject"] == f"VENUS b1: ALARM business main: {TEXT}"
@@ -158,10 +170,12 @@ def test_a_webhook_whose_certificate_nobody_vouches_for(tmp_path: Path, monkeypa
         ({"command": "'"}, "alarms.to.oncall: command cannot be read"),
         ({"mail": ["a"], "mail_from": "v@b.c", "smtp": "h:25"}, "'a' is not an e-mail address"),
         ({"mail": ["a@b.c\nBcc: x@y.z"], "mail_from": "v@b.c", "smtp": "h:25"}, "is not an e-mail address"),
-        ({"mail": ["a@b.c"], "mail_from": "v@b.c", "smtp": "h:25", "smtp_user": "u", "smtp_security": "none"},
-         "smtp_user is set, and smtp_security is none"),
+        (
+            {"mail": ["a@b.c"], "mail_from": "v@b.c", "smtp": "h:25", "smtp_user": "u", "smtp_security": "none"},
+            "smtp_user is set, and smtp_security is none",
+        ),
     ],
-)  # fmt: skip
+)
 def test_a_recipient_that_cannot_be_is_refused_before_the_start(options: dict[str, object], says: str) -> None:
     with pytest.raises(ConfigError) as caught:
         way(**options)

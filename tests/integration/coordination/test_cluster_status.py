@@ -71,10 +71,21 @@ def test_a_cluster_at_work_is_shown_and_nothing_is_wrong(cluster: Cluster) -> No
     assert found["healthy"]
     assert [broker["broker"] for broker in found["brokers"]] == ["a", "b", "c"]
     assert found["businesses"] == [
-        {"business": "main", "leader": "a", "term": 4, "in_sync": ["a", "b", "c"], "last_in_sync": [],
-         "replicas": ["a", "b", "c"], "policy": "consistency", "min_in_sync": 2, "unclean_terms": [],
-         "leaving": [], "successor": "", "losses": []}
-    ]  # fmt: skip
+        {
+            "business": "main",
+            "leader": "a",
+            "term": 4,
+            "in_sync": ["a", "b", "c"],
+            "last_in_sync": [],
+            "replicas": ["a", "b", "c"],
+            "policy": "consistency",
+            "min_in_sync": 2,
+            "unclean_terms": [],
+            "leaving": [],
+            "successor": "",
+            "losses": [],
+        }
+    ]
 
 
 def test_what_needs_somebody_is_said(cluster: Cluster) -> None:

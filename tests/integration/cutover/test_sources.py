@@ -82,8 +82,10 @@ def test_from_postgresql(tmp_path: Path, second_database: str, database: str) ->
         assert query(second_database, "SELECT confdeltype::text FROM pg_constraint WHERE contype = 'f'") == [("a",)]
         found = run_cutover(way.settings, "main", WISH).certificate
         assert {c["sequence"]: c["next"] for c in found["counters"]} == {
-            "customer_id_seq": 4, "orders_no_seq": 43, '"public"."tickets"': 105,
-        }  # fmt: skip
+            "customer_id_seq": 4,
+            "orders_no_seq": 43,
+            '"public"."tickets"': 105,
+        }
         assert [f["orphans"] for f in found["foreign_keys"]] == [0]
 
         assert query(second_database, "INSERT INTO orders (customer) VALUES (1) RETURNING no") == [(43,)]
@@ -105,8 +107,10 @@ def test_from_mariadb(tmp_path: Path, second_database: str, mariadb_server: Mari
     with whole_way(tmp_path, mariadb_database, second_database) as way:
         found = cut_over(way)
         assert {c["sequence"].removeprefix(f"{name}."): c["next"] for c in found["counters"]} == {
-            "customer_id_seq": 3, "orders_no_seq": 41, f'"{name}"."tickets"': 105,
-        }  # fmt: skip
+            "customer_id_seq": 3,
+            "orders_no_seq": 41,
+            f'"{name}"."tickets"': 105,
+        }
 
         query(
             second_database, f"ALTER DATABASE {sqlalchemy.make_url(second_database).database} SET search_path = {name}"

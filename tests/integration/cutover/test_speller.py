@@ -27,9 +27,13 @@ _COLUMNS = {
     "note": LogicalType(kind=Kind.TEXT),
 }
 SCHEMA = TableSchema(
-    table_id=1, version=1, namespace="public", name="goods", key=("id",),
+    table_id=1,
+    version=1,
+    namespace="public",
+    name="goods",
+    key=("id",),
     columns=tuple(Column(name=n, number=i, type=k) for i, (n, k) in enumerate(_COLUMNS.items(), 1)),
-)  # fmt: skip
+)
 
 
 def test_other_spellings_of_the_same_rows_have_the_same_hash(database: str) -> None:
@@ -39,8 +43,12 @@ def test_other_spellings_of_the_same_rows_have_the_same_hash(database: str) -> N
         "INSERT INTO goods VALUES (1, 12.5, 'a', '2026-01-02 03:04:05.5', E'tab\\t and \\\\'), (2, NULL, '', NULL, '')",
     )
     values: list[list[str | bytes | None]] = [
-        ["1", "2"], ["12.5", None], ["a", ""], ["2026-01-02 03:04:05.500", None], ["tab\t and \\", ""],
-    ]  # fmt: skip
+        ["1", "2"],
+        ["12.5", None],
+        ["a", ""],
+        ["2026-01-02 03:04:05.500", None],
+        ["tab\t and \\", ""],
+    ]
     ids, rows = from_columns(values, Layout.of(SCHEMA))
     section = TableChanges(
         table_id=1, schema_version=1, record_ids=ids, rows=rows, is_deleted=np.zeros(2, dtype=np.bool_)

@@ -232,10 +232,14 @@ def test_a_checkpoint_never_shows_half_a_cut(tmp_path: Path, monkeypatch: pytest
 
     clock = Clock()
     tested = Materialiser(
-        store, Asking(ask), FreeSpace(tmp_path, 0), monotonic=clock.monotonic,
+        store,
+        Asking(ask),
+        FreeSpace(tmp_path, 0),
+        monotonic=clock.monotonic,
         scavenger=Scavenger(store, forget_below=lambda _: 0, monotonic=clock.monotonic),
-        scrub=Scrub(store, businesses=list, clock_us=clock.clock_us), on_fatal=errors,
-    )  # fmt: skip
+        scrub=Scrub(store, businesses=list, clock_us=clock.clock_us),
+        on_fatal=errors,
+    )
     tested.start([business])
     eventually(lambda: bool(asked))
     asked[0].result(WAIT_S)

@@ -57,9 +57,13 @@ class Line:
     """What sets above answer; each frame has two batches. After `moves_after` frames another set is chosen."""
 
     def __init__(
-        self, sets: dict[str, Core], choice: Choice, moves_after: int | None = None, to: str = "",
+        self,
+        sets: dict[str, Core],
+        choice: Choice,
+        moves_after: int | None = None,
+        to: str = "",
         settling: threading.Event | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._sets, self._choice, self._moves_after, self._to = sets, choice, moves_after, to
         self.opened: list[tuple[str, int]] = []
         self.asked: list[session_requests.Call] = []

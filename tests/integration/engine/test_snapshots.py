@@ -228,8 +228,11 @@ def test_only_so_many_checkpoints_at_once(engine: Core, clock: Clock) -> None:
         "load of 2 (its lease: 558 s), load of 3 (its lease: 599 s)"
     )
     assert [(lease.holder, lease.offset, lease.lease_s, lease.left_s) for lease in engines.status(engine).leases] == [
-        ("", 10, 600, 476), ("load of 1", 10, 610, 517), ("load of 2", 10, 620, 558), ("load of 3", 10, 630, 599),
-    ]  # fmt: skip
+        ("", 10, 600, 476),
+        ("load of 1", 10, 610, 517),
+        ("load of 2", 10, 620, 558),
+        ("load of 3", 10, 630, 599),
+    ]
 
 
 def test_what_a_crash_left_behind_is_removed(tmp_path: Path, clock: Clock) -> None:

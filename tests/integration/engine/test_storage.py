@@ -185,8 +185,10 @@ def test_queue_and_state_are_functions_of_the_log(tmp_path: Path) -> None:
 
 
 def derived(store: Store) -> dict[str, list[tuple[bytes, bytes]]]:
-    found = {prefix.decode(): list(store.scan_prefix(keys.STATE, prefix)) for prefix in
-             (keys.HALF, keys.TABLE, keys.SCHEMA, keys.CONSUMER, keys.CORE)}  # fmt: skip
+    found = {
+        prefix.decode(): list(store.scan_prefix(keys.STATE, prefix))
+        for prefix in (keys.HALF, keys.TABLE, keys.SCHEMA, keys.CONSUMER, keys.CORE)
+    }
     found["queue"] = list(store.scan(keys.QUEUE, b"", b""))
     return found
 

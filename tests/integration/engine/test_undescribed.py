@@ -31,9 +31,13 @@ DAY_S = 86_400.0
 def refuses(producer: Producer, version: int, table_id: int = 1) -> bool:
     """Whether the next half message is refused without a description of its version; it leaves nothing."""
     message = engines.half(
-        producer.batch_no + 1, producer.sequence + 1, engines.rows(0, 1), version=version, table_id=table_id,
+        producer.batch_no + 1,
+        producer.sequence + 1,
+        engines.rows(0, 1),
+        version=version,
+        table_id=table_id,
         described=False,
-    )  # fmt: skip
+    )
     try:
         producer.engine.producers.take_halves(BUSINESS, producer.epoch, [message]).result(WAIT_S)
     except ProtocolError as error:
@@ -148,8 +152,9 @@ def test_what_an_older_broker_took_is_an_alarm_until_it_is_replaced(
     engine = engines.make(tmp_path, clock, errors)
     scrubbed(engine, clock)
     assert [alarm.partition(",")[0] for alarm in alarms(engine)] == [
-        "shop.t1 has rows of version 7", "table 3 has rows of version 1",
-    ]  # fmt: skip
+        "shop.t1 has rows of version 7",
+        "table 3 has rows of version 1",
+    ]
     engine.stop()
     engine = engines.make(tmp_path, clock, errors)  # the next pass is a day away
     assert len(alarms(engine)) == 2

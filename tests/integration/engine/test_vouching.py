@@ -118,10 +118,21 @@ def the_columns(store: Store, batch: StoreBatch, business: Business) -> None:
 
 
 DAMAGES: list[Damage] = [
-    log_end, log_start, an_undecided_body, an_undecided_half, queue_end, queue_middle, queue_start,
-    the_record_of_the_business, the_offset_of_the_full_data, newest_rows, tombstones, older_rows, the_columns,
+    log_end,
+    log_start,
+    an_undecided_body,
+    an_undecided_half,
+    queue_end,
+    queue_middle,
+    queue_start,
+    the_record_of_the_business,
+    the_offset_of_the_full_data,
+    newest_rows,
+    tombstones,
+    older_rows,
+    the_columns,
     *(family(name) for name in keys.FAMILIES),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.__name__)

@@ -171,9 +171,13 @@ def test_a_load_goes_on_with_the_splits_it_has_not(
 
 @pytest.mark.parametrize("left", ["an expired snapshot", "{"])
 def test_a_load_that_cannot_go_on_starts_over_at_once(
-    left: str, broker: FakeDelivery, feed: Feed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    left: str,
+    broker: FakeDelivery,
+    feed: Feed,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
-) -> None:  # fmt: skip
+) -> None:
     settings = lakes.settings_of(broker.address, tmp_path / "lake")
     feed.describe(items())
     feed.cut(*(put(i, f"label {i}", i) for i in range(100)))

@@ -149,9 +149,7 @@ def test_composite_keys_of_other_types(broker: FakeDelivery, feed: Feed, tmp_pat
     root = tmp_path / "lake"
     settings = lakes.settings_of(broker.address, root)
     money = LogicalType(kind=Kind.DECIMAL, precision=12, scale=2)
-    wide = table(
-        1, "wide", column(1, "day", DATE), column(2, "price", money), column(3, "v"), key=("day", "price")
-    )  # fmt: skip
+    wide = table(1, "wide", column(1, "day", DATE), column(2, "price", money), column(3, "v"), key=("day", "price"))
     feed.describe(wide)
     model = {}
     for day in range(1, 20):

@@ -93,13 +93,14 @@ def test_a_key_that_moves_by_this_hour_leaves_no_ghost(shop: Shop) -> None:
 @pytest.mark.parametrize("change", ["DELETE FROM parent WHERE id = 2", "UPDATE parent SET id = 9 WHERE id = 2"])
 def test_a_cascade_notes_the_hour_that_is_meant(shop: Shop, change: str) -> None:
     shop.run(
-        "CREATE TABLE parent (id int PRIMARY KEY)", "INSERT INTO parent VALUES (1), (2)",
+        "CREATE TABLE parent (id int PRIMARY KEY)",
+        "INSERT INTO parent VALUES (1), (2)",
         "CREATE TABLE moment (k timestamp NOT NULL DEFAULT '2000-01-01 00:00:00', n int, v int, PRIMARY KEY (k, n),"
         " FOREIGN KEY (v) REFERENCES parent (id) ON DELETE CASCADE ON UPDATE CASCADE)",
         "SET time_zone = '+00:00'",
         f"INSERT INTO moment VALUES ('{FIRST}', 1, 1), ('{SECOND}', 1, 2)",
         "SET time_zone = 'SYSTEM'",
-    )  # fmt: skip
+    )
     follower = shop.capture()
     shop.run(change)
     follower.drain()

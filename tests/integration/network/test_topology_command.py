@@ -66,9 +66,17 @@ def test_machines_get_every_hop(
     sets = {one["set"]: one for one in found["sets"]}
     assert {name: one["pulls_from"] for name, one in sets.items()} == {"hq": None, "europe": "hq", "lyon": "europe"}
     assert sets["lyon"]["businesses"][0] | {"from_home_s": 0} == {
-        "business": "main", "offset": 3, "behind": 0, "behind_s": 0.0, "from_home_s": 0, "state": "following",
-        "reason": "", "nearest": None, "away_s": 0.0, "not_back": "",
-    }  # fmt: skip
+        "business": "main",
+        "offset": 3,
+        "behind": 0,
+        "behind_s": 0.0,
+        "from_home_s": 0,
+        "state": "following",
+        "reason": "",
+        "nearest": None,
+        "away_s": 0.0,
+        "not_back": "",
+    }
 
 
 def test_from_the_home_a_set_below_is_shown_as_the_home_sees_it(

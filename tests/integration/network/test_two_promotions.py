@@ -86,9 +86,14 @@ class Cores:
         self.lines = {name: Proxy(address) for name, address in self.at.items()}
         for name, other in (("second", "third"), ("third", "second")):
             start(
-                name, self.hq.address, self.lines[other].address, tier="core", level=0,
-                listen=self.at[name], http="",
-            )  # fmt: skip
+                name,
+                self.hq.address,
+                self.lines[other].address,
+                tier="core",
+                level=0,
+                listen=self.at[name],
+                http="",
+            )
         for address in self.at.values():
             networks.has(address, 15)
 

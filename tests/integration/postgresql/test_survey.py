@@ -26,10 +26,16 @@ def run(url: str, *statements: str) -> None:
 
 def test_a_role_that_may_not_read_gets_what_the_dictionary_says(postgres_server: Server, database: str) -> None:
     run(
-        database, "CREATE TABLE closed (id int PRIMARY KEY)", "CREATE TABLE open (id int PRIMARY KEY)",
-        "INSERT INTO closed SELECT generate_series(1, 70)", "INSERT INTO open SELECT generate_series(1, 80)", "ANALYZE",
-        "DROP ROLE IF EXISTS curious", "CREATE ROLE curious LOGIN", "GRANT SELECT ON open TO curious",
-    )  # fmt: skip
+        database,
+        "CREATE TABLE closed (id int PRIMARY KEY)",
+        "CREATE TABLE open (id int PRIMARY KEY)",
+        "INSERT INTO closed SELECT generate_series(1, 70)",
+        "INSERT INTO open SELECT generate_series(1, 80)",
+        "ANALYZE",
+        "DROP ROLE IF EXISTS curious",
+        "CREATE ROLE curious LOGIN",
+        "GRANT SELECT ON open TO curious",
+    )
     try:
         found = sizes(database.replace("//postgres@", "//curious@"), count_rows=True)
     finally:

@@ -74,8 +74,11 @@ class Place:
         """Run a command and return its document."""
         done = forked.run(
             [sys.executable, "-m", "venus.cli", *arguments, "--json"],
-            cwd=self.folder, capture_output=True, text=True, timeout=SURE_S * 2,
-        )  # fmt: skip
+            cwd=self.folder,
+            capture_output=True,
+            text=True,
+            timeout=SURE_S * 2,
+        )
         assert done.returncode == code, f"{arguments} => {done.returncode}\n{done.stdout}{done.stderr}"
         return json.loads(done.stdout) if done.stdout.strip() else {}
 

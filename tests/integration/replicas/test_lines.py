@@ -156,8 +156,10 @@ def test_a_follower_that_asks_again_over_a_slow_line_is_sent_the_newest_answer_a
         line.end()
         await writing
         assert [(found.business, len(found.entries)) for found in context.answers] == [
-            ("main", 1), ("main", 99), ("other", 0),
-        ]  # fmt: skip
+            ("main", 1),
+            ("main", 99),
+            ("other", 0),
+        ]
 
     asyncio.run(asyncio.wait_for(slow(), 10.0))
 

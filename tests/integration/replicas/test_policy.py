@@ -44,9 +44,12 @@ def test_the_policy_of_a_business_is_changed_while_it_is_in_use(tmp_path: Path, 
         eventually(lambda: replication().refusal == "1 of 3 replicas are in sync, 2 are needed")
 
         assert policy(cluster, "main", "availability") == {
-            "business": "main", "policy": "availability", "min_in_sync": 1, "changed": True,
+            "business": "main",
+            "policy": "availability",
+            "min_in_sync": 1,
+            "changed": True,
             "was": {"policy": "consistency", "min_in_sync": 2},
-        }  # fmt: skip
+        }
         eventually(lambda: not replication().refusal)
         writer.go_on()
         writer.write(3, ROWS)

@@ -40,8 +40,13 @@ pytestmark = pytest.mark.integration
 
 METHODS = [method for service in broker_pb2.DESCRIPTOR.services_by_name.values() for method in service.methods]
 #: For another business, and every kind of role that is not enough for the call.
-ELSEWHERE = {"producer": "producer(other)", "consumer": "consumer(*, other)", "viewer": "viewer",
-             "operator": "operator", "broker": "broker"}  # fmt: skip
+ELSEWHERE = {
+    "producer": "producer(other)",
+    "consumer": "consumer(*, other)",
+    "viewer": "viewer",
+    "operator": "operator",
+    "broker": "broker",
+}
 
 
 @pytest.fixture

@@ -91,9 +91,11 @@ def test_a_stranger_is_refused_in_the_handshake(secure: RunningBroker, tmp_path:
     stranger = Authority(tmp_path / "stranger").proof("mallory", "operator")
 
     with pytest.raises((URLError, ssl.SSLError, ConnectionError)):
-        get(secure.http_address, "/status.json", ClientCredentials(
-            ca=authority.ca, certificate=stranger.certificate, key=stranger.key
-        ))  # fmt: skip
+        get(
+            secure.http_address,
+            "/status.json",
+            ClientCredentials(ca=authority.ca, certificate=stranger.certificate, key=stranger.key),
+        )
 
 
 def test_plain_http_gets_nothing(secure: RunningBroker) -> None:

@@ -185,12 +185,13 @@ def test_the_rules_fire_as_promtool_sees_it(tmp_path: Path) -> None:
             {
                 "interval": "1m",
                 "input_series": [{"series": name, "values": values} for name, values in series.items()],
-                "alert_rule_test": [{"eval_time": at, "alertname": name,
-                                     "exp_alerts": [{"exp_labels": found}] if found else []}
-                                    for at, name, found in expected],
+                "alert_rule_test": [
+                    {"eval_time": at, "alertname": name, "exp_alerts": [{"exp_labels": found}] if found else []}
+                    for at, name, found in expected
+                ],
             }
         ],
-    }  # fmt: skip
+    }
     for test in document["tests"]:
         for case in test["alert_rule_test"]:  # type: ignore[index]
             for alert in case["exp_alerts"]:

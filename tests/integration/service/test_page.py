@@ -212,9 +212,11 @@ def test_whoever_is_held_back_is_named_with_the_brake_and_the_lanes_stand_below(
     monkeypatch.setattr(FreeSpace, "read_free", lambda self: free["bytes"])
     degrade = DegradeSettings(cpu_percent=0, memory_percent=0, lag_ms=0, sustain_s=1, restore_s=1)
     chosen: dict[str, Any] = {
-        "limits": LimitsSettings(rows_per_s=10, burst_s=1), "degrade": degrade, "free_bytes_min": 1 << 20,
+        "limits": LimitsSettings(rows_per_s=10, burst_s=1),
+        "degrade": degrade,
+        "free_bytes_min": 1 << 20,
         "health": HealthSettings(cpu_percent=0, memory_percent=0, disk_percent=0, clients_max=1),
-    }  # fmt: skip
+    }
     place = Place(tmp_path, **chosen)
     try:
         with opened(browser, place.url, width=400) as seen:
@@ -241,8 +243,16 @@ def test_whoever_is_held_back_is_named_with_the_brake_and_the_lanes_stand_below(
 def test_a_replica_that_starts_over_is_shown_though_its_business_is_not_there_yet(
     place: Place, browser: Browser
 ) -> None:
-    installed = {"business": "main", "leader": "b1", "reason": "its disk was empty", "records": "1200",
-                 "records_expected": "5000", "bytes": "9", "bytes_per_s": "2097152", "seconds_left": "3"}  # fmt: skip
+    installed = {
+        "business": "main",
+        "leader": "b1",
+        "reason": "its disk was empty",
+        "records": "1200",
+        "records_expected": "5000",
+        "bytes": "9",
+        "bytes_per_s": "2097152",
+        "seconds_left": "3",
+    }
 
     def answer(route: Route) -> None:
         route.fulfill(json={**route.fetch().json(), "businesses": [], "installations": [installed]})

@@ -81,9 +81,12 @@ def test_each_set_shows_its_place_the_set_above_and_those_below(sets: Sets, brow
         page.wait_for_selector(".verdict.is-good")
         assert page.locator(".way").inner_text() == "hq → europe"
         assert facts(page) == {
-            "This set": "europe", "Tier": "tandem, level 1", "Set above": "hq: answers",
-            "Its brokers": sets.hq.address, "Sets below": "lyon",
-        }  # fmt: skip
+            "This set": "europe",
+            "Tier": "tandem, level 1",
+            "Set above": "hq: answers",
+            "Its brokers": sets.hq.address,
+            "Sets below": "lyon",
+        }
         (mirror,) = rows(page, "Mirrored from the set above")
         assert mirror[0] == BUSINESS
         assert mirror[1].startswith("following for ")

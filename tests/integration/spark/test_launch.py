@@ -54,8 +54,11 @@ def context_with_a_java_that_fails(folder: Path, times: int) -> tuple[str, list[
     environ = os.environ | {"XDG_CACHE_HOME": str(folder), "XDG_STATE_HOME": str(folder)}
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", _CODE, str(home)],
-        capture_output=True, text=True, timeout=200, env=environ,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        timeout=200,
+        env=environ,
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout.strip(), done.stderr.splitlines()
 

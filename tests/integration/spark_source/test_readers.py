@@ -87,8 +87,11 @@ def test_micro_batches_end_where_cuts_end_whatever_the_limit(broker: RealBroker)
     cuts = cuts_of(feed, broker)
     last = cuts[-1]
     for options, limit in (
-        ({}, ReadMaxRows(60)), ({}, ReadMaxRows(5)), ({}, ReadAllAvailable()), ({"max_bytes": 700}, ReadMaxRows(10**6)),
-    ):  # fmt: skip
+        ({}, ReadMaxRows(60)),
+        ({}, ReadMaxRows(5)),
+        ({}, ReadAllAvailable()),
+        ({"max_bytes": 700}, ReadMaxRows(10**6)),
+    ):
         reader = changes_reader(broker, **options)
         found = ends(reader.initialOffset(), reader.latestOffset, limit, last)
         reader.stop()

@@ -83,9 +83,11 @@ def test_bounds_and_columns(spark: SparkSession, broker: KillableBroker, feed: F
     assert numbers.columns == ["_sequence"]
     assert sorted(r["_sequence"] for r in numbers.collect()) == list(range(1, 1251))
     assert few.rdd.getNumPartitions() < full(spark, broker, splits=8).rdd.getNumPartitions()
-    as_text = spark.read.format("venus").schema("amount string, id bigint").options(
-        address=broker.address, table="items", low="7", high="8"
-    )  # fmt: skip
+    as_text = (
+        spark.read.format("venus")
+        .schema("amount string, id bigint")
+        .options(address=broker.address, table="items", low="7", high="8")
+    )
     assert as_text.load().collect() == [("7", 7)]
 
 
@@ -94,11 +96,18 @@ def test_every_type_is_exact(spark: SparkSession, broker: KillableBroker, feed: 
         return column(number, name, LogicalType(kind=which, **more))
 
     schema = table(
-        1, "types", column(1, "id", INT), kind(2, "money", Kind.DECIMAL, precision=38, scale=2),
-        kind(3, "number", Kind.DECIMAL), kind(4, "born", Kind.DATE), kind(5, "at", Kind.TIMESTAMP, precision=6),
-        kind(6, "moment", Kind.TIMESTAMPTZ, precision=6), kind(7, "raw", Kind.BYTES), kind(8, "yes", Kind.BOOL),
+        1,
+        "types",
+        column(1, "id", INT),
+        kind(2, "money", Kind.DECIMAL, precision=38, scale=2),
+        kind(3, "number", Kind.DECIMAL),
+        kind(4, "born", Kind.DATE),
+        kind(5, "at", Kind.TIMESTAMP, precision=6),
+        kind(6, "moment", Kind.TIMESTAMPTZ, precision=6),
+        kind(7, "raw", Kind.BYTES),
+        kind(8, "yes", Kind.BOOL),
         kind(9, "real", Kind.FLOAT, length=8),
-    )  # fmt: skip
+    )
     feed.describe(schema)
     big = "9" * 36 + ".99"
     feed.cut(
@@ -145,8 +154,10 @@ def test_a_lake_is_read_by_spark(spark: SparkSession, broker: KillableBroker, fe
     assert state.filter("id = 60").collect()[0]["new"] == "n"
     seen = changes.orderBy("_offset").select("_offset", "_deleted", "id", "label", "new").collect()
     assert [tuple(row) for row in seen] == [
-        (50, False, 1, "one", None), (51, True, 2, None, None), (52, False, 60, "sixty", "n"),
-    ]  # fmt: skip
+        (50, False, 1, "one", None),
+        (51, True, 2, None, None),
+        (52, False, 60, "sixty", "n"),
+    ]
 
 
 MISTAKES: list[tuple[dict[str, str], str]] = [
@@ -186,8 +197,13 @@ def test_a_table_may_have_columns_that_are_called_like_those_of_venus(
         streams.load()
     assert ".option('columns', 'id')" in str(refused.value)
     assert streams.option("columns", "id").load().columns == [
-        "_offset", "_sequence", "_deleted", "_gone_before", "_committed_at", "id",
-    ]  # fmt: skip
+        "_offset",
+        "_sequence",
+        "_deleted",
+        "_gone_before",
+        "_committed_at",
+        "id",
+    ]
 
 
 SCHEMAS = [
@@ -224,8 +240,11 @@ def test_a_stream_survives_stops_failures_and_the_brokers_death(
     def live(cuts: int) -> None:
         for n in range(cuts):
             keys = rng.sample(range(300), 30)
-            feed.cut(put(1, "other", n, table=2), *(gone(k) if rng.random() < 0.3 else put(k, "x", n) for k in keys),
-                     batch_rows=7)  # fmt: skip
+            feed.cut(
+                put(1, "other", n, table=2),
+                *(gone(k) if rng.random() < 0.3 else put(k, "x", n) for k in keys),
+                batch_rows=7,
+            )
 
     with stream:
         live(4)
@@ -347,8 +366,10 @@ def test_sync_with_spark_applies_exactly_and_outlives_the_broker(
     rng = random.Random(2)
     try:
         for n in range(3):
-            feed.cut(*(gone(k) if rng.random() < 0.2 else put(k, f"{n}", n) for k in rng.sample(range(2000), 900)),
-                     batch_rows=100)  # fmt: skip
+            feed.cut(
+                *(gone(k) if rng.random() < 0.2 else put(k, f"{n}", n) for k in rng.sample(range(2000), 900)),
+                batch_rows=100,
+            )
             eventually(
                 lambda: bool(errors) or applied_offset(database) == broker.next_offset,
                 "the micro-batch",

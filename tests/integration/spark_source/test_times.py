@@ -17,8 +17,15 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.spark, pytest.mark.integration, pytest.mark.timeout(600)]
 
-MOMENTS = ("0001-01-01 00:00:00+00", "1582-10-10 12:00:00+00", "1899-12-31 23:06:32+00", "2024-10-27 00:30:00+00",
-           "2024-10-27 01:30:00+00", "2024-11-03 05:30:00.000001+00", "9999-12-31 23:59:59.999999+00")  # fmt: skip
+MOMENTS = (
+    "0001-01-01 00:00:00+00",
+    "1582-10-10 12:00:00+00",
+    "1899-12-31 23:06:32+00",
+    "2024-10-27 00:30:00+00",
+    "2024-10-27 01:30:00+00",
+    "2024-11-03 05:30:00.000001+00",
+    "9999-12-31 23:59:59.999999+00",
+)
 
 
 @pytest.fixture(scope="module")
@@ -31,10 +38,14 @@ def broker(spark_session: SparkSession, tmp_path_factory: pytest.TempPathFactory
     zoned, plain = (LogicalType(kind=k, precision=6) for k in (Kind.TIMESTAMPTZ, Kind.TIMESTAMP))
     feed.describe(
         table(
-            1, "moments", column(1, "moment", zoned), column(2, "at", plain),
-            column(3, "day", LogicalType(kind=Kind.DATE)), key=("moment",),
+            1,
+            "moments",
+            column(1, "moment", zoned),
+            column(2, "at", plain),
+            column(3, "day", LogicalType(kind=Kind.DATE)),
+            key=("moment",),
         )
-    )  # fmt: skip
+    )
     feed.cut(*(put(m, m.removesuffix("+00"), m[:10]) for m in MOMENTS))
     yield made
     made.stop()

@@ -27,7 +27,7 @@ from tests.support.brokers.feed import (
     unique_label,
 )
 from tests.support.brokers.real_broker import RealBroker
-from tests.support.waiting import eventually  # fmt: skip
+from tests.support.waiting import eventually
 from venus.adapters.targets.postgresql.apply import stream
 from venus.adapters.targets.postgresql.load.full_sync import full_sync
 from venus.adapters.under.cut_assembler import CutPiece

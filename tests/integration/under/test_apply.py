@@ -273,9 +273,13 @@ def test_a_change_of_type_that_is_no_widening_halts_the_table_until_somebody_alt
 
 def test_the_heartbeat_goes_to_the_applied_row(database: str, broker: FakeDelivery, feed: Feed) -> None:
     beat = TableSchema(
-        table_id=9, version=1, namespace="venus", name="heartbeat", key=("id",),
+        table_id=9,
+        version=1,
+        namespace="venus",
+        name="heartbeat",
+        key=("id",),
         columns=(column(1, "id", INT), column(2, "beat_at", INT)),
-    )  # fmt: skip
+    )
     settings = loaded(database, feed, items(), beat, rows=1)
     with following(settings, "a"):
         feed.cut(put(1, 1_700_000_000_123_456, table=9))

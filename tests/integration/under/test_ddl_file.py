@@ -69,7 +69,7 @@ _MARIADB = (
     " FOREIGN KEY (customer) REFERENCES customer (id) ON DELETE CASCADE)",
     "INSERT INTO customer (name) VALUES ('ann')",
     "INSERT INTO orders (customer, what) VALUES (1, 'a')",
-)  # fmt: skip
+)
 
 _CHECKS = "SELECT conname FROM pg_constraint WHERE contype = 'c' AND conrelid = 't'::regclass"
 
@@ -113,9 +113,12 @@ def test_from_sqlite(tmp_path: Path, compare: Compare) -> None:
 
     head = text.partition("-- Schemas")[0]
     for told in (
-        "check constraint Customer_check3 instr(", "generated column twice", "name a_name_that_is_longer",
-        "foreign key orders_fk0 (lost): main.nowhere is not captured", "view seen",
-    ):  # fmt: skip
+        "check constraint Customer_check3 instr(",
+        "generated column twice",
+        "name a_name_that_is_longer",
+        "foreign key orders_fk0 (lost): main.nowhere is not captured",
+        "view seen",
+    ):
         assert told in head
     assert "ON DELETE CASCADE ON UPDATE SET NULL" in text.partition("`venus cutover --target main` does these")[2]
 

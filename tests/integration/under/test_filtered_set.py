@@ -191,8 +191,12 @@ def test_another_predicate_fills_the_set_again_and_its_consumers_start_over(
     port = access.address.rpartition(":")[2]
     access.stop()
 
-    again = start("access", real.address, where={"main": {"items": EU.upper().replace("'EU'", "'EU'")}},
-                  listen=f"127.0.0.1:{port}")  # fmt: skip
+    again = start(
+        "access",
+        real.address,
+        where={"main": {"items": EU.upper().replace("'EU'", "'EU'")}},
+        listen=f"127.0.0.1:{port}",
+    )
     networks.says(again.address, "following")
     assert business_status(again.address).mirror.fills == 0  # it says the same
     again.stop()

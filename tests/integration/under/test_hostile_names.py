@@ -14,9 +14,20 @@ from venus.adapters.verify.findings import ComparisonVerdict
 pytestmark = pytest.mark.integration
 
 NAMES = (
-    "50% off %s %(x)s", "a.b", "a b", 'say "hi"', "it's", "{on} {table}", "back\\slash", "select", "Ünïcödé", "x" * 63,
-    "ä" * 31, "venus_offset", "a;--",
-)  # fmt: skip
+    "50% off %s %(x)s",
+    "a.b",
+    "a b",
+    'say "hi"',
+    "it's",
+    "{on} {table}",
+    "back\\slash",
+    "select",
+    "Ünïcödé",
+    "x" * 63,
+    "ä" * 31,
+    "venus_offset",
+    "a;--",
+)
 #: {q} is schema, table, key and types at once, {b} and {c} are other columns.
 TABLE = """
 CREATE SCHEMA {q};

@@ -55,9 +55,11 @@ def loaded(database: str, feed: Feed, rows_max: int, on_error: str = "halt") -> 
     feed.describe(items(), items(2, "others"))
     feed.cut(*(put(i, f"old {i}", i) for i in range(200)), put(1, "old", 1, table=2))
     settings = settings_for(
-        feed.broker.address, {"a": database}, on_error=on_error,
+        feed.broker.address,
+        {"a": database},
+        on_error=on_error,
         apply={"cut_group_rows_max": rows_max, "credit_bytes": 1 << 20},
-    )  # fmt: skip
+    )
     full_sync(settings, "a")
     return settings
 

@@ -60,23 +60,30 @@ def test_a_target_is_loaded_and_then_follows(database: str, broker: FakeDelivery
 def test_keys_indexes_and_foreign_keys_come_after_the_rows(database: str, broker: FakeDelivery, feed: Feed) -> None:
     number = LogicalType(kind=Kind.DECIMAL, precision=12, scale=2)
     orders = table(
-        1, 'Orders "x"', column(1, "id", INT, identity=True, comment="it's the key"), column(2, "no"),
+        1,
+        'Orders "x"',
+        column(1, "id", INT, identity=True, comment="it's the key"),
+        column(2, "no"),
         column(3, "total", number, nullable=False, default_sql="0"),
         indexes=(Index(name="by_total", columns=("total",)), Index(name="", columns=("no",), unique=True)),
         comment="what was ordered",
-    )  # fmt: skip
+    )
     lines = refers(
         table(2, "lines", column(1, "order", INT), column(2, "pos", INT), column(3, "what"), key=("order", "pos")),
-        "order", orders,
-    )  # fmt: skip
+        "order",
+        orders,
+    )
     feed.describe(orders, lines)
     feed.cut(*(put(i, f"n{i}", "1.50") for i in range(1, 11)))
     feed.cut(*(Change(2, (str(i), "1"), ("thing",)) for i in range(1, 11)))
     settings = settings_for(broker.address, {"a": database}, schema="copy")
     report = full_sync(settings, "a")
     assert report.warnings == ()
-    found = query(database, "SELECT conname, contype::text, condeferrable, convalidated FROM pg_constraint "
-                            "WHERE connamespace = 'copy'::regnamespace AND contype <> 'n' ORDER BY 1")  # fmt: skip
+    found = query(
+        database,
+        "SELECT conname, contype::text, condeferrable, convalidated FROM pg_constraint "
+        "WHERE connamespace = 'copy'::regnamespace AND contype <> 'n' ORDER BY 1",
+    )
     assert found == [
         ('Orders "x"_pkey', "p", False, True),
         ("lines_fk", "f", True, True),

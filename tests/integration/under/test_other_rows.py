@@ -191,8 +191,10 @@ def manifest(settings: Settings) -> LakeManifest:
 def test_a_set_takes_nothing_of_another_set_above_with_other_rows(
     tmp_path: Path, real: RealBroker, start: Start, feed: Feed
 ) -> None:
-    uppers = {name: start(name, real.address, tier="tandem", where=where) for name, where in
-              (("eu", EU), ("us", US), ("narrow", {"main": {"items": "label = 'EU' and amount > 0"}}))}  # fmt: skip
+    uppers = {
+        name: start(name, real.address, tier="tandem", where=where)
+        for name, where in (("eu", EU), ("us", US), ("narrow", {"main": {"items": "label = 'EU' and amount > 0"}}))
+    }
     for broker in uppers.values():
         networks.has(broker.address, real.next_offset)
     port = free_port()

@@ -60,8 +60,10 @@ def inside(feed: Feed, at_least: int = 100, region: str = "EU") -> dict[Any, Any
 def start(feed: Feed, database: str, where: dict[str, str], **options: Any) -> Settings:
     feed.describe(items(), items(2, "others"))
     rng = random.Random(1)
-    feed.cut(*(put(i, rng.choice(REGIONS), rng.choice((None, 99, 100, 101))) for i in range(1, 200)),
-             *(put(i, "o", i, table=2) for i in range(5)))  # fmt: skip
+    feed.cut(
+        *(put(i, rng.choice(REGIONS), rng.choice((None, 99, 100, 101))) for i in range(1, 200)),
+        *(put(i, "o", i, table=2) for i in range(5)),
+    )
     settings = settings_for(feed.broker.address, {"a": database}, where=where, **options)
     full_sync(settings, "a")
     return settings
@@ -72,8 +74,10 @@ def writers(feed: Feed, cuts: int, seed: int) -> None:
     rng = random.Random(seed)
     for n in range(cuts):
         keys = rng.choices(range(1, 260), k=12)
-        changes = [gone(k) if rng.random() < 0.2 else put(k, rng.choice(REGIONS), rng.choice((None, 0, 100, 500)))
-                   for k in keys]  # fmt: skip
+        changes = [
+            gone(k) if rng.random() < 0.2 else put(k, rng.choice(REGIONS), rng.choice((None, 0, 100, 500)))
+            for k in keys
+        ]
         feed.cut(*changes, put(n % 5, "o", n, table=2))
         if n == cuts // 2:
             feed.truncate(1, *(put(k, rng.choice(REGIONS), 100) for k in range(1, 40)))
@@ -263,8 +267,12 @@ def test_tasks_of_a_scale_out_apply_judge_as_well(database: str, feed: Feed, mon
     for seed in range(3):
         keys = range(1, 250)
         rng = random.Random(seed)
-        feed.cut(*(gone(k) if rng.random() < 0.2 else put(k, rng.choice(REGIONS), rng.choice((None, 0, 100, 500)))
-                   for k in keys))  # fmt: skip
+        feed.cut(
+            *(
+                gone(k) if rng.random() < 0.2 else put(k, rng.choice(REGIONS), rng.choice((None, 0, 100, 500)))
+                for k in keys
+            )
+        )
         applies.apply_up_to(feed.broker.next_offset)
         assert rows_at(database, items()) == inside(feed) != {}
     assert (applies.staged, applies.ordinary) == (3, 0)

@@ -77,8 +77,11 @@ def applying(settings: Settings, runner: Here | None = None) -> StagedApply:
 def live(feed: Feed, rng: random.Random, cuts: int) -> None:
     for n in range(cuts):
         keys = rng.sample(range(1, 80), 20)
-        feed.cut(*(gone(k) if rng.random() < 0.3 else put(k, f"{n} {k}", n) for k in keys),
-                 put(n % 7, "o", n, table=2), batch_rows=6)  # fmt: skip
+        feed.cut(
+            *(gone(k) if rng.random() < 0.3 else put(k, f"{n} {k}", n) for k in keys),
+            put(n % 7, "o", n, table=2),
+            batch_rows=6,
+        )
 
 
 def stages(url: str) -> list[Any]:

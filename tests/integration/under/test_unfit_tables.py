@@ -54,9 +54,15 @@ def states(settings: Settings) -> list[str]:
     ids=["column", "table", "privilege"],
 )
 def test_a_table_that_does_not_fit_any_more_halts_alone_and_says_the_way_out(
-    harm: str, cure: str, code: str, way: dict[str, int], database: str, unprivileged: str, broker: FakeDelivery,
+    harm: str,
+    cure: str,
+    code: str,
+    way: dict[str, int],
+    database: str,
+    unprivileged: str,
+    broker: FakeDelivery,
     feed: Feed,
-) -> None:  # fmt: skip
+) -> None:
     others = items(2, "others")
     settings = loaded(unprivileged, feed, items(), others, rows=5, apply=way)
     since = dict(feed.committed)

@@ -52,9 +52,15 @@ def seen(settings: Settings) -> list[str]:
     ids=["table", "row"],
 )
 def test_a_session_with_a_lock_is_named(
-    statement: str, what: str, database: str, broker: FakeDelivery, feed: Feed,
-    somebody: psycopg2.extensions.connection, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+    statement: str,
+    what: str,
+    database: str,
+    broker: FakeDelivery,
+    feed: Feed,
+    somebody: psycopg2.extensions.connection,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     settings = loaded(database, feed, items(), rows=3)
     told: list[int] = []
     report = ApplyStream.report
@@ -103,9 +109,12 @@ def test_a_prepared_transaction_is_named(database: str, broker: FakeDelivery, fe
 
 
 def test_whom_a_full_load_waits_for_is_logged(
-    database: str, broker: FakeDelivery, feed: Feed, somebody: psycopg2.extensions.connection,
+    database: str,
+    broker: FakeDelivery,
+    feed: Feed,
+    somebody: psycopg2.extensions.connection,
     caplog: pytest.LogCaptureFixture,
-) -> None:  # fmt: skip
+) -> None:
     feed.describe(items())
     feed.cut(*(put(i, f"label {i}", i) for i in range(50)))
     settings = settings_for(broker.address, {"a": database}, on_existing="truncate")

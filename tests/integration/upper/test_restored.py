@@ -94,9 +94,11 @@ def test_what_came_after_the_backup_goes_and_what_comes_now_is_there(
     source.back_up()
     way.start("capture")
     source.run(
-        "UPDATE item SET v = 'lost' WHERE id = 1", "DELETE FROM item WHERE id = 2",
-        "INSERT INTO item VALUES (10, 'lost', 10), (11, 'lost', 11)", "UPDATE item SET id = 12 WHERE id = 3",
-    )  # fmt: skip
+        "UPDATE item SET v = 'lost' WHERE id = 1",
+        "DELETE FROM item WHERE id = 2",
+        "INSERT INTO item VALUES (10, 'lost', 10), (11, 'lost', 11)",
+        "UPDATE item SET id = 12 WHERE id = 3",
+    )
     becomes_equal(way, source)
     way.stop("capture")
 

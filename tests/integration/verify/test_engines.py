@@ -24,9 +24,10 @@ PLANTED = {("item", ("7",), "missing", "apply"), ("item", ("1999",), "different"
 
 def prepared(way: WholeWay) -> None:
     run_at(
-        way.source, "CREATE TABLE item (id int PRIMARY KEY, v text)",
+        way.source,
+        "CREATE TABLE item (id int PRIMARY KEY, v text)",
         f"INSERT INTO item SELECT n, 'v' || n FROM generate_series(1, {ROWS}) n",
-    )  # fmt: skip
+    )
     way.install()
     way.load()
     way.at_target("DELETE FROM item WHERE id = 7", "UPDATE item SET v = 'x' WHERE id = 1999")
@@ -59,8 +60,11 @@ def test_by_spark(master: str, tmp_path: Path, database: str, second_database: s
         arguments = [master, way.broker.address, database, second_database, str(tmp_path), "500", *legs]
         done = subprocess.run(
             [sys.executable, "-W", "ignore", "-m", "tests.support.spark.spark_verify", *arguments],
-            capture_output=True, text=True, timeout=280, env=os.environ | {"PYTHONPATH": str(ROOT)},
-        )  # fmt: skip
+            capture_output=True,
+            text=True,
+            timeout=280,
+            env=os.environ | {"PYTHONPATH": str(ROOT)},
+        )
 
     assert done.returncode == 0, done.stderr[-3000:]
     for leg, said in json.loads(done.stdout).items():

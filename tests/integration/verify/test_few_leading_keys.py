@@ -18,9 +18,11 @@ def test_one_wrong_row_does_not_move_all_rows_of_its_tenant(
 ) -> None:
     with whole_way(tmp_path, database, second_database) as way:
         run_at(
-            way.source, "CREATE TABLE item (tenant int, n int, v text, PRIMARY KEY (tenant, n))",
-            f"INSERT INTO item SELECT n % 2, n, 'v' || n FROM generate_series(1, {ROWS}) n", "ANALYZE item",
-        )  # fmt: skip
+            way.source,
+            "CREATE TABLE item (tenant int, n int, v text, PRIMARY KEY (tenant, n))",
+            f"INSERT INTO item SELECT n % 2, n, 'v' || n FROM generate_series(1, {ROWS}) n",
+            "ANALYZE item",
+        )
         way.install()
         way.load()
         way.at_target("UPDATE item SET v = 'x' WHERE n = 77", "DELETE FROM item WHERE n = 78")

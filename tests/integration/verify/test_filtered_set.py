@@ -28,9 +28,10 @@ def test_a_target_below_a_filtered_set_is_compared(
     tmp_path: Path, database: str, second_database: str, where: dict[str, str]
 ) -> None:
     run_at(
-        database, "CREATE TABLE item (id int PRIMARY KEY, v text)",
+        database,
+        "CREATE TABLE item (id int PRIMARY KEY, v text)",
         "INSERT INTO item SELECT n, CASE WHEN n % 3 = 0 THEN 'EU' ELSE 'US' END FROM generate_series(1, 500) n",
-    )  # fmt: skip
+    )
     with whole_way(tmp_path, database, second_database) as way:
         way.install()
         run_capture_fill(way.settings, threading.Event())
@@ -55,9 +56,12 @@ def test_a_target_below_a_filtered_set_is_compared(
             following = Loop(lambda stop: run_apply(settings, "main", stop))
             try:
                 run_at(
-                    database, "UPDATE item SET v = 'US' WHERE id % 5 = 0", "UPDATE item SET v = 'EU' WHERE id % 7 = 0",
-                    "DELETE FROM item WHERE id % 11 = 0", "UPDATE item SET id = id + 300 WHERE id BETWEEN 250 AND 260",
-                )  # fmt: skip
+                    database,
+                    "UPDATE item SET v = 'US' WHERE id % 5 = 0",
+                    "UPDATE item SET v = 'EU' WHERE id % 7 = 0",
+                    "DELETE FROM item WHERE id % 11 = 0",
+                    "UPDATE item SET id = id + 300 WHERE id BETWEEN 250 AND 260",
+                )
                 way.until(level, "the target below the filtered set")
                 for leg in ("auto", "all"):
                     result = compare(leg)

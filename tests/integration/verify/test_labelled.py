@@ -68,9 +68,10 @@ class Region:
 def region(tmp_path: Path, database: str, second_database: str) -> Iterator[Region]:
     for name in ("item", "other"):
         run_at(
-            database, f"CREATE TABLE {name} (id int PRIMARY KEY, v text)",
+            database,
+            f"CREATE TABLE {name} (id int PRIMARY KEY, v text)",
             f"INSERT INTO {name} SELECT n, 'v' || n FROM generate_series(1, {ROWS}) n",
-        )  # fmt: skip
+        )
     with whole_way(tmp_path, database, second_database) as way:
         way.install()
         run_capture_fill(way.settings, threading.Event())
@@ -118,9 +119,12 @@ def test_what_follows_is_the_same_too(region: Region) -> None:
     following = Loop(lambda stop: run_apply(region.settings, "main", stop))
     try:
         run_at(
-            region.way.source, "UPDATE item SET v = 'new' WHERE id % 3 = 0", "UPDATE other SET v = 'new'",
-            "DELETE FROM item WHERE id < 20", "TRUNCATE other",
-        )  # fmt: skip
+            region.way.source,
+            "UPDATE item SET v = 'new' WHERE id % 3 = 0",
+            "UPDATE other SET v = 'new'",
+            "DELETE FROM item WHERE id < 20",
+            "TRUNCATE other",
+        )
         region.level()
         result = region.compare(leg="all")
         assert (result.verdict, result.notes) == (ComparisonVerdict.SAME, [LEFT_OUT])

@@ -47,9 +47,11 @@ def test_planted_differences_on_the_stand_in(
         assert same.verdict is ComparisonVerdict.SAME, (same.differences, same.undecided)
 
         way.at_target(
-            'SET search_path = "app"', "DELETE FROM item WHERE id = 7", "UPDATE item SET name = 'x' WHERE id = 9",
+            'SET search_path = "app"',
+            "DELETE FROM item WHERE id = 7",
+            "UPDATE item SET name = 'x' WHERE id = 9",
             "INSERT INTO word VALUES ('ghost', 1)",
-        )  # fmt: skip
+        )
         way.until(lambda: not way.log_rows(), "the log to be empty")
         way.stop("capture")
         with closing(place.connect()) as app:  # past the triggers: what they note is gone before anybody sees it

@@ -31,12 +31,19 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(540)]
 COLUMNS = ("name", "code", "price", "big", "day", "moment", "ok")
 #: Types of these columns; text compares by code point, and blanks at the end of a varchar count.
 TYPES = {
-    "postgresql": ('varchar(20) COLLATE "C"', 'char(4) COLLATE "C"', "numeric(10,2)", "bigint", "date", "timestamp",
-                   "smallint"),
+    "postgresql": (
+        'varchar(20) COLLATE "C"',
+        'char(4) COLLATE "C"',
+        "numeric(10,2)",
+        "bigint",
+        "date",
+        "timestamp",
+        "smallint",
+    ),
     "sqlite": ("VARCHAR(20)", "TEXT", "DECIMAL(10,2)", "BIGINT", "DATE", "TIMESTAMP", "SMALLINT"),
     "mysql": ("varchar(20)", "char(4)", "decimal(10,2)", "bigint", "date", "datetime(6)", "boolean"),
     "oracle": ("VARCHAR2(20)", "CHAR(4)", "NUMBER(10,2)", "NUMBER(19)", "DATE", "DATETIME(6)", "NUMBER(1)"),
-}  # fmt: skip
+}
 VALUES: tuple[tuple[Any, ...], ...] = (
     ("B", "b", "EU", "eu", "E", "EUR", "É", "\U0001f642", "\ue000", "it's"),
     ("a", "ab", "A", "abcd"),
@@ -179,7 +186,12 @@ def test_ranges_mean_what_the_source_means(sample: Sample) -> None:
     with_where(way.settings.targets, turned)
     write(sample, "t4", rng)
     way.start("apply")
-    way.until(lambda: all(t.predicate_before is None and t.predicate == predicate_text(turned, t.source_name)
-                          for t in read_progress(way.settings, "main").tables), "the new predicates")  # fmt: skip
+    way.until(
+        lambda: all(
+            t.predicate_before is None and t.predicate == predicate_text(turned, t.source_name)
+            for t in read_progress(way.settings, "main").tables
+        ),
+        "the new predicates",
+    )
     way.caught_up()
     check(sample, turned)

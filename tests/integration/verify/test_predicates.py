@@ -70,13 +70,23 @@ def writers(sample: Sample, seed: int) -> Iterator[None]:
                 if stop.is_set() and n > 20:
                     return
                 number = rng.randint(1, 600)
-                app.execute("UPDATE item SET price = ?, ok = ? WHERE id = ?", rng.randint(0, 300), rng.random() < 0.7,
-                            number * 7)  # fmt: skip
+                app.execute(
+                    "UPDATE item SET price = ?, ok = ? WHERE id = ?",
+                    rng.randint(0, 300),
+                    rng.random() < 0.7,
+                    number * 7,
+                )
                 app.execute("UPDATE word SET n = ? WHERE n = ?", rng.randint(1, 600), number)
                 app.execute("UPDATE line SET amount = ? WHERE no = ?", rng.randint(0, 800), number // 4)
                 app.execute("DELETE FROM item WHERE id = ?", rng.randint(1, 600) * 7)
-                app.execute("INSERT INTO item (id, name, price, rate, ok) VALUES (?, ?, ?, ?, ?)",
-                            10_000 * seed + n, "new", rng.randint(0, 300), rng.random() * 100, True)  # fmt: skip
+                app.execute(
+                    "INSERT INTO item (id, name, price, rate, ok) VALUES (?, ?, ?, ?, ?)",
+                    10_000 * seed + n,
+                    "new",
+                    rng.randint(0, 300),
+                    rng.random() * 100,
+                    True,
+                )
                 app.execute("UPDATE item SET id = ? WHERE id = ?", -10_000 * seed - n, 10_000 * seed + n - 3)
                 app.commit()
                 stop.wait(0.005)
@@ -137,9 +147,11 @@ def test_a_filtered_target_is_kept_equal_compared_and_repaired(sample: Sample) -
         f"UPDATE public.item SET price = price + 1 WHERE id = {other}",
     )
     planted = {
-        ("item", (str(outside),), "extra", "apply"), ("item", (str(away),), "extra", "apply"),
-        ("item", (str(inside),), "missing", "apply"), ("item", (str(other),), "different", "apply"),
-    }  # fmt: skip
+        ("item", (str(outside),), "extra", "apply"),
+        ("item", (str(away),), "extra", "apply"),
+        ("item", (str(inside),), "missing", "apply"),
+        ("item", (str(other),), "different", "apply"),
+    }
     ends = way.verify()
     assert difference_keys(ends) == planted
     assert not ends.undecided
@@ -157,8 +169,13 @@ def test_a_predicate_is_changed_while_both_are_in_use(sample: Sample) -> None:
     with_where(sample, NEXT)
     with writers(sample, seed=2):
         way.start("apply")
-        way.until(lambda: all(t.predicate_before is None and t.predicate.strip() == written(t.name)
-                              for t in read_progress(way.settings, "main").tables), "the new predicates")  # fmt: skip
+        way.until(
+            lambda: all(
+                t.predicate_before is None and t.predicate.strip() == written(t.name)
+                for t in read_progress(way.settings, "main").tables
+            ),
+            "the new predicates",
+        )
     way.caught_up()
 
     check(sample, NEXT)

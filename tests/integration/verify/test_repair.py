@@ -102,9 +102,11 @@ def test_a_capture_fault_is_repaired_when_the_full_data_has_it(way: WholeWay) ->
     """Compared were source and full data: the target, which stands still, is not waited for."""
     way.caught_up()
     run_at(
-        way.source, "SET session_replication_role = replica", "UPDATE halfway SET v = 'past' WHERE id = 5",
+        way.source,
+        "SET session_replication_role = replica",
+        "UPDATE halfway SET v = 'past' WHERE id = 5",
         "DELETE FROM halfway WHERE id = 6",
-    )  # fmt: skip
+    )
     found = wrong(way, "halfway", 2, leg="source")
     way.stop("apply")
 
@@ -134,14 +136,18 @@ def test_keys_whose_rows_have_come_and_gone_since_they_were_compared(way: WholeW
     """A repair ships what is there by then, also what no trigger has noted: a deletion, a new row, another value."""
     way.caught_up()
     way.at_target(
-        "UPDATE parent SET v = 'damaged' WHERE id IN (50, 51)", "DELETE FROM parent WHERE id IN (52, 53)",
+        "UPDATE parent SET v = 'damaged' WHERE id IN (50, 51)",
+        "DELETE FROM parent WHERE id IN (52, 53)",
         "INSERT INTO parent VALUES (900, 'ghost'), (901, 'ghost')",
-    )  # fmt: skip
+    )
     found = wrong(way, "parent", 6)
     run_at(
-        way.source, "SET session_replication_role = replica", "DELETE FROM parent WHERE id IN (50, 52)",
-        "UPDATE parent SET v = 'newer' WHERE id IN (51, 53)", "INSERT INTO parent VALUES (900, 'real')",
-    )  # fmt: skip
+        way.source,
+        "SET session_replication_role = replica",
+        "DELETE FROM parent WHERE id IN (50, 52)",
+        "UPDATE parent SET v = 'newer' WHERE id IN (51, 53)",
+        "INSERT INTO parent VALUES (900, 'real')",
+    )
 
     done = run_repair(way.settings, "main", found, wait_s=60.0)
 

@@ -23,16 +23,20 @@ def way(tmp_path_factory: pytest.TempPathFactory, postgres_server: Server) -> It
     source, target = postgres_server.create_database(), postgres_server.create_database()
     with whole_way(tmp_path_factory.mktemp("way"), source, target) as made:
         run_at(
-            source, "CREATE TABLE item (id int PRIMARY KEY, v text)", "CREATE TABLE word (w text PRIMARY KEY, v text)",
+            source,
+            "CREATE TABLE item (id int PRIMARY KEY, v text)",
+            "CREATE TABLE word (w text PRIMARY KEY, v text)",
             "INSERT INTO item SELECT n, 'v' || n FROM generate_series(1, 300) n",
             "INSERT INTO word SELECT 'w' || n, 'v' || n FROM generate_series(1, 300) n",
-        )  # fmt: skip
+        )
         made.install()
         made.load()
         made.at_target(
-            "ALTER TABLE item DROP CONSTRAINT item_pkey", "ALTER TABLE word DROP CONSTRAINT word_pkey",
-            "INSERT INTO item SELECT * FROM item WHERE id = 7", "INSERT INTO word VALUES ('w7', 'another')",
-        )  # fmt: skip
+            "ALTER TABLE item DROP CONSTRAINT item_pkey",
+            "ALTER TABLE word DROP CONSTRAINT word_pkey",
+            "INSERT INTO item SELECT * FROM item WHERE id = 7",
+            "INSERT INTO word VALUES ('w7', 'another')",
+        )
         yield made
     postgres_server.drop_database(source)
     postgres_server.drop_database(target)

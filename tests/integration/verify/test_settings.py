@@ -171,10 +171,13 @@ def test_a_target_with_a_policy_that_hides_rows_takes_no_change(
     run_at(database, "CREATE TABLE item (id int PRIMARY KEY)", "INSERT INTO item VALUES (1), (20)")
     name = sqlalchemy.make_url(second_database).database
     run_at(
-        second_database, "CREATE ROLE applier LOGIN", f"GRANT ALL ON DATABASE {name} TO applier",
-        "GRANT ALL ON SCHEMA public TO applier", "CREATE TABLE item (id int PRIMARY KEY)",
+        second_database,
+        "CREATE ROLE applier LOGIN",
+        f"GRANT ALL ON DATABASE {name} TO applier",
+        "GRANT ALL ON SCHEMA public TO applier",
+        "CREATE TABLE item (id int PRIMARY KEY)",
         "GRANT ALL ON item TO applier",
-    )  # fmt: skip
+    )
     try:
         with whole_way(tmp_path, database, postgres_server.url(str(name), user="applier")) as way:
             way.install()
@@ -193,7 +196,7 @@ def test_a_target_with_a_policy_that_hides_rows_takes_no_change(
 @pytest.mark.parametrize("kind", [PostgresConnection, TargetSession])
 def test_text_means_the_same_in_every_session(
     kind: type[PostgresConnection | TargetSession], role: bool, database: str
-) -> None:  # fmt: skip
+) -> None:
     change(database, {name: other for name, (_, other) in SETTINGS.items()} | OTHERS, role=role)
     with closing(kind(f"{database}&options=-cwork_mem%3D1234", application="test")) as session:
         names = list(SETTINGS)

@@ -24,17 +24,45 @@ POSTGRESQL = {
     "date": ("infinity", "-infinity", "4713-01-01 BC", "0001-12-31 BC", "0001-01-01", "2024-02-29", "5874897-12-31"),
     "time": ("00:00", "24:00", "23:59:59.999999", "12:00:00.1"),
     "timetz": ("12:00+05:30", "11:30+05", "24:00-15:59:59", "00:00+15:59:59", "12:00:00.000001Z"),
-    "timestamp": ("infinity", "-infinity", "4713-01-01 00:00:00 BC", "0001-12-31 23:59:59.5 BC", "2024-10-27 02:30",
-                  "9999-12-31 23:59:60", "294276-12-31 23:59:59.999999", "2024-03-31 02:30:00.000001"),
-    "timestamptz": ("infinity", "-infinity", "4713-01-01 12:00:00+00 BC", "0001-01-01 00:00:00 America/St_Johns",
-                    "1883-11-18 12:03:58-05", "2024-11-03 01:30 EDT", "2024-11-03 01:30 EST", "2024-10-27 00:30Z",
-                    "2024-10-27 01:30Z", "294276-12-31 23:59:59.999999+00", "1900-01-01 00:00:00.1 Asia/Kathmandu"),
+    "timestamp": (
+        "infinity",
+        "-infinity",
+        "4713-01-01 00:00:00 BC",
+        "0001-12-31 23:59:59.5 BC",
+        "2024-10-27 02:30",
+        "9999-12-31 23:59:60",
+        "294276-12-31 23:59:59.999999",
+        "2024-03-31 02:30:00.000001",
+    ),
+    "timestamptz": (
+        "infinity",
+        "-infinity",
+        "4713-01-01 12:00:00+00 BC",
+        "0001-01-01 00:00:00 America/St_Johns",
+        "1883-11-18 12:03:58-05",
+        "2024-11-03 01:30 EDT",
+        "2024-11-03 01:30 EST",
+        "2024-10-27 00:30Z",
+        "2024-10-27 01:30Z",
+        "294276-12-31 23:59:59.999999+00",
+        "1900-01-01 00:00:00.1 Asia/Kathmandu",
+    ),
     "timestamp(0)": ("2024-01-01 00:00:00.5", "2024-01-01 00:00:01.5", "1999-12-31 23:59:59.9"),
-    "interval": ("1 mon", "-30 days -1 us", "1 year -2 mons 3 days -04:05:06.7", "infinity", "-infinity", "0",
-                 "178000000 years", "-1 mons +1 day -00:00:01", "24:00", "-00:00:00.000001"),
+    "interval": (
+        "1 mon",
+        "-30 days -1 us",
+        "1 year -2 mons 3 days -04:05:06.7",
+        "infinity",
+        "-infinity",
+        "0",
+        "178000000 years",
+        "-1 mons +1 day -00:00:01",
+        "24:00",
+        "-00:00:00.000001",
+    ),
     "tstzrange": ("[2024-10-27 00:30Z,2024-10-27 01:30Z)", "(-infinity,infinity)", "empty", "[,2024-01-01 00:00 EST]"),
     "timestamptz[]": ("{2024-11-03 01:30 EDT,NULL,infinity}", "{}", '{"0044-03-15 12:00 BC"}'),
-}  # fmt: skip
+}
 
 
 @pytest.fixture(autouse=True)
@@ -86,8 +114,12 @@ def test_postgresql_keys(kind: str, zoned: tuple[str, str], tmp_path: Path) -> N
         way.load()
         way.start()
         same(way)
-        run_at(source, "UPDATE moment SET v = v + 100", "UPDATE moment SET c = NULL WHERE v % 2 = 0",
-               "DELETE FROM moment WHERE v = 101")  # fmt: skip
+        run_at(
+            source,
+            "UPDATE moment SET v = v + 100",
+            "UPDATE moment SET c = NULL WHERE v % 2 = 0",
+            "DELETE FROM moment WHERE v = 101",
+        )
         run_at(source, f"INSERT INTO moment VALUES ('{values[1]}', 5, '{values[0]}')")
         same(way)
         assert texts(source) == texts(target)
@@ -111,14 +143,23 @@ def texts(url: str) -> list[tuple[object, ...]]:
 
 MARIADB = {
     "date": ("'0000-03-01'", "'0001-03-01'", "'9999-12-31'", "'2024-02-29'"),
-    "datetime(6)": ("'0000-03-01 00:00:00'", "'0001-03-01 00:00:00'", "'9999-12-31 23:59:59.999999'",
-                    "'2024-10-27 02:30:00.1'", "'0000-12-31 23:59:59.9'"),
-    "timestamp(3)": ("from_unixtime(1.25)", "from_unixtime(1729989000)", "from_unixtime(1729992600)",
-                     "from_unixtime(2147483647.999)"),
+    "datetime(6)": (
+        "'0000-03-01 00:00:00'",
+        "'0001-03-01 00:00:00'",
+        "'9999-12-31 23:59:59.999999'",
+        "'2024-10-27 02:30:00.1'",
+        "'0000-12-31 23:59:59.9'",
+    ),
+    "timestamp(3)": (
+        "from_unixtime(1.25)",
+        "from_unixtime(1729989000)",
+        "from_unixtime(1729992600)",
+        "from_unixtime(2147483647.999)",
+    ),
     "time(6)": ("'-838:59:59.999999'", "'838:59:59.999999'", "'-00:00:00.000001'", "'00:00:00'", "'24:00:00.5'"),
     "time": ("'-838:59:59'", "'-00:00:01'", "'100:00:00'"),
     "year": ("0", "1901", "2155"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("kind", MARIADB)

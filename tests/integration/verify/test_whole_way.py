@@ -36,9 +36,10 @@ CAPTURE = {
 
 #: What becomes of such rows before they are repaired: gone, there after all, changed once more.
 MEANWHILE = (
-    "DELETE FROM item WHERE id = 77", "INSERT INTO item (id, name) VALUES (-5, 'real')",
+    "DELETE FROM item WHERE id = 77",
+    "INSERT INTO item (id, name) VALUES (-5, 'real')",
     "UPDATE item SET name = 'newer' WHERE id = 91",
-)  # fmt: skip
+)
 
 
 def damage(sample: Sample) -> None:
@@ -47,9 +48,11 @@ def damage(sample: Sample) -> None:
     namespace = {"mysql": sample.place.namespace}.get(sample.place.dialect, schema)
     sample.way.at_target(f'SET search_path = "{namespace}"', *DAMAGE)
     sample.bypass(
-        "UPDATE item SET price = 1 WHERE id = 91", "DELETE FROM item WHERE id = 98",
-        "INSERT INTO item (id, name) VALUES (1, 'bypass')", "INSERT INTO word (w, n) VALUES ('new', 1)",
-    )  # fmt: skip
+        "UPDATE item SET price = 1 WHERE id = 91",
+        "DELETE FROM item WHERE id = 98",
+        "INSERT INTO item (id, name) VALUES (1, 'bypass')",
+        "INSERT INTO word (w, n) VALUES ('new', 1)",
+    )
 
 
 def test_planted_differences_are_found_exactly_and_repaired(sample: Sample) -> None:

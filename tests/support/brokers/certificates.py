@@ -38,9 +38,14 @@ class Authority:
         self.issue("broker", hosts=hosts)
 
     def issue(
-        self, name: str, *roles: str, hosts: tuple[str, ...] = (), replace: bool = False, age_days: int = 0,
+        self,
+        name: str,
+        *roles: str,
+        hosts: tuple[str, ...] = (),
+        replace: bool = False,
+        age_days: int = 0,
         days: int = 30,
-    ) -> Path:  # fmt: skip
+    ) -> Path:
         """Make a certificate; one that is older than its days has expired."""
         then = datetime.now(UTC) - timedelta(days=age_days)
         made, _ = issue_certificate(self.folder, name, then, roles=roles, hosts=hosts, days=days, replace=replace)
@@ -75,10 +80,16 @@ def self_signed(folder: Path) -> tuple[str, str]:
     now = datetime.now(UTC)
     names = x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))])
     made = (
-        x509.CertificateBuilder().subject_name(name).issuer_name(name).public_key(key.public_key())
-        .serial_number(1).not_valid_before(now - timedelta(days=1)).not_valid_after(now + timedelta(days=1))
-        .add_extension(names, critical=False).sign(key, hashes.SHA256())
-    )  # fmt: skip
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(1)
+        .not_valid_before(now - timedelta(days=1))
+        .not_valid_after(now + timedelta(days=1))
+        .add_extension(names, critical=False)
+        .sign(key, hashes.SHA256())
+    )
     folder.mkdir()
     certificate, secret = folder / "self.crt", folder / "self.key"
     certificate.write_bytes(made.public_bytes(serialization.Encoding.PEM))

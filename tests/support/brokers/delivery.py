@@ -268,10 +268,8 @@ def _chunk(
     totals.add(rows(all_keys))
     last = keys[-1] if keys else b""
     return encode_chunk(
-        Chunk(
-            chunk_no=number, table_id=table_id, rows=rows(keys), last=last, end=end, totals=totals if end else None
-        )
-    )  # fmt: skip
+        Chunk(chunk_no=number, table_id=table_id, rows=rows(keys), last=last, end=end, totals=totals if end else None)
+    )
 
 
 def _abort(context: grpc.ServicerContext, error: VenusError) -> None:

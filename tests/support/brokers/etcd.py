@@ -48,18 +48,28 @@ class EtcdNode:
         """Start it; it may take a moment until it answers."""
         url = f"{'https' if self.authority else 'http'}://{self.address}"
         command = [
-            require_binary(), f"--name={self.name}", f"--data-dir={self.home}/{self.name}",
-            f"--listen-client-urls={url}", f"--advertise-client-urls={url}",
-            f"--listen-peer-urls={self.peer}", f"--initial-advertise-peer-urls={self.peer}",
-            f"--initial-cluster={self.initial_cluster}", "--initial-cluster-state=new",
-            "--heartbeat-interval=50", "--election-timeout=500", "--log-level=warn", "--unsafe-no-fsync",
+            require_binary(),
+            f"--name={self.name}",
+            f"--data-dir={self.home}/{self.name}",
+            f"--listen-client-urls={url}",
+            f"--advertise-client-urls={url}",
+            f"--listen-peer-urls={self.peer}",
+            f"--initial-advertise-peer-urls={self.peer}",
+            f"--initial-cluster={self.initial_cluster}",
+            "--initial-cluster-state=new",
+            "--heartbeat-interval=50",
+            "--election-timeout=500",
+            "--log-level=warn",
+            "--unsafe-no-fsync",
             *self.options,
-        ]  # fmt: skip
+        ]
         if self.authority is not None:
             command += [
-                f"--cert-file={self.authority}/etcd.crt", f"--key-file={self.authority}/etcd.key",
-                f"--trusted-ca-file={self.authority}/ca.crt", "--client-cert-auth",
-            ]  # fmt: skip
+                f"--cert-file={self.authority}/etcd.crt",
+                f"--key-file={self.authority}/etcd.key",
+                f"--trusted-ca-file={self.authority}/ca.crt",
+                "--client-cert-auth",
+            ]
         with (self.home / f"{self.name}.log").open("ab") as log:
             self.process = subprocess.Popen(
                 command, stdout=log, stderr=subprocess.STDOUT, env=os.environ | {"GOMAXPROCS": "1"}
@@ -148,8 +158,12 @@ def _status(address: str, login: Login) -> dict[str, bool]:
     secured = [f"--cacert={login.ca}", f"--cert={login.certificate}", f"--key={login.key}"] if login.ca else []
     found = subprocess.run(
         [require_binary("etcdctl"), f"--endpoints={address}", *secured, "endpoint", "status", "-w", "fields"],
-        capture_output=True, text=True, check=True, env=os.environ | {"ETCDCTL_API": "3"}, timeout=20,
-    ).stdout  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=True,
+        env=os.environ | {"ETCDCTL_API": "3"},
+        timeout=20,
+    ).stdout
     fields = dict(line.split(" : ", 1) for line in found.splitlines() if " : " in line)
     return {"leads": fields['"MemberID"'] == fields['"Leader"']}
 

@@ -42,9 +42,7 @@ class Change:
 
 
 def table(table_id: int, name: str, *columns: Column, key: tuple[str, ...] = ("id",), **more: Any) -> TableSchema:
-    return TableSchema(
-        table_id=table_id, version=1, namespace="shop", name=name, columns=columns, key=key, **more
-    )  # fmt: skip
+    return TableSchema(table_id=table_id, version=1, namespace="shop", name=name, columns=columns, key=key, **more)
 
 
 def column(number: int, name: str, kind: LogicalType = TEXT, **more: Any) -> Column:
@@ -61,9 +59,12 @@ def unique_label(schema: TableSchema) -> TableSchema:
 
 def refers(schema: TableSchema, column_name: str, to: TableSchema) -> TableSchema:
     fk = ForeignKey(
-        name=f"{schema.name}_fk", columns=(column_name,), referred_namespace=to.namespace, referred_table=to.name,
+        name=f"{schema.name}_fk",
+        columns=(column_name,),
+        referred_namespace=to.namespace,
+        referred_table=to.name,
         referred_columns=to.key,
-    )  # fmt: skip
+    )
     return replace(schema, foreign_keys=(fk,))
 
 
@@ -146,11 +147,16 @@ class Feed:
         fresh, self._fresh = tuple(self._fresh), []
         self.broker.commit(
             Batch(
-                batch_no=BatchNo(self.batch_no), first_sequence=Seq(self.sequence), count=count, cut=BatchNo(cut),
-                cut_end=end, captured_at_us=1_700_000_000_000_000 + self.sequence, schemas=fresh,
+                batch_no=BatchNo(self.batch_no),
+                first_sequence=Seq(self.sequence),
+                count=count,
+                cut=BatchNo(cut),
+                cut_end=end,
+                captured_at_us=1_700_000_000_000_000 + self.sequence,
+                schemas=fresh,
                 sections=tuple(content),
             )
-        )  # fmt: skip
+        )
         self.sequence += count
         for one in content:
             self.committed[one.table_id] = self.committed.get(one.table_id, 0) + one.count

@@ -19,10 +19,17 @@ from venus.wire import broker_pb2
 
 
 def settings_of(
-    data_dir: Path, upstream: Sequence[str], *, tier: str = "access", level: int = 1, labels: Sequence[str] = (),
-    known_labels: dict[str, tuple[str, ...]] | None = None, set_name: str = "",
-    where: dict[str, dict[str, str]] | None = None, **options: Any,
-) -> Settings:  # fmt: skip
+    data_dir: Path,
+    upstream: Sequence[str],
+    *,
+    tier: str = "access",
+    level: int = 1,
+    labels: Sequence[str] = (),
+    known_labels: dict[str, tuple[str, ...]] | None = None,
+    set_name: str = "",
+    where: dict[str, dict[str, str]] | None = None,
+    **options: Any,
+) -> Settings:
     """Return settings of a set of one broker, named as its directory; without an upstream it is the home."""
     place: dict[str, Any] = {"set": set_name or data_dir.name}
     if upstream:

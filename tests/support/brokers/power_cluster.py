@@ -44,9 +44,12 @@ class PowerCluster:
     def _start(self, name: str) -> ForkedBroker:
         cluster = ClusterSettings(name=self._name, broker_id=name, etcd=tuple(self._etcd.addresses), lease_s=2.0)
         chosen = settings(
-            self.folder / name, listen=f"127.0.0.1:{self._ports[name]}", http="", free_bytes_min=1 << 20,
+            self.folder / name,
+            listen=f"127.0.0.1:{self._ports[name]}",
+            http="",
+            free_bytes_min=1 << 20,
             cache_bytes=2 << 20,
-        )  # fmt: skip
+        )
         note = partial(power.note_what_is_synced, self._note(name))
         chosen = chosen.model_copy(update={"cluster": cluster})
         return supervised(chosen, self.folder / f"{name}.log", [note])

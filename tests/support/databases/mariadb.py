@@ -69,9 +69,13 @@ class MariaServer:
     def url(self, database: str, user: str = "root", password: str = "") -> str:
         """Return the SQLAlchemy URL of a database."""
         url = sqlalchemy.URL.create(
-            "mysql+pymysql", username=user, password=password or None, host="127.0.0.1", port=self.port,
+            "mysql+pymysql",
+            username=user,
+            password=password or None,
+            host="127.0.0.1",
+            port=self.port,
             database=database,
-        )  # fmt: skip
+        )
         return url.render_as_string(hide_password=False)
 
     def create_database(self, collation: str = "utf8mb4_general_ci") -> str:
@@ -151,25 +155,44 @@ def _launched(server: str, home: Path, user: str, sql_mode: str, options: tuple[
     with (home / "server.log").open("wb") as log:
         process = subprocess.Popen(
             [
-                server, "--no-defaults", f"--datadir={home}/data", f"--user={user}", "--bind-address=127.0.0.1",
-                f"--port={port}", f"--socket={home}/s", f"--pid-file={home}/pid", f"--tmpdir={home}",
+                server,
+                "--no-defaults",
+                f"--datadir={home}/data",
+                f"--user={user}",
+                "--bind-address=127.0.0.1",
+                f"--port={port}",
+                f"--socket={home}/s",
+                f"--pid-file={home}/pid",
+                f"--tmpdir={home}",
                 f"--sql-mode={sql_mode}",
-                "--innodb-buffer-pool-size=64M", "--innodb-log-file-size=32M", "--max-allowed-packet=64M",
-                "--skip-name-resolve", "--character-set-server=utf8mb4", "--innodb-lock-wait-timeout=20",
-                "--performance-schema=OFF", "--max-connections=60", "--debug-no-sync", *options,
+                "--innodb-buffer-pool-size=64M",
+                "--innodb-log-file-size=32M",
+                "--max-allowed-packet=64M",
+                "--skip-name-resolve",
+                "--character-set-server=utf8mb4",
+                "--innodb-lock-wait-timeout=20",
+                "--performance-schema=OFF",
+                "--max-connections=60",
+                "--debug-no-sync",
+                *options,
             ],
             stdout=log,
             stderr=subprocess.STDOUT,
-        )  # fmt: skip
+        )
     return MariaServer(process, home, port)
 
 
 def _install(installer: str, data: Path, user: str) -> None:
     """Make the server's own tables; the administrator connects over TCP without a password, on loopback only."""
     command = [
-        installer, "--no-defaults", f"--datadir={data}", f"--user={user}", "--auth-root-authentication-method=normal",
-        "--skip-test-db", "--skip-name-resolve",
-    ]  # fmt: skip
+        installer,
+        "--no-defaults",
+        f"--datadir={data}",
+        f"--user={user}",
+        "--auth-root-authentication-method=normal",
+        "--skip-test-db",
+        "--skip-name-resolve",
+    ]
     # A server that starts removes what looks like temporary tables from its TMPDIR, also another one's.
     own = os.environ | {"TMPDIR": str(data.parent)}
     done = subprocess.run(command, capture_output=True, text=True, timeout=_START_S, env=own)

@@ -55,9 +55,14 @@ def writers(server: MariaServer, database: str, step: Step, *, steps_max: int = 
 
 
 def _write(
-    server: MariaServer, database: str, step: Step, rng: random.Random, steps_max: int, stop: threading.Event,
+    server: MariaServer,
+    database: str,
+    step: Step,
+    rng: random.Random,
+    steps_max: int,
+    stop: threading.Event,
     counts: Counts,
-) -> None:  # fmt: skip
+) -> None:
     try:
         connection = server.connect(database)
         cursor = connection.cursor()

@@ -47,9 +47,12 @@ class Server:
         """Return the SQLAlchemy URL of a database."""
         info = self.pg.get_postmaster_info()
         url = sqlalchemy.URL.create(
-            "postgresql+psycopg2", username=user, password=password or None, database=database,
+            "postgresql+psycopg2",
+            username=user,
+            password=password or None,
+            database=database,
             query={"host": str(info.socket_dir)},
-        )  # fmt: skip
+        )
         return url.render_as_string(hide_password=False)
 
     def execute(self, statement: str) -> None:

@@ -46,9 +46,14 @@ def running_tls_postgres(certificate: Path, key: Path) -> Iterator[int]:
         with socket.create_server(("127.0.0.1", 0)) as free:
             port = int(free.getsockname()[1])
         options = {
-            "listen_addresses": "127.0.0.1", "port": port, "unix_socket_directories": "", "ssl": "on", "fsync": "off",
-            "ssl_cert_file": home / "server.crt", "ssl_key_file": home / "server.key",
-        }  # fmt: skip
+            "listen_addresses": "127.0.0.1",
+            "port": port,
+            "unix_socket_directories": "",
+            "ssl": "on",
+            "fsync": "off",
+            "ssl_cert_file": home / "server.crt",
+            "ssl_key_file": home / "server.key",
+        }
         words = [word for name, value in options.items() for word in ("-c", f"{name}={value}")]
         with (home / "server.log").open("wb") as log:
             server = subprocess.Popen(

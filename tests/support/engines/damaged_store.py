@@ -62,11 +62,15 @@ def served(path: Path) -> tuple[str, str]:
     engine = engines.make(path, later)
     found = engines.status(engine)
     told = [
-        found.epoch, found.last_batch, found.last_sequence, found.next_offset, found.log_start,
+        found.epoch,
+        found.last_batch,
+        found.last_sequence,
+        found.next_offset,
+        found.log_start,
         [(half.batch_no, half.digest) for half in found.halves],
         [(consumer.group, consumer.acknowledged) for consumer in found.consumers],
         [(table.table_id, table.committed_changes) for table in found.tables],
-    ]  # fmt: skip
+    ]
     increments = [(i.base_offset, i.count, i.epoch, i.digest, i.body) for i in engines.queue(engine, found.log_start)]
     full = sorted(engines.full_data(engine).items())
     leased = [leased_rows(engine, pin.snapshot_id) for pin in engine.snapshots.all_leases()]

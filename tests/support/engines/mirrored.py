@@ -22,10 +22,16 @@ def begin(home: Core, mirror: Core, /, **more: object) -> tuple[Business, int, b
     """Begin the full data of the home at the mirror."""
     snapshot = home.full_data.open(broker_pb2.OpenSnapshotRequest(business=BUSINESS, splits=3))
     said = mirror_pb2.MirrorBegin(
-        set=SET, network="n1", offset=snapshot.offset, epoch=snapshot.epoch, sequence=snapshot.sequence,
-        last_batch=snapshot.last_batch, schemas=snapshot.schemas, rows=sum(s.rows_estimate for s in snapshot.splits),
+        set=SET,
+        network="n1",
+        offset=snapshot.offset,
+        epoch=snapshot.epoch,
+        sequence=snapshot.sequence,
+        last_batch=snapshot.last_batch,
+        schemas=snapshot.schemas,
+        rows=sum(s.rows_estimate for s in snapshot.splits),
         **more,  # type: ignore[arg-type]
-    )  # fmt: skip
+    )
     business = mirror.mirrors.enter(BUSINESS)
     try:
         return business, mirror.mirrors.begin_full_data(business, said).result(WAIT_S), snapshot

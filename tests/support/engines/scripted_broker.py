@@ -96,9 +96,15 @@ class ScriptedProducer:
     # -- the protocol of venus.adapters.upper.ingest.Ingest ------------------------------------------------------
 
     def connect(
-        self, source_epoch: int, source_last_batch: int, *, timeout_s: float, owner: str, take_over: bool,
+        self,
+        source_epoch: int,
+        source_last_batch: int,
+        *,
+        timeout_s: float,
+        owner: str,
+        take_over: bool,
         gives_way: bool,
-    ) -> InitAck:  # fmt: skip
+    ) -> InitAck:
         self._step("connect.before")
         self.epoch = self.broker.init(source_epoch, source_last_batch)
         self._step("connect.after")

@@ -52,9 +52,14 @@ def run_fault(cluster: FaultCluster, fault: Fault, number: int, wait: Wait) -> N
     healed = time.monotonic()
     cluster.check()
     logger.warning(
-        "run %d, %s: %d transactions; %.1f s, healed %.1f s later, compared in %.1f s", number, fault.__name__,
-        counts.ended["commit"], done - began, healed - done, time.monotonic() - healed,
-    )  # fmt: skip
+        "run %d, %s: %d transactions; %.1f s, healed %.1f s later, compared in %.1f s",
+        number,
+        fault.__name__,
+        counts.ended["commit"],
+        done - began,
+        healed - done,
+        time.monotonic() - healed,
+    )
 
 
 def _followers(cluster: FaultCluster) -> list[str]:

@@ -78,9 +78,18 @@ def _jars(java: Path, pyspark: Path, folder: Path) -> list[Path]:
     (ivy,) = (pyspark / "jars").glob("ivy-*.jar")
     for group, name, version in JARS:
         command = [
-            str(java), "-jar", str(ivy), "-dependency", group, name, version, "-confs", "master",
-            "-retrieve", f"{folder}/[artifact]-[revision].[ext]",
-        ]  # fmt: skip
+            str(java),
+            "-jar",
+            str(ivy),
+            "-dependency",
+            group,
+            name,
+            version,
+            "-confs",
+            "master",
+            "-retrieve",
+            f"{folder}/[artifact]-[revision].[ext]",
+        ]
         done = subprocess.run(command, capture_output=True, text=True, timeout=_FETCH_S, cwd=folder, check=False)
         if done.returncode:
             said = [line.strip() for line in (done.stdout + done.stderr).splitlines() if "error" in line.lower()]
@@ -103,9 +112,12 @@ def plsql_grammar(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Grammar]
     jars = _jars(java, Path(str(spec.origin)).parent, tmp_path_factory.mktemp("grammar"))
     (bridge,) = (Path(str(spec.origin)).parent / "jars").glob("py4j-*.jar")
     port = launch_gateway(
-        jarpath=str(bridge), classpath=os.pathsep.join(map(str, jars)), java_path=str(java), die_on_exit=True,
+        jarpath=str(bridge),
+        classpath=os.pathsep.join(map(str, jars)),
+        java_path=str(java),
+        die_on_exit=True,
         javaopts=["-Xmx512m", "-Xss4m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"],
-    )  # fmt: skip
+    )
     gateway = JavaGateway(gateway_parameters=GatewayParameters(port=port, auto_convert=True))
     yield Grammar(gateway)
     gateway.shutdown()

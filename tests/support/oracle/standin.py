@@ -127,10 +127,29 @@ END""",
 PRIVILEGES = "('CREATE TABLE'), ('CREATE SEQUENCE'), ('CREATE TRIGGER'), ('CREATE VIEW'), ('UNLIMITED TABLESPACE')"
 
 #: What tests write into the dictionary.
-_FILLED = ("SESSION_PRIVS", "USER_TS_QUOTAS", "USER_ERRORS", "INVALID_TRIGGERS", "DDL_TRIGGERS", "ALL_SEQUENCES",
-           "ALL_TAB_IDENTITY_COLS", "ALL_POLICIES", "REDACTION_POLICIES", "BYTE_CHARS", "SORTS",
-           "ALL_SYNONYMS", "SEGMENTS", "PENDING_DML", "FIXED_STATISTICS", "ANALYZED", "ALL_TAB_MODIFICATIONS",
-           "ALL_LOBS", "LARGE_SEGMENTS", "ALTERED_TRIGGERS", "SPECIFIED")  # fmt: skip
+_FILLED = (
+    "SESSION_PRIVS",
+    "USER_TS_QUOTAS",
+    "USER_ERRORS",
+    "INVALID_TRIGGERS",
+    "DDL_TRIGGERS",
+    "ALL_SEQUENCES",
+    "ALL_TAB_IDENTITY_COLS",
+    "ALL_POLICIES",
+    "REDACTION_POLICIES",
+    "BYTE_CHARS",
+    "SORTS",
+    "ALL_SYNONYMS",
+    "SEGMENTS",
+    "PENDING_DML",
+    "FIXED_STATISTICS",
+    "ANALYZED",
+    "ALL_TAB_MODIFICATIONS",
+    "ALL_LOBS",
+    "LARGE_SEGMENTS",
+    "ALTERED_TRIGGERS",
+    "SPECIFIED",
+)
 
 #: MariaDB's error numbers -> the code that an Oracle gives in the same situation.
 _CODES = {
@@ -292,9 +311,12 @@ def ddl_trigger_body(trigger: str, event: str, name: str, text: str) -> str:
     body = trigger[trigger.index("\nBEGIN\n") + 1 :]
     body = re.sub(r"(?s)    V_COUNT := ORA_SQL_TXT.*?END LOOP;\n", "", body)
     values = {
-        "ORA_DICT_OBJ_TYPE": "TABLE", "ORA_DICT_OBJ_OWNER": SCHEMA, "ORA_DICT_OBJ_NAME": name, "ORA_SYSEVENT": event,
+        "ORA_DICT_OBJ_TYPE": "TABLE",
+        "ORA_DICT_OBJ_OWNER": SCHEMA,
+        "ORA_DICT_OBJ_NAME": name,
+        "ORA_SYSEVENT": event,
         "V_TEXT": text,
-    }  # fmt: skip
+    }
     return re.sub(r"\b(ORA_\w+|V_TEXT)\b", lambda found: "'" + values[found[1]].replace("'", "''") + "'", body)
 
 

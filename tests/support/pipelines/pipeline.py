@@ -109,9 +109,14 @@ class Pipeline:
     def venus(self, *arguments: str, code: int | tuple[int, ...] = 0, environ: dict[str, str] | None = None) -> Answer:
         """Run a command to its end."""
         done = self._run(
-            self._command(*arguments), cwd=self.folder, env=self._environ() | (environ or {}), timeout=TIMEOUT_S,
-            capture_output=True, text=True, stdin=subprocess.DEVNULL,
-        )  # fmt: skip
+            self._command(*arguments),
+            cwd=self.folder,
+            env=self._environ() | (environ or {}),
+            timeout=TIMEOUT_S,
+            capture_output=True,
+            text=True,
+            stdin=subprocess.DEVNULL,
+        )
         with self.log.open("a") as log:
             log.write(f"$ venus {' '.join(arguments)}\n{done.stdout}{done.stderr}=> {done.returncode}\n")
         expected = (code,) if isinstance(code, int) else code
@@ -130,9 +135,14 @@ class Pipeline:
             log.write(f"$ venus {' '.join(arguments)} &\n".encode())
             log.flush()
             self.running[name] = self._popen(
-                self._command(*arguments), cwd=self.folder, env=self._environ(), stdin=subprocess.DEVNULL,
-                stdout=log, stderr=log, start_new_session=True,
-            )  # fmt: skip
+                self._command(*arguments),
+                cwd=self.folder,
+                env=self._environ(),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
 
     def start_broker(self) -> None:
         """Start the broker and wait until it listens."""

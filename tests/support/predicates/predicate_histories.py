@@ -31,12 +31,18 @@ from venus.predicates.syntax import PredicateRefused
 Row = tuple[str | None, int | None, str | None]
 
 SCHEMA = TableSchema(
-    table_id=1, version=1, namespace="public", name="t", key=("id",),
-    columns=(Column(name="id", number=1, type=LogicalType(kind=Kind.INT, length=8)),
-             Column(name="region", number=2, type=LogicalType(kind=Kind.TEXT)),
-             Column(name="amount", number=3, type=LogicalType(kind=Kind.DECIMAL, precision=9, scale=2)),
-             Column(name="day", number=4, type=LogicalType(kind=Kind.DATE))),
-)  # fmt: skip
+    table_id=1,
+    version=1,
+    namespace="public",
+    name="t",
+    key=("id",),
+    columns=(
+        Column(name="id", number=1, type=LogicalType(kind=Kind.INT, length=8)),
+        Column(name="region", number=2, type=LogicalType(kind=Kind.TEXT)),
+        Column(name="amount", number=3, type=LogicalType(kind=Kind.DECIMAL, precision=9, scale=2)),
+        Column(name="day", number=4, type=LogicalType(kind=Kind.DATE)),
+    ),
+)
 REGIONS = ("EU", "EU ", "US", "eu", "ÉU", "", None)
 AMOUNTS = (None, -1, 9, 99, 100, 101)
 DAYS = (None, "2025-12-31", "2026-01-01", "2026-02-01")
@@ -44,10 +50,15 @@ ROWS: tuple[Row, ...] = tuple(product(REGIONS, AMOUNTS, DAYS))
 KEYS = range(6)
 #: The mechanisms that can be taken out, to see that the histories notice.
 FAULTS = (
-    "no verdict", "a row that leaves is dropped", "the full data whole", "touched keys not spared",
-    "judged as before until the resync", "a removed predicate brings nothing",
-    "a resync goes on when its table is emptied", "NULL is in every range",
-)  # fmt: skip
+    "no verdict",
+    "a row that leaves is dropped",
+    "the full data whole",
+    "touched keys not spared",
+    "judged as before until the resync",
+    "a removed predicate brings nothing",
+    "a resync goes on when its table is emptied",
+    "NULL is in every range",
+)
 
 
 def _encoded() -> tuple[list[bytes], dict[Row, bytes]]:
@@ -89,9 +100,13 @@ def _a_range(rng: random.Random) -> str:
     one, other = rng.choice(constants), rng.choice(constants)
     sign = rng.choice(("=", "<", "<=", ">", ">="))
     shapes = (
-        f"{column} {sign} {one}", f"{one} {sign} {column}", f"{column} in ({one}, {other})",
-        f"{column} between {one} and {other}", f"{column} is null", f"{column} is not null",
-    )  # fmt: skip
+        f"{column} {sign} {one}",
+        f"{one} {sign} {column}",
+        f"{column} in ({one}, {other})",
+        f"{column} between {one} and {other}",
+        f"{column} is null",
+        f"{column} is not null",
+    )
     return rng.choice(shapes)
 
 
@@ -165,8 +180,20 @@ class History:
     def run(self, steps: int) -> None:
         """Take random steps and look after each; raises AssertionError."""
         for _ in range(steps):
-            step = self.rng.choice((self.write, self.write, self.write, self.apply, self.apply, self.change,
-                                    self.begin, self.load, self.replace, self.crash))  # fmt: skip
+            step = self.rng.choice(
+                (
+                    self.write,
+                    self.write,
+                    self.write,
+                    self.apply,
+                    self.apply,
+                    self.change,
+                    self.begin,
+                    self.load,
+                    self.replace,
+                    self.crash,
+                )
+            )
             step()
             self.check()
         while self.before is not None or self.applied < len(self.cuts):

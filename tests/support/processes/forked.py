@@ -57,9 +57,12 @@ class _Server:
         with theirs:
             subprocess.Popen(
                 [sys.executable, "-W", "ignore", "-m", _SERVER, str(theirs.fileno()), "-" * ROOM],
-                cwd=ROOT, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, start_new_session=True,
+                cwd=ROOT,
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
                 env=os.environ | {"PYTHONUNBUFFERED": "1"},
-            )  # fmt: skip
+            )
         return self._control
 
 

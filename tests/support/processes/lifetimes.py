@@ -66,9 +66,13 @@ def _watch(folder: str) -> None:
     assert watchdog.__file__ is not None
     subprocess.Popen(
         [sys.executable, "-I", "-S", watchdog.__file__, str(os.getpid()), f"{MARK}={folder}", folder],
-        env={}, cwd="/", start_new_session=True,
-        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
+        env={},
+        cwd="/",
+        start_new_session=True,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
 
 
 def new_folder(prefix: str) -> Path:

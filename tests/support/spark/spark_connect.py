@@ -27,20 +27,30 @@ def connect_server(pythonpath: str, timeout_s: float = 180.0) -> Iterator[str]:
         port = free.getsockname()[1]
     home = Path(pyspark.__file__).parent
     conf = {
-        "spark.connect.grpc.binding.port": str(port), "spark.connect.grpc.binding.address": "127.0.0.1",
-        "spark.ui.enabled": "false", "spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1",
-        "spark.driver.memory": "1g", "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-    }  # fmt: skip
+        "spark.connect.grpc.binding.port": str(port),
+        "spark.connect.grpc.binding.address": "127.0.0.1",
+        "spark.ui.enabled": "false",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.memory": "1g",
+        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    }
     words = [word for name, value in conf.items() for word in ("--conf", f"{name}={value}")]
     environ = os.environ | {
-        "JAVA_HOME": str(wrap_java(find_java())), "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1",
+        "JAVA_HOME": str(wrap_java(find_java())),
+        "PYSPARK_PYTHON": sys.executable,
+        "SPARK_LOCAL_IP": "127.0.0.1",
         "PYTHONPATH": pythonpath,
-    }  # fmt: skip
+    }
     with tempfile.TemporaryFile() as log:
         server = subprocess.Popen(
             [str(home / "bin" / "spark-submit"), "--master", "local[2,4]", "--class", SERVER, *words, "spark-internal"],
-            env=environ, stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True,
-        )  # fmt: skip
+            env=environ,
+            stdout=log,
+            stderr=log,
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+        )
         try:
             deadline = time.monotonic() + timeout_s
             while not _listening(port):

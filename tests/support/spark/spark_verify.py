@@ -23,9 +23,13 @@ def main() -> None:
     master, broker, source, target, folder, slice_rows, *legs = sys.argv[1:]
     conf = {"spark.driver.memory": "512m", "spark.executor.memory": "512m"}
     settings = Settings.model_validate(
-        {"source": {"url": source}, "targets": {"main": {"url": target}}, "broker": {"address": broker},
-         "spark": {"master": master, "conf": conf}}
-    )  # fmt: skip
+        {
+            "source": {"url": source},
+            "targets": {"main": {"url": target}},
+            "broker": {"address": broker},
+            "spark": {"master": master, "conf": conf},
+        }
+    )
     said = {}
     with open_runner(settings) as runner:
         if (context := SparkContext._active_spark_context) is not None:

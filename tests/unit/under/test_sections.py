@@ -30,9 +30,14 @@ def beat(at_us: int) -> TableChanges:
 
 def left_out(count: int) -> TableChanges:
     return TableChanges(
-        table_id=0, schema_version=0, kind=ChangeKind.LEFT_OUT, record_ids=EMPTY, rows=EMPTY,
-        is_deleted=np.zeros(0, np.bool_), left_out=count,
-    )  # fmt: skip
+        table_id=0,
+        schema_version=0,
+        kind=ChangeKind.LEFT_OUT,
+        record_ids=EMPTY,
+        rows=EMPTY,
+        is_deleted=np.zeros(0, np.bool_),
+        left_out=count,
+    )
 
 
 def rows(schema: TableSchema, count: int = 1) -> TableChanges:
@@ -41,9 +46,16 @@ def rows(schema: TableSchema, count: int = 1) -> TableChanges:
 
 def piece(*sections: TableChanges, start: int = 10, lost: int = 0) -> CutPiece:
     batch = Batch(
-        batch_no=BatchNo(1), first_sequence=Sequence(1), count=sum(s.count for s in sections), cut=BatchNo(1),
-        cut_end=True, captured_at_us=0, schemas=(), sections=sections, lost=lost,
-    )  # fmt: skip
+        batch_no=BatchNo(1),
+        first_sequence=Sequence(1),
+        count=sum(s.count for s in sections),
+        cut=BatchNo(1),
+        cut_end=True,
+        captured_at_us=0,
+        schemas=(),
+        sections=sections,
+        lost=lost,
+    )
     return CutPiece(start=start, epoch=1, committed_at_us=0, digest=0, decided=True, batch=batch)
 
 
