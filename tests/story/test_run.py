@@ -121,10 +121,14 @@ def add_a_target(shop: Shop, pipeline: Pipeline, url: str) -> None:
 
 
 def test_what_is_in_the_way_is_one_line_with_the_way_out(tmp_path: Path, postgres_server: Server) -> None:
-    shop = SqliteShop(tmp_path)
+    """In a folder with a space, without a home, in a German environment."""
+    folder = tmp_path / "a folder"
+    folder.mkdir()
+    shop = SqliteShop(folder)
     url = postgres_server.create_database()
     targets = {"main": with_password(url), "away": "postgresql://venus:nothing@127.0.0.1:1/nowhere"}
-    made = Pipeline(folder=tmp_path, source=shop.url, targets=targets)
+    made = Pipeline(folder=folder, source=shop.url, targets=targets)
+    made.environ |= {"HOME": "/nonexistent", "LC_ALL": "de_DE.UTF-8", "PATH": "/usr/bin:/bin"}
     made.configure()
     try:
         made.start("run", "run", "--install")
@@ -138,16 +142,16 @@ def test_what_is_in_the_way_is_one_line_with_the_way_out(tmp_path: Path, postgre
 
         said = made.venus("run", code=2).err
         assert "data is in use by another broker" in said
-        text = (tmp_path / "venus.toml").read_text()
+        text = (folder / "venus.toml").read_text()
         elsewhere = text.replace('data_dir = "data"', 'data_dir = "other"')
         elsewhere = elsewhere.replace(f'http = "127.0.0.1:{made.ports[1]}"', 'http = ""')
-        (tmp_path / "venus.toml").write_text(elsewhere)
+        (folder / "venus.toml").write_text(elsewhere)
         said = made.venus("run", code=2).err
         assert f"broker.listen {made.broker} cannot be used" in said
         assert "a broker that runs already is used by `venus sync`" in said
-        (tmp_path / "venus.toml").write_text(text.replace("[capture]", '[cluster]\nname = "c"\n[capture]'))
+        (folder / "venus.toml").write_text(text.replace("[capture]", '[cluster]\nname = "c"\n[capture]'))
         assert "names several" in made.venus("run", code=2).err
-        (tmp_path / "venus.toml").write_text(text.partition("[targets")[0])
+        (folder / "venus.toml").write_text(text.partition("[targets")[0])
         assert "there is no [targets.NAME] section" in made.venus("run", code=2).err
         made.configure()
         assert made.stop("run") == 0

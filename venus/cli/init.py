@@ -204,8 +204,5 @@ def next_commands(file: Path, is_named: bool) -> list[tuple[str, str]]:
     return [
         (f"venus check{option}", "all findings, with what to do about them"),
         (f"venus install-triggers --dry-run{option}", "the SQL, to read before it runs"),
-        (f"venus install-triggers{option}", "from here on changes are captured"),
-        (f"venus broker{option} &", "stores and passes on the changes"),
-        (f"venus migrate{option}", "loads all rows, while the source is in use"),
-        (f"venus sync{option}", "keeps the target equal, until SIGTERM"),
+        (f"venus run --install{option}", "installs, loads and follows until SIGTERM"),
     ]

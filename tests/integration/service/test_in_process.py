@@ -19,6 +19,7 @@ from tests.support.brokers.servers import BUSINESS, commit, fill, settings, take
 from tests.support.engines.batches import half
 from tests.support.waiting import eventually
 from venus.broker.service import in_process as service
+from venus.broker.service import process
 from venus.broker.service.process import RunningBroker, start_in_thread
 from venus.errors import Fenced, Unavailable
 from venus.model import Verdict
@@ -146,3 +147,23 @@ def test_a_stopping_broker_ends_a_stream_that_does_not_end_by_itself(
         broker.stop()
         with pytest.raises(Unavailable):
             sender.wait_until_persisted(1, 30)
+
+
+def test_a_broker_that_ends_by_an_error_while_it_serves_is_fatal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise capture and apply of the same process would try to reach it for ever."""
+    fails, fatal = threading.Event(), list[BaseException]()
+
+    async def serve(_: Any, __: Any, ___: Any, ready: Any, *____: Any, **_____: Any) -> None:
+        ready(process.Addresses(grpc="127.0.0.1:1", http=""))
+        await asyncio.get_running_loop().run_in_executor(None, fails.wait)
+        raise RuntimeError("broken")
+
+    monkeypatch.setattr(process, "run", serve)
+    running = start_in_thread(settings(tmp_path / "broker"), on_fatal=fatal.append)
+    assert not fatal
+    fails.set()
+    wait_for(lambda: fatal)
+    assert str(fatal[0]) == "broken"
+    running.stop()

@@ -335,6 +335,8 @@ class RunningBroker:
             event_loop.run(self._run())
         except BaseException as error:  # `start` raises it in its thread
             self._error = error
+            if self._ready.is_set():  # clients of this process would wait for ever
+                self._on_fatal(error)
         finally:
             self._ready.set()
 
