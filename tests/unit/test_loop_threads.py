@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -14,6 +15,7 @@ from venus.cli.loop_threads import Emit, LoopThread, ThreadSupervisor
 from venus.cli.supervisor import FINAL_CODES, REFUSED_CODE, REFUSED_WAIT_S, RESTART_MAX_S, restart_delay_s
 from venus.cli.target_loop import LoadStopped, StoppingRunner, format_step
 from venus.errors import ConfigError, Diverged, Fenced, Refused, SourceError, VenusError
+from venus.process.system import loops_cpu_s
 
 
 class Watched:
@@ -166,3 +168,25 @@ def test_a_load_ends_between_two_tasks_when_the_process_stops() -> None:
 )
 def test_a_step_is_one_line(found: dict[str, Any], line: str) -> None:
     assert format_step(found) == line
+
+
+def test_the_broker_does_not_count_the_loops_as_its_own_work() -> None:
+    """Otherwise a long load in `venus run` would degrade a lane of the broker that has nothing to do."""
+    stop, worked = threading.Event(), threading.Event()
+
+    def work(emit: Emit) -> None:
+        end = time.thread_time() + 0.1
+        while time.thread_time() < end:
+            pass
+        worked.set()
+        stop.wait()
+
+    watched = Watched(LoopThread(name="main", body=work), stop=stop)
+    before, used_before_s = loops_cpu_s(), time.process_time()
+    running = threading.Thread(target=watched.supervisor.run)
+    running.start()
+    assert worked.wait(30)
+    loops_s = loops_cpu_s() - before
+    assert 0.08 <= loops_s <= time.process_time() - used_before_s + 0.02
+    stop.set()
+    running.join(30)

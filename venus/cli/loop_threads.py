@@ -17,7 +17,7 @@ from typing import Any
 
 from venus.cli.supervisor import HEALTHY_AFTER_S, LINES_MAX, STOP_TIMEOUT_S, restart_delay_s
 from venus.flow.retry_rules import REMIND_S
-from venus.process.system import stop_signals
+from venus.process.system import LOOP_THREADS, stop_signals
 
 logger = logging.getLogger(__name__)
 
@@ -75,7 +75,9 @@ class ThreadSupervisor:
     def run(self) -> int:
         """Run until all loops are stopped or stay down; return the worst exit code."""
         for loop in self._loops:
-            loop.thread = threading.Thread(target=self._run_loop, args=(loop,), name=f"venus-{loop.name}", daemon=True)
+            loop.thread = threading.Thread(
+                target=self._run_loop, args=(loop,), name=LOOP_THREADS + loop.name, daemon=True
+            )
             loop.thread.start()
         try:
             while not self._stop.is_set() and not self._is_over():

@@ -22,6 +22,7 @@ from venus.broker.service.traffic import Traffic
 from venus.errors import VenusError
 from venus.flow.degradation import Lane
 from venus.flow.limiters import DeliveryWindow, Limiter
+from venus.process.system import loops_cpu_s
 from venus.rpc.event_loop import LoopBridge
 
 logger = logging.getLogger(__name__)
@@ -68,7 +69,7 @@ class TrafficWatch:
         self._unheard_since: float | None = None
         self._late: list[float] = []
         self._quiet = False
-        self._cpu_s, self._looked_at = time.process_time(), time.monotonic()
+        self._cpu_s, self._looked_at = time.process_time() - loops_cpu_s(), time.monotonic()
         self._own_cpu = 0.0
         self._task: asyncio.Task[None] | None = None
         self._running = CrashMarker(core.data_dir / RUNNING)
@@ -144,8 +145,11 @@ class TrafficWatch:
         }
 
     def _own_cpu_percent(self, rested_s: float) -> float:
-        """Return the CPU use of the process in percent of a core, pauses of large work included."""
-        cpu_s, now = time.process_time(), time.monotonic()
+        """Return the CPU use of the broker in percent of a core, pauses of large work included.
+
+        Capture and apply may run in the same process (`venus run`); their loops do not count.
+        """
+        cpu_s, now = time.process_time() - loops_cpu_s(), time.monotonic()
         percent = 100.0 * (cpu_s + rested_s - self._cpu_s) / max(0.001, now - self._looked_at)
         self._cpu_s, self._looked_at = cpu_s, now
         self._own_cpu = percent

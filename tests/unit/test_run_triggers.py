@@ -1,0 +1,93 @@
+"""`venus run` and the triggers of its source: refused without, listed and installed on request, asked on a terminal."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from contextlib import closing, nullcontext
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+from venus.cli import run as command
+from venus.cli.app import run
+
+pytestmark = pytest.mark.full
+
+NO_TRIGGERS = "venus: source: no triggers are installed\n"
+
+
+@pytest.fixture
+def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a database with a table, configured; the broker and the loops are left out."""
+    file = tmp_path / "app.db"
+    with closing(sqlite3.connect(file)) as connection:
+        connection.execute("CREATE TABLE orders (id INTEGER PRIMARY KEY)")
+        connection.execute("CREATE TABLE keyless (v TEXT)")
+    (tmp_path / "venus.toml").write_text(
+        f'[source]\nurl = "sqlite:///{file}"\n[targets.main]\nurl = "postgresql://v:secret@127.0.0.1:1/x"\n'
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setattr(command, "serving_broker", lambda *_: nullcontext())
+    monkeypatch.setattr(command, "run_loops", lambda *_: 0)
+    return file
+
+
+def triggers(file: Path) -> int:
+    with closing(sqlite3.connect(file)) as connection:
+        return int(connection.execute("SELECT count(*) FROM sqlite_master WHERE type = 'trigger'").fetchone()[0])
+
+
+def answer(monkeypatch: pytest.MonkeyPatch, reply: bool) -> list[str]:
+    """Let a person at a terminal give this answer; return what is asked."""
+    asked: list[str] = []
+
+    def confirm(text: str, **_: Any) -> bool:
+        asked.append(text)
+        return reply
+
+    monkeypatch.setattr(command, "can_ask", lambda _: True)
+    monkeypatch.setattr(typer, "confirm", confirm)
+    return asked
+
+
+def test_without_triggers_it_is_refused_with_the_way_out(source: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["run"]) == 3
+    said = capsys.readouterr().err
+    assert said.startswith(NO_TRIGGERS)
+    assert "`venus run --install` installs them" in said
+    assert triggers(source) == 0
+
+
+def test_install_lists_and_installs_and_is_recorded(source: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["run", "--install"]) == 0
+    said = capsys.readouterr().err
+    assert "+ main.orders: " in said
+    assert "! main.keyless: refused" in said
+    assert triggers(source) > 0
+    (record,) = (source.parent / "state/venus/audit.jsonl").read_text().splitlines()
+    assert json.loads(record)["what"] == "venus run --install"
+
+    assert run(["run"]) == 0
+    assert run(["run", "--install"]) == 0
+    assert "+ " not in capsys.readouterr().err, "nothing is missing"
+
+
+@pytest.mark.parametrize("reply", [True, False])
+def test_on_a_terminal_it_lists_and_asks(
+    source: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, reply: bool
+) -> None:
+    asked = answer(monkeypatch, reply)
+    assert run(["run"]) == (0 if reply else 3)
+    assert asked == ["Install them now?"]
+    assert "these would be created:\n" in capsys.readouterr().err
+    assert (triggers(source) > 0) is reply
+
+
+def test_a_source_that_does_not_exist_ends_it(source: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source.unlink()
+    assert run(["run"]) == 2
+    assert "app.db" in capsys.readouterr().err
