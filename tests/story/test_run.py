@@ -149,10 +149,6 @@ def test_what_is_in_the_way_is_one_line_with_the_way_out(tmp_path: Path, postgre
         said = made.venus("run", code=2).err
         assert f"broker.listen {made.broker} cannot be used" in said
         assert "a broker that runs already is used by `venus sync`" in said
-        (folder / "venus.toml").write_text(text.replace("[capture]", '[cluster]\nname = "c"\n[capture]'))
-        assert "names several" in made.venus("run", code=2).err
-        (folder / "venus.toml").write_text(text.partition("[targets")[0])
-        assert "there is no [targets.NAME] section" in made.venus("run", code=2).err
         made.configure()
         assert made.stop("run") == 0
     finally:

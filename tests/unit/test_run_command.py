@@ -1,4 +1,4 @@
-"""`venus run` and the triggers of its source: refused without, listed and installed on request, asked on a terminal."""
+"""What `venus run` does before it starts: it refuses a configuration, and lists, installs or asks for triggers."""
 
 from __future__ import annotations
 
@@ -91,3 +91,35 @@ def test_a_source_that_does_not_exist_ends_it(source: Path, capsys: pytest.Captu
     source.unlink()
     assert run(["run"]) == 2
     assert "app.db" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("sections", "message"),
+    [
+        ('[broker]\naddresses = ["a:7400", "b:7400"]\n', "the configuration names several"),
+        ('[broker]\nfurther = [["c:7400"]]\n', "the configuration names several"),
+        ('[cluster]\nname = "c"\nbroker_id = "a"\netcd = ["e:2379"]\n', "the configuration names several"),
+    ],
+)
+def test_a_configuration_of_several_brokers_is_refused(
+    source: Path, capsys: pytest.CaptureFixture[str], sections: str, message: str
+) -> None:
+    with (source.parent / "venus.toml").open("a") as file:
+        file.write(sections)
+    assert run(["run", "--install"]) == 2
+    said = capsys.readouterr().err
+    assert message in said
+    assert "`venus broker`" in said
+    assert triggers(source) == 0, "nothing was done"
+
+
+def test_without_a_target_or_a_source_it_is_refused(source: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = source.parent / "venus.toml"
+    text = file.read_text()
+    file.write_text(text.partition("[targets")[0])
+    assert run(["run", "--install"]) == 2
+    assert "there is no [targets.NAME] section" in capsys.readouterr().err
+    file.write_text("[targets" + text.partition("[targets")[2])
+    assert run(["run", "--install"]) == 2
+    assert "[source] url is not set" in capsys.readouterr().err
+    assert triggers(source) == 0
