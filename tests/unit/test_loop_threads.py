@@ -66,7 +66,13 @@ def test_a_loop_that_fails_unexpectedly_is_restarted_and_others_continue() -> No
 
     capture = LoopThread(name="capture", body=fail, vital=True)
     watched = Watched(capture, LoopThread(name="main", body=until_stop(stop)), stop=stop)
-    threading.Thread(target=lambda: (done.wait(30), stop.set(), watched.supervisor._events.put(None))).start()
+
+    def stop_when_done() -> None:
+        done.wait(30)
+        stop.set()
+        watched.supervisor._events.put(None)
+
+    threading.Thread(target=stop_when_done).start()
     assert watched.supervisor.run() == 0
     assert [e["error"] for e in watched.of("capture", "restarts")] == ["unexpected bug", "no such column"]
     assert len(watched.of("main", "running")) == 1

@@ -164,6 +164,6 @@ def test_a_broker_that_ends_by_an_error_while_it_serves_is_fatal(
     running = start_in_thread(settings(tmp_path / "broker"), on_fatal=fatal.append)
     assert not fatal
     fails.set()
-    wait_for(lambda: fatal)
+    eventually(lambda: fatal)
     assert str(fatal[0]) == "broken"
     running.stop()
