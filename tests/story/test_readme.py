@@ -64,6 +64,7 @@ def pipeline(tmp_path: Path, postgres_server: Server) -> Iterator[Pipeline]:
 def test_the_first_screen_loads_the_rows_and_a_change_arrives(pipeline: Pipeline) -> None:
     (pipeline.folder / "venus.toml").write_text(first_screen("toml")[0])
     follow(pipeline, "")
+    pipeline.until(lambda: "main: following" in pipeline.tail(), "the target to follow")
     wait_equal(pipeline, "main", "public")
 
     change = re.findall(r'sqlite3 shop\.db "(.*?)"', README)[0]
