@@ -13,7 +13,7 @@ from venus.adapters.dialects.contract import RegisteredTable, Source, TableHalte
 from venus.errors import Fenced
 from venus.model import Sequence
 
-#: In place of what a message holds (`tests/unit/dialects/test_limits.py`): hundreds of MB would be all that is tested.
+#: In place of what a message holds (`tests/unit/dialects/test_rows.py`): hundreds of MB would be all that is tested.
 ROW_BYTES_MAX, SECTION_BYTES = 300_000, 250_000
 #: Beyond what a row can have; the contents do not matter.
 LARGE = b"x" * (ROW_BYTES_MAX + 1000)

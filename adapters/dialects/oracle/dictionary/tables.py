@@ -323,3 +323,11 @@ def find_unmatched_patterns(listed: Seq[ListedTable], patterns: Seq[str]) -> lis
 def _normalise_pattern(pattern: str) -> str:
     """Return a pattern in the form that is compared; without a dot it matches tables of any owner."""
     return pattern.upper() if "." in pattern else f"/{pattern}".upper()
+
+
+def heartbeat_table(at: ListedTable) -> OracleTable:
+    """Describe VENUS's heartbeat table before it exists."""
+    columns = [
+        (name, "NUMBER", None, 22, 0, None, digits, 0, "N", None) for name, digits in (("ID", 9), ("BEAT_AT", 18))
+    ]
+    return build_table(at, columns, [("VENUS_HEARTBEAT_PK", "P", "ID")])

@@ -21,8 +21,8 @@ from venus.adapters.dialects.oracle.dictionary.reader import OracleDictionary
 from venus.adapters.dialects.oracle.dictionary.tables import (
     ListedTable,
     OracleTable,
-    build_table,
     choose_tables,
+    heartbeat_table,
     with_id,
 )
 from venus.adapters.dialects.oracle.installation.table_comparison import (
@@ -380,14 +380,6 @@ class OracleInstallPlanner:
         if logs and "VENUS_LOG" in here.kinds:
             steps.append(_run_step("VENUS", "view VENUS_LOG", ddl.log_view(lines)))
         return steps + [_run_step(place, f"table {log}", ddl.drop_object("TABLE", log)) for log, place in logs.items()]
-
-
-def heartbeat_table(at: ListedTable) -> OracleTable:
-    """Describe VENUS's heartbeat table before it exists."""
-    columns = [
-        (name, "NUMBER", None, 22, 0, None, digits, 0, "N", None) for name, digits in (("ID", 9), ("BEAT_AT", 18))
-    ]
-    return build_table(at, columns, [("VENUS_HEARTBEAT_PK", "P", "ID")])
 
 
 def _existing_triggers(table_id: int, here: OracleObjects) -> list[str]:
