@@ -21,7 +21,7 @@ from tests.support.waiting import eventually
 from venus.broker.service import in_process as service
 from venus.broker.service import process
 from venus.broker.service.process import RunningBroker, start_in_thread
-from venus.errors import Fenced, Unavailable
+from venus.errors import DigestMismatch, Fenced, Unavailable
 from venus.model import Verdict
 from venus.rpc import connection, in_process
 from venus.rpc.producer import Producer
@@ -167,3 +167,20 @@ def test_a_broker_that_ends_by_an_error_while_it_serves_is_fatal(
     eventually(lambda: fatal)
     assert str(fatal[0]) == "broken"
     running.stop()
+
+
+@IN_PROCESS
+def test_a_client_that_refuses_a_frame_leaves_no_stream_at_the_broker(
+    broker: RunningBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(broker.address, 1, 1)
+    server: Any = in_process.find_broker(broker.address)
+
+    def refuse(*_: Any) -> None:
+        raise DigestMismatch("damaged")
+
+    with subscriber(broker) as reader:
+        monkeypatch.setattr(reader, "on_frame", refuse)
+        with pytest.raises(DigestMismatch, match="damaged"):
+            reader.open(0, 0)
+        eventually(lambda: not server._tasks)
