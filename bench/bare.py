@@ -41,7 +41,7 @@ class Bare:
 async def _serve(port: int, path: Path | None, ready: Connection) -> None:
     file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND) if path else None
 
-    async def answer(frames: AsyncIterator[bytes], _: grpc.aio.ServicerContext) -> AsyncIterator[bytes]:
+    async def answer(frames: AsyncIterator[bytes], _: grpc.aio.ServicerContext[bytes, bytes]) -> AsyncIterator[bytes]:
         async for frame in frames:
             if file is not None:
                 os.write(file, frame)
@@ -49,7 +49,7 @@ async def _serve(port: int, path: Path | None, ready: Connection) -> None:
             yield b"."
 
     server = grpc.aio.server()
-    handler = grpc.stream_stream_rpc_method_handler(answer)
+    handler: grpc.RpcMethodHandler[bytes, bytes] = grpc.stream_stream_rpc_method_handler(answer)
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("bench.Bare", {"Answer": handler}),))
     server.add_insecure_port(f"127.0.0.1:{port}")
     await server.start()

@@ -92,9 +92,9 @@ def drain(source: SqliteSource) -> None:
         count = sum(s.count for s in cut.read_sections(rows_max=5000, bytes_max=1 << 20))
         after = []
         for fill in fills[:1]:
-            chunk, state = cut.read_fill_chunk(fill, rows_max=20_000, bytes_max=1 << 20)
+            chunk, filled = cut.read_fill_chunk(fill, rows_max=20_000, bytes_max=1 << 20)
             count += sum(s.count for s in chunk)
-            after.append(state)
+            after.append(filled)
         state = source.registry.read_state()
         record = BatchRecord(
             batch_no=BatchNo(state.last_batch + 1),

@@ -51,7 +51,7 @@ class LoadSite:
             self._broker = subprocess.Popen(self.command("broker"), stdout=self._log, stderr=self._log, env=ENVIRONMENT)
             wait_for(self._broker_answers)
         answer = self.run("migrate", "--target", first, "--engine", "local")
-        return self.rows / answer["first_fill_seconds"]
+        return self.rows / float(answer["first_fill_seconds"])
 
     def load(self) -> float:
         """Load an empty target; return the seconds that the command says."""

@@ -6,7 +6,7 @@ import contextlib
 import time
 from functools import partial
 
-from bench.rounds import Receiver, Round, Sender
+from bench.rounds import Round
 from bench.venus_cluster import Brokers, brokers
 from bench.venus_transmission import VenusReceiver, VenusSender
 
@@ -46,11 +46,11 @@ class VenusReplicated:
         """Stop them and remove their data."""
         self._stack.close()
 
-    def sender(self) -> partial[Sender]:
+    def sender(self) -> partial[VenusSender]:
         """Return a producer."""
         return partial(VenusSender, self.brokers.reach, one_at_a_time=False)
 
-    def receiver(self) -> partial[Receiver]:
+    def receiver(self) -> partial[VenusReceiver]:
         """Return a consumer."""
         return partial(VenusReceiver, self.brokers.reach)
 

@@ -16,6 +16,7 @@ import threading
 import time
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -83,12 +84,11 @@ class VerifyBench:
                 self.planted.add((str(key), "different", "capture"))
         self.source.execute("SET session_replication_role = origin")
 
-    def verify(self, **options: object) -> VerifyResult:
+    def verify(self, **options: Any) -> VerifyResult:
         """Compare the table."""
         self.venus.check()
-        return run_verify(
-            self.settings, VerifyOptions(**{"target": "main", "tables": ("narrow",), "wait_s": 60.0, **options})
-        )  # type: ignore[arg-type]
+        chosen: dict[str, Any] = {"target": "main", "tables": ("narrow",), "wait_s": 60.0, **options}
+        return run_verify(self.settings, VerifyOptions(**chosen))
 
     def exact(self, result: VerifyResult) -> bool:
         """Say whether the findings are those that were planted, and nothing is undecided."""

@@ -71,7 +71,7 @@ def by_hash(businesses: int) -> float:
 
 def simulate_placement(quick: bool) -> list[FigureResult]:
     """Place at simulated brokers; the worst of some seeds counts."""
-    findings = []
+    findings: list[FigureResult] = []
     late = PlacementSimulation(BUSINESSES, every=1 << 30, late=1, choices=ALL, seed=0).uneven
     few = PlacementSimulation(BUSINESSES, every=1 << 30, late=0, choices=CHOICES, seed=0).uneven
     also = f", records one placement late: {late:.2f}, two others compared: {few:.2f}"

@@ -81,7 +81,7 @@ class Judge:
         stay = len(np.intersect1d(before, after, assume_unique=True))
         return JudgedChanges(stay, len(after) - stay, len(before) - stay)
 
-    def _codes(self, events: Events, numbers: np.ndarray) -> np.ndarray:  # type: ignore[type-arg]
+    def _codes(self, events: Events, numbers: np.ndarray) -> np.ndarray:
         found: Matches = self._index.match(events)
         return numbers[found.events] * self._count + found.interests
 

@@ -50,7 +50,7 @@ class Folder:
                 if process.poll() is not None or time.monotonic() > end:
                     log = self.path / f"{self.processes.index(process)}.log"
                     text = log.read_text("utf-8", "replace")[-2000:]
-                    raise RuntimeError(f"{process.args} does not start: {text}") from error
+                    raise RuntimeError(f"{process.args!r} does not start: {text}") from error
                 time.sleep(0.1)
             else:
                 return
