@@ -21,11 +21,6 @@ def first_violation(rule: Rule, seeds: range) -> tuple[int, str] | None:
     return None
 
 
-def row(rule: Rule) -> str:
-    """Return the rule as a line of the list in docs/explanation/replication.md."""
-    return f"- {rule.text}"
-
-
 def violation(seed: int) -> str | None:
     """Return the invariant that breaks in a history."""
     try:

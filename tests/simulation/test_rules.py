@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
-from tests.simulation.brokers.rules import RULES as BROKER_RULES
 from tests.simulation.patching import edited, function_of
 from tests.simulation.rules import RULES, Rule
-from tests.simulation.search import first_violation, row, violation
-
-DOCUMENT = Path(__file__).parents[2] / "docs" / "explanation" / "replication.md"
+from tests.simulation.search import first_violation, violation
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.text)
@@ -32,9 +27,3 @@ def test_an_edit_is_taken_back() -> None:
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.text)
 def test_a_missing_rule_is_found_within_a_thousand_histories(rule: Rule) -> None:
     assert first_violation(rule, range(1000)) is not None
-
-
-def test_the_document_lists_every_rule() -> None:
-    _, _, rules = DOCUMENT.read_text().partition("\n## Each rule removed once\n")
-
-    assert [line for line in rules.splitlines() if line.startswith("-")] == [row(r) for r in (*RULES, *BROKER_RULES)]

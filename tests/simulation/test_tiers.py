@@ -8,21 +8,18 @@ from __future__ import annotations
 import gc
 from collections import Counter
 from collections.abc import Iterable
-from pathlib import Path
 
 import pytest
 
 from tests.simulation.judge import Violation
 from tests.simulation.patching import edited
 from tests.simulation.rules import Rule
-from tests.simulation.search import row
 from tests.simulation.tiers.rules import RULES
 from tests.simulation.tiers.states import RARE
 from tests.simulation.tiers.world import TierWorld
 
 #: What shows only when nobody gets on for a minute costs 10 s of CPU.
 _SLOW = {"A changed filter refills the mirror": pytest.mark.slow}
-DOCUMENT = Path(__file__).parents[2] / "docs" / "explanation" / "tiers.md"
 
 
 def histories(seeds: Iterable[int]) -> Counter[str]:
@@ -57,12 +54,6 @@ def test_a_thousand_histories_of_sets_in_tiers_hold_and_reach_every_rare_state()
     counts = histories(range(1000))
 
     assert {name: counts[name] for name in RARE if counts[name] < 20} == {}
-
-
-def test_the_document_lists_every_rule() -> None:
-    _, _, rules = DOCUMENT.read_text().partition("\n## Each rule removed once\n")
-
-    assert [line for line in rules.splitlines() if line.startswith("-")] == [row(rule) for rule in RULES]
 
 
 @pytest.mark.parametrize("rule", [pytest.param(r, marks=_SLOW.get(r.text, ()), id=r.text) for r in RULES])
