@@ -7,7 +7,10 @@ since when and why.
 from __future__ import annotations
 
 import logging
+import threading
 import time
+
+import tenacity
 
 from venus.flow.breaker import Breaker, Circuit, Classes
 from venus.flow.retry_rules import REMIND_S, should_retry
@@ -75,6 +78,22 @@ class TargetCircuit:
         """Return whether the loop tries again after this error."""
         return should_retry(error, has_worked=self.has_worked)
 
+    def retrying(self, stop: threading.Event) -> tenacity.Retrying:
+        """Return the retries of a loop, which tries again after transient errors until `stop`."""
+        return tenacity.Retrying(
+            retry=tenacity.retry_if_exception(self.is_waited_for),
+            wait=lambda state: self.record_failure(_error_of(state)),
+            stop=tenacity.stop_when_event_set(stop),
+            sleep=tenacity.sleep_using_event(stop),
+            before=lambda _: self.begin_attempt(),
+            before_sleep=lambda state: self.on_retry(_error_of(state)),
+            reraise=True,
+        )
+
     def record_session(self) -> None:
         """Record that both connections are open; a later error counts as a new one."""
         self.has_worked, self._said = True, ""
+
+
+def _error_of(state: tenacity.RetryCallState) -> BaseException | None:
+    return state.outcome.exception() if state.outcome else None

@@ -12,8 +12,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import tenacity
-
 from venus.adapters.targets.contract import FollowReport
 from venus.adapters.targets.parquet.folder import ParquetFolder
 from venus.adapters.targets.parquet.load import start_over
@@ -54,34 +52,32 @@ Report = Callable[[LakeReport], None]
 def run_lake(settings: Settings, name: str, stop: threading.Event, report: Report | None = None) -> None:
     """Follow the broker until `stop` and retry after transient errors. Raises all others."""
     raise_descriptor_limit()  # a file is open for each table that changes between two commits
-    target, tell, circuit = ParquetFolder(settings, name), report or (lambda _: None), TargetCircuit(name)
-    retrying = tenacity.Retrying(
-        retry=tenacity.retry_if_exception(circuit.is_waited_for),
-        wait=lambda state: circuit.record_failure(_error_of(state)),
-        stop=tenacity.stop_when_event_set(stop),
-        sleep=tenacity.sleep_using_event(stop),
-        before=lambda _: circuit.begin_attempt(),
-        before_sleep=lambda state: _on_failure(circuit, name, _error_of(state), tell),
-        reraise=True,
-    )
+    target, tell = ParquetFolder(settings, name), report or (lambda _: None)
+    circuit = _LakeCircuit(name, tell)
     with target.hold_lock():
         again = True
         while again and not stop.is_set():
             try:
-                again = retrying(_follow, target, circuit, stop, tell)
+                again = circuit.retrying(stop)(_follow, target, circuit, stop, tell)
             except VenusError as error:
                 if not (error.retryable and stop.is_set()):
                     raise
 
 
-def _error_of(state: tenacity.RetryCallState) -> BaseException | None:
-    return state.outcome.exception() if state.outcome else None
+class _LakeCircuit(TargetCircuit):
+    """Circuit of a lake that also reports each error to the caller."""
 
+    def __init__(self, target: str, tell: Report) -> None:
+        super().__init__(target)
+        self._tell = tell
 
-def _on_failure(circuit: TargetCircuit, name: str, error: BaseException | None, tell: Report) -> None:
-    circuit.on_retry(error)
-    state = circuit.breaker.state.value
-    tell(LakeReport(target=name, offset=0, rows=0, transactions=0, refreshed=0, circuit=state, error=str(error)))
+    def on_retry(self, error: BaseException | None) -> None:
+        """Log and report an error before the next try."""
+        super().on_retry(error)
+        name, state = self._target, self.breaker.state.value
+        self._tell(
+            LakeReport(target=name, offset=0, rows=0, transactions=0, refreshed=0, circuit=state, error=str(error))
+        )
 
 
 def _follow(target: ParquetFolder, circuit: TargetCircuit, stop: threading.Event, tell: Report) -> bool:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.support.brokers.feed import query
 from tests.support.databases.postgres import Server
-from tests.support.pipelines.whole_way import WholeWay, difference_keys, whole_way
+from tests.support.pipelines.whole_way import WholeWay, difference_keys
 from venus.adapters.targets.postgresql.control import pause, read_progress, read_table_states, request_resync, resume
 from venus.adapters.targets.postgresql.load.full_sync import full_sync
 from venus.adapters.verify.findings import ComparisonVerdict
@@ -20,6 +19,7 @@ from venus.config import Settings, TargetSettings
 
 pytestmark = pytest.mark.integration
 
+STEPS = (WholeWay.install, WholeWay.load, WholeWay.start)
 TABLES = """
 CREATE DOMAIN code AS text CONSTRAINT not_empty CHECK (VALUE <> '');
 CREATE TABLE maker (id int PRIMARY KEY, name text);
@@ -48,16 +48,6 @@ BESIDES = (
     "SELECT indexrelid::regclass::text, pg_get_indexdef(indexrelid) FROM pg_index WHERE indrelid = 'item'::regclass"
     " ORDER BY 1",
 )
-
-
-@pytest.fixture
-def way(tmp_path: Path, database: str, second_database: str) -> Iterator[WholeWay]:
-    query(database, TABLES)
-    with whole_way(tmp_path, database, second_database) as made:
-        made.install()
-        made.load()
-        made.start()
-        yield made
 
 
 @pytest.fixture

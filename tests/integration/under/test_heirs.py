@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import closing
-from pathlib import Path
 
 import pytest
 
 from tests.support.brokers.feed import query
-from tests.support.pipelines.whole_way import WholeWay, difference_keys, whole_way
+from tests.support.pipelines.whole_way import WholeWay, difference_keys
 from venus.adapters.cutover.run import CutoverRequest, run_cutover
 from venus.adapters.dialects.registry import open_source
 from venus.adapters.targets.postgresql.control import read_table_states, request_resync
@@ -18,6 +16,7 @@ from venus.cli.load import build_ddl
 
 pytestmark = pytest.mark.integration
 
+STEPS = (WholeWay.install, WholeWay.load)
 TABLES = """
 CREATE TABLE parent (id int PRIMARY KEY, v text);
 CREATE TABLE other (id int PRIMARY KEY, w text);
@@ -31,15 +30,6 @@ INSERT INTO both_of VALUES (1, 'b', 'b');
 LINKS = (
     "ALTER TABLE child INHERIT parent", "ALTER TABLE both_of INHERIT parent", "ALTER TABLE both_of INHERIT other",
 )  # fmt: skip
-
-
-@pytest.fixture
-def way(tmp_path: Path, database: str, second_database: str) -> Iterator[WholeWay]:
-    query(database, TABLES)
-    with whole_way(tmp_path, database, second_database) as made:
-        made.install()
-        made.load()
-        yield made
 
 
 def told(way: WholeWay) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -15,17 +14,12 @@ from tests.support.pipelines.whole_way import WholeWay, whole_way
 from venus.adapters.targets.postgresql.control import read_table_states
 from venus.adapters.verify.findings import ComparisonVerdict
 
+TABLES = "CREATE TABLE item (id int PRIMARY KEY, name text); INSERT INTO item VALUES (1, 'a')"
+STEPS = (WholeWay.install,)
+
 pytestmark = pytest.mark.integration
 
 INDEXES = "SELECT indexrelid::regclass::text FROM pg_index WHERE indrelid = %s::regclass ORDER BY 1"
-
-
-@pytest.fixture
-def way(tmp_path: Path, database: str, second_database: str) -> Iterator[WholeWay]:
-    query(database, "CREATE TABLE item (id int PRIMARY KEY, name text); INSERT INTO item VALUES (1, 'a')")
-    with whole_way(tmp_path, database, second_database) as made:
-        made.install()
-        yield made
 
 
 def bring(way: WholeWay, *statements: str) -> None:

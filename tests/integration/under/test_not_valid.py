@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import closing
 from functools import partial
-from pathlib import Path
 
 import psycopg2
 import pytest
 
 from tests.integration.cutover.test_sources import WISH
 from tests.support.brokers.feed import query
-from tests.support.pipelines.whole_way import WholeWay, difference_keys, whole_way
+from tests.support.pipelines.whole_way import WholeWay, difference_keys
 from venus.adapters.cutover.run import run_cutover, undo_target_cutover
 from venus.adapters.dialects.registry import open_source
 from venus.adapters.targets.postgresql.control import read_progress, read_table_states, request_resync
 
 pytestmark = pytest.mark.integration
 
+STEPS = (WholeWay.install, WholeWay.load, WholeWay.start, WholeWay.caught_up)
 TABLES = """
 CREATE DOMAIN code AS text CONSTRAINT short CHECK (length(VALUE) < 9);
 CREATE TABLE parent (id int PRIMARY KEY);
@@ -34,17 +33,6 @@ VALID = (
     " WHERE conrelid = 't'::regclass AND contype IN ('c', 'f') ORDER BY 1"
 )
 AS_AT_SOURCE = [("of", False), ("positive", False), ("small", True)]
-
-
-@pytest.fixture
-def way(tmp_path: Path, database: str, second_database: str) -> Iterator[WholeWay]:
-    query(database, TABLES)
-    with whole_way(tmp_path, database, second_database) as made:
-        made.install()
-        made.load()
-        made.start()
-        made.caught_up()
-        yield made
 
 
 def is_settled(way: WholeWay) -> bool:

@@ -11,8 +11,6 @@ import logging
 import threading
 import time
 
-import tenacity
-
 from venus.adapters.targets.postgresql import catalogue as catalogues
 from venus.adapters.targets.postgresql.apply.held_tables import HeldTables
 from venus.adapters.targets.postgresql.apply.report import ApplyLoop, ApplyReport, Report
@@ -381,24 +379,11 @@ def run_apply(settings: Settings, name: str, stop: threading.Event, report: Repo
     """Follow the broker until `stop` and retry after transient errors. Raises all others."""
     target = PostgresDatabase(settings, name)
     loop = ApplyLoop(name, stop, report)
-    retrying = tenacity.Retrying(
-        retry=tenacity.retry_if_exception(loop.is_waited_for),
-        wait=lambda state: loop.record_failure(_error_of(state)),
-        stop=tenacity.stop_when_event_set(stop),
-        sleep=tenacity.sleep_using_event(stop),
-        before=lambda _: loop.begin_attempt(),
-        before_sleep=lambda state: loop.on_retry(_error_of(state)),
-        reraise=True,
-    )
     try:
-        retrying(_follow, target, loop)
+        loop.retrying(stop)(_follow, target, loop)
     except VenusError as error:
         if not (error.retryable and loop.stopped):
             raise
-
-
-def _error_of(state: tenacity.RetryCallState) -> BaseException | None:
-    return state.outcome.exception() if state.outcome else None
 
 
 def _follow(target: PostgresDatabase, loop: ApplyLoop) -> None:
