@@ -1,6 +1,6 @@
 """The compose files and the Dockerfile against what they speak of: commands, options, ports, services, the package.
 
-Docker itself is not here. What stood in for it: bench/README.md, "docker"; the steps themselves: story/test_image.py.
+Docker itself is not here. The steps of the Dockerfile are carried out by story/test_image.py.
 """
 
 from __future__ import annotations
