@@ -125,15 +125,28 @@ def _host(advertised: str) -> str:
 
 
 def grpc_credentials(files: CertificateFiles, on_begin: Callable[[], None]) -> grpc.ServerCredentials:
-    """Return the credentials of the gRPC port; `begun` is called for each connection, from a thread of gRPC."""
+    """Return the credentials of the gRPC port; `on_begin` is called for each connection, from a thread of gRPC.
 
-    def fetch() -> grpc.ServerCertificateConfiguration:
-        on_begin()
-        return _configuration(files.current())
-
+    gRPC replaces its handshakers for each configuration that it is given, and counts their references without a lock:
+    with a new configuration for each connection, some hundred simultaneous handshakes ended the process (grpcio 1.85).
+    So it gets one only after a renewal of the files.
+    """
     first = files.current()
+    lock, given = threading.Lock(), [first]
+
+    def fetch() -> grpc.ServerCertificateConfiguration | None:
+        on_begin()
+        with lock:
+            current = files.current()
+            if current is given[0]:
+                return None
+            given[0] = current
+        return _configuration(current)
+
     return grpc.dynamic_ssl_server_credentials(
-        _configuration(first), fetch, require_client_authentication=first.ca is not None
+        _configuration(first),
+        fetch,  # type: ignore[arg-type]  # None is no change, which the stubs do not say
+        require_client_authentication=first.ca is not None,
     )
 
 

@@ -1,11 +1,17 @@
-"""Connections that never begin anything: closed after a bounded time, bounded in number, in nobody's way."""
+"""Connections that never begin anything: closed after a bounded time, bounded in number, in no other's way."""
 
 from __future__ import annotations
 
+import asyncio
 import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
 
+import grpc
 import psutil
 import pytest
 
@@ -14,8 +20,10 @@ from tests.support.brokers.certificates import EVERYTHING, Authority, get
 from tests.support.waiting import eventually
 from venus.broker.service.http_guard import HANDSHAKES_MAX
 from venus.broker.service.process import RunningBroker
+from venus.config import Settings
 from venus.rpc import event_loop
 from venus.rpc.admin import AdminClient
+from venus.security.certificate_files import grpc_credentials, open_files
 
 pytestmark = pytest.mark.integration
 
@@ -96,3 +104,28 @@ def test_grpc_closes_them(tls: bool, start_secure: StartSecure, authority: Autho
     address = authority.address(broker.address, "all", *EVERYTHING) if tls else broker.address
     with AdminClient(address) as admin:
         assert not admin.status().alarms
+
+
+def interrupt_handshakes(settings_json: str) -> None:
+    """Serve nothing but handshakes, with the broker's credentials, and let many of them time out at once."""
+    security = Settings.model_validate_json(settings_json).security
+    credentials = grpc_credentials(open_files(security, "", lambda: datetime.now(UTC)), lambda: None)
+
+    async def serve() -> None:
+        server = grpc.aio.server(options=[("grpc.server_handshake_timeout_ms", 300)])
+        port = server.add_secure_port("127.0.0.1:0", credentials)
+        await server.start()
+        idle = Idle()
+        for _ in range(10):
+            idle.open(f"127.0.0.1:{port}", 150)
+            await asyncio.to_thread(eventually, lambda: idle.closed() == len(idle.sockets))
+        await server.stop(0)
+
+    asyncio.run(serve())
+
+
+def test_handshakes_that_time_out_together_do_not_end_the_broker(tmp_path: Path, authority: Authority) -> None:
+    program = f"import sys; from {__name__} import interrupt_handshakes; interrupt_handshakes(sys.argv[1])"
+    settings = authority.settings(tmp_path / "data").model_dump_json()
+    run = subprocess.run([sys.executable, "-c", program, settings], capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr[-2000:]

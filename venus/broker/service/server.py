@@ -64,7 +64,6 @@ class GrpcServer:
             ("grpc.server_handshake_timeout_ms", HANDSHAKE_TIMEOUT_MS),  # 120 s otherwise, each with a descriptor
             ("grpc.max_connection_idle_ms", IDLE_MS),  # without a call; a client reconnects by itself
             ("grpc.max_concurrent_streams", STREAMS_MAX),
-            # no grpc.max_allowed_incoming_connections: with handshakes that time out, it has ended a process (SIGSEGV)
         ]
         self._server = grpc.aio.server(
             interceptors=[AccessInterceptor(access)],
