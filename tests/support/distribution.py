@@ -6,9 +6,9 @@ wheel built from the tree would show nothing about the sdist. Needs no network: 
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
-import tarfile
 import tempfile
 from pathlib import Path
 
@@ -38,8 +38,7 @@ def build(folder: Path) -> tuple[Path, Path]:
         copy_tree(tree)
         _run_backend("build_sdist", tree, folder)
         (sdist,) = folder.glob("venus_cdc-*.tar.gz")
-        with tarfile.open(sdist) as archive:
-            archive.extractall(unpacked, filter="data")
+        shutil.unpack_archive(sdist, unpacked)
         (content,) = unpacked.iterdir()
         _run_backend("build_wheel", content, folder)
     (wheel,) = folder.glob("venus_cdc-*.whl")

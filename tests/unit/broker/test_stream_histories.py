@@ -253,7 +253,7 @@ async def played(seed: int) -> tuple[bool, History]:
 
 @pytest.fixture(autouse=True)
 def _no_network(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("venus.rpc.connection.BrokerConnection", lambda *_, **__: None)
+    monkeypatch.setattr("venus.rpc.duplex.BrokerConnection", lambda *_, **__: None)
 
 
 def test_every_history_ends_with_everything_persisted_decided_and_nothing_counted() -> None:
