@@ -86,7 +86,7 @@ def forecast_table(
     row_bytes = _row_bytes(size)
     read_s = size.rows * _us(pace.row_us, pace.value_us, pace.kib_us, columns, row_bytes) * speed
     if size.sample and size.sample.rows:  # over a slow line the sample knows better than any bench
-        read_s = max(read_s, _read_like(size))
+        read_s = max(read_s, _read_seconds(size))
     per_s = size.changes / size.over_s if size.changes is not None and size.over_s > 0 else None
     return TableForecast(
         row_bytes=row_bytes,
@@ -112,7 +112,7 @@ def _row_bytes(size: TableSize) -> float:
     return size.data_bytes / size.rows if size.data_bytes and size.rows else ROW_BYTES_ASSUMED
 
 
-def _read_like(size: TableSize) -> float:
+def _read_seconds(size: TableSize) -> float:
     """Return how long all rows take at the sample's rate; the first round trip counts once."""
     assert size.sample is not None
     assert size.rows is not None
@@ -142,7 +142,7 @@ def forecast_source(tables: Iterable[TableForecast], rows: int, speed: float) ->
         log_bytes_per_hour=_sum(t.log_bytes_per_hour for t in known),
         speed=speed,
     )
-    return _with_lines(forecast, fixed_s, compare_s, len(known))
+    return _add_lines(forecast, fixed_s, compare_s, len(known))
 
 
 def _sum(figures: Iterable[float | None]) -> float | None:
@@ -150,7 +150,7 @@ def _sum(figures: Iterable[float | None]) -> float | None:
     return sum(known) if known else None
 
 
-def _with_lines(f: Forecast, fixed_s: float, compare_s: float, tables: int) -> Forecast:
+def _add_lines(f: Forecast, fixed_s: float, compare_s: float, tables: int) -> Forecast:
     speed = f"speed {f.speed:.2f} (this machine's time for what the bench's takes 1)"
     lines = [
         ForecastLine(

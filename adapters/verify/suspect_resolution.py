@@ -69,7 +69,7 @@ class SuspectResolver:
     def wait_until_right(self, keys: Seq[Key], wait_s: float) -> dict[Key, Decision]:
         """Check these keys until each is right at both ends, for `wait_s` at most; return those that are not.
 
-        A target that is right for where it stands is not enough: what was shipped has to have arrived there.
+        A target is right only when it has received what was shipped; equality at its present position is not enough.
         """
         suspects = recheck_suspects(self._ends, self._subject, keys)
         self._learn(suspects)

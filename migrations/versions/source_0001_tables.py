@@ -25,10 +25,10 @@ NUMBER = sa.BigInteger().with_variant(sa.Integer, "sqlite")
 
 def upgrade() -> None:
     """Create the tables, with their one row where they have one."""
-    _checkpoint()
-    _batch()
-    _captured_table()
-    _heartbeat()
+    _create_checkpoint()
+    _create_batch()
+    _create_captured_table()
+    _create_heartbeat()
 
 
 def downgrade() -> None:
@@ -38,7 +38,7 @@ def downgrade() -> None:
         op.drop_table(own_name(name, schema=schema), schema=schema)
 
 
-def _checkpoint() -> None:
+def _create_checkpoint() -> None:
     schema = own_schema()
     table = op.create_table(
         own_name("checkpoint", schema=schema),
@@ -51,7 +51,7 @@ def _checkpoint() -> None:
     op.bulk_insert(table, [{"id": 1, "epoch": 0, "next_sequence": 1, "last_batch": 0}])
 
 
-def _batch() -> None:
+def _create_batch() -> None:
     schema = own_schema()
     op.create_table(
         own_name("batch", schema=schema),
@@ -65,7 +65,7 @@ def _batch() -> None:
     )
 
 
-def _captured_table() -> None:
+def _create_captured_table() -> None:
     schema = own_schema()
     op.create_table(
         own_name("captured_table", schema=schema),
@@ -90,7 +90,7 @@ def _captured_table() -> None:
     )
 
 
-def _heartbeat() -> None:
+def _create_heartbeat() -> None:
     schema = own_schema()
     table = op.create_table(
         own_name("heartbeat", schema=schema),

@@ -117,7 +117,7 @@ class Leading:
         return live & in_sync.moving_followers(self.followers, waiting, since)
 
     def hand_over(self, to: Member, now: float) -> list[Effect]:
-        """Accept no more proposals. The successor leads once it has everything, or the hand-over is cancelled."""
+        """Accept no more proposals. The successor leads once it has every entry, or the hand-over is cancelled."""
         self.handing_over = to
         self._hand_over_until = now + self._patience.hand_over_s
         return self._answer_parked(now)

@@ -91,7 +91,7 @@ def _check_sections(message: change_pb2.BatchBody, *, mirrored: bool) -> None:
         if mirrored and table.kind == change_pb2.TableChanges.LEFT_OUT:
             _check_left_out(message.batch_no, table)
         else:
-            _check(message.batch_no, table)
+            _check_section(message.batch_no, table)
     if sum(table.count for table in message.tables) != message.count:
         raise ProtocolError(
             f"batch {message.batch_no} declares {message.count} changes, its sections have another number"
@@ -211,7 +211,7 @@ def _check_left_out(batch_no: int, table: change_pb2.TableChanges) -> None:
         raise ProtocolError(f"batch {batch_no}: a LEFT_OUT section has rows")
 
 
-def _check(batch_no: int, table: change_pb2.TableChanges) -> None:
+def _check_section(batch_no: int, table: change_pb2.TableChanges) -> None:
     where = f"batch {batch_no}, table {table.table_id}"
     if table.kind not in _KINDS:
         raise ProtocolError(f"{where}: unknown kind of section {table.kind}")

@@ -221,7 +221,7 @@ class ConsumerStream:
 
     async def _send_increments(self) -> None:
         while not self._eof:
-            if self._position < self.tail and self._frames.is_crowd(self.business):
+            if self._position < self.tail and self._frames.has_many_readers(self.business):
                 await self._frames.turnstile.enter()
             self.wake.clear()
             if self._error is not None:

@@ -164,7 +164,7 @@ class SharedFrames:
         """Return whether several consumers may need the same frame."""
         return self.streams[business] > 1
 
-    def is_crowd(self, business: str) -> bool:
+    def has_many_readers(self, business: str) -> bool:
         """Return whether a business has so many readers that they must take turns."""
         return self.streams[business] >= PACED_MIN
 
@@ -173,7 +173,7 @@ class SharedFrames:
 
         All of them wait for the same moments, so that they share frames. A commit after a pause is sent at once.
         """
-        if not self.is_crowd(business):
+        if not self.has_many_readers(business):
             return 0.0
         every = min(PACE_MAX_S, self.streams[business] * PACE_S)
         return every - now % every
