@@ -74,7 +74,7 @@ def test_a_consumer_that_goes_while_it_is_attached_is_detached(
         return attach(self, *args, **options)
 
     monkeypatch.setattr(Subscriptions, "attach", slow)
-    monkeypatch.setattr("venus.rpc.connection.CLOSE_TIMEOUT_S", 0.1)  # the call is cancelled, not ended
+    monkeypatch.setattr("venus.rpc.duplex.CLOSE_TIMEOUT_S", 0.1)  # the call is cancelled, not ended
     with subscriber(broker) as reader, pytest.raises(Unavailable):
         reader.open(0, 0, timeout_s=0.2)
     assert entered.is_set()
