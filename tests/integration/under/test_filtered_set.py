@@ -226,7 +226,8 @@ def test_another_predicate_fills_the_set_again_and_its_consumers_start_over(
         eventually(lambda: rows_at(database, items()) == inside(feed, narrow))
         feed.cut(*(some(rng) for _ in range(20)))
         caught_up(database, real)
-    assert rows_at(database, items()) == inside(feed, narrow)
+        # the table may still hold changes of the time when it was loaded again
+        eventually(lambda: rows_at(database, items()) == inside(feed, narrow))
 
 
 def test_a_column_that_is_dropped_stops_its_table_alone(real: RealBroker, start: Start) -> None:

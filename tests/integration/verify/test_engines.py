@@ -1,4 +1,4 @@
-"""The same slices by processes and by Spark (issue 3 sections 1 and 3)."""
+"""The same slices by processes and by Spark."""
 
 from __future__ import annotations
 

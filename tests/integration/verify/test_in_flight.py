@@ -1,4 +1,4 @@
-"""Changes on their way are never findings, and what cannot be decided says why (issue 3 section 3).
+"""Changes on their way are never findings, and what cannot be decided says why.
 
 One PostgreSQL pipeline for the file; each test has a table of its own and leaves capture and apply running.
 """
@@ -72,8 +72,16 @@ def test_rows_on_their_way_that_reach_the_limit_do_not_hide_a_wrong_one(way: Who
     at_source(way, "UPDATE hidden SET v = 'new' WHERE id < 10")
     way.until(lambda: not way.log_rows(), "the capture")
 
-    threading.Timer(0.3, way.start, ["apply"]).start()
-    limited = only(way, "hidden", slice_rows=20, differences_max=5, wait_s=60.0)
+    started = threading.Event()
+
+    def start_apply(_: object) -> None:
+        """Start it once the first slices, with the rows on their way, have been compared."""
+        if not started.is_set():
+            started.set()
+            way.start("apply")
+
+    chosen = VerifyOptions(target="main", tables=("hidden",), slice_rows=20, differences_max=5, wait_s=60.0)
+    limited = run_verify(way.settings, chosen, report=start_apply)
 
     assert (limited.differences, limited.undecided) == ([], [])
     assert limited.verdict is ComparisonVerdict.UNDECIDED

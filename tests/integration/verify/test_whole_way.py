@@ -1,4 +1,4 @@
-"""`venus verify` over a whole running pipeline, for each dialect (issue 3; features 4: scenarios 38, 39, 40)."""
+"""`venus verify` over a whole running pipeline, for each dialect."""
 
 from __future__ import annotations
 
