@@ -76,7 +76,7 @@ def refuse_without_triggers(shop: Shop, pipeline: Pipeline) -> None:
 def install_load_and_follow(shop: Shop, pipeline: Pipeline) -> None:
     shop.open_doors()
     pipeline.start("run", "run", "--install")
-    written(pipeline, "main: following")
+    wait_for_line(pipeline, "main: following")
     busy_for(1.5)
     equal(shop, pipeline, "main")
 
@@ -115,7 +115,7 @@ def add_a_target(shop: Shop, pipeline: Pipeline, url: str) -> None:
     pipeline.configure()
     shop.open_doors()
     start(pipeline)
-    written(pipeline, "second: following")
+    wait_for_line(pipeline, "second: following")
     equal(shop, pipeline, "main", "second")
     assert "main: loading" not in last_run(pipeline), "a loaded target is not loaded again"
 
@@ -132,7 +132,7 @@ def test_what_is_in_the_way_is_one_line_with_the_way_out(tmp_path: Path, postgre
     made.configure()
     try:
         made.start("run", "run", "--install")
-        written(made, "main: following")
+        wait_for_line(made, "main: following")
         made.until(lambda: "away: rows 0" in made.tail(), "word of the target that is away")
         assert "127.0.0.1:1/nowhere cannot be reached" in made.tail()
         assert "away: following" not in made.tail()
@@ -161,7 +161,7 @@ def test_what_is_in_the_way_is_one_line_with_the_way_out(tmp_path: Path, postgre
 def start(pipeline: Pipeline) -> None:
     """Start `venus run` and wait until it follows."""
     pipeline.start("run", "run")
-    written(pipeline, "main: following")
+    wait_for_line(pipeline, "main: following")
 
 
 def last_run(pipeline: Pipeline) -> str:
@@ -169,14 +169,14 @@ def last_run(pipeline: Pipeline) -> str:
     return pipeline.log.read_text().rpartition("$ venus run")[2]
 
 
-def written(pipeline: Pipeline, line: str) -> None:
+def wait_for_line(pipeline: Pipeline, line: str) -> None:
     """Wait until the newest `venus run` has written a line."""
 
-    def found() -> bool:
+    def has_event() -> bool:
         assert "run" not in pipeline.running or pipeline.running["run"].poll() is None, pipeline.tail()
         return line in last_run(pipeline)
 
-    pipeline.until(found, line)
+    pipeline.until(has_event, line)
 
 
 def equal(shop: Shop, pipeline: Pipeline, *targets: str) -> None:

@@ -37,7 +37,7 @@ def content(first: int, rows: int, end: int | None = None) -> bytes:
     return seal(broker_pb2.DeliveryFrame(increments=increments))
 
 
-def fed(messages: FrameReader, data: bytes, at: int) -> list[Read]:
+def feed_data(messages: FrameReader, data: bytes, at: int) -> list[Read]:
     """Feed in two pieces, of a buffer that is overwritten, as that of the connections is."""
     found: list[Read] = []
     buffer = bytearray(len(data))
@@ -102,7 +102,7 @@ def test_messages_are_read_wherever_they_are_split(is_known: bool) -> None:
     for at in range(len(data) + 1):
         frames = Frames()
         known = [frames.read(each) for each in contents] if is_known else []
-        found = fed(FrameReader(frames), data, at)
+        found = feed_data(FrameReader(frames), data, at)
         assert [(f.begin, f.end, f.content) for f in found] == [
             (begin, end, each) for (begin, end), each in zip([(0, 2), (2, 4), (4, 7)], contents, strict=True)
         ]
@@ -116,7 +116,7 @@ def test_a_message_that_goes_on_unlike_any_other_is_put_together() -> None:
     for at in range(len(other) + len(framing.message(b""))):
         frames = Frames()
         frames.read(one)
-        (found,) = fed(FrameReader(frames), framing.message(other), at)
+        (found,) = feed_data(FrameReader(frames), framing.message(other), at)
         assert found.content == other
 
 
@@ -130,16 +130,16 @@ def test_a_damaged_message_is_refused(is_known: bool) -> None:
         damaged = bytearray(good)
         damaged[at] ^= 1
         with pytest.raises(DigestMismatch):
-            fed(FrameReader(frames), framing.message(bytes(damaged)), 50)
+            feed_data(FrameReader(frames), framing.message(bytes(damaged)), 50)
 
 
 def test_what_is_no_message_is_refused() -> None:
     with pytest.raises(ProtocolError):
-        fed(FrameReader(Frames()), framing.message(b""), 5)
+        feed_data(FrameReader(Frames()), framing.message(b""), 5)
     with pytest.raises(ConnectionError, match="compressed"):
-        fed(FrameReader(Frames()), framing.PREFIX.pack(1, 3) + b"abc", 0)
+        feed_data(FrameReader(Frames()), framing.PREFIX.pack(1, 3) + b"abc", 0)
     with pytest.raises(ConnectionError, match="too large"):
-        fed(FrameReader(Frames()), framing.PREFIX.pack(0, 1 << 30), 0)
+        feed_data(FrameReader(Frames()), framing.PREFIX.pack(0, 1 << 30), 0)
 
 
 # -- connections -----------------------------------------------------------------------------------------------------

@@ -48,7 +48,7 @@ def cluster(tmp_path: Path, members: EtcdCluster) -> Iterator[BrokerCluster]:
     members.wait()
 
 
-def written(steady: SteadyWriter, writes: int) -> None:
+def wait_until_written(steady: SteadyWriter, writes: int) -> None:
     """Wait for so many further writes."""
     wanted = len(steady.took_s) + writes
     eventually(lambda: steady.failure is not None or len(steady.took_s) >= wanted)
@@ -58,7 +58,7 @@ def lasts(steady: SteadyWriter, cluster: BrokerCluster, left: list[str]) -> None
     """Write for longer than the leases last; all brokers are still registered then, and so are their leases."""
     end = time.monotonic() + AWAY_S
     while time.monotonic() < end:
-        written(steady, 5)
+        wait_until_written(steady, 5)
     with closing(EtcdCoordinator(left, cluster.name, timeout_s=10.0)) as coordinator:
         assert {found.member.broker for found in coordinator.brokers()} == set("abc")
 
@@ -81,7 +81,7 @@ def test_writers_do_not_notice_that_etcd_loses_members(cluster: BrokerCluster, m
     eventually(lambda: cluster.in_sync() == set("abc"))
     before = cluster.record()
     with SteadyWriter(writer, ROWS) as steady:
-        written(steady, 20)
+        wait_until_written(steady, 20)
         for victim in (follower(members), members.leader()):
             victim.kill()
             lasts(steady, cluster, [node.address for node in members.nodes if node is not victim])
@@ -92,7 +92,7 @@ def test_writers_do_not_notice_that_etcd_loses_members(cluster: BrokerCluster, m
         lasts(steady, cluster, [node.address for node in members.nodes if node is not paused])
         paused.resume()
         members.wait()
-        written(steady, 20)
+        wait_until_written(steady, 20)
     assert writer.errors == []
     assert max(steady.took_s) < PAUSE_MAX_S
     after = cluster.record()
@@ -111,7 +111,7 @@ def test_without_a_majority_of_etcd_no_other_broker_leads_until_it_is_back(
     with SteadyWriter(writer, ROWS) as steady:
         for node in lost:
             node.kill()
-        written(steady, 100)  # longer than the leases, which nobody can renew
+        wait_until_written(steady, 100)  # longer than the leases, which nobody can renew
     assert writer.errors == []
     acknowledged = writer.acknowledged
     cluster.brokers[first].kill()

@@ -123,7 +123,7 @@ def goes_on(
 
 
 @contextmanager
-def ended(pipeline: Pipeline, server: Server) -> Iterator[None]:
+def end_pipeline(pipeline: Pipeline, server: Server) -> Iterator[None]:
     try:
         yield
     finally:
@@ -150,7 +150,7 @@ def test_a_broker_a_lake_a_target_and_a_sqlite_source_go_on(
             options.write("[lake]\ncommit_s = 0.1\nrefresh_s = 0.1\n")
 
     configure()
-    with ended(pipeline, postgres_server):
+    with end_pipeline(pipeline, postgres_server):
         pipeline.start_broker()
         opens(pipeline, pipeline.broker, expected)
         goes_on(pipeline, source, postgres_server, expected, configure)
@@ -181,7 +181,7 @@ def test_three_brokers_their_records_in_etcd_and_a_postgresql_source_go_on(
         formats.write_members(tmp_path, ports, source, pipeline.targets, etcd_server.addresses)
 
     configure()
-    with ended(pipeline, postgres_server):
+    with end_pipeline(pipeline, postgres_server):
         for member in formats.MEMBERS:
             pipeline.start(member, "broker", "-c", f"{member}.toml")
         pipeline.until(lambda: pipeline.status()["broker"]["known"], "a leader")

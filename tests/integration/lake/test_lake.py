@@ -82,7 +82,7 @@ def test_the_whole_life_of_a_lake(real: RealBroker, tmp_path: Path) -> None:
         lakes.is_at(settings, real.next_offset)
         lakes.all_fresh(settings)
         with AdminClient(real.address) as admin:
-            eventually(lambda: acknowledged(admin) == real.next_offset, "the acknowledgement")
+            eventually(lambda: acknowledged_offset(admin) == real.next_offset, "the acknowledgement")
 
     for table_id, schema in feed.schemas.items():
         assert lakes.current_rows(root, schema) == lakes.newest_rows(settings, schema) == feed.model[table_id]
@@ -94,7 +94,7 @@ def test_the_whole_life_of_a_lake(real: RealBroker, tmp_path: Path) -> None:
     assert lakes.manifest_of(settings).unaccounted == 0
 
 
-def acknowledged(admin: AdminClient) -> int:
+def acknowledged_offset(admin: AdminClient) -> int:
     (business,) = admin.status("main").businesses
     return next(c.acknowledged for c in business.consumers if c.group == "main/lake")
 

@@ -59,7 +59,7 @@ def test_nothing_is_seen_before_the_manifest_names_it(
     root, before = tmp_path / "lake", seen(tmp_path / "lake")
     save = LakeManifest.save
 
-    def killed(_: LakeManifest, path: Path) -> None:
+    def kill_here(_: LakeManifest, path: Path) -> None:
         raise Killed
 
     def killed_at_a_state(manifest: LakeManifest, path: Path) -> None:
@@ -78,7 +78,7 @@ def test_nothing_is_seen_before_the_manifest_names_it(
         return left
 
     feed.cut(put(1, "new", 1), gone(2))
-    at_the_commit = left_by(killed)
+    at_the_commit = left_by(kill_here)
     after = seen(root)
     feed.cut(put(3, "three", 3))
     at_the_refresh = left_by(killed_at_a_state)
@@ -182,10 +182,10 @@ def test_a_load_that_cannot_go_on_starts_over_at_once(
     feed.describe(items())
     feed.cut(*(put(i, f"label {i}", i) for i in range(100)))
 
-    def killed(_: object) -> None:
+    def kill_here(_: object) -> None:
         raise Killed
 
-    monkeypatch.setattr(load, "publish", killed)
+    monkeypatch.setattr(load, "publish", kill_here)
     with pytest.raises(Killed):
         lakes.load(settings)
     monkeypatch.undo()
@@ -225,10 +225,10 @@ def test_a_split_that_was_half_written_is_read_again(
     feed.describe(items())
     feed.cut(*(put(i, f"label {i}", i) for i in range(1000)))
 
-    def killed(_: object) -> None:
+    def kill_here(_: object) -> None:
         raise Killed
 
-    monkeypatch.setattr(load, "publish", killed)
+    monkeypatch.setattr(load, "publish", kill_here)
     with pytest.raises(Killed):
         lakes.load(settings)
     left = [path.name for path in (tmp_path / "lake/versions").rglob("*") if path.is_file()]

@@ -35,7 +35,7 @@ def nameless(entry: LogEntry) -> LogEntry:
     return record_entry(EntryKind.CONSUMER, epoch=entry.epoch, at_us=1, record={"acknowledged": 1})
 
 
-def mangled(cluster: Cluster, bad: Callable[[LogEntry], LogEntry]) -> None:
+def mangle_entries(cluster: Cluster, bad: Callable[[LogEntry], LogEntry]) -> None:
     """Change one decision on its way to one follower; it is sealed as if the leader had written it."""
     done: list[int] = []
 
@@ -68,7 +68,7 @@ def test_the_replica_stops_and_everybody_else_goes_on(tmp_path: Path, bad: Calla
         producer, other = Producer(leader.core), Producer(leader.core, OTHER)
         producer.commit(engines.rows(0, 3))
         cluster.settle()
-        mangled(cluster, bad)
+        mangle_entries(cluster, bad)
         producer.commit(engines.rows(3, 3))
         stopped = halted(cluster)
         assert stopped is not leader
@@ -106,7 +106,7 @@ def test_a_replica_that_stopped_says_so_after_a_restart_too(tmp_path: Path) -> N
         producer = Producer(leader.core)
         producer.commit(engines.rows(0, 3))
         cluster.settle()
-        mangled(cluster, nameless)
+        mangle_entries(cluster, nameless)
         producer.commit(engines.rows(3, 3))
         stopped = halted(cluster)
         stopped.kill()

@@ -196,7 +196,7 @@ def test_a_large_frame_comes_in_parts_to_a_follower_that_takes_them_and_whole_to
         async def write(self, frame: replica_pb2.LeaderFrame) -> None:
             frames.append(frame)
 
-    async def written() -> None:
+    async def record_write() -> None:
         line = FollowerStream(OTHER, cast(Any, Context()), takes_parts=takes_parts)
         line.send(answer)
         writing = asyncio.create_task(line.write())
@@ -205,7 +205,7 @@ def test_a_large_frame_comes_in_parts_to_a_follower_that_takes_them_and_whole_to
         line.end()
         await writing
 
-    asyncio.run(asyncio.wait_for(written(), 10.0))
+    asyncio.run(asyncio.wait_for(record_write(), 10.0))
     whole = replica_pb2.LeaderFrame(answers=[answer])
     assert [frame.last_part for frame in frames] == ([False, False, True] if takes_parts else [False])
     assert b"".join(frame.part for frame in frames) == (whole.SerializeToString() if takes_parts else b"")

@@ -160,7 +160,7 @@ def test_decisions_do_not_wait_for_the_half_messages_that_come_with_them(
     broker = start_broker()
     stopped, turn = threading.Event(), UnsavedBytes.wait_for_slot
 
-    async def held(self: UnsavedBytes, nbytes: int) -> Any:
+    async def hold_bytes(self: UnsavedBytes, nbytes: int) -> Any:
         stopped.set()
         while disk_is_busy.is_set():
             await asyncio.sleep(0.01)
@@ -171,7 +171,7 @@ def test_decisions_do_not_wait_for_the_half_messages_that_come_with_them(
         epoch = sender.connect(0, 0).epoch
         sender.send_half(half(1))
         sender.wait_until_persisted(1)
-        monkeypatch.setattr(UnsavedBytes, "wait_for_slot", held)
+        monkeypatch.setattr(UnsavedBytes, "wait_for_slot", hold_bytes)
         disk_is_busy.set()
         with sender._lock:  # so that both leave in one frame
             sender._outgoing.add_half(half(2))

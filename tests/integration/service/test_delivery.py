@@ -156,14 +156,14 @@ def test_nobody_is_told_that_he_diverged_before_it_is_certain_that_this_broker_l
     """A consumer that is told so ends, and is loaded again; a producer's tables as well."""
     asked: list[tuple[str, int]] = []
 
-    async def led(_: StandaloneGate, business: str, term: int) -> None:
+    async def lead_in_term(_: StandaloneGate, business: str, term: int) -> None:
         asked.append((business, term))
         if not is_certain:
             raise Unavailable("another broker leads by now")
 
     fill(broker.address, 1, 3)
     monkeypatch.setattr(StandaloneGate, "term", lambda *_: 7)
-    monkeypatch.setattr(StandaloneGate, "confirm_leadership", led)
+    monkeypatch.setattr(StandaloneGate, "confirm_leadership", lead_in_term)
     kind = Diverged if is_certain else Unavailable
     with subscriber(broker) as reader, pytest.raises(kind):
         reader.open(1000, 1)

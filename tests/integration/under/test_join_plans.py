@@ -34,7 +34,7 @@ def table(database: str, broker: FakeDelivery, feed: Feed) -> Iterator[tuple[Tar
     session.close()
 
 
-def staged(session: TargetSession, sql: RowSql, stage: str, columns: str) -> None:
+def stage_rows(session: TargetSession, sql: RowSql, stage: str, columns: str) -> None:
     """Fill a staging table with every row there is."""
     session.run(f"{sql.create_stages}; INSERT INTO {stage} SELECT {columns} FROM shop.items; {BOUND}")
 
@@ -49,7 +49,7 @@ def test_many_keys_are_deleted_from_a_table_that_was_analysed_while_its_rows_cam
     table: tuple[TargetSession, RowSql],
 ) -> None:
     session, sql = table
-    staged(session, sql, sql.key_stage, sql.key)
+    stage_rows(session, sql, sql.key_stage, sql.key)
 
     session.run(sql.text("delete_staged", stage=sql.key_stage, staged="0"))
 
@@ -59,7 +59,7 @@ def test_many_keys_are_deleted_from_a_table_that_was_analysed_while_its_rows_cam
 
 def test_repeated_keys_are_dropped_from_a_large_stage(table: tuple[TargetSession, RowSql]) -> None:
     session, sql = table
-    staged(session, sql, sql.stage, sql.columns)
+    stage_rows(session, sql, sql.stage, sql.columns)
     session.run(f"INSERT INTO {sql.stage} SELECT {sql.columns} FROM shop.items LIMIT 10")
 
     session.run(sql.text("drop_repeated"))

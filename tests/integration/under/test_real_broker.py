@@ -49,12 +49,12 @@ def test_the_whole_life_of_a_target(database: str, second_database: str, real: R
         full_sync(settings, "b")
         caught_up(database, real)
         with AdminClient(real.address) as admin:
-            eventually(lambda: _acknowledged(admin) == real.next_offset, "the acknowledgement")
+            eventually(lambda: _acknowledged_offset(admin) == real.next_offset, "the acknowledgement")
     for table_id, schema in feed.schemas.items():
         assert rows_at(database, schema) == feed.model[table_id]
         assert rows_at(second_database, schema) == feed.model[table_id]
 
 
-def _acknowledged(admin: AdminClient) -> int:
+def _acknowledged_offset(admin: AdminClient) -> int:
     (business,) = admin.status("main").businesses
     return next(c.acknowledged for c in business.consumers if c.group == "main/a")

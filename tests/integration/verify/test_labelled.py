@@ -87,7 +87,7 @@ def region(tmp_path: Path, database: str, second_database: str) -> Iterator[Regi
             below.stop()
 
 
-def planted(result: VerifyResult) -> None:
+def check_planted(result: VerifyResult) -> None:
     """Look at the result of two planted differences."""
     assert difference_keys(result) == {("item", ("7",), "missing", "apply"), ("item", ("499",), "different", "apply")}
     assert [t.table for t in result.tables] == ["public.item"]
@@ -108,8 +108,8 @@ def test_a_comparison_names_what_the_labels_leave_out(region: Region) -> None:
     assert (away.verdict, away.notes) == (ComparisonVerdict.SAME, ["the broker set here mirrors item only"])
 
     plant(region)
-    planted(region.compare())
-    planted(region.compare(leg="target"))
+    check_planted(region.compare())
+    check_planted(region.compare(leg="target"))
     with pytest.raises(ConfigError, match="'oth\\*' is not mirrored by the broker set here"):
         region.compare(tables=("oth*",))
 
@@ -155,7 +155,7 @@ def test_by_spark_too(region: Region, spark_session: SparkSession) -> None:
     result = region.compare(runner)
     assert (result.verdict, result.rows, result.notes) == (ComparisonVerdict.SAME, ROWS, [LEFT_OUT])
     plant(region)
-    planted(region.compare(runner))
+    check_planted(region.compare(runner))
 
 
 def test_a_folder_of_parquet_files_has_what_the_labels_bring(region: Region, tmp_path: Path) -> None:

@@ -48,7 +48,7 @@ How each type of an Oracle column is carried.
 """
 
 
-def _described(*columns: tuple[object, ...]) -> Answer:
+def _describe_columns(*columns: tuple[object, ...]) -> Answer:
     return Answer(types=[VARCHAR] * 10, rows=columns)
 
 
@@ -59,10 +59,10 @@ def plan(version: Version, options: OracleOptions) -> list[InstallStep]:
     module.answers["SELECT T.OWNER"] = [Answer(types=[VARCHAR] * 10, rows=listed)]
     number = ("NUMBER", None, "22", "0", None, "10", "0", "N", None)
     module.answers["SELECT C.COLUMN_NAME, C.DATA_TYPE"] = [
-        _described(
+        _describe_columns(
             ("STUDENT_ID", *number), ("COURSE", "VARCHAR2", None, "80", "20", "C", None, None, "N", None),
         ),
-        _described(("ID", *number), ("NAME", "VARCHAR2", None, "40", "40", "B", None, None, "Y", None)),
+        _describe_columns(("ID", *number), ("NAME", "VARCHAR2", None, "40", "40", "B", None, None, "Y", None)),
     ]  # fmt: skip
     keys = [[["ENROLL_PK", "P", "STUDENT_ID"], ["ENROLL_PK", "P", "COURSE"]], [["STUDENT_PK", "P", "ID"]]]
     module.answers["SELECT K.NAME, K.KIND"] = [Answer(types=[VARCHAR] * 3, rows=rows) for rows in keys]
@@ -165,7 +165,7 @@ def script_of(version: Version, options: OracleOptions) -> str:
     return build_script(plan(version, options), removal=False, user="APP", version=version.name)
 
 
-def _written(head: str, said: list[str]) -> str:
+def _write_script(head: str, said: list[str]) -> str:
     ended = [s + ("\n/" if s.endswith("END;") else ";") for s in said]
     return f"-- {head}\n" + "\n\n".join(ended) + "\n"
 
@@ -205,7 +205,7 @@ def files() -> dict[str, str]:
     return {
         f"install-{SHOWN.name}.sql": scripts["install", SHOWN.name],
         f"inline-{SHOWN.name}.sql": scripts["inline", SHOWN.name],
-        "running.sql": _written("The statements of the running adapter, for a table of every type.", running()),
+        "running.sql": _write_script("The statements of the running adapter, for a table of every type.", running()),
         DIFFERENCES: _differences(),
     }
 

@@ -17,16 +17,16 @@ STARTED = 1_000_000.0
 LATER = STARTED + SETTLING_S
 
 
-def told(notices: list[Notification]) -> list[tuple[str, str]]:
+def notified_pairs(notices: list[Notification]) -> list[tuple[str, str]]:
     return [(notice.event.value, notice.alarm.rule) for notice in notices]
 
 
 def test_an_alarm_is_raised_repeated_and_recovers() -> None:
     book = AlarmState(AlarmsSettings(repeat_s=100, clear_s=10), STARTED)
 
-    assert told(book.update([("main", HALTED.format(1))], LATER)) == [("raised", "table_halted")]
+    assert notified_pairs(book.update([("main", HALTED.format(1))], LATER)) == [("raised", "table_halted")]
     assert book.update([("main", HALTED.format(2))], LATER + 99) == []
-    assert told(book.update([("main", HALTED.format(3))], LATER + 100)) == [("stands", "table_halted")]
+    assert notified_pairs(book.update([("main", HALTED.format(3))], LATER + 100)) == [("stands", "table_halted")]
     assert book.update([], LATER + 101) == []
     (over,) = book.update([], LATER + 111)
     assert (over.event, over.at_s, over.alarm.since_s) == (AlarmEvent.RECOVERED, LATER + 101, LATER)
@@ -51,7 +51,7 @@ def test_what_does_not_last_is_not_told() -> None:
     assert book.update([], LATER + 30) == []
     assert book.update([("main", AWAY)], LATER + 40) == []
     assert book.update([("main", AWAY)], LATER + 99) == []
-    assert told(book.update([("main", AWAY)], LATER + 100)) == [("raised", "target_away")]
+    assert notified_pairs(book.update([("main", AWAY)], LATER + 100)) == [("raised", "target_away")]
 
 
 def test_a_rule_of_the_configuration_decides_how_long_and_how_often() -> None:
@@ -59,8 +59,8 @@ def test_a_rule_of_the_configuration_decides_how_long_and_how_often() -> None:
     book = AlarmState(AlarmsSettings(rules=rules), STARTED)
 
     assert book.update([("main", HALTED.format(1))], LATER) == []
-    assert told(book.update([("main", HALTED.format(1))], LATER + 20)) == [("raised", "table_halted")]
-    assert told(book.update([("main", HALTED.format(1))], LATER + 25)) == [("stands", "table_halted")]
+    assert notified_pairs(book.update([("main", HALTED.format(1))], LATER + 20)) == [("raised", "table_halted")]
+    assert notified_pairs(book.update([("main", HALTED.format(1))], LATER + 25)) == [("stands", "table_halted")]
 
 
 def test_two_tables_are_two_alarms_and_two_businesses_too() -> None:
@@ -92,7 +92,7 @@ def test_a_broker_that_starts_again_tells_nothing_twice_and_that_it_is_over(tmp_
     assert [alarm.rule for alarm in second.active_alarms()] == ["table_halted"]  # nobody was told of the other
     assert second.update([], again) == []
     assert second.update([], again + 20) == []  # its adapters may not have come back yet
-    assert told(second.update([], again + SETTLING_S)) == [("recovered", "table_halted")]
+    assert notified_pairs(second.update([], again + SETTLING_S)) == [("recovered", "table_halted")]
     third = AlarmState(AlarmsSettings(), again, load_alarms(tmp_path / "alarms.json"))
     assert third.update([("main", HALTED.format(1))], again) == []
 

@@ -14,7 +14,7 @@ DAY_US, HOUR_US, MINUTE_US = 86_400 * 10**6, 3600 * 10**6, 60 * 10**6
 NOW_US = 1_800_000_000 * 10**6
 
 
-def marked(times: list[int]) -> list[QueueMark]:
+def make_marks(times: list[int]) -> list[QueueMark]:
     marks: list[QueueMark] = []
     for n, at_us in enumerate(times, 1):
         marks = add_mark(marks, QueueMark(at_us=at_us, sequence=n, next_offset=n))
@@ -25,7 +25,7 @@ def marked(times: list[int]) -> list[QueueMark]:
 def test_tombstones_go_after_a_day_though_the_clock_was_ahead_once(ahead_us: int) -> None:
     """A machine without a battery, or a virtual one that was restored, has any clock until it is set."""
     after = [NOW_US + n * HOUR_US for n in range(48)]
-    marks = marked([NOW_US + ahead_us, *after])
+    marks = make_marks([NOW_US + ahead_us, *after])
 
     forgotten = tombstone_limit(marks, trim=10**9, now_us=after[-1])
 
@@ -33,7 +33,7 @@ def test_tombstones_go_after_a_day_though_the_clock_was_ahead_once(ahead_us: int
 
 
 def test_a_clock_that_trembles_adds_no_marks() -> None:
-    assert len(marked([NOW_US + n % 2 * MINUTE_US for n in range(1000)])) == 1
+    assert len(make_marks([NOW_US + n % 2 * MINUTE_US for n in range(1000)])) == 1
 
 
 @pytest.mark.parametrize("ahead_us", [3 * DAY_US, 50 * 365 * DAY_US])

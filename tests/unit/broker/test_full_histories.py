@@ -114,7 +114,7 @@ def resent(rng: random.Random, sections: list[ChangeSection]) -> list[ChangeSect
     return out
 
 
-def reordered(rng: random.Random, sections: list[ChangeSection]) -> list[ChangeSection]:
+def reorder_sections(rng: random.Random, sections: list[ChangeSection]) -> list[ChangeSection]:
     late = [(i + rng.random() * 6, each) for i, each in enumerate(resent(rng, sections))]
     return [each for _, each in sorted(late, key=lambda pair: pair[0])]
 
@@ -167,7 +167,7 @@ def wrong(deliver: Deliver, n: int, *, markers: bool = True, **options: Any) -> 
 
 
 @pytest.mark.parametrize("histories", [HISTORIES, pytest.param(40 * HISTORIES, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("deliver", [in_order, resent, reordered])
+@pytest.mark.parametrize("deliver", [in_order, resent, reorder_sections])
 @pytest.mark.parametrize("always_compare", [False, True], ids=["as it comes", "compare path only"])
 def test_the_full_data_is_what_the_source_has(deliver: Deliver, always_compare: bool, histories: int) -> None:
     assert wrong(deliver, histories, always_compare=always_compare) == 0
@@ -184,7 +184,7 @@ def test_both_paths_store_the_same_bytes() -> None:
 
 
 def test_without_the_comparison_late_changes_win() -> None:
-    assert wrong(reordered, 200, always_blind=True) > 0
+    assert wrong(reorder_sections, 200, always_blind=True) > 0
 
 
 def test_without_tombstones_deleted_rows_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -196,7 +196,7 @@ def test_without_tombstones_deleted_rows_come_back(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(Table, "take", forgetful)
 
-    assert wrong(reordered, 200, markers=False) > 0
+    assert wrong(reorder_sections, 200, markers=False) > 0
 
 
 def test_without_the_floor_truncated_rows_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -205,7 +205,7 @@ def test_without_the_floor_truncated_rows_come_back(monkeypatch: pytest.MonkeyPa
         folding, "fold_section", lambda each, prefix, _floor, stored: replace(fold(each, prefix, 0, stored), floor=0)
     )
 
-    assert wrong(reordered, 200) > 0
+    assert wrong(reorder_sections, 200) > 0
 
 
 def test_the_printed_table_is_wrong_even_in_order(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,7 +30,7 @@ def resting() -> Precedence:
     return precedence
 
 
-def paced(precedence: Precedence, pauses: list[float]) -> MaterialiserPacing:
+def make_pacing(precedence: Precedence, pauses: list[float]) -> MaterialiserPacing:
     def pause(seconds: float) -> bool:
         pauses.append(seconds)
         return False
@@ -41,15 +41,15 @@ def paced(precedence: Precedence, pauses: list[float]) -> MaterialiserPacing:
 
 def test_a_turn_is_followed_by_its_rest() -> None:
     pauses: list[float] = []
-    paced(resting(), pauses).pause_after(NOW - 0.01)
+    make_pacing(resting(), pauses).pause_after(NOW - 0.01)
     assert pauses == [pytest.approx(0.01 * SHARE_MOST)]
-    paced(Precedence(0.001), pauses).pause_after(NOW - 0.01)
+    make_pacing(Precedence(0.001), pauses).pause_after(NOW - 0.01)
     assert len(pauses) == 1
 
 
 def test_steps_are_shorter_while_large_work_rests() -> None:
-    assert paced(Precedence(0.001), []).step_bytes() == STEP_BYTES_MAX
-    assert STEP_BYTES_LEAST <= paced(resting(), []).step_bytes() < STEP_BYTES_MAX / 4
+    assert make_pacing(Precedence(0.001), []).step_bytes() == STEP_BYTES_MAX
+    assert STEP_BYTES_LEAST <= make_pacing(resting(), []).step_bytes() < STEP_BYTES_MAX / 4
 
 
 def taken(precedence: Precedence) -> int:

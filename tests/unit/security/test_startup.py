@@ -59,7 +59,7 @@ def loose(folder: Path, path: Path) -> SecuritySettings:
     return of(folder, key=str(key))
 
 
-def encrypted(folder: Path, path: Path) -> SecuritySettings:
+def encrypt_key(folder: Path, path: Path) -> SecuritySettings:
     import subprocess
 
     key = path / "locked.key"
@@ -79,7 +79,7 @@ def encrypted(folder: Path, path: Path) -> SecuritySettings:
         (lambda f, p: of(f, "old"), "", "old.crt expired on"),
         (lambda f, p: of(f, "early"), "", "early.crt is not valid before"),
         (loose, "", "can be read by others (mode 0640) | chmod 600"),
-        (encrypted, "", "is encrypted; VENUS needs it without a passphrase"),
+        (encrypt_key, "", "is encrypted; VENUS needs it without a passphrase"),
         (lambda f, p: of(f, certificate=str(f / "broker.key")), "", "holds no certificate in PEM form"),
         (lambda f, p: of(f, ca=""), "", "security.client_auth is certificate, and security.ca is not set"),
         (lambda f, p: of(f, ca=str(f / "broker.key")), "", "holds no certificate in PEM form"),

@@ -184,7 +184,7 @@ def test_the_heartbeat_is_no_table_of_a_target(settings: Settings) -> None:
     assert place_all(own, settings, "a") == []
 
 
-def placed(schema: TableSchema, settings: Settings) -> PlacedTable:
+def place_schema(schema: TableSchema, settings: Settings) -> PlacedTable:
     return place_table(schema, settings, "a")
 
 
@@ -199,12 +199,12 @@ def test_an_equal_table_has_no_differences(settings: Settings) -> None:
         ),
         unique_keys=(frozenset({"id"}),),
     )
-    assert table_differences(placed(items(), settings), there) == []
+    assert table_differences(place_schema(items(), settings), there) == []
     other = replace(there, unique_keys=(frozenset({"label"}),))
-    assert table_differences(placed(items(), settings), other) == [
+    assert table_differences(place_schema(items(), settings), other) == [
         "shop.items has no primary key or unique index on (id)"
     ]
-    assert table_differences(placed(items(), settings), replace(there, kind="v")) == [
+    assert table_differences(place_schema(items(), settings), replace(there, kind="v")) == [
         "shop.items exists already and is not a table"
     ]
 
@@ -221,22 +221,22 @@ def test_steps_between_versions(settings: Settings) -> None:
             column(5, "flag", TEXT, nullable=False, default_sql="'n'"),
         ),
     )
-    made = plan_step(placed(old, settings), placed(new, settings))
+    made = plan_step(place_schema(old, settings), place_schema(new, settings))
     assert made.statements == (
         'ALTER TABLE "shop"."items" RENAME COLUMN "label" TO "title"',
         'ALTER TABLE "shop"."items" ADD COLUMN "price" numeric',
         'ALTER TABLE "shop"."items" ADD COLUMN "flag" text DEFAULT \'n\' NOT NULL',
     )
     assert made.remarks == ("column amount was dropped at the source and is kept here",)
-    rekeyed = plan_step(placed(old, settings), placed(replace(old, key=("label",)), settings)).refused
+    rekeyed = plan_step(place_schema(old, settings), place_schema(replace(old, key=("label",)), settings)).refused
     assert rekeyed == (
         "the key has changed from (id) to (label): when `venus resync shop.items` has read the table again at the "
         "source, `venus resync shop.items --target NAME` replaces its rows here"
     )
     again = replace(old, columns=(column(9, "id", INT), *old.columns[1:]))
-    refused = plan_step(placed(old, settings), placed(again, settings)).refused
+    refused = plan_step(place_schema(old, settings), place_schema(again, settings)).refused
     assert refused.startswith("the key has changed from (id) to other columns of these names: ")
-    assert plan_step(placed(old, settings), placed(replace(old, name="things"), settings)).refused
+    assert plan_step(place_schema(old, settings), place_schema(replace(old, name="things"), settings)).refused
 
 
 @pytest.mark.parametrize(
@@ -254,12 +254,14 @@ def test_what_is_left_out_is_one_line(what: str, name: str, definition: str, lin
 def test_a_column_that_somebody_gave_the_new_type_is_left_as_it_is(settings: Settings) -> None:
     old = items()
     shrunk = replace(old, version=2, columns=(*old.columns[:2], column(3, "count", replace(INT, length=2))))
-    refused = plan_step(placed(old, settings), placed(shrunk, settings), present=THERE).refused
+    refused = plan_step(place_schema(old, settings), place_schema(shrunk, settings), present=THERE).refused
     assert refused == (
         "column count has changed from bigint to smallint, which does not widen it; all of its values come again: "
         'ALTER TABLE "shop"."items" ALTER COLUMN "amount" TYPE smallint USING "amount"::smallint, or another USING'
     )
-    made = plan_step(placed(old, settings), placed(shrunk, settings), present={**THERE, "amount": "smallint"})
+    made = plan_step(
+        place_schema(old, settings), place_schema(shrunk, settings), present={**THERE, "amount": "smallint"}
+    )
     assert made.statements == ('ALTER TABLE "shop"."items" RENAME COLUMN "amount" TO "count"',)
     assert not made.refused
 
@@ -267,7 +269,7 @@ def test_a_column_that_somebody_gave_the_new_type_is_left_as_it_is(settings: Set
 def test_types_and_columns_are_renamed_outside_of_constants_alone(settings: Settings) -> None:
     mood = OwnType(namespace="shop", name="mood", sql_name="shop.mood", labels=("a",))
     odd = OwnType(namespace="shop", name="back\\slash", sql_name='shop."back\\slash"', labels=("a",))
-    here = replace(placed(items(types=(mood, odd)), settings), names="lower")
+    here = replace(place_schema(items(types=(mood, odd)), settings), names="lower")
     text = (
         "(\"label\" <> '::shop.mood \"label\" it''s' OR 'a'::shop.mood = 'b'::shop.\"back\\slash\" OR 'a'::shop.moody)"
     )
@@ -281,7 +283,9 @@ def test_defaults_are_followed_and_numbering_is_told_of(settings: Settings) -> N
     def plan_change(before: dict[str, Any], after: dict[str, Any], *, nullable: bool = False) -> EvolutionStep:
         old = table(1, "items", column(1, "id", INT), column(2, "n", INT, nullable=nullable, **before))
         new = replace(old, version=2, columns=(old.columns[0], column(2, "n", INT, nullable=nullable, **after)))
-        return plan_step(placed(old, settings), placed(new, settings), present={"id": "bigint", "n": "bigint"})
+        return plan_step(
+            place_schema(old, settings), place_schema(new, settings), present={"id": "bigint", "n": "bigint"}
+        )
 
     alter = 'ALTER TABLE "shop"."items" ALTER COLUMN "n"'
     assert plan_change({}, {"default_sql": "7"}).statements == (f"{alter} SET DEFAULT 7",)
@@ -317,16 +321,19 @@ def test_a_dropped_column_that_comes_again_is_another_column(settings: Settings)
     added = 'ALTER TABLE "shop"."items" ADD COLUMN "amount" text'
     kept = kept_columns([old, dropped], dropped)
     assert kept == {"amount"}
-    made = plan_step(placed(dropped, settings), placed(again, settings), present=there, kept=kept)
+    made = plan_step(place_schema(dropped, settings), place_schema(again, settings), present=there, kept=kept)
     assert made.statements == (aside, added)
     assert made.remarks == (
         "the source has a new column amount; the column that was kept here is now amount_before_v3",
     )
 
-    at_once = plan_step(placed(old, settings), placed(again, settings), present=there)
+    at_once = plan_step(place_schema(old, settings), place_schema(again, settings), present=there)
     assert at_once.statements[-2:] == (aside, added)
     without = plan_step(
-        placed(dropped, settings), placed(again, settings), present={"id": "bigint", "label": "text"}, kept=kept
+        place_schema(dropped, settings),
+        place_schema(again, settings),
+        present={"id": "bigint", "label": "text"},
+        kept=kept,
     )
     assert without.statements == (added,), "somebody has dropped it here too"
 
@@ -334,7 +341,7 @@ def test_a_dropped_column_that_comes_again_is_another_column(settings: Settings)
 def test_a_column_that_takes_the_name_of_a_dropped_one_is_another_column(settings: Settings) -> None:
     old = items()
     renamed = replace(old, version=2, columns=(old.columns[0], replace(old.columns[1], name="amount")))
-    made = plan_step(placed(old, settings), placed(renamed, settings), present=THERE)
+    made = plan_step(place_schema(old, settings), place_schema(renamed, settings), present=THERE)
     assert made.statements == (
         'ALTER TABLE "shop"."items" RENAME COLUMN "amount" TO "amount_before_v2"',
         'ALTER TABLE "shop"."items" RENAME COLUMN "label" TO "amount"',
@@ -348,7 +355,7 @@ def test_columns_may_change_names_with_each_other(settings: Settings) -> None:
         old, version=2, columns=(old.columns[0], replace(label, name="amount"), replace(amount, name="label"))
     )
     rename = 'ALTER TABLE "shop"."items" RENAME COLUMN'
-    made = plan_step(placed(old, settings), placed(swapped, settings), present=THERE)
+    made = plan_step(place_schema(old, settings), place_schema(swapped, settings), present=THERE)
     assert made.statements == (
         f'{rename} "label" TO "label_until_v2"',
         f'{rename} "amount" TO "amount_until_v2"',
@@ -356,7 +363,7 @@ def test_columns_may_change_names_with_each_other(settings: Settings) -> None:
         f'{rename} "amount_until_v2" TO "label"',
     )
     chain = replace(old, version=2, columns=(old.columns[0], replace(label, name="amount"), replace(amount, name="n")))
-    made = plan_step(placed(old, settings), placed(chain, settings), present=THERE)
+    made = plan_step(place_schema(old, settings), place_schema(chain, settings), present=THERE)
     assert made.statements == (
         f'{rename} "label" TO "label_until_v2"',
         f'{rename} "amount" TO "n"',
@@ -367,7 +374,7 @@ def test_columns_may_change_names_with_each_other(settings: Settings) -> None:
 def test_a_column_of_the_targets_own_is_not_touched(settings: Settings) -> None:
     old = items()
     more = replace(old, version=2, columns=(*old.columns, column(4, "price", TEXT)))
-    made = plan_step(placed(old, settings), placed(more, settings), present={**THERE, "price": "text"})
+    made = plan_step(place_schema(old, settings), place_schema(more, settings), present={**THERE, "price": "text"})
     assert made.statements == ()
     assert made.refused == (
         "the target's table shop.items has its own column price, and the source has added one: "
@@ -401,5 +408,5 @@ def test_a_check_that_was_renamed_at_the_source_is_no_difference(settings: Setti
     before = items(checks=(Check(name="fair", sql='"amount" > 0'),))
     after = replace(before, version=2, checks=(Check(name="just", sql='"amount" > 0'),))
     here = {("c", "fair"): "CHECK (amount > 0)"}
-    assert changes_at_source(placed(after, settings), [placed(before, settings)], here, set()) == []
-    assert changes_at_source(placed(after, settings), [placed(before, settings)], {}, set()) != []
+    assert changes_at_source(place_schema(after, settings), [place_schema(before, settings)], here, set()) == []
+    assert changes_at_source(place_schema(after, settings), [place_schema(before, settings)], {}, set()) != []

@@ -174,7 +174,7 @@ def test_kinds_are_seen_from_where_a_row_should_come_from() -> None:
 def test_a_target_is_asked_only_for_the_rows_that_it_gets() -> None:
     subject = Subject(schema=SCHEMA, predicate="v = 'in'")
 
-    def decided(source: str | None, target: str | None) -> tuple[DifferenceKind, Fault] | None:
+    def find_fault(source: str | None, target: str | None) -> tuple[DifferenceKind, Fault] | None:
         queue = Queue([KeyChange(offset=0, sequence=1, row=None if source is None else ("1", source))])
         rows: dict[ComparisonSide, Row | None] = {
             ComparisonSide.SOURCE: None if source is None else ("1", source),
@@ -185,9 +185,9 @@ def test_a_target_is_asked_only_for_the_rows_that_it_gets() -> None:
         assert not found.reason
         return (found.difference.kind, found.difference.fault) if found.difference is not None else None
 
-    assert decided("in", "in") is None
-    assert decided("out", None) is None
-    assert decided("out", "out") == (DifferenceKind.EXTRA, Fault.APPLY)
-    assert decided("in", None) == (DifferenceKind.MISSING, Fault.APPLY)
-    assert decided("in", "other") == (DifferenceKind.DIFFERENT, Fault.APPLY)
-    assert decided(None, "in") == (DifferenceKind.EXTRA, Fault.APPLY)
+    assert find_fault("in", "in") is None
+    assert find_fault("out", None) is None
+    assert find_fault("out", "out") == (DifferenceKind.EXTRA, Fault.APPLY)
+    assert find_fault("in", None) == (DifferenceKind.MISSING, Fault.APPLY)
+    assert find_fault("in", "other") == (DifferenceKind.DIFFERENT, Fault.APPLY)
+    assert find_fault(None, "in") == (DifferenceKind.EXTRA, Fault.APPLY)

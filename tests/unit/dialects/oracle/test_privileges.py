@@ -36,7 +36,7 @@ def session(module: Module) -> OracleSession:
     return OracleSession(ModuleDriver("db/shop", double.Error, module, module.connect))
 
 
-def captured(
+def make_captured(
     *, owner: str = "SHOP", name: str = "ITEM", state: str = "ACTIVE", reason: str = ""
 ) -> OracleRegistryEntry:
     column = Column(name="ID", number=1, type=LogicalType(kind=Kind.INT, length=8), nullable=False)
@@ -51,7 +51,7 @@ def compare_privileges(
     session: OracleSession, present: dict[str, OracleInstalledTrigger], *, owner: str = "SHOP", listed: bool = False
 ) -> str:
     shown = {("SHOP", "ITEM")} if listed else set()
-    return find_missing_grants(session, "VENUS", [captured(owner=owner)], shown, present).get(7, "")
+    return find_missing_grants(session, "VENUS", [make_captured(owner=owner)], shown, present).get(7, "")
 
 
 def test_a_table_that_still_has_our_triggers_is_not_gone(session: OracleSession) -> None:
@@ -94,7 +94,7 @@ def test_one_that_can_be_read_lacks_nothing(session: OracleSession) -> None:
 
 
 def test_names_that_are_no_plain_words_are_quoted(module: Module, session: OracleSession) -> None:
-    named = captured(owner="Shop", name="Item 1")
+    named = make_captured(owner="Shop", name="Item 1")
     present = {"VENUS_I_00007": replace(TRIGGER, on="Shop.Item 1")}
     grant = find_missing_grants(session, "VENUS", [named], set(), present)[7]
     assert grant == '`GRANT SELECT ON "Shop"."Item 1" TO VENUS`'
@@ -108,15 +108,15 @@ def test_insufficient_privileges_can_be_granted(module: Module, session: OracleS
 
 
 def test_a_reason_that_is_too_long_keeps_what_was_missed() -> None:
-    before = captured(state="RESYNC", reason="x" * REASON_CHARS)
+    before = make_captured(state="RESYNC", reason="x" * REASON_CHARS)
     state, reason = OracleTableComparison(
         captured=before, table=None, grant="`" + "y" * REASON_CHARS + "`"
     ).new_state or ("", "")
     assert (state, len(reason)) == ("PAUSED", REASON_CHARS)
-    halted = captured(state=state, reason=reason)
+    halted = make_captured(state=state, reason=reason)
     assert OracleTableComparison(captured=halted, table=None, grant="`" + "y" * REASON_CHARS + "`").new_state is None
     assert (OracleTableComparison(captured=halted, table=None).new_state or ("", ""))[0] == "RESYNC"
 
 
 def test_a_table_that_is_gone_is_resync() -> None:
-    assert compare_table(captured(), None, {}).reason == "the table is gone: dropped or renamed at the source"
+    assert compare_table(make_captured(), None, {}).reason == "the table is gone: dropped or renamed at the source"
