@@ -1,147 +1,148 @@
-"""Neighbours of a broker at each level, refreshed by exchanges (Cyclon; SREM 3.1), and routing by them. Pure.
+"""Neighbours of a broker at each level, kept fresh by exchanges (Cyclon; SREM 3.1). Pure.
 
-A broker drops neighbours that do not answer. Stopped ones disappear soon, because ages grow and the oldest is contacted
-first. A view keeps the same number of each child cluster, so that routing always finds a broker one digit nearer.
+Ages grow and the oldest neighbour is contacted first, so stopped brokers disappear soon. A view keeps the same number
+of each child cluster, so that routing always finds a broker one digit nearer. The top cluster is kept as a whole.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 
 from venus.network.skipcloud.clusters import CloudShape, Identifier, common_prefix
 
-HOPS_MAX = 32
-#: Maximum number of attempts at one broker before routing fails.
-TRIES = 8
 #: Number of entries sent each way in one exchange.
 EXCHANGED = 8
+#: Brokers that have left or do not answer, and from which stamp on news of them are believed again.
+GONE_MAX = 1024
+#: Members of a top cluster that are kept; many more than an overlay of the planned size has.
+TOP_MAX = 64
 #: Returns a random number from 0 to below its argument.
 Chance = Callable[[int], int]
-Entries = dict[str, int]  # age by broker
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Neighbour:
+    """A broker as another one knows it. `stamp` grows with each of its own messages, also over a restart."""
+
+    address: str
+    cluster: Identifier
+    stamp: int
+    #: Matching work of the last seconds, in processor seconds a second.
+    load: float = 0.0
+    #: Cycles since it said so itself.
+    age: int = 0
+
+
+Entries = dict[str, Neighbour]  # by address
 
 
 class NeighbourViews:
-    """Neighbours of one broker. `identifiers` has the top cluster of every broker."""
+    """Neighbours of one broker. At level i: brokers that share i digits with it; `top`: its whole top cluster."""
 
-    def __init__(self, me: str, identifiers: Mapping[str, Identifier], shape: CloudShape) -> None:
-        self.me = me
-        self._identifiers, self._shape = identifiers, shape
-        self.identifier = identifiers[me]
-        #: At level i: brokers that share i digits with this one.
+    def __init__(self, address: str, cluster: Identifier, shape: CloudShape) -> None:
+        self.address, self.cluster, self._shape = address, cluster, shape
         self.levels: list[Entries] = [{} for _ in range(shape.depth)]
-        #: The others of its top cluster, one hop away.
-        self.top: set[str] = {name for name, found in identifiers.items() if found == self.identifier and name != me}
+        self.top: Entries = {}
+        self._gone: dict[str, int] = {}
 
-    def known_brokers(self) -> set[str]:
-        """Return every broker that it can forward to."""
-        return {name for level in self.levels for name in level} | self.top
-
-    def drop(self, broker: str) -> None:
-        """Drop a broker that does not answer."""
+    def known_brokers(self) -> Entries:
+        """Return every broker that this one can send to."""
+        found = dict(self.top)
         for level in self.levels:
-            level.pop(broker, None)
-        self.top.discard(broker)
+            for address, one in level.items():
+                if address not in found or one.stamp > found[address].stamp:
+                    found[address] = one
+        return found
 
-    def take_oldest(self, level: int) -> str | None:
-        """Return the neighbour for the next exchange, and increase all ages; None = there is none at this level."""
-        view = self.levels[level]
-        for name in view:
-            view[name] += 1
-        return max(view, key=lambda name: (view[name], name), default=None)
+    def move_to(self, cluster: Identifier) -> None:
+        """Enter another top cluster; the neighbours go to the levels where they belong now."""
+        known = self.known_brokers().values()
+        self.cluster = cluster
+        self.levels, self.top = [{} for _ in range(self._shape.depth)], {}
+        self.learn(known)
 
-    def make_offer(self, level: int, to: str, chance: Chance) -> Entries:
-        """Return the entries to send in an exchange: this broker with age 0, and some neighbours."""
-        names = [name for name in self.levels[level] if name != to]
-        some = {self.me: 0}
-        while names and len(some) < EXCHANGED:
-            name = names.pop(chance(len(names)))
-            some[name] = self.levels[level][name]
-        return some
+    def drop(self, address: str, stamp: int | None = None) -> None:
+        """Drop a broker that does not answer, or left with this stamp; older news of it are not believed any more."""
+        last = [view.pop(address).stamp for view in (*self.levels, self.top) if address in view]
+        newest = max([*last, stamp or 0, self._gone.pop(address, 0)])
+        if newest:
+            self._gone[address] = newest
+            if len(self._gone) > GONE_MAX:
+                del self._gone[next(iter(self._gone))]
 
-    def merge(self, level: int, offered: Mapping[str, int], sent: Iterable[str] = ()) -> None:
-        """Merge the entries of the other side; entries in `sent` are removed first if there is no room.
+    def take_oldest(self, view: Entries) -> Neighbour | None:
+        """Return the neighbour for the next exchange, and increase all ages; None = the view is empty."""
+        for address, one in view.items():
+            view[address] = replace(one, age=one.age + 1)
+        return max(view.values(), key=lambda one: (one.age, one.address), default=None)
 
-        Brokers that do not belong to the level's cluster are skipped.
+    def make_offer(self, level: int, to: str, chance: Chance) -> list[Neighbour]:
+        """Return some entries of a level for an exchange; those of the top cluster are sent as a whole."""
+        if level >= self._shape.depth:
+            return [one for one in self.top.values() if one.address != to]
+        names = [one for one in self.levels[level].values() if one.address != to]
+        return [names.pop(chance(len(names))) for _ in range(min(EXCHANGED, len(names)))]
+
+    def learn(self, offered: Iterable[Neighbour], sent: Iterable[Neighbour] = ()) -> None:
+        """Add what another broker offers to each level where it belongs (algorithm 1).
+
+        Entries in `sent` leave first where there is no room. Of two pieces of news about one broker the newer counts.
         """
-        view = self.levels[level]
-        added = {name: age for name, age in offered.items() if name != self.me and self._belongs(name, level)}
-        for name, age in added.items():
-            view[name] = min(age, view.get(name, age))
-        self._trim(level, set(sent) - added.keys())
+        news = {one.address: one for one in offered if one.address != self.address}
+        for address, one in news.items():
+            before = max(
+                (view[address] for view in (*self.levels, self.top) if address in view),
+                key=lambda known: known.stamp,
+                default=None,
+            )
+            if one.stamp <= self._gone.get(address, -1) or (before is not None and one.stamp < before.stamp):
+                continue
+            if before is not None and before.cluster != one.cluster:
+                for view in (*self.levels, self.top):
+                    view.pop(address, None)
+            self._place(one)
+        leaving = {one.address for one in sent} - news.keys()
+        for level in range(self._shape.depth):
+            self._trim(level, leaving)
 
-    def fill(self) -> None:
-        """Fill empty places of a level from other levels (algorithm 1)."""
-        for level, view in enumerate(self.levels):
-            for other in self.levels:
-                for name, age in other.items():
-                    if name not in view and len(view) < self._shape.degree and self._belongs(name, level):
-                        view[name] = age
-            self._trim(level, set())
+    def nearest(self, target: Identifier, tried: Iterable[str] = ()) -> list[Neighbour]:
+        """Return the known brokers that are nearer to a target than this one, the nearest and freshest first."""
+        own, skipped = self._shape.distance(self.cluster, target), set(tried)
+        found = [
+            (distance, one.age, one.address, one)
+            for one in self.known_brokers().values()
+            if one.address not in skipped and (distance := self._shape.distance(one.cluster, target)) < own
+        ]
+        return [one for _, _, _, one in sorted(found, key=lambda entry: entry[:3])]
 
-    def _belongs(self, name: str, level: int) -> bool:
-        found = self._identifiers.get(name)
-        return found is not None and common_prefix(found, self.identifier) >= level
+    def _place(self, one: Neighbour) -> None:
+        shared = common_prefix(one.cluster, self.cluster)
+        views = [*self.levels[: min(shared + 1, self._shape.depth)]]
+        if shared == self._shape.depth and (one.address in self.top or len(self.top) < TOP_MAX):
+            views.append(self.top)
+        for view in views:
+            before = view.get(one.address)
+            if before is None or (one.stamp, one.age) > (before.stamp, before.age):
+                view[one.address] = one  # two that pass old news to each other must not keep it young
 
     def _trim(self, level: int, sent: set[str]) -> None:
         """Keep the same number of each child cluster; remove sent entries and the oldest first."""
         view = self.levels[level]
-        each = max(1, self._shape.degree // self._shape.base)
-        children: dict[int, list[str]] = {}
-        for name in view:
-            children.setdefault(self._identifiers[name][level], []).append(name)
-        for names in children.values():
-            if len(names) > each:
-                names.sort(key=lambda name: (name in sent, view[name], name))
-                for name in names[each:]:
-                    del view[name]
+        children: dict[int, list[Neighbour]] = {}
+        for one in view.values():
+            children.setdefault(one.cluster[level], []).append(one)
+        for found in children.values():
+            if len(found) > self._shape.each:
+                found.sort(key=lambda one: (one.address in sent, one.age, one.address))
+                for one in found[self._shape.each :]:
+                    del view[one.address]
 
 
-@dataclass(frozen=True, slots=True)
-class RoutingResult:
-    """Result of routing: the receiver ("" = none), the number of hops, and of failed attempts."""
-
-    at: str
-    hops: int
-    failed: int
-
-
-def route(
-    start: str,
-    target: Identifier,
-    views: Mapping[str, NeighbourViews],
-    identifiers: Mapping[str, Identifier],
-    answers: Callable[[str], bool],
-    *,
-    tries: int = TRIES,
-) -> RoutingResult:
-    """Route a message to a broker of the target's top cluster (SREM 3.2). `answers` says whether a broker is alive.
-
-    Each hop goes to the neighbour that shares most digits with the target. If it does not answer, it is dropped and the
-    next best is tried. If no known broker is nearer, the message goes to one that is as near and was not tried yet.
-    """
-    at, hops, failed = start, 0, 0
-    asked = {start}
-    while common_prefix(identifiers[at], target) < len(target) and hops < HOPS_MAX:
-        following = None
-        for name in next_hops(views[at], target, identifiers, asked)[:tries]:
-            if answers(name):
-                following = name
-                break
-            failed += 1
-            views[at].drop(name)
-        if following is None:
-            return RoutingResult("", hops, failed)
-        asked.add(following)
-        at, hops = following, hops + 1
-    arrived = common_prefix(identifiers[at], target) == len(target)
-    return RoutingResult(at if arrived else "", hops, failed)
-
-
-def next_hops(
-    view: NeighbourViews, target: Identifier, identifiers: Mapping[str, Identifier], asked: set[str]
-) -> list[str]:
-    """Return the brokers to forward to, the best first; none is further away than the broker itself."""
-    own = common_prefix(view.identifier, target)
-    near = {name: common_prefix(identifiers[name], target) for name in view.known_brokers() if name not in asked}
-    return sorted((name for name, digits in near.items() if digits >= own), key=lambda name: (-near[name], name))
+def check_neighbour(one: Neighbour, shape: CloudShape, stamp_max: int) -> str:
+    """Return what is wrong with an entry from outside; empty = nothing."""
+    if not shape.is_identifier(one.cluster):
+        return f"{one.address} is in cluster {list(one.cluster)}: it must have {shape.depth} digits below {shape.base}"
+    if one.stamp > stamp_max:
+        return f"{one.address} has a stamp from the future: set its clock"
+    return ""

@@ -1,0 +1,135 @@
+"""Many nodes of SkipCloud in one process: the product's code, with messages that arrive at once or not at all.
+
+Only this class knows which brokers live. Each node joins by addresses of a few others, and everything else it learns by
+messages, which are counted.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+from venus.network.skipcloud.clusters import CloudShape, Identifier
+from venus.network.skipcloud.node import Exchange, OverlayNode, Routed, RoutingResult, Silent
+from venus.network.skipcloud.views import Neighbour
+
+T = TypeVar("T")
+#: Addresses that a broker is configured with.
+SEEDS = 3
+
+
+def complete(work: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine that waits for nothing."""
+    try:
+        work.send(None)
+    except StopIteration as end:
+        result: T = end.value
+        return result
+    raise AssertionError("it waits for something that is not simulated")
+
+
+class Cloud:
+    """Brokers that join one after the other, each by some that came before."""
+
+    def __init__(self, brokers: int, shape: CloudShape, seed: int) -> None:
+        self.shape, self.chance = shape, random.Random(seed)
+        self.living: dict[str, OverlayNode[str, str]] = {}
+        self.messages: Counter[str] = Counter()
+        self.received: list[tuple[str, str]] = []
+        self._seeds: dict[str, list[str]] = {}
+        self._stamps = 0
+        for number in range(brokers):
+            self.start(f"b{number}:1")
+
+    def start(self, address: str, seeds: list[str] | None = None) -> OverlayNode[str, str]:
+        """Start a broker; it knows some addresses, and joins."""
+        known = list(self.living)
+        self._seeds[address] = seeds if seeds is not None else self.chance.sample(known, min(SEEDS, len(known)))
+
+        def receive(payload: str) -> str:
+            self.received.append((address, payload))
+            return address
+
+        node = self.living[address] = OverlayNode[str, str](
+            address, self.shape, self, chance=self.chance.randrange, next_stamp=self._next_stamp, receive=receive
+        )
+        complete(node.join(self._seeds[address]))
+        return node
+
+    def run(self, cycles: int) -> None:
+        """Run cycles of all living brokers, each time in another order."""
+        for _ in range(cycles):
+            for address in self.chance.sample(list(self.living), len(self.living)):
+                complete(self.living[address].run_cycle(self._seeds[address]))
+
+    def kill(self, count: int) -> None:
+        """Stop some brokers at once."""
+        for address in self.chance.sample(list(self.living), count):
+            del self.living[address]
+
+    def leave(self, address: str) -> None:
+        """Let a broker leave."""
+        node = self.living.pop(address)
+        complete(node.leave())
+
+    def clusters(self) -> dict[Identifier, set[str]]:
+        """Return the living members of each top cluster."""
+        found: dict[Identifier, set[str]] = {}
+        for address, node in self.living.items():
+            found.setdefault(node.cluster, set()).add(address)
+        return found
+
+    def nearest(self, target: Identifier) -> Identifier:
+        """Return the cluster that is responsible for an identifier."""
+        return min(self.clusters(), key=lambda one: self.shape.distance(one, target))
+
+    def is_whole(self) -> bool:
+        """Whether every broker knows exactly the living members of its top cluster."""
+        clusters = self.clusters()
+        return all(node.views.top.keys() == clusters[node.cluster] - {address} for address, node in self.living.items())
+
+    def send_some(self, count: int) -> list[tuple[Identifier, RoutingResult[str]]]:
+        """Route messages from random brokers to random identifiers; return each target with the result."""
+        found = []
+        for _ in range(count):
+            start = self.chance.choice(list(self.living.values()))
+            target = self.shape.identifier(self.chance.randrange(self.shape.clusters))
+            found.append((target, complete(start.find(target))))
+        return found
+
+    def count_lost(self, sent: list[tuple[Identifier, RoutingResult[str]]]) -> int:
+        """Return how many messages did not reach the responsible cluster."""
+        return sum(result.cluster != self.nearest(target) for target, result in sent)
+
+    def neighbours(self) -> float:
+        """Return the mean number of brokers that a broker knows."""
+        return sum(len(node.views.known_brokers()) for node in self.living.values()) / len(self.living)
+
+    # -- the transport ---------------------------------------------------------------------------------------------
+
+    async def exchange(self, to: str, message: Exchange) -> Exchange:
+        """Exchange neighbours with a living broker."""
+        return self._node(to, "exchange").on_exchange(message)
+
+    async def route(self, to: Neighbour, message: Routed[str]) -> RoutingResult[str]:
+        """Forward to a living broker."""
+        return await self._node(to.address, "route").on_route(message)
+
+    async def deliver(self, to: Neighbour, payload: str) -> str:
+        """Deliver to a living broker."""
+        self._node(to.address, "deliver")
+        self.received.append((to.address, payload))
+        return to.address
+
+    def _node(self, address: str, kind: str) -> OverlayNode[str, str]:
+        self.messages[kind] += 1
+        node = self.living.get(address)
+        if node is None:
+            raise Silent(address)
+        return node
+
+    def _next_stamp(self) -> int:
+        self._stamps += 1
+        return self._stamps

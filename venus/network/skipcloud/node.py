@@ -1,0 +1,302 @@
+"""One broker of SkipCloud: it joins by any known address, exchanges neighbours, routes, and leaves (SREM 3). Pure.
+
+Everything that a broker knows, other brokers have sent; none has the whole map. The methods are coroutines that wait
+for the transport alone, so the same code runs over gRPC and in a simulation without an event loop.
+
+Clusters stay about equally large: a broker joins the emptiest of some, and one member of a larger cluster moves to a
+smaller one that it finds by routing to random identifiers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Generic, Protocol, TypeVar
+
+import xxhash
+
+from venus.network.skipcloud.clusters import CloudShape, Identifier, common_prefix
+from venus.network.skipcloud.views import Chance, Entries, Neighbour, NeighbourViews
+
+#: Maximum number of attempts at one broker before routing ends there.
+TRIES = 8
+HOPS_MAX = 16
+#: Brokers of an equally near cluster that are asked before another cluster takes over an identifier.
+SIDEWAYS_MAX = 2
+#: Silent neighbours that are replaced in one cycle.
+SILENT_MAX = 3
+#: Clusters among which a broker that joins chooses.
+PROBES = 4
+#: Cycles between two exchanges with a known address: parts of an overlay that lost each other join again.
+SEED_EVERY = 8
+
+P = TypeVar("P")
+R = TypeVar("R")
+
+
+class Silent(Exception):
+    """No usable answer came from a broker."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exchange:
+    """Message of an exchange, both ways: the sender and neighbours of a level."""
+
+    sender: Neighbour
+    level: int
+    entries: tuple[Neighbour, ...] = ()
+    #: All neighbours are wanted: the sender has just come.
+    is_first: bool = False
+    is_leaving: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Routed(Generic[P]):
+    """Message on its way to the top cluster nearest to `target`."""
+
+    target: Identifier
+    payload: P | None = None
+    hops: int = 0
+    #: Brokers of the sender's cluster that have had it, if the receiver is one too.
+    sideways: tuple[str, ...] = ()
+    #: Where the sender expects the receiver; one that has moved since does not accept the message.
+    expected: Identifier = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoutingResult(Generic[R]):
+    """Where a message arrived: the members of the cluster that are known there, the receiver first."""
+
+    cluster: Identifier
+    members: tuple[Neighbour, ...]
+    hops: int
+    #: Attempts at brokers that did not answer, or have moved.
+    failed: int = 0
+    results: tuple[R, ...] = ()
+    #: The receiver is in another cluster than the sender expected: nothing was done.
+    has_moved: bool = False
+
+
+class Transport(Protocol[P, R]):
+    """Messages to other brokers. Each raises Silent."""
+
+    async def exchange(self, to: str, message: Exchange) -> Exchange:
+        """Exchange neighbours with the broker at an address."""
+
+    async def route(self, to: Neighbour, message: Routed[P]) -> RoutingResult[R]:
+        """Forward a message."""
+
+    async def deliver(self, to: Neighbour, payload: P) -> R:
+        """Deliver a payload to a member of the own top cluster."""
+
+
+class OverlayNode(Generic[P, R]):
+    """The node of this broker. `next_stamp` returns larger numbers each time, also after a restart."""
+
+    def __init__(
+        self,
+        address: str,
+        shape: CloudShape,
+        transport: Transport[P, R],
+        *,
+        chance: Chance,
+        next_stamp: Callable[[], int],
+        load: Callable[[], float] = lambda: 0.0,
+        receive: Callable[[P], R] | None = None,
+    ) -> None:
+        self.address, self.shape = address, shape
+        self.views = NeighbourViews(address, shape.identifier_of(address), shape)
+        self.cycles = self.exchanges = self.moves = 0
+        self._transport, self._chance, self._next_stamp = transport, chance, next_stamp
+        self._load, self._receive = load, receive
+
+    @property
+    def cluster(self) -> Identifier:
+        """The own top cluster."""
+        return self.views.cluster
+
+    def describe(self) -> Neighbour:
+        """Return this broker as others should know it from now on."""
+        return Neighbour(address=self.address, cluster=self.cluster, stamp=self._next_stamp(), load=self._load())
+
+    def members(self) -> tuple[Neighbour, ...]:
+        """Return the own top cluster, this broker first."""
+        return (self.describe(), *sorted(self.views.top.values(), key=lambda one: one.address))
+
+    # -- joining and leaving ---------------------------------------------------------------------------------------
+
+    async def join(self, seeds: Sequence[str]) -> bool:
+        """Learn neighbours from one of some addresses and enter the emptiest cluster found; False = none answered."""
+        if not await self._ask_seed(seeds, is_first=True):
+            return False
+        own, found = self.cluster, []
+        for target in [own, *(self._random_identifier() for _ in range(PROBES - 1))]:
+            answer = await self.find(target)
+            others = [one for one in answer.members if one.address != self.address]
+            found.append((len(others) if answer.cluster == target else 0, target != own, target, others))
+        _, _, target, members = min(found, key=lambda entry: entry[:3])
+        await self._enter(target, members)
+        return True
+
+    async def leave(self) -> None:
+        """Tell the neighbours that this broker leaves."""
+        for one in self.views.known_brokers().values():
+            await self._exchange_with(one, self.shape.depth, is_leaving=True)
+
+    async def _enter(self, cluster: Identifier, members: Iterable[Neighbour]) -> None:
+        former = [one for one in self.views.top.values() if one.cluster != cluster]
+        if cluster != self.cluster:
+            self.views.move_to(cluster)
+            self.moves += 1
+        left, met = list(members), {self.address}
+        while left:
+            one = left.pop()
+            met.add(one.address)
+            await self._exchange_with(one, self.shape.depth, is_first=True)
+            left = [one for one in (*left, *self.views.top.values()) if one.address not in met]
+        for one in former:
+            await self._exchange_with(one, 0)
+
+    async def _ask_seed(self, seeds: Sequence[str], *, is_first: bool = False) -> bool:
+        """Exchange with one of the known addresses; False = none answered."""
+        left = [address for address in dict.fromkeys(seeds) if address != self.address]
+        while left:
+            address = left.pop(self._chance(len(left)))
+            if await self._exchange_at(address, 0, (), is_first=is_first):
+                return True
+        return False
+
+    # -- exchanges -------------------------------------------------------------------------------------------------
+
+    async def run_cycle(self, seeds: Sequence[str]) -> None:
+        """Exchange neighbours at one level in turn, and in the top cluster; now and then look for a smaller cluster."""
+        self.cycles += 1
+        if not self.views.known_brokers():
+            await self.join(seeds)
+            return
+        if self.cycles % SEED_EVERY == 0:
+            await self._ask_seed(seeds)
+        level = self.cycles % self.shape.depth
+        await self._exchange_oldest(lambda: self.views.top, self.shape.depth)
+        await self._exchange_oldest(lambda: self.views.levels[level], level)
+        await self._balance()
+
+    async def _exchange_oldest(self, view: Callable[[], Entries], level: int) -> None:
+        for _ in range(SILENT_MAX):
+            oldest = self.views.take_oldest(view())
+            if oldest is None or await self._exchange_with(oldest, level):
+                return
+
+    async def _exchange_with(
+        self, other: Neighbour, level: int, *, is_first: bool = False, is_leaving: bool = False
+    ) -> bool:
+        offer = self.views.make_offer(level, other.address, self._chance)
+        return await self._exchange_at(other.address, level, offer, is_first=is_first, is_leaving=is_leaving)
+
+    async def _exchange_at(
+        self, address: str, level: int, offer: Sequence[Neighbour], *, is_first: bool = False, is_leaving: bool = False
+    ) -> bool:
+        """Send an offer and learn the answer; False = the broker is silent, and dropped."""
+        self.exchanges += 1
+        message = Exchange(
+            sender=self.describe(), level=level, entries=tuple(offer), is_first=is_first, is_leaving=is_leaving
+        )
+        try:
+            answer = await self._transport.exchange(address, message)
+        except Silent:
+            self.views.drop(address)
+            return False
+        if not is_leaving:
+            self.views.learn((*answer.entries, answer.sender), offer)
+        return True
+
+    def on_exchange(self, message: Exchange) -> Exchange:
+        """Handle an exchange of another broker; return this broker's offer."""
+        sender, views = message.sender, self.views
+        if message.is_leaving:
+            views.drop(sender.address, sender.stamp)
+            return Exchange(sender=self.describe(), level=message.level)
+        shared = common_prefix(sender.cluster, self.cluster)
+        if message.is_first:
+            offer = [one for one in views.known_brokers().values() if one.address != sender.address]
+        else:
+            offer = views.make_offer(min(message.level, shared), sender.address, self._chance)
+        views.learn((*message.entries, sender), offer if not message.is_first else ())
+        return Exchange(sender=self.describe(), level=message.level, entries=tuple(offer))
+
+    # -- equal clusters --------------------------------------------------------------------------------------------
+
+    async def _balance(self) -> None:
+        """Move to a random cluster if it has at least two members less, and this broker is the one to move."""
+        target, own = self._random_identifier(), len(self.views.top) + 1
+        if own < 2 or target == self.cluster or not self._is_mover(target):
+            return
+        answer = await self.find(target)
+        members = answer.members if answer.cluster == target else ()
+        if len(members) + 2 <= own:
+            await self._enter(target, answer.members)
+
+    def _is_mover(self, target: Identifier) -> bool:
+        """Whether this broker is the one of its cluster that looks at this target."""
+
+        def rank(address: str) -> int:
+            return xxhash.xxh3_64_intdigest(f"{address} {target}".encode())
+
+        return all(rank(self.address) > rank(address) for address in self.views.top)
+
+    def _random_identifier(self) -> Identifier:
+        return self.shape.identifier(self._chance(self.shape.clusters))
+
+    # -- routing ---------------------------------------------------------------------------------------------------
+
+    async def find(self, target: Identifier, payload: P | None = None) -> RoutingResult[R]:
+        """Route a message to the cluster nearest to a target; a payload is delivered to all its members."""
+        return await self.on_route(Routed(target=target, payload=payload))
+
+    async def on_route(self, message: Routed[P]) -> RoutingResult[R]:
+        """Forward a message to the nearest known broker, or accept it if none is nearer (algorithm 2).
+
+        A broker that does not answer is dropped and the next best is tried. Before this cluster takes over another's
+        identifier, a member of it that may know more is asked.
+        """
+        if message.expected and message.expected != self.cluster:
+            return RoutingResult(cluster=self.cluster, members=(self.describe(),), hops=message.hops, has_moved=True)
+        failed, tried = 0, {self.address, *message.sideways}
+        for _ in range(TRIES if message.hops < HOPS_MAX else 0):
+            following, sideways = self._next_hop(message, tried)
+            if following is None:
+                break
+            tried.add(following.address)
+            forwarded = replace(message, hops=message.hops + 1, sideways=sideways, expected=following.cluster)
+            try:
+                answer = await self._transport.route(following, forwarded)
+            except Silent:
+                self.views.drop(following.address)
+            else:
+                if not answer.has_moved:
+                    return replace(answer, failed=answer.failed + failed)
+                self.views.learn(answer.members)
+            failed += 1
+        return replace(await self._accept(message), failed=failed)
+
+    def _next_hop(self, message: Routed[P], tried: set[str]) -> tuple[Neighbour | None, tuple[str, ...]]:
+        """Return the broker to forward to, and the members of its cluster that have had the message."""
+        nearer = self.views.nearest(message.target, tried)
+        if nearer:
+            return nearer[0], ()
+        if self.cluster == message.target or len(message.sideways) >= SIDEWAYS_MAX:
+            return None, ()
+        unasked = (one for one in self.views.top.values() if one.address not in tried)
+        return next(unasked, None), (*message.sideways, self.address)
+
+    async def _accept(self, message: Routed[P]) -> RoutingResult[R]:
+        """Deliver a message to every member of this cluster."""
+        members, results = self.members(), []
+        if message.payload is not None and self._receive is not None:
+            results.append(self._receive(message.payload))
+            for one in members[1:]:
+                try:
+                    results.append(await self._transport.deliver(one, message.payload))
+                except Silent:
+                    self.views.drop(one.address)
+        return RoutingResult(cluster=self.cluster, members=members, hops=message.hops, results=tuple(results))
