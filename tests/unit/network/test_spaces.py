@@ -1,0 +1,210 @@
+"""Subspaces of a table's content: nothing that matches is missed, and hot spots are cut."""
+
+from __future__ import annotations
+
+import random
+from decimal import Decimal
+
+import numpy as np
+import pytest
+
+from tests.support.predicates.matching import brute, some_events, some_interests
+from venus.network.matching.installed import InstallationMessage, InstalledPart, InstalledSubspaces
+from venus.network.matching.interests import Events, Interest
+from venus.network.matching.spaces import (
+    HOT,
+    ContentSpace,
+    digest_of,
+    encode_events,
+    encode_interest,
+    encode_key,
+)
+
+
+def matched(space: ContentSpace, events: Events) -> set[tuple[int, int]]:
+    """Return the pairs that the subspaces find, each event in one of them."""
+    encoded, found, met = encode_events(events), set(), 0
+    for leaf, rows in space.locate(encoded):
+        some = encoded.select(rows)
+        met += len(rows)
+        found |= {(int(rows[row]), number) for row, number in leaf.prepare(some).match(some).pairs()}
+    assert met <= events.count
+    return found
+
+
+def skewed(count: int, seed: int = 1) -> list[Interest]:
+    """Return interests of which many are in few places."""
+    chance = random.Random(seed)
+    found = []
+    for _ in range(count):
+        middle = chance.gauss(100, 10)
+        tenant = f"tenant-{int(200 * chance.random() ** 3)}"
+        found.append(Interest({"tenant": frozenset([tenant])}, {"amount": (middle - 2, middle + 2)}))
+    return found
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_it_finds_what_brute_force_finds_while_interests_come_and_go(seed: int) -> None:
+    chance = random.Random(seed)
+    space, present = ContentSpace(8), {}
+    some = [*some_interests(chance, 200, equal=True), *some_interests(chance, 200, equal=False)]
+    events = some_events(chance, 40)
+    for number, one in enumerate(some):
+        space.add(number, one)
+        present[number] = one
+        if chance.random() < 0.3:
+            gone = chance.choice(list(present))
+            space.remove(gone)
+            del present[gone]
+        if number % 200 == 199:
+            numbers = list(present)
+            wanted = {(row, numbers[n]) for row, n in brute([present[k] for k in numbers], events)}
+            assert matched(space, events) == wanted
+    for number in list(present)[5:]:
+        space.remove(number)
+        del present[number]
+    numbers = list(present)
+    wanted = {(row, numbers[n]) for row, n in brute([present[k] for k in numbers], events)}
+    assert matched(space, events) == wanted
+
+
+def test_hot_spots_are_cut_until_none_has_more_than_twice_the_mean() -> None:
+    space = ContentSpace(32)
+    for number, one in enumerate(skewed(3000)):
+        space.add(number, one)
+    sizes = [len(leaf.interests) for leaf in space.subspaces.values()]
+    assert len(sizes) >= 16
+    assert max(sizes) <= 1.5 * HOT * sum(sizes) / len(sizes)
+    assert sum(sizes) < 3 * 3000, "an interest is in few subspaces"
+
+
+def test_what_no_column_separates_is_not_cut() -> None:
+    space = ContentSpace(32)
+    for number in range(500):
+        space.add(number, Interest({"tenant": frozenset(["one"])}))
+    assert len(space.subspaces) == 1
+
+
+def test_a_cut_subspace_gets_other_paths_so_that_old_interests_cannot_answer() -> None:
+    space = ContentSpace(32)
+    for number, one in enumerate(skewed(60)):
+        space.add(number, one)
+    (before,) = space.subspaces
+    for number, one in enumerate(skewed(400, seed=2), 100):
+        space.add(number, one)
+    assert before not in space.subspaces
+    assert all(path.startswith("0:") and path != "0:" for path in space.subspaces)
+
+
+def test_a_digest_is_of_the_interests_and_not_of_their_order() -> None:
+    some = skewed(20)
+    one, other = ContentSpace(), ContentSpace()
+    for number, interest in enumerate(some):
+        one.add(number, interest)
+    for number, interest in reversed(list(enumerate(some))):
+        other.add(number, interest)
+    assert one.subspaces["0:"].digest == other.subspaces["0:"].digest != 0
+    other.remove(3)
+    assert one.subspaces["0:"].digest != other.subspaces["0:"].digest
+    one.remove(3)
+    assert one.subspaces["0:"].digest == other.subspaces["0:"].digest
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        (Decimal("1.0"), Decimal(1), True),
+        (Decimal(0), Decimal("-0.00"), True),
+        (1, Decimal(1), True),
+        (Decimal("1200"), Decimal("1.2e3"), True),
+        (Decimal("12"), Decimal("120"), False),
+        (0.0, -0.0, True),
+        ("a", b"a", False),
+        ("1", 1, False),
+        (True, 1, False),
+        ("", None, False),
+        (Decimal("1e40"), Decimal("1.0000000000000000000000000000000000001e40"), False),
+    ],
+)
+def test_keys_are_the_same_bytes_if_they_are_equal(one: object, other: object, same: bool) -> None:
+    assert (encode_key(one) == encode_key(other)) is same
+
+
+# -- at other brokers --------------------------------------------------------------------------------------------------
+
+
+def part(
+    numbers: range, *, base: int = 0, removed: tuple[int, ...] = (), is_whole: bool = True, digest: int | None = None
+) -> InstalledPart:
+    added = tuple((n, encode_interest(Interest(between={"a": (float(n), n + 1.0)}))) for n in numbers)
+    found = base if not is_whole else 0
+    for n, one in added:
+        found ^= digest_of(n, one)
+    for n in removed:
+        found ^= digest_of(n, encode_interest(Interest(between={"a": (float(n), n + 1.0)})))
+    return InstalledPart(
+        table="main/1",
+        path="0:",
+        digest=found if digest is None else digest,
+        base=base,
+        is_whole=is_whole,
+        added=added,
+        removed=removed,
+    )
+
+
+def install(store: InstalledSubspaces, one: InstalledPart, now: float = 0.0) -> tuple[int, ...]:
+    return store.install(InstallationMessage(origin="a:1", lease_s=10, parts=(one,)), now)
+
+
+def test_what_is_not_renewed_is_dropped() -> None:
+    store, whole = InstalledSubspaces(), part(range(5))
+    assert install(store, whole) == ()
+    renewal = part(range(0), base=whole.digest, is_whole=False)
+    assert install(store, renewal, now=9.0) == ()
+    store.expire(18.0)
+    assert (len(store), store.interests) == (1, 5)
+    store.expire(20.0)
+    assert (len(store), store.interests) == (0, 0)
+    assert install(store, renewal, now=21.0) == (0,), "the owner sends it as a whole"
+
+
+def test_only_interests_with_the_stated_digest_answer() -> None:
+    store, whole = InstalledSubspaces(), part(range(5))
+    install(store, whole)
+    assert store.find("a:1", "main/1", "0:", whole.digest) is not None
+    assert store.find("a:1", "main/1", "0:", whole.digest ^ 1) is None
+    assert store.find("b:1", "main/1", "0:", whole.digest) is None
+
+
+def test_changes_are_applied_to_the_base_that_the_owner_states_or_not_at_all() -> None:
+    store, whole = InstalledSubspaces(), part(range(5))
+    install(store, whole)
+    change = part(range(5, 7), base=whole.digest, removed=(0,), is_whole=False)
+    assert install(store, change) == ()
+    assert store.find("a:1", "main/1", "0:", change.digest) is not None
+    assert install(store, change) == (0,), "a second time the base is another one"
+    assert store.interests == 6
+
+
+def test_a_part_that_has_another_digest_than_it_says_is_not_kept() -> None:
+    store = InstalledSubspaces()
+    assert install(store, part(range(5), digest=7)) == (0,)
+    assert len(store) == 0
+    assert store.interests == 0
+
+
+def test_there_is_a_limit_of_installed_interests() -> None:
+    store = InstalledSubspaces(interests_max=4)
+    assert install(store, part(range(5))) == (0,)
+    assert store.interests == 0
+    assert install(store, part(range(4))) == ()
+
+
+def test_null_is_on_one_side_of_each_cut_and_matches_no_condition() -> None:
+    space = ContentSpace(32)
+    for number, one in enumerate(skewed(400)):
+        space.add(number, one)
+    space.add(1000, Interest())
+    events = Events(2, {"amount": np.array([np.nan, 100.0])}, {"tenant": [None, None]})
+    assert matched(space, events) == {(0, 1000), (1, 1000)}
