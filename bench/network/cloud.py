@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from typing import Any, TypeVar
 
 from venus.network.skipcloud.clusters import CloudShape, Identifier
-from venus.network.skipcloud.node import Exchange, OverlayNode, Routed, RoutingResult, Silent
+from venus.network.skipcloud.node import Exchange, OverlayNode, RoutedMessage, RoutingResult, Silent
 from venus.network.skipcloud.views import Neighbour
 
 T = TypeVar("T")
@@ -113,15 +113,16 @@ class Cloud:
         """Exchange neighbours with a living broker."""
         return self._node(to, "exchange").on_exchange(message)
 
-    async def route(self, to: Neighbour, message: Routed[str]) -> RoutingResult[str]:
+    async def route(self, to: Neighbour, message: RoutedMessage[str]) -> RoutingResult[str]:
         """Forward to a living broker."""
         return await self._node(to.address, "route").on_route(message)
 
-    async def deliver(self, to: Neighbour, payload: str) -> str:
-        """Deliver to a living broker."""
-        self._node(to.address, "deliver")
-        self.received.append((to.address, payload))
-        return to.address
+    async def deliver(self, to: Sequence[Neighbour], payload: str) -> list[str | None]:
+        """Deliver to living brokers."""
+        self.messages["deliver"] += len(to)
+        living = [one.address if one.address in self.living else None for one in to]
+        self.received += [(address, payload) for address in living if address is not None]
+        return living
 
     def _node(self, address: str, kind: str) -> OverlayNode[str, str]:
         self.messages[kind] += 1

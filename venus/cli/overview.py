@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from venus.adapters.targets.views import TargetView
-from venus.cli.traffic import MirrorView, ReplicationView, TrafficView
+from venus.cli.traffic import MirrorView, OverlayView, ReplicationView, TrafficView
 from venus.model import count_phrase
 from venus.network.topology import PULLS_AS
 from venus.rpc.conditions import (
@@ -167,6 +167,7 @@ class BrokerView:
     traffic: TrafficView = field(default_factory=TrafficView)
     #: None = it is the home of the business.
     mirror: MirrorView | None = None
+    overlay: OverlayView | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,7 +22,7 @@ from venus.cli.overview import (
     SourceTableView,
     SourceView,
 )
-from venus.cli.traffic import MirrorView, ReplicationView, ReplicaView, traffic_view
+from venus.cli.traffic import MirrorView, OverlayView, ReplicationView, ReplicaView, traffic_view
 from venus.errors import NotInstalled, VenusError
 from venus.rpc.conditions import own_table_condition, released_tables, source_condition, uncaptured_condition
 from venus.rpc.reports import decode
@@ -180,7 +180,8 @@ def read_broker(settings: Settings) -> BrokerView:
             address = admin.address
     except VenusError as error:
         return BrokerView(error=str(error), address=address)
-    return broker_view(status, settings.business.name, address, status_time_us(status))
+    view = broker_view(status, settings.business.name, address, status_time_us(status))
+    return replace(view, overlay=overlay_view(status))
 
 
 def broker_view(status: BrokerStatus, business: str, address: str, now_us: int) -> BrokerView:
@@ -284,6 +285,24 @@ def mirror_view(found: MirrorStatus, path: list[str], now_us: int) -> MirrorView
         nearest=found.nearest,
         away_s=age_s(found.away_since_us, now_us) or 0.0,
         not_back=found.not_back,
+    )
+
+
+def overlay_view(status: BrokerStatus) -> OverlayView | None:
+    """Build the view of the overlay; None if it is off."""
+    found = status.overlay
+    if not status.HasField("overlay"):
+        return None
+    return OverlayView(
+        cluster=found.cluster,
+        members=tuple(found.members),
+        neighbours=found.neighbours,
+        installed_interests=found.installed_interests,
+        subspaces=found.subspaces,
+        uninstalled=found.uninstalled,
+        changes_elsewhere=found.changes_elsewhere,
+        changes_here=found.changes_here,
+        unanswered=found.unanswered,
     )
 
 

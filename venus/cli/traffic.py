@@ -68,6 +68,30 @@ class MirrorView:
     not_back: str = ""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OverlayView:
+    """The broker in the overlay that shares matching."""
+
+    cluster: str
+    members: tuple[str, ...]
+    neighbours: int
+    installed_interests: int
+    subspaces: int
+    uninstalled: int
+    changes_elsewhere: int
+    changes_here: int
+    unanswered: int
+
+
+def format_overlay(found: OverlayView) -> str:
+    """Format the broker's place in the overlay."""
+    own = f"; {found.uninstalled} of {found.subspaces} own subspaces wait for a cluster" if found.uninstalled else ""
+    return (
+        f"overlay: cluster {found.cluster} of {len(found.members)}, {found.neighbours} neighbours, "
+        f"{found.installed_interests:,} subscriptions of others{own}"
+    )
+
+
 #: The broker's own large work pauses for small commits, which needs no attention.
 COURTESY = Limiter.SMALL.value
 #: From this share of a limit on, the gauge is shown.

@@ -256,6 +256,25 @@ class BrokerSettings(SettingsSection):
         return self
 
 
+class MatchingSettings(SettingsSection):
+    """Sharing of the matching of subscriptions among many brokers."""
+
+    #: Join the overlay of the brokers of this set that share their matching.
+    overlay: bool = False
+    #: Some other brokers of the overlay; any one that answers suffices. Those of the cluster are known anyway.
+    join: Addresses = ()
+    #: For how many brokers the overlay is planned, the same number at all of them: it has a cluster for each four.
+    brokers: int = Field(default=16, ge=1, le=4096)
+    #: How often neighbours are exchanged.
+    exchange_s: Seconds = 1.0
+    #: How long another broker keeps subscriptions that are not renewed.
+    lease_s: Seconds = 10.0
+    #: How long an answer of another broker is waited for.
+    deadline_ms: Milliseconds = 200.0
+    #: A table with at most so many different subscriptions is matched at the broker that has them.
+    local_interests_max: int = Field(default=1000, ge=0)
+
+
 class SecuritySettings(SettingsSection):
     """TLS, authentication and roles of the connections to brokers (venus/security, docs/how-to/tls.md)."""
 
@@ -353,6 +372,7 @@ def options(prefix: str = "") -> dict[str, Any]:
         "broker.degrade": DegradeSettings,
         "broker.health": HealthSettings,
         "cluster": ClusterSettings,
+        "matching": MatchingSettings,
         "security": SecuritySettings,
         "alarms": AlarmsSettings,
         "alarms.to.NAME": RecipientSettings,

@@ -18,6 +18,7 @@ from venus.config.sections import (
     BusinessSettings,
     CaptureSettings,
     LakeSettings,
+    MatchingSettings,
     SecuritySettings,
     SourceSettings,
     SparkSettings,
@@ -66,6 +67,7 @@ class Settings(BaseSettings):
     #: The meaning of each label: tables ("orders", "app.orders") of every business, or "business:NAME".
     labels: dict[Name, LabelMembers] = {}
     cluster: ClusterSettings = ClusterSettings()
+    matching: MatchingSettings = MatchingSettings()
     security: SecuritySettings = SecuritySettings()
     alarms: AlarmsSettings = AlarmsSettings()
     tracing: TracingSettings = TracingSettings()

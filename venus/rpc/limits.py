@@ -1,8 +1,8 @@
 """Limits of every number, name and count of a message, checked where it enters, in both directions of a call.
 
-One table. A field that is not in it has no range to break: it is a digest, a flag, or bytes that have a digest of
-their own. What depends on the state of a business (the next batch, a Sequence that goes back) is not here but in
-venus/broker/machine/half_messages.py.
+One table; its part for the overlay is in overlay_limits.py. A field that is not in it has no range to break: it is a
+digest, a flag, or bytes that have a digest of their own. What depends on the state of a business (the next batch, a
+Sequence that goes back) is not here but in venus/broker/machine/half_messages.py.
 """
 
 from __future__ import annotations
@@ -10,13 +10,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
 
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import Message
 
 from venus.errors import ProtocolError
-from venus.model import NAME_CHARS_MAX, is_address, is_name
+from venus.model import NAME_CHARS_MAX
+from venus.rpc.limit_rules import AddressRule, Bytes, Each, Name, Number, Rule
+from venus.rpc.overlay_limits import OVERLAY_RULES
 
 #: A target keeps offsets, epochs and Sequences as 64-bit integers with a sign; half of their range is out of reach.
 NUMBER_MAX = 2**62
@@ -57,74 +58,6 @@ REPORTED_NAME_CHARS_MAX = 300
 REPORTED_REASON_CHARS_MAX = 500
 REPORTED_MOMENT_CHARS_MAX = 40
 REPORTED_ROW_COUNTS_MAX = 1_000
-
-
-@dataclass(frozen=True, slots=True)
-class Number:
-    """Rule for an integer from `low` to `high`."""
-
-    low: int
-    high: int
-
-    def complaint(self, value: Any) -> str:
-        """Return what is wrong with a value, or an empty string."""
-        return "" if self.low <= value <= self.high else f"is {value}: it must be from {self.low} to {self.high}"
-
-
-@dataclass(frozen=True, slots=True)
-class Name:
-    """Rule for printable characters without a space at either end."""
-
-    chars_max: int
-    may_be_empty: bool = False
-
-    def complaint(self, value: Any) -> str:
-        """Return what is wrong with a value, or an empty string."""
-        if is_name(value, self.chars_max) or (self.may_be_empty and not value):
-            return ""
-        shown = repr(value[:40])
-        return (
-            f"is {shown} ({len(value)} characters): it must have 1 to {self.chars_max} printable ones, no space outside"
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class AddressRule:
-    """Rule for HOST:PORT, with an IPv6 host in brackets."""
-
-    def complaint(self, value: Any) -> str:
-        """Return what is wrong with a value, or an empty string."""
-        return "" if is_address(value) else f"is {value[:40]!r} ({len(value)} characters): it must be HOST:PORT"
-
-
-@dataclass(frozen=True, slots=True)
-class Bytes:
-    """Rule for bytes of limited length."""
-
-    most: int
-
-    def complaint(self, value: Any) -> str:
-        """Return what is wrong with a value, or an empty string."""
-        return "" if len(value) <= self.most else f"has {len(value)} bytes: it must have {self.most} at most"
-
-
-@dataclass(frozen=True, slots=True)
-class Each:
-    """Rule for a limited number of items, each with a rule of its own."""
-
-    most: int
-    rule: Number | Bytes | Name | AddressRule | None = None
-
-    def complaint(self, value: Any) -> str:
-        """Return what is wrong with a value, or an empty string."""
-        if len(value) > self.most:
-            return f"has {len(value)} items: it must have {self.most} at most"
-        if self.rule is None or (isinstance(self.rule, Bytes) and max(map(len, value), default=0) <= self.rule.most):
-            return ""  # thousands of keys and values a frame: no call for each
-        return next((complaint for item in value if (complaint := self.rule.complaint(item))), "")
-
-
-Rule = Number | Name | AddressRule | Bytes | Each
 
 _ANY = Number(0, NUMBER_MAX)
 _EPOCH = Number(0, EPOCH_MAX)
@@ -389,6 +322,7 @@ RULES: Mapping[str, Mapping[str, Rule]] = {
         "lost": _U32,
         "left_out": _U32,
     },
+    **OVERLAY_RULES,
 }
 
 
@@ -417,7 +351,7 @@ def _violation(message: Message, field: str, rule: Rule, where: str) -> Protocol
 class _Plan:
     """Checks of one kind of message: numbers, other fields, and nested messages, repeated or not."""
 
-    numbers: tuple[tuple[str, int, int], ...]
+    numbers: tuple[tuple[str, float, float], ...]
     rules: tuple[tuple[str, Rule], ...]
     parts: tuple[tuple[str, bool], ...]
 

@@ -2626,6 +2626,7 @@ class BrokerStatus(_message.Message):
     NETWORK_FIELD_NUMBER: _builtins.int
     SEAL_FIELD_NUMBER: _builtins.int
     NOW_US_FIELD_NUMBER: _builtins.int
+    OVERLAY_FIELD_NUMBER: _builtins.int
     version: _builtins.str
     started_at_us: _builtins.int
     free_bytes: _builtins.int
@@ -2650,6 +2651,10 @@ class BrokerStatus(_message.Message):
 
     @_builtins.property
     def network(self) -> Global___NetworkStatus: ...
+    @_builtins.property
+    def overlay(self) -> Global___OverlayStatus:
+        """absent = it shares no matching"""
+
     def __init__(
         self,
         *,
@@ -2667,14 +2672,101 @@ class BrokerStatus(_message.Message):
         network: Global___NetworkStatus | None = ...,
         seal: _builtins.int = ...,
         now_us: _builtins.int = ...,
+        overlay: Global___OverlayStatus | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["network", b"network", "traffic", b"traffic"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["network", b"network", "overlay", b"overlay", "traffic", b"traffic"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["alarms", b"alarms", "broker_id", b"broker_id", "buffer_bytes", b"buffer_bytes", "buffer_limit_bytes", b"buffer_limit_bytes", "businesses", b"businesses", "cluster", b"cluster", "free_bytes", b"free_bytes", "installations", b"installations", "network", b"network", "now_us", b"now_us", "seal", b"seal", "started_at_us", b"started_at_us", "traffic", b"traffic", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["alarms", b"alarms", "broker_id", b"broker_id", "buffer_bytes", b"buffer_bytes", "buffer_limit_bytes", b"buffer_limit_bytes", "businesses", b"businesses", "cluster", b"cluster", "free_bytes", b"free_bytes", "installations", b"installations", "network", b"network", "now_us", b"now_us", "overlay", b"overlay", "seal", b"seal", "started_at_us", b"started_at_us", "traffic", b"traffic", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___BrokerStatus: _TypeAlias = BrokerStatus  # noqa: Y015
+
+@_typing.final
+class OverlayStatus(_message.Message):
+    """This broker in the overlay of brokers that share the matching of subscriptions."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    CLUSTER_FIELD_NUMBER: _builtins.int
+    MEMBERS_FIELD_NUMBER: _builtins.int
+    NEIGHBOURS_FIELD_NUMBER: _builtins.int
+    CYCLES_FIELD_NUMBER: _builtins.int
+    EXCHANGES_FIELD_NUMBER: _builtins.int
+    MOVES_FIELD_NUMBER: _builtins.int
+    LOAD_FIELD_NUMBER: _builtins.int
+    PAIRS_FIELD_NUMBER: _builtins.int
+    INSTALLED_SUBSPACES_FIELD_NUMBER: _builtins.int
+    INSTALLED_INTERESTS_FIELD_NUMBER: _builtins.int
+    SUBSPACES_FIELD_NUMBER: _builtins.int
+    UNINSTALLED_FIELD_NUMBER: _builtins.int
+    REQUESTS_FIELD_NUMBER: _builtins.int
+    UNANSWERED_FIELD_NUMBER: _builtins.int
+    UNKNOWN_FIELD_NUMBER: _builtins.int
+    CHANGES_ELSEWHERE_FIELD_NUMBER: _builtins.int
+    CHANGES_HERE_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    cluster: _builtins.str
+    """identifier of its top cluster, digits separated by points"""
+    neighbours: _builtins.int
+    """other brokers that it knows"""
+    cycles: _builtins.int
+    exchanges: _builtins.int
+    moves: _builtins.int
+    """to other top clusters"""
+    load: _builtins.float
+    """matching, in processor seconds a second"""
+    pairs: _builtins.int
+    """changes times subscriptions compared, for itself and others"""
+    installed_subspaces: _builtins.int
+    """of other brokers"""
+    installed_interests: _builtins.int
+    subspaces: _builtins.int
+    """of its own subscriptions"""
+    uninstalled: _builtins.int
+    """of these: no cluster has them as they are"""
+    requests: _builtins.int
+    """sent to other brokers"""
+    unanswered: _builtins.int
+    unknown: _builtins.int
+    """parts whose subscriptions the other broker had not"""
+    changes_elsewhere: _builtins.int
+    """changes that other brokers have matched"""
+    changes_here: _builtins.int
+    @_builtins.property
+    def members(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """addresses of that cluster, its own included"""
+
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        cluster: _builtins.str = ...,
+        members: _abc.Iterable[_builtins.str] | None = ...,
+        neighbours: _builtins.int = ...,
+        cycles: _builtins.int = ...,
+        exchanges: _builtins.int = ...,
+        moves: _builtins.int = ...,
+        load: _builtins.float = ...,
+        pairs: _builtins.int = ...,
+        installed_subspaces: _builtins.int = ...,
+        installed_interests: _builtins.int = ...,
+        subspaces: _builtins.int = ...,
+        uninstalled: _builtins.int = ...,
+        requests: _builtins.int = ...,
+        unanswered: _builtins.int = ...,
+        unknown: _builtins.int = ...,
+        changes_elsewhere: _builtins.int = ...,
+        changes_here: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["changes_elsewhere", b"changes_elsewhere", "changes_here", b"changes_here", "cluster", b"cluster", "cycles", b"cycles", "exchanges", b"exchanges", "installed_interests", b"installed_interests", "installed_subspaces", b"installed_subspaces", "load", b"load", "members", b"members", "moves", b"moves", "name", b"name", "neighbours", b"neighbours", "pairs", b"pairs", "requests", b"requests", "subspaces", b"subspaces", "unanswered", b"unanswered", "uninstalled", b"uninstalled", "unknown", b"unknown"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___OverlayStatus: _TypeAlias = OverlayStatus  # noqa: Y015
 
 @_typing.final
 class TrafficStatus(_message.Message):

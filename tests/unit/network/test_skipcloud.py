@@ -11,7 +11,7 @@ import pytest
 from bench.network.cloud import Cloud, complete
 from venus.network.skipcloud import node as protocol
 from venus.network.skipcloud.clusters import CloudShape, common_prefix
-from venus.network.skipcloud.node import Exchange, OverlayNode, Routed
+from venus.network.skipcloud.node import Exchange, OverlayNode, RoutedMessage
 from venus.network.skipcloud.views import Neighbour, NeighbourViews, check_neighbour
 
 
@@ -168,7 +168,7 @@ def test_a_broker_that_has_moved_does_not_accept_what_was_for_another_cluster() 
     found = cloud(16)
     node = found.living["b0:1"]
     target = next(one for one in found.clusters() if one != node.cluster)
-    answer = complete(node.on_route(Routed(target=target, payload="x", expected=target)))
+    answer = complete(node.on_route(RoutedMessage(target=target, payload="x", expected=target)))
     assert answer.has_moved
     assert found.received == []
 

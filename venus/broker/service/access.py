@@ -22,7 +22,7 @@ from venus.rpc.errors import abort_on_error
 from venus.security.audit import AuditLog, Refusals
 from venus.security.identity import bearer, token_in
 from venus.security.roles import ANONYMOUS, CALLS, PAGES, Call, PeerIdentity, admits, covers, missing_roles
-from venus.wire import broker_pb2, replica_pb2
+from venus.wire import broker_pb2, overlay_pb2, replica_pb2
 
 if TYPE_CHECKING:
     from venus.security.certificate_files import CertificateFiles
@@ -164,7 +164,7 @@ def _readable_value(field: Any, value: Any) -> Any:
 FIRST_FRAME_S = 10.0
 OWN_SERVICES = {
     service.full_name: service
-    for file in (broker_pb2, replica_pb2)
+    for file in (broker_pb2, overlay_pb2, replica_pb2)
     for service in file.DESCRIPTOR.services_by_name.values()
 }
 UNLISTED = Call()

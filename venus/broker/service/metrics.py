@@ -55,6 +55,35 @@ def mirror_families(status: broker_pb2.BrokerStatus) -> Iterable[Metric]:
     yield fills
 
 
+_OVERLAY_GAUGES: tuple[tuple[str, str, Callable[[broker_pb2.OverlayStatus], float]], ...] = (
+    ("venus_overlay_members", "Brokers of the own top cluster, itself included", lambda o: len(o.members)),
+    ("venus_overlay_neighbours", "Other brokers of the overlay that it knows", lambda o: o.neighbours),
+    ("venus_overlay_load", "Matching, in processor seconds a second", lambda o: o.load),
+    ("venus_overlay_installed_interests", "Subscriptions of other brokers here", lambda o: o.installed_interests),
+    ("venus_overlay_subspaces", "Parts of the own subscriptions that others match", lambda o: o.subspaces),
+    ("venus_overlay_uninstalled", "Of these: no cluster has them as they are", lambda o: o.uninstalled),
+)
+_OVERLAY_COUNTERS: tuple[tuple[str, str, Callable[[broker_pb2.OverlayStatus], float]], ...] = (
+    ("venus_overlay_exchanges", "Exchanges of neighbours that it began", lambda o: o.exchanges),
+    ("venus_overlay_pairs", "Changes times subscriptions compared here", lambda o: o.pairs),
+    ("venus_overlay_requests", "Batches sent to other brokers", lambda o: o.requests),
+    ("venus_overlay_unanswered", "Batches without an answer in time", lambda o: o.unanswered),
+    ("venus_overlay_unknown", "Parts whose subscriptions the other broker had not", lambda o: o.unknown),
+    ("venus_overlay_changes_elsewhere", "Own changes that other brokers have matched", lambda o: o.changes_elsewhere),
+    ("venus_overlay_changes_here", "Own changes matched here", lambda o: o.changes_here),
+)
+
+
+def overlay_families(status: broker_pb2.BrokerStatus) -> Iterable[Metric]:
+    """Yield the families of the overlay; none if it is off."""
+    if not status.HasField("overlay"):
+        return
+    for name, text, read in _OVERLAY_GAUGES:
+        yield GaugeMetricFamily(name, text, value=read(status.overlay))
+    for name, text, read in _OVERLAY_COUNTERS:
+        yield CounterMetricFamily(name, text, value=read(status.overlay))
+
+
 #: Name, help text, and how to read the value from a business's status.
 BUSINESS_GAUGES: tuple[tuple[str, str, Callable[[broker_pb2.BusinessStatus], float]], ...] = (
     ("venus_next_offset", "Offset that the next committed change gets", lambda b: b.next_offset),
@@ -175,6 +204,7 @@ class StatusCollector(Collector):
         yield from self._replicas()
         yield from self._installations()
         yield from mirror_families(self._status)
+        yield from overlay_families(self._status)
         if not traffic_status.has_degraded_details(self._status):
             yield self._tables()
         yield from self._reports()

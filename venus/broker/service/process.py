@@ -24,6 +24,7 @@ from venus.alarms import notifier as remembered
 from venus.alarms.notifier import Notifier
 from venus.alarms.recipients import build_recipients
 from venus.broker.core import Core
+from venus.broker.matching.overlay import MatchingOverlay
 from venus.broker.mirrors.network_membership import NetworkMembership
 from venus.broker.replicas.replicated_logs import ReplicatedLogs
 from venus.broker.replicas.replication import Replication, prepare_standalone
@@ -142,6 +143,7 @@ class BrokerServices:
     traffic_watch: TrafficWatch
     pages: Pages
     watching: asyncio.Task[None]
+    overlay: MatchingOverlay | None = None
     http: HttpServer | None = None
 
     async def start(self, broker: BrokerSettings) -> Addresses:
@@ -155,6 +157,8 @@ class BrokerServices:
         own, replication = broker.address or f"{host}:{port}", self.replication
         if replication is not None:
             await replication.start(own, self.service.end_streams, self.service.delivery.end_business)
+        if self.overlay is not None:
+            self.overlay.start(own)
         self.service.in_process.start(own)
         self.traffic_watch.start()
         cluster = replication.lines.cluster if replication is not None else ""
@@ -168,6 +172,8 @@ class BrokerServices:
         self.health.stopping = True
         self.watching.cancel()
         await asyncio.get_running_loop().run_in_executor(None, self.network.stop)
+        if self.overlay is not None:
+            await self.overlay.stop()
         if self.replication is not None:
             await self.replication.stop()
         await self.service.stop()
@@ -193,18 +199,34 @@ async def _build_services(
         status.replication = replication.status
     health = HealthCheck(status, core.space)
     traffic = Traffic(core, broker)
-    service = GrpcServer(core, bridge, status, keepalive, access, traffic, replication)
+    overlay = build_overlay(settings, bridge, replication)
+    status.overlay = overlay
+    service = GrpcServer(core, bridge, status, keepalive, access, traffic, replication, overlay)
     status.traffic = TrafficStatus(traffic, core, bridge, service.delivery.window_of, service.delivery.frames)
     trouble = (lambda: replication.coordination.unreachable) if replication is not None else None
     return BrokerServices(
         access=access,
         replication=replication,
         network=network,
+        overlay=overlay,
         health=health,
         service=service,
         traffic_watch=TrafficWatch(traffic, core, bridge, lambda: service.delivery.streams, trouble),
         pages=Pages(bridge, status, health, access),
         watching=asyncio.create_task(run_checks(watch, bridge, status.status_without_tables, settings.alarms.check_s)),
+    )
+
+
+def build_overlay(settings: Settings, bridge: LoopBridge, replication: Replication | None) -> MatchingOverlay | None:
+    """Return this broker's part in the overlay, None if it is off. Brokers of a cluster know each other's addresses."""
+
+    def known_addresses() -> list[str]:
+        return [one.address for one in replication.host.brokers.live.values()] if replication is not None else []
+
+    if not settings.matching.overlay:
+        return None
+    return MatchingOverlay(
+        settings.matching, settings.cluster.set_name, broker_address(settings).proof, bridge, known_addresses
     )
 
 

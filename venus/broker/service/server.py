@@ -10,6 +10,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from venus.broker.core import Core
+from venus.broker.matching.overlay import MatchingOverlay
 from venus.broker.replicas.gate import Gate, StandaloneGate
 from venus.broker.replicas.replication import Replication
 from venus.broker.service.access import AccessControl, AccessInterceptor
@@ -17,6 +18,7 @@ from venus.broker.service.admin import AdminService
 from venus.broker.service.delivery import DeliveryService
 from venus.broker.service.in_process import InProcessServer
 from venus.broker.service.ingest import IngestService, ask_for_reviews
+from venus.broker.service.overlay_service import OverlayService
 from venus.broker.service.replica_service import ReplicaService
 from venus.broker.service.service_status import ServiceStatus
 from venus.broker.service.traffic import Traffic
@@ -56,6 +58,7 @@ class GrpcServer:
         access: AccessControl,
         traffic: Traffic,
         replication: Replication | None = None,
+        overlay: MatchingOverlay | None = None,
     ) -> None:
         gate: Gate = replication.gate if replication is not None else StandaloneGate()
         self._core, self._bridge, self._access = core, bridge, access
@@ -87,6 +90,8 @@ class GrpcServer:
             services["Replica"] = ReplicaService(
                 core, bridge, traffic, replication.host, replication.lines, replication.copies
             )
+        if overlay is not None:
+            services["Overlay"] = OverlayService(overlay)
         self._server.add_generic_rpc_handlers([handlers(name, servicer) for name, servicer in services.items()])
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         known = [service.full_name for service in broker_pb2.DESCRIPTOR.services_by_name.values()]

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Set
 
 from venus.broker.core import Core
+from venus.broker.matching.overlay import MatchingOverlay
 from venus.broker.mirrors.network_membership import NetworkMembership
 from venus.broker.replicas.replication_status import ReplicationStatus
 from venus.broker.service.alarm_monitor import AlarmMonitor
@@ -134,6 +135,7 @@ class ServiceStatus:
         self.reports = AdapterReports()
         self.replication: ReplicationStatus | None = None
         self.network: NetworkMembership | None = None
+        self.overlay: MatchingOverlay | None = None
         self.watch: AlarmMonitor | None = None
         self.traffic: TrafficStatus | None = None
         #: Other alarms: certificates that expire, an audit log that cannot be written.
@@ -174,6 +176,9 @@ class ServiceStatus:
             self.replication.lay_over(status, business)
         if self.network is not None:
             self.network.add_to_status(status, business)
+        if self.overlay is not None:
+            self.overlay.add_to_status(status)
+            status.alarms.extend(self.overlay.problems())
         if self.traffic is not None:
             self.traffic.lay_over(status, business)
         for entry in status.businesses:

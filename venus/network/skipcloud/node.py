@@ -21,6 +21,9 @@ from venus.network.skipcloud.views import Chance, Entries, Neighbour, NeighbourV
 #: Maximum number of attempts at one broker before routing ends there.
 TRIES = 8
 HOPS_MAX = 16
+BUDGET_S = 2.0
+#: Share of its own time that a broker waits for one next hop.
+SHARE = 0.5
 #: Brokers of an equally near cluster that are asked before another cluster takes over an identifier.
 SIDEWAYS_MAX = 2
 #: Silent neighbours that are replaced in one cycle.
@@ -51,7 +54,7 @@ class Exchange:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Routed(Generic[P]):
+class RoutedMessage(Generic[P]):
     """Message on its way to the top cluster nearest to `target`."""
 
     target: Identifier
@@ -61,6 +64,8 @@ class Routed(Generic[P]):
     sideways: tuple[str, ...] = ()
     #: Where the sender expects the receiver; one that has moved since does not accept the message.
     expected: Identifier = ()
+    #: For how long the sender waits; each hop waits for less, so that an answer still reaches it.
+    budget_s: float = BUDGET_S
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,17 +82,17 @@ class RoutingResult(Generic[R]):
     has_moved: bool = False
 
 
-class Transport(Protocol[P, R]):
+class OverlayTransport(Protocol[P, R]):
     """Messages to other brokers. Each raises Silent."""
 
     async def exchange(self, to: str, message: Exchange) -> Exchange:
         """Exchange neighbours with the broker at an address."""
 
-    async def route(self, to: Neighbour, message: Routed[P]) -> RoutingResult[R]:
+    async def route(self, to: Neighbour, message: RoutedMessage[P]) -> RoutingResult[R]:
         """Forward a message."""
 
-    async def deliver(self, to: Neighbour, payload: P) -> R:
-        """Deliver a payload to a member of the own top cluster."""
+    async def deliver(self, to: Sequence[Neighbour], payload: P) -> list[R | None]:
+        """Deliver a payload to members of the own top cluster; None for each that is silent. Raises nothing."""
 
 
 class OverlayNode(Generic[P, R]):
@@ -97,7 +102,7 @@ class OverlayNode(Generic[P, R]):
         self,
         address: str,
         shape: CloudShape,
-        transport: Transport[P, R],
+        transport: OverlayTransport[P, R],
         *,
         chance: Chance,
         next_stamp: Callable[[], int],
@@ -251,9 +256,9 @@ class OverlayNode(Generic[P, R]):
 
     async def find(self, target: Identifier, payload: P | None = None) -> RoutingResult[R]:
         """Route a message to the cluster nearest to a target; a payload is delivered to all its members."""
-        return await self.on_route(Routed(target=target, payload=payload))
+        return await self.on_route(RoutedMessage(target=target, payload=payload))
 
-    async def on_route(self, message: Routed[P]) -> RoutingResult[R]:
+    async def on_route(self, message: RoutedMessage[P]) -> RoutingResult[R]:
         """Forward a message to the nearest known broker, or accept it if none is nearer (algorithm 2).
 
         A broker that does not answer is dropped and the next best is tried. Before this cluster takes over another's
@@ -267,7 +272,13 @@ class OverlayNode(Generic[P, R]):
             if following is None:
                 break
             tried.add(following.address)
-            forwarded = replace(message, hops=message.hops + 1, sideways=sideways, expected=following.cluster)
+            forwarded = replace(
+                message,
+                hops=message.hops + 1,
+                sideways=sideways,
+                expected=following.cluster,
+                budget_s=SHARE * message.budget_s,
+            )
             try:
                 answer = await self._transport.route(following, forwarded)
             except Silent:
@@ -279,7 +290,7 @@ class OverlayNode(Generic[P, R]):
             failed += 1
         return replace(await self._accept(message), failed=failed)
 
-    def _next_hop(self, message: Routed[P], tried: set[str]) -> tuple[Neighbour | None, tuple[str, ...]]:
+    def _next_hop(self, message: RoutedMessage[P], tried: set[str]) -> tuple[Neighbour | None, tuple[str, ...]]:
         """Return the broker to forward to, and the members of its cluster that have had the message."""
         nearer = self.views.nearest(message.target, tried)
         if nearer:
@@ -289,14 +300,17 @@ class OverlayNode(Generic[P, R]):
         unasked = (one for one in self.views.top.values() if one.address not in tried)
         return next(unasked, None), (*message.sideways, self.address)
 
-    async def _accept(self, message: Routed[P]) -> RoutingResult[R]:
+    async def _accept(self, message: RoutedMessage[P]) -> RoutingResult[R]:
         """Deliver a message to every member of this cluster."""
-        members, results = self.members(), []
+        members: tuple[Neighbour, ...] = self.members()
+        results: list[R] = []
         if message.payload is not None and self._receive is not None:
             results.append(self._receive(message.payload))
-            for one in members[1:]:
-                try:
-                    results.append(await self._transport.deliver(one, message.payload))
-                except Silent:
+            answers = await self._transport.deliver(members[1:], message.payload)
+            for one, answer in zip(members[1:], answers, strict=True):
+                if answer is None:
                     self.views.drop(one.address)
+                else:
+                    results.append(answer)
+            members = tuple(one for one in members if one is members[0] or one.address in self.views.top)
         return RoutingResult(cluster=self.cluster, members=members, hops=message.hops, results=tuple(results))

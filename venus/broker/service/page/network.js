@@ -37,6 +37,20 @@ function facts(status, mirrors, below) {
   ].filter(fact => fact).map(([name, value, tone]) => el("div", null, el("dt", null, name), el("dd", {class: tone}, value))));
 }
 
+// This broker among those that share the matching of subscriptions.
+export function overlay(status) {
+  const o = status.overlay;
+  if (!o) return null;
+  const elsewhere = Number(o.changes_elsewhere), here = Number(o.changes_here);
+  return el("section", {"aria-label": "Overlay"}, el("h2", null, "Overlay"), el("dl", {class: "facts"}, [
+    ["Cluster", `${o.cluster}: ${o.members.join(", ")}`], ["Neighbours", num(o.neighbours)],
+    ["Load", `${Math.round(o.load * 100)} % of a core`], ["Subscriptions of others", num(o.installed_interests)],
+    ["Own subspaces", num(o.subspaces) + (Number(o.uninstalled) ? `, ${num(o.uninstalled)} not at a cluster` : "")],
+    ["Own changes", `${num(elsewhere)} matched elsewhere, ${num(here)} here`],
+    ["Requests without an answer", `${num(o.unanswered)} of ${num(o.requests)}`],
+  ].map(([name, value]) => el("div", null, el("dt", null, name), el("dd", null, value)))));
+}
+
 export function network(status) {
   const n = status.network;
   const mirrors = status.businesses.filter(b => b.mirror).map(b => [b, b.mirror]);

@@ -1,0 +1,91 @@
+"""Brokers that share the matching of subscriptions, over gRPC: they join, match for another one, die, and leave."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.support.brokers.overlays import AccessBroker, BrokerOverlay
+from tests.support.predicates.matching import brute
+from tests.support.waiting import eventually
+from tests.unit.broker.test_remote_matching import some_changes
+from tests.unit.network.test_spaces import skewed
+
+TABLE = "main/1"
+INTERESTS = skewed(800)
+CHANGES = some_changes(60)
+WANTED = brute(INTERESTS, CHANGES)
+
+
+@pytest.fixture
+def overlay(tmp_path: Path) -> Iterator[BrokerOverlay]:
+    with BrokerOverlay(tmp_path, 4, brokers=8) as found:
+        yield found
+
+
+def test_brokers_match_for_another_one_and_when_they_die_it_matches_itself(overlay: BrokerOverlay) -> None:
+    overlay.wait_until_whole()
+    with AccessBroker(overlay.addresses[:1], brokers=8) as access:
+        access.subscribe(TABLE, INTERESTS)
+        access.wait_until_installed()
+        assert access.match(TABLE, CHANGES).pairs() == WANTED
+        counters = access.overlay.remote.counters
+        assert counters.changes_elsewhere > 0
+
+        eventually(
+            lambda: (
+                sum(status.pairs > 0 for status in overlay.statuses().values()) >= 2
+                or (access.match(TABLE, CHANGES) and False)
+            ),
+            "several brokers that match",
+        )
+        overlay.kill(4)
+        here = counters.changes_here
+        began = time.monotonic()
+        assert access.match(TABLE, CHANGES).pairs() == WANTED
+        assert time.monotonic() - began < 5
+        assert counters.changes_here > here
+
+
+def test_a_broker_that_stops_leaves_and_one_that_starts_again_is_let_in(overlay: BrokerOverlay) -> None:
+    overlay.wait_until_whole()
+    stopped = overlay.addresses[0]
+    assert overlay.brokers[stopped].stop() == 0
+    assert not any(stopped in status.members for status in overlay.statuses().values() if status.neighbours < 3)
+    overlay.wait_until_whole()
+    overlay.start(0)
+    overlay.wait_until_whole()
+    eventually(lambda: overlay.status(stopped).neighbours >= 2, "its neighbours")
+
+
+def test_subscriptions_are_dropped_where_their_owner_does_not_renew_them(overlay: BrokerOverlay) -> None:
+    overlay.wait_until_whole()
+    with AccessBroker(overlay.addresses[:1], brokers=8) as access:
+        access.subscribe(TABLE, INTERESTS)
+        access.wait_until_installed()
+        eventually(
+            lambda: sum(status.installed_interests for status in overlay.statuses().values()) >= len(INTERESTS),
+            "installed interests in the status",
+        )
+    eventually(
+        lambda: not any(status.installed_interests for status in overlay.statuses().values()), "dropped interests"
+    )
+
+
+def test_subscriptions_that_come_and_go_are_exact_at_each_moment(overlay: BrokerOverlay) -> None:
+    overlay.wait_until_whole()
+    present = dict(enumerate(INTERESTS))
+    with AccessBroker(overlay.addresses[:1], brokers=8) as access:
+        access.subscribe(TABLE, INTERESTS)
+        for step in range(8):
+            more = skewed(40, seed=100 + step)
+            access.subscribe(TABLE, more, first=1000 * (step + 1))
+            present |= dict(enumerate(more, 1000 * (step + 1)))
+            numbers = list(present)
+            wanted = sorted((row, numbers[n]) for row, n in brute([present[k] for k in numbers], CHANGES))
+            assert access.match(TABLE, CHANGES).pairs() == wanted
+        assert np.array(numbers).max() > 8000

@@ -1,0 +1,220 @@
+"""A broker in the overlay: its node, its timers, and what it does for others (SREM 3 and 4).
+
+A cycle of exchanges runs every `exchange_s`. Everything is in the service's event loop; matching itself is in a lane.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import random
+import time
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
+
+from venus.broker.matching import messages
+from venus.broker.matching.connections import OverlayConnections
+from venus.broker.matching.matching_load import MatchedEvents, MatchingLoad
+from venus.broker.matching.messages import Missing, OverlayMessages
+from venus.broker.matching.remote import RemoteMatching
+from venus.config.sections import MatchingSettings
+from venus.errors import ConfigError, Overloaded, Unavailable
+from venus.flow.degradation import Lane
+from venus.network.matching.installed import InstallationMessage, InstalledSubspaces
+from venus.network.matching.interests import Matches
+from venus.network.skipcloud.clusters import CloudShape, Identifier
+from venus.network.skipcloud.node import Exchange, OverlayNode, RoutedMessage, RoutingResult
+from venus.rpc.address import ClientCredentials
+from venus.rpc.event_loop import LoopBridge
+from venus.wire import broker_pb2, overlay_pb2
+
+logger = logging.getLogger(__name__)
+
+EVERYWHERE = ("0.0.0.0", "[::]")
+LEAVE_S = 1.0
+#: Requests of other brokers that are matched at once; further ones go to another candidate.
+REQUESTS_MAX = 16
+#: After so many cycles without a neighbour an address that should have answered is an alarm.
+ALONE_CYCLES = 10
+#: Cycles differ in length by this share, so that brokers do not all exchange at once.
+JITTER = 0.1
+
+
+class MatchingOverlay:
+    """The overlay's part in this broker; `start` lets it join."""
+
+    def __init__(
+        self,
+        settings: MatchingSettings,
+        name: str,
+        proof: ClientCredentials,
+        bridge: LoopBridge,
+        known_addresses: Callable[[], Sequence[str]] = tuple,
+    ) -> None:
+        self.settings, self._bridge, self._known = settings, bridge, known_addresses
+        self.shape = CloudShape.of(settings.brokers)
+        self.wire = OverlayMessages(name, self.shape, lambda: time.time_ns() // 1000)
+        self.connections = OverlayConnections(self.wire, proof)
+        self.installed, self.load = InstalledSubspaces(), MatchingLoad()
+        self.remote = RemoteMatching(
+            self.shape,
+            self,
+            self.load,
+            lease_s=settings.lease_s,
+            deadline_s=settings.deadline_ms / 1000,
+            local_interests_max=settings.local_interests_max,
+            monotonic=time.monotonic,
+            thread_time=time.thread_time,
+            run_blocking=self._run_blocking,
+        )
+        self._node: OverlayNode[InstallationMessage, Missing] | None = None
+        self._stamp = self._requests = self._alone = 0
+        self._tasks: list[asyncio.Task[None]] = []
+        self._status = broker_pb2.OverlayStatus()
+
+    @property
+    def node(self) -> OverlayNode[InstallationMessage, Missing]:
+        """The node. Raises Unavailable before the start."""
+        if self._node is None:
+            raise Unavailable("this broker has not joined the overlay yet")
+        return self._node
+
+    # -- beginning and end -----------------------------------------------------------------------------------------
+
+    def start(self, address: str) -> None:
+        """Join under this address, and stay."""
+        if address.rpartition(":")[0] in EVERYWHERE:
+            raise ConfigError(
+                f"broker.listen {address} is not an address that other brokers can use",
+                hint="set broker.address to a HOST:PORT that the other brokers can reach",
+            )
+        self._node = OverlayNode(
+            address,
+            self.shape,
+            self.connections,
+            chance=random.randrange,
+            next_stamp=self._next_stamp,
+            load=lambda: self.load.rate(time.monotonic()),
+            receive=self.install_here,
+        )
+        self.remote.origin = address
+        for work in (self._run_cycles, self.remote.run):
+            self._tasks.append(asyncio.create_task(self._keep_running(work)))
+
+    async def stop(self) -> None:
+        """Leave: the neighbours forget this broker at once."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._node is not None and self._tasks:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._node.leave(), LEAVE_S)
+        await self.connections.close()
+
+    async def _keep_running(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Repeat work that must not end with an error."""
+        while True:
+            try:
+                await work()
+            except Exception:
+                logger.exception("overlay: a cycle failed")
+            await asyncio.sleep(self.settings.exchange_s * (1 + JITTER * random.uniform(-1, 1)))
+
+    async def _run_cycles(self) -> None:
+        self.installed.expire(time.monotonic())
+        await self.node.run_cycle(self._seeds())
+        self._alone = 0 if self.node.views.known_brokers() else self._alone + 1
+        self._status = self._describe()
+
+    def _seeds(self) -> tuple[str, ...]:
+        return (*self.settings.join, *self._known())
+
+    def _next_stamp(self) -> int:
+        self._stamp = max(self._stamp + 1, time.time_ns() // 1000)
+        return self._stamp
+
+    # -- what others ask for ---------------------------------------------------------------------------------------
+
+    def on_exchange(self, message: Exchange) -> Exchange:
+        """Handle an exchange."""
+        return self.node.on_exchange(message)
+
+    async def on_route(self, message: RoutedMessage[InstallationMessage]) -> RoutingResult[Missing]:
+        """Handle a routed message."""
+        return await self.node.on_route(message)
+
+    def install_here(self, installation: InstallationMessage) -> Missing:
+        """Install another broker's subscriptions; return the parts that must be sent as a whole."""
+        return self.installed.install(installation, time.monotonic())
+
+    async def on_match(self, origin: str, parts: Sequence[overlay_pb2.MatchPart]) -> list[Matches | None]:
+        """Match changes of another broker; None for a part whose subscriptions are not known here."""
+        if self._requests >= REQUESTS_MAX:
+            raise Overloaded(f"this broker matches {self._requests} batches already")
+        work = []
+        for part in parts:
+            events = messages.decode_changes(part)
+            content = self.installed.find(origin, part.table, part.path, part.digest)
+            index = content.prepare(events) if content is not None else None
+            work.append((index, events, len(content.interests) if content is not None else 0))
+
+        def match_all() -> list[Matches | None]:
+            found: list[Matches | None] = []
+            for index, events, interests in work:
+                began = time.thread_time()
+                found.append(index.match(events) if index is not None else None)
+                self.load.record(events.count, interests, time.thread_time() - began, time.monotonic())
+            return found
+
+        self._requests += 1
+        try:
+            return await self._bridge.run_blocking(Lane.INCREMENTS, match_all)
+        finally:
+            self._requests -= 1
+
+    # -- what this broker asks for ---------------------------------------------------------------------------------
+
+    async def install(self, target: Identifier, installation: InstallationMessage) -> RoutingResult[Missing]:
+        """Install subscriptions of this broker at the cluster nearest to a target."""
+        return await self.node.find(target, installation)
+
+    async def match(
+        self, to: str, asked: Sequence[MatchedEvents], timeout_s: float
+    ) -> tuple[list[Matches | None], float]:
+        """Have changes matched by a broker. Raises Silent."""
+        if to != self.node.address:
+            return await self.connections.match(to, self.node.address, asked, timeout_s)
+        parts = [messages.encode_changes(one.table, one.path, one.digest, one.events) for one in asked]
+        return await self.on_match(to, parts), self.load.rate(time.monotonic())
+
+    async def _run_blocking(self, call: Callable[[], list[Matches]]) -> list[Matches]:
+        return await self._bridge.run_blocking(Lane.INCREMENTS, call)
+
+    # -- status ----------------------------------------------------------------------------------------------------
+
+    def problems(self) -> list[str]:
+        """Return what an operator has to solve."""
+        if self._node is None or self._alone < ALONE_CYCLES:
+            return []
+        if not any(address != self._node.address for address in self._seeds()):
+            return []
+        why = next(reversed(self.connections.reasons.values()), "")
+        return [f"the overlay: no address of [matching] join answers: {why or 'none is of another broker'}"]
+
+    def add_to_status(self, status: broker_pb2.BrokerStatus) -> None:
+        """Add the overlay, as it was after the last cycle, to a broker's status; works in any thread."""
+        status.overlay.CopyFrom(self._status)
+
+    def _describe(self) -> broker_pb2.OverlayStatus:
+        node, counters, found = self.node, self.remote.counters, broker_pb2.OverlayStatus()
+        found.name, found.cluster = self.wire.name, ".".join(map(str, node.cluster))
+        found.members.extend(sorted([node.address, *node.views.top]))
+        found.neighbours, found.cycles = len(node.views.known_brokers()), node.cycles
+        found.exchanges, found.moves = node.exchanges, node.moves
+        found.load, found.pairs = self.load.rate(time.monotonic()), self.load.pairs
+        found.installed_subspaces, found.installed_interests = len(self.installed), self.installed.interests
+        found.subspaces, found.uninstalled = self.remote.subspaces(), self.remote.count_uninstalled()
+        found.requests, found.unanswered, found.unknown = counters.asked, counters.unanswered, counters.unknown
+        found.changes_elsewhere, found.changes_here = counters.changes_elsewhere, counters.changes_here
+        return found

@@ -1,0 +1,87 @@
+"""Limits of the overlay's messages (protos/venus/wire/overlay.proto); a part of the table in limits.py."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from venus.model import NAME_CHARS_MAX
+from venus.rpc.limit_rules import AddressRule, Bytes, Each, Name, Number, Rule
+
+#: Digits of an identifier, and values of a digit.
+DEPTH_MAX, BASE_MAX = 8, 64
+HOPS_MAX = 64
+#: Brokers that one message names.
+BROKERS_MAX = 4096
+BUDGET_MS_MAX = 60_000
+LEASE_MS_MAX = 3_600_000
+#: Processor seconds a second.
+LOAD_MAX = 10_000.0
+#: A table is named by business and number, a subspace by a digit for each cut.
+TABLE_CHARS_MAX, PATH_CHARS_MAX = 2 * NAME_CHARS_MAX, 200
+#: Parts and interests of one installation, parts and changes of one request; the size of a message bounds the rest.
+PARTS_MAX, INTERESTS_MAX, CHANGES_MAX = 10_000, 200_000, 100_000
+COLUMNS_MAX = 2_000
+KEYS_MAX = 100_000
+KEY_BYTES_MAX = 1 << 20
+_INFINITY = float("inf")
+
+_U32 = Number(0, 2**32 - 1)
+_NUMBER = Number(0, 2**62)
+_COLUMN = Name(300)
+_IDENTIFIER = Bytes(DEPTH_MAX)
+
+OVERLAY_RULES: Mapping[str, Mapping[str, Rule]] = {
+    "OverlayGreeting": {
+        "overlay": Name(NAME_CHARS_MAX),
+        "base": Number(2, BASE_MAX),
+        "depth": Number(1, DEPTH_MAX),
+    },
+    "OverlayBroker": {
+        "address": AddressRule(),
+        "cluster": _IDENTIFIER,
+        "stamp": _NUMBER,
+        "load": Number(0, LOAD_MAX),
+        "age": _U32,
+    },
+    "OverlayExchange": {"level": Number(0, DEPTH_MAX), "entries": Each(BROKERS_MAX)},
+    "RouteRequest": {
+        "target": _IDENTIFIER,
+        "hops": Number(0, HOPS_MAX),
+        "sideways": Each(HOPS_MAX, AddressRule()),
+        "expected": _IDENTIFIER,
+        "budget_ms": Number(0, BUDGET_MS_MAX),
+    },
+    "RouteAnswer": {
+        "cluster": _IDENTIFIER,
+        "members": Each(BROKERS_MAX),
+        "hops": Number(0, HOPS_MAX),
+        "failed": _U32,
+        "results": Each(BROKERS_MAX),
+    },
+    "Installation": {"origin": AddressRule(), "lease_ms": Number(1, LEASE_MS_MAX), "parts": Each(PARTS_MAX)},
+    "InstalledPart": {
+        "table": Name(TABLE_CHARS_MAX),
+        "path": Name(PATH_CHARS_MAX),
+        "added": Each(INTERESTS_MAX),
+        "removed": Each(INTERESTS_MAX, _NUMBER),
+    },
+    "InterestEntry": {"number": _NUMBER, "equal": Each(COLUMNS_MAX), "between": Each(COLUMNS_MAX)},
+    "EqualTo": {"column": _COLUMN, "keys": Each(KEYS_MAX, Bytes(KEY_BYTES_MAX))},
+    "Between": {
+        "column": _COLUMN,
+        "low": Number(-_INFINITY, _INFINITY),
+        "high": Number(-_INFINITY, _INFINITY),
+    },
+    "InstallAnswer": {"missing": Each(PARTS_MAX, _U32)},
+    "MatchRequest": {"origin": AddressRule(), "parts": Each(PARTS_MAX)},
+    "MatchPart": {
+        "table": Name(TABLE_CHARS_MAX),
+        "path": Name(PATH_CHARS_MAX),
+        "count": Number(1, CHANGES_MAX),
+        "numbers": Each(COLUMNS_MAX),
+        "keys": Each(COLUMNS_MAX),
+    },
+    "NumberColumn": {"column": _COLUMN},
+    "KeyColumn": {"column": _COLUMN, "values": Each(CHANGES_MAX, Bytes(KEY_BYTES_MAX))},
+    "MatchAnswer": {"parts": Each(PARTS_MAX), "load": Number(0, LOAD_MAX)},
+}
