@@ -7,8 +7,7 @@ from collections.abc import Callable
 
 from venus.adapters.assess.report import Assessment, build_assessment
 from venus.adapters.dialects.contract import Source
-from venus.adapters.dialects.database_urls import describe_database
-from venus.adapters.dialects.registry import survey
+from venus.adapters.dialects.registry import describe_database, survey
 from venus.adapters.dialects.survey_contract import SurveyRequest
 from venus.codec.columns import from_columns
 from venus.codec.copy_text import to_copy

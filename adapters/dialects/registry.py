@@ -1,23 +1,75 @@
-"""The databases that can be a source, by the scheme of their URL.
+"""The databases that can be a source, by the scheme of their URL; and the parsing of database URLs.
 
-A new dialect needs a folder with a module `source` that defines `open_source(settings)` and a module `survey`
-(survey_contract.py), a line in `dialect_names.py`, and a pass through the conformance suite. A driver is imported only
-when its database is used.
+A new dialect needs a folder with a module `source` that defines `open_source(settings)` and `survey(settings, asked)`
+(survey_contract.py), a line in `DIALECTS`, and a pass through the conformance suite. A driver is imported only when its
+database is used. An error message never contains a part of a URL.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from collections.abc import Sequence as Seq
+from functools import cache
 from importlib import import_module
 from typing import Protocol, cast
 
+import sqlalchemy as sa
+
 from venus.adapters.dialects.contract import InstallStep, Option, Source
-from venus.adapters.dialects.database_urls import parse_url
-from venus.adapters.dialects.dialect_names import DIALECTS
 from venus.adapters.dialects.survey_contract import Survey, Surveyor, SurveyRequest
 from venus.config import Settings
 from venus.errors import ConfigError
+
+#: Folder of the dialect, by URL scheme; "postgresql+psycopg2" counts as "postgresql".
+DIALECTS = {
+    "oracle": "oracle",
+    "mariadb": "mysql",
+    "mysql": "mysql",
+    "postgresql": "postgresql",
+    "sqlite": "sqlite",
+}
+
+
+@cache
+def has_upper_case_names(dialect: str) -> bool:
+    """Whether a dialect's dictionary stores unquoted names in upper case; False for an unknown dialect."""
+    if dialect not in DIALECTS.values():
+        return False
+    return bool(getattr(import_module(f"venus.adapters.dialects.{dialect}"), "UPPER_CASE_NAMES", False))
+
+
+#: The two most frequent mistakes.
+VARIABLE = "variables are not expanded: set VENUS_SOURCE__URL or VENUS_TARGETS__NAME__URL instead"
+_PERCENT = "in a password write @ as %40 and % as %25"
+
+
+def parse_url(url: str, option: str, form: str) -> sa.URL:
+    """Return the parts of a URL; `option` names its place, `form` its expected form. Raises ConfigError."""
+    advice = VARIABLE if url.startswith("$") else _PERCENT
+    refused = ConfigError(f"{option} is not a database URL", hint=f"{form}; {advice}")
+    try:
+        parsed = sa.make_url(url)
+    except (sa.exc.ArgumentError, ValueError):
+        # from None: these messages contain the URL, or the part of it that is no port
+        raise refused from None
+    if "@" in (parsed.host or ""):  # the rest of a password, which every message would contain
+        raise refused
+    return parsed
+
+
+def describe_database(url: str) -> str:
+    """Describe database and host of a URL for people, without user and password; a file by its path."""
+    if not url:
+        return ""
+    parsed = parse_url(url, "url", "DIALECT://USER@HOST/DATABASE")
+    query = {name: value if isinstance(value, str) else value[0] for name, value in parsed.query.items()}
+    database = parsed.database or query.get("service_name") or query.get("sid") or query.get("dbname") or ""
+    host = parsed.host or query.get("host") or query.get("unix_socket") or ""
+    if not host:
+        return database
+    port = parsed.port or query.get("port")
+    at = f"[{host}]" if ":" in host else host
+    return f"{database or 'database'} at {at}{f':{port}' if port else ''}"
 
 
 class _SourceModule(Protocol):
@@ -62,7 +114,7 @@ def open_source(settings: Settings, type_map: Mapping[str, str] | None = None) -
 def survey(settings: Settings, asked: SurveyRequest) -> Survey:
     """Survey the source that `[source] url` names, before or after an installation. Reads only."""
     dialect = dialect_of(settings.source.url.get_secret_value())
-    return cast(Surveyor, _module(dialect, "survey")).survey(settings, asked)
+    return cast(Surveyor, _module(dialect, "source")).survey(settings, asked)
 
 
 def _module(dialect: str, name: str) -> object:

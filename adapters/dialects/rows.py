@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
-from venus.adapters.dialects.halted_tables import UnfitRow
+from venus.adapters.dialects.registry_rules import UnfitRow
 from venus.codec.changes import TableChanges
 from venus.codec.columns import Value, from_columns, keys_from_columns
 from venus.codec.layout import Layout

@@ -1,14 +1,67 @@
-"""SQL in separate files that a DBA can read: named blocks, headed `-- name --`. Every dialect has its own loader.
+"""SQL as text: the named blocks of .sql files, the script of an installation, and statements of other sessions.
 
-The parts of a block are SQL that the caller has quoted; a missing part raises KeyError.
+A DBA can read the .sql files; a block is headed `-- name --`, and every dialect has its own loader. The parts of a
+block are SQL that the caller has quoted; a missing part raises KeyError. The script that `--dry-run` prints is for
+databases whose clients need only semicolons. A statement of another session is shown without its values.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from collections.abc import Sequence as Seq
 from functools import cached_property
 from importlib.resources import files
 from importlib.resources.abc import Traversable
+
+from venus.adapters.dialects.contract import InstallStep
+from venus.errors import Refused
+
+#: The longest part of a statement that is shown.
+_QUERY_CHARS = 80
+#: Texts and numbers, which may be confidential values of a row.
+_VALUES = re.compile(r"\$(\w*)\$.*?\$\1\$|'(?:[^'\\]|''|\\.)*(?:'|$)|(?<![\w\"`])\d[\d.]*", re.DOTALL)
+
+
+def describe_session(number: int | str, *facts: str, query: str = "") -> str:
+    """Describe a session by its number and further facts."""
+    shown = mask_values(query)
+    return f"session {number} ({', '.join(filter(None, facts))}{f': {shown}' if shown else ''})"
+
+
+def mask_values(query: str) -> str:
+    """Return the beginning of a statement, with its values masked."""
+    text = " ".join(_VALUES.sub("?", query).split())
+    return text if len(text) <= _QUERY_CHARS else f"{text[:_QUERY_CHARS]}..."
+
+
+NOTHING = "-- nothing to do\n"
+
+
+def plain_script(steps: Seq[InstallStep], *, removal: bool) -> str:
+    """Return the statements, each with its purpose; of existing objects only the purpose."""
+    open_steps = [step for step in steps if not step.exists]
+    if not open_steps:
+        return NOTHING
+    head = f"-- VENUS, {'removal' if removal else 'installation'}: {len(open_steps)} of {len(steps)} statements\n"
+    return head + "\n".join(_paragraphs(steps))
+
+
+def _paragraphs(steps: Seq[InstallStep]) -> Iterator[str]:
+    for step in steps:
+        yield purpose_comment(step) + ("" if step.exists else f"{step.sql.rstrip().rstrip(';')};\n")
+
+
+def purpose_comment(step: InstallStep) -> str:
+    """Return the comment in front of a statement. Raises Refused for a name that would end the line."""
+    if not (step.table + step.what).isprintable():
+        shown = "".join(c if c.isprintable() else "?" for c in step.table)
+        raise Refused(
+            f"{shown}: its name has a control character", hint="no script can contain it: let VENUS install itself"
+        )
+    table = f"{step.table}: " if step.table else ""
+    return f"-- {table}{step.what}{' (exists, unchanged)' if step.exists else ''}\n"
+
 
 _PART = re.compile(r"\{(\w+)\}")
 _HEAD = re.compile(r"^-- (\w+) --$", re.MULTILINE)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from pydantic import SecretStr
 
-from venus.adapters.dialects.database_urls import describe_database
+from venus.adapters.dialects.registry import describe_database
 from venus.adapters.targets.contract import (
     FollowReporter,
     Quarantine,

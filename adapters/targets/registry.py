@@ -9,7 +9,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Protocol, cast
 
-from venus.adapters.dialects.database_urls import VARIABLE
+from venus.adapters.dialects.registry import VARIABLE
 from venus.adapters.targets.contract import Target, require_capability
 from venus.config import Settings, require_target
 from venus.errors import ConfigError

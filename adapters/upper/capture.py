@@ -20,8 +20,7 @@ from functools import partial
 from tenacity import RetryCallState, Retrying, retry_if_exception, sleep_using_event, stop_when_event_set
 
 from venus.adapters.dialects.contract import MissingGrant, Source
-from venus.adapters.dialects.database_urls import describe_database
-from venus.adapters.dialects.registry import open_source
+from venus.adapters.dialects.registry import describe_database, open_source
 from venus.adapters.upper.batching import PollInterval
 from venus.adapters.upper.cutting import CutResult, Cutter
 from venus.adapters.upper.ingest import Connect, IngestClient

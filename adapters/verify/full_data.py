@@ -12,8 +12,7 @@ from collections.abc import Sequence as Seq
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 
-from venus.adapters.dialects.comparison_forms import key_forms
-from venus.adapters.dialects.verify_contract import Key, Slice, Subject
+from venus.adapters.dialects.verify_contract import Key, Slice, Subject, key_forms
 from venus.adapters.verify.rows import Row, columns_of, record_ids
 from venus.codec import schema as schemas_codec
 from venus.codec.changes import TableChanges

@@ -20,8 +20,15 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from venus.adapters.dialects.comparison_forms import key_forms, sized_forms
-from venus.adapters.dialects.verify_contract import HEX_DIGITS, SEPARATOR, FormStyle, Key, style_of
+from venus.adapters.dialects.verify_contract import (
+    HEX_DIGITS,
+    SEPARATOR,
+    FormStyle,
+    Key,
+    key_forms,
+    sized_forms,
+    style_of,
+)
 from venus.codec.changes import TableChanges
 from venus.codec.columns import Value, keys_from_columns, keys_to_columns, to_columns
 from venus.codec.layout import Layout

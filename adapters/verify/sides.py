@@ -14,8 +14,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from venus.adapters.dialects.comparison_forms import key_forms
-from venus.adapters.dialects.verify_contract import Buckets, Key, Reader, Slice, Subject
+from venus.adapters.dialects.verify_contract import Buckets, Key, Reader, Slice, Subject, key_forms
 from venus.adapters.verify.rows import Columns, Row, checksums, columns_of, rows_inside
 from venus.codec.changes import TableChanges
 from venus.model import TableSchema

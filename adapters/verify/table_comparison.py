@@ -12,9 +12,8 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from venus.adapters.dialects.comparison_forms import key_forms, sized_forms
 from venus.adapters.dialects.contract import SchemaChanged
-from venus.adapters.dialects.verify_contract import Reader, Slice, Subject, TableReplaced
+from venus.adapters.dialects.verify_contract import Reader, Slice, Subject, TableReplaced, key_forms, sized_forms
 from venus.adapters.verify.findings import TableResult, UndecidedRow
 from venus.adapters.verify.rows import Columns, checksums, columns_of
 from venus.adapters.verify.slice_tasks import (

@@ -8,8 +8,8 @@ import pytest
 
 from tests.conformance.places import Application, Place, do
 from tests.support.databases.follower import Follower
+from venus.adapters.dialects.column_choice import exact_pattern
 from venus.adapters.dialects.contract import Source
-from venus.adapters.dialects.name_patterns import exact_pattern
 from venus.cli.install import check_patterns, find_refused_tables
 from venus.config import Settings
 from venus.errors import ConfigError, Refused, VenusError

@@ -244,7 +244,7 @@ def test_twice_is_once(app: Application, shop: Follower, operator: Source) -> No
 
 
 def test_the_plan_is_what_is_executed(place: Place, shop: Follower, operator: Source) -> None:
-    from venus.adapters.dialects.released_tables import BY_SCRIPT
+    from venus.adapters.dialects.registry_rules import BY_SCRIPT
 
     number = number_of(shop, "customer")
     before = place.dump()

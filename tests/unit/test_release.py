@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from venus.adapters.dialects.contract import FillState, RegisteredTable, Source
-from venus.adapters.dialects.halted_tables import halt_reason, state_before_halt
+from venus.adapters.dialects.registry_rules import halt_reason, state_before_halt
 from venus.cli import release
 from venus.model import Column, Kind, LogicalType, Sequence, TableSchema
 from venus.rpc.conditions import AdapterCondition, TableCondition, problems, released_tables

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from tests.unit.test_overview import BROKER, HEALTHY
-from venus.adapters.dialects.database_urls import describe_database
+from venus.adapters.dialects.registry import describe_database
 from venus.cli.overview import LeaseView
 from venus.cli.status_tables import format_comparison, format_comparisons, format_loads
 from venus.rpc.conditions import LastComparison, TableFillFigures

@@ -160,7 +160,7 @@ def install_triggers(
 
     Exit code 3 if a table is refused: the others are installed, unless all are refused or something else is missing.
     """
-    from venus.adapters.dialects.name_patterns import exact_pattern
+    from venus.adapters.dialects.column_choice import exact_pattern
 
     run = Invocation.from_options(ctx, config, as_json)
     settings = run.settings

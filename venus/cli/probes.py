@@ -113,7 +113,7 @@ def read_target_rows(settings: Settings, name: str) -> dict[int, int]:
 
 def read_source(settings: Settings, *, rows: bool = False) -> SourceView:
     """Read the source: the registry, the checkpoint row and the length of the log."""
-    from venus.adapters.dialects.database_urls import describe_database
+    from venus.adapters.dialects.registry import describe_database
     from venus.cli.install import open_configured_source
 
     if not settings.source.url.get_secret_value():

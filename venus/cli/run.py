@@ -116,7 +116,7 @@ def can_ask(run: Invocation) -> bool:
 
 def install_missing(run: Invocation, settings: Settings, *, only_list: bool = False) -> None:
     """List the objects that are missing at the source, a line for each table, and create them."""
-    from venus.adapters.dialects.name_patterns import exact_pattern
+    from venus.adapters.dialects.column_choice import exact_pattern
     from venus.cli.install import check_patterns, find_refused_tables, format_per_table, open_configured_source
 
     include = settings.source.tables

@@ -22,9 +22,8 @@ from sqlalchemy.pool import StaticPool
 
 from venus.adapters.dialects.column_choice import NO_CHOICE, ColumnChoice
 from venus.adapters.dialects.contract import SchemaChanged
-from venus.adapters.dialects.mysql.names import literal
-from venus.adapters.dialects.mysql.sql import statement
-from venus.adapters.dialects.session_descriptions import describe_session
+from venus.adapters.dialects.mysql.sql import literal, statement
+from venus.adapters.dialects.statements import describe_session
 from venus.errors import ConfigError, DatabaseUnavailable, LoginRefused, SourceError
 
 Row = tuple[Any, ...]

@@ -12,7 +12,6 @@ from collections.abc import Sequence as Seq
 from dataclasses import dataclass, replace
 
 from venus.adapters.dialects.contract import FillState, RegisteredTable, SourceRegistry, SourceState
-from venus.adapters.dialects.halted_tables import halt_reason
 from venus.adapters.dialects.mysql.connection import MysqlConnection
 from venus.adapters.dialects.mysql.dictionary.tables import (
     MysqlDictionary,
@@ -21,10 +20,9 @@ from venus.adapters.dialects.mysql.dictionary.tables import (
     read_definition,
     read_dictionary,
 )
-from venus.adapters.dialects.mysql.names import MARKS, literal, log_table_name, quote
-from venus.adapters.dialects.mysql.sql import statement
-from venus.adapters.dialects.mysql.values.rows import MysqlAccess, build_access
-from venus.adapters.dialects.restore_detection import RestoreGuard, SourceRestored
+from venus.adapters.dialects.mysql.rows import MysqlAccess, build_access
+from venus.adapters.dialects.mysql.sql import MARKS, literal, log_table_name, quote, statement
+from venus.adapters.dialects.registry_rules import RestoreGuard, SourceRestored, halt_reason
 from venus.codec.schema import fingerprint, from_wire, to_wire
 from venus.errors import DatabaseUnavailable, Fenced, NotInstalled, SourceError
 from venus.model import BatchNo, BatchRecord, Epoch, Sequence, TableSchema

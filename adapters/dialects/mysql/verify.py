@@ -1,6 +1,6 @@
 """MariaDB or MySQL as one side of a comparison (see dialects/verify_contract.py).
 
-The server computes forms that equal the canonical text (canonical_text.py), except for floating-point numbers: it does
+The server computes forms that equal the canonical text (rows.py), except for floating-point numbers: it does
 not print the shortest text that reads back equal. Tables with such columns rarely pass calibration and are compared row
 by row.
 """
@@ -11,17 +11,14 @@ from collections.abc import Collection, Iterator
 from collections.abc import Sequence as Seq
 
 from venus.adapters.dialects.column_choice import NO_CHOICE, ColumnChoice
-from venus.adapters.dialects.comparison_forms import range_condition, row_condition
 from venus.adapters.dialects.contract import RegisteredTable
-from venus.adapters.dialects.halted_tables import UnfitRow
 from venus.adapters.dialects.mysql import registry
 from venus.adapters.dialects.mysql.connection import MysqlConnection, Row, parse_address
 from venus.adapters.dialects.mysql.dictionary.types import MysqlDeclaredType, read_expression
-from venus.adapters.dialects.mysql.names import literal, log_key_columns, log_table_name, quote
 from venus.adapters.dialects.mysql.registry import MysqlCapturedTable, load_capture_state
-from venus.adapters.dialects.mysql.sql import statement
-from venus.adapters.dialects.mysql.values.canonical_text import MysqlValueError
-from venus.adapters.dialects.mysql.values.rows import MysqlAccess
+from venus.adapters.dialects.mysql.rows import MysqlAccess, MysqlValueError
+from venus.adapters.dialects.mysql.sql import literal, log_key_columns, log_table_name, quote, statement
+from venus.adapters.dialects.registry_rules import UnfitRow
 from venus.adapters.dialects.verify_contract import (
     HEX_DIGITS,
     NULL,
@@ -32,6 +29,8 @@ from venus.adapters.dialects.verify_contract import (
     Slice,
     Subject,
     TableReplaced,
+    range_condition,
+    row_condition,
     style_of,
 )
 from venus.codec.changes import TableChanges
@@ -44,7 +43,7 @@ SECTION_BYTES = 1 << 30
 _SEPARATOR, _NULL = (f"CHAR({ord(c)} USING utf8mb4)" for c in (SEPARATOR, NULL))
 _FRACTIONS = (Kind.TIMESTAMP, Kind.TIMESTAMPTZ, Kind.INTERVAL)
 _BARE = (Kind.INT, Kind.DECIMAL)
-#: Kinds in which the server has a year 0, which is 1 BC elsewhere (canonical_text.py).
+#: Kinds in which the server has a year 0, which is 1 BC elsewhere (rows.py).
 _WITH_YEAR_0 = (Kind.DATE, Kind.TIMESTAMP)
 
 

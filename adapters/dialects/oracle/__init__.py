@@ -1,6 +1,6 @@
 """Oracle as a source.
 
-Reading order: source; capture/cut, values/rows, dictionary/types; session/; dictionary/; language/, installation/.
+Reading order: source; capture/cut, rows, dictionary/types; session/; dictionary/; language/, installation/.
 
 Decisions of this dialect:
 

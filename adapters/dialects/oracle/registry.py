@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
 from venus.adapters.dialects.contract import FillState, RegisteredTable, SourceRegistry, SourceState
-from venus.adapters.dialects.halted_tables import halt_reason
 from venus.adapters.dialects.oracle.dictionary.reader import OracleDatabase
-from venus.adapters.dialects.oracle.names import literal
 from venus.adapters.dialects.oracle.session.connection import OracleSession, Row
-from venus.adapters.dialects.oracle.sql import statement
-from venus.adapters.dialects.oracle.survey import read_row_counts
+from venus.adapters.dialects.oracle.sql import literal, statement
+from venus.adapters.dialects.registry_rules import halt_reason
 from venus.codec.schema import fingerprint, from_wire, to_wire
 from venus.errors import Fenced, NotInstalled, SourceError
 from venus.model import BatchNo, BatchRecord, Epoch, Sequence, TableSchema
@@ -258,3 +256,28 @@ class OracleRegistry(SourceRegistry):
             )
             for r in rows
         }
+
+
+def read_row_counts(session: OracleSession, tables: Seq[TableSchema]) -> dict[int, int]:
+    """Return, by table_id, the approximate row count of each table that has statistics."""
+    counts = {owner: _read_schema_row_counts(session, owner) for owner in {t.namespace for t in tables}}
+    return {t.table_id: counts[t.namespace][t.name] for t in tables if t.name in counts[t.namespace]}
+
+
+def _read_schema_row_counts(session: OracleSession, owner: str) -> dict[str, int]:
+    statistics, changes = read_statistics(session, owner)
+    found = {name: (rows, changes.get(name, (0, 0, 0))) for name, (rows, *_) in statistics.items()}
+    return {
+        name: max(0, int(rows) + plus - minus) for name, (rows, (plus, _, minus)) in found.items() if rows is not None
+    }
+
+
+def read_statistics(session: OracleSession, owner: str) -> tuple[Mapping[str, Row], Mapping[str, tuple[int, int, int]]]:
+    """Return the statistics of a schema's tables, and the changes since they were gathered."""
+    binds = {"owner": owner}
+    statistics = {str(r[0]): r[1:] for r in session.fetch_rows(statement("survey", "sizes"), binds)}
+    changes = {
+        str(name): (int(inserts or 0), int(updates or 0), int(deletes or 0))
+        for name, inserts, updates, deletes in session.fetch_rows(statement("survey", "modifications"), binds)
+    }
+    return statistics, changes

@@ -14,24 +14,27 @@ from contextlib import closing
 from decimal import Decimal
 from typing import Any
 
-from venus.adapters.dialects.comparison_forms import RowReader, key_forms, range_condition, row_condition
 from venus.adapters.dialects.contract import RegisteredTable
-from venus.adapters.dialects.halted_tables import UnfitRow
 from venus.adapters.dialects.oracle import registry
 from venus.adapters.dialects.oracle.dictionary.tables import OracleReading
-from venus.adapters.dialects.oracle.names import log_key_columns, quote
+from venus.adapters.dialects.oracle.rows import PIECE_ROWS, OracleAccess, build_access, canonical_texts, regroup_rows
 from venus.adapters.dialects.oracle.session.connection import OracleSession
 from venus.adapters.dialects.oracle.session.driver import Driver, parse_driver_url
 from venus.adapters.dialects.oracle.source import OracleSource, open_source
-from venus.adapters.dialects.oracle.sql import statement
-from venus.adapters.dialects.oracle.values.canonical_text import canonical_texts
-from venus.adapters.dialects.oracle.values.rows import (
-    PIECE_ROWS,
-    OracleAccess,
-    build_access,
-    regroup_rows,
+from venus.adapters.dialects.oracle.sql import log_key_columns, quote, statement
+from venus.adapters.dialects.registry_rules import UnfitRow
+from venus.adapters.dialects.verify_contract import (
+    FormStyle,
+    Key,
+    RowReader,
+    Slice,
+    Subject,
+    TableReplaced,
+    key_forms,
+    range_condition,
+    row_condition,
+    style_of,
 )
-from venus.adapters.dialects.verify_contract import FormStyle, Key, Slice, Subject, TableReplaced, style_of
 from venus.codec.changes import TableChanges
 from venus.codec.schema import fingerprint
 from venus.config import Settings

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from venus.adapters.dialects.postgresql.sql import statement
-from venus.adapters.dialects.session_descriptions import describe_session
+from venus.adapters.dialects.statements import describe_session
 
 #: Modes that block readers; modes of transactions that capture waits for, writers included; modes that block CREATE
 #: TRIGGER.

@@ -10,13 +10,11 @@ from collections.abc import Sequence as Seq
 from dataclasses import dataclass, replace
 
 from venus.adapters.dialects.contract import FillState, MissingGrant, RegisteredTable, SourceRegistry, SourceState
-from venus.adapters.dialects.halted_tables import FAILING, halt_reason
-from venus.adapters.dialects.postgresql import names
 from venus.adapters.dialects.postgresql.connection import PostgresConnection, PostgresNotPermitted, Row
 from venus.adapters.dialects.postgresql.dictionary import tables as dictionary
 from venus.adapters.dialects.postgresql.dictionary.tables import PostgresTable
-from venus.adapters.dialects.postgresql.names import literal, quote
-from venus.adapters.dialects.postgresql.sql import statement
+from venus.adapters.dialects.postgresql.sql import literal, log_table_name, quote, statement
+from venus.adapters.dialects.registry_rules import FAILING, halt_reason
 from venus.codec.schema import fingerprint, from_wire, to_wire
 from venus.errors import Fenced, NotInstalled, Refused
 from venus.model import BatchNo, BatchRecord, Epoch, Sequence, TableSchema
@@ -164,7 +162,7 @@ def set_state(connection: PostgresConnection, table_id: int, state: str, reason:
 
 def count_waiting(connection: PostgresConnection, table_ids: Iterable[int]) -> dict[int, int]:
     """Return the number of waiting log rows by table."""
-    counts = [f"SELECT {t}, count(*) FROM {names.log_table_name(t)}" for t in table_ids]
+    counts = [f"SELECT {t}, count(*) FROM {log_table_name(t)}" for t in table_ids]
     return dict(connection.rows(" UNION ALL ".join(counts))) if counts else {}
 
 

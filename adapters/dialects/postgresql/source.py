@@ -1,10 +1,15 @@
-"""PostgreSQL as a source: the parts of the dialect contract over one connection, for one thread."""
+"""PostgreSQL as a source: the parts of the dialect contract over one connection, for one thread; its survey.
+
+The survey for `venus assess` only reads: the database's statistics, and samples by COPY, as a fill reads.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Seq
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, replace
 
 from venus.adapters.dialects.column_choice import NO_CHOICE, ColumnChoice
 from venus.adapters.dialects.contract import (
@@ -14,14 +19,27 @@ from venus.adapters.dialects.contract import (
     SourceDictionary,
     UncapturedTable,
 )
-from venus.adapters.dialects.postgresql import names, registry
+from venus.adapters.dialects.postgresql import registry
 from venus.adapters.dialects.postgresql.capture.capture import PostgresCapture
 from venus.adapters.dialects.postgresql.connection import PostgresConnection
 from venus.adapters.dialects.postgresql.dictionary import structure, tables
+from venus.adapters.dialects.postgresql.dictionary import tables as dictionary
+from venus.adapters.dialects.postgresql.dictionary.tables import PostgresTable
 from venus.adapters.dialects.postgresql.installation.check import find_uncaptured_tables
 from venus.adapters.dialects.postgresql.installation.installer import PostgresInstaller
 from venus.adapters.dialects.postgresql.registry import PostgresRegistry
+from venus.adapters.dialects.postgresql.sql import OWN_SCHEMA, statement
+from venus.adapters.dialects.survey_contract import (
+    SAMPLE_ROWS,
+    ReadingPace,
+    Sampler,
+    Survey,
+    SurveyRequest,
+    TableSize,
+    largest_first,
+)
 from venus.config import Settings
+from venus.errors import DatabaseUnavailable, SourceError
 from venus.model import TableSchema
 
 
@@ -94,4 +112,126 @@ class PostgresSourceDictionary(SourceDictionary):
 
     def _read_namespaces(self) -> list[str]:
         known = registry.read_registered_tables(self._connection) if registry.is_installed(self._connection) else []
-        return sorted({t.schema.namespace for t, _ in known} - {names.OWN_SCHEMA})
+        return sorted({t.schema.namespace for t, _ in known} - {OWN_SCHEMA})
+
+
+PACE = ReadingPace(row_us=0.4, value_us=0.15, kib_us=1.5, trigger_us=40.0, log_row_bytes=45)
+#: A table with this many times the rows of a sample is sampled across all of its blocks.
+_SPREAD = 20
+
+
+def survey(settings: Settings, request: SurveyRequest) -> Survey:
+    """Survey the database in the settings, in one read-only snapshot."""
+    url = settings.source.url.get_secret_value()
+    columns = ColumnChoice.from_settings(settings)
+    with (
+        closing(PostgresConnection(url, application="venus assess", columns=columns)) as connection,
+        connection.snapshot(),
+    ):
+        rows = dictionary.choose_tables(dictionary.read_all_tables(connection), request.include, request.exclude)
+        tables = dictionary.read_tables(connection, rows)
+        version, over_s, since_reset, counts = connection.row(statement("survey", "server"))
+        sizes = _read_sizes(connection, tables, float(over_s), counts=bool(counts))
+        if request.count_rows:
+            sizes = [_count_rows(connection, table, size) for table, size in zip(tables, sizes, strict=True)]
+        namespaces = sorted({t.namespace for t in tables})
+        return Survey(
+            server=f"PostgreSQL {version}",
+            pace=PACE,
+            sizes=tuple(_sample_tables(connection, tables, sizes, Sampler(request))),
+            numberings=tuple(structure.read_numberings(connection, namespaces)),
+            others=tuple(structure.read_other_objects(connection, namespaces)),
+            unknown=tuple(_unknown_figures(sizes, since_reset=bool(since_reset), counts=bool(counts))),
+        )
+
+
+def _read_sizes(
+    connection: PostgresConnection, tables: Seq[PostgresTable], over_s: float, *, counts: bool
+) -> list[TableSize]:
+    found = {r[0]: r[1:] for r in connection.rows(statement("survey", "sizes"), {"tables": [t.oid for t in tables]})}
+    sizes = []
+    for table in tables:
+        rows, known, data, indexes, changes = found[table.oid]
+        sizes.append(
+            TableSize(
+                namespace=table.namespace, name=table.name, rows=max(0, round(rows)) if known else None, counted=False,
+                data_bytes=int(data), index_bytes=int(indexes), changes=int(changes) if counts else None, over_s=over_s,
+            )
+        )  # fmt: skip
+    return sizes
+
+
+def _count_rows(connection: PostgresConnection, table: PostgresTable, size: TableSize) -> TableSize:
+    if table.kind == "f":
+        return size
+    with _ignore_refusals(connection):
+        rows = int(connection.row(statement("survey", "count", table=table.from_sql))[0])
+        return replace(size, rows=rows, counted=True)
+    return size
+
+
+@contextmanager
+def _ignore_refusals(connection: PostgresConnection) -> Iterator[None]:
+    """Ignore tables that this role may not read: `check` reports them."""
+    connection.run("SAVEPOINT tried")
+    try:
+        yield
+    except DatabaseUnavailable:
+        raise
+    except SourceError:
+        connection.run("ROLLBACK TO SAVEPOINT tried")
+
+
+@dataclass(slots=True)
+class _CopyCounter:
+    """A destination of COPY that counts rows and bytes. Each row is one line, whatever its values contain."""
+
+    rows: int = 0
+    nbytes: int = 0
+
+    def write(self, data: bytes, /) -> int:
+        self.rows += data.count(b"\n")
+        self.nbytes += len(data)
+        return len(data)
+
+
+def _sample_tables(
+    connection: PostgresConnection, tables: Seq[PostgresTable], sizes: Seq[TableSize], sampler: Sampler
+) -> list[TableSize]:
+    """Sample the tables whose rows this role may read."""
+    by_name = {(t.namespace, t.name): t for t in tables}
+    found = {}
+    for size in largest_first(sizes):
+        table = by_name[size.namespace, size.name]
+        found[size.qualified] = size if table.kind == "f" else _sample_table(connection, table, size, sampler)
+    return [found[size.qualified] for size in sizes]
+
+
+def _sample_table(connection: PostgresConnection, table: PostgresTable, size: TableSize, sampler: Sampler) -> TableSize:
+    share = 100 * SAMPLE_ROWS / size.rows if size.rows else 100
+    spread = f" TABLESAMPLE SYSTEM ({share:.6f})" if share < 100 / _SPREAD else ""
+    text = statement("survey", "sample", table=table.from_sql, sample=spread, rows=str(SAMPLE_ROWS))
+
+    def read() -> tuple[int, int]:
+        weight = _CopyCounter()
+        connection.copy_out(text, weight)
+        return weight.rows, weight.nbytes
+
+    with _ignore_refusals(connection):
+        return replace(size, sample=sampler.take(read))
+    return size
+
+
+def _unknown_figures(sizes: Seq[TableSize], *, since_reset: bool, counts: bool) -> list[str]:
+    found = []
+    if nameless := [size.qualified for size in sizes if size.rows is None]:
+        names = ", ".join(nameless[:5]) + (" ..." if len(nameless) > 5 else "")
+        found.append(f"rows of {names}: never analysed; run ANALYZE, or `venus assess --count-rows`")
+    if not counts:
+        found.append("change rate: track_counts is off")
+    elif not since_reset:
+        found.append(
+            "change rate: the server does not report since when it counts; its start is assumed, so the true rate may"
+            " be lower"
+        )
+    return found

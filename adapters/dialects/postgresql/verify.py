@@ -14,13 +14,11 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from venus.adapters.dialects.column_choice import ColumnChoice
-from venus.adapters.dialects.comparison_forms import range_condition, row_condition
 from venus.adapters.dialects.contract import RegisteredTable
-from venus.adapters.dialects.postgresql import names, registry
+from venus.adapters.dialects.postgresql import registry
 from venus.adapters.dialects.postgresql.connection import PostgresConnection
-from venus.adapters.dialects.postgresql.names import literal, log_key_columns, log_table_name
 from venus.adapters.dialects.postgresql.registry import PostgresCapturedTable
-from venus.adapters.dialects.postgresql.sql import statement
+from venus.adapters.dialects.postgresql.sql import literal, log_key_columns, log_table_name, quote, statement
 from venus.adapters.dialects.verify_contract import (
     HEX_DIGITS,
     NULL,
@@ -31,6 +29,8 @@ from venus.adapters.dialects.verify_contract import (
     Slice,
     Subject,
     TableReplaced,
+    range_condition,
+    row_condition,
     style_of,
 )
 from venus.codec.changes import TableChanges
@@ -274,7 +274,7 @@ class PostgresSourceReader(PostgresReader):
         return PostgresTableNames(
             relation=table.from_sql,
             relation_name=literal(table.name_sql),
-            columns=tuple(names.quote(c.name) for c in subject.schema.wire_columns),
+            columns=tuple(quote(c.name) for c in subject.schema.wire_columns),
             casts=tuple(k.log_type for k in table.key),
             equals=tuple(k.equals for k in table.key),
         )

@@ -1,4 +1,4 @@
-"""SQLite as a source. Reading order: source, capture/, values/; installation/, dictionary/.
+"""SQLite as a source. Reading order: source, capture/, rows; installation/, dictionary/.
 
 Decisions and their reasons:
 

@@ -14,8 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from venus.adapters.dialects.contract import FillState, RegisteredTable, SourceRegistry, SourceState
-from venus.adapters.dialects.halted_tables import halt_reason
-from venus.adapters.dialects.restore_detection import RestoreGuard, SourceRestored
+from venus.adapters.dialects.registry_rules import RestoreGuard, SourceRestored, halt_reason
 from venus.adapters.dialects.sqlite.connection import literal, quote, read_transaction, write_transaction
 from venus.adapters.dialects.sqlite.sql import statement
 from venus.codec.schema import fingerprint, from_wire, to_wire

@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from venus.adapters.dialects.column_choice import NO_CHOICE, ColumnChoice
-from venus.adapters.dialects.comparison_forms import RowReader, range_condition, row_condition
 from venus.adapters.dialects.contract import RegisteredTable
-from venus.adapters.dialects.halted_tables import UnfitRow
+from venus.adapters.dialects.registry_rules import UnfitRow
 from venus.adapters.dialects.rows import Row
 from venus.adapters.dialects.sqlite import registry
 from venus.adapters.dialects.sqlite.connection import (
@@ -24,9 +23,17 @@ from venus.adapters.dialects.sqlite.connection import (
 )
 from venus.adapters.dialects.sqlite.dictionary.tables import SqliteDictionary, log_key_columns, log_table_name
 from venus.adapters.dialects.sqlite.installation.schema_changes import compare_table, read_objects
+from venus.adapters.dialects.sqlite.rows import SqliteAccess, build_access
 from venus.adapters.dialects.sqlite.sql import statement
-from venus.adapters.dialects.sqlite.values.rows import SqliteAccess, build_access
-from venus.adapters.dialects.verify_contract import Key, Slice, Subject, TableReplaced
+from venus.adapters.dialects.verify_contract import (
+    Key,
+    RowReader,
+    Slice,
+    Subject,
+    TableReplaced,
+    range_condition,
+    row_condition,
+)
 from venus.codec.changes import TableChanges
 from venus.config import Settings
 from venus.errors import SourceError
@@ -187,7 +194,7 @@ def _stored_key(subject: Subject, key: Key) -> tuple[Any, ...]:
 
 
 def _stored_value(kind: LogicalType, form: str) -> Any:
-    """Return the value that SQLite stores for a form. In a key each value has one spelling (canonical_text.py)."""
+    """Return the value that SQLite stores for a form. In a key each value has one spelling (rows.py)."""
     match kind.kind:
         case Kind.INT:
             return int(form)

@@ -23,7 +23,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from venus.adapters.dialects.database_urls import parse_url
+from venus.adapters.dialects.registry import parse_url
 from venus.adapters.targets.base import ConfiguredTarget
 from venus.adapters.targets.cutover_contract import CutoverMark
 from venus.adapters.targets.postgresql.naming import OWN_SCHEMA, PlacedTable, place_table, quote

@@ -13,9 +13,9 @@ from tests.support.oracle.standin import StandIn
 from tests.support.oracle.workload import item_step, writers
 from venus.adapters.dialects.contract import SnapshotLost
 from venus.adapters.dialects.oracle.capture import cut
-from venus.adapters.dialects.oracle.session import cut_bounds
-from venus.adapters.dialects.oracle.session.cut_bounds import CutBounds, CutLimits
+from venus.adapters.dialects.oracle.session import options
 from venus.adapters.dialects.oracle.session.driver import OracleOptions
+from venus.adapters.dialects.oracle.session.options import CutBounds, CutLimits
 from venus.adapters.dialects.oracle.source import OracleSource
 
 pytestmark = pytest.mark.integration
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.integration
 @pytest.fixture
 def small(standin: StandIn, monkeypatch: pytest.MonkeyPatch) -> Iterator[OracleSource]:
     """Open a source whose cuts take 40 log rows, 15 with one statement."""
-    for module in (cut_bounds, cut):
+    for module in (options, cut):
         monkeypatch.setattr(module, "SLICE_ROWS", 15)
     with closing(OracleSource(standin, OracleOptions(limits=CutLimits(rows_max=40)))) as source:
         yield source
@@ -99,7 +99,7 @@ def test_a_busy_table_does_not_keep_the_others_waiting(small: OracleSource, appl
 def test_bytes_and_time_end_a_cut_too(
     standin: StandIn, application: Any, monkeypatch: pytest.MonkeyPatch, limits: CutLimits
 ) -> None:
-    for module in (cut_bounds, cut):
+    for module in (options, cut):
         monkeypatch.setattr(module, "SLICE_ROWS", 15)
     make(application, "ITEM", "OTHER")
     with closing(OracleSource(standin, OracleOptions(limits=limits))) as source:
@@ -161,7 +161,7 @@ def test_bounds_shrink_to_a_minimum_and_grow_to_the_settings() -> None:
     assert found.rows == 2_000
     for _ in range(5):
         found.record_lost_snapshot(found.rows)
-    assert found.rows == cut_bounds.ROWS_MIN
+    assert found.rows == options.ROWS_MIN
     for _ in range(10):
         found.record_success()
     assert found.rows == 10_000

@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.oracle.plsql import Grammar
 from tests.support.oracle.scripts import CLUSTER, ROWS, inline_statements, running, statements
-from venus.adapters.dialects.oracle.session.versions import VERSIONS, Version
+from venus.adapters.dialects.oracle.session.options import VERSIONS, Version
 
 pytestmark = pytest.mark.integration
 

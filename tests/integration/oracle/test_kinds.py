@@ -12,8 +12,8 @@ from tests.support.oracle.standin import StandIn
 from venus.adapters.dialects.oracle.dictionary import tables
 from venus.adapters.dialects.oracle.dictionary.reader import OracleDictionary
 from venus.adapters.dialects.oracle.dictionary.tables import ListedTable
-from venus.adapters.dialects.oracle.session.column_choice import OracleColumnChoice
 from venus.adapters.dialects.oracle.session.driver import OracleOptions
+from venus.adapters.dialects.oracle.session.options import OracleColumnChoice
 from venus.adapters.dialects.oracle.source import OracleSource
 from venus.errors import Refused
 

@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.databases.follower import Follower
 from tests.support.oracle.standin import StandIn
-from venus.adapters.dialects.oracle.capture import cut_claims
+from venus.adapters.dialects.oracle.capture import capture
 from venus.adapters.dialects.oracle.source import OracleSource
 
 pytestmark = pytest.mark.integration
@@ -88,7 +88,7 @@ def test_every_poll_and_cut_reads_a_log_through_its_index(idle: Follower, applic
 def test_the_index_of_an_emptied_log_is_coalesced_when_nobody_waits(
     idle: Follower, application: Any, source: OracleSource, standin: StandIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cut_claims, "COALESCE_ROWS", 10)
+    monkeypatch.setattr(capture, "COALESCE_ROWS", 10)
     log = f"VENUS_L_{idle.table_id('ITEM'):05}"
     application.executemany('INSERT INTO "ITEM" VALUES (%s, NULL)', [(n,) for n in range(12)])
     assert idle.cut() is not None

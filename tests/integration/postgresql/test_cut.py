@@ -14,7 +14,6 @@ import pytest
 from tests.integration.postgresql.conftest import Sql, Start
 from tests.support.databases.follower import Follower
 from tests.support.processes.memory import peak_bytes
-from venus.adapters.dialects.halted_tables import HaltTracker
 from venus.adapters.dialects.postgresql.capture import cut_opening, cut_statements
 from venus.adapters.dialects.postgresql.capture.cut import PostgresCut, PostgresFillPace
 from venus.adapters.dialects.postgresql.capture.cut_opening import LockWaitState, PolledTables, open_cut
@@ -22,6 +21,7 @@ from venus.adapters.dialects.postgresql.connection import Conflict, PostgresConn
 from venus.adapters.dialects.postgresql.registry import load_captured_tables
 from venus.adapters.dialects.postgresql.source import PostgresSource
 from venus.adapters.dialects.postgresql.sql import statement
+from venus.adapters.dialects.registry_rules import HaltTracker
 from venus.adapters.dialects.rows import FillCursor
 from venus.errors import DatabaseUnavailable, VenusError
 from venus.model import BatchNo, BatchRecord, ChangeKind, Epoch, Sequence

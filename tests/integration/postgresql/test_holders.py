@@ -8,7 +8,7 @@ import pytest
 
 from tests.integration.postgresql.conftest import Sql, Start
 from venus.adapters.dialects.postgresql.capture import cut_opening
-from venus.adapters.dialects.postgresql.installation import install as installing
+from venus.adapters.dialects.postgresql.installation import installer
 from venus.adapters.dialects.postgresql.source import PostgresSource
 from venus.errors import DatabaseUnavailable
 
@@ -57,7 +57,7 @@ def test_whoever_has_written_and_does_not_end_is_named(sql: Sql, another: Callab
 def test_a_prepared_transaction_in_the_way_of_an_installation_is_named(
     sql: Sql, source: PostgresSource, database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(installing, "_RETRY_AFTER_S", 0.0)
+    monkeypatch.setattr(installer, "_RETRY_AFTER_S", 0.0)
     sql("CREATE TABLE item (id int PRIMARY KEY)")
     sql("BEGIN")
     sql("INSERT INTO item VALUES (1)")

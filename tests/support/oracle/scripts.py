@@ -17,17 +17,15 @@ from venus.adapters.dialects.oracle import registry
 from venus.adapters.dialects.oracle.dictionary import overrides, ownership, types
 from venus.adapters.dialects.oracle.dictionary.reader import OracleDictionary
 from venus.adapters.dialects.oracle.dictionary.tables import ListedTable, OracleTable, build_table, with_id
-from venus.adapters.dialects.oracle.installation import data_checks
+from venus.adapters.dialects.oracle.installation import check
 from venus.adapters.dialects.oracle.installation.install import OracleInstallPlanner
 from venus.adapters.dialects.oracle.language import ddl, inline
-from venus.adapters.dialects.oracle.language.ddl import CaptureStyle, KeyedTable, OracleKeyColumn
-from venus.adapters.dialects.oracle.language.script import build_script
-from venus.adapters.dialects.oracle.names import log_table_name
+from venus.adapters.dialects.oracle.language.ddl import CaptureStyle, KeyedTable, OracleKeyColumn, build_script
+from venus.adapters.dialects.oracle.rows import build_access
 from venus.adapters.dialects.oracle.session.connection import EDITION, SESSION, OracleSession
 from venus.adapters.dialects.oracle.session.driver import ModuleDriver, OracleOptions
-from venus.adapters.dialects.oracle.session.versions import VERSIONS, Version, find_version
-from venus.adapters.dialects.oracle.sql import statement
-from venus.adapters.dialects.oracle.values.rows import build_access
+from venus.adapters.dialects.oracle.session.options import VERSIONS, Version, find_version
+from venus.adapters.dialects.oracle.sql import log_table_name, statement
 
 FOLDER = Path(__file__).parents[3] / "docs" / "oracle"
 STUDENT = KeyedTable(owner="APP", name="STUDENT", key=(OracleKeyColumn(name="ID", log_type="NUMBER", is_text=False),))
@@ -123,8 +121,8 @@ def running() -> list[str]:
         *access.fill.up_to_end, access.fill.last,
         statement("cut", "delete", log=access.log), "COMMIT",
     ]  # fmt: skip
-    asked += [data_checks.proof_query(everything(), [("MARK", "uuid"), ("STUDENT_ID", "bigint"), ("GRADE", "boolean")])]
-    asked += [data_checks.sample_query(everything()), statement("sampling", "room")]
+    asked += [check.proof_query(everything(), [("MARK", "uuid"), ("STUDENT_ID", "bigint"), ("GRADE", "boolean")])]
+    asked += [check.sample_query(everything()), statement("sampling", "room")]
     asked += [statement("sampling", "blockers"), statement("sampling", "holder")]
     kept = [
         statement("registry", name, log=access.log, **{"is": "<>"})

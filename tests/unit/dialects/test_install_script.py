@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from venus.adapters.dialects.contract import InstallStep
-from venus.adapters.dialects.install_script import purpose_comment
+from venus.adapters.dialects.statements import purpose_comment
 
 
 def test_a_statement_for_no_table_has_no_name_in_front() -> None:

@@ -7,7 +7,7 @@ from fnmatch import fnmatchcase
 from hypothesis import given
 from hypothesis import strategies as st
 
-from venus.adapters.dialects.name_patterns import Patterns, find_useless_patterns
+from venus.adapters.dialects.column_choice import Patterns, find_useless_patterns
 
 NAMES = st.text("ab.*?[]!-\n\\|", max_size=6)
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from venus.adapters.dialects.type_changes import RULES, changed_key_column, has_changes_of_values, keeps_text
+from venus.adapters.dialects.canonical_text import RULES, changed_key_column, has_changes_of_values, keeps_text
 from venus.model import Column, Kind, LogicalType, TableSchema
 
 

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from venus.adapters.dialects.comparison_forms import key_forms
-from venus.adapters.dialects.verify_contract import Slice, Subject
+from venus.adapters.dialects.verify_contract import Slice, Subject, key_forms
 from venus.adapters.verify.full_data import key_ranges
 from venus.adapters.verify.rows import record_ids
 from venus.adapters.verify.sides import places_of

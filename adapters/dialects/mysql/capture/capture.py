@@ -11,16 +11,15 @@ from collections.abc import Callable, Container
 from collections.abc import Sequence as Seq
 
 from venus.adapters.dialects.contract import Cut, FillState, MissingGrant, SchemaChanged, SourceCapture
-from venus.adapters.dialects.halted_tables import HaltTracker, is_halted, is_unreadable, state_before_halt
 from venus.adapters.dialects.mysql import connection, registry
 from venus.adapters.dialects.mysql.capture.cut import MysqlFillPace, open_cut
 from venus.adapters.dialects.mysql.connection import MysqlConnection, MysqlNotPermitted
 from venus.adapters.dialects.mysql.dictionary.marks import InnodbNumbers, definition_key
 from venus.adapters.dialects.mysql.installation import privileges, schema_changes
-from venus.adapters.dialects.mysql.installation.install import MysqlInstalledObjects
+from venus.adapters.dialects.mysql.installation.installer import MysqlInstalledObjects
 from venus.adapters.dialects.mysql.registry import MysqlCaptureState, MysqlRegistry
 from venus.adapters.dialects.mysql.sql import statement
-from venus.adapters.dialects.released_tables import RELEASING
+from venus.adapters.dialects.registry_rules import RELEASING, HaltTracker, is_halted, is_unreadable, state_before_halt
 from venus.errors import DatabaseUnavailable, SourceError
 from venus.model import TableSchema
 

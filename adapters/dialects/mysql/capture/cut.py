@@ -21,18 +21,16 @@ import numpy.typing as npt
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_random
 
 from venus.adapters.dialects.contract import FillState, SchemaChanged
-from venus.adapters.dialects.halted_tables import HaltTracker, UnfitRow
-from venus.adapters.dialects.mysql import names, registry
+from venus.adapters.dialects.mysql import registry
 from venus.adapters.dialects.mysql.connection import Deadlock, MysqlConnection, NotUnicode
 from venus.adapters.dialects.mysql.registry import (
     MysqlCapturedTable,
     MysqlCaptureState,
     read_definitions,
 )
-from venus.adapters.dialects.mysql.sql import statement
-from venus.adapters.dialects.mysql.values.canonical_text import MysqlValueError
-from venus.adapters.dialects.mysql.values.rows import MysqlAccess, cursor_key
-from venus.adapters.dialects.restore_detection import RestoreGuard
+from venus.adapters.dialects.mysql.rows import MysqlAccess, MysqlValueError, cursor_key
+from venus.adapters.dialects.mysql.sql import log_table_name, statement
+from venus.adapters.dialects.registry_rules import HaltTracker, RestoreGuard, UnfitRow
 from venus.adapters.dialects.rows import FillCursor, Row, RowStream
 from venus.codec.changes import TableChanges
 from venus.model import BatchNo, BatchRecord, Epoch
@@ -185,7 +183,7 @@ class MysqlCut:
     def _read_numbers(self, table_id: int) -> LogNumbers:
         """Read the numbers of the log rows in this snapshot. Exactly these rows are deleted later."""
         numbers = LogNumbers()
-        with self._reader.stream(statement("cut", "numbers", log=names.log_table_name(table_id))) as cursor:
+        with self._reader.stream(statement("cut", "numbers", log=log_table_name(table_id))) as cursor:
             while piece := cursor.fetchmany(_NUMBERS_FETCHED):
                 numbers.add(int(row[0]) for row in piece)
         return numbers
@@ -254,7 +252,7 @@ class MysqlCut:
                 position = {"next_sequence": str(last.last_sequence + 1), "last_batch": str(int(last.batch_no))}
                 writer.run(statement("registry", "advance", **position))
             for table_id, numbers in self._seen.items():
-                delete_exactly(writer, names.log_table_name(table_id), numbers)
+                delete_exactly(writer, log_table_name(table_id), numbers)
             for fill in fills:
                 if fill.table_id in self._filling:
                     writer.run(registry.store_fill_sql(self._filling[fill.table_id][0], fill))
@@ -292,7 +290,7 @@ def open_cut(
     watched = [c for c in loaded.captured if c.access is not None and c.state != registry.PAUSED]
     reader.begin(statement("cut", "begin"))
     try:
-        dirty_sql = "".join(statement("cut", "dirty_table", log=names.log_table_name(c.table_id)) for c in watched)
+        dirty_sql = "".join(statement("cut", "dirty_table", log=log_table_name(c.table_id)) for c in watched)
         head = reader.row(statement("cut", "head", dirty=dirty_sql))
         _require_mark(reader, loaded.mark, head[1])
         dirty = [c for c, something in zip(watched, head[2:], strict=True) if something == "1"]

@@ -12,8 +12,7 @@ from collections.abc import Mapping
 
 from venus.adapters.dialects.mysql.connection import MysqlConnection
 from venus.adapters.dialects.mysql.dictionary.tables import is_mariadb
-from venus.adapters.dialects.mysql.names import literal
-from venus.adapters.dialects.mysql.sql import statement
+from venus.adapters.dialects.mysql.sql import literal, statement
 from venus.errors import DatabaseUnavailable, SourceError
 
 

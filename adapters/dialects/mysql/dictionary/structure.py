@@ -14,8 +14,7 @@ from dataclasses import dataclass, field
 from venus.adapters.dialects.contract import Numbering, OtherObject
 from venus.adapters.dialects.mysql.connection import MysqlConnection, Row
 from venus.adapters.dialects.mysql.dictionary.types import MysqlDeclaredType
-from venus.adapters.dialects.mysql.names import literal, quote
-from venus.adapters.dialects.mysql.sql import statement
+from venus.adapters.dialects.mysql.sql import literal, quote, statement
 from venus.adapters.dialects.portable_sql import ColumnFact, Grammar, NotPortableError, add_check, to_postgresql_term
 from venus.errors import DatabaseUnavailable, SourceError
 from venus.model import Check, Column, Index, LeftOut

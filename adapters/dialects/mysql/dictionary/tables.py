@@ -12,13 +12,11 @@ from collections.abc import Sequence as Seq
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 
-from venus.adapters.dialects.column_choice import split_by_columns
+from venus.adapters.dialects.column_choice import Patterns, split_by_columns
 from venus.adapters.dialects.mysql.connection import MysqlConnection, MysqlNotPermitted, Row
 from venus.adapters.dialects.mysql.dictionary import structure as structures
 from venus.adapters.dialects.mysql.dictionary.types import MysqlDeclaredType, key_problem, logical_type
-from venus.adapters.dialects.mysql.names import HEARTBEAT, is_own_table, literal, quote
-from venus.adapters.dialects.mysql.sql import statement
-from venus.adapters.dialects.name_patterns import Patterns
+from venus.adapters.dialects.mysql.sql import HEARTBEAT, is_own_table, literal, quote, statement
 from venus.errors import UnsupportedType
 from venus.model import Check, Column, ForeignKey, Index, Kind, LeftOut, TableSchema
 

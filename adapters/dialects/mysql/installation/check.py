@@ -23,8 +23,7 @@ from venus.adapters.dialects.mysql.dictionary.tables import (
     read_dictionary,
 )
 from venus.adapters.dialects.mysql.installation.triggers import CircularCascade, find_reaching
-from venus.adapters.dialects.mysql.names import literal, quote
-from venus.adapters.dialects.mysql.sql import statement
+from venus.adapters.dialects.mysql.sql import literal, quote, statement
 from venus.errors import DatabaseUnavailable, SourceError
 from venus.model import Finding, Kind, count_phrase
 

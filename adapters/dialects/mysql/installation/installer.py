@@ -1,4 +1,4 @@
-"""Installation and removal of capture at a MariaDB or MySQL source, and the release of single tables.
+"""Installation and removal of capture at MariaDB or MySQL, the release of single tables, and the steps of each.
 
 MySQL commits at every DDL statement, so an installation is not atomic. Instead every step is repeatable: existing
 objects are not created again, a table is registered after its triggers exist, and the removal drops the triggers first.
@@ -11,35 +11,40 @@ has a short timeout and is repeated, so that the application does not queue behi
 from __future__ import annotations
 
 import logging
+import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Sequence as Seq
+from dataclasses import dataclass, replace
 
 from venus.adapters.dialects.contract import InstallStep, SourceInstaller
-from venus.adapters.dialects.install_script import plain_script
 from venus.adapters.dialects.mysql import connection as waits
-from venus.adapters.dialects.mysql import names, registry
-from venus.adapters.dialects.mysql.connection import MysqlConnection, MysqlLockTimeout
-from venus.adapters.dialects.mysql.dictionary.tables import read_dictionary
-from venus.adapters.dialects.mysql.installation.check import check, find_blocking
-from venus.adapters.dialects.mysql.installation.install import (
-    MysqlInstalledObjects,
-    all_table_steps,
-    drop_trigger_sql,
-    make_repeatable,
-    own_steps,
-    table_number,
+from venus.adapters.dialects.mysql import registry
+from venus.adapters.dialects.mysql import sql as names
+from venus.adapters.dialects.mysql.connection import MysqlConnection, MysqlLockTimeout, Row
+from venus.adapters.dialects.mysql.dictionary.marks import definition_key
+from venus.adapters.dialects.mysql.dictionary.tables import (
+    MysqlDictionary,
+    MysqlTable,
+    heartbeat_table,
+    read_dictionary,
 )
-from venus.adapters.dialects.mysql.names import quote
-from venus.adapters.dialects.mysql.sql import statement
-from venus.adapters.dialects.released_tables import (
+from venus.adapters.dialects.mysql.installation import triggers
+from venus.adapters.dialects.mysql.installation.check import check, find_blocking
+from venus.adapters.dialects.mysql.installation.triggers import CascadePath, MysqlTrigger, find_reaching
+from venus.adapters.dialects.mysql.registry import MysqlRegistryEntry
+from venus.adapters.dialects.mysql.sql import literal, quote, statement
+from venus.adapters.dialects.registry_rules import (
     BY_SCRIPT,
     RELEASED,
     RELEASING,
     TRIGGERS_GONE,
+    is_being_released,
     qualified_names,
     refuse_if_written,
 )
+from venus.adapters.dialects.statements import plain_script
+from venus.codec.schema import fingerprint
 from venus.errors import DatabaseUnavailable, Refused
 from venus.migrations import run as migrations
 from venus.model import Finding
@@ -193,3 +198,192 @@ def run_with_retries(connection: MysqlConnection, sql: str) -> None:
             time.sleep(_RETRY_AFTER_S)
         else:
             return
+
+
+MENDED = "a trigger or log table was missing or altered and was created again: changes were missed"
+#: A log that an older version made only as wide as the key. It missed no change.
+WIDTH = "width of log table "
+_NEW_TABLE = re.compile(r"CREATE TABLE (?!IF NOT)")
+_ENGINE = " ENGINE=InnoDB CHARACTER SET utf8mb4 COLLATE utf8mb4_bin"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MysqlInstalledObjects:
+    """The installed objects and the registered tables."""
+
+    logs: dict[str, str]  # by name, the description of the key
+    triggers: dict[str, tuple[str, str, str, str]]  # by name, in the form of Trigger.definition
+    other_tables: frozenset[str]
+    registered: dict[str, MysqlRegistryEntry]  # the captured tables, by name
+    released: dict[str, MysqlRegistryEntry]  # the tables that are released or being released, by name
+    numbers_in_use: frozenset[int] = frozenset()  # numbers in names of the application that look like VENUS's
+
+    def next_free_id(self, table_id: int) -> int:
+        """Return the next number whose log table and triggers have unused names."""
+        while table_id in self.numbers_in_use:
+            table_id += 1
+        return table_id
+
+    @classmethod
+    def read(cls, connection: MysqlConnection) -> MysqlInstalledObjects:
+        """Read the dictionary and the registry."""
+        database = connection.address.database
+        rows = connection.rows(statement("dictionary", "objects", database=literal(database)))
+        tables = {r[1]: r[2] for r in rows if r[0] == "table"}
+        known = registry.read_tables(connection) if "venus_captured_table" in tables else []
+        out = [k for k in known if is_being_released(k.table)]
+        out += registry.read_tables(connection, released=True) if known else []
+        return cls(
+            logs={n: c for n, c in tables.items() if names.is_log(n, c)},
+            triggers={
+                r[1]: (r[2], r[3], r[4], r[5]) for r in rows if r[0] == "trigger" and names.is_own_trigger(r[1], r[2])
+            },
+            other_tables=frozenset(n for n, c in tables.items() if names.OWN_TABLE.fullmatch(n)),
+            numbers_in_use=frozenset(_foreign_numbers(rows)),
+            registered={k.schema.name: k for k in known if not is_being_released(k.table)},
+            released={k.schema.name: k for k in out},
+        )
+
+    @property
+    def numbers(self) -> dict[int, str]:
+        """The names of all tables that the registry has, by number."""
+        return {k.table_id: k.schema.qualified for k in (*self.registered.values(), *self.released.values())}
+
+    def find_missing(self, table: MysqlTable, table_id: int, paths: Seq[CascadePath]) -> list[str]:
+        """Return the names of a table's triggers and log that are missing or altered."""
+        required = triggers.build_triggers(table, table_id, paths)
+        lacking = [t.name for t in required if self.triggers.get(t.name) != t.definition]
+        log = names.log_table_name(table_id)
+        return lacking + ([] if self.has_log(table, log) else [log])
+
+    def has_log(self, table: MysqlTable, log: str) -> bool:
+        """Return whether a log accepts the keys of its table. An older log does until the key becomes wider."""
+        return self.logs.get(log) in (triggers.key_description(table), triggers.narrow_key_description(table))
+
+
+def _foreign_numbers(rows: Seq[Row]) -> Iterator[int]:
+    for kind, name, text, *_ in rows:
+        found = (names.LOG_TABLE if kind == "table" else names.TRIGGER).fullmatch(name)
+        is_ours = names.is_log(name, text) if kind == "table" else names.is_own_trigger(name, text)
+        if found and not is_ours:
+            yield int(found[1])
+
+
+def own_steps(connection: MysqlConnection) -> list[InstallStep]:
+    """Return the steps that create VENUS's own tables."""
+    with connection.sqlalchemy() as lent:
+        statements = migrations.render_sql(lent, "source", schema=None)
+    what = "VENUS's own tables"
+    if not statements:
+        return [InstallStep(table="", what=what, sql="", exists=True)]
+    return [InstallStep(table="", what=what, sql=make_repeatable(sql)) for sql in statements]
+
+
+def make_repeatable(sql: str) -> str:
+    """Return a statement of the migrations in a form that can run again after an interrupted installation."""
+    if _NEW_TABLE.match(sql):
+        return _NEW_TABLE.sub("CREATE TABLE IF NOT EXISTS ", sql, count=1) + _ENGINE
+    sql = re.sub(r"^INSERT INTO", "INSERT IGNORE INTO", sql)
+    return re.sub(r"^DROP TABLE (?!IF)", "DROP TABLE IF EXISTS ", sql)
+
+
+def all_table_steps(
+    connection: MysqlConnection, dictionary: MysqlDictionary, include: Seq[str], exclude: Seq[str]
+) -> list[InstallStep]:
+    """Return the steps of the chosen and of the captured tables."""
+    present = MysqlInstalledObjects.read(connection)
+    database = connection.address.database
+    marks = f"{quote(database)}.{names.MARKS}"
+    steps = [
+        InstallStep(
+            table="",
+            what=f"table {names.MARKS}",
+            sql=statement("triggers", "marks_table", marks=marks),
+            exists=names.MARKS in present.other_tables,
+        )
+    ]
+    chosen = {t.name: t for t in dictionary.choose_tables(include, exclude)}
+    # captured tables stay captured even if the patterns no longer choose them
+    chosen |= {n: dictionary.tables[n] for n in present.registered if n in dictionary.tables}
+    chosen[names.HEARTBEAT] = dictionary.tables.get(names.HEARTBEAT, heartbeat_table(database))
+    paths, _ = find_reaching(dictionary.references, set(chosen))
+    next_id = present.next_free_id(max(present.numbers, default=0) + 1)
+    for name in sorted(chosen, key=lambda n: (n != names.HEARTBEAT, n)):
+        known = present.registered.get(name) or present.released.get(name)
+        table_id = known.table_id if known else next_id
+        next_id = next_id if known else present.next_free_id(next_id + 1)
+        if chosen[name].key and not chosen[name].unsupported:
+            steps += table_steps(chosen[name], table_id, present, [p for p in paths if p.child == name])
+    return steps
+
+
+def table_steps(
+    table: MysqlTable, table_id: int, present: MysqlInstalledObjects, paths: Seq[CascadePath]
+) -> list[InstallStep]:
+    """Return the steps of one table. A repaired table ends as RESYNC, and a released one is captured again."""
+    known = present.registered.get(table.name)
+    steps = _log_steps(table, table_id, present)
+    for trigger in triggers.build_triggers(table, table_id, paths):
+        steps += _trigger_steps(table, trigger, present)
+    mended = known is not None and any(not s.exists and not s.what.startswith(WIDTH) for s in steps)
+    out = present.released.get(table.name)
+    registration = registry.register_sql(table, table_id)
+    steps.append(InstallStep(table=table.where, what="registration", sql=registration, exists=bool(known or out)))
+    if out is not None:
+        return steps + _recapture_steps(table, out)
+    if known is not None and known.schema.key != table.key:
+        schema = table.to_schema(table_id, known.schema.version + 1, known.schema, known.number_max)
+        sql = registry.new_version_sql(schema, known.number_max)
+        steps.append(InstallStep(table=table.where, what="registration", sql=sql))
+        # the change of the key rebuilt the table, and the whole table is read again
+        forgotten = registry.forget_marks_sql((table_id, definition_key(table_id)))
+        steps.append(InstallStep(table=table.where, what=f"row of {names.MARKS}", sql=forgotten))
+    if mended:
+        sql = registry.set_state_sql(table_id, registry.RESYNC, MENDED)
+        steps.append(InstallStep(table=table.where, what="state RESYNC", sql=sql))
+    return steps
+
+
+def _recapture_steps(table: MysqlTable, was: MysqlRegistryEntry) -> list[InstallStep]:
+    """Return the steps that capture a released table again, in its present version and with all its rows."""
+    steps = []
+    now = table.to_schema(was.table_id, was.schema.version, was.schema, was.number_max)
+    if fingerprint(now) != was.fingerprint:
+        sql = registry.new_version_sql(replace(now, version=was.schema.version + 1), was.number_max)
+        steps.append(InstallStep(table=table.where, what="registration", sql=sql))
+    forgotten = registry.forget_marks_sql((was.table_id, definition_key(was.table_id)))
+    steps.append(InstallStep(table=table.where, what=f"row of {names.MARKS}", sql=forgotten))
+    what, sql = "state ACTIVE, to be read again", registry.recapture_sql(was.table_id)
+    return [*steps, InstallStep(table=table.where, what=what, sql=sql)]
+
+
+def _log_steps(table: MysqlTable, table_id: int, present: MysqlInstalledObjects) -> list[InstallStep]:
+    name = names.log_table_name(table_id)
+    what = f"log table {name}"
+    same = present.has_log(table, name)
+    if same and present.logs[name] != triggers.key_description(table):
+        return [InstallStep(table=table.where, what=f"{WIDTH}{name}", sql=triggers.widen_log_sql(table, table_id))]
+    steps = [InstallStep(table=table.where, what=what, sql=triggers.log_table_sql(table, table_id), exists=same)]
+    if name in present.logs and not same:
+        drop = statement("triggers", "drop_table", table=f"{quote(table.database)}.{name}")
+        steps.insert(0, InstallStep(table=table.where, what=what, sql=drop))
+    return steps
+
+
+def _trigger_steps(table: MysqlTable, trigger: MysqlTrigger, present: MysqlInstalledObjects) -> list[InstallStep]:
+    existing = present.triggers.get(trigger.name)
+    what = f"trigger {trigger.name}"
+    steps = [InstallStep(table=table.where, what=what, sql=trigger.sql, exists=existing == trigger.definition)]
+    if existing is not None and existing != trigger.definition:
+        steps.insert(0, InstallStep(table=table.where, what=what, sql=drop_trigger_sql(table.database, trigger.name)))
+    return steps
+
+
+def drop_trigger_sql(database: str, name: str) -> str:
+    """Return the statement that drops a trigger."""
+    return statement("triggers", "drop_trigger", trigger=f"{quote(database)}.{name}")
+
+
+def table_number(trigger: str) -> int:
+    """Return the number of the table whose log a trigger of VENUS writes."""
+    return int(trigger.split("_")[2])

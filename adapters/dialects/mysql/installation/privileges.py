@@ -13,14 +13,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from venus.adapters.dialects.contract import MissingGrant
-from venus.adapters.dialects.mysql import names, registry
+from venus.adapters.dialects.mysql import registry, sql
 from venus.adapters.dialects.mysql.connection import MysqlConnection, MysqlNotPermitted
 from venus.adapters.dialects.mysql.dictionary.tables import parse_columns
-from venus.adapters.dialects.mysql.installation.install import MysqlInstalledObjects
-from venus.adapters.dialects.mysql.names import literal, log_table_name, quote
+from venus.adapters.dialects.mysql.installation.installer import MysqlInstalledObjects
 from venus.adapters.dialects.mysql.registry import MysqlCapturedTable
-from venus.adapters.dialects.mysql.sql import statement
-from venus.adapters.dialects.released_tables import is_being_released
+from venus.adapters.dialects.mysql.sql import literal, log_table_name, quote, statement
+from venus.adapters.dialects.registry_rules import is_being_released
 from venus.errors import DatabaseUnavailable, SourceError
 
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -29,8 +28,8 @@ _OWN = {
     "venus_checkpoint": (("own_checkpoint", "SELECT, UPDATE"),),
     "venus_batch": (("own_batch", "SELECT, INSERT, DELETE"), ("own_batch_add", "SELECT, INSERT, DELETE")),
     "venus_captured_table": (("own_registry", "SELECT, UPDATE"),),
-    names.HEARTBEAT: (("own_heartbeat", "SELECT, INSERT, UPDATE"), ("own_heartbeat_add", "SELECT, INSERT, UPDATE")),
-    names.MARKS: (("own_marks", "SELECT, INSERT, DELETE"), ("own_marks_store", "SELECT, INSERT, DELETE")),
+    sql.HEARTBEAT: (("own_heartbeat", "SELECT, INSERT, UPDATE"), ("own_heartbeat_add", "SELECT, INSERT, UPDATE")),
+    sql.MARKS: (("own_marks", "SELECT, INSERT, DELETE"), ("own_marks_store", "SELECT, INSERT, DELETE")),
 }
 
 
@@ -85,11 +84,11 @@ def find_missing_grants(connection: MysqlConnection) -> list[MissingGrant]:
 def _find_unwritable_logs(connection: MysqlConnection) -> set[int]:
     """Return the tables whose logs this user may not insert into, according to the dictionary."""
     logs = connection.rows(statement("registry", "unwritten", database=literal(connection.address.database)))
-    return {int(found[1]) for (name,) in logs if (found := names.LOG_TABLE.fullmatch(name))}
+    return {int(found[1]) for (name,) in logs if (found := sql.LOG_TABLE.fullmatch(name))}
 
 
 def _has_triggers(captured: MysqlCapturedTable, present: MysqlInstalledObjects) -> bool:
-    return any(names.trigger_name(letter, captured.table_id) in present.triggers for letter in "iud")
+    return any(sql.trigger_name(letter, captured.table_id) in present.triggers for letter in "iud")
 
 
 def _may_read(connection: MysqlConnection, captured: Sequence[MysqlCapturedTable]) -> bool:
@@ -132,7 +131,7 @@ def _find_missing_privilege(
 
 
 def _trigger_test(connection: MysqlConnection, captured: MysqlCapturedTable) -> str:
-    trigger = f"{quote(connection.address.database)}.{names.trigger_name('i', captured.table_id)}"
+    trigger = f"{quote(connection.address.database)}.{sql.trigger_name('i', captured.table_id)}"
     return statement("registry", "trigger_shown", trigger=trigger)
 
 

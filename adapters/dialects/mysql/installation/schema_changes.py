@@ -11,8 +11,7 @@ from collections.abc import Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import replace
 
-from venus.adapters.dialects.halted_tables import FAILING, is_unreadable, state_before_halt, unreadable_reason
-from venus.adapters.dialects.mysql import names, registry
+from venus.adapters.dialects.mysql import registry
 from venus.adapters.dialects.mysql.connection import MysqlConnection, MysqlLockTimeout
 from venus.adapters.dialects.mysql.dictionary.marks import (
     InnodbNumbers,
@@ -23,7 +22,7 @@ from venus.adapters.dialects.mysql.dictionary.marks import (
     summarise_definition,
 )
 from venus.adapters.dialects.mysql.dictionary.tables import MysqlTable
-from venus.adapters.dialects.mysql.installation.install import MysqlInstalledObjects, drop_trigger_sql, table_number
+from venus.adapters.dialects.mysql.installation.installer import MysqlInstalledObjects, drop_trigger_sql, table_number
 from venus.adapters.dialects.mysql.installation.privileges import MysqlMissingPrivilege
 from venus.adapters.dialects.mysql.installation.triggers import (
     CascadePath,
@@ -33,7 +32,14 @@ from venus.adapters.dialects.mysql.installation.triggers import (
     widen_log_sql,
 )
 from venus.adapters.dialects.mysql.registry import MysqlCapturedTable, MysqlCaptureState
-from venus.adapters.dialects.released_tables import is_being_released
+from venus.adapters.dialects.mysql.sql import HEARTBEAT, log_table_name
+from venus.adapters.dialects.registry_rules import (
+    FAILING,
+    is_being_released,
+    is_unreadable,
+    state_before_halt,
+    unreadable_reason,
+)
 from venus.errors import SourceError
 from venus.model import TableSchema
 
@@ -152,7 +158,7 @@ def _widen_log(
 
     Writers queue behind the lock request, so its timeout is short. If it fails, the table becomes RESYNC.
     """
-    name = names.log_table_name(table_id)
+    name = log_table_name(table_id)
     existing, required = present.logs.get(name, ""), key_description(table)
     if present.has_log(table, name) or not can_widen_log(existing, table):
         return present
@@ -220,7 +226,7 @@ def _summarise(c: MysqlCapturedTable) -> str:
 
 def _has_moved_files(loaded: MysqlCaptureState, noted: Mapping[int, str]) -> bool:
     """Return whether the definition of the heartbeat table was written again: no application alters it."""
-    heartbeats = (c for c in loaded.captured if c.schema.name == names.HEARTBEAT)
+    heartbeats = (c for c in loaded.captured if c.schema.name == HEARTBEAT)
     return any(is_rewritten(noted.get(definition_key(c.table_id), ""), _summarise(c)) for c in heartbeats)
 
 

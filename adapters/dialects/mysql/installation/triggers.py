@@ -15,11 +15,9 @@ from collections.abc import Collection, Iterable, Iterator
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 
-from venus.adapters.dialects.mysql import names
 from venus.adapters.dialects.mysql.dictionary.tables import MysqlReference, MysqlTable
 from venus.adapters.dialects.mysql.dictionary.types import can_widen, log_type, narrow_log_type
-from venus.adapters.dialects.mysql.names import literal, log_key_columns, quote
-from venus.adapters.dialects.mysql.sql import statement
+from venus.adapters.dialects.mysql.sql import literal, log_key_columns, log_table_name, quote, statement, trigger_name
 
 _ACTS = ("CASCADE", "SET NULL")
 
@@ -168,7 +166,7 @@ def log_table_sql(table: MysqlTable, table_id: int) -> str:
 
 
 def _log_name(database: str, table_id: int) -> str:
-    return f"{quote(database)}.{names.log_table_name(table_id)}"
+    return f"{quote(database)}.{log_table_name(table_id)}"
 
 
 def _identity_condition(columns: Iterable[str], binary: Iterable[bool]) -> str:
@@ -192,7 +190,7 @@ def build_triggers(table: MysqlTable, table_id: int, paths: Seq[CascadePath]) ->
     }
     own = [
         MysqlTrigger(
-            name=names.trigger_name(letter, table_id), table=table.name, timing="AFTER", event=event.upper(),
+            name=trigger_name(letter, table_id), table=table.name, timing="AFTER", event=event.upper(),
             body=statement("triggers", event, **parts), database=table.database,
         )
         for letter, event in (("i", "insert"), ("u", "update"), ("d", "delete"))
@@ -209,7 +207,7 @@ def _cascade_triggers(table: MysqlTable, table_id: int, path: CascadePath) -> li
     cases = {"DELETE": [("x", "BEFORE", "OLD")], "UPDATE": [("y", "BEFORE", "OLD"), ("z", "AFTER", "NEW")]}
     return [
         MysqlTrigger(
-            name=names.trigger_name(letter, table_id, path.mark), table=path.root, timing=timing, event=path.event,
+            name=trigger_name(letter, table_id, path.mark), table=path.root, timing=timing, event=path.event,
             body=_cascade_body(table, table_id, path, side), database=table.database,
         )
         for letter, timing, side in cases[path.event]

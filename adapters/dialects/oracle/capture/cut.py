@@ -1,8 +1,8 @@
 """One cut of an Oracle database: a read-only transaction, then the local transaction (VENUS 3.3).
 
-The claim list contains every log row that the snapshot sees, or as many as one cut takes (cut_bounds.py). The local
-transaction deletes exactly the rows that were read, by their numbers. A row that commits late may have a number among
-them, but it is not on the list and waits for the next cut.
+The claim list contains every log row that the snapshot sees, or as many as one cut takes (session/options.py). The
+local transaction deletes exactly the rows that were read, by their numbers. A row that commits late may have a number
+among them, but it is not on the list and waits for the next cut.
 """
 
 from __future__ import annotations
@@ -15,20 +15,14 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 
 from venus.adapters.dialects.contract import FillState, SnapshotLost
-from venus.adapters.dialects.halted_tables import HaltTracker, UnfitRow
 from venus.adapters.dialects.oracle import registry
 from venus.adapters.dialects.oracle.dictionary import segments
 from venus.adapters.dialects.oracle.language.inline import PolledRange
+from venus.adapters.dialects.oracle.rows import DELETED, OracleAccess, cursor_key, find_vanished_rows, regroup_rows
 from venus.adapters.dialects.oracle.session.connection import OracleSession, Row
-from venus.adapters.dialects.oracle.session.cut_bounds import SLICE_ROWS, CutBounds, slice_numbers
+from venus.adapters.dialects.oracle.session.options import SLICE_ROWS, CutBounds, slice_numbers
 from venus.adapters.dialects.oracle.sql import statement
-from venus.adapters.dialects.oracle.values.rows import (
-    DELETED,
-    OracleAccess,
-    cursor_key,
-    find_vanished_rows,
-    regroup_rows,
-)
+from venus.adapters.dialects.registry_rules import HaltTracker, UnfitRow
 from venus.adapters.dialects.rows import FillCursor
 from venus.codec.changes import TableChanges, marker
 from venus.errors import SourceError

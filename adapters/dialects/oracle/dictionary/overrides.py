@@ -20,11 +20,10 @@ from venus.adapters.dialects.oracle.dictionary.types import (
     default_mapping,
 )
 from venus.adapters.dialects.oracle.language.ddl import OracleOwnObject
-from venus.adapters.dialects.oracle.names import literal
 from venus.adapters.dialects.oracle.session.connection import OracleSession
 from venus.adapters.dialects.oracle.session.lobs import INLINE
-from venus.adapters.dialects.oracle.session.versions import Version
-from venus.adapters.dialects.oracle.sql import statement
+from venus.adapters.dialects.oracle.session.options import Version
+from venus.adapters.dialects.oracle.sql import literal, statement
 from venus.errors import ConfigError
 from venus.model import Kind, LogicalType
 

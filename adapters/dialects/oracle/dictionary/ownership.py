@@ -15,21 +15,20 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from venus.adapters.dialects.contract import SchemaChanged
-from venus.adapters.dialects.oracle import names
+from venus.adapters.dialects.oracle import sql
 from venus.adapters.dialects.oracle.language.ddl import KeyedTable, OracleOwnObject
-from venus.adapters.dialects.oracle.names import literal, log_key_columns, log_table_name, quote
 from venus.adapters.dialects.oracle.session.connection import OracleSession
-from venus.adapters.dialects.oracle.sql import statement
+from venus.adapters.dialects.oracle.sql import literal, log_key_columns, log_table_name, quote, statement
 from venus.errors import Refused, SourceError
 
 TABLE = "VENUS_OWNED"
 REGISTRY = "VENUS_CAPTURED_TABLE"
 #: The objects with fixed names, including those that only some installations have.
 FIXED = (
-    ("TABLE", REGISTRY), ("TABLE", "VENUS_CHECKPOINT"), ("TABLE", "VENUS_BATCH"), ("TABLE", names.HEARTBEAT),
+    ("TABLE", REGISTRY), ("TABLE", "VENUS_CHECKPOINT"), ("TABLE", "VENUS_BATCH"), ("TABLE", sql.HEARTBEAT),
     ("TABLE", "VENUS_DDL"), ("TABLE", "VENUS_SEGMENT"), ("TABLE", "VENUS_TYPE_MAP"), ("TABLE", "VENUS_TABLE_LOG"),
     ("TABLE", "VENUS_POLLED"),
-    ("SEQUENCE", "VENUS_SEQ"), ("VIEW", "VENUS_LOG"), ("TRIGGER", names.DDL_TRIGGER),
+    ("SEQUENCE", "VENUS_SEQ"), ("VIEW", "VENUS_LOG"), ("TRIGGER", sql.DDL_TRIGGER),
 )  # fmt: skip
 
 Key = tuple[str, str]
@@ -105,9 +104,9 @@ def _objects_by_registry(session: OracleSession, schema: str) -> frozenset[Key]:
 
 def table_objects(table_id: int) -> Iterator[Key]:
     """Yield the objects that an installation may create for one captured table."""
-    yield "TABLE", names.log_table_name(table_id)
-    for letter in (*names.TRIGGER_LETTERS, "C"):  # C: the compound trigger, which an earlier version offered
-        yield "TRIGGER", names.trigger_name(letter, table_id)
+    yield "TABLE", sql.log_table_name(table_id)
+    for letter in (*sql.TRIGGER_LETTERS, "C"):  # C: the compound trigger, which an earlier version offered
+        yield "TRIGGER", sql.trigger_name(letter, table_id)
 
 
 def owned_table() -> OracleOwnObject:

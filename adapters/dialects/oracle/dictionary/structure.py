@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from venus.adapters.dialects.contract import Numbering, OtherObject
 from venus.adapters.dialects.oracle.session.connection import OracleSession, Row
-from venus.adapters.dialects.oracle.session.versions import Version
+from venus.adapters.dialects.oracle.session.options import Version
 from venus.adapters.dialects.oracle.sql import statement
 from venus.adapters.dialects.portable_sql import ColumnFact, Grammar, NotPortableError, add_check, to_postgresql_term
 from venus.model import Check, Column, ForeignKey, Index, Kind, LeftOut, TableSchema

@@ -11,8 +11,8 @@ from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
+from venus.adapters.dialects.column_choice import Patterns, find_useless_patterns
 from venus.adapters.dialects.contract import SchemaChanged
-from venus.adapters.dialects.name_patterns import Patterns, find_useless_patterns
 from venus.adapters.dialects.oracle.dictionary.overrides import find_mapping, type_by_switch
 from venus.adapters.dialects.oracle.dictionary.types import (
     FRACTION_MAX,
@@ -21,11 +21,10 @@ from venus.adapters.dialects.oracle.dictionary.types import (
     log_type_of,
 )
 from venus.adapters.dialects.oracle.language.ddl import KeyedTable, OracleKeyColumn
-from venus.adapters.dialects.oracle.names import ARCHIVE_STATE
 from venus.adapters.dialects.oracle.session.connection import OracleSession, Row
 from venus.adapters.dialects.oracle.session.driver import NationalText
-from venus.adapters.dialects.oracle.session.versions import Version
-from venus.adapters.dialects.oracle.sql import statement
+from venus.adapters.dialects.oracle.session.options import Version
+from venus.adapters.dialects.oracle.sql import ARCHIVE_STATE, statement
 from venus.errors import SourceError, UnsupportedType
 from venus.model import Column, LeftOut, TableSchema
 

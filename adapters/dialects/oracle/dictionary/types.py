@@ -1,7 +1,7 @@
 """The mapping of Oracle types: the type that carries them and how they are read. Pure.
 
 The documentation's table is generated from this one. `select` is the selected expression, with `{c}` for the column.
-`text` names the rule of canonical_text.py that converts the driver's value. `bind` is the expression of a condition for
+`text` names the rule of rows.py that converts the driver's value. `bind` is the expression of a condition for
 a key of the type.
 """
 

@@ -13,8 +13,9 @@ from collections.abc import Sequence as Seq
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 
+from venus.adapters.dialects.canonical_text import changed_key_column
 from venus.adapters.dialects.contract import InstallStep
-from venus.adapters.dialects.oracle import names, registry
+from venus.adapters.dialects.oracle import registry
 from venus.adapters.dialects.oracle.dictionary import overrides, ownership, segments
 from venus.adapters.dialects.oracle.dictionary.ownership import OracleOwnedObjects
 from venus.adapters.dialects.oracle.dictionary.reader import OracleDictionary
@@ -35,9 +36,9 @@ from venus.adapters.dialects.oracle.language.ddl import CaptureStyle
 from venus.adapters.dialects.oracle.registry import OracleRegistryEntry
 from venus.adapters.dialects.oracle.session.connection import OracleSession
 from venus.adapters.dialects.oracle.session.driver import OracleOptions
-from venus.adapters.dialects.oracle.session.versions import Version
-from venus.adapters.dialects.oracle.sql import statement
-from venus.adapters.dialects.released_tables import (
+from venus.adapters.dialects.oracle.session.options import Version
+from venus.adapters.dialects.oracle.sql import DDL_TRIGGER, HEARTBEAT, log_table_name, statement
+from venus.adapters.dialects.registry_rules import (
     RELEASED,
     RELEASING,
     TRIGGERS_GONE,
@@ -45,7 +46,6 @@ from venus.adapters.dialects.released_tables import (
     qualified_names,
     refuse_if_written,
 )
-from venus.adapters.dialects.type_changes import changed_key_column
 from venus.errors import Refused
 from venus.model import TableSchema
 
@@ -142,9 +142,9 @@ class OracleInstallPlanner:
         next_id = self._next_free_id(max(captured | out, default=0) + 1, here)
         taken = {(c.schema.namespace, c.schema.name) for c in captured.values()}
         outside = {(c.schema.namespace, c.schema.name): c for c in out.values()}
-        heartbeat = by_name.get((self._dictionary.user, names.HEARTBEAT))
+        heartbeat = by_name.get((self._dictionary.user, HEARTBEAT))
         heartbeat = heartbeat or ListedTable(
-            owner=self._dictionary.user, name=names.HEARTBEAT, partitioned=False, rows=1, is_own=True
+            owner=self._dictionary.user, name=HEARTBEAT, partitioned=False, rows=1, is_own=True
         )
         for at in [heartbeat, *choose_tables(listed, include, exclude)]:
             if (known_out := outside.get((at.owner, at.name))) is not None:
@@ -206,7 +206,7 @@ class OracleInstallPlanner:
         made = [*ddl.build_own_objects(self._version, cluster=self._options.cluster)]
         made += inline.build_inline_objects() if self._options.inline else []
         made += [overrides.type_map_table(self._version)] if self._dictionary.requested else []
-        wanted = [(m.kind, m.name) for m in made] + [("TRIGGER", names.DDL_TRIGGER), ("VIEW", "VENUS_LOG")]
+        wanted = [(m.kind, m.name) for m in made] + [("TRIGGER", DDL_TRIGGER), ("VIEW", "VENUS_LOG")]
         own = ownership.owned_table()
         here.owned.refuse_names_in_use([(own.kind, own.name), *wanted])
         yield _run_step("VENUS", f"table {own.name}", own.sql, exists=own.name in here.kinds)
@@ -259,7 +259,7 @@ class OracleInstallPlanner:
         yield from self._table_object_steps(table, here, resync=False)
 
     def _describe_table(self, at: ListedTable) -> OracleTable:
-        if at.is_own and at.name == names.HEARTBEAT:
+        if at.is_own and at.name == HEARTBEAT:
             return heartbeat_table(at)
         table = self._dictionary.read_table(at, as_inline=self._options.inline)
         if table.refusals:
@@ -376,7 +376,7 @@ class OracleInstallPlanner:
             )
             for table_id, place in places.items()
         ]
-        logs = {log: place for i, place in places.items() if (log := names.log_table_name(i)) in here.kinds}
+        logs = {log: place for i, place in places.items() if (log := log_table_name(i)) in here.kinds}
         if logs and "VENUS_LOG" in here.kinds:
             steps.append(_run_step("VENUS", "view VENUS_LOG", ddl.log_view(lines)))
         return steps + [_run_step(place, f"table {log}", ddl.drop_object("TABLE", log)) for log, place in logs.items()]
@@ -388,7 +388,7 @@ def _existing_triggers(table_id: int, here: OracleObjects) -> list[str]:
 
 
 def _log_name(table: OracleTable) -> str:
-    return names.log_table_name(table.schema.table_id)
+    return log_table_name(table.schema.table_id)
 
 
 def _record_step(table: str, wanted: Seq[tuple[str, str]], here: OracleObjects) -> OracleStep:

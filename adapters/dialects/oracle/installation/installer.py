@@ -18,12 +18,11 @@ from venus.adapters.dialects.oracle.dictionary.tables import choose_tables
 from venus.adapters.dialects.oracle.installation.check import check, raise_blocking_finding
 from venus.adapters.dialects.oracle.installation.install import RECORD, OracleInstallPlanner, OracleStep, read_objects
 from venus.adapters.dialects.oracle.language import ddl
-from venus.adapters.dialects.oracle.language.script import build_script
-from venus.adapters.dialects.oracle.names import log_key_columns, log_table_name
+from venus.adapters.dialects.oracle.language.ddl import build_script
 from venus.adapters.dialects.oracle.registry import INSTALLING
 from venus.adapters.dialects.oracle.session.connection import OracleBusy, OracleSession
-from venus.adapters.dialects.oracle.sql import statement
-from venus.adapters.dialects.released_tables import BY_SCRIPT
+from venus.adapters.dialects.oracle.sql import log_key_columns, log_table_name, statement
+from venus.adapters.dialects.registry_rules import BY_SCRIPT
 from venus.errors import Refused, SourceError, VenusError
 from venus.model import Finding
 

@@ -21,16 +21,15 @@ from venus.adapters.dialects.oracle.dictionary.reader import OracleDictionary
 from venus.adapters.dialects.oracle.dictionary.segments import Marks
 from venus.adapters.dialects.oracle.installation.install import read_objects
 from venus.adapters.dialects.oracle.installation.table_comparison import (
+    DdlRecords,
     OracleInstalledTrigger,
     OracleTableComparison,
     compare_table,
 )
 from venus.adapters.dialects.oracle.language import ddl
-from venus.adapters.dialects.oracle.language.ddl_records import DdlRecords
-from venus.adapters.dialects.oracle.names import quote
 from venus.adapters.dialects.oracle.registry import OracleRegistryEntry
 from venus.adapters.dialects.oracle.session.connection import OracleNotPermitted, OracleSession
-from venus.adapters.dialects.oracle.sql import statement
+from venus.adapters.dialects.oracle.sql import quote, statement
 from venus.errors import DatabaseUnavailable, SourceError
 
 logger = logging.getLogger(__name__)

@@ -10,12 +10,10 @@ from collections.abc import Iterator
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 
-from venus.adapters.dialects.oracle import names
 from venus.adapters.dialects.oracle.language.ddl import KeyedTable, OracleOwnObject
-from venus.adapters.dialects.oracle.names import literal
 from venus.adapters.dialects.oracle.session.connection import OracleSession, Row
-from venus.adapters.dialects.oracle.session.versions import Version
-from venus.adapters.dialects.oracle.sql import statement
+from venus.adapters.dialects.oracle.session.options import Version
+from venus.adapters.dialects.oracle.sql import TRIGGER_LETTERS, literal, statement, trigger_name
 
 COLUMNS = ("RECORDID", "ISDELETED", "SEQUENCE")
 TABLES = (("log", "VENUS_TABLE_LOG"), ("polled", "VENUS_POLLED"))
@@ -45,8 +43,8 @@ def build_inline_objects() -> list[OracleOwnObject]:
 
 def inline_triggers(table: KeyedTable, table_id: int) -> Iterator[OracleOwnObject]:
     """Yield the three disabled triggers of a captured table."""
-    for letter, block in zip(names.TRIGGER_LETTERS, ("insert", "update", "delete"), strict=True):
-        name = names.trigger_name(letter, table_id)
+    for letter, block in zip(TRIGGER_LETTERS, ("insert", "update", "delete"), strict=True):
+        name = trigger_name(letter, table_id)
         sql = statement("inline", block, trigger=name, table=table.sql, name=_name_literal(table))
         yield OracleOwnObject(kind="TRIGGER", name=name, sql=sql)
 
@@ -66,14 +64,14 @@ def inline_columns(table: KeyedTable, table_id: int, version: Version) -> Iterat
     """Yield name and statement of the objects that the triggers need."""
     hidden = " INVISIBLE" if version.invisible_identity else ""
     yield "columns", statement("inline", "columns", table=table.sql, hidden=hidden)
-    index = names.trigger_name("X", table_id)
+    index = trigger_name("X", table_id)
     yield f"index {index}", statement("inline", "index", table=table.sql, index=index)
 
 
 def after_fence_steps(table: KeyedTable, table_id: int) -> Iterator[tuple[str, str]]:
     """Yield the steps after the fence, when every writer fires the triggers: older rows get their numbers."""
     yield "numbers of the existing rows", statement("inline", "number", table=table.sql)
-    constraint = names.trigger_name("R", table_id)
+    constraint = trigger_name("R", table_id)
     yield f"constraint {constraint}", statement("inline", "identify", table=table.sql, constraint=constraint)
     yield "start of the polling", statement("inline", "begin_behind", name=_name_literal(table))
 

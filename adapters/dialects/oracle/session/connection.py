@@ -8,7 +8,6 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from venus.adapters.dialects.contract import SchemaChanged, SnapshotLost
-from venus.adapters.dialects.oracle.names import quote
 from venus.adapters.dialects.oracle.session.driver import (
     CLIENT,
     Driver,
@@ -18,6 +17,7 @@ from venus.adapters.dialects.oracle.session.driver import (
     first_line,
 )
 from venus.adapters.dialects.oracle.session.lobs import Lob, read_lob
+from venus.adapters.dialects.oracle.sql import quote
 from venus.errors import ConfigError, DatabaseUnavailable, SourceError, VenusError
 
 Row = tuple[Any, ...]

@@ -20,9 +20,8 @@ from typing import Any, Protocol
 
 import sqlalchemy as sa
 
-from venus.adapters.dialects.oracle.session.column_choice import OracleColumnChoice
-from venus.adapters.dialects.oracle.session.cut_bounds import CutLimits
 from venus.adapters.dialects.oracle.session.lobs import LOCATOR
+from venus.adapters.dialects.oracle.session.options import CutLimits, OracleColumnChoice
 from venus.errors import ConfigError, LoginRefused
 
 _TRUTHS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}

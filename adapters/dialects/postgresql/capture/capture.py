@@ -12,9 +12,7 @@ from collections.abc import Sequence as Seq
 from functools import partial
 
 from venus.adapters.dialects.contract import Cut, FillState, MissingGrant, SourceCapture
-from venus.adapters.dialects.halted_tables import HaltTracker, is_halted, is_unreadable, state_before_halt
-from venus.adapters.dialects.postgresql import lock_waits, names, registry
-from venus.adapters.dialects.postgresql.capture import cut_statements
+from venus.adapters.dialects.postgresql import lock_waits, registry, rows
 from venus.adapters.dialects.postgresql.capture.cut import PostgresCut, PostgresFillPace
 from venus.adapters.dialects.postgresql.capture.cut_opening import (
     DirtyMarks,
@@ -26,7 +24,8 @@ from venus.adapters.dialects.postgresql.capture.cut_opening import (
 from venus.adapters.dialects.postgresql.connection import PostgresConnection
 from venus.adapters.dialects.postgresql.installation import schema_changes
 from venus.adapters.dialects.postgresql.registry import PostgresRegistry
-from venus.adapters.dialects.postgresql.sql import statement
+from venus.adapters.dialects.postgresql.sql import log_table_name, statement
+from venus.adapters.dialects.registry_rules import HaltTracker, is_halted, is_unreadable, state_before_halt
 from venus.errors import SourceError
 from venus.model import TableSchema
 
@@ -131,7 +130,7 @@ class PostgresCapture(SourceCapture):
             return False
         wait_s = max(WAIT_S, min(self._rest_s, REST_LOOKS * pause_s, rest_s))
         looks = max(1, int(wait_s / max(pause_s, LEAST_PAUSE_S)))
-        looking = cut_statements.wait_statement(
+        looking = rows.wait_statement(
             self._tables.waiting, pause_s=pause_s, looks=looks, as_block=not self._has_functions
         )
         try:
@@ -226,7 +225,7 @@ class PostgresCapture(SourceCapture):
             self._vacuum()
 
     def _vacuum(self) -> None:
-        logs = [names.log_table_name(table_id) for table_id in sorted(self._used)[:TIDY_TABLES_MAX]]
+        logs = [log_table_name(table_id) for table_id in sorted(self._used)[:TIDY_TABLES_MAX]]
         self._cuts, self._used = 0, set()
         try:
             self._connection.run(statement("cut", "tidy", tables=", ".join(["venus.dirty", *logs])))
@@ -246,9 +245,7 @@ class PostgresCapture(SourceCapture):
         self._tables = PolledTables.classify(
             self._registry.captured, together=self._has_functions and not self._reads_apart
         )
-        self._connection.run(
-            "; ".join(["DEALLOCATE ALL", *cut_statements.prepare_statements(looker=self._has_functions)])
-        )
+        self._connection.run("; ".join(["DEALLOCATE ALL", *rows.prepare_statements(looker=self._has_functions)]))
         self._connection.expect_types(oid for (oid,) in self._connection.rows(statement("cut", "types")))
         self._rest_s = self._read_wait_limit()
         self._is_prepared, self._look_at = True, float("-inf")
@@ -259,7 +256,7 @@ class PostgresCapture(SourceCapture):
         Without them a DO block waits, which is planned each time, and every table needs its own round trip.
         """
         try:
-            self._connection.run(cut_statements.session_functions())
+            self._connection.run(rows.session_functions())
         except SourceError as error:
             logger.info("capture waits in a DO block and reads tables one at a time: %s", error)
             return False

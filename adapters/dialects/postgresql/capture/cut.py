@@ -18,14 +18,14 @@ from dataclasses import dataclass, field, replace
 import psycopg2
 
 from venus.adapters.dialects.contract import FillState, SchemaChanged
-from venus.adapters.dialects.halted_tables import HaltTracker, UnfitRow
-from venus.adapters.dialects.postgresql import names, registry
+from venus.adapters.dialects.postgresql import registry
 from venus.adapters.dialects.postgresql.capture import cut_statements
 from venus.adapters.dialects.postgresql.connection import Conflict, InvalidText, PostgresConnection
 from venus.adapters.dialects.postgresql.dictionary.tables import PostgresTable
 from venus.adapters.dialects.postgresql.registry import PostgresCapturedTable
-from venus.adapters.dialects.postgresql.sql import statement
-from venus.adapters.dialects.postgresql.values.rows import CopyStream, FewRows, SmallCopy, read_sections
+from venus.adapters.dialects.postgresql.rows import CopyStream, FewRows, SmallCopy, read_sections
+from venus.adapters.dialects.postgresql.sql import log_table_name, statement
+from venus.adapters.dialects.registry_rules import HaltTracker, UnfitRow
 from venus.adapters.dialects.rows import FillCursor
 from venus.codec.changes import TableChanges, marker
 from venus.codec.columns import keys_to_columns
@@ -121,7 +121,7 @@ class PostgresClaim:
 def find_tables_with_rows(connection: PostgresConnection) -> set[int]:
     """Return the tables whose logs have rows. Logs without pages are not opened."""
     each = [
-        statement("cut", "has_row", table_id=str(t), log=names.log_table_name(t))
+        statement("cut", "has_row", table_id=str(t), log=log_table_name(t))
         for (t,) in connection.rows(statement("cut", "with_pages"))
     ]
     return {r[0] for r in connection.rows(" UNION ALL ".join(each))} if each else set()
@@ -146,7 +146,7 @@ def build_claim(
     table, pages, inserts = captured.table, 0, False
     assert table is not None
     if rows > cut_statements.SMALL_CLAIM_ROWS:
-        weigh = statement("cut", "weigh", log=names.log_table_name(captured.schema.table_id), table=str(table.oid))
+        weigh = statement("cut", "weigh", log=log_table_name(captured.schema.table_id), table=str(table.oid))
         rows, inserts_only, truncated, lost, inserts, pages = connection.row(weigh)
     return PostgresClaim(
         schema=captured.schema,

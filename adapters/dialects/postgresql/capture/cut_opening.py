@@ -11,7 +11,6 @@ from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
 
 from venus.adapters.dialects.contract import FillState, SchemaChanged
-from venus.adapters.dialects.halted_tables import HaltTracker
 from venus.adapters.dialects.postgresql.capture import cut_statements
 from venus.adapters.dialects.postgresql.capture.cut import (
     PostgresClaim,
@@ -27,6 +26,7 @@ from venus.adapters.dialects.postgresql.dictionary.tables import PostgresTable
 from venus.adapters.dialects.postgresql.lock_waits import FROM_READERS, find_holders
 from venus.adapters.dialects.postgresql.registry import PostgresCapturedTable
 from venus.adapters.dialects.postgresql.sql import statement
+from venus.adapters.dialects.registry_rules import HaltTracker
 
 #: About how many dirty marks a paused table keeps at most.
 MARKS_MAX = 1000

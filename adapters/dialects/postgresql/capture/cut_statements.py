@@ -9,10 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 
-from venus.adapters.dialects.postgresql import names
 from venus.adapters.dialects.postgresql.dictionary.tables import PostgresKeyColumn, PostgresTable
-from venus.adapters.dialects.postgresql.names import literal, log_key_columns, quote
-from venus.adapters.dialects.postgresql.sql import statement
+from venus.adapters.dialects.postgresql.sql import literal, log_key_columns, log_table_name, quote, statement
 from venus.adapters.dialects.rows import FillCursor
 from venus.model import TableSchema
 
@@ -31,7 +29,7 @@ KEYED_PLAN = statement("cut", "keyed_plan")
 def small_logs_query(table_ids: Iterable[int]) -> str:
     """Return the query that measures these log tables, up to one row more than a small claim."""
     limit = str(SMALL_CLAIM_ROWS + 1)
-    logs = (statement("cut", "small_log", table_id=str(i), log=names.log_table_name(i), limit=limit) for i in table_ids)
+    logs = (statement("cut", "small_log", table_id=str(i), log=log_table_name(i), limit=limit) for i in table_ids)
     return statement("cut", "small", each=" UNION ALL ".join(logs))
 
 
@@ -101,7 +99,7 @@ def changes_query(
     A row begins with a flag: whether it was deleted, or with `noted`, t (deleted), n (new) or f (neither).
     """
     keys = log_key_columns(len(table.key))
-    log = names.log_table_name(schema.table_id)
+    log = log_table_name(schema.table_id)
     others = [quote(c.name) for c in schema.wire_columns[len(schema.key) :]]
     parts = {
         "logged": statement("cut", "log_taken" if taken else "log_read", log=log, keys=", ".join(keys)),
@@ -133,7 +131,7 @@ def copy_query(query: str) -> str:
 
 def delete_log(schema: TableSchema) -> str:
     """Return the statement that deletes the log rows that were read."""
-    return statement("cut", "forget_log", log=names.log_table_name(schema.table_id))
+    return statement("cut", "forget_log", log=log_table_name(schema.table_id))
 
 
 def fill_query(table: PostgresTable, schema: TableSchema, cursor: bytes, limit: int) -> str:

@@ -11,8 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-from venus.adapters.dialects.column_choice import ColumnChoice, split_by_columns
-from venus.adapters.dialects.name_patterns import Patterns, find_useless_patterns
+from venus.adapters.dialects.column_choice import ColumnChoice, Patterns, find_useless_patterns, split_by_columns
 from venus.adapters.dialects.postgresql.connection import PostgresConnection, Row
 from venus.adapters.dialects.postgresql.dictionary import structure
 from venus.adapters.dialects.postgresql.dictionary.structure import PostgresStructure
@@ -23,10 +22,9 @@ from venus.adapters.dialects.postgresql.dictionary.types import (
     log_type,
     logical_type,
 )
-from venus.adapters.dialects.postgresql.names import OWN_SCHEMA, qualify
-from venus.adapters.dialects.postgresql.sql import statement
+from venus.adapters.dialects.postgresql.sql import OWN_SCHEMA, qualify, statement
 from venus.errors import UnsupportedType
-from venus.model import Check, Column, ForeignKey, Index, LeftOut, OwnType, TableSchema
+from venus.model import Check, Column, ForeignKey, Index, Kind, LeftOut, LogicalType, OwnType, TableSchema
 
 #: Defaults that mean the same in every database. A cast after a literal is dropped.
 _LITERAL = re.compile(r"^(-?\d+(?:\.\d+)?|'(?:[^']|'')*'|true|false|NULL)(?:::[\w\s\".\[\](),]+)?$")
@@ -374,3 +372,43 @@ def _describe_choice(index: list[Row], columns: dict[int, Row]) -> str:
     nullable = [columns[r[9]][2] for r in index if not columns[r[9]][6]]
     names = ", ".join(columns[r[9]][2] for r in index)
     return f"unique index {index[0][2]} ({names}) if {', '.join(nullable)} were NOT NULL" if nullable else names
+
+
+#: The heartbeat table, which is captured like any other. A plan needs it before the table exists.
+HEARTBEAT = PostgresTable(
+    oid=0,
+    namespace=OWN_SCHEMA,
+    name="heartbeat",
+    kind="r",
+    unlogged=False,
+    per_row=False,
+    from_only=False,
+    row_security=False,
+    rows_estimate=0,
+    comment="",
+    columns=(
+        Column(name="id", number=1, type=LogicalType(kind=Kind.INT, length=4), nullable=False, source_type="integer"),
+        Column(
+            name="beat_at", number=2, type=LogicalType(kind=Kind.INT, length=8), nullable=False, source_type="bigint"
+        ),
+    ),
+    key=(
+        PostgresKeyColumn(
+            name="id",
+            number=1,
+            spelled="integer",
+            log_type="bigint",
+            collation="",
+            equals="pg_catalog.=",
+            identity=True,
+            index_name_sql="",
+            index_name="",
+        ),
+    ),
+    key_choices=(),
+    indexes=(),
+    foreign_keys=(),
+    leaves=(),
+    unsupported=(),
+    signature="",
+)

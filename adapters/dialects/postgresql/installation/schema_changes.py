@@ -19,22 +19,21 @@ from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from venus.adapters.dialects.halted_tables import unreadable_reason
-from venus.adapters.dialects.postgresql import names, registry
+from venus.adapters.dialects.canonical_text import keeps_text
+from venus.adapters.dialects.postgresql import registry
+from venus.adapters.dialects.postgresql import sql as names
 from venus.adapters.dialects.postgresql.connection import PostgresConnection, PostgresLockTimeout, PostgresNotPermitted
 from venus.adapters.dialects.postgresql.dictionary.tables import Leaf, PostgresTable
 from venus.adapters.dialects.postgresql.installation import triggers
-from venus.adapters.dialects.postgresql.installation.findings import describe_key_change
-from venus.adapters.dialects.postgresql.installation.install import (
+from venus.adapters.dialects.postgresql.installation.check import describe_key_change
+from venus.adapters.dialects.postgresql.installation.installer import (
     PostgresInstalledObjects,
     strip_schema,
     widening_steps,
 )
-from venus.adapters.dialects.postgresql.names import log_key_columns, qualify, quote
 from venus.adapters.dialects.postgresql.registry import PostgresCapturedTable
-from venus.adapters.dialects.postgresql.sql import statement
-from venus.adapters.dialects.released_tables import is_being_released
-from venus.adapters.dialects.type_changes import keeps_text
+from venus.adapters.dialects.postgresql.sql import log_key_columns, qualify, quote, statement
+from venus.adapters.dialects.registry_rules import is_being_released, unreadable_reason
 from venus.errors import SourceError
 from venus.model import LogicalType, TableSchema
 

@@ -12,11 +12,10 @@ from collections.abc import Iterator, Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 
-from venus.adapters.dialects.postgresql import names
+from venus.adapters.dialects.postgresql import sql as names
 from venus.adapters.dialects.postgresql.dictionary.tables import PostgresKeyColumn, PostgresTable
 from venus.adapters.dialects.postgresql.dictionary.types import accepted_types
-from venus.adapters.dialects.postgresql.names import literal, log_key_columns, qualify, quote
-from venus.adapters.dialects.postgresql.sql import statement
+from venus.adapters.dialects.postgresql.sql import literal, log_key_columns, qualify, quote, statement
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,8 +13,13 @@ from pathlib import Path
 
 from venus.adapters.dialects.column_choice import ColumnChoice
 from venus.adapters.dialects.contract import FillState, RegisteredTable, SchemaChanged, SourceCapture
-from venus.adapters.dialects.halted_tables import HaltTracker, is_halted, state_before_halt
-from venus.adapters.dialects.restore_detection import RestoreGuard, SourceRestored
+from venus.adapters.dialects.registry_rules import (
+    HaltTracker,
+    RestoreGuard,
+    SourceRestored,
+    is_halted,
+    state_before_halt,
+)
 from venus.adapters.dialects.sqlite import registry
 from venus.adapters.dialects.sqlite.capture.cut import LogPurger, LogRange, SqliteCut
 from venus.adapters.dialects.sqlite.connection import (
@@ -34,8 +39,8 @@ from venus.adapters.dialects.sqlite.installation.schema_changes import (
     read_objects,
 )
 from venus.adapters.dialects.sqlite.registry import SqliteRegistryEntry
+from venus.adapters.dialects.sqlite.rows import SqliteAccess, build_access
 from venus.adapters.dialects.sqlite.sql import statement
-from venus.adapters.dialects.sqlite.values.rows import SqliteAccess, build_access
 from venus.model import TableSchema
 
 

@@ -17,14 +17,13 @@ from pathlib import Path
 from typing import Any
 
 from venus.adapters.dialects.contract import FillState
-from venus.adapters.dialects.halted_tables import HaltTracker, UnfitRow
-from venus.adapters.dialects.restore_detection import RestoreGuard
+from venus.adapters.dialects.registry_rules import HaltTracker, RestoreGuard, UnfitRow
 from venus.adapters.dialects.rows import FillCursor, Row, RowStream
 from venus.adapters.dialects.sqlite import registry
 from venus.adapters.dialects.sqlite.connection import quote, translate_errors, write_transaction
 from venus.adapters.dialects.sqlite.dictionary.tables import log_table_name
+from venus.adapters.dialects.sqlite.rows import SqliteAccess, cursor_key, fill_statement
 from venus.adapters.dialects.sqlite.sql import statement
-from venus.adapters.dialects.sqlite.values.rows import SqliteAccess, cursor_key, fill_statement
 from venus.codec.changes import TableChanges
 from venus.errors import SourceError
 from venus.model import BatchNo, BatchRecord, Epoch

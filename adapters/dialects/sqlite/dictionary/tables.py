@@ -14,12 +14,11 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any
 
-from venus.adapters.dialects.column_choice import NO_CHOICE, ColumnChoice, split_by_columns
-from venus.adapters.dialects.name_patterns import Patterns
+from venus.adapters.dialects.column_choice import NO_CHOICE, ColumnChoice, Patterns, split_by_columns
 from venus.adapters.dialects.sqlite import registry
 from venus.adapters.dialects.sqlite.connection import quote
 from venus.adapters.dialects.sqlite.dictionary import structure
-from venus.adapters.dialects.sqlite.dictionary.expressions import parse_index_condition, parse_index_terms
+from venus.adapters.dialects.sqlite.dictionary.structure import parse_index_condition, parse_index_terms
 from venus.adapters.dialects.sqlite.dictionary.types import (
     Affinity,
     affinity,

@@ -2,7 +2,7 @@
 
 SQLite does not enforce declarations: a type name only gives a column an *affinity* (sqlite.org/datatype3.html 3.1), and
 neither widths nor ranges are checked. VENUS gives the target the declared type and checks every value against it
-(canonical_text.py). If the declaration names no type, or an unknown one, the content of the column decides.
+(rows.py). If the declaration names no type, or an unknown one, the content of the column decides.
 
 Only defaults that mean the same in every database are carried. The others are left out; the rows bring their values.
 """

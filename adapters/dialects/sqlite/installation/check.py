@@ -28,9 +28,8 @@ from venus.adapters.dialects.sqlite.dictionary.tables import (
     foreign_collation_message,
     read_table_names,
 )
+from venus.adapters.dialects.sqlite.rows import SqliteAccess, SqliteValueError, build_access
 from venus.adapters.dialects.sqlite.sql import statement
-from venus.adapters.dialects.sqlite.values.canonical_text import SqliteValueError
-from venus.adapters.dialects.sqlite.values.rows import SqliteAccess, build_access
 from venus.model import Finding, ForeignKey, Kind, TableSchema, count_phrase
 
 #: Limits of the sample from each end of a table, in rows and in bytes.

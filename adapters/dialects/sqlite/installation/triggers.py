@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from venus.adapters.dialects.sqlite.connection import quote
-from venus.adapters.dialects.sqlite.dictionary.expressions import find_names
+from venus.adapters.dialects.sqlite.dictionary.structure import find_names
 from venus.adapters.dialects.sqlite.dictionary.tables import (
     SqliteTable,
     UniqueIndex,

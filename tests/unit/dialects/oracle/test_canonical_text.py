@@ -9,7 +9,7 @@ import pytest
 
 from venus.adapters.dialects.oracle.dictionary.overrides import find_mapping, requested_types
 from venus.adapters.dialects.oracle.dictionary.types import OracleDeclaredType, default_mapping
-from venus.adapters.dialects.oracle.values.canonical_text import canonical_texts
+from venus.adapters.dialects.oracle.rows import canonical_texts
 from venus.errors import ConfigError, SourceError, UnsupportedType
 from venus.model import Kind, LogicalType
 

@@ -26,10 +26,9 @@ from tests.support.oracle.scripts import (
 from tests.support.oracle.sqlplus import read
 from venus.adapters.dialects.contract import InstallStep
 from venus.adapters.dialects.oracle.language import ddl
-from venus.adapters.dialects.oracle.language.ddl import OracleKeyColumn
-from venus.adapters.dialects.oracle.language.script import build_script
-from venus.adapters.dialects.oracle.names import NAME_BYTES_MAX
-from venus.adapters.dialects.oracle.session.versions import VERSIONS, Version, find_version, version_of
+from venus.adapters.dialects.oracle.language.ddl import OracleKeyColumn, build_script
+from venus.adapters.dialects.oracle.session.options import VERSIONS, Version, find_version, version_of
+from venus.adapters.dialects.oracle.sql import NAME_BYTES_MAX
 
 #: What sqlfluff's oracle dialect does not know; the grammar of tests/integration/oracle/test_grammar.py does.
 UNCOVERED = ("DECLARE", "CREATE OR REPLACE TRIGGER VENUS_DDL_TRG", "ALTER TRIGGER", "ALTER TABLE")

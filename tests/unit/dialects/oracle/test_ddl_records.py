@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from venus.adapters.dialects.oracle.language.ddl_records import (
+from venus.adapters.dialects.oracle.installation.table_comparison import (
     DdlRecords,
     disables_triggers,
     keeps_rows,

@@ -16,10 +16,11 @@ from tests.support.oracle.scripts import everything
 from venus.adapters.dialects.contract import InstallStep, SchemaChanged, SnapshotLost
 from venus.adapters.dialects.oracle.dictionary.reader import OracleDictionary
 from venus.adapters.dialects.oracle.dictionary.tables import ListedTable, OracleTable, build_table, with_id
-from venus.adapters.dialects.oracle.installation import data_checks, installer
-from venus.adapters.dialects.oracle.installation.check import check
+from venus.adapters.dialects.oracle.installation import installer
+from venus.adapters.dialects.oracle.installation.check import check, room_findings, sample_findings, sample_query
 from venus.adapters.dialects.oracle.installation.install import OracleStep
 from venus.adapters.dialects.oracle.language import ddl
+from venus.adapters.dialects.oracle.rows import build_access
 from venus.adapters.dialects.oracle.session.connection import (
     EDITION,
     SESSION,
@@ -38,8 +39,7 @@ from venus.adapters.dialects.oracle.session.driver import (
     error_code,
     output_handler,
 )
-from venus.adapters.dialects.oracle.session.versions import find_version
-from venus.adapters.dialects.oracle.values.rows import build_access
+from venus.adapters.dialects.oracle.session.options import find_version
 from venus.adapters.dialects.oracle.verify import bind_value
 from venus.adapters.dialects.rows import FillCursor
 from venus.errors import ConfigError, DatabaseUnavailable, LoginRefused, SourceError
@@ -290,22 +290,22 @@ def test_little_room_and_rows_that_may_not_be_read_are_findings(module: Module, 
     module.answers["SELECT U.DEFAULT_TABLESPACE"] = [Answer(types=[double.VARCHAR] * 2, rows=[["USERS", 30 << 20]])]
     quota = [["LOGS", 900 << 20, 1000 << 20], ["USERS", 5, -1]]
     module.answers["SELECT TABLESPACE_NAME"] = [Answer(types=[double.VARCHAR] * 3, rows=quota)]
-    found = list(data_checks.room_findings(session))
+    found = list(room_findings(session))
     assert [f.message for f in found] == [
         "tablespace USERS has 30 MiB free in its present files",
         "the quota on LOGS has 100 MiB left",
     ]
     module.answers["SELECT COUNT(*), SUM"] = [Answer(error=error("ORA-01031", "insufficient privileges"))]
-    (found_here,) = data_checks.sample_findings(session, everything(), "VENUS")
+    (found_here,) = sample_findings(session, everything(), "VENUS")
     assert found_here.remedy == 'GRANT SELECT ON "APP"."EXAM" TO "VENUS";'
     assert found_here.blocks
 
 
 def test_a_large_table_is_sampled_by_blocks() -> None:
     table = everything()
-    assert "SAMPLE" not in data_checks.sample_query(table)
+    assert "SAMPLE" not in sample_query(table)
     large = replace(table, listed=replace(table.listed, rows=10_000_000))
-    assert 'FROM "APP"."EXAM" SAMPLE BLOCK (0.200000) WHERE ROWNUM <= 20000' in data_checks.sample_query(large)
+    assert 'FROM "APP"."EXAM" SAMPLE BLOCK (0.200000) WHERE ROWNUM <= 20000' in sample_query(large)
 
 
 @pytest.mark.parametrize(

@@ -11,15 +11,15 @@ from tests.support.oracle import double
 from tests.support.oracle.double import Answer, Lob, Module, error
 from tests.support.oracle.scripts import everything
 from venus.adapters.dialects.contract import SnapshotLost
-from venus.adapters.dialects.halted_tables import UnfitRow
 from venus.adapters.dialects.oracle.dictionary.reader import OracleDictionary
 from venus.adapters.dialects.oracle.dictionary.tables import ListedTable, OracleTable, build_table
 from venus.adapters.dialects.oracle.installation.check import check
+from venus.adapters.dialects.oracle.rows import OracleAccess, build_access, regroup_rows
 from venus.adapters.dialects.oracle.session import lobs
 from venus.adapters.dialects.oracle.session.connection import OracleSession
 from venus.adapters.dialects.oracle.session.driver import ModuleDriver, OracleOptions
-from venus.adapters.dialects.oracle.session.versions import find_version
-from venus.adapters.dialects.oracle.values.rows import OracleAccess, build_access, regroup_rows
+from venus.adapters.dialects.oracle.session.options import find_version
+from venus.adapters.dialects.registry_rules import UnfitRow
 from venus.adapters.dialects.rows import ROW_BYTES_MAX
 from venus.errors import SourceError
 

@@ -15,7 +15,7 @@ from alembic.operations import Operations
 from tests.support.oracle.scripts import FOLDER
 from venus.adapters.dialects.oracle.dictionary import ownership
 from venus.adapters.dialects.oracle.language import ddl
-from venus.adapters.dialects.oracle.session.versions import VERSIONS
+from venus.adapters.dialects.oracle.session.options import VERSIONS
 from venus.migrations.versions import source_0001_tables as migration
 
 _TABLE = re.compile(r"CREATE TABLE (\w+) \(\n(.*?)\n\)", re.DOTALL)

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from tests.support.oracle.scripts import everything
 from venus.adapters.dialects.oracle.dictionary.tables import OracleTable
-from venus.adapters.dialects.oracle.values.rows import build_access
+from venus.adapters.dialects.oracle.rows import build_access
 from venus.adapters.dialects.rows import FillCursor
 
 AFTER, END = [["number", "7"], ["text", " 2026-01-01 00:00:00.000000"]], [["number", "9"], ["text", " 2026-02-01"]]

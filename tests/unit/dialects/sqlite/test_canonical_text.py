@@ -11,13 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from venus.adapters.dialects.sqlite.dictionary.types import declared_type
-from venus.adapters.dialects.sqlite.values.canonical_text import (
-    SqliteValueError,
-    SqliteValueRule,
-    Stored,
-    float_text,
-    value_rule,
-)
+from venus.adapters.dialects.sqlite.rows import SqliteValueError, SqliteValueRule, Stored, float_text, value_rule
 from venus.model import Column
 
 REFUSED = None

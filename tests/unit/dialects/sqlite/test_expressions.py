@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from venus.adapters.dialects.sqlite.dictionary.expressions import find_names, parse_index_condition, parse_index_terms
+from venus.adapters.dialects.sqlite.dictionary.structure import find_names, parse_index_condition, parse_index_terms
 
 
 @pytest.mark.parametrize(

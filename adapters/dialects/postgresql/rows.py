@@ -1,7 +1,8 @@
-"""COPY TO STDOUT as sections of bounded size, while the server is still sending.
+"""Rows of a captured table at PostgreSQL: COPY TO STDOUT as sections of bounded size, while the server sends.
 
 psycopg2 pushes the rows of COPY into a file. A thread runs it into a pipe, and the reader takes whole lines from the
-pipe as it needs them. Memory holds only the pipe, one block and its sections, however large the cut is.
+pipe as it needs them. Memory holds only the pipe, one block and its sections, however large the cut is. The statements
+are in capture/cut_statements.py.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from typing import Self
 import numpy as np
 import numpy.typing as npt
 
-from venus.adapters.dialects.halted_tables import UnfitRow
 from venus.adapters.dialects.postgresql.connection import PostgresConnection
+from venus.adapters.dialects.registry_rules import UnfitRow
 from venus.adapters.dialects.rows import find_too_large
 from venus.codec.changes import TableChanges
 from venus.codec.columns import keys_to_columns

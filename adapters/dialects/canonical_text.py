@@ -1,13 +1,18 @@
-"""Which changes of a column's type keep the canonical text of its values, and so the record ids of a key. Pure.
+"""Canonical text (change.proto) where all dialects agree: floating-point numbers, and changes of a column's type. Pure.
 
-"Keeps" means that the database either keeps every value as it is or refuses the change. Databases refuse a number that
-no longer fits, but alter decimal places and trailing blanks silently. Every dialect uses this table.
+A float has the text that PostgreSQL writes, so that a value compares equal as text at source, broker and target.
+
+Some changes of a type keep the text of all values, and so the record ids of a key: the database either keeps every
+value as it is or refuses the change. Databases refuse a number that no longer fits, but alter decimal places and
+trailing blanks silently.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable
+
+import numpy as np
 
 from venus.model import Kind, LogicalType, TableSchema
 
@@ -96,3 +101,20 @@ def has_changes_of_values(before: TableSchema, now: TableSchema) -> bool:
         (was := known.get(c.number)) is None or was.name != c.name or not keeps_text(was.type, c.type)
         for c in now.columns
     )
+
+
+#: From this power of ten on PostgreSQL writes an exponent, by bytes.
+_DIGITS = {4: 6, 8: 15}
+_ODD = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
+
+
+def float_text(number: float, *, length: int) -> str:
+    """Return the shortest text that reads back equal as a number of `length` bytes, spelt as PostgreSQL does."""
+    exact = np.float32(number) if length == 4 else np.float64(number)
+    if not np.isfinite(exact):
+        return _ODD[str(float(exact))]
+    mantissa, _, exponent = np.format_float_scientific(exact, trim="-").partition("e")
+    power = int(exponent)
+    if -5 < power < _DIGITS[length]:
+        return str(np.format_float_positional(exact, trim="-"))
+    return f"{mantissa.rstrip('.')}e{'-' if power < 0 else '+'}{abs(power):02}"

@@ -1,21 +1,57 @@
-"""Tables that halt because a row cannot be carried: their reason in the registry, and when VENUS tries them again.
+"""What the registries of all dialects share: tables that halt, tables that are released, and a restore of the source.
 
-The registry keeps such a table PAUSED, so cuts skip its log rows. VENUS tries it again as soon as it has been written
-to, because that write may have corrected the row. The next cut then reads it first, so that little of the other tables
-has to be taken back if the row is still there.
+A table halts if a row cannot be carried. The registry keeps it PAUSED, so cuts skip its log rows. VENUS tries it again
+as soon as it has been written to, because that write may have corrected the row. The next cut then reads it first, so
+that little of the other tables has to be taken back if the row is still there.
+
+A table is released while the others stay captured. First VENUS removes the triggers: from then on the application runs
+no code of VENUS for that table, and VENUS captures its log to the end. Then VENUS removes the log, and the table is
+RELEASED: only its row in the registry is left. The row keeps number and version, by which broker and targets know the
+table. So the table can be captured again, and is then read completely.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from venus.adapters.dialects.contract import RegisteredTable, TableHalted
-from venus.adapters.dialects.released_tables import HALTED_ON_THE_WAY, RELEASING, TRIGGERS_GONE, is_being_released
-from venus.model import TableSchema
+from venus.adapters.dialects.contract import RegisteredTable, SourceState, TableHalted
+from venus.errors import DatabaseUnavailable, Refused
+from venus.model import BatchNo, TableSchema
+from venus.rpc.conditions import RELEASED as RELEASED
+from venus.rpc.conditions import RELEASING as RELEASING
 from venus.rpc.conditions import UNFIT as UNFIT
 from venus.rpc.conditions import UNREADABLE as UNREADABLE
+
+#: Why a table is RELEASING.
+TRIGGERS_GONE = "its triggers are removed, and what is in its log is still to be captured"
+#: Why a table is RELEASED after a DBA has run the script.
+BY_SCRIPT = "taken out of capture by a script"
+#: The end of the reason of a table that halted at a row while it was RELEASING.
+HALTED_ON_THE_WAY = "; it is being taken out of capture"
+
+
+def is_being_released(table: RegisteredTable) -> bool:
+    """Whether a table is being taken out of capture, so that its triggers are missing on purpose."""
+    return table.state == RELEASING or (table.state == "PAUSED" and table.reason.endswith(HALTED_ON_THE_WAY))
+
+
+def qualified_names(tables: Iterable[RegisteredTable], table_ids: Iterable[int]) -> Mapping[int, str]:
+    """Return the names of these tables. Raises Refused for a number that the registry does not have."""
+    known = {t.schema.table_id: t.schema.qualified for t in tables}
+    for table_id in table_ids:
+        if table_id not in known:
+            raise Refused(f"table {table_id} is not registered", hint="`venus status` lists the tables")
+    return {table_id: known[table_id] for table_id in table_ids}
+
+
+def refuse_if_written(places: Mapping[int, str], written: Iterable[int]) -> None:
+    """Raise Refused for a table that has triggers: without its log the application's statements would fail."""
+    for table_id in sorted(places.keys() & set(written)):
+        why = f"{places[table_id]} has triggers again: they were installed in the meantime"
+        raise Refused(why, hint=f"`venus uninstall-triggers {places[table_id]}` once more")
+
 
 #: Added to the reason of a table whose triggers run as a user without the privileges that they need.
 FAILING = "; until then its triggers fail the application's statements"
@@ -105,3 +141,25 @@ class HaltTracker:
     def order_by_halts(self, table_ids: Iterable[int]) -> list[int]:
         """Return the tables of a cut in reading order: tables that have halted before come first."""
         return sorted(table_ids, key=lambda table_id: table_id not in self._known)
+
+
+class SourceRestored(DatabaseUnavailable):
+    """The source was restored to a backup: start a new session, which reads everything again."""
+
+
+class RestoreGuard:
+    """The newest batch that a session has found or committed at its source."""
+
+    def __init__(self) -> None:
+        self._batch: BatchNo | None = None
+
+    def record_batch(self, batch: BatchNo) -> None:
+        """Record the newest batch."""
+        self._batch = batch
+
+    def check(self, place: object, checkpoint: SourceState) -> None:
+        """Raise SourceRestored if the checkpoint row, which the caller has locked, names another batch."""
+        if self._batch not in (None, checkpoint.last_batch):
+            raise SourceRestored(
+                f"{place}: its newest batch is {checkpoint.last_batch}, and was {self._batch}: it was restored"
+            )

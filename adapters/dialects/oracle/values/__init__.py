@@ -1,1 +1,0 @@
-"""Values and rows of Oracle as canonical text and packed sections."""

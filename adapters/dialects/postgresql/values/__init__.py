@@ -1,1 +1,0 @@
-"""Values and rows of PostgreSQL as canonical text and packed sections."""

@@ -1,1 +1,0 @@
-"""Values and rows of SQLite as canonical text and packed sections."""
