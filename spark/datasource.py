@@ -10,10 +10,9 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.types import StructType
 
 from venus.errors import ConfigError
-from venus.spark.datasource_columns import spark_schema
-from venus.spark.datasource_options import STARTING_MISSING, DataSourceOptions, find_table, raise_in_spark
+from venus.spark.datasource_options import STARTING_MISSING, DataSourceOptions, find_table, raise_in_spark, spark_schema
 from venus.spark.datasource_read import FullDataReader, own_fields
-from venus.spark.streaming_rows import STREAM_FIELDS
+from venus.spark.streaming import STREAM_FIELDS
 
 
 class VenusSource(DataSource):

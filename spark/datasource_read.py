@@ -2,26 +2,41 @@
 
 The snapshot is opened when the job begins and lives as long as its lease, which every read renews: all actions on one
 DataFrame see the same cut. Rows go from the broker to the executors, batch by batch; the source is not touched.
+
+Bounds of the first key column are exact on the rows. Record ids are ordered as bytes: tag, length, text. That is the
+order of numbers for whole numbers that are not negative, and for nothing else: there the bounds are a range of record
+ids; elsewhere every split is read and the bounds choose among the rows.
 """
 
 from __future__ import annotations
 
+import math
+import string
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
+from venus.codec.arrow_rows import ArrowShape, parse_values
 from venus.codec.chunk import Chunk
-from venus.errors import Overloaded, SnapshotExpired, VenusError
-from venus.model import TableSchema
+from venus.codec.layout import Layout, varint
+from venus.codec.packed import PackedBytes
+from venus.errors import ConfigError, Overloaded, SnapshotExpired, VenusError
+from venus.model import Column, Kind, TableSchema
 from venus.rpc.snapshots import Resume, SnapshotClient
-from venus.spark.datasource_bounds import KeyBounds
-from venus.spark.datasource_columns import PlannedColumns
-from venus.spark.datasource_options import BrokerTable, DataSourceOptions, raise_in_spark, table_of_snapshot
+from venus.spark.datasource_options import (
+    BrokerTable,
+    DataSourceOptions,
+    PlannedColumns,
+    raise_in_spark,
+    table_of_snapshot,
+)
 from venus.wire import broker_pb2
 
 SEQUENCE = "_sequence"
@@ -137,3 +152,119 @@ def split_chunks(options: DataSourceOptions, partition: SplitPartition) -> Itera
             time.sleep(RETRY_S)
         else:
             return
+
+
+Numbers = npt.NDArray[np.int64]
+
+#: Kinds whose Arrow type has the order of the database (text: by bytes).
+_ORDERED = frozenset(
+    {Kind.INT, Kind.DECIMAL, Kind.FLOAT, Kind.TEXT, Kind.CHAR, Kind.DATE, Kind.TIMESTAMP, Kind.TIMESTAMPTZ, Kind.UUID}
+)
+_TEXTS = frozenset({Kind.TEXT, Kind.CHAR, Kind.UUID})
+_UUID = "xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyBounds:
+    """Bounds of the first key column, low <= value < high; None means no bound."""
+
+    shape: ArrowShape
+    low: pa.Scalar | None
+    high: pa.Scalar | None
+
+    @classmethod
+    def of(cls, schema: TableSchema, low: str, high: str) -> KeyBounds | None:
+        """Read the bounds in the type of the column. Raises ConfigError; None if there are none."""
+        if not low and not high:
+            return None
+        column = schema.wire_columns[0]
+        shape = ArrowShape.of(schema, [column.name])
+        place = f"{schema.qualified}: bounds of {column.name}"
+        as_text = pa.types.is_string(shape.types[0]) and column.type.kind not in _TEXTS
+        if column.type.kind not in _ORDERED or as_text:
+            raise ConfigError(
+                f"{place}: values of this type ({column.source_type or column.type.kind.name}) have no order here"
+            )
+        first, end = (_scalar(text, column, shape.types[0], place) for text in (low, high))
+        if first is not None and end is not None and _above(first, end):
+            raise ConfigError(f"{place}: low {low!r} is above high {high!r}")
+        return cls(shape=shape, low=first, high=end)
+
+    def select_within(
+        self, record_ids: PackedBytes, rows: PackedBytes, numbers: Numbers, version: TableSchema
+    ) -> tuple[PackedBytes, PackedBytes, Numbers]:
+        """Return the rows within the bounds, with their sequences."""
+        mask = np.asarray(self._holds(record_ids, version).to_numpy(zero_copy_only=False), dtype=np.bool_)
+        return _filter_packed(record_ids, mask), _filter_packed(rows, mask), numbers[mask]
+
+    def _holds(self, record_ids: PackedBytes, version: TableSchema) -> pa.Array:
+        nothing = PackedBytes(b"", record_ids.sizes * 0)
+        (keys,) = self.shape.arrays(record_ids, nothing, version)
+        inside = pa.repeat(pa.scalar(True), len(keys))
+        if self.low is not None:
+            inside = pc.and_(inside, pc.invert(_below(keys, self.low)))
+        return inside if self.high is None else pc.and_(inside, _below(keys, self.high))
+
+    def clip(self, split: broker_pb2.Split) -> broker_pb2.Split | None:
+        """Return the part of a split that can have rows within the bounds, None if there is none."""
+        column, low, high = self.shape.columns[0], split.low, split.high
+        whole = column.type.kind is Kind.INT or (column.type.kind is Kind.DECIMAL and column.type.scale == 0)
+        if whole and self.low is not None and self.low.as_py() >= 0:
+            low = max(low, _first_id(self.shape.schema, self.low))
+            if self.high is not None:
+                end = _first_id(self.shape.schema, self.high)
+                high = min(high, end) if high else end
+        if high and low >= high:
+            return None
+        return broker_pb2.Split(
+            table_id=split.table_id,
+            low=low,
+            high=high,
+            rows_estimate=split.rows_estimate,
+            bytes_estimate=split.bytes_estimate,
+        )
+
+
+def _below(keys: pa.Array, bound: pa.Scalar) -> pa.Array:
+    """Return which keys come before a bound. NaN sorts last, as in databases; Arrow does not order it."""
+    if pa.types.is_floating(keys.type) and math.isnan(bound.as_py()):
+        return pc.invert(pc.is_nan(keys))
+    return pc.less(keys, bound)
+
+
+def _above(low: pa.Scalar, high: pa.Scalar) -> bool:
+    (below,) = _below(pa.array([high.as_py()], high.type), low)
+    return bool(below.as_py())
+
+
+def _filter_packed(packed: PackedBytes, mask: npt.NDArray[np.bool_]) -> PackedBytes:
+    data = np.frombuffer(packed.data, dtype=np.uint8)
+    return PackedBytes(data[np.repeat(mask, packed.sizes)].tobytes(), packed.sizes[mask])
+
+
+def _scalar(text: str, column: Column, wanted: pa.DataType, place: str) -> pa.Scalar | None:
+    if column.type.kind not in (Kind.TEXT, Kind.CHAR):  # where a blank is part of the value
+        text = text.strip()
+    if not text:
+        return None
+    if column.type.kind is Kind.UUID:
+        text = _uuid(text, place)
+    try:
+        return parse_values(pa.array([text.encode()], type=pa.large_binary()), column, wanted)[0]
+    except pa.ArrowInvalid:
+        raise ConfigError(f"{place}: {text!r} is no {wanted}") from None
+
+
+def _uuid(text: str, place: str) -> str:
+    """Return a UUID, or the beginning of one, as the rows spell it: other spellings compare as other values."""
+    found = text.lower()
+    fits = (c in string.hexdigits if x == "x" else c == x for c, x in zip(found, _UUID, strict=False))
+    if len(found) > len(_UUID) or not all(fits):
+        raise ConfigError(f"{place}: {text!r} is no UUID, nor the beginning of one")
+    return found
+
+
+def _first_id(schema: TableSchema, value: pa.Scalar) -> bytes:
+    """Return the smallest record id whose first key column has this value."""
+    text = str(value.as_py()).encode()
+    return Layout.of(schema).tags[0] + varint(len(text)) + text

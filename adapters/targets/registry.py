@@ -1,18 +1,42 @@
-"""The kinds of targets, by the scheme of their URL.
+"""The kinds of targets, by the scheme of their URL, and the base class of every kind.
 
 A new kind needs a folder with a module `target` that defines `open_target(settings, name)`, one line here, and a pass
-through the conformance suite. Its modules are imported only when such a target is opened.
+through the conformance suite. Its modules are imported only when such a target is opened. The base classes have the
+configuration, and a refusal for each capability that a kind lacks.
 """
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Sequence as Seq
+from contextlib import AbstractContextManager
 from importlib import import_module
-from typing import Protocol, cast
+from typing import TYPE_CHECKING, NoReturn, Protocol, cast
 
-from venus.adapters.dialects.registry import VARIABLE
-from venus.adapters.targets.contract import Target, require_capability
+from pydantic import SecretStr
+
+from venus.adapters.dialects.registry import VARIABLE, describe_database
+from venus.adapters.targets.contract import (
+    FollowReporter,
+    Quarantine,
+    ScaledApply,
+    Target,
+    TargetCapabilities,
+    TargetDdl,
+    require_capability,
+)
 from venus.config import Settings, require_target
-from venus.errors import ConfigError
+from venus.errors import ConfigError, Diverged, OtherRows, Refused
+from venus.model import TableSchema
+from venus.rpc.address import broker_address
+
+if TYPE_CHECKING:
+    from venus.adapters.dialects.contract import Numbering, OtherObject
+    from venus.adapters.targets.contract import LoadedTable, TargetReader
+    from venus.adapters.targets.cutover_contract import CutoverTarget
+    from venus.process.runners import Runner
+    from venus.rpc.conditions import LastComparison
+
 
 #: Folder of the kind of target, by URL scheme; "postgresql+psycopg2" counts as "postgresql".
 KINDS = {
@@ -58,3 +82,88 @@ def target_kind(url: str, place: str) -> str:
     if scheme not in KINDS:
         raise ConfigError(f"{place}: {scheme} is not a target that VENUS knows", hint=f"known are {known}")
     return KINDS[scheme]
+
+
+class ConfiguredTarget:
+    """Target `name` of the configuration, with its URL, its business and its broker."""
+
+    def __init__(self, settings: Settings, name: str) -> None:
+        self.settings = settings
+        self.name = name
+        self.config = require_target(settings, name)
+        self.business = settings.business.name
+        self.group = f"{self.business}/{name}"
+
+    @property
+    def url(self) -> str:
+        """The URL with the current password; read it again for each new connection."""
+        return self.config.url.get_secret_value()
+
+    @property
+    def description(self) -> str:
+        """Database and host, or the folder, without user and password."""
+        return describe_database(self.url)
+
+    @property
+    def worker_url(self) -> str | SecretStr:
+        """The URL for another process, which reads the password itself if that comes from a file."""
+        return self.url if type(self.config.url) is SecretStr else self.config.url
+
+    @property
+    def broker(self) -> str:
+        """The address of the broker."""
+        return broker_address(self.settings)
+
+    @property
+    def not_loaded_error(self) -> Refused:
+        """The error for a target that was never loaded."""
+        return Refused(f"target {self.name} has not been loaded yet", hint=f"venus migrate --target {self.name}")
+
+    def diverged_error(self, error: Diverged) -> Diverged:
+        """Return the error for a broker whose history or rows differ from those of the target."""
+        again = (
+            f"`venus resync --all --target {self.name}`, then `venus sync`, make it equal to that broker's full data"
+        )
+        hint = f"give that set the same predicates; or {again}" if isinstance(error, OtherRows) else again
+        return type(error)(f"target {self.name}: {error}", hint=hint)
+
+    @property
+    def locked_error(self) -> Refused:
+        """The error for a target that another process has locked."""
+        return Refused(
+            f"another process is working on target {self.name}", hint="stop it first (venus sync, venus migrate)"
+        )
+
+
+class TargetBase:
+    """A target without the optional capabilities; a kind that has one overrides its method."""
+
+    name: str
+    capabilities: TargetCapabilities
+
+    def _raise_unsupported(self, capability: str) -> NoReturn:
+        require_capability(self, capability)
+        raise AssertionError(capability)
+
+    def build_ddl(self, schemas: Seq[TableSchema], numberings: Seq[Numbering], others: Seq[OtherObject]) -> TargetDdl:
+        self._raise_unsupported("prints_ddl")
+
+    def open_scaled_apply(
+        self, runner: Runner, stop: threading.Event, report: FollowReporter | None = None
+    ) -> AbstractContextManager[ScaledApply]:
+        self._raise_unsupported("follows_by_runner")
+
+    def open_quarantine(self) -> Quarantine:
+        self._raise_unsupported("quarantines")
+
+    def record_comparison(self, compared: LastComparison) -> None:
+        self._raise_unsupported("verifies")
+
+    def read_loaded_tables(self) -> dict[int, LoadedTable] | None:
+        self._raise_unsupported("verifies")
+
+    def open_reader(self) -> TargetReader:
+        self._raise_unsupported("verifies")
+
+    def open_cutover(self) -> AbstractContextManager[CutoverTarget]:
+        self._raise_unsupported("cuts_over")

@@ -24,8 +24,7 @@ from venus.adapters.dialects.registry import describe_database, open_source
 from venus.adapters.upper.batching import PollInterval
 from venus.adapters.upper.cutting import CutResult, Cutter
 from venus.adapters.upper.ingest import Connect, IngestClient
-from venus.adapters.upper.periodic import PeriodicTasks, wait_for_grants
-from venus.adapters.upper.report import CaptureReport, FillReport, Reporter
+from venus.adapters.upper.periodic import CaptureReport, FillReport, PeriodicTasks, Reporter, wait_for_grants
 from venus.adapters.upper.session import CaptureSession, SourceClaim, open_session
 from venus.config import Settings
 from venus.errors import Unavailable, VenusError

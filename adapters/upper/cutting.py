@@ -19,7 +19,7 @@ from venus.adapters.dialects.contract import Cut, FillState, SnapshotLost, Table
 from venus.adapters.upper.batching import Batcher
 from venus.adapters.upper.fills import FillChunk
 from venus.adapters.upper.ingest import IngestClient
-from venus.adapters.upper.report import Reporter
+from venus.adapters.upper.periodic import Reporter
 from venus.adapters.upper.session import CaptureSession
 from venus.codec.batch import Batch, digest, encode
 from venus.codec.changes import TableChanges

@@ -1,19 +1,29 @@
-"""Interface of the broker that the upper adapter needs; `venus.rpc.producer.Producer` implements it over gRPC.
+"""The producer's side of the broker: its interface, the review of half messages, the versions sent to it. Pure.
 
-`pass_over` is for a broker that was elected or promoted without all data. Batches that the source has committed and
-the broker lacks cannot be sent again: their log rows are gone, and the rows may have changed since. So the broker
-continues after the source's position; `venus verify --repair` ships the rows that differ (VENUS 3.1, `availability`).
+`venus.rpc.producer.Producer` implements the interface over gRPC. `pass_over` is for a broker that was elected or
+promoted without all data. Batches that the source has committed and the broker lacks cannot be sent again: their log
+rows are gone, and the rows may have changed since. So the broker continues after the source's position; `venus verify
+--repair` ships the rows that differ (VENUS 3.1, `availability`).
+
+The broker asks about undecided halves when a producer connects (`InitAck.undecided`) and later (`Review`). The
+source's batch table decides: the batch is in it, or its local transaction never happened (VENUS 3.3, figure 4).
+
+`SentSchemas` sends every registered table version once per connection, in the first batch, and each new version in the
+first batch after it was found. A version counts as sent only when the cut that carried it is in the source's batch
+table: a rolled-back half takes its schemas with it.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Sequence as Seq
 from typing import Protocol
 
 from venus.adapters.dialects.contract import SourceState
 from venus.config import Settings
-from venus.model import Verdict
+from venus.errors import Diverged, SourceError
+from venus.model import BatchNo, BatchRecord, TableSchema, Verdict
 from venus.rpc.conditions import AdapterCondition
 from venus.wire.broker_pb2 import Decided, Half, HalfRef, InitAck
 
@@ -88,3 +98,80 @@ def pass_over(producer: IngestClient, state: SourceState, committed: int, *, tim
         )
     producer.pass_over(state.last_batch, state.next_sequence)
     producer.wait_until_decided(max(state.last_batch, committed), timeout_s)
+
+
+def judge_halves(
+    halves: Seq[HalfRef],
+    records: Mapping[BatchNo, BatchRecord],
+    *,
+    in_flight_from: BatchNo | None = None,
+    in_doubt: bool = False,
+) -> list[tuple[HalfRef, Verdict]]:
+    """Return the decisions to send, in order.
+
+    Decisions reach further than the half they name (COMMIT: all up to it, ROLLBACK: all from it on), so one of each is
+    enough: local transactions happen in batch order, and those in the table are a prefix.
+
+    A broker `in_doubt` may have an earlier use of a number, and have lost its ROLLBACK.
+    """
+    committed: HalfRef | None = None
+    for half in sorted(halves, key=lambda h: h.batch_no):
+        if in_flight_from is not None and half.batch_no >= in_flight_from:
+            return _decisions(committed, half, Verdict.UNKNOWN)
+        record = records.get(BatchNo(half.batch_no))
+        if record is None:
+            return _decisions(committed, half, Verdict.ROLLBACK)
+        if record.digest != half.digest and in_doubt:
+            return _decisions(committed, half, Verdict.ROLLBACK)
+        if record.digest != half.digest:
+            raise Diverged(
+                f"batch {half.batch_no} is {half.digest:016x} at the broker and {record.digest:016x} at the source",
+                hint="the two sides do not belong together: check [business] name and [broker] address",
+            )
+        committed = half
+    return _decisions(committed, None, Verdict.UNKNOWN)
+
+
+def _decisions(committed: HalfRef | None, other: HalfRef | None, verdict: Verdict) -> list[tuple[HalfRef, Verdict]]:
+    first = [(committed, Verdict.COMMIT)] if committed is not None else []
+    return first + ([(other, verdict)] if other is not None else [])
+
+
+class SentSchemas:
+    """Table versions of one connection, sent and unsent."""
+
+    def __init__(self) -> None:
+        self._known: set[tuple[int, int]] = set()
+        self._unsent: dict[tuple[int, int], TableSchema] = {}
+        self._newest: dict[int, TableSchema] = {}
+
+    def offer(self, schemas: Iterable[TableSchema]) -> None:
+        """Add versions from the registry; known ones change nothing."""
+        for schema in schemas:
+            version = (schema.table_id, schema.version)
+            if version in self._known:
+                continue
+            self._known.add(version)
+            self._unsent[version] = schema
+            newest = self._newest.get(schema.table_id)
+            if newest is None or newest.version < schema.version:
+                self._newest[schema.table_id] = schema
+
+    def require(self, table_id: int, version: int) -> None:
+        """Raise SourceError for a section in a version that the registry does not have."""
+        if (table_id, version) not in self._known:
+            raise SourceError(f"the registry has no version {version} of table {table_id}")
+
+    def newest(self, table_id: int) -> TableSchema:
+        """Return the current version of a registered table."""
+        return self._newest[table_id]
+
+    @property
+    def unsent(self) -> tuple[TableSchema, ...]:
+        """Versions that the next batch must carry."""
+        return tuple(self._unsent.values())
+
+    def record_sent(self, schemas: Iterable[TableSchema]) -> None:
+        """Record that these are committed at the source, in a batch that the broker has on disk."""
+        for schema in schemas:
+            self._unsent.pop((schema.table_id, schema.version), None)

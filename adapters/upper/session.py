@@ -15,8 +15,7 @@ from dataclasses import dataclass, field, replace
 from venus.adapters.dialects.contract import RegisteredTable, Source, SourceState, UncapturedTable
 from venus.adapters.upper import ingest
 from venus.adapters.upper.fills import ACTIVE, Fills
-from venus.adapters.upper.ingest import IngestClient
-from venus.adapters.upper.reviews import SentSchemas, judge_halves
+from venus.adapters.upper.ingest import IngestClient, SentSchemas, judge_halves
 from venus.errors import Diverged, Fenced, VenusError
 from venus.model import BatchNo, BatchRecord, Epoch, Sequence, Verdict
 from venus.rpc.conditions import (

@@ -1,11 +1,26 @@
-"""Findings of a comparison: differences with their fault, undecided rows, and the verdict."""
+"""Findings of a comparison: differences with their fault, undecided rows, the verdict; and the reports of them.
+
+A report is one self-contained HTML file, which can be archived, mailed or attached to a change request, or Parquet
+files with one line for each differing column, for large results.
+"""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum
+from html import escape
+from importlib.resources import files
+from pathlib import Path
+from string import Template
 
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from venus.adapters.verify.slice_tasks import ComparisonSide
 from venus.codec.columns import Value
+from venus.errors import VenusError
 
 
 class Fault(Enum):
@@ -150,3 +165,159 @@ class VerifyResult:
 def value_text(value: Value) -> str | None:
     """Format a value for output."""
     return value.hex() if isinstance(value, bytes) else value
+
+
+#: Browsers cannot open pages with more findings; the others are counted here, and listed by --json and --parquet.
+SHOWN_MAX = 2_000
+VALUE_CHARACTERS = 400
+_PLACES = {place.value: place.name.lower() for place in ComparisonSide}
+
+
+def write_html(result: VerifyResult, file: Path) -> None:
+    """Write the report, replacing the file."""
+    try:
+        file.write_text(render_page(result), encoding="utf-8")
+    except OSError as error:
+        raise VenusError(f"--html {file}: {error.strerror or error}") from error
+
+
+def render_page(result: VerifyResult) -> str:
+    """Return the report as HTML."""
+    template = Template((files(__package__) / "report.html").read_text(encoding="utf-8"))
+    found, open_ = len(result.differences), len(result.undecided)
+    circumstances = [
+        f"target {result.target}",
+        f"leg {result.leg}",
+        result.started_at,
+        f"{result.seconds:,.1f} s",
+        f"VENUS {result.version}",
+    ]
+    if result.where:
+        circumstances.append(f"where {result.where}")
+    if result.sample < 1:
+        circumstances.append(f"a sample of {result.sample:.1%}")
+    if result.not_compared:
+        circumstances.append(f"not compared: {', '.join(result.not_compared)}")
+    return template.substitute(
+        business=escape(result.business),
+        verdict=result.verdict.name.lower(),
+        summary=f"{result.rows:,} rows compared, {result.moved:,} of them moved; {found:,} rows differ, "
+        f"{open_:,} undecided.",
+        circumstances=escape(" · ".join(circumstances)),
+        notes=f"<ul>{''.join(f'<li>{escape(note)}</li>' for note in result.notes)}</ul>" if result.notes else "",
+        tables=_table(
+            ("table", "compared", "rows", "moved", "on their way", "different", "undecided", "notes"),
+            map(_summary, result.tables),
+        ),
+        differences=_section(
+            "Differences",
+            ("table", "key", "what", "column", *_PLACES),
+            found,
+            (line for d in result.differences[:SHOWN_MAX] for line in _difference(d)),
+        ),
+        undecided=_section(
+            "Undecided", ("table", "key", "reason"), open_, map(_undecided_row, result.undecided[:SHOWN_MAX])
+        ),
+    )
+
+
+def _section(title: str, columns: tuple[str, ...], count: int, lines: Iterable[str]) -> str:
+    if not count:
+        return ""
+    more = f"<p>{count - SHOWN_MAX:,} more are not shown here.</p>" if count > SHOWN_MAX else ""
+    return f'<h2>{title}</h2><div class="scroll">{_table(columns, lines)}</div>{more}'
+
+
+def _table(columns: tuple[str, ...], lines: Iterable[str]) -> str:
+    head = "".join(f"<th>{escape(name)}</th>" for name in columns)
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(lines)}</tbody></table>"
+
+
+def _summary(table: TableResult) -> str:
+    numbers = (table.rows, table.moved, table.in_flight, len(table.differences), len(table.undecided))
+    notes = [table.method, *table.notes, *(["stopped at the limit of differences"] if table.cut_short else [])]
+    cells = "".join(f'<td class="number">{number:,}</td>' for number in numbers)
+    return (
+        f"<tr><td>{escape(table.table)}</td><td>{escape(table.leg)}</td>{cells}<td>{escape('; '.join(notes))}</td></tr>"
+    )
+
+
+def _difference(found: RowDifference) -> Iterable[str]:
+    what = f"{found.kind.value}, {found.fault.value} fault" + (f": {found.note}" if found.note else "")
+    head = f"<td>{escape(found.table)}</td><td>{_key(found.key)}</td><td>{escape(what)}</td>"
+    blank = "<td></td><td></td><td></td>"
+    if not found.columns:
+        there = "".join(f"<td>{'there' if place in found.present else ''}</td>" for place in _PLACES)
+        yield f"<tr>{head}<td></td>{there}</tr>"
+    for number, column in enumerate(found.columns):
+        values = "".join(f"<td>{_value(column.values, place)}</td>" for place in _PLACES)
+        yield f"<tr>{blank if number else head}<td>{escape(column.column)}</td>{values}</tr>"
+
+
+def _value(values: dict[str, str | bytes | None], place: str) -> str:
+    if place not in values:
+        return '<span class="absent">&ndash;</span>'
+    value = value_text(values[place])
+    if value is None:
+        return '<span class="null">NULL</span>'
+    cut = value if len(value) <= VALUE_CHARACTERS else f"{value[:VALUE_CHARACTERS]}… ({len(value):,} characters)"
+    return f"<code>{escape(cut)}</code>"
+
+
+def _key(key: dict[str, str]) -> str:
+    return ", ".join(f"{escape(name)}=<code>{escape(value)}</code>" for name, value in key.items())
+
+
+def _undecided_row(found: UndecidedRow) -> str:
+    return f"<tr><td>{escape(found.table)}</td><td>{_key(found.key)}</td><td>{escape(found.reason)}</td></tr>"
+
+
+DIFFERENCES, UNDECIDED, TABLES = "differences.parquet", "undecided.parquet", "tables.parquet"
+
+
+def write_parquet(result: VerifyResult, folder: Path) -> list[Path]:
+    """Write the three files into a folder, replacing existing ones; return them."""
+    tables = {DIFFERENCES: _differences(result), UNDECIDED: _undecided_table(result), TABLES: _tables(result)}
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, content in tables.items():
+            pq.write_table(content, folder / name)
+    except OSError as error:
+        raise VenusError(f"--parquet {folder}: {error.strerror or error}") from error
+    return [folder / name for name in tables]
+
+
+def _differences(result: VerifyResult) -> pa.Table:
+    names = ("table", "key", "kind", "fault", "note", "column", *_PLACES.values(), "present")
+    lines = []
+    for d in result.differences:
+        head = (d.table, json.dumps(d.key, ensure_ascii=False), d.kind.value, d.fault.value, d.note)
+        for c in d.columns or (None,):  # a row that is nothing but its key
+            values = tuple(value_text(c.values.get(place)) if c else None for place in _PLACES)
+            lines.append((*head, c.column if c else None, *values, ", ".join(d.present)))
+    return _text_table(names, lines)
+
+
+def _undecided_table(result: VerifyResult) -> pa.Table:
+    lines: list[tuple[str | None, ...]] = [
+        (u.table, json.dumps(u.key, ensure_ascii=False) if u.key else None, u.reason) for u in result.undecided
+    ]
+    return _text_table(("table", "key", "reason"), lines)
+
+
+def _tables(result: VerifyResult) -> pa.Table:
+    columns: dict[str, pa.Array] = {
+        "table": pa.array([t.table for t in result.tables], pa.string()),
+        "leg": pa.array([t.leg for t in result.tables], pa.string()),
+        "rows": pa.array([t.rows for t in result.tables], pa.int64()),
+        "moved": pa.array([t.moved for t in result.tables], pa.int64()),
+        "differences": pa.array([len(t.differences) for t in result.tables], pa.int64()),
+        "undecided": pa.array([len(t.undecided) for t in result.tables], pa.int64()),
+        "verdict": pa.array([t.verdict.name.lower() for t in result.tables], pa.string()),
+    }
+    return pa.table(columns)
+
+
+def _text_table(names: tuple[str, ...], lines: list[tuple[str | None, ...]]) -> pa.Table:
+    columns = list(zip(*lines, strict=True)) if lines else [()] * len(names)
+    return pa.table({name: pa.array(list(column), pa.string()) for name, column in zip(names, columns, strict=True)})

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from venus.adapters.dialects.verify_contract import Key, Subject, open_reader
 from venus.adapters.targets.registry import open_target
 from venus.adapters.verify.findings import DifferenceKind, RowDifference, VerifyResult
-from venus.adapters.verify.full_data import open_snapshot
+from venus.adapters.verify.history import open_snapshot
 from venus.adapters.verify.slice_tasks import ComparisonEnds, ComparisonSide, close_sides
 from venus.adapters.verify.suspect_resolution import SuspectResolver
 from venus.adapters.verify.table_comparison import VerifyOptions

@@ -21,7 +21,7 @@ from venus.adapters.targets.contract import LoadedTable, require_capability
 from venus.adapters.targets.registry import open_target
 from venus.adapters.targets.views import describe_rows
 from venus.adapters.verify.findings import VerifyResult
-from venus.adapters.verify.full_data import open_snapshot
+from venus.adapters.verify.history import open_snapshot
 from venus.adapters.verify.slice_tasks import ComparisonEnds, ComparisonSide, close_sides
 from venus.adapters.verify.table_comparison import (
     LEGS,

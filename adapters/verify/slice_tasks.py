@@ -1,7 +1,7 @@
 """Task of a comparison: one slice of one table, on both sides. Runners call it.
 
 A task opens a snapshot on each side, compares checksums, then the rows of differing buckets by type. It returns
-*suspects*: rows that differ between these two snapshots, with the positions of the snapshots. `fault_decision.py`
+*suspects*: rows that differ between these two snapshots, with the positions of the snapshots. `suspect_resolution.py`
 decides whether that is a fault or a change on its way.
 """
 
@@ -18,7 +18,7 @@ from enum import Enum
 from venus.adapters.dialects.verify_contract import Key, Reader, Slice, SourceReader, Subject, open_reader
 from venus.adapters.targets.contract import ReachedOffset, TargetReader
 from venus.adapters.targets.registry import open_target
-from venus.adapters.verify.full_data import PinnedFullData
+from venus.adapters.verify.history import PinnedFullData
 from venus.adapters.verify.rows import Row, is_equal_row
 from venus.adapters.verify.sides import PushedSide, ScannedSide, Side, find_rows
 from venus.config import Settings

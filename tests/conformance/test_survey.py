@@ -14,8 +14,7 @@ from tests.conformance.place_oracle import StandInPlace
 from tests.conformance.places import Application, MariaPlace, Place, PostgresPlace, SqlitePlace, do
 from tests.support.oracle.driver import driver_folder
 from venus.adapters.assess.html import render_page
-from venus.adapters.assess.report import Assessment
-from venus.adapters.assess.run import assess
+from venus.adapters.assess.report import Assessment, assess
 from venus.adapters.dialects.contract import Source
 from venus.adapters.dialects.registry import open_source, survey
 from venus.adapters.dialects.survey_contract import Survey, SurveyRequest, TableSize

@@ -17,7 +17,7 @@ import pytest
 
 from tests.support.databases.postgres import Server
 from tests.support.pipelines.pipeline import Pipeline
-from venus.adapters.assess.run import measure_parts
+from venus.adapters.assess.report import measure_parts
 from venus.cli.demo.shop import build_shop
 from venus.cli.demo.story import largest_folder_bytes
 

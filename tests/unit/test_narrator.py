@@ -7,7 +7,7 @@ import json
 import pytest
 
 from venus.adapters.upper.fills import FillProgress
-from venus.adapters.upper.report import CaptureReport
+from venus.adapters.upper.periodic import CaptureReport
 from venus.cli.invocation import Invocation
 from venus.cli.supervisor import EventWriter, format_event
 

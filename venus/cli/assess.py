@@ -48,8 +48,8 @@ def assess(
     """
     import venus
     from venus.adapters.assess.html import write_html
+    from venus.adapters.assess.report import assess as run_assessment
     from venus.adapters.assess.report import to_document
-    from venus.adapters.assess.run import assess as run_assessment
 
     run = Invocation.from_options(ctx, config, as_json)
     settings = run.settings

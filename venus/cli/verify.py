@@ -128,11 +128,11 @@ def verify(
 def write_reports(result: VerifyResult, html: Path | None, parquet: Path | None) -> None:
     """Write the result to the requested files."""
     if html is not None:
-        from venus.adapters.verify.reports import write_html
+        from venus.adapters.verify.findings import write_html
 
         write_html(result, html)
     if parquet is not None:
-        from venus.adapters.verify.reports import write_parquet
+        from venus.adapters.verify.findings import write_parquet
 
         write_parquet(result, parquet)
 

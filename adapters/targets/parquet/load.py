@@ -35,8 +35,7 @@ from venus.adapters.targets.parquet.files import (
     replace_text,
     state_schema,
 )
-from venus.adapters.targets.parquet.folder import ParquetFolder
-from venus.adapters.targets.parquet.manifest import LakeManifest, LakeState, LakeTable, shape_of
+from venus.adapters.targets.parquet.manifest import LakeManifest, LakeState, LakeTable, ParquetFolder, shape_of
 from venus.codec import schema as schemas_codec
 from venus.codec.arrow_rows import ArrowShape, ValueMisfit
 from venus.codec.chunk import RowTotals

@@ -6,7 +6,6 @@ import threading
 import time
 from collections.abc import Sequence as Seq
 
-from venus.adapters.targets.base import TargetBase
 from venus.adapters.targets.contract import (
     CommandResult,
     FollowReporter,
@@ -18,10 +17,10 @@ from venus.adapters.targets.contract import (
     TargetCapabilities,
     require_capability,
 )
-from venus.adapters.targets.parquet.folder import ParquetFolder
 from venus.adapters.targets.parquet.lake_stream import run_lake
 from venus.adapters.targets.parquet.load import load_lake
-from venus.adapters.targets.parquet.manifest import LakeManifest, row_counts
+from venus.adapters.targets.parquet.manifest import LakeManifest, ParquetFolder, row_counts
+from venus.adapters.targets.registry import TargetBase
 from venus.adapters.targets.views import TargetTable, TargetView, age_s
 from venus.codec import arrow_rows
 from venus.config import Settings

@@ -24,11 +24,10 @@ from typing import Any
 import sqlalchemy as sa
 
 from venus.adapters.dialects.registry import parse_url
-from venus.adapters.targets.base import ConfiguredTarget
 from venus.adapters.targets.cutover_contract import CutoverMark
 from venus.adapters.targets.postgresql.naming import OWN_SCHEMA, PlacedTable, place_table, quote
-from venus.adapters.targets.postgresql.session import Refusal, TargetSession, try_replica_role
-from venus.adapters.targets.postgresql.statements import statement
+from venus.adapters.targets.postgresql.session import Refusal, TargetSession, statement, try_replica_role
+from venus.adapters.targets.registry import ConfiguredTarget
 from venus.codec import schema as schemas_codec
 from venus.config import Settings
 from venus.errors import Refused

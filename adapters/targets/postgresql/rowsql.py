@@ -1,6 +1,8 @@
-"""The statements that change one target table, composed once for a table version (VENUS 3.4).
+"""The statements that change one target table, composed once for a table version; COPY of full data (VENUS 3.3, 3.4).
 
-Few rows become keyed statements with their values: one round trip and no staging table.
+Few rows become keyed statements with their values: one round trip and no staging table. Rows of the full data have any
+version of the schema: rows from before an ADD COLUMN lack that column and get its default, and rows from before a DROP
+COLUMN lose that column.
 """
 
 from __future__ import annotations
@@ -8,12 +10,16 @@ from __future__ import annotations
 from zlib import crc32
 
 from venus.adapters.targets.postgresql.naming import OWN_SCHEMA, PlacedTable, quote_literal
-from venus.adapters.targets.postgresql.session import TargetSession
-from venus.adapters.targets.postgresql.statements import statement
+from venus.adapters.targets.postgresql.session import TargetSession, statement
 from venus.adapters.under.row_changes import RowChanges
-from venus.codec.columns import keys_to_columns, to_columns
+from venus.codec.changes import TableChanges
+from venus.codec.chunk import FullRows
+from venus.codec.columns import from_columns, keys_to_columns, to_columns
+from venus.codec.copy_text import messages_to_copy, to_copy
 from venus.codec.layout import Layout
 from venus.codec.packed import PackedBytes
+from venus.codec.stored_rows import HEAD_BYTES
+from venus.model import Column, TableSchema
 
 #: How many rows a pass over a table reads at the cost of finding one row by its key.
 _ROWS_A_DESCENT = 8
@@ -107,3 +113,63 @@ def key_values(session: TargetSession, layout: Layout, record_ids: PackedBytes, 
 def _row_values(session: TargetSession, rows: list[tuple[object, ...]]) -> str:
     one = "(" + ", ".join(["%s"] * len(rows[0])) + ")"
     return session.literal(", ".join([one] * len(rows)), [value for row in rows for value in row])
+
+
+def copy_rows(
+    session: TargetSession, table: str, placed: PlacedTable, section: TableChanges, schema: TableSchema
+) -> None:
+    """COPY a section of version `schema` into `table`, which has the columns of `placed`."""
+    session.copy_in(copy_statement(table, placed, schema), copy_text(placed, section, schema))
+
+
+def copy_statement(table: str, placed: PlacedTable, schema: TableSchema) -> str:
+    """Return the COPY statement for rows of version `schema`."""
+    names = {c.number: c.name for c in placed.schema.columns}
+    columns = placed.columns(names[c.number] for c in schema.wire_columns if c.number in names)
+    return statement("apply", "copy_in", table=table, columns=columns)
+
+
+def copy_full(session: TargetSession, table: str, placed: PlacedTable, rows: FullRows, schema: TableSchema) -> None:
+    """COPY rows of the full data of version `schema` into `table`, which has the columns of `placed`."""
+    session.copy_in(copy_statement(table, placed, schema), full_rows_text(placed, rows, schema))
+
+
+def copy_text(placed: PlacedTable, section: TableChanges, schema: TableSchema) -> bytes:
+    """Return a section's rows as the lines of that COPY."""
+    kept = _kept_columns(placed, schema)
+    record_ids, rows, layout = section.record_ids, section.rows, Layout.of(schema)
+    if len(kept) < len(schema.columns):
+        record_ids, rows, layout = _drop_columns(record_ids, rows, schema, kept)
+    return to_copy(record_ids, rows, layout)
+
+
+def full_rows_text(placed: PlacedTable, rows: FullRows, schema: TableSchema) -> bytes:
+    """Return rows of the full data as the lines of that COPY, without a copy in memory if every column is kept."""
+    if len(_kept_columns(placed, schema)) < len(schema.columns):
+        return copy_text(placed, rows.changes, schema)
+    return messages_to_copy(rows.stored.packed, Layout.of(schema), head=HEAD_BYTES)
+
+
+def _kept_columns(placed: PlacedTable, schema: TableSchema) -> list[Column]:
+    numbers = {c.number for c in placed.schema.columns}
+    return [c for c in schema.wire_columns if c.number in numbers]
+
+
+def _drop_columns(
+    record_ids: PackedBytes, rows: PackedBytes, schema: TableSchema, kept: list[Column]
+) -> tuple[PackedBytes, PackedBytes, Layout]:
+    """Remove columns, value by value; only rows from before a DROP COLUMN need this."""
+    values = dict(
+        zip((c.number for c in schema.wire_columns), to_columns(record_ids, rows, Layout.of(schema)), strict=True)
+    )
+    narrow = TableSchema(
+        table_id=schema.table_id,
+        version=-schema.version,  # layouts are cached by version, and no real version is negative
+        namespace=schema.namespace,
+        name=schema.name,
+        columns=tuple(kept),
+        key=schema.key,
+    )
+    layout = Layout.of(narrow)
+    new_ids, new_rows = from_columns([values[c.number] for c in kept], layout)
+    return new_ids, new_rows, layout

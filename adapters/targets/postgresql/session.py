@@ -31,12 +31,13 @@ from venus.adapters.dialects.postgresql.connection import (
     server_hint,
 )
 from venus.adapters.dialects.postgresql.sql import statement as dialect_statement
-from venus.adapters.targets.postgresql.statements import statement
+from venus.adapters.dialects.statements import Statements
 from venus.errors import DatabaseUnavailable, TargetError, VenusError
 
 if TYPE_CHECKING:
     from pydantic import SecretStr
 
+statement = Statements(__name__.rpartition(".")[0])
 logger = logging.getLogger(__name__)
 
 Params = Mapping[str, Any] | Sequence[Any] | None

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 
 from venus.adapters.dialects.postgresql.verify import PostgresReader, PostgresTableNames
 from venus.adapters.dialects.verify_contract import Subject
-from venus.adapters.targets.base import TargetBase
 from venus.adapters.targets.contract import (
     CommandResult,
     FollowReporter,
@@ -30,7 +29,7 @@ from venus.adapters.targets.contract import (
     TargetCapabilities,
     TargetDdl,
 )
-from venus.adapters.targets.postgresql import control, quarantine
+from venus.adapters.targets.postgresql import control
 from venus.adapters.targets.postgresql.control import build_view
 from venus.adapters.targets.postgresql.database import (
     ACTIVE,
@@ -40,10 +39,10 @@ from venus.adapters.targets.postgresql.database import (
     format_mark_time,
     read_mark,
 )
-from venus.adapters.targets.postgresql.fitness import check, refuse_unfit
 from venus.adapters.targets.postgresql.naming import quote_literal
-from venus.adapters.targets.postgresql.schema.ddl import type_sql
-from venus.adapters.targets.postgresql.schema.ddl_file import build_ddl_file
+from venus.adapters.targets.postgresql.schema.ddl import build_ddl_file, type_sql
+from venus.adapters.targets.postgresql.schema.tables import check, refuse_unfit
+from venus.adapters.targets.registry import TargetBase
 from venus.adapters.targets.views import TargetView
 from venus.config import Settings
 from venus.errors import TargetError, VenusError
@@ -165,7 +164,7 @@ class PostgresqlTarget(TargetBase):
     def open_scaled_apply(
         self, runner: Runner, stop: threading.Event, report: FollowReporter | None = None
     ) -> Iterator[ScaledApply]:
-        from venus.adapters.targets.postgresql.staged.staged_apply import StagedApply
+        from venus.adapters.targets.postgresql.apply.staged_apply import StagedApply
 
         with closing(StagedApply(self._settings, self.name, runner, stop, report)) as applies:
             yield applies
@@ -256,15 +255,15 @@ class PostgresQuarantine:
         self._name = name
 
     def list(self, *, everything: bool = False) -> list[QuarantineRow]:
-        return quarantine.list_quarantine(self._settings, self._name, everything=everything)
+        return control.list_quarantine(self._settings, self._name, everything=everything)
 
     def retry(self, ids: Seq[int] = (), tables: Seq[str] = ()) -> RetryReport:
         states = control.read_table_states(self._settings, self._name) if tables else []
         meant = [find_named_table(one, [accepted_names(t) for t in states], self._name) for one in tables]
-        return quarantine.retry_quarantine(self._settings, self._name, ids, meant)
+        return control.retry_quarantine(self._settings, self._name, ids, meant)
 
     def skip(self, ids: Seq[int], *, reason: str) -> RetryReport:
-        return quarantine.skip_quarantine(self._settings, self._name, ids, reason=reason)
+        return control.skip_quarantine(self._settings, self._name, ids, reason=reason)
 
     def schemas(self) -> Seq[TableSchema]:
         target = PostgresDatabase(self._settings, self._name)

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from tests.support.brokers.feed import Key, Row, query, rows_at, settings_for
 from tests.support.pipelines import lakes
 from tests.support.processes.forks import Victim
-from venus.adapters.targets.parquet.folder import ParquetFolder
+from venus.adapters.targets.parquet.manifest import ParquetFolder
 from venus.config import Settings
 from venus.model import TableSchema
 

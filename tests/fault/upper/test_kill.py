@@ -20,7 +20,7 @@ from tests.support.brokers.ledger import read_ledger
 from tests.support.brokers.servers import BrokerProcess, business_status, settings
 from venus.adapters.dialects.registry import open_source
 from venus.adapters.upper.capture import CaptureDependencies, connect_producer, run_capture
-from venus.adapters.upper.report import CaptureReport
+from venus.adapters.upper.periodic import CaptureReport
 from venus.config import CaptureSettings, Settings, SourceSettings
 from venus.rpc.channel import KEEPALIVE_S, KEEPALIVE_TIMEOUT_S
 

@@ -17,7 +17,7 @@ from tests.support.databases.scripted_database import ScriptedDatabase
 from tests.support.databases.scripted_source import Script, ScriptedSource
 from tests.support.faults.proxy import Proxy
 from venus.adapters.upper.capture import CaptureDependencies, connect_producer, run_capture
-from venus.adapters.upper.report import CaptureReport
+from venus.adapters.upper.periodic import CaptureReport
 from venus.broker.service.process import RunningBroker, start_in_thread
 from venus.config import CaptureSettings, Settings
 

@@ -22,7 +22,7 @@ from venus.adapters.cutover.readiness import Readiness, read_readiness
 from venus.adapters.cutover.run import CutoverRequest, run_cutover
 from venus.adapters.dialects.registry import open_source
 from venus.adapters.targets.postgresql.control import resume
-from venus.adapters.targets.postgresql.cutover import references
+from venus.adapters.targets.postgresql.cutover import guarantees
 from venus.adapters.targets.postgresql.cutover.cutover_session import PostgresCutover
 from venus.adapters.targets.postgresql.load.full_sync import full_sync
 from venus.errors import Refused
@@ -188,7 +188,7 @@ def test_a_kill_after_the_mark_is_finished_by_the_next_run(way: WholeWay, monkey
     def killed(*_: Any, **__: Any) -> Any:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(references, "recreate_references", killed)
+    monkeypatch.setattr(guarantees, "recreate_references", killed)
     with pytest.raises(KeyboardInterrupt):
         run_cutover(way.settings, "main", wish())
     assert query(way.target, "SELECT state FROM venus.cutover") == [("CUT",)]

@@ -19,7 +19,7 @@ from venus.adapters.cutover.run import CutoverOutcome, CutoverRequest, run_cutov
 from venus.adapters.dialects.oracle.dictionary.structure import add_structure
 from venus.adapters.targets.postgresql.cutover import guarantees
 from venus.adapters.targets.postgresql.database import PostgresDatabase
-from venus.adapters.targets.postgresql.schema.ddl_file import build_sections
+from venus.adapters.targets.postgresql.schema.ddl import build_sections
 from venus.errors import Refused
 
 pytestmark = pytest.mark.integration

@@ -16,7 +16,7 @@ from tests.support.brokers.real_broker import RealBroker
 from tests.support.brokers.servers import business_status
 from tests.support.pipelines import lakes
 from tests.support.waiting import eventually
-from venus.adapters.targets.parquet.folder import ParquetFolder
+from venus.adapters.targets.parquet.manifest import ParquetFolder
 from venus.adapters.under import circuit
 from venus.config import Settings
 from venus.errors import Refused

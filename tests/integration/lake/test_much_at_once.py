@@ -12,9 +12,9 @@ import pytest
 from tests.support.brokers.delivery import FakeDelivery
 from tests.support.brokers.feed import Feed, gone, items, put
 from tests.support.pipelines import lakes
-from venus.adapters.targets.parquet import pending_commit, refresh
-from venus.adapters.targets.parquet.folder import ParquetFolder
-from venus.adapters.targets.parquet.pending_commit import PendingCommit
+from venus.adapters.targets.parquet import lake_stream, refresh
+from venus.adapters.targets.parquet.lake_stream import PendingCommit
+from venus.adapters.targets.parquet.manifest import ParquetFolder
 
 pytestmark = pytest.mark.integration
 
@@ -40,7 +40,7 @@ def _many_tables(feed: Feed) -> None:
 def test_what_waits_for_the_files_of_many_tables_shares_one_budget(
     broker: FakeDelivery, feed: Feed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pending_commit, "WAITING_BYTES_MAX", 1 << 20, raising=False)
+    monkeypatch.setattr(lake_stream, "WAITING_BYTES_MAX", 1 << 20, raising=False)
     settings = lakes.settings_of(broker.address, tmp_path / "lake")
     _many_tables(feed)
     lakes.load(settings)

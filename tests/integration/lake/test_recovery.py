@@ -18,9 +18,8 @@ from tests.support.brokers.feed import Feed, gone, items, put
 from tests.support.pipelines import lakes
 from venus.adapters.targets.parquet import load
 from venus.adapters.targets.parquet.files import hidden_path, point_link
-from venus.adapters.targets.parquet.folder import ParquetFolder
 from venus.adapters.targets.parquet.lake_stream import run_lake
-from venus.adapters.targets.parquet.manifest import LakeManifest
+from venus.adapters.targets.parquet.manifest import LakeManifest, ParquetFolder
 from venus.config import Settings
 from venus.errors import ProtocolError
 

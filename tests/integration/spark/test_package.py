@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.spark, pytest.mark.slow, pyte
 
 CODE = (
     "import venus.adapters.targets.postgresql.load.task as task, venus.spark.tasks as probe;"
-    "print(probe.look(0).missing, task.__file__)"
+    "print(probe.describe_worker(0).missing, task.__file__)"
 )
 
 

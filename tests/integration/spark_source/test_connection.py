@@ -14,10 +14,9 @@ from tests.support.brokers.feed import Feed, items, put
 from tests.support.faults.proxy import Proxy
 from venus.codec.arrow_rows import ArrowShape
 from venus.errors import OffsetTrimmed, SnapshotExpired, Unavailable
-from venus.spark.datasource_columns import PlannedColumns
-from venus.spark.datasource_options import BrokerTable, DataSourceOptions, table_of_snapshot
+from venus.spark.datasource_options import BrokerTable, DataSourceOptions, PlannedColumns, table_of_snapshot
 from venus.spark.datasource_read import OWN_FIELDS, SEQUENCE, SplitPartition, open_snapshot, split_batches
-from venus.spark.streaming_rows import STREAM_FIELDS, OffsetPartition, change_batches
+from venus.spark.streaming import STREAM_FIELDS, OffsetPartition, change_batches
 
 pytestmark = [pytest.mark.integration, pytest.mark.spark, pytest.mark.fault]
 

@@ -339,14 +339,14 @@ def test_sync_with_spark_applies_exactly_and_outlives_the_broker(
 ) -> None:
     from tests.support.brokers.feed import applied as applied_offset
     from tests.support.brokers.feed import rows_at, settings_for
+    from venus.adapters.targets.postgresql.apply.staged_apply import StagedApply
     from venus.adapters.targets.postgresql.control import read_progress
     from venus.adapters.targets.postgresql.load.full_sync import full_sync
-    from venus.adapters.targets.postgresql.staged.staged_apply import StagedApply
     from venus.config import SparkSettings as SparkSettings
     from venus.spark.runner import SparkRunner
     from venus.spark.streaming_apply import run_stream
 
-    monkeypatch.setattr("venus.adapters.targets.postgresql.staged.staged_apply.PIECE_OFFSETS_MIN", 50)
+    monkeypatch.setattr("venus.adapters.targets.postgresql.apply.staged_apply.PIECE_OFFSETS_MIN", 50)
     settings = settings_for(broker.address, {"a": database})
     settings = settings.model_copy(update={"spark": SparkSettings(stage_rows_min=100, batch_rows_max=1000)})
     feed.describe(items())

@@ -31,12 +31,19 @@ from tests.support.brokers.feed import (
 from tests.support.brokers.real_broker import RealBroker
 from tests.support.waiting import eventually
 from venus.adapters.targets.postgresql.apply.resync import SideLoad
-from venus.adapters.targets.postgresql.control import pause, read_progress, read_table_states, request_resync, resume
+from venus.adapters.targets.postgresql.control import (
+    list_quarantine,
+    pause,
+    read_progress,
+    read_table_states,
+    request_resync,
+    resume,
+    retry_quarantine,
+    skip_quarantine,
+)
 from venus.adapters.targets.postgresql.load.full_sync import full_sync
-from venus.adapters.targets.postgresql.quarantine import list_quarantine, retry_quarantine, skip_quarantine
 from venus.adapters.targets.registry import open_target
-from venus.adapters.under.cut_assembler import CutPiece
-from venus.adapters.under.sections import SectionRole, SectionWalk
+from venus.adapters.under.cut_assembler import CutPiece, SectionRole, SectionWalk
 from venus.cli.overview import target_problems
 from venus.codec.changes import TableChanges
 from venus.config import Settings

@@ -31,12 +31,11 @@ from tests.support.brokers.feed import (
 from tests.support.pipelines.applying import counters_close, equal, loaded
 from tests.support.waiting import eventually
 from venus.adapters.targets.postgresql import catalogue as catalogues
-from venus.adapters.targets.postgresql.apply.single_string import apply_at_once
 from venus.adapters.targets.postgresql.apply.transaction import ApplyTransaction
-from venus.adapters.targets.postgresql.control import pause, read_table_states, request_resync, resume
+from venus.adapters.targets.postgresql.apply.writer import apply_at_once
+from venus.adapters.targets.postgresql.control import pause, read_table_states, request_resync, resume, retry_quarantine
 from venus.adapters.targets.postgresql.database import PostgresDatabase
 from venus.adapters.targets.postgresql.load.full_sync import full_sync
-from venus.adapters.targets.postgresql.quarantine import retry_quarantine
 from venus.adapters.targets.postgresql.rows.verdicts import Verdicts
 from venus.adapters.targets.postgresql.session import Superseded, TargetSession
 from venus.adapters.under.cut_assembler import decode_piece

@@ -25,9 +25,8 @@ from tests.support.waiting import eventually
 from venus.adapters.targets.postgresql.apply import held_tables
 from venus.adapters.targets.postgresql.apply.held_tables import CatchUp
 from venus.adapters.targets.postgresql.apply.writer import RowWriter
-from venus.adapters.targets.postgresql.control import pause, read_progress, read_table_states, resume
+from venus.adapters.targets.postgresql.control import list_quarantine, pause, read_progress, read_table_states, resume
 from venus.adapters.targets.postgresql.load.full_sync import full_sync
-from venus.adapters.targets.postgresql.quarantine import list_quarantine
 from venus.adapters.under import cut_assembler
 from venus.adapters.under.cut_assembler import CutAssembler, CutPiece
 from venus.config import Settings

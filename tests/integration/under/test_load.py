@@ -24,13 +24,12 @@ from tests.support.brokers.feed import (
     unique_label,
 )
 from tests.support.waiting import eventually
-from venus.adapters.targets.postgresql.control import read_table_states
+from venus.adapters.targets.postgresql.control import list_quarantine, read_table_states, retry_quarantine
 from venus.adapters.targets.postgresql.database import PostgresDatabase
 from venus.adapters.targets.postgresql.load import full_sync as load
 from venus.adapters.targets.postgresql.load import task as loadtask
 from venus.adapters.targets.postgresql.load.full_sync import LoadProgress, full_sync
 from venus.adapters.targets.postgresql.load.task import SplitResult, SplitTask
-from venus.adapters.targets.postgresql.quarantine import list_quarantine, retry_quarantine
 from venus.adapters.targets.postgresql.session import TargetSession
 from venus.errors import ProtocolError, Refused
 from venus.model import Index, Kind, LogicalType

@@ -16,10 +16,9 @@ from tests.support.brokers.real_broker import RealBroker
 from tests.support.brokers.servers import business_status
 from tests.support.ports import free_port
 from tests.support.waiting import eventually
-from venus.adapters.targets.parquet.folder import ParquetFolder
 from venus.adapters.targets.parquet.lake_stream import run_lake
 from venus.adapters.targets.parquet.load import load_lake
-from venus.adapters.targets.parquet.manifest import LakeManifest
+from venus.adapters.targets.parquet.manifest import LakeManifest, ParquetFolder
 from venus.adapters.targets.postgresql.apply.apply_session import run_apply
 from venus.adapters.targets.postgresql.control import request_resync
 from venus.adapters.targets.postgresql.database import rows_from_text

@@ -22,8 +22,7 @@ from tests.support.brokers.feed import (
     unique_label,
 )
 from tests.support.pipelines.applying import equal, loaded
-from venus.adapters.targets.postgresql.control import read_progress, read_table_states
-from venus.adapters.targets.postgresql.quarantine import list_quarantine
+from venus.adapters.targets.postgresql.control import list_quarantine, read_progress, read_table_states
 from venus.adapters.targets.postgresql.session import TargetSession
 from venus.config import Settings
 from venus.model import TableSchema

@@ -27,9 +27,9 @@ from tests.support.brokers.real_broker import RealBroker
 from tests.support.waiting import eventually
 from venus.adapters.targets.postgresql.apply.apply_session import run_apply
 from venus.adapters.targets.postgresql.apply.resync import Resyncs
+from venus.adapters.targets.postgresql.apply.staged_apply import StagedApply
 from venus.adapters.targets.postgresql.control import read_progress, read_table_states, request_resync
 from venus.adapters.targets.postgresql.load.full_sync import full_sync
-from venus.adapters.targets.postgresql.staged.staged_apply import StagedApply
 from venus.adapters.targets.predicates import predicate_text
 from venus.adapters.targets.registry import open_target
 from venus.config import Settings, SparkSettings, TargetSettings
@@ -277,7 +277,7 @@ def test_tasks_of_a_scale_out_apply_judge_as_well(database: str, feed: Feed, mon
         assert rows_at(database, items()) == inside(feed) != {}
     assert (applies.staged, applies.ordinary) == (3, 0)
 
-    monkeypatch.setattr("venus.adapters.targets.postgresql.staged.task.apply_predicate", lambda rows, *_: rows)
+    monkeypatch.setattr("venus.adapters.targets.postgresql.apply.staged_task.apply_predicate", lambda rows, *_: rows)
     feed.cut(put(5000, "US", 100))
     applies.apply_up_to(feed.broker.next_offset)
     applies.close()
@@ -361,7 +361,7 @@ def test_what_check_says_of_predicates(database: str, feed: Feed) -> None:
 
 def test_without_the_verdict_a_row_that_left_stays(database: str, feed: Feed, monkeypatch: pytest.MonkeyPatch) -> None:
     """The check of this file's own checks: each mechanism, taken out, is noticed."""
-    monkeypatch.setattr("venus.adapters.targets.postgresql.apply.single_string.apply_predicate", lambda rows, *_: rows)
+    monkeypatch.setattr("venus.adapters.targets.postgresql.apply.writer.apply_predicate", lambda rows, *_: rows)
     monkeypatch.setattr("venus.adapters.targets.postgresql.apply.writer.apply_predicate", lambda rows, *_: rows)
     settings = start(feed, database, WHERE)
     with following(settings, "a"):

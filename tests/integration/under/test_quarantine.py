@@ -14,9 +14,17 @@ from tests.support.waiting import eventually
 from venus.adapters.targets.postgresql import catalogue as catalogues
 from venus.adapters.targets.postgresql.apply.held_tables import CatchUp, CatchUpFindings
 from venus.adapters.targets.postgresql.apply.resync import SideLoad
-from venus.adapters.targets.postgresql.control import pause, read_progress, read_table_states, request_resync, resume
+from venus.adapters.targets.postgresql.control import (
+    list_quarantine,
+    pause,
+    read_progress,
+    read_table_states,
+    request_resync,
+    resume,
+    retry_quarantine,
+    skip_quarantine,
+)
 from venus.adapters.targets.postgresql.database import PostgresDatabase
-from venus.adapters.targets.postgresql.quarantine import list_quarantine, retry_quarantine, skip_quarantine
 from venus.errors import Refused
 
 pytestmark = pytest.mark.integration

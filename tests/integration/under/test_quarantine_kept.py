@@ -11,9 +11,15 @@ from tests.support.brokers.feed import Feed, caught_up, following, items, put, q
 from tests.support.pipelines.applying import counters_close, equal, loaded
 from tests.support.waiting import eventually
 from venus.adapters.targets.postgresql.apply.report import PIECE_EVERY_S, PIECE_ROWS, ROUND_EVERY_S, QuarantineCleanup
-from venus.adapters.targets.postgresql.control import pause, read_table_states, resume
+from venus.adapters.targets.postgresql.control import (
+    list_quarantine,
+    pause,
+    read_table_states,
+    resume,
+    retry_quarantine,
+    skip_quarantine,
+)
 from venus.adapters.targets.postgresql.database import PostgresDatabase
-from venus.adapters.targets.postgresql.quarantine import list_quarantine, retry_quarantine, skip_quarantine
 from venus.config import Settings
 
 pytestmark = pytest.mark.integration

@@ -28,10 +28,10 @@ from tests.support.brokers.feed import (
 )
 from tests.support.waiting import eventually
 from venus.adapters.targets.postgresql.apply.apply_session import ApplyReport
+from venus.adapters.targets.postgresql.apply.staged_apply import StagedApply
+from venus.adapters.targets.postgresql.apply.staged_task import StageTask, stage_prefix, stage_range
 from venus.adapters.targets.postgresql.control import pause, read_progress, read_table_states, request_resync, resume
 from venus.adapters.targets.postgresql.load.full_sync import full_sync
-from venus.adapters.targets.postgresql.staged.staged_apply import StagedApply
-from venus.adapters.targets.postgresql.staged.task import StageTask, stage_prefix, stage_range
 from venus.codec.batch import digest
 from venus.config import Settings
 from venus.config import SparkSettings as SparkSettings
@@ -62,7 +62,7 @@ class Here:
 
 @pytest.fixture(autouse=True)
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("venus.adapters.targets.postgresql.staged.staged_apply.PIECE_OFFSETS_MIN", 10)
+    monkeypatch.setattr("venus.adapters.targets.postgresql.apply.staged_apply.PIECE_OFFSETS_MIN", 10)
 
 
 def staging(broker: FakeDelivery, url: str, rows_min: int = 1, **target: Any) -> Settings:

@@ -18,7 +18,7 @@ from tests.support.brokers.servers import business_status, settings
 from tests.support.waiting import eventually
 from venus.adapters.dialects.registry import open_source
 from venus.adapters.upper.capture import CaptureDependencies, run_capture, run_capture_fill
-from venus.adapters.upper.report import CaptureReport
+from venus.adapters.upper.periodic import CaptureReport
 from venus.broker.service.process import RunningBroker
 from venus.config import CaptureSettings, Settings, SourceSettings
 from venus.errors import Fenced, Held, Unavailable

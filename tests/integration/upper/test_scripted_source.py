@@ -15,7 +15,7 @@ from tests.support.databases.scripted_database import ScriptedDatabase
 from tests.support.databases.scripted_source import Script, ScriptedSource
 from tests.unit.upper.runs import Deed
 from venus.adapters.upper.capture import CaptureDependencies, run_capture, run_capture_fill
-from venus.adapters.upper.report import CaptureReport
+from venus.adapters.upper.periodic import CaptureReport
 from venus.broker.service.process import RunningBroker, start_in_thread
 from venus.config import CaptureSettings, Settings
 from venus.errors import DatabaseUnavailable, Diverged, Fenced

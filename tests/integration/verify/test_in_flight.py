@@ -18,7 +18,7 @@ from venus.adapters.dialects.postgresql import verify as postgresql
 from venus.adapters.dialects.registry import open_source
 from venus.adapters.targets.postgresql.control import pause, resume
 from venus.adapters.verify.findings import ComparisonVerdict, VerifyResult
-from venus.adapters.verify.full_data import open_snapshot
+from venus.adapters.verify.history import open_snapshot
 from venus.adapters.verify.repair import run_repair
 from venus.adapters.verify.run import VerificationFailed, VerifyOptions, run_verify
 from venus.adapters.verify.slice_tasks import SliceResult, SliceTask, compare_slice

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from tests.simulation.brokers.source import Cut, Source
 from tests.simulation.brokers.streams import Stream
 from tests.simulation.judge import Violation
-from venus.adapters.upper.reviews import judge_halves
+from venus.adapters.upper.ingest import judge_halves
 from venus.errors import Diverged, Fenced, NotLeader, VenusError
 from venus.model import Verdict
 from venus.wire import broker_pb2

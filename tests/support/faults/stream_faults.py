@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 
-from venus.adapters.targets.postgresql.staged import task as stagetask
-from venus.adapters.targets.postgresql.staged.task import StageReceipt, StageTask, stage_range
+from venus.adapters.targets.postgresql.apply import staged_task as stagetask
+from venus.adapters.targets.postgresql.apply.staged_task import StageReceipt, StageTask, stage_range
 from venus.process.runners import Runner
 from venus.spark import streaming
 from venus.spark.datasource import VenusSource

@@ -13,10 +13,9 @@ import pyarrow.parquet as pq
 from tests.support.brokers.feed import Key, Row
 from tests.support.pipelines.loops import looping
 from tests.support.waiting import eventually
-from venus.adapters.targets.parquet.folder import ParquetFolder
 from venus.adapters.targets.parquet.lake_stream import LakeReport, run_lake
 from venus.adapters.targets.parquet.load import load_lake
-from venus.adapters.targets.parquet.manifest import LakeManifest
+from venus.adapters.targets.parquet.manifest import LakeManifest, ParquetFolder
 from venus.adapters.targets.parquet.refresh import read_newest_rows
 from venus.config import BrokerSettings, LakeSettings, Settings, TargetSettings
 from venus.model import TableSchema

@@ -32,7 +32,7 @@ from venus.cli.demo import servers
 
 #: What most commands import before they do anything; without PySpark, which few need.
 PRELOADED = (
-    "venus.adapters.assess.run",
+    "venus.adapters.assess.report",
     "venus.adapters.cutover.run",
     "venus.adapters.dialects.mysql.source",
     "venus.adapters.dialects.postgresql.source",

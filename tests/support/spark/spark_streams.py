@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from tests.support.brokers.feed import settings_for
 from tests.support.faults.stream_faults import PIECE_OFFSETS, FaultyStages, faulty_source
 from tests.support.spark.sparks import note_application
-from venus.adapters.targets.postgresql.staged import staged_apply as staged
+from venus.adapters.targets.postgresql.apply import staged_apply as staged
 from venus.config import Settings, SparkSettings
 from venus.spark.runner import SparkRunner
 from venus.spark.session import open_session

@@ -7,7 +7,7 @@ from itertools import accumulate, chain, repeat
 
 import pytest
 
-from venus.adapters.assess.run import PARTS, REFERENCE_S, measure_speed
+from venus.adapters.assess.report import PARTS, REFERENCE_S, measure_speed
 
 
 def clock(*took_s: float) -> Callable[[], float]:

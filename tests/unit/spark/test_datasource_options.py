@@ -10,8 +10,8 @@ from tests.support.brokers.feed import INT, TEXT, column, put, section, table
 from venus.codec.packed import PackedBytes
 from venus.errors import ConfigError
 from venus.model import Kind, LogicalType, TableSchema
-from venus.spark.datasource_bounds import KeyBounds
 from venus.spark.datasource_options import DataSourceOptions
+from venus.spark.datasource_read import KeyBounds
 from venus.wire import broker_pb2
 
 

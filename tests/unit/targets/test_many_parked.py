@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.brokers.feed import items, put, section
 from venus.adapters.targets.contract import QuarantineRow
-from venus.adapters.targets.postgresql import quarantine
+from venus.adapters.targets.postgresql import control
 from venus.adapters.targets.postgresql.apply.parking import ChangeCounts, QuarantineWriter
 from venus.adapters.targets.postgresql.rows.verdicts import PARKED, RefusedChange, Verdicts
 from venus.adapters.under.row_changes import RowChanges, to_row_changes
@@ -99,12 +99,12 @@ def test_a_retry_of_thousands_goes_through_them_once(monkeypatch: pytest.MonkeyP
         chains.append(chain)
         return ""
 
-    monkeypatch.setattr(quarantine, "_read_quarantine", lambda *_: waiting)
-    monkeypatch.setattr(quarantine, "_apply_key", apply_key)
+    monkeypatch.setattr(control, "_read_quarantine", lambda *_: waiting)
+    monkeypatch.setattr(control, "_apply_key", apply_key)
     target = cast(Any, SimpleNamespace(read_schemas=lambda _session: [items()], read_tables=lambda _session: []))
 
     began = time.perf_counter()
-    report = quarantine._apply_and_resume(target, cast(Any, None), waiting, {1})
+    report = control._apply_and_resume(target, cast(Any, None), waiting, {1})
 
     assert time.perf_counter() - began < 0.5
     assert report.applied == ROWS

@@ -13,10 +13,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.support.brokers.feed import INT, TEXT, column, table
-from venus.adapters.targets.parquet import net_changes
+from venus.adapters.targets.parquet import refresh
 from venus.adapters.targets.parquet.files import folder_name, root_folder, state_schema
 from venus.adapters.targets.parquet.lake_stream import REFRESH_PART, WAITING_MAX, RefreshSchedule
-from venus.adapters.targets.parquet.net_changes import (
+from venus.adapters.targets.parquet.refresh import (
     LakeNetChanges,
     can_convert,
     compute_net_changes,
@@ -144,8 +144,8 @@ def test_of_a_file_so_much_is_read_at_once(tmp_path: Path, monkeypatch: pytest.M
     path = tmp_path / "some.parquet"
     pq.write_table(pa.table({"n": range(100), "t": ["x" * 1000] * 100}), path, row_group_size=10, use_dictionary=False)
     for rows, nbytes, most in ((30, 1 << 20, 30), (1000, 25_000, 20), (5, 1 << 20, 10)):
-        monkeypatch.setattr(net_changes, "PIECE_ROWS", rows)
-        monkeypatch.setattr(net_changes, "PIECE_BYTES", nbytes)
-        pieces = list(net_changes.read_pieces(path))
+        monkeypatch.setattr(refresh, "PIECE_ROWS", rows)
+        monkeypatch.setattr(refresh, "PIECE_BYTES", nbytes)
+        pieces = list(refresh.read_pieces(path))
         assert max(piece.num_rows for piece in pieces) == most
         assert pa.concat_tables(pieces)["n"].to_pylist() == list(range(100))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from venus.adapters.targets.postgresql.schema.comparison import (
+from venus.adapters.targets.postgresql.schema.constraints import (
     CHECK,
     COLUMN,
     DEFAULT,

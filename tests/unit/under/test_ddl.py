@@ -9,8 +9,7 @@ import pytest
 
 from tests.support.brokers.feed import INT, TEXT, column, items, refers, settings_for, table
 from venus.adapters.targets.postgresql.naming import PlacedTable, place_all, place_table
-from venus.adapters.targets.postgresql.schema.ddl import type_sql
-from venus.adapters.targets.postgresql.schema.ddl_file import Remark, build_ddl_file
+from venus.adapters.targets.postgresql.schema.ddl import Remark, build_ddl_file, type_sql
 from venus.adapters.targets.postgresql.schema.evolve import EvolutionStep, can_widen, kept_columns, plan_step
 from venus.adapters.targets.postgresql.schema.existing import ExistingColumn, ExistingTable, table_differences
 from venus.adapters.targets.postgresql.schema.table_objects import object_differences as changes_at_source

@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from venus.adapters.targets.postgresql.schema.labels import is_within, plan_label_change, statements_by_position
+from venus.adapters.targets.postgresql.schema.own_types import is_within, plan_label_change, statements_by_position
 
 _RENAME = re.compile(r"ALTER TYPE t RENAME VALUE '(.+)' TO '(.+)'")
 _ADD = re.compile(r"ALTER TYPE t ADD VALUE IF NOT EXISTS '(\w+)'(?: (AFTER|BEFORE) '(\w+)')?")

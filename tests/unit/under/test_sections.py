@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from tests.support.brokers.feed import column, items, put, section, table
-from venus.adapters.under.cut_assembler import CutPiece
-from venus.adapters.under.sections import SectionRole, SectionWalk
+from venus.adapters.under.cut_assembler import CutPiece, SectionRole, SectionWalk
 from venus.codec.batch import Batch
 from venus.codec.changes import EMPTY, TableChanges, marker
 from venus.codec.columns import from_columns

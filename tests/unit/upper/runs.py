@@ -10,7 +10,7 @@ from tests.support.databases.scripted_database import ScriptedDatabase
 from tests.support.databases.scripted_source import Script, ScriptedSource
 from tests.support.engines.scripted_broker import ScriptedBroker, ScriptedProducer
 from venus.adapters.upper.capture import CaptureDependencies, run_capture
-from venus.adapters.upper.report import CaptureReport
+from venus.adapters.upper.periodic import CaptureReport
 from venus.config import CaptureSettings, Settings
 from venus.wire.broker_pb2 import BusinessStatus
 

@@ -9,7 +9,7 @@ from tests.support.databases.scripted_database import ScriptedDatabase
 from tests.support.databases.scripted_source import Script, ScriptedSource
 from tests.support.engines.scripted_broker import ScriptedBroker, ScriptedProducer
 from venus.adapters.upper.cutting import Cutter
-from venus.adapters.upper.report import Reporter
+from venus.adapters.upper.periodic import Reporter
 from venus.adapters.upper.session import SourceClaim, open_session
 from venus.config import CaptureSettings
 from venus.wire.broker_pb2 import Half

@@ -14,7 +14,7 @@ from tests.support.engines.scripted_broker import ScriptedBroker, ScriptedProduc
 from tests.unit.upper.runs import SETTINGS, Run, run
 from venus.adapters.dialects.contract import UncapturedTable
 from venus.adapters.upper.cutting import Cutter
-from venus.adapters.upper.report import Reporter
+from venus.adapters.upper.periodic import Reporter
 from venus.adapters.upper.session import CaptureSession, SourceClaim, open_session
 from venus.codec.batch import digest
 from venus.errors import DatabaseUnavailable, Diverged, Fenced, SourceError, Unavailable, VenusError

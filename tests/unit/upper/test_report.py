@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from venus.adapters.upper.report import CaptureReport, Reporter
+from venus.adapters.upper.periodic import CaptureReport, Reporter
 from venus.errors import VenusError
 
 

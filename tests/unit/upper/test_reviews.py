@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from venus.adapters.upper.reviews import judge_halves
+from venus.adapters.upper.ingest import judge_halves
 from venus.errors import Diverged
 from venus.model import BatchNo, BatchRecord, Epoch, Sequence, Verdict
 from venus.wire.broker_pb2 import HalfRef

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 
 from venus.adapters.dialects.verify_contract import Subject
 from venus.adapters.targets.contract import ReachedOffset
-from venus.adapters.verify.fault_decision import decide
 from venus.adapters.verify.findings import DifferenceKind, Fault
 from venus.adapters.verify.history import KeyChange, KeyHistory
 from venus.adapters.verify.rows import Row
 from venus.adapters.verify.slice_tasks import ComparisonSide, Positions, SuspectRow
+from venus.adapters.verify.suspect_resolution import decide
 from venus.model import Column, LogicalType, Sequence, TableSchema
 from venus.model import Kind as Type
 

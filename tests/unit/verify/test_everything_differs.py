@@ -15,7 +15,7 @@ from venus.adapters.dialects.verify_contract import Buckets, Key, Slice, Subject
 from venus.adapters.verify import slice_tasks
 from venus.adapters.verify.rows import Row
 from venus.adapters.verify.slice_tasks import ComparisonSide, OpenSides, Positions, SliceResult, SliceTask
-from venus.adapters.verify.slices import whole_slice
+from venus.adapters.verify.table_comparison import whole_slice
 from venus.model import Column, LogicalType, TableSchema
 from venus.model import Kind as Type
 

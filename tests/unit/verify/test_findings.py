@@ -11,9 +11,9 @@ from venus.adapters.verify.findings import (
     RowDifference,
     TableResult,
     VerifyResult,
+    render_page,
 )
 from venus.adapters.verify.repair import RepairResult
-from venus.adapters.verify.reports import render_page
 from venus.cli.invocation import Invocation
 from venus.cli.verify import print_result
 

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from venus.adapters.dialects.verify_contract import Slice, Subject, key_forms
-from venus.adapters.verify.full_data import key_ranges
+from venus.adapters.verify.history import key_ranges
 from venus.adapters.verify.rows import record_ids
 from venus.adapters.verify.sides import places_of
-from venus.adapters.verify.slices import RANGE_BUCKETS, draw_sample, range_slices, whole_slice
+from venus.adapters.verify.table_comparison import RANGE_BUCKETS, draw_sample, range_slices, whole_slice
 from venus.codec.columns import Value, keys_from_columns
 from venus.codec.layout import Layout
 from venus.model import Column, Kind, LogicalType, TableSchema

@@ -13,12 +13,11 @@ import time
 
 from venus.adapters.targets.postgresql import catalogue as catalogues
 from venus.adapters.targets.postgresql.apply.held_tables import HeldTables
-from venus.adapters.targets.postgresql.apply.report import ApplyLoop, ApplyReport, Report
+from venus.adapters.targets.postgresql.apply.report import IDLE_S, ApplyLoop, ApplyReport, ApplyStream, Report
 from venus.adapters.targets.postgresql.apply.resync import Resyncs
-from venus.adapters.targets.postgresql.apply.single_string import advance_text, apply_at_once, is_small
 from venus.adapters.targets.postgresql.apply.start_over import apply_configured_predicates, start_over
-from venus.adapters.targets.postgresql.apply.stream import IDLE_S, ApplyStream
 from venus.adapters.targets.postgresql.apply.transaction import ApplyTransaction
+from venus.adapters.targets.postgresql.apply.writer import advance_text, apply_at_once, is_small
 from venus.adapters.targets.postgresql.database import (
     DEFERRED,
     REPLICA,

@@ -29,16 +29,14 @@ from venus.adapters.targets.postgresql.database import (
     TableState,
 )
 from venus.adapters.targets.postgresql.naming import PlacedTable, quote
-from venus.adapters.targets.postgresql.rows.rowcopy import copy_full
 from venus.adapters.targets.postgresql.rows.verdicts import Verdicts
-from venus.adapters.targets.postgresql.rowsql import RowSql
+from venus.adapters.targets.postgresql.rowsql import RowSql, copy_full
 from venus.adapters.targets.postgresql.schema import existing
 from venus.adapters.targets.postgresql.schema.constraints import add_key
 from venus.adapters.targets.postgresql.schema.ddl import is_counted, no_identity, type_sql
 from venus.adapters.targets.postgresql.schema.own_types import LabelsMissing, require_labels
 from venus.adapters.targets.postgresql.schema.tables import plan_step_to, store_version
-from venus.adapters.targets.postgresql.session import Superseded, TargetSession
-from venus.adapters.targets.postgresql.statements import statement
+from venus.adapters.targets.postgresql.session import Superseded, TargetSession, statement
 from venus.codec import schema as schemas_codec
 from venus.codec.filtering import select_full_rows
 from venus.errors import TargetError, VenusError

@@ -37,10 +37,8 @@ from venus.adapters.targets.postgresql.rows.verdicts import (
 )
 from venus.adapters.targets.postgresql.rowsql import RowSql
 from venus.adapters.targets.postgresql.schema.tables import SchemaChanges
-from venus.adapters.targets.postgresql.session import Refusal, Superseded, TargetSession
-from venus.adapters.targets.postgresql.statements import statement
-from venus.adapters.under.cut_assembler import CutPiece
-from venus.adapters.under.sections import HELD, NEW_VERSION, ROWS, SectionRole, SectionWalk
+from venus.adapters.targets.postgresql.session import Refusal, Superseded, TargetSession, statement
+from venus.adapters.under.cut_assembler import HELD, NEW_VERSION, ROWS, CutPiece, SectionRole, SectionWalk
 from venus.codec.changes import TableChanges
 from venus.errors import TargetError, VenusError
 from venus.model import ChangeKind, TableSchema

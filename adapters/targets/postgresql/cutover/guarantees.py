@@ -1,32 +1,45 @@
-"""Comparison of every table at the target with the source's description; a missing constraint weakens a guarantee.
+"""Guarantees at the cut-over: every table compared with the source's description, and the foreign keys.
 
-This target spells the definitions: VENUS creates a temporary table as it would create the table now, and reads it like
-the table itself. It leaves nothing behind.
+A missing constraint weakens a guarantee. This target spells the definitions: VENUS creates a temporary table as it
+would create the table now, and reads it like the table itself. It leaves nothing behind.
+
+VENUS applies with foreign keys disabled where it may, so PostgreSQL's VALID proves nothing about newer rows. A query
+over the rows themselves checks that every row has its parent. Then the foreign keys are recreated with the source's
+actions, and PostgreSQL validates each once more.
+
+Checks of domains that are NOT VALID at the source are added here as well. PostgreSQL casts every value that is written
+to a domain, so a target with such a check could not take the older values of the source.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from venus.adapters.targets.cutover_contract import SchemaDifference
-from venus.adapters.targets.postgresql.cutover import references
-from venus.adapters.targets.postgresql.naming import PlacedTable
+from venus.adapters.targets.postgresql.database import cutover_sql, transaction
+from venus.adapters.targets.postgresql.naming import PlacedTable, quote
 from venus.adapters.targets.postgresql.schema import existing, own_types
-from venus.adapters.targets.postgresql.schema.comparison import (
+from venus.adapters.targets.postgresql.schema.constraints import (
     CHECK,
     DEFAULT,
     INDEX,
     REFERENCE,
+    ConstraintNames,
     ObjectDifference,
     ObjectPlace,
     ObjectProblem,
+    PlacedForeignKey,
     TableObject,
+    check_sql,
+    check_statements,
     compare_objects,
+    index_sql,
+    index_statements,
+    placed_foreign_keys,
 )
-from venus.adapters.targets.postgresql.schema.constraints import ConstraintNames, PlacedForeignKey, check_sql, index_sql
-from venus.adapters.targets.postgresql.schema.ddl import create_table
+from venus.adapters.targets.postgresql.schema.ddl import create_table, later_checks
 from venus.adapters.targets.postgresql.schema.ddl import list_own_types as used_types
 from venus.adapters.targets.postgresql.schema.table_objects import (
     column_objects,
@@ -35,8 +48,7 @@ from venus.adapters.targets.postgresql.schema.table_objects import (
     read_objects,
     stricter_objects,
 )
-from venus.adapters.targets.postgresql.session import TargetSession
-from venus.adapters.targets.postgresql.statements import statement
+from venus.adapters.targets.postgresql.session import TargetSession, statement
 from venus.errors import TargetError
 from venus.model import OwnType
 
@@ -51,12 +63,12 @@ def find_schema_differences(
 ) -> list[SchemaDifference]:
     """Compare every table; `created` = those that VENUS has created, whose foreign keys the cut-over recreates."""
     there = {one.schema.qualified for one in placed}
-    keys = references.read_foreign_keys(session, placed)
-    owed = references.plan_references(placed, placed)
+    keys = read_foreign_keys(session, placed)
+    owed = plan_references(placed, placed)
     found = []
     for one in placed:
         ends = {(REFERENCE, f.name): str(f.ends) for f in keys if f.child == (one.namespace, one.name)}
-        wanted = {_place(r): str(references.foreign_key_ends(r)) for r in owed if r.placed is one}
+        wanted = {_place(r): str(foreign_key_ends(r)) for r in owed if r.placed is one}
         for d in _table_differences(session, one, there, ends, wanted):
             made = one.schema.table_id in created and d.part.kind == REFERENCE
             if not made or d.problem is ObjectProblem.EXTRA:
@@ -141,3 +153,150 @@ def _try(session: TargetSession, text: str) -> None:
 def _domain_differences(session: TargetSession, placed: PlacedTable, own: OwnType) -> Iterator[SchemaDifference]:
     for what, mend in own_types.missing_constraints(session, placed, own):
         yield SchemaDifference(table=placed.schema.qualified, what=what, statement=mend, blocks=True)
+
+
+#: Child, columns, parent, columns there.
+Ends = tuple[tuple[str, str], tuple[str, ...], tuple[str, str], tuple[str, ...]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TargetForeignKey:
+    """A foreign key of the target's dictionary, or one that VENUS has yet to add."""
+
+    name: str
+    child: tuple[str, str]
+    parent: tuple[str, str]
+    columns: tuple[str, ...]
+    referred: tuple[str, ...]
+    orphans: int = 0
+    example: str = ""
+    #: NOT VALID at the source: rows there may lack a parent.
+    not_valid: bool = False
+
+    @property
+    def ends(self) -> Ends:
+        """The identity of a foreign key, regardless of its name."""
+        return self.child, self.columns, self.parent, self.referred
+
+    @property
+    def shown(self) -> str:
+        """The foreign key as text for messages."""
+        return f"{'.'.join(self.child)} ({', '.join(self.columns)}) -> {'.'.join(self.parent)}"
+
+
+def plan_references(placed: Sequence[PlacedTable], created: Sequence[PlacedTable]) -> list[PlacedForeignKey]:
+    """Return the foreign keys that VENUS creates, with the names that the load has given them."""
+    names = ConstraintNames(placed)
+    for one in created:
+        index_statements(one, names)
+    for one in created:
+        check_statements(one, names)
+    return [r for one in created for r in placed_foreign_keys(one, placed, names)]
+
+
+def read_foreign_keys(session: TargetSession, placed: Sequence[PlacedTable]) -> list[TargetForeignKey]:
+    """Read the foreign keys of the tables from the target's dictionary."""
+    rows = session.rows(cutover_sql("foreign_keys"), {"tables": [p.sql for p in placed]})
+    return [
+        TargetForeignKey(name=name, child=(cn, c), parent=(pn, p), columns=tuple(columns), referred=tuple(referred))
+        for name, cn, c, pn, p, columns, referred in rows
+    ]
+
+
+def count_orphans(
+    session: TargetSession,
+    there: Sequence[TargetForeignKey],
+    owed: Sequence[PlacedForeignKey],
+    placed: Sequence[PlacedTable],
+) -> list[TargetForeignKey]:
+    """Return every foreign key with its number of rows without a parent; `placed` = every table of the target."""
+    known = {f.ends for f in there}
+    missing = [f for f in map(_to_foreign_key, owed) if f.ends not in known]
+    lenient = {f.ends for f in map(_to_foreign_key, plan_references(placed, placed)) if f.not_valid}
+    return [_with_orphan_count(session, replace(f, not_valid=f.ends in lenient)) for f in (*there, *missing)]
+
+
+def foreign_key_ends(reference: PlacedForeignKey) -> Ends:
+    """Return the ends of a foreign key that VENUS makes."""
+    return _to_foreign_key(reference).ends
+
+
+def _to_foreign_key(reference: PlacedForeignKey) -> TargetForeignKey:
+    child, parent, key = reference.placed, reference.referred, reference.key
+    return TargetForeignKey(
+        name=reference.name,
+        child=(child.namespace, child.name),
+        parent=(parent.namespace, parent.name),
+        columns=tuple(child.fold(c) for c in key.columns),
+        referred=tuple(parent.fold(c) for c in (key.referred_columns or parent.schema.key)),
+        not_valid=key.not_valid,
+    )
+
+
+def _with_orphan_count(session: TargetSession, found: TargetForeignKey) -> TargetForeignKey:
+    mine = [f"c.{quote(c)}" for c in found.columns]
+    text = cutover_sql(
+        "orphans",
+        child=".".join(map(quote, found.child)),
+        parent=".".join(map(quote, found.parent)),
+        child_columns=", ".join(mine),
+        all_set=" AND ".join(f"{c} IS NOT NULL" for c in mine),
+        match=" AND ".join(f"p.{quote(r)} = {c}" for r, c in zip(found.referred, mine, strict=True)),
+    )
+    row = session.row(text)
+    count, example = row if row is not None else (0, None)
+    return replace(found, orphans=int(count), example=example or "")
+
+
+def recreate_references(
+    session: TargetSession,
+    there: Sequence[TargetForeignKey],
+    owed: Sequence[PlacedForeignKey],
+    invalid: Collection[str],
+    *,
+    acting: bool,
+) -> list[str]:
+    """Recreate VENUS's foreign keys with or without the source's actions, and validate them.
+
+    `invalid` names those that rows violate: these hold for new rows only. Return what the target refused.
+    """
+    named = {f.ends: f.name for f in there}
+    warnings = []
+    for reference in owed:
+        name = named.get(_to_foreign_key(reference).ends, reference.name)
+        current = replace(reference, name=name)
+        try:
+            with transaction(session):
+                session.run(current.drop)
+                session.run(current.add(acting=acting))
+            if name not in invalid and current.validate:
+                session.run(current.validate)
+        except TargetError as error:
+            logger.warning("%s: %s", current.add(acting=acting), error)
+            warnings.append(f"foreign key {name}: {error}")
+    return warnings
+
+
+def unvalidated_checks(session: TargetSession, placed: Sequence[PlacedTable]) -> list[tuple[str, str]]:
+    """Return table and name of the check constraints that are not validated for every row."""
+    return [(t, n) for t, n in session.rows(cutover_sql("unvalidated_checks"), {"tables": [p.sql for p in placed]})]
+
+
+def add_domain_checks(session: TargetSession, created: Sequence[PlacedTable]) -> list[str]:
+    """Add the checks; return what the target refused. May be repeated."""
+    refused = []
+    for drop, add in later_checks(created):
+        try:
+            with transaction(session):
+                session.run(drop)
+                session.run(add)
+        except TargetError as error:
+            logger.warning("%s: %s", add, error)
+            refused.append(f"{add}: {error}")
+    return refused
+
+
+def drop_domain_checks(session: TargetSession, created: Sequence[PlacedTable]) -> None:
+    """Drop the checks."""
+    for drop, _ in later_checks(created):
+        session.run(drop)

@@ -35,9 +35,8 @@ from venus.adapters.targets.postgresql.load.task import (
 from venus.adapters.targets.postgresql.lock_waits import log_load_waits
 from venus.adapters.targets.postgresql.naming import OWN_SCHEMA, PlacedTable
 from venus.adapters.targets.postgresql.schema import existing
-from venus.adapters.targets.postgresql.schema.ddl_file import collect_remarks
-from venus.adapters.targets.postgresql.session import TargetSession
-from venus.adapters.targets.postgresql.statements import statement
+from venus.adapters.targets.postgresql.schema.ddl import collect_remarks
+from venus.adapters.targets.postgresql.session import TargetSession, statement
 from venus.codec.chunk import RowTotals
 from venus.config import Settings
 from venus.errors import DigestMismatch, Diverged, ProtocolError, Refused, SnapshotExpired, TargetError, VenusError

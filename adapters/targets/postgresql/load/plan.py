@@ -23,8 +23,7 @@ from venus.adapters.targets.postgresql.schema.constraints import (
 )
 from venus.adapters.targets.postgresql.schema.ddl import is_counted, is_identity
 from venus.adapters.targets.postgresql.schema.tables import prepare_table
-from venus.adapters.targets.postgresql.session import TargetSession
-from venus.adapters.targets.postgresql.statements import statement
+from venus.adapters.targets.postgresql.session import TargetSession, statement
 from venus.adapters.targets.predicates import check_predicates
 from venus.codec import schema as schemas_codec
 from venus.errors import Refused, SnapshotExpired, TargetError, Unavailable, VenusError

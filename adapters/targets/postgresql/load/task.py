@@ -17,7 +17,6 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 from venus.adapters.targets.postgresql.naming import OWN_SCHEMA, PlacedTable
-from venus.adapters.targets.postgresql.rows.rowcopy import copy_full, copy_rows, copy_statement, full_rows_text
 from venus.adapters.targets.postgresql.rows.verdicts import (
     LOADED,
     PARKED,
@@ -27,9 +26,8 @@ from venus.adapters.targets.postgresql.rows.verdicts import (
     key_texts,
     waiting_mask,
 )
-from venus.adapters.targets.postgresql.rowsql import RowSql
-from venus.adapters.targets.postgresql.session import Refusal, TargetSession, try_replica_role
-from venus.adapters.targets.postgresql.statements import statement
+from venus.adapters.targets.postgresql.rowsql import RowSql, copy_full, copy_rows, copy_statement, full_rows_text
+from venus.adapters.targets.postgresql.session import Refusal, TargetSession, statement, try_replica_role
 from venus.adapters.under.row_changes import RowChanges, to_row_changes
 from venus.codec.changes import TableChanges
 from venus.codec.chunk import Chunk, FullRows

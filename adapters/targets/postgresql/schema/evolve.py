@@ -23,7 +23,7 @@ from venus.adapters.targets.postgresql.schema.ddl import (
     type_sql,
 )
 from venus.adapters.targets.postgresql.schema.own_types import LabelSteps, create_if_missing
-from venus.adapters.targets.postgresql.statements import statement
+from venus.adapters.targets.postgresql.session import statement
 from venus.model import Column, Kind, LogicalType, TableSchema
 
 NO_LABELS = LabelSteps()

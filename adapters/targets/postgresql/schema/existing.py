@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from venus.adapters.targets.postgresql.naming import PlacedTable
 from venus.adapters.targets.postgresql.schema.constraints import ConstraintNames
 from venus.adapters.targets.postgresql.schema.ddl import column_type, has_type, without_quotes
-from venus.adapters.targets.postgresql.session import Refusal, TargetSession
-from venus.adapters.targets.postgresql.statements import statement
+from venus.adapters.targets.postgresql.session import Refusal, TargetSession, statement
 from venus.errors import Refused, TargetError
 
 #: Relations that accept rows: ordinary and partitioned tables.

@@ -12,7 +12,7 @@ from dataclasses import replace
 from venus.adapters.targets.postgresql.database import PostgresDatabase, TableState
 from venus.adapters.targets.postgresql.naming import PlacedTable, quote, shorten_name
 from venus.adapters.targets.postgresql.schema import own_types
-from venus.adapters.targets.postgresql.schema.comparison import (
+from venus.adapters.targets.postgresql.schema.constraints import (
     CHECK,
     COLUMN,
     DEFAULT,
@@ -22,18 +22,16 @@ from venus.adapters.targets.postgresql.schema.comparison import (
     REFERENCE,
     REQUIRED,
     TYPE,
+    ConstraintNames,
     ExistingObjects,
     ObjectPlace,
     ObjectProblem,
     ObjectSort,
-    TableObject,
-    compare_objects,
-)
-from venus.adapters.targets.postgresql.schema.constraints import (
-    ConstraintNames,
     PlacedForeignKey,
+    TableObject,
     add_key,
     check_sql,
+    compare_objects,
     index_sql,
 )
 from venus.adapters.targets.postgresql.schema.ddl import (
@@ -48,8 +46,7 @@ from venus.adapters.targets.postgresql.schema.ddl import (
     without_quotes,
 )
 from venus.adapters.targets.postgresql.schema.existing import ExistingColumn
-from venus.adapters.targets.postgresql.session import TargetSession
-from venus.adapters.targets.postgresql.statements import statement
+from venus.adapters.targets.postgresql.session import TargetSession, statement
 from venus.errors import TargetError
 from venus.model import Check, Column, ForeignKey, Index, TableSchema
 

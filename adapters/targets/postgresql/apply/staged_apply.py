@@ -17,6 +17,13 @@ from dataclasses import replace
 from venus.adapters.targets.postgresql import catalogue as catalogues
 from venus.adapters.targets.postgresql.apply.apply_session import run_apply
 from venus.adapters.targets.postgresql.apply.report import ApplyLoop, ApplyReport, Report
+from venus.adapters.targets.postgresql.apply.staged_task import (
+    StagedTable,
+    StageReceipt,
+    StageTask,
+    stage_prefix,
+    stage_range,
+)
 from venus.adapters.targets.postgresql.apply.start_over import apply_configured_predicates, start_over
 from venus.adapters.targets.postgresql.catalogue import TargetCatalogue
 from venus.adapters.targets.postgresql.database import (
@@ -29,15 +36,7 @@ from venus.adapters.targets.postgresql.database import (
     refuse_acting_foreign_keys,
 )
 from venus.adapters.targets.postgresql.naming import OWN_SCHEMA
-from venus.adapters.targets.postgresql.session import Superseded, TargetSession
-from venus.adapters.targets.postgresql.staged.task import (
-    StagedTable,
-    StageReceipt,
-    StageTask,
-    stage_prefix,
-    stage_range,
-)
-from venus.adapters.targets.postgresql.statements import statement
+from venus.adapters.targets.postgresql.session import Superseded, TargetSession, statement
 from venus.config import Settings
 from venus.errors import DatabaseUnavailable, Diverged, ProtocolError, TargetError, VenusError
 from venus.process.runners import Runner

@@ -15,9 +15,8 @@ import numpy as np
 
 from venus.adapters.targets.postgresql.naming import OWN_SCHEMA, PlacedTable
 from venus.adapters.targets.postgresql.rowsql import RowSql, group_number
-from venus.adapters.targets.postgresql.session import TargetSession
-from venus.adapters.targets.postgresql.statements import statement
-from venus.adapters.under.cut_assembler import CutPiece, decode_piece
+from venus.adapters.targets.postgresql.session import TargetSession, statement
+from venus.adapters.under.cut_assembler import CutPiece, SectionRole, SectionWalk, decode_piece
 from venus.adapters.under.row_changes import (
     RowChanges,
     apply_predicate,
@@ -25,7 +24,6 @@ from venus.adapters.under.row_changes import (
     net_changes,
     to_row_changes,
 )
-from venus.adapters.under.sections import SectionRole, SectionWalk
 from venus.codec.changes import TableChanges
 from venus.codec.copy_text import keys_to_copy, to_copy
 from venus.codec.layout import Layout

@@ -1,1 +1,0 @@
-"""The scale-out apply: increments laid down by tasks that run elsewhere, taken over in one transaction."""
