@@ -16,7 +16,7 @@ from tests.support.brokers.feed import Feed, caught_up, following, items, put, q
 from tests.support.databases.postgres import libpq
 from tests.support.pipelines.applying import equal, loaded
 from tests.support.waiting import eventually
-from venus.adapters.targets.postgresql import session
+from venus.adapters.targets.postgresql import lock_waits
 from venus.adapters.targets.postgresql.apply.report import ApplyStream
 from venus.adapters.targets.postgresql.catalogue import TargetCatalogue
 from venus.adapters.targets.postgresql.load.full_sync import full_sync
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.integration
 
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session, "LOOK_S", 0.2)
+    monkeypatch.setattr(lock_waits, "LOOK_S", 0.2)
 
 
 @pytest.fixture

@@ -12,7 +12,8 @@ from collections.abc import Sequence as Seq
 from functools import partial
 
 from venus.adapters.dialects.contract import Cut, FillState, MissingGrant, SourceCapture
-from venus.adapters.dialects.postgresql import lock_waits, registry, rows
+from venus.adapters.dialects.postgresql import lock_waits, registry
+from venus.adapters.dialects.postgresql.capture import cut_statements
 from venus.adapters.dialects.postgresql.capture.cut import PostgresCut, PostgresFillPace
 from venus.adapters.dialects.postgresql.capture.cut_opening import (
     DirtyMarks,
@@ -130,7 +131,7 @@ class PostgresCapture(SourceCapture):
             return False
         wait_s = max(WAIT_S, min(self._rest_s, REST_LOOKS * pause_s, rest_s))
         looks = max(1, int(wait_s / max(pause_s, LEAST_PAUSE_S)))
-        looking = rows.wait_statement(
+        looking = cut_statements.wait_statement(
             self._tables.waiting, pause_s=pause_s, looks=looks, as_block=not self._has_functions
         )
         try:
@@ -245,7 +246,9 @@ class PostgresCapture(SourceCapture):
         self._tables = PolledTables.classify(
             self._registry.captured, together=self._has_functions and not self._reads_apart
         )
-        self._connection.run("; ".join(["DEALLOCATE ALL", *rows.prepare_statements(looker=self._has_functions)]))
+        self._connection.run(
+            "; ".join(["DEALLOCATE ALL", *cut_statements.prepare_statements(looker=self._has_functions)])
+        )
         self._connection.expect_types(oid for (oid,) in self._connection.rows(statement("cut", "types")))
         self._rest_s = self._read_wait_limit()
         self._is_prepared, self._look_at = True, float("-inf")
@@ -256,7 +259,7 @@ class PostgresCapture(SourceCapture):
         Without them a DO block waits, which is planned each time, and every table needs its own round trip.
         """
         try:
-            self._connection.run(rows.session_functions())
+            self._connection.run(cut_statements.session_functions())
         except SourceError as error:
             logger.info("capture waits in a DO block and reads tables one at a time: %s", error)
             return False
