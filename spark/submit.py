@@ -96,9 +96,16 @@ def build_pex(output: Path, wheel: Path | None = None) -> None:
         wheel = wheel or _own_wheel(Path(folder))
         # Spark has its own PySpark, which must come before any other: it comes from the node.
         _run(
-            sys.executable, "-m", "pex", "--inherit-path=fallback", "--venv-repository", sys.prefix, str(wheel),
-            "--output-file", str(output),
-        )  # fmt: skip
+            sys.executable,
+            "-m",
+            "pex",
+            "--inherit-path=fallback",
+            "--venv-repository",
+            sys.prefix,
+            str(wheel),
+            "--output-file",
+            str(output),
+        )
 
 
 def _own_wheel(folder: Path) -> Path:
@@ -110,8 +117,18 @@ def _own_wheel(folder: Path) -> Path:
         )
     copied = folder / "tree"
     shutil.copytree(source, copied, symlinks=True, ignore=_NOT_BUILT)
-    _run(sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", "wheel", "--no-deps",
-         "--wheel-dir", str(folder), str(copied))  # fmt: skip
+    _run(
+        sys.executable,
+        "-m",
+        "pip",
+        "--quiet",
+        "--disable-pip-version-check",
+        "wheel",
+        "--no-deps",
+        "--wheel-dir",
+        str(folder),
+        str(copied),
+    )
     return next(folder.glob("*.whl"))
 
 

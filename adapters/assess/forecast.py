@@ -154,32 +154,42 @@ def _add_lines(f: Forecast, fixed_s: float, compare_s: float, tables: int) -> Fo
     speed = f"speed {f.speed:.2f} (this machine's time for what the bench's takes 1)"
     lines = [
         ForecastLine(
-            what="first fill and load (`venus migrate`)", value=f.fill_s, unit="s",
+            what="first fill and load (`venus migrate`)",
+            value=f.fill_s,
+            unit="s",
             formula=f"start {fixed_s:.1f} s ({FIXED_S:g} s + {tables:,} tables x {TABLE_S:g} s) + reading"
             f" {f.read_s:.1f} s + loading {f.load_s:.1f} s; {speed}",
         ),
         ForecastLine(
-            what="reading at the source", value=f.read_s, unit="s",
+            what="reading at the source",
+            value=f.read_s,
+            unit="s",
             formula="sum of rows x the larger of (row + columns x value + KiB x kib) x speed and the sample's seconds a"
             " row",
         ),
         ForecastLine(
-            what="loading one target", value=f.load_s, unit="s",
+            what="loading one target",
+            value=f.load_s,
+            unit="s",
             formula=f"sum of rows x ({LOAD_ROW_US:g} + {LOAD_VALUE_US:g} x columns + {LOAD_KIB_US:g} x KiB) us x speed,"
             f" and {POOL_S:g} s x speed for its processes if there are {POOL_ROWS:,} rows or more",
         ),
         ForecastLine(
-            what="cut-over, the application at rest", value=f.cutover_s, unit="s",
+            what="cut-over, the application at rest",
+            value=f.cutover_s,
+            unit="s",
             formula=f"quiet {QUIET_S:g} s + {CUTOVER_FIXED_S:g} s x speed + comparing {compare_s:.1f} s: rows x"
             f" ({COMPARE_ROW_US:g} + {COMPARE_VALUE_US:g} x columns + {COMPARE_KIB_US:g} x KiB) us x speed;"
             " plus what capture and apply lag behind when it begins",
         ),
         ForecastLine(
-            what="disk of the broker", value=f.broker_bytes, unit="bytes",
+            what="disk of the broker",
+            value=f.broker_bytes,
+            unit="bytes",
             formula=f"sum of rows x (bytes of a row + {BROKER_ROW_BYTES}) x {BROKER_COPIES}: once in the log until"
             " every target has it, once in the full data; plus what the slowest target lags behind",
         ),
-    ]  # fmt: skip
+    ]
     lines += _rates(f)
     return replace(f, lines=tuple(lines))
 
@@ -187,9 +197,17 @@ def _add_lines(f: Forecast, fixed_s: float, compare_s: float, tables: int) -> Fo
 def _rates(f: Forecast) -> list[ForecastLine]:
     found = [
         (f.changes_per_s, "changed rows", "/s", "the database's own counts, divided by the time they cover"),
-        (f.trigger_ms_per_s, "cost of the triggers", "ms/s",
-         "changed rows/s x microseconds of a trigger: what all sessions together take longer, each second"),
-        (f.log_bytes_per_hour, "growth of the logs without capture", "bytes/h",
-         "changes/s x 3600 x (a log row + twice its key)"),
-    ]  # fmt: skip
+        (
+            f.trigger_ms_per_s,
+            "cost of the triggers",
+            "ms/s",
+            "changed rows/s x microseconds of a trigger: what all sessions together take longer, each second",
+        ),
+        (
+            f.log_bytes_per_hour,
+            "growth of the logs without capture",
+            "bytes/h",
+            "changes/s x 3600 x (a log row + twice its key)",
+        ),
+    ]
     return [ForecastLine(what=what, value=v, unit=unit, formula=how) for v, what, unit, how in found if v is not None]

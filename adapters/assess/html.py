@@ -31,16 +31,27 @@ def render_page(found: Assessment) -> str:
     template = Template((files(__package__) / "assess.html").read_text(encoding="utf-8"))
     blocking = [finding for finding in found.findings if finding.blocks]
     return template.substitute(
-        title=escape(found.title), version=escape(found.version), taken_at=escape(found.taken_at),
-        tone="bad" if blocking else "good", verdict=escape(verdict(found)), cards=_cards(found),
-        tables=_tables(found), blocking=_blocking(found, blocking), not_carried=_refused_section(found),
-        formulas=_grid(("figure", "value", "formula"), [], (
-            f'<tr><td>{escape(line.what)}</td><td class="number">{format_figure(line.value, line.unit)}</td>'
-            f'<td class="soft">{escape(line.formula)}</td></tr>' for line in found.forecast.lines
-        )),
+        title=escape(found.title),
+        version=escape(found.version),
+        taken_at=escape(found.taken_at),
+        tone="bad" if blocking else "good",
+        verdict=escape(verdict(found)),
+        cards=_cards(found),
+        tables=_tables(found),
+        blocking=_blocking(found, blocking),
+        not_carried=_refused_section(found),
+        formulas=_grid(
+            ("figure", "value", "formula"),
+            [],
+            (
+                f'<tr><td>{escape(line.what)}</td><td class="number">{format_figure(line.value, line.unit)}</td>'
+                f'<td class="soft">{escape(line.formula)}</td></tr>'
+                for line in found.forecast.lines
+            ),
+        ),
         unknown=_listing("What could not be known", map(escape, found.unknown)),
         notes=_listing("Worth knowing", (_format_finding(f) for f in found.findings if not f.blocks)),
-    )  # fmt: skip
+    )
 
 
 def verdict(found: Assessment) -> str:
@@ -87,10 +98,14 @@ def _table(t: AssessedTable, largest: int) -> str:
     f, size = t.forecast, t.size
     rows = _NONE if size.rows is None else f"{'' if size.counted else '≈ '}{size.rows:,}"
     numbers = (
-        rows, _bytes(size.data_bytes), _bytes(size.index_bytes), f"{t.columns:,}" if t.columns else _NONE,
-        _figure(f.changes_per_s if f else None, "/s"), _figure(f.trigger_ms_per_s if f else None, "ms/s"),
+        rows,
+        _bytes(size.data_bytes),
+        _bytes(size.index_bytes),
+        f"{t.columns:,}" if t.columns else _NONE,
+        _figure(f.changes_per_s if f else None, "/s"),
+        _figure(f.trigger_ms_per_s if f else None, "ms/s"),
         format_duration(f.read_s + f.load_s) if f else _NONE,
-    )  # fmt: skip
+    )
     types = ", ".join(f"{name}{f' x{count}' if count > 1 else ''}" for name, count in t.types.items())
     details = "".join(f'<div class="soft">{escape(text)}</div>' for text in (types, *t.refused, *t.left_out) if text)
     share = f'<div class="share" style="width:{100 * (size.rows or 0) / largest:.1f}%"></div>'

@@ -90,9 +90,16 @@ class Assessment:
 
 
 def build_assessment(
-    survey: Survey, schemas: Seq[TableSchema], findings: Seq[Finding], *, speed: float, version: str, taken_at: str,
-    transactional: bool, place: str = "",
-) -> Assessment:  # fmt: skip
+    survey: Survey,
+    schemas: Seq[TableSchema],
+    findings: Seq[Finding],
+    *,
+    speed: float,
+    version: str,
+    taken_at: str,
+    transactional: bool,
+    place: str = "",
+) -> Assessment:
     """Build an assessment from the dialect's survey, dictionary and check."""
     by_name = {schema.qualified: schema for schema in schemas}
     blocking = [finding for finding in findings if finding.blocks]
@@ -106,13 +113,19 @@ def build_assessment(
         unknown.append(f"the forecast leaves out {', '.join(nameless)}: their number of rows is unknown")
     forecasts = [t.forecast for t in carried if t.forecast]
     return Assessment(
-        server=survey.server, place=place, version=version, taken_at=taken_at,
-        tables=tuple(tables), findings=tuple(findings),
-        numberings=survey.numberings, others=survey.others, unknown=tuple(unknown),
+        server=survey.server,
+        place=place,
+        version=version,
+        taken_at=taken_at,
+        tables=tuple(tables),
+        findings=tuple(findings),
+        numberings=survey.numberings,
+        others=survey.others,
+        unknown=tuple(unknown),
         forecast=forecast_source(forecasts, sum(t.size.rows or 0 for t in carried), speed),
         script=build_script(findings, transactional=transactional),
         exclusion=build_exclusion([t.size.qualified for t in tables if t.refused]),
-    )  # fmt: skip
+    )
 
 
 def _is_about(finding: Finding, table: str) -> bool:
@@ -150,45 +163,69 @@ def to_document(found: Assessment) -> dict[str, Any]:
     """Return the assessment as a JSON document; unknown figures are null."""
     f = found.forecast
     return {
-        "format": FORMAT, "server": found.server, "place": found.place,
-        "version": found.version, "taken_at": found.taken_at,
+        "format": FORMAT,
+        "server": found.server,
+        "place": found.place,
+        "version": found.version,
+        "taken_at": found.taken_at,
         "tables": [_table_document(t) for t in found.tables],
-        "carried": len(found.carried), "refused": len(found.refused),
+        "carried": len(found.carried),
+        "refused": len(found.refused),
         "findings": [
-            {"where": x.where, "message": x.message, "way_out": x.remedy, "blocks": x.blocks,
-             "statements": list(x.script)} for x in found.findings
+            {
+                "where": x.where,
+                "message": x.message,
+                "way_out": x.remedy,
+                "blocks": x.blocks,
+                "statements": list(x.script),
+            }
+            for x in found.findings
         ],
-        "script": found.script, "exclude": found.exclusion,
+        "script": found.script,
+        "exclude": found.exclusion,
         "not_carried": {
             "sequences": [
-                {"name": n.name, "table": n.table, "column": n.column, "next": n.next_value}
-                for n in found.numberings
+                {"name": n.name, "table": n.table, "column": n.column, "next": n.next_value} for n in found.numberings
             ],
             "objects": found.kinds,
         },
         "forecast": {
-            "rows": f.rows, "fill_seconds": f.fill_s, "read_seconds": f.read_s, "load_seconds": f.load_s,
-            "cutover_seconds": f.cutover_s, "broker_bytes": f.broker_bytes, "changes_per_s": f.changes_per_s,
-            "trigger_ms_per_s": f.trigger_ms_per_s, "log_bytes_per_hour": f.log_bytes_per_hour, "speed": f.speed,
+            "rows": f.rows,
+            "fill_seconds": f.fill_s,
+            "read_seconds": f.read_s,
+            "load_seconds": f.load_s,
+            "cutover_seconds": f.cutover_s,
+            "broker_bytes": f.broker_bytes,
+            "changes_per_s": f.changes_per_s,
+            "trigger_ms_per_s": f.trigger_ms_per_s,
+            "log_bytes_per_hour": f.log_bytes_per_hour,
+            "speed": f.speed,
             "formulas": {line.what: line.formula for line in f.lines},
         },
         "unknown": list(found.unknown),
-    }  # fmt: skip
+    }
 
 
 def _table_document(t: AssessedTable) -> dict[str, Any]:
     forecast = t.forecast
     return {
-        "table": t.size.qualified, "carried": not t.refused, "refused": list(t.refused), "rows": t.size.rows,
-        "rows_counted": t.size.counted, "data_bytes": t.size.data_bytes, "index_bytes": t.size.index_bytes,
-        "columns": t.columns, "types": dict(t.types), "left_out": list(t.left_out),
+        "table": t.size.qualified,
+        "carried": not t.refused,
+        "refused": list(t.refused),
+        "rows": t.size.rows,
+        "rows_counted": t.size.counted,
+        "data_bytes": t.size.data_bytes,
+        "index_bytes": t.size.index_bytes,
+        "columns": t.columns,
+        "types": dict(t.types),
+        "left_out": list(t.left_out),
         "row_bytes": forecast.row_bytes if forecast else None,
         "changes_per_s": forecast.changes_per_s if forecast else None,
         "trigger_ms_per_s": forecast.trigger_ms_per_s if forecast else None,
         "log_bytes_per_hour": forecast.log_bytes_per_hour if forecast else None,
         "fill_seconds": forecast.read_s + forecast.load_s if forecast else None,
         "broker_bytes": forecast.broker_bytes if forecast else None,
-    }  # fmt: skip
+    }
 
 
 #: A remedy of the check is a statement if it begins and ends like one.
@@ -293,6 +330,12 @@ def assess(settings: Settings, source: Source, *, count_rows: bool, version: str
     found = survey(settings, SurveyRequest(include=include, exclude=exclude, count_rows=count_rows))
     place = describe_database(settings.source.url.get_secret_value())
     return build_assessment(
-        found, schemas, findings, place=place, speed=measure_speed(), version=version, taken_at=taken_at,
+        found,
+        schemas,
+        findings,
+        place=place,
+        speed=measure_speed(),
+        version=version,
+        taken_at=taken_at,
         transactional=source.capabilities.transactional_ddl,
-    )  # fmt: skip
+    )

@@ -283,9 +283,14 @@ class _Cutover:
         return found
 
     def _build_certificate(
-        self, there: Sequence[CutoverTable], tables: Sequence[ComparedTable], keys: Sequence[ReferenceCheck],
-        counters: Sequence[CounterSetting], snapshot: broker_pb2.Snapshot | None, end: Readiness,
-    ) -> dict[str, Any]:  # fmt: skip
+        self,
+        there: Sequence[CutoverTable],
+        tables: Sequence[ComparedTable],
+        keys: Sequence[ReferenceCheck],
+        counters: Sequence[CounterSetting],
+        snapshot: broker_pb2.Snapshot | None,
+        end: Readiness,
+    ) -> dict[str, Any]:
         conversion = self._target.build_ddl([t.schema for t in there], (), self._source.dictionary.read_other_objects())
         head = self._request.head | {
             "kind": "rehearsal" if self._request.rehearse else "certificate",
@@ -296,9 +301,13 @@ class _Cutover:
             "committed_changes": {str(t): n for t, n in end.committed.items()},
         }
         return certificate.to_document(
-            head=head, tables=tables, foreign_keys=keys, counters=counters,
-            left_out=conversion.left_out, tables_left_out=self._document_left_out(end),
-        )  # fmt: skip
+            head=head,
+            tables=tables,
+            foreign_keys=keys,
+            counters=counters,
+            left_out=conversion.left_out,
+            tables_left_out=self._document_left_out(end),
+        )
 
     # -- what is final ---------------------------------------------------------------------------------------------
 
@@ -327,8 +336,11 @@ class _Cutover:
         certified = {t["target_table"]: t["hash"]["target"] for t in mark.certificate["tables"]}
         with session.open_snapshot():
             now = {t.there.name: hash_target(session, t, self._report_rows).text for t in tables}
-        written = [CutoverObstacle(what=f"{table} has been written to since the cut-over") for table in now
-                   if now[table] != certified.get(table)]  # fmt: skip
+        written = [
+            CutoverObstacle(what=f"{table} has been written to since the cut-over")
+            for table in now
+            if now[table] != certified.get(table)
+        ]
         self._add_block(written, "these changes exist only here: carry them over by hand, or load another target")
         session.relax(_invalid(mark.certificate), self._source.dictionary.read_numberings())
         self._target.record_comparison(certificate.certified_comparison(mark.certificate, mark.marked_at))

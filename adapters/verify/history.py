@@ -219,9 +219,17 @@ class KeyHistory:
 
 
 def read_increments(
-    history: KeyHistory, *, address: str, business: str, subject: Subject, versions: Mapping[int, TableSchema],
-    keys: Collection[Key], start: int, end: int, end_sequence: int,
-) -> None:  # fmt: skip
+    history: KeyHistory,
+    *,
+    address: str,
+    business: str,
+    subject: Subject,
+    versions: Mapping[int, TableSchema],
+    keys: Collection[Key],
+    start: int,
+    end: int,
+    end_sequence: int,
+) -> None:
     """Add the changes of these keys in the increments from `start` up to `end`."""
     wanted, known = set(keys), dict(versions)
     subscriber = Subscriber(address, business, f"{business}/verify", credit_bytes=CREDIT_BYTES, transient=True)
@@ -260,9 +268,7 @@ def read_queue_end(address: str, business: str, history: KeyHistory) -> tuple[in
     end = next((b.next_offset for b in found if b.business == business), 0)
     if end <= history.pinned:
         return history.pinned, history.sequence + 1
-    with Subscriber(
-        address, business, f"{business}/verify", credit_bytes=CREDIT_BYTES, transient=True
-    ) as subscriber:  # fmt: skip
+    with Subscriber(address, business, f"{business}/verify", credit_bytes=CREDIT_BYTES, transient=True) as subscriber:
         subscriber.open(end - 1, 0)
         increments = subscriber.increments(SILENCE_S)
     if not increments:
@@ -273,9 +279,14 @@ def read_queue_end(address: str, business: str, history: KeyHistory) -> tuple[in
 
 
 def _add(
-    history: KeyHistory, section: TableChanges, offset: int, sequence: int, subject: Subject,
-    versions: Mapping[int, TableSchema], wanted: set[Key],
-) -> None:  # fmt: skip
+    history: KeyHistory,
+    section: TableChanges,
+    offset: int,
+    sequence: int,
+    subject: Subject,
+    versions: Mapping[int, TableSchema],
+    wanted: set[Key],
+) -> None:
     if section.kind is ChangeKind.TRUNCATE:
         history.removals.append(KeyChange(offset=offset, sequence=sequence, row=None, before=sequence))
     elif section.kind is ChangeKind.SWEEP_END:
@@ -307,7 +318,9 @@ def _rows(
 def _pick_rows(section: TableChanges, numbers: Seq[int]) -> TableChanges:
     ids, rows = section.record_ids.split(), section.rows.split()
     return TableChanges(
-        table_id=section.table_id, schema_version=section.schema_version,
-        record_ids=PackedBytes.of([ids[n] for n in numbers]), rows=PackedBytes.of([rows[n] for n in numbers]),
+        table_id=section.table_id,
+        schema_version=section.schema_version,
+        record_ids=PackedBytes.of([ids[n] for n in numbers]),
+        rows=PackedBytes.of([rows[n] for n in numbers]),
         is_deleted=section.is_deleted[list(numbers)],
-    )  # fmt: skip
+    )

@@ -81,9 +81,14 @@ class _Run:
     def run(self) -> VerifyResult:
         began, options = time.monotonic(), self.options
         result = VerifyResult(
-            business=self.settings.business.name, target=options.target, leg=options.leg, version=__version__,
-            started_at=datetime.now(UTC).isoformat(timespec="seconds"), sample=options.sample, where=options.where,
-        )  # fmt: skip
+            business=self.settings.business.name,
+            target=options.target,
+            leg=options.leg,
+            version=__version__,
+            started_at=datetime.now(UTC).isoformat(timespec="seconds"),
+            sample=options.sample,
+            where=options.where,
+        )
         registered, result.leg = self._read_registered()
         registered = self._leave_out_released(registered)
         self._note_uncaptured(registered)
@@ -100,9 +105,12 @@ class _Run:
             holder = f"verify of {options.target}"
             with open_snapshot(address, self.settings.business.name, table_ids, holder) as snapshot:
                 ends = ComparisonEnds(
-                    settings=self.settings, left=left, right=right, target=options.target,
+                    settings=self.settings,
+                    left=left,
+                    right=right,
+                    target=options.target,
                     snapshot=snapshot.SerializeToString(),
-                )  # fmt: skip
+                )
                 for one in chosen:
                     result.tables.append(TableComparison(options, ends, one, self.runner_for, self.report).compare())
         if not options.tables:
@@ -190,9 +198,8 @@ class _Run:
         return {number: t for number, t in found.items() if not _is_own(t.schema)}
 
     def _choose_table(
-        self, table_id: int, registered: dict[int, RegisteredTable] | None,
-        at_target: dict[int, LoadedTable] | None,
-    ) -> ChosenTable:  # fmt: skip
+        self, table_id: int, registered: dict[int, RegisteredTable] | None, at_target: dict[int, LoadedTable] | None
+    ) -> ChosenTable:
         known = registered.get(table_id) if registered is not None else None
         loaded = at_target.get(table_id) if at_target is not None else None
         schema = known.schema if known else loaded.schema  # type: ignore[union-attr]

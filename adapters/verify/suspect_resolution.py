@@ -48,9 +48,12 @@ class SuspectResolver:
         self._business = ends.settings.business.name
         self._snapshot = broker_pb2.Snapshot.FromString(ends.snapshot)
         self._history = KeyHistory(
-            pinned=self._snapshot.offset, sequence=self._snapshot.sequence, start=self._snapshot.offset,
-            end=self._snapshot.offset, end_sequence=self._snapshot.sequence + 1,
-        )  # fmt: skip
+            pinned=self._snapshot.offset,
+            sequence=self._snapshot.sequence,
+            start=self._snapshot.offset,
+            end=self._snapshot.offset,
+            end_sequence=self._snapshot.sequence + 1,
+        )
         self._keys: tuple[Key, ...] = ()
 
     def settle(self, suspects: Seq[SuspectRow], wait_s: float) -> SettlingResult:
@@ -121,9 +124,16 @@ class SuspectResolver:
 
     def _read(self, history: KeyHistory, start: int, end: int, end_sequence: int) -> None:
         read_increments(
-            history, address=self._address, business=self._business, subject=self._subject,
-            versions=self._versions, keys=self._keys, start=start, end=end, end_sequence=end_sequence,
-        )  # fmt: skip
+            history,
+            address=self._address,
+            business=self._business,
+            subject=self._subject,
+            versions=self._versions,
+            keys=self._keys,
+            start=start,
+            end=end,
+            end_sequence=end_sequence,
+        )
 
     def _decide(self, suspects: Seq[SuspectRow]) -> dict[Key, Decision]:
         end, end_sequence = read_queue_end(self._address, self._business, self._history)
@@ -233,10 +243,15 @@ def _repeated_key(subject: Subject, suspect: SuspectRow) -> RowDifference:
     counts = ", ".join(f"{rows} rows in the {place.value}" for place, rows in suspect.repeated.items())
     faults = {Fault.APPLY if place is ComparisonSide.TARGET else Fault.CAPTURE for place in suspect.repeated}
     return RowDifference(
-        table=subject.schema.qualified, key=key_as_dict(suspect.key, subject.schema), kind=DifferenceKind.REPEATED,
-        fault=faults.pop() if len(faults) == 1 else Fault.BOTH, columns=(), note=counts, forms=suspect.key,
+        table=subject.schema.qualified,
+        key=key_as_dict(suspect.key, subject.schema),
+        kind=DifferenceKind.REPEATED,
+        fault=faults.pop() if len(faults) == 1 else Fault.BOTH,
+        columns=(),
+        note=counts,
+        forms=suspect.key,
         present=tuple(p.value for p in ComparisonSide if suspect.rows.get(p) is not None),
-    )  # fmt: skip
+    )
 
 
 def _difference(subject: Subject, suspect: SuspectRow, legs: list[SideJudgement]) -> RowDifference:
@@ -259,10 +274,14 @@ def _difference(subject: Subject, suspect: SuspectRow, legs: list[SideJudgement]
         else DifferenceKind.DIFFERENT
     )
     return RowDifference(
-        table=subject.schema.qualified, key=key_as_dict(suspect.key, subject.schema), kind=kind, fault=fault,
-        columns=_columns(subject, rows), present=tuple(p.value for p in ComparisonSide if rows.get(p) is not None),
+        table=subject.schema.qualified,
+        key=key_as_dict(suspect.key, subject.schema),
+        kind=kind,
+        fault=fault,
+        columns=_columns(subject, rows),
+        present=tuple(p.value for p in ComparisonSide if rows.get(p) is not None),
         forms=suspect.key,
-    )  # fmt: skip
+    )
 
 
 def _columns(subject: Subject, rows: dict[ComparisonSide, Row | None]) -> tuple[ColumnDifference, ...]:

@@ -162,7 +162,7 @@ class TableComparison:
 
     def __init__(
         self, options: VerifyOptions, ends: ComparisonEnds, chosen: ChosenTable, runner_for: RunnerFor, report: Report
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._options = options
         self._runner_for = runner_for
         self._report = report
@@ -225,10 +225,16 @@ class TableComparison:
         slices = draw_sample(slices, options.sample, random.Random(options.seed))
         work = estimate // (PUSHED_ROWS_PER_ROW if self._pushed == 2 else READ_ROWS_PER_ROW)
         tasks = [
-            SliceTask(ends=self._ends, subject=self._subject, part=part, scanned=self._scanned,
-                 rows_per_s=options.rows_per_s, suspects_max=options.differences_max)
+            SliceTask(
+                ends=self._ends,
+                subject=self._subject,
+                part=part,
+                scanned=self._scanned,
+                rows_per_s=options.rows_per_s,
+                suspects_max=options.differences_max,
+            )
             for part in slices
-        ]  # fmt: skip
+        ]
         suspects: list[SuspectRow] = []
         nbytes = 0
         # several workers would each use the whole limit

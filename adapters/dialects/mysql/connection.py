@@ -67,9 +67,19 @@ _SCARCE = {
     ER.OUT_OF_RESOURCES,
     ER.OUTOFMEMORY,
 }
-_LOST = {CR.CR_SERVER_GONE_ERROR, CR.CR_SERVER_LOST, CR.CR_SERVER_LOST_EXTENDED, CR.CR_CONN_HOST_ERROR,
-         CR.CR_CONNECTION_ERROR, ER.SERVER_SHUTDOWN, ER.CON_COUNT_ERROR, ER.QUERY_INTERRUPTED, 1927, 4031,
-         0}  # fmt: skip
+_LOST = {
+    CR.CR_SERVER_GONE_ERROR,
+    CR.CR_SERVER_LOST,
+    CR.CR_SERVER_LOST_EXTENDED,
+    CR.CR_CONN_HOST_ERROR,
+    CR.CR_CONNECTION_ERROR,
+    ER.SERVER_SHUTDOWN,
+    ER.CON_COUNT_ERROR,
+    ER.QUERY_INTERRUPTED,
+    1927,
+    4031,
+    0,
+}
 #: Encoders of arguments. There are no decoders, see above.
 _CONVERSIONS: dict[Any, Any] = {**encoders}
 #: MySQL's value for no limit.
@@ -135,9 +145,12 @@ def parse_address(url: str, columns: ColumnChoice = NO_CHOICE) -> MysqlAddress:
     if not parsed.database:
         raise ConfigError("[source] url names no database", hint="write mysql+pymysql://user@host/database")
     arguments: dict[str, Any] = {
-        "host": parsed.host or "localhost", "port": parsed.port or 3306, "user": parsed.username or "",
-        "password": parsed.password or "", "database": parsed.database,
-    }  # fmt: skip
+        "host": parsed.host or "localhost",
+        "port": parsed.port or 3306,
+        "user": parsed.username or "",
+        "password": parsed.password or "",
+        "database": parsed.database,
+    }
     options: dict[str, Any] = {}
     tls: dict[str, Any] = {}
     for name, value in parsed.query.items():
@@ -185,9 +198,13 @@ class MysqlConnection:
         if self._raw is None:
             try:
                 self._raw = pymysql.connect(
-                    charset="utf8mb4", autocommit=True, conv=_CONVERSIONS, client_flag=CLIENT.FOUND_ROWS,
-                    connect_timeout=self.options.connect_timeout_s, **self.address.arguments,
-                )  # fmt: skip
+                    charset="utf8mb4",
+                    autocommit=True,
+                    conv=_CONVERSIONS,
+                    client_flag=CLIENT.FOUND_ROWS,
+                    connect_timeout=self.options.connect_timeout_s,
+                    **self.address.arguments,
+                )
             except pymysql.Error as error:
                 raise self._connect_error(error) from error
             except OSError as error:  # the driver reads certificate files before it connects

@@ -76,9 +76,13 @@ def read_tables(connection: MysqlConnection, *, released: bool = False) -> list[
     for r in connection.rows(statement("registry", "tables", released=str(int(released)))):
         schema = from_wire(change_pb2.TableSchema.FromString(r[1]))
         fill = FillState(
-            table_id=int(r[0]), sweep_from=Sequence(int(r[9])), cursor=_to_bytes(r[5]), rows_done=int(r[6]),
-            rows_estimate=int(r[7]), done=r[8] == "1",
-        )  # fmt: skip
+            table_id=int(r[0]),
+            sweep_from=Sequence(int(r[9])),
+            cursor=_to_bytes(r[5]),
+            rows_done=int(r[6]),
+            rows_estimate=int(r[7]),
+            done=r[8] == "1",
+        )
         known = RegisteredTable(schema=schema, state=r[3], reason=r[4], fill=fill)
         highest = max(c.number for c in schema.columns)
         found.append(MysqlRegistryEntry(table=known, fingerprint=r[2], number_max=max(int(r[10]), highest)))
@@ -187,10 +191,17 @@ def batch_rows(records: Iterable[BatchRecord]) -> str:
 def store_fill_sql(before: FillState, after: FillState) -> str:
     """Return the statement that stores the progress of a fill."""
     return statement(
-        "registry", "store_fill", table_id=str(after.table_id), cursor=literal(after.cursor or None),
-        rows_done=str(after.rows_done), done=str(int(after.done)), sweep_from=str(int(after.sweep_from)),
-        was_cursor=literal(before.cursor), was_rows=str(before.rows_done), was_sweep=str(int(before.sweep_from)),
-    )  # fmt: skip
+        "registry",
+        "store_fill",
+        table_id=str(after.table_id),
+        cursor=literal(after.cursor or None),
+        rows_done=str(after.rows_done),
+        done=str(int(after.done)),
+        sweep_from=str(int(after.sweep_from)),
+        was_cursor=literal(before.cursor),
+        was_rows=str(before.rows_done),
+        was_sweep=str(int(before.sweep_from)),
+    )
 
 
 def read_backlog(connection: MysqlConnection, table_ids: Seq[int]) -> dict[int, int]:

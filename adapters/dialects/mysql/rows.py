@@ -129,17 +129,27 @@ class MysqlAccess(TableAccess):
     def fill_sql(self, cursor: bytes, rows: int) -> str:
         """Return the statement that reads the next rows in key order."""
         return statement(
-            "cut", "fill", columns=self.columns_sql, table=self.table_sql, after=self._range_condition(cursor),
-            order=", ".join(self.order), rows=str(rows),
-        )  # fmt: skip
+            "cut",
+            "fill",
+            columns=self.columns_sql,
+            table=self.table_sql,
+            after=self._range_condition(cursor),
+            order=", ".join(self.order),
+            rows=str(rows),
+        )
 
     @property
     def last_sql(self) -> str:
         """The statement that reads the row with the greatest key."""
         return statement(
-            "cut", "fill", columns=self.columns_sql, table=self.table_sql, after="",
-            order=", ".join(f"{column} DESC" for column in self.order), rows="1",
-        )  # fmt: skip
+            "cut",
+            "fill",
+            columns=self.columns_sql,
+            table=self.table_sql,
+            after="",
+            order=", ".join(f"{column} DESC" for column in self.order),
+            rows="1",
+        )
 
     def _range_condition(self, cursor: bytes) -> str:
         if not cursor:

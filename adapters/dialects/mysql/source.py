@@ -174,12 +174,17 @@ def _read_sizes(
     over_s = float(connection.row(statement("survey", "uptime"))[1])
     return [
         TableSize(
-            namespace=table.database, name=table.name, rows=int(found[table.name][0]), counted=False,
-            data_bytes=int(found[table.name][1]), index_bytes=int(found[table.name][2]),
-            changes=None if changes is None else changes.get(table.name, 0), over_s=over_s,
+            namespace=table.database,
+            name=table.name,
+            rows=int(found[table.name][0]),
+            counted=False,
+            data_bytes=int(found[table.name][1]),
+            index_bytes=int(found[table.name][2]),
+            changes=None if changes is None else changes.get(table.name, 0),
+            over_s=over_s,
         )
         for table in tables
-    ]  # fmt: skip
+    ]
 
 
 def _read_changes(connection: MysqlConnection) -> Mapping[str, int] | None:

@@ -144,28 +144,40 @@ class MysqlReader:
     def read_buckets(self, subject: Subject, part: Slice) -> Buckets:
         found = self._connection.rows(
             statement(
-                "verify", "buckets", table=self._table_sql(subject), bucket=self._bucket_term(subject, part),
-                checksum=self._checksum_term(subject), where=self._slice_condition(subject, part, None),
+                "verify",
+                "buckets",
+                table=self._table_sql(subject),
+                bucket=self._bucket_term(subject, part),
+                checksum=self._checksum_term(subject),
+                where=self._slice_condition(subject, part, None),
             )
-        )  # fmt: skip
+        )
         return {int(bucket): (int(count), int(total)) for bucket, count, total in found}
 
     def read_hashes(self, subject: Subject, part: Slice, buckets: Collection[int]) -> Iterator[tuple[Key, int]]:
         found = self._connection.rows(
             statement(
-                "verify", "hashes", table=self._table_sql(subject), checksum=self._checksum_term(subject),
-                keys=", ".join(self._key_forms(subject)), where=self._slice_condition(subject, part, buckets),
+                "verify",
+                "hashes",
+                table=self._table_sql(subject),
+                checksum=self._checksum_term(subject),
+                keys=", ".join(self._key_forms(subject)),
+                where=self._slice_condition(subject, part, buckets),
             )
-        )  # fmt: skip
+        )
         return ((row[1:], int(row[0])) for row in found)
 
     def read_forms(self, subject: Subject, keys: Seq[Key]) -> list[tuple[Key, int, tuple[str, ...]]]:
         width = len(subject.schema.key)
         text = statement(
-            "verify", "forms", table=self._table_sql(subject), checksum=self._checksum_term(subject),
-            keys=", ".join(self._key_forms(subject)), forms=", ".join(self._form_terms(subject)),
+            "verify",
+            "forms",
+            table=self._table_sql(subject),
+            checksum=self._checksum_term(subject),
+            keys=", ".join(self._key_forms(subject)),
+            forms=", ".join(self._form_terms(subject)),
             where=_key_condition(subject, [f"t.{quote(name)}" for name in subject.schema.key], keys),
-        )  # fmt: skip
+        )
         return [(r[1 : 1 + width], int(r[0]), r[1 + width :]) for r in self._connection.rows(text)]
 
     def _table_sql(self, subject: Subject) -> str:

@@ -72,8 +72,11 @@ def register_statement(schema: TableSchema, estimate: int) -> str:
     wire = bytes(binds.pop("schema_wire"))
     pieces = [wire[n : n + WIRE_PIECE_BYTES] for n in range(0, len(wire), WIRE_PIECE_BYTES)]
     parts: dict[str, str | int | None] = binds | {
-        "namespace": schema.namespace, "name": schema.name, "reason": INSTALLING, "estimate": estimate,
-    }  # fmt: skip
+        "namespace": schema.namespace,
+        "name": schema.name,
+        "reason": INSTALLING,
+        "estimate": estimate,
+    }
     written = "\n".join(
         statement("registry", "register_piece", nbytes=str(len(p)), bytes=literal(p)) + ";" for p in pieces
     )

@@ -14,9 +14,13 @@ from venus.adapters.dialects.statements import describe_session
 FROM_READERS = ("AccessExclusiveLock",)
 FROM_CAPTURE = ("RowExclusiveLock", "AccessExclusiveLock")
 FROM_TRIGGERS = (
-    "RowExclusiveLock", "ShareUpdateExclusiveLock", "ShareLock", "ShareRowExclusiveLock", "ExclusiveLock",
+    "RowExclusiveLock",
+    "ShareUpdateExclusiveLock",
+    "ShareLock",
+    "ShareRowExclusiveLock",
+    "ExclusiveLock",
     "AccessExclusiveLock",
-)  # fmt: skip
+)
 
 
 class LockQuerySession(Protocol):

@@ -154,10 +154,16 @@ def _read_sizes(
         rows, known, data, indexes, changes = found[table.oid]
         sizes.append(
             TableSize(
-                namespace=table.namespace, name=table.name, rows=max(0, round(rows)) if known else None, counted=False,
-                data_bytes=int(data), index_bytes=int(indexes), changes=int(changes) if counts else None, over_s=over_s,
+                namespace=table.namespace,
+                name=table.name,
+                rows=max(0, round(rows)) if known else None,
+                counted=False,
+                data_bytes=int(data),
+                index_bytes=int(indexes),
+                changes=int(changes) if counts else None,
+                over_s=over_s,
             )
-        )  # fmt: skip
+        )
     return sizes
 
 

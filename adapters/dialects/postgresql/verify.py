@@ -139,27 +139,39 @@ class PostgresReader:
     def read_buckets(self, subject: Subject, part: Slice) -> Buckets:
         found = self._session.rows(
             statement(
-                "verify", "buckets", relation=self._named(subject).relation, bucket=self._bucket_term(subject, part),
-                checksum=self._checksum_term(subject), where=self._slice_condition(subject, part, None),
+                "verify",
+                "buckets",
+                relation=self._named(subject).relation,
+                bucket=self._bucket_term(subject, part),
+                checksum=self._checksum_term(subject),
+                where=self._slice_condition(subject, part, None),
             )
-        )  # fmt: skip
+        )
         return {int(bucket): (int(count), int(total)) for bucket, count, total in found}
 
     def read_hashes(self, subject: Subject, part: Slice, buckets: Collection[int]) -> Iterator[tuple[Key, int]]:
         found = self._session.rows(
             statement(
-                "verify", "hashes", relation=self._named(subject).relation, checksum=self._checksum_term(subject),
-                keys=", ".join(self._key_forms(subject)), where=self._slice_condition(subject, part, buckets),
+                "verify",
+                "hashes",
+                relation=self._named(subject).relation,
+                checksum=self._checksum_term(subject),
+                keys=", ".join(self._key_forms(subject)),
+                where=self._slice_condition(subject, part, buckets),
             )
-        )  # fmt: skip
+        )
         return ((row[1:], int(row[0])) for row in found)
 
     def read_forms(self, subject: Subject, keys: Seq[Key]) -> list[tuple[Key, int, tuple[str, ...]]]:
         width = len(subject.schema.key)
         text = statement(
-            "verify", "forms", checksum=self._checksum_term(subject), keys=", ".join(self._key_forms(subject)),
-            forms=", ".join(self._form_terms(subject)), **self._join_parts(subject, keys),
-        )  # fmt: skip
+            "verify",
+            "forms",
+            checksum=self._checksum_term(subject),
+            keys=", ".join(self._key_forms(subject)),
+            forms=", ".join(self._form_terms(subject)),
+            **self._join_parts(subject, keys),
+        )
         return [(r[1 : 1 + width], int(r[0]), r[1 + width :]) for r in self._session.rows(text)]
 
     def _form_terms(self, subject: Subject) -> list[str]:
@@ -222,9 +234,12 @@ class PostgresReader:
         record_ids, rows, is_deleted = from_copy(self._copy(text), Layout.of(subject.schema), flagged=False)
         if len(record_ids):
             yield TableChanges(
-                table_id=subject.schema.table_id, schema_version=subject.schema.version, record_ids=record_ids,
-                rows=rows, is_deleted=is_deleted,
-            )  # fmt: skip
+                table_id=subject.schema.table_id,
+                schema_version=subject.schema.version,
+                record_ids=record_ids,
+                rows=rows,
+                is_deleted=is_deleted,
+            )
 
     def _join_parts(self, subject: Subject, keys: Seq[Key]) -> dict[str, str]:
         """Return the parts of a join with these keys."""

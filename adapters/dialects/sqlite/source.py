@@ -174,9 +174,13 @@ def _read_page_sizes(connection: sqlite3.Connection, file: Path) -> tuple[dict[t
 def _table_size(connection: sqlite3.Connection, name: str, pages: dict[tuple[str, str], int]) -> TableSize:
     rows = connection.execute(statement("survey", "count", table=quote(name))).fetchone()[0]
     return TableSize(
-        namespace=NAMESPACE, name=name, rows=int(rows), counted=True, data_bytes=pages.get((name, "table")),
+        namespace=NAMESPACE,
+        name=name,
+        rows=int(rows),
+        counted=True,
+        data_bytes=pages.get((name, "table")),
         index_bytes=pages.get((name, "index"), 0) if pages else None,
-    )  # fmt: skip
+    )
 
 
 def _sample_table(connection: sqlite3.Connection, size: TableSize, sampler: Sampler) -> TableSize:

@@ -125,9 +125,12 @@ class StateLoad:
                 continue
             refuse_own_names(newest)
             table = LakeTable(
-                table_id=table_id, name=newest.qualified, folder=folder_name(newest.namespace, newest.name),
-                schema_version=newest.version, text_columns=sorted(self._text_columns.get(table_id, [])),
-            )  # fmt: skip
+                table_id=table_id,
+                name=newest.qualified,
+                folder=folder_name(newest.namespace, newest.name),
+                schema_version=newest.version,
+                text_columns=sorted(self._text_columns.get(table_id, [])),
+            )
             self._set_base(table, newest)
             found[table_id] = table
         return found
@@ -164,12 +167,19 @@ class StateLoad:
             publish([folder / "part-00000.parquet"])
         with ThreadPoolExecutor(self._target.settings.apply.load_workers) as pool:
             jobs = [
-                pool.submit(load_split, SplitJob(
-                    broker=self._target.broker, snapshot_id=self._snapshot.snapshot_id, split=split, shape=shape,
-                    path=folder / f"part-{number:05d}.parquet", versions=self._versions[table.table_id],
-                ))
+                pool.submit(
+                    load_split,
+                    SplitJob(
+                        broker=self._target.broker,
+                        snapshot_id=self._snapshot.snapshot_id,
+                        split=split,
+                        shape=shape,
+                        path=folder / f"part-{number:05d}.parquet",
+                        versions=self._versions[table.table_id],
+                    ),
+                )
                 for number, split in enumerate(splits)
-            ]  # fmt: skip
+            ]
             return _wait_for_rows(jobs, progress)
 
 
@@ -272,15 +282,21 @@ def _load(target: ParquetFolder, snapshots: SnapshotClient, report: Report, bega
     _commit_load(target, snapshot, load, tables, text_columns)
     snapshots.close(snapshot.snapshot_id)
     return LoadReport(
-        target=target.name, offset=snapshot.offset, rows={t.name: t.base.rows for t in tables.values()},
-        seconds=time.monotonic() - began, warnings=tuple(f"{t.name}: {t.note}" for t in tables.values() if t.note),
-    )  # fmt: skip
+        target=target.name,
+        offset=snapshot.offset,
+        rows={t.name: t.base.rows for t in tables.values()},
+        seconds=time.monotonic() - began,
+        warnings=tuple(f"{t.name}: {t.note}" for t in tables.values() if t.note),
+    )
 
 
 def _commit_load(
-    target: ParquetFolder, snapshot: broker_pb2.Snapshot, load: StateLoad, tables: dict[int, LakeTable],
+    target: ParquetFolder,
+    snapshot: broker_pb2.Snapshot,
+    load: StateLoad,
+    tables: dict[int, LakeTable],
     text_columns: dict[int, list[str]],
-) -> None:  # fmt: skip
+) -> None:
     before = target.read_manifest()
     for table_id, table in tables.items():
         if before is not None and table_id in before.tables:
@@ -289,12 +305,18 @@ def _commit_load(
     _save_plan(target, snapshot, text_columns, history=history)
     target.commit(
         LakeManifest(
-            group=target.group, offset=snapshot.offset, epoch=snapshot.epoch, sequence=snapshot.sequence,
-            counted_from=snapshot.offset, applied_at_us=time.time_ns() // 1000, tables=tables, schemas=load.schemas,
+            group=target.group,
+            offset=snapshot.offset,
+            epoch=snapshot.epoch,
+            sequence=snapshot.sequence,
+            counted_from=snapshot.offset,
+            applied_at_us=time.time_ns() // 1000,
+            tables=tables,
+            schemas=load.schemas,
             rows=reports.rows_in(snapshot),
         ),
         [],
-    )  # fmt: skip
+    )
     target.finish_load()
 
 

@@ -228,10 +228,18 @@ class PostgresDatabase(ConfiguredTarget):
     ) -> None:
         """Register a table with its counters at zero."""
         self.run_own(
-            session, "put_table", table_id=placed.schema.table_id, version=placed.schema.version,
-            namespace=placed.namespace, name=placed.name, source_name=placed.schema.qualified, state=state,
-            offset=offset, created=created, predicate=predicate,
-        )  # fmt: skip
+            session,
+            "put_table",
+            table_id=placed.schema.table_id,
+            version=placed.schema.version,
+            namespace=placed.namespace,
+            name=placed.name,
+            source_name=placed.schema.qualified,
+            state=state,
+            offset=offset,
+            created=created,
+            predicate=predicate,
+        )
 
     def set_state(
         self, session: TargetSession, table_id: int, state: str, *, held_from: int | None = None, reason: str = ""
@@ -285,9 +293,13 @@ def read_mark(target: PostgresDatabase, session: TargetSession) -> CutoverMark |
         return None
     state, sequence, offset, certificate, marked_at, done_at = row
     return CutoverMark(
-        done=state == _DONE, sequence=sequence, offset=offset, certificate=json.loads(certificate), marked_at=marked_at,
+        done=state == _DONE,
+        sequence=sequence,
+        offset=offset,
+        certificate=json.loads(certificate),
+        marked_at=marked_at,
         done_at=done_at,
-    )  # fmt: skip
+    )
 
 
 def format_mark_time(mark: CutoverMark | None) -> str:

@@ -301,9 +301,15 @@ def open_cut(
             return None
         _lock_definitions(reader, [*dirty, *(c for _, c in filling.values())])
         return MysqlCut(
-            reader=reader, writer=writer, captured_at_us=int(head[0]), dirty=dirty, filling=filling, pace=pace,
-            halts=halts, left=left,
-        )  # fmt: skip
+            reader=reader,
+            writer=writer,
+            captured_at_us=int(head[0]),
+            dirty=dirty,
+            filling=filling,
+            pace=pace,
+            halts=halts,
+            left=left,
+        )
     except BaseException:
         reader.rollback()
         raise

@@ -137,10 +137,13 @@ def _add_index(name: str, rows: Sequence[Row], facts: Mapping[str, ColumnFact], 
         found.left_out.append(LeftOut(what="unique index", name=name, definition=f"({spelled})", reason=_WEAKER))
     found.indexes.append(
         Index(
-            name=name, columns=columns, unique=unique, constraint=unique and plain,
+            name=name,
+            columns=columns,
+            unique=unique,
+            constraint=unique and plain,
             definition="" if plain else f"({', '.join(terms)})",
         )
-    )  # fmt: skip
+    )
 
 
 def _index_term(row: Row, facts: Mapping[str, ColumnFact], *, unique: bool) -> str:
@@ -184,10 +187,17 @@ def read_numberings(connection: MysqlConnection, database: str, *, mariadb: bool
         value, step, low, high, cycle = row
         found.append(
             Numbering(
-                namespace=database, name=name, table=table, column=column, next_value=int(value),
-                increment=int(step) or 1, minimum=int(low), maximum=int(high), cycle=str(cycle) == "1",
+                namespace=database,
+                name=name,
+                table=table,
+                column=column,
+                next_value=int(value),
+                increment=int(step) or 1,
+                minimum=int(low),
+                maximum=int(high),
+                cycle=str(cycle) == "1",
             )
-        )  # fmt: skip
+        )
     return found
 
 

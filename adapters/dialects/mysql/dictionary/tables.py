@@ -91,10 +91,19 @@ class MysqlTable:
             number_max += column.name not in numbers
             columns.append(replace(column, number=numbers.get(column.name, number_max)))
         return TableSchema(
-            table_id=table_id, version=version, namespace=self.database, name=self.name, columns=tuple(columns),
-            key=self.key, indexes=self.indexes, foreign_keys=self.foreign_keys, comment=self.comment,
-            source_dialect="mysql", checks=self.checks, left_out=self.left_out,
-        )  # fmt: skip
+            table_id=table_id,
+            version=version,
+            namespace=self.database,
+            name=self.name,
+            columns=tuple(columns),
+            key=self.key,
+            indexes=self.indexes,
+            foreign_keys=self.foreign_keys,
+            comment=self.comment,
+            source_dialect="mysql",
+            checks=self.checks,
+            left_out=self.left_out,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,10 +154,19 @@ def read_dictionary(connection: MysqlConnection, *, zero_dates_null: bool) -> My
     for name, _, engine, comment, rows, written in connection.rows(statement("dictionary", "tables", **parts)):
         own = [r for r in references if r.child == name]
         table = _build_table(
-            database, name, engine, comment, int(rows), columns[name], indexes[name], own, json, more[name],
+            database,
+            name,
+            engine,
+            comment,
+            int(rows),
+            columns[name],
+            indexes[name],
+            own,
+            json,
+            more[name],
             null=zero_dates_null,
             left=connection.address.columns.excluded_columns(database, name, ((r[0], r[2]) for r in columns[name])),
-        )  # fmt: skip
+        )
         tables[name] = replace(table, written=written)
     return MysqlDictionary(tables=tables, references=tuple(references))
 
@@ -204,18 +222,34 @@ def _build_references(rows: Iterable[Row]) -> list[MysqlReference]:
         parts[row[:7]].append((row[7], row[8]))
     return [
         MysqlReference(
-            name=name, child=child, columns=tuple(c for c, _ in pairs), parent_database=parent_database,
-            parent=parent, referred=tuple(r for _, r in pairs), on_delete=on_delete, on_update=on_update,
+            name=name,
+            child=child,
+            columns=tuple(c for c, _ in pairs),
+            parent_database=parent_database,
+            parent=parent,
+            referred=tuple(r for _, r in pairs),
+            on_delete=on_delete,
+            on_update=on_update,
         )
         for (name, _, child, parent_database, parent, on_delete, on_update), pairs in parts.items()
-    ]  # fmt: skip
+    ]
 
 
 def _build_table(
-    database: str, name: str, engine: str, comment: str, rows: int, columns: list[Row], indexes: list[Row],
-    references: list[MysqlReference], json: set[tuple[str, str]], more: structures.MysqlStructureRows, *, null: bool,
+    database: str,
+    name: str,
+    engine: str,
+    comment: str,
+    rows: int,
+    columns: list[Row],
+    indexes: list[Row],
+    references: list[MysqlReference],
+    json: set[tuple[str, str]],
+    more: structures.MysqlStructureRows,
+    *,
+    null: bool,
     left: Seq[LeftOut] = (),
-) -> MysqlTable:  # fmt: skip
+) -> MysqlTable:
     found, declared, unsupported = [], {}, []
     gone = frozenset(o.name for o in left)
     for row in columns:
@@ -244,21 +278,38 @@ def _build_table(
     )
     made = structures.build_structure(name, more, found, declared, key, columns)
     return MysqlTable(
-        database=database, name=name, engine=engine, comment=comment, rows_estimate=rows, columns=tuple(found),
-        declared=declared, key=key, key_problems=problems, indexes=tuple(made.indexes), checks=tuple(made.checks),
+        database=database,
+        name=name,
+        engine=engine,
+        comment=comment,
+        rows_estimate=rows,
+        columns=tuple(found),
+        declared=declared,
+        key=key,
+        key_problems=problems,
+        indexes=tuple(made.indexes),
+        checks=tuple(made.checks),
         left_out=(*made.left_out, *left, *split_by_columns(gone, (), (), keys)[3]),
         foreign_keys=split_by_columns(gone, (), (), keys)[2],
-        unsupported=tuple(unsupported), expressions={r[0]: r[13] for r in columns if r[13]},
+        unsupported=tuple(unsupported),
+        expressions={r[0]: r[13] for r in columns if r[13]},
         shows_checks=bool(more.checks),
-    )  # fmt: skip
+    )
 
 
 def _declared_type(row: Row, *, is_json: bool) -> MysqlDeclaredType:
     _, data_type, column_type, charset, collation, length, precision, scale, fraction = row[:9]
     return MysqlDeclaredType(
-        data_type=data_type, column_type=column_type, charset=charset, collation=collation, length=int(length),
-        precision=int(precision), scale=int(scale), fraction=int(fraction), is_json=is_json,
-    )  # fmt: skip
+        data_type=data_type,
+        column_type=column_type,
+        charset=charset,
+        collation=collation,
+        length=int(length),
+        precision=int(precision),
+        scale=int(scale),
+        fraction=int(fraction),
+        is_json=is_json,
+    )
 
 
 def _build_column(row: Row, declared: MysqlDeclaredType, *, null: bool) -> Column:
@@ -266,10 +317,15 @@ def _build_column(row: Row, declared: MysqlDeclaredType, *, null: bool) -> Colum
     kind = logical_type(declared)
     generated = "GENERATED" in extra.upper() and "DEFAULT_GENERATED" not in extra.upper()
     return Column(
-        name=name, number=0, type=kind, nullable=nullable or (null and kind.kind in _TEMPORAL),
-        source_type=declared.column_type, default_sql="" if generated else portable_default(default, kind.kind),
-        identity="auto_increment" in extra.lower() or structures.parse_sequence(default) != "", comment=comment,
-    )  # fmt: skip
+        name=name,
+        number=0,
+        type=kind,
+        nullable=nullable or (null and kind.kind in _TEMPORAL),
+        source_type=declared.column_type,
+        default_sql="" if generated else portable_default(default, kind.kind),
+        identity="auto_increment" in extra.lower() or structures.parse_sequence(default) != "",
+        comment=comment,
+    )
 
 
 def portable_default(default: str | None, kind: Kind) -> str:
@@ -344,10 +400,19 @@ def heartbeat_table(database: str) -> MysqlTable:
         "beat_at": MysqlDeclaredType(data_type="bigint", column_type="bigint(20)", precision=19),
     }
     return MysqlTable(
-        database=database, name=HEARTBEAT, engine="InnoDB", comment="", rows_estimate=1,
+        database=database,
+        name=HEARTBEAT,
+        engine="InnoDB",
+        comment="",
+        rows_estimate=1,
         columns=tuple(
             Column(name=n, number=0, type=logical_type(d), nullable=False, source_type=d.column_type)
             for n, d in declared.items()
         ),
-        declared=declared, key=("id",), key_problems=(), indexes=(), foreign_keys=(), unsupported=(),
-    )  # fmt: skip
+        declared=declared,
+        key=("id",),
+        key_problems=(),
+        indexes=(),
+        foreign_keys=(),
+        unsupported=(),
+    )

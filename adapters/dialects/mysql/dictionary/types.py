@@ -17,24 +17,26 @@ _UNSIGNED_BYTES = {"tinyint": 2, "smallint": 4, "mediumint": 4, "int": 8}
 _UNSIGNED_BIGINT_DIGITS = 20
 _BLOBS = {"tinyblob", "blob", "mediumblob", "longblob", "binary", "varbinary"}
 _TEXTS = {"tinytext", "text", "mediumtext", "longtext"}
-_SPATIAL = {
-    "geometry", "point", "linestring", "polygon", "multipoint", "multilinestring", "multipolygon",
-    "geometrycollection", "geomcollection",
-}  # fmt: skip
+_SPATIAL = "geometry point linestring polygon multipoint multilinestring multipolygon geometrycollection geomcollection"
 #: The longest key that an index accepts.
 KEY_BYTES_MAX = 3072
 #: Bytes of the widest character of a character set; one byte for those not listed.
 _CHARACTER_BYTES = {
-    "utf8mb4": 4, "utf8": 3, "utf8mb3": 3, "ucs2": 2, "utf16": 4, "utf16le": 4, "utf32": 4, "gb18030": 4, "ujis": 3,
-    "eucjpms": 3, "big5": 2, "sjis": 2, "cp932": 2, "gbk": 2, "gb2312": 2, "euckr": 2,
-}  # fmt: skip
+    name: size
+    for size, names in {
+        2: "ucs2 big5 sjis cp932 gbk gb2312 euckr",
+        3: "utf8 utf8mb3 ujis eucjpms",
+        4: "utf8mb4 utf16 utf16le utf32 gb18030",
+    }.items()
+    for name in names.split()
+}
 _FLOAT_BYTES = {"float": 4, "double": 8}
 #: Character sets in which every stored value is valid text. In the others a byte may have no character, such as 0x98 in
 #: cp1251 or any above 0x7F in ascii, and the server returns a question mark for it.
-_WHOLE_SETS = {
-    "utf8mb4", "utf8mb3", "utf8", "ucs2", "utf16", "utf16le", "utf32", "latin1", "latin2", "latin5", "latin7", "koi8r",
-    "koi8u", "cp850", "cp852", "cp866", "keybcs2", "macce", "macroman",
-}  # fmt: skip
+_WHOLE_SETS = (
+    "utf8mb4 utf8mb3 utf8 ucs2 utf16 utf16le utf32 latin1 latin2 latin5 latin7 koi8r koi8u cp850 cp852 "
+    "cp866 keybcs2 macce macroman"
+)
 #: Prefix of a value that is not valid text. None of those character sets has this character.
 NO_TEXT = "\U0010ffff"
 
@@ -66,7 +68,7 @@ class MysqlDeclaredType:
     @property
     def may_be_no_text(self) -> bool:
         """Whether stored bytes may have no character in its character set."""
-        return self.is_text and self.charset not in _WHOLE_SETS
+        return self.is_text and self.charset not in _WHOLE_SETS.split()
 
 
 def logical_type(declared: MysqlDeclaredType) -> LogicalType:
@@ -88,7 +90,7 @@ def logical_type(declared: MysqlDeclaredType) -> LogicalType:
         return LogicalType(kind=Kind.TEXT)
     if make := _OTHERS.get(name):
         return make(declared)
-    if name in _SPATIAL:
+    if name in _SPATIAL.split():
         raise UnsupportedType("spatial values have no form that both sides read alike")
     raise UnsupportedType(f"no rule for type {declared.column_type}")
 

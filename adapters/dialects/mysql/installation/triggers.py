@@ -116,9 +116,14 @@ class MysqlTrigger:
     def sql(self) -> str:
         """The statement that creates it."""
         return statement(
-            "triggers", "create", trigger=f"{quote(self.database)}.{self.name}", timing=self.timing,
-            event=self.event, table=f"{quote(self.database)}.{quote(self.table)}", body=self.body,
-        )  # fmt: skip
+            "triggers",
+            "create",
+            trigger=f"{quote(self.database)}.{self.name}",
+            timing=self.timing,
+            event=self.event,
+            table=f"{quote(self.database)}.{quote(self.table)}",
+            body=self.body,
+        )
 
     @property
     def definition(self) -> tuple[str, str, str, str]:
@@ -160,9 +165,12 @@ def log_table_sql(table: MysqlTable, table_id: int) -> str:
     keys = log_key_columns(len(table.key))
     columns = [f"{k} {log_type(table.declared[name])} NULL" for k, name in zip(keys, table.key, strict=True)]
     return statement(
-        "triggers", "log_table", log=_log_name(table.database, table_id), columns=", ".join(columns),
+        "triggers",
+        "log_table",
+        log=_log_name(table.database, table_id),
+        columns=", ".join(columns),
         comment=literal(key_description(table)),
-    )  # fmt: skip
+    )
 
 
 def _log_name(database: str, table_id: int) -> str:
@@ -190,11 +198,15 @@ def build_triggers(table: MysqlTable, table_id: int, paths: Seq[CascadePath]) ->
     }
     own = [
         MysqlTrigger(
-            name=trigger_name(letter, table_id), table=table.name, timing="AFTER", event=event.upper(),
-            body=statement("triggers", event, **parts), database=table.database,
+            name=trigger_name(letter, table_id),
+            table=table.name,
+            timing="AFTER",
+            event=event.upper(),
+            body=statement("triggers", event, **parts),
+            database=table.database,
         )
         for letter, event in (("i", "insert"), ("u", "update"), ("d", "delete"))
-    ]  # fmt: skip
+    ]
     return own + [t for path in paths for t in _cascade_triggers(table, table_id, path)]
 
 
@@ -207,11 +219,15 @@ def _cascade_triggers(table: MysqlTable, table_id: int, path: CascadePath) -> li
     cases = {"DELETE": [("x", "BEFORE", "OLD")], "UPDATE": [("y", "BEFORE", "OLD"), ("z", "AFTER", "NEW")]}
     return [
         MysqlTrigger(
-            name=trigger_name(letter, table_id, path.mark), table=path.root, timing=timing, event=path.event,
-            body=_cascade_body(table, table_id, path, side), database=table.database,
+            name=trigger_name(letter, table_id, path.mark),
+            table=path.root,
+            timing=timing,
+            event=path.event,
+            body=_cascade_body(table, table_id, path, side),
+            database=table.database,
         )
         for letter, timing, side in cases[path.event]
-    ]  # fmt: skip
+    ]
 
 
 def _cascade_body(table: MysqlTable, table_id: int, path: CascadePath, side: str) -> str:

@@ -24,12 +24,13 @@ from venus.errors import Refused, SourceError
 TABLE = "VENUS_OWNED"
 REGISTRY = "VENUS_CAPTURED_TABLE"
 #: The objects with fixed names, including those that only some installations have.
+_FIXED_TABLES = "VENUS_CHECKPOINT VENUS_BATCH VENUS_DDL VENUS_SEGMENT VENUS_TYPE_MAP VENUS_TABLE_LOG VENUS_POLLED"
 FIXED = (
-    ("TABLE", REGISTRY), ("TABLE", "VENUS_CHECKPOINT"), ("TABLE", "VENUS_BATCH"), ("TABLE", sql.HEARTBEAT),
-    ("TABLE", "VENUS_DDL"), ("TABLE", "VENUS_SEGMENT"), ("TABLE", "VENUS_TYPE_MAP"), ("TABLE", "VENUS_TABLE_LOG"),
-    ("TABLE", "VENUS_POLLED"),
-    ("SEQUENCE", "VENUS_SEQ"), ("VIEW", "VENUS_LOG"), ("TRIGGER", sql.DDL_TRIGGER),
-)  # fmt: skip
+    *(("TABLE", name) for name in (REGISTRY, sql.HEARTBEAT, *_FIXED_TABLES.split())),
+    ("SEQUENCE", "VENUS_SEQ"),
+    ("VIEW", "VENUS_LOG"),
+    ("TRIGGER", sql.DDL_TRIGGER),
+)
 
 Key = tuple[str, str]
 

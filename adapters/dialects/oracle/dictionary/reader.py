@@ -73,11 +73,15 @@ class OracleDictionary:
             special = self._kinds.read_kinds(owner) if owner in self.schemas else {}
             found += [
                 ListedTable(
-                    owner=r[0], name=r[1], partitioned=r[2] == "YES", rows=int(r[3]), is_own=r[1] in own,
+                    owner=r[0],
+                    name=r[1],
+                    partitioned=r[2] == "YES",
+                    rows=int(r[3]),
+                    is_own=r[1] in own,
                     kind=table_kind(r, special),
                 )
                 for r in rows
-            ]  # fmt: skip
+            ]
             others = kinds_without_table(special, [r[1] for r in rows]).items()
             found += [ListedTable(owner=owner, name=n, partitioned=False, rows=0, kind=kind) for n, kind in others]
         self.last_listed = [t for t in found if t.owner in self.schemas or (t.is_own and t.name == HEARTBEAT)]

@@ -47,8 +47,14 @@ class SchemaRows:
 
 
 _BLOCKS = (
-    "columns", "identities", "table_comments", "constraints", "constraint_columns", "referred_columns", "indexes",
-)  # fmt: skip
+    "columns",
+    "identities",
+    "table_comments",
+    "constraints",
+    "constraint_columns",
+    "referred_columns",
+    "indexes",
+)
 
 
 def read_structure(session: OracleSession, version: Version, owner: str) -> SchemaRows:
@@ -73,9 +79,14 @@ def add_structure(schema: TableSchema, rows: SchemaRows) -> TableSchema:
     indexes = _indexes(rows.indexes.get(name, []), facts, found.unique, schema.key, left)
     (comment,) = next(iter(rows.table_comments.get(name, [])), ("",))
     return replace(
-        schema, columns=columns, checks=tuple(found.checks), foreign_keys=tuple(found.keys), indexes=tuple(indexes),
-        comment=comment, left_out=tuple(left),
-    )  # fmt: skip
+        schema,
+        columns=columns,
+        checks=tuple(found.checks),
+        foreign_keys=tuple(found.keys),
+        indexes=tuple(indexes),
+        comment=comment,
+        left_out=tuple(left),
+    )
 
 
 @dataclass(slots=True)
@@ -107,11 +118,15 @@ def _build_constraints(
         elif sort == "R" and table is not None:
             made.keys.append(
                 ForeignKey(
-                    name=constraint, columns=listed[constraint], referred_namespace=owner, referred_table=table,
-                    referred_columns=referred[constraint], not_valid=not_valid,
+                    name=constraint,
+                    columns=listed[constraint],
+                    referred_namespace=owner,
+                    referred_table=table,
+                    referred_columns=referred[constraint],
+                    not_valid=not_valid,
                     on_delete="" if delete_rule in (None, "NO ACTION") else str(delete_rule),
                 )
-            )  # fmt: skip
+            )
         elif sort == "U" and not_valid:
             left.append(_left_out("unique constraint", constraint, f"({', '.join(listed[constraint])})", _NOT_UNIQUE))
         elif sort == "U":
@@ -221,9 +236,12 @@ def _index(name: str, terms: Sequence[Row], facts: Mapping[str, ColumnFact], *, 
         plain = plain and not descending and not text.startswith("(")
         parts.append(text + (" DESC" if descending else ""))
     return Index(
-        name=name, columns=tuple(columns), unique=is_unique, constraint=constraint and plain,
+        name=name,
+        columns=tuple(columns),
+        unique=is_unique,
+        constraint=constraint and plain,
         definition="" if plain else f"({', '.join(parts)})",
-    )  # fmt: skip
+    )
 
 
 #: Returns whether VENUS created an object, by schema, kind and name.
@@ -253,10 +271,18 @@ def read_numberings(
             table, column, always = numbered.get(name, ("", "", False))
             found.append(
                 Numbering(
-                    namespace=owner, name=name, table=table, column=column, always=always, next_value=int(value),
-                    increment=int(step), minimum=int(low), maximum=int(high), cycle=cycle == "Y",
+                    namespace=owner,
+                    name=name,
+                    table=table,
+                    column=column,
+                    always=always,
+                    next_value=int(value),
+                    increment=int(step),
+                    minimum=int(low),
+                    maximum=int(high),
+                    cycle=cycle == "Y",
                 )
-            )  # fmt: skip
+            )
     return found
 
 

@@ -181,9 +181,14 @@ class _ColumnReader:
 
 
 def build_table(
-    listed: ListedTable, rows: Seq[Row], keys: Seq[Row], known: TableSchema | None = None, number_max: int = 0,
-    asked: Map[str, str] = NOTHING, switches: Map[str, str] = NOTHING,
-) -> OracleTable:  # fmt: skip
+    listed: ListedTable,
+    rows: Seq[Row],
+    keys: Seq[Row],
+    known: TableSchema | None = None,
+    number_max: int = 0,
+    asked: Map[str, str] = NOTHING,
+    switches: Map[str, str] = NOTHING,
+) -> OracleTable:
     """Build a table from the dictionary's rows; `asked` by upper-case column, `switches` by type. Pure."""
     read = _ColumnReader()
     numbers = {c.name: c.number for c in known.columns} if known else {}
@@ -239,11 +244,17 @@ def _key_refusals(keyed: KeyedTable, readings: Map[str, OracleReading], collatio
     if not keyed.key:
         return [NO_KEY]
     return [
-        *(f"key column {k.name}: {readings[k.name].declared.sql_type} cannot be in a key" for k in keyed.key
-          if not k.log_type),
-        *(f"key column {k.name}: under collation {collations[k.name]} unequal texts are one key" for k in keyed.key
-          if collations[k.name] not in _BINARY_COLLATIONS),
-    ]  # fmt: skip
+        *(
+            f"key column {k.name}: {readings[k.name].declared.sql_type} cannot be in a key"
+            for k in keyed.key
+            if not k.log_type
+        ),
+        *(
+            f"key column {k.name}: under collation {collations[k.name]} unequal texts are one key"
+            for k in keyed.key
+            if collations[k.name] not in _BINARY_COLLATIONS
+        ),
+    ]
 
 
 def excluded_key_refusals(left: Seq[LeftOut], table: OracleTable, keys: Seq[Row]) -> list[str]:

@@ -133,9 +133,12 @@ TableName = tuple[str, str]
 
 
 def find_missing_grants(
-    session: OracleSession, user: str, captured: Iterable[OracleRegistryEntry], listed: Collection[TableName],
+    session: OracleSession,
+    user: str,
+    captured: Iterable[OracleRegistryEntry],
+    listed: Collection[TableName],
     present: Mapping[str, OracleInstalledTrigger],
-) -> dict[int, str]:  # fmt: skip
+) -> dict[int, str]:
     """Return the unreadable tables with their remedies; `listed` = the tables that the dictionary shows."""
     places = {c.schema.table_id: (c.schema.namespace, c.schema.name) for c in captured}
     shown = {table_id: place for table_id, place in places.items() if place in listed}

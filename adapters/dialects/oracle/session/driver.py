@@ -82,6 +82,26 @@ class ErrorAction(Enum):
     FAIL = "give up and report the error"
 
 
+#: The server or its listener takes no session now.
+_BUSY_OR_LISTENER = (
+    "ORA-00018 ORA-00020 ORA-00603 ORA-01000 ORA-01035 ORA-01041 ORA-01109 ORA-01219 ORA-02391 "
+    "ORA-03136 ORA-12153 ORA-12157 ORA-12500 ORA-12502 ORA-12513 ORA-12518 ORA-12519 ORA-12525 "
+    "ORA-12526 ORA-12527 ORA-12535 ORA-12536 ORA-12540 ORA-12560 ORA-12569 ORA-12583 ORA-12606 "
+    "ORA-12608 ORA-12609"
+)
+#: The session, the server or the network is gone.
+_CONNECTION_GONE = (
+    "ORA-00028 ORA-01012 ORA-01033 ORA-01034 ORA-01089 ORA-01090 ORA-01092 ORA-02396 ORA-02399 "
+    "ORA-03113 ORA-03114 ORA-03135 ORA-12170 ORA-12505 ORA-12514 ORA-12516 ORA-12520 ORA-12521 "
+    "ORA-12528 ORA-12537 ORA-12541 ORA-12543 ORA-12545 ORA-12547 ORA-12570 ORA-12571 ORA-25400 "
+    "ORA-25401 ORA-25402 ORA-25403 ORA-25404 ORA-25405 ORA-25406 ORA-25407 ORA-25408 ORA-25409 "
+    "DPY-1001 DPY-4011 DPY-4024 DPY-6000 DPY-6001 DPY-6003 DPY-6005 DPI-1010 DPI-1067 DPI-1080"
+)
+#: A tablespace, a quota or the recovery area is full.
+_SPACE = (
+    "ORA-00257 ORA-01536 ORA-01631 ORA-01632 ORA-01650 ORA-01651 ORA-01950 ORA-01652 ORA-01653 "
+    "ORA-01654 ORA-01658 ORA-01688 ORA-01691 ORA-30036"
+)
 #: The codes and their meaning are those of Oracle's and python-oracledb's documentation. VENUS reports every other
 #: error as it is and does not retry.
 ACTIONS = {
@@ -105,18 +125,9 @@ ACTIONS = {
     ),
     ErrorAction.RECONNECT: (
         "ORA-01013",  # cancelled: a time-out of the call, or a DBA
-        "ORA-00018", "ORA-00020", "ORA-00603", "ORA-01000", "ORA-01035", "ORA-01041", "ORA-01109", "ORA-01219",
-        "ORA-02391", "ORA-03136", "ORA-12153", "ORA-12157", "ORA-12500", "ORA-12502", "ORA-12513", "ORA-12518",
-        "ORA-12519", "ORA-12525", "ORA-12526", "ORA-12527", "ORA-12535", "ORA-12536", "ORA-12540", "ORA-12560",
-        "ORA-12569", "ORA-12583", "ORA-12606", "ORA-12608", "ORA-12609",
+        *_BUSY_OR_LISTENER.split(),
         "ORA-16456",  # switch-over to standby in progress or completed
-        "ORA-00028", "ORA-01012", "ORA-01033", "ORA-01034", "ORA-01089", "ORA-01090", "ORA-01092", "ORA-02396",
-        "ORA-02399", "ORA-03113", "ORA-03114", "ORA-03135", "ORA-12170", "ORA-12505", "ORA-12514", "ORA-12516",
-        "ORA-12520", "ORA-12521", "ORA-12528", "ORA-12537", "ORA-12541", "ORA-12543", "ORA-12545", "ORA-12547",
-        "ORA-12570", "ORA-12571", "ORA-25400", "ORA-25401", "ORA-25402", "ORA-25403", "ORA-25404", "ORA-25405",
-        "ORA-25406", "ORA-25407", "ORA-25408", "ORA-25409",
-        "DPY-1001", "DPY-4011", "DPY-4024", "DPY-6000", "DPY-6001", "DPY-6003", "DPY-6005", "DPI-1010",
-        "DPI-1067", "DPI-1080",
+        *_CONNECTION_GONE.split(),
     ),
     ErrorAction.WAIT: (
         "ORA-00054",  # resource busy
@@ -148,12 +159,8 @@ ACTIONS = {
         "DPY-3010",  # server older than 12.1
         "DPY-3015",  # password verifier of 10g
     ),
-    ErrorAction.SPACE: (
-        "ORA-00257", "ORA-01536", "ORA-01631", "ORA-01632", "ORA-01650", "ORA-01651", "ORA-01950",
-        "ORA-01652", "ORA-01653", "ORA-01654", "ORA-01658", "ORA-01688", "ORA-01691",
-        "ORA-30036",
-    ),
-}  # fmt: skip
+    ErrorAction.SPACE: tuple(_SPACE.split()),
+}
 
 _BY_CODE = {code: action for action, codes in ACTIONS.items() for code in codes}
 

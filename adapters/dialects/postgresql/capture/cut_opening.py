@@ -261,9 +261,13 @@ def _begin_with_locks(
     known = {t: c.table for t, c in guess.items() if c.table is not None}
     query = _opening_query(connection, tables, {t: table.oid for t, table in known.items()})
     text = statement(
-        "cut", "open", tables=", ".join(table.from_sql for table in known.values()), give_way_ms=str(GIVE_WAY_MS),
-        usual_ms=str(_usual_ms(connection)), opened=query,
-    )  # fmt: skip
+        "cut",
+        "open",
+        tables=", ".join(table.from_sql for table in known.values()),
+        give_way_ms=str(GIVE_WAY_MS),
+        usual_ms=str(_usual_ms(connection)),
+        opened=query,
+    )
     head, counts, claims, signatures = (0, 0), {}, [], {}
     for kind, number, count, epoch, *flags, signature in connection.rows(text):
         match kind:
@@ -328,9 +332,14 @@ def _lock_tables(
     locked = ", ".join(t.from_sql for t in tables.values())
     oids = "'{" + ",".join(map(str, tables)) + "}'"
     lock = statement(
-        "cut", "lock", tables=locked, give_way_ms=str(GIVE_WAY_MS), usual_ms=str(_usual_ms(connection)), oids=oids,
+        "cut",
+        "lock",
+        tables=locked,
+        give_way_ms=str(GIVE_WAY_MS),
+        usual_ms=str(_usual_ms(connection)),
+        oids=oids,
         keyed_plan=cut_statements.KEYED_PLAN,
-    )  # fmt: skip
+    )
     rewritten = connection.rows(lock)
     if rewritten:
         raise Conflict(

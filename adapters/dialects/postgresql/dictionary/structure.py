@@ -239,10 +239,13 @@ def _add_index(structure: PostgresStructure, row: Row) -> None:
         structure.left_out.append(LeftOut(what="unique constraint", name=name, definition=definition, reason=why))
     structure.indexes.append(
         Index(
-            name=name, columns=tuple(columns or ()), unique=unique, constraint=constraint == "u" and plain,
+            name=name,
+            columns=tuple(columns or ()),
+            unique=unique,
+            constraint=constraint == "u" and plain,
             definition="" if plain else definition,
         )
-    )  # fmt: skip
+    )
 
 
 def _add_default(structure: PostgresStructure, row: Row) -> None:
@@ -283,11 +286,19 @@ def read_numberings(connection: PostgresConnection, namespaces: Sequence[str]) -
     rows = connection.rows(statement("structure", "numberings"), {"namespaces": list(namespaces)})
     return [
         Numbering(
-            namespace=table_namespace or namespace, name=name, next_value=int(value), increment=int(step),
-            minimum=int(low), maximum=int(high), cycle=cycle, table=table, column=column, always=always,
+            namespace=table_namespace or namespace,
+            name=name,
+            next_value=int(value),
+            increment=int(step),
+            minimum=int(low),
+            maximum=int(high),
+            cycle=cycle,
+            table=table,
+            column=column,
+            always=always,
         )
         for namespace, name, value, step, low, high, cycle, table_namespace, table, column, always in rows
-    ]  # fmt: skip
+    ]
 
 
 def read_other_objects(connection: PostgresConnection, namespaces: Sequence[str]) -> list[OtherObject]:

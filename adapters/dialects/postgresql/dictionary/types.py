@@ -58,15 +58,12 @@ _TEMPORAL = {
     "timestamptz": Kind.TIMESTAMPTZ,
 }
 #: Types that name an object or role of their own database. Elsewhere the name is missing or means something else.
-_LOCAL = {
-    "regproc", "regprocedure", "regoper", "regoperator", "regclass", "regtype", "regrole", "regnamespace",
-    "regconfig", "regdictionary", "regcollation", "regdatabase", "aclitem", "tid",
-}  # fmt: skip
+_LOCAL = (
+    "regproc regprocedure regoper regoperator regclass regtype regrole regnamespace regconfig "
+    "regdictionary regcollation regdatabase aclitem tid"
+)
 #: Types whose equal values have the same text, so that a key can be grouped and compared directly.
-_IDENTITY = {
-    "int2", "int4", "int8", "uuid", "bool", "bytea", "date", "time", "timestamp", "timestamptz", "oid", "char",
-    "macaddr", "macaddr8", "pg_lsn", "xid8",
-}  # fmt: skip
+_IDENTITY = "int2 int4 int8 uuid bool bytea date time timestamp timestamptz oid char macaddr macaddr8 pg_lsn xid8"
 _TEXTUAL = {"text", "varchar", "name"}
 
 
@@ -80,7 +77,7 @@ def logical_type(oid: int, modifier: int, spelled: str, types: Mapping[int, PgTy
         return LogicalType(kind=Kind.ARRAY, element=logical_type(found.element, modifier, spelled, types))
     if found.namespace != "pg_catalog":
         return LogicalType(kind=Kind.NATIVE, name=spelled.removesuffix("[]"))
-    if found.name in _LOCAL or found.sort == "p":
+    if found.name in _LOCAL.split() or found.sort == "p":
         raise UnsupportedType(f"{found.name} means something only inside its own database")
     return _builtin_type(found.name, modifier) or LogicalType(kind=Kind.NATIVE, name=spelled.removesuffix("[]"))
 
@@ -180,4 +177,4 @@ def is_identity(oid: int, modifier: int, types: Mapping[int, PgType], *, determi
         return False
     if found.name in _TEXTUAL or (found.name == "bpchar" and modifier >= 0):
         return deterministic
-    return found.name in _IDENTITY or (found.name == "numeric" and modifier >= 0)
+    return found.name in _IDENTITY.split() or (found.name == "numeric" and modifier >= 0)

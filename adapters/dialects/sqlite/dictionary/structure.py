@@ -131,9 +131,12 @@ def _build_index(connection: sqlite3.Connection, row: tuple[Any, ...], facts: di
     if where:
         definition += f" WHERE {to_postgresql(where, GRAMMAR, facts)}"
     return Index(
-        name=name, columns=tuple(columns), unique=bool(unique), constraint=origin == "u" and plain,
+        name=name,
+        columns=tuple(columns),
+        unique=bool(unique),
+        constraint=origin == "u" and plain,
         definition="" if plain else definition,
-    )  # fmt: skip
+    )
 
 
 def _index_term(column: str | None, text: str, collation: str, facts: dict[str, ColumnFact], *, unique: bool) -> str:

@@ -226,11 +226,16 @@ def _spelling_findings(connection: sqlite3.Connection, child: TableSchema, key: 
     table, parent = f"main.{quote(child.name)}", f"main.{quote(key.referred_table)}"
     pairs = [(quote(c), quote(p)) for c, p in zip(key.columns, key.referred_columns, strict=True)]
     parts = {
-        "child": table, "parent": parent, "rows": str(ROWS_MAX), "column": pairs[0][0], "referred": pairs[0][1],
+        "child": table,
+        "parent": parent,
+        "rows": str(ROWS_MAX),
+        "column": pairs[0][0],
+        "referred": pairs[0][1],
         "match": " AND ".join(f"p.{p} = c.{c}" for c, p in pairs),
         "differ": " OR ".join(f"p.{p} <> c.{c} COLLATE BINARY" for c, p in pairs),
-        "columns": ", ".join(c for c, _ in pairs), "values": ", ".join(f"p.{p}" for _, p in pairs),
-    }  # fmt: skip
+        "columns": ", ".join(c for c, _ in pairs),
+        "values": ", ".join(f"p.{p}" for _, p in pairs),
+    }
     try:
         count, example, referred = connection.execute(statement("structure", "other_spellings", **parts)).fetchone()
     except sqlite3.OperationalError:  # a collation or a function that only the application has

@@ -153,10 +153,16 @@ class ApplyLoop(TargetCircuit):
         self._reported = time.monotonic()
         self._report(
             ApplyReport(
-                target=self._target, offset=self._offset, rows=self._rows, transactions=self._transactions,
-                circuit=self.breaker.state.value, error=error, held=tuple(held), constraints=self._constraints,
+                target=self._target,
+                offset=self._offset,
+                rows=self._rows,
+                transactions=self._transactions,
+                circuit=self.breaker.state.value,
+                error=error,
+                held=tuple(held),
+                constraints=self._constraints,
             )
-        )  # fmt: skip
+        )
 
 
 #: How long a session waits on a quiet stream before it looks for operators' commands.

@@ -61,9 +61,13 @@ class SideLoad(threading.Thread):
     """Thread that loads the full data of one table into a side table, in its own connection."""
 
     def __init__(
-        self, target: PostgresDatabase, sql: RowSql, recorded_from: int, predicate: str = "",
+        self,
+        target: PostgresDatabase,
+        sql: RowSql,
+        recorded_from: int,
+        predicate: str = "",
         rows: RowsIdentity | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__(name=f"venus-resync-{sql.placed.name}", daemon=True)
         self._target = target
         self._sql = sql
@@ -186,9 +190,14 @@ class Resyncs:
 
     def _transaction(self, session: TargetSession, catalogue: TargetCatalogue, table_id: int) -> ApplyTransaction:
         return ApplyTransaction(
-            self._target, session, catalogue, Verdicts(), start=catalogue.position.offset, defer_constraints=False,
+            self._target,
+            session,
+            catalogue,
+            Verdicts(),
+            start=catalogue.position.offset,
+            defer_constraints=False,
             only=table_id,
-        )  # fmt: skip
+        )
 
     def _start_recording(self, session: TargetSession, catalogue: TargetCatalogue, state: TableState) -> None:
         """Start to record keys exactly from the applied offset on."""
@@ -252,9 +261,14 @@ class Resyncs:
         session.run(f"{sql.text('drop_side')}; COMMIT")
 
     def _replace_rows(
-        self, session: TargetSession, catalogue: TargetCatalogue, state: TableState, cut: int, sql: RowSql,
+        self,
+        session: TargetSession,
+        catalogue: TargetCatalogue,
+        state: TableState,
+        cut: int,
+        sql: RowSql,
         transaction: ApplyTransaction,
-    ) -> tuple[int, int]:  # fmt: skip
+    ) -> tuple[int, int]:
         """Make the table equal to the side table; return how many rows were removed and added."""
         schema, before = sql.placed.schema, catalogue.current_schema(state.table_id)
         if before.identity != schema.identity:

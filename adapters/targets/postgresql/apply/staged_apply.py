@@ -268,11 +268,19 @@ class _LockedSession:
         pieces = max(1, min(workers, (end - start) // PIECE_OFFSETS_MIN))
         bounds = [start + (end - start) * i // pieces for i in range(pieces + 1)]
         whole = StageTask(
-            url=target.worker_url, broker=target.broker, business=target.business, group=target.group, start=start,
-            end=end, tables=tables, heartbeats=heartbeats, known=frozenset(catalogue.schemas),
+            url=target.worker_url,
+            broker=target.broker,
+            business=target.business,
+            group=target.group,
+            start=start,
+            end=end,
+            tables=tables,
+            heartbeats=heartbeats,
+            known=frozenset(catalogue.schemas),
             predicates={t.table_id: t.predicate for t in catalogue.tables.values() if t.predicate},
-            rows=catalogue.position.rows, rows_at=catalogue.position.offset,
-        )  # fmt: skip
+            rows=catalogue.position.rows,
+            rows_at=catalogue.position.offset,
+        )
         return [replace(whole, start=bounds[i], end=bounds[i + 1]) for i in range(pieces)]
 
     def merge_receipts(self, receipts: Sequence[StageReceipt], end: int) -> None:
@@ -316,10 +324,18 @@ class _LockedSession:
         position, last = self.catalogue.position, receipts[-1]
         beats = [r.heartbeat_us for r in receipts if r.heartbeat_us is not None]
         return self._target.own_text(
-            self.session, "advance", expected=position.offset, control=position.control, offset=end, epoch=last.epoch,
-            sequence=last.sequence, captured_us=last.captured_us or None, committed_us=last.committed_us or None,
-            heartbeat_us=beats[-1] if beats else None, other=sum(r.other for r in receipts),
-        )  # fmt: skip
+            self.session,
+            "advance",
+            expected=position.offset,
+            control=position.control,
+            offset=end,
+            epoch=last.epoch,
+            sequence=last.sequence,
+            captured_us=last.captured_us or None,
+            committed_us=last.committed_us or None,
+            heartbeat_us=beats[-1] if beats else None,
+            other=sum(r.other for r in receipts),
+        )
 
     def drop_stages(self) -> None:
         """Drop every staging table of this target, including those of killed attempts."""

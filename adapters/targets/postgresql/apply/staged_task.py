@@ -178,10 +178,16 @@ class _TaskChanges:
         )
         session.run("COMMIT")
         return StageReceipt(
-            start=task.start, end=task.end, staged=staged, other=self._walk.other, heartbeat_us=self._walk.heartbeat_us,
-            epoch=last.epoch, sequence=last.batch.first_sequence + last.batch.count - 1,
-            captured_us=last.batch.captured_at_us, committed_us=last.committed_at_us,
-        )  # fmt: skip
+            start=task.start,
+            end=task.end,
+            staged=staged,
+            other=self._walk.other,
+            heartbeat_us=self._walk.heartbeat_us,
+            epoch=last.epoch,
+            sequence=last.batch.first_sequence + last.batch.count - 1,
+            captured_us=last.batch.captured_at_us,
+            committed_us=last.committed_at_us,
+        )
 
     def _write_table(self, session: TargetSession, table_id: int, rows: RowChanges) -> StagedTable:
         placed = self._task.tables[table_id]

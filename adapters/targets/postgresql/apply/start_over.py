@@ -104,17 +104,21 @@ class _StartOver:
             self._add_version(schema)
         snapshot = self._snapshot
         target.run_own(
-            session, "start_over", offset=snapshot.offset, epoch=snapshot.epoch, sequence=snapshot.sequence,
+            session,
+            "start_over",
+            offset=snapshot.offset,
+            epoch=snapshot.epoch,
+            sequence=snapshot.sequence,
             rows=rows_to_text(reports.rows_in(snapshot)),
-        )  # fmt: skip
-        target.run_own(
-            session, "put_sweep", table_id=0, purpose=ACCOUNT, offset=target.count_unaccounted(session) or 0
-        )  # fmt: skip
+        )
+        target.run_own(session, "put_sweep", table_id=0, purpose=ACCOUNT, offset=target.count_unaccounted(session) or 0)
         session.run("COMMIT")
         logger.warning(
             "target %s: %s; resyncing every table with the full data, the stream continues from offset %s",
-            target.name, error, snapshot.offset,
-        )  # fmt: skip
+            target.name,
+            error,
+            snapshot.offset,
+        )
 
     def _halt(self, state: TableState) -> None:
         """Halt a table until its resync. It keeps its rows, and the full data contains its waiting changes."""
@@ -226,6 +230,9 @@ def _set_predicates(
             target.run_own(session, "put_sweep", table_id=state.table_id, purpose=RESYNC, offset=-1)
             logger.info(
                 "target %s: %s gets %s, previously %s",
-                target.name, state.source_name, describe_rows(text), describe_rows(state.predicate),
-            )  # fmt: skip
+                target.name,
+                state.source_name,
+                describe_rows(text),
+                describe_rows(state.predicate),
+            )
     session.run("COMMIT")

@@ -86,9 +86,15 @@ class ApplyTransaction:
         self._schemas = SchemaChanges(target, session, catalogue, start)
         self._markers = Markers(target, session, catalogue, self.recording)
         self._writer = RowWriter(
-            target, session, catalogue, self._counts, self._parking, start=start, catching_up=only is not None,
+            target,
+            session,
+            catalogue,
+            self._counts,
+            self._parking,
+            start=start,
+            catching_up=only is not None,
             whole=whole,
-        )  # fmt: skip
+        )
 
     @property
     def changed(self) -> bool:
@@ -165,8 +171,9 @@ class ApplyTransaction:
             raise RowsRefused(
                 schema.table_id,
                 f"its predicate ({state.predicate}) does not fit version {schema.version}: {refused}; "
-                f"change [targets.{self._target.name}.where] and start `venus sync` again", [],
-            ) from None  # fmt: skip
+                f"change [targets.{self._target.name}.where] and start `venus sync` again",
+                [],
+            ) from None
         if now is None or state.schema_version == schema.version:
             return
         other = differing_column(found.predicate(schema.table_id, state.schema_version), now)
@@ -175,8 +182,9 @@ class ApplyTransaction:
                 schema.table_id,
                 f"its predicate ({state.predicate}) names {other}, which is another column since version "
                 f"{schema.version}: the former column has selected the rows here; "
-                f"`venus resync {state.source_name} --target {self._target.name}` selects them again", [],
-            )  # fmt: skip
+                f"`venus resync {state.source_name} --target {self._target.name}` selects them again",
+                [],
+            )
 
     def _evolve(self, schema: TableSchema) -> None:
         if schema.types:  # other tables may use a renamed label, too

@@ -248,8 +248,16 @@ def advance_text(
     """
     position, batch = catalogue.position, last.batch
     text = target.own_execute_text(
-        session, "advance", position.offset, position.control, last.end, last.epoch,
-        batch.first_sequence + batch.count - 1, batch.captured_at_us or None, last.committed_at_us or None,
-        walk.heartbeat_us, walk.other,
-    )  # fmt: skip
+        session,
+        "advance",
+        position.offset,
+        position.control,
+        last.end,
+        last.epoch,
+        batch.first_sequence + batch.count - 1,
+        batch.captured_at_us or None,
+        last.committed_at_us or None,
+        walk.heartbeat_us,
+        walk.other,
+    )
     return text if rows is None else f"{text}; {target.set_rows_text(session, rows)}"

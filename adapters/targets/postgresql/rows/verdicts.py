@@ -357,21 +357,33 @@ class QuarantineWriter:
         suspects = self._verdicts.suspects.get(schema.table_id, {})
         record_ids, messages = rows.record_ids.split(), rows.rows.split()
         values = zip(
-            record_ids, messages, rows.offsets.tolist(), rows.is_deleted.tolist(), key_texts(rows, Layout.of(schema)),
+            record_ids,
+            messages,
+            rows.offsets.tolist(),
+            rows.is_deleted.tolist(),
+            key_texts(rows, Layout.of(schema)),
             strict=True,
-        )  # fmt: skip
+        )
         texts = []
         for record_id, message, offset, is_deleted, key in values:
             first = self._explanation(schema.table_id, record_id, suspects)
             texts.append(
                 self._target.own_text(
-                    self._session, "quarantine", table_id=schema.table_id, version=schema.version,
-                    record_id=record_id, key=key, offset=offset,
+                    self._session,
+                    "quarantine",
+                    table_id=schema.table_id,
+                    version=schema.version,
+                    record_id=record_id,
+                    key=key,
+                    offset=offset,
                     sequence=piece.batch.first_sequence + offset - piece.start,
-                    sqlstate=first.sqlstate if first else "", message=first.message if first else BEHIND,
-                    row_message=record_id + message, is_deleted=is_deleted, state=state,
+                    sqlstate=first.sqlstate if first else "",
+                    message=first.message if first else BEHIND,
+                    row_message=record_id + message,
+                    is_deleted=is_deleted,
+                    state=state,
                 )
-            )  # fmt: skip
+            )
             if state == PARKED:
                 self._catalogue.parked.setdefault(schema.table_id, {}).setdefault(record_id, offset)
         self._session.run("; ".join(texts))

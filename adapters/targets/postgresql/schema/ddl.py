@@ -329,9 +329,11 @@ def build_sections(placed: Sequence[PlacedTable]) -> list[tuple[str, list[str]]]
         ("Keys", [add_key(one) for one in placed]),
         ("Indexes and unique constraints", [s for one in placed for s in index_statements(one, names)]),
         ("Checks", [s for one in placed for pair in check_statements(one, names) for s in pair if s]),
-        ("Foreign keys; their actions run at the source as long as VENUS applies",
-         [s for one in placed for pair in foreign_key_statements(one, placed, names) for s in pair if s]),
-    ]  # fmt: skip
+        (
+            "Foreign keys; their actions run at the source as long as VENUS applies",
+            [s for one in placed for pair in foreign_key_statements(one, placed, names) for s in pair if s],
+        ),
+    ]
     return [part for part in parts if part[1]]
 
 
@@ -344,10 +346,15 @@ def collect_remarks(placed: Sequence[PlacedTable]) -> list[Remark]:
     ]
     for one in placed:
         found += [
-            Remark(table=one.schema.qualified, what="name", name=long, definition="",
-                   reason=f"it is too long for PostgreSQL and becomes {short}")
+            Remark(
+                table=one.schema.qualified,
+                what="name",
+                name=long,
+                definition="",
+                reason=f"it is too long for PostgreSQL and becomes {short}",
+            )
             for long, short in one.shortened
-        ]  # fmt: skip
+        ]
     return [*found, *_missing_parents(placed)]
 
 
@@ -356,13 +363,16 @@ def _missing_parents(placed: Sequence[PlacedTable]) -> list[Remark]:
     there = {(one.schema.namespace, one.schema.name) for one in placed}
     return [
         Remark(
-            table=one.schema.qualified, what="foreign key", name=key.name, definition=f"({', '.join(key.columns)})",
+            table=one.schema.qualified,
+            what="foreign key",
+            name=key.name,
+            definition=f"({', '.join(key.columns)})",
             reason=f"{key.referred_namespace}.{key.referred_table} is not captured",
         )
         for one in placed
         for key in one.schema.foreign_keys
         if (key.referred_namespace, key.referred_table) not in there
-    ]  # fmt: skip
+    ]
 
 
 def _other_objects(others: Sequence[OtherObject]) -> list[Remark]:

@@ -185,11 +185,15 @@ def _index(placed: PlacedTable, index: Index) -> TableObject:
 def _check(placed: PlacedTable, check: Check) -> TableObject:
     name, names = _possible_names(placed, check.name, (), "check")
     return TableObject(
-        kind=CHECK, sort=ObjectSort.CHECK, shown=f"check {name}", name=name, names=names,
+        kind=CHECK,
+        sort=ObjectSort.CHECK,
+        shown=f"check {name}",
+        name=name,
+        names=names,
         definition=strip_quotes(f"CHECK ({placed.rewrite(check.sql)})"),
         add="; ".join(filter(None, check_sql(placed, check, ConstraintNames(())))),
         drop=f"ALTER TABLE {placed.sql} DROP CONSTRAINT {quote(name)}",
-    )  # fmt: skip
+    )
 
 
 def _not_null(placed: PlacedTable, column: str) -> TableObject:
@@ -211,10 +215,15 @@ def _reference(placed: PlacedTable, key: ForeignKey, *, acting: bool) -> TableOb
     other = replace(placed.schema, namespace=key.referred_namespace, name=key.referred_table)
     made = PlacedForeignKey(placed=placed, referred=placed.place_sibling(other), key=key, name=name)
     return TableObject(
-        kind=REFERENCE, sort=ObjectSort.REFERENCE, shown=f"foreign key {name}", name=name, names=names, definition="",
+        kind=REFERENCE,
+        sort=ObjectSort.REFERENCE,
+        shown=f"foreign key {name}",
+        name=name,
+        names=names,
+        definition="",
         add="; ".join(filter(None, (made.add(acting=acting), made.validate))),
         drop=f"ALTER TABLE {placed.sql} DROP CONSTRAINT {quote(name)}",
-    )  # fmt: skip
+    )
 
 
 def _possible_names(
@@ -262,9 +271,15 @@ def _part(
     kind: str, sort: ObjectSort, shown: str, name: str, definition: str = "", *, add: str, drop: str = ""
 ) -> TableObject:
     return TableObject(
-        kind=kind, sort=sort, shown=shown, name=name, names=frozenset((name,)), definition=definition, add=add,
+        kind=kind,
+        sort=sort,
+        shown=shown,
+        name=name,
+        names=frozenset((name,)),
+        definition=definition,
+        add=add,
         drop=drop,
-    )  # fmt: skip
+    )
 
 
 def _numbering(placed: PlacedTable, column: Column, alter: str) -> str:
