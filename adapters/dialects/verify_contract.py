@@ -10,12 +10,13 @@ compared row by row instead. The conditions use only SQL that every database has
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from enum import Enum
 from importlib import import_module
-from typing import NoReturn, Protocol, cast
+from typing import Any, NoReturn, Protocol, cast
 
 from venus.adapters.dialects.contract import RegisteredTable, SchemaChanged
 from venus.adapters.dialects.registry import dialect_of
@@ -24,78 +25,6 @@ from venus.codec.columns import Value
 from venus.config import Settings
 from venus.errors import Refused
 from venus.model import Kind, LogicalType, Sequence, TableSchema
-
-
-def key_forms(columns: Seq[Seq[Value]], schema: TableSchema) -> list[Key]:
-    """Return the keys of rows; `columns` begin with the columns of the key."""
-    types = [c.type for c in schema.wire_columns[: len(schema.key)]]
-    texts = [plain_forms(kind, column) for kind, column in zip(types, columns, strict=False)]
-    return list(zip(*texts, strict=True))
-
-
-def plain_forms(kind: LogicalType, values: Seq[Value]) -> list[str]:
-    """Return the forms of one column, without lengths."""
-    match style_of(kind):
-        case FormStyle.HEX:
-            return [NULL if v is None else v.hex() for v in values]  # type: ignore[union-attr]
-        case FormStyle.NUMBER:
-            return [NULL if v is None else _trim_zeros(v) for v in values]  # type: ignore[arg-type]
-        case FormStyle.PADDED:
-            return [NULL if v is None else str(v).rstrip(" ") for v in values]
-    return [NULL if v is None else v for v in values]  # type: ignore[misc]
-
-
-def sized_forms(kind: LogicalType, values: Seq[Value]) -> list[str]:
-    """Return the forms of one column."""
-    texts = plain_forms(kind, values)
-    if style_of(kind) not in (FormStyle.FREE, FormStyle.PADDED):
-        return texts
-    return [
-        NULL if v is None else f"{len(text) if text.isascii() else len(text.encode())}:{text}"
-        for v, text in zip(values, texts, strict=True)
-    ]
-
-
-def _trim_zeros(number: str) -> str:
-    return number.rstrip("0").rstrip(".") if "." in number else number
-
-
-ALWAYS, NEVER = "1 = 1", "1 = 0"
-
-
-def row_condition(subject: Subject) -> str:
-    """Return the condition that selects the rows to compare."""
-    return f"({subject.where})" if subject.where else ALWAYS
-
-
-def range_condition(subject: Subject, key: str, part: Slice, buckets: Collection[int] | None) -> str:
-    """Return the condition for the rows in these buckets of a range slice; None = all buckets. `key` is SQL."""
-    return f"{row_condition(subject)} AND ({' OR '.join(_range_term(key, *r) for r in part.ranges(buckets)) or NEVER})"
-
-
-def _range_term(key: str, low: int | None, high: int | None) -> str:
-    conditions = [f"{key} >= {low}"] * (low is not None) + [f"{key} < {high}"] * (high is not None)
-    return f"({' AND '.join(conditions) or ALWAYS})"
-
-
-class RowReader:
-    """A reader without checksums of the database: the caller reads the rows and computes the checksums itself."""
-
-    pushes_down = False
-
-    def read_buckets(self, subject: Subject, part: Slice) -> NoReturn:
-        _refuse_checksums(subject)
-
-    def read_hashes(self, subject: Subject, part: Slice, buckets: Collection[int]) -> NoReturn:
-        _refuse_checksums(subject)
-
-    def read_forms(self, subject: Subject, keys: Seq[Key]) -> NoReturn:
-        _refuse_checksums(subject)
-
-
-def _refuse_checksums(subject: Subject) -> NoReturn:
-    raise AssertionError(f"{subject.schema.qualified}: no checksum is asked of this database")
-
 
 #: The separator of a row's forms, and the form of NULL. The length in bytes precedes a form that can be any text.
 SEPARATOR, NULL = "\x1f", "\x1e"
@@ -268,6 +197,141 @@ class SourceReader(Reader, Protocol):
         ordinary, ordered path: it includes every change that other sessions make in the meantime.
         """
         ...
+
+
+class ChecksumReader(ABC):
+    """A reader whose database computes the checksums, with the blocks of the dialect's verify.sql."""
+
+    pushes_down = True
+
+    @abstractmethod
+    def _query(self, block: str, subject: Subject, **parts: str) -> Seq[tuple[Any, ...]]:
+        """Return the rows of a block of verify.sql about this table."""
+
+    @abstractmethod
+    def _form_terms(self, subject: Subject, *, bare: bool = False) -> list[str]:
+        """Return the SQL of the forms of all columns, `bare` without lengths."""
+
+    @abstractmethod
+    def _checksum_term(self, subject: Subject, forms: Seq[str]) -> str:
+        """Return the SQL of the checksum of these forms."""
+
+    @abstractmethod
+    def _leading_key(self, subject: Subject) -> str:
+        """Return the SQL of the leading key column."""
+
+    @abstractmethod
+    def _range_bucket(self, key: str, part: Slice) -> str:
+        """Return the SQL of the bucket of a row in a range slice."""
+
+    @abstractmethod
+    def _key_parts(self, subject: Subject, keys: Seq[Key]) -> dict[str, str]:
+        """Return the parts of a block that select the rows with these keys."""
+
+    def read_buckets(self, subject: Subject, part: Slice) -> Buckets:
+        bucket, where = self._bucket_term(subject, part), self._slice_condition(subject, part, None)
+        checksum = self._checksum_term(subject, self._form_terms(subject))
+        found = self._query("buckets", subject, bucket=bucket, checksum=checksum, where=where)
+        return {int(bucket): (int(count), int(total)) for bucket, count, total in found}
+
+    def read_hashes(self, subject: Subject, part: Slice, buckets: Collection[int]) -> Iterator[tuple[Key, int]]:
+        keys, where = self._key_forms(subject), self._slice_condition(subject, part, buckets)
+        checksum = self._checksum_term(subject, self._form_terms(subject))
+        return ((r[1:], int(r[0])) for r in self._query("hashes", subject, checksum=checksum, keys=keys, where=where))
+
+    def read_forms(self, subject: Subject, keys: Seq[Key]) -> list[tuple[Key, int, tuple[str, ...]]]:
+        width, forms = len(subject.schema.key), self._form_terms(subject)
+        parts = {"checksum": self._checksum_term(subject, forms), "forms": ", ".join(forms)}
+        parts |= {"keys": self._key_forms(subject)} | self._key_parts(subject, keys)
+        return [(r[1 : 1 + width], int(r[0]), r[1 + width :]) for r in self._query("forms", subject, **parts)]
+
+    def _key_forms(self, subject: Subject) -> str:
+        return ", ".join(self._form_terms(subject, bare=True)[: len(subject.schema.key)])
+
+    def _bucket_term(self, subject: Subject, part: Slice) -> str:
+        if part.step:
+            return self._range_bucket(self._leading_key(subject), part)
+        forms = self._form_terms(subject)[: len(subject.schema.key)]
+        return f"({self._checksum_term(subject, forms)} & {part.buckets - 1})"
+
+    def _slice_condition(self, subject: Subject, part: Slice, buckets: Collection[int] | None) -> str:
+        if part.step:
+            return range_condition(subject, self._leading_key(subject), part, buckets)
+        bucket = self._bucket_term(subject, part)
+        chosen = f"{bucket} IN ({', '.join(map(str, sorted(buckets)))})" if buckets else ALWAYS
+        sampled = f"{bucket} < {part.sampled}" if part.sampled else ALWAYS
+        return f"{row_condition(subject)} AND {chosen} AND {sampled}"
+
+
+class RowReader:
+    """A reader without checksums of the database: the caller reads the rows and computes the checksums itself."""
+
+    pushes_down = False
+
+    def read_buckets(self, subject: Subject, part: Slice) -> NoReturn:
+        _refuse_checksums(subject)
+
+    def read_hashes(self, subject: Subject, part: Slice, buckets: Collection[int]) -> NoReturn:
+        _refuse_checksums(subject)
+
+    def read_forms(self, subject: Subject, keys: Seq[Key]) -> NoReturn:
+        _refuse_checksums(subject)
+
+
+def _refuse_checksums(subject: Subject) -> NoReturn:
+    raise AssertionError(f"{subject.schema.qualified}: no checksum is asked of this database")
+
+
+def key_forms(columns: Seq[Seq[Value]], schema: TableSchema) -> list[Key]:
+    """Return the keys of rows; `columns` begin with the columns of the key."""
+    types = [c.type for c in schema.wire_columns[: len(schema.key)]]
+    texts = [plain_forms(kind, column) for kind, column in zip(types, columns, strict=False)]
+    return list(zip(*texts, strict=True))
+
+
+def plain_forms(kind: LogicalType, values: Seq[Value]) -> list[str]:
+    """Return the forms of one column, without lengths."""
+    match style_of(kind):
+        case FormStyle.HEX:
+            return [NULL if v is None else v.hex() for v in values]  # type: ignore[union-attr]
+        case FormStyle.NUMBER:
+            return [NULL if v is None else _trim_zeros(v) for v in values]  # type: ignore[arg-type]
+        case FormStyle.PADDED:
+            return [NULL if v is None else str(v).rstrip(" ") for v in values]
+    return [NULL if v is None else v for v in values]  # type: ignore[misc]
+
+
+def sized_forms(kind: LogicalType, values: Seq[Value]) -> list[str]:
+    """Return the forms of one column."""
+    texts = plain_forms(kind, values)
+    if style_of(kind) not in (FormStyle.FREE, FormStyle.PADDED):
+        return texts
+    return [
+        NULL if v is None else f"{len(text) if text.isascii() else len(text.encode())}:{text}"
+        for v, text in zip(values, texts, strict=True)
+    ]
+
+
+def _trim_zeros(number: str) -> str:
+    return number.rstrip("0").rstrip(".") if "." in number else number
+
+
+ALWAYS, NEVER = "1 = 1", "1 = 0"
+
+
+def row_condition(subject: Subject) -> str:
+    """Return the condition that selects the rows to compare."""
+    return f"({subject.where})" if subject.where else ALWAYS
+
+
+def range_condition(subject: Subject, key: str, part: Slice, buckets: Collection[int] | None) -> str:
+    """Return the condition for the rows in these buckets of a range slice; None = all buckets. `key` is SQL."""
+    return f"{row_condition(subject)} AND ({' OR '.join(_range_term(key, *r) for r in part.ranges(buckets)) or NEVER})"
+
+
+def _range_term(key: str, low: int | None, high: int | None) -> str:
+    conditions = [f"{key} >= {low}"] * (low is not None) + [f"{key} < {high}"] * (high is not None)
+    return f"({' AND '.join(conditions) or ALWAYS})"
 
 
 class _VerifyModule(Protocol):

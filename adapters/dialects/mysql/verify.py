@@ -23,13 +23,12 @@ from venus.adapters.dialects.verify_contract import (
     HEX_DIGITS,
     NULL,
     SEPARATOR,
-    Buckets,
+    ChecksumReader,
     FormStyle,
     Key,
     Slice,
     Subject,
     TableReplaced,
-    range_condition,
     row_condition,
     style_of,
 )
@@ -90,10 +89,8 @@ def key_literal(kind: LogicalType, text: str) -> str:
     return literal(text.removesuffix("+00") if kind.kind is Kind.TIMESTAMPTZ else text)
 
 
-class MysqlReader:
+class MysqlReader(ChecksumReader):
     """Reader of one side, with a session for the snapshot and one that writes to the log."""
-
-    pushes_down = True
 
     def __init__(self, url: str, columns: ColumnChoice = NO_CHOICE) -> None:
         address = parse_address(url, columns)
@@ -135,53 +132,15 @@ class MysqlReader:
         return int(self._connection.row(statement("verify", "estimate", **names))[0])
 
     def read_split_points(self, subject: Subject, rows: int) -> list[int]:
-        parts = {"key": f"t.{quote(subject.schema.key[0])}", "where": row_condition(subject), "rows": str(rows)}
-        found = self._connection.rows(statement("verify", "cuts", table=self._table_sql(subject), **parts))
+        parts = {"key": self._leading_key(subject), "where": row_condition(subject), "rows": str(rows)}
+        found = self._query("cuts", subject, **parts)
         return sorted({int(k) for (k,) in found})
 
     # -- checksums -------------------------------------------------------------------------------------------------
 
-    def read_buckets(self, subject: Subject, part: Slice) -> Buckets:
-        found = self._connection.rows(
-            statement(
-                "verify",
-                "buckets",
-                table=self._table_sql(subject),
-                bucket=self._bucket_term(subject, part),
-                checksum=self._checksum_term(subject),
-                where=self._slice_condition(subject, part, None),
-            )
-        )
-        return {int(bucket): (int(count), int(total)) for bucket, count, total in found}
-
-    def read_hashes(self, subject: Subject, part: Slice, buckets: Collection[int]) -> Iterator[tuple[Key, int]]:
-        found = self._connection.rows(
-            statement(
-                "verify",
-                "hashes",
-                table=self._table_sql(subject),
-                checksum=self._checksum_term(subject),
-                keys=", ".join(self._key_forms(subject)),
-                where=self._slice_condition(subject, part, buckets),
-            )
-        )
-        return ((row[1:], int(row[0])) for row in found)
-
-    def read_forms(self, subject: Subject, keys: Seq[Key]) -> list[tuple[Key, int, tuple[str, ...]]]:
-        width = len(subject.schema.key)
-        text = statement(
-            "verify",
-            "forms",
-            table=self._table_sql(subject),
-            checksum=self._checksum_term(subject),
-            keys=", ".join(self._key_forms(subject)),
-            forms=", ".join(self._form_terms(subject)),
-            where=_key_condition(subject, [f"t.{quote(name)}" for name in subject.schema.key], keys),
-        )
-        return [(r[1 : 1 + width], int(r[0]), r[1 + width :]) for r in self._connection.rows(text)]
-
-    def _table_sql(self, subject: Subject) -> str:
-        return self._find_captured(subject)[1].table_sql
+    def _query(self, block: str, subject: Subject, **parts: str) -> Seq[Row]:
+        table = self._find_captured(subject)[1].table_sql
+        return self._connection.rows(statement("verify", block, table=table, **parts))
 
     def _form_terms(self, subject: Subject, *, bare: bool = False) -> list[str]:
         table = self._find_captured(subject)[0].table
@@ -191,27 +150,18 @@ class MysqlReader:
             for c in subject.schema.wire_columns
         ]
 
-    def _key_forms(self, subject: Subject) -> list[str]:
-        return self._form_terms(subject, bare=True)[: len(subject.schema.key)]
+    def _checksum_term(self, subject: Subject, forms: Seq[str]) -> str:
+        return checksum_sql(f"CONCAT_WS({_SEPARATOR}, {', '.join(forms)})", subject.digest)
 
-    def _checksum_term(self, subject: Subject) -> str:
-        return checksum_sql(f"CONCAT_WS({_SEPARATOR}, {', '.join(self._form_terms(subject))})", subject.digest)
+    def _leading_key(self, subject: Subject) -> str:
+        return f"t.{quote(subject.schema.key[0])}"
 
-    def _bucket_term(self, subject: Subject, part: Slice) -> str:
-        if part.step:
-            key = f"CAST(t.{quote(subject.schema.key[0])} AS SIGNED)"
-            return f"((LEAST(GREATEST({key}, {part.origin}), {part.end}) - ({part.origin})) DIV {part.step})"
-        key_forms = ", ".join(self._form_terms(subject)[: len(subject.schema.key)])
-        return f"({checksum_sql(f'CONCAT_WS({_SEPARATOR}, {key_forms})', subject.digest)} & {part.buckets - 1})"
+    def _range_bucket(self, key: str, part: Slice) -> str:
+        inside = f"LEAST(GREATEST(CAST({key} AS SIGNED), {part.origin}), {part.end})"
+        return f"(({inside} - ({part.origin})) DIV {part.step})"
 
-    def _slice_condition(self, subject: Subject, part: Slice, buckets: Collection[int] | None) -> str:
-        if not part.step:
-            bucket = self._bucket_term(subject, part)
-            chosen = f"{bucket} IN ({', '.join(map(str, sorted(buckets)))})" if buckets else "TRUE"
-            sampled = f"{bucket} < {part.sampled}" if part.sampled else "TRUE"
-            return f"{row_condition(subject)} AND {chosen} AND {sampled}"
-        key = f"t.{quote(subject.schema.key[0])}"
-        return range_condition(subject, key, part, buckets)
+    def _key_parts(self, subject: Subject, keys: Seq[Key]) -> dict[str, str]:
+        return {"where": _key_condition(subject, [f"t.{quote(name)}" for name in subject.schema.key], keys)}
 
     # -- rows ------------------------------------------------------------------------------------------------------
 
@@ -223,9 +173,7 @@ class MysqlReader:
 
     def find_rows(self, subject: Subject, keys: Seq[Key]) -> Iterator[TableChanges]:
         if keys:
-            yield from self._read_rows(
-                subject, _key_condition(subject, [f"t.{quote(n)}" for n in subject.schema.key], keys), ""
-            )
+            yield from self._read_rows(subject, self._key_parts(subject, keys)["where"], "")
 
     def _read_rows(self, subject: Subject, where: str, limit: str) -> Iterator[TableChanges]:
         access = self._find_captured(subject)[1]

@@ -23,13 +23,12 @@ from venus.adapters.dialects.verify_contract import (
     HEX_DIGITS,
     NULL,
     SEPARATOR,
-    Buckets,
+    ChecksumReader,
     FormStyle,
     Key,
     Slice,
     Subject,
     TableReplaced,
-    range_condition,
     row_condition,
     style_of,
 )
@@ -92,10 +91,8 @@ def checksum_sql(text: str, digest: str) -> str:
     return f"('x' || substr({hashed}, 1, {HEX_DIGITS}))::bit({4 * HEX_DIGITS})::bigint"
 
 
-class PostgresReader:
+class PostgresReader(ChecksumReader):
     """Reader over one session. The caller supplies the names of tables."""
-
-    pushes_down = True
 
     def __init__(
         self, session: VerifySession, named: Callable[[Subject], PostgresTableNames], copy: Callable[[str], bytes]
@@ -136,73 +133,22 @@ class PostgresReader:
 
     # -- checksums -------------------------------------------------------------------------------------------------
 
-    def read_buckets(self, subject: Subject, part: Slice) -> Buckets:
-        found = self._session.rows(
-            statement(
-                "verify",
-                "buckets",
-                relation=self._named(subject).relation,
-                bucket=self._bucket_term(subject, part),
-                checksum=self._checksum_term(subject),
-                where=self._slice_condition(subject, part, None),
-            )
-        )
-        return {int(bucket): (int(count), int(total)) for bucket, count, total in found}
+    def _query(self, block: str, subject: Subject, **parts: str) -> list[tuple[Any, ...]]:
+        return self._session.rows(statement("verify", block, relation=self._named(subject).relation, **parts))
 
-    def read_hashes(self, subject: Subject, part: Slice, buckets: Collection[int]) -> Iterator[tuple[Key, int]]:
-        found = self._session.rows(
-            statement(
-                "verify",
-                "hashes",
-                relation=self._named(subject).relation,
-                checksum=self._checksum_term(subject),
-                keys=", ".join(self._key_forms(subject)),
-                where=self._slice_condition(subject, part, buckets),
-            )
-        )
-        return ((row[1:], int(row[0])) for row in found)
+    def _form_terms(self, subject: Subject, *, bare: bool = False) -> list[str]:
+        pairs = zip(subject.schema.wire_columns, self._named(subject).columns, strict=True)
+        return [form_sql(c.type, f"t.{name}", bare=bare) for c, name in pairs]
 
-    def read_forms(self, subject: Subject, keys: Seq[Key]) -> list[tuple[Key, int, tuple[str, ...]]]:
-        width = len(subject.schema.key)
-        text = statement(
-            "verify",
-            "forms",
-            checksum=self._checksum_term(subject),
-            keys=", ".join(self._key_forms(subject)),
-            forms=", ".join(self._form_terms(subject)),
-            **self._join_parts(subject, keys),
-        )
-        return [(r[1 : 1 + width], int(r[0]), r[1 + width :]) for r in self._session.rows(text)]
+    def _checksum_term(self, subject: Subject, forms: Seq[str]) -> str:
+        return checksum_sql(f" || {_SEPARATOR} || ".join(forms), subject.digest)
 
-    def _form_terms(self, subject: Subject) -> list[str]:
-        columns = self._named(subject).columns
-        return [form_sql(c.type, f"t.{name}") for c, name in zip(subject.schema.wire_columns, columns, strict=True)]
+    def _leading_key(self, subject: Subject) -> str:
+        return f"t.{self._named(subject).columns[0]}"
 
-    def _key_forms(self, subject: Subject) -> list[str]:
-        columns = self._named(subject).columns
-        key = subject.schema.wire_columns[: len(subject.schema.key)]
-        return [form_sql(c.type, f"t.{name}", bare=True) for c, name in zip(key, columns, strict=False)]
-
-    def _checksum_term(self, subject: Subject) -> str:
-        return checksum_sql(f" || {_SEPARATOR} || ".join(self._form_terms(subject)), subject.digest)
-
-    def _bucket_term(self, subject: Subject, part: Slice) -> str:
-        if part.step:
-            key = f"t.{self._named(subject).columns[0]}::bigint"
-            inside = f"least(greatest({key}, {part.origin}::bigint), {part.end}::bigint)"
-            return f"(({inside} - {part.origin}::bigint) / {part.step}::bigint)"
-        key_text = f" || {_SEPARATOR} || ".join(self._form_terms(subject)[: len(subject.schema.key)])
-        return f"({checksum_sql(key_text, subject.digest)} & {part.buckets - 1})"
-
-    def _slice_condition(self, subject: Subject, part: Slice, buckets: Collection[int] | None) -> str:
-        if not part.step:
-            chosen = (
-                f"{self._bucket_term(subject, part)} = ANY (ARRAY{sorted(buckets)}::bigint[])" if buckets else "true"
-            )
-            sampled = f"{self._bucket_term(subject, part)} < {part.sampled}" if part.sampled else "true"
-            return f"{row_condition(subject)} AND {chosen} AND {sampled}"
-        key = f"t.{self._named(subject).columns[0]}"
-        return range_condition(subject, key, part, buckets)
+    def _range_bucket(self, key: str, part: Slice) -> str:
+        inside = f"least(greatest({key}::bigint, {part.origin}::bigint), {part.end}::bigint)"
+        return f"(({inside} - {part.origin}::bigint) / {part.step}::bigint)"
 
     # -- rows ------------------------------------------------------------------------------------------------------
 
@@ -225,9 +171,10 @@ class PostgresReader:
             yield from self._read_section(subject, statement("verify", "rows", where=piece, **parts))
 
     def find_rows(self, subject: Subject, keys: Seq[Key]) -> Iterator[TableChanges]:
-        columns = ", ".join(f"t.{c}" for c in self._named(subject).columns)
+        named, parts = self._named(subject), self._key_parts(subject, keys)
+        columns = ", ".join(f"t.{c}" for c in named.columns)
         yield from self._read_section(
-            subject, statement("verify", "found", columns=columns, **self._join_parts(subject, keys))
+            subject, statement("verify", "found", columns=columns, relation=named.relation, **parts)
         )
 
     def _read_section(self, subject: Subject, text: str) -> Iterator[TableChanges]:
@@ -241,13 +188,13 @@ class PostgresReader:
                 is_deleted=is_deleted,
             )
 
-    def _join_parts(self, subject: Subject, keys: Seq[Key]) -> dict[str, str]:
+    def _key_parts(self, subject: Subject, keys: Seq[Key]) -> dict[str, str]:
         """Return the parts of a join with these keys."""
         named = self._named(subject)
         values = key_values(subject, named.casts)
         pairs = zip(named.columns, named.equals, values, strict=False)
         match = [f"t.{column} OPERATOR({equals}) {value}" for column, equals, value in pairs]
-        return {"relation": named.relation, "match": " AND ".join(match)} | self._array_parts(keys)
+        return {"match": " AND ".join(match)} | self._array_parts(keys)
 
     def _array_parts(self, keys: Seq[Key]) -> dict[str, str]:
         columns = [list(column) for column in zip(*keys, strict=True)]
