@@ -1,4 +1,4 @@
-"""What the registries of all dialects share: tables that halt, tables that are released, and a restore of the source.
+"""What the registries of all dialects share: their rows; tables that halt, tables that are released; a restore.
 
 A table halts if a row cannot be carried. The registry keeps it PAUSED, so cuts skip its log rows. VENUS tries it again
 as soon as it has been written to, because that write may have corrected the row. The next cut then reads it first, so
@@ -14,15 +14,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Sequence as Seq
 from dataclasses import dataclass
+from typing import Any
 
-from venus.adapters.dialects.contract import RegisteredTable, SourceState, TableHalted
-from venus.errors import DatabaseUnavailable, Refused
-from venus.model import BatchNo, TableSchema
+from venus.adapters.dialects.contract import FillState, RegisteredTable, SourceState, TableHalted
+from venus.codec.schema import fingerprint, from_wire, to_wire
+from venus.errors import DatabaseUnavailable, Refused, SourceError
+from venus.model import BatchNo, BatchRecord, Epoch, Sequence, TableSchema
 from venus.rpc.conditions import RELEASED as RELEASED
 from venus.rpc.conditions import RELEASING as RELEASING
 from venus.rpc.conditions import UNFIT as UNFIT
 from venus.rpc.conditions import UNREADABLE as UNREADABLE
+from venus.wire import change_pb2
 
 #: Why a table is RELEASING.
 TRIGGERS_GONE = "its triggers are removed, and what is in its log is still to be captured"
@@ -163,3 +167,76 @@ class RestoreGuard:
             raise SourceRestored(
                 f"{place}: its newest batch is {checkpoint.last_batch}, and was {self._batch}: it was restored"
             )
+
+
+def version_values(schema: TableSchema, number_max: int = 0) -> dict[str, str | int | bytes | None]:
+    """Return what the registry stores of a table's version."""
+    return {
+        "table_id": schema.table_id,
+        "schema_wire": to_wire(schema).SerializeToString(deterministic=True),
+        "fingerprint": fingerprint(schema),
+        "number_max": max([number_max, *(c.number for c in schema.columns)]),
+    }
+
+
+def fill_values(before: FillState, after: FillState) -> dict[str, int | bytes | None]:
+    """Return the values that store the progress of a fill, unless an operator restarted it in the meantime."""
+    return {
+        "table_id": after.table_id,
+        "cursor": after.cursor or None,
+        "rows_done": after.rows_done,
+        "done": int(after.done),
+        "sweep_from": after.sweep_from,
+        "was_cursor": before.cursor,
+        "was_rows": before.rows_done,
+        "was_sweep": before.sweep_from,
+    }
+
+
+def parse_schema(wire: bytes) -> TableSchema:
+    """Return the version of a table that the registry stores."""
+    return from_wire(change_pb2.TableSchema.FromString(wire))
+
+
+def registered_table(schema: TableSchema, state: str, reason: str | None, fill: Seq[Any]) -> RegisteredTable:
+    """Return a table of the registry. `fill`: cursor, rows, estimate, done, sweep."""
+    cursor, rows, estimate, done, sweep_from = fill
+    progress = FillState(
+        table_id=schema.table_id,
+        sweep_from=Sequence(int(sweep_from)),
+        cursor=cursor.encode() if isinstance(cursor, str) else bytes(cursor or b""),
+        rows_done=int(rows),
+        rows_estimate=int(estimate),
+        done=bool(int(done)),
+    )
+    return RegisteredTable(schema=schema, state=state, reason=reason or "", fill=progress)
+
+
+def source_state(row: Seq[Any]) -> SourceState:
+    """Return the checkpoint row."""
+    return SourceState(epoch=Epoch(int(row[0])), next_sequence=Sequence(int(row[1])), last_batch=BatchNo(int(row[2])))
+
+
+def batch_values(batches: Iterable[BatchRecord]) -> list[tuple[int, int, int, int, str]]:
+    """Return the batch rows by which half messages are decided: only numbers and hexadecimal digits."""
+    return [(b.batch_no, b.epoch, b.first_sequence, b.last_sequence, f"{b.digest:016x}") for b in batches]
+
+
+def batch_records(rows: Iterable[Seq[Any]]) -> dict[BatchNo, BatchRecord]:
+    """Return batch rows by number."""
+    records = (
+        BatchRecord(
+            batch_no=BatchNo(int(number)),
+            epoch=Epoch(int(epoch)),
+            first_sequence=Sequence(int(first)),
+            last_sequence=Sequence(int(last)),
+            digest=int(digest, 16),
+        )
+        for number, epoch, first, last, digest in rows
+    )
+    return {record.batch_no: record for record in records}
+
+
+def unknown_table(table_id: int) -> SourceError:
+    """Return the error for a table that the registry does not contain."""
+    return SourceError(f"table {table_id} is not captured", hint="`venus status` lists the tables")

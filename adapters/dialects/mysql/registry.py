@@ -22,11 +22,22 @@ from venus.adapters.dialects.mysql.dictionary.tables import (
 )
 from venus.adapters.dialects.mysql.rows import MysqlAccess, build_access
 from venus.adapters.dialects.mysql.sql import MARKS, literal, log_table_name, quote, statement
-from venus.adapters.dialects.registry_rules import RestoreGuard, SourceRestored, halt_reason
-from venus.codec.schema import fingerprint, from_wire, to_wire
+from venus.adapters.dialects.registry_rules import (
+    RestoreGuard,
+    SourceRestored,
+    batch_records,
+    batch_values,
+    fill_values,
+    halt_reason,
+    parse_schema,
+    registered_table,
+    source_state,
+    unknown_table,
+    version_values,
+)
+from venus.codec.schema import fingerprint
 from venus.errors import DatabaseUnavailable, Fenced, NotInstalled, SourceError
-from venus.model import BatchNo, BatchRecord, Epoch, Sequence, TableSchema
-from venus.wire import change_pb2
+from venus.model import BatchNo, BatchRecord, Epoch, TableSchema
 
 ACTIVE, PAUSED, RESYNC = "ACTIVE", "PAUSED", "RESYNC"
 
@@ -73,24 +84,12 @@ def require_installation(connection: MysqlConnection) -> None:
 def read_tables(connection: MysqlConnection, *, released: bool = False) -> list[MysqlRegistryEntry]:
     """Return the captured tables, or the released ones."""
     found = []
-    for r in connection.rows(statement("registry", "tables", released=str(int(released)))):
-        schema = from_wire(change_pb2.TableSchema.FromString(r[1]))
-        fill = FillState(
-            table_id=int(r[0]),
-            sweep_from=Sequence(int(r[9])),
-            cursor=_to_bytes(r[5]),
-            rows_done=int(r[6]),
-            rows_estimate=int(r[7]),
-            done=r[8] == "1",
-        )
-        known = RegisteredTable(schema=schema, state=r[3], reason=r[4], fill=fill)
-        highest = max(c.number for c in schema.columns)
-        found.append(MysqlRegistryEntry(table=known, fingerprint=r[2], number_max=max(int(r[10]), highest)))
+    for row in connection.rows(statement("registry", "tables", released=str(int(released)))):
+        _, wire, mark, state, reason, *fill, number_max = row
+        table = registered_table(parse_schema(wire), state, reason, fill)
+        highest = max(int(number_max), *(c.number for c in table.schema.columns))
+        found.append(MysqlRegistryEntry(table=table, fingerprint=mark, number_max=highest))
     return found
-
-
-def _to_bytes(value: str | bytes) -> bytes:
-    return value.encode() if isinstance(value, str) else value
 
 
 def read_mark(connection: MysqlConnection) -> str:
@@ -110,12 +109,7 @@ def new_version_sql(schema: TableSchema, number_max: int) -> str:
 
 
 def _version_parts(schema: TableSchema, number_max: int = 0) -> dict[str, str]:
-    return {
-        "table_id": str(schema.table_id),
-        "schema_wire": literal(to_wire(schema).SerializeToString(deterministic=True)),
-        "fingerprint": literal(fingerprint(schema)),
-        "number_max": str(max([number_max, *(c.number for c in schema.columns)])),
-    }
+    return {name: literal(value) for name, value in version_values(schema, number_max).items()}
 
 
 def set_state_sql(table_id: int, state: str, reason: str) -> str:
@@ -127,7 +121,7 @@ def set_state_sql(table_id: int, state: str, reason: str) -> str:
 def set_state(connection: MysqlConnection, table_id: int, state: str, reason: str) -> None:
     """Store a table's state."""
     if connection.run(set_state_sql(table_id, state, reason)) != 1:
-        raise SourceError(f"table {table_id} is not captured", hint="`venus status` lists the tables")
+        raise unknown_table(table_id)
 
 
 def recapture_sql(table_id: int) -> str:
@@ -143,7 +137,7 @@ def forget_marks_sql(numbers: Iterable[int]) -> str:
 def restart_fill(connection: MysqlConnection, table_id: int) -> None:
     """Restart the fill of a table."""
     if connection.run(statement("registry", "restart_fill", table_id=str(table_id))) != 1:
-        raise SourceError(f"table {table_id} is not captured", hint="`venus status` lists the tables")
+        raise unknown_table(table_id)
 
 
 def restart_with_sweep(connection: MysqlConnection, table_id: int, version: int) -> None:
@@ -154,18 +148,14 @@ def restart_with_sweep(connection: MysqlConnection, table_id: int, version: int)
             connection.run(new_version_sql(replace(known.schema, version=version), known.number_max))
 
 
-def _source_state(row: Seq[str]) -> SourceState:
-    return SourceState(epoch=Epoch(int(row[0])), next_sequence=Sequence(int(row[1])), last_batch=BatchNo(int(row[2])))
-
-
 def read_state(connection: MysqlConnection) -> SourceState:
     """Read the checkpoint row."""
-    return _source_state(connection.row(statement("registry", "state")))
+    return source_state(connection.row(statement("registry", "state")))
 
 
 def lock_checkpoint(connection: MysqlConnection) -> SourceState:
     """Read the checkpoint row and lock it until the transaction ends."""
-    return _source_state(connection.row(statement("registry", "settle")))
+    return source_state(connection.row(statement("registry", "settle")))
 
 
 def lock_epoch(connection: MysqlConnection, epoch: Epoch) -> SourceState:
@@ -183,25 +173,13 @@ def lock_epoch(connection: MysqlConnection, epoch: Epoch) -> SourceState:
 
 def batch_rows(records: Iterable[BatchRecord]) -> str:
     """Return the VALUES of batch rows. They contain only numbers and hexadecimal digits."""
-    return ", ".join(
-        f"({b.batch_no}, {b.epoch}, {b.first_sequence}, {b.last_sequence}, '{b.digest:016x}')" for b in records
-    )
+    return ", ".join(map(str, batch_values(records)))
 
 
 def store_fill_sql(before: FillState, after: FillState) -> str:
     """Return the statement that stores the progress of a fill."""
-    return statement(
-        "registry",
-        "store_fill",
-        table_id=str(after.table_id),
-        cursor=literal(after.cursor or None),
-        rows_done=str(after.rows_done),
-        done=str(int(after.done)),
-        sweep_from=str(int(after.sweep_from)),
-        was_cursor=literal(before.cursor),
-        was_rows=str(before.rows_done),
-        was_sweep=str(int(before.sweep_from)),
-    )
+    values = {name: literal(value) for name, value in fill_values(before, after).items()}
+    return statement("registry", "store_fill", **values)
 
 
 def read_backlog(connection: MysqlConnection, table_ids: Seq[int]) -> dict[int, int]:
@@ -362,14 +340,4 @@ class MysqlRegistry(SourceRegistry):
         with self._writer.transaction():
             lock_checkpoint(self._writer)
             rows = self._writer.rows(statement("registry", "batches", numbers=listed))
-        records = (
-            BatchRecord(
-                batch_no=BatchNo(int(r[0])),
-                epoch=Epoch(int(r[1])),
-                first_sequence=Sequence(int(r[2])),
-                last_sequence=Sequence(int(r[3])),
-                digest=int(r[4], 16),
-            )
-            for r in rows
-        )
-        return {record.batch_no: record for record in records}
+        return batch_records(rows)

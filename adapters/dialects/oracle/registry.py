@@ -6,17 +6,24 @@ from collections.abc import Iterable, Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Any
 
 from venus.adapters.dialects.contract import FillState, RegisteredTable, SourceRegistry, SourceState
 from venus.adapters.dialects.oracle.dictionary.reader import OracleDatabase
 from venus.adapters.dialects.oracle.session.connection import OracleSession, Row
 from venus.adapters.dialects.oracle.sql import literal, statement
-from venus.adapters.dialects.registry_rules import halt_reason
-from venus.codec.schema import fingerprint, from_wire, to_wire
-from venus.errors import Fenced, NotInstalled, SourceError
-from venus.model import BatchNo, BatchRecord, Epoch, Sequence, TableSchema
-from venus.wire import change_pb2
+from venus.adapters.dialects.registry_rules import (
+    batch_records,
+    batch_values,
+    fill_values,
+    halt_reason,
+    parse_schema,
+    registered_table,
+    source_state,
+    unknown_table,
+    version_values,
+)
+from venus.errors import Fenced, NotInstalled
+from venus.model import BatchNo, BatchRecord, Epoch, TableSchema
 
 #: The bytes of a table's description in one line of a script, written as twice as many hexadecimal digits.
 WIRE_PIECE_BYTES = 480
@@ -52,26 +59,18 @@ def read_tables(session: OracleSession, *, released: bool = False) -> dict[int, 
 
 
 def _registry_entry(row: Row) -> OracleRegistryEntry:
-    table_id, wire, state, reason, cursor, rows, estimate, done, sweep_from, number_max = row
-    fill = FillState(
-        table_id=int(table_id),
-        sweep_from=Sequence(int(sweep_from)),
-        cursor=bytes(cursor or b""),
-        rows_done=int(rows),
-        rows_estimate=int(estimate),
-        done=bool(done),
-    )
-    schema = from_wire(change_pb2.TableSchema.FromString(bytes(wire)))
-    table = RegisteredTable(schema=schema, state=state, reason=reason or "", fill=fill)
+    _, wire, state, reason, *fill, number_max = row
+    table = registered_table(parse_schema(bytes(wire)), state, reason, fill)
     return OracleRegistryEntry(table=table, number_max=int(number_max))
 
 
 def register_statement(schema: TableSchema, estimate: int) -> str:
     """Return the statement that registers a table before it has triggers."""
-    binds = version_binds(schema)
-    wire = bytes(binds.pop("schema_wire"))
+    binds = version_values(schema)
+    wire = binds.pop("schema_wire")
+    assert isinstance(wire, bytes)
     pieces = [wire[n : n + WIRE_PIECE_BYTES] for n in range(0, len(wire), WIRE_PIECE_BYTES)]
-    parts: dict[str, str | int | None] = binds | {
+    parts = binds | {
         "namespace": schema.namespace,
         "name": schema.name,
         "reason": INSTALLING,
@@ -105,23 +104,13 @@ def read_states(session: OracleSession) -> dict[int, tuple[str, str]]:
     return {int(row[0]): (row[1], row[2]) for row in session.fetch_rows(statement("registry", "states"))}
 
 
-def version_binds(schema: TableSchema, number_max: int = 0) -> dict[str, Any]:
-    """Return the values that the registry stores of a table's version."""
-    return {
-        "table_id": schema.table_id,
-        "schema_wire": to_wire(schema).SerializeToString(deterministic=True),
-        "fingerprint": fingerprint(schema),
-        "number_max": max([number_max, *(c.number for c in schema.columns)]),
-    }
-
-
 def restart_with_sweep(session: OracleSession, table_id: int, version: int) -> None:
     """Make the fill that begins end in a sweep, and raise the table's version to at least this one."""
     session.run(statement("registry", "sweep"), {"table_id": table_id})
     captured = read_tables(session)[table_id]
     if captured.schema.version < version:
         schema = replace(captured.schema, version=version)
-        session.run(statement("registry", "new_version"), version_binds(schema, captured.number_max))
+        session.run(statement("registry", "new_version"), version_values(schema, captured.number_max))
 
 
 def set_state(session: OracleSession, table_id: int, state: str, reason: str) -> int:
@@ -133,11 +122,6 @@ def set_state(session: OracleSession, table_id: int, state: str, reason: str) ->
 def mark_missed_changes(session: OracleSession, table_id: int, reason: str) -> None:
     """Mark a table RESYNC, unless a fill with a sweep is already reading it again."""
     session.run(statement("registry", "missed"), {"table_id": table_id, "reason": reason[:REASON_CHARS]})
-
-
-def source_state(row: Row) -> SourceState:
-    """Return the checkpoint row as a SourceState."""
-    return SourceState(epoch=Epoch(int(row[0])), next_sequence=Sequence(int(row[1])), last_batch=BatchNo(int(row[2])))
 
 
 def read_clock(session: OracleSession) -> int:
@@ -160,27 +144,14 @@ def lock_epoch(session: OracleSession, epoch: Epoch) -> None:
 
 def add_batches(session: OracleSession, batches: Iterable[BatchRecord]) -> None:
     """Insert the batch rows, by which half messages are decided."""
-    rows = [(b.batch_no, b.epoch, b.first_sequence, b.last_sequence, f"{b.digest:016x}") for b in batches]
-    session.run_many(statement("registry", "add_batch"), rows)
+    session.run_many(statement("registry", "add_batch"), batch_values(batches))
 
 
 def advance_fill(session: OracleSession, before: FillState, after: FillState) -> None:
     """Store the progress of a fill, unless an operator has restarted it in the meantime."""
-    binds = {
-        "table_id": after.table_id,
-        "cursor": after.cursor or None,
-        "rows_done": after.rows_done,
-        "done": int(after.done),
-        "sweep_from": after.sweep_from,
-        "was_rows": before.rows_done,
-        "was_sweep": before.sweep_from,
-    }
+    binds = fill_values(before, after)
+    del binds["was_cursor"]
     session.run(statement("registry", "advance_fill"), binds)
-
-
-def unknown_table(table_id: int) -> SourceError:
-    """Return the error for a table that the registry does not contain."""
-    return SourceError(f"table {table_id} is not captured", hint="`venus status` lists the tables")
 
 
 class OracleRegistry(SourceRegistry):
@@ -249,16 +220,7 @@ class OracleRegistry(SourceRegistry):
             lock_checkpoint(self._database.writer)
             text = statement("registry", "batch")
             rows = [r for n in numbers for r in self._database.writer.fetch_rows(text, {"batch_no": n})]
-        return {
-            BatchNo(int(r[0])): BatchRecord(
-                batch_no=BatchNo(int(r[0])),
-                epoch=Epoch(int(r[1])),
-                first_sequence=Sequence(int(r[2])),
-                last_sequence=Sequence(int(r[3])),
-                digest=int(r[4], 16),
-            )
-            for r in rows
-        }
+        return batch_records(rows)
 
 
 def read_row_counts(session: OracleSession, tables: Seq[TableSchema]) -> dict[int, int]:

@@ -22,7 +22,7 @@ from venus.adapters.dialects.oracle.session.connection import OracleSession
 from venus.adapters.dialects.oracle.session.driver import Driver, parse_driver_url
 from venus.adapters.dialects.oracle.source import OracleSource, open_source
 from venus.adapters.dialects.oracle.sql import log_key_columns, quote, statement
-from venus.adapters.dialects.registry_rules import UnfitRow
+from venus.adapters.dialects.registry_rules import UnfitRow, source_state
 from venus.adapters.dialects.verify_contract import (
     FormStyle,
     Key,
@@ -162,7 +162,7 @@ class OracleReader(RowReader):
     # -- the log -----------------------------------------------------------------------------------------------------
 
     def read_next_sequence(self) -> Sequence:
-        return registry.source_state(self._session.fetch_row(statement("registry", "state"))).next_sequence
+        return source_state(self._session.fetch_row(statement("registry", "state"))).next_sequence
 
     def find_waiting_keys(self, subject: Subject, keys: Seq[Key]) -> set[Key]:
         schema = subject.schema

@@ -9,16 +9,24 @@ from collections.abc import Iterable
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, replace
 
-from venus.adapters.dialects.contract import FillState, MissingGrant, RegisteredTable, SourceRegistry, SourceState
-from venus.adapters.dialects.postgresql.connection import PostgresConnection, PostgresNotPermitted, Row
+from venus.adapters.dialects.contract import MissingGrant, RegisteredTable, SourceRegistry, SourceState
+from venus.adapters.dialects.postgresql.connection import PostgresConnection, PostgresNotPermitted
 from venus.adapters.dialects.postgresql.dictionary import tables as dictionary
 from venus.adapters.dialects.postgresql.dictionary.tables import PostgresTable
 from venus.adapters.dialects.postgresql.sql import literal, log_table_name, quote, statement
-from venus.adapters.dialects.registry_rules import FAILING, halt_reason
-from venus.codec.schema import fingerprint, from_wire, to_wire
+from venus.adapters.dialects.registry_rules import (
+    FAILING,
+    batch_records,
+    batch_values,
+    halt_reason,
+    parse_schema,
+    registered_table,
+    source_state,
+    version_values,
+)
+from venus.codec.schema import fingerprint
 from venus.errors import Fenced, NotInstalled, Refused
-from venus.model import BatchNo, BatchRecord, Epoch, Sequence, TableSchema
-from venus.wire import change_pb2
+from venus.model import BatchNo, BatchRecord, Epoch, TableSchema
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,19 +75,10 @@ def read_registered_tables(
             dict(connection.rows(statement("registry", "schemas"), {"tables": missing})) if missing else {}
         )
     found = []
-    for row, table_id, mark, state, reason, cursor, rows, estimate, done, sweep_from in tables:
+    for row, table_id, mark, state, reason, *fill in tables:
         if table_id in wires:
-            known[table_id] = (row, from_wire(change_pb2.TableSchema.FromString(bytes(wires[table_id]))))
-        fill = FillState(
-            table_id=table_id,
-            sweep_from=Sequence(sweep_from),
-            cursor=bytes(cursor),
-            rows_done=rows,
-            rows_estimate=estimate,
-            done=done,
-        )
-        schema = known[table_id][1]
-        found.append((RegisteredTable(schema=schema, state=state, reason=reason, fill=fill), mark))
+            known[table_id] = (row, parse_schema(bytes(wires[table_id])))
+        found.append((registered_table(known[table_id][1], state, reason, fill), mark))
     return found
 
 
@@ -135,12 +134,7 @@ def new_version_sql(schema: TableSchema) -> str:
 
 
 def _version_parts(schema: TableSchema) -> dict[str, str]:
-    return {
-        "table_id": str(schema.table_id),
-        "schema_wire": f"'\\x{to_wire(schema).SerializeToString(deterministic=True).hex()}'::bytea",
-        "fingerprint": literal(fingerprint(schema)),
-        "number_max": str(max(c.number for c in schema.columns)),
-    }
+    return {name: literal(value) for name, value in version_values(schema).items()}
 
 
 def recapture_sql(table: PostgresTable, table_id: int) -> str:
@@ -199,16 +193,12 @@ def restart_with_sweep(connection: PostgresConnection, table_id: int, version: i
 
 def read_state(connection: PostgresConnection) -> SourceState:
     """Read the checkpoint row."""
-    return _source_state(connection.row(statement("registry", "state")))
-
-
-def _source_state(row: Row) -> SourceState:
-    return SourceState(epoch=Epoch(row[0]), next_sequence=Sequence(row[1]), last_batch=BatchNo(row[2]))
+    return source_state(connection.row(statement("registry", "state")))
 
 
 def add_batches_sql(batches: Seq[BatchRecord]) -> list[str]:
     """Return the statements that insert batch rows. They contain only numbers and hexadecimal digits."""
-    rows = [f"({b.batch_no}, {b.epoch}, {b.first_sequence}, {b.last_sequence}, '{b.digest:016x}')" for b in batches]
+    rows = [str(row) for row in batch_values(batches)]
     if len(rows) == 1:
         return [statement("registry", "add_one_batch", row=rows[0])]
     return [statement("registry", "add_batch", rows=", ".join(rows))]
@@ -312,19 +302,10 @@ class PostgresRegistry(SourceRegistry):
         if not rows:
             held = read_state(self._connection).epoch
             raise Fenced(f"source {self._connection.place}: epoch {held} is in force, {epoch} is older")
-        return _source_state(rows[0])
+        return source_state(rows[0])
 
     def read_batches(self, numbers: Seq[BatchNo]) -> dict[BatchNo, BatchRecord]:
         with self._connection.transaction():
             self._connection.run(statement("registry", "settle"))
             rows = self._connection.rows(statement("registry", "batches"), {"numbers": [int(n) for n in numbers]})
-        return {
-            BatchNo(r[0]): BatchRecord(
-                batch_no=BatchNo(r[0]),
-                epoch=Epoch(r[1]),
-                first_sequence=Sequence(r[2]),
-                last_sequence=Sequence(r[3]),
-                digest=int(r[4], 16),
-            )
-            for r in rows
-        }
+        return batch_records(rows)

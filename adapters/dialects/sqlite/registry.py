@@ -12,15 +12,26 @@ from collections.abc import Collection, Iterable
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from venus.adapters.dialects.contract import FillState, RegisteredTable, SourceRegistry, SourceState
-from venus.adapters.dialects.registry_rules import RestoreGuard, SourceRestored, halt_reason
+from venus.adapters.dialects.registry_rules import (
+    RestoreGuard,
+    SourceRestored,
+    batch_records,
+    batch_values,
+    fill_values,
+    halt_reason,
+    parse_schema,
+    registered_table,
+    source_state,
+    unknown_table,
+    version_values,
+)
 from venus.adapters.dialects.sqlite.connection import literal, quote, read_transaction, write_transaction
 from venus.adapters.dialects.sqlite.sql import statement
-from venus.codec.schema import fingerprint, from_wire, to_wire
-from venus.errors import Fenced, NotInstalled, SourceError
-from venus.model import BatchNo, BatchRecord, Epoch, Sequence, TableSchema
-from venus.wire import change_pb2
+from venus.errors import Fenced, NotInstalled
+from venus.model import BatchNo, BatchRecord, Epoch, TableSchema
 
 _FIXED = re.compile(r"venus_(checkpoint|batch|captured_table|heartbeat|alembic_version)")
 _NUMBERED = re.compile(r"venus_(?:l|i|k|u|d|iv\d+|uv\d+)_(\d{5,})")
@@ -92,25 +103,11 @@ def read_tables(connection: sqlite3.Connection, *, released: bool = False) -> di
     return {row[0]: _registry_entry(row) for row in connection.execute(statement("registry", "tables"), (released,))}
 
 
-def _registry_entry(row: tuple[int, bytes, str, str, bytes, int, int, int, int, int, int]) -> SqliteRegistryEntry:
-    table_id, wire, state, reason, cursor, rows, estimate, done, sweep_from, log_through, number_max = row
-    schema = from_wire(change_pb2.TableSchema.FromString(wire))
-    fill = FillState(
-        table_id=table_id,
-        sweep_from=Sequence(sweep_from),
-        cursor=cursor,
-        rows_done=rows,
-        rows_estimate=estimate,
-        done=bool(done),
-    )
-    table = RegisteredTable(schema=schema, state=state, reason=reason, fill=fill)
-    return SqliteRegistryEntry(
-        table=table, log_through=log_through, number_max=max(number_max, _highest_number(schema))
-    )
-
-
-def _highest_number(schema: TableSchema) -> int:
-    return max(c.number for c in schema.columns)
+def _registry_entry(row: tuple[Any, ...]) -> SqliteRegistryEntry:
+    _, wire, state, reason, *fill, log_through, number_max = row
+    table = registered_table(parse_schema(wire), state, reason, fill)
+    highest = max(number_max, *(c.number for c in table.schema.columns))
+    return SqliteRegistryEntry(table=table, log_through=log_through, number_max=highest)
 
 
 def read_states(connection: sqlite3.Connection) -> dict[int, tuple[str, int]]:
@@ -136,12 +133,7 @@ def new_version_sql(schema: TableSchema, number_max: int) -> str:
 
 
 def _version_parts(schema: TableSchema, number_max: int) -> dict[str, str]:
-    return {
-        "table_id": literal(schema.table_id),
-        "schema_wire": literal(to_wire(schema).SerializeToString(deterministic=True)),
-        "fingerprint": literal(fingerprint(schema)),
-        "number_max": literal(number_max),
-    }
+    return {name: literal(value) for name, value in version_values(schema, number_max).items()}
 
 
 def set_state_sql(table_id: int, state: str, reason: str) -> str:
@@ -174,25 +166,12 @@ def restart_with_sweep(connection: sqlite3.Connection, captured: SqliteRegistryE
 
 def advance_fill(connection: sqlite3.Connection, before: FillState, after: FillState) -> None:
     """Store the progress of a fill, unless it was restarted meanwhile."""
-    connection.execute(
-        statement("registry", "advance_fill"),
-        {
-            "table_id": after.table_id,
-            "cursor": after.cursor or None,
-            "rows_done": after.rows_done,
-            "done": int(after.done),
-            "sweep_from": after.sweep_from,
-            "was_cursor": before.cursor,
-            "was_rows": before.rows_done,
-            "was_sweep": before.sweep_from,
-        },
-    )
+    connection.execute(statement("registry", "advance_fill"), fill_values(before, after))
 
 
 def read_state(connection: sqlite3.Connection) -> SourceState:
     """Return the checkpoint row."""
-    epoch, next_sequence, last_batch = connection.execute(statement("registry", "checkpoint")).fetchone()
-    return SourceState(epoch=Epoch(epoch), next_sequence=Sequence(next_sequence), last_batch=BatchNo(last_batch))
+    return source_state(connection.execute(statement("registry", "checkpoint")).fetchone())
 
 
 def check_epoch(connection: sqlite3.Connection, epoch: Epoch) -> None:
@@ -209,13 +188,7 @@ def check_epoch(connection: sqlite3.Connection, epoch: Epoch) -> None:
 
 def add_batches(connection: sqlite3.Connection, batches: Iterable[BatchRecord]) -> None:
     """Insert the batch rows by which half messages are decided."""
-    rows = [(b.batch_no, b.epoch, b.first_sequence, b.last_sequence, f"{b.digest:016x}") for b in batches]
-    connection.executemany(statement("registry", "add_batch"), rows)
-
-
-def unknown_table(table_id: int) -> SourceError:
-    """Return the error for a table that the registry does not contain."""
-    return SourceError(f"table {table_id} is not captured", hint="`venus status` lists the tables")
+    connection.executemany(statement("registry", "add_batch"), batch_values(batches))
 
 
 class SqliteRegistry(SourceRegistry):
@@ -295,13 +268,4 @@ class SqliteRegistry(SourceRegistry):
         """Look up batches under the write lock, which excludes local transactions in progress."""
         with write_transaction(self._writer, self._file):
             rows = [r for n in numbers for r in self._writer.execute(statement("registry", "batch"), (n,))]
-        return {
-            BatchNo(r[0]): BatchRecord(
-                batch_no=BatchNo(r[0]),
-                epoch=Epoch(r[1]),
-                first_sequence=Sequence(r[2]),
-                last_sequence=Sequence(r[3]),
-                digest=int(r[4], 16),
-            )
-            for r in rows
-        }
+        return batch_records(rows)

@@ -32,7 +32,7 @@ from venus.adapters.dialects.oracle.rows import OracleAccess, build_access
 from venus.adapters.dialects.oracle.session.connection import OracleSession, Row
 from venus.adapters.dialects.oracle.session.options import CutBounds
 from venus.adapters.dialects.oracle.sql import log_table_name, statement
-from venus.adapters.dialects.registry_rules import HaltTracker, is_halted, state_before_halt
+from venus.adapters.dialects.registry_rules import HaltTracker, is_halted, state_before_halt, unknown_table
 from venus.errors import SourceError
 from venus.model import TableSchema
 
@@ -168,7 +168,7 @@ class OracleCapture(SourceCapture):
         """Restart the fill of a table; if its triggers are in order, this also ends RESYNC."""
         how = next((c for c in self._compare_all() if c.captured.schema.table_id == table_id), None)
         if how is None:
-            raise registry.unknown_table(table_id)
+            raise unknown_table(table_id)
         with self._database.writer.transaction():
             self._database.writer.run(statement("registry", "restart_fill"), {"table_id": table_id})
             if how.captured.table.state == registry.RESYNC and not how.reason and not how.grant:

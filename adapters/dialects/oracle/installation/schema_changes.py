@@ -30,6 +30,7 @@ from venus.adapters.dialects.oracle.language import ddl
 from venus.adapters.dialects.oracle.registry import OracleRegistryEntry
 from venus.adapters.dialects.oracle.session.connection import OracleNotPermitted, OracleSession
 from venus.adapters.dialects.oracle.sql import quote, statement
+from venus.adapters.dialects.registry_rules import version_values
 from venus.errors import DatabaseUnavailable, SourceError
 
 logger = logging.getLogger(__name__)
@@ -101,7 +102,7 @@ def _read_segment_watch(writer: OracleSession, notes: DdlRecords) -> SegmentWatc
 def _store_comparison(writer: OracleSession, how: OracleTableComparison) -> None:
     table_id, table = how.captured.schema.table_id, how.table
     if how.is_new_version and table is not None:
-        writer.run(statement("registry", "new_version"), registry.version_binds(table.schema, how.captured.number_max))
+        writer.run(statement("registry", "new_version"), version_values(table.schema, how.captured.number_max))
     if how.read_again or (how.is_new_version and how.needs_fill):
         writer.run(statement("registry", "restart_fill"), {"table_id": table_id})
     if how.new_state is not None:

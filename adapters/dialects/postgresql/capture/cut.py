@@ -15,8 +15,6 @@ from collections.abc import Iterator, Sequence
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field, replace
 
-import psycopg2
-
 from venus.adapters.dialects.contract import FillState, SchemaChanged
 from venus.adapters.dialects.postgresql import registry
 from venus.adapters.dialects.postgresql.capture import cut_statements
@@ -25,7 +23,7 @@ from venus.adapters.dialects.postgresql.dictionary.tables import PostgresTable
 from venus.adapters.dialects.postgresql.registry import PostgresCapturedTable
 from venus.adapters.dialects.postgresql.rows import CopyStream, FewRows, SmallCopy, read_sections
 from venus.adapters.dialects.postgresql.sql import log_table_name, statement
-from venus.adapters.dialects.registry_rules import HaltTracker, UnfitRow
+from venus.adapters.dialects.registry_rules import HaltTracker, UnfitRow, fill_values
 from venus.adapters.dialects.rows import FillCursor
 from venus.codec.changes import TableChanges, marker
 from venus.codec.columns import keys_to_columns
@@ -381,17 +379,7 @@ class PostgresCut:
         parts.append(statement("registry", "forget_batches", below=str(int(below))))
         for fill in fills:
             was = (self._left | self._fills)[fill.table_id]
-            values: dict[str, object] = {
-                "cursor": psycopg2.Binary(fill.cursor) if fill.cursor else None,
-                "rows_done": fill.rows_done,
-                "done": int(fill.done),
-                "sweep_from": int(fill.sweep_from),
-                "table_id": fill.table_id,
-                "was_cursor": psycopg2.Binary(was.cursor),
-                "was_rows": was.rows_done,
-                "was_sweep": int(was.sweep_from),
-            }
-            parts.append(self._connection.literal(statement("registry", "store_fill"), values))
+            parts.append(self._connection.literal(statement("registry", "store_fill"), fill_values(was, fill)))
         for claim in self._claims.values():
             if claim.lost:
                 reason = "its key was renamed, retyped or dropped, and changes were made meanwhile"

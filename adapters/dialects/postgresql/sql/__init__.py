@@ -22,10 +22,16 @@ def qualify(namespace: str, name: str) -> str:
     return f"{quote(namespace)}.{quote(name)}"
 
 
-def literal(text: str) -> str:
-    """Return a string literal that means the same in every session, even if backslashes escape there."""
-    escaped = text.replace("'", "''")
-    return "E'" + escaped.replace("\\", "\\\\") + "'" if "\\" in text else f"'{escaped}'"
+def literal(value: str | int | bytes | None) -> str:
+    """Return a value as SQL that means the same in every session, even if backslashes escape there."""
+    if value is None:
+        return "NULL"
+    if isinstance(value, int):
+        return str(value)
+    if isinstance(value, bytes):
+        return f"'\\x{value.hex()}'::bytea"
+    escaped = value.replace("'", "''")
+    return "E'" + escaped.replace("\\", "\\\\") + "'" if "\\" in value else f"'{escaped}'"
 
 
 def log_table_name(table_id: int) -> str:

@@ -19,6 +19,7 @@ from venus.adapters.dialects.registry_rules import (
     SourceRestored,
     is_halted,
     state_before_halt,
+    unknown_table,
 )
 from venus.adapters.dialects.sqlite import registry
 from venus.adapters.dialects.sqlite.capture.cut import LogPurger, LogRange, SqliteCut
@@ -234,7 +235,7 @@ class SqliteCapture(SourceCapture):
         with write_transaction(self._writer, self._file):
             captured = registry.read_tables(self._writer).get(table_id)
             if captured is None:
-                raise registry.unknown_table(table_id)
+                raise unknown_table(table_id)
             registry.restart_fill(self._writer, table_id)
             if captured.table.state == registry.RESYNC and not self._compare(captured).reason:
                 self._writer.execute(registry.set_state_sql(table_id, registry.ACTIVE, ""))
