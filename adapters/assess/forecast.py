@@ -123,6 +123,10 @@ def _read_seconds(size: TableSize) -> float:
 _TELLING_ROWS = 1_000
 
 
+#: Value, name, unit, formula.
+_Figure = tuple[float | None, str, str, str]
+
+
 def forecast_source(tables: Iterable[TableForecast], rows: int, speed: float) -> Forecast:
     """Return the sum of all tables."""
     known = list(tables)
@@ -151,63 +155,46 @@ def _sum(figures: Iterable[float | None]) -> float | None:
 
 
 def _add_lines(f: Forecast, fixed_s: float, compare_s: float, tables: int) -> Forecast:
-    speed = f"speed {f.speed:.2f} (this machine's time for what the bench's takes 1)"
-    lines = [
-        ForecastLine(
-            what="first fill and load (`venus migrate`)",
-            value=f.fill_s,
-            unit="s",
-            formula=f"start {fixed_s:.1f} s ({FIXED_S:g} s + {tables:,} tables x {TABLE_S:g} s) + reading"
-            f" {f.read_s:.1f} s + loading {f.load_s:.1f} s; {speed}",
-        ),
-        ForecastLine(
-            what="reading at the source",
-            value=f.read_s,
-            unit="s",
-            formula="sum of rows x the larger of (row + columns x value + KiB x kib) x speed and the sample's seconds a"
-            " row",
-        ),
-        ForecastLine(
-            what="loading one target",
-            value=f.load_s,
-            unit="s",
-            formula=f"sum of rows x ({LOAD_ROW_US:g} + {LOAD_VALUE_US:g} x columns + {LOAD_KIB_US:g} x KiB) us x speed,"
-            f" and {POOL_S:g} s x speed for its processes if there are {POOL_ROWS:,} rows or more",
-        ),
-        ForecastLine(
-            what="cut-over, the application at rest",
-            value=f.cutover_s,
-            unit="s",
-            formula=f"quiet {QUIET_S:g} s + {CUTOVER_FIXED_S:g} s x speed + comparing {compare_s:.1f} s: rows x"
-            f" ({COMPARE_ROW_US:g} + {COMPARE_VALUE_US:g} x columns + {COMPARE_KIB_US:g} x KiB) us x speed;"
-            " plus what capture and apply lag behind when it begins",
-        ),
-        ForecastLine(
-            what="disk of the broker",
-            value=f.broker_bytes,
-            unit="bytes",
-            formula=f"sum of rows x (bytes of a row + {BROKER_ROW_BYTES}) x {BROKER_COPIES}: once in the log until"
-            " every target has it, once in the full data; plus what the slowest target lags behind",
-        ),
-    ]
-    lines += _rates(f)
+    figures = [*_times(f, fixed_s, compare_s, tables), *_rates(f)]
+    lines = (
+        ForecastLine(what=what, value=v, unit=unit, formula=how) for v, what, unit, how in figures if v is not None
+    )
     return replace(f, lines=tuple(lines))
 
 
-def _rates(f: Forecast) -> list[ForecastLine]:
-    found = [
-        (f.changes_per_s, "changed rows", "/s", "the database's own counts, divided by the time they cover"),
-        (
-            f.trigger_ms_per_s,
-            "cost of the triggers",
-            "ms/s",
-            "changed rows/s x microseconds of a trigger: what all sessions together take longer, each second",
-        ),
-        (
-            f.log_bytes_per_hour,
-            "growth of the logs without capture",
-            "bytes/h",
-            "changes/s x 3600 x (a log row + twice its key)",
-        ),
+def _times(f: Forecast, fixed_s: float, compare_s: float, tables: int) -> list[_Figure]:
+    start = (
+        f"start {fixed_s:.1f} s ({FIXED_S:g} s + {tables:,} tables x {TABLE_S:g} s) + reading {f.read_s:.1f} s"
+        f" + loading {f.load_s:.1f} s; speed {f.speed:.2f} (this machine's time for what the bench's takes 1)"
+    )
+    read = "sum of rows x the larger of (row + columns x value + KiB x kib) x speed and the sample's seconds a row"
+    load = (
+        f"sum of rows x ({LOAD_ROW_US:g} + {LOAD_VALUE_US:g} x columns + {LOAD_KIB_US:g} x KiB) us x speed,"
+        f" and {POOL_S:g} s x speed for its processes if there are {POOL_ROWS:,} rows or more"
+    )
+    rest = (
+        f"quiet {QUIET_S:g} s + {CUTOVER_FIXED_S:g} s x speed + comparing {compare_s:.1f} s: rows x"
+        f" ({COMPARE_ROW_US:g} + {COMPARE_VALUE_US:g} x columns + {COMPARE_KIB_US:g} x KiB) us x speed;"
+        " plus what capture and apply lag behind when it begins"
+    )
+    return [
+        (f.fill_s, "first fill and load (`venus migrate`)", "s", start),
+        (f.read_s, "reading at the source", "s", read),
+        (f.load_s, "loading one target", "s", load),
+        (f.cutover_s, "cut-over, the application at rest", "s", rest),
     ]
-    return [ForecastLine(what=what, value=v, unit=unit, formula=how) for v, what, unit, how in found if v is not None]
+
+
+def _rates(f: Forecast) -> list[_Figure]:
+    broker = (
+        f"sum of rows x (bytes of a row + {BROKER_ROW_BYTES}) x {BROKER_COPIES}: once in the log until"
+        " every target has it, once in the full data; plus what the slowest target lags behind"
+    )
+    triggers = "changed rows/s x microseconds of a trigger: what all sessions together take longer, each second"
+    logs = "changes/s x 3600 x (a log row + twice its key)"
+    return [
+        (f.broker_bytes, "disk of the broker", "bytes", broker),
+        (f.changes_per_s, "changed rows", "/s", "the database's own counts, divided by the time they cover"),
+        (f.trigger_ms_per_s, "cost of the triggers", "ms/s", triggers),
+        (f.log_bytes_per_hour, "growth of the logs without capture", "bytes/h", logs),
+    ]

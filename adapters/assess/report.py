@@ -159,6 +159,12 @@ def _column_bytes(column: Column) -> int:
     return 16 if column.type.kind is Kind.UUID else _KEY_COLUMN_BYTES
 
 
+#: The figures of a forecast, of a table and of the source.
+_FIGURES = ("broker_bytes", "changes_per_s", "trigger_ms_per_s", "log_bytes_per_hour")
+_FORECAST = {f"{name}_seconds": f"{name}_s" for name in ("fill", "read", "load", "cutover")}
+_FORECAST |= {name: name for name in ("rows", "speed", *_FIGURES)}
+
+
 def to_document(found: Assessment) -> dict[str, Any]:
     """Return the assessment as a JSON document; unknown figures are null."""
     f = found.forecast
@@ -172,13 +178,7 @@ def to_document(found: Assessment) -> dict[str, Any]:
         "carried": len(found.carried),
         "refused": len(found.refused),
         "findings": [
-            {
-                "where": x.where,
-                "message": x.message,
-                "way_out": x.remedy,
-                "blocks": x.blocks,
-                "statements": list(x.script),
-            }
+            {"where": x.where, "message": x.message, "way_out": x.remedy, "blocks": x.blocks, "statements": [*x.script]}
             for x in found.findings
         ],
         "script": found.script,
@@ -189,25 +189,13 @@ def to_document(found: Assessment) -> dict[str, Any]:
             ],
             "objects": found.kinds,
         },
-        "forecast": {
-            "rows": f.rows,
-            "fill_seconds": f.fill_s,
-            "read_seconds": f.read_s,
-            "load_seconds": f.load_s,
-            "cutover_seconds": f.cutover_s,
-            "broker_bytes": f.broker_bytes,
-            "changes_per_s": f.changes_per_s,
-            "trigger_ms_per_s": f.trigger_ms_per_s,
-            "log_bytes_per_hour": f.log_bytes_per_hour,
-            "speed": f.speed,
-            "formulas": {line.what: line.formula for line in f.lines},
-        },
+        "forecast": {name: getattr(f, figure) for name, figure in _FORECAST.items()}
+        | {"formulas": {line.what: line.formula for line in f.lines}},
         "unknown": list(found.unknown),
     }
 
 
 def _table_document(t: AssessedTable) -> dict[str, Any]:
-    forecast = t.forecast
     return {
         "table": t.size.qualified,
         "carried": not t.refused,
@@ -219,13 +207,8 @@ def _table_document(t: AssessedTable) -> dict[str, Any]:
         "columns": t.columns,
         "types": dict(t.types),
         "left_out": list(t.left_out),
-        "row_bytes": forecast.row_bytes if forecast else None,
-        "changes_per_s": forecast.changes_per_s if forecast else None,
-        "trigger_ms_per_s": forecast.trigger_ms_per_s if forecast else None,
-        "log_bytes_per_hour": forecast.log_bytes_per_hour if forecast else None,
-        "fill_seconds": forecast.read_s + forecast.load_s if forecast else None,
-        "broker_bytes": forecast.broker_bytes if forecast else None,
-    }
+        "fill_seconds": t.forecast.read_s + t.forecast.load_s if t.forecast else None,
+    } | {name: getattr(t.forecast, name, None) for name in ("row_bytes", *_FIGURES)}
 
 
 #: A remedy of the check is a statement if it begins and ends like one.

@@ -45,6 +45,30 @@ class MysqlReference:
     on_delete: str
     on_update: str
 
+    @property
+    def foreign_key(self) -> ForeignKey:
+        """The foreign key of a table's schema."""
+        return ForeignKey(
+            name=self.name,
+            columns=self.columns,
+            referred_namespace=self.parent_database,
+            referred_table=self.parent,
+            referred_columns=self.referred,
+            on_delete=_referential_action(self.on_delete),
+            on_update=_referential_action(self.on_update),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _TableRows:
+    """What the dictionary's other views have about one table."""
+
+    columns: list[Row]
+    indexes: list[Row]
+    references: list[MysqlReference]
+    json: set[tuple[str, str]]  # of all tables
+    more: structures.MysqlStructureRows
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MysqlTable:
@@ -151,23 +175,11 @@ def read_dictionary(connection: MysqlConnection, *, zero_dates_null: bool) -> My
     references = _build_references(_add_actions(connection, database, keys))
     more = structures.read_structure(connection, {"database": parts["database"]}, mariadb=is_mariadb(connection))
     tables = {}
-    for name, _, engine, comment, rows, written in connection.rows(statement("dictionary", "tables", **parts)):
-        own = [r for r in references if r.child == name]
-        table = _build_table(
-            database,
-            name,
-            engine,
-            comment,
-            int(rows),
-            columns[name],
-            indexes[name],
-            own,
-            json,
-            more[name],
-            null=zero_dates_null,
-            left=connection.address.columns.excluded_columns(database, name, ((r[0], r[2]) for r in columns[name])),
-        )
-        tables[name] = replace(table, written=written)
+    for row in connection.rows(statement("dictionary", "tables", **parts)):
+        name, own = row[0], [r for r in references if r.child == row[0]]
+        rows = _TableRows(columns[name], indexes[name], own, json, more[name])
+        left = connection.address.columns.excluded_columns(database, name, ((r[0], r[2]) for r in rows.columns))
+        tables[name] = _build_table(database, row, rows, left, null=zero_dates_null)
     return MysqlDictionary(tables=tables, references=tuple(references))
 
 
@@ -235,54 +247,30 @@ def _build_references(rows: Iterable[Row]) -> list[MysqlReference]:
     ]
 
 
-def _build_table(
-    database: str,
-    name: str,
-    engine: str,
-    comment: str,
-    rows: int,
-    columns: list[Row],
-    indexes: list[Row],
-    references: list[MysqlReference],
-    json: set[tuple[str, str]],
-    more: structures.MysqlStructureRows,
-    *,
-    null: bool,
-    left: Seq[LeftOut] = (),
-) -> MysqlTable:
+def _build_table(database: str, row: Row, rows: _TableRows, left: Seq[LeftOut], *, null: bool) -> MysqlTable:
+    name, _, engine, comment, estimate, written = row
     found, declared, unsupported = [], {}, []
-    gone = frozenset(o.name for o in left)
-    for row in columns:
-        one = declared[row[0]] = _declared_type(row, is_json=(name, row[0]) in json)
-        if row[0] in gone:
+    columns, gone = rows.columns, frozenset(o.name for o in left)
+    for column in columns:
+        one = declared[column[0]] = _declared_type(column, is_json=(name, column[0]) in rows.json)
+        if column[0] in gone:
             continue
         try:
-            found.append(_build_column(row, one, null=null))
+            found.append(_build_column(column, one, null=null))
         except UnsupportedType as why:
-            unsupported.append((row[0], str(why)))
+            unsupported.append((column[0], str(why)))
     # every key of a system-versioned table includes the row's end time, which differs when a trigger sees a deletion
-    indexes = [i for i in indexes if i[2] not in {r[0] for r in columns if r[13].upper() == "ROW END"}]
+    indexes = [i for i in rows.indexes if i[2] not in {r[0] for r in columns if r[13].upper() == "ROW END"}]
     required = {c.name for c in found if not c.nullable} | {r[0] for r in columns if r[9] == "0"}
     key, problems = _choose_key(indexes, declared, required, gone)
-    keys = tuple(
-        ForeignKey(
-            name=r.name,
-            columns=r.columns,
-            referred_namespace=r.parent_database,
-            referred_table=r.parent,
-            referred_columns=r.referred,
-            on_delete=_referential_action(r.on_delete),
-            on_update=_referential_action(r.on_update),
-        )
-        for r in references
-    )
-    made = structures.build_structure(name, more, found, declared, key, columns)
+    keys = tuple(r.foreign_key for r in rows.references)
+    made = structures.build_structure(name, rows.more, found, declared, key, columns)
     return MysqlTable(
         database=database,
         name=name,
         engine=engine,
         comment=comment,
-        rows_estimate=rows,
+        rows_estimate=int(estimate),
         columns=tuple(found),
         declared=declared,
         key=key,
@@ -293,7 +281,8 @@ def _build_table(
         foreign_keys=split_by_columns(gone, (), (), keys)[2],
         unsupported=tuple(unsupported),
         expressions={r[0]: r[13] for r in columns if r[13]},
-        shows_checks=bool(more.checks),
+        shows_checks=bool(rows.more.checks),
+        written=written,
     )
 
 
