@@ -8,7 +8,7 @@ databases whose clients need only semicolons. A statement of another session is 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from collections.abc import Sequence as Seq
 from functools import cached_property
 from importlib.resources import files
@@ -16,6 +16,7 @@ from importlib.resources.abc import Traversable
 
 from venus.adapters.dialects.contract import InstallStep
 from venus.errors import Refused
+from venus.model import Finding
 
 #: The longest part of a statement that is shown.
 _QUERY_CHARS = 80
@@ -36,6 +37,15 @@ def mask_values(query: str) -> str:
 
 
 NOTHING = "-- nothing to do\n"
+
+
+def refuse_blocked(findings: Iterable[Finding]) -> None:
+    """Raise Refused if one of the findings blocks an installation; the error names all of these."""
+    blocking = [f for f in findings if f.blocks]
+    if blocking:
+        lines = "; ".join(f"{f.where} {f.message}" for f in blocking)
+        hint = "; ".join(dict.fromkeys(f.remedy for f in blocking if f.remedy))
+        raise Refused(f"cannot install: {lines}", hint=hint)
 
 
 def plain_script(steps: Seq[InstallStep], *, removal: bool) -> str:

@@ -23,7 +23,7 @@ from venus.adapters.dialects.contract import (
 from venus.adapters.dialects.mysql import registry
 from venus.adapters.dialects.mysql.capture.capture import MysqlCapture
 from venus.adapters.dialects.mysql.connection import MysqlConnection, Row, parse_address
-from venus.adapters.dialects.mysql.dictionary import structure, tables
+from venus.adapters.dialects.mysql.dictionary import structure
 from venus.adapters.dialects.mysql.dictionary import tables as dictionary
 from venus.adapters.dialects.mysql.dictionary.tables import MysqlTable
 from venus.adapters.dialects.mysql.installation.check import find_obstacle
@@ -100,14 +100,14 @@ class MysqlSourceDictionary(SourceDictionary):
         return found
 
     def read_table_names(self) -> list[str]:
-        return [f"{self._writer.address.database}.{name}" for name in tables.read_table_names(self._writer)]
+        return [f"{self._writer.address.database}.{name}" for name in dictionary.read_table_names(self._writer)]
 
     def find_uncaptured_tables(self, include: Seq[str], exclude: Seq[str]) -> list[UncapturedTable]:
         if not registry.is_installed(self._writer):
             return []
         known = {row[0] for row in self._writer.rows(statement("registry", "names"))}
         place = self._writer.address.database
-        names = tables.choose_names(place, tables.read_table_names(self._writer), include, exclude)
+        names = dictionary.choose_names(place, dictionary.read_table_names(self._writer), include, exclude)
         if not (names := [name for name in names if name not in known]):
             return []
         # capture has usually just read the whole dictionary, to compare it with the registry
@@ -122,15 +122,15 @@ class MysqlSourceDictionary(SourceDictionary):
     def find_unmatched_patterns(self, patterns: Seq[str]) -> list[str]:
         database = self._writer.address.database
         return find_useless_patterns(
-            patterns, (tables.pattern_names(database, n) for n in tables.read_table_names(self._writer))
+            patterns, (dictionary.pattern_names(database, n) for n in dictionary.read_table_names(self._writer))
         )
 
-    def _read_dictionary(self) -> tables.MysqlDictionary:
-        return tables.read_dictionary(self._writer, zero_dates_null=self._writer.options.zero_dates_null)
+    def _read_dictionary(self) -> dictionary.MysqlDictionary:
+        return dictionary.read_dictionary(self._writer, zero_dates_null=self._writer.options.zero_dates_null)
 
     def read_numberings(self) -> list[Numbering]:
         writer = self._writer
-        return structure.read_numberings(writer, writer.address.database, mariadb=tables.is_mariadb(writer))
+        return structure.read_numberings(writer, writer.address.database, mariadb=dictionary.is_mariadb(writer))
 
     def read_other_objects(self) -> list[OtherObject]:
         return structure.read_other_objects(self._writer, self._writer.address.database)

@@ -22,7 +22,7 @@ from venus.adapters.dialects.contract import (
 from venus.adapters.dialects.postgresql import registry
 from venus.adapters.dialects.postgresql.capture.capture import PostgresCapture
 from venus.adapters.dialects.postgresql.connection import PostgresConnection
-from venus.adapters.dialects.postgresql.dictionary import structure, tables
+from venus.adapters.dialects.postgresql.dictionary import structure
 from venus.adapters.dialects.postgresql.dictionary import tables as dictionary
 from venus.adapters.dialects.postgresql.dictionary.tables import PostgresTable
 from venus.adapters.dialects.postgresql.installation.check import find_uncaptured_tables
@@ -86,23 +86,23 @@ class PostgresSourceDictionary(SourceDictionary):
                     (t.schema.namespace, t.schema.name): t.schema
                     for t, _ in registry.read_registered_tables(connection)
                 }
-            rows = tables.choose_tables(tables.read_all_tables(connection), include, exclude)
+            rows = dictionary.choose_tables(dictionary.read_all_tables(connection), include, exclude)
             found = []
-            for table in tables.read_tables(connection, rows):
+            for table in dictionary.read_tables(connection, rows):
                 schema = known.get((table.namespace, table.name))
                 if table.key and not table.unsupported and table.kind != "f":
                     found.append(table.to_schema(schema.table_id if schema else 0, schema.version if schema else 1))
         return found
 
     def read_table_names(self) -> list[str]:
-        return [f"{r[1]}.{r[2]}" for r in tables.application_tables(tables.read_all_tables(self._connection))]
+        return [f"{r[1]}.{r[2]}" for r in dictionary.application_tables(dictionary.read_all_tables(self._connection))]
 
     def find_uncaptured_tables(self, include: Seq[str], exclude: Seq[str]) -> list[UncapturedTable]:
         with self._connection.snapshot():
             return find_uncaptured_tables(self._connection, include, exclude)
 
     def find_unmatched_patterns(self, patterns: Seq[str]) -> list[str]:
-        return tables.find_unmatched_patterns(tables.read_all_tables(self._connection), patterns)
+        return dictionary.find_unmatched_patterns(dictionary.read_all_tables(self._connection), patterns)
 
     def read_numberings(self) -> list[Numbering]:
         return structure.read_numberings(self._connection, self._read_namespaces())

@@ -55,11 +55,6 @@ def check(connection: MysqlConnection, include: Seq[str], exclude: Seq[str]) -> 
     return found
 
 
-def find_blocking(connection: MysqlConnection, include: Seq[str], exclude: Seq[str]) -> list[Finding]:
-    """Return the findings that block an installation."""
-    return [f for f in check(connection, include, exclude) if f.blocks]
-
-
 def _server_findings(connection: MysqlConnection) -> Iterator[Finding]:
     version, read_only, log_bin, binlog, trusted, autoinc, account = connection.row(statement("check", "server"))
     maker = "MariaDB" if "mariadb" in version.lower() else "MySQL"

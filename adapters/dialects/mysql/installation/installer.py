@@ -30,7 +30,7 @@ from venus.adapters.dialects.mysql.dictionary.tables import (
     read_dictionary,
 )
 from venus.adapters.dialects.mysql.installation import triggers
-from venus.adapters.dialects.mysql.installation.check import check, find_blocking
+from venus.adapters.dialects.mysql.installation.check import check
 from venus.adapters.dialects.mysql.installation.triggers import CascadePath, MysqlTrigger, find_reaching
 from venus.adapters.dialects.mysql.registry import MysqlRegistryEntry
 from venus.adapters.dialects.mysql.sql import literal, quote, statement
@@ -43,9 +43,9 @@ from venus.adapters.dialects.registry_rules import (
     qualified_names,
     refuse_if_written,
 )
-from venus.adapters.dialects.statements import plain_script
+from venus.adapters.dialects.statements import plain_script, refuse_blocked
 from venus.codec.schema import fingerprint
-from venus.errors import DatabaseUnavailable, Refused
+from venus.errors import DatabaseUnavailable
 from venus.migrations import run as migrations
 from venus.model import Finding
 
@@ -68,11 +68,7 @@ class MysqlInstaller(SourceInstaller):
         return check(self._writer, include, exclude)
 
     def plan_install(self, include: Seq[str], exclude: Seq[str]) -> list[InstallStep]:
-        blocked = find_blocking(self._writer, include, exclude)
-        if blocked:
-            lines = "; ".join(f"{f.where} {f.message}" for f in blocked)
-            hint = "; ".join(dict.fromkeys(f.remedy for f in blocked if f.remedy))
-            raise Refused(f"cannot install: {lines}", hint=hint)
+        refuse_blocked(self.check(include, exclude))
         dictionary = read_dictionary(self._writer, zero_dates_null=self._writer.options.zero_dates_null)
         return own_steps(self._writer) + all_table_steps(self._writer, dictionary, include, exclude)
 

@@ -34,9 +34,9 @@ from venus.adapters.dialects.registry_rules import (
     qualified_names,
     refuse_if_written,
 )
-from venus.adapters.dialects.statements import plain_script
+from venus.adapters.dialects.statements import plain_script, refuse_blocked
 from venus.codec.schema import fingerprint
-from venus.errors import DatabaseUnavailable, Refused
+from venus.errors import DatabaseUnavailable
 from venus.migrations import run as migrations
 from venus.model import Finding, TableSchema
 
@@ -59,20 +59,13 @@ class PostgresInstaller(SourceInstaller):
         return check(self._connection, include, exclude)
 
     def plan_install(self, include: Seq[str], exclude: Seq[str]) -> list[InstallStep]:
-        self._raise_blocking_findings(include, exclude)
+        refuse_blocked(self.check(include, exclude))
         with self._connection.snapshot():
             return own_steps(self._connection) + all_table_steps(self._connection, include, exclude)
 
-    def _raise_blocking_findings(self, include: Seq[str], exclude: Seq[str]) -> None:
-        blocking = [f for f in self.check(include, exclude) if f.blocks]
-        if blocking:
-            lines = "; ".join(f"{f.where} {f.message}" for f in blocking)
-            hint = "; ".join(dict.fromkeys(f.remedy for f in blocking if f.remedy))
-            raise Refused(f"cannot install: {lines}", hint=hint)
-
     def install(self, include: Seq[str], exclude: Seq[str]) -> list[InstallStep]:
         """Install what is missing, in one transaction."""
-        self._raise_blocking_findings(include, exclude)
+        refuse_blocked(self.check(include, exclude))
 
         def attempt() -> list[InstallStep]:
             own = self._run_steps(own_steps(self._connection))
