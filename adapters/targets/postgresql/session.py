@@ -210,12 +210,8 @@ class TargetSession:
 
     def copy_out(self, text: str) -> bytes:
         """COPY out into memory; small results only."""
-        self._background.wait()
         buffer = io.BytesIO()
-        try:
-            self._cursor.copy_expert(text, buffer)
-        except psycopg2.Error as error:
-            raise self._classify(error) from error
+        self.copy_to(text, buffer)
         return buffer.getvalue()
 
     def copy_to(self, text: str, into: CopyOutput) -> int:
