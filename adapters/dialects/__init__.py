@@ -1,1 +1,26 @@
-"""The database dialects, one folder for each database; all of them implement `contract`."""
+"""The database dialects, one folder for each database; all of them implement `contract`.
+
+Imports little, because every process that loads a split needs the case of names.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib import import_module
+
+#: Folder of the dialect, by URL scheme; "postgresql+psycopg2" counts as "postgresql".
+DIALECTS = {
+    "oracle": "oracle",
+    "mariadb": "mysql",
+    "mysql": "mysql",
+    "postgresql": "postgresql",
+    "sqlite": "sqlite",
+}
+
+
+@cache
+def has_upper_case_names(dialect: str) -> bool:
+    """Whether a dialect's dictionary stores unquoted names in upper case; False for an unknown dialect."""
+    if dialect not in DIALECTS.values():
+        return False
+    return bool(getattr(import_module(f"venus.adapters.dialects.{dialect}"), "UPPER_CASE_NAMES", False))

@@ -1,42 +1,24 @@
 """The databases that can be a source, by the scheme of their URL; and the parsing of database URLs.
 
 A new dialect needs a folder with a module `source` that defines `open_source(settings)` and `survey(settings, asked)`
-(survey_contract.py), a line in `DIALECTS`, and a pass through the conformance suite. A driver is imported only when its
-database is used. An error message never contains a part of a URL.
+(survey_contract.py), a line in `DIALECTS` (__init__.py), and a pass through the conformance suite. A driver is imported
+only when its database is used. An error message never contains a part of a URL.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from collections.abc import Sequence as Seq
-from functools import cache
 from importlib import import_module
 from typing import Protocol, cast
 
 import sqlalchemy as sa
 
+from venus.adapters.dialects import DIALECTS
 from venus.adapters.dialects.contract import InstallStep, Option, Source
 from venus.adapters.dialects.survey_contract import Survey, Surveyor, SurveyRequest
 from venus.config import Settings
 from venus.errors import ConfigError
-
-#: Folder of the dialect, by URL scheme; "postgresql+psycopg2" counts as "postgresql".
-DIALECTS = {
-    "oracle": "oracle",
-    "mariadb": "mysql",
-    "mysql": "mysql",
-    "postgresql": "postgresql",
-    "sqlite": "sqlite",
-}
-
-
-@cache
-def has_upper_case_names(dialect: str) -> bool:
-    """Whether a dialect's dictionary stores unquoted names in upper case; False for an unknown dialect."""
-    if dialect not in DIALECTS.values():
-        return False
-    return bool(getattr(import_module(f"venus.adapters.dialects.{dialect}"), "UPPER_CASE_NAMES", False))
-
 
 #: The two most frequent mistakes.
 VARIABLE = "variables are not expanded: set VENUS_SOURCE__URL or VENUS_TARGETS__NAME__URL instead"

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from venus.adapters.dialects.registry import has_upper_case_names
+from venus.adapters.dialects import has_upper_case_names
 from venus.errors import Refused
 from venus.model import OwnType, TableSchema
 

@@ -77,7 +77,7 @@ def test_a_state_behind_which_there_are_too_many_changes_is_read_again(
 ) -> None:
     monkeypatch.setattr(refresh, limit, 100, raising=False)
     put_together: list[int] = []
-    net = refresh.read_net_changes  # type: ignore[attr-defined]
+    net = refresh.read_net_changes
 
     def record_call(manifest: object, table: object, *args: object) -> object:
         put_together.append(table.waiting)  # type: ignore[attr-defined]

@@ -6,7 +6,8 @@ import sys
 
 import pytest
 
-from venus.adapters.dialects.registry import DIALECTS, dialect_of, open_source
+from venus.adapters.dialects import DIALECTS
+from venus.adapters.dialects.registry import dialect_of, open_source
 from venus.adapters.dialects.sqlite.connection import parse_file_url
 from venus.config import Settings
 from venus.errors import ConfigError, NoSuchDatabase

@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
 
+from venus.adapters.dialects import DIALECTS
 from venus.adapters.dialects.contract import Option
 from venus.adapters.dialects.contract import SourceCapabilities as DialectCapabilities
-from venus.adapters.dialects.registry import DIALECTS, options_of
+from venus.adapters.dialects.registry import options_of
 from venus.adapters.targets.contract import UNSUPPORTED_TEXTS, TargetCapabilities
 from venus.adapters.targets.registry import KINDS
 

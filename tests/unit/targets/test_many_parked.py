@@ -12,13 +12,8 @@ import pytest
 from tests.support.brokers.feed import items, put, section
 from venus.adapters.targets.contract import QuarantineRow
 from venus.adapters.targets.postgresql import control
-from venus.adapters.targets.postgresql.rows.verdicts import (
-    PARKED,
-    ChangeCounts,
-    QuarantineWriter,
-    RefusedChange,
-    Verdicts,
-)
+from venus.adapters.targets.postgresql.apply.parking import ChangeCounts, QuarantineWriter
+from venus.adapters.targets.postgresql.rows.verdicts import PARKED, RefusedChange, Verdicts
 from venus.adapters.under.row_changes import RowChanges, to_row_changes
 
 ROWS = 5000

@@ -16,6 +16,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 
+from venus.adapters.targets.postgresql.apply.parking import ChangeCounts, QuarantineWriter
 from venus.adapters.targets.postgresql.apply.writer import RowWriter
 from venus.adapters.targets.postgresql.catalogue import TargetCatalogue
 from venus.adapters.targets.postgresql.database import (
@@ -28,9 +29,7 @@ from venus.adapters.targets.postgresql.database import (
 )
 from venus.adapters.targets.postgresql.naming import quote
 from venus.adapters.targets.postgresql.rows.verdicts import (
-    ChangeCounts,
     CommitRefused,
-    QuarantineWriter,
     RowsRefused,
     Verdicts,
     halt_on_refusal,

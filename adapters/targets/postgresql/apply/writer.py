@@ -13,10 +13,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from venus.adapters.targets.postgresql.apply.parking import ChangeCounts, QuarantineWriter
 from venus.adapters.targets.postgresql.catalogue import TargetCatalogue
 from venus.adapters.targets.postgresql.database import PostgresDatabase
 from venus.adapters.targets.postgresql.rows.merging import PendingChanges, RowMerger
-from venus.adapters.targets.postgresql.rows.verdicts import ChangeCounts, QuarantineWriter, halt_on_refusal
+from venus.adapters.targets.postgresql.rows.verdicts import halt_on_refusal
 from venus.adapters.targets.postgresql.rowsql import RowSql, key_values, keyed_statements
 from venus.adapters.targets.postgresql.session import Superseded, TargetSession
 from venus.adapters.under.cut_assembler import GROUP_BYTES_MAX, HELD, ROWS, CutPiece, DeliveredCut, SectionWalk
