@@ -11,6 +11,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
 
+from venus.broker.listening.listening import Listening
 from venus.broker.log.log import UPGRADES, check_format
 from venus.broker.machine import consumers, machine, queue_index, records
 from venus.broker.machine.business import Business
@@ -98,6 +99,7 @@ class Core:
         self.commits.submit(self.upkeep.finish)
         self.commits.stop()
         self.materialiser.stop()
+        self.listening.stop()
         self.upkeep.close()
         self.snapshots.close_all()
         try:
@@ -132,6 +134,8 @@ class Core:
             on_fatal=self._fail,
             precedence=self.precedence,
         )
+        self.listening = Listening(self.store, subscriptions_max=self._settings.limits.subscriptions)
+        self.materialiser.observe(self.listening)
         self.snapshots = SnapshotManager(
             self.data_dir / "snapshots",
             self.space,

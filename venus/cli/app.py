@@ -24,6 +24,7 @@ from venus.cli import (
     halves,
     init,
     install,
+    listen,
     load,
     quarantine,
     release,
@@ -163,6 +164,7 @@ app.command("migrate", rich_help_panel=RUN)(load.migrate)
 app.command("sync", rich_help_panel=RUN)(sync.sync)
 app.command("status", rich_help_panel=WATCH)(status.status)
 app.command("verify", rich_help_panel=WATCH)(verify.verify)
+app.command("listen", rich_help_panel=WATCH)(listen.listen)
 app.command("config", rich_help_panel=WATCH)(show.config)
 app.command("version", rich_help_panel=WATCH)(show.version)
 app.command("support", rich_help_panel=WATCH)(support_command.support)

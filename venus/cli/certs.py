@@ -23,7 +23,7 @@ RoleOption = Annotated[
     typer.Option(
         "--role",
         metavar="ROLE",
-        help="producer(BUSINESS), consumer(GROUP, BUSINESS), broker, operator or viewer; may be repeated.",
+        help="producer(BUSINESS), consumer(GROUP, BUSINESS), reader(BUSINESS), broker, operator or viewer; repeatable.",
     ),
 ]
 HostOption = Annotated[

@@ -14,7 +14,7 @@ import re
 import sys
 import textwrap
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from enum import Enum
 from functools import cached_property
@@ -212,6 +212,11 @@ class Output:
         else:
             self.console.print(line, markup=False)
             self._flush(self.console.file)
+
+    def write_lines(self, lines: Iterable[str]) -> None:
+        """Write the rows of a table unchanged, a line each."""
+        self.written = True
+        self._flush(sys.stdout, "".join(f"{line}\n" for line in lines))
 
     def write_error(self, document: Any) -> None:
         """Write the error of the command in one line: a document, and also an event of a long-running command."""

@@ -132,6 +132,11 @@ class LimitsSettings(SettingsSection):
     small_commit_ms: Limit = 50.0
     #: After this long without progress a consumer gets half of its window, and so on.
     slow_consumer_s: Seconds = 5.0
+    #: Subscriptions by content of all clients together, and on one stream.
+    subscriptions: Count = 20_000
+    subscriptions_of_client: Count = 10_000
+    #: A client that reads nothing of its subscriptions for this long is cut.
+    listener_s: Seconds = 60.0
 
 
 class DegradeSettings(SettingsSection):

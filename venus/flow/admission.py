@@ -120,6 +120,9 @@ class AdmissionLimits:
     streams: int = 20_000
     slow_request_s: float = 0.2
     slow_consumer_s: float = 5.0
+    subscriptions: int = 20_000
+    subscriptions_of_client: int = 10_000
+    listener_s: float = 60.0
     unsaved_bytes_max: int = 48 << 20
     behind_bytes_max: int = 64 << 20
 

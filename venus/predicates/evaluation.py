@@ -38,18 +38,18 @@ class Values:
     """
 
     def __init__(self, values: pa.Array) -> None:
-        self._all = values
+        self.all = values
         self._plain: dict[PredicateSort | None, pa.Array] = {}
 
     @cached_property
     def null(self) -> Bools:
         """Which values are NULL."""
-        return _bools(pc.is_null(self._all))
+        return _bools(pc.is_null(self.all))
 
     @cached_property
     def there(self) -> pa.Array:
         """The values that are not NULL."""
-        return self._all.drop_null() if self.null.any() else self._all
+        return self.all.drop_null() if self.null.any() else self.all
 
     @cached_property
     def numbers(self) -> npt.NDArray[np.float64] | None:
@@ -205,20 +205,20 @@ def _moments(wanted: Range, values: Values) -> Bools:
     texts = pc.cast(values.there, pa.large_string())
     regular = _bools(pc.match_substring_regex(texts, _REGULAR))
     if regular.all():
-        return _compare_ordered(wanted, _as_is(_normal(texts, wanted)))
+        return _compare_ordered(wanted, _as_is(_normal(texts, wanted.sort)))
     found: Bools = np.zeros(len(texts), dtype=np.bool_)
     if regular.any():
-        found[regular] = _compare_ordered(wanted, _as_is(_normal(texts.filter(pa.array(regular)), wanted)))
+        found[regular] = _compare_ordered(wanted, _as_is(_normal(texts.filter(pa.array(regular)), wanted.sort)))
     odd = texts.filter(pa.array(~regular))
     found[~regular] = _exactly(_with_years(wanted), odd, _year_and_rest)
     return found
 
 
-def _normal(texts: pa.Array, wanted: Range) -> pa.Array:
+def _normal(texts: pa.Array, sort: PredicateSort | None) -> pa.Array:
     """Return regular moments as constants are written: with a time unless they are dates, without needless zeros."""
-    if wanted.sort is PredicateSort.DATE:
+    if sort is PredicateSort.DATE:
         return pc.utf8_slice_codeunits(texts, 0, _DAY_CHARS)
-    if wanted.sort is PredicateSort.MOMENT_TZ:
+    if sort is PredicateSort.MOMENT_TZ:
         texts = pc.replace_substring(texts, "+00", "", max_replacements=1)
     midnight, blank = pa.scalar("00:00:00", pa.large_string()), pa.scalar(" ", pa.large_string())
     days = pc.equal(pc.utf8_length(texts), _DAY_CHARS)
@@ -250,6 +250,58 @@ def _year_and_rest(text: str) -> tuple[float, str]:
         return float("inf"), text  # no date of any database: behind all of them, and not equal to one
     rest = found["rest"].rstrip("0").rstrip(".") if "." in found["rest"] else found["rest"]
     return (-int(found["year"]) if found["bc"] else int(found["year"])), rest
+
+
+# -- for indexes -------------------------------------------------------------------------------------------------------
+
+_MOMENTS = (PredicateSort.DATE, PredicateSort.MOMENT, PredicateSort.MOMENT_TZ)
+#: Characters of a moment up to its microseconds, and bytes of a text that become a number.
+_MICROS_CHARS, _PREFIX_BYTES = len("2026-01-31 23:59:59.123456"), 6
+_LATE_YEAR = 9999
+
+
+def keys_of(sort: PredicateSort, values: Values) -> list[Any]:
+    """Return what is compared with the keys of constants for equality, of the values that are not NULL."""
+    if sort is PredicateSort.NUMBER:
+        return [Decimal(text) for text in pc.cast(values.there, pa.large_string()).to_pylist()]
+    if sort is PredicateSort.FLOAT:
+        found: list[Any] = order_numbers(sort, values).tolist()
+        return found
+    if sort in _MOMENTS:
+        texts = pc.cast(values.there, pa.large_string())
+        regular = pc.match_substring_regex(texts, _REGULAR)
+        keys = pc.if_else(regular, _as_is(_normal(texts, sort)), pa.scalar(None, pa.large_binary()))
+    else:
+        keys = values.plain(sort)
+    listed: list[Any] = keys.to_pylist()
+    return listed
+
+
+def order_numbers(sort: PredicateSort, values: Values) -> npt.NDArray[np.float64]:
+    """Return the values that are not NULL as numbers in the same order; some that differ get the same number."""
+    if sort in (PredicateSort.NUMBER, PredicateSort.FLOAT):
+        found = values.numbers
+        if found is None:
+            texts = pc.cast(values.there, pa.large_string()).to_pylist()
+            found = np.array([float(Decimal(text)) for text in texts], dtype=np.float64)
+        return np.where(np.isnan(found), np.inf, found)
+    if sort in _MOMENTS:
+        return _moment_numbers(pc.cast(values.there, pa.large_string()), sort)
+    beginnings = np.array(values.plain(sort).to_pylist(), dtype=f"S{_PREFIX_BYTES}")
+    digits = beginnings.view(np.uint8).reshape(len(beginnings), _PREFIX_BYTES).astype(np.float64)
+    return digits @ (256.0 ** np.arange(_PREFIX_BYTES - 1, -1, -1))
+
+
+def _moment_numbers(texts: pa.Array, sort: PredicateSort) -> npt.NDArray[np.float64]:
+    """Return microseconds; moments outside the years 0001 to 9999 are infinitely early or late."""
+    regular = _bools(pc.match_substring_regex(texts, _REGULAR))
+    found = np.empty(len(texts), dtype=np.float64)
+    plain = pc.utf8_slice_codeunits(_normal(texts.filter(pa.array(regular)), sort), 0, _MICROS_CHARS)
+    micros = pc.cast(pc.cast(plain, pa.timestamp("us")), pa.int64())
+    found[regular] = micros.to_numpy(zero_copy_only=False)
+    years = [_year_and_rest(text)[0] for text in texts.filter(pa.array(~regular)).to_pylist()]
+    found[~regular] = [np.inf if year > _LATE_YEAR else -np.inf for year in years]
+    return found
 
 
 # -- both --------------------------------------------------------------------------------------------------------------

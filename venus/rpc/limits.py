@@ -29,6 +29,8 @@ CUT_MAX = 2**56
 TIME_US_MAX = 2**60  # in the year 38505
 UINT32_MAX = 2**32 - 1
 TABLES_MAX = 100_000
+#: Of one stream.
+SUBSCRIPTIONS_MAX = 1_000_000
 SPLITS_MAX = 100_000
 LEASE_S_MAX = 30 * 86_400
 CREDIT_BYTES_MAX = 1 << 40
@@ -128,6 +130,36 @@ RULES: Mapping[str, Mapping[str, Rule]] = {
         "set_id": Name(SET_ID_CHARS_MAX, may_be_empty=True),
         "where": _WHERE,
         "rows_at": _ANY,
+    },
+    "ListenerFrame": {
+        "begin": Each(SUBSCRIPTIONS_MAX),
+        "end": Each(SUBSCRIPTIONS_MAX, _U32),
+        "credit_bytes": Number(0, CREDIT_BYTES_MAX),
+        "acknowledge": _ANY,
+    },
+    "ListenerOpen": {
+        "business": _BUSINESS,
+        "group": Name(GROUP_CHARS_MAX, may_be_empty=True),
+        "client": Name(NAME_CHARS_MAX, may_be_empty=True),
+        "credit_bytes": Number(0, CREDIT_BYTES_MAX),
+    },
+    "SubscriptionRequest": {
+        "number": Number(1, UINT32_MAX),
+        "table": Name(REPORTED_NAME_CHARS_MAX),
+        "predicate": Bytes(PREDICATE_CHARS_MAX),
+        "columns": Each(SUBSCRIPTIONS_MAX, Name(REPORTED_NAME_CHARS_MAX)),
+        "offset": Number(-2, NUMBER_MAX),
+        "epoch": _EPOCH,
+    },
+    "ChangesFrame": {"kept": _ANY, "news": Each(SUBSCRIPTIONS_MAX), "changes": Each(COUNT_MAX)},
+    "SubscriptionNews": {"number": _U32, "state": Number(0, 3), "table_id": _U32},
+    "ChangedRows": {
+        "table_id": _U32,
+        "replayed": Each(SUBSCRIPTIONS_MAX, _U32),
+        "loaded": _U32,
+        "next_offset": _ANY,
+        "epoch": _EPOCH,
+        "committed_at_us": _TIME,
     },
     "RowsIdentity": {"set": Name(NAME_CHARS_MAX, may_be_empty=True), "tables": Each(TABLES_MAX)},
     "TableRows": {

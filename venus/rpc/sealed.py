@@ -31,6 +31,7 @@ SEAL_BYTES = 9
 
 PRODUCE = "/venus.wire.Ingest/Produce"
 SUBSCRIBE = "/venus.wire.Delivery/Subscribe"
+LISTEN = "/venus.wire.Delivery/Listen"
 #: Reads only, and may come from a tool that knows no seals (docs/explanation/decisions.md).
 UNSEALED_ALLOWED = ("/venus.wire.Admin/Status",)
 
@@ -135,6 +136,16 @@ def subscribe(
     """Open a consumer's stream."""
     call: grpc.StreamStreamMultiCallable[broker_pb2.ConsumerFrame, broker_pb2.DeliveryFrame] = channel.stream_stream(
         SUBSCRIBE, request_serializer=seal, response_deserializer=opener(broker_pb2.DeliveryFrame)
+    )
+    return call(iter(frames))
+
+
+def listen(
+    channel: grpc.Channel, frames: Iterable[broker_pb2.ListenerFrame]
+) -> grpc._CallIterator[broker_pb2.ChangesFrame]:
+    """Open a stream of subscriptions by content."""
+    call: grpc.StreamStreamMultiCallable[broker_pb2.ListenerFrame, broker_pb2.ChangesFrame] = channel.stream_stream(
+        LISTEN, request_serializer=seal, response_deserializer=opener(broker_pb2.ChangesFrame)
     )
     return call(iter(frames))
 

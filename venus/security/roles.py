@@ -1,9 +1,9 @@
 """Roles, and what each call of the broker needs. Pure.
 
 A role is written the same way in a certificate's subject (one OU each), in a token file and in [security.roles]:
-`producer(BUSINESS)`, `consumer(GROUP, BUSINESS)`, `broker`, `operator`, `viewer`. `*` stands for every name. A group
-of the role is either the group's own name or the part behind `BUSINESS/`, so a target is named as the configuration
-names it: `consumer(eu, main)` is the group `main/eu`.
+`producer(BUSINESS)`, `consumer(GROUP, BUSINESS)`, `reader(BUSINESS)`, `broker`, `operator`, `viewer`. `*` stands for
+every name. A group of the role is either the group's own name or the part behind `BUSINESS/`, so a target is named as
+the configuration names it: `consumer(eu, main)` is the group `main/eu`.
 
 `CALLS` lists what each role may do; a call that is not listed is refused.
 """
@@ -18,17 +18,19 @@ from venus.errors import ConfigError
 from venus.text.formatting import suggest_nearest
 
 ANY = "*"
-PRODUCER, CONSUMER, BROKER, OPERATOR, VIEWER = "producer", "consumer", "broker", "operator", "viewer"
+PRODUCER, CONSUMER, READER = "producer", "consumer", "reader"
+BROKER, OPERATOR, VIEWER = "broker", "operator", "viewer"
 #: Kind of role: what stands between its parentheses.
 PARAMETERS: Mapping[str, tuple[str, ...]] = {
     PRODUCER: ("BUSINESS",),
     CONSUMER: ("GROUP", "BUSINESS"),
+    READER: ("BUSINESS",),
     BROKER: (),
     OPERATOR: (),
     VIEWER: (),
 }
 _ROLE = re.compile(r"\s*(\w+)\s*(?:\(([^()]*)\))?\s*")
-FORMS = "producer(BUSINESS), consumer(GROUP, BUSINESS), broker, operator, viewer"
+FORMS = "producer(BUSINESS), consumer(GROUP, BUSINESS), reader(BUSINESS), broker, operator, viewer"
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +77,8 @@ class Call:
 
 _READ_ANY = frozenset({VIEWER, OPERATOR})
 _LOADER = frozenset({CONSUMER})
+#: Subscriptions by content, over gRPC and HTTP. A reader has no group, because a group's position keeps the queue.
+LISTEN = Call(frozenset({READER, CONSUMER}), business="open.business", group="open.group")
 
 #: Every method of every service. To add a service: its methods here, and nothing else.
 CALLS: Mapping[str, Call] = {
@@ -85,7 +89,8 @@ CALLS: Mapping[str, Call] = {
     "/venus.wire.Delivery/SumSnapshot": Call(_LOADER, snapshot="snapshot_id"),
     "/venus.wire.Delivery/RenewSnapshot": Call(_LOADER, snapshot="snapshot_id"),
     "/venus.wire.Delivery/CloseSnapshot": Call(_LOADER, snapshot="snapshot_id"),
-    "/venus.wire.Admin/Status": Call(_READ_ANY | {PRODUCER, CONSUMER}, business="business"),
+    "/venus.wire.Delivery/Listen": LISTEN,
+    "/venus.wire.Admin/Status": Call(_READ_ANY | {PRODUCER, CONSUMER, READER}, business="business"),
     "/venus.wire.Admin/Decide": Call(frozenset({OPERATOR}), audited=True),
     "/venus.wire.Admin/Forget": Call(frozenset({OPERATOR}), audited=True),
     "/venus.wire.Admin/ForgetBusiness": Call(frozenset({OPERATOR}), audited=True),
@@ -164,4 +169,6 @@ def _matches(role: Role, call: Call, business: str, group: str) -> bool:
         return True
     if role.business != ANY and role.business != business:
         return False
+    if role.kind == READER:
+        return not group
     return not call.group or role.kind != CONSUMER or role.group in (ANY, group, group.removeprefix(f"{business}/"))

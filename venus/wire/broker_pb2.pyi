@@ -46,6 +46,33 @@ COMMIT: Verdict.ValueType  # 1
 ROLLBACK: Verdict.ValueType  # 2
 Global___Verdict: _TypeAlias = Verdict  # noqa: Y015
 
+class _SubscriptionState:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _SubscriptionStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_SubscriptionState.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    BEGUN: _SubscriptionState.ValueType  # 0
+    """`tables` of the same frame describe its table"""
+    RELOADS: _SubscriptionState.ValueType  # 1
+    """whatever the client has is void: all rows follow, and then their changes"""
+    LIVE: _SubscriptionState.ValueType  # 2
+    """from here on it gets changes like all others of the stream, and its position is theirs"""
+    ENDED: _SubscriptionState.ValueType  # 3
+    """`error` says why"""
+
+class SubscriptionState(_SubscriptionState, metaclass=_SubscriptionStateEnumTypeWrapper): ...
+
+BEGUN: SubscriptionState.ValueType  # 0
+"""`tables` of the same frame describe its table"""
+RELOADS: SubscriptionState.ValueType  # 1
+"""whatever the client has is void: all rows follow, and then their changes"""
+LIVE: SubscriptionState.ValueType  # 2
+"""from here on it gets changes like all others of the stream, and its position is theirs"""
+ENDED: SubscriptionState.ValueType  # 3
+"""`error` says why"""
+Global___SubscriptionState: _TypeAlias = SubscriptionState  # noqa: Y015
+
 class _IncrementState:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
@@ -793,6 +820,260 @@ class Throttle(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Throttle: _TypeAlias = Throttle  # noqa: Y015
+
+@_typing.final
+class ListenerFrame(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    OPEN_FIELD_NUMBER: _builtins.int
+    BEGIN_FIELD_NUMBER: _builtins.int
+    END_FIELD_NUMBER: _builtins.int
+    CREDIT_BYTES_FIELD_NUMBER: _builtins.int
+    ACKNOWLEDGE_FIELD_NUMBER: _builtins.int
+    SEAL_FIELD_NUMBER: _builtins.int
+    credit_bytes: _builtins.int
+    """added to what the broker may send"""
+    acknowledge: _builtins.int
+    """of the group: nothing below this offset is needed again; 0 = absent"""
+    seal: _builtins.int
+    @_builtins.property
+    def open(self) -> Global___ListenerOpen:
+        """in the first frame, and only there"""
+
+    @_builtins.property
+    def begin(self) -> _containers.RepeatedCompositeFieldContainer[Global___SubscriptionRequest]: ...
+    @_builtins.property
+    def end(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """numbers of subscriptions"""
+
+    def __init__(
+        self,
+        *,
+        open: Global___ListenerOpen | None = ...,
+        begin: _abc.Iterable[Global___SubscriptionRequest] | None = ...,
+        end: _abc.Iterable[_builtins.int] | None = ...,
+        credit_bytes: _builtins.int = ...,
+        acknowledge: _builtins.int = ...,
+        seal: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["open", b"open"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["acknowledge", b"acknowledge", "begin", b"begin", "credit_bytes", b"credit_bytes", "end", b"end", "open", b"open", "seal", b"seal"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListenerFrame: _TypeAlias = ListenerFrame  # noqa: Y015
+
+@_typing.final
+class ListenerOpen(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BUSINESS_FIELD_NUMBER: _builtins.int
+    GROUP_FIELD_NUMBER: _builtins.int
+    CLIENT_FIELD_NUMBER: _builtins.int
+    CREDIT_BYTES_FIELD_NUMBER: _builtins.int
+    business: _builtins.str
+    group: _builtins.str
+    """the broker keeps the position under this name, and the queue from there; empty = neither"""
+    client: _builtins.str
+    """for people"""
+    credit_bytes: _builtins.int
+    def __init__(
+        self,
+        *,
+        business: _builtins.str = ...,
+        group: _builtins.str = ...,
+        client: _builtins.str = ...,
+        credit_bytes: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["business", b"business", "client", b"client", "credit_bytes", b"credit_bytes", "group", b"group"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListenerOpen: _TypeAlias = ListenerOpen  # noqa: Y015
+
+@_typing.final
+class SubscriptionRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NUMBER_FIELD_NUMBER: _builtins.int
+    TABLE_FIELD_NUMBER: _builtins.int
+    PREDICATE_FIELD_NUMBER: _builtins.int
+    COLUMNS_FIELD_NUMBER: _builtins.int
+    OFFSET_FIELD_NUMBER: _builtins.int
+    EPOCH_FIELD_NUMBER: _builtins.int
+    number: _builtins.int
+    """names the subscription on this stream"""
+    table: _builtins.str
+    """ORDERS or APP.ORDERS"""
+    predicate: _builtins.str
+    """a conjunction of ranges of its columns; empty = every row"""
+    offset: _builtins.int
+    """the first one wanted, -1 = the rows and then their changes, -2 = changes from now on"""
+    epoch: _builtins.int
+    """of the position, 0 if unknown"""
+    @_builtins.property
+    def columns(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """empty = all; the key is always included"""
+
+    def __init__(
+        self,
+        *,
+        number: _builtins.int = ...,
+        table: _builtins.str = ...,
+        predicate: _builtins.str = ...,
+        columns: _abc.Iterable[_builtins.str] | None = ...,
+        offset: _builtins.int = ...,
+        epoch: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["columns", b"columns", "epoch", b"epoch", "number", b"number", "offset", b"offset", "predicate", b"predicate", "table", b"table"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SubscriptionRequest: _TypeAlias = SubscriptionRequest  # noqa: Y015
+
+@_typing.final
+class SubscriptionNews(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NUMBER_FIELD_NUMBER: _builtins.int
+    STATE_FIELD_NUMBER: _builtins.int
+    TABLE_ID_FIELD_NUMBER: _builtins.int
+    KIND_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    HINT_FIELD_NUMBER: _builtins.int
+    number: _builtins.int
+    state: Global___SubscriptionState.ValueType
+    table_id: _builtins.int
+    """of BEGUN"""
+    kind: _builtins.str
+    """of ENDED: class of venus.errors"""
+    error: _builtins.str
+    hint: _builtins.str
+    def __init__(
+        self,
+        *,
+        number: _builtins.int = ...,
+        state: Global___SubscriptionState.ValueType = ...,
+        table_id: _builtins.int = ...,
+        kind: _builtins.str = ...,
+        error: _builtins.str = ...,
+        hint: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "hint", b"hint", "kind", b"kind", "number", b"number", "state", b"state", "table_id", b"table_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SubscriptionNews: _TypeAlias = SubscriptionNews  # noqa: Y015
+
+@_typing.final
+class ChangedRows(_message.Message):
+    """Rows of one table, of one batch or of the full data, and the subscriptions that they concern."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TABLE_ID_FIELD_NUMBER: _builtins.int
+    STORED_FIELD_NUMBER: _builtins.int
+    STORED_SIZES_FIELD_NUMBER: _builtins.int
+    ROWS_FIELD_NUMBER: _builtins.int
+    SUBSCRIPTIONS_FIELD_NUMBER: _builtins.int
+    OPERATIONS_FIELD_NUMBER: _builtins.int
+    REPLAYED_FIELD_NUMBER: _builtins.int
+    LOADED_FIELD_NUMBER: _builtins.int
+    NEXT_OFFSET_FIELD_NUMBER: _builtins.int
+    EPOCH_FIELD_NUMBER: _builtins.int
+    COMMITTED_AT_US_FIELD_NUMBER: _builtins.int
+    table_id: _builtins.int
+    stored: _builtins.bytes
+    """rows as the full data stores them; a deletion has its key only"""
+    stored_sizes: _builtins.bytes
+    """little-endian fixed32, as in TableChanges"""
+    rows: _builtins.bytes
+    """One item for each pair of a row and a subscription, in the order of the changes, all little-endian.
+    fixed32: which of the rows
+    """
+    subscriptions: _builtins.bytes
+    """fixed32"""
+    operations: _builtins.bytes
+    """one byte: 1 insert, 2 update, 3 delete, 4 the table was emptied (of no row)"""
+    loaded: _builtins.int
+    """all rows are insertions of this subscription, from the full data; 0 = they are not"""
+    next_offset: _builtins.int
+    """position after a cut: of `replayed` or `loaded`, else of all that are LIVE; 0 = inside a cut"""
+    epoch: _builtins.int
+    """of that position"""
+    committed_at_us: _builtins.int
+    @_builtins.property
+    def replayed(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """These subscriptions read again what they may have had. For them each row without an item is deleted."""
+
+    def __init__(
+        self,
+        *,
+        table_id: _builtins.int = ...,
+        stored: _builtins.bytes = ...,
+        stored_sizes: _builtins.bytes = ...,
+        rows: _builtins.bytes = ...,
+        subscriptions: _builtins.bytes = ...,
+        operations: _builtins.bytes = ...,
+        replayed: _abc.Iterable[_builtins.int] | None = ...,
+        loaded: _builtins.int = ...,
+        next_offset: _builtins.int = ...,
+        epoch: _builtins.int = ...,
+        committed_at_us: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["committed_at_us", b"committed_at_us", "epoch", b"epoch", "loaded", b"loaded", "next_offset", b"next_offset", "operations", b"operations", "replayed", b"replayed", "rows", b"rows", "stored", b"stored", "stored_sizes", b"stored_sizes", "subscriptions", b"subscriptions", "table_id", b"table_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ChangedRows: _TypeAlias = ChangedRows  # noqa: Y015
+
+@_typing.final
+class ChangesFrame(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KEPT_FIELD_NUMBER: _builtins.int
+    TABLES_FIELD_NUMBER: _builtins.int
+    NEWS_FIELD_NUMBER: _builtins.int
+    CHANGES_FIELD_NUMBER: _builtins.int
+    SEAL_FIELD_NUMBER: _builtins.int
+    kept: _builtins.int
+    """in the first frame, which has nothing else: the position of the group, 0 if it has none"""
+    seal: _builtins.int
+    @_builtins.property
+    def tables(self) -> _containers.RepeatedCompositeFieldContainer[_change_pb2.TableSchema]:
+        """versions of the rows that follow"""
+
+    @_builtins.property
+    def news(self) -> _containers.RepeatedCompositeFieldContainer[Global___SubscriptionNews]:
+        """before the changes of this frame"""
+
+    @_builtins.property
+    def changes(self) -> _containers.RepeatedCompositeFieldContainer[Global___ChangedRows]: ...
+    def __init__(
+        self,
+        *,
+        kept: _builtins.int = ...,
+        tables: _abc.Iterable[_change_pb2.TableSchema] | None = ...,
+        news: _abc.Iterable[Global___SubscriptionNews] | None = ...,
+        changes: _abc.Iterable[Global___ChangedRows] | None = ...,
+        seal: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["changes", b"changes", "kept", b"kept", "news", b"news", "seal", b"seal", "tables", b"tables"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ChangesFrame: _TypeAlias = ChangesFrame  # noqa: Y015
 
 @_typing.final
 class ConsumerFrame(_message.Message):

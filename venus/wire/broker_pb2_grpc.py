@@ -137,6 +137,11 @@ class DeliveryStub:
                 request_serializer=venus_dot_wire_dot_broker__pb2.SnapshotRef.SerializeToString,
                 response_deserializer=venus_dot_wire_dot_broker__pb2.SnapshotTotals.FromString,
                 _registered_method=True)
+        self.Listen = channel.stream_stream(
+                '/venus.wire.Delivery/Listen',
+                request_serializer=venus_dot_wire_dot_broker__pb2.ListenerFrame.SerializeToString,
+                response_deserializer=venus_dot_wire_dot_broker__pb2.ChangesFrame.FromString,
+                _registered_method=True)
 
 
 class DeliveryServicer:
@@ -181,6 +186,13 @@ class DeliveryServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Listen(self, request_iterator, context):
+        """Subscriptions by content (SREM 2): the rows inside predicates, then their changes; many on one stream.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_DeliveryServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -213,6 +225,11 @@ def add_DeliveryServicer_to_server(servicer, server):
                     servicer.SumSnapshot,
                     request_deserializer=venus_dot_wire_dot_broker__pb2.SnapshotRef.FromString,
                     response_serializer=venus_dot_wire_dot_broker__pb2.SnapshotTotals.SerializeToString,
+            ),
+            'Listen': grpc.stream_stream_rpc_method_handler(
+                    servicer.Listen,
+                    request_deserializer=venus_dot_wire_dot_broker__pb2.ListenerFrame.FromString,
+                    response_serializer=venus_dot_wire_dot_broker__pb2.ChangesFrame.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -377,6 +394,33 @@ class Delivery:
             '/venus.wire.Delivery/SumSnapshot',
             venus_dot_wire_dot_broker__pb2.SnapshotRef.SerializeToString,
             venus_dot_wire_dot_broker__pb2.SnapshotTotals.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Listen(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/venus.wire.Delivery/Listen',
+            venus_dot_wire_dot_broker__pb2.ListenerFrame.SerializeToString,
+            venus_dot_wire_dot_broker__pb2.ChangesFrame.FromString,
             options,
             channel_credentials,
             insecure,

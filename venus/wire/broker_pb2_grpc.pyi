@@ -72,6 +72,8 @@ class DeliveryStub:
     CloseSnapshot: _grpc.UnaryUnaryMultiCallable[_broker_pb2.SnapshotRef, _broker_pb2.Empty]
     SumSnapshot: _grpc.UnaryUnaryMultiCallable[_broker_pb2.SnapshotRef, _broker_pb2.SnapshotTotals]
     """The totals of the planned splits of a snapshot, for the check at the end of a load."""
+    Listen: _grpc.StreamStreamMultiCallable[_broker_pb2.ListenerFrame, _broker_pb2.ChangesFrame]
+    """Subscriptions by content (SREM 2): the rows inside predicates, then their changes; many on one stream."""
 
 @_typing.type_check_only
 class DeliveryAsyncStub(DeliveryStub):
@@ -85,6 +87,8 @@ class DeliveryAsyncStub(DeliveryStub):
     CloseSnapshot: _aio.UnaryUnaryMultiCallable[_broker_pb2.SnapshotRef, _broker_pb2.Empty]  # type: ignore[assignment]
     SumSnapshot: _aio.UnaryUnaryMultiCallable[_broker_pb2.SnapshotRef, _broker_pb2.SnapshotTotals]  # type: ignore[assignment]
     """The totals of the planned splits of a snapshot, for the check at the end of a load."""
+    Listen: _aio.StreamStreamMultiCallable[_broker_pb2.ListenerFrame, _broker_pb2.ChangesFrame]  # type: ignore[assignment]
+    """Subscriptions by content (SREM 2): the rows inside predicates, then their changes; many on one stream."""
 
 class DeliveryServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -131,6 +135,14 @@ class DeliveryServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_broker_pb2.SnapshotTotals, _abc.Awaitable[_broker_pb2.SnapshotTotals]]:
         """The totals of the planned splits of a snapshot, for the check at the end of a load."""
+
+    @_abc_1.abstractmethod
+    def Listen(
+        self,
+        request_iterator: _MaybeAsyncIterator[_broker_pb2.ListenerFrame],
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_broker_pb2.ChangesFrame], _abc.AsyncIterator[_broker_pb2.ChangesFrame]]:
+        """Subscriptions by content (SREM 2): the rows inside predicates, then their changes; many on one stream."""
 
 def add_DeliveryServicer_to_server(servicer: DeliveryServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
 

@@ -127,6 +127,11 @@ class FakeDelivery(broker_pb2_grpc.DeliveryServicer):
 
     # -- increments ----------------------------------------------------------------------------------------------------
 
+    def Listen(  # noqa: N802
+        self, requests: Iterator[broker_pb2.ListenerFrame], context: grpc.ServicerContext
+    ) -> Iterator[broker_pb2.ChangesFrame]:
+        raise NotImplementedError
+
     def Subscribe(  # noqa: N802
         self, requests: Iterator[broker_pb2.ConsumerFrame], context: grpc.ServicerContext
     ) -> Iterator[broker_pb2.DeliveryFrame]:

@@ -130,6 +130,12 @@ def choose_write(sequence: int, is_deleted: bool, stored: bytes | None, floor: i
     return _RULES[is_deleted, StoredKind.TOMBSTONE if flags & TOMBSTONE else StoredKind.ROW]
 
 
+def is_live(stored: bytes, floor: int) -> bool:
+    """Return whether a stored value is a row: no tombstone, and above the floor of its table."""
+    sequence, _, flags, _ = _HEAD.unpack_from(stored)
+    return bool(sequence > floor and not flags & TOMBSTONE)
+
+
 def encode_values(section: ChangeSection) -> list[bytes]:
     """Return the stored values of a section's changes."""
     is_deleted = np.frombuffer(section.is_deleted or bytes(section.count), dtype=np.uint8) != 0

@@ -21,8 +21,8 @@ from venus.errors import Denied, ProtocolError, Unproven, VenusError
 from venus.rpc.errors import abort_on_error
 from venus.security.audit import AuditLog, Refusals
 from venus.security.identity import bearer, token_in
-from venus.security.roles import ANONYMOUS, CALLS, PAGES, Call, PeerIdentity, admits, covers, missing_roles
-from venus.wire import broker_pb2, overlay_pb2, replica_pb2
+from venus.security.roles import ANONYMOUS, CALLS, LISTEN, PAGES, Call, PeerIdentity, admits, covers, missing_roles
+from venus.wire import broker_pb2, replica_pb2
 
 if TYPE_CHECKING:
     from venus.security.certificate_files import CertificateFiles
@@ -87,13 +87,26 @@ class AccessControl:
         if not covers(peer.identity, call, business, group):
             self._refuse(peer, method, _denied_error(peer, method, missing_roles(call, business, group)))
 
-    def page_refusal(self, where: str, path: str, certificate: bytes | None, authorization: str) -> VenusError | None:
-        """Return why a client with this certificate (PEM) and Authorization header may not see a page, else None."""
+    def page_refusal(
+        self,
+        where: str,
+        path: str,
+        certificate: bytes | None,
+        authorization: str,
+        listens: broker_pb2.ListenerFrame | None = None,
+    ) -> VenusError | None:
+        """Return why a client with this certificate (PEM) and Authorization header may not see a page, else None.
+
+        `listens`: it may see these changes instead.
+        """
         if self.files is None:
             return None
         token = bearer(authorization)
+        peer = Peer(self.files.current().directory.identity(certificate, token), where)
         try:
-            self.check_call(Peer(self.files.current().directory.identity(certificate, token), where), path, PAGES)
+            self.check_call(peer, path, PAGES if listens is None else LISTEN)
+            if listens is not None:
+                self.check_names(peer, path, LISTEN, listens)
         except Denied as error:
             return error
         return None

@@ -8,8 +8,10 @@ from typing import Any, Generic, Protocol, TypeVar
 import grpc
 
 from venus.broker.core import Core
+from venus.broker.listening.listening import JudgedBatch
 from venus.broker.replicas.gate import Gate
 from venus.broker.service.consumer_stream import ChunkPrefetcher, ConsumerStream, Context, StreamContext
+from venus.broker.service.listener_stream import ListenerStream
 from venus.broker.service.service_status import ServiceStatus, now_us
 from venus.broker.service.shared_frames import SharedFrames
 from venus.broker.service.traffic import Traffic
@@ -82,6 +84,9 @@ class StreamIndex(Generic[S]):
         return self._by_group.get((business, group), ())
 
 
+AnyStream = ConsumerStream | ListenerStream
+
+
 class DeliveryService(broker_pb2_grpc.DeliveryServicer):
     """All consumers' streams, and snapshots."""
 
@@ -95,6 +100,10 @@ class DeliveryService(broker_pb2_grpc.DeliveryServicer):
         self.service_status = service_status
         self.streams: StreamIndex[ConsumerStream] = StreamIndex()
         self.frames = SharedFrames(bridge)
+        #: Streams of subscriptions by content.
+        self.listeners: StreamIndex[ListenerStream] = StreamIndex()
+        core.listening.deliver = lambda judged: bridge.post(self._on_judged, judged)
+        core.listening.on_lost = lambda number: bridge.post(self._on_refill, number)
         core.publisher.add_listener(lambda business, next_offset: bridge.post(self._on_commit, business, next_offset))
         core.commits.writer.batch_notifications = bridge.coalesce_posts  # with the answers to producers
 
@@ -105,24 +114,42 @@ class DeliveryService(broker_pb2_grpc.DeliveryServicer):
                 stream.tail = max(stream.tail, next_offset)
                 stream.wake.set()
 
+    def _on_judged(self, judged: JudgedBatch) -> None:
+        for stream in self.listeners.of_business(self.core.catalogue.find_name(judged.business)):
+            stream.on_judged(judged)
+
+    def _on_refill(self, number: int) -> None:
+        error = Unavailable("this mirror takes the full data again; connect again")
+        for stream in self.listeners.of_business(self.core.catalogue.find_name(number)):
+            stream.end(error)
+
     def window_of(self, business: str, group: str) -> DeliveryWindow | None:
         """Return the window of a consumer group, None if it has no stream. Works in any thread."""
-        return next((stream.window for stream in self.streams.of_group(business, group)), None)
+        found: list[AnyStream] = [*self.streams.of_group(business, group), *self.listeners.of_group(business, group)]
+        return found[0].window if found else None
+
+    def all_streams(self) -> Iterator[AnyStream]:
+        """Yield the streams of consumers and listeners."""
+        yield from self.streams
+        yield from self.listeners
+
+    def _of_business(self, business: str) -> list[AnyStream]:
+        return [*self.streams.of_business(business), *self.listeners.of_business(business)]
 
     def end_all(self) -> None:
         """End every stream because the broker stops."""
-        for stream in self.streams:
+        for stream in self.all_streams():
             stream.end(Unavailable("the broker is stopping"))
 
     def end_business(self, business: str, error: VenusError) -> None:
         """End every stream of a business."""
         self.frames.drop(business)
-        for stream in self.streams.of_business(business):
+        for stream in self._of_business(business):
             stream.end(error)
 
     def end_groups(self, business: str, error: VenusError) -> None:
         """End the streams of consumer groups, whose positions another broker or set logs now."""
-        for stream in self.streams.of_business(business):
+        for stream in self._of_business(business):
             if not stream.transient:
                 stream.end(error)
 
@@ -173,6 +200,28 @@ class DeliveryService(broker_pb2_grpc.DeliveryServicer):
         """Record that a group has no stream any more. A new stream may come before the old one has ended."""
         if not stream.transient and not self.streams.of_group(stream.business, stream.group):
             self.service_status.reports.record_disconnect(stream.business, stream.group, now_us())
+
+    async def Listen(self, request_iterator: Any, context: Context) -> None:  # type: ignore[override]  # noqa: N802
+        """Serve one client's subscriptions until it leaves."""
+        async with abort_on_error(context):
+            await self.serve_listener(context)
+
+    async def serve_listener(self, context: StreamContext) -> None:
+        """Serve one client's subscriptions over any transport. Raises the VenusError that ends its stream."""
+        first = check_frame_seal(await context.read(), "the first frame of a listener")
+        if first is grpc.aio.EOF or not first.HasField("open"):
+            raise ProtocolError("the first frame of a listener must have open")
+        enter = self._gate.admit_consumer if first.open.group else self._gate.admit_reader
+        enter(first.open.business)
+        if first.open.group:
+            self.core.homes.refuse_consumer(first.open.business)
+        with self.traffic.count_stream(first.open.business, first.open.group or first.open.client):
+            stream = ListenerStream(self.core, self.bridge, self.traffic, context, first.open)
+            self.listeners.add(stream)
+            try:
+                await stream.run(first)
+            finally:
+                self.listeners.remove(stream)
 
     async def OpenSnapshot(  # type: ignore[override]  # noqa: N802
         self, request: broker_pb2.OpenSnapshotRequest, context: Context

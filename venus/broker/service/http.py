@@ -1,4 +1,4 @@
-"""The HTTP server of a broker: /, /status.json, /metrics, /health and /alarms."""
+"""The HTTP server of a broker: /, /status.json, /metrics, /health, /alarms and /v1/changes."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, R
 from starlette.routing import Route
 
 from venus.broker.service.access import AccessControl
+from venus.broker.service.change_events import ChangeEvents, error_response
+from venus.broker.service.delivery import DeliveryService
 from venus.broker.service.http_guard import CERTIFICATE, GuardedConfig, GuardedListener, GuardedProtocol, GuardedServer
 from venus.broker.service.metrics import build_registry
 from venus.broker.service.service_status import HealthCheck, ServiceStatus
@@ -25,6 +27,7 @@ from venus.errors import ConfigError, Unproven, VenusError
 from venus.flow.degradation import Lane
 from venus.rpc.event_loop import LoopBridge
 from venus.security.certificate_files import HttpContext
+from venus.wire import broker_pb2
 
 #: A health check result: why the broker cannot work ("" if it can), and its alarms.
 HealthResult = tuple[str, list[str]]
@@ -86,8 +89,14 @@ class Pages:
     """The request handlers."""
 
     def __init__(
-        self, bridge: LoopBridge, service_status: ServiceStatus, health: HealthCheck, access: AccessControl
+        self,
+        bridge: LoopBridge,
+        service_status: ServiceStatus,
+        health: HealthCheck,
+        access: AccessControl,
+        delivery: DeliveryService,
     ) -> None:
+        self._changes = ChangeEvents(delivery)
         self._bridge, self._service_status, self._health = bridge, service_status, health
         self.access = access
         self._recent = HealthCache(self._check_health)
@@ -106,6 +115,7 @@ class Pages:
                 Route("/metrics", self._for_viewers(self.metrics)),
                 Route("/health", self.health),
                 Route("/alarms", self._for_viewers(self.alarms)),
+                Route("/v1/changes", self.changes),
             ]
         )
 
@@ -118,10 +128,21 @@ class Pages:
 
         return check_first
 
-    def _refusal(self, request: Request) -> VenusError | None:
+    def _refusal(self, request: Request, listens: broker_pb2.ListenerFrame | None = None) -> VenusError | None:
         where = f"{request.client.host}:{request.client.port}" if request.client else "unknown"
         certificate = getattr(request.state, CERTIFICATE, None)
-        return self.access.page_refusal(where, request.url.path, certificate, request.headers.get("authorization", ""))
+        authorization = request.headers.get("authorization", "")
+        return self.access.page_refusal(where, request.url.path, certificate, authorization, listens)
+
+    async def changes(self, request: Request) -> Response:
+        """Return a subscription by content as server-sent events, which do not end."""
+        try:
+            wanted = self._changes.parse(request)
+            if (refusal := self._refusal(request, wanted.first)) is not None:
+                return refusal_response(refusal)
+            return await self._changes.answer(request, wanted)
+        except VenusError as error:
+            return error_response(error)
 
     async def page(self, _: Request) -> Response:
         """Return the status page."""

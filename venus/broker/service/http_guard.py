@@ -32,8 +32,9 @@ HEAD_S = 5.0
 ANSWER_S = 30.0
 
 
-#: Where a request's state holds the client's certificate (PEM), None without one.
-CERTIFICATE = "certificate"
+#: Where a request's state holds the client's certificate (PEM), None without one, and a function that lifts the
+#: time-out of an answer without an end.
+CERTIFICATE, LIFT_TIMEOUT = "certificate", "lift_timeout"
 
 
 def _certificate_of(transport: asyncio.Transport) -> bytes | None:
@@ -91,7 +92,7 @@ class GuardedProtocol(H11Protocol):
         listener = getattr(self.config, "listener", None)
         if raw is not None and listener is not None:
             listener.record_begun(raw.fileno())
-        self.app_state = {**self.app_state, CERTIFICATE: _certificate_of(transport)}
+        self.app_state = {**self.app_state, CERTIFICATE: _certificate_of(transport), LIFT_TIMEOUT: self._lift_timeout}
         if len(self._all) >= CONNECTIONS_MAX:
             dawdler = next((found for found in self._all if not found._serving), self)
             dawdler.transport.abort()
@@ -127,6 +128,10 @@ class GuardedProtocol(H11Protocol):
         if self._deadline is not None:
             self._deadline.cancel()
         self._deadline = self.loop.call_later(seconds, self._abort)
+
+    def _lift_timeout(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
 
     def _abort(self) -> None:
         transport: Any = self.transport

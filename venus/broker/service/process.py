@@ -211,8 +211,8 @@ async def _build_services(
         overlay=overlay,
         health=health,
         service=service,
-        traffic_watch=TrafficWatch(traffic, core, bridge, lambda: service.delivery.streams, trouble),
-        pages=Pages(bridge, status, health, access),
+        traffic_watch=TrafficWatch(traffic, core, bridge, service.delivery.all_streams, trouble),
+        pages=Pages(bridge, status, health, access, service.delivery),
         watching=asyncio.create_task(run_checks(watch, bridge, status.status_without_tables, settings.alarms.check_s)),
     )
 

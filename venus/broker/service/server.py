@@ -25,7 +25,7 @@ from venus.broker.service.traffic import Traffic
 from venus.errors import ConfigError, VenusError
 from venus.rpc.channel import KEEPALIVE_S, KEEPALIVE_TIMEOUT_S, MESSAGE_BYTES_MAX, REPLICA_BYTES_MAX, channel_options
 from venus.rpc.event_loop import LoopBridge
-from venus.rpc.sealed import PRODUCE, SUBSCRIBE, handlers
+from venus.rpc.sealed import LISTEN, PRODUCE, SUBSCRIBE, handlers
 from venus.security.certificate_files import grpc_credentials
 from venus.wire import broker_pb2
 
@@ -82,7 +82,9 @@ class GrpcServer:
         self.ingest = IngestService(core, bridge, service_status, traffic=traffic, patience_s=patience_s, gate=gate)
         self.delivery = DeliveryService(core, bridge, service_status, traffic, gate)
         #: Streams of clients in this process.
-        self.in_process = InProcessServer(bridge, {PRODUCE: self.ingest.serve, SUBSCRIBE: self.delivery.serve})
+        self.in_process = InProcessServer(
+            bridge, {PRODUCE: self.ingest.serve, SUBSCRIBE: self.delivery.serve, LISTEN: self.delivery.serve_listener}
+        )
         self._health = health.aio.HealthServicer()
         admin = AdminService(core, bridge, service_status, self.ingest, gate)
         services: dict[str, object] = {"Ingest": self.ingest, "Delivery": self.delivery, "Admin": admin}

@@ -52,6 +52,9 @@ def build_admission(settings: BrokerSettings) -> Admission:
         streams=wanted.streams,
         slow_request_s=wanted.slow_request_ms / 1000,
         slow_consumer_s=wanted.slow_consumer_s,
+        subscriptions=wanted.subscriptions,
+        subscriptions_of_client=wanted.subscriptions_of_client,
+        listener_s=wanted.listener_s,
         unsaved_bytes_max=int(settings.buffer_bytes_max * UNSAVED_PART),
         behind_bytes_max=settings.buffer_bytes_max,
     )

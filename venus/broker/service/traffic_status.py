@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from venus.broker.core import Core
+from venus.broker.listening.listening import QUEUE_BYTES_MAX as LISTENING_BYTES_MAX
 from venus.broker.service.shared_frames import SharedFrames
 from venus.broker.service.traffic import Traffic
 from venus.flow.degradation import THREADS, Lane
@@ -16,7 +17,7 @@ from venus.flow.limiters import DeliveryWindow
 from venus.rpc.event_loop import LoopBridge
 from venus.wire import broker_pb2
 
-#: Gauges of the status about shared frames.
+#: Gauges of the status about shared frames and subscriptions by content.
 _FAN_OUT = (
     (GaugeMetricFamily, "venus_subscribers", "Streams of consumers", "subscribers"),
     (
@@ -27,6 +28,15 @@ _FAN_OUT = (
     ),
     (CounterMetricFamily, "venus_shared_frames_sent", "How often their bytes were sent", "shared frames sent"),
     (GaugeMetricFamily, "venus_shared_frames_bytes", "Bytes of the frames that are kept", "shared frames kept"),
+    (GaugeMetricFamily, "venus_subscriptions", "Subscriptions by content", "subscriptions"),
+    (CounterMetricFamily, "venus_judged_changes", "Changes compared with subscriptions", "changes judged"),
+    (GaugeMetricFamily, "venus_judging_bytes", "Changes that wait for this", "waiting to be judged"),
+    (
+        CounterMetricFamily,
+        "venus_judging_skipped",
+        "How often changes were too many to wait; subscriptions read them from the queue",
+        "times read again",
+    ),
 )
 
 
@@ -190,6 +200,10 @@ class TrafficStatus:
             gauge("shared frames encoded", self._frames.encoded, 0, ""),
             gauge("shared frames sent", self._frames.sent, 0, ""),
             gauge("shared frames kept", self._frames.nbytes, 0, "bytes"),
+            gauge("subscriptions", len(self._core.listening), limits.subscriptions, ""),
+            gauge("changes judged", self._core.listening.judged_changes, 0, ""),
+            gauge("waiting to be judged", self._core.listening.waiting_bytes, LISTENING_BYTES_MAX, "bytes"),
+            gauge("times read again", self._core.listening.gaps, 0, ""),
             gauge("loads", admission.loads.used, limits.loads, ""),
             gauge("snapshots", self._core.snapshots.checkpoints, limits.snapshots, ""),
             gauge("waited for the disk", self._core.commits.waited_s * 1000, limits.slow_request_s * 1000, "ms"),

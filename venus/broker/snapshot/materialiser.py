@@ -17,7 +17,7 @@ from venus.broker.queue.buffer import BodyBuffer
 from venus.broker.queue.reader import incomplete_error
 from venus.broker.snapshot.scavenger import Scavenger
 from venus.broker.snapshot.scrub import Scrub
-from venus.broker.snapshot.step import MaterialiserStep
+from venus.broker.snapshot.step import FoldObserver, MaterialiserStep
 from venus.broker.store import keys
 from venus.broker.store.data_directory import FreeSpace
 from venus.broker.store.rocks import DELAYING_FILES, DELAYING_MEMTABLES, Store
@@ -124,6 +124,10 @@ class Materialiser:
         self._paused = False
         self._thread = threading.Thread(target=self._run, name="venus-materialise", daemon=True)
 
+    def observe(self, observer: FoldObserver) -> None:
+        """Let an observer see what becomes of batches, from the next step on."""
+        self._step.observer = observer
+
     def start(self, businesses: Sequence[Business]) -> None:
         """Start the thread with these businesses."""
         self._pending.update(businesses)
@@ -223,7 +227,7 @@ class Materialiser:
         nbytes = 0
         for business in self._pending:  # one of the first is usually enough, and this runs for each commit
             nbytes += business.unmaterialised_bytes()
-            if nbytes >= SMALL_BYTES:
+            if nbytes >= SMALL_BYTES or self._step.is_watched(business):
                 return True
         return False
 

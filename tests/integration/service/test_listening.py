@@ -1,0 +1,256 @@
+"""Subscriptions by content at a broker: rows, live changes, reconnects, restarts, limits."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from urllib.error import HTTPError
+from urllib.parse import urlencode
+from urllib.request import Request, urlopen
+
+import pytest
+
+from tests.support.brokers.feed import Feed, gone, items, put
+from tests.support.brokers.real_broker import RealBroker
+from tests.support.waiting import eventually
+from venus.client import ChangeBatch, ChangePosition, Changes, connect
+
+pytestmark = pytest.mark.integration
+WAIT_S = 30.0
+
+
+class Reader:
+    """A client that keeps the rows which a subscription has told it."""
+
+    def __init__(self, changes: Changes) -> None:
+        self.changes = changes
+        self.rows: dict[int, dict[str, Any]] = {}
+        self.operations: list[str] = []
+
+    def take(self, batch: ChangeBatch) -> None:
+        for name, row in zip(batch.operations, batch.rows(), strict=True):
+            self.operations.append(name)
+            if name == "truncate":
+                self.rows.clear()
+            elif name == "delete":
+                self.rows.pop(row["id"], None)
+            else:
+                self.rows[row["id"]] = row
+
+    def until(self, offset: int) -> Reader:
+        """Read until a position."""
+        while self.changes.position is None or self.changes.position.offset < offset:
+            batch = self.changes.poll(WAIT_S)
+            assert batch is not None, f"no change within {WAIT_S:g} s, at {self.changes.position}"
+            self.take(batch)
+        return self
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[RealBroker]:
+    running = RealBroker(tmp_path / "data")
+    yield running
+    running.stop()
+
+
+@pytest.fixture
+def feed(broker: RealBroker) -> Feed:
+    made = Feed(broker)
+    made.describe(items())
+    made.cut(put(1, "EU", 50), put(2, "EU", 150), put(3, "US", 200))
+    return made
+
+
+Subscribe = Callable[..., Reader]
+
+
+@pytest.fixture
+def subscribe(broker: RealBroker) -> Iterator[Subscribe]:
+    with connect(broker.address, client="test") as connection:
+
+        def make(where: str = "", **options: Any) -> Reader:
+            return Reader(connection.changes("shop.items", where=where, **options))
+
+        yield make
+
+
+EU = "label = 'EU' and amount >= 100"
+
+
+def test_rows_then_every_change_that_concerns_them(feed: Feed, subscribe: Subscribe) -> None:
+    reader = subscribe(EU).until(3)
+    assert reader.rows == {2: {"id": 2, "label": "EU", "amount": 150}}
+    feed.cut(put(1, "EU", 100), put(2, "EU", 151), put(3, "US", 201))
+    feed.cut(put(1, "US", 100), gone(2), put(4, "EU", 99))
+    reader.until(9)
+    assert reader.operations == ["insert", "insert", "update", "delete", "delete"]
+    assert reader.rows == {}
+
+
+def test_a_subscription_resumes_at_its_position(feed: Feed, subscribe: Subscribe) -> None:
+    first = subscribe(EU).until(3)
+    first.changes.close()
+    assert first.changes.position is not None
+    feed.cut(put(2, "US", 150), put(5, "EU", 500))
+    again = subscribe(EU, start=first.changes.position)
+    again.rows = first.rows
+    again.until(5)
+    assert again.operations == ["delete", "update"]
+    assert set(again.rows) == {5}
+
+
+def test_an_emptied_table_and_a_sweep(feed: Feed, subscribe: Subscribe) -> None:
+    reader = subscribe("amount >= 100").until(3)
+    feed.truncate(1, put(7, "EU", 700))
+    reader.until(5)
+    assert set(reader.rows) == {7}
+    before = feed.sweep_begin(1)
+    feed.cut(put(8, "EU", 800))
+    feed.sweep_end(1, before)
+    reader.until(feed.broker.next_offset)
+    assert set(reader.rows) == {8}
+
+
+def test_a_group_has_its_position_at_the_broker(broker: RealBroker, feed: Feed, subscribe: Subscribe) -> None:
+    first = subscribe(EU, group="mailer")
+    batch = first.changes.poll(WAIT_S)
+    while batch is not None and batch.position is None:
+        batch = first.changes.poll(WAIT_S)
+    assert batch is not None
+    batch.acknowledge()
+    with connect(broker.address) as connection:
+
+        def acknowledged() -> int:
+            consumers = connection.status()["businesses"][0]["consumers"]
+            return max(int(one.get("acknowledged", 0)) for one in consumers if one["group"] == "mailer")
+
+        eventually(lambda: acknowledged() == 3)
+    first.changes.close()
+    feed.cut(put(2, "EU", 1000))
+    assert subscribe(EU, group="mailer").until(4).operations == ["update"]
+
+
+def test_random_histories_with_reconnects_and_restarts(broker: RealBroker, feed: Feed, subscribe: Subscribe) -> None:
+    rng = random.Random(7)
+    texts = ["", EU, "amount between 100 and 300", "label in ('EU', 'US')", "label is null", "amount > 150 and id < 5"]
+    tests: dict[str, Callable[[Any, Any], bool]] = {
+        "": lambda _label, _amount: True,
+        EU: lambda label, amount: label == "EU" and amount is not None and amount >= 100,
+        texts[2]: lambda _label, amount: amount is not None and 100 <= amount <= 300,
+        texts[3]: lambda label, _amount: label in ("EU", "US"),
+        texts[4]: lambda label, _amount: label is None,
+    }
+    readers = {text: subscribe(text).until(3) for text in tests}
+    for step in range(60):
+        if step % 20 == 10:
+            broker.stop()
+            broker.start()
+        elif step % 7 == 3:
+            text = rng.choice(list(tests))
+            old = readers[text]
+            old.changes.close()
+            position = old.changes.position
+            feed.cut(*_changes(rng))
+            readers[text] = subscribe(text, start=position)
+            readers[text].rows = old.rows
+        elif step % 15 == 14:
+            feed.truncate(1, *_changes(rng)[:1])
+        else:
+            feed.cut(*_changes(rng), batch_rows=2)
+        if step % 5 == 0:
+            for text, is_inside in tests.items():
+                readers[text].until(broker.next_offset)
+                right = {int(str(k[0])): r for k, r in feed.model[1].items() if is_inside(r[0], _int(r[1]))}
+                found = {k: (r["label"], r["amount"]) for k, r in readers[text].rows.items()}
+                assert found == {k: (r[0], _int(r[1])) for k, r in right.items()}, text
+
+
+def _int(value: Any) -> int | None:
+    return None if value is None else int(value)
+
+
+def _changes(rng: random.Random) -> list[Any]:
+    return [
+        gone(key)
+        if rng.random() < 0.2
+        else put(key, rng.choice(["EU", "US", None]), rng.choice([None, 99, 100, 200, 400]))
+        for key in rng.sample(range(1, 12), 4)
+    ]
+
+
+class Events:
+    """A client of server-sent events."""
+
+    def __init__(self, broker: RealBroker, *, last: str = "", **parameters: str) -> None:
+        query = urlencode({"table": "shop.items"} | parameters)
+        headers = {"Last-Event-ID": last} if last else {}
+        self._answer = urlopen(
+            Request(f"http://{broker.http_address}/v1/changes?{query}", headers=headers), timeout=WAIT_S
+        )
+        self.last = last
+
+    def until(self, count: int) -> list[tuple[str, dict[str, Any]]]:
+        """Read so many changes."""
+        found: list[tuple[str, dict[str, Any]]] = []
+        event: dict[str, str] = {}
+        while len(found) < count:
+            line = self._answer.readline().decode().rstrip("\n")
+            if line:
+                name, _, value = line.partition(": ")
+                event[name] = value
+                continue
+            if "id" in event:
+                self.last = event["id"]
+            if event.get("event") in ("insert", "update", "delete", "truncate", "error"):
+                found.append((event["event"], json.loads(event["data"])))
+            event = {}
+        return found
+
+    def close(self) -> None:
+        self._answer.close()
+
+
+def test_server_sent_events_continue_after_the_last_one(broker: RealBroker, feed: Feed) -> None:
+    events = Events(broker, where=EU)
+    assert [(name, line["row"]["id"]) for name, line in events.until(1)] == [("insert", 2)]
+    feed.cut(put(2, "US", 1), put(4, "EU", 400))
+    assert [(name, line["row"]) for name, line in events.until(2)] == [
+        ("delete", {"id": 2}),
+        ("insert", {"id": 4, "label": "EU", "amount": 400}),
+    ]
+    events.close()
+    assert events.last == f"{broker.next_offset}-{events.last.partition('-')[2]}"
+    feed.cut(gone(4))
+    again = Events(broker, where=EU, last=events.last)
+    assert [(name, line["row"]) for name, line in again.until(1)] == [("delete", {"id": 4})]
+    again.close()
+
+
+@pytest.mark.parametrize(
+    ("parameters", "code", "says"),
+    [
+        ({"where": "amount + 1 = 2"}, 400, "character"),
+        ({"table": "shop.itms"}, 400, "shop.items"),
+        ({"from": "now!"}, 400, "position"),
+        ({"from": "99999"}, 200, "truncate"),
+        ({"wher": "x"}, 400, "where"),
+    ],
+)
+def test_what_cannot_be_served_is_said(
+    broker: RealBroker, feed: Feed, parameters: dict[str, str], code: int, says: str
+) -> None:
+    if code == 200:
+        assert Events(broker, **parameters).until(4)[0][0] == says
+        return
+    with pytest.raises(HTTPError) as caught:
+        Events(broker, **parameters)
+    assert caught.value.code == code
+    assert says in caught.value.read().decode()
+
+
+def test_a_position_has_one_text(subscribe: Subscribe) -> None:
+    assert ChangePosition.parse("12-3") == ChangePosition(12, 3)
+    assert str(ChangePosition(12, 3)) == "12-3"

@@ -1,0 +1,471 @@
+"""Random histories of a table and of subscriptions to some of its rows, against what SQLite's own WHERE finds.
+
+Batches are folded, judged live, judged again after a reconnect, put on the wire and read by the product's own code.
+Around it stands a model: the stored rows, the queue, and each client with its rows and its position. Clients disconnect
+and go on, the broker restarts, batches are too many to be judged live; the table is emptied, read again by a sweep, and
+its columns are dropped, added again and renamed. A live change must also be called what it is to the client.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from typing import Any, cast
+from unittest.mock import patch
+
+import numpy as np
+
+from tests.support.predicates.predicate_histories import IDS, KEYS, ROWS, Row, random_text, where
+from tests.support.predicates.row_filter_histories import _BYTES as BYTES
+from tests.support.predicates.row_filter_histories import _WIRE as WIRE
+from tests.support.predicates.row_filter_histories import DROPPED, VERSIONS
+from venus.broker.listening import listening, replay, watched_table
+from venus.broker.listening.listening import JudgedBatch, Listening, WantedSubscription
+from venus.broker.listening.replay import Replay
+from venus.broker.machine import envelope, folding
+from venus.broker.machine.business import Business
+from venus.broker.machine.queue_index import QueuedBatch
+from venus.broker.machine.review_schedule import ReviewSchedule
+from venus.broker.snapshot import step
+from venus.broker.snapshot.step import FoldedBatch, FoldedSection
+from venus.codec import changed_rows
+from venus.codec.changed_rows import Operation, encode_loaded
+from venus.codec.packed import PackedBytes, pack_items
+from venus.codec.stored_rows import StoredRows
+from venus.codec.subscription import ChangeSet, SubscriptionView
+from venus.errors import VenusError
+from venus.model import ChangeKind, TableSchema
+from venus.predicates.ranges import compile_predicate
+from venus.predicates.syntax import PredicateRefused
+from venus.wire import broker_pb2, change_pb2
+
+#: The mechanisms that can be taken out, to see that the histories notice.
+FAULTS = (
+    "a row that leaves is dropped",
+    "what is outside is not deleted when it is read again",
+    "an emptied table is not said",
+    "an emptied table is not said again",
+    "a sweep's end is not noticed",
+    "a sweep's end is not noticed again",
+    "a version is not taken",
+    "another column of the name goes on",
+    "rows under the floor count as rows",
+    "the rows of a step are looked up in the store alone",
+    "what was not judged is not read again",
+    "a position has no old versions",
+)
+
+
+class _Store:
+    """The stored rows and schemas, as far as judging asks for them."""
+
+    def __init__(self) -> None:
+        self.rows: dict[bytes, bytes] = {}
+
+    def look_up(self, _family: str, keys: Iterable[bytes]) -> dict[bytes, bytes]:
+        return {key: self.rows[key] for key in keys if key in self.rows}
+
+
+@dataclass(eq=False)
+class Client:
+    """A client of one subscription: what it has, and the rows that it should have."""
+
+    number: int
+    text: str
+    view: SubscriptionView = field(default_factory=lambda: SubscriptionView(1))
+    rows: dict[bytes, dict[str, Any]] = field(default_factory=dict)
+    judged_as: int = 0
+    offset: int = 0
+    is_connected: bool = False
+    is_exact: bool = True
+    ended: str = ""
+
+    def take(self, frame: broker_pb2.ChangesFrame, *, is_live: bool) -> None:
+        for found in self.view.take(frame):
+            self._apply(found, is_live=is_live)
+
+    def _apply(self, found: ChangeSet, *, is_live: bool) -> None:
+        if found.is_truncation:
+            self.rows.clear()
+            return
+        ids = found.rows.record_ids.split()
+        for record_id, name, row in zip(ids, found.names, found.values(), strict=True):
+            if is_live and self.is_exact:
+                has = record_id in self.rows
+                assert has == (name != "insert"), f"{name} of a row that the client {'has' if has else 'lacks'}"
+            if name == "delete":
+                self.rows.pop(record_id, None)
+            else:
+                self.rows[record_id] = row
+
+
+class History:
+    """A table, its queue, and the clients."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = random.Random(seed)
+        self.kind = self.rng.choice(tuple(VERSIONS))
+        self.version, self.sequence, self.batch_no, self.offset = 1, 1, 1, 0
+        self.truth: dict[bytes, tuple[Row, int]] = {}
+        self.store, self.floor, self.reached = _Store(), 0, 0
+        self.queue: list[tuple[QueuedBatch, bytes]] = []
+        self.described: list[tuple[int, TableSchema]] = [(-1, VERSIONS[self.kind][1])]
+        self.business = Business(1, "main", ReviewSchedule(first_s=1.0))
+        self.clients: list[Client] = []
+        self.sweep: set[bytes] | None = None
+        self.counts = dict.fromkeys(("live", "again", "ended", "reloads", "gaps"), 0)
+        self._start_broker()
+
+    # -- the broker ------------------------------------------------------------------------------------------------
+
+    def _start_broker(self) -> None:
+        self.judging = Listening(cast("Any", self.store), subscriptions_max=1000)
+        for client in self.clients:
+            client.is_connected = False
+
+    def _commit(self, sections: list[change_pb2.TableChanges], schemas: Iterable[change_pb2.TableSchema] = ()) -> None:
+        """Commit one batch, fold it, judge it, and check every client that is up to date."""
+        first = self.sequence
+        body = change_pb2.BatchBody(
+            batch_no=self.batch_no,
+            first_sequence=first,
+            count=sum(s.count for s in sections),
+            cut=self.batch_no,
+            cut_end=True,
+            tables=sections,
+            schemas=schemas,
+        )
+        count = max(1, body.count)
+        place = QueuedBatch(
+            base_offset=self.offset, index=self.batch_no, count=count, epoch=1, batch_no=self.batch_no,
+            cut=self.batch_no, first_sequence=first, last_sequence=first + body.count - 1, committed_at_us=1,
+            captured_at_us=1, digest=0, nbytes=1, before=0, cut_end=True, tables=(1,),
+        )  # fmt: skip
+        self.batch_no, self.sequence, self.offset = self.batch_no + 1, first + body.count, self.offset + count
+        encoded = body.SerializeToString()
+        self.queue.append((place, encoded))
+        self._deliver(self._fold(place, encoded))
+        self._check()
+
+    def _fold(self, place: QueuedBatch, body: bytes) -> JudgedBatch:
+        message, found = envelope.parse_body(body), list[FoldedSection]()
+        overlay, written, clears = dict[bytes, bytes](), dict[bytes, bytes](), False
+        for section in envelope.build_sections(message):
+            blind = place.first_sequence > self.reached
+            effect = folding.fold_section(section, b"", self.floor, None if blind else self._look_up(written))
+            found.append(step._fold_watched(cast("Any", self.store), section, effect, self.floor, overlay, blind=blind))
+            if effect.clear:
+                written, clears = {}, True
+            written |= dict(zip(effect.keys, effect.values, strict=True))
+            self.floor = effect.floor
+        if clears:
+            self.store.rows.clear()
+        self.store.rows |= written
+        self.reached = max(self.reached, place.last_sequence)
+        folded = FoldedBatch(place=place, sections=found, schemas=list(message.schemas))
+        if self.rng.random() < 0.05:  # more than can wait
+            self.counts["gaps"] += 1
+            gap = JudgedBatch(1, place.base_offset, place.next_offset, place.epoch, is_gap=True)
+            gap.schemas += message.schemas
+            return self.judging.pass_over(gap)
+        return self.judging.judge(1, folded)
+
+    def _look_up(self, overlay: dict[bytes, bytes]) -> folding.Stored:
+        return lambda keys: self.store.look_up("", keys) | {key: overlay[key] for key in keys if key in overlay}
+
+    def _deliver(self, judged: JudgedBatch) -> None:
+        for client in [one for one in self.clients if one.is_connected]:
+            frame = broker_pb2.ChangesFrame(tables=judged.schemas)
+            if (error := next((e for one, _, e in judged.ended if one is client), None)) is not None:
+                self._end(client, error)
+                continue
+            if judged.is_gap:
+                client.take(frame, is_live=False)
+                self._read_again(client, client.offset)
+                continue
+            if any(one is client for one, _ in judged.reloads):
+                self._load(client, is_reload=True)
+                continue
+            if client.is_connected:
+                frame.changes.extend(judged.changes.get(client, ()))
+                self.counts["live"] += len(frame.changes)
+                client.take(frame, is_live=True)
+                client.offset = judged.next_offset
+
+    def _end(self, client: Client, error: VenusError) -> None:
+        assert "region" in client.text, f"{client.text} ended: {error}"
+        client.ended, client.is_connected = str(error), False
+        self.counts["ended"] += 1
+
+    # -- clients ---------------------------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        client = Client(len(self.clients), "" if self.rng.random() < 0.15 else random_text(self.rng))
+        try:
+            if client.text:
+                compile_predicate(client.text, self.described[-1][1])
+        except PredicateRefused:
+            return  # a column that the table lacks now
+        self.clients.append(client)
+        self._load(client)
+
+    def _load(self, client: Client, *, is_reload: bool = False) -> None:
+        """Send the rows of the full data, and judge live from there on."""
+        self.counts["reloads"] += is_reload
+        state = broker_pb2.RELOADS if is_reload else broker_pb2.BEGUN
+        frame = broker_pb2.ChangesFrame(
+            tables=[WIRE[self.kind][schema.version] for _, schema in self.described],
+            news=[broker_pb2.SubscriptionNews(number=1, state=state, table_id=1)],
+        )
+        client.take(frame, is_live=False)
+        assert not client.rows
+        table = watched_table.WatchedTable(schema for _, schema in self.described)
+        table.add(1, client.text)
+        alive = [value for value in self.store.rows.values() if folding.is_live(value, self.floor)]
+        inside = table.judge_again(alive).changes.tolist()
+        loaded = encode_loaded(1, StoredRows(pack_items([alive[n] for n in inside])), 1)
+        client.take(broker_pb2.ChangesFrame(changes=[loaded]), is_live=False)
+        self._go_live(client)
+
+    def _go_live(self, client: Client) -> None:
+        wanted = [WantedSubscription(1, client.text)]
+        versions = [schema for _, schema in self.described]
+        with patch.object(listening, "versions_of", lambda *_: versions):
+            made, refused = self.judging.subscribe(self.business, 1, wanted, client)
+        if refused:
+            self._end(client, refused[0][1])
+            return
+        client.judged_as, client.offset, client.is_connected, client.is_exact = made[0], self.offset, True, True
+        news = broker_pb2.SubscriptionNews(number=1, state=broker_pb2.LIVE)
+        client.take(broker_pb2.ChangesFrame(news=[news]), is_live=False)
+
+    def disconnect(self, client: Client) -> None:
+        if client.is_connected:
+            self.judging.unsubscribe([client.judged_as])
+        client.is_connected = False
+
+    def reconnect(self, client: Client) -> None:
+        frame = broker_pb2.ChangesFrame(
+            tables=[WIRE[self.kind][schema.version] for _, schema in self.described],
+            news=[broker_pb2.SubscriptionNews(number=1, state=broker_pb2.BEGUN, table_id=1)],
+        )
+        client.take(frame, is_live=False)
+        if self._read_again(client, client.offset):
+            self._go_live(client)
+
+    def _read_again(self, client: Client, offset: int) -> bool:
+        """Replay what a client may have missed; return whether it goes on."""
+        before = [place for place, _ in self.queue if place.base_offset < offset]
+        last = before[-1].last_sequence if before else 0
+        again = Replay(self.described, offset, [(1, client.text, None)], last)
+        if again.refused:
+            self.disconnect(client)
+            self._end(client, again.refused[1])
+            return False
+        for place, body in self.queue:
+            if place.base_offset < offset:
+                continue
+            found = again.take(body)
+            self.counts["again"] += len(found.changes)
+            if found.ended:
+                self.disconnect(client)
+                self._end(client, found.ended[1])
+                return False
+            if found.must_reload:
+                self.disconnect(client)
+                self._load(client, is_reload=True)
+                return False
+            client.take(broker_pb2.ChangesFrame(changes=found.changes), is_live=False)
+        client.offset = self.offset
+        return True
+
+    # -- the source ------------------------------------------------------------------------------------------------
+
+    def change(self) -> None:
+        self._commit([self._changes() for _ in range(self.rng.choice((1, 1, 2)))])
+
+    def _changes(self) -> change_pb2.TableChanges:
+        ids, rows, deleted = [], [], []
+        for _ in range(self.rng.randint(1, 4)):
+            key = self.rng.choice(KEYS)
+            record_id, is_deleted = IDS[key], self.rng.random() < 0.25
+            row = self.rng.choice(ROWS)
+            if is_deleted:
+                self.truth.pop(record_id, None)
+            else:
+                self.truth[record_id] = (row, self.version)
+            if self.sweep is not None:
+                self.sweep.discard(record_id)
+            ids.append(record_id)
+            rows.append(b"" if is_deleted else BYTES[self.kind][self.version][row])
+            deleted.append(is_deleted)
+        return self._section(ids, rows, deleted)
+
+    def _section(self, ids: list[bytes], rows: list[bytes], deleted: list[bool]) -> change_pb2.TableChanges:
+        packed_ids, packed = PackedBytes.of(ids), PackedBytes.of(rows)
+        return change_pb2.TableChanges(
+            table_id=1, schema_version=self.version, count=len(ids),
+            record_ids=packed_ids.data, record_id_sizes=packed_ids.wire_sizes(),
+            rows=packed.data, row_sizes=packed.wire_sizes(),
+            is_deleted=np.array(deleted, np.bool_).tobytes() if any(deleted) else b"",
+        )  # fmt: skip
+
+    def _marker(self, kind: ChangeKind, sweep_before: int = 0) -> change_pb2.TableChanges:
+        return change_pb2.TableChanges(
+            table_id=1, schema_version=self.version, kind=cast("Any", int(kind)), count=1, sweep_before=sweep_before
+        )
+
+    def truncate(self) -> None:
+        self.truth.clear()
+        self.sweep = set() if self.sweep is not None else None
+        row, record_id = self.rng.choice(ROWS), IDS[self.rng.choice(KEYS)]
+        self.truth[record_id] = (row, self.version)
+        rows = self._section([record_id], [BYTES[self.kind][self.version][row]], [False])
+        self._commit([self._marker(ChangeKind.TRUNCATE), rows])
+
+    def read_whole_table(self) -> None:
+        """Read the table again by a sweep, in which rows may be gone of which no change said so."""
+        before = self.sequence
+        self._commit([self._marker(ChangeKind.SWEEP_BEGIN)])
+        for record_id in list(self.truth):
+            if self.rng.random() < 0.3:
+                del self.truth[record_id]
+        there = {key: row for key, (row, _) in self.truth.items()}
+        self.truth = {key: (row, self.version) for key, row in there.items()}
+        rows = self._section(
+            list(there), [BYTES[self.kind][self.version][row] for row in there.values()], [False] * len(there)
+        )
+        end = self._marker(ChangeKind.SWEEP_END, before)
+        self._commit([rows, end] if there else [end])
+
+    def alter(self) -> None:
+        if later := [version for version in VERSIONS[self.kind] if version > self.version]:
+            self.version = self.rng.choice(later)
+            self.described.append((self.offset, VERSIONS[self.kind][self.version]))
+            self._commit([], [WIRE[self.kind][self.version]])
+
+    def _row(self, row: Row, written: int) -> Row:
+        gone = self.kind == DROPPED and written < self.version
+        return (None, *row[1:]) if gone else row
+
+    # -- what is right ---------------------------------------------------------------------------------------------
+
+    def _check(self) -> None:
+        for client in self.clients:
+            if client.is_connected and not client.ended:
+                names_old = self.kind != DROPPED and self.version == 2
+                inside = where(client.text.replace("area", "region") if names_old else client.text)
+                right = {key: row for key, row in self.truth.items() if self._row(*row) in inside}
+                assert {key: self._shown(*row) for key, row in right.items()} == {
+                    key: {name: row.get(name) for name in self._shown(*self.truth.get(key, (ROWS[0], 0)))}
+                    for key, row in client.rows.items()
+                }, f"client {client.number}, {client.text!r}, at {self.offset}"
+
+    def _shown(self, row: Row, written: int) -> dict[str, Any]:
+        """Return the values by which a client's row is recognised: a dropped column stays as the client had it."""
+        region, amount, day = row
+        values = {"amount": None if amount is None else f"{amount}.00", "day": day}
+        return values | ({"region": region} if written == self.version != 2 else {})
+
+    def run(self, steps: int) -> None:
+        for _ in range(steps):
+            lucky = self.rng.random()
+            away = [one for one in self.clients if not one.is_connected and not one.ended]
+            there = [one for one in self.clients if one.is_connected]
+            if lucky < 0.18:
+                self.begin()
+            elif lucky < 0.28 and there:
+                self.disconnect(self.rng.choice(there))
+            elif lucky < 0.42 and away:
+                self.reconnect(self.rng.choice(away))
+                self._check()
+            elif lucky < 0.46:
+                self.truncate()
+            elif lucky < 0.50:
+                self.read_whole_table()
+            elif lucky < 0.54:
+                self.alter()
+            elif lucky < 0.57:
+                self._start_broker()
+            else:
+                self.change()
+        for client in [one for one in self.clients if not one.is_connected and not one.ended]:
+            self.reconnect(client)
+        self._check()
+
+
+def run_histories(seeds: Iterable[int], steps: int, fault: str = "") -> dict[str, int]:
+    """Run histories, with a mechanism taken out; return how often things happened. Raises AssertionError."""
+    counts: dict[str, int] = {}
+    with _without(fault):
+        for seed in seeds:
+            history = History(seed)
+            history.run(steps)
+            for name, count in history.counts.items():
+                counts[name] = counts.get(name, 0) + count
+    return counts
+
+
+def _without(fault: str) -> AbstractContextManager[object]:
+    return dict(_faults()).get(fault, nullcontext())
+
+
+def _faults() -> Iterator[tuple[str, AbstractContextManager[object]]]:
+    judge, fold = watched_table.WatchedTable.judge, step._fold_watched
+
+    def judge_without_deletions(self: Any, before: Any, after: Any) -> Any:
+        found = judge(self, before, after)
+        kept = found.operations != Operation.DELETE
+        return changed_rows.ChangeVerdicts(found.changes[kept], found.subscriptions[kept], found.operations[kept])
+
+    def fold_exactly(*args: Any, **options: Any) -> FoldedSection:
+        found = fold(*args, **options)
+        return FoldedSection(
+            table_id=found.table_id, kind=found.kind, before=found.before, after=found.after, is_exact=True
+        )
+
+    def fold_alone(store: Any, section: Any, effect: Any, floor: int, overlay: Any, *, blind: bool) -> FoldedSection:
+        return fold(store, section, effect, floor, {}, blind=blind)
+
+    def refit_anyway(text: str, _before: Any, now: Any) -> Any:
+        return compile_predicate(text, now)  # as if each version of a name were the same column
+
+    def replay_without_deletions(*args: Any, **options: Any) -> broker_pb2.ChangedRows:
+        found = changed_rows.encode_replay(*args, **options)
+        del found.replayed[:]
+        return found
+
+    def no_truncation(*_: Any, **__: Any) -> broker_pb2.ChangedRows:
+        return broker_pb2.ChangedRows(table_id=1)
+
+    class ForgetfulReplay(Replay):
+        def take(self, body: bytes, committed_at_us: int = 0) -> replay.ReplayedBatch:
+            found = super().take(body, committed_at_us)
+            found.must_reload = False
+            return found
+
+    class BlindReplay(Replay):
+        def take(self, body: bytes, committed_at_us: int = 0) -> replay.ReplayedBatch:
+            return replay.ReplayedBatch(at_cut_end=True)
+
+    this = __import__(__name__, fromlist=["x"])
+    yield "a row that leaves is dropped", patch.object(watched_table.WatchedTable, "judge", judge_without_deletions)
+    yield (
+        "what is outside is not deleted when it is read again",
+        patch.object(replay, "encode_replay", replay_without_deletions),
+    )
+    yield "an emptied table is not said", patch.object(listening, "encode_truncation", no_truncation)
+    yield "an emptied table is not said again", patch.object(replay, "encode_truncation", no_truncation)
+    yield "a sweep's end is not noticed", patch.object(step, "_fold_watched", fold_exactly)
+    yield "a sweep's end is not noticed again", patch.object(this, "Replay", ForgetfulReplay)
+    yield "a version is not taken", patch.object(watched_table.WatchedTable, "describe", lambda *_: {})
+    yield "another column of the name goes on", patch.object(watched_table, "refit", refit_anyway)
+    yield (
+        "rows under the floor count as rows",
+        patch.object(folding, "is_live", lambda stored, _floor: changed_rows.is_row(stored)),
+    )
+    yield "the rows of a step are looked up in the store alone", patch.object(step, "_fold_watched", fold_alone)
+    yield "what was not judged is not read again", patch.object(this, "Replay", BlindReplay)
+    yield "a position has no old versions", patch.object(replay, "check_meaning", lambda *_: None)

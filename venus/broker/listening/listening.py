@@ -1,0 +1,322 @@
+"""Live subscriptions of all businesses: what the materialiser folds is judged here, in a thread of its own.
+
+The materialiser hands over each batch that touches a watched table, with the rows as they were. Judging never delays
+it: if more waits than `QUEUE_BYTES_MAX`, what waits for a business is dropped, and its subscriptions read that part of
+the queue again, without the rows as they were. So live judging saves deletions of rows that a reader never had; the
+replay alone would be exact too.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+
+from venus.broker.listening.watched_table import WatchedTable
+from venus.broker.machine.business import Business
+from venus.broker.machine.records import read_schemas
+from venus.broker.snapshot.step import FoldedBatch, FoldedSection
+from venus.broker.store.rocks import Store
+from venus.codec import schema as schemas_codec
+from venus.codec.changed_rows import ChangeVerdicts, encode_changes, encode_truncation
+from venus.errors import Refused, VenusError
+from venus.model import ChangeKind, TableSchema
+from venus.wire import broker_pb2, change_pb2
+
+logger = logging.getLogger(__name__)
+
+#: Bytes of folded batches that wait to be judged, of all businesses.
+QUEUE_BYTES_MAX = 32 << 20
+#: How long the thread waits for work before it ends.
+IDLE_S = 10.0
+
+
+class Listener(Protocol):
+    """A client's stream, as a key of what is judged for it."""
+
+
+@dataclass(slots=True)
+class JudgedBatch:
+    """What a batch, or a part of the queue that was not judged, means for the streams of a business."""
+
+    business: int
+    base_offset: int
+    next_offset: int
+    epoch: int = 0
+    committed_at_us: int = 0
+    at_cut_end: bool = True
+    is_gap: bool = False  # nothing up to `next_offset` was judged
+    changes: dict[Listener, list[broker_pb2.ChangedRows]] = field(default_factory=lambda: defaultdict(list))
+    schemas: list[change_pb2.TableSchema] = field(default_factory=list)
+    #: Subscriptions that ended, each with the error, and those that must take all rows again.
+    ended: list[tuple[Listener, int, VenusError]] = field(default_factory=list)
+    reloads: list[tuple[Listener, int]] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class _Owner:
+    """Whose subscription it is: its stream, the business, the table, and its number on the stream."""
+
+    listener: Listener
+    business: int
+    table_id: int
+    number: int
+    columns: frozenset[int] | None  # the numbers of those that it wants; None = all
+
+
+@dataclass(frozen=True, slots=True)
+class WantedSubscription:
+    """A subscription of a stream, by the stream's number; an empty predicate stands for every row."""
+
+    number: int
+    predicate: str
+    columns: frozenset[int] | None = None
+
+
+class Listening:
+    """The live subscriptions of a broker. Thread-safe."""
+
+    def __init__(self, store: Store, *, subscriptions_max: int) -> None:
+        self._store, self._most = store, subscriptions_max
+        self._lock = threading.Lock()  # of the subscriptions
+        self._tables: dict[tuple[int, int], WatchedTable] = {}
+        self._owners: dict[int, _Owner] = {}
+        self._next = 1
+        #: The watched tables by business, for the materialiser; replaced, never changed.
+        self.watched: dict[int, frozenset[int]] = {}
+        self._work = threading.Condition()  # of the queue
+        self._waiting: deque[tuple[int, FoldedBatch | JudgedBatch]] = deque()
+        self._nbytes = 0
+        self._thread: threading.Thread | None = None
+        self._stopping = False
+        #: Called in the thread with everything judged, in the order of each business.
+        self.deliver: Callable[[JudgedBatch], None] = lambda _: None
+        #: Called with a mirror that lost all rows.
+        self.on_lost: Callable[[int], None] = lambda _: None
+        self.judged_changes = self.gaps = 0
+
+    def __len__(self) -> int:
+        return len(self._owners)
+
+    @property
+    def waiting_bytes(self) -> int:
+        """Bytes that wait to be judged."""
+        return self._nbytes
+
+    def stop(self) -> None:
+        """End the thread."""
+        with self._work:
+            self._stopping = True
+            self._work.notify_all()
+            thread = self._thread
+        if thread is not None:
+            thread.join()
+
+    # -- subscriptions -------------------------------------------------------------------------------------------
+
+    def subscribe(
+        self, business: Business, table_id: int, wanted: Sequence[WantedSubscription], listener: Listener
+    ) -> tuple[list[int], list[tuple[int, VenusError]]]:
+        """Judge for a listener from now on.
+
+        Return the numbers of the subscriptions here, and those that do not fit the table, with the error. Every batch
+        that becomes visible after the return is judged for them.
+        """
+        with self._lock:
+            if len(self._owners) + len(wanted) > self._most:
+                raise Refused(
+                    f"this broker has {len(self._owners)} subscriptions and serves {self._most} at most",
+                    hint="[broker.limits] subscriptions allows more",
+                )
+            table = self._tables.get((business.number, table_id))
+            if table is None:
+                table = WatchedTable(versions_of(self._store, business, table_id))
+            made: list[int] = []
+            refused: list[tuple[int, VenusError]] = []
+            for one in wanted:
+                try:
+                    table.add(self._next, one.predicate)
+                except VenusError as error:
+                    refused.append((one.number, error))
+                    continue
+                self._owners[self._next] = _Owner(listener, business.number, table_id, one.number, one.columns)
+                made.append(self._next)
+                self._next += 1
+            if made:
+                self._tables[business.number, table_id] = table
+                self._publish()
+        return made, refused
+
+    def unsubscribe(self, numbers: Iterable[int]) -> None:
+        """Stop judging for these subscriptions; those that have ended already are ignored."""
+        with self._lock:
+            for number in numbers:
+                owner = self._owners.pop(number, None)
+                if owner is not None:
+                    self._tables[owner.business, owner.table_id].remove(number)
+            self._publish()
+
+    def _publish(self) -> None:
+        """Drop tables without subscriptions, and tell the materialiser which ones are watched."""
+        self._tables = {at: table for at, table in self._tables.items() if len(table)}
+        watched: defaultdict[int, set[int]] = defaultdict(set)
+        for business, table_id in self._tables:
+            watched[business].add(table_id)
+        self.watched = {business: frozenset(tables) for business, tables in watched.items()}
+
+    # -- the materialiser's thread -------------------------------------------------------------------------------
+
+    def on_folded(self, business: Business, folded: Sequence[FoldedBatch]) -> None:
+        """Queue batches; drop what waits for the business if it is too much."""
+        nbytes = sum(batch.nbytes for batch in folded)
+        with self._work:
+            if self._nbytes + nbytes > QUEUE_BYTES_MAX:
+                self._drop_waiting(business.number, folded)
+            else:
+                self._waiting.extend((business.number, batch) for batch in folded)
+                self._nbytes += nbytes
+            if self._thread is None and not self._stopping:
+                self._thread = threading.Thread(target=self._run, name="venus-judge", daemon=True)
+                self._thread.start()
+            self._work.notify()
+
+    def _drop_waiting(self, business: int, folded: Sequence[FoldedBatch]) -> None:
+        first, last = folded[0].place, folded[-1].place
+        gap = JudgedBatch(business, first.base_offset, last.next_offset, last.epoch, is_gap=True)
+        kept, dropped = deque[tuple[int, FoldedBatch | JudgedBatch]](), list[FoldedBatch | JudgedBatch]()
+        for number, batch in self._waiting:
+            if number == business:
+                dropped.append(batch)
+            else:
+                kept.append((number, batch))
+        for batch in (*dropped, *folded):
+            gap.schemas += batch.schemas
+        self._nbytes -= sum(batch.nbytes for batch in dropped if isinstance(batch, FoldedBatch))
+        self._waiting = kept
+        self._waiting.append((business, gap))
+        self.gaps += 1
+
+    def on_refill(self, business: Business) -> None:
+        """Handle the loss of all rows of a mirror: the streams end, and their clients connect again."""
+        self.on_lost(business.number)
+
+    # -- the judging thread --------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while (item := self._take()) is not None:
+            number, batch = item
+            if isinstance(batch, JudgedBatch):
+                self.deliver(self.pass_over(batch))
+                continue
+            try:
+                judged = self.judge(number, batch)
+            except Exception:
+                logger.exception("judging failed; the subscriptions read the queue again")
+                place = batch.place
+                gap = JudgedBatch(number, place.base_offset, place.next_offset, place.epoch, is_gap=True)
+                gap.schemas += batch.schemas
+                judged = self.pass_over(gap)
+            self.deliver(judged)
+
+    def _take(self) -> tuple[int, FoldedBatch | JudgedBatch] | None:
+        with self._work:
+            while not self._waiting:
+                if self._stopping or (not self._work.wait(IDLE_S) and not self._waiting):
+                    self._thread = None
+                    return None
+            item = self._waiting.popleft()
+            self._nbytes -= item[1].nbytes if isinstance(item[1], FoldedBatch) else 0
+            return item
+
+    def pass_over(self, gap: JudgedBatch) -> JudgedBatch:
+        """Take the versions of a part of the queue that is not judged; return what that ends."""
+        with self._lock:
+            for schema in gap.schemas:
+                self._describe(gap, schema)
+        return gap
+
+    def judge(self, business: int, batch: FoldedBatch) -> JudgedBatch:
+        """Return what a batch means for each listener."""
+        place = batch.place
+        judged = JudgedBatch(
+            business,
+            place.base_offset,
+            place.next_offset,
+            place.epoch,
+            place.committed_at_us,
+            at_cut_end=place.cut_end,
+            schemas=list(batch.schemas),
+        )
+        with self._lock:
+            for schema in batch.schemas:
+                self._describe(judged, schema)
+            for section in batch.sections:
+                self._judge_section(judged, section)
+        return judged
+
+    def _describe(self, judged: JudgedBatch, schema: change_pb2.TableSchema) -> None:
+        table = self._tables.get((judged.business, schema.table_id))
+        if table is None:
+            return
+        for number, error in table.describe(schemas_codec.from_wire(schema)).items():
+            owner = self._owners.pop(number)
+            judged.ended.append((owner.listener, owner.number, error))
+        self._publish()
+
+    def _judge_section(self, judged: JudgedBatch, section: FoldedSection) -> None:
+        table = self._tables.get((judged.business, section.table_id))
+        if table is None:
+            return
+        if not section.is_exact:
+            self._reload(judged, table)
+        elif section.kind is ChangeKind.TRUNCATE:
+            for listener, numbers in self._by_listener(table.numbers).items():
+                judged.changes[listener].append(encode_truncation(section.table_id, numbers))
+        elif section.kind is ChangeKind.CHANGES:
+            self.judged_changes += len(section.after)
+            self._share_out(judged, section, table.judge(section.before, section.after))
+
+    def _reload(self, judged: JudgedBatch, table: WatchedTable) -> None:
+        for number in table.numbers:
+            owner = self._owners.pop(number)
+            table.remove(number)
+            judged.reloads.append((owner.listener, owner.number))
+        self._publish()
+
+    def _by_listener(self, numbers: Iterable[int]) -> dict[Listener, list[int]]:
+        found: defaultdict[Listener, list[int]] = defaultdict(list)
+        for number in numbers:
+            owner = self._owners[number]
+            found[owner.listener].append(owner.number)
+        return found
+
+    def _share_out(self, judged: JudgedBatch, section: FoldedSection, verdicts: ChangeVerdicts) -> None:
+        """Give each listener the verdicts on its own subscriptions, by its own numbers."""
+        if not len(verdicts):
+            return
+        owners = [self._owners[number] for number in verdicts.subscriptions.tolist()]
+        place: dict[tuple[Listener, frozenset[int] | None], int] = {}
+        whose = np.fromiter(
+            (place.setdefault((owner.listener, owner.columns), len(place)) for owner in owners), np.int64, len(owners)
+        )
+        own = np.fromiter((owner.number for owner in owners), np.int64, len(owners))
+        order = np.argsort(whose, kind="stable")
+        bounds = np.searchsorted(whose[order], np.arange(len(place) + 1))
+        for n, (listener, columns) in enumerate(place):
+            mine = order[bounds[n] : bounds[n + 1]]
+            part = ChangeVerdicts(verdicts.changes[mine], own[mine], verdicts.operations[mine])
+            judged.changes[listener].append(encode_changes(section.table_id, section.after, part, columns))
+
+
+def versions_of(store: Store, business: Business, table_id: int) -> list[TableSchema]:
+    """Return all versions of a table."""
+    return [
+        schemas_codec.from_wire(schema)
+        for _, schema in read_schemas(store, business.number)
+        if schema.table_id == table_id
+    ]

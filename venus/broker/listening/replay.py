@@ -1,0 +1,111 @@
+"""Subscriptions that read the queue again: after a reconnect, or after a part of it was not judged live. Pure.
+
+A change is judged without the row before it, so each one outside a predicate is the deletion of its key. What a change
+alone cannot say, the end of a sweep and changes that come late, makes the subscription take all rows again.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from venus.broker.listening.watched_table import WatchedTable, refit
+from venus.broker.machine import envelope, folding
+from venus.codec import schema as schemas_codec
+from venus.codec.changed_rows import ChangeVerdicts, encode_replay, encode_truncation
+from venus.errors import VenusError
+from venus.model import ChangeKind, TableSchema
+from venus.predicates.ranges import compile_predicate
+from venus.predicates.syntax import PredicateRefused
+from venus.wire import broker_pb2
+
+
+@dataclass(slots=True)
+class ReplayedBatch:
+    """What one batch means for the subscriptions that read it again."""
+
+    changes: list[broker_pb2.ChangedRows] = field(default_factory=list)
+    at_cut_end: bool = False
+    must_reload: bool = False
+    ended: dict[int, PredicateRefused] = field(default_factory=dict)
+
+
+class Replay:
+    """Subscriptions to one table at one position; `columns` are those that each wants, None = all.
+
+    `described` are the versions of the table, each with the offset of its description. `last_sequence` is that of the
+    batch in front of the position.
+    """
+
+    def __init__(
+        self,
+        described: Sequence[tuple[int, TableSchema]],
+        offset: int,
+        wanted: Iterable[tuple[int, str, frozenset[int] | None]],
+        last_sequence: int,
+    ) -> None:
+        self.table = WatchedTable(schema for _, schema in described)
+        self._columns: dict[int, frozenset[int] | None] = {}
+        self._last_sequence = last_sequence
+        self.refused: dict[int, VenusError] = {}
+        before = [schema for at, schema in described if at < offset]
+        for number, text, columns in wanted:
+            try:
+                check_meaning(text, before, self.table.newest)
+                self.table.add(number, text)
+                self._columns[number] = columns
+            except VenusError as error:
+                self.refused[number] = error
+
+    def take(self, body: bytes, committed_at_us: int = 0) -> ReplayedBatch:
+        """Judge a batch of the queue."""
+        message, found = envelope.parse_body(body), ReplayedBatch()
+        found.at_cut_end = message.cut_end
+        table_id = self.table.newest.table_id
+        for schema in message.schemas:
+            if schema.table_id == table_id:
+                found.ended |= self.table.describe(schemas_codec.from_wire(schema))
+        is_late = message.first_sequence <= self._last_sequence
+        self._last_sequence = max(self._last_sequence, message.first_sequence + message.count - 1)
+        for section in envelope.build_sections(message):
+            if section.table_id != table_id or section.kind is ChangeKind.SWEEP_BEGIN:
+                continue
+            if is_late or section.kind is ChangeKind.SWEEP_END:
+                found.must_reload = True
+            elif section.kind is ChangeKind.TRUNCATE:
+                found.changes.append(encode_truncation(table_id, self.table.numbers, is_replay=True))
+            elif section.count:
+                found.changes += self._judge(folding.encode_values(section))
+        for one in found.changes:
+            one.committed_at_us = committed_at_us
+        return found
+
+    def _judge(self, after: Sequence[bytes]) -> list[broker_pb2.ChangedRows]:
+        verdicts = self.table.judge_again(after)
+        groups: defaultdict[frozenset[int] | None, list[int]] = defaultdict(list)
+        for number in self.table.numbers:
+            groups[self._columns[number]].append(number)
+        table_id = self.table.newest.table_id
+        return [
+            encode_replay(table_id, after, _of(verdicts, numbers) if len(groups) > 1 else verdicts, numbers, columns)
+            for columns, numbers in groups.items()
+        ]
+
+
+def _of(verdicts: ChangeVerdicts, numbers: Sequence[int]) -> ChangeVerdicts:
+    mine = np.isin(verdicts.subscriptions, numbers)
+    return ChangeVerdicts(verdicts.changes[mine], verdicts.subscriptions[mine], verdicts.operations[mine])
+
+
+def check_meaning(text: str, before: Sequence[TableSchema], now: TableSchema) -> None:
+    """Raise PredicateRefused if a predicate had another meaning at a position than it has now."""
+    if not text or not before or before[-1].version == now.version:
+        return
+    try:
+        compile_predicate(text, before[-1])
+    except PredicateRefused:
+        return  # it did not fit then, so no rows were chosen by it
+    refit(text, before[-1], now)

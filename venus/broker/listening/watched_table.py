@@ -1,0 +1,184 @@
+"""The subscriptions to one table, and the verdicts on its changes (SREM 2). Pure.
+
+A live change has the row as it was: a row that comes into the range is an insertion, one that stays an update, one that
+leaves a deletion; any other is no event. A change that is read again has no earlier row: it is an update inside the
+range and the deletion of its key outside, which is as exact for a reader who may have that row.
+
+A predicate is compiled for the newest version of its table. It judges rows of every version, by the numbers of its
+columns; a version that gives a named column another number or type ends the subscription.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from venus.codec.arrow_rows import ColumnValues, default_values
+from venus.codec.changed_rows import ChangeVerdicts, Operation, Operations, is_row
+from venus.codec.layout import Layout
+from venus.codec.packed import pack_items
+from venus.codec.stored_rows import StoredRows
+from venus.errors import ProtocolError
+from venus.model import Column, TableSchema
+from venus.network.matching.content import ContentIndex
+from venus.network.matching.interests import Ids
+from venus.predicates.evaluation import Values
+from venus.predicates.ranges import Predicate, compile_predicate
+from venus.predicates.syntax import PredicateRefused
+
+
+@dataclass(slots=True)
+class _Subscription:
+    text: str
+    predicate: Predicate | None
+    entry: int
+
+
+class WatchedTable:
+    """The subscriptions to a table, by numbers that the caller gives them. `schemas` are all versions of the table."""
+
+    def __init__(self, schemas: Iterable[TableSchema]) -> None:
+        self.versions: dict[int, TableSchema] = {schema.version: schema for schema in schemas}
+        self._index = ContentIndex()
+        self._subscriptions: dict[int, _Subscription] = {}
+        self._members: dict[int, list[int]] = {}
+
+    def __len__(self) -> int:
+        return len(self._subscriptions)
+
+    @property
+    def newest(self) -> TableSchema:
+        """The newest version."""
+        return self.versions[max(self.versions)]
+
+    @property
+    def numbers(self) -> list[int]:
+        """The numbers of all subscriptions."""
+        return list(self._subscriptions)
+
+    def add(self, number: int, text: str) -> None:
+        """Add a subscription; an empty text stands for every row. Raises PredicateRefused."""
+        predicate = compile_predicate(text, self.newest) if text else None
+        entry = self._index.add(predicate)
+        self._subscriptions[number] = _Subscription(text, predicate, entry)
+        self._members.setdefault(entry, []).append(number)
+
+    def remove(self, number: int) -> None:
+        """Remove a subscription."""
+        self._drop(number, self._subscriptions.pop(number))
+
+    def _drop(self, number: int, gone: _Subscription) -> None:
+        self._members[gone.entry].remove(number)
+        if self._index.remove(gone.entry):
+            del self._members[gone.entry]
+
+    def describe(self, schema: TableSchema) -> dict[int, PredicateRefused]:
+        """Take a new version; return the subscriptions that it ends, each with the reason."""
+        if schema.version in self.versions:
+            return {}
+        before, ended = self.newest, dict[int, PredicateRefused]()
+        self.versions[schema.version] = schema
+        if schema is not self.newest:
+            return {}
+        for number, one in list(self._subscriptions.items()):
+            if one.predicate is None or has_same_columns(one.predicate, schema):
+                continue
+            try:
+                fitted = refit(one.text, before, schema)
+            except PredicateRefused as refused:
+                ended[number] = refused
+                self.remove(number)
+                continue
+            self._drop(number, one)
+            entry = self._index.add(fitted)
+            self._subscriptions[number] = _Subscription(one.text, fitted, entry)
+            self._members.setdefault(entry, []).append(number)
+        return ended
+
+    # -- verdicts ------------------------------------------------------------------------------------------------
+
+    def judge(self, before: Sequence[bytes | None], after: Sequence[bytes]) -> ChangeVerdicts:
+        """Return the verdicts on changes, each with its stored value before (None = no row) and after."""
+        width = max(1, self._index.limit)
+        old, new = self._find_inside(before, width), self._find_inside(after, width)
+        codes = np.union1d(old, new)
+        was, stays = np.isin(codes, old, assume_unique=True), np.isin(codes, new, assume_unique=True)
+        operations = np.where(stays, np.where(was, Operation.UPDATE, Operation.INSERT), Operation.DELETE)
+        return self._expand(codes // width, codes % width, operations.astype(np.uint8))
+
+    def judge_again(self, after: Sequence[bytes]) -> ChangeVerdicts:
+        """Return the verdicts on changes without the row before. What is not in them is the deletion of the key."""
+        width = max(1, self._index.limit)
+        codes = self._find_inside(after, width)
+        return self._expand(codes // width, codes % width, np.full(len(codes), Operation.UPDATE, np.uint8))
+
+    def _expand(self, changes: Ids, entries: Ids, operations: Operations) -> ChangeVerdicts:
+        """Replace each entry of the index with its subscriptions."""
+        members = [self._members[entry] for entry in entries.tolist()]
+        counts = np.fromiter(map(len, members), np.int64, len(members))
+        flat = np.fromiter((number for some in members for number in some), np.int64, int(counts.sum()))
+        return ChangeVerdicts(np.repeat(changes, counts), flat, np.repeat(operations, counts))
+
+    def _find_inside(self, values: Sequence[bytes | None], width: int) -> Ids:
+        """Return a sorted code, change * width + entry, for each pair of a row that there is and an entry."""
+        places = np.array([n for n, value in enumerate(values) if value is not None and is_row(value)], np.int64)
+        if not len(places):
+            return places
+        stored = StoredRows(pack_items([values[n] for n in places.tolist()]))
+        versions = stored.heads["version"]
+        found: list[Ids] = []
+        for version in np.unique(versions).tolist():
+            of_it = versions == version
+            rows = stored.select(of_it)
+            matches = self._index.match(make_columns(rows, self._version(version)), len(rows))
+            found.append(places[of_it][matches.events] * width + matches.interests)
+        codes: Ids = np.sort(np.concatenate(found)) if len(found) > 1 else found[0]
+        return codes
+
+    def _version(self, version: int) -> TableSchema:
+        try:
+            return self.versions[version]
+        except KeyError:
+            raise ProtocolError(
+                f"{self.newest.qualified} has rows of version {version}, which is not described"
+            ) from None
+
+
+def make_columns(rows: StoredRows, version: TableSchema) -> Callable[[Column], Values]:
+    """Return a function for the values of a column; a column that was added later has its default."""
+    cells, known = ColumnValues.of_stored_rows(rows, Layout.of(version)), dict[int, Values]()
+
+    def columns(wanted: Column) -> Values:
+        found = known.get(wanted.number)
+        if found is None:
+            raw = cells.column(wanted.number)
+            found = known[wanted.number] = Values(
+                default_values(wanted, pa.string(), len(rows)) if raw is None else raw
+            )
+        return found
+
+    return columns
+
+
+def has_same_columns(predicate: Predicate, schema: TableSchema) -> bool:
+    """Whether a version has every column that a predicate names, unchanged."""
+    known = {column.number: column for column in schema.columns}
+    return all(known.get(wanted.column.number) == wanted.column for wanted in predicate.ranges)
+
+
+def refit(text: str, before: TableSchema, now: TableSchema) -> Predicate:
+    """Return a predicate for a newer version. Raises PredicateRefused if it would mean something else there."""
+    fitted = compile_predicate(text, now)
+    known = {wanted.column.name: wanted for wanted in compile_predicate(text, before).ranges}
+    for wanted in fitted.ranges:
+        old = known.get(wanted.column.name)
+        if old is None or old.column.number != wanted.column.number or old.sort is not wanted.sort:
+            raise PredicateRefused(
+                f"the predicate ({text}) names {wanted.column.name}, which is another column or type since version "
+                f"{now.version} of {now.qualified}",
+                hint="subscribe again: the rows are then chosen by the new column",
+            )
+    return fitted

@@ -1,0 +1,532 @@
+"""One client's stream of subscriptions by content (SREM 2): rows, what is read again, then live changes.
+
+A subscription begins with the full data, at a position, or now. It is registered for live judging first; then it reads
+the queue up to where that begins, so no change is missed or comes twice. Live changes wait in the stream up to
+`LIVE_BYTES_MAX`. A client that reads slowly loses them and reads the queue again from its position, at its own pace.
+One that reads nothing for `listener_s` is cut, and its position is in the error.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any
+
+import grpc
+import numpy as np
+
+from venus.broker.core import Core
+from venus.broker.listening.listening import JudgedBatch, WantedSubscription
+from venus.broker.machine.business import Business
+from venus.broker.service.consumer_stream import StreamContext
+from venus.broker.service.subscription_reader import NOW, ROWS, SubscriptionReader
+from venus.broker.service.traffic import Traffic
+from venus.codec import schema as schemas_codec
+from venus.codec.changed_rows import cost, frame_cost
+from venus.errors import ProtocolError, Refused, Unavailable, VenusError
+from venus.flow.degradation import Lane
+from venus.flow.limiters import DeliveryWindow
+from venus.model import TableSchema
+from venus.rpc.channel import FRAME_BYTES
+from venus.rpc.event_loop import LoopBridge
+from venus.rpc.sealed import check_frame_seal
+from venus.rpc.squeeze import Credit
+from venus.text.formatting import suggest_nearest
+from venus.wire import broker_pb2, change_pb2
+
+logger = logging.getLogger(__name__)
+
+#: The start of a subscription that still reads what was before.
+NOT_YET = 1 << 62
+#: Live changes that wait for a client.
+LIVE_BYTES_MAX = 4 << 20
+#: How often a client without changes learns its position, and a waiting stream looks whether its client reads.
+PROGRESS_S = 1.0
+
+
+@dataclass(slots=True)
+class _LiveSubscription:
+    """A subscription that is judged live, from the offset `start` on; `judged_as` is its number there."""
+
+    wanted: WantedSubscription
+    table_id: int
+    judged_as: int
+    start: int
+
+
+@dataclass(slots=True)
+class _LivePart:
+    """What one batch means for this stream."""
+
+    judged: JudgedBatch
+    changes: Sequence[broker_pb2.ChangedRows]
+    nbytes: int
+    has_news: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Beginning:
+    """A subscription that begins at an offset, with all rows, or now; by the name of its table or, again, by its id."""
+
+    wanted: WantedSubscription
+    offset: int
+    epoch: int = 0
+    table: str = ""
+    columns: tuple[str, ...] = ()
+    table_id: int = 0
+    is_reload: bool = False
+
+    @property
+    def together(self) -> tuple[object, ...]:
+        """What subscriptions that read the queue together have in common."""
+        rows_of = self.wanted.number if self.offset == ROWS else 0
+        return self.table.lower(), self.table_id, self.offset, self.epoch, rows_of
+
+
+class ListenerStream:
+    """The stream of one client."""
+
+    def __init__(
+        self, core: Core, bridge: LoopBridge, traffic: Traffic, context: StreamContext, wanted: broker_pb2.ListenerOpen
+    ) -> None:
+        limits = traffic.admission.limits
+        self.business, self.client = wanted.business, wanted.client
+        self.group = wanted.group or f"listen/{wanted.client or 'client'}"
+        self.transient = not wanted.group
+        self.window = DeliveryWindow(wanted.credit_bytes, limits.slow_consumer_s)
+        self._most, self._cut_s = limits.subscriptions_of_client, limits.listener_s
+        self._core, self._bridge, self._traffic, self._context = core, bridge, traffic, context
+        self._reading = SubscriptionReader(core, bridge, traffic, wanted.business, self.group)
+        self._wake = asyncio.Event()
+        self._credit = Credit(wanted.credit_bytes)
+        self._returned_at = time.monotonic()
+        self._beginnings: deque[_Beginning] = deque()
+        self._live: dict[int, _LiveSubscription] = {}
+        self._parts: deque[_LivePart] = deque()
+        self.waiting_bytes = 0
+        self._known: set[tuple[int, int]] = set()  # versions that the client has
+        self._position = (0, 0)  # offset and epoch, of all live subscriptions
+        self._judged = (0, 0)  # the end of the newest cut that was judged
+        self._announced = 0
+        self._newest_start = 0
+        self._error: VenusError | None = None
+        self._eof = False
+        self._token = 0
+        self._fill = (0, 0)
+        self.sent_changes = 0
+
+    @property
+    def subscriptions(self) -> int:
+        """How many subscriptions it has."""
+        return len(self._live) + len(self._beginnings)
+
+    @property
+    def position(self) -> str:
+        """The position of its live subscriptions, as a client gives it back."""
+        return f"{self._position[0]}-{self._position[1]}"
+
+    def end(self, error: VenusError) -> None:
+        """End the stream with this error."""
+        self._error = self._error or error
+        self._wake.set()
+
+    def unacknowledged_s(self, now: float) -> float:
+        """Return for how long the client has owed credit; 0 means it owes none."""
+        return now - self.window.slow_since if self.window.slow_since is not None else 0.0
+
+    async def run(self, first: broker_pb2.ListenerFrame) -> None:
+        """Serve until the client leaves."""
+        blocking = self._bridge.run_blocking
+        self._fill = self._core.subscriptions.fill_of(self.business)
+        attaching = asyncio.ensure_future(blocking(Lane.INCREMENTS, self._attach))
+        reader: asyncio.Task[None] | None = None
+        try:
+            self._token, kept = await asyncio.shield(attaching)
+            await self._context.write(broker_pb2.ChangesFrame(kept=kept))
+            reader = asyncio.create_task(self._read(first))
+            while not self._eof:
+                self._wake.clear()
+                self._check()
+                if not await self._take_step():
+                    await self._wait_for_work()
+        finally:
+            if reader is not None:
+                reader.cancel()
+            self._core.listening.unsubscribe([one.judged_as for one in self._live.values()])
+            self._live.clear()
+            attaching.add_done_callback(self._detach)
+
+    def _attach(self) -> tuple[int, int]:
+        """Attach the group, or a transient reader for which the queue is kept while it is connected."""
+        core, business = self._core, self._core.catalogue.find(self.business)
+        with business.lock:
+            known = None if self.transient else business.consumers.get(self.group)
+        offset = known.acknowledged if known is not None else business.visible_offset
+        token = core.subscriptions.attach(self.business, self.group, offset, transient=self.transient)
+        return token, known.acknowledged if known is not None else 0
+
+    def _detach(self, attaching: asyncio.Future[tuple[int, int]]) -> None:
+        if not attaching.cancelled() and attaching.exception() is None:
+            self._bridge.run_in_background(
+                Lane.CONTROL, self._core.subscriptions.detach, self.business, self.group, attaching.result()[0]
+            )
+
+    def _check(self) -> None:
+        if self._error is not None:
+            raise self._error
+        if self._core.subscriptions.fill_of(self.business) != self._fill:
+            raise Unavailable(f"{self.business}: the rows of this broker are replaced; connect again")
+
+    async def _take_step(self) -> bool:
+        """Do the next thing; return whether there was one."""
+        if self._beginnings:
+            await self._begin(self._take_beginnings())
+        elif self._parts:
+            await self._send_live()
+        elif self._position[0] > self._announced:
+            await self._announce()
+        else:
+            return False
+        return True
+
+    async def _wait_for_work(self) -> None:
+        try:
+            async with asyncio.timeout(PROGRESS_S if self._live else None):
+                await self._wake.wait()
+        except TimeoutError:
+            if not self._parts and self._judged[0] > self._position[0]:
+                self._position = self._judged
+
+    # -- from the judging thread, in the event loop -----------------------------------------------------------------
+
+    def on_judged(self, judged: JudgedBatch) -> None:
+        """Take what a batch means for this stream."""
+        changes = judged.changes.get(self, ())
+        has_news = bool(changes or judged.is_gap or judged.schemas or judged.ended or judged.reloads)
+        if has_news and (self._live or changes):
+            nbytes = sum(cost(one) for one in changes)
+            news = bool(judged.is_gap or judged.ended or judged.reloads)
+            self._parts.append(_LivePart(judged, changes, nbytes, news))
+            self.waiting_bytes += nbytes
+            if self.waiting_bytes > LIVE_BYTES_MAX:
+                self._forget_live()
+            self._wake.set()
+        if judged.at_cut_end:
+            self._judged = (judged.next_offset, judged.epoch)
+
+    def _forget_live(self) -> None:
+        """Drop changes that wait: the client is slow, and reads them from the queue later."""
+        last = self._parts[-1].judged
+        gap = JudgedBatch(last.business, 0, last.next_offset, last.epoch, is_gap=True)
+        for part in self._parts:  # which reading again does not show
+            gap.ended += part.judged.ended
+            gap.reloads += part.judged.reloads
+        self._parts = deque([_LivePart(gap, (), 0, has_news=True)])
+        self.waiting_bytes = 0
+
+    async def _send_live(self) -> None:
+        frame, nbytes, position = broker_pb2.ChangesFrame(), 0, self._position
+        while self._parts and nbytes < FRAME_BYTES:
+            part = self._parts[0]
+            judged = part.judged
+            if part.has_news:
+                if frame.changes:
+                    break
+                part.has_news = False
+                await self._take_news(judged)
+                continue
+            self._parts.popleft()
+            self.waiting_bytes -= part.nbytes
+            self._add_schemas(frame, judged.schemas)
+            kept = [self._keep_live(one, judged) for one in part.changes]
+            changes = [one for one in kept if one is not None]
+            if judged.at_cut_end and judged.next_offset > position[0]:
+                position = (judged.next_offset, judged.epoch)
+                if changes:
+                    changes[-1].next_offset, changes[-1].epoch = position
+            frame.changes.extend(changes)
+            nbytes += part.nbytes
+        if frame.changes or frame.tables:
+            await self._send(frame)
+            self._announced = max(self._announced, *(one.next_offset for one in frame.changes), 0)
+        self._position = position
+        self._acknowledge_own()
+
+    def _keep_live(self, changes: broker_pb2.ChangedRows, judged: JudgedBatch) -> broker_pb2.ChangedRows | None:
+        """Remove what a subscription read before it became live, and subscriptions that are not live any more."""
+        changes.committed_at_us = judged.committed_at_us
+        if judged.base_offset >= self._newest_start and not judged.reloads:
+            return changes
+        numbers = np.frombuffer(changes.subscriptions, "<u4").tolist()
+        kept = np.array([n in self._live and self._live[n].start <= judged.base_offset for n in numbers], np.bool_)
+        if not kept.any():
+            return None
+        changes.rows = np.frombuffer(changes.rows, "<u4")[kept].tobytes()
+        changes.subscriptions = np.frombuffer(changes.subscriptions, "<u4")[kept].tobytes()
+        changes.operations = np.frombuffer(changes.operations, np.uint8)[kept].tobytes()
+        return changes
+
+    async def _take_news(self, judged: JudgedBatch) -> None:
+        """Handle subscriptions that ended or must take all rows again, and read again what was not judged."""
+        frame = broker_pb2.ChangesFrame()
+        self._add_schemas(frame, judged.schemas)
+        for listener, number, error in judged.ended:
+            if listener is self and self._live.pop(number, None) is not None:
+                frame.news.append(_end_news(number, error))
+        for listener, number in judged.reloads:
+            if listener is self and number in self._live:
+                self._reload(number)
+        if frame.news or frame.tables:
+            await self._send(frame)
+        if judged.is_gap:
+            start, by_table = self._position[0], dict[int, list[WantedSubscription]]()
+            for one in self._live.values():
+                by_table.setdefault(one.table_id, []).append(one.wanted)
+            for table_id, wanted in by_table.items():
+                await self._read_again(table_id, wanted, start, judged.next_offset)
+            self._position = (judged.next_offset, judged.epoch)
+
+    def _reload(self, number: int) -> None:
+        """Let a live subscription take all rows again."""
+        one = self._live.pop(number)
+        self._core.listening.unsubscribe([one.judged_as])
+        self._beginnings.append(_Beginning(one.wanted, ROWS, table_id=one.table_id, is_reload=True))
+
+    async def _announce(self) -> None:
+        progress = broker_pb2.ChangedRows(next_offset=self._position[0], epoch=self._position[1])
+        await self._send(broker_pb2.ChangesFrame(changes=[progress]))
+        self._announced = self._position[0]
+        self._acknowledge_own()
+
+    def _acknowledge_own(self) -> None:
+        """Let the queue go on: a transient reader needs nothing below its position."""
+        if self.transient and self._position[0]:
+            self._core.subscriptions.acknowledge(self.business, self.group, self._token, self._position[0])
+
+    # -- subscriptions that begin ----------------------------------------------------------------------------------
+
+    def _take_beginnings(self) -> list[_Beginning]:
+        """Take the next beginnings that read the queue together."""
+        found = [self._beginnings.popleft()]
+        while self._beginnings and self._beginnings[0].together == found[0].together:
+            found.append(self._beginnings.popleft())
+        return found
+
+    async def _begin(self, some: list[_Beginning]) -> None:
+        """Begin subscriptions; an error ends these and no others."""
+        try:
+            await self._begin_together(some)
+        except VenusError as error:
+            if self._error is not None or isinstance(error, _ClientLost):
+                raise
+            numbers = [one.wanted.number for one in some if one.wanted.number not in self._live]
+            await self._send(broker_pb2.ChangesFrame(news=[_end_news(number, error) for number in numbers]))
+
+    async def _begin_together(self, some: list[_Beginning]) -> None:
+        first = some[0]
+        described, wanted = await self._describe(some)
+        if not wanted:
+            return
+        table, position = described[-1], (first.offset, first.epoch)
+        if first.offset == ROWS:
+            async for frame, reached in self._reading.rows(wanted[0], table, self.window.most):
+                position = reached
+                schemas = list(frame.tables)
+                del frame.tables[:]
+                self._add_schemas(frame, schemas)
+                await self._send(frame)
+        failed = await self._register(table.table_id, wanted)
+        end, epoch = self._business().visible_offset, self._business().epoch_at_end
+        live = [one for one in wanted if one.number in self._live]
+        for one in live:
+            self._live[one.number].start = end
+        if live and first.offset != NOW and position[0] < end:
+            failed |= await self._read_again(table.table_id, live, position[0], end, announces=True)
+        self._newest_start = max(self._newest_start, end)
+        await self._say_live([one.number for one in live], failed, end, epoch)
+
+    async def _describe(self, some: list[_Beginning]) -> tuple[list[TableSchema], list[WantedSubscription]]:
+        """Send the versions of the table; return them, and the subscriptions that fit it."""
+        first = some[0]
+        predicates = {one.wanted.number: one.wanted.predicate for one in some}
+        described, unfit = await self._reading.describe(
+            first.table_id or first.table, first.offset, first.epoch, predicates
+        )
+        wanted = [_with_columns(one, described[-1]) for one in some if one.wanted.number not in unfit]
+        frame = broker_pb2.ChangesFrame(news=[_end_news(number, error) for number, error in unfit.items()])
+        self._add_schemas(frame, map(schemas_codec.to_wire, described))
+        state = broker_pb2.RELOADS if first.is_reload else broker_pb2.BEGUN
+        for one in wanted:
+            frame.news.add(number=one.number, state=state, table_id=described[-1].table_id)
+        await self._send(frame)
+        return described, wanted
+
+    async def _register(self, table_id: int, wanted: Sequence[WantedSubscription]) -> dict[int, VenusError]:
+        """Let subscriptions be judged live; return those that cannot be. What becomes visible now is judged."""
+        listening = self._core.listening
+        made, refused = await self._bridge.open_blocking(
+            Lane.INCREMENTS,
+            lambda done: listening.unsubscribe(done[0]),
+            listening.subscribe,
+            self._business(),
+            table_id,
+            wanted,
+            self,
+        )
+        failed = dict(refused)
+        judged = iter(made)
+        for one in wanted:
+            if one.number not in failed:
+                self._live[one.number] = _LiveSubscription(one, table_id, next(judged), start=NOT_YET)
+        return failed
+
+    async def _say_live(self, numbers: Iterable[int], failed: Mapping[int, VenusError], end: int, epoch: int) -> None:
+        frame = broker_pb2.ChangesFrame(news=[_end_news(number, error) for number, error in failed.items()])
+        live = [number for number in numbers if number in self._live]
+        for number in live:
+            frame.news.add(number=number, state=broker_pb2.LIVE)
+        if live and not self._business().open_cut:
+            frame.changes.add(loaded=0, replayed=live, next_offset=end, epoch=epoch)
+        if len(live) == len(self._live):
+            self._position = self._judged = max(self._position, (end, epoch))
+            self._announced = self._position[0]
+        await self._send(frame)
+        self._acknowledge_own()
+
+    def _business(self) -> Business:
+        return self._core.catalogue.find(self.business)
+
+    async def _read_again(
+        self, table_id: int, wanted: Sequence[WantedSubscription], start: int, end: int, *, announces: bool = False
+    ) -> dict[int, VenusError]:
+        """Send the changes between two offsets, judged without the rows before them; return what has ended."""
+        replay = await self._reading.open_replay(table_id, wanted, start)
+        failed, at = dict(replay.refused), start
+        while at < end and len(replay.table):
+            parts, at = await self._reading.read_again(replay, at, end)
+            for part, position in parts:
+                failed |= part.ended
+                if part.must_reload:
+                    for number in replay.table.numbers:
+                        replay.table.remove(number)
+                        self._reload(number)
+                elif part.changes:
+                    if announces and part.at_cut_end:
+                        part.changes[-1].next_offset, part.changes[-1].epoch = position
+                    await self._send(broker_pb2.ChangesFrame(changes=part.changes))
+        for number in failed:
+            if (gone := self._live.pop(number, None)) is not None:
+                self._core.listening.unsubscribe([gone.judged_as])
+        return failed
+
+    # -- frames ----------------------------------------------------------------------------------------------------
+
+    def _add_schemas(self, frame: broker_pb2.ChangesFrame, schemas: Iterable[change_pb2.TableSchema]) -> None:
+        """Add versions that the client does not have, of its own tables."""
+        for schema in schemas:
+            if (schema.table_id, schema.version) not in self._known:
+                self._known.add((schema.table_id, schema.version))
+                frame.tables.append(schema)
+
+    async def _send(self, frame: broker_pb2.ChangesFrame) -> None:
+        """Send a frame once the client has room for it. Raises Unavailable if it reads nothing for too long."""
+        price = frame_cost(frame)
+        while not (self._credit.allows(price) and (price <= self.window.room or not self.window.outstanding)):
+            self._wake.clear()
+            self._check()
+            if self._eof:
+                raise _ClientLost("the client has left")
+            silent_s = time.monotonic() - self._returned_at
+            if silent_s > self._cut_s:
+                raise _ClientLost(
+                    f"{self.client or 'a client'} has read nothing for {silent_s:.0f} s: its subscriptions to "
+                    f"{self.business} end at position {self.position}",
+                    hint=f"go on from there: `venus listen TABLE --from {self.position}`",
+                )
+            with suppress(TimeoutError):
+                async with asyncio.timeout(PROGRESS_S):
+                    await self._wake.wait()
+        if not self.window.outstanding:
+            self._returned_at = time.monotonic()
+        self._credit.spend(price)
+        self.window.on_sent(price, self._traffic.monotonic())
+        self.sent_changes += sum(len(one.operations) or len(one.stored_sizes) // 4 for one in frame.changes)
+        await self._context.write(frame)
+
+    # -- from the client -------------------------------------------------------------------------------------------
+
+    def _on_frame(self, frame: broker_pb2.ListenerFrame) -> None:
+        for request in frame.begin:
+            self._add_request(request)
+        for number in frame.end:
+            self._beginnings = deque(one for one in self._beginnings if one.wanted.number != number)
+            if (gone := self._live.pop(number, None)) is not None:
+                self._core.listening.unsubscribe([gone.judged_as])
+        if frame.acknowledge and not self.transient:
+            self._core.subscriptions.acknowledge(self.business, self.group, self._token, frame.acknowledge)
+        if frame.credit_bytes > 0:
+            self._credit.grant(frame.credit_bytes)
+            self.window.on_returned(frame.credit_bytes, self._traffic.monotonic())
+            self._returned_at = time.monotonic()
+        self._wake.set()
+
+    def _add_request(self, request: broker_pb2.SubscriptionRequest) -> None:
+        number = request.number
+        if not number or number in self._live or any(one.wanted.number == number for one in self._beginnings):
+            raise ProtocolError(f"subscription {number} of a stream begins twice, or is 0")
+        if self.subscriptions >= self._most:
+            raise Refused(
+                f"{self.client or 'a client'} has {self.subscriptions} subscriptions on one stream, which is the most",
+                hint="[broker.limits] subscriptions_of_client allows more",
+            )
+        wanted = WantedSubscription(number, request.predicate)
+        self._beginnings.append(
+            _Beginning(wanted, request.offset, request.epoch, request.table, tuple(request.columns))
+        )
+
+    async def _read(self, frame: Any) -> None:
+        try:
+            while True:
+                self._on_frame(frame)
+                frame = check_frame_seal(await self._context.read(), f"a frame of listener {self.client}")
+                if frame is grpc.aio.EOF:
+                    break
+                if frame.HasField("open"):
+                    raise ProtocolError("open came twice on one stream")  # noqa: TRY301
+            self._eof = True
+            self._wake.set()
+        except VenusError as error:
+            self.end(error)
+        except Exception as error:
+            logger.exception("reading from listener %s of %s failed", self.client, self.business)
+            self.end(VenusError(f"the broker failed to read a frame: {error!r}"))
+
+
+class _ClientLost(Unavailable):
+    """The client has left, or does not read."""
+
+
+def _end_news(number: int, error: VenusError) -> broker_pb2.SubscriptionNews:
+    kind = next(one.__name__ for one in type(error).__mro__ if one.__module__ == VenusError.__module__)
+    return broker_pb2.SubscriptionNews(
+        number=number, state=broker_pb2.ENDED, kind=kind, error=str(error), hint=error.hint
+    )
+
+
+def _with_columns(one: _Beginning, table: TableSchema) -> WantedSubscription:
+    """Return the subscription with the numbers of its columns. Raises Refused for a column that the table lacks."""
+    if not one.columns:
+        return one.wanted
+    numbers = {column.name: column.number for column in table.columns}
+    missing = next((name for name in one.columns if name not in numbers), None)
+    if missing is not None:
+        raise Refused(
+            f"{table.qualified} has no column {missing}{suggest_nearest(missing, numbers)}",
+            hint=f"it has: {', '.join(numbers)}",
+        )
+    return replace(one.wanted, columns=frozenset(numbers[name] for name in one.columns))

@@ -1,0 +1,179 @@
+"""What a stream of subscriptions reads: tables by name, the rows of the full data, and the queue again (SREM 2)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
+from functools import partial
+
+from venus.broker.core import Core
+from venus.broker.listening.listening import WantedSubscription
+from venus.broker.listening.replay import Replay, ReplayedBatch
+from venus.broker.machine.business import Business
+from venus.broker.machine.records import read_schemas
+from venus.broker.queue import batch_lookup
+from venus.broker.service.consumer_stream import RENEW_PART, ChunkPrefetcher
+from venus.broker.service.traffic import Traffic
+from venus.broker.store.rocks import Store
+from venus.codec import schema as schemas_codec
+from venus.codec.changed_rows import encode_loaded
+from venus.codec.chunk import decode_chunk
+from venus.errors import Refused, VenusError
+from venus.flow.degradation import Lane
+from venus.model import TableSchema, is_heartbeat
+from venus.network.topology import is_labelled
+from venus.predicates.ranges import compile_predicate
+from venus.rpc.channel import FRAME_BYTES
+from venus.rpc.event_loop import LoopBridge
+from venus.text.formatting import suggest_nearest
+from venus.wire import broker_pb2, change_pb2
+
+#: The offset of a subscription that begins with all rows, and of one that begins now.
+ROWS, NOW = -1, -2
+#: Bytes that are read again at once.
+REPLAY_BYTES = 1 << 20
+
+#: Offset and epoch.
+Position = tuple[int, int]
+
+
+class SubscriptionReader:
+    """Reads for the subscriptions of one stream, in the lanes of the broker."""
+
+    def __init__(self, core: Core, bridge: LoopBridge, traffic: Traffic, business: str, holder: str) -> None:
+        self._core, self._bridge, self._traffic = core, bridge, traffic
+        self._name, self._holder = business, holder
+
+    async def describe(
+        self, table: str | int, offset: int, epoch: int, predicates: Mapping[int, str]
+    ) -> tuple[list[TableSchema], dict[int, VenusError]]:
+        """Return the versions of a table, by name or id, and which predicates do not fit, by number, with the error.
+
+        The position is checked. Raises Refused, OffsetTrimmed, OffsetDiverged, Unavailable.
+        """
+        work = partial(self._describe, table, offset, epoch, predicates)
+        return await self._bridge.run_blocking(Lane.INCREMENTS, work)
+
+    def _describe(
+        self, table: str | int, offset: int, epoch: int, predicates: Mapping[int, str]
+    ) -> tuple[list[TableSchema], dict[int, VenusError]]:
+        business, unfit = self._core.catalogue.find_stored(self._name), dict[int, VenusError]()
+        if offset >= 0:
+            self._core.subscriptions.check_position(self._name, offset, epoch)
+        table_id = table if isinstance(table, int) else find_table(self._core.store, business, table)
+        described = [schema for _, schema in described_versions(self._core.store, business, table_id)]
+        for number, text in predicates.items():
+            try:
+                if text:
+                    compile_predicate(text, described[-1])
+            except VenusError as error:
+                unfit[number] = error
+        return described, unfit
+
+    # -- the full data ---------------------------------------------------------------------------------------------
+
+    async def rows(
+        self, wanted: WantedSubscription, table: TableSchema, bytes_max: int
+    ) -> AsyncIterator[tuple[broker_pb2.ChangesFrame, Position]]:
+        """Yield frames with the rows inside a predicate, and their position; the last frame has it too."""
+        full_data, name = self._core.full_data, table.qualified
+        request = broker_pb2.OpenSnapshotRequest(
+            business=self._name,
+            only=[name],
+            splits=1,
+            holder=self._holder,
+            where=[broker_pb2.RowFilter(table=name, predicate=wanted.predicate)] if wanted.predicate else [],
+        )
+        snapshot = await self._bridge.open_blocking(Lane.FULL_DATA, full_data.let_go, full_data.open, request)
+        position = (snapshot.offset, snapshot.epoch)
+        try:
+            schemas = [schema for schema in snapshot.schemas if schema.table_id == table.table_id]
+            yield broker_pb2.ChangesFrame(tables=schemas), position
+            for split in snapshot.splits:
+                if split.table_id == table.table_id:
+                    async for frame in self._split(snapshot, split, wanted, bytes_max):
+                        yield frame, position
+        finally:
+            self._bridge.run_in_background(Lane.FULL_DATA, full_data.let_go, snapshot)
+        end = broker_pb2.ChangedRows(loaded=wanted.number, next_offset=snapshot.offset, epoch=snapshot.epoch)
+        yield broker_pb2.ChangesFrame(changes=[end]), position
+
+    async def _split(
+        self, snapshot: broker_pb2.Snapshot, split: broker_pb2.Split, wanted: WantedSubscription, bytes_max: int
+    ) -> AsyncIterator[broker_pb2.ChangesFrame]:
+        request = broker_pb2.ReadSplitRequest(
+            snapshot_id=snapshot.snapshot_id, split=split, chunk_bytes=min(FRAME_BYTES, max(1, bytes_max))
+        )
+        chunks, renewed = ChunkPrefetcher(self._core, self._bridge, request), time.monotonic()
+        try:
+            while (sealed := await chunks.next()) is not None:
+                rows = decode_chunk(sealed.body).rows
+                if len(rows):
+                    await self._traffic.pace_full_data(self._name, len(sealed.body))
+                    found = encode_loaded(split.table_id, rows, wanted.number, wanted.columns)
+                    yield broker_pb2.ChangesFrame(changes=[found])
+                if time.monotonic() - renewed > RENEW_PART * snapshot.lease_s:
+                    renewed = time.monotonic()
+                    await self._bridge.run_blocking(Lane.CONTROL, self._core.full_data.renew, snapshot.snapshot_id)
+        finally:
+            chunks.close()
+
+    # -- the queue -------------------------------------------------------------------------------------------------
+
+    async def open_replay(self, table_id: int, wanted: Sequence[WantedSubscription], start: int) -> Replay:
+        """Return the subscriptions to a table that read the queue again from an offset on."""
+        return await self._bridge.run_blocking(Lane.INCREMENTS, partial(self._open_replay, table_id, wanted, start))
+
+    def _open_replay(self, table_id: int, wanted: Sequence[WantedSubscription], start: int) -> Replay:
+        core, business = self._core, self._core.catalogue.find(self._name)
+        described = described_versions(core.store, business, table_id)
+        before = batch_lookup.find_batch(core.store, business, start - 1) if start > business.log_start else None
+        some = [(one.number, one.predicate, one.columns) for one in wanted]
+        return Replay(described, start, some, before.last_sequence if before is not None else 0)
+
+    async def read_again(
+        self, replay: Replay, start: int, end: int
+    ) -> tuple[list[tuple[ReplayedBatch, Position]], int]:
+        """Judge the next batches; return each with the position after it, and where to go on."""
+        return await self._bridge.run_blocking(Lane.INCREMENTS, partial(self._read_again, replay, start, end))
+
+    def _read_again(self, replay: Replay, start: int, end: int) -> tuple[list[tuple[ReplayedBatch, Position]], int]:
+        table_id = replay.table.newest.table_id
+        result = self._core.subscriptions.read(self._name, start, REPLAY_BYTES, (table_id,))
+        found: list[tuple[ReplayedBatch, Position]] = []
+        for increment in result.increments:
+            if increment.base_offset >= end:
+                return found, end
+            after = increment.base_offset + increment.count
+            found.append((replay.take(increment.body, increment.committed_at_us), (after, increment.epoch)))
+        return found, result.next_offset
+
+
+def described_versions(store: Store, business: Business, table_id: int) -> list[tuple[int, TableSchema]]:
+    """Return the versions of a table in their order, each with the offset of its description."""
+    found = [
+        (at, schemas_codec.from_wire(schema))
+        for at, schema in read_schemas(store, business.number)
+        if schema.table_id == table_id
+    ]
+    return sorted(found, key=lambda pair: pair[1].version)
+
+
+def find_table(store: Store, business: Business, name: str) -> int:
+    """Return the id of the table of a name, with or without its namespace. Raises Refused."""
+    newest: dict[int, change_pb2.TableSchema] = {}
+    for _, schema in read_schemas(store, business.number):
+        if schema.version >= newest.get(schema.table_id, schema).version:
+            newest[schema.table_id] = schema
+    known = {n: f"{one.namespace}.{one.name}" for n, one in newest.items() if not is_heartbeat(one.namespace, one.name)}
+    found = [n for n in known if is_labelled((name,), newest[n].namespace, newest[n].name)]
+    if not found:
+        raise Refused(
+            f"{business.name} has no table {name}{suggest_nearest(name, known.values())}",
+            hint="`venus tables` lists them",
+        )
+    if len({known[n] for n in found}) > 1:
+        raise Refused(
+            f"{business.name} has several tables {name}", hint=f"write one of: {', '.join(known[n] for n in found)}"
+        )
+    return max(found)

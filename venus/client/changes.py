@@ -1,0 +1,204 @@
+"""One subscription by content as an iterator, which connects again by itself and goes on at its position."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Literal, Self
+
+import pyarrow as pa
+
+from venus.codec.subscription import ChangePosition, ChangeSet, SubscriptionView, as_lines
+from venus.errors import Diverged, Overloaded, VenusError
+from venus.rpc.address import BrokerAddress
+from venus.rpc.listener import ListenerClient
+from venus.wire import broker_pb2
+
+#: How a subscription begins: with all rows, or with changes from now on.
+Start = Literal["snapshot", "now"]
+
+_NUMBER = 1
+_OFFSETS = {"snapshot": -1, "now": -2}
+_WAIT_S = 1.0
+#: How long to wait for a broker that is away, and between two attempts.
+PATIENCE_S, RETRY_S = 300.0, 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Subscription:
+    """What one subscription wants, of which business, and under which name its position is kept."""
+
+    business: str
+    table: str
+    where: str = ""
+    columns: tuple[str, ...] = ()
+    group: str = ""
+    client: str = ""
+
+
+class ChangeBatch:
+    """Changes in order. `position` is that after them; None = a transaction or the rows go on in the next batch."""
+
+    def __init__(self, changes: Changes, found: ChangeSet) -> None:
+        self._changes, self._found = changes, found
+
+    def __len__(self) -> int:
+        return len(self._found.operations)
+
+    @property
+    def table(self) -> str:
+        """The table's name, with its namespace."""
+        return self._found.table.qualified
+
+    @property
+    def position(self) -> ChangePosition | None:
+        """Where to resume after this batch."""
+        return self._found.position
+
+    @property
+    def operations(self) -> list[str]:
+        """insert, update, delete or truncate, of each change. After truncate there are no rows: forget all of them."""
+        return self._found.names
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return the rows as dictionaries, of a deletion its key. Decimals and times are text, unrounded."""
+        return self._found.values(self._changes.wanted.columns)
+
+    def to_arrow(self) -> pa.RecordBatch:
+        """Return the changes as Arrow: the columns of the table, `_operation` and `_sequence`. Raises ValueMisfit."""
+        return self._found.to_arrow(self._changes.wanted.columns)
+
+    def lines(self) -> Iterator[str]:
+        """Yield each change as a line of JSON."""
+        return as_lines(self._found, self._changes.wanted.columns)
+
+    def acknowledge(self) -> None:
+        """Let the broker keep the position after this batch under the name of the group."""
+        if self._found.position is not None:
+            self._changes.acknowledge(self._found.position)
+
+
+class Changes:
+    """Iterator over the changes of a subscription; it ends with `close`."""
+
+    def __init__(
+        self,
+        address: BrokerAddress,
+        wanted: Subscription,
+        start: Start | ChangePosition = "snapshot",
+        *,
+        patience_s: float = PATIENCE_S,
+    ) -> None:
+        self._address, self.wanted, self._start = address, wanted, start
+        self._patience_s = patience_s
+        self._client: ListenerClient | None = None
+        self._view = SubscriptionView(_NUMBER)
+        self._ready: deque[ChangeBatch] = deque()
+        self._had_rows = self._closed = False
+        self._waits_since = 0.0
+        #: The position after the newest batch that was returned; None before the first.
+        self.position: ChangePosition | None = start if isinstance(start, ChangePosition) else None
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> ChangeBatch:
+        """Wait for the next batch. Raises VenusError."""
+        while (found := self.poll(_WAIT_S)) is None:
+            if self._closed:
+                raise StopIteration
+        return found
+
+    def poll(self, timeout_s: float) -> ChangeBatch | None:
+        """Return the next batch, None if there is none within the time. Raises VenusError."""
+        end = time.monotonic() + timeout_s
+        while not self._ready:
+            left = end - time.monotonic()
+            if left <= 0 or self._closed:
+                return None
+            self._read(left)
+        batch = self._ready.popleft()
+        self.position = batch.position or self.position
+        return batch
+
+    def _read(self, timeout_s: float) -> None:
+        """Take what has arrived; connect again, as long as that makes sense, if the broker is away."""
+        try:
+            client = self._client or self._connect()
+            for frame in client.take(timeout_s):
+                self._ready.extend(ChangeBatch(self, found) for found in self._view.take(frame))
+        except Diverged:
+            self._disconnect()
+            if self._start != "snapshot":
+                raise
+            self._view.position, self._had_rows = None, True
+        except VenusError as error:
+            self._disconnect()
+            if not error.retryable and not isinstance(error, Overloaded):
+                raise
+            self._wait_for_broker(error)
+
+    def _connect(self) -> ListenerClient:
+        wanted = self.wanted
+        client = ListenerClient(self._address, wanted.business, group=wanted.group, client=wanted.client)
+        try:
+            kept = client.open()
+            if kept and self._view.position is None and self._start != "now" and not self._had_rows:
+                self._view.position = ChangePosition(kept)
+            position = self._view.position or (self._start if isinstance(self._start, ChangePosition) else None)
+            request = broker_pb2.SubscriptionRequest(
+                number=_NUMBER, table=wanted.table, predicate=wanted.where, columns=wanted.columns
+            )
+            if position is not None:
+                request.offset, request.epoch = position.offset, position.epoch
+            else:
+                request.offset = _OFFSETS[str(self._start)]
+                if self._had_rows:
+                    self._forget_rows()
+                self._had_rows = request.offset == _OFFSETS["snapshot"]
+            client.begin([request])
+        except BaseException:
+            client.close()
+            raise
+        self._client, self._waits_since = client, 0.0
+        return client
+
+    def _forget_rows(self) -> None:
+        """Say that the rows before are void, because all come again."""
+        message = broker_pb2.ChangesFrame(
+            news=[broker_pb2.SubscriptionNews(number=_NUMBER, state=broker_pb2.RELOADS, table_id=self._view.table_id)]
+        )
+        self._ready.extend(ChangeBatch(self, found) for found in self._view.take(message))
+
+    def _wait_for_broker(self, error: VenusError) -> None:
+        now = time.monotonic()
+        self._waits_since = self._waits_since or now
+        if now - self._waits_since > self._patience_s:
+            raise error
+        time.sleep(RETRY_S)
+
+    def acknowledge(self, position: ChangePosition) -> None:
+        """Let the broker keep a position under the name of the group."""
+        if self._client is not None and self.wanted.group:
+            self._client.acknowledge(position.offset)
+
+    def _disconnect(self) -> None:
+        client, self._client = self._client, None
+        if client is not None:
+            client.close()
+
+    def close(self) -> None:
+        """End the subscription."""
+        self._closed = True
+        self._disconnect()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
