@@ -31,6 +31,8 @@ UINT32_MAX = 2**32 - 1
 TABLES_MAX = 100_000
 #: Of one stream.
 SUBSCRIPTIONS_MAX = 1_000_000
+#: The changes of one batch, for all subscriptions of a stream.
+CHANGES_BYTES_MAX = 1 << 26
 SPLITS_MAX = 100_000
 LEASE_S_MAX = 30 * 86_400
 CREDIT_BYTES_MAX = 1 << 40
@@ -151,10 +153,23 @@ RULES: Mapping[str, Mapping[str, Rule]] = {
         "offset": Number(-2, NUMBER_MAX),
         "epoch": _EPOCH,
     },
-    "ChangesFrame": {"kept": _ANY, "news": Each(SUBSCRIPTIONS_MAX), "changes": Each(COUNT_MAX)},
-    "SubscriptionNews": {"number": _U32, "state": Number(0, 3), "table_id": _U32},
+    "ChangesFrame": {
+        "kept": _ANY,
+        "tables": Each(TABLES_MAX),
+        "news": Each(SUBSCRIPTIONS_MAX),
+        "changes": Each(COUNT_MAX),
+    },
+    "SubscriptionNews": {
+        "number": _U32,
+        "state": Number(0, 3),
+        "table_id": _U32,
+        "kind": Name(64, may_be_empty=True),
+        "error": Bytes(PREDICATE_CHARS_MAX),
+        "hint": Bytes(PREDICATE_CHARS_MAX),
+    },
     "ChangedRows": {
         "table_id": _U32,
+        **dict.fromkeys(("stored", "stored_sizes", "rows", "subscriptions", "operations"), Bytes(CHANGES_BYTES_MAX)),
         "replayed": Each(SUBSCRIPTIONS_MAX, _U32),
         "loaded": _U32,
         "next_offset": _ANY,

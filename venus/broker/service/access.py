@@ -22,7 +22,7 @@ from venus.rpc.errors import abort_on_error
 from venus.security.audit import AuditLog, Refusals
 from venus.security.identity import bearer, token_in
 from venus.security.roles import ANONYMOUS, CALLS, LISTEN, PAGES, Call, PeerIdentity, admits, covers, missing_roles
-from venus.wire import broker_pb2, replica_pb2
+from venus.wire import broker_pb2, overlay_pb2, replica_pb2
 
 if TYPE_CHECKING:
     from venus.security.certificate_files import CertificateFiles

@@ -82,9 +82,8 @@ class GrpcServer:
         self.ingest = IngestService(core, bridge, service_status, traffic=traffic, patience_s=patience_s, gate=gate)
         self.delivery = DeliveryService(core, bridge, service_status, traffic, gate)
         #: Streams of clients in this process.
-        self.in_process = InProcessServer(
-            bridge, {PRODUCE: self.ingest.serve, SUBSCRIBE: self.delivery.serve, LISTEN: self.delivery.serve_listener}
-        )
+        served = {PRODUCE: self.ingest.serve, SUBSCRIBE: self.delivery.serve, LISTEN: self.delivery.serve_listener}
+        self.in_process = InProcessServer(bridge, served)
         self._health = health.aio.HealthServicer()
         admin = AdminService(core, bridge, service_status, self.ingest, gate)
         services: dict[str, object] = {"Ingest": self.ingest, "Delivery": self.delivery, "Admin": admin}
