@@ -236,7 +236,7 @@ def test_server_sent_events_continue_after_the_last_one(broker: RealBroker, feed
         ({"table": "shop.itms"}, 400, "shop.items"),
         ({"from": "now!"}, 400, "position"),
         ({"from": "99999"}, 200, "truncate"),
-        ({"wher": "x"}, 400, "where"),
+        ({"filter": "x"}, 400, "where"),
     ],
 )
 def test_what_cannot_be_served_is_said(
