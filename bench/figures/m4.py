@@ -1,126 +1,177 @@
 """M4: how even 64 producers of 1,000 rows of 100 bytes end up on the brokers (Minos figure 7).
 
-First 64 scheduler objects place businesses at 64 simulated brokers, each with the reports that it has: none since the
-beginning, or some that are 100 placements old. What is placed is in records that every broker sees, here after five
-more placements. Then the product's scheduler places 64 businesses at eight real brokers, and what they have is counted.
+Eight real brokers of one cluster with etcd. The producers ask in parallel, each any broker first; where a business is
+led and what it has comes from the records and the brokers. Then a broker is killed with kill -9 while producers write,
+comes back, and `venus cluster balance` runs.
 """
 
 from __future__ import annotations
 
+import contextlib
+import json
 import random
-import statistics
+import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from bench.figures.figure import Figure, FigureResult, at_most
-from tests.support.brokers.servers import BrokerProcess, business_status, fill, settings
-from venus.network.scheduling import ALL, CHOICES, BrokerLoadReport, Load, Scheduler, rank_brokers
+from bench.venus_cluster import wait_for
+from tests.support.brokers.broker_clusters import BrokerCluster
+from tests.support.brokers.etcd import running_etcd
+from tests.support.brokers.servers import business_status, commit
+from tests.support.engines.batches import half
+from venus.coordination.etcd import EtcdCoordinator
+from venus.errors import VenusError
+from venus.model import Verdict
+from venus.network.scheduling import rank_brokers
+from venus.replication.records import Leadership
+from venus.rpc.admin import AdminClient
+from venus.rpc.producer import Producer
 
-BROKERS = 64
-REAL = 8
+NAMES = "abcdefgh"
 BUSINESSES = 64
 ROWS = 1000
-STEP_S = 0.01  # between two placements
-GOAL = 1.3
+PRODUCERS = 8
+LEASE_S = 6.0  # nine processes share the cores of one machine
+EVEN, AFTER_DEATH = 1.3, 1.5
 PAPER = "Kafka: 0 to 6,352 rows a broker, 882 lost; Minos: even, 0 lost"
 
 
-class PlacementSimulation:
-    """Brokers of equal size, each business the same load; schedulers with reports and placements that come late."""
+class BusinessSet:
+    """The businesses of a cluster, by their records and brokers."""
 
-    def __init__(self, businesses: int, *, every: int, late: int, choices: int, seed: int) -> None:
-        self._chance = random.Random(seed)
-        self._names = [f"b{n}" for n in range(BROKERS)]
-        self._schedulers = [Scheduler(choices=choices) for _ in range(BROKERS)]
-        self._placed = dict.fromkeys(self._names, 0)
-        self._share = 0.5 * BROKERS / businesses  # so that all of them are half of what there is
-        placed: list[tuple[int, str]] = []
-        for n in range(businesses):
-            if n % every == 0:
-                self._report(n)
-            scheduler = self._chance.choice(self._schedulers)
-            placed.append((n, scheduler.choose(f"x{n}", self._names, n * STEP_S)))
-            self._placed[placed[-1][1]] += 1
-            if n >= late:  # late 0: at once
-                for each in self._schedulers:
-                    each.record_placement(f"x{placed[n - late][0]}", placed[n - late][1], n * STEP_S)
+    def __init__(self, cluster: BrokerCluster, count: int) -> None:
+        self.cluster = cluster
+        self.names = [f"x{n:02}" for n in range(count)]
+        self._batches = 0
 
-    def _report(self, n: int) -> None:
-        for name in self._names:
-            used = min(1.0, self._placed[name] * self._share)
-            load = Load(memory=used, cpu=used, disk=used, network=used)
-            for scheduler in self._schedulers:
-                scheduler.record_report(
-                    name, BrokerLoadReport(load=load, businesses=self._placed[name], number=n, at=(n - 0.5) * STEP_S)
-                )
+    def records(self) -> list[Leadership]:
+        """Return the records."""
+        with contextlib.closing(EtcdCoordinator(self.cluster.etcd.addresses, self.cluster.name)) as coordinator:
+            return list(coordinator.leaderships())
 
-    @property
-    def uneven(self) -> float:
-        """The rows of the fullest broker over the mean."""
-        return max(self._placed.values()) / statistics.mean(self._placed.values())
+    def write(self, during: Callable[[], None] = lambda: None) -> None:
+        """Let a producer of each business commit a batch, several at a time; `during` runs meanwhile."""
+        self._batches += 1
+        first = self._batches
+        addresses = [broker.address for broker in self.cluster.brokers.values()]
+
+        def write_one(business: str) -> None:
+            shuffled = random.Random(f"{business}/{first}").sample(addresses, len(addresses))
+            commit_batch(self.cluster.reach(shuffled), business, first)
+
+        with ThreadPoolExecutor(PRODUCERS) as pool:
+            started = [pool.submit(write_one, business) for business in self.names]
+            during()
+            for each in started:
+                each.result()
+
+    def uneven(self, among: int) -> tuple[float, float]:
+        """Return max/mean of the businesses led and of the bytes in the logs that are led."""
+        led, nbytes = Counter[str](), Counter[str]()
+        for known in self.records():
+            if known.leader is None:
+                continue
+            broker = known.leader.broker
+            led[broker] += 1
+            nbytes[broker] += business_status(self.cluster.brokers[broker].address, known.business).log_bytes
+        return tuple(max(found.values()) * among / found.total() for found in (led, nbytes))  # type: ignore[return-value]
+
+    def missing_rows(self) -> int:
+        """Return how many rows are missing at the leaders."""
+        found = 0
+        for known in self.records():
+            assert known.leader is not None
+            address = self.cluster.brokers[known.leader.broker].address
+            found += business_status(address, known.business).next_offset
+        return len(self.names) * self._batches * ROWS - found
+
+    def wait_until_led(self, dead: str) -> None:
+        """Wait until no business is led by a dead broker."""
+        wait_for(lambda: all(known.leader and known.leader.broker != dead for known in self.records()), every_s=0.2)
+
+    def wait_in_sync(self) -> None:
+        """Wait until every replica is in sync."""
+
+        def are() -> bool:
+            return all({one.broker for one in known.in_sync} == set(known.replicas) for known in self.records())
+
+        wait_for(are, every_s=0.5)
 
 
-def by_hash(businesses: int) -> float:
-    """Return the same for rendezvous hashing alone."""
-    placed = Counter(rank_brokers(f"x{n}", [f"b{n}" for n in range(BROKERS)])[0] for n in range(businesses))
-    return max(placed.values()) / (businesses / BROKERS)
+def commit_batch(reach: str, business: str, number: int) -> None:
+    """Commit a batch with whichever broker leads; repeat it until it is answered."""
+
+    def is_committed() -> bool:
+        with contextlib.suppress(VenusError), Producer(reach, business, "bench", window_bytes_max=8 << 20) as producer:
+            ack = producer.connect(0, number - 1)
+            if ack.last_batch < number and ack.undecided:
+                producer.decide(number, ack.undecided[0].digest, Verdict.COMMIT)
+                producer.wait_until_decided(number)
+            elif ack.last_batch < number:
+                commit(producer, [half(number, rows=ROWS)])
+            return True
+        return False
+
+    wait_for(is_committed)
 
 
-def simulate_placement(quick: bool) -> list[FigureResult]:
-    """Place at simulated brokers; the worst of some seeds counts."""
-    findings: list[FigureResult] = []
-    late = PlacementSimulation(BUSINESSES, every=1 << 30, late=1, choices=ALL, seed=0).uneven
-    few = PlacementSimulation(BUSINESSES, every=1 << 30, late=0, choices=CHOICES, seed=0).uneven
-    also = f", records one placement late: {late:.2f}, two others compared: {few:.2f}"
-    for businesses, every, late_by, choices, words in (
-        (BUSINESSES, 1 << 30, 0, ALL, "no report since, records at once, all compared"),
-        (10 * BUSINESSES, 100, 5, ALL, "reports 100 and records 5 placements old, all compared"),
-        (10 * BUSINESSES, 100, 1 << 30, CHOICES, "reports 100 placements old, no records, two others compared"),
-    ):
-        seeds = range(1 if quick else 5)
-        simulations = (
-            PlacementSimulation(businesses, every=every, late=late_by, choices=choices, seed=s) for s in seeds
-        )
-        found = max(each.uneven for each in simulations)
-        what = f"{businesses} businesses at {BROKERS}, max/mean: {words}"
-        peer = f"hashing alone: {by_hash(businesses):.2f}{also if not findings else ''}"
-        findings.append(at_most(what, found, GOAL, "", paper=PAPER if not findings else "", peer=peer))
-    return findings
+def hash_alone(names: Sequence[str]) -> float:
+    """Return max/mean of the businesses by rendezvous hashing alone."""
+    placed = Counter(rank_brokers(name, NAMES)[0] for name in names)
+    return max(placed.values()) * len(NAMES) / len(names)
 
 
-def real(businesses: int) -> list[FigureResult]:
-    """Place at real brokers, let a producer a business write, and count."""
-    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(4) as pool:
-        brokers = {f"b{n}": BrokerProcess(settings(Path(folder) / f"b{n}")) for n in range(REAL)}
-        try:
-            scheduler = Scheduler(choices=ALL)
-            for name in brokers:
-                scheduler.record_report(name, BrokerLoadReport(load=Load(), businesses=0, at=0.0))
-            places = {f"x{n}": scheduler.choose(f"x{n}", sorted(brokers), 1.0) for n in range(businesses)}
+def measure(cluster: BrokerCluster, count: int) -> list[FigureResult]:
+    """Create, kill, bring back, balance; return the lines."""
+    businesses = BusinessSet(cluster, count)
+    wait_for(lambda: all(len(_brokers(one.address)) == len(NAMES) for one in cluster.brokers.values()), every_s=0.2)
+    businesses.write()
+    what = f"{count} producers of {ROWS:,} rows at {len(NAMES)} real brokers"
+    peer = f"hashing alone: {hash_alone(businesses.names):.2f}"
+    led, nbytes = businesses.uneven(len(NAMES))
+    found = [
+        at_most(f"{what}, businesses led, max/mean", led, EVEN, "", paper=PAPER, peer=peer),
+        at_most("bytes written, max/mean", nbytes, EVEN, ""),
+    ]
+    businesses.wait_in_sync()
+    businesses.write(during=cluster.brokers["c"].kill)
+    businesses.wait_until_led("c")
+    cluster.start("c")
+    businesses.wait_in_sync()
+    led, nbytes = businesses.uneven(len(NAMES))
+    found.append(at_most("one killed with kill -9 among writers, and back: led, max/mean", led, AFTER_DEATH, ""))
+    moves = json.loads(cluster.venus("cluster", "balance", "--json", timeout_s=600)[0])["moves"]
+    led, nbytes = businesses.uneven(len(NAMES))
+    slowest = max((move["seconds"] for move in moves), default=0.0)
+    return [
+        *found,
+        at_most(f"balanced with {len(moves)} hand-overs: led, max/mean", led, EVEN, ""),
+        at_most("balanced: bytes led, max/mean", nbytes, EVEN, ""),
+        at_most("the slowest of these hand-overs", slowest, 1.0, "s"),
+        at_most("lost in all of this", businesses.missing_rows(), 0, "rows"),
+    ]
 
-            def write(business: str) -> tuple[str, int]:
-                address = brokers[places[business]].address
-                fill(address, 1, 1, rows=ROWS, business=business)
-                return places[business], business_status(address, business).next_offset
 
-            rows = Counter[str]()
-            for name, count in pool.map(write, places):
-                rows[name] += count
-        finally:
-            for broker in brokers.values():
-                broker.stop()
-    uneven = max(rows[name] for name in brokers) / (sum(rows.values()) / REAL)
-    lost = businesses * ROWS - sum(rows.values())
-    what = f"{businesses} producers of {ROWS:,} rows at {REAL} real brokers"
-    return [at_most(f"{what}, max/mean", uneven, GOAL, ""), at_most(f"{what}, lost", lost, 0, "rows")]
+def _brokers(address: str) -> list[str]:
+    with AdminClient(address) as admin:
+        return [one.broker for one in admin.status().brokers]
 
 
 def run(quick: bool) -> Sequence[FigureResult]:
     """Measure."""
-    return [*simulate_placement(quick), *real(16 if quick else BUSINESSES)]
+    folder = Path(tempfile.mkdtemp(prefix="venus-bench-"))
+    try:
+        with (
+            running_etcd() as etcd,
+            BrokerCluster(folder, etcd, NAMES, broker={"http": ""}, lease_s=LEASE_S) as cluster,
+        ):
+            return measure(cluster, 16 if quick else BUSINESSES)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 FIGURE = Figure(id="M4", title="balance of the brokers", measure=run)
