@@ -173,7 +173,15 @@ app.command("resume", rich_help_panel=ACT)(tables.resume)
 app.command("resync", rich_help_panel=ACT)(tables.resync)
 app.command("forget", rich_help_panel=ACT)(tables.forget)
 app.command("cutover", rich_help_panel=ACT)(cutover_command.cutover)
-for change in (members.move, members.drain, members.add, members.remove, promote.dissolve, promote.promote):
+for change in (
+    members.move,
+    members.balance,
+    members.drain,
+    members.add,
+    members.remove,
+    promote.dissolve,
+    promote.promote,
+):
     cluster_command.app.command()(change)
 cluster_command.app.command("accept-loss")(promote.accept_loss)
 app.add_typer(spark_command.app, name="spark", rich_help_panel=RUN)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
@@ -26,7 +26,7 @@ ETCD_TIMEOUT_S = 5.0
 LOOK_EVERY_S = 0.2
 
 app = CommandSet(
-    help="The brokers of a cluster: status, policies, move, drain, add, remove, dissolve, accept-loss. "
+    help="The brokers of a cluster: status, policies, move, balance, drain, add, remove, dissolve, accept-loss. "
     "The sets of a network: topology, promote."
 )
 
@@ -65,8 +65,12 @@ def status(
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> int:
-    """Show which broker leads each business, and which are in sync. Exit code 1 if something needs attention."""
+    """Show the brokers' load, which of them leads each business, and which are in sync.
+
+    Exit code 1 if something needs attention. CPU, memory, disk and network are those of a broker's machine.
+    """
     from venus.coordination.operator_changes import find_problems, pending_requests
+    from venus.replication.leaders import count_roles
 
     run = Invocation.from_options(ctx, config, as_json)
     end = time.monotonic() + wait
@@ -80,16 +84,17 @@ def status(
             time.sleep(LOOK_EVERY_S)
     under_way = [f"{known.business}: {line}" for known in leaderships for line in pending_requests(known, living)]
     under_way += [format_installation(broker.member.broker, one) for broker in living for one in broker.installing]
+    roles = count_roles(leaderships)
     document = {
         "cluster": run.settings.cluster.name,
         "healthy": healthy,
         "problems": found,
-        "brokers": [_broker_document(broker) for broker in living],
+        "brokers": [_broker_document(broker, roles) for broker in living],
         "businesses": [_business_document(leadership) for leadership in leaderships],
         "under_way": under_way,
     }
     shown: list[Any] = [
-        build_table("broker", "address", "site", "store", "", rows=[_broker_row(broker) for broker in living])
+        build_table(*_BROKER_COLUMNS, "store", "", rows=[_broker_row(broker, roles) for broker in living])
     ]
     if leaderships:
         names = ("business", "leader", "term", "in sync", "replicas", "policy")
@@ -143,7 +148,13 @@ def policy(
     return 0
 
 
-def _broker_document(broker: LiveBroker) -> dict[str, Any]:
+_BROKER_COLUMNS = ("broker", "address", "site", "CPU", "memory", "disk", "network", "leads", "follows")
+
+Roles = Mapping[str, tuple[int, int]]
+
+
+def _broker_document(broker: LiveBroker, roles: Roles) -> dict[str, Any]:
+    leads, follows = roles.get(broker.member.broker, (0, 0))
     return {
         "broker": broker.member.broker,
         "store": broker.member.store,
@@ -154,6 +165,9 @@ def _broker_document(broker: LiveBroker) -> dict[str, Any]:
         "version": broker.version,
         "unhealthy": broker.unhealthy,
         "installing": [asdict(one) for one in broker.installing],
+        "load": None if broker.load is None else asdict(broker.load),
+        "leads": leads,
+        "follows": follows,
     }
 
 
@@ -199,11 +213,15 @@ def format_installation(broker: str, found: InstallationProgress) -> str:
     )
 
 
-def _broker_row(broker: LiveBroker) -> tuple[object, ...]:
+def _broker_row(broker: LiveBroker, roles: Roles) -> tuple[object, ...]:
     state = "draining" if broker.draining else "alive"
     if broker.unhealthy:
         state += f", not healthy: {broker.unhealthy}"
-    return broker.member.broker, broker.address, broker.site or None, broker.member.store, state
+    load = broker.load
+    shares = (load.cpu, load.memory, load.disk, load.network) if load is not None else (None,) * 4
+    shown = [None if share is None else f"{share:.0%}" for share in shares]
+    place = broker.member.broker, broker.address, broker.site or None
+    return *place, *shown, *roles.get(broker.member.broker, (0, 0)), broker.member.store, state
 
 
 def _business_row(found: Leadership) -> tuple[object, ...]:

@@ -1,4 +1,4 @@
-"""`venus cluster move`, `drain`, `add`, `remove`: commands that change which brokers replicate and lead a business.
+"""`venus cluster move`, `balance`, `drain`, `add`, `remove`: which brokers replicate and lead a business.
 
 Each command writes a request to the coordinator and waits until the brokers have fulfilled it.
 """
@@ -6,7 +6,8 @@ Each command writes a request to the coordinator and waits until the brokers hav
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,11 +16,13 @@ import typer
 from venus.cli.cluster import open_coordinator
 from venus.cli.invocation import ConfigOption, Invocation, JsonOption
 from venus.errors import ConfigError, Unavailable
+from venus.model import count_phrase
 from venus.text.formatting import format_duration, suggest_nearest
 
 if TYPE_CHECKING:
     from venus.cli.output import Output
     from venus.coordination.etcd import EtcdCoordinator
+    from venus.replication.leaders import Move
     from venus.replication.records import Leadership, LiveBroker
 
 
@@ -28,6 +31,9 @@ LOOK_EVERY_S = 0.05
 #: How often the reason for waiting is printed.
 SAY_EVERY_S = 5.0
 SAFE = "it continues by itself: `venus cluster status` shows the progress; the command can be repeated safely"
+
+LATER = "repeat the command when `venus cluster status` shows all replicas in sync"
+BALANCED = "each broker leads about as many businesses as it can"
 
 Make = Callable[["Leadership", Collection["LiveBroker"]], "Leadership"]
 
@@ -55,14 +61,14 @@ def change_record(coordinator: EtcdCoordinator, name: str, make: Make) -> Leader
     raise Unavailable(f"the record of {name} keeps changing", hint="try again")
 
 
-def wait_until_done(out: Output, seconds: float, look: Callable[[], list[str]]) -> float:
+def wait_until_done(out: Output, seconds: float, look: Callable[[], list[str]], hint: str = SAFE) -> float:
     """Wait until `look` returns no reason to wait; return the seconds that took. Raises Unavailable after the time."""
     began = printed_at = time.monotonic()
     printed = ""
     while waiting := look():
         now = time.monotonic()
         if now - began >= seconds:
-            raise Unavailable(f"not done after {seconds:g} s: {'; '.join(waiting)}", hint=SAFE)
+            raise Unavailable(f"not done after {seconds:g} s: {'; '.join(waiting)}", hint=hint)
         text = "; ".join(waiting)
         if text != printed and now - began > 1 and (not printed or now - printed_at > SAY_EVERY_S):
             printed, printed_at = text, now
@@ -131,9 +137,20 @@ def move(
 
 
 def _move_leader(run: Invocation, coordinator: EtcdCoordinator, name: str, broker: str, seconds: float) -> int:
+    before = read_record(coordinator, name)
+    took = _hand_over(run, coordinator, name, broker, seconds)
+    after = read_record(coordinator, name)
+    line = f"{name} is led by {broker} in term {after.term}, after {took:.2f} s"
+    if before.leader == after.leader:
+        line = f"{name} is led by {broker} already"
+    run.out.answer({**record_document(after), "seconds": round(took, 3)}, line)
+    return 0
+
+
+def _hand_over(run: Invocation, coordinator: EtcdCoordinator, name: str, broker: str, seconds: float) -> float:
+    """Let a broker lead; return the seconds that took. Raises Refused, Unavailable."""
     from venus.coordination import operator_changes
 
-    before = read_record(coordinator, name)
     change_record(coordinator, name, lambda known, living: operator_changes.request_leader(known, broker, living))
 
     def look() -> list[str]:
@@ -146,13 +163,65 @@ def _move_leader(run: Invocation, coordinator: EtcdCoordinator, name: str, broke
             )
         return [] if led_by == broker else [f"{name} is handed over to {broker}"]
 
-    took = wait_until_done(run.out, seconds, look)
-    after = read_record(coordinator, name)
-    line = f"{name} is led by {broker} in term {after.term}, after {took:.2f} s"
-    if before.leader == after.leader:
-        line = f"{name} is led by {broker} already"
-    run.out.answer({**record_document(after), "seconds": round(took, 3)}, line)
+    return wait_until_done(run.out, seconds, look)
+
+
+def balance(
+    ctx: typer.Context,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only show which business would move where, and why.")
+    ] = False,
+    wait: Annotated[
+        float, typer.Option("--wait", metavar="SECONDS", min=0, help="How long to wait until it is done.")
+    ] = WAIT_S,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> int:
+    """Let each broker lead about as many businesses: hand some over, one at a time.
+
+    A business moves only to a broker that has a replica in sync and no higher load; its writers wait for less than a
+    second. Nothing moves while a replica is missing or a broker is degraded.
+    """
+    run = Invocation.from_options(ctx, config, as_json)
+    with open_coordinator(run.settings) as coordinator:
+        moves, obstacle = _plan_balance(coordinator)
+        if not dry_run:
+            done = list(_hand_over_one_by_one(run, coordinator, wait)) if moves else []
+            line = f"{count_phrase(len(done), 'business', 'businesses')} handed over" if done else BALANCED
+            run.out.answer({"moves": done}, line)
+            return 0
+    lines = [f"{move.business}: {move.source} -> {move.target} ({move.reason})" for move in moves]
+    later = [f"! not now: {obstacle}"] if moves and obstacle else []
+    document = {"moves": [asdict(move) | {"reason": move.reason} for move in moves], "obstacle": obstacle}
+    run.out.answer(document, *(lines or [BALANCED]), *later)
     return 0
+
+
+def _hand_over_one_by_one(run: Invocation, coordinator: EtcdCoordinator, seconds: float) -> Iterator[dict[str, Any]]:
+    """Carry out a balance, planned again after each hand-over; yield what has moved."""
+    end = time.monotonic() + seconds
+    while True:
+        wait_until_done(run.out, end - time.monotonic(), partial(_find_balance_obstacles, coordinator), LATER)
+        moves, _ = _plan_balance(coordinator)
+        if not moves:
+            return
+        move = moves[0]
+        took = _hand_over(run, coordinator, move.business, move.target, max(1.0, end - time.monotonic()))
+        run.out.say(f"{move.business}: {move.source} -> {move.target} after {took:.2f} s ({move.reason})")
+        yield asdict(move) | {"reason": move.reason, "seconds": round(took, 3)}
+
+
+def _find_balance_obstacles(coordinator: EtcdCoordinator) -> list[str]:
+    obstacle = _plan_balance(coordinator)[1]
+    return [obstacle] if obstacle else []
+
+
+def _plan_balance(coordinator: EtcdCoordinator) -> tuple[list[Move], str]:
+    """Return the hand-overs that balance the cluster, and why none may begin now."""
+    from venus.replication.leaders import find_obstacle, plan_moves
+
+    records, live = coordinator.leaderships(), {broker.member: broker for broker in coordinator.brokers()}
+    return plan_moves(records, live), find_obstacle(records, live)
 
 
 def _move_replica(
