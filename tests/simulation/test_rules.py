@@ -25,5 +25,5 @@ def test_an_edit_is_taken_back() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.text)
-def test_a_missing_rule_is_found_within_a_thousand_histories(rule: Rule) -> None:
-    assert first_violation(rule, range(1000)) is not None
+def test_a_missing_rule_is_found_within_two_thousand_histories(rule: Rule) -> None:
+    assert first_violation(rule, range(2000)) is not None

@@ -61,19 +61,23 @@ class World:
         names = "abcdef"[: count + spare]
         self.hosts = {name: self.host_class(self, name, priority) for priority, name in enumerate(names)}
         self.min_in_sync = minimum
+        self.coordinator.record = self.first_record(names[:count])
+        for host in self.hosts.values():  # broker a has created the record
+            host.start(begins=host.name == "a" and self.coordinator.record.leader == host.me)
+
+    def first_record(self, names: str) -> Leadership:
+        """Return the record with which a history begins; `names` have a replica."""
         first = self.hosts["a"].me
-        self.coordinator.record = Leadership(
+        return Leadership(
             business="shop",
             term=1,
             leader=first,
             in_sync=frozenset({first}),
-            replicas=tuple(names[:count]),
+            replicas=tuple(names),
             policy=self.policy,
             min_in_sync=self.min_in_sync,
             version=1,
         )
-        for host in self.hosts.values():
-            host.start(begins=host.name == "a")
 
     # -- clients and operators -------------------------------------------------------------------------------------
 

@@ -1,13 +1,17 @@
 """Choice of the next leader among the complete replicas (VENUS 3.1; Tensor IV-C).
 
 Health only breaks ties inside the set: excluding sub-healthy brokers first, as Tensor does, loses acknowledged writes.
+So does the scheduler's order (venus/replication/leaders.py): complete replicas have everything acknowledged, and may
+differ by what was proposed since.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from math import inf
 
+from venus.replication.in_sync import NEAR_ENTRIES
 from venus.replication.records import Leadership, LiveBroker, Member, Policy
 
 
@@ -45,12 +49,23 @@ def explain_hindrance(known: Leadership, live: Iterable[Member]) -> str:
 
 
 def choose_leader(
-    known: Leadership, ballots: Mapping[Member, Ballot], live: Mapping[Member, LiveBroker]
+    known: Leadership,
+    ballots: Mapping[Member, Ballot],
+    live: Mapping[Member, LiveBroker],
+    ranks: Mapping[str, int],
 ) -> Leadership | None:
-    """Return the leadership of the next term; None = no member may lead."""
+    """Return the leadership of the next term; None = no member may lead. `ranks` is the scheduler's order."""
     clean = [ballots[member] for member in known.candidates if member in ballots]
     if clean:
-        chosen = min(clean, key=lambda ballot: _clean_order(ballot, live[ballot.member]))
+        end = max(ballot.end for ballot in clean) - NEAR_ENTRIES
+        chosen = min(
+            clean,
+            key=lambda ballot: (
+                *_suitability(ballot, live[ballot.member], end),
+                ballot.member != known.leader,  # it was just named, or has restarted within its lease
+                *_preference(ballot, live[ballot.member], ranks),
+            ),
+        )
     elif known.policy is Policy.AVAILABILITY and ballots:
         chosen = min(ballots.values(), key=lambda ballot: _unclean_order(ballot, live[ballot.member]))
     else:
@@ -70,15 +85,12 @@ def choose_leader(
     )
 
 
-def _clean_order(ballot: Ballot, broker: LiveBroker) -> tuple[object, ...]:
-    return (
-        broker.draining,
-        not ballot.healthy,
-        -ballot.last_term,
-        -ballot.end,
-        broker.priority,
-        ballot.member,
-    )
+def _suitability(ballot: Ballot, broker: LiveBroker, near_end: int) -> tuple[bool, ...]:
+    return broker.draining, not ballot.healthy, ballot.end < near_end
+
+
+def _preference(ballot: Ballot, broker: LiveBroker, ranks: Mapping[str, int]) -> tuple[object, ...]:
+    return ranks.get(ballot.member.broker, inf), -ballot.last_term, -ballot.end, broker.priority, ballot.member
 
 
 def _unclean_order(ballot: Ballot, broker: LiveBroker) -> tuple[object, ...]:

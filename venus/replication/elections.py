@@ -38,6 +38,7 @@ class Elections:
         self._resigned = 0  # number of resignations since the last acknowledgement
         self._stands_back_until = float("-inf")
         self.stays_until = float("-inf")  # this leader does not resign before
+        self.ranks: Mapping[str, int] = {}  # the scheduler's order of the brokers
 
     def cancel(self) -> None:
         """Cancel the election: there is a leader, or a newer term."""
@@ -125,11 +126,16 @@ class Elections:
         self._not_before = now + self._patience.election_every_s
         may_lead = election.eligible_members(known, live)  # checked again: it may have changed since
         ballots = {member: ballot for member, ballot in running.ballots.items() if member in may_lead}
-        chosen = election.choose_leader(known, ballots, live)
+        chosen = election.choose_leader(known, ballots, live, self.ranks)
         return [] if chosen is None else [Swap(before=known, after=chosen)]
 
     def _queue_position(self, known: Leadership, live: Mapping[Member, LiveBroker]) -> int:
-        """Return the position of this broker in the order of elections, so that brokers do not start them together."""
+        """Return the position of this broker in the order of elections, so that brokers do not start them together.
+
+        The others wait for the leader of the record while it lives, so it need not wait for them.
+        """
+        if known.leader == self._me:
+            return 0
         order = sorted(
             (broker.draining, broker.priority, member)
             for member, broker in live.items()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from venus.replication.election import Ballot
@@ -70,9 +70,13 @@ class RecordRead:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokersRead:
-    """The brokers with a lease were read from the coordinator."""
+    """The brokers with a lease were read from the coordinator.
+
+    `ranks` orders brokers of equal health and nearly equal logs in the next election: the smallest first.
+    """
 
     brokers: Mapping[Member, LiveBroker]
+    ranks: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -46,6 +46,10 @@ class InstallationProgress:
     seconds_left: int = -1  # about; -1 = not known yet
 
 
+#: How `unhealthy` begins while a lane is degraded.
+LANE = "lane "
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveBroker:
     """Description of a broker, under a lease that it refreshes."""
@@ -61,6 +65,11 @@ class LiveBroker:
     load: Load | None = None  # None = not reported
     businesses: int = 0  # number of its replicas
     report: int = 0  # number of the load report
+
+    @property
+    def is_degraded(self) -> bool:
+        """Whether it serves a lane less because of its load."""
+        return self.unhealthy.startswith(LANE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

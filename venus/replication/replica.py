@@ -157,6 +157,7 @@ class Replica:
 
     def _on_brokers(self, event: BrokersRead, now: float) -> list[Effect]:
         self.live = dict(event.brokers)
+        self._elections.ranks = event.ranks
         self._live_is_newer = True
         return self._on_tick(Tick(), now)
 

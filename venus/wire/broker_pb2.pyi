@@ -2907,6 +2907,7 @@ class BrokerStatus(_message.Message):
     NETWORK_FIELD_NUMBER: _builtins.int
     SEAL_FIELD_NUMBER: _builtins.int
     NOW_US_FIELD_NUMBER: _builtins.int
+    BROKERS_FIELD_NUMBER: _builtins.int
     OVERLAY_FIELD_NUMBER: _builtins.int
     version: _builtins.str
     started_at_us: _builtins.int
@@ -2933,6 +2934,10 @@ class BrokerStatus(_message.Message):
     @_builtins.property
     def network(self) -> Global___NetworkStatus: ...
     @_builtins.property
+    def brokers(self) -> _containers.RepeatedCompositeFieldContainer[Global___BrokerLoad]:
+        """of the cluster, that are alive"""
+
+    @_builtins.property
     def overlay(self) -> Global___OverlayStatus:
         """absent = it shares no matching"""
 
@@ -2953,11 +2958,12 @@ class BrokerStatus(_message.Message):
         network: Global___NetworkStatus | None = ...,
         seal: _builtins.int = ...,
         now_us: _builtins.int = ...,
+        brokers: _abc.Iterable[Global___BrokerLoad] | None = ...,
         overlay: Global___OverlayStatus | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["network", b"network", "overlay", b"overlay", "traffic", b"traffic"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["alarms", b"alarms", "broker_id", b"broker_id", "buffer_bytes", b"buffer_bytes", "buffer_limit_bytes", b"buffer_limit_bytes", "businesses", b"businesses", "cluster", b"cluster", "free_bytes", b"free_bytes", "installations", b"installations", "network", b"network", "now_us", b"now_us", "overlay", b"overlay", "seal", b"seal", "started_at_us", b"started_at_us", "traffic", b"traffic", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["alarms", b"alarms", "broker_id", b"broker_id", "brokers", b"brokers", "buffer_bytes", b"buffer_bytes", "buffer_limit_bytes", b"buffer_limit_bytes", "businesses", b"businesses", "cluster", b"cluster", "free_bytes", b"free_bytes", "installations", b"installations", "network", b"network", "now_us", b"now_us", "overlay", b"overlay", "seal", b"seal", "started_at_us", b"started_at_us", "traffic", b"traffic", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -3048,6 +3054,63 @@ class OverlayStatus(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___OverlayStatus: _TypeAlias = OverlayStatus  # noqa: Y015
+
+@_typing.final
+class BrokerLoad(_message.Message):
+    """Load of a broker of the cluster. Shares are those of its machine, 0 to 1."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BROKER_FIELD_NUMBER: _builtins.int
+    ADDRESS_FIELD_NUMBER: _builtins.int
+    SITE_FIELD_NUMBER: _builtins.int
+    REPORTED_FIELD_NUMBER: _builtins.int
+    CPU_FIELD_NUMBER: _builtins.int
+    MEMORY_FIELD_NUMBER: _builtins.int
+    DISK_FIELD_NUMBER: _builtins.int
+    NETWORK_FIELD_NUMBER: _builtins.int
+    LEADS_FIELD_NUMBER: _builtins.int
+    FOLLOWS_FIELD_NUMBER: _builtins.int
+    UNHEALTHY_FIELD_NUMBER: _builtins.int
+    DRAINING_FIELD_NUMBER: _builtins.int
+    broker: _builtins.str
+    address: _builtins.str
+    site: _builtins.str
+    reported: _builtins.bool
+    """false = the shares are not known yet"""
+    cpu: _builtins.float
+    memory: _builtins.float
+    disk: _builtins.float
+    network: _builtins.float
+    leads: _builtins.int
+    """businesses"""
+    follows: _builtins.int
+    unhealthy: _builtins.str
+    """why another broker should lead instead; empty = healthy"""
+    draining: _builtins.bool
+    def __init__(
+        self,
+        *,
+        broker: _builtins.str = ...,
+        address: _builtins.str = ...,
+        site: _builtins.str = ...,
+        reported: _builtins.bool = ...,
+        cpu: _builtins.float = ...,
+        memory: _builtins.float = ...,
+        disk: _builtins.float = ...,
+        network: _builtins.float = ...,
+        leads: _builtins.int = ...,
+        follows: _builtins.int = ...,
+        unhealthy: _builtins.str = ...,
+        draining: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "broker", b"broker", "cpu", b"cpu", "disk", b"disk", "draining", b"draining", "follows", b"follows", "leads", b"leads", "memory", b"memory", "network", b"network", "reported", b"reported", "site", b"site", "unhealthy", b"unhealthy"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___BrokerLoad: _TypeAlias = BrokerLoad  # noqa: Y015
 
 @_typing.final
 class TrafficStatus(_message.Message):

@@ -64,8 +64,7 @@ def halted(cluster: Cluster) -> Node:
 def test_the_replica_stops_and_everybody_else_goes_on(tmp_path: Path, bad: Callable[[LogEntry], LogEntry]) -> None:
     with Cluster(tmp_path) as cluster:
         leader = cluster.create()
-        cluster.create(business=OTHER)
-        producer, other = Producer(leader.core), Producer(leader.core, OTHER)
+        producer, other = Producer(leader.core), Producer(cluster.create(business=OTHER).core, OTHER)
         producer.commit(engines.rows(0, 3))
         cluster.settle()
         mangle_entries(cluster, bad)

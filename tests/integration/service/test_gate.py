@@ -39,9 +39,8 @@ class Host:
         self.dropping: set[str] = set()
         self.made: list[str] = []
         self.gone: list[tuple[str, int]] = []
-        self.me = SimpleNamespace(member="a")
-        self.brokers = SimpleNamespace(live={"a": SimpleNamespace(member=SimpleNamespace(broker="a"), draining=False)})
-        self.brokers.leader_order = lambda member: member
+        self.me = SimpleNamespace(member=Member(broker="a", store="s"))
+        self.brokers = SimpleNamespace(live={self.me.member: SimpleNamespace(draining=False)})
 
     def is_dropping(self, business: str) -> bool:
         return business in self.dropping

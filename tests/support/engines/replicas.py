@@ -262,12 +262,11 @@ class Cluster:
         return self.nodes[name]
 
     def create(self, name: str = "a", business: str = engines.BUSINESS) -> Node:
-        """Make a business and return its leader once it takes writes."""
+        """Make a business at a node and return its leader, maybe another one, once it takes writes."""
         node = self.nodes[name]
         eventually(lambda: len(node.ask(lambda host: host.brokers.live)) == len(self.nodes))
         node.post(lambda: node.host.create(business))
-        eventually(lambda: node.leads(business))
-        return node
+        return self.leader(business)
 
     def leader(self, business: str = engines.BUSINESS) -> Node:
         """Return who takes writes, as soon as somebody does."""

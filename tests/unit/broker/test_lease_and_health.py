@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from venus.broker.replicas.broker_load import NEARLY_FULL, SLOW_SYNC_S, BrokerHe
 from venus.broker.replicas.coordinator_thread import CoordinatorThread
 from venus.broker.store.data_directory import FreeSpace
 from venus.broker.store.rocks import Store, SyncTimes
+from venus.flow.degradation import Degradation, DegradedLane, HealthMonitor, HealthRule, Lane
 from venus.replication.messages import SwapResult
 from venus.replication.records import Leadership, LiveBroker, Member
 
@@ -105,5 +107,14 @@ def test_a_trouble_that_has_ended_counts_for_a_while(tmp_path: Path) -> None:
         assert health() != ""
         now = 31.0
         assert health() == ""
+
+        health.facts = HealthMonitor((HealthRule(fact="crash", limit=1, text="it ended"),), keep_s=1800)
+        health.facts.evaluate({"crash": 1}, 0.0)
+        health.lanes = Degradation((), restore_s=30)
+        assert health() == "sub-healthy in the last half hour: crash"
+        health.lanes.degraded.append(DegradedLane(lane=Lane.DETAILS, since=0.0, reason="CPU is at 97 %"))
+        assert health() == "lane 4 (details) is degraded", "no figures: each change is published"
+        assert replace(ME, unhealthy=health()).is_degraded
+        assert not health.trouble, "facts and lanes raise no alarm here"
     finally:
         store.close()

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from venus.broker.replicas.broker_load import AGAIN_AFTER_S, MEASURE_EVERY_S, BrokerLoad, MachineLoad
-from venus.broker.replicas.placement import ReplicaPlacement
+from venus.broker.replicas.placement import ClusterView, ReplicaPlacement
 from venus.coordination.stored_records import decode_broker, encode_broker
 from venus.errors import ProtocolError
 from venus.network.scheduling import Load, rank_brokers
@@ -71,36 +72,105 @@ def test_what_is_said_of_a_load_is_kept_and_checked() -> None:
             decode_broker("k", value)
 
 
+def placed(live: list[LiveBroker], business: str = "x", me: int = 0, replicas: int = 2) -> tuple[str, ...]:
+    placement = ReplicaPlacement(replicas=replicas, min_in_sync=1)
+    return placement.new_record(business, live[me].member, ClusterView(live), 1).replicas
+
+
 def test_replicas_are_placed_where_there_is_room() -> None:
-    wanted = ReplicaPlacement(replicas=2, min_in_sync=1)
-    me = broker("a", 0.3)
-    live = [me, broker("b", 0.2), broker("c", 0.7), broker("d", 0.85), broker("e", 0.2)]
-    got = [wanted.new_record(f"x{n}", me.member, live, 1).replicas[1] for n in range(6)]
-    assert set(got) == {"b", "e"}
+    live = [broker("a", 0.3), broker("b", 0.2), broker("c", 0.7), broker("d", 0.85), broker("e", 0.2)]
+    assert {placed(live, f"x{n}")[1] for n in range(6)} == {"b", "e"}
 
 
 def test_one_after_the_other_is_placed_without_a_new_report() -> None:
-    wanted = ReplicaPlacement(replicas=2, min_in_sync=1)
-    me = broker("a", 0.3)
-    live = [me, *(broker(name, 0.2 if name == "b" else 0.3) for name in "bcde")]
-    got = [wanted.new_record(f"x{n}", me.member, live, 1, 1.0).replicas[1] for n in range(40)]
-    assert all(5 <= got.count(name) <= 16 for name in "bcde"), got
+    live = [broker("a", 0.3), *(broker(name, 0.2 if name == "b" else 0.3) for name in "bcde")]
+    view, wanted = ClusterView(live), ReplicaPlacement(replicas=2, min_in_sync=1)
+    made = [wanted.new_record(f"x{n}", live[0].member, view, 1) for n in range(40)]
+    leaders, followers = (Counter(record.replicas[n] for record in made) for n in (0, 1))
+    assert leaders == dict.fromkeys("abcde", 8)
+    assert all(6 <= followers[name] <= 10 for name in "abcde"), followers
 
 
-def test_brokers_that_say_nothing_are_placed_by_their_rank_as_before() -> None:
-    wanted = ReplicaPlacement(replicas=3, min_in_sync=1)
-    me, live = broker("a"), [broker(name) for name in "abcde"]
-    first = wanted.new_record("shop", me.member, live, 1)
-    assert first.replicas == ("a", *rank_brokers("shop", "bcde")[:2])
-    assert {wanted.new_record("shop", me.member, live, 1).replicas for _ in range(10)} == {first.replicas}
+def test_brokers_that_say_nothing_are_placed_by_their_rank() -> None:
+    live = [broker(name) for name in "abcde"]
+    assert placed(live, "shop", replicas=3) == ("a", *rank_brokers("shop", "bcde")[:2])
+    assert placed(live, "shop", me=2)[0] == "c", "among equals the broker that was asked leads"
 
 
 def test_a_draining_broker_is_replaced_by_one_with_room() -> None:
-    wanted = ReplicaPlacement(replicas=2, min_in_sync=1)
-    me = broker("a", 0.3)
-    known = wanted.new_record("x", me.member, [me, broker("b", 0.3)], 1)
-    live = [me, replace(broker("b", 0.3), draining=True), broker("c", 0.9), broker("d", 0.1)]
-    found = wanted.next_record(known, live, 5.0)
+    known = ReplicaPlacement(replicas=2, min_in_sync=1).new_record(
+        "x", member("a"), ClusterView([broker("a", 0.3), broker("b", 0.3)]), 1
+    )
+    live = [broker("a", 0.3), replace(broker("b", 0.3), draining=True), broker("c", 0.9), broker("d", 0.1)]
+    found = ReplicaPlacement(replicas=2, min_in_sync=1).next_record(known, ClusterView(live))
     assert found is not None
     assert found.replicas == ("a", "b", "d")
     assert found.leaving == ("b",)
+    assert placed(live, me=1)[0] != "b", "a draining broker gets nothing new"
+
+
+def test_replicas_are_complete_from_the_beginning_while_nothing_is_acknowledged() -> None:
+    view = ClusterView([broker(name) for name in "abc"])
+    several = ReplicaPlacement(replicas=3, min_in_sync=2).new_record("x", member("a"), view, 1)
+    assert several.in_sync == {member("a")}
+    assert several.candidates == {member(name) for name in "abc"}, "any of them may lead if a dies at once"
+    view = ClusterView([broker(name) for name in "abc"])
+    alone = ReplicaPlacement(replicas=3, min_in_sync=1).new_record("x", member("a"), view, 1)
+    assert (set(alone.in_sync), set(alone.last_in_sync)) == ({member("a")}, set()), "its leader acknowledges alone"
+
+
+# -- sites -----------------------------------------------------------------------------------------------------------
+
+
+def at(site: str, *names: str, disk: float = 0.1) -> list[LiveBroker]:
+    return [replace(broker(name, disk), site=site) for name in names]
+
+
+def test_replicas_go_to_different_sites_first_then_by_load() -> None:
+    live = [*at("east", "a", "b"), *at("west", "c", "d"), *at("north", "e", disk=0.9)]
+    for n in range(20):
+        found = placed(live, f"x{n}", replicas=3)
+        assert {name for name in found if name in "ab"} == {"a"}
+        assert "e" in found, "a full broker at a site of its own"
+    assert len(placed(live, replicas=4)) == 4, "where there are too few sites, they share one"
+
+
+def test_a_broker_without_a_site_is_a_site_of_its_own() -> None:
+    live = [*at("east", "a", "b"), *at("", "c", "d")]
+    assert set(placed(live, replicas=3)) == {"a", "c", "d"}
+
+
+def test_replicas_that_share_a_site_are_repaired_one_after_the_other() -> None:
+    wanted = ReplicaPlacement(replicas=3, min_in_sync=2)
+    live = [*at("east", "a", "b", "c"), *at("west", "d"), *at("north", "e")]
+    known = wanted.new_record("x", member("a"), ClusterView(live[:3]), 1)
+    assert sorted(known.replicas) == ["a", "b", "c"]
+    assert wanted.next_record(known, ClusterView(live[:3])) is None, "there is no other site"
+
+    known = replace(known, in_sync=frozenset(map(member, "ab")))
+    first = wanted.next_record(known, ClusterView(live))
+    assert first is not None
+    assert (len(first.replicas), first.leaving) == (4, ("c",)), (
+        "the one that is not in sync goes first, never the leader"
+    )
+    assert wanted.next_record(first, ClusterView(live)) is None, "one at a time"
+
+    moved = replace(first, in_sync=frozenset(map(member, set(first.replicas))))
+    for _ in range(3):
+        after = wanted.next_record(moved, ClusterView(live))
+        assert after is not None
+        moved = replace(after, in_sync=frozenset(map(member, after.replicas)))
+    assert (set(moved.replicas), moved.leaving) == ({"a", "d", "e"}, ())
+    assert wanted.next_record(moved, ClusterView(live)) is None
+
+
+def test_a_dead_broker_still_occupies_its_site() -> None:
+    wanted = ReplicaPlacement(replicas=3, min_in_sync=2)
+    known = wanted.new_record("x", member("a"), ClusterView([*at("east", "a"), *at("west", "b"), *at("north", "c")]), 1)
+    left = [*at("east", "a"), *at("west", "b", "d")]
+    assert wanted.next_record(known, ClusterView(left, sites={"c": "north"})) is None
+    assert wanted.next_record(known, ClusterView([*left, *at("south", "e")], sites={"c": "west"})) is not None
+
+
+def member(name: str) -> Member:
+    return Member(broker=name, store=f"s{name}")

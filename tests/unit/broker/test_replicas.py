@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 
 from venus.broker.pipeline.shared_log import NO_BACKLOG, Backlog
-from venus.broker.replicas.placement import ReplicaPlacement
+from venus.broker.replicas.placement import ClusterView, ReplicaPlacement
 from venus.broker.replicas.replicated_logs import RecentEntries
 from venus.replication.records import LiveBroker, Member
 
@@ -45,20 +46,22 @@ def test_entries_that_were_taken_back_are_replaced() -> None:
 
 def test_a_business_gets_its_replicas_as_brokers_come() -> None:
     wanted = ReplicaPlacement(replicas=3, min_in_sync=2)
-    first = wanted.new_record("shop", A.member, [A], 1)
+    first = wanted.new_record("shop", A.member, ClusterView([A]), 1)
     assert (first.leader, first.in_sync, first.replicas) == (A.member, frozenset({A.member}), ("a",))
-    assert wanted.add_missing(first, [A]) is None
-    grown = wanted.add_missing(first, [A, B, C, D])
+    assert wanted.add_missing(first, ClusterView([A])) is None
+    grown = wanted.add_missing(first, ClusterView([A, B, C, D]))
     assert grown is not None
     assert len(set(grown.replicas)) == 3
     assert grown.replicas[0] == "a"
-    assert wanted.add_missing(grown, [A, B, C, D]) is None
+    assert wanted.add_missing(grown, ClusterView([A, B, C, D])) is None
 
 
 def test_businesses_are_spread_over_the_brokers() -> None:
     wanted = ReplicaPlacement(replicas=2, min_in_sync=2)
-    others = {wanted.new_record(f"business {n}", A.member, [A, B, C, D], 1).replicas[1] for n in range(50)}
-    assert others == {"b", "c", "d"}
+    view = ClusterView([A, B, C, D])
+    made = [wanted.new_record(f"business {n}", A.member, view, 1).replicas for n in range(40)]
+    assert Counter(leader for leader, _ in made) == dict.fromkeys("abcd", 10)
+    assert len(set(made)) > 4
 
 
 def test_a_backlog_is_kept_up_to_its_limit() -> None:
@@ -73,14 +76,14 @@ def test_a_business_that_one_broker_had_alone_needs_no_other_until_enough_are_in
     wanted = ReplicaPlacement(replicas=3, min_in_sync=2)
     alone = wanted.joining_record("shop", A.member, 1)
     assert (alone.min_in_sync, alone.min_in_sync_wanted) == (1, 2)
-    assert wanted.next_record(alone, [A]) is None
+    assert wanted.next_record(alone, ClusterView([A])) is None
 
-    grown = wanted.next_record(alone, [A, B])
+    grown = wanted.next_record(alone, ClusterView([A, B]))
     assert grown is not None
     assert grown.min_in_sync == 1
 
-    raised = wanted.next_record(replace(grown, in_sync=frozenset({A.member, B.member})), [A, B])
+    raised = wanted.next_record(replace(grown, in_sync=frozenset({A.member, B.member})), ClusterView([A, B]))
     assert raised is not None
     assert (raised.min_in_sync, raised.min_in_sync_wanted) == (2, 0)
-    assert wanted.next_record(raised, [A, B]) is None
+    assert wanted.next_record(raised, ClusterView([A, B])) is None
     assert ReplicaPlacement(replicas=3, min_in_sync=1).joining_record("shop", A.member, 1).min_in_sync_wanted == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,17 +16,34 @@ from venus.broker.mirrors.session_requests import MirrorState, ReplicatorStatus
 from venus.broker.mirrors.topology_position import SetPosition
 from venus.broker.mirrors.upstream_selection import AwayFromNearest, FitnessKind
 from venus.broker.replicas.replication_status import ReplicationStatus, business_of
+from venus.broker.service.metrics import build_registry
 from venus.broker.service.service_status import ServiceStatus
 from venus.broker.service.traffic_status import TrafficStatus
 from venus.config import ClusterSettings
 from venus.coordination.etcd import EtcdCoordinator
 from venus.flow.limiters import Limiter, LimiterRecord
 from venus.network.row_filters import RowFilter
-from venus.replication.records import InstallationProgress
+from venus.network.scheduling import Load
+from venus.replication.records import InstallationProgress, Leadership, LiveBroker, Member
 from venus.rpc.address import ClientCredentials
 from venus.wire import broker_pb2
 
 OWN, OTHER = "main", "payroll"
+
+
+WELL: Any = SimpleNamespace(trouble="")
+
+
+def host_of(
+    live: tuple[LiveBroker, ...] = (), records: tuple[Leadership, ...] = (), troubles: dict[str, str] | None = None
+) -> Any:
+    return SimpleNamespace(
+        me=SimpleNamespace(member=SimpleNamespace(broker="a")),
+        troubles=troubles or {},
+        replicas={},
+        brokers=SimpleNamespace(live={one.member: one for one in live}),
+        records={known.business: known for known in records},
+    )
 
 
 def status() -> broker_pb2.BrokerStatus:
@@ -34,8 +52,7 @@ def status() -> broker_pb2.BrokerStatus:
 
 @pytest.mark.parametrize(("business", "shown"), [(OWN, [OWN]), ("", [OWN, OTHER])])
 def test_whose_copies_are_being_installed(business: str, shown: list[str]) -> None:
-    member: Any = SimpleNamespace(member=SimpleNamespace(broker="a"), unhealthy="")
-    host: Any = SimpleNamespace(me=member, troubles={OTHER: "its log has diverged"}, replicas={})
+    host = host_of(troubles={OTHER: "its log has diverged"})
     coordination: Any = SimpleNamespace(unreachable="", invalid=())
     installing = tuple(
         InstallationProgress(business=name, leader="b", records=7, records_expected=9, nbytes=70, bytes_per_s=7)
@@ -43,7 +60,7 @@ def test_whose_copies_are_being_installed(business: str, shown: list[str]) -> No
     )
     shared: Any = None
     found = status()
-    ReplicationStatus("cluster", host, shared, coordination, lambda: installing).lay_over(found, business)
+    ReplicationStatus("cluster", host, shared, coordination, lambda: installing, WELL).lay_over(found, business)
 
     assert [one.business for one in found.installations] == shown
     assert [OTHER in text for text in found.alarms] == [name == OTHER for name in shown]
@@ -105,15 +122,14 @@ def test_everybody_who_adds_to_it_knows_what_was_asked_for(business: str) -> Non
 
 @pytest.mark.parametrize(("business", "shown"), [(OWN, [OWN]), ("", [OWN, OTHER])])
 def test_whose_records_at_the_coordinator_cannot_be_used(business: str, shown: list[str]) -> None:
-    member: Any = SimpleNamespace(member=SimpleNamespace(broker="a"), unhealthy="")
-    host: Any = SimpleNamespace(me=member, troubles={}, replicas={})
+    host = host_of()
     lines = tuple(f"/venus/c/businesses/{name} cannot be used: it is not JSON" for name in (OWN, OTHER))
     coordination: Any = SimpleNamespace(
         unreachable="", invalid=("/venus/c/brokers/b cannot be used: it is not JSON", *lines)
     )
     shared: Any = None
     found = status()
-    ReplicationStatus("cluster", host, shared, coordination, lambda: ()).lay_over(found, business)
+    ReplicationStatus("cluster", host, shared, coordination, lambda: (), WELL).lay_over(found, business)
 
     said = " ".join(found.alarms)
     assert "/brokers/b" in said
@@ -153,3 +169,37 @@ def test_what_labels_and_predicates_are_about(business: str, shown: list[str]) -
     ]
     assert len(said) == 3 * len(shown)
     assert [name for name in (OWN, OTHER) if name in " ".join(said)] == shown
+
+
+def test_the_load_of_all_brokers_is_shown_and_a_broker_counts_its_own() -> None:
+    a, b = Member(broker="a", store="s"), Member(broker="b", store="s")
+    load = Load(cpu=0.25, memory=0.5, disk=0.75, network=0.05)
+    live = (
+        LiveBroker(member=b, address="b:1", unhealthy="lane 4 (details) is degraded"),
+        LiveBroker(member=a, address="a:1", site="east", load=load),
+    )
+    records = tuple(
+        Leadership(business=f"x{n}", term=1, leader=(a, b)[n > 1], in_sync=frozenset({a, b}), replicas=("a", "b"))
+        for n in range(3)
+    )
+    coordination: Any = SimpleNamespace(unreachable="", invalid=())
+    found = broker_pb2.BrokerStatus()
+    shared: Any = None
+    ReplicationStatus("cluster", host_of(live, records), shared, coordination, lambda: (), WELL).lay_over(found, OWN)
+    assert not found.brokers, "who has a role for one business does not learn how many there are"
+    ReplicationStatus("cluster", host_of(live, records), shared, coordination, lambda: (), WELL).lay_over(found)
+
+    assert [(one.broker, one.site, one.leads, one.follows, one.reported) for one in found.brokers] == [
+        ("a", "east", 2, 1, True),
+        ("b", "", 1, 2, False),
+    ]
+    assert found.brokers[1].unhealthy == "lane 4 (details) is degraded"
+    registry = build_registry(found, 0)
+    shares = {name: registry.get_sample_value("venus_load", {"resource": name}) for name in asdict(load)}
+    assert shares == asdict(load)
+    assert registry.get_sample_value("venus_businesses", {"role": "leads"}) == 2
+    assert registry.get_sample_value("venus_businesses", {"role": "follows"}) == 1
+
+
+def test_a_broker_without_a_cluster_shows_no_brokers() -> None:
+    assert build_registry(status(), 0).get_sample_value("venus_businesses", {"role": "leads"}) is None

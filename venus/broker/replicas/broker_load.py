@@ -2,7 +2,8 @@
 
 The load is rounded, and published only when it has changed or after half a minute: each publication is a write at etcd
 that wakes all brokers. Health breaks ties inside the in-sync set and excludes no broker: an unhealthy one leads only if
-no other complete one can (venus/replication/election.py).
+no other complete one can (venus/replication/election.py). It is the present trouble of the disk, degraded lanes, and
+the facts of the last half hour (Tensor IV-C, venus/flow/degradation.py).
 """
 
 from __future__ import annotations
@@ -17,8 +18,9 @@ import psutil
 
 from venus.broker.store.data_directory import FreeSpace
 from venus.broker.store.rocks import Store, SyncTimes
-from venus.network.scheduling import STALE_S, Load
-from venus.replication.records import LiveBroker
+from venus.flow.degradation import Degradation, HealthMonitor
+from venus.network.scheduling import Load
+from venus.replication.records import LANE, LiveBroker
 
 #: Below this multiple of the free space at which writes are refused, another broker should lead.
 NEARLY_FULL = 2
@@ -30,7 +32,7 @@ WINDOW_S = 30.0
 SUSTAIN_S = 30.0
 LOOK_EVERY_S = 1.0
 MEASURE_EVERY_S = 10.0
-AGAIN_AFTER_S = STALE_S / 2
+AGAIN_AFTER_S = 30.0
 STEP = 0.05
 #: Assumed if the network card does not report its speed: 1 Gbit/s.
 LINK_BYTES_PER_S = 125_000_000.0
@@ -48,25 +50,38 @@ def find_trouble(free_bytes: int, free_bytes_min: int, syncs: SyncTimes, now: fl
 
 
 class BrokerHealth:
-    """Health of this broker. Called often, checks once a second."""
+    """Health of this broker. Called often, checks once a second. `trouble` is that of the disk."""
 
     def __init__(self, store: Store, space: FreeSpace, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._store, self._space, self._monotonic = store, space, monotonic
         self._looked_at = float("-inf")
         self._wrong_until = float("-inf")
-        self._why = ""
+        self.trouble = ""
+        #: Both are set when the broker serves.
+        self.facts: HealthMonitor | None = None
+        self.lanes: Degradation | None = None
 
     def __call__(self) -> str:
-        """Return why another broker should lead instead; empty = this broker is healthy."""
+        """Return why another broker should lead instead; empty = this broker is healthy.
+
+        The text has no figures: each change is published.
+        """
+        self._look()
+        lanes = self.lanes.degraded if self.lanes is not None else []
+        facts = self.facts.facts if self.facts is not None else []
+        recent = f"sub-healthy in the last half hour: {', '.join(found.fact for found in facts)}" if facts else ""
+        lane = f"{LANE}{lanes[-1].lane.value} ({lanes[-1].lane.label}) is degraded" if lanes else ""
+        return lane or self.trouble or recent
+
+    def _look(self) -> None:
         now = self._monotonic()
         if now - self._looked_at >= LOOK_EVERY_S:
             self._looked_at = now
             found = find_trouble(self._space.read_free(), self._space.free_bytes_min, self._store.syncs, now)
             if found:
-                self._why, self._wrong_until = found, now + SUSTAIN_S
+                self.trouble, self._wrong_until = found, now + SUSTAIN_S
             elif now >= self._wrong_until:
-                self._why = ""
-        return self._why
+                self.trouble = ""
 
 
 class BrokerLoad:

@@ -20,7 +20,7 @@ from venus.broker.replicas import unclean_losses
 from venus.broker.replicas.host import Host
 from venus.broker.replicas.ports import Coordination
 from venus.broker.replicas.replicated_logs import ReplicaStanding, ReplicatedLogs, write_refusal
-from venus.errors import NotLeader, Refused, Unavailable, VenusError
+from venus.errors import Refused, Unavailable, VenusError
 from venus.flow.degradation import Lane
 from venus.replication import election
 from venus.replication.records import Coordinator, Leadership
@@ -165,7 +165,7 @@ class ClusterGate:
     def _can_begin(self, business: str, waited_s: float) -> bool:
         """Return whether a business of this name can be created now; a removed one must be gone first.
 
-        Raises NotLeader, Refused.
+        Raises Refused.
         """
         if business in self._host.records or not self._host.brokers.live or self._host.is_dropping(business):
             return False
@@ -175,15 +175,10 @@ class ClusterGate:
         return True
 
     def _check_new(self, business: str) -> None:
-        """Raise NotLeader or Refused where a business must not be created."""
-        live = self._host.brokers.live
-        own = live.get(self._host.me.member)
-        others = sorted((member for member in live if not live[member].draining), key=self._host.brokers.leader_order)
-        if own is not None and own.draining and others:
-            raise NotLeader(f"{business}: this broker is draining", leader=self._host.brokers.address_of(others[0]))
+        """Raise Refused where a business must not be created."""
         if self._core.catalogue.has_stored(business):
             raise Refused(
-                f"broker {own.member.broker if own else '?'} has data of {business!r} that the cluster does not know",
+                f"broker {self._host.me.member.broker} has data of {business!r} that the cluster does not know",
                 hint=f"`venus forget --business {business}` at this broker removes it",
             )
 

@@ -7,12 +7,12 @@ because the commit thread reads it when an effect wakes it.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from venus.broker.replicas.effects import Effects
-from venus.broker.replicas.placement import KnownBrokers, ReplicaPlacement, can_be_removed, clear_successor
+from venus.broker.replicas.placement import ClusterView, KnownBrokers, ReplicaPlacement, can_be_removed, clear_successor
 from venus.broker.replicas.ports import Coordination, Installations, Logs, Post, Transport
 from venus.broker.replicas.replicated_logs import ReplicaStanding, ReplicatedLogs
 from venus.broker.replicas.unclean_losses import unrecorded_terms
@@ -20,6 +20,7 @@ from venus.replication import messages as m
 from venus.replication import replica as silence
 from venus.replication.election import Ballot
 from venus.replication.in_sync import NEAR_ENTRIES
+from venus.replication.leaders import Balancer, LeaderSchedule, plan_elections
 from venus.replication.leading import Leading
 from venus.replication.messages import HandOverRequest
 from venus.replication.position import Position, ReplicationTimes
@@ -33,6 +34,10 @@ TELL_EVERY_S = 1.0
 ELSEWHERE = "this broker has no replica of it"
 #: Interval between hand-overs by a draining broker; each delays writes until the successor has everything.
 DRAIN_EVERY_S = 5.0
+#: Interval between two checks of the balance.
+BALANCE_EVERY_S = 1.0
+#: A business whose record this broker has just created counts in its placements for so long, until it reads the record.
+CREATED_S = 10.0
 
 Take = Callable[[str, HandOverRequest], None]
 
@@ -59,6 +64,7 @@ class Host:
         post: Post,
         health: Callable[[], str] = lambda: "",
         load: Callable[[LiveBroker, int], LiveBroker] = lambda me, _: me,
+        rebalance: bool = False,
     ) -> None:
         self.me = me
         self._health, self._load, self._described_at = health, load, float("-inf")
@@ -77,8 +83,10 @@ class Host:
         self.troubles = self._effects.troubles
         self._logs, self._shared, self._transport, self._coordination = logs, shared, transport, coordination
         self._wanted, self._installations = wanted, installations
-        self._requests = OperatorRequests(me.member, wanted, self.brokers, coordination, self.handle, monotonic)
+        self._requests = LeaderRequests(me.member, wanted, coordination, self.handle, monotonic, rebalance=rebalance)
         self.records: dict[str, Leadership] = {}  # of every business of the cluster
+        self._created: dict[str, tuple[Leadership, float]] = {}  # not read yet
+        self._ranks: dict[str, dict[str, int]] = {}  # the scheduler's order for businesses without a living leader
         self._dropping: set[str] = set()
         self._early: dict[str, dict[Member, m.FetchRequest]] = {}  # fetches of a term whose record was not read yet
         self._patience = patience
@@ -188,6 +196,7 @@ class Host:
         """Handle the newest leaderships and living brokers."""
         self.brokers.update(brokers)
         self.records = {leadership.business: leadership for leadership in leaderships}
+        self._ranks = plan_elections(self.records.values(), self.brokers.live)
         for leadership in self.records.values():
             if self._has_part_in(leadership):
                 self._open(leadership.business)
@@ -195,10 +204,24 @@ class Host:
             self._handle_early(leadership.business)
             self._release(leadership)
         for business in list(self.replicas):  # an election needs the living brokers as of after the record
-            self.handle(business, m.BrokersRead(brokers=self.brokers.live))
+            self._tell_brokers(business)
             if business not in self.records:
                 self._coordination.ask_forgotten(business)
-        self._requests.execute(self.replicas.values())
+        self._requests.execute(self.replicas, self.records, self._view())
+
+    def _tell_brokers(self, business: str) -> None:
+        self.handle(business, m.BrokersRead(brokers=self.brokers.live, ranks=self._ranks.get(business, {})))
+
+    def _view(self) -> ClusterView:
+        """Return the cluster as it was read last, with the businesses that this broker has created since."""
+        now = self._monotonic()
+        self._created = {
+            business: (record, at)
+            for business, (record, at) in self._created.items()
+            if business not in self.records and now < at + CREATED_S
+        }
+        records = [*self.records.values(), *(record for record, _ in self._created.values())]
+        return ClusterView(self.brokers.live.values(), records, self.brokers.sites)
 
     def _has_part_in(self, known: Leadership) -> bool:
         """Whether this broker has a replica, or a removed one that may still lead next."""
@@ -256,7 +279,7 @@ class Host:
         self.replicas[business] = Replica(
             self.me.member, position, patience=self._patience, begins=business in self._begun
         )
-        self.handle(business, m.BrokersRead(brokers=self.brokers.live))
+        self._tell_brokers(business)
         self.handle(business, m.LeaseChanged(until=self._lease_until))
 
     def on_lease(self, until: float) -> None:
@@ -295,20 +318,24 @@ class Host:
         self._begun.update(businesses)
 
     def create(self, business: str, *, term: int = 1) -> None:
-        """Create a business that the cluster does not know, led by this broker."""
-        self._begun.add(business)
-        live = self.brokers.live.values()
-        self._coordination.create(self._wanted.new_record(business, self.me.member, live, term, self._monotonic()))
+        """Create a business that the cluster does not know, led by the broker that the scheduler chooses."""
+        record = self._wanted.new_record(business, self.me.member, self._view(), term)
+        self._created[business] = record, self._monotonic()
+        if record.leader == self.me.member:
+            self._begun.add(business)
+        self._coordination.create(record)
 
     def hand_over(self) -> bool:
         """Hand over every business that this broker leads; False = no other broker can lead any of them."""
-        led = [replica.known for replica in self.replicas.values() if replica.leads and replica.known is not None]
-        under_way = False
-        for known in led:
+        schedule, under_way = LeaderSchedule(self.records.values(), self.brokers.live), False
+        for business, replica in sorted(self.replicas.items()):
+            known, leading = replica.known, replica.leading
+            if known is None or leading is None:
+                continue
             able = (known.in_sync & self.brokers.live.keys()) - {self.me.member}
-            if able:
-                under_way = True
-                self.handle(known.business, m.HandOverRequest(to=min(able, key=self.brokers.leader_order)))
+            under_way = under_way or bool(able)
+            if able and leading.handing_over not in able:
+                self.handle(business, m.HandOverRequest(to=schedule.assign(able)))
         return under_way
 
 
@@ -321,66 +348,81 @@ def first_needed_entry(replica: Replica) -> int:
     return min([2**63, *(ends.get(name, 0) for name in known.replicas if name != replica.me.broker)])
 
 
-class OperatorRequests:
-    """Executes the requests after each read of the coordinator, in the host's thread."""
+@dataclass(slots=True)
+class LeaderRequests:
+    """Executes requests after each read of the coordinator, in the host's thread: of operators, and for balance."""
 
-    def __init__(
-        self,
-        me: Member,
-        wanted: ReplicaPlacement,
-        brokers: KnownBrokers,
-        coordination: Coordination,
-        take: Take,
-        monotonic: Callable[[], float],
-    ) -> None:
-        self._me, self._wanted, self._brokers = me, wanted, brokers
-        self._coordination, self._take, self._monotonic = coordination, take, monotonic
-        self._tried: dict[str, tuple[int, str]] = {}  # term and successor of the last attempt, by business
-        self._drained_at: dict[str, float] = {}
+    me: Member
+    wanted: ReplicaPlacement
+    coordination: Coordination
+    take: Take
+    monotonic: Callable[[], float]
+    rebalance: bool = field(kw_only=True)
+    _tried: dict[str, tuple[int, str]] = field(default_factory=dict)  # term and successor of the last attempt
+    _drained_at: dict[str, float] = field(default_factory=dict)
+    _balanced_at: float = float("-inf")
+    _balancer: Balancer = field(init=False)
 
-    def execute(self, replicas: Iterable[Replica]) -> None:
+    def __post_init__(self) -> None:
+        self._balancer = Balancer(self.me.broker)
+
+    def execute(self, replicas: Mapping[str, Replica], records: Mapping[str, Leadership], view: ClusterView) -> None:
         """Execute the requests of the businesses that this broker leads."""
-        for replica in list(replicas):
+        for replica in list(replicas.values()):
             known, leading = replica.known, replica.leading
             if known is None or leading is None:
                 continue
-            after = self._wanted.next_record(known, self._brokers.live.values(), self._monotonic())
+            after = self.wanted.next_record(known, view)
             if after is not None:
-                self._coordination.swap(known, after)
+                self.coordination.swap(known, after)
             elif leading.handing_over is None:
-                self._hand_over(replica, known, leading)
+                self._hand_over(replica, known, leading, view)
+        now = self.monotonic()
+        if self.rebalance and now >= self._balanced_at + BALANCE_EVERY_S:
+            self._balanced_at = now
+            self._balance(records, view, now)
 
-    def _hand_over(self, replica: Replica, known: Leadership, leading: Leading) -> None:
-        business, now = known.business, self._monotonic()
+    def _balance(self, records: Mapping[str, Leadership], view: ClusterView, now: float) -> None:
+        """Request one hand-over, if it is time and this broker leads too much."""
+        move = self._balancer.next_move(records, view.live, now)
+        if move is not None:
+            logger.info("%s: it moves to broker %s for balance: %s", move.business, move.target, move.reason)
+            known = records[move.business]
+            self.coordination.swap(known, replace(known, successor=move.target))
+
+    def _hand_over(self, replica: Replica, known: Leadership, leading: Leading, view: ClusterView) -> None:
+        business, now = known.business, self.monotonic()
         if known.successor:
-            to = self._find_able(known, known.successor)
+            to = self._find_able(known, known.successor, view)
             if to is None or self._tried.get(business) == (known.term, known.successor):
-                self._coordination.swap(known, clear_successor(known))
+                self.coordination.swap(known, clear_successor(known))
                 return
             self._tried[business] = known.term, known.successor
-            self._take(business, HandOverRequest(to=to))
+            self.take(business, HandOverRequest(to=to))
             return
         self._tried.pop(business, None)
-        own = self._brokers.live.get(self._me)
+        own = view.live.get(self.me)
         if own is None or not own.draining or now < self._drained_at.get(business, -DRAIN_EVERY_S) + DRAIN_EVERY_S:
             return
-        successor = self._find_successor(replica, known, leading)
+        successor = self._find_successor(replica, known, leading, view)
         if successor is not None:
             self._drained_at[business] = now
-            self._take(business, HandOverRequest(to=successor))
+            self.take(business, HandOverRequest(to=successor))
 
-    def _find_able(self, known: Leadership, broker: str) -> Member | None:
+    def _find_able(self, known: Leadership, broker: str, view: ClusterView) -> Member | None:
         """Return the member of a broker that can take over; None = it cannot."""
-        others = (known.in_sync & self._brokers.live.keys()) - {self._me}
+        others = (known.in_sync & view.live.keys()) - {self.me}
         return next((member for member in others if member.broker == broker), None)
 
-    def _find_successor(self, replica: Replica, known: Leadership, leading: Leading) -> Member | None:
+    def _find_successor(
+        self, replica: Replica, known: Leadership, leading: Leading, view: ClusterView
+    ) -> Member | None:
         """Return the best successor for a draining broker; None = no follower has nearly caught up."""
         near = replica.position.end - NEAR_ENTRIES
         able = [
             member
             for member, progress in leading.followers.items()
-            if progress.end >= near and self._find_able(known, member.broker) == member
-            if not self._brokers.live[member].draining
+            if progress.end >= near and self._find_able(known, member.broker, view) == member
+            if not view.live[member].draining
         ]
-        return min(able, key=self._brokers.leader_order, default=None)
+        return view.leaders.assign(able) if able else None

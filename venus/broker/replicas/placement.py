@@ -1,35 +1,103 @@
-"""Placement of replicas: which brokers get a replica of a business, and the known brokers. Pure."""
+"""Placement: which brokers get a replica of a business, and which of them leads it first. Pure.
+
+Replicas go to different sites first, then to brokers with room, then to those with few replicas. A broker without a
+site is a site of its own.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
-from dataclasses import dataclass, field, replace
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
 
-from venus.network.scheduling import BrokerLoadReport, Scheduler
+from venus.network.scheduling import grade_loads, rank_brokers
+from venus.replication.leaders import LeaderSchedule
 from venus.replication.records import Leadership, LiveBroker, Member, Policy
+
+
+class ClusterView:
+    """The cluster as of one read of the coordinator. `sites` has brokers that are not alive as well.
+
+    Counts include what was placed by this view.
+    """
+
+    def __init__(
+        self,
+        live: Collection[LiveBroker],
+        records: Iterable[Leadership] = (),
+        sites: Mapping[str, str] | None = None,
+    ) -> None:
+        self.live = {broker.member: broker for broker in live}
+        self.by_name = {broker.member.broker: broker for broker in live}
+        self._records = records
+        self._sites = dict(sites or {}) | {name: broker.site for name, broker in self.by_name.items()}
+
+    @cached_property
+    def leaders(self) -> LeaderSchedule:
+        """The brokers by what they lead."""
+        return LeaderSchedule(self._records, self.live)
+
+    @cached_property
+    def replicas(self) -> Counter[str]:
+        """Number of the replicas at each broker."""
+        return Counter(name for known in self._records for name in known.replicas)
+
+    @cached_property
+    def grades(self) -> dict[str, int]:
+        """Load grade of each living broker."""
+        return grade_loads({name: broker.load for name, broker in self.by_name.items()})
+
+    def site_of(self, broker: str) -> tuple[str, str]:
+        """Return the site of a broker."""
+        site = self._sites.get(broker, "")
+        return ("site", site) if site else ("broker", broker)
+
+    def choose_replicas(self, business: str, present: Collection[str], taken: Collection[str], count: int) -> list[str]:
+        """Return up to `count` living brokers for replicas of a business.
+
+        `present` are its replicas that stay, `taken` the brokers that get none.
+        """
+        left = {name for name, broker in self.by_name.items() if not broker.draining} - {*present, *taken}
+        rank = {name: n for n, name in enumerate(rank_brokers(business, left))}
+        chosen: list[str] = []
+        while left and len(chosen) < count:
+            sites = {self.site_of(name) for name in (*present, *chosen)}
+            chosen.append(
+                min(
+                    left,
+                    key=lambda name: (self.site_of(name) in sites, self.grades[name], self.replicas[name], rank[name]),
+                )
+            )
+            left.remove(chosen[-1])
+        self.replicas.update(chosen)
+        return chosen
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaPlacement:
-    """Replication settings of `[cluster]`, and the records that follow from them. `now` is a monotonic time."""
+    """Replication settings of `[cluster]`, and the records that follow from them."""
 
     replicas: int = 3
     policy: Policy = Policy.CONSISTENCY
     min_in_sync: int = 2
-    #: Reported loads of the brokers, and what was placed since.
-    scheduler: Scheduler = field(default_factory=Scheduler, compare=False)
 
-    def new_record(
-        self, business: str, me: Member, live: Collection[LiveBroker], term: int, now: float = 0.0
-    ) -> Leadership:
-        """Return the record of a new business, led by `me`."""
-        names = [me.broker, *self._choose_others(business, live, (me.broker,), self.replicas - 1, now)]
+    def new_record(self, business: str, me: Member, view: ClusterView, term: int) -> Leadership:
+        """Return the record of a new business. Among equally good leaders, `me` is chosen.
+
+        All of its replicas are empty, so they are complete until something is acknowledged. Another leader than `me`
+        begins with an election, because its broker may have started since the record was read.
+        """
+        leader = view.leaders.assign(view.live, me) if view.live else me
+        others = view.choose_replicas(business, (leader.broker,), (), self.replicas - 1)
+        complete = {view.by_name[name].member for name in others} if self.min_in_sync > 1 else set()
         return Leadership(
             business=business,
             term=term,
-            leader=me,
-            in_sync=frozenset({me}),
-            replicas=tuple(names),
+            leader=leader,
+            in_sync=frozenset({leader}),
+            last_in_sync=frozenset(complete),
+            replicas=(leader.broker, *others),
             policy=self.policy,
             min_in_sync=self.min_in_sync,
         )
@@ -39,57 +107,62 @@ class ReplicaPlacement:
 
         One copy was enough before the cluster, so writes do not wait for other brokers.
         """
-        first = self.new_record(business, me, (), term)
+        first = self.new_record(business, me, ClusterView(()), term)
         if first.min_in_sync == 1:
             return first
         return replace(first, min_in_sync=1, min_in_sync_wanted=first.min_in_sync)
 
-    def next_record(self, known: Leadership, live: Collection[LiveBroker], now: float = 0.0) -> Leadership | None:
+    def next_record(self, known: Leadership, view: ClusterView) -> Leadership | None:
         """Return the leader's next change of the replicas; None = nothing to change."""
         return (
             raise_minimum(known)
-            or remove_leaving(known, live)
-            or self.replace_draining(known, live, now)
-            or self.add_missing(known, live, now)
+            or remove_leaving(known, view.live)
+            or replace_draining(known, view)
+            or self.add_missing(known, view)
+            or replace_crowded(known, view)
         )
 
-    def replace_draining(self, known: Leadership, live: Collection[LiveBroker], now: float = 0.0) -> Leadership | None:
-        """Return the record with an additional replica in place of one on a draining broker; None = none is needed."""
-        draining = [one.member.broker for one in live if one.draining and one.member.broker in staying_replicas(known)]
-        spare = self._choose_others(known.business, live, known.replicas, 1, now) if draining else []
-        if not spare:
-            return None
-        return replace(known, replicas=(*known.replicas, spare[0]), leaving=(*known.leaving, draining[0]))
-
-    def add_missing(self, known: Leadership, live: Collection[LiveBroker], now: float = 0.0) -> Leadership | None:
+    def add_missing(self, known: Leadership, view: ClusterView) -> Leadership | None:
         """Return the record with the missing replicas; None = none is missing, or no broker is available."""
-        missing = (known.replicas_wanted or self.replicas) - len(staying_replicas(known))
+        stay = staying_replicas(known)
+        missing = (known.replicas_wanted or self.replicas) - len(stay)
         if missing <= 0:
             return None
-        more = self._choose_others(known.business, live, known.replicas, missing, now)
+        more = view.choose_replicas(known.business, stay, known.replicas, missing)
         return replace(known, replicas=(*known.replicas, *more)) if more else None
 
-    def _choose_others(
-        self, business: str, live: Collection[LiveBroker], known: Iterable[str], count: int, now: float
-    ) -> list[str]:
-        """Return up to `count` living brokers without a replica: the owners by rank, unless their load is high."""
-        self._take_reports(live, now)
-        taken = frozenset(known)
-        left = {broker.member.broker for broker in live if not broker.draining} - taken
-        chosen: list[str] = []
-        while left and len(chosen) < count:
-            chosen.append(self.scheduler.choose(business, left, now))
-            left.remove(chosen[-1])
-        return chosen
 
-    def _take_reports(self, live: Collection[LiveBroker], now: float) -> None:
-        self.scheduler.keep_only({broker.member.broker for broker in live})
-        for broker in live:
-            if broker.load is not None:
-                self.scheduler.record_report(
-                    broker.member.broker,
-                    BrokerLoadReport(load=broker.load, businesses=broker.businesses, number=broker.report, at=now),
-                )
+def replace_draining(known: Leadership, view: ClusterView) -> Leadership | None:
+    """Return the record with an additional replica in place of one on a draining broker; None = none is needed."""
+    stay = staying_replicas(known)
+    draining = [name for name in stay if name in view.by_name and view.by_name[name].draining]
+    return _replace_replica(known, draining[0], view) if draining else None
+
+
+def replace_crowded(known: Leadership, view: ClusterView) -> Leadership | None:
+    """Return the record with an additional replica at a free site in place of one of two at one site; None = as it is.
+
+    One replica is replaced at a time, one that does not lead, and first one that is not in sync.
+    """
+    stay = staying_replicas(known)
+    sites = Counter(view.site_of(name) for name in stay)
+    if known.leaving or len(sites) == len(stay):
+        return None
+    free = {view.site_of(name) for name, broker in view.by_name.items() if not broker.draining} - sites.keys()
+    leader = known.leader.broker if known.leader is not None else ""
+    crowded = [name for name in stay if sites[view.site_of(name)] > 1 and name != leader]
+    if not free or not crowded:
+        return None
+    in_sync = {member.broker for member in known.in_sync}
+    return _replace_replica(known, min(crowded, key=lambda name: (name in in_sync, -view.replicas[name], name)), view)
+
+
+def _replace_replica(known: Leadership, leaving: str, view: ClusterView) -> Leadership | None:
+    present = [name for name in staying_replicas(known) if name != leaving]
+    spare = view.choose_replicas(known.business, present, known.replicas, 1)
+    if not spare:
+        return None
+    return replace(known, replicas=(*known.replicas, spare[0]), leaving=(*known.leaving, leaving))
 
 
 def staying_replicas(known: Leadership) -> tuple[str, ...]:
@@ -104,11 +177,10 @@ def raise_minimum(known: Leadership) -> Leadership | None:
     return replace(known, min_in_sync=known.min_in_sync_wanted, min_in_sync_wanted=0)
 
 
-def remove_leaving(known: Leadership, live: Iterable[LiveBroker]) -> Leadership | None:
+def remove_leaving(known: Leadership, living: Collection[Member]) -> Leadership | None:
     """Return the record without the leaving replicas; None = there are none, or the others are not in sync."""
     stay = staying_replicas(known)
-    living = {broker.member for broker in live}
-    ready = {member.broker for member in known.in_sync & living}
+    ready = {member.broker for member in known.in_sync & set(living)}
     if not known.leaving or not ready.issuperset(stay) or len(stay) < known.min_in_sync:
         return None
     return replace(known, replicas=stay, leaving=())
@@ -132,16 +204,13 @@ class KnownBrokers:
     def __init__(self) -> None:
         self.live: dict[Member, LiveBroker] = {}
         self._known: dict[Member, LiveBroker] = {}
+        self.sites: dict[str, str] = {}  # of each broker, as it was last alive
 
     def update(self, brokers: Iterable[LiveBroker]) -> None:
         """Update the living brokers."""
         self.live = {broker.member: broker for broker in brokers}
         self._known.update(self.live)
-
-    def leader_order(self, member: Member) -> tuple[object, ...]:
-        """Return the sort key of a living broker, the best leader first."""
-        broker = self.live[member]
-        return broker.draining, bool(broker.unhealthy), broker.priority, member
+        self.sites.update({member.broker: broker.site for member, broker in self.live.items()})
 
     def find(self, member: Member | None) -> LiveBroker | None:
         """Return a broker that is or was alive."""

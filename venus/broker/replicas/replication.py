@@ -30,7 +30,6 @@ from venus.coordination.etcd import EtcdCoordinator
 from venus.coordination.login import build_login
 from venus.errors import ConfigError, NotLeader, Refused, VenusError
 from venus.flow.degradation import Lane
-from venus.network.scheduling import ALL, Scheduler
 from venus.process.system import steady_clock_s
 from venus.replication.position import ReplicationTimes
 from venus.replication.records import LiveBroker, Policy
@@ -66,6 +65,7 @@ class Replication:
         )
         self._proof = proof
         self._pool = ThreadPoolExecutor(1, "venus-replica-read")
+        self.health = BrokerHealth(core.store, core.space)
         self._ticking: asyncio.Task[None] | None = None
         self._clients: tuple[EndStreams, EndStreams] | None = None
         self._wanted = ReplicaPlacement(
@@ -74,7 +74,6 @@ class Replication:
             min_in_sync=settings.min_in_sync_effective
             if settings.policy == "consistency"
             else settings.min_in_sync or 1,
-            scheduler=Scheduler(choices=ALL),  # the placement is in records that every broker reads
         )
 
     def enter(self) -> None:
@@ -104,7 +103,7 @@ class Replication:
         self.gate = ClusterGate(core, self._shared, self._bridge, self._coordinator, self.host, self.coordination)
         self.lines.host = self.host
         self.status = ReplicationStatus(
-            settings.name, self.host, self._shared, self.coordination, self.installer.progress
+            settings.name, self.host, self._shared, self.coordination, self.installer.progress, self.health
         )
 
     def _build_host(self, me: LiveBroker) -> Host:
@@ -127,8 +126,9 @@ class Replication:
             patience=ReplicationTimes(silence_s=self.settings.silence_s),
             monotonic=steady_clock_s,
             post=self._bridge.post,
-            health=BrokerHealth(core.store, core.space),
+            health=self.health,
             load=BrokerLoad(core.data_dir),
+            rebalance=self.settings.rebalance,
         )
 
     async def start(self, address: str, retire: EndStreams, end_readers: EndStreams) -> None:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import asdict
 from urllib.parse import unquote
 
+from venus.broker.replicas.broker_load import BrokerHealth
 from venus.broker.replicas.coordinator_thread import CoordinatorThread
 from venus.broker.replicas.host import Host
 from venus.broker.replicas.replicated_logs import ReplicatedLogs
 from venus.replication import in_sync
 from venus.replication.in_sync import FollowerProgress
-from venus.replication.records import InstallationProgress, Leadership, LossWindow, Member
+from venus.replication.leaders import count_roles
+from venus.replication.records import InstallationProgress, Leadership, LiveBroker, LossWindow, Member
 from venus.replication.replica import Replica
 from venus.wire import broker_pb2
 
@@ -29,9 +32,10 @@ class ReplicationStatus:
         shared: ReplicatedLogs,
         coordination: CoordinatorThread,
         installing: Callable[[], tuple[InstallationProgress, ...]],
+        health: BrokerHealth,
     ) -> None:
         self._name = name
-        self._installing = installing
+        self._installing, self._health = installing, health
         self._host, self._shared, self._coordination = host, shared, coordination
 
     def lay_over(self, status: broker_pb2.BrokerStatus, business: str = "") -> None:
@@ -44,8 +48,10 @@ class ReplicationStatus:
             for line in self._coordination.invalid
             if not business or business_of(line) in ("", business)
         )
-        if self._host.me.unhealthy:
-            status.alarms.append(f"another broker should lead instead: {self._host.me.unhealthy}")
+        if self._health.trouble:  # recent facts and lanes are in the status of traffic
+            status.alarms.append(f"another broker should lead instead: {self._health.trouble}")
+        if not business:
+            status.brokers.extend(load_messages(self._host.brokers.live.values(), self._host.records.values()))
         for found in self._installing():  # the business is listed only once its copy is complete
             if business not in ("", found.business):
                 continue
@@ -114,6 +120,29 @@ class ReplicationStatus:
             elif ends:
                 found.behind = max(replica.position.end - max(ends), 0)
         return found
+
+
+def load_messages(live: Iterable[LiveBroker], records: Iterable[Leadership]) -> list[broker_pb2.BrokerLoad]:
+    """Return the load of the living brokers, as they reported it, and what they lead and follow."""
+    roles = count_roles(records)
+    found = []
+    for broker in sorted(live, key=lambda broker: broker.member):
+        leads, follows = roles.get(broker.member.broker, (0, 0))
+        shares = asdict(broker.load) if broker.load is not None else {}
+        found.append(
+            broker_pb2.BrokerLoad(
+                broker=broker.member.broker,
+                address=broker.address,
+                site=broker.site,
+                reported=broker.load is not None,
+                leads=leads,
+                follows=follows,
+                unhealthy=broker.unhealthy,
+                draining=broker.draining,
+                **shares,
+            )
+        )
+    return found
 
 
 def business_of(line: str) -> str:

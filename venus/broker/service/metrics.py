@@ -203,6 +203,7 @@ class StatusCollector(Collector):
         yield from self._consumers()
         yield from self._replicas()
         yield from self._installations()
+        yield from self._load()
         yield from mirror_families(self._status)
         yield from overlay_families(self._status)
         if not traffic_status.has_degraded_details(self._status):
@@ -289,6 +290,18 @@ class StatusCollector(Collector):
         for name, text, read in INSTALLATION_GAUGES if self._status.installations else ():
             found = (([one.business], read(one)) for one in self._status.installations)
             yield add_samples(GaugeMetricFamily(name, text, labels=["business"]), found)
+
+    def _load(self) -> Iterable[Metric]:
+        """Yield this broker's load; nothing for a standalone broker."""
+        own = [broker for broker in self._status.brokers if broker.broker == self._status.broker_id]
+        shares = GaugeMetricFamily("venus_load", "Used share of the machine's resource", labels=["resource"])
+        counts = GaugeMetricFamily("venus_businesses", "Businesses that this broker leads or follows", labels=["role"])
+        for broker in own:
+            for resource in ("cpu", "memory", "disk", "network") if broker.reported else ():
+                shares.add_metric([resource], getattr(broker, resource))
+            for role in ("leads", "follows"):
+                counts.add_metric([role], getattr(broker, role))
+        yield from (shares, counts) if own else ()
 
     def _reports(self) -> Iterable[Metric]:
         """Return the reports of the adapters; `place` is "source" or the consumer group."""

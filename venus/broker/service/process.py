@@ -199,6 +199,8 @@ async def _build_services(
         status.replication = replication.status
     health = HealthCheck(status, core.space)
     traffic = Traffic(core, broker)
+    if replication is not None:
+        replication.health.facts, replication.health.lanes = traffic.health, traffic.admission.degradation
     overlay = build_overlay(settings, bridge, replication)
     status.overlay = overlay
     service = GrpcServer(core, bridge, status, keepalive, access, traffic, replication, overlay)

@@ -51,6 +51,17 @@ export function overlay(status) {
   ].map(([name, value]) => el("div", null, el("dt", null, name), el("dd", null, value)))));
 }
 
+const share = (broker, name) => broker.reported ? Math.round(100 * broker[name]) + " %" : "–";
+
+// Load of the brokers of the cluster, and what they lead.
+export function cluster(status) {
+  if (!(status.brokers || []).length) return null;
+  return el("section", {"aria-label": "Cluster"}, sheet("Brokers of the cluster",
+    ["Broker", "Site", ">CPU", ">Memory", ">Disk", ">Network", ">Leads", ">Follows", "State"],
+    status.brokers.map(b => [b.broker, b.site || "–", share(b, "cpu"), share(b, "memory"), share(b, "disk"), share(b, "network"),
+      num(b.leads), num(b.follows), el("span", {class: b.unhealthy || b.draining ? "warn" : "good"}, b.draining ? "draining" : b.unhealthy || "healthy")]), ""));
+}
+
 export function network(status) {
   const n = status.network;
   const mirrors = status.businesses.filter(b => b.mirror).map(b => [b, b.mirror]);

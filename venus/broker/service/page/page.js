@@ -1,7 +1,7 @@
 // The page of one broker: problems first, then each business. It reads status.json every 2 s and history.json every 10 s.
 import { awayFrom, Business, cutOver, ledElsewhere } from "./business.js";
 import { chart } from "./charts.js";
-import { isSet, network, overlay } from "./network.js";
+import { cluster, isSet, network, overlay } from "./network.js";
 import { ago, bytes, clock, el, num, patchChildren, setClock, sheet, span } from "./show.js";
 import { traffic } from "./traffic.js";
 
@@ -83,7 +83,7 @@ function installations(found) {
 
 function show(s) {
   const raised = s.raised || [];
-  const page = [verdict(s, raised), alarmList(raised), network(s), ...s.businesses.map(found => new Business(found, s, history).render()),
+  const page = [verdict(s, raised), alarmList(raised), cluster(s), network(s), ...s.businesses.map(found => new Business(found, s, history).render()),
     installations(s.installations || []),
     s.businesses.length || (s.installations || []).length ? null : el("p", {class: "none"},
       s.network && s.network.upstream.length ? "No business yet: the set above has not given any." : "No business yet: start an upper adapter (venus sync)."), overlay(s), traffic(s), machine(s)];

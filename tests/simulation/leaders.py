@@ -1,0 +1,373 @@
+"""Many businesses on brokers at several sites: who leads what, and where the replicas are. Histories of their own.
+
+Logs are left out: a member of the in-sync set is complete, one outside it becomes complete after a while. Everything
+else is the product's: placement, elections, balance, over records that each broker reads late.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+
+from tests.simulation.judge import Violation
+from tests.simulation.loop import Loop
+from tests.simulation.world import World
+from venus.broker.replicas.placement import ClusterView, ReplicaPlacement, clear_successor
+from venus.replication import election, in_sync
+from venus.replication.election import Ballot
+from venus.replication.leaders import AGAIN_S, Balancer, is_uneven, plan_elections, plan_moves
+from venus.replication.records import Leadership, LiveBroker, Member, Policy
+
+READ_S = 1.0
+LEASE_S = 2.0
+FAULTS_S = 60.0
+BUSINESSES = 12
+UNEVEN_S = 20.0
+CONVERGED_S = 600.0
+
+
+class Broker:
+    """A process that reads the records every second, acts on what it has read, and may be late."""
+
+    def __init__(self, world: LeaderWorld, name: str, site: str) -> None:
+        self.world, self.name, self.site, self.store, self.life = world, name, site, 1, 0
+        self.draining = self.drained = self.degraded = self.sick = False
+        self.start()
+
+    @property
+    def me(self) -> Member:
+        return Member(broker=self.name, store=f"{self.name}{self.store}")
+
+    @property
+    def description(self) -> LiveBroker:
+        reason = "lane 4 (details) is degraded" if self.degraded else "sub-healthy" if self.sick else ""
+        return LiveBroker(
+            member=self.me, address=f"{self.name}:1", site=self.site, draining=self.draining, unhealthy=reason
+        )
+
+    def start(self) -> None:
+        self.up, self.life = True, self.life + 1
+        self.whole_at: dict[str, float] = {}  # when its replica has caught up
+        self.sites: dict[str, str] = {}
+        self.balancer = Balancer(self.name, UNEVEN_S)
+        self.world.loop.after(self.world.loop.random.random(), self._read, self.life)
+
+    def end(self) -> None:
+        self.up = False
+        self.world.loop.after(LEASE_S, self.world.expire, self.me)
+
+    def _read(self, life: int) -> None:
+        if self.life == life and self.up:
+            self.world.live[self.me] = self.description
+            records, live = dict(self.world.records), dict(self.world.live)
+            loop = self.world.loop
+            loop.after(0.2 * loop.random.random(), self._act, life, records, live)
+            loop.after(READ_S * (0.5 + loop.random.random() / 2), self._read, life)
+
+    def _act(self, life: int, records: dict[str, Leadership], live: dict[Member, LiveBroker]) -> None:
+        if self.life != life or not self.up:
+            return
+        self.sites |= {member.broker: broker.site for member, broker in live.items()}
+        view = ClusterView(live.values(), records.values(), self.sites)
+        ranks = plan_elections(records.values(), live)
+        for business, known in records.items():
+            if known.leader == self.me:
+                self._lead(known, view)
+            elif known.leader not in live and self.name in known.replicas:
+                self._elect(known, live, ranks[business])
+        move = self.balancer.next_move(records, live, self.world.loop.now)
+        if move is not None:
+            self.world.judge_move(self.name, move.business)
+            known = records[move.business]
+            self.world.swap(known, replace(known, successor=move.target))
+        if len(self.world.records) < BUSINESSES and self.world.loop.random.random() < self.world.creates:
+            self._create(view)
+
+    def _create(self, view: ClusterView) -> None:
+        name = f"x{len(self.world.records)}"
+        record = self.world.wanted.new_record(name, self.me, view, 1)
+        if name not in self.world.records:
+            self.world.records[name] = replace(record, version=1)
+            self.world.judge_new(record, view)
+
+    def _elect(self, known: Leadership, live: dict[Member, LiveBroker], ranks: dict[str, int]) -> None:
+        voters = [self.world.find(member) for member in election.eligible_members(known, live)]
+        ballots = {
+            voter.me: Ballot(member=voter.me, last_term=known.term, end=5, high=1, healthy=not voter.sick)
+            for voter in voters
+            if voter is not None and voter.up
+        }
+        after = election.choose_leader(known, ballots, live, ranks)
+        if after is not None and self.world.swap(known, replace(after, successor="")):
+            self.world.judge_election(known, after, ballots)
+
+    def _lead(self, known: Leadership, view: ClusterView) -> None:
+        after = self.world.wanted.next_record(known, view)
+        if after is None and known.successor:
+            able = [member for member in known.in_sync & view.live.keys() if member.broker == known.successor]
+            fails = self.world.loop.random.random() < self.world.failing
+            self.world.counts["hand-over"] += 1
+            after = (
+                replace(known, term=known.term + 1, leader=able[0], successor="")
+                if able and not fails
+                else clear_successor(known)
+            )
+        if after is None:
+            after = self._leave(known, view) or self._maintain(known, view)
+        if after is not None:
+            self.world.swap(known, after)
+
+    def _leave(self, known: Leadership, view: ClusterView) -> Leadership | None:
+        """Return the record with another leader if this broker drains or has no replica any more."""
+        able = [
+            member
+            for member in known.in_sync & view.live.keys()
+            if member != self.me and member.broker in known.replicas and not view.live[member].draining
+        ]
+        if not able or not (self.draining or self.name not in known.replicas):
+            return None
+        return replace(known, term=known.term + 1, leader=view.leaders.assign(able))
+
+    def _maintain(self, known: Leadership, view: ClusterView) -> Leadership | None:
+        """Return the record with another in-sync set."""
+        now, present = self.world.loop.now, frozenset(view.live)
+        gone = in_sync.members_behind(known, present)
+        back = set()
+        for name in sorted(set(known.replicas) - {member.broker for member in known.in_sync}):
+            broker = view.by_name.get(name)
+            found = self.world.find(broker.member) if broker is not None else None
+            if found is not None and found.up:
+                ready = found.whole_at.setdefault(known.business, now + self.world.loop.random.choice((1.0, 5.0)))
+                back |= {found.me} if now >= ready else set()
+        return in_sync.with_members(known, gone, frozenset(back)) if gone or back else None
+
+
+class LeaderWorld:
+    """Brokers, records and faults; one history from a seed."""
+
+    def __init__(self, seed: int, say: Callable[[str], None] | None = None) -> None:
+        self.loop = Loop(seed, say)
+        self.counts: Counter[str] = self.loop.counts
+        random = self.loop.random
+        self.records: dict[str, Leadership] = {}
+        self.live: dict[Member, LiveBroker] = {}
+        self.creates, self.failing = random.choice((0.1, 0.4)), random.choice((0.0, 0.2))
+        names = "abcdefgh"[: random.choice((3, 3, 4, 6, 8))]
+        sites = random.choice((("",), ("east", "west"), ("east", "west", "north"), ("east", "west", "")))
+        minimum = random.choice((2, 2, 1))
+        self.wanted = ReplicaPlacement(replicas=random.choice((2, 3, 3)), min_in_sync=minimum)
+        self._last_whole = self._moved_at = self._even_at = 0.0
+        self._asked: dict[str, tuple[int, float]] = {}  # term and time of the newest hand-over for balance
+        self.brokers = {name: Broker(self, name, random.choice(sites)) for name in names}
+
+    def find(self, member: Member) -> Broker | None:
+        """Return the broker with this store."""
+        broker = self.brokers[member.broker]
+        return broker if broker.me == member else None
+
+    def expire(self, member: Member) -> None:
+        """End a lease, unless the broker is back."""
+        broker = self.find(member)
+        if broker is None or not broker.up:
+            self.live.pop(member, None)
+
+    def swap(self, before: Leadership, after: Leadership) -> bool:
+        """Replace a record if it is current."""
+        current = self.records[before.business]
+        if current.version != before.version:
+            return False
+        self.loop.say(f"{after.business}: {after}")
+        self._judge_replicas(current, after)
+        self.records[before.business] = replace(after, version=current.version + 1)
+        return True
+
+    # -- what must hold --------------------------------------------------------------------------------------------
+
+    def judge_new(self, record: Leadership, view: ClusterView) -> None:
+        """Raise if a draining broker gets something new while another one can have it."""
+        assert record.leader is not None
+        self.counts["new business"] += 1
+        leader = view.live.get(record.leader)
+        if leader is not None and leader.draining and not all(other.draining for other in view.live.values()):
+            raise Violation("a draining broker gets nothing new", f"{record.business}: {record.leader}")
+
+    def judge_election(self, before: Leadership, after: Leadership, ballots: dict[Member, Ballot]) -> None:
+        """Raise unless the leader is complete, and healthy if another candidate is."""
+        assert after.leader is not None
+        self.counts["election"] += 1
+        if after.leader not in before.candidates:
+            raise Violation("only complete members lead", f"{after.business}: {after.leader}")
+        if not ballots[after.leader].healthy and not self.live[after.leader].draining:
+            others = [one for one in ballots.values() if one.healthy and not self.live[one.member].draining]
+            if others:
+                raise Violation("an unhealthy broker is the last choice", f"{after.business}: {after.leader}")
+
+    def _judge_replicas(self, before: Leadership, after: Leadership) -> None:
+        taken = set(before.replicas) - set(after.replicas)
+        if taken and not {member.broker for member in after.in_sync} >= set(after.replicas):
+            raise Violation("a replica is taken away once all others are in sync", f"{after.business}: {taken}")
+        if taken:
+            self.counts["replica replaced"] += 1
+        leader = self.brokers[after.leader.broker] if after.leader is not None else None
+        if leader is not None and leader.name in set(after.leaving) - set(before.leaving) and not leader.drained:
+            raise Violation("the leader's replica stays when a site is repaired", after.business)
+
+    def judge_move(self, by: str, business: str) -> None:
+        """Raise unless a broker hands over its own business, while the cluster is whole, after the last hand-over."""
+        self.counts["hand-over for balance"] += 1
+        known, now = self.records[business], self.loop.now
+        if known.leader is not None and known.leader.broker != by and now - self._moved_at > READ_S:
+            raise Violation("a broker hands over what it leads", f"{by}: {business}")
+        late = LEASE_S + READ_S + 0.5
+        if not self._is_whole() and now - self._last_whole > late:
+            raise Violation("nothing is handed over while a replica is missing or a lane is degraded", business)
+        others = [other for other, one in self.records.items() if one.successor and other != business]
+        if others and now - self._moved_at > late:
+            raise Violation("one hand-over at a time", f"{business} and {others}")
+        if now - self._even_at < UNEVEN_S - late:
+            raise Violation("a short imbalance is left alone", business)
+        term, at = self._asked.get(business, (0, 0.0))
+        if term == known.term and now - at < AGAIN_S:
+            raise Violation("a hand-over that failed is not repeated at once", business)
+        self._asked[business] = known.term, now
+        self._moved_at = now
+
+    def _is_whole(self) -> bool:
+        """Return whether no replica is missing and no lane is degraded."""
+        alive = {broker.me for broker in self.brokers.values() if broker.up} & self.live.keys()
+        return not any(broker.degraded for broker in self.brokers.values()) and all(
+            known.leader in alive and set(known.replicas) <= {member.broker for member in known.in_sync & alive}
+            for known in self.records.values()
+        )
+
+    def _look(self) -> None:
+        """Note when the cluster was whole, and when it was balanced."""
+        if self._is_whole():
+            self._last_whole = self.loop.now
+        if not plan_moves(self.records.values(), self.live):
+            self._even_at = self.loop.now
+        self.loop.after(0.2, self._look)
+
+    # -- a history -------------------------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Let things go wrong for a while, then heal and judge."""
+        self.loop.at(0.0, self._look)
+        self.loop.at(5.0, self._go_wrong)
+        self.loop.run_until(FAULTS_S)
+        for broker in self.brokers.values():
+            broker.draining = broker.degraded = broker.sick = False
+            if not broker.up:
+                broker.start()
+        if self._is_lost():
+            self.counts["no complete store is left"] += 1
+            return
+        if not self.loop.run_until(self.loop.now + CONVERGED_S, self._is_settled):
+            self._explain()
+        if self.wanted.replicas == len(self.brokers):
+            self._lose_one()
+
+    def _lose_one(self) -> None:
+        """Kill a broker while all is well: what it leads spreads, because every broker has a replica."""
+        for move in plan_moves(self.records.values(), self.live):  # as `venus cluster balance` does
+            known = self.records[move.business]
+            self.swap(known, replace(known, term=known.term + 1, leader=self.brokers[move.target].me))
+        self.loop.run_until(self.loop.now + 2 * READ_S)
+        dead = self.loop.random.choice(list(self.brokers.values()))
+        dead.end()
+        self.loop.run_until(self.loop.now + LEASE_S + 3 * READ_S)
+        led = Counter(known.leader.broker for known in self.records.values() if known.leader in self.live)
+        counts = [led[name] for name in self.brokers if name != dead.name]
+        self.counts["a broker died while all was well"] += 1
+        if max(counts) - min(counts) > 2:
+            raise Violation("the businesses of a dead broker spread over the survivors", str(counts))
+
+    def _go_wrong(self) -> None:
+        if self.loop.now >= FAULTS_S:
+            return
+        random, broker = self.loop.random, self.loop.random.choice(list(self.brokers.values()))
+        what = random.choice(("kill", "kill", "replace", "drain", "degrade", "sicken", "site"))
+        up = sum(other.up for other in self.brokers.values())
+        if what in ("kill", "replace") and broker.up and up > len(self.brokers) // 2 + 1:
+            broker.end()
+            self.loop.after(random.choice((0.5, 4.0, 15.0)), self._return, broker, what == "replace")
+        elif what == "drain":
+            broker.draining, broker.drained = not broker.draining, True
+        elif what == "degrade":
+            broker.degraded = not broker.degraded
+        elif what == "sicken":
+            broker.sick = not broker.sick
+        self.counts[f"fault: {what}"] += 1
+        self.loop.after(random.expovariate(1 / 6.0), self._go_wrong)
+
+    def _return(self, broker: Broker, empty: bool) -> None:
+        if not broker.up:
+            if empty and not any({broker.me} >= known.candidates for known in self.records.values()):
+                self.live.pop(broker.me, None)
+                broker.store += 1
+            broker.start()
+
+    def _is_lost(self) -> bool:
+        stores = {broker.me for broker in self.brokers.values()}
+        return any(not known.candidates & stores for known in self.records.values())
+
+    def _is_settled(self) -> bool:
+        records = self.records.values()
+        stores = {broker.me for broker in self.brokers.values()}
+        return (
+            all(known.leader in stores and not known.leaving for known in records)
+            and all({member.broker for member in known.in_sync} == set(known.replicas) for known in records)
+            and not self._crowded()
+            and not (is_uneven(records, self.live) and plan_moves(records, self.live))
+            and self.loop.now > FAULTS_S + UNEVEN_S
+        )
+
+    def _crowded(self) -> list[str]:
+        """Return the businesses with two replicas at a site while another site has a broker."""
+        view = ClusterView(self.live.values(), sites={name: broker.site for name, broker in self.brokers.items()})
+        sites = {view.site_of(name) for name in self.brokers}
+        return [
+            known.business
+            for known in self.records.values()
+            if len({view.site_of(name) for name in known.replicas}) < min(len(sites), len(known.replicas))
+        ]
+
+    def _explain(self) -> None:
+        if crowded := self._crowded():
+            raise Violation("replicas are at different sites", str(crowded))
+        unled = [known for known in self.records.values() if known.leader not in self.live]
+        if unled:
+            raise Violation("each business is led", str(unled[0]))
+        behind = [known for known in self.records.values() if {m.broker for m in known.in_sync} != set(known.replicas)]
+        if behind:
+            raise Violation("all replicas are complete", str(behind[0]))
+        raise Violation("no broker leads far more than the others", str(plan_moves(self.records.values(), self.live)))
+
+
+class CreatedWorld(World):
+    """The protocol in a business that another broker than its first leader has created, with the product's record."""
+
+    policies = (Policy.CONSISTENCY, Policy.AVAILABILITY)
+
+    def __init__(self, seed: int, say: Callable[[str], None] | None = None) -> None:
+        super().__init__(seed, say)
+        if self.min_in_sync == 1:  # its leader acknowledges alone, then an operator wants more replicas in sync
+            lines = {(a, b) for a in self.hosts for b in self.hosts if a != b}
+            self.network.cut |= lines
+            self.loop.at(1.5, self._raise_minimum)
+            self.loop.at(1.0 + 3.0 * self.loop.random.random(), self.network.cut.difference_update, lines)
+
+    def _raise_minimum(self) -> None:
+        record = self.coordinator.record
+        self.coordinator.swap(record, replace(record, min_in_sync=2))
+
+    def first_record(self, names: str) -> Leadership:
+        """Return the record as broker a makes it, for itself or for broker b."""
+        leader = self.loop.random.choice("ab")
+        live = [
+            LiveBroker(member=host.me, address=host.name, priority=host.name != leader) for host in self.hosts.values()
+        ]
+        wanted = ReplicaPlacement(replicas=len(names), policy=self.policy, min_in_sync=self.min_in_sync)
+        made = wanted.new_record("shop", self.hosts["a"].me, ClusterView(live), 1)
+        return replace(made, version=1)

@@ -1,0 +1,182 @@
+"""Placement, elections and balance of many businesses, and each of their rules taken out once."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+
+import pytest
+
+from tests.simulation.judge import Violation
+from tests.simulation.leaders import CreatedWorld, LeaderWorld
+from tests.simulation.patching import Edit, edited
+from tests.simulation.rules import Rule
+
+World = Callable[[int], LeaderWorld | CreatedWorld]
+
+
+def _rule(text: str, where: str, old: str, new: str, seed: int, invariant: str) -> Rule:
+    return Rule(text=text, edits=(Edit(where=where, old=old, new=new),), seed=seed, invariant=invariant)
+
+
+RULES = (
+    _rule(
+        "A broker hands over only what it leads",
+        "leaders.Balancer.next_move",
+        "moves[0].source != self._me or ",
+        "",
+        seed=0,
+        invariant="a broker hands over what it leads",
+    ),
+    _rule(
+        "Nothing is handed over for balance while a replica is missing or a lane is degraded",
+        "leaders.Balancer.next_move",
+        " or find_obstacle(known, live)",
+        "",
+        seed=5,
+        invariant="nothing is handed over while a replica is missing or a lane is degraded",
+    ),
+    _rule(
+        "A hand-over that failed is repeated after a while",
+        "leaders.Balancer.next_move",
+        "self._asked is not None and",
+        "False and",
+        seed=0,
+        invariant="a hand-over that failed is not repeated at once",
+    ),
+    _rule(
+        "Only an imbalance that lasts is repaired",
+        "leaders.Balancer.next_move",
+        "now - self._since < self._uneven_s or moves[0]",
+        "moves[0]",
+        seed=2,
+        invariant="a short imbalance is left alone",
+    ),
+    _rule(
+        "The plan of the elections after a death counts those before it",
+        "leaders.plan_elections",
+        "schedule.assign(complete)",
+        "pass",
+        seed=0,
+        invariant="the businesses of a dead broker spread over the survivors",
+    ),
+    _rule(
+        "The broker that leads least is the next leader",
+        "election._preference",
+        "ranks.get(ballot.member.broker, inf), ",
+        "",
+        seed=0,
+        invariant="the businesses of a dead broker spread over the survivors",
+    ),
+    _rule(
+        "A healthy candidate comes first",
+        "election._suitability",
+        "not ballot.healthy, ",
+        "",
+        seed=0,
+        invariant="an unhealthy broker is the last choice",
+    ),
+    _rule(
+        "A draining broker gets no new business",
+        "leaders.LeaderSchedule.assign",
+        "return broker.draining, bool",
+        "return bool",
+        seed=1,
+        invariant="a draining broker gets nothing new",
+    ),
+    _rule(
+        "Replicas that share a site are replaced",
+        "venus.broker.replicas.placement:ReplicaPlacement.next_record",
+        "or replace_crowded(known, view)",
+        "",
+        seed=3,
+        invariant="replicas are at different sites",
+    ),
+    _rule(
+        "A replica goes to another site first",
+        "venus.broker.replicas.placement:ClusterView.choose_replicas",
+        "self.site_of(name) in sites, ",
+        "",
+        seed=8,
+        invariant="replicas are at different sites",
+    ),
+    _rule(
+        "The leader's replica is not the one that a repair takes away",
+        "venus.broker.replicas.placement:replace_crowded",
+        " and name != leader",
+        "",
+        seed=20,
+        invariant="the leader's replica stays when a site is repaired",
+    ),
+    _rule(
+        "A replica leaves once all others are in sync",
+        "venus.broker.replicas.placement:remove_leaving",
+        "not ready.issuperset(stay) or ",
+        "",
+        seed=1,
+        invariant="a replica is taken away once all others are in sync",
+    ),
+)
+#: In histories of the protocol in which another broker than the leader has created the business.
+CREATED = (
+    _rule(
+        "The replicas of a new business are complete only if its leader acknowledges nothing alone",
+        "venus.broker.replicas.placement:ReplicaPlacement.new_record",
+        " if self.min_in_sync > 1 else set()",
+        "",
+        seed=0,
+        invariant="each broker that may lead has every safe entry",
+    ),
+)
+REACHED = ("election", "hand-over for balance", "replica replaced", "a broker died while all was well", "new business")
+
+
+def violation(kind: World, seed: int) -> str | None:
+    """Return the invariant that breaks in a history."""
+    try:
+        kind(seed).run()
+    except Violation as found:
+        return found.invariant
+    except (AssertionError, ValueError) as error:
+        return f"{type(error).__name__}: {error}"
+    return None
+
+
+def histories(kind: World, seeds: range) -> Counter[str]:
+    counts: Counter[str] = Counter()
+    for seed in seeds:
+        world = kind(seed)
+        try:
+            world.run()
+        except (Violation, AssertionError, ValueError) as error:
+            pytest.fail(f"seed {seed}: {error}")
+        counts.update(world.loop.counts)
+    return counts
+
+
+def test_leaders_and_replicas_stay_where_they_should() -> None:
+    counts = histories(LeaderWorld, range(12))
+    assert {name: counts[name] for name in REACHED if not counts[name]} == {}
+
+
+def test_a_business_that_another_broker_has_created_loses_nothing() -> None:
+    histories(CreatedWorld, range(100))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_thousands_of_histories_hold() -> None:
+    histories(LeaderWorld, range(1500))
+    histories(CreatedWorld, range(3000))
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.text)
+def test_without_a_rule_of_placement_an_invariant_breaks(rule: Rule) -> None:
+    with edited(rule.edits):
+        assert violation(LeaderWorld, rule.seed) == rule.invariant
+
+
+@pytest.mark.parametrize("rule", CREATED, ids=lambda rule: rule.text)
+def test_without_a_rule_of_creation_an_invariant_breaks(rule: Rule) -> None:
+    with edited(rule.edits):
+        assert violation(CreatedWorld, rule.seed) == rule.invariant

@@ -1,0 +1,194 @@
+"""Which broker leads which business: after a death, at a hand-over, and when it is balanced."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
+
+from venus.network.scheduling import Load
+from venus.replication.election import Ballot, choose_leader
+from venus.replication.in_sync import NEAR_ENTRIES
+from venus.replication.leaders import (
+    AGAIN_S,
+    UNEVEN_S,
+    Balancer,
+    LeaderSchedule,
+    Move,
+    find_obstacle,
+    is_uneven,
+    plan_elections,
+    plan_moves,
+)
+from venus.replication.records import Leadership, LiveBroker, Member
+
+
+def member(name: str) -> Member:
+    return Member(broker=name, store="s")
+
+
+def living(names: str, **more: object) -> dict[Member, LiveBroker]:
+    return {member(n): LiveBroker(member=member(n), address=f"{n}:1", **more) for n in names}  # type: ignore[arg-type]
+
+
+def business(n: int, leader: str, others: str = "", **more: object) -> Leadership:
+    names = leader + others
+    return Leadership(
+        business=f"x{n:02}",
+        term=1,
+        leader=member(leader),
+        in_sync=frozenset(map(member, names)),
+        replicas=tuple(names),
+        version=1,
+        **more,  # type: ignore[arg-type]
+    )
+
+
+def led(records: list[Leadership]) -> Counter[str]:
+    return Counter(known.leader.broker for known in records if known.leader is not None)
+
+
+def after(records: list[Leadership], moves: list[Move]) -> list[Leadership]:
+    found = {known.business: known for known in records}
+    for move in moves:
+        known = found[move.business]
+        assert known.leader == member(move.source)
+        assert member(move.target) in known.in_sync
+        found[move.business] = replace(known, leader=member(move.target), term=known.term + 1)
+    return list(found.values())
+
+
+def elected(known: Leadership, live: Mapping[Member, LiveBroker], ranks: Mapping[str, int], **ends: int) -> str:
+    ballots = {
+        one: Ballot(member=one, last_term=1, end=ends.get(one.broker, 10), high=5)
+        for one in known.in_sync
+        if one in live
+    }
+    chosen = choose_leader(known, ballots, live, ranks)
+    assert chosen is not None
+    assert chosen.leader is not None
+    return chosen.leader.broker
+
+
+def test_the_businesses_of_a_dead_broker_spread_over_all_survivors() -> None:
+    records = [business(n, "abc"[n % 3], "abc".replace("abc"[n % 3], "")) for n in range(24)]
+    live = living("ab")
+    plans = plan_elections(records, live)
+    assert len(plans) == 8
+    winners = Counter(elected(known, live, plans[known.business]) for known in records if known.business in plans)
+    assert winners == {"a": 4, "b": 4}
+
+
+def test_without_a_dead_leader_nothing_is_planned() -> None:
+    assert plan_elections([business(1, "a", "b")], living("ab")) == {}
+
+
+def test_a_plan_counts_only_brokers_that_may_win() -> None:
+    records = [business(n, "c", "a") for n in range(4)] + [business(10 + n, "c", "ab") for n in range(4)]
+    plans = plan_elections(records, living("ab"))
+    winners = [elected(known, living("ab"), plans[known.business]) for known in records]
+    assert winners == ["a"] * 4 + ["b"] * 4
+
+
+def test_health_comes_first_then_the_order_then_the_log_then_priority() -> None:
+    known, live = business(1, "c", "ab"), living("ab")
+    sick = {one: Ballot(member=one, last_term=1, end=10, high=5, healthy=one.broker != "a") for one in live}
+    chosen = choose_leader(known, sick, live, {"a": 0, "b": 9})
+    assert chosen is not None
+    assert chosen.leader == member("b"), "an unhealthy broker leads only if no other one can"
+    alone = choose_leader(known, {member("a"): sick[member("a")]}, live, {"a": 9})
+    assert alone is not None
+    assert alone.leader == member("a")
+    assert elected(known, live, {"a": 1, "b": 0}, a=11, b=10) == "b"
+    assert elected(known, live, {"a": 1, "b": 0}, a=10 + NEAR_ENTRIES + 1, b=10) == "a", "b is far behind"
+    assert elected(known, live, {"a": 0, "b": 0}, a=10, b=11) == "b"
+    preferred = living("a") | living("b", priority=-1)
+    assert elected(known, preferred, {"a": 0, "b": 0}) == "b"
+    assert elected(known, preferred, {"a": 0, "b": 1}) == "a"
+
+
+def test_new_businesses_go_to_the_broker_that_leads_least() -> None:
+    schedule = LeaderSchedule([business(1, "a"), business(2, "b")], living("abc"))
+    got = [schedule.assign(list(living("abc")), member("b")).broker for _ in range(4)]
+    assert got == ["c", "b", "a", "c"], "among equals b, which was asked"
+    full = living("ab") | living("c", load=Load(disk=0.95)) | living("d", load=Load(disk=0.2))
+    assert LeaderSchedule([business(1, "d")], full).rank("d") < LeaderSchedule([], full).rank("c")
+
+
+def test_a_balance_moves_as_little_as_it_must_and_says_why() -> None:
+    records = [business(n, "ab"[n % 2], "ab".replace("ab"[n % 2], "") + "c") for n in range(24)]
+    moves = plan_moves(records, living("abc"))
+    assert led(after(records, moves)) == {"a": 8, "b": 8, "c": 8}
+    assert len(moves) == 8
+    assert moves[0].reason == "a leads 12, c 0, the mean is 8"
+    assert plan_moves(after(records, moves), living("abc")) == []
+
+
+def test_businesses_move_on_where_no_replica_is_at_the_idle_broker() -> None:
+    records = [business(n, "a", "b") for n in range(4)] + [business(10 + n, "b", "c") for n in range(3)]
+    moves = plan_moves(records, living("abc"))
+    counts = led(after(records, moves))
+    assert max(counts.values()) - min(counts.values()) <= 1
+
+
+def test_nothing_moves_to_a_broker_that_is_behind_draining_leaving_or_full() -> None:
+    records = [business(n, "a", "b") for n in range(4)]
+    assert len(plan_moves(records, living("ab"))) == 2
+    assert plan_moves([replace(known, in_sync=frozenset({member("a")})) for known in records], living("ab")) == []
+    assert plan_moves(records, living("a") | living("b", draining=True)) == []
+    assert plan_moves([replace(known, leaving=("b",)) for known in records], living("ab")) == []
+    assert plan_moves(records, living("a", load=Load()) | living("b", load=Load(disk=0.9))) == []
+    assert len(plan_moves(records, living("a") | living("b", unhealthy="sub-healthy"))) == 2, (
+        "health excludes no broker"
+    )
+
+
+def test_what_stands_in_the_way_of_a_hand_over_is_named() -> None:
+    whole = [business(1, "a", "b"), business(2, "b", "a")]
+    assert find_obstacle(whole, living("ab")) == ""
+    assert find_obstacle(whole, living("a")) == "x01 is not in sync at b"
+    assert find_obstacle([replace(whole[0], leader=None)], living("ab")) == "x01 has no living leader"
+    assert "is handed over to b" in find_obstacle([replace(whole[0], successor="b")], living("ab"))
+    assert "moves away from b" in find_obstacle([replace(whole[0], leaving=("b",))], living("ab"))
+    degraded = living("a") | living("b", unhealthy="lane 4 (details) is degraded")
+    assert find_obstacle(whole, degraded) == "broker b: lane 4 (details) is degraded"
+
+
+UNEVEN_RECORDS = {known.business: known for known in (business(n, "a", "bc") for n in range(3))}
+
+
+def test_a_broker_that_leads_too_much_for_ten_minutes_hands_over_one_business() -> None:
+    live, balancer = living("abc"), Balancer("a")
+    assert is_uneven(UNEVEN_RECORDS.values(), live)
+    assert balancer.next_move(UNEVEN_RECORDS, live, 0.0) is None
+    assert balancer.next_move(UNEVEN_RECORDS, live, UNEVEN_S - 1) is None
+    move = balancer.next_move(UNEVEN_RECORDS, live, UNEVEN_S)
+    assert move is not None
+    assert (move.business, move.source) == ("x00", "a")
+    under_way = UNEVEN_RECORDS | {"x00": replace(UNEVEN_RECORDS["x00"], successor=move.target)}
+    assert balancer.next_move(under_way, live, UNEVEN_S + 1) is None, "one at a time"
+    failed = balancer.next_move(UNEVEN_RECORDS, live, UNEVEN_S + 2)
+    assert failed is None, "it could not be handed over"
+    assert balancer.next_move(UNEVEN_RECORDS, live, UNEVEN_S + AGAIN_S) is not None
+    moved = UNEVEN_RECORDS | {"x00": replace(UNEVEN_RECORDS["x00"], leader=member(move.target))}
+    again = balancer.next_move(moved, live, UNEVEN_S + AGAIN_S + 1)
+    assert again is not None, "it goes on until it is balanced"
+    assert again.business == "x01"
+
+
+def test_another_broker_hands_over_and_a_short_imbalance_is_left_alone() -> None:
+    live = living("abc")
+    other, short = Balancer("b"), Balancer("a")
+    assert [other.next_move(UNEVEN_RECORDS, live, at) for at in (0.0, UNEVEN_S)] == [None, None]
+    balanced = {
+        known.business: known for known in (business(n, "abc"[n], "abc".replace("abc"[n], "")) for n in range(3))
+    }
+    for at, records in ((0.0, UNEVEN_RECORDS), (300.0, balanced), (301.0, UNEVEN_RECORDS), (UNEVEN_S, UNEVEN_RECORDS)):
+        assert short.next_move(records, live, at) is None
+    assert short.next_move(UNEVEN_RECORDS, live, 301.0 + UNEVEN_S) is not None
+
+
+def test_nothing_is_handed_over_while_a_replica_is_missing_or_a_lane_is_degraded() -> None:
+    for live in (living("ab"), living("ab") | living("c", unhealthy="lane 3 (full data) is degraded")):
+        balancer = Balancer("a")
+        assert [balancer.next_move(UNEVEN_RECORDS, live, at) for at in (0.0, UNEVEN_S, 2 * UNEVEN_S)] == [None] * 3

@@ -1,0 +1,227 @@
+"""Which broker should lead which business: elections after a death, hand-overs, balancing (Minos 3.4.2).
+
+Every broker reads the same records, so all of them come to the same plan. That makes the businesses of a dead broker
+spread over all survivors, although each has an election of its own. Correctness does not depend on it: a plan from old
+records only balances less well.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+
+from venus.network.scheduling import grade_loads
+from venus.replication.records import Leadership, LiveBroker, Member
+
+#: Above this multiple of the mean, for so long, the busiest broker hands over by itself.
+UNEVEN = 1.5
+UNEVEN_S = 600.0
+#: Interval to the next attempt after a hand-over that failed.
+AGAIN_S = 60.0
+#: Weight of a load grade: more than any number of businesses.
+GRADE = 1 << 32
+
+Live = Mapping[Member, LiveBroker]
+
+
+class LeaderSchedule:
+    """Order of the living brokers by load grade and number of businesses they lead; counts what it assigns."""
+
+    def __init__(self, records: Iterable[Leadership], live: Live) -> None:
+        self._live = live
+        self._grades = grade_loads({member.broker: broker.load for member, broker in live.items()})
+        self.led = Counter(known.leader.broker for known in records if known.leader in live and known.leader)
+
+    def rank(self, broker: str) -> int:
+        """Return the rank of a broker, the best one's is the smallest; equally good brokers have the same."""
+        return self._grades.get(broker, 0) * GRADE + self.led[broker]
+
+    def assign(self, candidates: Collection[Member], first: Member | None = None) -> Member:
+        """Return the best living candidate and count it. Among equals `first` is chosen, then the first name."""
+
+        def order(member: Member) -> tuple[object, ...]:
+            broker = self._live[member]
+            rank = self.rank(member.broker)
+            return broker.draining, bool(broker.unhealthy), rank, broker.priority, member != first, member
+
+        chosen = min(candidates, key=order)
+        self.led[chosen.broker] += 1
+        return chosen
+
+
+def plan_elections(records: Collection[Leadership], live: Live) -> dict[str, dict[str, int]]:
+    """Return for each business without a living leader the ranks of its candidates, by broker.
+
+    Each plan counts those before it, so that one broker does not win all elections of a moment.
+    """
+    orphans = sorted((known for known in records if known.leader not in live), key=lambda known: known.business)
+    if not orphans:
+        return {}
+    schedule = LeaderSchedule(records, live)
+    plans = {}
+    for known in orphans:
+        able = [member for member in live if member.broker in known.replicas or member in known.candidates]
+        plans[known.business] = {member.broker: schedule.rank(member.broker) for member in able}
+        if complete := [member for member in able if member in known.candidates] or able:
+            schedule.assign(complete)
+    return plans
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Move:
+    """A planned hand-over, and the numbers of led businesses before it."""
+
+    business: str
+    source: str
+    target: str
+    source_leads: int
+    target_leads: int
+    mean: float
+
+    @property
+    def reason(self) -> str:
+        """Why the business moves."""
+        return f"{self.source} leads {self.source_leads}, {self.target} {self.target_leads}, the mean is {self.mean:g}"
+
+
+class _Balance:
+    """Numbers of led businesses, and which of them could be handed over from broker to broker."""
+
+    def __init__(self, records: Iterable[Leadership], live: Live) -> None:
+        self._grades = grade_loads({member.broker: broker.load for member, broker in live.items()})
+        names = sorted(member.broker for member, broker in live.items() if not broker.draining)
+        self.led = dict.fromkeys(names, 0)
+        self._targets: dict[str, set[str]] = {}  # by business
+        self._edges: dict[str, dict[str, dict[str, None]]] = {name: {} for name in names}
+        for known in sorted(records, key=lambda known: known.business):
+            if known.leader is None or known.leader not in live or known.leader.broker not in self.led:
+                continue
+            staying = set(known.replicas) - set(known.leaving)
+            able = {member.broker for member in known.in_sync if member in live} & staying & set(names)
+            self._targets[known.business] = able | {known.leader.broker}
+            self.led[known.leader.broker] += 1
+            self._connect(known.business, known.leader.broker)
+
+    @property
+    def mean(self) -> float:
+        return sum(self.led.values()) / max(1, len(self.led))
+
+    def find_path(self) -> list[str]:
+        """Return brokers from one that leads too much to one that leads at least two fewer; [] = it is balanced."""
+        for source in sorted(self.led, key=lambda name: (-self.led[name], name)):
+            before: dict[str, str] = {source: ""}
+            waiting = deque([source])
+            while waiting:
+                at = waiting.popleft()
+                for target in sorted(self._edges[at], key=lambda name: (self.led[name], name)):
+                    if target in before or not self._edges[at][target] or self._grades[target] > self._grades[at]:
+                        continue
+                    before[target] = at
+                    if self.led[target] <= self.led[source] - 2:
+                        path = [target]
+                        while before[path[0]]:
+                            path.insert(0, before[path[0]])
+                        return path
+                    waiting.append(target)
+        return []
+
+    def move(self, source: str, target: str) -> Move:
+        """Hand the first possible business over."""
+        business = next(iter(self._edges[source][target]))
+        move = Move(
+            business=business,
+            source=source,
+            target=target,
+            source_leads=self.led[source],
+            target_leads=self.led[target],
+            mean=round(self.mean, 1),
+        )
+        for other in self._targets[business] - {source}:
+            del self._edges[source][other][business]
+        self.led[source] -= 1
+        self.led[target] += 1
+        self._connect(business, target)
+        return move
+
+    def _connect(self, business: str, leader: str) -> None:
+        for other in self._targets[business] - {leader}:
+            self._edges[leader].setdefault(other, {})[business] = None
+
+
+def plan_moves(records: Iterable[Leadership], live: Live) -> list[Move]:
+    """Return the hand-overs that balance the led businesses, in their order.
+
+    A business moves only to a replica that is in sync, on a broker whose load is no higher. Where no replica is at the
+    broker that leads least, several businesses move on by one broker each.
+    """
+    balance, moves = _Balance(records, live), list[Move]()
+    while path := balance.find_path():
+        moves += [balance.move(source, target) for source, target in reversed(list(pairwise(path)))]
+    return moves
+
+
+def count_roles(records: Iterable[Leadership]) -> dict[str, tuple[int, int]]:
+    """Return how many businesses each broker leads, and how many it follows."""
+    leads, follows = Counter[str](), Counter[str]()
+    for known in records:
+        leader = known.leader.broker if known.leader is not None else ""
+        leads[leader] += 1
+        follows.update(name for name in known.replicas if name != leader)
+    return {name: (leads[name], follows[name]) for name in sorted((leads + follows).keys() - {""})}
+
+
+def is_uneven(records: Iterable[Leadership], live: Live) -> bool:
+    """Whether the busiest broker leads more than UNEVEN times the mean."""
+    able = {member for member, broker in live.items() if not broker.draining}
+    led = Counter(known.leader for known in records if known.leader in able)
+    return max(led.values(), default=0) * len(able) > UNEVEN * led.total()
+
+
+def find_obstacle(records: Iterable[Leadership], live: Live) -> str:
+    """Return why no business may be handed over now for the sake of balance; empty = one may."""
+    for broker in live.values():
+        if broker.is_degraded:
+            return f"broker {broker.member.broker}: {broker.unhealthy}"
+    alive = set(live)
+    for known in records:
+        if known.leader not in alive:
+            return f"{known.business} has no living leader"
+        missing = set(known.replicas) - {member.broker for member in known.in_sync & alive}
+        if missing:
+            return f"{known.business} is not in sync at {', '.join(sorted(missing))}"
+        if known.leaving:
+            return f"a replica of {known.business} moves away from {', '.join(known.leaving)}"
+        if known.successor:
+            return f"{known.business} is handed over to {known.successor}"
+    return ""
+
+
+class Balancer:
+    """Automatic balancing, in every broker: the one that leads too much hands over, one business at a time."""
+
+    def __init__(self, me: str, uneven_s: float = UNEVEN_S) -> None:
+        self._me, self._uneven_s = me, uneven_s
+        self._since: float | None = None  # it has been uneven, or is not balanced yet
+        self._asked: tuple[str, float] | None = None  # the newest hand-over of this broker
+
+    def next_move(self, records: Mapping[str, Leadership], live: Live, now: float) -> Move | None:
+        """Return the hand-over that this broker should begin now; None = none."""
+        known = list(records.values())
+        if self._since is None:
+            if not is_uneven(known, live):
+                return None
+            self._since = now
+        moves = plan_moves(known, live)
+        if not moves or (now - self._since < self._uneven_s and not is_uneven(known, live)):
+            self._since = None
+            return None
+        if now - self._since < self._uneven_s or moves[0].source != self._me or find_obstacle(known, live):
+            return None
+        if self._asked is not None and now - self._asked[1] < AGAIN_S:
+            asked = records.get(self._asked[0])
+            if asked is not None and asked.leader is not None and asked.leader.broker == self._me:
+                return None  # it could not be handed over
+        self._asked = moves[0].business, now
+        return moves[0]
