@@ -121,13 +121,7 @@ def to_document(
         "equal": bool(tables) and all(t.equal for t in tables),
         "tables": [t.document for t in tables],
         "foreign_keys": [
-            {
-                "name": f.name,
-                "reference": f.shown,
-                "orphans": f.orphans,
-                "example": f.example,
-                "not_valid": f.not_valid,
-            }
+            {"name": f.name, "reference": f.shown, "orphans": f.orphans, "example": f.example, "not_valid": f.not_valid}
             for f in foreign_keys
         ],
         "counters": [

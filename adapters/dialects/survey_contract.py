@@ -97,7 +97,7 @@ class Survey:
 
 
 class Surveyor(Protocol):
-    """The interface of a dialect's module `survey`."""
+    """The interface of a dialect's module `source` for a survey."""
 
     def survey(self, settings: Settings, request: SurveyRequest) -> Survey:
         """Survey a source, also before an installation. Reads only."""
@@ -141,6 +141,8 @@ def _weight(value: Any) -> int:
     return _VALUE_HEAD_BYTES + len(str(value))
 
 
-def largest_first(sizes: Iterable[TableSize]) -> list[TableSize]:
-    """Return tables in sampling order."""
-    return sorted(sizes, key=lambda size: (-(size.data_bytes or 0), -(size.rows or 0), size.qualified))
+def sample_tables(sizes: Seq[TableSize], sample: Callable[[TableSize], TableSize]) -> tuple[TableSize, ...]:
+    """Return the tables with their samples: the largest are sampled first, while there is time."""
+    largest_first = sorted(sizes, key=lambda size: (-(size.data_bytes or 0), -(size.rows or 0), size.qualified))
+    found = {size.qualified: sample(size) for size in largest_first}
+    return tuple(found[size.qualified] for size in sizes)

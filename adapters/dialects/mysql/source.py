@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Sequence as Seq
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 
 from venus.adapters.dialects.column_choice import NO_CHOICE, ColumnChoice, find_useless_patterns
 from venus.adapters.dialects.contract import (
@@ -29,7 +30,7 @@ from venus.adapters.dialects.mysql.dictionary.tables import MysqlTable
 from venus.adapters.dialects.mysql.installation.check import find_obstacle
 from venus.adapters.dialects.mysql.installation.installer import MysqlInstaller
 from venus.adapters.dialects.mysql.registry import MysqlRegistry
-from venus.adapters.dialects.mysql.sql import literal, statement
+from venus.adapters.dialects.mysql.sql import literal, quote, statement
 from venus.adapters.dialects.survey_contract import (
     SAMPLE_ROWS,
     ReadingPace,
@@ -37,8 +38,8 @@ from venus.adapters.dialects.survey_contract import (
     Survey,
     SurveyRequest,
     TableSize,
-    largest_first,
     measure_rows,
+    sample_tables,
 )
 from venus.config import Settings
 from venus.errors import DatabaseUnavailable, SourceError
@@ -57,11 +58,7 @@ class MysqlSource:
     capabilities = SourceCapabilities(transactional_ddl=False)
 
     def __init__(
-        self,
-        url: str,
-        *,
-        columns: ColumnChoice = NO_CHOICE,
-        monotonic: Callable[[], float] = time.monotonic,
+        self, url: str, *, columns: ColumnChoice = NO_CHOICE, monotonic: Callable[[], float] = time.monotonic
     ) -> None:
         address = parse_address(url, columns)
         self._reader = MysqlConnection(address, "REPEATABLE READ")
@@ -159,7 +156,7 @@ def survey(settings: Settings, request: SurveyRequest) -> Survey:
         return Survey(
             server=f"{maker} {version.partition('-')[0]}",
             pace=PACE,
-            sizes=tuple(_sample_tables(connection, tables, sizes, Sampler(request))),
+            sizes=sample_tables(sizes, partial(_sample_table, connection, Sampler(request))),
             numberings=tuple(structure.read_numberings(connection, database, mariadb=maker == "MariaDB")),
             others=tuple(structure.read_other_objects(connection, database)),
             unknown=() if changes is not None else (NO_CHANGES,),
@@ -218,22 +215,16 @@ def _count_rows(connection: MysqlConnection, table: MysqlTable, size: TableSize)
     return replace(size, rows=int(connection.row(statement("survey", "count", table=table.sql))[0]), counted=True)
 
 
-def _sample_tables(
-    connection: MysqlConnection, tables: Seq[MysqlTable], sizes: Seq[TableSize], sampler: Sampler
-) -> list[TableSize]:
-    by_name = {t.name: t for t in tables}
-    found = {}
-    for size in largest_first(sizes):
-        text = statement("survey", "sample", table=by_name[size.name].sql, rows=str(SAMPLE_ROWS))
-        try:
-            sample = sampler.take(lambda text=text: measure_rows(_stream_rows(connection, text)))  # type: ignore[misc]
-            found[size.name] = replace(size, sample=sample)
-        except DatabaseUnavailable:
-            raise
-        except SourceError:  # `check` reports tables that this user may not read
-            found[size.name] = size
-        connection.rollback()
-    return [found[size.name] for size in sizes]
+def _sample_table(connection: MysqlConnection, sampler: Sampler, size: TableSize) -> TableSize:
+    text = statement("survey", "sample", table=f"{quote(size.namespace)}.{quote(size.name)}", rows=str(SAMPLE_ROWS))
+    try:
+        size = replace(size, sample=sampler.take(lambda: measure_rows(_stream_rows(connection, text))))
+    except DatabaseUnavailable:
+        raise
+    except SourceError:
+        pass  # `check` reports tables that this user may not read
+    connection.rollback()
+    return size
 
 
 def _stream_rows(connection: MysqlConnection, text: str) -> Iterator[Row]:

@@ -70,12 +70,7 @@ def register_statement(schema: TableSchema, estimate: int) -> str:
     wire = binds.pop("schema_wire")
     assert isinstance(wire, bytes)
     pieces = [wire[n : n + WIRE_PIECE_BYTES] for n in range(0, len(wire), WIRE_PIECE_BYTES)]
-    parts = binds | {
-        "namespace": schema.namespace,
-        "name": schema.name,
-        "reason": INSTALLING,
-        "estimate": estimate,
-    }
+    parts = binds | {"namespace": schema.namespace, "name": schema.name, "reason": INSTALLING, "estimate": estimate}
     written = "\n".join(
         statement("registry", "register_piece", nbytes=str(len(p)), bytes=literal(p)) + ";" for p in pieces
     )

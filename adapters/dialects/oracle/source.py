@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from collections.abc import Sequence as Seq
 from contextlib import closing
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from venus.adapters.dialects.contract import (
     Numbering,
@@ -42,8 +43,8 @@ from venus.adapters.dialects.survey_contract import (
     Survey,
     SurveyRequest,
     TableSize,
-    largest_first,
     measure_rows,
+    sample_tables,
 )
 from venus.config import Settings
 from venus.errors import SourceError
@@ -155,6 +156,7 @@ def survey(settings: Settings, asked: SurveyRequest) -> Survey:
         _, dictionary = open_dictionary(session, options.schemas, settings.source.type_map, columns)
         user = dictionary.user
         listed = choose_tables(dictionary.list_tables(), asked.include, asked.exclude)
+        places = {f"{at.owner}.{at.name}": at for at in listed}
         figures = {owner: _read_figures(session, owner, user) for owner in dictionary.schemas}
         sizes = [_table_size(at, figures[at.owner]) for at in listed]
         if asked.count_rows:
@@ -162,7 +164,7 @@ def survey(settings: Settings, asked: SurveyRequest) -> Survey:
         return Survey(
             server=str(session.fetch_row(statement("survey", "banner"))[0]),
             pace=PACE,
-            sizes=tuple(_sample_tables(session, dictionary, listed, sizes, Sampler(asked))),
+            sizes=sample_tables(sizes, partial(_sample_table, session, dictionary, places, Sampler(asked))),
             numberings=tuple(
                 structure.read_numberings(session, dictionary.schemas, dictionary.read_structure, dictionary.is_own)
             ),
@@ -223,26 +225,21 @@ def _count_rows(session: OracleSession, at: ListedTable, size: TableSize) -> Tab
     return replace(size, rows=rows, counted=True)
 
 
-def _sample_tables(
+def _sample_table(
     session: OracleSession,
     dictionary: OracleDictionary,
-    listed: Seq[ListedTable],
-    sizes: Seq[TableSize],
+    places: Mapping[str, ListedTable],
     sampler: Sampler,
-) -> list[TableSize]:
-    places = {f"{at.owner}.{at.name}": at for at in listed}
-    found = {}
-    for size in largest_first(sizes):
-        found[size.qualified] = size
-        text = _sample_query(dictionary.read_table(places[size.qualified]), size.rows)
-        if not text:
-            continue
-        try:
-            sample = sampler.take(lambda text=text: measure_rows(_stream_rows(session, text)))  # type: ignore[misc]
-            found[size.qualified] = replace(size, sample=sample)
-        except (SourceError, SchemaChanged):  # the check reports tables that may not be read
-            session.rollback()
-    return [found[size.qualified] for size in sizes]
+    size: TableSize,
+) -> TableSize:
+    text = _sample_query(dictionary.read_table(places[size.qualified]), size.rows)
+    if not text:
+        return size
+    try:
+        return replace(size, sample=sampler.take(lambda: measure_rows(_stream_rows(session, text))))
+    except (SourceError, SchemaChanged):  # the check reports tables that may not be read
+        session.rollback()
+        return size
 
 
 def _sample_query(table: OracleTable, rows: int | None) -> str:

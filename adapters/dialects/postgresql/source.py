@@ -6,10 +6,11 @@ The survey for `venus assess` only reads: the database's statistics, and samples
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Sequence as Seq
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 
 from venus.adapters.dialects.column_choice import NO_CHOICE, ColumnChoice
 from venus.adapters.dialects.contract import (
@@ -36,7 +37,7 @@ from venus.adapters.dialects.survey_contract import (
     Survey,
     SurveyRequest,
     TableSize,
-    largest_first,
+    sample_tables,
 )
 from venus.config import Settings
 from venus.errors import DatabaseUnavailable, SourceError
@@ -55,11 +56,7 @@ class PostgresSource:
     capabilities = SourceCapabilities(transactional_ddl=True)
 
     def __init__(
-        self,
-        url: str,
-        *,
-        columns: ColumnChoice = NO_CHOICE,
-        monotonic: Callable[[], float] = time.monotonic,
+        self, url: str, *, columns: ColumnChoice = NO_CHOICE, monotonic: Callable[[], float] = time.monotonic
     ) -> None:
         self._connection = PostgresConnection(url, columns=columns)
         self.dictionary = PostgresSourceDictionary(self._connection)
@@ -134,11 +131,11 @@ def survey(settings: Settings, request: SurveyRequest) -> Survey:
         sizes = _read_sizes(connection, tables, float(over_s), counts=bool(counts))
         if request.count_rows:
             sizes = [_count_rows(connection, table, size) for table, size in zip(tables, sizes, strict=True)]
-        namespaces = sorted({t.namespace for t in tables})
+        namespaces, by_name = sorted({t.namespace for t in tables}), {f"{t.namespace}.{t.name}": t for t in tables}
         return Survey(
             server=f"PostgreSQL {version}",
             pace=PACE,
-            sizes=tuple(_sample_tables(connection, tables, sizes, Sampler(request))),
+            sizes=sample_tables(sizes, partial(_sample_table, connection, by_name, Sampler(request))),
             numberings=tuple(structure.read_numberings(connection, namespaces)),
             others=tuple(structure.read_other_objects(connection, namespaces)),
             unknown=tuple(_unknown_figures(sizes, since_reset=bool(since_reset), counts=bool(counts))),
@@ -201,19 +198,13 @@ class _CopyCounter:
         return len(data)
 
 
-def _sample_tables(
-    connection: PostgresConnection, tables: Seq[PostgresTable], sizes: Seq[TableSize], sampler: Sampler
-) -> list[TableSize]:
-    """Sample the tables whose rows this role may read."""
-    by_name = {(t.namespace, t.name): t for t in tables}
-    found = {}
-    for size in largest_first(sizes):
-        table = by_name[size.namespace, size.name]
-        found[size.qualified] = size if table.kind == "f" else _sample_table(connection, table, size, sampler)
-    return [found[size.qualified] for size in sizes]
-
-
-def _sample_table(connection: PostgresConnection, table: PostgresTable, size: TableSize, sampler: Sampler) -> TableSize:
+def _sample_table(
+    connection: PostgresConnection, tables: Mapping[str, PostgresTable], sampler: Sampler, size: TableSize
+) -> TableSize:
+    """Sample a table if this role may read its rows."""
+    table = tables[size.qualified]
+    if table.kind == "f":
+        return size
     share = 100 * SAMPLE_ROWS / size.rows if size.rows else 100
     spread = f" TABLESAMPLE SYSTEM ({share:.6f})" if share < 100 / _SPREAD else ""
     text = statement("survey", "sample", table=table.from_sql, sample=spread, rows=str(SAMPLE_ROWS))

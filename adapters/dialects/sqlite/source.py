@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Sequence as Seq
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from venus.adapters.dialects.column_choice import NO_CHOICE, ColumnChoice, find_useless_patterns
@@ -42,8 +43,8 @@ from venus.adapters.dialects.survey_contract import (
     Survey,
     SurveyRequest,
     TableSize,
-    largest_first,
     measure_rows,
+    sample_tables,
 )
 from venus.config import Settings
 from venus.model import TableSchema
@@ -139,13 +140,11 @@ def survey(settings: Settings, request: SurveyRequest) -> Survey:
         names = choose_tables(read_table_names(connection)[0], request.include, request.exclude)
         pages, unknown = _read_page_sizes(connection, file)
         sizes = [_table_size(connection, name, pages) for name in names]
-        sampler = Sampler(request)
-        sampled = {size.name: _sample_table(connection, size, sampler) for size in largest_first(sizes)}
         dictionary = SqliteDictionary(connection, ColumnChoice.from_settings(settings))
         return Survey(
             server=f"SQLite {sqlite3.sqlite_version}",
             pace=PACE,
-            sizes=tuple(sampled[size.name] for size in sizes),
+            sizes=sample_tables(sizes, partial(_sample_table, connection, Sampler(request))),
             numberings=tuple(
                 structure.read_numberings(connection, [dictionary.read_table(name).schema for name in names])
             ),
@@ -183,6 +182,6 @@ def _table_size(connection: sqlite3.Connection, name: str, pages: dict[tuple[str
     )
 
 
-def _sample_table(connection: sqlite3.Connection, size: TableSize, sampler: Sampler) -> TableSize:
+def _sample_table(connection: sqlite3.Connection, sampler: Sampler, size: TableSize) -> TableSize:
     text = statement("survey", "sample", table=quote(size.name), rows=str(SAMPLE_ROWS))
     return replace(size, sample=sampler.take(lambda: measure_rows(connection.execute(text))))

@@ -365,16 +365,3 @@ def _open_recent_snapshot(
         if time.monotonic() > until:
             raise Unavailable("the broker's full data is older than the lake")
         time.sleep(1.0)
-
-
-def read_newest_rows(target: ParquetFolder, manifest: LakeManifest, table: LakeTable) -> pa.Table:
-    """Return a table's rows as of the lake's offset: its state with the changes behind it applied."""
-    shape = manifest.shape(table, table.shape_number(table.schema_version))
-    found = read_net_changes(manifest, table, shape, target.layout.root)
-    changes = change_rows(manifest, table, shape, target.layout.root)
-    parts = [state_schema(shape).empty_table(), *live_rows(changes, found, shape)]
-    if table.base.folder:
-        folder = target.layout.version(table.folder, table.base.folder)
-        for path in sorted(folder.glob("*.parquet")):
-            parts += [untouched_rows(rows, found) for rows in state_rows(manifest, table, shape, path)]
-    return pa.concat_tables(parts)

@@ -219,9 +219,7 @@ class PostgresqlTarget(TargetBase):
             states = self._target.read_tables(session)
         return {
             t.table_id: LoadedTable(
-                schema=schemas[t.table_id, t.schema_version],
-                obstacle=comparison_obstacle(t),
-                predicate=t.predicate,
+                schema=schemas[t.table_id, t.schema_version], obstacle=comparison_obstacle(t), predicate=t.predicate
             )
             for t in states
         }

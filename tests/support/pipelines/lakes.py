@@ -13,10 +13,11 @@ import pyarrow.parquet as pq
 from tests.support.brokers.feed import Key, Row
 from tests.support.pipelines.loops import looping
 from tests.support.waiting import eventually
+from venus.adapters.targets.parquet.files import state_schema
 from venus.adapters.targets.parquet.lake_stream import LakeReport, run_lake
 from venus.adapters.targets.parquet.load import load_lake
-from venus.adapters.targets.parquet.manifest import LakeManifest, ParquetFolder
-from venus.adapters.targets.parquet.refresh import read_newest_rows
+from venus.adapters.targets.parquet.manifest import LakeManifest, LakeTable, ParquetFolder
+from venus.adapters.targets.parquet.refresh import change_rows, live_rows, read_net_changes, state_rows, untouched_rows
 from venus.config import BrokerSettings, LakeSettings, Settings, TargetSettings
 from venus.model import TableSchema
 
@@ -50,6 +51,19 @@ def _as_model(rows: pa.Table, schema: TableSchema) -> dict[Key, Row]:
     found = {tuple(r[:width]): tuple(r[width:]) for r in zip(*columns, strict=True)}
     assert len(found) == rows.num_rows, "a key is there twice"
     return found
+
+
+def read_newest_rows(target: ParquetFolder, manifest: LakeManifest, table: LakeTable) -> pa.Table:
+    """Return a table's rows as of the lake's offset: its state with the changes behind it applied."""
+    shape = manifest.shape(table, table.shape_number(table.schema_version))
+    found = read_net_changes(manifest, table, shape, target.layout.root)
+    changes = change_rows(manifest, table, shape, target.layout.root)
+    parts = [state_schema(shape).empty_table(), *live_rows(changes, found, shape)]
+    if table.base.folder:
+        folder = target.layout.version(table.folder, table.base.folder)
+        for path in sorted(folder.glob("*.parquet")):
+            parts += [untouched_rows(rows, found) for rows in state_rows(manifest, table, shape, path)]
+    return pa.concat_tables(parts)
 
 
 def newest_rows(settings: Settings, schema: TableSchema) -> dict[Key, Row]:

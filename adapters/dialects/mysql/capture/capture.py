@@ -31,11 +31,7 @@ class MysqlCapture(SourceCapture):
     """The part of a source that finds and reads changes."""
 
     def __init__(
-        self,
-        reader: MysqlConnection,
-        writer: MysqlConnection,
-        registry: MysqlRegistry,
-        monotonic: Callable[[], float],
+        self, reader: MysqlConnection, writer: MysqlConnection, registry: MysqlRegistry, monotonic: Callable[[], float]
     ) -> None:
         self._reader = reader
         self._writer = writer

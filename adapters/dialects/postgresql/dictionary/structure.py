@@ -201,9 +201,7 @@ def _add_check(structure: PostgresStructure, row: Row) -> None:
         text = definition.removesuffix(_NOT_VALID).removesuffix(" NO INHERIT")
         structure.checks.append(
             Check(
-                name=name,
-                sql=text.removeprefix("CHECK (").removesuffix(")"),
-                not_valid=definition.endswith(_NOT_VALID),
+                name=name, sql=text.removeprefix("CHECK (").removesuffix(")"), not_valid=definition.endswith(_NOT_VALID)
             )
         )
 

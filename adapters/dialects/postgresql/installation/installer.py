@@ -179,9 +179,7 @@ def _drop_log_steps(present: PostgresInstalledObjects, places: Mapping[int, str]
     own = {strip_schema(names.log_table_name(i)): place for i, place in places.items()}
     return [
         InstallStep(
-            table=own[log],
-            what=f"log table {names.OWN_SCHEMA}.{log}",
-            sql=f"DROP TABLE {names.OWN_SCHEMA}.{log}",
+            table=own[log], what=f"log table {names.OWN_SCHEMA}.{log}", sql=f"DROP TABLE {names.OWN_SCHEMA}.{log}"
         )
         for log in sorted(own.keys() & present.logs.keys())
     ]

@@ -192,13 +192,7 @@ class SqliteDictionary:
         return primary[0] if declared.upper() == "INTEGER" else ""
 
     def _choose_key(
-        self,
-        table: str,
-        info: InfoRows,
-        primary: list[str],
-        alias: str,
-        indexes: list[UniqueIndex],
-        gone: Set[str],
+        self, table: str, info: InfoRows, primary: list[str], alias: str, indexes: list[UniqueIndex], gone: Set[str]
     ) -> tuple[SqliteKeyColumn, ...]:
         """Return what identifies a row: the primary key, else the first unique index whose columns are NOT NULL."""
         if alias and alias not in gone:
@@ -243,11 +237,7 @@ class SqliteDictionary:
         return found
 
     def _build_columns(
-        self,
-        table: str,
-        info: InfoRows,
-        known: TableSchema | None,
-        alias: str,
+        self, table: str, info: InfoRows, known: TableSchema | None, alias: str
     ) -> tuple[tuple[Column, ...], tuple[str, ...]]:
         numbered = {c.name: c for c in known.columns} if known else {}
         columns, untyped = [], []

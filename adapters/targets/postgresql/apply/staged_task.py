@@ -17,13 +17,7 @@ from venus.adapters.targets.postgresql.naming import OWN_SCHEMA, PlacedTable
 from venus.adapters.targets.postgresql.rowsql import RowSql, group_number
 from venus.adapters.targets.postgresql.session import TargetSession, statement
 from venus.adapters.under.cut_assembler import CutPiece, SectionRole, SectionWalk, decode_piece
-from venus.adapters.under.row_changes import (
-    RowChanges,
-    apply_predicate,
-    join_changes,
-    net_changes,
-    to_row_changes,
-)
+from venus.adapters.under.row_changes import RowChanges, apply_predicate, join_changes, net_changes, to_row_changes
 from venus.codec.changes import TableChanges
 from venus.codec.copy_text import keys_to_copy, to_copy
 from venus.codec.layout import Layout

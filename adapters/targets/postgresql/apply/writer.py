@@ -21,13 +21,7 @@ from venus.adapters.targets.postgresql.rows.verdicts import halt_on_refusal
 from venus.adapters.targets.postgresql.rowsql import RowSql, key_values, keyed_statements
 from venus.adapters.targets.postgresql.session import Superseded, TargetSession
 from venus.adapters.under.cut_assembler import GROUP_BYTES_MAX, HELD, ROWS, CutPiece, DeliveredCut, SectionWalk
-from venus.adapters.under.row_changes import (
-    RowChanges,
-    apply_predicate,
-    join_changes,
-    net_changes,
-    to_row_changes,
-)
+from venus.adapters.under.row_changes import RowChanges, apply_predicate, join_changes, net_changes, to_row_changes
 from venus.codec.changes import TableChanges
 from venus.codec.layout import Layout
 from venus.errors import TargetError

@@ -27,13 +27,7 @@ from venus.errors import UnsupportedType
 from venus.model import Check, Column, Kind, LogicalType, OwnType, TableSchema
 
 NOTHING: Mapping[str, str] = MappingProxyType({})
-_PLAIN = {
-    Kind.BYTES: "bytea",
-    Kind.BOOL: "boolean",
-    Kind.DATE: "date",
-    Kind.INTERVAL: "interval",
-    Kind.UUID: "uuid",
-}
+_PLAIN = {Kind.BYTES: "bytea", Kind.BOOL: "boolean", Kind.DATE: "date", Kind.INTERVAL: "interval", Kind.UUID: "uuid"}
 _FRACTION_MAX = 6
 _INT = {2: "smallint", 4: "integer", 8: "bigint"}
 _FLOAT = {4: "real", 8: "double precision"}
