@@ -27,6 +27,10 @@ class SchemaChanged(SourceError):
     retryable = True
 
 
+class LockTimeout(DatabaseUnavailable):
+    """A lock was not granted in time."""
+
+
 class SnapshotLost(DatabaseUnavailable):
     """The snapshot can no longer be read: roll the cut back and open another, which the dialect makes smaller."""
 
@@ -379,6 +383,9 @@ class SourceCapture(Protocol):
     def write_heartbeat(self) -> None:
         """Update the heartbeat row; it is captured like any other row."""
         ...
+
+    def limit_lock_waits(self) -> None:
+        """Wait for locks of other sessions only for a moment from now on; a longer wait raises LockTimeout."""
 
     def read_backlog(self) -> dict[int, tuple[int, int]]:
         """Return, per table_id, the number of waiting log rows and the age of the oldest blocker in seconds."""

@@ -72,6 +72,8 @@ class SourceView:
     uncaptured: tuple[TableCondition, ...] = ()
     #: The sessions with open transactions that capture waits for.
     blocked_by: str = ""
+    #: Why the length of the log, or the tables that are not captured, could not be read without waiting for a lock.
+    busy: str = ""
 
     @property
     def condition(self) -> AdapterCondition:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from venus.adapters.targets.views import TargetView, age_s
 from venus.cli.overview import (
@@ -28,7 +28,7 @@ from venus.rpc.conditions import own_table_condition, released_tables, source_co
 from venus.rpc.reports import decode
 
 if TYPE_CHECKING:
-    from venus.adapters.dialects.contract import RegisteredTable
+    from venus.adapters.dialects.contract import RegisteredTable, Source
     from venus.config import Settings
     from venus.wire.broker_pb2 import (
         BrokerStatus,
@@ -58,6 +58,8 @@ def committed_age_s(own: BusinessStatus, now_us: int) -> float | None:
     moment_us = own.last_committed_at_us or own.last_captured_at_us
     return max(0.0, (now_us - moment_us) / 1e6) if moment_us else None
 
+
+T = TypeVar("T")
 
 #: A broker that does not answer within this time is unreachable.
 BROKER_TIMEOUT_S = 5.0
@@ -113,34 +115,41 @@ def read_target_rows(settings: Settings, name: str) -> dict[int, int]:
 
 def read_source(settings: Settings, *, rows: bool = False) -> SourceView:
     """Read the source: the registry, the checkpoint row and the length of the log."""
-    from venus.adapters.dialects.registry import describe_database
     from venus.cli.install import open_configured_source
 
     if not settings.source.url.get_secret_value():
         return SourceView(asked=False)
     try:
         with open_configured_source(settings) as source:
+            source.capture.limit_lock_waits()
             if lacks := source.capture.find_missing_grants():
                 return SourceView(unusable=tuple(own_table_condition(lack.table, lack.grant) for lack in lacks))
-            registered = [table for table in source.registry.read_registered_tables() if not table.schema.is_heartbeat]
-            registered += source.registry.read_released_tables()
-            if not registered:
-                return SourceView()
-            state, backlog = source.registry.read_state(), source.capture.read_backlog()
-            uncaptured = source.dictionary.find_uncaptured_tables(settings.source.tables, settings.source.exclude)
-            counts = source.registry.read_row_counts() if rows else {}
-            blocked_by = (
-                source.capture.describe_blockers() if any(age >= BLOCKED_S for _, age in backlog.values()) else ""
-            )
+            return _read_registered(source, settings, rows=rows)
     except NotInstalled:
         return SourceView()
     except VenusError as error:
         return SourceView(error=str(error))
+
+
+def _read_registered(source: Source, settings: Settings, *, rows: bool) -> SourceView:
+    from venus.adapters.dialects.registry import describe_database
+
+    registered = [table for table in source.registry.read_registered_tables() if not table.schema.is_heartbeat]
+    registered += source.registry.read_released_tables()
+    if not registered:
+        return SourceView()
+    state, locked = source.registry.read_state(), LockedReads()
+    backlog = locked.read(source.capture.read_backlog) or {}
+    chosen = settings.source.tables, settings.source.exclude
+    uncaptured = locked.read(lambda: source.dictionary.find_uncaptured_tables(*chosen)) or []
+    counts = (locked.read(source.registry.read_row_counts) if rows else None) or {}
+    is_blocked = any(age >= BLOCKED_S for _, age in backlog.values())
     return SourceView(
         epoch=state.epoch,
         last_batch=state.last_batch,
         captured_sequence=state.next_sequence - 1,
-        blocked_by=blocked_by,
+        blocked_by=source.capture.describe_blockers() if is_blocked else "",
+        busy=locked.error,
         uncaptured=tuple(uncaptured_condition(table.name, table.obstacle) for table in uncaptured),
         place=describe_database(settings.source.url.get_secret_value()),
         tables=tuple(
@@ -151,6 +160,23 @@ def read_source(settings: Settings, *, rows: bool = False) -> SourceView:
             for table in registered
         ),
     )
+
+
+class LockedReads:
+    """Reads that other sessions may have locked out for the moment, and the error of the first one."""
+
+    def __init__(self) -> None:
+        self.error = ""
+
+    def read(self, read: Callable[[], T]) -> T | None:
+        """Return what was read, or None if that would have to wait for a lock."""
+        from venus.adapters.dialects.contract import LockTimeout
+
+        try:
+            return read()
+        except LockTimeout as error:
+            self.error = self.error or str(error)
+            return None
 
 
 def table_view(table: RegisteredTable, log_rows: int, blocked_s: float) -> SourceTableView:

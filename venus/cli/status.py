@@ -222,18 +222,26 @@ def format_replica(replica: ReplicaView) -> str:
 
 def build_path_table(found: Overview) -> RenderableType:
     """Build the table of hops: position, lag, waiting changes."""
-    waiting = sum(t.log_rows for t in found.source.tables)
     rows: list[tuple[object, ...]] = [
         (
             "source",
             source_position(found.source),
             None,
-            f"{count_phrase(waiting, 'row')} in the log" if found.source.asked and not found.source.error else None,
+            format_log(found.source),
         ),
         ("broker", broker_position(found.broker), format_age(found.broker.captured_age_s), format_halves(found.broker)),
     ]
     rows += [build_target_row(found, target) for target in found.targets]
     return build_table("", "position", "lag", "waiting", rows=rows)
+
+
+def format_log(source: SourceView) -> str | None:
+    """Format the length of the log."""
+    if not source.asked or source.error:
+        return None
+    if source.busy:
+        return f"busy: {source.busy}"
+    return f"{count_phrase(sum(t.log_rows for t in source.tables), 'row')} in the log"
 
 
 def source_position(source: SourceView) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from collections.abc import Sequence as Seq
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pymysql
@@ -21,7 +21,7 @@ from pymysql.cursors import SSCursor
 from sqlalchemy.pool import StaticPool
 
 from venus.adapters.dialects.column_choice import NO_CHOICE, ColumnChoice
-from venus.adapters.dialects.contract import SchemaChanged
+from venus.adapters.dialects.contract import LockTimeout, SchemaChanged
 from venus.adapters.dialects.mysql.sql import literal, statement
 from venus.adapters.dialects.statements import describe_session
 from venus.errors import ConfigError, DatabaseUnavailable, LoginRefused, SourceError
@@ -87,15 +87,13 @@ _NO_LIMIT = 18446744073709551615
 #: Sort key of the longest key that an index accepts, and MariaDB's default buffer, which holds several of them.
 _SORT_BYTES = 8192
 _SORT_BUFFER_BYTES = 2 << 20
+#: How long a session that only shows the state waits for a lock: the server knows whole seconds.
+GLANCE_LOCK_S = 1
 #: How long the server waits for VENUS to take the next rows of a result.
 _SLOW_READER_S = 3600
 #: How long a session may be idle: one session waits while the other reads a cut.
 _IDLE_S = 3600
 _TLS = {"ssl_ca": "ca", "ssl_cert": "cert", "ssl_key": "key", "ssl_capath": "capath", "ssl_cipher": "cipher"}
-
-
-class MysqlLockTimeout(DatabaseUnavailable):
-    """A lock was not granted in time."""
 
 
 class MysqlNotPermitted(SourceError):
@@ -236,6 +234,11 @@ class MysqlConnection:
             f" lock_wait_timeout = {o.lock_timeout_s}, innodb_lock_wait_timeout = {o.lock_timeout_s}"
         )
 
+    def limit_lock_waits(self) -> None:
+        """Wait for locks for a moment only; a longer wait raises LockTimeout."""
+        self.options = replace(self.options, lock_timeout_s=GLANCE_LOCK_S)
+        self.run(self._settings())
+
     def close(self) -> None:
         """Close the session at once. Uncommitted work is lost."""
         raw, self._raw, self._streaming, self.in_transaction = self._raw, None, None, False
@@ -362,7 +365,7 @@ class MysqlConnection:
         if code == ER.LOCK_DEADLOCK:
             return Deadlock(said)
         if code == ER.LOCK_WAIT_TIMEOUT:
-            return MysqlLockTimeout(said)
+            return LockTimeout(said)
         return SchemaChanged(said) if code in _DICTIONARY else SourceError(said)
 
 

@@ -24,7 +24,7 @@ import sqlalchemy as sa
 from sqlalchemy.pool import StaticPool
 
 from venus.adapters.dialects.column_choice import NO_CHOICE, ColumnChoice
-from venus.adapters.dialects.contract import SchemaChanged
+from venus.adapters.dialects.contract import LockTimeout, SchemaChanged
 from venus.adapters.dialects.postgresql.sql import statement
 from venus.errors import ConfigError, DatabaseUnavailable, LoginRefused, SourceError, UnknownHost
 
@@ -32,6 +32,8 @@ Raw = psycopg2.extensions.connection
 
 #: Attempts to get the same server connection twice. One is enough if there are no other clients of the pooler.
 _ATTEMPTS = 3
+#: How long a session that only shows the state waits for a lock.
+GLANCE_LOCK_MS = 100
 #: How long to wait for a second connection: a session pool of size one never grants it.
 _PATIENCE_S = 5.0
 
@@ -133,10 +135,6 @@ class PostgresNotPermitted(SourceError):
 
 class InvalidText(SourceError):
     """A text contains bytes that are not a character in UTF-8, or a character that UTF-8 lacks."""
-
-
-class PostgresLockTimeout(DatabaseUnavailable):
-    """A lock was not granted in time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -251,6 +249,10 @@ class PostgresConnection:
         """Close the connection. Uncommitted work is lost."""
         self._raw.close()
 
+    def limit_lock_waits(self) -> None:
+        """Wait for locks for a moment only; a longer wait raises LockTimeout."""
+        self.run(f"SET lock_timeout = {GLANCE_LOCK_MS}")
+
     @property
     def closed(self) -> bool:
         """Whether the connection is lost."""
@@ -363,7 +365,7 @@ class PostgresConnection:
         state = error.pgcode or ""
         said = f"source {self.place}: {_first_line(error)}" + (f" ({state})" if state else "")
         if state == LOCK_TIMEOUT:
-            return PostgresLockTimeout(said)
+            return LockTimeout(said)
         if state == READ_ONLY:
             return DatabaseUnavailable(f"{said}; {WRITABLE.format('[source] url')}")
         if self.closed or type(error) in _LOST or state.startswith(_TRANSIENT):

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, replace
 
@@ -160,13 +160,24 @@ def count_waiting(connection: PostgresConnection, table_ids: Iterable[int]) -> d
     return dict(connection.rows(" UNION ALL ".join(counts))) if counts else {}
 
 
-def find_unreadable_tables(connection: PostgresConnection, captured: Iterable[PostgresCapturedTable]) -> dict[int, str]:
+def table_oids(captured: Iterable[PostgresCapturedTable]) -> dict[int, int]:
+    """Return the oids of captured tables by table_id; 0 for one that is gone."""
+    return {c.schema.table_id: c.table.oid if c.table is not None else 0 for c in captured}
+
+
+def read_table_oids(connection: PostgresConnection) -> dict[int, int]:
+    """Read the same from the catalog, which waits for no lock, unlike reading a table's whole dictionary."""
+    require_installation(connection)
+    return dict(connection.rows(statement("registry", "oids")))
+
+
+def find_unreadable_tables(connection: PostgresConnection, oids: Mapping[int, int]) -> dict[int, str]:
     """Return the tables that may not be read, or whose logs may not, with the remedy for messages.
 
     They include tables whose triggers may not write to the log, so that the application's statements fail.
     """
-    known = [(c.schema.table_id, c.table.oid) for c in captured if c.table]
-    values = {"tables": [table_id for table_id, _ in known], "oids": [oid for _, oid in known]}
+    known = {table_id: oid for table_id, oid in oids.items() if oid}
+    values = {"tables": list(known), "oids": list(known.values())}
     rows = connection.rows(statement("registry", "unreadable"), values) if known else []
     return {table_id: f"`{grant}`{FAILING if fails else ''}" for table_id, grant, fails in rows if grant}
 
@@ -204,34 +215,27 @@ def add_batches_sql(batches: Seq[BatchRecord]) -> list[str]:
     return [statement("registry", "add_batch", rows=", ".join(rows))]
 
 
-def read_backlog(
-    connection: PostgresConnection, captured: Iterable[PostgresCapturedTable]
-) -> dict[int, tuple[int, int]]:
+def read_backlog(connection: PostgresConnection, oids: Mapping[int, int]) -> dict[int, tuple[int, int]]:
     """Return by table how many log rows wait, and the age of the oldest transaction that still writes to it."""
-    captured = list(captured)
     try:
-        return _read_backlog(connection, captured)
+        return _read_backlog(connection, oids)
     except PostgresNotPermitted:
-        hidden = find_unreadable_tables(connection, captured)
+        hidden = find_unreadable_tables(connection, oids)
         if not hidden:
             raise
-        return _read_backlog(connection, [c for c in captured if c.schema.table_id not in hidden])
+        return _read_backlog(connection, {t: oid for t, oid in oids.items() if t not in hidden})
 
 
-def _read_backlog(connection: PostgresConnection, captured: Seq[PostgresCapturedTable]) -> dict[int, tuple[int, int]]:
-    if not captured:
+def _read_backlog(connection: PostgresConnection, oids: Mapping[int, int]) -> dict[int, tuple[int, int]]:
+    if not oids:
         return {}
-    oids = {c.table.oid: c.schema.table_id for c in captured if c.table}
-    known = {c.schema.table_id for c in captured}
-    counts = dict.fromkeys(known, 0)
+    counts = dict.fromkeys(oids, 0)
     with connection.snapshot():
-        dirty = [r[0] for r in connection.rows(statement("registry", "dirty")) if r[0] in known]
+        dirty = [r[0] for r in connection.rows(statement("registry", "dirty")) if r[0] in oids]
         counts |= count_waiting(connection, dirty)
-        ages: dict[int, float] = dict(connection.rows(statement("registry", "blockers"), {"tables": list(oids)}))
-    found = {table_id: (int(count), 0) for table_id, count in counts.items()}
-    for oid, age in ages.items():
-        found[oids[oid]] = (found[oids[oid]][0], int(age))
-    return found
+        present = {"tables": list(filter(None, oids.values()))}
+        ages: dict[int, float] = dict(connection.rows(statement("registry", "blockers"), present))
+    return {table_id: (int(counts[table_id]), int(ages.get(oid, 0))) for table_id, oid in oids.items()}
 
 
 class PostgresRegistry(SourceRegistry):

@@ -9,7 +9,8 @@ import pytest
 from tests.integration.mysql.conftest import Shop
 from tests.support.databases.follower import Follower
 from tests.support.databases.mariadb import catalogue
-from venus.adapters.dialects.mysql.connection import MysqlConnection, MysqlLockTimeout
+from venus.adapters.dialects.contract import LockTimeout
+from venus.adapters.dialects.mysql.connection import MysqlConnection
 from venus.adapters.dialects.mysql.installation import installer
 from venus.errors import DatabaseUnavailable, Refused
 
@@ -179,7 +180,7 @@ def test_tables_of_ours_that_somebody_has_locked_are_waited_for_and_then_named(s
     shop.source.installer.install(["*"], [])
     shop.run("LOCK TABLES venus_alembic_version WRITE")
     try:
-        with pytest.raises(MysqlLockTimeout, match="Lock wait timeout"):
+        with pytest.raises(LockTimeout, match="Lock wait timeout"):
             shop.source.installer.plan_install(["*"], [])
     finally:
         shop.run("UNLOCK TABLES")

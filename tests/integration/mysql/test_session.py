@@ -15,6 +15,8 @@ from tests.support.databases.follower import Follower
 from tests.support.databases.mariadb import DEFAULT_MODE, MariaServer, running_mariadb
 from venus.adapters.dialects.mysql.connection import MysqlConnection, parse_address
 from venus.adapters.dialects.mysql.source import MysqlSource
+from venus.cli.probes import read_source
+from venus.config import Settings, SourceSettings
 from venus.errors import DatabaseUnavailable
 from venus.model import BatchNo
 
@@ -170,6 +172,21 @@ def test_open_transactions_are_as_old_as_they_are_wherever_the_server_stands(
             assert f"session {session} (user root, " in source.capture.describe_blockers()
             assert "4711" not in source.capture.describe_blockers()
             app.rollback()
+
+
+@pytest.mark.timeout(40)
+def test_status_does_not_wait_for_locks_and_says_what_they_hide(shop: Shop) -> None:
+    """A statement would wait for 50 s."""
+    shop.run("CREATE TABLE item (id int PRIMARY KEY)")
+    follower = shop.capture()
+    chosen = Settings(source=SourceSettings.model_validate({"url": shop.url}))
+    shop.run(f"LOCK TABLES venus_l_{follower.table_id('item'):05} WRITE")
+    found = read_source(chosen)
+    assert found.error == ""
+    assert "Lock wait timeout" in found.busy
+    assert [table.name.rpartition(".")[2] for table in found.tables] == ["item"]
+    shop.run("UNLOCK TABLES")
+    assert read_source(chosen).busy == ""
 
 
 @pytest.mark.parametrize("code", [1021, 1047, 1114, 1206, 1290, 1792, 1836, 1969, 3024, 3100, 4031])

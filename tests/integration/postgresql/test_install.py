@@ -12,7 +12,8 @@ import sqlalchemy
 
 from tests.integration.postgresql.conftest import Sql
 from tests.support.databases.follower import Follower
-from venus.adapters.dialects.postgresql.connection import PostgresConnection, PostgresLockTimeout
+from venus.adapters.dialects.contract import LockTimeout
+from venus.adapters.dialects.postgresql.connection import PostgresConnection
 from venus.adapters.dialects.postgresql.source import PostgresSource
 from venus.errors import ConfigError, DatabaseUnavailable, Refused
 
@@ -239,7 +240,7 @@ def test_tables_of_ours_that_somebody_has_locked_are_waited_for_and_then_named(
     sql("LOCK TABLE venus.venus_alembic_version IN ACCESS EXCLUSIVE MODE")
     impatient = PostgresSource(f"{database}{'&' if '?' in database else '?'}venus_lock_timeout_s=0.3")
     try:
-        with pytest.raises(PostgresLockTimeout, match="lock timeout"):
+        with pytest.raises(LockTimeout, match="lock timeout"):
             impatient.installer.plan_install(["*"], [])
     finally:
         sql("ROLLBACK")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -19,7 +20,8 @@ from venus.adapters.dialects.postgresql.capture import cut_opening
 from venus.adapters.dialects.registry import open_source
 from venus.adapters.upper import periodic
 from venus.broker.service.process import RunningBroker
-from venus.cli.probes import read_overview
+from venus.cli.probes import read_overview, read_source
+from venus.cli.status import format_log
 from venus.config import CaptureSettings, Settings, SourceSettings
 from venus.text.alarm_rules import classify_sentence
 
@@ -79,6 +81,33 @@ def test_whoever_locks_a_table_with_changes_is_told_to_the_broker(
         until_equal(shop, broker)
         eventually(lambda: not problems(broker))
     assert adapter.reports[-1].connections == 1
+
+
+@pytest.mark.timeout(60)
+def test_status_does_not_wait_for_locks_and_says_what_they_hide(
+    shop: Shop, chosen: Settings, lock: Callable[[], Callable[[], None]]
+) -> None:
+    shop.fill(5)
+    shop.install(chosen)
+    let_go = lock()
+    began = time.monotonic()
+    found = read_source(chosen)
+    assert (found.error, found.busy) == ("", ""), "nothing that a lock on a captured table hides is read"
+    assert sum(table.log_rows for table in found.tables) == 0
+    let_go()
+    shop.write_alike()
+    logs = [f"venus.l_{table.table_id:05}" for table in found.tables]
+    with closing(psycopg2.connect(shop.url.replace("+psycopg2", ""))) as capture:
+        capture.cursor().execute(f"LOCK TABLE {', '.join(logs)} IN ACCESS EXCLUSIVE MODE")
+        found = read_source(chosen)
+        assert found.error == ""
+        assert "lock timeout" in found.busy
+        assert {table.name for table in found.tables} >= {"public.customer", "public.line"}
+        assert format_log(found) == f"busy: {found.busy}"
+    assert time.monotonic() - began < 8.0, "it would wait for 10 s"
+    found = read_source(chosen)
+    assert found.busy == ""
+    assert sum(table.log_rows for table in found.tables) > 0
 
 
 def test_a_transaction_of_two_tables_waits_as_a_whole_until_somebody_pauses_one(

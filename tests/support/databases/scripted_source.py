@@ -321,6 +321,9 @@ class ScriptedSource:
         self.database.beats += 1
         self.database.put(HEARTBEAT, "beat", str(self.database.beats))
 
+    def limit_lock_waits(self) -> None:
+        """Nothing is locked."""
+
     def read_backlog(self) -> dict[int, tuple[int, int]]:
         return dict.fromkeys(self.database.tables, (0, 0))
 

@@ -109,6 +109,9 @@ class MysqlCapture(SourceCapture):
         with self._writer.transaction():
             registry.restart_with_sweep(self._writer, table_id, version)
 
+    def limit_lock_waits(self) -> None:
+        self._writer.limit_lock_waits()
+
     def read_backlog(self) -> dict[int, tuple[int, int]]:
         waiting, age = self._read_waiting(), 0
         if self._marks.visible:

@@ -17,11 +17,11 @@ from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, replace
 
-from venus.adapters.dialects.contract import InstallStep, SourceInstaller
+from venus.adapters.dialects.contract import InstallStep, LockTimeout, SourceInstaller
 from venus.adapters.dialects.mysql import connection as waits
 from venus.adapters.dialects.mysql import registry
 from venus.adapters.dialects.mysql import sql as names
-from venus.adapters.dialects.mysql.connection import MysqlConnection, MysqlLockTimeout, Row
+from venus.adapters.dialects.mysql.connection import MysqlConnection, Row
 from venus.adapters.dialects.mysql.dictionary.marks import definition_key
 from venus.adapters.dialects.mysql.dictionary.tables import (
     MysqlDictionary,
@@ -181,7 +181,7 @@ def run_with_retries(connection: MysqlConnection, sql: str) -> None:
     for left in range(connection.options.install_attempts, 0, -1):
         try:
             connection.run(sql)
-        except MysqlLockTimeout as error:
+        except LockTimeout as error:
             if left == 1:
                 raise DatabaseUnavailable(
                     f"source {connection.place}: a table was in use for too long: {_describe_holders(connection)}",

@@ -11,8 +11,9 @@ from collections.abc import Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import replace
 
+from venus.adapters.dialects.contract import LockTimeout
 from venus.adapters.dialects.mysql import registry
-from venus.adapters.dialects.mysql.connection import MysqlConnection, MysqlLockTimeout
+from venus.adapters.dialects.mysql.connection import MysqlConnection
 from venus.adapters.dialects.mysql.dictionary.marks import (
     InnodbNumbers,
     definition_key,
@@ -147,7 +148,7 @@ def _drop_triggers(
         if table_number(name) == captured.table_id or (denied and table == captured.schema.name):
             try:
                 connection.run(drop_trigger_sql(connection.address.database, name))
-            except MysqlLockTimeout:
+            except LockTimeout:
                 logger.warning("%s is in use: trigger %s will be dropped later", captured.schema.qualified, name)
 
 
@@ -166,7 +167,7 @@ def _widen_log(
     try:
         connection.run(f"SET lock_wait_timeout = {_LOG_LOCK_S}")
         connection.run(widen_log_sql(table, table_id))
-    except (MysqlLockTimeout, SourceError) as error:
+    except (LockTimeout, SourceError) as error:
         logger.warning("%s: its log %s was not changed: %s", table.where, name, error)
         return present
     finally:

@@ -188,6 +188,9 @@ class OracleCapture(SourceCapture):
             if not self._database.writer.run(statement("registry", "beat"), now):
                 self._database.writer.run(statement("registry", "beat_again"), now)
 
+    def limit_lock_waits(self) -> None:
+        """Do nothing: Oracle's readers wait for no locks."""
+
     def read_backlog(self) -> dict[int, tuple[int, int]]:
         """Return the number of waiting log rows and, if this user may see it, the age of the oldest transaction."""
         found = read_backlog(

@@ -114,7 +114,7 @@ class PostgresCapture(SourceCapture):
         All of them must be readable, and one that halted at a row must have been written to since.
         """
         stopped = [c for c in self._registry.captured if is_halted(c.registered) or is_unreadable(c.registered)]
-        unreadable = registry.find_unreadable_tables(self._connection, stopped)
+        unreadable = registry.find_unreadable_tables(self._connection, registry.table_oids(stopped))
         readable = [c.registered for c in stopped if c.schema.table_id not in unreadable]
         waiting = registry.count_waiting(self._connection, (t.schema.table_id for t in readable if is_halted(t)))
         retried = [
@@ -203,9 +203,15 @@ class PostgresCapture(SourceCapture):
         captured, _ = self._registry.read_captured_tables()
         return any(c.schema.table_id == table_id and schema_changes.is_complete(self._connection, c) for c in captured)
 
+    def limit_lock_waits(self) -> None:
+        self._connection.limit_lock_waits()
+
     def read_backlog(self) -> dict[int, tuple[int, int]]:
-        self._load()
-        return registry.read_backlog(self._connection, self._registry.captured)
+        return registry.read_backlog(self._connection, self._oids())
+
+    def _oids(self) -> dict[int, int]:
+        loaded = self._registry.is_loaded
+        return registry.table_oids(self._registry.captured) if loaded else registry.read_table_oids(self._connection)
 
     def find_missing_grants(self) -> list[MissingGrant]:
         return registry.find_missing_grants(self._connection)
@@ -214,8 +220,7 @@ class PostgresCapture(SourceCapture):
         return dict(self._locked.holders_by_table)
 
     def describe_blockers(self) -> str:
-        self._load()
-        tables = (c.table.oid for c in self._registry.captured if c.table)
+        tables = filter(None, self._oids().values())
         found = lock_waits.find_holders(self._connection, tables, lock_waits.FROM_CAPTURE)[:HOLDERS_MAX]
         return "; ".join(f"{w.table}: {w.holder}" for w in found)
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
 
-from venus.adapters.dialects.contract import FillState, SchemaChanged
+from venus.adapters.dialects.contract import FillState, LockTimeout, SchemaChanged
 from venus.adapters.dialects.postgresql.capture import cut_statements
 from venus.adapters.dialects.postgresql.capture.cut import (
     PostgresClaim,
@@ -21,7 +21,7 @@ from venus.adapters.dialects.postgresql.capture.cut import (
     find_tables_with_rows,
     read_claims,
 )
-from venus.adapters.dialects.postgresql.connection import Conflict, PostgresConnection, PostgresLockTimeout
+from venus.adapters.dialects.postgresql.connection import Conflict, PostgresConnection
 from venus.adapters.dialects.postgresql.dictionary.tables import PostgresTable
 from venus.adapters.dialects.postgresql.lock_waits import FROM_READERS, find_holders
 from venus.adapters.dialects.postgresql.registry import PostgresCapturedTable
@@ -215,7 +215,7 @@ def open_cut(
         return PostgresCut(
             connection, claims, captured, marks.captured_at_us, marks.epoch, fills, pace, halts, forget, tables.reads
         )
-    except PostgresLockTimeout as busy:
+    except LockTimeout as busy:
         logger.info("no cut at present, the application has locked a table: %s", busy)
         connection.rollback()
         locked.record_timeout(connection, captured)
@@ -256,7 +256,7 @@ def _begin_with_locks(
 ) -> tuple[DirtyMarks, list[PostgresClaim]]:
     """Lock these tables, then take the snapshot. Return its marks and their claims.
 
-    Raises PostgresLockTimeout, SchemaChanged.
+    Raises LockTimeout, SchemaChanged.
     """
     known = {t: c.table for t, c in guess.items() if c.table is not None}
     query = _opening_query(connection, tables, {t: table.oid for t, table in known.items()})

@@ -14,10 +14,10 @@ from collections.abc import Sequence as Seq
 from dataclasses import dataclass, replace
 from functools import partial
 
-from venus.adapters.dialects.contract import InstallStep, SourceInstaller
+from venus.adapters.dialects.contract import InstallStep, LockTimeout, SourceInstaller
 from venus.adapters.dialects.postgresql import lock_waits, registry
 from venus.adapters.dialects.postgresql import sql as names
-from venus.adapters.dialects.postgresql.connection import PostgresConnection, PostgresLockTimeout
+from venus.adapters.dialects.postgresql.connection import PostgresConnection
 from venus.adapters.dialects.postgresql.dictionary import tables as dictionary
 from venus.adapters.dialects.postgresql.dictionary.tables import PostgresTable
 from venus.adapters.dialects.postgresql.dictionary.types import can_widen
@@ -140,7 +140,7 @@ class PostgresInstaller(SourceInstaller):
                 with connection.transaction():
                     connection.run(f"SET LOCAL lock_timeout = {int(options.install_lock_timeout_s * 1000)}")
                     return attempt()
-            except PostgresLockTimeout as error:
+            except LockTimeout as error:
                 blockers = _describe_holders(connection)
                 if left == 1:
                     raise DatabaseUnavailable(

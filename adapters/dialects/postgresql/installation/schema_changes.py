@@ -20,9 +20,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from venus.adapters.dialects.canonical_text import keeps_text
+from venus.adapters.dialects.contract import LockTimeout
 from venus.adapters.dialects.postgresql import registry
 from venus.adapters.dialects.postgresql import sql as names
-from venus.adapters.dialects.postgresql.connection import PostgresConnection, PostgresLockTimeout, PostgresNotPermitted
+from venus.adapters.dialects.postgresql.connection import PostgresConnection, PostgresNotPermitted
 from venus.adapters.dialects.postgresql.dictionary.tables import Leaf, PostgresTable
 from venus.adapters.dialects.postgresql.installation import triggers
 from venus.adapters.dialects.postgresql.installation.check import describe_key_change
@@ -183,7 +184,8 @@ def refresh_registry(connection: PostgresConnection, captured: Seq[PostgresCaptu
 
 def pause_unreadable_tables(connection: PostgresConnection, captured: Seq[PostgresCapturedTable]) -> bool:
     """Pause tables that may not be read; return whether there were any. Their logs keep their rows."""
-    grants = registry.find_unreadable_tables(connection, (c for c in captured if c.registered.state != PAUSED))
+    running = registry.table_oids(c for c in captured if c.registered.state != PAUSED)
+    grants = registry.find_unreadable_tables(connection, running)
     for known in (c.registered for c in captured if c.schema.table_id in grants):
         reason = unreadable_reason(known, grants[known.schema.table_id])
         logger.warning("%s halts, the other tables continue: %s", known.schema.qualified, reason)
@@ -344,7 +346,7 @@ def renew_objects(
                     return present
             for sql in (*(step.sql for step in widths), *(function.sql for function in stale)):
                 connection.run(sql)
-    except (PostgresLockTimeout, PostgresNotPermitted) as error:
+    except (LockTimeout, PostgresNotPermitted) as error:
         logger.info("%s.%s: log %s and its functions were not changed: %s", table.namespace, table.name, log, error)
         return present
     wide = tuple((key.log_type, key.collation) for key in table.key)

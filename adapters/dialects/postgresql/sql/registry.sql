@@ -9,6 +9,12 @@ SELECT ctid::text || ' ' || xmin::text, table_id, fingerprint, state, coalesce(r
 -- schemas --
 SELECT table_id, schema_wire FROM venus.captured_table WHERE table_id = ANY (%(tables)s)
 
+-- oids --
+SELECT t.table_id, coalesce(c.oid, 0) FROM venus.captured_table t
+  LEFT JOIN (pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace AND c.relkind IN ('r', 'p', 'f'))
+    ON n.nspname = t.namespace AND c.relname = t.name
+ WHERE t.state <> 'RELEASED'
+
 -- mark --
 -- Changes with every change of the registry that affects capture. Such a change also inserts the dirty mark 0, so that a
 -- poll need not read this.

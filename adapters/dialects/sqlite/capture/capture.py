@@ -251,6 +251,9 @@ class SqliteCapture(SourceCapture):
             if not self._writer.execute(statement("registry", "beat"), (_now_us(),)).rowcount:
                 self._writer.execute(statement("registry", "beat_again"), (_now_us(),))
 
+    def limit_lock_waits(self) -> None:
+        """Do nothing: SQLite lets readers wait only while a writer commits."""
+
     def read_backlog(self) -> dict[int, tuple[int, int]]:
         """Return the number of waiting log rows. The age is 0: a committed transaction is visible at once."""
         with read_transaction(self._writer, self._file):
