@@ -50,7 +50,7 @@ def test_an_operator_commits_and_rolls_back_in_the_producers_place(pipeline: Pip
 
 def test_half_messages_survive_the_broker(pipeline: Pipeline) -> None:
     pipeline.kill("broker")
-    assert "is `venus broker` running?" in pipeline.venus("half", "list", code=75).err
+    assert "is `venus run` or `venus broker` running?" in pipeline.venus("half", "list", code=75).err
 
     pipeline.start_broker()
 

@@ -357,5 +357,5 @@ def test_a_topology_of_nobody_says_so_once(tmp_path: Path, capsys: pytest.Captur
     (tmp_path / "venus.toml").write_text('[broker]\naddress = "127.0.0.1:1"\n[targets.main]\nurl = "sqlite://"\n')
     assert run(["cluster", "topology", "-c", str(tmp_path / "venus.toml")]) == 75
     said = capsys.readouterr().err
-    assert said.count("is `venus broker` running?") == 1
+    assert said.count("is `venus run` or `venus broker` running?") == 1
     assert said.splitlines()[1] == "  Check [broker] address and addresses."

@@ -87,7 +87,7 @@ def open_channel(
         from venus.rpc.credentials import explain_failure
 
         raise explain_failure(address, proof, min(timeout_s, EXPLAIN_TIMEOUT_S)) or Unavailable(
-            f"broker at {address} cannot be reached; is `venus broker` running?",
+            f"broker at {address} cannot be reached; is `venus run` or `venus broker` running?",
             hint=f"check [broker] listen and address ({str(cause)[:160]})",
         ) from error
     if answer.status != health_pb2.HealthCheckResponse.SERVING:

@@ -168,7 +168,8 @@ class BrokerConnection:
             raise failures[order[0]]
         why = ", ".join(f"{address} ({_reason(failures.get(address))})" for address in order)
         raise Unavailable(
-            f"none of the brokers can be reached: {why}; is `venus broker` running?", hint="check [broker] addresses"
+            f"none of the brokers can be reached: {why}; is `venus run` or `venus broker` running?",
+            hint="check [broker] addresses",
         ) from failures[order[0]]
 
     def _on_failure(self, address: str, error: Unavailable, *, stalled: bool) -> None:

@@ -188,7 +188,7 @@ def test_when_nobody_can_be_reached_all_are_named_in_bounded_time() -> None:
     refused, silence, refused_too = addresses
     assert str(caught.value) == (
         f"none of the brokers can be reached: {refused} (Connection refused), {silence} (no answer), "
-        f"{refused_too} (Connection refused); is `venus broker` running?"
+        f"{refused_too} (Connection refused); is `venus run` or `venus broker` running?"
     )
     assert caught.value.hint == "check [broker] addresses"
 

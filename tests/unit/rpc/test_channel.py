@@ -35,7 +35,9 @@ def nobody() -> str:
 )
 def test_no_broker_is_said_at_once(nobody: str, make: Callable[[str], object]) -> None:
     started = time.monotonic()
-    with pytest.raises(Unavailable, match=r"broker at .* cannot be reached; is `venus broker` running\?"):
+    with pytest.raises(
+        Unavailable, match=r"broker at .* cannot be reached; is `venus run` or `venus broker` running\?"
+    ):
         make(nobody)
     assert time.monotonic() - started < 4
 
