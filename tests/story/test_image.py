@@ -29,6 +29,11 @@ ROOT = Path(__file__).parents[2]
 KEPT = os.environ.get("VENUS_TEST_DEBIAN_ROOT", "")
 PIP = {name: value for name, value in os.environ.items() if name.startswith("PIP_") and "FIND_LINKS" not in name}
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+#: A target that is away: the others run all the same.
+ENDS = {
+    "VENUS_SOURCE__URL": "sqlite:////var/lib/venus/shop.db",
+    "VENUS_TARGETS__MAIN__URL": "postgresql://venus@127.0.0.1:1/nowhere",
+}
 ENVIRON = {"PATH": PATH, "HOME": "/tmp", "PIP_BREAK_SYSTEM_PACKAGES": "1", **PIP}
 
 
@@ -90,7 +95,11 @@ def started(image: Stage, http: int, grpc: int) -> Iterator[subprocess.Popen[str
     listen = {"VENUS_BROKER__LISTEN": f"127.0.0.1:{grpc}", "VENUS_BROKER__HTTP": f"127.0.0.1:{http}"}
     command = ["chroot", f"--userspec={image.user}:{image.user}", str(image.root), "/usr/bin/env", "-C", image.folder]
     process = subprocess.Popen(
-        [*command, *image.starts], env=ENVIRON | listen, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        [*command, *image.starts],
+        env=ENVIRON | ENDS | listen,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
     )
     try:
         yield process
@@ -99,11 +108,16 @@ def started(image: Stage, http: int, grpc: int) -> Iterator[subprocess.Popen[str
         process.wait()
 
 
-def test_the_image_is_built_and_its_broker_serves_as_nobody_special(image: Stage) -> None:
+MAKE_A_SHOP = "import sqlite3; sqlite3.connect('shop.db').execute('CREATE TABLE t (id INTEGER PRIMARY KEY)')"
+
+
+def test_the_image_is_built_and_runs_everything_as_its_own_user(image: Stage) -> None:
     assert f"venus {__version__}" in " ".join(image.run(["venus", "version"], ENVIRON).split())
     assert image.run(["python", "-c", "import oracledb; print('there')"], ENVIRON) == "there\n"
     assert not (image.root / "wheels").exists()
     assert image.run(["id", "-un"], ENVIRON) == "venus\n"
+    image.run(["python", "-c", MAKE_A_SHOP], ENVIRON)
+    image.run(["venus", "install-triggers"], ENVIRON | ENDS)
     http, grpc = free_ports(2)
     with started(image, http, grpc) as broker:
         deadline = time.monotonic() + 60

@@ -18,6 +18,7 @@ import yaml
 
 from tests.support.dockerfile import CARRIED_OUT, instructions
 from tests.unit.test_cli import commands
+from venus.cli.run import require_one_process
 from venus.config import Settings
 from venus.config import load as load_config
 
@@ -46,39 +47,40 @@ def test_every_service_that_is_waited_for_is_there_and_says_when_it_is_healthy(n
     services = composed(names)
     waited_for = {other for service in services.values() for other in service.get("depends_on", {})}
 
-    assert waited_for >= {"postgres", "broker"}
-    assert all(services[name]["healthcheck"]["test"] for name in waited_for)
+    assert waited_for >= {"postgres"}
+    assert all(services[name]["healthcheck"]["test"] for name in {*waited_for, "venus"})
 
 
 @pytest.mark.parametrize("names", FILES.values(), ids=FILES)
 def test_the_environment_is_a_configuration(names: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("broker", "sync"):
-        service = composed(names)[name]
-        assert service["command"][0] in commands()
-        for option, value in service["environment"].items():
-            monkeypatch.setenv(option, value)
-        settings: Settings = load_config(None)
-        dialect = settings.source.url.get_secret_value().partition("+")[0].partition(":")[0]
-        assert dialect == ("oracle" if len(names) == 2 else "postgresql")
-        assert set(settings.targets) == {"main"}
-        assert settings.broker.address == "broker:7400"
+    service = composed(names)["venus"]
+    for option, value in service["environment"].items():
+        monkeypatch.setenv(option, value)
+    settings: Settings = load_config(None)
+    dialect = settings.source.url.get_secret_value().partition("+")[0].partition(":")[0]
+    assert dialect == ("oracle" if len(names) == 2 else "postgresql")
+    assert set(settings.targets) == {"main"}
+    assert settings.broker.address == "venus:7400"
+    assert service["command"] == ["run", "--install"]
+    require_one_process(settings)
 
 
 def test_the_commands_in_the_remarks_exist() -> None:
     text = "".join((ROOT / "docker" / name).read_text() for name in FILES["oracle"])
-    named = re.findall(r"run --rm sync ([a-z-]+)", text)
+    named = re.findall(r"run --rm venus ([a-z-]+)", text)
 
-    assert len(named) >= 4
+    assert len(named) >= 3
     assert set(named) <= set(commands())
 
 
 def test_the_image_has_what_it_starts_and_listens_where_the_playground_asks() -> None:
     setup = ConfigParser()
     setup.read(ROOT / "setup.cfg")
-    ports = {port.rpartition(":")[2] for port in composed(FILES["plain"])["broker"]["ports"]}
-    extras = composed(FILES["oracle"])["sync"]["build"]["args"]["EXTRAS"]
+    ports = {port.rpartition(":")[2] for port in composed(FILES["plain"])["venus"]["ports"]}
+    extras = composed(FILES["oracle"])["venus"]["build"]["args"]["EXTRAS"]
 
     assert 'ENTRYPOINT ["venus"]' in DOCKERFILE
+    assert 'CMD ["run"]' in DOCKERFILE
     assert "venus = " in setup["options.entry_points"]["console_scripts"]
     assert set(re.search(r"EXPOSE (.*)", DOCKERFILE)[1].split()) == ports  # type: ignore[index]
     assert extras.strip("[]") in setup["options.extras_require"]
