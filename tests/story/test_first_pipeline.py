@@ -77,5 +77,5 @@ def run(pipeline: Pipeline, line: str) -> None:
         pipeline.venus(*words)
         return
     pipeline.start(words[0], *words[:-1])
-    if words[0] == "broker":
-        pipeline.until(lambda: "broker listens on" in pipeline.tail(), "the broker")
+    assert words[0] == "run"
+    pipeline.until(lambda: "main: following" in pipeline.tail(), "the load")
