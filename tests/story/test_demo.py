@@ -45,8 +45,8 @@ def test_the_demo_proves_what_it_says(tmp_path: Path, engine: str) -> None:
     found = json.loads(done.stdout)
     assert found["different"] == 0
     assert [proof["what"] for proof in found["proved"] if proof["rows"] > 1000] == [
-        "migrate and sync under load",
-        "kill -9 of the broker under load",
+        "loaded and followed under load",
+        "kill -9 under load",
         "second target, the source gone",
         "source back, first target",
         "source back, second target",

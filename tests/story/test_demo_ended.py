@@ -32,7 +32,7 @@ def test_sigterm_takes_the_servers_along(tmp_path: Path) -> None:
         [sys.executable, "-m", "venus.cli", "demo", "--folder", str(folder)], stdout=subprocess.PIPE, text=True
     )
     end = time.monotonic() + 120
-    while len(belonging(folder)) < 3:  # itself, PostgreSQL, the broker
+    while len(belonging(folder)) < 3:  # itself, PostgreSQL, venus run
         assert demo.poll() is None
         assert time.monotonic() < end
         time.sleep(0.1)

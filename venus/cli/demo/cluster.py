@@ -11,7 +11,7 @@ from pathlib import Path
 from venus.cli.demo.postgres import DemoFailed
 from venus.cli.demo.servers import EtcdNode, find_free_ports, is_listening, wait_for
 from venus.cli.demo.shop import build_shop
-from venus.cli.demo.story import BUSY_S, Demo, Step
+from venus.cli.demo.story import BUSY_S, Demo, Step, elapsed_s
 from venus.errors import VenusError
 from venus.rpc.admin import AdminClient
 from venus.wire import broker_pb2
@@ -193,6 +193,25 @@ class ClusterDemo(Demo):
         self._figures["rows repaired after the unclean election"] = found["repair"]["repaired"]
         self._wait_for_targets("main")
         self._compare("an unclean election, repaired", "shop", started)
+
+    def _install(self) -> None:
+        self._assess()
+        self._commands.run("install-triggers")
+        self._prove_installed()
+
+    def _migrate(self) -> None:
+        self._workload.start()
+        started = time.monotonic()
+        report = self._commands.run("migrate", "--target", "main")
+        self._note_load(report["rows"], elapsed_s(started))
+
+    def _sync(self) -> None:
+        started = time.monotonic()
+        self._commands.start("sync", "sync", "--target", "main")
+        self._stay_busy()
+        self._workload.stop()
+        self._wait_for_targets("main")
+        self._compare("migrate and sync under load", "shop", started)
 
     # -- parts of steps ------------------------------------------------------------------------------------------
 

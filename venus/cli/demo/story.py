@@ -5,6 +5,7 @@ Each comparison covers every row of every table, by code that shares nothing wit
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import shutil
@@ -95,10 +96,7 @@ url = "sqlite:///shop.db"
 
 [targets.main]
 url = "{main}"
-
-[targets.second]
-url = "{second}"
-
+{more}
 [broker]
 listen = "127.0.0.1:{grpc}"
 http = "127.0.0.1:{http}"
@@ -108,6 +106,10 @@ review_after_s = 1.0
 
 [capture]
 heartbeat_s = 1.0
+"""
+SECOND = """
+[targets.second]
+url = "{second}"
 """
 
 
@@ -160,13 +162,12 @@ class Demo:
     def steps(self) -> tuple[Step, ...]:
         """Return the steps in order."""
         return (
-            ("A shop in SQLite, an embedded PostgreSQL, a broker", self._set_up),
-            ("Assess, check and install triggers", self._install),
-            ("Migrate while the shop is in use", self._migrate),
-            ("Synchronise while the shop is in use", self._sync),
-            ("Kill the broker (kill -9) and start it again", self._crash_broker),
-            ("A second target, with the source file moved away", self._add_second_target),
-            ("The source is back: both targets follow", self._sync_both),
+            ("A shop in SQLite, an embedded PostgreSQL", self._set_up),
+            ("Assess and check", self._assess),
+            ("One command installs, loads and follows while the shop is in use", self._run),
+            ("Kill it (kill -9) and start it again", self._crash),
+            ("A second target, with the source file moved away; the broker as a service", self._add_second_target),
+            ("The source is back, all in one process again: both targets follow", self._run_both),
             ("Damage rows at a target: verify finds and repairs them", self._verify),
         )
 
@@ -205,59 +206,72 @@ class Demo:
         rows = build_shop(self._source, **self._sizes)
         self._postgres.start()
         self._ports = find_free_ports(2)
-        urls = {"main": self._postgres.url("shop"), "second": self._postgres.url("second")}
-        text = CONFIGURATION.format(**urls, grpc=self._ports[0], http=self._ports[1])
-        (self._home / "venus.toml").write_text(text)
-        self._start_broker()
+        self._configure()
         self._say(f"  {rows:,} rows in 4 tables; ready after {time.monotonic() - started:.1f} s")
 
-    def _install(self) -> None:
-        started = time.monotonic()
+    def _configure(self, more: str = "") -> None:
+        main = self._postgres.url("shop")
+        text = CONFIGURATION.format(main=main, more=more, grpc=self._ports[0], http=self._ports[1])
+        (self._home / "venus.toml").write_text(text)
+
+    def _assess(self) -> None:
         self._forecast = self._commands.run("assess")["forecast"]
         self._commands.run("check")
-        self._commands.run("install-triggers")
+
+    def _prove_installed(self) -> None:
+        started = time.monotonic()
         again = self._commands.run("install-triggers")
         if again["created"]:
-            raise DemoFailed(f"the second install-triggers created {again['created']}")
+            raise DemoFailed(f"the second installation of triggers created {again['created']}")
         self._proofs.append(
             DemoProof(what="triggers installed twice, the second time nothing", seconds=elapsed_s(started))
         )
 
-    def _migrate(self) -> None:
+    def _run(self) -> None:
         self._workload.start()
         started = time.monotonic()
-        report = self._commands.run("migrate", "--target", "main")
-        seconds = elapsed_s(started)
-        self._figures["rows loaded into main"] = report["rows"]
-        self._figures["loaded, rows/s"] = round(report["rows_per_s"])
-        self._say(f"  {report['rows']:,} rows in {seconds:.1f} s, while the shop wrote")
-        disk = largest_folder_bytes(self._home.glob("data*"))
-        happened = compare_with_forecast(self._forecast, rows=report["rows"], seconds=seconds, disk_bytes=disk)
-        self._figures["assessed before"] = happened
-        self._say(f"  assessed before: {happened}")
-
-    def _sync(self) -> None:
-        started = time.monotonic()
-        self._commands.start("sync", "sync", "--target", "main")
+        self._commands.start("run", "run", "--install", "--json")
+        loaded = wait_for(lambda: self._find_event("loaded"), "the load", CATCH_UP_TIMEOUT_S)
+        self._note_load(loaded["rows"], elapsed_s(started))
+        self._prove_installed()
         self._stay_busy()
         self._workload.stop()
         self._wait_for_targets("main")
-        self._compare("migrate and sync under load", "shop", started)
+        self._compare("loaded and followed under load", "shop", started)
 
-    def _crash_broker(self) -> None:
+    def _note_load(self, rows: int, seconds: float) -> None:
+        self._figures["rows loaded into main"] = rows
+        self._figures["loaded, rows/s"] = round(rows / seconds)
+        self._say(f"  {rows:,} rows in {seconds:.1f} s, while the shop wrote")
+        disk = largest_folder_bytes(self._home.glob("data*"))
+        happened = compare_with_forecast(self._forecast, rows=rows, seconds=seconds, disk_bytes=disk)
+        self._figures["assessed before"] = happened
+        self._say(f"  assessed before: {happened}")
+
+    def _find_event(self, name: str) -> dict[str, Any] | None:
+        """Return the newest event of this name in the log of `venus run --json`."""
+        if not self._commands.is_alive("run"):
+            raise DemoFailed("venus run ended", hint=f"see {self._home / 'venus.log'}")
+        lines = [line for line in (self._home / "venus.log").read_text().splitlines() if line.startswith('{"')]
+        events = (json.loads(line) for line in reversed(lines) if f'"{name}"' in line and line.endswith("}"))
+        return next((event for event in events if event.get("event") == name), None)
+
+    def _crash(self) -> None:
         started = time.monotonic()
         self._workload.start()
         self._stay_busy(BUSY_S / 2)
-        self._commands.kill("broker")
+        self._commands.kill("run")
         self._stay_busy(BUSY_S / 2)  # the shop does not notice
-        self._start_broker()
+        self._start("run")
         self._stay_busy(BUSY_S / 2)
         self._workload.stop()
         self._wait_for_targets("main")
-        self._compare("kill -9 of the broker under load", "shop", started)
+        self._compare("kill -9 under load", "shop", started)
 
     def _add_second_target(self) -> None:
-        self._commands.stop("sync")
+        self._commands.stop("run")
+        self._configure(SECOND.format(second=self._postgres.url("second")))
+        self._start("broker")
         away = self._home / "moved-away"
         away.mkdir()
         for file in self._home.glob("shop.db*"):  # with -wal and -shm, if they are there
@@ -273,9 +287,10 @@ class Demo:
         for file in away.iterdir():
             shutil.move(file, self._home / file.name)
 
-    def _sync_both(self) -> None:
+    def _run_both(self) -> None:
         started = time.monotonic()
-        self._commands.start("sync", "sync")
+        self._commands.stop("broker")
+        self._start("run")
         self._workload.start()
         self._stay_busy()
         self._workload.stop()
@@ -299,11 +314,12 @@ class Demo:
 
     # -- parts of steps ------------------------------------------------------------------------------------------
 
-    def _start_broker(self) -> None:
-        self._commands.start("broker", "broker")
-        wait_for(lambda: is_listening(self._ports[0]) or not self._commands.is_alive("broker"), "the broker")
-        if not self._commands.is_alive("broker"):
-            raise DemoFailed("the broker ended", hint=f"see {self._home / 'venus.log'}")
+    def _start(self, name: str) -> None:
+        """Start `venus run` or `venus broker`, and wait until it listens."""
+        self._commands.start(name, name)
+        wait_for(lambda: is_listening(self._ports[0]) or not self._commands.is_alive(name), f"venus {name}")
+        if not self._commands.is_alive(name):
+            raise DemoFailed(f"venus {name} ended", hint=f"see {self._home / 'venus.log'}")
 
     def _stay_busy(self, seconds: float = BUSY_S) -> None:
         """Let the workload run; its failure is a failure of the demo."""
@@ -355,8 +371,8 @@ class Demo:
         figures["reviews sent by the broker"] = counters.get("reviews_sent", 0)
         figures["duplicates suppressed"] = counters.get("duplicate_rows", 0)
         figures["lag at the end, s"] = max(lag.values(), default=0.0)
-        brokers = [process.pid for name, process in self._commands.running.items() if name.startswith("broker")]
-        figures["peak memory of a broker"] = format_bytes(max(map(peak_rss_bytes, brokers)))
+        running = [process.pid for process in self._commands.running.values()]
+        figures["peak memory of a process"] = format_bytes(max(map(peak_rss_bytes, running)))
         figures["seconds in all"] = elapsed_s(self._opened)
         figures["status"] = status["verdict"]
 
