@@ -1,27 +1,132 @@
-"""`venus run` killed again and again at any moment, while an application writes: every row arrives, none twice.
+"""`venus run` under faults while an application writes: every row arrives, none twice.
 
 Capture, broker and apply die together here: between a half message and its local transaction, between that and the
-decision, between the delivery and the target's commit.
+decision, between the delivery and the target's commit. A run is repeated by its seed; when the processes do what stays
+the machine's affair.
 """
 
 from __future__ import annotations
 
+import os
 import random
+import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
+import psycopg2
 import pytest
 
-from tests.support.databases.postgres import Server
+from tests.support.databases.postgres import Server, libpq
 from tests.support.databases.shops import PostgresShop, Shop, SqliteShop
+from tests.support.engines import power
 from tests.support.pipelines.pipeline import Pipeline, with_password
 
-pytestmark = [pytest.mark.fault, pytest.mark.integration, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.fault, pytest.mark.integration, pytest.mark.timeout(900)]
 
-KILLS = 6
-#: A start takes about a second: some kills come before everything is connected, most in the middle of the work.
+#: A start takes about a second: some faults come before everything is connected, most in the middle of the work.
 ALIVE_MAX_S = 3.0
+FROZEN_S = 1.0
+#: By how much a file may grow before the disk is full.
+ROOM_BYTES = 64 << 10
+#: Power cuts may all come where nothing is unsynced: then up to so many times as many are made.
+MORE = 4
+SESSIONS = """SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+ WHERE datname = current_database() AND application_name LIKE 'venus %'"""
+
+
+@dataclass
+class Disturbed:
+    """A `venus run` whose store notes what is synced, and what disturbs it."""
+
+    pipeline: Pipeline
+    draw: random.Random
+    #: Databases whose sessions of VENUS can be ended.
+    databases: list[str]
+    lost_bytes: int = 0
+
+    @property
+    def note(self) -> Path:
+        return self.pipeline.folder / "synced.note"
+
+    def start(self) -> None:
+        """Start it, unless it has survived."""
+        if "run" not in self.pipeline.running:
+            self.pipeline.start("run", str(self.note), "run", module="tests.support.faults.noted_command")
+
+    def wait(self, most_s: float) -> None:
+        """Let everything work for a moment; there is no condition to wait for."""
+        threading.Event().wait(self.draw.uniform(0.2, most_s))
+
+    def follow(self) -> None:
+        """Wait until the newest start follows."""
+        start = "run &\n"
+        self.pipeline.until(lambda: "main: following" in self.pipeline.log.read_text().rpartition(start)[2], "the end")
+
+    # -- faults --------------------------------------------------------------------------------------------------
+
+    def kill(self) -> None:
+        """Kill -9."""
+        self.pipeline.kill("run")
+
+    def cut_power(self) -> None:
+        """Kill it, and drop all or some of the bytes behind the last fsync of its store."""
+        self.pipeline.kill("run")
+        loss = power.some_of_it if self.draw.random() < 0.3 else power.all_of_it
+        self.lost_bytes += power.cut(self.pipeline.folder / "data", self.note, self.draw, loss)
+
+    def freeze(self) -> None:
+        """Suspend the machine for a while."""
+        process = self.pipeline.running["run"]
+        os.kill(process.pid, signal.SIGSTOP)
+        threading.Event().wait(FROZEN_S)
+        os.kill(process.pid, signal.SIGCONT)
+
+    def end_sessions(self) -> None:
+        """Let the servers end all sessions of VENUS."""
+        for url in self.databases:
+            with closing(psycopg2.connect(libpq(url))) as connection, connection.cursor() as cursor:
+                cursor.execute(SESSIONS)
+
+    def fill_disk(self) -> None:
+        """Let no file of the store grow any further for a while; a broker that ends for it is started again."""
+        process = self.pipeline.running["run"]
+        largest = max((file.stat().st_size for file in (self.pipeline.folder / "data" / "db").glob("*")), default=0)
+        most = max(largest, self.pipeline.log.stat().st_size) + ROOM_BYTES
+        psutil.Process(process.pid).rlimit(psutil.RLIMIT_FSIZE, (most, psutil.RLIM_INFINITY))
+        self.wait(ALIVE_MAX_S)
+        if process.poll() is None:
+            psutil.Process(process.pid).rlimit(psutil.RLIMIT_FSIZE, (psutil.RLIM_INFINITY, psutil.RLIM_INFINITY))
+        if process.poll() is not None:
+            self.pipeline.running.pop("run")
+
+    def change_form(self) -> None:
+        """Stop it in order, let separate services work with the same data for a while, and kill their broker."""
+        assert self.pipeline.stop("run") == 0
+        self.pipeline.start_broker()
+        self.pipeline.start("sync", "sync")
+        self.wait(ALIVE_MAX_S)
+        self.pipeline.kill("broker")
+        self.pipeline.stop("sync")
+
+
+FAULTS: dict[str, list[Callable[[Disturbed], None]]] = {
+    "kills": [Disturbed.kill],
+    "power cuts": [Disturbed.cut_power],
+    "chaos": [
+        Disturbed.end_sessions,
+        Disturbed.change_form,
+        Disturbed.freeze,
+        Disturbed.fill_disk,
+        Disturbed.kill,
+        Disturbed.cut_power,
+    ],
+}
+_SLOW = [pytest.mark.slow, pytest.mark.timeout(1800)]
+_NIGHTLY = [pytest.mark.nightly, pytest.mark.timeout(3600)]
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
@@ -47,21 +152,33 @@ def pipeline(shop: Shop, tmp_path: Path, postgres_server: Server) -> Iterator[Pi
         postgres_server.drop_database(url)
 
 
-@pytest.mark.parametrize("seed", [1])
-def test_kills_at_any_moment_lose_nothing_and_double_nothing(shop: Shop, pipeline: Pipeline, seed: int) -> None:
-    draw = random.Random(seed)
+@pytest.mark.parametrize(
+    ("faults", "count", "seed"),
+    [pytest.param(name, 6, 1, id=f"{name}-6") for name in FAULTS]
+    + [pytest.param(name, 30, 2, marks=_SLOW, id=f"{name}-30") for name in FAULTS]
+    + [pytest.param(name, 100, seed, marks=_NIGHTLY, id=f"{name}-100-{seed}") for name in FAULTS for seed in (3, 4)],
+)
+def test_faults_at_any_moment_lose_nothing_and_double_nothing(
+    shop: Shop, pipeline: Pipeline, faults: str, count: int, seed: int
+) -> None:
+    urls = [pipeline.targets["main"], *([] if isinstance(shop, SqliteShop) else [shop.url])]
+    running = Disturbed(pipeline, random.Random(seed), urls)
     pipeline.venus("install-triggers")
     shop.open_doors()
-    for _ in range(KILLS):
-        pipeline.start("run", "run")
-        threading.Event().wait(draw.uniform(0.2, ALIVE_MAX_S))
+    number = 0
+    while number < count or (faults == "power cuts" and not running.lost_bytes and number < MORE * count):
+        running.start()
+        running.wait(ALIVE_MAX_S)
         assert pipeline.running["run"].poll() is None, pipeline.tail()
-        pipeline.kill("run")
-    pipeline.start("run", "run")
-    pipeline.until(lambda: "main: following" in pipeline.log.read_text().rpartition("$ venus run")[2], "the last start")
+        FAULTS[faults][number % len(FAULTS[faults])](running)
+        number += 1
+    running.start()
+    running.follow()
     shop.close_doors()
     pipeline.caught_up("main")
 
     assert shop.differences(pipeline.targets["main"]) == []
     assert pipeline.ask("verify", "--target", "main")["verdict"] == "same"
     assert pipeline.stop("run") == 0
+    if faults == "power cuts":
+        assert running.lost_bytes, "nothing was ever unsynced: the power cuts cut nothing"

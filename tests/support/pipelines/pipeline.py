@@ -129,13 +129,13 @@ class Pipeline:
         """Run a command for machines and return its document."""
         return self.venus(*arguments, "--json", code=code).json
 
-    def start(self, name: str, *arguments: str) -> None:
-        """Start a command that goes on."""
+    def start(self, name: str, *arguments: str, module: str = "venus.cli") -> None:
+        """Start a command that goes on; `module` is what runs it."""
         with self.log.open("ab") as log:
             log.write(f"$ venus {' '.join(arguments)} &\n".encode())
             log.flush()
             self.running[name] = self._popen(
-                self._command(*arguments),
+                self._command(*arguments, module=module),
                 cwd=self.folder,
                 env=self._environ(),
                 stdin=subprocess.DEVNULL,
@@ -228,8 +228,8 @@ class Pipeline:
         return subprocess.Popen if self.new_interpreters else forked.popen
 
     @staticmethod
-    def _command(*arguments: str) -> list[str]:
-        return [sys.executable, "-m", "venus.cli", *arguments]
+    def _command(*arguments: str, module: str = "venus.cli") -> list[str]:
+        return [sys.executable, "-m", module, *arguments]
 
     def _environ(self) -> dict[str, str]:
         own = {name: value for name, value in os.environ.items() if not name.upper().startswith("VENUS_")}
