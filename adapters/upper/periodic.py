@@ -42,7 +42,7 @@ class PeriodicTasks:
         self._reporter = reporter
         self._monotonic = monotonic
         self._heartbeat_s = heartbeat_s
-        self._next_beat = self._next_refresh = self._next_count = float("-inf")
+        self._next_beat = self._next_refresh = self._next_count = self._next_blocked = float("-inf")
         self._was_filling = False
 
     def rest_s(self) -> float:
@@ -59,7 +59,8 @@ class PeriodicTasks:
         if now >= self._next_refresh:
             self._session.refresh_schemas()
             self._report_figures(now)
-            self._reporter.update(blocked_by=self._blocked_by(), fills=self._session.fills.progress)
+            self._reporter.update(fills=self._session.fills.progress)
+            self._report_blockers(now)
             done = self._monotonic()
             self._next_refresh = done + max(REFRESH_S, REFRESH_SHARE * (done - now))
 
@@ -72,6 +73,12 @@ class PeriodicTasks:
         if due or filling or self._was_filling:
             self._session.report_figures()
         self._was_filling = filling
+
+    def _report_blockers(self, now: float) -> None:
+        """Report a long transaction; while there is none, look as rarely as one can become long."""
+        if now >= self._next_blocked or self._reporter.current.blocked_by:
+            self._next_blocked = now + BLOCKED_S
+            self._reporter.update(blocked_by=self._blocked_by())
 
     def _blocked_by(self) -> str:
         waits = {

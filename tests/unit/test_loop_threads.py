@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from venus.adapters.upper.periodic import CaptureReport
 from venus.cli import loop_threads, supervisor
 from venus.cli.loop_threads import Emit, LoopThread, ThreadSupervisor
 from venus.cli.supervisor import FINAL_CODES, REFUSED_CODE, REFUSED_WAIT_S, RESTART_MAX_S, restart_delay_s
@@ -196,3 +197,21 @@ def test_the_broker_does_not_count_the_loops_as_its_own_work() -> None:
     assert 0.08 <= loops_s <= time.process_time() - used_before_s + 0.02
     stop.set()
     running.join(30)
+
+
+def test_a_report_that_repeats_itself_wakes_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise an idle `venus run` would wake twice a second to say nothing."""
+    same, other = CaptureReport(state="capturing", cuts=7), CaptureReport(state="capturing", cuts=8)
+
+    def body(emit: Emit) -> None:
+        for found in (same, same, same, other, {"event": "waiting"}, other):
+            emit(found)
+        monkeypatch.setattr(loop_threads, "REMIND_S", 0.0)
+        emit(other)
+        watched.stop.set()
+
+    watched = Watched(LoopThread(name="capture", body=body))
+    watched.supervisor.run()
+
+    passed_on = [found for _, found in watched.events if found != {"event": "stopped"}]
+    assert passed_on == [same, other, {"event": "waiting"}, other, other]

@@ -42,6 +42,9 @@ class LoopThread:
     error: dict[str, Any] = field(default_factory=dict)
     code: int | None = None  # set once it stays down
     reported_at: float = 0.0
+    #: The newest report that was passed on, and when.
+    report: Any = None
+    passed_at: float = 0.0
 
 
 class ThreadSupervisor:
@@ -124,10 +127,18 @@ class ThreadSupervisor:
 
     # -- in the loop's thread --------------------------------------------------------------------------------------
 
-    def _emit(self, name: str, found: Event) -> None:
-        """Queue an event. While our own output is blocked, reports are dropped, because they are repeated."""
-        if isinstance(found, dict) or self._events.qsize() < LINES_MAX:
-            self._events.put((name, found))
+    def _emit(self, loop: LoopThread, found: Event) -> None:
+        """Queue an event. A report that says nothing new wakes no thread, but for one a minute.
+
+        While our own output is blocked, reports are dropped, because they are repeated.
+        """
+        now = time.monotonic()
+        is_report = not isinstance(found, dict)
+        repeats = is_report and found == loop.report and now < loop.passed_at + REMIND_S
+        if repeats or (is_report and self._events.qsize() >= LINES_MAX):
+            return
+        loop.report, loop.passed_at = found if is_report else None, now
+        self._events.put((loop.name, found))
 
     def _run_loop(self, loop: LoopThread) -> None:
         restarts = 0
@@ -140,18 +151,18 @@ class ThreadSupervisor:
             delay_s = restart_delay_s(code, loop.error.get("kind", ""), restarts)
             if delay_s is None:
                 loop.code, loop.reported_at = code, time.monotonic()
-                self._emit(loop.name, {"event": "stays down", "code": code, **_outcome(loop)})
+                self._emit(loop, {"event": "stays down", "code": code, **_outcome(loop)})
                 return
             restarts += 1
-            self._emit(loop.name, {"event": "restarts", "in_s": delay_s, "code": code, **_outcome(loop)})
+            self._emit(loop, {"event": "restarts", "in_s": delay_s, "code": code, **_outcome(loop)})
             self._stop.wait(delay_s)
-        self._emit(loop.name, {"event": "stopped"})
+        self._emit(loop, {"event": "stopped"})
 
     def _run_once(self, loop: LoopThread) -> int | None:
         """Run a loop; return its exit code if it has failed."""
         loop.error = {}
         try:
-            loop.body(lambda found: self._emit(loop.name, found))
+            loop.body(lambda found: self._emit(loop, found))
         except Exception as error:
             message, hint, code = self._explain(error)
             loop.error = {"kind": type(error).__name__, "message": message, "hint": hint, "exit_code": code}

@@ -73,10 +73,13 @@ def wait_statement(waiting: frozenset[int], *, pause_s: float, looks: int, as_bl
 def prepare_statements(*, looker: bool) -> list[str]:
     """Return the PREPARE statements of everything that a cut executes. `looker`: the session has that function."""
     as_parameter = {"tables": "$1"}
+    fingerprint = statement("dictionary", "fingerprint", mark=statement("registry", "mark"))
     return [
         *([statement("cut", "prepare_wait")] if looker else []),
         statement("cut", "dirty"),
         f"PREPARE venus_rewritten (oid[]) AS {statement('cut', 'rewritten') % as_parameter}",
+        # planning it takes longer than running it, and an idle source runs little else
+        f"PREPARE venus_fingerprint (oid[]) AS {fingerprint % as_parameter}",
         f"PREPARE venus_signatures (oid[]) AS {statement('dictionary', 'signatures') % as_parameter}",
         statement("cut", "prepare_forget_marks"),
         statement("registry", "prepare_advance"),

@@ -174,11 +174,6 @@ def read_all_tables(connection: PostgresConnection) -> list[Row]:
     return connection.rows(statement("dictionary", "tables"))
 
 
-def read_fingerprint(connection: PostgresConnection, oids: Iterable[int], mark: str) -> str:
-    """Return a text that changes with any result of `read` for these tables, and with the result of query `mark`."""
-    return str(connection.row(statement("dictionary", "fingerprint", mark=mark), {"tables": list(oids)})[0])
-
-
 def read_tables(connection: PostgresConnection, rows: Sequence[Row]) -> list[PostgresTable]:
     """Read the tables of these rows of `read_all_tables`."""
     oids = {"tables": [r[0] for r in rows]}
