@@ -22,9 +22,9 @@ from uuid import UUID
 
 from venus.adapters.dialects import rows as limits
 from venus.adapters.dialects.canonical_text import float_text
+from venus.adapters.dialects.oracle.ddl import CaptureStyle
 from venus.adapters.dialects.oracle.dictionary.tables import OracleReading, OracleTable
 from venus.adapters.dialects.oracle.dictionary.types import LONGS
-from venus.adapters.dialects.oracle.language.ddl import CaptureStyle
 from venus.adapters.dialects.oracle.session import lobs
 from venus.adapters.dialects.oracle.session.connection import Row
 from venus.adapters.dialects.oracle.sql import ARCHIVE_STATE, log_key_columns, log_table_name, quote, statement

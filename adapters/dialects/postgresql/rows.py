@@ -2,7 +2,7 @@
 
 psycopg2 pushes the rows of COPY into a file. A thread runs it into a pipe, and the reader takes whole lines from the
 pipe as it needs them. Memory holds only the pipe, one block and its sections, however large the cut is. The statements
-are in capture/cut_statements.py.
+are in cut_statements.py.
 """
 
 from __future__ import annotations

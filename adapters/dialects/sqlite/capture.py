@@ -22,7 +22,6 @@ from venus.adapters.dialects.registry_rules import (
     unknown_table,
 )
 from venus.adapters.dialects.sqlite import registry
-from venus.adapters.dialects.sqlite.capture.cut import LogPurger, LogRange, SqliteCut
 from venus.adapters.dialects.sqlite.connection import (
     begin_read,
     quote,
@@ -32,6 +31,7 @@ from venus.adapters.dialects.sqlite.connection import (
     translate_errors,
     write_transaction,
 )
+from venus.adapters.dialects.sqlite.cut import LogPurger, LogRange, SqliteCut
 from venus.adapters.dialects.sqlite.dictionary.tables import SqliteDictionary, log_table_name, read_schema_version
 from venus.adapters.dialects.sqlite.installation import schema_changes
 from venus.adapters.dialects.sqlite.installation.schema_changes import (

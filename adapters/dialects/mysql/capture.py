@@ -12,8 +12,8 @@ from collections.abc import Sequence as Seq
 
 from venus.adapters.dialects.contract import Cut, FillState, MissingGrant, SchemaChanged, SourceCapture
 from venus.adapters.dialects.mysql import connection, registry
-from venus.adapters.dialects.mysql.capture.cut import MysqlFillPace, open_cut
 from venus.adapters.dialects.mysql.connection import MysqlConnection, MysqlNotPermitted
+from venus.adapters.dialects.mysql.cut import MysqlFillPace, open_cut
 from venus.adapters.dialects.mysql.dictionary.marks import InnodbNumbers, definition_key
 from venus.adapters.dialects.mysql.installation import privileges, schema_changes
 from venus.adapters.dialects.mysql.installation.installer import MysqlInstalledObjects

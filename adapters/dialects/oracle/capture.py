@@ -18,15 +18,14 @@ from contextlib import closing
 from dataclasses import dataclass
 
 from venus.adapters.dialects.contract import FillState, SchemaChanged, SourceCapture
-from venus.adapters.dialects.oracle import registry
-from venus.adapters.dialects.oracle.capture.cut import OracleClaim, OracleCut
+from venus.adapters.dialects.oracle import inline, registry
+from venus.adapters.dialects.oracle.cut import OracleClaim, OracleCut
 from venus.adapters.dialects.oracle.dictionary import segments
 from venus.adapters.dialects.oracle.dictionary.reader import OracleDatabase
 from venus.adapters.dialects.oracle.installation import check
 from venus.adapters.dialects.oracle.installation.install import read_objects
 from venus.adapters.dialects.oracle.installation.schema_changes import compare_all, store_changes
 from venus.adapters.dialects.oracle.installation.table_comparison import OracleTableComparison
-from venus.adapters.dialects.oracle.language import inline
 from venus.adapters.dialects.oracle.registry import OracleRegistry
 from venus.adapters.dialects.oracle.rows import OracleAccess, build_access
 from venus.adapters.dialects.oracle.session.connection import OracleSession, Row

@@ -16,8 +16,7 @@ from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field, replace
 
 from venus.adapters.dialects.contract import FillState, SchemaChanged
-from venus.adapters.dialects.postgresql import registry
-from venus.adapters.dialects.postgresql.capture import cut_statements
+from venus.adapters.dialects.postgresql import cut_statements, registry
 from venus.adapters.dialects.postgresql.connection import Conflict, InvalidText, PostgresConnection
 from venus.adapters.dialects.postgresql.dictionary.tables import PostgresTable
 from venus.adapters.dialects.postgresql.registry import PostgresCapturedTable

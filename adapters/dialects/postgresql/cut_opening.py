@@ -11,8 +11,9 @@ from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
 
 from venus.adapters.dialects.contract import FillState, LockTimeout, SchemaChanged
-from venus.adapters.dialects.postgresql.capture import cut_statements
-from venus.adapters.dialects.postgresql.capture.cut import (
+from venus.adapters.dialects.postgresql import cut_statements
+from venus.adapters.dialects.postgresql.connection import Conflict, PostgresConnection
+from venus.adapters.dialects.postgresql.cut import (
     PostgresClaim,
     PostgresCut,
     PostgresFillPace,
@@ -21,7 +22,6 @@ from venus.adapters.dialects.postgresql.capture.cut import (
     find_tables_with_rows,
     read_claims,
 )
-from venus.adapters.dialects.postgresql.connection import Conflict, PostgresConnection
 from venus.adapters.dialects.postgresql.dictionary.tables import PostgresTable
 from venus.adapters.dialects.postgresql.lock_waits import FROM_READERS, find_holders
 from venus.adapters.dialects.postgresql.registry import PostgresCapturedTable

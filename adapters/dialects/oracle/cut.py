@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from venus.adapters.dialects.contract import FillState, SnapshotLost
 from venus.adapters.dialects.oracle import registry
 from venus.adapters.dialects.oracle.dictionary import segments
-from venus.adapters.dialects.oracle.language.inline import PolledRange
+from venus.adapters.dialects.oracle.inline import PolledRange
 from venus.adapters.dialects.oracle.rows import DELETED, OracleAccess, cursor_key, find_vanished_rows, regroup_rows
 from venus.adapters.dialects.oracle.session.connection import OracleSession, Row
 from venus.adapters.dialects.oracle.session.options import SLICE_ROWS, CutBounds, slice_numbers

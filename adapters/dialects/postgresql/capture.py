@@ -12,17 +12,16 @@ from collections.abc import Sequence as Seq
 from functools import partial
 
 from venus.adapters.dialects.contract import Cut, FillState, MissingGrant, SourceCapture
-from venus.adapters.dialects.postgresql import lock_waits, registry
-from venus.adapters.dialects.postgresql.capture import cut_statements
-from venus.adapters.dialects.postgresql.capture.cut import PostgresCut, PostgresFillPace
-from venus.adapters.dialects.postgresql.capture.cut_opening import (
+from venus.adapters.dialects.postgresql import cut_statements, lock_waits, registry
+from venus.adapters.dialects.postgresql.connection import PostgresConnection
+from venus.adapters.dialects.postgresql.cut import PostgresCut, PostgresFillPace
+from venus.adapters.dialects.postgresql.cut_opening import (
     DirtyMarks,
     LockWaitState,
     PolledTables,
     find_unlocked_fills,
     open_cut,
 )
-from venus.adapters.dialects.postgresql.connection import PostgresConnection
 from venus.adapters.dialects.postgresql.installation import schema_changes
 from venus.adapters.dialects.postgresql.registry import PostgresRegistry
 from venus.adapters.dialects.postgresql.sql import log_table_name, statement

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 
-from venus.adapters.dialects.oracle.language.ddl import KeyedTable, OracleOwnObject
+from venus.adapters.dialects.oracle.ddl import KeyedTable, OracleOwnObject
 from venus.adapters.dialects.oracle.session.connection import OracleSession, Row
 from venus.adapters.dialects.oracle.session.options import Version
 from venus.adapters.dialects.oracle.sql import TRIGGER_LETTERS, literal, statement, trigger_name

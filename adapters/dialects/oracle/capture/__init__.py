@@ -1,1 +1,0 @@
-"""Cuts of Oracle: what capture reads in one snapshot and commits in one local transaction."""

@@ -1,1 +1,0 @@
-"""Statements in Oracle's language, and the DDL that others run."""
