@@ -2,7 +2,9 @@
 
 `python -m bench.bare [--seconds 3] [--bytes 150]`. A server of `grpc.aio` in a process of its own answers each frame of
 a stream with one byte; durable, it appends the frame to a file and syncs that first. Nothing is decoded, checked,
-stored by key or handed to another thread. The client is the stub that VENUS's adapters use.
+stored by key or handed to another thread. The client is the stub that VENUS's adapters use. A client without Python's
+threads of gRPC (10 in place of 22 switches a frame) takes the same CPU, and so does a Unix socket in place of TCP: what
+a frame costs is gRPC's core.
 """
 
 from __future__ import annotations

@@ -81,7 +81,7 @@ IDLE_S = 0.5
 #: So many of these intervals while there is neither, because each wakes an idle broker.
 QUIET = 20
 #: Commits of less than `SMALL_BYTES` together are collected for so long, unless a snapshot waits for the full data.
-LINGER_S = 0.025
+LINGER_S = 0.1
 
 
 @dataclass(slots=True, eq=False)
