@@ -118,7 +118,7 @@ class FillChunk:
             state = replace(state, sweep_from=Sequence(batcher.next_sequence))
             yield self._marker(ChangeKind.SWEEP_BEGIN, state.sweep_from)
         sections, self.after = self._cut.read_fill_chunk(state, rows_max=rows_max, bytes_max=bytes_max)
-        yield from sections
+        yield from (replace(section, first_read=not state.sweep_from) for section in sections)
         if self.after.done and self.after.sweep_from:
             yield self._marker(ChangeKind.SWEEP_END, self.after.sweep_from)
 

@@ -34,6 +34,7 @@ class TableChanges:
     rows: PackedBytes
     is_deleted: npt.NDArray[np.bool_]
     inserts_only: bool = False
+    first_read: bool = False  # rows of the table's first read: new, unless a change of the key came before
     sweep_before: Sequence = _NEVER
     left_out: int = 0  # changes of other tables that a tier has left out here
 
@@ -78,6 +79,7 @@ def changes_to_wire(changes: TableChanges) -> wire.TableChanges:
         row_sizes=changes.rows.wire_sizes(),
         is_deleted=deleted.tobytes() if deleted.any() else b"",
         inserts_only=changes.inserts_only,
+        first_read=changes.first_read,
         sweep_before=changes.sweep_before,
     )
 
@@ -109,6 +111,7 @@ def changes_from_wire(message: wire.TableChanges) -> TableChanges:
         rows=rows,
         is_deleted=is_deleted,
         inserts_only=message.inserts_only,
+        first_read=message.first_read,
         sweep_before=Sequence(message.sweep_before),
         left_out=left_out,
     )

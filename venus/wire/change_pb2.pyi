@@ -499,6 +499,7 @@ class TableChanges(_message.Message):
     IS_DELETED_FIELD_NUMBER: _builtins.int
     INSERTS_ONLY_FIELD_NUMBER: _builtins.int
     SWEEP_BEFORE_FIELD_NUMBER: _builtins.int
+    FIRST_READ_FIELD_NUMBER: _builtins.int
     table_id: _builtins.int
     schema_version: _builtins.int
     kind: Global___TableChanges.Kind.ValueType
@@ -514,6 +515,8 @@ class TableChanges(_message.Message):
     inserts_only: _builtins.bool
     """a hint: the source says that every row is new"""
     sweep_before: _builtins.int
+    first_read: _builtins.bool
+    """rows of the table's first read: new, unless a change of the key came before"""
     def __init__(
         self,
         *,
@@ -528,10 +531,11 @@ class TableChanges(_message.Message):
         is_deleted: _builtins.bytes = ...,
         inserts_only: _builtins.bool = ...,
         sweep_before: _builtins.int = ...,
+        first_read: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["count", b"count", "inserts_only", b"inserts_only", "is_deleted", b"is_deleted", "kind", b"kind", "record_id_sizes", b"record_id_sizes", "record_ids", b"record_ids", "row_sizes", b"row_sizes", "rows", b"rows", "schema_version", b"schema_version", "sweep_before", b"sweep_before", "table_id", b"table_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["count", b"count", "first_read", b"first_read", "inserts_only", b"inserts_only", "is_deleted", b"is_deleted", "kind", b"kind", "record_id_sizes", b"record_id_sizes", "record_ids", b"record_ids", "row_sizes", b"row_sizes", "rows", b"rows", "schema_version", b"schema_version", "sweep_before", b"sweep_before", "table_id", b"table_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
