@@ -285,17 +285,21 @@ class ProgressSteps:
         self._opened = self._printed = time.monotonic()
         self._bar: Progress | None = None
         self._tasks: dict[str, TaskID] = {}
+        self._ended: set[str] = set()  # written without a terminal
 
-    def update(self, name: str, done: int, total: int = 0) -> None:
-        """Set the progress of one step; total 0 = not known."""
+    def update(self, name: str, done: int, total: int = 0, *, title: str = "") -> None:
+        """Set the progress of one step; total 0 = not known, an empty title = that of all steps."""
+        title = title or self._title
         now = time.monotonic()
         if self._out.json or now - self._opened < QUIET_S:
             return
         if not self._out.stderr.is_terminal:
-            if now - self._printed >= PLAIN_EVERY_S or (total and done >= total and name not in self._tasks):
+            has_ended = bool(total) and done >= total and name not in self._ended
+            if now - self._printed >= PLAIN_EVERY_S or has_ended:
                 self._printed = now
+                self._ended |= {name} if has_ended else set()
                 of = f" of about {total:,}" if total else ""
-                self._out.say(f"{self._title} {name}: {done:,}{of}")
+                self._out.say(f"{title} {name}: {done:,}{of}")
             return
         if self._bar is None:
             from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -309,7 +313,7 @@ class ProgressSteps:
             self._bar = Progress(*columns, console=self._out.stderr, transient=True)
             self._bar.start()
         if name not in self._tasks:
-            self._tasks[name] = self._bar.add_task(f"{self._title} {name}", total=total or None)
+            self._tasks[name] = self._bar.add_task(f"{title} {name}", total=total or None)
         self._bar.update(self._tasks[name], completed=done, total=max(total, done) or None)
 
     def close(self) -> None:
