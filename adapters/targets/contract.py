@@ -70,6 +70,7 @@ class TargetCapabilities:
     quarantines: bool = False  # it may refuse a row: that row or its table waits, other tables continue
     prints_ddl: bool = False  # it can show beforehand what a load would create
     loads_by_runner: bool = False  # the tasks of a load may run elsewhere, on Spark
+    loads_while_read: bool = False  # its first load may overlap the first read of the source
     follows_by_runner: bool = False  # tasks that run elsewhere may apply increments
     verifies: bool = False  # its rows can be compared with those of the source and the full data
     filters: bool = False  # its tables may have predicates: [targets.NAME.where]
@@ -82,6 +83,7 @@ UNSUPPORTED_TEXTS = {
     "quarantines": "it refuses no row, so that there is no quarantine",
     "prints_ddl": "there is no DDL to print",
     "loads_by_runner": "Spark is not what loads it",
+    "loads_while_read": "it is loaded after the first read of the source",
     "follows_by_runner": "Spark is not what writes to it",
     "verifies": "only databases can be compared",
     "filters": "it gets every row, and no rows can be chosen for it",
@@ -143,6 +145,8 @@ class LoadReport:
     warnings: tuple[str, ...] = ()
     #: What the source has and the target did not get, one line each, with the reason.
     left_out: tuple[str, ...] = ()
+    #: Tables that a change halted during a first load, one line each, with the reason.
+    halted: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -242,6 +246,8 @@ LoadReporter = Callable[[LoadProgress], None]
 FollowReporter = Callable[[FollowReport], None]
 #: Chooses the runner of a load's tasks by the estimated number of rows.
 RunnerChooser = Callable[[int], "Runner"]
+#: Returns the offset behind the first read of the source; None while that is under way.
+FillEnd = Callable[[], int | None]
 
 
 class Target(Protocol):
@@ -270,11 +276,17 @@ class Target(Protocol):
     # -- load and follow -----------------------------------------------------------------------------------------------
 
     def load(
-        self, report: LoadReporter | None = None, *, choose: RunnerChooser | None = None, empty_meanwhile: bool = False
+        self,
+        report: LoadReporter | None = None,
+        *,
+        choose: RunnerChooser | None = None,
+        empty_meanwhile: bool = False,
+        fill_end: FillEnd | None = None,
     ) -> LoadReport:
         """Load all tables at a cut of the full data, unless the target can continue from its offset.
 
-        Resumes an interrupted load. `choose` returns the runner of the tasks (capability `loads_by_runner`). Raises
+        Resumes an interrupted load. `choose` returns the runner of the tasks (capability `loads_by_runner`). With
+        `fill_end` the source is still being read: the load ends at that offset (capability `loads_while_read`). Raises
         Refused if another process works on the target. Also raises Refused if readers of a loaded target would see
         empty tables during the load, unless `empty_meanwhile` accepts that.
         """

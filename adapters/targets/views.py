@@ -81,6 +81,8 @@ class TargetView:
     #: Database and host, or the folder.
     place: str = ""
     loaded: bool = False
+    #: How many rows a load that has not ended has brought; None = there is none.
+    loading_rows: int | None = None
     paused: bool = False
     offset: int = 0
     applied_sequence: int = 0

@@ -12,10 +12,11 @@ alone and not on earlier rows, so a reader that reads the queue again gets the s
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
+from xxhash import xxh3_64_intdigest
 
 from venus.codec.changes import TableChanges
 from venus.codec.filtering import as_keys
@@ -25,6 +26,10 @@ from venus.predicates.ranges import Predicate
 
 #: Longer keys are compared by a dictionary: sorting them word by word would cost more.
 _WORD_BYTES_MAX = 64
+
+#: How many changed keys of all tables are remembered during a first load, 8 bytes each.
+CHANGED_KEYS_MAX = 1_000_000
+_HASH_FACTOR = 0x9E3779B97F4A7C15
 
 Mask = npt.NDArray[np.bool_]
 Positions = npt.NDArray[np.int64]
@@ -166,3 +171,45 @@ def apply_predicate(rows: RowChanges, predicate: Predicate | None, version: Tabl
     kept, is_deleted = found
     is_new = None if rows.is_new is None else rows.is_new & ~is_deleted
     return RowChanges(record_ids=rows.record_ids, rows=kept, is_deleted=is_deleted, offsets=rows.offsets, is_new=is_new)
+
+
+class ChangedKeys:
+    """Keys that changes have brought to a target during its first load: all other rows of a first read are new to it.
+
+    A hint that saves the target a search for each row; its key decides. Too many keys, or a new process, only cost
+    speed: then no row counts as new, or COPY refuses one that is not.
+    """
+
+    def __init__(self, keys_max: int = CHANGED_KEYS_MAX) -> None:
+        self._keys_max = keys_max
+        self._tables: dict[int, npt.NDArray[np.uint64]] = {}
+        self._is_full = False
+
+    def mark_new(self, rows: RowChanges, table_id: int, *, first_read: bool) -> RowChanges:
+        """Return the rows of a first read with the new ones marked; remember the keys of other changes."""
+        hashes = hash_keys(rows.record_ids)
+        known = self._tables.get(table_id)
+        if first_read:
+            is_new = ~rows.is_deleted & (not self._is_full)
+            return replace(rows, is_new=is_new if known is None else is_new & ~np.isin(hashes, known))
+        self._tables[table_id] = np.unique(hashes) if known is None else np.union1d(known, hashes)
+        if sum(map(len, self._tables.values())) > self._keys_max:
+            self._tables, self._is_full = {}, True
+        return replace(rows, is_new=None)
+
+
+def hash_keys(keys: PackedBytes) -> npt.NDArray[np.uint64]:
+    """Return a 64-bit hash of each key, whatever the other keys are."""
+    is_long = keys.sizes > _WORD_BYTES_MAX
+    if is_long.any():
+        found = np.zeros(len(keys), dtype=np.uint64)
+        found[is_long] = [xxh3_64_intdigest(key) for key in select_packed(keys, is_long).split()]
+        found[~is_long] = hash_keys(select_packed(keys, ~is_long))
+        return found
+    *words, sizes = _as_words(keys, int(keys.sizes.max(initial=0)))
+    found, factor = sizes * np.uint64(_HASH_FACTOR), _HASH_FACTOR
+    for word in words:  # a word of padding adds nothing
+        factor = (factor * _HASH_FACTOR + 2) % 2**64 | 1
+        mixed = word * np.uint64(factor)
+        found += mixed ^ (mixed >> np.uint64(29))
+    return found

@@ -41,7 +41,7 @@ def require_engine(settings: Settings, engine: str) -> None:
     """Refuse an unavailable engine before anything has been done. Raises ConfigError."""
     if engine not in ENGINES:
         raise ConfigError(f"--engine {engine}: invalid engine", hint=f"one of {', '.join(ENGINES)}")
-    if engine == "spark" or (engine == "auto" and _find_configured_reason(settings)):
+    if engine == "spark" or (engine == "auto" and find_configured_reason(settings)):
         from venus.spark.session import require_reachable, require_spark
 
         require_spark(settings)
@@ -95,13 +95,14 @@ def _find_spark_reason(settings: Settings, engine: str, rows: int) -> str:
         return "--engine spark"
     if engine == "local":
         return ""
-    if configured := _find_configured_reason(settings):
+    if configured := find_configured_reason(settings):
         return configured
     wanted = settings.spark.auto_rows_min
     return f"{rows:,} rows, from {wanted:,} on" if rows >= wanted and can_use_spark(settings) else ""
 
 
-def _find_configured_reason(settings: Settings) -> str:
+def find_configured_reason(settings: Settings) -> str:
+    """Return why Spark is chosen for any number of rows; empty = the number decides."""
     from venus.spark.session import is_submitted
 
     if settings.spark.remote:

@@ -9,6 +9,8 @@ from __future__ import annotations
 import sys
 import threading
 import time
+from collections.abc import Iterable
+from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
 
     from venus.adapters.dialects.contract import Numbering, OtherObject, RegisteredTable, UncapturedTable
     from venus.adapters.targets.contract import LoadProgress, LoadReport, Target, TargetDdl
+    from venus.cli.overlap import OverlappedLoad, TableRead
     from venus.config import Settings
     from venus.model import TableSchema
 
@@ -114,6 +117,7 @@ def migrate(
     has the full data already.
     """
     from venus.adapters.targets.registry import open_target
+    from venus.cli.overlap import OverlappedLoad, can_overlap, find_fill_end
     from venus.cli.wait_reports import load_obstacles, report_waits
 
     run = Invocation.from_options(ctx, config, as_json)
@@ -124,15 +128,20 @@ def migrate(
     engine = choose_engine(opened, engine)
     require_engine(settings, engine)
     started = time.monotonic()
-    with run.out.progress("reading") as steps:
-        filled = complete_first_fill(run, settings, opened, steps)
-    read_s = time.monotonic() - started
-    with (
-        run.out.progress("loading") as steps,
-        open_runner_choice(settings, engine, run.out.say) as choice,
-        report_waits(settings, run.out.say, load_obstacles),
-    ):
-        report = run_load(opened, steps, choice, empty_meanwhile=empty_meanwhile)
+    with closing(OverlappedLoad(settings, opened.name, run.out.say)) as overlap:
+        is_apart = not can_overlap(settings, opened, engine)
+        with run.out.progress("reading") as steps:
+            filled = complete_first_fill(run, settings, opened, steps, None if is_apart else overlap)
+        read_s = time.monotonic() - started
+        with (
+            run.out.progress("loading") as steps,
+            open_runner_choice(settings, engine, run.out.say) as choice,
+            report_waits(settings, run.out.say, load_obstacles),
+        ):
+            if overlap.is_under_way:
+                report = overlap.finish(find_fill_end(settings), lambda found: show_load(opened, steps, found))
+            else:
+                report = run_load(opened, steps, choice, empty_meanwhile=empty_meanwhile)
     return print_result(
         run, filled, read_s, report, choice.name, read_mirrored_tables(settings), find_tables_out_of_capture(settings)
     )
@@ -188,11 +197,12 @@ def choose_engine(target: Target, engine: str) -> str:
 
 
 def complete_first_fill(
-    run: Invocation, settings: Settings, target: Target, steps: ProgressSteps
+    run: Invocation, settings: Settings, target: Target, steps: ProgressSteps, overlap: OverlappedLoad | None
 ) -> dict[str, int] | None:
     """Make sure that every captured table has been read once; return None if the source is unreachable.
 
-    The target is checked for the tables before the first row is read, because the fill may take hours.
+    The target is checked for the tables before the first row is read, because the fill may take hours. `overlap` loads
+    it meanwhile if there are many rows.
 
     Without the source the target gets the data of the broker. Nothing is lost: rows that were never read come as
     increments when the source is back.
@@ -213,11 +223,11 @@ def complete_first_fill(
     if not is_capture_connected(settings):
         try:
             with report_waits(settings, run.out.say, fill_obstacles):
-                return run_first_fill(settings, steps)
+                return run_first_fill(settings, steps, overlap)
         except (Fenced, Held):
             run.out.say("`venus sync` has just been started: it reads the tables, this command waits")
     with report_waits(settings, run.out.say, watched_fill_obstacles):
-        return wait_for_fill(settings, steps)
+        return wait_for_fill(settings, steps, overlap)
 
 
 def read_captured_tables(settings: Settings) -> list[RegisteredTable]:
@@ -243,18 +253,27 @@ def is_capture_connected(settings: Settings) -> bool:
     return any(b.producer for b in found.businesses if b.business == settings.business.name)
 
 
-def run_first_fill(settings: Settings, steps: ProgressSteps) -> dict[str, int]:
+def run_first_fill(settings: Settings, steps: ProgressSteps, overlap: OverlappedLoad | None) -> dict[str, int]:
     """Capture in this process until every table has been read."""
     from venus.adapters.upper.capture import run_capture_fill
 
     def report(found: Any) -> None:
         for fill in found.fills:
             steps.update(fill.table, fill.rows_done, fill.rows_estimate)
+        look_at_load(overlap, found.fills, steps)
 
     return dict(run_capture_fill(settings, threading.Event(), report).rows)
 
 
-def wait_for_fill(settings: Settings, steps: ProgressSteps) -> dict[str, int]:
+def look_at_load(overlap: OverlappedLoad | None, tables: Iterable[TableRead], steps: ProgressSteps) -> None:
+    """Start the load beside the read if it is due, and show its progress."""
+    if overlap is not None:
+        overlap.look(tables)
+        if overlap.progress.rows:
+            steps.update(f"target {overlap.target}", overlap.progress.rows, title="loading")
+
+
+def wait_for_fill(settings: Settings, steps: ProgressSteps, overlap: OverlappedLoad | None = None) -> dict[str, int]:
     """Watch another process read the tables."""
     from venus.cli.install import open_configured_source
 
@@ -263,6 +282,7 @@ def wait_for_fill(settings: Settings, steps: ProgressSteps) -> dict[str, int]:
             tables = source.registry.read_registered_tables()
             for t in tables:
                 steps.update(t.schema.qualified, t.fill.rows_done, t.fill.rows_estimate)
+            look_at_load(overlap, [t.fill for t in tables], steps)
             if all(t.is_read or t.state != ACTIVE for t in tables):  # tables in other states wait for an operator
                 return {t.schema.qualified: t.fill.rows_done for t in tables}
             time.sleep(POLL_S)
@@ -272,14 +292,15 @@ def run_load(
     target: Target, steps: ProgressSteps, choice: RunnerChoice, *, empty_meanwhile: bool = False
 ) -> LoadReport:
     """Run the full sync and show its progress."""
+    return target.load(lambda found: show_load(target, steps, found), choose=choice, empty_meanwhile=empty_meanwhile)
 
-    def report(found: LoadProgress) -> None:
-        if found.phase == "loading":
-            steps.update(f"target {target.name}", found.rows, found.rows_estimate)
-        elif found.phase == "indexing":
-            steps.update(f"{found.table}: keys, indexes, foreign keys", 0)
 
-    return target.load(report, choose=choice, empty_meanwhile=empty_meanwhile)
+def show_load(target: Target, steps: ProgressSteps, found: LoadProgress) -> None:
+    """Show the progress of a load."""
+    if found.phase == "loading":
+        steps.update(f"target {target.name}", found.rows, found.rows_estimate)
+    elif found.phase == "indexing":
+        steps.update(f"{found.table}: keys, indexes, foreign keys", 0)
 
 
 def print_result(
@@ -305,6 +326,7 @@ def print_result(
         "refused": report.parked,
         "warnings": report.warnings,
         "left_out": report.left_out,
+        "halted": report.halted,
         "mirrored_only": only,
         "not_captured": out.released,
         "not_loaded": [table.name for table in out.uncaptured],
@@ -322,13 +344,14 @@ def print_result(
         else ""
     )
     run.out.answer(document, *format_tables(report, only, out), *([read] if read else []), *format_position(report))
-    return 1 if report.parked else 0
+    return 1 if report.parked or report.halted else 0
 
 
 def format_tables(report: LoadReport, only: tuple[str, ...], out: TablesOutOfCapture) -> list[RenderableType]:
     """Format the loaded tables, and the objects of the source that are not among them."""
     shown: list[RenderableType] = [build_table("table", "rows", rows=list(report.rows.items()))]
     shown += [f"! not created: {warning}" for warning in report.warnings]
+    shown += [f"! halted: {line}" for line in report.halted]
     if report.left_out:
         look = f"venus migrate --target {report.target} --ddl-only"
         verb = "is" if len(report.left_out) == 1 else "are"

@@ -330,6 +330,9 @@ def target_problems(target: TargetView, consumer: ConsumerView | None) -> list[s
     found = []
     if target.error:
         found.append(prefix_place(where, target.error))
+    elif target.loading_rows is not None:
+        so_far = f"{where}: its load has not ended, {target.loading_rows:,} rows so far"
+        return [f"{so_far}; if none runs, `venus migrate --target {target.name}` continues it"]
     elif not target.loaded:
         return [f"{where}: not loaded yet; run `venus migrate --target {target.name}`"]
     found += problems(target.condition, target.name)

@@ -259,7 +259,10 @@ def build_target_row(found: Overview, target: TargetView) -> tuple[object, ...]:
     if target.cut_over and not target.error:
         return f"target {target.name}", f"cut over at {target.cut_over}, offset {target.offset:,}", None, None
     consumer = found.find_consumer(target)
-    position = unreachable_mark(target.error) or (f"offset {target.offset:,}" if target.loaded else "not loaded")
+    place = f"offset {target.offset:,}" if target.loaded else "not loaded"
+    if target.loading_rows is not None:
+        place = f"loading, {target.loading_rows:,} rows so far"
+    position = unreachable_mark(target.error) or place
     if target.unaccounted_rows:
         position += f", {target.unaccounted_rows:,} unaccounted for"
     waiting = None

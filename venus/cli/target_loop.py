@@ -5,15 +5,17 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from venus.cli.loop_threads import Emit
 from venus.cli.output import PLAIN_EVERY_S
-from venus.errors import ConfigError, VenusError
+from venus.errors import ConfigError, DatabaseUnavailable, VenusError
 from venus.model import count_phrase
 
 if TYPE_CHECKING:
     from venus.adapters.targets.contract import LoadProgress, Target
+    from venus.cli.overlap import OverlappedLoad
     from venus.config import Settings
     from venus.process.runners import Runner
 
@@ -22,6 +24,8 @@ R = TypeVar("R")
 
 #: How often a target that waits for the first fill looks whether the process stops.
 STOP_LOOK_S = 0.2
+#: How often such a target looks how many rows were read, which needs a connection to the source.
+FILL_LOOK_S = 2.0
 
 
 def format_step(found: dict[str, Any]) -> str:
@@ -87,19 +91,25 @@ class TargetLoop:
     def _load(self, target: Target, emit: Emit) -> None:
         from venus.cli.engine import open_runner_choice
         from venus.cli.load import choose_engine
+        from venus.cli.overlap import OverlappedLoad, can_overlap, find_fill_end
         from venus.cli.wait_reports import load_obstacles, report_waits
 
-        self._wait_for_fill(target, emit)
-        emit({"event": "loading", "rows": 0, "rows_estimate": 0})
-        settings = self._settings
+        settings, engine = self._settings, choose_engine(target, "auto")
         say = lambda line: emit({"event": "waits", "text": line})  # noqa: E731
-        with (
-            open_runner_choice(settings, choose_engine(target, "auto"), say) as choice,
-            report_waits(settings, say, load_obstacles),
-        ):
-            found = target.load(
-                _ProgressEvents(emit).on_progress, choose=lambda rows: StoppingRunner(choice(rows), self._stop)
-            )
+        events = _ProgressEvents(emit)
+        with closing(OverlappedLoad(settings, self._name, say)) as overlap:
+            self._wait_for_fill(target, emit, events, overlap if can_overlap(settings, target, engine) else None)
+            emit({"event": "loading", "rows": 0, "rows_estimate": 0})
+            with (
+                open_runner_choice(settings, engine, say) as choice,
+                report_waits(settings, say, load_obstacles),
+            ):
+                if overlap.is_under_way:
+                    found = overlap.finish(find_fill_end(settings), self._until_stop(events))
+                else:
+                    found = target.load(
+                        events.on_progress, choose=lambda rows: StoppingRunner(choice(rows), self._stop)
+                    )
         if not found.already:
             rows = sum(found.rows.values())
             emit(
@@ -114,10 +124,23 @@ class TargetLoop:
                 }
             )
 
-    def _wait_for_fill(self, target: Target, emit: Emit) -> None:
+    def _until_stop(self, events: _ProgressEvents) -> Callable[[LoadProgress], None]:
+        """Return a receiver of progress that raises LoadStopped when the process stops."""
+
+        def on_progress(found: LoadProgress) -> None:
+            if self._stop.is_set():
+                raise LoadStopped
+            events.on_progress(found)
+
+        return on_progress
+
+    def _wait_for_fill(
+        self, target: Target, emit: Emit, events: _ProgressEvents, overlap: OverlappedLoad | None
+    ) -> None:
         """Wait until capture has read every table. A source that cannot be reached is not waited for.
 
-        The target then gets what the broker has, and rows that were never read come as changes later.
+        The target then gets what the broker has, and rows that were never read come as changes later. `overlap` loads
+        the target meanwhile if there are many rows.
         """
         from venus.cli.load import read_captured_tables
 
@@ -129,9 +152,15 @@ class TargetLoop:
             emit({"event": "waits", "text": f"the source cannot be reached ({error}): loading what the broker has"})
             return
         target.require_fit([table.schema for table in tables])
+        looked_at = time.monotonic()
         while not self._captured.wait(STOP_LOOK_S):
             if self._stop.is_set():
                 raise LoadStopped
+            if overlap is not None and time.monotonic() >= looked_at + FILL_LOOK_S:
+                with suppress(DatabaseUnavailable):  # capture waits for it as well
+                    overlap.look([table.fill for table in read_captured_tables(self._settings)])
+                events.on_progress(overlap.progress)
+                looked_at = time.monotonic()
 
 
 class _ProgressEvents:

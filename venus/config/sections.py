@@ -337,6 +337,8 @@ class ApplySettings(SettingsSection):
     cut_group_rows_max: Count = 20_000
     credit_bytes: Count = 16 << 20
     load_workers: Count = 2
+    #: First loads of fewer rows begin after the source was read: another process would cost more than it saves.
+    overlap_rows_min: Count = 200_000
 
 
 class SparkSettings(SettingsSection):

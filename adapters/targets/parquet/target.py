@@ -8,6 +8,7 @@ from collections.abc import Sequence as Seq
 
 from venus.adapters.targets.contract import (
     CommandResult,
+    FillEnd,
     FollowReporter,
     LoadProgress,
     LoadReport,
@@ -68,8 +69,16 @@ class ParquetTarget(TargetBase):
     # -- load and follow -----------------------------------------------------------------------------------------------
 
     def load(
-        self, report: LoadReporter | None = None, *, choose: RunnerChooser | None = None, empty_meanwhile: bool = False
+        self,
+        report: LoadReporter | None = None,
+        *,
+        choose: RunnerChooser | None = None,
+        empty_meanwhile: bool = False,
+        fill_end: FillEnd | None = None,
     ) -> LoadReport:
+        if fill_end is not None:
+            require_capability(self, "loads_while_read")
+
         def report_rows(rows: int, estimate: int) -> None:
             if report is not None:
                 report(LoadProgress(phase="loading", rows=rows, rows_estimate=estimate))

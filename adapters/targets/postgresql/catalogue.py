@@ -6,11 +6,13 @@ finds that it is superseded, and the loop reads the copy again. So no statement 
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Collection, Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from venus.adapters.targets.postgresql.database import (
     ACTIVE,
+    CATCHUP,
+    LOADING,
     RESYNC,
     PostgresDatabase,
     TableState,
@@ -75,10 +77,19 @@ class TargetCatalogue:
         """Return the tables that do not follow."""
         return [t for t in self.tables.values() if t.state != ACTIVE]
 
+    @property
+    def has_late_tables(self) -> bool:
+        """Whether any table catches up, or is to be made equal to the full data."""
+        is_resyncing = any(RESYNC in purposes for purposes in self.sweeps.values())
+        return is_resyncing or any(t.state == CATCHUP for t in self.tables.values())
+
     def condition(self) -> AdapterCondition:
         """Return the condition of this target for the broker."""
+        tables: Collection[TableState] = self.tables.values()
+        if self.position.loading:
+            tables = [replace(t, state=LOADING) if t.state == ACTIVE else t for t in tables]
         standing = build_condition(
-            self.tables.values(),
+            tables,
             paused=self.position.paused,
             quarantined=self.quarantined,
             resyncing={table_id for table_id, purposes in self.sweeps.items() if RESYNC in purposes},

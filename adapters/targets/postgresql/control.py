@@ -114,6 +114,8 @@ class TargetProgress:
     #: Database and host.
     place: str = ""
     position: TargetPosition | None
+    #: How many rows a load that has not ended has brought; None = there is none.
+    loading_rows: int | None = None
     tables: tuple[TableState, ...]
     #: Refused changes that wait for a decision, by table.
     refused: dict[int, int]
@@ -153,11 +155,13 @@ def read_progress_in(target: PostgresDatabase, session: TargetSession) -> Target
     tables = tuple(target.read_tables(session)) if installed else ()
     sweeps = target.read_own_rows(session, "sweeps") if installed else []
     resyncing = {table_id for table_id, purpose, _ in sweeps if purpose == RESYNC}
+    loading = target.read_own_rows(session, "loading_rows") if installed else []
     return TargetProgress(
         target=target.name,
         group=target.group,
         place=target.description,
         position=target.read_position(session) if installed else None,
+        loading_rows=next((rows for (rows,) in loading), None),
         tables=tables,
         refused=dict(target.read_own_rows(session, "open_by_table")) if installed else {},
         unaccounted=(target.count_unaccounted(session) or 0) if installed else 0,
@@ -235,7 +239,10 @@ def build_view(found: TargetProgress) -> TargetView:
     """Return the progress of a target as the view of every target."""
     position = found.position
     if position is None:
-        return TargetView(name=found.target, group=found.group, place=found.place, constraints=found.constraints)
+        return TargetView(
+            name=found.target, group=found.group, place=found.place, constraints=found.constraints,
+            loading_rows=found.loading_rows,
+        )  # fmt: skip
     return _build_loaded_view(found, position)
 
 

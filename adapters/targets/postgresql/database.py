@@ -17,7 +17,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -69,6 +69,8 @@ class TargetPosition:
     compared: str | None = None
     #: Rows identity of the broker set that was read; None = unknown.
     rows: RowsIdentity | None = None
+    #: The first load has not ended: the tables are LOADING, and follow the first read of the source.
+    loading: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,10 +101,14 @@ class TableState:
 
 
 class PostgresDatabase(ConfiguredTarget):
-    """A PostgreSQL database that is target `name` of the configuration."""
+    """A PostgreSQL database that is target `name` of the configuration.
 
-    def __init__(self, settings: Settings, name: str) -> None:
+    Until its first load has ended it has neither a position nor tables that follow, except for `first_load` itself.
+    """
+
+    def __init__(self, settings: Settings, name: str, *, first_load: bool = False) -> None:
         super().__init__(settings, name)
+        self.first_load = first_load
         parse_url(self.url, f"targets.{name}.url", "write postgresql://USER@HOST:PORT/DATABASE")
 
     def connect(self, purpose: str = "apply") -> TargetSession:
@@ -175,8 +181,11 @@ class PostgresDatabase(ConfiguredTarget):
             return None
         names = ("offset", "epoch", "last_sequence", "control", "paused")
         moments = ("captured_at", "committed_at", "applied_at", "heartbeat_at", "note", "compared")
-        *found, identity = rows[0]
-        return TargetPosition(**dict(zip(names + moments, found, strict=True)), rows=rows_from_text(identity))
+        *found, identity, loading = rows[0]
+        if loading and not self.first_load:
+            return None
+        known = dict(zip(names + moments, found, strict=True))
+        return TargetPosition(**known, rows=rows_from_text(identity), loading=loading)
 
     def set_rows_text(self, session: TargetSession, rows: RowsIdentity | None) -> str:
         """Return the statement that stores the rows identity of a broker set."""
@@ -186,7 +195,10 @@ class PostgresDatabase(ConfiguredTarget):
         """Read the state of every table, or of one; empty if that table is unknown."""
         names = TableState.__slots__
         rows = self.read_own_rows(session, "tables", table_id=table_id)
-        return [TableState(**dict(zip(names, row, strict=True))) for row in rows]
+        found = [TableState(**dict(zip(names, row, strict=True))) for row in rows]
+        if not self.first_load:
+            return found
+        return [replace(t, state=ACTIVE) if t.state == LOADING else t for t in found]
 
     def read_row_counts(self, session: TargetSession) -> dict[int, int]:
         """Read the approximate row count of each table, by number, from the server's statistics."""
@@ -344,6 +356,14 @@ def refuse_acting_foreign_keys(session: TargetSession, target: PostgresDatabase,
         )
 
 
+def wait_for_lock(target: PostgresDatabase, session: TargetSession, stop: threading.Event) -> None:
+    """Lock a target; wait for a predecessor of this process that has just ended. Raises Refused."""
+    until = time.monotonic() + LOCK_WAIT_S
+    while not target.try_lock(session):
+        if stop.wait(_PAUSE_S) or time.monotonic() > until:
+            target.require_lock(session)
+
+
 def lock_target(target: PostgresDatabase, session: TargetSession, stop: threading.Event) -> bool:
     """Lock a target for this session; return whether foreign keys and triggers are disabled in it.
 
@@ -351,10 +371,7 @@ def lock_target(target: PostgresDatabase, session: TargetSession, stop: threadin
     """
     if not target.is_installed(session):
         raise target.not_loaded_error
-    until = time.monotonic() + LOCK_WAIT_S
-    while not target.try_lock(session):
-        if stop.wait(_PAUSE_S) or time.monotonic() > until:
-            target.require_lock(session)
+    wait_for_lock(target, session, stop)
     if not target.read_own_rows(session, "is_newest")[0][0]:
         target.install()  # loaded by an older VENUS
     session.run("SET venus.apply = 'on'; SET enable_hashjoin = off; SET enable_mergejoin = off")

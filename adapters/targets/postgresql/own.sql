@@ -10,7 +10,8 @@ SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint
 -- position --
 -- A target that an older VENUS has loaded lacks the last two until a load or `venus sync` upgrades it.
 SELECT "offset", epoch, last_sequence, control, paused, captured_at, committed_at, applied_at, heartbeat_at, note,
-    to_jsonb(a) ->> 'compared', to_jsonb(a) ->> 'rows_identity'
+    to_jsonb(a) ->> 'compared', to_jsonb(a) ->> 'rows_identity',
+    EXISTS (SELECT FROM {own}.load_job j WHERE j.group_name = a.group_name AND j.state = 'following')
 FROM {own}.applied a WHERE group_name = %(group)s
 
 -- hold_position --
@@ -178,6 +179,9 @@ WHERE group_name = %(group)s AND table_id = %(table_id)s
 UPDATE {own}.target_table SET state = 'ACTIVE', held_from = NULL, counted_from = %(offset)s
 WHERE group_name = %(group)s AND state = 'LOADING'
 
+-- end_first_load --
+UPDATE {own}.target_table SET state = 'ACTIVE' WHERE group_name = %(group)s AND state = 'LOADING'
+
 -- schemas --
 SELECT schema_wire FROM {own}.target_schema WHERE group_name = %(group)s
 
@@ -285,8 +289,14 @@ SELECT (SELECT max(id) FROM piece), (SELECT count(*) FROM gone)
 -- job --
 SELECT load_id, state, snapshot FROM {own}.load_job WHERE group_name = %(group)s
 
+-- loading_rows --
+-- The rows of a load that has not ended: those of its splits, and the changes that followed them.
+SELECT (coalesce((SELECT sum(m.rows) FROM {own}.load_manifest m WHERE m.load_id = j.load_id), 0)
+    + coalesce((SELECT sum(t.rows_applied) FROM {own}.target_table t WHERE t.group_name = j.group_name), 0))::bigint
+FROM {own}.load_job j WHERE j.group_name = %(group)s AND j.state <> 'done'
+
 -- put_job --
-INSERT INTO {own}.load_job (group_name, load_id, state, snapshot) VALUES (%(group)s, %(load_id)s, 'planned', %(snapshot)s)
+INSERT INTO {own}.load_job (group_name, load_id, state, snapshot) VALUES (%(group)s, %(load_id)s, %(state)s, %(snapshot)s)
 ON CONFLICT (group_name) DO UPDATE SET load_id = EXCLUDED.load_id, state = EXCLUDED.state,
     snapshot = EXCLUDED.snapshot, started_at = now(), ended_at = NULL
 

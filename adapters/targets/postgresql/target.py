@@ -16,6 +16,7 @@ from venus.adapters.dialects.postgresql.verify import PostgresReader, PostgresTa
 from venus.adapters.dialects.verify_contract import Subject
 from venus.adapters.targets.contract import (
     CommandResult,
+    FillEnd,
     FollowReporter,
     LoadedTable,
     LoadReport,
@@ -107,6 +108,7 @@ CAPABILITIES = TargetCapabilities(
     quarantines=True,
     prints_ddl=True,
     loads_by_runner=True,
+    loads_while_read=True,
     follows_by_runner=True,
     verifies=True,
     filters=True,
@@ -149,11 +151,18 @@ class PostgresqlTarget(TargetBase):
     # -- load and follow -----------------------------------------------------------------------------------------------
 
     def load(
-        self, report: LoadReporter | None = None, *, choose: RunnerChooser | None = None, empty_meanwhile: bool = False
+        self,
+        report: LoadReporter | None = None,
+        *,
+        choose: RunnerChooser | None = None,
+        empty_meanwhile: bool = False,
+        fill_end: FillEnd | None = None,
     ) -> LoadReport:
         from venus.adapters.targets.postgresql.load.full_sync import full_sync  # only a load needs it
 
-        return full_sync(self._settings, self.name, report, choose=choose, empty_meanwhile=empty_meanwhile)
+        return full_sync(
+            self._settings, self.name, report, choose=choose, empty_meanwhile=empty_meanwhile, fill_end=fill_end
+        )
 
     def follow(self, stop: threading.Event, report: FollowReporter | None = None) -> None:
         from venus.adapters.targets.postgresql.apply.apply_session import run_apply

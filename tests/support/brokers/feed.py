@@ -68,7 +68,9 @@ def refers(schema: TableSchema, column_name: str, to: TableSchema) -> TableSchem
     return replace(schema, foreign_keys=(fk,))
 
 
-def section(schema: TableSchema, changes: Sequence[Change], *, inserts_only: bool = False) -> TableChanges:
+def section(
+    schema: TableSchema, changes: Sequence[Change], *, inserts_only: bool = False, first_read: bool = False
+) -> TableChanges:
     """Encode changes of one table, all at once: a call of the codec costs half a millisecond, however many rows."""
     layout = Layout.of(schema)
     full = [c.key + c.row for c in changes if c.row is not None]
@@ -84,6 +86,7 @@ def section(schema: TableSchema, changes: Sequence[Change], *, inserts_only: boo
         rows=PackedBytes.of(row for _, row in encoded),
         is_deleted=np.array([c.row is None for c in changes]),
         inserts_only=inserts_only,
+        first_read=first_read,
     )
 
 

@@ -1,6 +1,7 @@
 """Runs the under adapter in a process of its own that kills itself with SIGKILL at its n-th durable step.
 
-python -m tests.support.faults.killed_under BROKER URL KEYED_ROWS_MAX, then a line a run: apply|load N before|after GOAL
+python -m tests.support.faults.killed_under BROKER URL KEYED_ROWS_MAX, then a line a run:
+apply|load|first N before|after GOAL
 (forks.py)
 """
 
@@ -43,6 +44,10 @@ def run(broker: str, url: str, keyed: int, mode: str, goal: int) -> None:
     settings = settings_for(broker, {"a": url}, apply={"keyed_rows_max": keyed, "cut_group_rows_max": 60})
     if mode == "load":
         full_sync(settings, "a")
+        return
+    if mode == "first":
+        asked = iter(range(60))  # without a kill it ends when nothing has come for a while
+        full_sync(settings, "a", fill_end=lambda: os._exit(0) if next(asked, None) is None else None)
         return
     stop = threading.Event()
 

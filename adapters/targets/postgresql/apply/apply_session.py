@@ -13,7 +13,7 @@ import time
 
 from venus.adapters.targets.postgresql import catalogue as catalogues
 from venus.adapters.targets.postgresql.apply.held_tables import HeldTables
-from venus.adapters.targets.postgresql.apply.report import IDLE_S, ApplyLoop, ApplyReport, ApplyStream, Report
+from venus.adapters.targets.postgresql.apply.report import IDLE_S, ApplyLoop, ApplyReport, ApplyStream, End, Report
 from venus.adapters.targets.postgresql.apply.resync import Resyncs
 from venus.adapters.targets.postgresql.apply.start_over import apply_configured_predicates, start_over
 from venus.adapters.targets.postgresql.apply.transaction import ApplyTransaction
@@ -91,11 +91,11 @@ class ApplySession:
         while apply_configured_predicates(self._target, self._session, self._catalogue):
             self._reload()
         self._subscribe()
-        while not self._loop.stopped:
+        while not self._loop.stopped and not self._has_ended():
             if self._wait_while_paused() or self._wait_while_isolated():
                 continue
             try:
-                busy = self._held.active or self._resyncs.active
+                busy = self._held.active or self._resyncs.active or self._loop.is_first_load
                 if self._stream.receive(busy=busy) and not self._apply():
                     return True
             except (Withdrawn, OffsetTrimmed):  # a mirror that was filled again no longer has the next increments
@@ -114,6 +114,10 @@ class ApplySession:
             if (goes_ahead or self._stream.nearer_is_back) and not self._stream.cuts.rows:
                 return True
         return False
+
+    def _has_ended(self) -> bool:
+        """Return whether a first load has reached its end, also with tables that catch up or are resynced."""
+        return self._loop.is_at_end and not self._catalogue.has_late_tables
 
     # -- opening ---------------------------------------------------------------------------------------------------
 
@@ -144,7 +148,7 @@ class ApplySession:
     def _open_stream(self) -> int:
         """Open the stream and return where the queue begins; start over from the full data if the offset is trimmed."""
         try:
-            self._opened = ApplyStream(self._target, self._catalogue, ahead=self._loop.goes_ahead)
+            self._opened = ApplyStream(self._target, self._catalogue, self._rows_max, ahead=self._loop.goes_ahead)
             return self._opened.open(self._catalogue)
         except Diverged as error:
             if not start_over(self._target, self._session, self._catalogue, error):
@@ -152,7 +156,7 @@ class ApplySession:
         self._stream.close()
         self._opened = None
         self._reload()
-        self._opened = ApplyStream(self._target, self._catalogue, ahead=self._loop.goes_ahead)
+        self._opened = ApplyStream(self._target, self._catalogue, self._rows_max, ahead=self._loop.goes_ahead)
         return self._opened.open(self._catalogue)
 
     def _report_waits(self, found: list[TableCondition]) -> None:
@@ -176,6 +180,10 @@ class ApplySession:
     def _stream(self) -> ApplyStream:
         assert self._opened is not None
         return self._opened
+
+    @property
+    def _rows_max(self) -> int:
+        return self._loop.group_rows_max(self._target.settings.apply.cut_group_rows_max)
 
     def _acknowledge(self, unaccounted: int | None = None) -> None:
         self._stream.acknowledge(*self._positions(), unaccounted)
@@ -208,7 +216,7 @@ class ApplySession:
         """Apply the waiting cuts; return False if the stream must be opened again."""
         try:
             if self._stream.cuts.has_complete:
-                self._apply_group(self._stream.cuts.take_group(self._target.settings.apply.cut_group_rows_max))
+                self._apply_group(self._stream.cuts.take_group(self._rows_max))
                 return True
             return self._stream_cut()
         except Superseded:
@@ -218,7 +226,7 @@ class ApplySession:
 
     def _apply_group(self, cuts: list[DeliveredCut]) -> None:
         pieces = list_pieces(cuts)
-        at_once = not self._loop.verdicts and is_small(self._target, cuts)
+        at_once = not self._loop.verdicts and not self._loop.is_first_load and is_small(self._target, cuts)
         took, begun_us = Stopwatch.coarse(), tracing.step_time_us()
         if at_once and apply_at_once(
             self._target, self._session, self._catalogue, pieces, defer_constraints=self._defer
@@ -287,6 +295,7 @@ class ApplySession:
             start=start,
             defer_constraints=self._defer,
             whole=whole,
+            changed_keys=self._loop.changed_keys,
         )
 
     def _finish(self, transaction: ApplyTransaction, cut: DeliveredCut, rows: int) -> None:
@@ -374,10 +383,15 @@ class ApplySession:
 __all__ = ["ApplyReport", "Report", "run_apply"]
 
 
-def run_apply(settings: Settings, name: str, stop: threading.Event, report: Report | None = None) -> None:
-    """Follow the broker until `stop` and retry after transient errors. Raises all others."""
-    target = PostgresDatabase(settings, name)
-    loop = ApplyLoop(name, stop, report)
+def run_apply(
+    settings: Settings, name: str, stop: threading.Event, report: Report | None = None, *, end: End | None = None
+) -> None:
+    """Follow the broker until `stop` and retry after transient errors. Raises all others.
+
+    `end` completes a first load: it returns the offset at which the load ends, or None while that is unknown.
+    """
+    target = PostgresDatabase(settings, name, first_load=end is not None)
+    loop = ApplyLoop(name, stop, report, end)
     try:
         loop.retrying(stop)(_follow, target, loop)
     except VenusError as error:

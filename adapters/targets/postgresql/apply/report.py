@@ -20,6 +20,7 @@ from venus.adapters.targets.postgresql.rows.verdicts import Verdicts
 from venus.adapters.targets.postgresql.session import TargetSession
 from venus.adapters.under.circuit import TargetCircuit
 from venus.adapters.under.cut_assembler import CutAssembler, DecisionNeeded
+from venus.adapters.under.row_changes import ChangedKeys
 from venus.errors import Diverged
 from venus.network.rows_identity import RowsIdentity
 from venus.rpc import reports
@@ -29,6 +30,8 @@ from venus.rpc.subscriber import Subscriber
 logger = logging.getLogger(__name__)
 
 REPORT_S = 0.5
+#: Rows of a transaction of a first load that lags behind the read of the source.
+FIRST_LOAD_ROWS = 200_000
 BACK_OFF_S = 60.0
 #: How many changes one cleanup statement examines, and the pause between two statements.
 PIECE_ROWS = 1_000
@@ -72,14 +75,21 @@ class ApplyReport(FollowReport):
 
 
 Report = Callable[[ApplyReport], None]
+#: Returns the offset at which a first load ends; None while that is unknown.
+End = Callable[[], int | None]
 
 
 class ApplyLoop(TargetCircuit):
-    """State of one apply loop: counters, the circuit, verdicts on refused rows, the stop signal."""
+    """State of one apply loop: counters, the circuit, verdicts on refused rows, the stop signal.
 
-    def __init__(self, target: str, stop: threading.Event, report: Report | None) -> None:
+    The loop of a first load ends at `end`. It writes only cuts that are decided: no reader waits for its rows yet.
+    """
+
+    def __init__(self, target: str, stop: threading.Event, report: Report | None, end: End | None = None) -> None:
         super().__init__(target)
         self.stop = stop
+        self._end = end
+        self.changed_keys = ChangedKeys() if end is not None else None
         #: Verdicts on refused rows of the current cut; they outlive a session.
         self.verdicts = Verdicts()
         self.clearing = QuarantineCleanup(time.monotonic)
@@ -88,7 +98,7 @@ class ApplyLoop(TargetCircuit):
         self._rows = self._transactions = 0
         self._reported = 0.0
         self._offset = 0
-        self._ahead_from = 0.0
+        self._ahead_from = 0.0 if end is None else float("inf")
         #: Tables whose cuts must not be merged piece by piece.
         self.whole: set[int] = set()
 
@@ -110,6 +120,21 @@ class ApplyLoop(TargetCircuit):
     @property
     def stopped(self) -> bool:
         return self.stop.is_set()
+
+    @property
+    def is_first_load(self) -> bool:
+        """Whether the loop follows the first read of the source."""
+        return self._end is not None
+
+    def group_rows_max(self, configured: int) -> int:
+        """Return the limit of a transaction: while a load lags, the server takes one piece while the next is built."""
+        return max(configured, FIRST_LOAD_ROWS) if self.is_first_load else configured
+
+    @property
+    def is_at_end(self) -> bool:
+        """Whether everything below the end of the first load is applied."""
+        end = self._end() if self._end is not None else None
+        return end is not None and self._offset >= end
 
     def wait(self, seconds: float) -> None:
         """Wait until the time is over or the loop stops."""
@@ -172,12 +197,15 @@ DECISION_WAIT_S = 5.0
 
 
 class ApplyStream:
-    """One stream from the target's applied offset on. `ahead` includes increments that are not decided yet."""
+    """One stream from the target's applied offset on. `ahead` includes increments that are not decided yet.
 
-    def __init__(self, target: PostgresDatabase, catalogue: TargetCatalogue, *, ahead: bool) -> None:
+    At most about `rows_max` changes wait here.
+    """
+
+    def __init__(self, target: PostgresDatabase, catalogue: TargetCatalogue, rows_max: int, *, ahead: bool) -> None:
         settings = target.settings.apply
         self._target = target
-        self._rows_max = settings.cut_group_rows_max
+        self._rows_max = rows_max
         self._acknowledged = (0, 0)
         self.ahead = ahead
         #: Approximate row counts of the target's tables, and when they were read.

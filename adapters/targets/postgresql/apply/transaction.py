@@ -39,6 +39,7 @@ from venus.adapters.targets.postgresql.rowsql import RowSql
 from venus.adapters.targets.postgresql.schema.tables import SchemaChanges
 from venus.adapters.targets.postgresql.session import Refusal, Superseded, TargetSession, statement
 from venus.adapters.under.cut_assembler import HELD, NEW_VERSION, ROWS, CutPiece, SectionRole, SectionWalk
+from venus.adapters.under.row_changes import ChangedKeys
 from venus.codec.changes import TableChanges
 from venus.errors import TargetError, VenusError
 from venus.model import ChangeKind, TableSchema
@@ -67,6 +68,7 @@ class ApplyTransaction:
         defer_constraints: bool,
         only: int | None = None,
         whole: frozenset[int] | None = None,
+        changed_keys: ChangedKeys | None = None,
     ) -> None:
         self._target = target
         self._session = session
@@ -93,6 +95,7 @@ class ApplyTransaction:
             start=start,
             catching_up=only is not None,
             whole=whole,
+            changed_keys=changed_keys,
         )
 
     @property

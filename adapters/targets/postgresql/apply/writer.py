@@ -21,7 +21,14 @@ from venus.adapters.targets.postgresql.rows.verdicts import halt_on_refusal
 from venus.adapters.targets.postgresql.rowsql import RowSql, key_values, keyed_statements
 from venus.adapters.targets.postgresql.session import Superseded, TargetSession
 from venus.adapters.under.cut_assembler import GROUP_BYTES_MAX, HELD, ROWS, CutPiece, DeliveredCut, SectionWalk
-from venus.adapters.under.row_changes import RowChanges, apply_predicate, join_changes, net_changes, to_row_changes
+from venus.adapters.under.row_changes import (
+    ChangedKeys,
+    RowChanges,
+    apply_predicate,
+    join_changes,
+    net_changes,
+    to_row_changes,
+)
 from venus.codec.changes import TableChanges
 from venus.codec.layout import Layout
 from venus.errors import TargetError
@@ -48,7 +55,7 @@ class RowWriter:
     """Writer of changes to the tables that follow.
 
     With `catching_up` it leaves out the changes that operators have skipped. `whole` lists the tables whose cuts must
-    not be merged piece by piece; None means all tables.
+    not be merged piece by piece; None means all tables. `changed_keys` remembers the changes during a first load.
     """
 
     def __init__(
@@ -62,6 +69,7 @@ class RowWriter:
         start: int,
         catching_up: bool,
         whole: frozenset[int] | None,
+        changed_keys: ChangedKeys | None = None,
     ) -> None:
         self._target = target
         self._session = session
@@ -69,6 +77,7 @@ class RowWriter:
         self._counts = counts
         self._parking = parking
         self._catching_up = catching_up
+        self._changed_keys = changed_keys
         self._merging = RowMerger(target, session, catalogue, start, whole)
         self._rows_max = target.settings.apply.cut_group_rows_max
         self._pending: dict[int, PendingChanges] = {}
@@ -78,9 +87,10 @@ class RowWriter:
         """Add the changes of one table, which has their version."""
         table_id = section.table_id
         sql, layout = self._catalogue.sql(self._target, table_id, schema.version), Layout.of(schema)
-        changes = apply_predicate(
-            to_row_changes(section, offset), self._catalogue.predicate(table_id, schema.version), schema
-        )
+        changes = to_row_changes(section, offset)
+        if self._changed_keys is not None:
+            changes = self._changed_keys.mark_new(changes, table_id, first_read=section.first_read)
+        changes = apply_predicate(changes, self._catalogue.predicate(table_id, schema.version), schema)
         rows, parked = self._parking.park_waiting(changes, piece, schema, catching_up=self._catching_up)
         if parked is not None:
             record_keys(self._session, self._catalogue, parked, sql, layout)

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 
-from venus.adapters.targets.contract import LoadProgress, LoadReport
+from venus.adapters.targets.contract import FillEnd, LoadProgress, LoadReport
 from venus.adapters.targets.postgresql.database import (
     HALTED,
     PostgresDatabase,
@@ -21,8 +21,16 @@ from venus.adapters.targets.postgresql.database import (
     refuse_if_cut_over,
     rows_to_text,
     transaction,
+    wait_for_lock,
 )
-from venus.adapters.targets.postgresql.load.plan import LoadPlan, LoadPlanner, finish_table, finish_tables
+from venus.adapters.targets.postgresql.load.plan import (
+    DONE,
+    FOLLOWING,
+    LoadPlan,
+    LoadPlanner,
+    finish_table,
+    finish_tables,
+)
 from venus.adapters.targets.postgresql.load.task import (
     FormerKey,
     SplitResult,
@@ -108,24 +116,35 @@ def full_sync(
     runner: Runner | None = None,
     choose: RunnerChooser | None = None,
     empty_meanwhile: bool = False,
+    fill_end: FillEnd | None = None,
 ) -> LoadReport:
     """Load target `name` from the broker's full data up to an exact offset; resume an interrupted load.
 
     `runner` loads the splits, or `choose` returns the runner; without either, local processes load them. A target that
-    was loaded before and cannot follow is emptied first if `empty_meanwhile` accepts that.
+    was loaded before and cannot follow is emptied first if `empty_meanwhile` accepts that. With `fill_end` the load
+    overlaps the first read of the source and ends behind it.
     """
-    target = PostgresDatabase(settings, name)
+    target = PostgresDatabase(settings, name, first_load=True)
     target.install()
+    began, report = time.monotonic(), report or (lambda _: None)
     session = target.connect("load")
     try:
         refuse_if_cut_over(target, session)
-        target.require_lock(session)
+        if fill_end is None:
+            target.require_lock(session)
+        else:
+            wait_for_lock(target, session, threading.Event())
         with log_load_waits(target):
-            load = _Load(target, session, report or (lambda _: None), _runner_chooser(settings, runner, choose))
-            return load.run(empty_meanwhile=empty_meanwhile)
+            load = _Load(target, session, report, _runner_chooser(settings, runner, choose), fill_end)
+            loaded = load.run(empty_meanwhile=empty_meanwhile)
     finally:
         session.rollback()
         session.close()
+    if loaded is not None:
+        return loaded
+    from venus.adapters.targets.postgresql.load.first_load import committed_end, complete_first_load  # all of apply
+
+    return complete_first_load(target, fill_end or committed_end(target), report, began)
 
 
 def _runner_chooser(settings: Settings, runner: Runner | None, choose: RunnerChooser | None) -> RunnerChooser:
@@ -139,25 +158,38 @@ class UnequalRowCount(TargetError):
 
 
 class _Load:
-    """One run of a full load."""
+    """One run of a full load.
 
-    def __init__(self, target: PostgresDatabase, session: TargetSession, report: Report, choose: RunnerChooser) -> None:
+    It ends without a report if the tables follow the first read of the source next (first_load.py).
+    """
+
+    def __init__(
+        self,
+        target: PostgresDatabase,
+        session: TargetSession,
+        report: Report,
+        choose: RunnerChooser,
+        fill_end: FillEnd | None = None,
+    ) -> None:
         self._target = target
         self._session = session
         self._report = report
         self._choose = choose
+        self._overlaps = fill_end is not None and fill_end() is None
         self._snapshots = SnapshotClient(target.broker)
         self._began = time.monotonic()
         self._resumed = 0
 
-    def run(self, *, empty_meanwhile: bool) -> LoadReport:
+    def run(self, *, empty_meanwhile: bool) -> LoadReport | None:
         try:
             position = self._target.read_position(self._session)
             if position is not None:
                 error = self._find_divergence(position)
+                if error is None and position.loading:
+                    return None
                 if error is None:
                     return LoadReport(target=self._target.name, offset=position.offset, rows={}, already=True)
-                if not empty_meanwhile:
+                if not empty_meanwhile and not position.loading:
                     raise self._empty_tables_error(error)
                 logger.warning("target %s is loaded again: %s", self._target.name, error)
             for attempt in range(PLANS_MAX):
@@ -192,12 +224,12 @@ class _Load:
             subscriber.close()
         return None
 
-    def _load(self, *, fresh: bool) -> LoadReport:
+    def _load(self, *, fresh: bool) -> LoadReport | None:
         self._report(LoadProgress(phase="planning"))
         planner = LoadPlanner(self._target, self._session, self._snapshots)
         plan = None if fresh else planner.read_plan()
         if plan is None:
-            plan = planner.make_plan()
+            plan = planner.make_plan(overlaps=self._overlaps)
         with self._renew_snapshot(plan.snapshot):
             with self._close_snapshot_if_unequal(plan):
                 results = self._load_splits(plan)
@@ -241,7 +273,6 @@ class _Load:
         ]  # fmt: skip
 
     def _load_splits(self, plan: LoadPlan) -> list[SplitResult]:
-        self._target.run_own(self._session, "set_job", state="loading")
         kept = self._target.read_own_rows(self._session, "manifest", load_id=plan.load_id)
         done = {
             split: SplitResult(
@@ -281,11 +312,10 @@ class _Load:
 
     # -- the end ---------------------------------------------------------------------------------------------------
 
-    def _finish(self, plan: LoadPlan, results: list[SplitResult]) -> LoadReport:
+    def _finish(self, plan: LoadPlan, results: list[SplitResult]) -> LoadReport | None:
         target, session = self._target, self._session
         # the last transaction makes all of this durable, because it comes later in the WAL
         session.run("SET synchronous_commit = off")
-        target.run_own(session, "set_job", state="indexing")
         rows, parked = dict.fromkeys(plan.placed, 0), dict.fromkeys(plan.placed, 0)
         for result in results:
             rows[result.table_id] += result.rows
@@ -298,12 +328,14 @@ class _Load:
                 self._check_count(placed, rows[table_id])
                 finish_table(session, placed)
         created = [p for table_id, p in plan.placed.items() if states[table_id].created]
-        warnings = finish_tables(session, created, list(plan.placed.values()))
+        warnings = [] if plan.overlaps else finish_tables(session, created, list(plan.placed.values()))
         self._register(plan)
         session.commit_durably()
         with transaction(session):
             self._set_states(plan, parked)
         self._snapshots.close(plan.snapshot.snapshot_id)
+        if plan.overlaps:
+            return None
         self._report(LoadProgress(phase="done", rows=sum(rows.values()), rows_estimate=sum(rows.values())))
         return LoadReport(
             target=target.name, offset=plan.snapshot.offset, parked=sum(parked.values()), warnings=tuple(warnings),
@@ -352,18 +384,19 @@ class _Load:
             subscriber.close()
 
     def _set_states(self, plan: LoadPlan, parked: dict[int, int]) -> None:
-        """Set the applied offset; from then on the target can follow."""
+        """Set the applied offset; from then on the target can follow, at first only for the rest of the first read."""
         target, session, snapshot = self._target, self._session, plan.snapshot
         target.run_own(
             session, "set_position", offset=snapshot.offset, epoch=snapshot.epoch, sequence=snapshot.sequence,
             rows=rows_to_text(reports.rows_in(snapshot)),
         )  # fmt: skip
-        target.run_own(session, "set_loaded", offset=snapshot.offset)
+        if not plan.overlaps:
+            target.run_own(session, "set_loaded", offset=snapshot.offset)
         for table_id, count in parked.items():
             if count and target.config.on_error != "quarantine":
                 reason = f"the target refused {count_phrase(count, 'row')} of the full load"
                 target.set_state(session, table_id, HALTED, held_from=snapshot.offset, reason=reason)
-        target.run_own(session, "set_job", state="done")
+        target.run_own(session, "set_job", state=FOLLOWING if plan.overlaps else DONE)
 
 
 def sum_totals(results: Iterable[SplitResult]) -> dict[int, RowTotals]:

@@ -35,6 +35,12 @@ logger = logging.getLogger(__name__)
 
 SPLITS_PER_WORKER = 4
 
+# States of a load at the target.
+LOAD = "loading"
+OVERLAPPING = "overlapping"  # the same; then it follows
+FOLLOWING = "following"  # the tables follow the rest of the first read (own.sql, position)
+DONE = "done"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadPlan:
@@ -46,6 +52,8 @@ class LoadPlan:
     placed: dict[int, PlacedTable]
     #: The predicates of the tables of which the target does not get every row.
     predicates: dict[int, str]
+    #: The source is still being read: the tables follow the rest after the snapshot (first_load.py).
+    overlaps: bool = False
 
     @property
     def names(self) -> dict[int, str]:
@@ -67,9 +75,9 @@ class LoadPlanner:
 
     def read_plan(self) -> LoadPlan | None:
         rows = self._target.read_own_rows(self._session, "job")
-        if not rows or rows[0][1] == "done":
+        if not rows or rows[0][1] == DONE:
             return None
-        load_id, _, wire = rows[0]
+        load_id, state, wire = rows[0]
         snapshot = broker_pb2.Snapshot.FromString(bytes(wire))
         try:
             self._snapshots.renew(snapshot.snapshot_id)
@@ -82,10 +90,15 @@ class LoadPlanner:
             logger.warning("target %s: cannot resume the interrupted load: %s", self._target.name, error)
             return None
         predicates = {t.table_id: t.predicate for t in self._target.read_tables(self._session) if t.predicate}
-        return self._build_plan(load_id, snapshot, predicates)
+        return self._build_plan(load_id, snapshot, predicates, overlaps=state == OVERLAPPING)
 
     def _build_plan(
-        self, load_id: str, snapshot: broker_pb2.Snapshot, predicates: dict[int, str] | None = None
+        self,
+        load_id: str,
+        snapshot: broker_pb2.Snapshot,
+        predicates: dict[int, str] | None = None,
+        *,
+        overlaps: bool,
     ) -> LoadPlan:
         """Build a plan; `predicates` None means those of the configuration. Raises ConfigError."""
         versions: dict[int, tuple[TableSchema, ...]] = {}
@@ -96,15 +109,18 @@ class LoadPlanner:
         placed = {p.schema.table_id: p for p in place_all(newest, self._target.settings, self._target.name)}
         if predicates is None:
             predicates = check_predicates(self._target.config.where, newest, self._target.name)
-        return LoadPlan(load_id=load_id, snapshot=snapshot, versions=versions, placed=placed, predicates=predicates)
+        return LoadPlan(
+            load_id=load_id, snapshot=snapshot, versions=versions, placed=placed, predicates=predicates,
+            overlaps=overlaps,
+        )  # fmt: skip
 
-    def make_plan(self) -> LoadPlan:
+    def make_plan(self, *, overlaps: bool) -> LoadPlan:
         workers = self._target.settings.apply.load_workers
         snapshot = self._snapshots.open(
             self._target.business, splits=workers * SPLITS_PER_WORKER, holder=f"load of {self._target.group}"
         )
         try:
-            plan = self._build_plan(uuid.uuid4().hex, snapshot)
+            plan = self._build_plan(uuid.uuid4().hex, snapshot, overlaps=overlaps)
             with transaction(self._session):
                 self._prepare(plan)
         except BaseException:
@@ -140,7 +156,9 @@ class LoadPlanner:
         for known_versions in plan.versions.values():
             for schema in known_versions:
                 target.put_schema(session, schema)
-        target.run_own(session, "put_job", load_id=plan.load_id, snapshot=plan.snapshot.SerializeToString())
+        wire = plan.snapshot.SerializeToString()
+        state = OVERLAPPING if plan.overlaps else LOAD
+        target.run_own(session, "put_job", load_id=plan.load_id, snapshot=wire, state=state)
 
 
 #: SQLSTATEs for an index or constraint that exists already.

@@ -27,7 +27,7 @@ from venus.adapters.targets.postgresql.rows.verdicts import (
 )
 from venus.adapters.targets.postgresql.rowsql import RowSql, keyed_statements
 from venus.adapters.targets.postgresql.session import Refusal, Superseded, TargetSession
-from venus.adapters.under.row_changes import RowChanges, join_changes, net_changes
+from venus.adapters.under.row_changes import RowChanges, join_changes, net_changes, slice_changes
 from venus.codec.copy_text import from_copy, keys_to_copy, to_copy
 from venus.codec.layout import Layout
 from venus.errors import TargetError
@@ -177,16 +177,21 @@ class RowMerger:
         self._session.run_in_background(lambda: self._write_piece(pending, form))
 
     def _can_copy_directly(self, pending: PendingChanges) -> bool:
-        """Return whether new rows may be copied without staging: there are no other changes, or none can collide."""
+        """Return whether new rows may be copied without staging: there are no other changes, or none can collide.
+
+        In a first load only rows without an earlier change count as new, so none collides with what is staged.
+        """
         if pending.new_refused or self._catalogue.is_recording(pending.table_id):
             return False
-        return pending.only_new or (self._can_divide(pending.table_id) and not pending.has_waiting_deletes)
+        if self._catalogue.position.loading or pending.only_new:
+            return True
+        return self._can_divide(pending.table_id) and not pending.has_waiting_deletes
 
     def _write_piece(self, pending: PendingChanges, form: CopyTexts) -> None:
         """Write a piece, in the background thread."""
         with halt_on_refusal(self._session, pending.table_id):
             staged = form.staged
-            if form.new is not None and not self._try_copy(pending, form.new_lines):
+            if form.new is not None and not self._try_copy(pending, form.new_lines, len(form.new)):
                 pending.new_refused = True
                 staged = build_staged(net_changes(join_changes([staged.rows, form.new])), pending.layout)
             if not len(staged):
@@ -212,23 +217,32 @@ class RowMerger:
         self._session.wait_for_background()
         if pending.parts:
             rows = pending.take()
-            if not pending.staged and self._try_direct(pending, rows):
-                return
-            self._stage(pending, build_staged(net_changes(rows), pending.layout))
+            if not pending.staged:
+                rows = self._write_directly(pending, rows)
+            elif self._catalogue.position.loading:
+                self._write_piece(pending, build_copy_texts(rows, pending.layout, directly=not pending.new_refused))
+                rows = slice_changes(rows, 0, 0)
+            if len(rows):
+                self._stage(pending, build_staged(net_changes(rows), pending.layout))
         if pending.staged:
             self._merge_stage(pending)
 
     # -- without staging -------------------------------------------------------------------------------------------
 
-    def _try_direct(self, pending: PendingChanges, rows: RowChanges) -> bool:
-        """Try the ways without staging; return False if none is possible or the target refused."""
+    def _write_directly(self, pending: PendingChanges, rows: RowChanges) -> RowChanges:
+        """Write without staging what the target accepts so; return the rest."""
         if self._catalogue.is_recording(pending.table_id):
-            return False
+            return rows
+        none = slice_changes(rows, 0, 0)
         if len(rows) <= self._keyed_max:
-            return self._try_keyed(pending, net_changes(rows))
-        if not self._can_copy_directly(pending) or not rows.only_new:
-            return False
-        return self._try_copy(pending, to_copy(rows.record_ids, rows.rows, pending.layout))
+            return none if self._try_keyed(pending, net_changes(rows)) else rows
+        if pending.new_refused or rows.is_new is None or not rows.is_new.any():
+            return rows
+        new = rows.where(rows.is_new)
+        if not self._try_copy(pending, to_copy(new.record_ids, new.rows, pending.layout), len(new)):
+            return rows
+        rest = rows.where(~rows.is_new)
+        return none if 0 < len(rest) <= self._keyed_max and self._try_keyed(pending, rest) else rest
 
     def _try_keyed(self, pending: PendingChanges, rows: RowChanges) -> bool:
         try:
@@ -242,14 +256,20 @@ class RowMerger:
             return False
         return True
 
-    def _try_copy(self, pending: PendingChanges, lines: bytes) -> bool:
-        """COPY new rows directly into the table; return False if one of them is not new, or is refused."""
+    def _try_copy(self, pending: PendingChanges, lines: bytes, rows: int) -> bool:
+        """COPY new rows directly into the table; return False if one of them is not new, or is refused.
+
+        In a first load all of them must arrive: nothing compares the table with the source afterwards.
+        """
         self._session.run("SAVEPOINT venus")
         try:
-            self._session.copy_in(pending.sql.text("copy_in"), lines)
+            taken = self._session.copy_in(pending.sql.text("copy_in"), lines)
         except Refusal:
             self._session.run("ROLLBACK TO SAVEPOINT venus; RELEASE SAVEPOINT venus")
             return False
+        if taken != rows and self._catalogue.position.loading:
+            reason = f"it has taken {taken} of {rows} rows: a trigger or rule of it discards the others"
+            raise RowsRefused(pending.table_id, reason, [])
         self._session.run("RELEASE SAVEPOINT venus")
         return True
 

@@ -1,0 +1,115 @@
+"""A first load that overlaps the first read of the source (VENUS 3.3, 3.4).
+
+The rows that the broker has already are loaded as in every load. The tables then follow the queue, which brings the
+rest of the first read in key ranges, each at its own offset, with the changes in between in order. So every transaction
+leaves the target at one exact cut, and an interrupted load continues behind the last committed range. Indexes, checks
+and foreign keys come after the last row. Until then the target counts as never loaded.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from contextlib import closing
+
+from venus.adapters.targets.contract import FillEnd, LoadProgress, LoadReport
+from venus.adapters.targets.postgresql.apply.apply_session import run_apply
+from venus.adapters.targets.postgresql.apply.report import ApplyReport
+from venus.adapters.targets.postgresql.database import ACTIVE, PostgresDatabase, transaction, wait_for_lock
+from venus.adapters.targets.postgresql.load.plan import DONE, finish_table, finish_tables
+from venus.adapters.targets.postgresql.naming import PlacedTable
+from venus.adapters.targets.postgresql.schema import existing
+from venus.adapters.targets.postgresql.schema.ddl import collect_remarks
+from venus.adapters.targets.postgresql.session import TargetSession
+from venus.errors import TargetError
+from venus.rpc.admin import AdminClient
+
+logger = logging.getLogger(__name__)
+
+Report = Callable[[LoadProgress], None]
+
+
+def committed_end(target: PostgresDatabase) -> FillEnd:
+    """Return an end that is known now: everything that the broker has committed."""
+    with AdminClient(target.broker) as admin:
+        found = [b for b in admin.status(target.business).businesses if b.business == target.business]
+    offset = found[0].next_offset if found else 0
+    return lambda: offset
+
+
+def complete_first_load(target: PostgresDatabase, end: FillEnd, report: Report, began: float) -> LoadReport:
+    """Follow the first read of the source up to its end, then finish the load.
+
+    `end` returns the offset behind that read, None while it is under way; it may raise to end the load early.
+    """
+    with closing(target.connect("load")) as session:
+        before = target.read_own_rows(session, "loading_rows")[0][0]
+    _follow(target, end, report, before)
+    with closing(target.connect("load")) as session:
+        wait_for_lock(target, session, threading.Event())
+        return _finish(target, session, report, began)
+
+
+def _follow(target: PostgresDatabase, end: FillEnd, report: Report, before: int) -> None:
+    """Apply increments up to the end. An error of `end` ends the loop and is raised here."""
+    stop = threading.Event()
+    errors: list[BaseException] = []
+
+    def find_end() -> int | None:
+        try:
+            return end()
+        except BaseException as error:
+            errors.append(error)
+            stop.set()
+            return None
+
+    def on_report(found: ApplyReport) -> None:
+        if found.error:
+            logger.warning("target %s: %s", target.name, found.error)
+        report(LoadProgress(phase="loading", rows=before + found.rows))
+
+    run_apply(target.settings, target.name, stop, on_report, end=find_end)
+    if errors:
+        raise errors[0]
+
+
+def _finish(target: PostgresDatabase, session: TargetSession, report: Report, began: float) -> LoadReport:
+    # the last transaction makes all of this durable, because it comes later in the WAL
+    session.run("SET synchronous_commit = off")
+    schemas = {(s.table_id, s.version): s for s in target.read_schemas(session)}
+    states = target.read_tables(session)
+    placed = {t.table_id: target.place(schemas[t.table_id, t.schema_version]) for t in states}
+    rows = {t.table_id: _finish_table(session, placed[t.table_id], report) for t in states}
+    warnings = finish_tables(session, [placed[t.table_id] for t in states if t.created], list(placed.values()))
+    if missing := target.count_unaccounted(session):
+        raise TargetError(
+            f"target {target.name}: {missing} changes of the first load are unaccounted for",
+            hint="`venus migrate --empty-meanwhile` loads it again",
+        )
+    session.commit_durably()
+    with transaction(session):
+        position = target.read_position(session)
+        assert position is not None
+        target.run_own(session, "end_first_load")
+        target.run_own(session, "set_job", state=DONE)
+        target.run_own(session, "raise_control")
+    report(LoadProgress(phase="done", rows=sum(rows.values()), rows_estimate=sum(rows.values())))
+    return LoadReport(
+        target=target.name,
+        offset=position.offset,
+        rows={placed[table_id].qualified: count for table_id, count in rows.items()},
+        parked=sum(count for _, count in target.read_own_rows(session, "open_by_table")),
+        seconds=time.monotonic() - began,
+        warnings=tuple(warnings),
+        left_out=tuple(remark.line for remark in collect_remarks(list(placed.values()))),
+        halted=tuple(f"{t.source_name}: {t.reason}" for t in states if t.state != ACTIVE),
+    )
+
+
+def _finish_table(session: TargetSession, placed: PlacedTable, report: Report) -> int:
+    """Add the key if the table has none, and return the number of rows."""
+    report(LoadProgress(phase="indexing", table=placed.qualified))
+    finish_table(session, placed)
+    return existing.count_rows(session, placed)

@@ -1,0 +1,229 @@
+"""A first load that overlaps the first read of the source, against an embedded PostgreSQL (scenarios 86, 87)."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import pytest
+
+from tests.support.brokers.delivery import FakeDelivery
+from tests.support.brokers.feed import (
+    TEXT,
+    Feed,
+    applied,
+    caught_up,
+    column,
+    following,
+    gone,
+    items,
+    put,
+    query,
+    rows_at,
+    section,
+    settings_for,
+    unique_label,
+)
+from tests.support.brokers.first_reads import FirstRead
+from tests.support.databases.postgres import Server
+from tests.support.processes.forks import Victim
+from venus.adapters.targets.postgresql.apply.apply_session import run_apply
+from venus.adapters.targets.postgresql.control import read_progress, read_table_states
+from venus.adapters.targets.postgresql.load.full_sync import LoadProgress, full_sync
+from venus.adapters.targets.postgresql.rows.merging import RowMerger
+from venus.errors import Refused
+from venus.model import Index
+
+pytestmark = pytest.mark.integration
+
+Steps = Iterator[Callable[[], None]]
+
+INDEXES = "SELECT indexname FROM pg_indexes WHERE schemaname = 'shop' ORDER BY 1"
+
+
+def plan() -> None:
+    """Do nothing: the load asks for the end once before it opens its snapshot."""
+
+
+def send(feed: Feed, low: int, high: int) -> None:
+    """Send rows of the first read."""
+    rows = [put(i, f"label {i}", i) for i in range(low, high)]
+    feed.model[1] |= {change.key: change.row for change in rows if change.row is not None}
+    feed.sections([section(feed.schemas[1], rows, first_read=True)])
+
+
+def test_a_load_beside_the_read_ends_behind_it(database: str, broker: FakeDelivery, feed: Feed) -> None:
+    feed.describe(replace(items(), indexes=(Index(name="by_amount", columns=("amount",)),)))
+    send(feed, 0, 500)
+    settings = settings_for(broker.address, {"a": database})
+    progress: list[LoadProgress] = []
+    steps: Steps = iter(
+        [
+            lambda: feed.cut(put(700, "changed before it is read", 1), gone(3), put(4, "changed after it was read", 1)),
+            lambda: send(feed, 500, 900),
+            lambda: feed.cut(put(700, "changed after it was read", 2), gone(701)),
+        ]
+    )
+    seen: list[object] = []
+
+    def end() -> int | None:
+        """Look from outside each time, and send the next cut."""
+        if step := next(steps, None):
+            seen.append([state.state for state in read_table_states(settings, "a")] or ["none"])
+            seen.append(query(database, INDEXES) if applied(database) > 0 else [])
+            step()
+            return None
+        return broker.next_offset
+
+    report = full_sync(settings, "a", progress.append, fill_end=end)
+    assert (report.offset, report.rows, report.parked, report.halted) == (903 + 2, {"shop.items": 898}, 0, ())
+    assert rows_at(database, items()) == feed.model[1]
+    assert seen[2:] == [["LOADING"], [("items_pkey",)], ["LOADING"], [("items_pkey",)]]
+    assert query(database, INDEXES) == [("by_amount",), ("items_pkey",)]
+    assert [state.state for state in read_table_states(settings, "a")] == ["ACTIVE"]
+    assert (progress[0].phase, progress[-1].phase) == ("planning", "done")
+    assert full_sync(settings, "a").already
+    with following(settings, "a"):
+        feed.cut(put(1, "behind the load", 5))
+        caught_up(database, broker)
+    assert rows_at(database, items()) == feed.model[1]
+    assert read_progress(settings, "a").unaccounted == 0
+
+
+def test_a_target_whose_first_load_has_not_ended_counts_as_not_loaded(
+    database: str, broker: FakeDelivery, feed: Feed
+) -> None:
+    feed.describe(items())
+    send(feed, 0, 50)
+    settings = settings_for(broker.address, {"a": database})
+
+    def stop() -> int | None:
+        if applied(database) < 0:
+            return None
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        full_sync(settings, "a", fill_end=stop)
+    assert applied(database) == 50
+    send(feed, 50, 100)
+    assert read_progress(settings, "a").position is None
+    with pytest.raises(Refused, match="has not been loaded yet"):
+        run_apply(settings, "a", threading.Event())
+    report = full_sync(settings, "a", fill_end=lambda: broker.next_offset)
+    assert (report.rows, broker.snapshots_opened) == ({"shop.items": 100}, 1)
+    assert rows_at(database, items()) == feed.model[1]
+
+
+def test_rows_of_the_first_read_are_copied_without_a_stage(
+    database: str, broker: FakeDelivery, feed: Feed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    feed.describe(items())
+    send(feed, 0, 10)
+    staged: list[int] = []
+    stage = RowMerger._stage
+
+    def count(self: RowMerger, *arguments: object) -> None:
+        staged.append(len(arguments[1]))  # type: ignore[arg-type]
+        stage(self, *arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(RowMerger, "_stage", count)
+    steps: Steps = iter([plan, lambda: feed.cut(put(600, "x", 1), gone(3)), lambda: send(feed, 10, 1000)])
+
+    def end() -> int | None:
+        if step := next(steps, None):
+            step()
+            return None
+        return broker.next_offset
+
+    report = full_sync(settings_for(broker.address, {"a": database}), "a", fill_end=end)
+    assert (report.rows, staged) == ({"shop.items": 999}, [])
+    assert rows_at(database, items()) == feed.model[1]
+
+
+def test_a_trigger_that_discards_rows_halts_the_table(database: str, broker: FakeDelivery, feed: Feed) -> None:
+    feed.describe(items())
+    query(database, "CREATE SCHEMA shop; CREATE TABLE shop.items (id bigint PRIMARY KEY, label text, amount bigint)")
+    query(
+        database,
+        "CREATE FUNCTION discard() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'; "
+        "CREATE TRIGGER discard BEFORE INSERT ON shop.items FOR EACH ROW WHEN (NEW.id = 300) "
+        "EXECUTE FUNCTION discard(); ALTER TABLE shop.items ENABLE ALWAYS TRIGGER discard",
+    )
+    send(feed, 0, 10)
+    steps: Steps = iter([plan, lambda: send(feed, 10, 500)])
+
+    def end() -> int | None:
+        if step := next(steps, None):
+            step()
+            return None
+        return broker.next_offset
+
+    report = full_sync(settings_for(broker.address, {"a": database}), "a", fill_end=end)
+    assert len(report.halted) == 1
+    assert "shop.items: it has taken 489 of 490 rows" in report.halted[0]
+
+
+def test_a_new_column_meanwhile_reaches_all_rows(database: str, broker: FakeDelivery, feed: Feed) -> None:
+    feed.describe(unique_label(items()))
+    send(feed, 0, 300)
+    more = column(4, "more", TEXT)
+    wider = replace(feed.schemas[1], version=2, columns=(*items().columns, more), indexes=())
+
+    def add_column() -> None:
+        feed.describe(wider)
+        feed.cut(put(1, "one", 1, "m"))
+
+    steps: Steps = iter([plan, add_column, lambda: feed.cut(put(2, "two", 2, "n"))])
+
+    def end() -> int | None:
+        if step := next(steps, None):
+            step()
+            return None
+        return broker.next_offset
+
+    full_sync(settings_for(broker.address, {"a": database}), "a", fill_end=end)
+    expected = {key: row if len(row) == 3 else (*row, None) for key, row in feed.model[1].items()}
+    assert rows_at(database, wider) == expected
+
+
+def run_history(seed: int, server: Server) -> int:
+    """Load beside a random first read with real kills around commits; return how many there were."""
+    random_, url = random.Random(seed), server.create_database()
+    broker = FakeDelivery()
+    broker.start()
+    try:
+        feed = Feed(broker)
+        feed.describe(
+            items() if random_.random() < 0.5 else replace(items(), indexes=(Index(name="i", columns=("label",)),))
+        )
+        read = FirstRead(feed, random_, random_.randint(0, 400))
+        read.send_cut()
+        kills = 0
+        with Victim("tests.support.faults.killed_under", broker.address, url, random_.choice(("0", "100"))) as under:
+            for step in (1, 2, 3, 5, 4, 6, 2, 8):
+                kills += under.run("first", step, random_.choice(("before", "after")), 0)
+                read.send_cut()
+            read.send_all()
+            settings = settings_for(broker.address, {"a": url})
+            report = full_sync(settings, "a", fill_end=lambda: read.end)
+        assert rows_at(url, items()) == feed.model[1]
+        assert report.offset == broker.next_offset
+        assert read_progress(settings, "a").unaccounted == 0
+    finally:
+        broker.stop()
+        server.drop_database(url)
+    return kills
+
+
+@pytest.mark.fault
+def test_histories_with_kills(postgres_server: Server) -> None:
+    assert sum(run_history(seed, postgres_server) for seed in range(4)) >= 8
+
+
+@pytest.mark.fault
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(4, 60))
+def test_more_histories_with_kills(seed: int, postgres_server: Server) -> None:
+    run_history(seed, postgres_server)

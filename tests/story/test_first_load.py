@@ -1,0 +1,233 @@
+"""A first load beside the read of the source, under writers, while everything is killed in turn (scenarios 86, 87).
+
+The command is stopped (SIGSTOP) for each look, so that the read cannot end meanwhile. Oracle is the stand-in.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import sqlite3
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+import psycopg2
+import pytest
+import sqlalchemy
+
+from tests.support.brokers.feed import query
+from tests.support.databases.mariadb import MariaServer
+from tests.support.databases.postgres import Server, libpq
+from tests.support.oracle.standin import SCHEMA, StandIn
+from tests.support.pipelines.pipeline import Pipeline, with_password
+from tests.support.pipelines.story_places import sqlite_pipeline, standin_pipeline
+from tests.support.waiting import eventually
+from venus.cli.probes import read_broker
+from venus.config import load
+
+pytestmark = [pytest.mark.integration, pytest.mark.fault, pytest.mark.timeout(600)]
+
+ROWS = 20_000
+#: Small chunks make the read last; small limits let it overlap.
+SLOW = {"VENUS_CAPTURE__FILL_CHUNK_ROWS": "20", "VENUS_APPLY__OVERLAP_ROWS_MIN": "100"}
+
+
+@dataclass
+class Place:
+    """A pipeline whose source has the table item (id, v), and how to write to it."""
+
+    pipeline: Pipeline
+    connect: Callable[[], Any]
+    table: str
+    #: The table's name at the target.
+    copy: str
+
+    def run(self, *statements: str) -> None:
+        with closing(self.connect()) as connection:
+            cursor = connection.cursor()
+            for statement in statements:
+                cursor.execute(statement)
+            connection.commit()
+
+    def rows(self) -> set[tuple[int, str]]:
+        with closing(self.connect()) as connection:
+            cursor = connection.cursor()
+            cursor.execute(f"SELECT * FROM {self.table}")
+            return {(int(number), str(value)) for number, value in cursor.fetchall()}
+
+    def rows_at_target(self) -> set[tuple[int, str]]:
+        found = query(self.pipeline.targets["main"], f"SELECT * FROM {self.copy}")
+        return {(int(number), str(value)) for number, value in found}
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """Let a writer work while the block runs."""
+        stop, random_ = threading.Event(), random.Random(1)
+
+        def write() -> None:
+            while not stop.wait(0.02):
+                key, number = random_.randrange(1, 2 * ROWS), random_.randrange(10**6)
+                statements = [f"DELETE FROM {self.table} WHERE id = {key}"]
+                if number % 3:
+                    statements.append(f"INSERT INTO {self.table} VALUES ({key}, 'new {number}')")
+                with suppress(sqlite3.OperationalError):  # capture has the file
+                    self.run(*statements)
+
+        thread = threading.Thread(target=write)
+        thread.start()
+        try:
+            yield
+        finally:
+            stop.set()
+            thread.join()
+
+
+@contextmanager
+def postgresql_place(request: pytest.FixtureRequest, folder: Path, server: Server) -> Iterator[Place]:
+    source, target = server.create_database(), server.create_database()
+    pipeline = Pipeline(folder=folder, source=with_password(source), targets={"main": with_password(target)})
+    pipeline.configure()
+    try:
+        yield Place(pipeline, lambda: psycopg2.connect(libpq(source)), "item", "public.item")
+    finally:
+        pipeline.close()
+        server.drop_database(source)
+        server.drop_database(target)
+
+
+@contextmanager
+def mariadb_place(request: pytest.FixtureRequest, folder: Path, server: Server) -> Iterator[Place]:
+    maria: MariaServer = request.getfixturevalue("mariadb_server")
+    source: str = request.getfixturevalue("mariadb_database")
+    name, target = str(sqlalchemy.make_url(source).database), server.create_database()
+    pipeline = Pipeline(folder=folder, source=source, targets={"main": with_password(target)})
+    pipeline.configure()
+    try:
+        yield Place(pipeline, lambda: maria.connect(name), "item", f"{name}.item")
+    finally:
+        pipeline.close()
+        server.drop_database(target)
+
+
+@contextmanager
+def sqlite_place(request: pytest.FixtureRequest, folder: Path, server: Server) -> Iterator[Place]:
+    with sqlite_pipeline(folder, server) as pipeline:
+        yield Place(pipeline, lambda: sqlite3.connect(folder / "app.db", timeout=60), "item", "public.item")
+
+
+@contextmanager
+def standin_place(request: pytest.FixtureRequest, folder: Path, server: Server) -> Iterator[Place]:
+    maria: MariaServer = request.getfixturevalue("mariadb_oracle_server")
+    StandIn(maria).prepare()
+    with standin_pipeline(folder, maria, server, request.getfixturevalue("monkeypatch")) as pipeline:
+        yield Place(pipeline, lambda: maria.connect(SCHEMA), '"ITEM"', "app.item")
+
+
+PLACES = (postgresql_place, mariadb_place, sqlite_place, standin_place)
+
+
+@pytest.fixture(params=PLACES, ids=[place.__name__ for place in PLACES])
+def place(request: pytest.FixtureRequest, tmp_path: Path, postgres_server: Server) -> Iterator[Place]:
+    with request.param(request, tmp_path, postgres_server) as made:
+        made.pipeline.environ |= SLOW
+        if request.param is sqlite_place:  # the fastest source
+            made.pipeline.environ["VENUS_CAPTURE__FILL_CHUNK_ROWS"] = "10"
+        is_oracle = request.param is standin_place
+        kinds = ("NUMBER(9)", "VARCHAR2(40)") if is_oracle else ("int", "varchar(40)")
+        columns = f"id {kinds[0]} PRIMARY KEY, v {kinds[1]}"
+        made.run(f"CREATE TABLE {made.table} ({columns})", f"CREATE INDEX by_v ON {made.table} (v)")
+        for low in range(1, ROWS, 1000):
+            values = ", ".join(f"({n}, 'old {n}')" for n in range(low, low + 1000))
+            made.run(f"INSERT INTO {made.table} VALUES {values}")
+        yield made
+
+
+class Migration:
+    """`venus migrate` as a process that is stopped and continued."""
+
+    def __init__(self, place: Place) -> None:
+        self._place, self._pipeline = place, place.pipeline
+        self._settings = load(place.pipeline.folder / "venus.toml")
+        self._pipeline.start("migrate", "migrate", "--target", "main", "--engine", "local")
+        self.pid = self._pipeline.running["migrate"].pid
+
+    def position(self) -> int:
+        """Return the applied offset; -1 = none."""
+        found = query(self._pipeline.targets["main"], "SELECT to_regclass('venus.applied') IS NOT NULL")
+        rows = query(self._pipeline.targets["main"], 'SELECT "offset" FROM venus.applied') if found[0][0] else []
+        return int(rows[0][0]) if rows else -1
+
+    def worker(self) -> int:
+        """Return the process that loads."""
+        for child in psutil.Process(self.pid).children(recursive=True):
+            with suppress(psutil.Error):  # it has just ended
+                if "spawn_main" in " ".join(child.cmdline()):
+                    return child.pid
+        return 0
+
+    @contextmanager
+    def stopped(self) -> Iterator[None]:
+        """Stop the command, but not the process that loads, while the source is still being read."""
+        os.kill(self.pid, signal.SIGSTOP)
+        # the broker knows it; a stopped reader of SQLite may hold a lock on the file
+        assert read_broker(self._settings).fills, "the read has ended too early"
+        yield
+        with suppress(ProcessLookupError):  # it was killed
+            os.kill(self.pid, signal.SIGCONT)
+
+    def moves_on(self) -> None:
+        """Wait until the target has applied more."""
+        before = self.position()
+        self._pipeline.until(lambda: self.position() > before, "the load to continue")
+
+    def is_level(self) -> bool:
+        """Return whether the target has everything that the broker has."""
+        return self.position() >= read_broker(self._settings).next_offset
+
+
+def test_everything_is_killed_in_turn(place: Place) -> None:
+    pipeline = place.pipeline
+    pipeline.ask("install-triggers")
+    pipeline.start_broker()
+    with place.writing():
+        migration = Migration(place)
+        pipeline.until(lambda: migration.position() > 0, "the tables to follow")
+        with migration.stopped():
+            waiting = pipeline.status()["problems"]
+            assert any("its load has not ended" in line for line in waiting), waiting
+            sessions = (
+                "FROM pg_stat_activity WHERE application_name LIKE 'venus apply%' AND datname = current_database()"
+            )
+            assert query(pipeline.targets["main"], f"SELECT pg_terminate_backend(pid) {sessions}")
+            pipeline.until(migration.is_level, "the load to connect again")
+        migration.moves_on()
+        with migration.stopped():
+            first = migration.worker()
+            os.kill(first, signal.SIGKILL)
+        pipeline.until(lambda: migration.worker() not in (0, first), "another process to load")
+        migration.moves_on()
+        with migration.stopped():
+            pipeline.kill("broker")
+            pipeline.start_broker()
+            pipeline.until(migration.is_level, "the load to find the broker again")
+        migration.moves_on()
+        with migration.stopped():
+            worker = migration.worker()
+            pipeline.running.pop("migrate").kill()
+            eventually(lambda: not psutil.pid_exists(worker), "the process that loads to end with its parent")
+        pipeline.environ["VENUS_CAPTURE__FILL_CHUNK_ROWS"] = "20000"
+        report = pipeline.ask("migrate", "--target", "main", "--engine", "local")
+    assert report["refused"] == 0
+    assert report["rows"] > ROWS / 2
+    pipeline.start("sync", "sync", "--target", "main")
+    pipeline.caught_up("main")
+    assert place.rows_at_target() == place.rows()
+    assert not pipeline.status()["problems"]
+    indexes = f"SELECT count(*) FROM pg_indexes WHERE schemaname || '.' || tablename = '{place.copy}'"
+    assert query(pipeline.targets["main"], indexes) == [(2,)]
