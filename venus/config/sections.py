@@ -228,6 +228,8 @@ class BrokerSettings(SettingsSection):
     addresses: Addresses = ()
     #: Other sets of brokers, nearest first, to use while no broker of the set above answers.
     further: Sets = ()
+    #: Where targets read increments: at the leader, or at the nearest replica in sync, by [cluster] site.
+    read_from: Literal["leader", "nearest"] = "leader"
     #: Metrics, health and the status page over HTTP; empty = off.
     http: Address = "127.0.0.1:7401"
     data_dir: Path = Path("data")

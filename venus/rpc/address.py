@@ -39,6 +39,8 @@ class BrokerAddress(str):
     """HOST:PORT of a broker, with the client's credentials. A plain str is an address without TLS."""
 
     proof: ClientCredentials = NONE
+    #: Where the increments are read: None = at the leader, else at the nearest replica, as seen from this site.
+    near: str | None = None
 
     def __new__(cls, text: str, proof: ClientCredentials = NONE) -> BrokerAddress:
         """Create an address from its text and credentials."""
@@ -57,7 +59,10 @@ def broker_address(settings: Settings) -> BrokerAddress:
         token_file=own.client_token_file,
         token=own.client_token,
     )
-    return BrokerAddress(settings.broker.reach, proof)
+    address = BrokerAddress(settings.broker.reach, proof)
+    if settings.broker.read_from == "nearest":
+        address.near = settings.cluster.site
+    return address
 
 
 def to_options(address: BrokerAddress) -> dict[str, str]:

@@ -1145,6 +1145,7 @@ class Open(_message.Message):
     WHERE_FIELD_NUMBER: _builtins.int
     ROWS_FIELD_NUMBER: _builtins.int
     ROWS_AT_FIELD_NUMBER: _builtins.int
+    ELSEWHERE_FIELD_NUMBER: _builtins.int
     business: _builtins.str
     group: _builtins.str
     offset: _builtins.int
@@ -1162,6 +1163,8 @@ class Open(_message.Message):
     """Id of the broker set that pulls, equal for all of its brokers. Empty = no broker set, or an older one."""
     rows_at: _builtins.int
     """the offset at which it received them; absent: `offset`"""
+    elsewhere: _builtins.bool
+    """increments are read from one of Opened.replicas, if there is one: none are sent here"""
     @_builtins.property
     def table_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """empty = all"""
@@ -1199,10 +1202,11 @@ class Open(_message.Message):
         where: _abc.Iterable[Global___RowFilter] | None = ...,
         rows: Global___RowsIdentity | None = ...,
         rows_at: _builtins.int | None = ...,
+        elsewhere: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_kept", b"_kept", "_rows_at", b"_rows_at", "kept", b"kept", "rows", b"rows", "rows_at", b"rows_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_kept", b"_kept", "_rows_at", b"_rows_at", "ahead", b"ahead", "business", b"business", "credit_bytes", b"credit_bytes", "epoch", b"epoch", "group", b"group", "kept", b"kept", "offset", b"offset", "only", b"only", "rows", b"rows", "rows_at", b"rows_at", "set_id", b"set_id", "table_ids", b"table_ids", "transient", b"transient", "where", b"where"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_kept", b"_kept", "_rows_at", b"_rows_at", "ahead", b"ahead", "business", b"business", "credit_bytes", b"credit_bytes", "elsewhere", b"elsewhere", "epoch", b"epoch", "group", b"group", "kept", b"kept", "offset", b"offset", "only", b"only", "rows", b"rows", "rows_at", b"rows_at", "set_id", b"set_id", "table_ids", b"table_ids", "transient", b"transient", "where", b"where"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__kept: _TypeAlias = _typing.Literal["kept"]  # noqa: Y015
     _WhichOneofArgType__kept: _TypeAlias = _typing.Literal["_kept", b"_kept"]  # noqa: Y015
@@ -1468,6 +1472,7 @@ class Opened(_message.Message):
     FILTERS_FIELD_NUMBER: _builtins.int
     ROWS_FIELD_NUMBER: _builtins.int
     LEVELS_FIELD_NUMBER: _builtins.int
+    REPLICAS_FIELD_NUMBER: _builtins.int
     next_offset: _builtins.int
     """of the queue now"""
     log_start: _builtins.int
@@ -1496,6 +1501,10 @@ class Opened(_message.Message):
     def levels(self) -> Global___RowLevels:
         """of this set, for a set that pulls"""
 
+    @_builtins.property
+    def replicas(self) -> _containers.RepeatedCompositeFieldContainer[Global___ReadReplica]:
+        """in sync with this leader, for Open.elsewhere; empty: increments are sent here"""
+
     def __init__(
         self,
         *,
@@ -1509,16 +1518,41 @@ class Opened(_message.Message):
         filters: _builtins.bool = ...,
         rows: Global___RowsIdentity | None = ...,
         levels: Global___RowLevels | None = ...,
+        replicas: _abc.Iterable[Global___ReadReplica] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_kept", b"_kept", "home", b"home", "kept", b"kept", "levels", b"levels", "rows", b"rows", "snapshot", b"snapshot"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_kept", b"_kept", "epoch", b"epoch", "filters", b"filters", "home", b"home", "kept", b"kept", "levels", b"levels", "log_start", b"log_start", "networks", b"networks", "next_offset", b"next_offset", "rows", b"rows", "snapshot", b"snapshot"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_kept", b"_kept", "epoch", b"epoch", "filters", b"filters", "home", b"home", "kept", b"kept", "levels", b"levels", "log_start", b"log_start", "networks", b"networks", "next_offset", b"next_offset", "replicas", b"replicas", "rows", b"rows", "snapshot", b"snapshot"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__kept: _TypeAlias = _typing.Literal["kept"]  # noqa: Y015
     _WhichOneofArgType__kept: _TypeAlias = _typing.Literal["_kept", b"_kept"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType__kept) -> _WhichOneofReturnType__kept | None: ...
 
 Global___Opened: _TypeAlias = Opened  # noqa: Y015
+
+@_typing.final
+class ReadReplica(_message.Message):
+    """A replica from which committed increments can be read."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ADDRESS_FIELD_NUMBER: _builtins.int
+    SITE_FIELD_NUMBER: _builtins.int
+    address: _builtins.str
+    site: _builtins.str
+    def __init__(
+        self,
+        *,
+        address: _builtins.str = ...,
+        site: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "site", b"site"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReadReplica: _TypeAlias = ReadReplica  # noqa: Y015
 
 @_typing.final
 class Home(_message.Message):

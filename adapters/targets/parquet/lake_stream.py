@@ -45,8 +45,8 @@ from venus.network.rows_identity import RowsIdentity
 from venus.process.system import raise_descriptor_limit
 from venus.rpc import reports
 from venus.rpc.conditions import ACTIVE, RESYNCING, AdapterCondition, AdapterFigures, TableCondition
+from venus.rpc.nearest_subscriber import open_subscriber
 from venus.rpc.stopwatch import Stopwatch
-from venus.rpc.subscriber import Subscriber
 from venus.wire import broker_pb2
 
 #: How many bytes of rows of all tables may wait in memory for their row groups.
@@ -280,7 +280,7 @@ class _LakeStream:
         self._refreshes = RefreshSchedule(self._settings.refresh_s)
         self._rows = self._transactions = self._refreshed = 0
         self._reported = 0.0
-        self._subscriber = Subscriber(
+        self._subscriber = open_subscriber(
             target.broker, target.business, target.group, credit_bytes=target.settings.apply.credit_bytes
         )
 

@@ -23,7 +23,7 @@ from venus.broker.replicas.replicated_logs import ReplicaStanding, ReplicatedLog
 from venus.errors import Refused, Unavailable, VenusError
 from venus.flow.degradation import Lane
 from venus.replication import election
-from venus.replication.records import Coordinator, Leadership
+from venus.replication.records import Coordinator, Leadership, LiveBroker
 from venus.rpc.event_loop import LoopBridge
 
 logger = logging.getLogger(__name__)
@@ -61,6 +61,9 @@ class Gate(Protocol):
     def admit_reader(self, business: str) -> None:
         """Admit a client that only reads. Raises NotLeader if this broker has no replica of the business."""
 
+    def read_replicas(self, business: str) -> list[LiveBroker]:
+        """Return the other brokers from which increments of a business that this broker leads can be read."""
+
     def term(self, business: str) -> int:
         """Return the term in which this broker leads, as far as it knows; 0 if it does not lead or has no cluster."""
 
@@ -91,6 +94,10 @@ class StandaloneGate:
 
     def admit_reader(self, business: str) -> None:
         """Admit a reader."""
+
+    def read_replicas(self, business: str) -> list[LiveBroker]:
+        """Return none: there is no other broker."""
+        return []
 
     def term(self, business: str) -> int:
         """Return 0: a standalone broker has no terms."""
@@ -204,6 +211,13 @@ class ClusterGate:
         standing = self._shared.standing(business)
         if business not in self._host.replicas and business in self._host.records and standing.leader:
             raise write_refusal(business, standing)
+
+    def read_replicas(self, business: str) -> list[LiveBroker]:
+        """Return the living brokers whose replicas are in sync with this leader, without degraded lanes."""
+        replica, live = self._host.replicas.get(business), self._host.brokers.live
+        known = replica.known if replica is not None and replica.leads else None
+        able = sorted((known.in_sync & live.keys()) - {self._host.me.member}) if known is not None else []
+        return [live[member] for member in able if not live[member].draining and not live[member].is_degraded]
 
     def term(self, business: str) -> int:
         """Return the term in which this broker leads, as far as it knows; 0 if it does not lead."""

@@ -10,6 +10,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -28,6 +29,7 @@ from venus.errors import ProtocolError, Unavailable, VenusError
 from venus.flow.degradation import Lane
 from venus.flow.limiters import DeliveryWindow
 from venus.model import FULL
+from venus.replication.records import LiveBroker
 from venus.rpc.channel import FRAME_BYTES
 from venus.rpc.event_loop import LoopBridge
 from venus.rpc.sealed import SealedMessage, check_frame_seal
@@ -72,6 +74,9 @@ class ChunkPrefetcher:
 
 logger = logging.getLogger(__name__)
 
+AGAIN = "it is opened again by itself"
+#: How often a stream whose increments are read elsewhere checks the replicas.
+WATCH_REPLICAS_S = 1.0
 #: A snapshot's lease is renewed after this fraction of it.
 RENEW_PART = 0.25
 
@@ -91,6 +96,7 @@ class ConsumerStream:
         frames: SharedFrames,
         context: StreamContext,
         wanted: broker_pb2.Open,
+        read_replicas: Callable[[], list[LiveBroker]] = list,
     ) -> None:
         self.business, self.group = wanted.business, wanted.group
         self.set_id, self.peer = wanted.set_id, str(context.peer())
@@ -117,6 +123,8 @@ class ConsumerStream:
         self._eof = False
         self._token = 0  # of the attachment
         self._follows = False  # whether the consumer had everything before the newest commit
+        self._read_replicas = read_replicas
+        self._elsewhere = frozenset[str]()  # addresses from which the consumer reads the increments; empty = from here
         self._fill = (0, 0)  # number of the business, and at a mirror the full data that the increments follow
 
     def end(self, error: VenusError) -> None:
@@ -169,11 +177,17 @@ class ConsumerStream:
             self._token = await asyncio.shield(attaching)
             opened.kept = self._core.subscriptions.kept_offset(self.business, self.group, self._token)
             reader = asyncio.create_task(self._read(first))
+            if self._wanted.elsewhere and snapshot is None and not self.transient:
+                found = {broker.address: broker.site for broker in self._read_replicas()}
+                opened.replicas.extend(broker_pb2.ReadReplica(address=a, site=site) for a, site in found.items())
+                self._elsewhere = frozenset(found)
             if snapshot is not None:
                 opened.snapshot.CopyFrom(snapshot)
             await self._context.write(broker_pb2.DeliveryFrame(opened=opened))
             if snapshot is not None:
                 await self._send_chunks(snapshot)
+            if self._elsewhere:
+                await self._watch_replicas()
             await self._send_increments()
         finally:
             if reader is not None:
@@ -218,6 +232,17 @@ class ConsumerStream:
                         await self._bridge.run_blocking(Lane.CONTROL, self._core.full_data.renew, snapshot.snapshot_id)
             finally:
                 chunks.close()
+
+    async def _watch_replicas(self) -> None:
+        """Only take positions and reports. Raises Unavailable once one of the replicas is no longer in sync."""
+        while not self._eof:
+            self.wake.clear()
+            if self._error is not None:
+                raise self._error
+            if not self._elsewhere <= {broker.address for broker in self._read_replicas()}:
+                raise Unavailable(f"{self.business}: a replica that can be read is no longer in sync", hint=AGAIN)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self.wake.wait(), WATCH_REPLICAS_S)
 
     async def _send_increments(self) -> None:
         while not self._eof:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
+from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
 
 import grpc
@@ -170,7 +171,14 @@ class DeliveryService(broker_pb2_grpc.DeliveryServicer):
             self._refuse_namesake(first.open)
         with self.traffic.count_stream(first.open.business, first.open.group):
             stream = ConsumerStream(
-                self.core, self.bridge, self.service_status, self.traffic, self.frames, context, first.open
+                self.core,
+                self.bridge,
+                self.service_status,
+                self.traffic,
+                self.frames,
+                context,
+                first.open,
+                partial(self._gate.read_replicas, first.open.business),
             )
             self.streams.add(stream)
             self.frames.add_stream(stream.business)

@@ -25,7 +25,7 @@ from venus.errors import Diverged
 from venus.network.rows_identity import RowsIdentity
 from venus.rpc import reports
 from venus.rpc.conditions import TableCondition
-from venus.rpc.subscriber import Subscriber
+from venus.rpc.nearest_subscriber import open_subscriber
 
 logger = logging.getLogger(__name__)
 
@@ -214,7 +214,7 @@ class ApplyStream:
         #: Rows identity of the broker's set at the applied offset; None = unknown.
         self.rows: RowsIdentity | None = None
         self.cuts = CutAssembler(catalogue.position.offset)
-        self._subscriber = Subscriber(
+        self._subscriber = open_subscriber(
             target.broker, target.business, target.group, credit_bytes=settings.credit_bytes, ahead=ahead
         )
 

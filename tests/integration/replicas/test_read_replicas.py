@@ -1,0 +1,133 @@
+"""Targets that read increments from replicas: the leader is spared, positions reach it, nothing is lost or doubled."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.support.brokers.broker_clusters import BrokerCluster, Writer, bodies
+from tests.support.brokers.etcd import EtcdCluster
+from tests.support.brokers.servers import BUSINESS, business_status
+from tests.support.waiting import eventually
+from venus.errors import OffsetDiverged, VenusError
+from venus.rpc.address import BrokerAddress
+from venus.rpc.nearest_subscriber import NearestSubscriber, open_subscriber
+from venus.rpc.subscriber import Subscriber
+from venus.wire import broker_pb2
+
+pytestmark = pytest.mark.integration
+ROWS = 10_000
+BATCHES = 100
+READERS = 6
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, etcd_server: EtcdCluster) -> Iterator[BrokerCluster]:
+    """Three brokers at three sites; a long lease, because the machine may be busy."""
+    with BrokerCluster(tmp_path, etcd_server, "", lease_s=4.0) as made:
+        for name in "abc":
+            made.configure(site=f"site {name}")
+            made.start(name)
+        yield made
+
+
+def address(cluster: BrokerCluster, near: str | None) -> BrokerAddress:
+    """Return what `[broker] read_from` and `[cluster] site` make of the addresses."""
+    found = BrokerAddress(cluster.reach(broker.address for broker in cluster.brokers.values()))
+    found.near = near
+    return found
+
+
+def take_all(subscriber: Subscriber, until: int) -> list[broker_pb2.Increment]:
+    taken: list[broker_pb2.Increment] = []
+    end = time.monotonic() + 60
+    while subscriber.position < until:
+        assert time.monotonic() < end
+        taken += subscriber.increments(1.0)
+    return taken
+
+
+def read_until_it_ends(subscriber: Subscriber) -> None:
+    end = time.monotonic() + 60
+    while time.monotonic() < end:
+        subscriber.increments(0.1)
+
+
+def acknowledged(cluster: BrokerCluster, leader: str, group: str) -> int:
+    status = business_status(cluster.brokers[leader].address)
+    return next(consumer.acknowledged for consumer in status.consumers if consumer.group == group)
+
+
+def leader_cpu_s(cluster: BrokerCluster, leader: str, near: str | None, sent: list[bytes], start: int = 0) -> float:
+    """Let some groups read from an offset to the end; return the leader's CPU time meanwhile."""
+    process = psutil.Process(cluster.brokers[leader].process.pid)
+    began, until = sum(process.cpu_times()[:2]), BATCHES * ROWS
+    groups = [f"main/{near}{start}.{n}" for n in range(READERS)]
+    for group in groups:
+        with open_subscriber(address(cluster, near), BUSINESS, group, credit_bytes=8 << 20) as subscriber:
+            subscriber.open(start, 0)
+            assert [increment.body for increment in take_all(subscriber, until)] == sent
+            subscriber.acknowledge(until)
+            if isinstance(subscriber, NearestSubscriber):
+                assert subscriber.reads_from != cluster.brokers[leader].address
+    took = sum(process.cpu_times()[:2]) - began
+    eventually(lambda: {acknowledged(cluster, leader, group) for group in groups} == {until}, every_s=0.2)
+    return took
+
+
+def test_targets_that_read_replicas_spare_the_leader_and_acknowledge_there(cluster: BrokerCluster) -> None:
+    """Scenario 54."""
+    writer = Writer(cluster)
+    writer.write(BATCHES, ROWS)
+    eventually(lambda: cluster.in_sync() == set("abc"))
+    status = partial(business_status, cluster.brokers[writer.leader].address)
+    eventually(lambda: status().materialised_offset == BATCHES * ROWS, every_s=0.2)  # what costs CPU in any case
+    sent = bodies(BATCHES, ROWS)
+    from_leader = leader_cpu_s(cluster, writer.leader, None, sent)
+    from_replicas = leader_cpu_s(cluster, writer.leader, "", sent)
+    nothing = leader_cpu_s(cluster, writer.leader, "", [], start=BATCHES * ROWS)
+    print(f"the leader's CPU: {from_leader:.2f} s, at replicas {from_replicas:.2f} s, idle {nothing:.2f} s")  # noqa: T201
+    assert from_replicas - nothing < (from_leader - nothing) / 2
+
+
+def test_a_target_reads_at_its_site_and_goes_on_at_another_when_that_broker_dies(cluster: BrokerCluster) -> None:
+    writer = Writer(cluster)
+    writer.write(5, 10)
+    eventually(lambda: cluster.in_sync() == set("abc"))
+    near = next(name for name in "cb" if name != writer.leader)
+    with open_subscriber(address(cluster, f"site {near}"), BUSINESS, "main/eu", credit_bytes=8 << 20) as subscriber:
+        assert isinstance(subscriber, NearestSubscriber)
+        subscriber.open(0, 0)
+        assert subscriber.reads_from == cluster.brokers[near].address
+        taken = take_all(subscriber, 50)
+        cluster.brokers[near].kill()
+        taken += subscriber.increments(5.0)
+        assert subscriber.reads_from != cluster.brokers[near].address
+        assert [increment.body for increment in taken] == bodies(5, 10)
+        with pytest.raises(VenusError, match="no longer in sync"):  # so that the adapter asks for replicas again
+            read_until_it_ends(subscriber)
+    with open_subscriber(address(cluster, f"site {near}"), BUSINESS, "main/eu", credit_bytes=8 << 20) as subscriber:
+        subscriber.open(50, taken[-1].epoch)
+        assert isinstance(subscriber, NearestSubscriber)
+        assert subscriber.reads_from not in {cluster.brokers[name].address for name in (near, writer.leader)}
+        writer.write(5, 10)
+        assert [increment.body for increment in take_all(subscriber, 100)] == bodies(10, 10)[5:]
+        with (
+            pytest.raises(OffsetDiverged),
+            open_subscriber(address(cluster, ""), BUSINESS, "main/other", credit_bytes=1 << 20) as ahead,
+        ):
+            ahead.open(999, taken[-1].epoch)
+
+
+def test_without_another_replica_the_leader_sends_the_increments(tmp_path: Path, etcd_server: EtcdCluster) -> None:
+    with BrokerCluster(tmp_path, etcd_server, "a", replicas=1, min_in_sync=1) as cluster:
+        writer = Writer(cluster)
+        writer.write(2, 10)
+        with open_subscriber(address(cluster, ""), BUSINESS, "main/eu", credit_bytes=8 << 20) as subscriber:
+            subscriber.open(0, 0)
+            assert [increment.body for increment in take_all(subscriber, 20)] == bodies(2, 10)
