@@ -6,7 +6,6 @@ import io
 import json
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from contextlib import closing
@@ -15,7 +14,7 @@ from typing import Any
 
 import psutil
 
-from bench.processes import ENVIRONMENT, EmbeddedPostgres, free_port
+from bench.processes import ENVIRONMENT, EmbeddedPostgres, free_port, venus_command
 from bench.shapes import Shape
 from bench.venus_transmission import BUSINESS
 
@@ -109,7 +108,7 @@ load_workers = {WORKERS}
 
     def command(self, *words: str) -> list[str]:
         """Return a command line of VENUS."""
-        return [sys.executable, "-m", "venus.cli", *words, "-c", str(self._file)]
+        return venus_command(*words, file=self._file)
 
     def run(self, *words: str) -> Any:
         """Run a command and return its answer."""

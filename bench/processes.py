@@ -43,6 +43,11 @@ def _exit(number: int, _: FrameType | None) -> None:
     sys.exit(128 + number)
 
 
+def venus_command(*words: str, file: Path) -> list[str]:
+    """Return a command line of VENUS over a configuration file."""
+    return [sys.executable, "-m", "venus.cli", *words, "-c", str(file)]
+
+
 class EmbeddedPostgres:
     """An embedded server with a source and a target database."""
 
@@ -69,6 +74,10 @@ class EmbeddedPostgres:
     def pid(self) -> int:
         """The postmaster."""
         return int(self._server.get_postmaster_info().pid)
+
+    def program(self, name: str) -> str:
+        """Return the path of one of its client programs."""
+        return str(self._server.bin_path / name)
 
     @property
     def socket(self) -> Path:
@@ -135,7 +144,7 @@ data_dir = "{home / "broker"}"
         )
 
     def _command(self, *words: str, file: Path | None = None) -> list[str]:
-        return [sys.executable, "-m", "venus.cli", *words, "-c", str(file or self._file)]
+        return venus_command(*words, file=file or self._file)
 
     @property
     def log(self) -> Path:

@@ -15,6 +15,7 @@ from bench.figures import (
     p4,
     p5,
     p6,
+    p7,
     r2,
     s1,
     s2,
@@ -62,4 +63,5 @@ FIGURES: tuple[Figure, ...] = (
     p4.FIGURE,
     p5.FIGURE,
     p6.FIGURE,
+    p7.FIGURE,
 )
