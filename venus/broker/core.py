@@ -194,6 +194,7 @@ class Core:
             clock_us=self.clock_us,
             monotonic=self._monotonic,
             knows_end=self._knows_end,
+            is_shared=self._shared.is_shared,
         )
         self.homes = HomeCommands(self.catalogue, self.commits, clock_us=self.clock_us)
         self.mirrors = MirrorCommands(self.catalogue, self.commits, self.store, self.space, clock_us=self.clock_us)
@@ -325,6 +326,7 @@ def replay_business(
             raise
         halt(business, (business.pending[-1].index if business.pending else business.log.applied) + 1, error)
         machine.stop_applying(store, business)
+    business.rows_may_reach = business.proposed.last_sequence
     business.described_from = min(business.described_from, business.proposed.end_sequence)
     if entries:
         logger.info("%s: replayed %d log entries", business.name, entries)

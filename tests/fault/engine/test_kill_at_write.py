@@ -22,7 +22,7 @@ PROCESSES = multiprocessing.get_context("forkserver")
 PROCESSES.set_forkserver_preload(["tests.support.engines.engines"])
 
 
-def work(path: Path, diary: Path, batches: int, kill_at: int | None) -> None:
+def work(path: Path, diary: Path, batches: int, kill_at: int | None, is_fill: bool = False) -> None:
     """Produce all batches, saying in the diary what was answered; what is undecided at the start is rolled back."""
     log = os.open(diary, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 
@@ -32,12 +32,18 @@ def work(path: Path, diary: Path, batches: int, kill_at: int | None) -> None:
     engine = engines.make(path, on_write=killer(kill_at) if kill_at is not None else None)
     producer = engines.Producer(engine)
     say("epoch", producer.epoch)
+    if is_fill:
+        engines.begin_fill(engine)
     for ref in producer.ack.undecided[:1]:
         say("rollback", ref.batch_no)
         producer.decide(broker_pb2.Half(batch_no=ref.batch_no, digest=ref.digest), Verdict.ROLLBACK)
     while producer.batch_no < batches:
         produce(producer, say)
+        if is_fill:
+            engines.caught_up(engine)  # before a checkpoint is waited for: then rows become no files
     engines.full_data(engine)
+    if engines.has_files(engine):
+        say("files")
     engine.stop()
     say("done")
 
@@ -71,10 +77,10 @@ def produce(producer: engines.Producer, say: Callable[..., None]) -> None:
     say("commit", number)
 
 
-def run(path: Path, batches: int, kill_at: int | None) -> list[list[str]]:
+def run(path: Path, batches: int, kill_at: int | None, is_fill: bool = False) -> list[list[str]]:
     """Run `work` in a process of its own; return its diary."""
     diary = path.with_suffix(".diary")
-    process = PROCESSES.Process(target=work, args=(path, diary, batches, kill_at))
+    process = PROCESSES.Process(target=work, args=(path, diary, batches, kill_at, is_fill))
     process.start()
     process.join(LIFE_S)
     assert process.exitcode in (0, -signal.SIGKILL)
@@ -82,16 +88,22 @@ def run(path: Path, batches: int, kill_at: int | None) -> list[list[str]]:
 
 
 @pytest.mark.fault
-@pytest.mark.parametrize(("batches", "step"), [(2, 5), pytest.param(3, 1, marks=pytest.mark.slow)])
-def test_kill_9_at_any_step_of_any_write_loses_and_doubles_nothing(tmp_path: Path, batches: int, step: int) -> None:
+@pytest.mark.parametrize(
+    ("batches", "step", "is_fill"),
+    [(2, 5, False), (2, 4, True)] + [pytest.param(3, 1, is_fill, marks=pytest.mark.slow) for is_fill in (False, True)],
+)
+def test_kill_9_at_any_step_of_any_write_loses_and_doubles_nothing(
+    tmp_path: Path, batches: int, step: int, is_fill: bool
+) -> None:
     for kill_at in count(0, step):
         path = tmp_path / str(kill_at)
-        told = run(path, batches, kill_at)
+        told = run(path, batches, kill_at, is_fill)
         inspect(path, told)
         if ["done"] in told:
             assert kill_at > 3 * 2 * batches, "the hook saw fewer writes than there must be"
+            assert (["files"] in told) is is_fill
             return
-        told = run(path, batches, None)
+        told = run(path, batches, None, is_fill)
         assert told[-1] == ["done"]
         inspect(path, told)
     raise AssertionError("no run was completed")

@@ -13,7 +13,8 @@ from tests.support.engines.engines import WAIT_S, Producer, caught_up, the_busin
 from tests.support.waiting import eventually
 from venus.broker.snapshot import materialiser
 from venus.broker.store import keys
-from venus.broker.store.rocks import DELAYING_FILES, DELAYING_MEMTABLES, Store
+from venus.broker.store.options import DELAYING_FILES, DELAYING_MEMTABLES
+from venus.broker.store.rocks import Store
 
 
 def test_new_files_of_rows_are_merged_eight_at_a_time(tmp_path: Path) -> None:

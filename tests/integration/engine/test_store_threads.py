@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from tests.support.engines import engines
-from venus.broker.store import keys, rocks
-from venus.broker.store.rocks import DELAYING_FILES, Store
+from venus.broker.store import keys, options
+from venus.broker.store.options import DELAYING_FILES
+from venus.broker.store.rocks import Store
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere threads have no priority of their own")
 
@@ -30,7 +31,7 @@ def test_merges_give_way_and_nothing_else_does(tmp_path: Path) -> None:
     own = nice_of(os.getpid())
     engine = engines.make(tmp_path)
     try:
-        assert {nice_of(each) for each in named("rocksdb:low")} == {own + rocks.NICER_MERGES}
+        assert {nice_of(each) for each in named("rocksdb:low")} == {own + options.NICER_MERGES}
         assert {nice_of(each) for each in named("rocksdb:high")} == {own}
         found = engine.commits.submit(lambda _: nice_of(threading.get_native_id())).result(60)
         assert found == nice_of(threading.get_native_id()) == own
@@ -39,8 +40,8 @@ def test_merges_give_way_and_nothing_else_does(tmp_path: Path) -> None:
 
 
 def test_a_system_that_hides_threads_is_no_reason_to_fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rocks, "_TASKS", tmp_path / "nothing")
-    rocks.lower_merge_priority()
+    monkeypatch.setattr(options, "_TASKS", tmp_path / "nothing")
+    options.lower_merge_priority()
 
 
 def test_files_that_wait_for_merges_delay_the_log_later_than_the_full_data(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from venus.broker.core import Core
 from venus.broker.machine.business import Business, MaterialisedPosition
 from venus.broker.machine.records import decode_materialised_position, encode_materialised_position
 from venus.broker.pipeline.shared_log import SharedLog, StandaloneLog
+from venus.broker.snapshot import materialiser, step
 from venus.broker.store import data_directory, keys
 from venus.broker.store.data_directory import FreeBytes
 from venus.broker.store.rocks import Store
@@ -131,6 +132,17 @@ def full_data_from_the_start(path: Path, *, met_before: bool) -> None:
     batch.put(keys.STATE, key, encode_materialised_position(start))
     store.write(batch, durable=True)
     store.close()
+
+
+def begin_fill(engine: Core) -> None:
+    """Say that the producer reads its tables, and let files be made of the fewest rows. The process ends soon."""
+    step.FILES_BYTES_MIN, materialiser.FILL_LINGER_S = 1, 0.005
+    engine.producers.record_fill(BUSINESS, is_filling=True)
+
+
+def has_files(engine: Core) -> bool:
+    """Return whether rows became files at once, without memtable and write-ahead log."""
+    return engine.store._file_number > 0
 
 
 def rows(first: int, count: int, payload: bytes = b"x") -> list[tuple[bytes, bytes | None]]:

@@ -22,7 +22,7 @@ from venus.broker.store import rocks
 from venus.broker.store.witness import Witness, witness_path
 
 ROWS = 40
-PHASES = ("insert", "update", "delete")
+PHASES = ("insert", "update", "delete", "fill")
 PAYLOAD_BYTES = 700
 
 
@@ -64,7 +64,7 @@ def note_what_is_synced(note: Path, *, gone_at: int = 0) -> None:
 
 def change(phase: str, number: int) -> list[tuple[bytes, bytes | None]]:
     """Return the changes of a batch: new rows, the same rows over and over, or the deletion of the batch before."""
-    place = {"insert": number, "update": number % 50, "delete": number - number % 2}[phase]
+    place = {"update": number % 50, "delete": number - number % 2}.get(phase, number)
     if phase == "delete" and number % 2:
         return [(b"%08d" % (place * ROWS + i), None) for i in range(ROWS)]
     payload = (b"%s %d " % (phase.encode(), number)).ljust(PAYLOAD_BYTES, b"x")
@@ -81,6 +81,8 @@ def work(path: Path, diary: Path, note: Path, phase: str, gone_at: int = 0) -> N
 
     engine = engines.make(path, cache_bytes=2 << 20, retain_bytes=1 << 30)
     producer = engines.Producer(engine)
+    if phase == "fill":
+        engines.begin_fill(engine)
     undecided = list(producer.ack.undecided)
     say("begin", producer.ack.last_batch)
     if undecided:  # the source has them: it committed before the power went at the broker

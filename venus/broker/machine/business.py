@@ -108,6 +108,8 @@ class Business:
     undecided: Ahead = ()
     tail: QueueTail = field(default_factory=QueueTail)
     materialised: MaterialisedPosition = field(default_factory=MaterialisedPosition)
+    is_filling: bool = False  # its producer reads tables for the first time, or again, and says so
+    rows_may_reach: int = 0  # until the full data is there: after a crash, rows up to this Sequence may be stored
     filled_to: int = 0  # a mirror's full data is in the log up to this index, on disk
     scavenged: dict[int, int] = field(default_factory=dict)  # by table: rows up to this floor are physically removed
     halted: str = ""  # why this replica stopped: an entry that cannot be applied here; empty = it runs

@@ -300,7 +300,9 @@ class Producers:
         clock_us: Callable[[], int],
         monotonic: Callable[[], float],
         knows_end: Callable[[Business], bool],
+        is_shared: bool = False,
     ) -> None:
+        self._is_shared = is_shared
         self._catalogue = catalogue
         self._commits = commits
         self._space = space
@@ -335,7 +337,9 @@ class Producers:
 
     def leave(self, business: str) -> None:
         """End what `init` began, whether it failed or not."""
-        self._commits.release(self._catalogue, self._catalogue.find(business))
+        found = self._catalogue.find(business)
+        found.is_filling = False
+        self._commits.release(self._catalogue, found)
 
     def take_halves(
         self, business: str, epoch: int, halves: Sequence[ShippedHalf | broker_pb2.Half]
@@ -404,6 +408,14 @@ class Producers:
         found = self._catalogue.find(business)
         with found.lock:
             found.counters["reviews_sent"] += found.reviews.record_delivered(batch_nos, self._monotonic())
+
+    def record_fill(self, business: str, *, is_filling: bool) -> None:
+        """Record whether a producer reads tables for the first time; then rows may become files of the store.
+
+        Not if the log is shared: a copy for another broker may be made at any moment, and rows are ahead of their
+        offset for one.
+        """
+        self._catalogue.find(business).is_filling = is_filling and not self._is_shared
 
     def count(self, business: str, counter: str, n: int = 1) -> None:
         """Add to a counter of a business. It is stored with the next write."""

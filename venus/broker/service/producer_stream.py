@@ -228,6 +228,7 @@ class ProducerStream:
     async def _take(self, frame: broker_pb2.ProducerFrame) -> None:
         if frame.HasField("report"):
             self._service.service_status.reports.record(self.business, SOURCE, frame.report, now_us())
+            self._core.producers.record_fill(self.business, is_filling=bool(frame.report.figures.fills))
         first = frame.halves[0].batch_no if frame.halves else None
         earlier = len(frame.decisions)
         if first is not None:

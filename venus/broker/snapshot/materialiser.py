@@ -20,7 +20,8 @@ from venus.broker.snapshot.scrub import Scrub
 from venus.broker.snapshot.step import FoldObserver, MaterialiserStep
 from venus.broker.store import keys
 from venus.broker.store.data_directory import FreeSpace
-from venus.broker.store.rocks import DELAYING_FILES, DELAYING_MEMTABLES, Store
+from venus.broker.store.options import DELAYING_FILES, DELAYING_MEMTABLES
+from venus.broker.store.rocks import Store
 from venus.errors import StorageError, Unavailable, VenusError
 from venus.flow.precedence import SMALL_BYTES, Precedence
 
@@ -82,6 +83,8 @@ IDLE_S = 0.5
 QUIET = 20
 #: Commits of less than `SMALL_BYTES` together are collected for so long, unless a snapshot waits for the full data.
 LINGER_S = 0.1
+#: The same for the rows of a fill, which become files: the fewer, the better.
+FILL_BYTES, FILL_LINGER_S = 8 << 20, 0.25
 
 
 @dataclass(slots=True, eq=False)
@@ -214,7 +217,8 @@ class Materialiser:
             if not self._stopping and not self._leaving and (self._paused or not self._pending):
                 self._changed.wait(IDLE_S if self._paused or self._is_tidying() else QUIET * IDLE_S)
             if self._pending and not self._paused:
-                self._changed.wait_for(self._is_urgent, LINGER_S)
+                is_filling = all(business.is_filling for business in self._pending)
+                self._changed.wait_for(self._is_urgent, FILL_LINGER_S if is_filling else LINGER_S)
             return not self._stopping
 
     def _is_tidying(self) -> bool:
@@ -227,7 +231,7 @@ class Materialiser:
         nbytes = 0
         for business in self._pending:  # one of the first is usually enough, and this runs for each commit
             nbytes += business.unmaterialised_bytes()
-            if nbytes >= SMALL_BYTES or self._step.is_watched(business):
+            if nbytes >= (FILL_BYTES if business.is_filling else SMALL_BYTES) or self._step.is_watched(business):
                 return True
         return False
 

@@ -116,8 +116,8 @@ def _check_rows(
         raise damage_error(store.path, f"{where}: a row does not lie under its own key")
     sequences = stored.sequences
     newest = int(sequences.max())
-    if newest > business.materialised.sequence:
-        reached = business.materialised.sequence
+    reached = max(business.materialised.sequence, business.rows_may_reach)
+    if newest > reached:
         raise damage_error(store.path, f"{where}: a row is at Sequence {newest}, the full data is at {reached}")
     versions = stored.heads["version"]
     # the commit thread adds to `schemas`

@@ -1,13 +1,19 @@
 """One step of the full data: batches of the queue become rows (VENUS 3.3, table 3; rules in folding.py).
 
-The rows of a step and the offset they reach are one write batch, so a crash repeats nothing and skips nothing. A
-mirror's full data is taken from the log instead (`fill_step`); the log index that it reaches is in the batch too.
+The rows of a step and the offset they reach are one write batch, so a crash repeats nothing and skips nothing.
+
+The rows of a first fill come in the order of their keys: they become files of the store, without the write-ahead log
+and without merges, and their offset follows in a batch of its own. After a crash in between, the step is repeated and
+writes the same rows again; until then, rows are ahead of the offset (`Business.rows_may_reach`).
+
+A mirror's full data is taken from the log instead (`fill_step`); the log index that it reaches is in the batch too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from operator import lt
 from typing import Protocol
 
 import numpy as np
@@ -25,7 +31,7 @@ from venus.broker.snapshot import checksums
 from venus.broker.snapshot.scavenger import Scavenger
 from venus.broker.snapshot.scrub import Scrub
 from venus.broker.store import keys
-from venus.broker.store.rocks import Store, StoreBatch
+from venus.broker.store.rocks import SortedFile, Store, StoreBatch
 from venus.codec.chunk import decode_chunk
 from venus.codec.packed import join_items
 from venus.errors import Corruption
@@ -34,6 +40,8 @@ from venus.wire import change_pb2
 
 #: A step of a mirror's full data ends after so many bytes of rows, or one chunk.
 FILL_BYTES_MAX = 1 << 20
+#: A step of files is worth its fsyncs from so many bytes of bodies on, and ends after so many.
+FILES_BYTES_MIN, FILES_BYTES_MAX = 1 << 20, 16 << 20
 
 
 def fill_step(store: Store, business: Business, *, let_go: Callable[[Business], None]) -> bool:
@@ -165,6 +173,11 @@ class MaterialiserStep:
         """Materialise the next batches of a business, up to `most` bytes; return False if there were none."""
         if not business.is_filled:
             return fill_step(self._store, business, let_go=self._begin_again)
+        if self._is_for_files(business, most, one_batch=one_batch) and self._take_as_files(business):
+            return True
+        return self._take_as_rows(business, most, one_batch=one_batch)
+
+    def _take_as_rows(self, business: Business, most: int, *, one_batch: bool) -> bool:
         reached = business.materialised
         batch = self._store.batch()
         nbytes = stale = 0
@@ -181,25 +194,72 @@ class MaterialiserStep:
             floors, ignored = self._batch(business, place, reached.floors, batch, watch, blind=blind)
             stale += ignored
             nbytes += place.nbytes
-            reached = MaterialisedPosition(
-                offset=place.next_offset,
-                sequence=max(reached.sequence, place.last_sequence),
-                nbytes=place.after,
-                at_cut_end=place.cut_end,
-                floors=floors,
-                filled=reached.filled,
-            )
+            reached = _position_after(place, reached, floors)
             if not blind:
                 break  # the next look-up must see these rows
         if reached is business.materialised:
             return False
-        batch.put(keys.STATE, keys.materialised_key(business.number), encode_materialised_position(reached))
-        self._store.write(batch, durable=False)
-        business.materialised = reached
+        self._write(business, batch, reached)
         if watch is not None and self.observer is not None:
             self.observer.on_folded(business, watch.folded)
         if stale:
             business.add_to_counter("stale_rows", stale)
+        return True
+
+    def _write(self, business: Business, batch: StoreBatch, reached: MaterialisedPosition) -> None:
+        batch.put(keys.STATE, keys.materialised_key(business.number), encode_materialised_position(reached))
+        self._store.write(batch, durable=False)
+        business.materialised = reached
+
+    @staticmethod
+    def _is_for_files(business: Business, most: int, *, one_batch: bool) -> bool:
+        """Return whether rows may become files: in a fill, while neither small commits nor a checkpoint wait."""
+        return (
+            business.is_filling
+            and not one_batch
+            and most >= FILES_BYTES_MIN
+            and business.unmaterialised_bytes() >= FILES_BYTES_MIN
+        )
+
+    def _take_as_files(self, business: Business) -> bool:
+        """Materialise the next batches as files; return False if the next one has other than ascending new rows."""
+        reached, nbytes = business.materialised, 0
+        files: dict[int, SortedFile] = {}
+        try:
+            for place in self._places(business):
+                if nbytes >= FILES_BYTES_MAX or place.first_sequence <= reached.sequence or self.is_watched(business):
+                    break
+                if not self._put_in_files(business, place, files):
+                    break
+                nbytes += place.nbytes
+                reached = _position_after(place, reached, reached.floors)
+            if files:
+                self._store.add_files(keys.ROW, list(files.values()))
+        finally:
+            self._store.drop_files(files.values())
+        if not files:
+            return False
+        self._write(business, self._store.batch(), reached)
+        return True
+
+    def _put_in_files(self, business: Business, place: QueuedBatch, files: dict[int, SortedFile]) -> bool:
+        """Put the rows of a batch into the files of their tables; put none and return False if they do not fit."""
+        found = []
+        last = {table_id: file.last for table_id, file in files.items()}
+        for section in envelope.build_sections(envelope.parse_body(self._read_body(business, place))):
+            if section.kind is not ChangeKind.CHANGES or b"\1" in section.is_deleted:
+                return False
+            prefix = keys.row_prefix(business.number, section.table_id)
+            effect = folding.fold_section(section, prefix, 0, None)
+            row_keys = [last.get(section.table_id, b""), *effect.keys]
+            if not all(map(lt, row_keys, row_keys[1:])):
+                return False
+            last[section.table_id] = row_keys[-1]
+            found.append((section.table_id, effect))
+        for table_id, effect in found:
+            if table_id not in files:
+                files[table_id] = self._store.new_file(keys.ROW)
+            files[table_id].put_many(effect.keys, effect.values)
         return True
 
     def _begin_again(self, business: Business) -> None:
@@ -217,6 +277,14 @@ class MaterialiserStep:
                 return
             yield place
 
+    def _read_body(self, business: Business, place: QueuedBatch) -> bytes:
+        body = self._buffer.get((business.number, place.index))
+        if body is None:
+            body = read_body(self._store, business, place.index)
+            if xxhash.xxh3_64_intdigest(body) != place.digest:
+                raise Corruption(f"{self._store.path}: batch {place.batch_no} of {business.name} is damaged")
+        return body
+
     def _batch(
         self,
         business: Business,
@@ -227,14 +295,9 @@ class MaterialiserStep:
         *,
         blind: bool,
     ) -> tuple[dict[int, int], int]:
-        body = self._buffer.get((business.number, place.index))
-        if body is None:
-            body = read_body(self._store, business, place.index)
-            if xxhash.xxh3_64_intdigest(body) != place.digest:
-                raise Corruption(f"{self._store.path}: batch {place.batch_no} of {business.name} is damaged")
         overlay: dict[bytes, bytes] = {}
         stale = 0
-        message = envelope.parse_body(body)
+        message = envelope.parse_body(self._read_body(business, place))
         sections: list[FoldedSection] = []
         for section in envelope.build_sections(message):
             prefix = keys.row_prefix(business.number, section.table_id)
@@ -284,6 +347,17 @@ def _fold_watched(
         before.append(old if old is not None and folding.is_live(old, floor) else None)
         known[key] = overlay[key] = value
     return FoldedSection(table_id=section.table_id, kind=section.kind, before=before, after=effect.values)
+
+
+def _position_after(place: QueuedBatch, reached: MaterialisedPosition, floors: dict[int, int]) -> MaterialisedPosition:
+    return MaterialisedPosition(
+        offset=place.next_offset,
+        sequence=max(reached.sequence, place.last_sequence),
+        nbytes=place.after,
+        at_cut_end=place.cut_end,
+        floors=floors,
+        filled=reached.filled,
+    )
 
 
 def _make_look_up(store: Store, overlay: dict[bytes, bytes]) -> folding.Stored:

@@ -97,7 +97,7 @@ def _check_log(path: Path, log: Path) -> None:
 
 
 def _has_data(found: Path) -> bool:
-    return found.suffix == ".sst" or (found.suffix == ".log" and found.stat().st_size > 0)
+    return found.suffix in (".sst", ".blob") or (found.suffix == ".log" and found.stat().st_size > 0)
 
 
 BLOCK_BYTES = 1 << 15
@@ -200,7 +200,7 @@ def _read_content(path: Path) -> dict[str, str]:
     """Return the size of each table, and the digest of each other file that RocksDB reads to find them."""
     found = {}
     for file in path.iterdir():
-        if file.suffix == ".sst":
+        if file.suffix in (".sst", ".blob"):
             found[file.name] = str(file.stat().st_size)
         elif file.suffix == ".log" or file.name == "CURRENT" or file.name.startswith("MANIFEST-"):
             found[file.name] = xxhash.xxh3_128_hexdigest(file.read_bytes())

@@ -8,9 +8,7 @@ would hold the interpreter's lock during the fsync, so a durable write is `write
 On opening, a torn last record of the log is dropped, because it was never acknowledged, and any other damage is
 refused. By default RocksDB silently drops everything after the first damaged record.
 
-Merges give way on a busy core (Linux only), because nothing waits for them. Flushes keep their priority: RocksDB delays
-every write while memtables are full. Merges that get too little time delay writes as well, so the full data waits for
-them (snapshot/materialiser.py).
+Rows that come in the order of their keys become a file at once (`SortedFile`), which is never merged.
 """
 
 from __future__ import annotations
@@ -20,124 +18,30 @@ import os
 import shutil
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import repeat
+from operator import setitem
 from pathlib import Path
 from typing import Any
 
 from rocksdict import (
     AccessType,
-    BlockBasedOptions,
-    Cache,
     Checkpoint,
-    DBCompressionType,
-    DBRecoveryMode,
-    MemtableFactory,
+    IngestExternalFileOptions,
     Options,
     Rdict,
     ReadOptions,
+    SstFileWriter,
     WriteBatch,
-    WriteBufferManager,
 )
 
 from venus.broker.store import files, keys
 from venus.broker.store.files import raise_open_error, wrap_error
+from venus.broker.store.options import MemoryBudget, family_options, lower_merge_priority, store_options
 from venus.broker.store.reads import StoreReads
 from venus.broker.store.witness import Witness
 from venus.errors import Corruption
-
-_OPEN_FILES_MAX = 256
-_WAL_BYTES_MAX = 128 << 20
-_MEMTABLES_MAX = 4
-#: RocksDB begins a new message log, and a new manifest, after this many bytes, and keeps this many message logs.
-#: Without limits both grow as long as the process lives, the manifest to 1 GiB, and each snapshot copies it.
-_MESSAGES_BYTES_MAX, _MESSAGE_LOGS = 4 << 20, 4
-_MANIFEST_BYTES_MAX = 8 << 20
-#: RocksDB delays writes once one family has this many full memtables.
-DELAYING_MEMTABLES = _MEMTABLES_MAX - 1
-#: How many new files of `row` are merged at once. Each merge reads and writes the old files again, because with many
-#: businesses every file spans them all; RocksDB's default of 4 takes 1.6 times the CPU. Writes are delayed 16 later.
-_ROW_FILES_MERGED = 8
-DELAYING_FILES, _FILES_STOP = 24, 40
-#: The limits are higher in the other families: merges give way on a busy core, each snapshot adds a file to every
-#: family, and a delayed write of the log delays every client.
-_OTHER_FILES_SLOW, _OTHER_FILES_STOP = 48, 64
-
-
-class MemoryBudget:
-    """A shared budget for blocks and memtables, which RocksDB may not exceed."""
-
-    def __init__(self, nbytes: int) -> None:
-        self.cache = Cache(nbytes)
-        self.memtable_bytes = max(nbytes // 2, 4 << 20)
-        self.manager = WriteBufferManager.new_write_buffer_manager_with_cache(self.memtable_bytes, False, self.cache)
-
-
-def store_options(memory: MemoryBudget) -> Options:
-    """Return the options of a store as a whole."""
-    options = Options(raw_mode=True)
-    options.create_if_missing(True)
-    options.create_missing_column_families(True)
-    options.set_wal_recovery_mode(DBRecoveryMode.tolerate_corrupted_tail_records())
-    options.set_write_buffer_manager(memory.manager)
-    options.set_max_open_files(_OPEN_FILES_MAX)
-    options.set_max_total_wal_size(_WAL_BYTES_MAX)
-    options.set_max_background_jobs(2)
-    options.set_bytes_per_sync(1 << 20)
-    options.set_keep_log_file_num(_MESSAGE_LOGS)
-    options.set_max_log_file_size(_MESSAGES_BYTES_MAX)
-    options.set_max_manifest_file_size(_MANIFEST_BYTES_MAX)
-    options.set_paranoid_checks(True)
-    # The vector memtable of `row` does not allow concurrent inserts, and there are at most two writers.
-    options.set_allow_concurrent_memtable_write(False)
-    return options
-
-
-def family_options(name: str, memory: MemoryBudget) -> Options:
-    """Return the options of one column family."""
-    options = Options(raw_mode=True)
-    table = BlockBasedOptions()
-    table.set_block_cache(memory.cache)
-    table.set_cache_index_and_filter_blocks(True)
-    table.set_pin_l0_filter_and_index_blocks_in_cache(True)
-    if name == keys.ROW:
-        # A random key costs 2.4 us in a skip list, and 0.6 us in a vector that is sorted when it is flushed.
-        # Rows are hardly ever looked up in memory (Store.look_up sorts once for a whole batch).
-        options.set_memtable_factory(MemtableFactory.vector())
-        table.set_bloom_filter(10, False)
-        options.set_level_zero_file_num_compaction_trigger(_ROW_FILES_MERGED)
-        options.set_level_zero_slowdown_writes_trigger(DELAYING_FILES)
-        options.set_level_zero_stop_writes_trigger(_FILES_STOP)
-    else:
-        options.set_level_zero_slowdown_writes_trigger(_OTHER_FILES_SLOW)
-        options.set_level_zero_stop_writes_trigger(_OTHER_FILES_STOP)
-    options.set_allow_concurrent_memtable_write(False)
-    options.set_compression_type(DBCompressionType.lz4())
-    options.set_write_buffer_size(memory.memtable_bytes // 2)
-    options.set_max_write_buffer_number(_MEMTABLES_MAX)
-    options.set_target_file_size_base(16 << 20)
-    options.set_block_based_table_factory(table)
-    return options
-
-
-#: Added to the niceness of the process: a thread 10 nicer gets a tenth of another one's share of a busy core.
-NICER_MERGES = 10
-_NICEST = 19
-_TASKS = Path("/proc/self/task")
-_MERGES = "rocksdb:low"
-
-
-def lower_merge_priority() -> None:
-    """Lower the priority of RocksDB's merge threads, which start with the first store and serve all of the process."""
-    with suppress(OSError):  # where threads are hidden or this is forbidden, priorities stay unchanged
-        nice = min(_NICEST, os.getpriority(os.PRIO_PROCESS, os.getpid()) + NICER_MERGES)
-        for task in _TASKS.iterdir():
-            with suppress(OSError):  # it may have ended
-                if (task / "comm").read_text().startswith(_MERGES):
-                    os.setpriority(os.PRIO_PROCESS, int(task.name), nice)
-
 
 KEPT = 256
 
@@ -208,10 +112,9 @@ class StoreBatch:
 
     def put_many(self, family: str, many_keys: Sequence[bytes], values: Sequence[bytes]) -> None:
         """Set many keys; the loop runs in C."""
-        put, handle = self._raw.put, repeat(self._families[family])
-        for at in range(0, len(many_keys), _AT_ONCE):
-            end = at + _AT_ONCE
-            deque(map(put, many_keys[at:end], values[at:end], handle), maxlen=0)
+        self._raw.set_default_column_family(self._families[family])  # an argument of each call takes twice the time
+        _set_many(self._raw, many_keys, values)
+        self._raw.set_default_column_family(None)
 
     def delete(self, family: str, key: bytes) -> None:
         """Remove one key."""
@@ -230,6 +133,36 @@ class StoreBatch:
         return int(self._raw.size_in_bytes())
 
 
+def _set_many(into: Any, many_keys: Sequence[bytes], values: Sequence[bytes]) -> None:
+    for at in range(0, len(many_keys), _AT_ONCE):
+        end = at + _AT_ONCE
+        deque(map(setitem, repeat(into), many_keys[at:end], values[at:end]), maxlen=0)
+
+
+class SortedFile:
+    """A new file of the store: keys that ascend, with their values. `Store.add_files` makes it readable."""
+
+    def __init__(self, path: Path, options: Options) -> None:
+        self.path = path
+        self.last = b""  # the last key
+        self._writer = SstFileWriter(options)
+        self._writer.open(str(path))
+
+    def put_many(self, many_keys: Sequence[bytes], values: Sequence[bytes]) -> None:
+        """Add keys, which must be above all earlier ones; the loop runs in C."""
+        _set_many(self._writer, many_keys, values)
+        self.last = many_keys[-1]
+
+    def finish(self) -> None:
+        """Complete the file on disk.
+
+        Most of it is synced here, because the writer syncs the rest while it holds the interpreter's lock.
+        """
+        with self.path.open("rb") as file:
+            os.fsync(file.fileno())
+        self._writer.finish()
+
+
 class Store(StoreReads):
     """An ordered key-value store with four column families and atomic, durable batches."""
 
@@ -239,15 +172,18 @@ class Store(StoreReads):
         self.path = path
         self._read_only = read_only
         self._on_write = on_write
+        self._file_number = 0
         self.syncs = SyncTimes()
         memory = MemoryBudget(_CHECKPOINT_CACHE_BYTES if read_only else cache_bytes)
         chosen = store_options(memory)
-        families = {name: family_options(name, memory) for name in keys.FAMILIES}
+        self._options = families = {name: family_options(name, memory) for name in keys.FAMILIES}
+        self._new_files = path.with_name(f"{path.name}.new")
         access = AccessType.read_only(False) if read_only else AccessType.read_write()
         self._witness = None if read_only else Witness(path, time.monotonic)
         if self._witness is not None:
             path.mkdir(parents=True, exist_ok=True)
             self._witness.check_files()
+            remove_store(self._new_files)  # left by a crash
         try:
             self._db: Any = Rdict(str(path), chosen, column_families=families, access_type=access)
             self._views: dict[str, Any] = {name: self._db.get_column_family(name) for name in keys.FAMILIES}
@@ -314,6 +250,39 @@ class Store(StoreReads):
             raise wrap_error(self.path, error, "write") from error
         if hook is not None:
             hook("flushed")
+
+    def new_file(self, family: str) -> SortedFile:
+        """Begin a file for a family; the caller adds it with `add_files` or removes it with `drop_files`."""
+        self._new_files.mkdir(mode=0o700, exist_ok=True)
+        self._file_number += 1
+        return SortedFile(self._new_files / f"{self._file_number}.sst", self._options[family])
+
+    def add_files(self, family: str, new: Sequence[SortedFile]) -> None:
+        """Make the keys of files readable, above all that is stored. They survive a crash of the machine at once.
+
+        What is in memory is flushed first, outside of the interpreter's lock, because RocksDB would do it within.
+        Any error is final, as with `write`.
+        """
+        view, moved = self._views[family], IngestExternalFileOptions()
+        moved.set_move_files(True)
+        try:
+            for file in new:
+                file.finish()
+            if view.property_int_value("rocksdb.num-entries-active-mem-table"):
+                view.flush(True)
+            if self._on_write is not None:
+                self._on_write("finished")
+            view.ingest_external_file([str(file.path) for file in new], moved)
+        except Exception as error:
+            raise wrap_error(self.path, error, "add files to") from error
+        if self._on_write is not None:
+            self._on_write("added")
+
+    @staticmethod
+    def drop_files(new: Iterable[SortedFile]) -> None:
+        """Remove the files that were not added."""
+        for file in new:
+            file.path.unlink(missing_ok=True)
 
     def sync(self) -> None:
         """Bring what was written without `durable` to the disk. Any error is final, as with `write`."""

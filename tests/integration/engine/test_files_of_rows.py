@@ -1,0 +1,232 @@
+"""Rows of a fill become files of the store at once; whatever else comes between them, the full data is the same."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.support.engines import engines
+from tests.support.engines.engines import Clock, Disk, Producer, caught_up, the_business
+from tests.support.waiting import eventually
+from venus.broker.core import Core
+from venus.broker.machine.business import Business
+from venus.broker.pipeline.shared_log import StandaloneLog
+from venus.broker.snapshot import materialiser, scrub, step
+from venus.broker.snapshot.step import FoldedBatch
+from venus.broker.store import keys
+from venus.broker.store.rocks import Store
+from venus.model import ChangeKind
+
+Model = dict[bytes, bytes]
+
+
+@pytest.fixture(autouse=True)
+def _few_rows_are_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(step, "FILES_BYTES_MIN", 1)
+    monkeypatch.setattr(materialiser, "FILL_LINGER_S", 0.005)
+    monkeypatch.setattr(materialiser, "IDLE_S", 0.01)
+
+
+def begin_fill(engine: Core) -> Producer:
+    producer = Producer(engine)
+    engine.producers.record_fill(engines.BUSINESS, is_filling=True)
+    return producer
+
+
+def files_of_rows(engine: Core) -> list[int]:
+    """Return the levels of the files that hold rows of the table."""
+    prefix = keys.row_prefix(the_business(engine).number, 1)
+    return [found.level for found in engine.store.list_files() if found.start.startswith(prefix)]
+
+
+def test_the_rows_of_a_fill_are_a_file_that_nothing_merges(tmp_path: Path) -> None:
+    engine = engines.make(tmp_path)
+    producer = begin_fill(engine)
+    producer.commit(engines.rows(0, 50))
+    caught_up(engine)
+
+    assert files_of_rows(engine) == [6]
+    assert len(engines.full_data(engine)) == 50
+    engine.stop()
+    engine = engines.make(tmp_path)
+    assert len(engines.full_data(engine)) == 50
+    engine.stop()
+
+
+@pytest.mark.parametrize("what", ["the fill has ended", "the producer has gone", "the log is shared"])
+def test_rows_are_written_as_ever_outside_of_a_fill(tmp_path: Path, what: str) -> None:
+    class SharedLog(StandaloneLog):
+        is_shared = True
+
+    engine = engines.make(tmp_path, shared=SharedLog() if what == "the log is shared" else None)
+    producer = begin_fill(engine)
+    if what == "the fill has ended":
+        engine.producers.record_fill(engines.BUSINESS, is_filling=False)
+    elif what == "the producer has gone":
+        engine.producers.leave(engines.BUSINESS)
+        producer = Producer(engine)
+    producer.commit(engines.rows(0, 50))
+    caught_up(engine)
+
+    assert not engines.has_files(engine)
+    engine.stop()
+
+
+def test_rows_of_a_watched_table_are_written_as_ever(tmp_path: Path) -> None:
+    """Subscriptions by content get each batch with the rows before and after it."""
+
+    class Observer:
+        watched = {1: frozenset({1})}
+        seen = 0
+
+        def on_folded(self, _business: Business, folded: Sequence[FoldedBatch]) -> None:
+            self.seen += sum(len(section.after) for batch in folded for section in batch.sections)
+
+        def on_refill(self, _business: Business) -> None:
+            raise AssertionError
+
+    engine, observer = engines.make(tmp_path), Observer()
+    engine.materialiser._step.observer = observer
+    begin_fill(engine).commit(engines.rows(0, 50))
+    caught_up(engine)
+
+    assert not engines.has_files(engine)
+    assert observer.seen == 50
+    engine.stop()
+
+
+def random_batch(chance: random.Random, producer: Producer, model: Model, filled: int) -> int:
+    """Commit what a fill or the application might send; return how far the fill is now."""
+    kind = chance.choice(["fill", "fill", "fill", "update", "delete", "again", "truncate", "empty"])
+    changes: list[tuple[bytes, bytes | None]] = []
+    if kind == "fill":
+        changes = list(engines.rows(filled, chance.randint(1, 30), b"%d" % producer.batch_no))
+        filled += len(changes)
+    elif kind in ("update", "delete", "again"):
+        known = sorted(model)
+        changes = [
+            (key, None if kind == "delete" else b"%s %d" % (kind.encode(), producer.batch_no))
+            for key in sorted(chance.sample(known, min(len(known), 9)), reverse=kind == "update")
+        ]
+    if kind == "truncate":
+        if chance.random() < 0.3:
+            producer.commit([], markers=[(ChangeKind.TRUNCATE, 0)])
+            model.clear()
+        return filled
+    producer.commit(changes)
+    for key, row in changes:
+        model.pop(key, None) if row is None else model.update({key: row})
+    return filled
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_whatever_comes_between_the_rows_of_a_fill_the_full_data_is_equal(tmp_path: Path, seed: int) -> None:
+    chance, model, disk = random.Random(seed), Model(), Disk()
+    engine = engines.make(tmp_path, free_bytes=disk)
+    producer, filled = begin_fill(engine), 0
+    for _ in range(8):
+        disk.holds_full_data = True  # several batches wait, so that a step takes more than one
+        for _ in range(chance.randint(1, 12)):
+            filled = random_batch(chance, producer, model, filled)
+        disk.holds_full_data = False
+        caught_up(engine)
+        assert engines.full_data(engine) == model
+    assert engines.has_files(engine)
+    engine.stop()
+
+    engine = engines.make(tmp_path)
+    assert engines.full_data(engine) == model
+    engine.stop()
+
+
+def test_rows_out_of_order_are_written_as_ever(tmp_path: Path) -> None:
+    engine = engines.make(tmp_path)
+    producer = begin_fill(engine)
+    producer.commit(engines.rows(0, 50)[::-1])
+    caught_up(engine)
+
+    assert not engines.has_files(engine)
+    assert len(engines.full_data(engine)) == 50
+    engine.stop()
+
+
+def test_rows_ahead_of_their_offset_after_a_crash_are_no_damage(tmp_path: Path) -> None:
+    """The file is on disk, and the offset that it reaches is not yet."""
+    engine = engines.make(tmp_path)
+    begin_fill(engine).commit(engines.rows(0, 50))
+    caught_up(engine)
+    engine.stop()
+    engines.full_data_from_the_start(tmp_path, met_before=False)
+
+    disk, clock = Disk(), Clock()
+    disk.holds_full_data = True
+    engine = engines.make(tmp_path, clock, free_bytes=disk)
+    assert the_business(engine).materialised.sequence == 0
+    for _ in scrub.check_business(engine.store, the_business(engine), keep=False):
+        pass
+    disk.holds_full_data = False
+
+    caught_up(engine)
+    assert len(engines.full_data(engine)) == 50
+    engine.stop()
+
+
+def test_what_a_crash_leaves_of_unfinished_files_is_removed(tmp_path: Path) -> None:
+    store = Store(tmp_path / "db")
+    store.new_file(keys.ROW).put_many([b"1"], [b"one"])
+    left = list((tmp_path / "db.new").iterdir())
+    store.close()
+
+    Store(tmp_path / "db").close()
+
+    assert left
+    assert not (tmp_path / "db.new").exists()
+
+
+def test_bodies_of_the_log_are_in_blob_files_which_go_with_the_log(tmp_path: Path) -> None:
+    """A merge of the log moves keys, not bodies; whoever reads a checkpoint has them too."""
+    clock = Clock()
+    engine = engines.make(tmp_path, clock, retain_bytes=0, cache_bytes=2 << 20)
+    producer = Producer(engine)
+
+    def blobs() -> set[str]:
+        return {file.name for file in (tmp_path / "db").glob("*.blob")}
+
+    producer.commit(engines.rows(0, 20, b"x" * 1000))
+    caught_up(engine)
+    engine.store.checkpoint(tmp_path / "copy")
+    first = blobs()
+    assert first
+    copy = Store(tmp_path / "copy", read_only=True)
+    assert sum(len(value) for _, value in copy.scan(keys.RLOG, b"", b"")) > 20_000
+    copy.close()
+
+    def has_gone() -> bool:
+        producer.commit(engines.rows(0, 20, b"y" * 1000))
+        caught_up(engine)
+        clock.now_s += 1
+        engine.store._views[keys.RLOG].flush(True)
+        return not first & blobs()
+
+    eventually(has_gone)
+    engine.stop()
+
+
+def test_a_business_that_keeps_its_log_does_not_keep_the_space_of_another(tmp_path: Path) -> None:
+    """Both are in the same blob files."""
+    store, kept = Store(tmp_path / "db"), 0
+    for n in range(24):
+        batch = store.batch()
+        batch.put(keys.RLOG, keys.log_key(1, n), random.Random(n).randbytes(200_000))
+        batch.put(keys.RLOG, keys.log_key(2, n), random.Random(-n).randbytes(5_000))
+        batch.delete_range(keys.RLOG, keys.log_key(1, 0), keys.log_key(1, n))
+        store.write(batch, durable=False)
+        store._views[keys.RLOG].flush(True)
+        kept += 5_000
+
+    eventually(lambda: sum(file.stat().st_size for file in (tmp_path / "db").glob("*.blob")) < kept + 8 * 200_000)
+    assert len(list(store.scan(keys.RLOG, b"", b""))) == 25
+    store.close()
