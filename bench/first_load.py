@@ -168,7 +168,7 @@ def fill_sqlite(file: Path, counts: Mapping[Shape, int]) -> None:
         app.executemany("INSERT INTO large VALUES (?, ?)", bodies)
 
 
-class Sampler:
+class UsageSampler:
     """Looks at processes until it is stopped: processor time by part, and resident memory."""
 
     def __init__(self, look: Callable[[], tuple[dict[str, float], dict[str, int]]]) -> None:
@@ -177,7 +177,7 @@ class Sampler:
         self.peak_bytes: dict[str, int] = {}
         self._thread = threading.Thread(target=self._run, name="bench-sampler", daemon=True)
 
-    def __enter__(self) -> Sampler:
+    def __enter__(self) -> UsageSampler:
         self.take()
         self._thread.start()
         return self
@@ -277,7 +277,7 @@ class FirstLoadSite:
                 stdout=subprocess.PIPE,
                 env=ENVIRONMENT,
             ) as command,
-            Sampler(lambda: self._look(broker, command.pid)) as seen,
+            UsageSampler(lambda: self._look(broker, command.pid)) as seen,
         ):
             out, _ = command.communicate()
         ended = time.monotonic()
@@ -289,7 +289,7 @@ class FirstLoadSite:
         return self._figures(seen, (began, ended), answer, _ended_cpu_s() - ended_before)
 
     def _figures(
-        self, seen: Sampler, times: tuple[float, float], answer: Mapping[str, Any], commands_s: float
+        self, seen: UsageSampler, times: tuple[float, float], answer: Mapping[str, Any], commands_s: float
     ) -> FirstLoadFigures:
         """Divide at the end of the reading. A loading that began before it shows as part of the reading."""
         began, ended = times
