@@ -240,9 +240,12 @@ def build_view(found: TargetProgress) -> TargetView:
     position = found.position
     if position is None:
         return TargetView(
-            name=found.target, group=found.group, place=found.place, constraints=found.constraints,
+            name=found.target,
+            group=found.group,
+            place=found.place,
+            constraints=found.constraints,
             loading_rows=found.loading_rows,
-        )  # fmt: skip
+        )
     return _build_loaded_view(found, position)
 
 

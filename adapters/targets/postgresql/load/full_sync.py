@@ -213,9 +213,12 @@ class _Load:
     def _find_divergence(self, position: TargetPosition) -> Diverged | None:
         """Return why a target that was loaded before cannot continue with increments; None if it can."""
         subscriber = Subscriber(
-            self._target.broker, self._target.business, f"{self._target.group}/check", credit_bytes=1 << 16,
+            self._target.broker,
+            self._target.business,
+            f"{self._target.group}/check",
+            credit_bytes=1 << 16,
             transient=True,
-        )  # fmt: skip
+        )
         try:
             subscriber.open(position.offset, position.epoch, rows=position.rows)
         except Diverged as error:
@@ -263,14 +266,21 @@ class _Load:
         target = self._target
         return [
             SplitTask(
-                url=target.worker_url, broker=target.broker, business=target.business, group=target.group,
-                load_id=plan.load_id, snapshot_id=plan.snapshot.snapshot_id, split_no=number,
-                split=split.SerializeToString(), placed=plan.placed[split.table_id],
-                versions=plan.versions[split.table_id], predicate=plan.predicates.get(split.table_id, ""),
+                url=target.worker_url,
+                broker=target.broker,
+                business=target.business,
+                group=target.group,
+                load_id=plan.load_id,
+                snapshot_id=plan.snapshot.snapshot_id,
+                split_no=number,
+                split=split.SerializeToString(),
+                placed=plan.placed[split.table_id],
+                versions=plan.versions[split.table_id],
+                predicate=plan.predicates.get(split.table_id, ""),
             )
             for number, split in enumerate(plan.snapshot.splits)
             if split.table_id in plan.placed
-        ]  # fmt: skip
+        ]
 
     def _load_splits(self, plan: LoadPlan) -> list[SplitResult]:
         kept = self._target.read_own_rows(self._session, "manifest", load_id=plan.load_id)
@@ -305,10 +315,13 @@ class _Load:
     def _report_rows(self, plan: LoadPlan, rows: int, splits: int) -> None:
         self._report(
             LoadProgress(
-                phase="loading", rows=rows, rows_estimate=max(rows, plan.rows_estimate), splits=splits,
+                phase="loading",
+                rows=rows,
+                rows_estimate=max(rows, plan.rows_estimate),
+                splits=splits,
                 splits_total=len(plan.snapshot.splits),
             )
-        )  # fmt: skip
+        )
 
     # -- the end ---------------------------------------------------------------------------------------------------
 
@@ -338,11 +351,15 @@ class _Load:
             return None
         self._report(LoadProgress(phase="done", rows=sum(rows.values()), rows_estimate=sum(rows.values())))
         return LoadReport(
-            target=target.name, offset=plan.snapshot.offset, parked=sum(parked.values()), warnings=tuple(warnings),
+            target=target.name,
+            offset=plan.snapshot.offset,
+            parked=sum(parked.values()),
+            warnings=tuple(warnings),
             rows={p.qualified: rows[table_id] for table_id, p in plan.placed.items()},
-            seconds=time.monotonic() - self._began, resumed_splits=self._resumed,
+            seconds=time.monotonic() - self._began,
+            resumed_splits=self._resumed,
             left_out=tuple(remark.line for remark in collect_remarks(list(plan.placed.values()))),
-        )  # fmt: skip
+        )
 
     @contextmanager
     def _close_snapshot_if_unequal(self, plan: LoadPlan) -> Iterator[None]:
@@ -387,9 +404,13 @@ class _Load:
         """Set the applied offset; from then on the target can follow, at first only for the rest of the first read."""
         target, session, snapshot = self._target, self._session, plan.snapshot
         target.run_own(
-            session, "set_position", offset=snapshot.offset, epoch=snapshot.epoch, sequence=snapshot.sequence,
+            session,
+            "set_position",
+            offset=snapshot.offset,
+            epoch=snapshot.epoch,
+            sequence=snapshot.sequence,
             rows=rows_to_text(reports.rows_in(snapshot)),
-        )  # fmt: skip
+        )
         if not plan.overlaps:
             target.run_own(session, "set_loaded", offset=snapshot.offset)
         for table_id, count in parked.items():

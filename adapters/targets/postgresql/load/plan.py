@@ -110,9 +110,13 @@ class LoadPlanner:
         if predicates is None:
             predicates = check_predicates(self._target.config.where, newest, self._target.name)
         return LoadPlan(
-            load_id=load_id, snapshot=snapshot, versions=versions, placed=placed, predicates=predicates,
+            load_id=load_id,
+            snapshot=snapshot,
+            versions=versions,
+            placed=placed,
+            predicates=predicates,
             overlaps=overlaps,
-        )  # fmt: skip
+        )
 
     def make_plan(self, *, overlaps: bool) -> LoadPlan:
         workers = self._target.settings.apply.load_workers

@@ -213,9 +213,14 @@ class _SplitLoad:
 
     def _result(self, rows: int, parked: int, outside: int, digest: str, *, already: bool) -> SplitResult:
         return SplitResult(
-            split_no=self._task.split_no, table_id=self._table_id, rows=rows, parked=parked, outside=outside,
-            digest=digest, already=already,
-        )  # fmt: skip
+            split_no=self._task.split_no,
+            table_id=self._table_id,
+            rows=rows,
+            parked=parked,
+            outside=outside,
+            digest=digest,
+            already=already,
+        )
 
     def _sections(self, chunks: Iterable[Chunk]) -> Iterator[FullRows]:
         """Yield the sections of rows that belong to this target; none is empty."""
@@ -309,10 +314,19 @@ class _SplitLoad:
         for record_id, row, key in values:
             first = suspects[record_id]
             self._own(
-                "quarantine", table_id=schema.table_id, version=schema.version, record_id=record_id, key=key,
-                offset=LOADED, sequence=0, sqlstate=first.sqlstate, message=first.message, row_message=record_id + row,
-                is_deleted=False, state=PARKED,
-            )  # fmt: skip
+                "quarantine",
+                table_id=schema.table_id,
+                version=schema.version,
+                record_id=record_id,
+                key=key,
+                offset=LOADED,
+                sequence=0,
+                sqlstate=first.sqlstate,
+                message=first.message,
+                row_message=record_id + row,
+                is_deleted=False,
+                state=PARKED,
+            )
             self._parked += 1
 
 
