@@ -69,6 +69,10 @@ class Cloud:
         for address in self.chance.sample(list(self.living), count):
             del self.living[address]
 
+    def know(self, address: str, other: str) -> None:
+        """Configure one more address at a broker."""
+        self._seeds[address].append(other)
+
     def leave(self, address: str) -> None:
         """Let a broker leave."""
         node = self.living.pop(address)

@@ -121,30 +121,17 @@ class AccessBroker:
 
     def subscribe(self, table: str, interests: Sequence[Interest], first: int = 0) -> None:
         """Add interests, numbered from `first` on."""
-
-        async def add() -> None:
-            for number, one in enumerate(interests, first):
-                self.overlay.remote.add(table, number, one)
-                if number % 500 == 0:
-                    await asyncio.sleep(0)
-
-        self.call(add())
+        for number, one in enumerate(interests, first):
+            self.overlay.remote.add(table, number, one)
 
     def match(self, table: str, events: Events) -> Matches:
         """Match changes."""
-        return self.call(self.overlay.remote.match(table, events))
-
-    def uninstalled(self) -> int:
-        """Return how many subspaces no cluster has."""
-
-        async def count() -> int:
-            return self.overlay.remote.count_uninstalled()
-
-        return self.call(count())
+        return self.overlay.remote.match(table, events)
 
     def wait_until_installed(self, timeout_s: float = 60.0) -> None:
         """Wait until all subspaces are installed at other brokers."""
-        eventually(lambda: not self.uninstalled(), "installed subscriptions", timeout_s=timeout_s, every_s=0.05)
+        count = self.overlay.remote.count_subspaces
+        eventually(lambda: not count()[1], "installed subscriptions", timeout_s=timeout_s, every_s=0.05)
 
     def __enter__(self) -> AccessBroker:
         return self

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from concurrent.futures import Future
 from typing import Any
 
 import numpy as np
@@ -39,6 +40,7 @@ class Others:
         self.loads = {"b:1": 0.0, "c:1": 0.0}
         self.before_answer: Callable[[], None] = lambda: None
         self.now = 0.0
+        self.loop: asyncio.AbstractEventLoop
 
     async def install(self, target: Identifier, installation: InstallationMessage) -> RoutingResult[Missing]:
         sent = messages.decode_installation(messages.encode_installation(installation))
@@ -66,9 +68,14 @@ class Others:
         answer = messages.encode_matches(found, self.loads[to])
         return messages.decode_matches(answer, asked), answer.load
 
+    def submit(self, work: Coroutine[Any, Any, list[Matches | None]]) -> Future[list[Matches | None]]:
+        return asyncio.run_coroutine_threadsafe(work, self.loop)
 
-async def run_here(call: Callable[[], list[Matches]]) -> list[Matches]:
-    return call()
+    def post(self, call: Callable[[], object]) -> None:
+        call()
+
+    async def run_blocking(self, call: Callable[[], Any]) -> Any:
+        return call()
 
 
 class Access:
@@ -85,12 +92,16 @@ class Access:
             local_interests_max=10,
             monotonic=lambda: self.clock,
             thread_time=lambda: 0.0,
-            run_blocking=run_here,
         )
         self.matching.origin = "a:1"
         self.present = dict(enumerate(some))
         for number, one in self.present.items():
             self.matching.add(TABLE, number, one)
+
+    async def match(self) -> Matches:
+        """Match as the thread does that judges changes."""
+        self.others.loop = asyncio.get_running_loop()
+        return await asyncio.to_thread(self.matching.match, TABLE, CHANGES)
 
     def wanted(self, events: Events) -> list[tuple[int, int]]:
         numbers = list(self.present)
@@ -121,7 +132,7 @@ def test_others_match_what_is_installed_there() -> None:
 
     async def work() -> Matches:
         await access.matching.install_all()
-        return await access.matching.match(TABLE, CHANGES)
+        return await access.match()
 
     assert run(work).pairs() == access.wanted(CHANGES)
     assert access.matching.counters.changes_elsewhere == CHANGES.count
@@ -131,7 +142,7 @@ def test_others_match_what_is_installed_there() -> None:
 
 def test_few_interests_are_matched_here() -> None:
     access = Access(skewed(10))
-    assert run(lambda: access.matching.match(TABLE, CHANGES)).pairs() == access.wanted(CHANGES)
+    assert run(lambda: access.match()).pairs() == access.wanted(CHANGES)
     assert access.others.asked == []
 
 
@@ -141,10 +152,10 @@ def test_without_an_answer_the_other_candidate_is_asked_and_then_it_is_matched_h
     async def work() -> list[Matches]:
         await access.matching.install_all()
         access.others.silent = {"b:1"}
-        first = await access.matching.match(TABLE, CHANGES)
+        first = await access.match()
         access.others.silent = {"b:1", "c:1"}
         access.clock += 100
-        return [first, await access.matching.match(TABLE, CHANGES), await access.matching.match(TABLE, CHANGES)]
+        return [first, await access.match(), await access.match()]
 
     for found in run(work):
         assert found.pairs() == access.wanted(CHANGES)
@@ -162,12 +173,12 @@ def test_one_that_did_not_answer_is_left_alone_for_a_while() -> None:
     async def work() -> None:
         await access.matching.install_all()
         access.others.silent = {"b:1", "c:1"}
-        await access.matching.match(TABLE, CHANGES)
+        await access.match()
         asked = len(access.others.asked)
-        await access.matching.match(TABLE, CHANGES)
+        await access.match()
         assert len(access.others.asked) == asked
         access.clock += remote.SUSPENDED_S
-        await access.matching.match(TABLE, CHANGES)
+        await access.match()
         assert len(access.others.asked) > asked
 
     run(work)
@@ -184,7 +195,7 @@ def test_interests_that_are_not_the_present_ones_never_answer() -> None:
         for number in range(20):
             access.matching.remove(TABLE, number)
             del access.present[number]
-        return await access.matching.match(TABLE, CHANGES)
+        return await access.match()
 
     assert run(work).pairs() == access.wanted(CHANGES)
     assert access.matching.counters.unknown > 0
@@ -205,7 +216,7 @@ def test_a_subspace_that_is_cut_while_an_answer_is_on_its_way_loses_nothing() ->
         for store in access.others.stores.values():
             store.expire(100.0)
         access.others.before_answer = cut
-        return await access.matching.match(TABLE, CHANGES)
+        return await access.match()
 
     found = [pair for pair in run(work).pairs() if pair[1] < 1000]
     assert found == before
@@ -217,7 +228,7 @@ def test_only_changes_are_sent_and_what_a_member_lacks_is_sent_as_a_whole() -> N
     async def work() -> None:
         matching, others = access.matching, access.others
         await matching.install_all()
-        assert matching.count_uninstalled() == 0
+        assert matching.uninstalled == 0
         sent = matching.counters.installed
         matching.add(TABLE, 5000, skewed(1)[0])
         await matching.install_all()
@@ -228,7 +239,7 @@ def test_only_changes_are_sent_and_what_a_member_lacks_is_sent_as_a_whole() -> N
         others.stores["c:1"] = InstalledSubspaces()  # it has started again
         await matching.install_all()
         assert others.stores["c:1"].interests == others.stores["b:1"].interests
-        assert matching.count_uninstalled() == 0
+        assert matching.uninstalled == 0
 
     run(work)
 
@@ -239,9 +250,9 @@ def test_the_least_loaded_candidate_is_asked() -> None:
     async def work() -> None:
         access.others.loads["b:1"] = 0.9
         await access.matching.install_all()
-        await access.matching.match(TABLE, CHANGES)
+        await access.match()
         access.others.asked.clear()
-        await access.matching.match(TABLE, CHANGES)
+        await access.match()
         assert set(access.others.asked) == {"c:1"}
 
     run(work)
@@ -251,8 +262,8 @@ def test_the_last_interest_of_a_table_takes_it_away() -> None:
     access = Access(skewed(3))
     for number in range(3):
         access.matching.remove(TABLE, number)
-    assert len(run(lambda: access.matching.match(TABLE, CHANGES))) == 0
-    assert access.matching.subspaces() == 0
+    assert len(run(lambda: access.match())) == 0
+    assert access.matching.count_subspaces() == (0, 0)
 
 
 # -- on the wire -------------------------------------------------------------------------------------------------------

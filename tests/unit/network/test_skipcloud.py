@@ -164,6 +164,39 @@ def test_a_broker_that_starts_again_is_believed_although_it_was_dropped() -> Non
     assert any("b3:1" in node.views.top for node in found.living.values())
 
 
+def test_a_member_that_knows_more_is_asked_before_another_cluster_takes_over() -> None:
+    found = cloud(16, cycles=15)
+    node = found.living["b0:1"]
+    target = next(one for one in found.clusters() if one != node.cluster)
+    for level in node.views.levels:
+        level.clear()
+    assert complete(node.find(target)).cluster == target
+
+
+def test_parts_that_lost_each_other_join_again_by_a_known_address() -> None:
+    found = Cloud(0, CloudShape.of(16), 2)
+    for number in range(8):
+        found.start(f"a{number}:1", seeds=["a0:1"])
+        found.start(f"b{number}:1", seeds=["b0:1"])
+    found.run(10)
+    assert not any("b1:1" in node.views.known_brokers() for address, node in found.living.items() if address[0] == "a")
+    found.know("b3:1", "a0:1")
+    found.run(30)
+    heal(found, 20)
+    assert {address[0] for address in found.living["a0:1"].views.known_brokers()} == {"a", "b"}
+    assert sorted(map(len, found.clusters().values())) == [4, 4, 4, 4]
+
+
+def test_two_that_pass_old_news_to_each_other_do_not_keep_it_young() -> None:
+    views = NeighbourViews("me:1", (0, 0), CloudShape.of(16))
+    one = Neighbour(address="a:1", cluster=(0, 0), stamp=5, age=7)
+    views.learn([one])
+    views.learn([replace(one, age=0)])
+    assert views.top["a:1"].age == 7
+    views.learn([replace(one, age=0, stamp=6)])
+    assert views.top["a:1"].age == 0
+
+
 def test_a_broker_that_has_moved_does_not_accept_what_was_for_another_cluster() -> None:
     found = cloud(16)
     node = found.living["b0:1"]

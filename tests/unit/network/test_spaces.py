@@ -78,6 +78,20 @@ def test_hot_spots_are_cut_until_none_has_more_than_twice_the_mean() -> None:
     assert sum(sizes) < 3 * 3000, "an interest is in few subspaces"
 
 
+def test_a_place_that_becomes_a_hot_spot_is_cut() -> None:
+    space, chance = ContentSpace(32), random.Random(1)
+    for number in range(1000):
+        at = chance.uniform(0, 1000)
+        space.add(number, Interest(between={"amount": (at, at + 1)}))
+    made = len(space.subspaces)
+    for number in range(1000, 1900):
+        at = chance.uniform(500, 510)
+        space.add(number, Interest(between={"amount": (at, at + 1)}))
+    sizes = [len(leaf.interests) for leaf in space.subspaces.values()]
+    assert len(sizes) > made
+    assert max(sizes) <= 1.5 * HOT * sum(sizes) / len(sizes)
+
+
 def test_what_no_column_separates_is_not_cut() -> None:
     space = ContentSpace(32)
     for number in range(500):

@@ -11,6 +11,7 @@ import logging
 import random
 import time
 from collections.abc import Callable, Coroutine, Sequence
+from concurrent.futures import Future
 from typing import Any
 
 from venus.broker.matching import messages
@@ -53,6 +54,7 @@ class MatchingOverlay:
         known_addresses: Callable[[], Sequence[str]] = tuple,
     ) -> None:
         self.settings, self._bridge, self._known = settings, bridge, known_addresses
+        self._loop = asyncio.get_running_loop()
         self.shape = CloudShape.of(settings.brokers)
         self.wire = OverlayMessages(name, self.shape, lambda: time.time_ns() // 1000)
         self.connections = OverlayConnections(self.wire, proof)
@@ -66,7 +68,6 @@ class MatchingOverlay:
             local_interests_max=settings.local_interests_max,
             monotonic=time.monotonic,
             thread_time=time.thread_time,
-            run_blocking=self._run_blocking,
         )
         self._node: OverlayNode[InstallationMessage, Missing] | None = None
         self._stamp = self._requests = self._alone = 0
@@ -188,7 +189,16 @@ class MatchingOverlay:
         parts = [messages.encode_changes(one.table, one.path, one.digest, one.events) for one in asked]
         return await self.on_match(to, parts), self.load.rate(time.monotonic())
 
-    async def _run_blocking(self, call: Callable[[], list[Matches]]) -> list[Matches]:
+    def submit(self, work: Coroutine[Any, Any, list[Matches | None]]) -> Future[list[Matches | None]]:
+        """Start a coroutine in the event loop, from another thread."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
+
+    def post(self, call: Callable[[], object]) -> None:
+        """Run a call in the event loop, from any thread."""
+        self._bridge.post(call)
+
+    async def run_blocking(self, call: Callable[[], Any]) -> Any:
+        """Run a blocking call in another thread."""
         return await self._bridge.run_blocking(Lane.INCREMENTS, call)
 
     # -- status ----------------------------------------------------------------------------------------------------
@@ -214,7 +224,7 @@ class MatchingOverlay:
         found.exchanges, found.moves = node.exchanges, node.moves
         found.load, found.pairs = self.load.rate(time.monotonic()), self.load.pairs
         found.installed_subspaces, found.installed_interests = len(self.installed), self.installed.interests
-        found.subspaces, found.uninstalled = self.remote.subspaces(), self.remote.count_uninstalled()
+        found.subspaces, found.uninstalled = self.remote.subspaces, self.remote.uninstalled
         found.requests, found.unanswered, found.unknown = counters.asked, counters.unanswered, counters.unknown
         found.changes_elsewhere, found.changes_here = counters.changes_elsewhere, counters.changes_here
         return found

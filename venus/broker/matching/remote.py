@@ -3,16 +3,22 @@
 The content of a table is partitioned (venus/network/matching/spaces.py). Each subspace is hashed to a top cluster. Its
 brokers get the interests under a lease that is renewed. Changes go to one of them, the least loaded first. Without a
 good answer within the deadline another one is asked, and then this broker matches itself. An answer counts only if it
-is from the interests that this broker has, so a failure costs time and never a verdict. Used in the event loop alone.
+is from the interests that this broker has, so a failure costs time and never a verdict.
+
+Subscriptions change and changes are matched in any thread but the event loop's, which has the calls and the leases.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
+import threading
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
+from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass, field
-from typing import Protocol, TypeVar
+from functools import partial
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -20,16 +26,18 @@ from venus.broker.matching.matching_load import MatchedEvents, MatchingLoad
 from venus.broker.matching.messages import CHANGES_MAX, Missing
 from venus.network.matching.installed import InstallationMessage, InstalledPart
 from venus.network.matching.interests import NONE, Events, Ids, Interest, Matches
-from venus.network.matching.spaces import ContentSpace, PreparedIndex, Subspace, encode_events
+from venus.network.matching.spaces import ContentSpace, Subspace, encode_events
 from venus.network.skipcloud.clusters import CloudShape, Identifier
 from venus.network.skipcloud.node import RoutingResult, Silent
 
-T = TypeVar("T")
+logger = logging.getLogger(__name__)
 
 #: Candidates that are asked before this broker matches itself.
 ATTEMPTS = 2
 #: A candidate that did not answer is left alone for so long.
 SUSPENDED_S = 2.0
+#: Beyond the deadlines of the candidates: the event loop itself may be busy.
+MARGIN_S = 0.5
 #: Interests of one installation; more go in several messages.
 INTERESTS_PER_MESSAGE = 2000
 PARTS_PER_MESSAGE = 500
@@ -38,11 +46,12 @@ SUBSPACES_PER_CLUSTER = 16
 #: A difference in load below this is none: candidates then take turns by what they were given.
 LOAD_STEP = 0.05
 
-RunBlocking = Callable[[Callable[[], T]], Awaitable[T]]
+_Place = tuple[str, str]  # table and path of a subspace
+Asked = tuple[MatchedEvents, Ids]  # changes of one subspace, and their numbers in the batch
 
 
 class OverlayCalls(Protocol):
-    """What remote matching needs of the overlay."""
+    """What remote matching needs of the overlay, in its event loop."""
 
     async def install(self, target: Identifier, installation: InstallationMessage) -> RoutingResult[Missing]:
         """Install subscriptions at the cluster nearest to a target."""
@@ -51,6 +60,15 @@ class OverlayCalls(Protocol):
         self, to: str, asked: Sequence[MatchedEvents], timeout_s: float
     ) -> tuple[list[Matches | None], float]:
         """Have changes matched by a broker. Raises Silent."""
+
+    def submit(self, work: Coroutine[Any, Any, list[Matches | None]]) -> Future[list[Matches | None]]:
+        """Start a coroutine in the event loop, from another thread. Raises RuntimeError if the loop has ended."""
+
+    def post(self, call: Callable[[], object]) -> None:
+        """Run a call in the event loop, from any thread."""
+
+    async def run_blocking(self, call: Callable[[], Any]) -> Any:
+        """Run a blocking call in another thread."""
 
 
 @dataclass(slots=True)
@@ -86,7 +104,28 @@ class _InstalledState:
 @dataclass(slots=True)
 class _Table:
     space: ContentSpace
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    #: Used in the event loop's calls alone.
     installed: defaultdict[str, _InstalledState] = field(default_factory=lambda: defaultdict(_InstalledState))
+
+
+class SharedTable:
+    """The interests of one table, for the code that owns its subscriptions. Not for the event loop's thread."""
+
+    def __init__(self, owner: RemoteMatching, name: str) -> None:
+        self._owner, self._name = owner, name
+
+    def add(self, number: int, interest: Interest) -> None:
+        """Add an interest under a number of its own."""
+        self._owner.add(self._name, number, interest)
+
+    def remove(self, number: int) -> None:
+        """Remove an interest."""
+        self._owner.remove(self._name, number)
+
+    def match(self, events: Events) -> Matches | None:
+        """Return each pair of a change and the number of a present interest; None = there are few: match them here."""
+        return self._owner.match_shared(self._name, events)
 
 
 class RemoteMatching:
@@ -103,91 +142,142 @@ class RemoteMatching:
         local_interests_max: int,
         monotonic: Callable[[], float],
         thread_time: Callable[[], float],
-        run_blocking: Callable[[Callable[[], list[Matches]]], Awaitable[list[Matches]]],
     ) -> None:
         self._shape, self._calls, self._load = shape, calls, load
         self._lease_s, self._deadline_s, self._few = lease_s, deadline_s, local_interests_max
-        self._monotonic, self._thread_time, self._run_blocking = monotonic, thread_time, run_blocking
+        self._monotonic, self._thread_time = monotonic, thread_time
         self._tables: dict[str, _Table] = {}
+        self._tables_lock = threading.Lock()
         self._responsible: dict[Identifier, list[str]] = {}
         self.candidates: defaultdict[str, Candidate] = defaultdict(Candidate)
         self.counters = MatchingCounters()
         self.origin = ""
-        #: Set when something is to be installed before the next renewal.
+        #: Set in the event loop when something is to be installed before the next renewal.
         self.wake = asyncio.Event()
+        self._is_woken = False
+        #: Subspaces that other brokers should have, and how many of them no cluster has as they are; of the last round.
+        self.subspaces = self.uninstalled = 0
 
     # -- the subscriptions -----------------------------------------------------------------------------------------
 
     def add(self, table: str, number: int, interest: Interest) -> None:
         """Add an interest of a table under a number of its own."""
-        known = self._tables.get(table)
-        if known is None:
-            known = self._tables[table] = _Table(ContentSpace(SUBSPACES_PER_CLUSTER * self._shape.clusters))
-        known.space.add(number, interest)
-        if len(known.space) > self._few:
-            self.wake.set()
+        with self._tables_lock:
+            known = self._tables.get(table)
+            if known is None:
+                space = ContentSpace(SUBSPACES_PER_CLUSTER * self._shape.clusters)
+                known = self._tables[table] = _Table(space)
+        with known.lock:
+            known.space.add(number, interest)
+            is_shared = len(known.space) > self._few
+        if is_shared:
+            self._wake_soon()
 
     def remove(self, table: str, number: int) -> None:
         """Remove an interest."""
         known = self._tables.get(table)
         if known is None:
             return
-        known.space.remove(number)
-        if not len(known.space):
-            del self._tables[table]
+        with known.lock:
+            known.space.remove(number)
+            is_empty = not len(known.space)
+        if is_empty:
+            with self._tables_lock:
+                self._tables.pop(table, None)
 
-    def subspaces(self) -> int:
-        """Return the number of subspaces that other brokers should have."""
-        return sum(len(one.space.subspaces) for one in self._tables.values() if len(one.space) > self._few)
-
-    def count_uninstalled(self) -> int:
-        """Return how many of them no cluster has as they are."""
-        return sum(
-            not (state := table.installed[path]).is_known or state.digest != leaf.digest
-            for table in self._tables.values()
-            if len(table.space) > self._few
-            for path, leaf in table.space.subspaces.items()
-            if leaf.interests
-        )
+    def _wake_soon(self) -> None:
+        if not self._is_woken:
+            self._is_woken = True
+            self._calls.post(self.wake.set)
 
     # -- matching --------------------------------------------------------------------------------------------------
 
-    async def match(self, table: str, events: Events) -> Matches:
+    def match_shared(self, table: str, events: Events) -> Matches | None:
+        """Match changes, None if the table has so few interests that a message costs more than comparing them."""
+        known = self._tables.get(table)
+        return self.match(table, events) if known is not None and len(known.space) > self._few else None
+
+    def match(self, table: str, events: Events) -> Matches:
         """Return each pair of a change and the number of an interest that was there when this was called."""
         known = self._tables.get(table)
         if known is None or not events.count:
             return NONE
         encoded = encode_events(events)
-        if len(known.space) <= self._few:
-            return await self._match_here(table, encoded, np.arange(events.count))
-        by_target: defaultdict[Identifier, list[tuple[MatchedEvents, Ids]]] = defaultdict(list)
-        for leaf, rows in known.space.locate(encoded):
-            for at in range(0, len(rows), CHANGES_MAX):
-                part = rows[at : at + CHANGES_MAX]
+        asked: list[tuple[Identifier, Asked]] = []
+        with known.lock:
+            for leaf, rows in known.space.locate(encoded) if len(known.space) > self._few else ():
                 target = self._shape.identifier_of(f"{table} {leaf.path}")
-                by_target[target].append((_matched_events(table, leaf, encoded.select(part)), part))
-        found = await asyncio.gather(*(self._match_at(target, encoded, asked) for target, asked in by_target.items()))
+                for at in range(0, len(rows), CHANGES_MAX):
+                    part = rows[at : at + CHANGES_MAX]
+                    asked.append((target, (_matched_events(table, leaf, encoded.select(part)), part)))
+        if not asked and len(known.space) > self._few:
+            return NONE
+        answers = self._wait_for(asked)
+        found = [
+            Matches(rows[answer.events], answer.interests)
+            for (_, (_, rows)), answer in zip(asked, answers, strict=True)
+            if answer is not None
+        ]
+        left = [rows for (_, (_, rows)), answer in zip(asked, answers, strict=True) if answer is None]
+        if left or not asked:
+            found += self._match_here(known, encoded, np.concatenate(left) if left else np.arange(events.count))
         return _join(found)
 
-    async def _match_at(
-        self, target: Identifier, events: Events, asked: Sequence[tuple[MatchedEvents, Ids]]
-    ) -> Matches:
-        """Ask candidates of a cluster; match here what none of them has answered."""
-        found, left = [], list(asked)
-        for _ in range(ATTEMPTS):
-            address = self._choose(target)
-            if address is None or not left:
-                break
-            answers = await self._ask(address, [one for one, _ in left])
-            found += [
-                Matches(rows[answer.events], answer.interests)
-                for (_, rows), answer in zip(left, answers, strict=True)
-                if answer is not None
+    def _wait_for(self, asked: Sequence[tuple[Identifier, Asked]]) -> list[Matches | None]:
+        """Return what other brokers have found for each part; None = nothing in time."""
+        if not asked or not self._responsible:
+            return [None] * len(asked)
+        work = self._ask_all(asked)
+        try:
+            future = self._calls.submit(work)
+        except RuntimeError:  # the event loop has ended
+            work.close()
+            return [None] * len(asked)
+        try:
+            return future.result(ATTEMPTS * self._deadline_s + MARGIN_S)
+        except (TimeoutError, CancelledError):
+            future.cancel()
+        except Exception:
+            logger.exception("overlay: a request failed; the changes are matched here")
+        return [None] * len(asked)
+
+    def _match_here(self, table: _Table, events: Events, rows: Ids) -> list[Matches]:
+        """Match changes with the interests as they are now, which may have moved to other subspaces."""
+        own = events.select(rows)
+        with table.lock:
+            work = [
+                (leaf.prepare(own.select(inside)), inside, len(leaf.interests))
+                for leaf, inside in table.space.locate(own)
             ]
-            left = [entry for entry, answer in zip(left, answers, strict=True) if answer is None]
-        for one, rows in left:
-            found.append(await self._match_here(one.table, events, rows))
-        return _join(found)
+        self.counters.changes_here += len(rows)
+        found = []
+        for index, inside, interests in work:
+            began = self._thread_time()
+            one = index.match(own.select(inside))
+            self._load.record(len(inside), interests, self._thread_time() - began, self._monotonic())
+            found.append(Matches(rows[inside[one.events]], one.interests))
+        return found
+
+    # -- in the event loop: requests -------------------------------------------------------------------------------
+
+    async def _ask_all(self, asked: Sequence[tuple[Identifier, Asked]]) -> list[Matches | None]:
+        by_target: defaultdict[Identifier, list[int]] = defaultdict(list)
+        for number, (target, _) in enumerate(asked):
+            by_target[target].append(number)
+        answers: list[Matches | None] = [None] * len(asked)
+
+        async def ask_cluster(target: Identifier, left: list[int]) -> None:
+            for _ in range(ATTEMPTS):
+                address = self._choose(target)
+                if address is None or not left:
+                    return
+                found = await self._ask(address, [asked[number][1][0] for number in left])
+                for number, answer in zip(left, found, strict=True):
+                    answers[number] = answer
+                left = [number for number in left if answers[number] is None]
+
+        await asyncio.gather(*(ask_cluster(target, numbers) for target, numbers in by_target.items()))
+        return answers
 
     def _choose(self, target: Identifier) -> str | None:
         """Return the least loaded candidate of a cluster; of equal ones that which was given least."""
@@ -211,9 +301,8 @@ class RemoteMatching:
             self.wake.set()
             return [None] * len(asked)
         unknown = [one for one, answer in zip(asked, answers, strict=True) if answer is None]
-        for one in unknown:
-            self._forget_installed(one)
         if unknown:
+            self.wake.set()  # the next installation finds what is missing there
             self.counters.unknown += len(unknown)
             candidate.suspended_until = self._monotonic() + SUSPENDED_S / 4
         self.counters.changes_elsewhere += sum(one.events.count for one in asked) - sum(
@@ -221,41 +310,7 @@ class RemoteMatching:
         )
         return answers
 
-    def _forget_installed(self, one: MatchedEvents) -> None:
-        table = self._tables.get(one.table)
-        if table is not None:
-            table.installed[one.path].is_known = False
-            self.wake.set()
-
-    async def _match_here(self, table: str, events: Events, rows: Ids) -> Matches:
-        """Match changes with the interests as they are now."""
-        known = self._tables.get(table)
-        if known is None:
-            return NONE
-        own = events.select(rows)
-        work: list[tuple[PreparedIndex, Events, Ids, int]] = []
-        for leaf, inside in known.space.locate(own):
-            some = own.select(inside)
-            work.append((leaf.prepare(some), some, inside, len(leaf.interests)))
-        self.counters.changes_here += len(rows)
-
-        def match_all() -> list[Matches]:
-            began = self._thread_time()
-            found = [index.match(some) for index, some, _, _ in work]
-            spent = self._thread_time() - began
-            for _, some, _, interests in work:
-                self._load.record(some.count, interests, spent / len(work), self._monotonic())
-            return found
-
-        found = await self._run_blocking(match_all)
-        return _join(
-            [
-                Matches(rows[inside[one.events]], one.interests)
-                for one, (_, _, inside, _) in zip(found, work, strict=True)
-            ]
-        )
-
-    # -- installation ----------------------------------------------------------------------------------------------
+    # -- in the event loop: installation ---------------------------------------------------------------------------
 
     async def run(self) -> None:
         """Install what has changed at once, and renew the leases in time."""
@@ -271,25 +326,47 @@ class RemoteMatching:
 
     async def install_all(self) -> None:
         """Install each subspace at its cluster, or renew its lease there."""
-        by_target: defaultdict[Identifier, list[tuple[str, str]]] = defaultdict(list)
-        for name, table in self._tables.items():
-            if len(table.space) > self._few:
-                for path, leaf in table.space.subspaces.items():
-                    if leaf.interests:
-                        by_target[self._shape.identifier_of(f"{name} {path}")].append((name, path))
-            for path in table.installed.keys() - table.space.subspaces.keys():
-                del table.installed[path]
+        self._is_woken = False
+        by_target = await self._calls.run_blocking(self._plan)
         await asyncio.gather(*(self._install_at(target, names) for target, names in by_target.items()))
         living = {address for members in self._responsible.values() for address in members}
         for address in self.candidates.keys() - living:
             del self.candidates[address]
+        self.subspaces, self.uninstalled = await self._calls.run_blocking(self.count_subspaces)
 
-    async def _install_at(self, target: Identifier, names: Sequence[tuple[str, str]]) -> None:
-        waiting = list(names)
+    def _plan(self) -> dict[Identifier, list[_Place]]:
+        """Return the subspaces for each target. Not in the event loop."""
+        by_target: defaultdict[Identifier, list[_Place]] = defaultdict(list)
+        for name, table in list(self._tables.items()):
+            with table.lock:
+                for path in table.installed.keys() - table.space.subspaces.keys():
+                    del table.installed[path]
+                if len(table.space) <= self._few:
+                    continue
+                for path, leaf in table.space.subspaces.items():
+                    if leaf.interests:
+                        by_target[self._shape.identifier_of(f"{name} {path}")].append((name, path))
+        return by_target
+
+    def count_subspaces(self) -> tuple[int, int]:
+        """Return how many subspaces others should have, and how many no cluster has as they are. Not in the loop."""
+        found = missing = 0
+        for table in list(self._tables.values()):
+            with table.lock:
+                leaves = table.space.subspaces.items() if len(table.space) > self._few else ()
+                for path, leaf in leaves:
+                    if leaf.interests:
+                        state = table.installed[path]
+                        found += 1
+                        missing += not state.is_known or state.digest != leaf.digest
+        return found, missing
+
+    async def _install_at(self, target: Identifier, names: Sequence[_Place]) -> None:
+        waiting: list[_Place] = list(names)
         for _ in range(2):  # what is missing at a member is sent once more, as a whole
-            missing: list[tuple[str, str]] = []
+            missing: list[_Place] = []
             while waiting:
-                chosen, parts = self._take_parts(waiting)
+                chosen, parts = await self._calls.run_blocking(partial(self._take_parts, waiting))
                 if not parts:
                     continue
                 result = await self._calls.install(
@@ -299,26 +376,29 @@ class RemoteMatching:
                 missing += self._record_installed(chosen, parts, result)
             waiting = missing
 
-    def _take_parts(self, waiting: list[tuple[str, str]]) -> tuple[list[tuple[str, str]], list[InstalledPart]]:
+    def _take_parts(self, waiting: list[_Place]) -> tuple[list[_Place], list[InstalledPart]]:
         """Take subspaces off the list up to the size of one message."""
-        chosen: list[tuple[str, str]] = []
+        chosen: list[_Place] = []
         parts: list[InstalledPart] = []
         interests = 0
         while waiting and len(parts) < PARTS_PER_MESSAGE and interests < INTERESTS_PER_MESSAGE:
             name, path = waiting.pop()
             table = self._tables.get(name)
-            leaf = table.space.subspaces.get(path) if table is not None else None
-            if table is None or leaf is None:
+            if table is None:
                 continue
-            parts.append(_change(name, leaf, table.installed[path]))
+            with table.lock:
+                leaf = table.space.subspaces.get(path)
+                if leaf is None:
+                    continue
+                parts.append(_change(name, leaf, table.installed[path]))
             chosen.append((name, path))
             interests += len(parts[-1].added)
         self.counters.installed += interests
         return chosen, parts
 
     def _record_installed(
-        self, chosen: Sequence[tuple[str, str]], parts: Sequence[InstalledPart], result: RoutingResult[Missing]
-    ) -> list[tuple[str, str]]:
+        self, chosen: Sequence[_Place], parts: Sequence[InstalledPart], result: RoutingResult[Missing]
+    ) -> list[_Place]:
         """Record what a cluster has; return what some member lacks."""
         lacking = {number for missing in result.results for number in missing}
         for number, ((name, path), part) in enumerate(zip(chosen, parts, strict=True)):
