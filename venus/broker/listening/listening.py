@@ -26,6 +26,7 @@ from venus.codec import schema as schemas_codec
 from venus.codec.changed_rows import ChangeVerdicts, encode_changes, encode_truncation
 from venus.errors import Refused, VenusError
 from venus.model import ChangeKind, TableSchema
+from venus.network.matching.content import SharedInterests
 from venus.wire import broker_pb2, change_pb2
 
 logger = logging.getLogger(__name__)
@@ -98,6 +99,9 @@ class Listening:
         self.deliver: Callable[[JudgedBatch], None] = lambda _: None
         #: Called with a mirror that lost all rows.
         self.on_lost: Callable[[int], None] = lambda _: None
+        #: Returns what shares the interests of a table with other brokers, by a name of the table; None = nothing does.
+        self.share: Callable[[str], SharedInterests | None] = lambda _: None
+        self._gone: deque[int] = deque()
         self.judged_changes = self.gaps = 0
 
     def __len__(self) -> int:
@@ -128,6 +132,7 @@ class Listening:
         that becomes visible after the return is judged for them.
         """
         with self._lock:
+            self._drop_gone()
             if len(self._owners) + len(wanted) > self._most:
                 raise Refused(
                     f"this broker has {len(self._owners)} subscriptions and serves {self._most} at most",
@@ -135,7 +140,8 @@ class Listening:
                 )
             table = self._tables.get((business.number, table_id))
             if table is None:
-                table = WatchedTable(versions_of(self._store, business, table_id))
+                shared = self.share(f"{business.name}/{table_id}")
+                table = WatchedTable(versions_of(self._store, business, table_id), shared)
             made: list[int] = []
             refused: list[tuple[int, VenusError]] = []
             for one in wanted:
@@ -153,13 +159,27 @@ class Listening:
         return made, refused
 
     def unsubscribe(self, numbers: Iterable[int]) -> None:
-        """Stop judging for these subscriptions; those that have ended already are ignored."""
-        with self._lock:
-            for number in numbers:
-                owner = self._owners.pop(number, None)
-                if owner is not None:
-                    self._tables[owner.business, owner.table_id].remove(number)
-            self._publish()
+        """Stop judging for these subscriptions; those that have ended already are ignored.
+
+        Does not wait for a batch that is being judged, which may be at other brokers: the event loop calls this.
+        """
+        self._gone.extend(numbers)
+        if self._lock.acquire(blocking=False):
+            try:
+                self._drop_gone()
+            finally:
+                self._lock.release()
+
+    def _drop_gone(self) -> None:
+        """Drop the subscriptions that have ended; in the lock, before anything is judged or begins."""
+        if not self._gone:
+            return
+        while self._gone:
+            number = self._gone.popleft()
+            owner = self._owners.pop(number, None)
+            if owner is not None:
+                self._tables[owner.business, owner.table_id].remove(number)
+        self._publish()
 
     def _publish(self) -> None:
         """Drop tables without subscriptions, and tell the materialiser which ones are watched."""
@@ -236,6 +256,7 @@ class Listening:
     def pass_over(self, gap: JudgedBatch) -> JudgedBatch:
         """Take the versions of a part of the queue that is not judged; return what that ends."""
         with self._lock:
+            self._drop_gone()
             for schema in gap.schemas:
                 self._describe(gap, schema)
         return gap
@@ -253,10 +274,12 @@ class Listening:
             schemas=list(batch.schemas),
         )
         with self._lock:
+            self._drop_gone()
             for schema in batch.schemas:
                 self._describe(judged, schema)
             for section in batch.sections:
                 self._judge_section(judged, section)
+            self._drop_gone()
         return judged
 
     def _describe(self, judged: JudgedBatch, schema: change_pb2.TableSchema) -> None:

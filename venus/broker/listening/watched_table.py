@@ -23,7 +23,7 @@ from venus.codec.packed import pack_items
 from venus.codec.stored_rows import StoredRows
 from venus.errors import ProtocolError
 from venus.model import Column, TableSchema
-from venus.network.matching.content import ContentIndex
+from venus.network.matching.content import ContentIndex, SharedInterests
 from venus.network.matching.interests import Ids
 from venus.predicates.evaluation import Values
 from venus.predicates.ranges import Predicate, compile_predicate
@@ -38,11 +38,14 @@ class _Subscription:
 
 
 class WatchedTable:
-    """The subscriptions to a table, by numbers that the caller gives them. `schemas` are all versions of the table."""
+    """The subscriptions to a table, by numbers that the caller gives them. `schemas` are all versions of the table.
 
-    def __init__(self, schemas: Iterable[TableSchema]) -> None:
+    `shared` has other brokers match them.
+    """
+
+    def __init__(self, schemas: Iterable[TableSchema], shared: SharedInterests | None = None) -> None:
         self.versions: dict[int, TableSchema] = {schema.version: schema for schema in schemas}
-        self._index = ContentIndex()
+        self._index = ContentIndex(shared)
         self._subscriptions: dict[int, _Subscription] = {}
         self._members: dict[int, list[int]] = {}
 

@@ -18,7 +18,7 @@ from venus.broker.matching import messages
 from venus.broker.matching.connections import OverlayConnections
 from venus.broker.matching.matching_load import MatchedEvents, MatchingLoad
 from venus.broker.matching.messages import Missing, OverlayMessages
-from venus.broker.matching.remote import RemoteMatching
+from venus.broker.matching.remote import RemoteMatching, SharedTable
 from venus.config.sections import MatchingSettings
 from venus.errors import ConfigError, Overloaded, Unavailable
 from venus.flow.degradation import Lane
@@ -134,6 +134,10 @@ class MatchingOverlay:
     def _next_stamp(self) -> int:
         self._stamp = max(self._stamp + 1, time.time_ns() // 1000)
         return self._stamp
+
+    def share(self, table: str) -> SharedTable:
+        """Return what shares the interests of a table."""
+        return SharedTable(self.remote, table)
 
     # -- what others ask for ---------------------------------------------------------------------------------------
 

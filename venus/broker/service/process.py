@@ -204,6 +204,8 @@ async def _build_services(
         replication.health.facts, replication.health.lanes = traffic.health, traffic.admission.degradation
     overlay = build_overlay(settings, bridge, replication)
     status.overlay = overlay
+    if overlay is not None:
+        core.listening.share = overlay.share
     service = GrpcServer(core, bridge, status, keepalive, access, traffic, replication, overlay)
     status.traffic = TrafficStatus(traffic, core, bridge, service.delivery.window_of, service.delivery.frames)
     trouble = (lambda: replication.coordination.unreachable) if replication is not None else None

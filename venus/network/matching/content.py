@@ -12,7 +12,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from math import ceil, floor, inf, nextafter
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -93,10 +93,24 @@ class _BuiltIndex:
         )
 
 
+class SharedInterests(Protocol):
+    """The same interests at brokers that share the matching (venus/broker/matching)."""
+
+    def add(self, number: int, interest: Interest) -> None:
+        """Add an interest."""
+
+    def remove(self, number: int) -> None:
+        """Remove an interest."""
+
+    def match(self, events: Events) -> Matches | None:
+        """Return each pair of an event and a number; None = there are few interests, which are matched here."""
+
+
 class ContentIndex:
     """Predicates of one table, by numbers of their own. A predicate is of any version that has the same columns."""
 
-    def __init__(self) -> None:
+    def __init__(self, shared: SharedInterests | None = None) -> None:
+        self._shared = shared
         self._entries: dict[int, _Entry] = {}
         self._numbers: dict[str, int] = {}
         self._next = 0
@@ -104,7 +118,7 @@ class ContentIndex:
         self._main, self._fresh = _BuiltIndex(), _BuiltIndex()
         self._new: list[int] = []
         self._unused = 0
-        self._is_stale = False
+        self._is_stale = self._is_unbuilt = False
         self._sample = Events(0, {})
         self._low: dict[str, Floats] = {}
         self._high: dict[str, Floats] = {}
@@ -131,7 +145,9 @@ class ContentIndex:
                     wanted
                 )
             self._new.append(number)
-            self._is_stale = True
+            self._is_stale = self._is_unbuilt = True
+            if self._shared is not None:
+                self._shared.add(number, self._entries[number].interest)
         self._entries[number].users += 1
         return number
 
@@ -144,7 +160,9 @@ class ContentIndex:
         del self._entries[number]
         del self._numbers[entry.predicate.canonical if entry.predicate is not None else ""]
         self._unused += 1
-        self._is_stale = True
+        self._is_stale = self._is_unbuilt = True
+        if self._shared is not None:
+            self._shared.remove(number)
         return True
 
     def match(self, columns: Columns, rows: int) -> Matches:
@@ -152,18 +170,24 @@ class ContentIndex:
         if not rows or not self._entries:
             return NONE
         events = events_of(self._columns, columns, rows)
-        if not self._sample.count:
-            self._sample, self._is_stale = events.select(np.arange(min(rows, SAMPLE_ROWS))), True
-            self._new = list(self._entries)
         if self._is_stale:
-            self._build()
-        parts = [self._main.match(events), self._fresh.match(events)]
-        found, ids = (np.concatenate([part[side] for part in parts]) for side in (0, 1))
+            self._list_bounds()
+        shared = self._shared.match(events) if self._shared is not None else None
+        found, ids = self._match_here(events) if shared is None else (shared.events, shared.interests)
         alive = self._alive[ids]
         found, ids = found[alive], ids[alive]
         sure = self._check_doubtful(events, columns, found, ids)
         self._sample = events.select(np.arange(min(rows, SAMPLE_ROWS))) if rows > self._sample.count else self._sample
         return Matches.of(found[sure], ids[sure])
+
+    def _match_here(self, events: Events) -> tuple[Ids, Ids]:
+        if not self._sample.count:
+            self._sample, self._is_unbuilt = events.select(np.arange(min(events.count, SAMPLE_ROWS))), True
+            self._new = list(self._entries)
+        if self._is_unbuilt:
+            self._build()
+        (rows, ids), (more, others) = self._main.match(events), self._fresh.match(events)
+        return np.concatenate([rows, more]), np.concatenate([ids, others])
 
     def _build(self) -> None:
         """Build the index of the new entries, or the large one if there are many new or unused ones."""
@@ -174,6 +198,10 @@ class ContentIndex:
         else:
             self._new = [n for n in self._new if n in self._entries]
             self._fresh = _BuiltIndex.of(((n, self._entries[n]) for n in self._new), self._sample)
+        self._is_unbuilt = False
+
+    def _list_bounds(self) -> None:
+        """List which entries there are, and at which values each must be compared again."""
         self._alive = np.zeros(self._next, np.bool_)
         self._alive[list(self._entries)] = True
         names = {name for entry in self._entries.values() for name in entry.doubtful}
