@@ -95,6 +95,11 @@ def place(kind: str, folder: Path, server: Server) -> Iterator[Place]:
             yield Place(kind, url, lambda: maria.connect(SCHEMA), "%s", environ)
 
 
+def _value(row: int, n: int) -> str | int:
+    by_kind = f"text number {n} of row {row:09}", row * n % 999_983, f"{row * 7 % 100_000}.{n:02}"
+    return by_kind[n % 3]
+
+
 def fill(at: Place, columns: int, rows: int) -> None:
     """Make the table."""
     number, text, money = TYPES[at.kind]
@@ -110,10 +115,8 @@ def fill(at: Place, columns: int, rows: int) -> None:
         marks = ", ".join([at.mark] * columns)
         for first in range(0, rows, 5_000):
             made = [
-                (row, *(f"text number {n} of row {row:09}" if n % 3 == 0 else row * n % 999_983 if n % 3 == 1
-                        else f"{row * 7 % 100_000}.{n:02}" for n in range(columns - 1)))
-                for row in range(first, min(first + 5_000, rows))
-            ]  # fmt: skip
+                (row, *(_value(row, n) for n in range(columns - 1))) for row in range(first, min(first + 5_000, rows))
+            ]
             if at.kind == "postgresql":  # its executemany takes a trip for each row
                 values = b", ".join(cursor.mogrify(f"({marks})", row) for row in made)
                 cursor.execute(b"INSERT INTO t VALUES " + values)
@@ -213,9 +216,11 @@ def pace(at: Place, environ: dict[str, str]) -> dict[str, float]:
         source.close()
         sys.modules.pop("cx_Oracle", None)
     return {
-        "rows": rows, "a row read us": seconds / rows * 1e6, "trigger us": captured_us - bare_us,
+        "rows": rows,
+        "a row read us": seconds / rows * 1e6,
+        "trigger us": captured_us - bare_us,
         "log row bytes": query_number(at, LOG_BYTES[at.kind]) / CHANGES / TRIES,
-    }  # fmt: skip
+    }
 
 
 def read_all(source: Source, epoch: Epoch, batch: int, sequence: int) -> tuple[int, float]:
@@ -240,9 +245,12 @@ def read_all(source: Source, epoch: Epoch, batch: int, sequence: int) -> tuple[i
         seconds += time.process_time() - started
         count = sum(section.count for section in sections)
         record = BatchRecord(
-            batch_no=BatchNo(batch), epoch=epoch, first_sequence=Sequence(sequence),
-            last_sequence=Sequence(sequence + count - 1), digest=batch,
-        )  # fmt: skip
+            batch_no=BatchNo(batch),
+            epoch=epoch,
+            first_sequence=Sequence(sequence),
+            last_sequence=Sequence(sequence + count - 1),
+            digest=batch,
+        )
         cut.commit(epoch, [record], after, BatchNo(0))
         batch, sequence = batch + 1, sequence + count
     return rows, seconds
@@ -273,15 +281,18 @@ def measure(pipeline: Pipeline, at: Place, server: Server) -> dict[str, Any]:
         pipeline.caught_up("main")  # a heartbeat came at the wrong moment, on a busy machine
     read_s, load_s = loaded["first_fill_seconds"], loaded["seconds"]
     return {
-        "rows": loaded["rows"], "speed": found["speed"],
+        "rows": loaded["rows"],
+        "speed": found["speed"],
         "read s": (found["read_seconds"], read_s),
         "load s": (found["load_seconds"], load_s),
-        "whole s": (found["fill_seconds"], whole_s), "of all processors": migrate_cpu_s,
-        "cut-over s": (found["cutover_seconds"], cutover_s), "of all processors, cut-over": cutover_cpu_s,
+        "whole s": (found["fill_seconds"], whole_s),
+        "of all processors": migrate_cpu_s,
+        "cut-over s": (found["cutover_seconds"], cutover_s),
+        "of all processors, cut-over": cutover_cpu_s,
         "broker MiB": (found["broker_bytes"] / 2**20, disk / 2**20),
         "trigger us": captured_us - bare_us,
         "log row bytes": log_bytes / CHANGES,
-    }  # fmt: skip
+    }
 
 
 def main() -> int:

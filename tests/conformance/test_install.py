@@ -155,8 +155,10 @@ def test_the_dictionary_is_read_whole(place: Place, source: Source) -> None:
     assert [(i.name, i.columns, i.unique) for i in orders.indexes] == [("orders_by_customer", ("customer_id",), False)]
     (reference,) = orders.foreign_keys
     assert (reference.columns, reference.referred_table, reference.referred_columns) == (
-        ("customer_id",), "customer", ("id",),
-    )  # fmt: skip
+        ("customer_id",),
+        "customer",
+        ("id",),
+    )
 
 
 def test_the_number_that_a_refusal_offers_tells_equal_rows_apart(

@@ -105,9 +105,7 @@ class FieldRun:
 
 
 @pytest.fixture
-def field_run(
-    request: pytest.FixtureRequest, case: str, tmp_path: Path, second_database: str
-) -> Iterator[FieldRun]:  # fmt: skip
+def field_run(request: pytest.FixtureRequest, case: str, tmp_path: Path, second_database: str) -> Iterator[FieldRun]:
     with ExitStack() as stack:
         if read_case(case).make == "pg":
             source = stack.enter_context(postgres_source(request.getfixturevalue("database")))

@@ -80,8 +80,11 @@ def night(tmp_path: Path, postgres_server: Server) -> Iterator[Night]:
     pipeline = Pipeline(folder=tmp_path, source=f"sqlite:///{tmp_path}/app.db", targets=urls)
     pipeline.configure()
     made = Night(pipeline)
-    made.write("CREATE TABLE orders (id INTEGER PRIMARY KEY, v TEXT)", "PRAGMA journal_mode = WAL",
-               "INSERT INTO orders VALUES (1, 'one')")  # fmt: skip
+    made.write(
+        "CREATE TABLE orders (id INTEGER PRIMARY KEY, v TEXT)",
+        "PRAGMA journal_mode = WAL",
+        "INSERT INTO orders VALUES (1, 'one')",
+    )
     pipeline.venus("install-triggers")
     pipeline.start_broker()
     for name in urls:
@@ -130,8 +133,10 @@ def test_every_row_of_the_page(night: Night) -> None:
     night.over("HALTED")
 
     with closing(sqlite3.connect(pipeline.folder / "app.db")) as connection, connection:
-        (trigger,) = connection.execute("SELECT name FROM sqlite_master WHERE type = 'trigger' AND tbl_name = 'orders'"
-                                        " AND sql LIKE '%INSERT ON%' LIMIT 1").fetchone()  # fmt: skip
+        (trigger,) = connection.execute(
+            "SELECT name FROM sqlite_master WHERE type = 'trigger' AND tbl_name = 'orders'"
+            " AND sql LIKE '%INSERT ON%' LIMIT 1"
+        ).fetchone()
         connection.execute(f'DROP TRIGGER "{trigger}"')
         connection.execute("INSERT INTO orders VALUES (4, 'nobody saw it')")
     install, resync = row("`TABLE is RESYNC`")

@@ -24,11 +24,18 @@ from venus.errors import VenusError
 pytestmark = [pytest.mark.fault, pytest.mark.integration]
 
 ALL = (
-    cluster_faults.leader_killed, cluster_faults.follower_killed, cluster_faults.two_killed,
-    cluster_faults.all_killed, cluster_faults.leader_paused, cluster_faults.one_way_cut, cluster_faults.leader_alone,
-    cluster_faults.frame_flipped, cluster_faults.etcd_leader_killed, cluster_faults.rolling_restart,
+    cluster_faults.leader_killed,
+    cluster_faults.follower_killed,
+    cluster_faults.two_killed,
+    cluster_faults.all_killed,
+    cluster_faults.leader_paused,
+    cluster_faults.one_way_cut,
+    cluster_faults.leader_alone,
+    cluster_faults.frame_flipped,
+    cluster_faults.etcd_leader_killed,
+    cluster_faults.rolling_restart,
     cluster_faults.poor_lines,
-)  # fmt: skip
+)
 
 
 @pytest.fixture(scope="module")

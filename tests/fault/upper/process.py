@@ -26,9 +26,16 @@ from venus.errors import VenusError
 
 #: Around each of these a step is counted: what is durable at the source or at the broker, before and after it.
 STEPS = {
-    "raise_epoch", "write_heartbeat", "commit", "connect", "send_half", "wait_until_persisted", "decide", "rollback",
+    "raise_epoch",
+    "write_heartbeat",
+    "commit",
+    "connect",
+    "send_half",
+    "wait_until_persisted",
+    "decide",
+    "rollback",
     "halt",
-}  # fmt: skip
+}
 assert {*dir(SourceRegistry), *dir(SourceCapture), *dir(Cut), *dir(IngestClient)} >= STEPS, (
     "a step that was renamed would not be counted"
 )

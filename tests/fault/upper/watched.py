@@ -15,10 +15,22 @@ Hook = Callable[[str], None]
 
 #: The calls of the protocol; between any two of them a process may die.
 PROTOCOL = {
-    "read_state", "raise_epoch", "read_batches", "write_heartbeat", "open_cut", "read_sections", "read_fill_chunk",
-    "commit", "rollback", "halt",
-    "connect", "send_half", "wait_until_persisted", "decide", "wait_until_decided",
-}  # fmt: skip
+    "read_state",
+    "raise_epoch",
+    "read_batches",
+    "write_heartbeat",
+    "open_cut",
+    "read_sections",
+    "read_fill_chunk",
+    "commit",
+    "rollback",
+    "halt",
+    "connect",
+    "send_half",
+    "wait_until_persisted",
+    "decide",
+    "wait_until_decided",
+}
 assert {*dir(SourceRegistry), *dir(SourceCapture), *dir(Cut), *dir(IngestClient)} >= PROTOCOL, (
     "a call that was renamed would not be watched"
 )

@@ -120,19 +120,23 @@ def test_a_statement_may_use_the_child_that_its_cascade_changes(shop: Shop) -> N
     ("tables", "name"),
     [
         (
-            ["CREATE TABLE tree (id int PRIMARY KEY, up int, CONSTRAINT parent FOREIGN KEY (up) REFERENCES tree (id)"
-             " ON DELETE CASCADE)"],
+            [
+                "CREATE TABLE tree (id int PRIMARY KEY, up int, CONSTRAINT parent FOREIGN KEY (up) REFERENCES tree (id)"
+                " ON DELETE CASCADE)"
+            ],
             "parent",
         ),
         (
-            ["CREATE TABLE a (id int PRIMARY KEY, b int)",
-             "CREATE TABLE b (id int PRIMARY KEY, a int, CONSTRAINT to_a FOREIGN KEY (a) REFERENCES a (id)"
-             " ON DELETE CASCADE)",
-             "ALTER TABLE a ADD CONSTRAINT to_b FOREIGN KEY (b) REFERENCES b (id) ON DELETE CASCADE"],
+            [
+                "CREATE TABLE a (id int PRIMARY KEY, b int)",
+                "CREATE TABLE b (id int PRIMARY KEY, a int, CONSTRAINT to_a FOREIGN KEY (a) REFERENCES a (id)"
+                " ON DELETE CASCADE)",
+                "ALTER TABLE a ADD CONSTRAINT to_b FOREIGN KEY (b) REFERENCES b (id) ON DELETE CASCADE",
+            ],
             "to_",
         ),
     ],
-)  # fmt: skip
+)
 def test_a_cascade_in_a_circle_is_refused_by_name(shop: Shop, tables: list[str], name: str) -> None:
     shop.run(*tables)
     with pytest.raises(Refused, match=f"foreign key {name}") as refused:

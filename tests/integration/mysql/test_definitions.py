@@ -87,10 +87,15 @@ def test_a_paused_table_is_read_again_when_it_goes_on(shop: Shop) -> None:
 
 @pytest.mark.parametrize(
     "statement",
-    ["CREATE INDEX by_b ON item (b)", "ALTER TABLE item COMMENT 'x'", "ANALYZE TABLE item",
-     "CREATE TABLE child (id int PRIMARY KEY, FOREIGN KEY (id) REFERENCES item (id))",
-     "CREATE TRIGGER theirs BEFORE INSERT ON item FOR EACH ROW SET NEW.b = 1", "FLUSH TABLES"],
-)  # fmt: skip
+    [
+        "CREATE INDEX by_b ON item (b)",
+        "ALTER TABLE item COMMENT 'x'",
+        "ANALYZE TABLE item",
+        "CREATE TABLE child (id int PRIMARY KEY, FOREIGN KEY (id) REFERENCES item (id))",
+        "CREATE TRIGGER theirs BEFORE INSERT ON item FOR EACH ROW SET NEW.b = 1",
+        "FLUSH TABLES",
+    ],
+)
 def test_what_leaves_the_values_as_they_are_is_no_reason_to_read_them_again(shop: Shop, statement: str) -> None:
     follower = followed(shop, statement)
     assert shop.state("item") == ("ACTIVE", "")

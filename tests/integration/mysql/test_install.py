@@ -147,9 +147,16 @@ def test_what_cannot_be_carried_exactly_is_refused_with_the_reason(shop: Shop, t
 
 @pytest.mark.parametrize(
     ("expression", "told"),
-    [("now()", True), ("timestampdiff(YEAR, born, curdate())", True), ("rand()", True), ("@@server_id", True),
-     ("year(born)", False), ("`user`", False), ("unix_timestamp(born)", False)],
-)  # fmt: skip
+    [
+        ("now()", True),
+        ("timestampdiff(YEAR, born, curdate())", True),
+        ("rand()", True),
+        ("@@server_id", True),
+        ("year(born)", False),
+        ("`user`", False),
+        ("unix_timestamp(born)", False),
+    ],
+)
 def test_a_column_that_every_query_computes_anew_is_named(shop: Shop, expression: str, told: bool) -> None:
     shop.run(f"CREATE TABLE x (id int PRIMARY KEY, born date, user int, c varchar(40) AS ({expression}) VIRTUAL)")
     findings = shop.source.installer.check(["*"], [])

@@ -98,8 +98,10 @@ def test_a_review_waits_for_a_transaction_that_is_just_committing(shop: Shop, it
         cursor.execute("SELECT epoch FROM venus_checkpoint WHERE id = 1 FOR UPDATE")
         cursor.execute("INSERT INTO venus_batch VALUES (77, 1, 1, 1, '00000000000000ff')")
         asked.start()
-        waiting = f"SELECT 1 FROM information_schema.processlist WHERE db = '{shop.database}'" \
-            " AND info LIKE '%FOR UPDATE%' AND time_ms > 200 AND id <> connection_id()"  # fmt: skip
+        waiting = (
+            f"SELECT 1 FROM information_schema.processlist WHERE db = '{shop.database}'"
+            " AND info LIKE '%FOR UPDATE%' AND time_ms > 200 AND id <> connection_id()"
+        )
         shop.wait_for(waiting)
         assert not answers, "it answered while the transaction was still open"
         other.commit()

@@ -202,6 +202,9 @@ def test_rules_are_read_from_a_definition() -> None:
 )"""
     found = {name: parse_actions(text, name) for name in ("a", "b`c", "d", "e", "f")}
     assert found == {
-        "a": ("RESTRICT", "RESTRICT"), "b`c": ("SET NULL", "CASCADE"), "d": ("CASCADE", "NO ACTION"),
-        "e": ("RESTRICT", "SET NULL"), "f": ("", ""),
-    }  # fmt: skip
+        "a": ("RESTRICT", "RESTRICT"),
+        "b`c": ("SET NULL", "CASCADE"),
+        "d": ("CASCADE", "NO ACTION"),
+        "e": ("RESTRICT", "SET NULL"),
+        "f": ("", ""),
+    }

@@ -99,8 +99,9 @@ def test_bytes_that_are_no_text_halt_their_table(shop: Shop, charset: str, value
     shop.run(f"INSERT INTO old VALUES (2, x'61{value}')")
     follower.drain()
     assert shop.state("old") == (
-        "PAUSED", f"cannot be carried: row id='2': column t: its bytes '61{value}' are not text in {charset}"
-    )  # fmt: skip
+        "PAUSED",
+        f"cannot be carried: row id='2': column t: its bytes '61{value}' are not text in {charset}",
+    )
     shop.run("UPDATE old SET t = 'a' WHERE id = 2")
     shop.source.capture.refresh_schemas()
     follower.drain()

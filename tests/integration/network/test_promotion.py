@@ -53,8 +53,10 @@ class Places:
         self.at = {name: f"127.0.0.1:{port}" for name, port in self.ports.items()}
         self.line = Proxy(self.at["hq"])
         self.above: dict[str, list[str]] = {
-            "hq": [], "second": [self.line.address], "lyon": [self.at["hq"], self.at["second"]]
-        }  # fmt: skip
+            "hq": [],
+            "second": [self.line.address],
+            "lyon": [self.at["hq"], self.at["second"]],
+        }
         self.brokers: dict[str, BrokerProcess] = {}
         self.loops: dict[str, Loop] = {}
         self.settings = {"main": self._settings(self.at["hq"]), "region": self._settings(self.at["lyon"])}
@@ -76,9 +78,7 @@ class Places:
         """Start a set; it is one broker."""
         above = self.above[name]
         tier, level = ("access", 1) if name == "lyon" else ("core", 0)
-        chosen = networks.settings_of(
-            self.folder / name, above, tier=tier, level=level, listen=self.at[name], http=""
-        )  # fmt: skip
+        chosen = networks.settings_of(self.folder / name, above, tier=tier, level=level, listen=self.at[name], http="")
         self.brokers[name] = BrokerProcess(chosen)
 
     def status(self, name: str) -> broker_pb2.BusinessStatus:
@@ -121,8 +121,11 @@ class Places:
         """Run a command; return its document, and what it said."""
         done = forked.run(
             [sys.executable, "-m", "venus.cli", *arguments, "--json"],
-            cwd=self.folder, capture_output=True, text=True, timeout=SURE_S * 2,
-        )  # fmt: skip
+            cwd=self.folder,
+            capture_output=True,
+            text=True,
+            timeout=SURE_S * 2,
+        )
         codes = (code,) if isinstance(code, int) else code
         assert done.returncode in codes, f"{arguments} => {done.returncode}\n{done.stdout}{done.stderr}"
         return json.loads(done.stdout) if done.stdout.strip() else {}, done.stdout + done.stderr

@@ -74,8 +74,9 @@ def test_a_truncate_before_the_end_of_a_backlog_is_no_vanished_row(small: Oracle
     for key in range(100):
         application.execute("""INSERT INTO "ITEM" VALUES (%s, 'a')""", [key])
     application.execute('TRUNCATE TABLE "ITEM"')
-    application.execute("INSERT INTO VENUS_DDL (SEQ, EVENT, OBJ_OWNER, OBJ_NAME)"
-                        " VALUES (VENUS_SEQ.NEXTVAL, 'TRUNCATE', 'APP', 'ITEM')")  # fmt: skip
+    application.execute(
+        "INSERT INTO VENUS_DDL (SEQ, EVENT, OBJ_OWNER, OBJ_NAME) VALUES (VENUS_SEQ.NEXTVAL, 'TRUNCATE', 'APP', 'ITEM')"
+    )
     application.execute("""INSERT INTO "ITEM" VALUES (7, 'new')""")
     follower.drain()
     assert set(follower.rows("ITEM")) == {("7",)}

@@ -120,8 +120,10 @@ def test_an_older_installation_gets_the_column_and_the_new_trigger(
     app.cursor.execute("UPDATE DICTIONARY.DDL_TRIGGERS SET TEXT = 'BEGIN NULL; END;'")
     made = [step.what for step in source.installer.install(["SALES"], []) if not step.exists]
     assert made == [
-        "column SQL_TEXT of VENUS_DDL", "trigger VENUS_DDL_TRG", "check of trigger VENUS_DDL_TRG",
+        "column SQL_TEXT of VENUS_DDL",
+        "trigger VENUS_DDL_TRG",
+        "check of trigger VENUS_DDL_TRG",
         "enabling of trigger VENUS_DDL_TRG",
-    ]  # fmt: skip
+    ]
     app.ddl("ALTER", "SALES", 'ALTER TABLE "SALES" ADD "W" NUMBER(9)')
     assert app.notes() == [("ALTER", "SALES")]

@@ -151,9 +151,14 @@ def test_a_paused_table_is_read_again_when_it_goes_on(shop: Shop, noted: bool) -
 
 @pytest.mark.parametrize(
     ("clauses", "shown"),
-    [('ADD CONSTRAINT "POSITIVE" CHECK ("A" > 0)', ""), ('MODIFY "B" NUMBER(9) DEFAULT 3', ""),
-     ("", "ENABLE ROW MOVEMENT"), ("", "NOLOGGING"), ("", "NO INMEMORY")],
-)  # fmt: skip
+    [
+        ('ADD CONSTRAINT "POSITIVE" CHECK ("A" > 0)', ""),
+        ('MODIFY "B" NUMBER(9) DEFAULT 3', ""),
+        ("", "ENABLE ROW MOVEMENT"),
+        ("", "NOLOGGING"),
+        ("", "NO INMEMORY"),
+    ],
+)
 def test_what_is_noted_and_changes_no_value_is_no_reason_to_read(shop: Shop, clauses: str, shown: str) -> None:
     shop.alters(clauses, shown=shown)
     shop.looks()
@@ -205,9 +210,12 @@ def test_triggers_that_were_off_while_the_table_was_paused_are_not_forgotten(sho
 
 @pytest.mark.parametrize(
     ("shown", "state"),
-    [('ADD CONSTRAINT "POSITIVE" CHECK ("A" > 0)', "RESYNC"), ("ADD (MOVE NUMBER)", "RESYNC"),
-     ("MOVE TABLESPACE OTHER", "ACTIVE")],
-)  # fmt: skip
+    [
+        ('ADD CONSTRAINT "POSITIVE" CHECK ("A" > 0)', "RESYNC"),
+        ("ADD (MOVE NUMBER)", "RESYNC"),
+        ("MOVE TABLESPACE OTHER", "ACTIVE"),
+    ],
+)
 def test_only_what_moves_rows_excuses_another_segment(shop: Shop, shown: str, state: str) -> None:
     """Such as a table that gets a constraint, and is then exchanged for a partition of one that nobody captures."""
     shop.alters("", shown=shown)

@@ -68,8 +68,9 @@ def stay_step(cursor: Any, rng: random.Random) -> None:
     if rng.random() < 0.3:
         cursor.execute('DELETE FROM "STAY" WHERE "ROOM" = %s AND "NIGHT" = %s', (room, night))
     elif rng.random() < 0.5:
-        cursor.execute('UPDATE "STAY" SET "NIGHT" = "NIGHT" + INTERVAL 1 MONTH WHERE "ROOM" = %s AND "NIGHT" = %s',
-                       (room, night))  # fmt: skip
+        cursor.execute(
+            'UPDATE "STAY" SET "NIGHT" = "NIGHT" + INTERVAL 1 MONTH WHERE "ROOM" = %s AND "NIGHT" = %s', (room, night)
+        )
     else:
         cursor.execute('INSERT INTO "STAY" VALUES (%s, %s, %s)', (room, night, "n" * rng.randrange(200)))
 

@@ -64,8 +64,9 @@ def test_a_table_that_may_not_be_read_halts_alone(
         cut.rollback()
     limited.capture.refresh_schemas()
     assert state(limited) == (
-        "PAUSED", "may not be read: it is captured again by itself after `GRANT SELECT ON APP.ITEM TO APP`",
-    )  # fmt: skip
+        "PAUSED",
+        "may not be read: it is captured again by itself after `GRANT SELECT ON APP.ITEM TO APP`",
+    )
     limited.capture.refresh_schemas()
     follower.drain()
     assert (follower.rows("ITEM"), len(follower.rows("OTHER"))) == ({}, 1)

@@ -52,8 +52,11 @@ def test_keys_travel_as_uuid_through_fill_change_and_deletion(shop: Any, standin
         shop.execute('UPDATE "ORDERS" SET "BOOK" = 77 WHERE "NO" = 1')
         follower.drain()
         assert {key[0]: row["BOOK"] for key, row in follower.rows("ORDERS").items()} == {
-            UUIDS[1]: "77", UUIDS[2]: "2", UUIDS[3]: "3", UUIDS[4]: "4",
-        }  # fmt: skip
+            UUIDS[1]: "77",
+            UUIDS[2]: "2",
+            UUIDS[3]: "3",
+            UUIDS[4]: "4",
+        }
 
 
 def test_a_switch_of_the_command_is_recorded_column_by_column(

@@ -45,8 +45,11 @@ def test_a_row_that_vanishes_without_a_deletion_is_not_sent_as_one(
     unseen(application, 'DELETE FROM "ITEM" WHERE "ID" IN (2, 4)')
     item.drain()
     assert {key: row["V"] for key, row in item.rows("ITEM").items()} == {
-        ("1",): "x", ("2",): "b", ("3",): "x", ("5",): "e",
-    }  # fmt: skip
+        ("1",): "x",
+        ("2",): "b",
+        ("3",): "x",
+        ("5",): "e",
+    }
     now, reason = state(source)
     assert now == "RESYNC"
     assert "row ID=2 was changed" in reason or "row ID=4 was changed" in reason
@@ -90,7 +93,7 @@ def test_rows_that_are_deleted_are_still_deletions(item: Follower, application: 
         ("ALL_POLICIES", "('APP', 'ITEM', 'BY_BRANCH', 'YES', 'YES')", "EXEMPT ACCESS POLICY", "policy BY_BRANCH"),
         ("REDACTION_POLICIES", "('APP', 'ITEM', 'CARDS', 'YES')", "EXEMPT REDACTION POLICY", "redaction policy CARDS"),
     ],
-)  # fmt: skip
+)
 def test_a_table_under_a_policy_is_refused_until_the_user_is_exempt(
     view: str, values: str, grant: str, said: str, application: Any, source: OracleSource
 ) -> None:

@@ -20,9 +20,12 @@ def pid_of(session: Sql) -> int:
 
 
 def test_whoever_locks_a_table_for_long_is_named_in_the_log(
-    sql: Sql, another: Callable[[], Sql], capture: Start, monkeypatch: pytest.MonkeyPatch,
+    sql: Sql,
+    another: Callable[[], Sql],
+    capture: Start,
+    monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
-) -> None:  # fmt: skip
+) -> None:
     monkeypatch.setattr(cut_opening, "LOG_AFTER_S", 0.0)
     sql("CREATE TABLE item (id int PRIMARY KEY)")
     follower = capture()

@@ -217,9 +217,17 @@ def test_the_dictionary_carries_what_a_target_needs(sql: Sql, source: PostgresSo
     assert schema.comment == "the table"
     assert columns["n"].comment == "a number"
     assert {n: c.default_sql for n, c in columns.items()} == {
-        "id": "", "n": "1.5", "s": "'it''s'", "at": "CURRENT_TIMESTAMP", "m": "'a'", "a": "", "b": "true",
-        "r": "floor((random() * (3)::double precision))", "c": "", "u": "gen_random_uuid()",
-    }  # fmt: skip
+        "id": "",
+        "n": "1.5",
+        "s": "'it''s'",
+        "at": "CURRENT_TIMESTAMP",
+        "m": "'a'",
+        "a": "",
+        "b": "true",
+        "r": "floor((random() * (3)::double precision))",
+        "c": "",
+        "u": "gen_random_uuid()",
+    }
     assert columns["id"].identity
     assert [i.name for i in schema.indexes] == ["expr", "part", "plain"]
     kinds = {n: (c.type.kind.name, c.type.precision, c.type.scale, c.type.length) for n, c in columns.items()}
@@ -267,8 +275,9 @@ def test_a_table_that_cannot_be_captured_is_named_with_what_is_in_the_way(sql: S
 
     (odd,) = source.dictionary.find_uncaptured_tables(["*"], [])
     assert (odd.name, odd.obstacle) == (
-        "public.odd", "column at cannot be carried exactly: regclass means something only inside its own database",
-    )  # fmt: skip
+        "public.odd",
+        "column at cannot be carried exactly: regclass means something only inside its own database",
+    )
     assert [t.name for t in source.dictionary.find_uncaptured_tables(["*.*"], ["odd"])] == ["elsewhere.away"]
 
 

@@ -32,8 +32,10 @@ def test_writes_to_a_partition_itself_are_captured(sql: Sql, capture: Start) -> 
     sql("UPDATE parted_n SET v = 'C' WHERE id = 3")
     follower.drain()
     assert {(k[0], k[1], r["v"]) for k, r in follower.rows("parted").items()} == {
-        ("1", "s", "a"), ("2", "s", "b"), ("3", "n", "C"),
-    }  # fmt: skip
+        ("1", "s", "a"),
+        ("2", "s", "b"),
+        ("3", "n", "C"),
+    }
     assert {s.qualified for s in follower.schemas.values()} == {"public.parted", "venus.heartbeat"}
 
 

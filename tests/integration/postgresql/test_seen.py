@@ -17,8 +17,10 @@ def test_triggers_that_were_off_between_two_looks_are_noticed(sql: Sql, capture:
     sql("CREATE TABLE item (id int PRIMARY KEY)")
     follower = capture()
     follower.source.capture.refresh_schemas()
-    sql("BEGIN; ALTER TABLE item DISABLE TRIGGER USER; INSERT INTO item VALUES (1);"
-        "ALTER TABLE item ENABLE TRIGGER USER; COMMIT")  # fmt: skip
+    sql(
+        "BEGIN; ALTER TABLE item DISABLE TRIGGER USER; INSERT INTO item VALUES (1);"
+        "ALTER TABLE item ENABLE TRIGGER USER; COMMIT"
+    )
     follower.source.capture.refresh_schemas()
     found, reason = state(follower, "item")
     assert found == "RESYNC"
@@ -95,9 +97,15 @@ def test_installing_again_is_no_reason_to_read_a_table_once_more(sql: Sql, captu
     assert state(follower, "item")[0] == "ACTIVE"
 
 
-@pytest.mark.parametrize("statement", ["VACUUM FULL item", "CLUSTER item USING item_pkey",
-                                       "ALTER TABLE item ALTER v SET STATISTICS 10",
-                                       "ALTER TABLE item ENABLE TRIGGER ALL"])  # fmt: skip
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "VACUUM FULL item",
+        "CLUSTER item USING item_pkey",
+        "ALTER TABLE item ALTER v SET STATISTICS 10",
+        "ALTER TABLE item ENABLE TRIGGER ALL",
+    ],
+)
 def test_what_leaves_the_values_as_they_are_is_no_reason_to_read_them_again(
     statement: str, sql: Sql, capture: Start
 ) -> None:

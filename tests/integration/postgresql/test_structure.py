@@ -106,8 +106,9 @@ def test_what_the_source_does_not_enforce_is_listed(database: str) -> None:
     assert schema.foreign_keys == ()
     why = "the source does not enforce it, so rows may violate it"
     assert [(o.what, o.name, o.reason) for o in schema.left_out] == [
-        ("check constraint", "small", why), ("foreign key", "ref", why),
-    ]  # fmt: skip
+        ("check constraint", "small", why),
+        ("foreign key", "ref", why),
+    ]
 
 
 @pytest.mark.parametrize("name", ["a USING b", 'a" ON c USING d', "plain"])

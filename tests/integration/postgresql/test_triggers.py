@@ -115,9 +115,12 @@ def test_the_applications_output_settings_do_not_matter(sql: Sql, capture: Start
     follower.drain()
     assert follower.rows("f") == {
         ("0.10000000000000002",): {
-            "k": "0.10000000000000002", "t": "2026-01-01 00:00:00+00", "i": "1 day", "b": b"\x00",
+            "k": "0.10000000000000002",
+            "t": "2026-01-01 00:00:00+00",
+            "i": "1 day",
+            "b": b"\x00",
         }
-    }  # fmt: skip
+    }
 
 
 def test_a_key_of_a_domain_that_forbids_null_can_be_truncated(sql: Sql, capture: Start) -> None:

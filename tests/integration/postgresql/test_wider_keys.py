@@ -122,8 +122,9 @@ def test_rows_are_read_again_only_where_the_table_was_rewritten(
 #: What an older version has made of the log and of the check of the key.
 OLDER_LOG = "ALTER TABLE venus.l_00002 ALTER k1 TYPE integer"
 OLDER_CHECK = (
-    "atttypid IN ('smallint'::regtype, 'integer'::regtype, 'bigint'::regtype)", "atttypid = 'integer'::regtype"
-)  # fmt: skip
+    "atttypid IN ('smallint'::regtype, 'integer'::regtype, 'bigint'::regtype)",
+    "atttypid = 'integer'::regtype",
+)
 
 
 def set_back(sql: Sql) -> None:

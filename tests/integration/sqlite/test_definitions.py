@@ -136,8 +136,11 @@ def test_a_key_that_becomes_wider_is_followed(
             shop.app.execute("PRAGMA writable_schema = OFF")
         else:
             aside = f"CREATE TABLE aside (id {now} NOT NULL PRIMARY KEY, a INT, b INT)"
-            run(shop, f"BEGIN; {aside}; INSERT INTO aside SELECT * FROM item; DROP TABLE item; "
-                "ALTER TABLE aside RENAME TO item; COMMIT")  # fmt: skip
+            run(
+                shop,
+                f"BEGIN; {aside}; INSERT INTO aside SELECT * FROM item; DROP TABLE item; "
+                "ALTER TABLE aside RENAME TO item; COMMIT",
+            )
             shop.source.installer.install(["item"], [])
             shop.source.capture.restart_fill(shop.copy.id_of("item"))
         shop.app.execute("INSERT INTO item VALUES (?, 6, 60)", (beyond,))

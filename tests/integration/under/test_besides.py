@@ -113,10 +113,17 @@ def test_status_says_what_differs_until_somebody_has_run_it(way: WholeWay) -> No
     )
     kinds = sorted(line.split(" was ")[0] for line in lines if " was " in line)
     assert kinds == [
-        "NOT NULL of column name", "check item_amount", "check item_price", "check named", "foreign key item_maker",
-        "foreign key item_of", "index item_by_amount", "index item_by_price", "unique constraint item_code",
+        "NOT NULL of column name",
+        "check item_amount",
+        "check item_price",
+        "check named",
+        "foreign key item_maker",
+        "foreign key item_of",
+        "index item_by_amount",
+        "index item_by_price",
+        "unique constraint item_code",
         "unique constraint item_name",
-    ]  # fmt: skip
+    ]
     assert [line for line in lines if " was " not in line] == [
         "type public.code is domain over text CHECK ((VALUE <> ''::text)) here, domain over text at the source"
         ': ALTER DOMAIN "public"."code" DROP CONSTRAINT "not_empty"'

@@ -175,9 +175,10 @@ def test_a_column_without_a_type_is_named_with_rows_and_values_and_can_be_left_o
     tmp_path: Path, second_database: str
 ) -> None:
     url = in_sqlite(
-        tmp_path, "CREATE TABLE job (id INTEGER PRIMARY KEY, title TEXT, anything)",
+        tmp_path,
+        "CREATE TABLE job (id INTEGER PRIMARY KEY, title TEXT, anything)",
         "INSERT INTO job VALUES (1, 'a', 'text'), (2, 'b', x'00ff'), (3, 'c', 5), (4, 'd', NULL)",
-    )  # fmt: skip
+    )
     with whole_way(tmp_path, url, second_database) as way:
         (finding,) = [f for f in use_source(way, lambda source: source.installer.check(["*"], [])) if f.blocks]
         assert finding.details == ("row id=2: blob X'00FF'", "row id=3: integer 5", "row id=1: text 'text'")

@@ -28,8 +28,10 @@ INSERT INTO child SELECT i, 'c', i FROM generate_series(21, 60) i;
 INSERT INTO both_of VALUES (1, 'b', 'b');
 """
 LINKS = (
-    "ALTER TABLE child INHERIT parent", "ALTER TABLE both_of INHERIT parent", "ALTER TABLE both_of INHERIT other",
-)  # fmt: skip
+    "ALTER TABLE child INHERIT parent",
+    "ALTER TABLE both_of INHERIT parent",
+    "ALTER TABLE both_of INHERIT other",
+)
 
 
 def told(way: WholeWay) -> list[str]:
@@ -94,9 +96,11 @@ def test_a_column_that_comes_to_a_table_and_its_heirs_halts_none_of_them(way: Wh
     way.at_target(*LINKS)
     way.start()
     query(way.source, "ALTER TABLE parent ADD more int DEFAULT 7; UPDATE parent SET v = 'new' WHERE id = 1")
-    way.until(lambda: len(query(way.target, "SELECT 1 FROM pg_attribute WHERE attname = 'more' AND attnum > 0 AND"
-                                            " attrelid IN ('parent'::regclass, 'child'::regclass)")) == 2,
-              "the column")  # fmt: skip
+    has_column = (
+        "SELECT 1 FROM pg_attribute WHERE attname = 'more' AND attnum > 0 AND"
+        " attrelid IN ('parent'::regclass, 'child'::regclass)"
+    )
+    way.until(lambda: len(query(way.target, has_column)) == 2, "the column")
     way.caught_up()
     assert {t.state for t in read_table_states(way.settings, "main")} == {"ACTIVE"}
     way.at_target(*LINKS[:2])
@@ -108,8 +112,10 @@ def test_an_heir_that_joins_or_leaves_is_told_of_and_parted(way: WholeWay) -> No
     way.at_target(*LINKS)
     way.start()
     query(way.source, "ALTER TABLE child NO INHERIT parent")
-    way.until(lambda: len(query(way.target, "SELECT 1 FROM pg_inherits WHERE inhparent = 'parent'::regclass")) == 0,
-              "the heirs to be parted")  # fmt: skip
+    way.until(
+        lambda: len(query(way.target, "SELECT 1 FROM pg_inherits WHERE inhparent = 'parent'::regclass")) == 0,
+        "the heirs to be parted",
+    )
     (state,) = [t for t in read_table_states(way.settings, "main") if t.name == "parent"]
     assert "public.child has left at the source: no table inherits from it here any more" in state.reason
     assert told(way) == ["public.both_of does not inherit from public.parent, as it does at the source"]

@@ -61,8 +61,10 @@ def test_indexes_of_two_tables_may_have_the_same_name(
             way.caught_up()
             assert way.verify().verdict is ComparisonVerdict.SAME
             assert query(database, INDEXES, [f"{name}.other"]) == [
-                (f"{name}.other_id_name_idx2",), (f"{name}.other_name_key2",), (f"{name}.other_pkey",),
-            ]  # fmt: skip
+                (f"{name}.other_id_name_idx2",),
+                (f"{name}.other_name_key2",),
+                (f"{name}.other_pkey",),
+            ]
 
 
 def test_a_name_that_somebody_has_given_at_the_target_is_left_to_him(way: WholeWay) -> None:

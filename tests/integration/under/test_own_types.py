@@ -56,8 +56,12 @@ def test_they_are_made_before_the_tables_and_every_value_is_the_same(way: WholeW
     assert query(way.target, "SELECT moods::text FROM felt") == [("{ok}",)]
     types = "SELECT attname, format_type(atttypid, atttypmod) FROM pg_attribute WHERE attrelid = '{}'::regclass"
     assert dict(query(way.target, f"{types.format('felt')} AND attnum > 0")) == {
-        "mood": "mood", "why": "code", "moods": "mood[]", "host": "host", "hosts": "host[]",
-    }  # fmt: skip
+        "mood": "mood",
+        "why": "code",
+        "moods": "mood[]",
+        "host": "host",
+        "hosts": "host[]",
+    }
     for wrong in ("INSERT INTO also VALUES (9, 'ok', 'X')", "INSERT INTO felt (mood) VALUES ('ok')"):
         with pytest.raises(psycopg2.IntegrityError):
             query(way.target, wrong)
@@ -134,8 +138,10 @@ def test_a_label_is_renamed_and_another_added_at_once(way: WholeWay) -> None:
     )
     assert halted(way) == {}
     assert [label for (labels,) in query(way.target, LABELS) for label in labels if label != "ok"] == [
-        "sad", "meh", "fine",
-    ]  # fmt: skip
+        "sad",
+        "meh",
+        "fine",
+    ]
 
 
 def test_the_statements_that_a_reason_names_bring_the_tables_back(way: WholeWay) -> None:

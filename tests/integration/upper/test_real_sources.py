@@ -146,8 +146,10 @@ def test_a_re_read_removes_what_the_triggers_did_not_see_go(shop: Shop, broker: 
 def _delete_unseen(shop: Shop, table_id: int) -> None:
     """Delete rows and take their log rows away: as if the triggers had been off."""
     if shop.engine.dialect.name == "postgresql":
-        shop.run("ALTER TABLE customer DISABLE TRIGGER USER; DELETE FROM customer WHERE id % 4 = 0; "
-                 "ALTER TABLE customer ENABLE TRIGGER USER")  # fmt: skip
+        shop.run(
+            "ALTER TABLE customer DISABLE TRIGGER USER; DELETE FROM customer WHERE id % 4 = 0; "
+            "ALTER TABLE customer ENABLE TRIGGER USER"
+        )
         return
     with shop.engine.begin() as connection:
         names = connection.exec_driver_sql(

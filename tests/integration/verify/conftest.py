@@ -76,9 +76,15 @@ def fill(place: Place) -> None:
             name = f"{_NAMES[n % len(_NAMES)]}{n}" if n % 11 else None
             app.execute(
                 "INSERT INTO item (id, name, price, rate, at, ok, photo, note) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-                n * 7, name, f"{n}.{n % 100:02}" if n % 13 else None, n / 7, f"2024-02-29 12:00:00.{n:06}",
-                bool(n % 2), bytes([n % 256, 0, 255]), None if n % 3 else "long " * (n % 50),
-            )  # fmt: skip
+                n * 7,
+                name,
+                f"{n}.{n % 100:02}" if n % 13 else None,
+                n / 7,
+                f"2024-02-29 12:00:00.{n:06}",
+                bool(n % 2),
+                bytes([n % 256, 0, 255]),
+                None if n % 3 else "long " * (n % 50),
+            )
             app.execute("INSERT INTO word (w, n) VALUES (?, ?)", f"wörd {n} {_NAMES[n % len(_NAMES)]}.", n)
             app.execute("INSERT INTO line (no, pos, amount) VALUES (?, ?, ?)", n // 4, f"p{n % 4}", f"{n}.50")
         app.commit()

@@ -165,9 +165,11 @@ def test_a_newer_change_wins_over_a_repair(way: WholeWay) -> None:
         while not stop.is_set():
             written[0] += 1
             at_source(
-                way, f"UPDATE racing SET v = 'w{written[0]}' WHERE id <= 30", "DELETE FROM racing WHERE id = 35",
+                way,
+                f"UPDATE racing SET v = 'w{written[0]}' WHERE id <= 30",
+                "DELETE FROM racing WHERE id = 35",
                 f"INSERT INTO racing VALUES (35, 'w{written[0]}')",
-            )  # fmt: skip
+            )
 
     writer = threading.Thread(target=write, daemon=True)
     writer.start()

@@ -206,9 +206,13 @@ class Source:
         fills.read([RegisteredTable(schema=t.schema, state=ACTIVE, reason="", fill=t.fill) for t in tables])
         schemas = self._unsent
         batcher = Batcher(
-            first_batch=BatchNo(self.last_batch + 1), first_sequence=Sequence(self._next_sequence), captured_at_us=0,
-            schemas=schemas, rows_max=4, bytes_max=1 << 20,
-        )  # fmt: skip
+            first_batch=BatchNo(self.last_batch + 1),
+            first_sequence=Sequence(self._next_sequence),
+            captured_at_us=0,
+            schemas=schemas,
+            rows_max=4,
+            bytes_max=1 << 20,
+        )
         found = list(batcher.schema_batches())
         cut = SimulatedCut(self.tables)
         states = fills.next_states(self._random.randint(0, 2))

@@ -33,9 +33,17 @@ AFTER_THE_DECISION = "the end is read after the decision of the last batch"
 AFTER_THE_READ = "the end is read after the last row was read"
 #: Every rule that a history can do without.
 RULES = (
-    ROWS_AND_POSITION, ROWS_AND_MANIFEST, FROM_THE_CUT, KEY_DECIDES, ASK_FOR_RESYNC, CONTINUE,
-    NOT_LOADED, OVERLAP_IN_PLAN, AFTER_THE_DECISION, AFTER_THE_READ,
-)  # fmt: skip
+    ROWS_AND_POSITION,
+    ROWS_AND_MANIFEST,
+    FROM_THE_CUT,
+    KEY_DECIDES,
+    ASK_FOR_RESYNC,
+    CONTINUE,
+    NOT_LOADED,
+    OVERLAP_IN_PLAN,
+    AFTER_THE_DECISION,
+    AFTER_THE_READ,
+)
 STEPS = 400
 
 

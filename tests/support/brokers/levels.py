@@ -108,8 +108,10 @@ class Levels:
         with (self.folder / f"{client}.log").open("ab") as log:
             self.clients[client] = forked.popen(
                 [sys.executable, "-m", "venus.cli", "sync", *part, "-c", str(self._file(client))],
-                cwd=self.folder, stdout=log, stderr=log,
-            )  # fmt: skip
+                cwd=self.folder,
+                stdout=log,
+                stderr=log,
+            )
 
     def kill(self, client: str) -> None:
         """SIGKILL."""

@@ -144,9 +144,14 @@ class FaultCluster:
     def start(self, name: str) -> ForkedBroker:
         """Start a broker, or start it again."""
         cluster = ClusterSettings(
-            name=self._name, broker_id=name, etcd=tuple(p.address for p in self.to_etcd[name]), lease_s=LEASE_S,
-            etcd_ca=self.etcd.login.ca, etcd_certificate=self.etcd.login.certificate, etcd_key=self.etcd.login.key,
-        )  # fmt: skip
+            name=self._name,
+            broker_id=name,
+            etcd=tuple(p.address for p in self.to_etcd[name]),
+            lease_s=LEASE_S,
+            etcd_ca=self.etcd.login.ca,
+            etcd_certificate=self.etcd.login.certificate,
+            etcd_key=self.etcd.login.key,
+        )
         relay = self.links.relays[name]
         chosen = settings(self.data(name), address=relay.address, http="", free_bytes_min=1 << 20, cache_bytes=16 << 20)
         chosen = chosen.model_copy(update={"cluster": cluster, "security": self._security("member")})

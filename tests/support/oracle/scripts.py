@@ -57,10 +57,11 @@ def plan(version: Version, options: OracleOptions) -> list[InstallStep]:
     number = ("NUMBER", None, "22", "0", None, "10", "0", "N", None)
     module.answers["SELECT C.COLUMN_NAME, C.DATA_TYPE"] = [
         _describe_columns(
-            ("STUDENT_ID", *number), ("COURSE", "VARCHAR2", None, "80", "20", "C", None, None, "N", None),
+            ("STUDENT_ID", *number),
+            ("COURSE", "VARCHAR2", None, "80", "20", "C", None, None, "N", None),
         ),
         _describe_columns(("ID", *number), ("NAME", "VARCHAR2", None, "40", "40", "B", None, None, "Y", None)),
-    ]  # fmt: skip
+    ]
     keys = [[["ENROLL_PK", "P", "STUDENT_ID"], ["ENROLL_PK", "P", "COURSE"]], [["STUDENT_PK", "P", "ID"]]]
     module.answers["SELECT K.NAME, K.KIND"] = [Answer(types=[VARCHAR] * 3, rows=rows) for rows in keys]
     session = OracleSession(ModuleDriver("double", Error, module, module.connect))
@@ -82,13 +83,26 @@ following types by column, in a key where the remarks allow it; `usual` is the m
 _SWITCHES = Path(__file__).with_name("switches.md").read_text(encoding="utf-8")
 #: A column of every type, as the dictionary spells them: name, type, scale.
 _EVERY = (
-    ("GRADE", "NUMBER", 2), ("RATIO", "FLOAT", None), ("SINGLE", "BINARY_FLOAT", None),
-    ("TWICE", "BINARY_DOUBLE", None), ("CODE", "NCHAR", None), ("NAME", "NVARCHAR2", None), ("SEEN", "DATE", None),
-    ("AT", "TIMESTAMP(9)", 9), ("SINCE", "TIMESTAMP(6) WITH TIME ZONE", 6),
-    ("UNTIL", "TIMESTAMP(3) WITH LOCAL TIME ZONE", 3), ("AGE", "INTERVAL YEAR(2) TO MONTH", None),
-    ("TOOK", "INTERVAL DAY(2) TO SECOND(6)", 6), ("MARK", "RAW", None), ("SCAN", "BLOB", None), ("ESSAY", "CLOB", None),
-    ("FORM", "XMLTYPE", None), ("ANSWERS", "JSON", None), ("PASSED", "BOOLEAN", None), ("PLACE", "ROWID", None),
-)  # fmt: skip
+    ("GRADE", "NUMBER", 2),
+    ("RATIO", "FLOAT", None),
+    ("SINGLE", "BINARY_FLOAT", None),
+    ("TWICE", "BINARY_DOUBLE", None),
+    ("CODE", "NCHAR", None),
+    ("NAME", "NVARCHAR2", None),
+    ("SEEN", "DATE", None),
+    ("AT", "TIMESTAMP(9)", 9),
+    ("SINCE", "TIMESTAMP(6) WITH TIME ZONE", 6),
+    ("UNTIL", "TIMESTAMP(3) WITH LOCAL TIME ZONE", 3),
+    ("AGE", "INTERVAL YEAR(2) TO MONTH", None),
+    ("TOOK", "INTERVAL DAY(2) TO SECOND(6)", 6),
+    ("MARK", "RAW", None),
+    ("SCAN", "BLOB", None),
+    ("ESSAY", "CLOB", None),
+    ("FORM", "XMLTYPE", None),
+    ("ANSWERS", "JSON", None),
+    ("PASSED", "BOOLEAN", None),
+    ("PLACE", "ROWID", None),
+)
 
 
 def everything() -> OracleTable:
@@ -116,10 +130,17 @@ def running() -> list[str]:
     asked += [statement(file, name) for file in ("kinds", "visibility", "segments") for name in statement.blocks(file)]
     claim = "\nUNION ALL ".join(statement("cut", "claim", table_id=str(n), log=log_table_name(n)) for n in (1, 3))
     cut = [
-        statement("cut", "begin"), *_probes(), claim, access.changes_sql, access.fill.first, *access.fill.behind,
-        *access.fill.up_to_end, access.fill.last,
-        statement("cut", "delete", log=access.log), "COMMIT",
-    ]  # fmt: skip
+        statement("cut", "begin"),
+        *_probes(),
+        claim,
+        access.changes_sql,
+        access.fill.first,
+        *access.fill.behind,
+        *access.fill.up_to_end,
+        access.fill.last,
+        statement("cut", "delete", log=access.log),
+        "COMMIT",
+    ]
     asked += [check.proof_query(everything(), [("MARK", "uuid"), ("STUDENT_ID", "bigint"), ("GRADE", "boolean")])]
     asked += [check.sample_query(everything()), statement("sampling", "room")]
     asked += [statement("sampling", "blockers"), statement("sampling", "holder")]

@@ -170,9 +170,7 @@ def run_at(url: str, *statements: str) -> list[tuple[Any, ...]]:
 
 
 @contextmanager
-def whole_way(
-    folder: Path, source: str, target: str, *, on_error: str = "halt", **options: Any
-) -> Iterator[WholeWay]:  # fmt: skip
+def whole_way(folder: Path, source: str, target: str, *, on_error: str = "halt", **options: Any) -> Iterator[WholeWay]:
     """Make one, and stop it in the end; `options` are the source's.
 
     On a busy machine, one slow comparison of the dictionary would put the next one off by 100 times as long.
@@ -193,9 +191,10 @@ def numbered(
     source, target = server.create_database(), server.create_database()
     for name in tables:
         run_at(
-            source, f"CREATE TABLE {name} (id int PRIMARY KEY, v text)",
+            source,
+            f"CREATE TABLE {name} (id int PRIMARY KEY, v text)",
             f"INSERT INTO {name} SELECT n, 'v' || n FROM generate_series(1, {rows}) n",
-        )  # fmt: skip
+        )
     with whole_way(folder, source, target, on_error=on_error) as made:
         made.install()
         made.load()

@@ -139,10 +139,22 @@ class History:
         )
         count = max(1, body.count)
         place = QueuedBatch(
-            base_offset=self.offset, index=self.batch_no, count=count, epoch=1, batch_no=self.batch_no,
-            cut=self.batch_no, first_sequence=first, last_sequence=first + body.count - 1, committed_at_us=1,
-            captured_at_us=1, digest=0, nbytes=1, before=0, cut_end=True, tables=(1,),
-        )  # fmt: skip
+            base_offset=self.offset,
+            index=self.batch_no,
+            count=count,
+            epoch=1,
+            batch_no=self.batch_no,
+            cut=self.batch_no,
+            first_sequence=first,
+            last_sequence=first + body.count - 1,
+            committed_at_us=1,
+            captured_at_us=1,
+            digest=0,
+            nbytes=1,
+            before=0,
+            cut_end=True,
+            tables=(1,),
+        )
         self.batch_no, self.sequence, self.offset = self.batch_no + 1, first + body.count, self.offset + count
         encoded = body.SerializeToString()
         self.queue.append((place, encoded))
@@ -306,11 +318,15 @@ class History:
     def _section(self, ids: list[bytes], rows: list[bytes], deleted: list[bool]) -> change_pb2.TableChanges:
         packed_ids, packed = PackedBytes.of(ids), PackedBytes.of(rows)
         return change_pb2.TableChanges(
-            table_id=1, schema_version=self.version, count=len(ids),
-            record_ids=packed_ids.data, record_id_sizes=packed_ids.wire_sizes(),
-            rows=packed.data, row_sizes=packed.wire_sizes(),
+            table_id=1,
+            schema_version=self.version,
+            count=len(ids),
+            record_ids=packed_ids.data,
+            record_id_sizes=packed_ids.wire_sizes(),
+            rows=packed.data,
+            row_sizes=packed.wire_sizes(),
             is_deleted=np.array(deleted, np.bool_).tobytes() if any(deleted) else b"",
-        )  # fmt: skip
+        )
 
     def _marker(self, kind: ChangeKind, sweep_before: int = 0) -> change_pb2.TableChanges:
         return change_pb2.TableChanges(
