@@ -6,23 +6,22 @@ one line for each, `#` begins a comment: `NAME sha256:HASH ROLE; ROLE`. `venus c
 
 from __future__ import annotations
 
-from base64 import b64decode
-from collections.abc import Iterable, Mapping
-from functools import lru_cache
-from typing import TYPE_CHECKING
-
-from venus.errors import ConfigError
-from venus.security.roles import ANONYMOUS, PeerIdentity, Role, looks_like_role, parse
-
-if TYPE_CHECKING:
-    from cryptography.x509 import Certificate
 import hashlib
 import re
 import secrets
+from base64 import b64decode
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from venus.errors import ConfigError
+from venus.security.pem import subject_texts
 from venus.security.reading import read_secret
-from venus.security.roles import roles_of
+from venus.security.roles import ANONYMOUS, PeerIdentity, Role, looks_like_role, parse, roles_of
+
+if TYPE_CHECKING:
+    from cryptography.x509 import Certificate
 
 TOKEN_BYTES = 32
 #: Limit of a received token; a longer one is not hashed.
@@ -100,9 +99,7 @@ class IdentityDirectory:
 @lru_cache(CERTIFICATES_KEPT)
 def read_subject(pem: bytes) -> tuple[str, frozenset[Role]]:
     """Return name and roles in a certificate that TLS has verified; an OU that is no role is ignored."""
-    from cryptography import x509  # a broker without TLS does without its 9 MiB
-
-    from venus.security.pem import subject_texts
+    from cryptography import x509
 
     found = x509.load_pem_x509_certificate(pem)
     return subject_texts(found)[0], roles_in(found)
@@ -110,8 +107,6 @@ def read_subject(pem: bytes) -> tuple[str, frozenset[Role]]:
 
 def roles_in(certificate: Certificate) -> frozenset[Role]:
     """Return the roles in a certificate's subject."""
-    from venus.security.pem import subject_texts
-
     return frozenset(parse(unit) for unit in subject_texts(certificate)[1] if _is_role(unit))
 
 

@@ -1,4 +1,8 @@
-"""Certificates and keys in files, checked before they are used: each error is one line with its remedy."""
+"""Certificates and keys in files, checked before they are used: each error is one line with its remedy.
+
+The library is imported where it is used: it takes 9 MiB, and longer to import than all of VENUS, and a process without
+TLS does without it.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +10,14 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
 from pathlib import Path
-
-from cryptography import x509
-from cryptography.exceptions import UnsupportedAlgorithm
-from cryptography.hazmat.primitives import serialization
-from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
-from cryptography.x509.oid import NameOID
+from typing import TYPE_CHECKING
 
 from venus.errors import ConfigError
 from venus.security.reading import read, read_secret
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
+    from cryptography.x509 import Certificate
 
 #: A certificate that ends within this time is an alarm.
 ENDING = timedelta(days=21)
@@ -26,11 +29,13 @@ class Pair:
 
     chain: bytes
     key: bytes
-    certificate: x509.Certificate
+    certificate: Certificate
 
 
-def certificates(path: Path, option: str) -> list[x509.Certificate]:
+def certificates(path: Path, option: str) -> list[Certificate]:
     """Read the certificates of a PEM file. Raises ConfigError."""
+    from cryptography import x509
+
     try:
         return x509.load_pem_x509_certificates(read(path, option))
     except ValueError:
@@ -56,6 +61,9 @@ def pair(certificate: Path, key: Path, now: datetime, section: str = "security."
 
 def private_key(content: bytes, path: Path, section: str = "security.") -> PrivateKeyTypes:
     """Return a private key. Raises ConfigError."""
+    from cryptography.exceptions import UnsupportedAlgorithm
+    from cryptography.hazmat.primitives import serialization
+
     try:
         return serialization.load_pem_private_key(content, password=None)
     except TypeError:
@@ -68,6 +76,8 @@ def private_key(content: bytes, path: Path, section: str = "security.") -> Priva
 
 def public_bytes(key: object) -> bytes:
     """Return a public key in one comparable form."""
+    from cryptography.hazmat.primitives import serialization
+
     form = serialization.PublicFormat.SubjectPublicKeyInfo
     return key.public_bytes(serialization.Encoding.DER, form)  # type: ignore[attr-defined, no-any-return]
 
@@ -80,7 +90,7 @@ def authorities(path: Path, now: datetime, section: str = "security.") -> bytes:
     return read(path, f"{section}ca")
 
 
-def check_time(certificate: x509.Certificate, what: str, now: datetime) -> None:
+def check_time(certificate: Certificate, what: str, now: datetime) -> None:
     """Raise ConfigError for a certificate that has expired or is not valid yet."""
     if certificate.not_valid_after_utc <= now:
         hint = "renew it (venus certs issue, or your own authority), and put the new files in its place"
@@ -90,7 +100,7 @@ def check_time(certificate: x509.Certificate, what: str, now: datetime) -> None:
         raise ConfigError(f"{what} is not valid before {begin}", hint="check the clock of this machine")
 
 
-def check_host(certificate: x509.Certificate, host: str) -> None:
+def check_host(certificate: Certificate, host: str) -> None:
     """Raise ConfigError if a client that asks for this host would refuse the certificate."""
     names = hosts(certificate)
     if not any(_fits(name, host) for name in names):
@@ -100,8 +110,10 @@ def check_host(certificate: x509.Certificate, host: str) -> None:
         )
 
 
-def hosts(certificate: x509.Certificate) -> list[str]:
+def hosts(certificate: Certificate) -> list[str]:
     """Return the hosts and addresses that a certificate is for."""
+    from cryptography import x509
+
     try:
         found = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     except x509.ExtensionNotFound:
@@ -117,8 +129,10 @@ def _fits(name: str, host: str) -> bool:
         return name == host or (name.startswith("*.") and host.partition(".")[2] == name[2:])
 
 
-def subject_texts(certificate: x509.Certificate) -> tuple[str, list[str]]:
+def subject_texts(certificate: Certificate) -> tuple[str, list[str]]:
     """Return the common name, or the whole subject without one, and the organisational units."""
+    from cryptography.x509.oid import NameOID
+
     names = [str(each.value) for each in certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)]
     units = certificate.subject.get_attributes_for_oid(NameOID.ORGANIZATIONAL_UNIT_NAME)
     return (names[0] if names else certificate.subject.rfc4514_string()), [str(unit.value) for unit in units]
