@@ -63,14 +63,14 @@ def acknowledged(cluster: BrokerCluster, leader: str, group: str) -> int:
     return next(consumer.acknowledged for consumer in status.consumers if consumer.group == group)
 
 
-def leader_cpu_s(cluster: BrokerCluster, leader: str, near: str | None, sent: list[bytes], start: int = 0) -> float:
-    """Let some groups read from an offset to the end; return the leader's CPU time meanwhile."""
+def leader_cpu_s(cluster: BrokerCluster, leader: str, near: str | None, sent: list[bytes], run: int) -> float:
+    """Let some groups read everything; return the leader's CPU time meanwhile."""
     process = psutil.Process(cluster.brokers[leader].process.pid)
     began, until = sum(process.cpu_times()[:2]), BATCHES * ROWS
-    groups = [f"main/{near}{start}.{n}" for n in range(READERS)]
+    groups = [f"main/{near}{run}.{n}" for n in range(READERS)]
     for group in groups:
         with open_subscriber(address(cluster, near), BUSINESS, group, credit_bytes=8 << 20) as subscriber:
-            subscriber.open(start, 0)
+            subscriber.open(0, 0)
             assert [increment.body for increment in take_all(subscriber, until)] == sent
             subscriber.acknowledge(until)
             if isinstance(subscriber, NearestSubscriber):
@@ -88,11 +88,12 @@ def test_targets_that_read_replicas_spare_the_leader_and_acknowledge_there(clust
     status = partial(business_status, cluster.brokers[writer.leader].address)
     eventually(lambda: status().materialised_offset == BATCHES * ROWS, every_s=0.2)  # what costs CPU in any case
     sent = bodies(BATCHES, ROWS)
-    from_leader = leader_cpu_s(cluster, writer.leader, None, sent)
-    from_replicas = leader_cpu_s(cluster, writer.leader, "", sent)
-    nothing = leader_cpu_s(cluster, writer.leader, "", [], start=BATCHES * ROWS)
-    print(f"the leader's CPU: {from_leader:.2f} s, at replicas {from_replicas:.2f} s, idle {nothing:.2f} s")  # noqa: T201
-    assert from_replicas - nothing < (from_leader - nothing) / 2
+    took: dict[str | None, list[float]] = {None: [], "": []}
+    for run in range(2):  # by turns, because the store still compacts what was written
+        for near, seconds in took.items():
+            seconds.append(leader_cpu_s(cluster, writer.leader, near, sent, run))
+    print(f"the leader's CPU: {took[None]} s, at replicas {took['']} s")  # noqa: T201
+    assert min(took[""]) < 0.7 * min(took[None])
 
 
 def test_a_target_reads_at_its_site_and_goes_on_at_another_when_that_broker_dies(cluster: BrokerCluster) -> None:
