@@ -1,0 +1,50 @@
+"""Sixteen brokers that share the matching of many skewed subscriptions, and the sudden death of eight of them."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.support.brokers.overlays import AccessBroker, BrokerOverlay
+from tests.support.predicates.matching import brute
+from tests.unit.broker.test_remote_matching import some_changes
+from tests.unit.network.test_spaces import skewed
+from venus.network.matching.indexes import TableIndex
+
+pytestmark = pytest.mark.slow
+
+TABLE = "main/1"
+INTERESTS = 20_000
+ROUNDS = 30
+HEALED_S = 10.0
+#: Of the most loaded broker to the mean; 1.5 with many changes, and a busy machine answers some requests late.
+BALANCE = 2.0
+
+
+def test_eight_of_sixteen_die_at_once_under_many_subscriptions(tmp_path: Path) -> None:
+    interests = skewed(INTERESTS)
+    batches = [some_changes(200, seed) for seed in range(ROUNDS)]
+    local = TableIndex(interests, batches[0])
+    few = some_changes(5)
+    assert local.match(few).pairs() == brute(interests, few)
+    with BrokerOverlay(tmp_path, 16, brokers=16, exchange_s=0.5) as others:
+        others.wait_until_whole()
+        with AccessBroker(others.addresses[8:10], brokers=16, lease_s=6.0) as access:
+            access.subscribe(TABLE, interests)
+            access.wait_until_installed()
+            for batch in batches:
+                assert access.match(TABLE, batch).pairs() == local.match(batch).pairs()
+            assert access.overlay.remote.counters.changes_elsewhere > 0.9 * ROUNDS * batches[0].count
+            pairs = [status.pairs for status in others.statuses().values()]
+            assert max(pairs) * len(pairs) <= BALANCE * sum(pairs)
+
+            killed = time.monotonic()
+            others.kill(8)
+            assert access.match(TABLE, batches[0]).pairs() == local.match(batches[0]).pairs()
+            first_s = time.monotonic() - killed
+            others.wait_until_whole(access.address, timeout_s=HEALED_S)
+            for batch in batches:
+                assert access.match(TABLE, batch).pairs() == local.match(batch).pairs()
+            assert first_s < 3.0  # 1 s on a machine of its own
