@@ -1,41 +1,39 @@
-"""X1: 10,000 subscriptions to rows of one table (Electric with equality shapes: 6 ms flat, 4,000 to 6,000 changes/s).
+"""X1: 10,000 subscriptions to rows of one table, half equality, half ranges, at a broker, on real streams.
 
-Each change is matched with its old row, read from RocksDB as in the broker's full data, and with its new row: which
-subscriptions keep it, gain it or lose it. Only columns that a subscription names are decoded. Writing the new row and
-sending are not included, because the broker does both for any number of subscriptions.
+Each stream carries 500 subscriptions of a client. Changes are committed batch by batch, folded into the full data,
+judged with the row as it was, and sent; a stream has a batch when its client has read the changes. Clients count what
+they get, and the sum must be what comparing every change with every subscription gives.
 """
 
 from __future__ import annotations
 
+import multiprocessing
 import random
-import struct
-import tempfile
+import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from contextlib import suppress
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 
+from bench.fan_out import BUSINESS, Messages, Used, one_broker
 from bench.figures.figure import Figure, FigureResult, at_least, at_most, percentile
-from venus.broker.store.keys import ROW, row_prefix
-from venus.broker.store.rocks import Store
-from venus.codec.arrow_rows import ColumnValues
+from venus.codec import schema as schemas_codec
+from venus.codec.batch import digest
 from venus.codec.columns import from_columns
 from venus.codec.layout import Layout
-from venus.codec.packed import PackedBytes
-from venus.codec.stored_rows import StoredRows
 from venus.model import Column, Kind, LogicalType, TableSchema
-from venus.network.matching.indexes import TableIndex
-from venus.network.matching.interests import Events, Interest, Matches
+from venus.rpc.listener import ListenerClient
+from venus.wire import broker_pb2, change_pb2
 
-SUBSCRIPTIONS = 10_000
-ROWS = 100_000
-BATCH = 250
-GOAL_RATE, GOAL_P99_MS = 50_000, 10.0
+SUBSCRIPTIONS, STREAMS = 10_000, 20
+ROWS, BATCH, STEADY_BATCH = 50_000, 250, 50
+AMOUNTS, WIDTH = 1_000_000, 200
+GOAL_RATE, STEADY_RATE, GOAL_P99_MS = 20_000, 5_000, 50.0
 PAPER = "Electric: 4,000 to 6,000 changes/s, 6 ms"
+NOW, PATIENCE_S = -2, 300.0
 ORDERS = TableSchema(
     table_id=1,
     version=1,
@@ -50,129 +48,184 @@ ORDERS = TableSchema(
     ),
 )
 LAYOUT = Layout.of(ORDERS)
-PREFIX = row_prefix(1, 1)
-Rows = tuple[PackedBytes, PackedBytes]
+spawn = multiprocessing.get_context("spawn")
 
 
-@dataclass(frozen=True)
-class JudgedChanges:
-    """Pairs of a change and a subscription."""
+class Orders:
+    """The table as the source has it, and how many changes of subscriptions its changes are."""
 
-    stay: int
-    enter: int
-    leave: int
+    def __init__(self, lows: Sequence[int]) -> None:
+        self._chance = random.Random(4)
+        self._rows: dict[int, tuple[int, int]] = {}
+        self._lows = np.sort(np.array(lows))
+        self._pending: list[int] = []
+        #: Changes of subscriptions by the offset behind each batch; the first fill is not counted.
+        self.expected = 0
 
+    def make(self, batch_no: int, first_sequence: int, rows: int) -> broker_pb2.Half:
+        """Return a batch: the rows one after the other first, then updates; one of twenty changes the tenant."""
+        if len(self._rows) < ROWS:
+            ids = list(range(len(self._rows), len(self._rows) + rows))
+            new = [(self._chance.randrange(SUBSCRIPTIONS), self._chance.randrange(AMOUNTS)) for _ in ids]
+        else:
+            ids = self._chance.sample(range(ROWS), rows)
+            new = [self._change(*self._rows[n]) for n in ids]
+            self.expected += sum(self._count(self._rows[n], row) for n, row in zip(ids, new, strict=True))
+        self._rows.update(zip(ids, new, strict=True))
+        texts = [
+            [str(n) for n in ids],
+            [f"tenant-{tenant}" for tenant, _ in new],
+            [str(amount) for _, amount in new],
+            ["x" * 70] * rows,
+        ]
+        return half_of(batch_no, first_sequence, *from_columns(texts, LAYOUT))
 
-class Judge:
-    """Judges batches over the full data."""
+    def _change(self, tenant: int, _: int) -> tuple[int, int]:
+        moves = self._chance.random() < 0.05
+        return (tenant + 1) % SUBSCRIPTIONS if moves else tenant, self._chance.randrange(AMOUNTS)
 
-    def __init__(self, store: Store, interests: Sequence[Interest], sample: Rows) -> None:
-        self._store, self._count = store, len(interests)
-        self._index = TableIndex(interests, events_of(ColumnValues.of(*sample, LAYOUT)))
+    def _count(self, old: tuple[int, int], new: tuple[int, int]) -> int:
+        tenants = sum(tenant % 2 == 0 for tenant in {old[0], new[0]})
+        below, above = sorted((old[1], new[1]))
+        both = self._between(above - WIDTH, below)
+        return tenants + self._between(below - WIDTH, below) + self._between(above - WIDTH, above) - both
 
-    def judge(self, rows: Rows) -> JudgedChanges:
-        """Return who is concerned by a batch."""
-        names = [PREFIX + name for name in rows[0].split()]
-        found = self._store.look_up(ROW, names)
-        there = [n for n, name in enumerate(names) if name in found]
-        stored = StoredRows(PackedBytes.of([found[names[n]] for n in there]))
-        before = self._codes(events_of(ColumnValues.of_stored_rows(stored, LAYOUT)), np.array(there, np.int64))
-        after = self._codes(events_of(ColumnValues.of(*rows, LAYOUT)), np.arange(len(names)))
-        stay = len(np.intersect1d(before, after, assume_unique=True))
-        return JudgedChanges(stay, len(after) - stay, len(before) - stay)
-
-    def _codes(self, events: Events, numbers: np.ndarray) -> np.ndarray:
-        found: Matches = self._index.match(events)
-        return numbers[found.events] * self._count + found.interests
-
-
-def events_of(values: ColumnValues) -> Events:
-    """Take out what subscriptions name."""
-    tenant, amount = values.column(2), values.column(3)
-    assert tenant is not None
-    assert amount is not None
-    numbers = pc.cast(pc.cast(amount, pa.string()), pa.float64()).to_numpy(zero_copy_only=False)
-    return Events(values.rows, {"amount": numbers}, {"tenant": tenant.to_pylist()})
-
-
-def rows_of(ids: Sequence[int], tenants: Sequence[int], amounts: Sequence[int]) -> Rows:
-    """Return rows of about 100 bytes."""
-    texts = [[str(n) for n in ids], [f"tenant-{n}" for n in tenants], [str(n) for n in amounts], ["x" * 70] * len(ids)]
-    return from_columns(texts, LAYOUT)
+    def _between(self, low: int, high: int) -> int:
+        """Return how many ranges begin there."""
+        return max(0, int(np.searchsorted(self._lows, high, "right") - np.searchsorted(self._lows, low, "left")))
 
 
-def fill_store(path: Path, tenants: Sequence[int], amounts: Sequence[int]) -> Store:
-    """Return a store with the full data of the table."""
-    store = Store(path)
-    record_ids, rows = rows_of(range(ROWS), tenants, amounts)
-    batch = store.batch()
-    for n, (record_id, row) in enumerate(zip(record_ids.split(), rows.split(), strict=True)):
-        batch.put(ROW, PREFIX + record_id, struct.pack(">QIBI", n + 1, 1, 0, len(record_id)) + record_id + row)
-    store.write(batch, durable=True)
-    store.compact(ROW, PREFIX, PREFIX + b"\xff" * 8)  # as a broker has it after a while, not all in memory
-    return store
+def half_of(batch_no: int, first_sequence: int, record_ids: object, rows: object) -> broker_pb2.Half:
+    """Return a half message of one section."""
+    body = change_pb2.BatchBody(
+        batch_no=batch_no,
+        first_sequence=first_sequence,
+        count=len(record_ids),
+        cut=batch_no,
+        cut_end=True,
+        captured_at_us=time.time_ns() // 1000,
+        schemas=[schemas_codec.to_wire(ORDERS)] if batch_no == 1 else [],
+    )
+    body.tables.add(
+        table_id=1,
+        schema_version=1,
+        count=len(record_ids),
+        record_ids=record_ids.data,
+        record_id_sizes=record_ids.wire_sizes(),
+        rows=rows.data,
+        row_sizes=rows.wire_sizes(),
+    )
+    encoded = body.SerializeToString()
+    return broker_pb2.Half(batch_no=batch_no, digest=digest(encoded), body=encoded)
 
 
-def make_changes(chance: random.Random, tenants: list[int], count: int) -> tuple[list[Rows], int]:
-    """Return batches of updates, no row twice, and how many of them change the tenant (one of twenty)."""
-    ids, batches, moved = chance.sample(range(ROWS), count), list[Rows](), 0
-    for at in range(0, count, BATCH):
-        part = ids[at : at + BATCH]
-        goes = [chance.random() < 0.05 for _ in part]
-        new = [(tenants[n] + 1) % SUBSCRIPTIONS if go else tenants[n] for n, go in zip(part, goes, strict=True)]
-        moved += sum(goes)
-        batches.append(rows_of(part, new, [chance.randrange(1_000_000) for _ in part]))
-    return batches, moved
+def predicates(lows: Sequence[int]) -> list[str]:
+    """Return the subscriptions: every second tenant, and ranges of amounts."""
+    tenants = [f"tenant = 'tenant-{n}'" for n in range(0, SUBSCRIPTIONS, 2)]
+    return tenants + [f"amount between {low} and {low + WIDTH}" for low in lows]
 
 
-def judge_paced(judge: Judge, batches: Sequence[Rows]) -> list[float]:
-    """Judge at the goal's rate; return the milliseconds of each batch, from when it was due."""
-    start, found = time.monotonic(), []
-    for n, rows in enumerate(batches):
-        due = start + n * BATCH / GOAL_RATE
-        time.sleep(max(0.0, due - time.monotonic()))
-        judge.judge(rows)
-        found.append((time.monotonic() - due) * 1000)
-    return found
+# -- the clients, in a process of their own ----------------------------------------------------------------------------
 
 
-def shape(words: str, interests: list[Interest], store: Store, tenants: list[int], count: int) -> list[FigureResult]:
-    """Measure one kind of subscriptions."""
-    batches, moved = make_changes(random.Random(4), tenants, count)
-    judge = Judge(store, interests, batches[0])
-    for rows in batches[:20]:
-        judge.judge(rows)
-    began = time.monotonic()
-    found = [judge.judge(rows) for rows in batches]
-    rate = count / (time.monotonic() - began)
-    if not any(one.between for one in interests):
-        assert sum(one.leave for one in found) == sum(one.enter for one in found) == moved
-        assert sum(one.stay for one in found) == count - moved
-    pairs = sum(one.stay + one.enter + one.leave for one in found) / count
-    late = percentile(judge_paced(judge, batches), 99)
-    what = f"{SUBSCRIPTIONS:,} subscriptions, {words}, {pairs:.1f} concerned by a change"
-    return [
-        at_least(what, rate, GOAL_RATE, "changes/s", paper=PAPER),
-        at_most(f"the same at {GOAL_RATE:,} changes/s, batches of {BATCH}, p99", late, GOAL_P99_MS, "ms"),
-    ]
+@dataclass(slots=True)
+class _Stream:
+    """What one stream has got: changes, and when each position came."""
+
+    changes: int = 0
+    position: int = 0
+    live: int = 0
+    arrivals: list[tuple[int, float]] = field(default_factory=list)
+
+    def read(self, client: ListenerClient) -> None:
+        with suppress(Exception):  # it is closed
+            while True:
+                for frame in client.take(1.0):
+                    now = time.monotonic()
+                    self.live += sum(news.state == broker_pb2.LIVE for news in frame.news)
+                    assert not any(news.state == broker_pb2.ENDED for news in frame.news)
+                    for changes in frame.changes:
+                        self.changes += len(changes.operations)
+                        if changes.next_offset:
+                            self.position = max(self.position, changes.next_offset)
+                            self.arrivals.append((changes.next_offset, now))
+
+
+def listen(address: str, texts: Sequence[str], orders: Connection) -> None:
+    """Open the streams, then answer orders: an offset, of which the answer is what came up to it."""
+    clients, streams = [ListenerClient(address, BUSINESS, client=f"x1-{n}") for n in range(STREAMS)], list[_Stream]()
+    for n, client in enumerate(clients):
+        client.open()
+        wanted = [
+            broker_pb2.SubscriptionRequest(number=m + 1, table="orders", predicate=text, offset=NOW)
+            for m, text in enumerate(texts[n::STREAMS])
+        ]
+        client.begin(wanted)
+        streams.append(_Stream())
+        threading.Thread(target=streams[-1].read, args=(client,), daemon=True).start()
+    until = time.monotonic() + PATIENCE_S
+    while sum(stream.live for stream in streams) < len(texts) and time.monotonic() < until:
+        time.sleep(0.01)
+    orders.send(sum(stream.live for stream in streams))
+    while (end := orders.recv()) is not None:
+        until = time.monotonic() + PATIENCE_S
+        while min(stream.position for stream in streams) < end and time.monotonic() < until:
+            time.sleep(0.002)
+        arrivals = [stream.arrivals for stream in streams]
+        orders.send((sum(stream.changes for stream in streams), arrivals))
+        for stream in streams:
+            stream.arrivals = []
+    for client in clients:
+        client.close()
 
 
 def run(quick: bool) -> Sequence[FigureResult]:
     """Measure."""
-    chance, count = random.Random(1), 10_000 if quick else 50_000
-    tenants = [chance.randrange(SUBSCRIPTIONS) for _ in range(ROWS)]
-    equal = [Interest(equal={"tenant": frozenset({f"tenant-{n}".encode()})}) for n in range(SUBSCRIPTIONS)]
-    lows = [chance.randrange(1_000_000) for _ in range(SUBSCRIPTIONS // 2)]
-    mixed = equal[::2] + [Interest(between={"amount": (float(low), low + 200.0)}) for low in lows]
-    with tempfile.TemporaryDirectory() as folder:
-        store = fill_store(Path(folder) / "store", tenants, [chance.randrange(1_000_000) for _ in range(ROWS)])
+    lows = [random.Random(2).randrange(AMOUNTS) for _ in range(SUBSCRIPTIONS // 2)]
+    lows = [n * (AMOUNTS // (SUBSCRIPTIONS // 2)) + low % 97 for n, low in enumerate(lows)]
+    batches, seconds = (80, 3) if quick else (800, 20)
+    with one_broker() as broker:
+        table = Orders(lows)
+        sender = Messages(broker.address, BATCH, table.make)
+        sender.many(ROWS // BATCH)
+        orders, theirs = spawn.Pipe()
+        process = spawn.Process(target=listen, args=(broker.address, predicates(lows), theirs))
+        process.start()
         try:
-            return [
-                *shape("tenant = N", equal, store, tenants, count),
-                *shape("half tenant = N, half ranges", mixed, store, tenants, count),
-            ]
+            assert orders.recv() == SUBSCRIPTIONS
+            return _measure(broker.process.pid, sender, table, orders, batches, seconds)
         finally:
-            store.close()
+            with suppress(OSError):
+                orders.send(None)
+            process.join(30)
+            sender.close()
+
+
+def _measure(
+    pid: int, sender: Messages, table: Orders, orders: Connection, batches: int, seconds: int
+) -> list[FigureResult]:
+    sender.many(8)
+    orders.send(sender.end)
+    orders.recv()
+    used, began = Used(pid), time.monotonic()
+    sender.many(batches)
+    orders.send(sender.end)
+    got, arrivals = orders.recv()
+    ended = max(stream[-1][1] for stream in arrivals)
+    rate, pairs = batches * BATCH / (ended - began), table.expected
+    assert got == pairs, f"{got:,} changes of subscriptions arrived, {pairs:,} are right"
+    sender.rows = STEADY_BATCH
+    sent = sender.steadily(STEADY_RATE / STEADY_BATCH, seconds)
+    orders.send(sender.end)
+    got, arrivals = orders.recv()
+    assert got == table.expected, f"{got:,} changes of subscriptions arrived, {table.expected:,} are right"
+    late = [1000 * (at - sent[offset]) for stream in arrivals for offset, at in stream if offset in sent]
+    beside = f"{pairs / (sender.count * BATCH):.1f} concerned by a change, {used.peak_mib:.0f} MiB"
+    what = f"{SUBSCRIPTIONS:,} subscriptions on {STREAMS} streams, half tenant = N, half ranges ({beside})"
+    return [
+        at_least(what, rate, GOAL_RATE, "changes/s", paper=PAPER),
+        at_most(f"the same at {STEADY_RATE:,} changes/s, p99", percentile(late, 99), GOAL_P99_MS, "ms"),
+    ]
 
 
 FIGURE = Figure(id="X1", title="many subscriptions", measure=run)

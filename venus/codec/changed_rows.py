@@ -12,7 +12,7 @@ from enum import IntEnum
 import numpy as np
 import numpy.typing as npt
 
-from venus.codec.packed import PackedBytes, pack_items
+from venus.codec.packed import Gatherer, PackedBytes, pack_items
 from venus.codec.stored_rows import HEAD_BYTES, TOMBSTONE, StoredRows
 from venus.errors import ProtocolError
 from venus.wire import broker_pb2
@@ -85,14 +85,31 @@ def _read_varint(data: bytes, at: int) -> tuple[int, int]:
         shift += 7
 
 
-def encode_changes(
-    table_id: int, after: Sequence[bytes], verdicts: ChangeVerdicts, columns: Collection[int] | None = None
-) -> broker_pb2.ChangedRows:
-    """Return verdicts with the rows that they are about; of these some columns, None = all."""
-    codes = verdicts.changes * 2 + (verdicts.operations == Operation.DELETE)
-    distinct, rows = np.unique(codes, return_inverse=True)
-    values = [as_deletion(after[code >> 1]) if code & 1 else after[code >> 1] for code in distinct.tolist()]
-    return _message(table_id, values, ChangeVerdicts(rows, verdicts.subscriptions, verdicts.operations), columns)
+class ChangeEncoder:
+    """Encodes the verdicts of many listeners on the same changes."""
+
+    def __init__(self, table_id: int, after: Sequence[bytes]) -> None:
+        self._table_id, self._count = table_id, 2 * len(after)
+        #: Each row, and each row's deletion behind it.
+        self._values = [one for value in after for one in (value, as_deletion(value))]
+        packed = pack_items(self._values)
+        self._sizes, self._gatherer = packed.sizes, Gatherer(packed.data, packed.bounds)
+
+    def encode(self, verdicts: ChangeVerdicts, columns: Collection[int] | None = None) -> broker_pb2.ChangedRows:
+        """Return verdicts with the rows that they are about; of these some columns, None = all."""
+        codes = verdicts.changes * 2 + (verdicts.operations == Operation.DELETE)
+        used = np.zeros(self._count, np.bool_)
+        used[codes] = True
+        distinct = np.flatnonzero(used)
+        rows = (np.cumsum(used) - 1)[codes]
+        chosen = ChangeVerdicts(rows, verdicts.subscriptions, verdicts.operations)
+        if columns is not None:
+            return _message(self._table_id, pack_items(self._kept(distinct, columns)), chosen)
+        packed = PackedBytes(self._gatherer.gather(distinct), self._sizes[distinct])
+        return _message(self._table_id, packed, chosen)
+
+    def _kept(self, distinct: Ints, columns: Collection[int]) -> list[bytes]:
+        return [keep_columns(self._values[code], columns) for code in distinct.tolist()]
 
 
 def encode_replay(
@@ -106,7 +123,9 @@ def encode_replay(
     inside = np.zeros(len(after), np.bool_)
     inside[verdicts.changes] = True
     values = [value if is_in else as_deletion(value) for value, is_in in zip(after, inside, strict=True)]
-    found = _message(table_id, values, verdicts, columns)
+    if columns is not None:
+        values = [keep_columns(value, columns) for value in values]
+    found = _message(table_id, pack_items(values), verdicts)
     found.replayed.extend(replayed)
     return found
 
@@ -121,10 +140,7 @@ def encode_loaded(
     )
 
 
-def _message(
-    table_id: int, values: list[bytes], verdicts: ChangeVerdicts, columns: Collection[int] | None
-) -> broker_pb2.ChangedRows:
-    packed = pack_items(values if columns is None else [keep_columns(value, columns) for value in values])
+def _message(table_id: int, packed: PackedBytes, verdicts: ChangeVerdicts) -> broker_pb2.ChangedRows:
     return broker_pb2.ChangedRows(
         table_id=table_id,
         stored=packed.data,

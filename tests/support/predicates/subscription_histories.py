@@ -28,8 +28,8 @@ from venus.broker.machine import envelope, folding
 from venus.broker.machine.business import Business
 from venus.broker.machine.queue_index import QueuedBatch
 from venus.broker.machine.review_schedule import ReviewSchedule
-from venus.broker.snapshot import step
-from venus.broker.snapshot.step import FoldedBatch, FoldedSection
+from venus.broker.snapshot import watched_rows
+from venus.broker.snapshot.watched_rows import FoldedBatch, FoldedSection, WatchedRows
 from venus.codec import changed_rows
 from venus.codec.changed_rows import Operation, encode_loaded
 from venus.codec.packed import PackedBytes, pack_items
@@ -52,7 +52,8 @@ FAULTS = (
     "a version is not taken",
     "another column of the name goes on",
     "rows under the floor count as rows",
-    "the rows of a step are looked up in the store alone",
+    "what was written since the view is forgotten",
+    "other tables are watched and the view stays",
     "what was not judged is not read again",
     "a position has no old versions",
 )
@@ -65,6 +66,19 @@ class _Store:
         self.rows: dict[bytes, bytes] = {}
 
     def look_up(self, _family: str, keys: Iterable[bytes]) -> dict[bytes, bytes]:
+        return {key: self.rows[key] for key in keys if key in self.rows}
+
+    def view(self, _family: str) -> _View:
+        return _View(dict(self.rows))
+
+
+@dataclass(frozen=True)
+class _View:
+    """The rows as they were."""
+
+    rows: dict[bytes, bytes]
+
+    def look_up(self, keys: Iterable[bytes]) -> dict[bytes, bytes]:
         return {key: self.rows[key] for key in keys if key in self.rows}
 
 
@@ -122,6 +136,7 @@ class History:
 
     def _start_broker(self) -> None:
         self.judging = Listening(cast("Any", self.store), subscriptions_max=1000)
+        self.watched_rows = WatchedRows(cast("Any", self.store))
         for client in self.clients:
             client.is_connected = False
 
@@ -163,11 +178,17 @@ class History:
 
     def _fold(self, place: QueuedBatch, body: bytes) -> JudgedBatch:
         message, found = envelope.parse_body(body), list[FoldedSection]()
-        overlay, written, clears = dict[bytes, bytes](), dict[bytes, bytes](), False
+        written, clears = dict[bytes, bytes](), False
+        rows = self.watched_rows
+        if self.rng.random() < 0.2:
+            rows.drop()
+        if self.judging.watched:
+            rows.begin(self.judging.watched)
         for section in envelope.build_sections(message):
             blind = place.first_sequence > self.reached
             effect = folding.fold_section(section, b"", self.floor, None if blind else self._look_up(written))
-            found.append(step._fold_watched(cast("Any", self.store), section, effect, self.floor, overlay, blind=blind))
+            if self.judging.watched:
+                found.append(watched_rows.fold_watched(rows, section, effect, self.floor, blind=blind))
             if effect.clear:
                 written, clears = {}, True
             written |= dict(zip(effect.keys, effect.values, strict=True))
@@ -429,7 +450,7 @@ def _without(fault: str) -> AbstractContextManager[object]:
 
 
 def _faults() -> Iterator[tuple[str, AbstractContextManager[object]]]:
-    judge, fold = watched_table.WatchedTable.judge, step._fold_watched
+    judge, fold = watched_table.WatchedTable.judge, watched_rows.fold_watched
 
     def judge_without_deletions(self: Any, before: Any, after: Any) -> Any:
         found = judge(self, before, after)
@@ -441,9 +462,6 @@ def _faults() -> Iterator[tuple[str, AbstractContextManager[object]]]:
         return FoldedSection(
             table_id=found.table_id, kind=found.kind, before=found.before, after=found.after, is_exact=True
         )
-
-    def fold_alone(store: Any, section: Any, effect: Any, floor: int, overlay: Any, *, blind: bool) -> FoldedSection:
-        return fold(store, section, effect, floor, {}, blind=blind)
 
     def refit_anyway(text: str, _before: Any, now: Any) -> Any:
         return compile_predicate(text, now)  # as if each version of a name were the same column
@@ -474,7 +492,7 @@ def _faults() -> Iterator[tuple[str, AbstractContextManager[object]]]:
     )
     yield "an emptied table is not said", patch.object(listening, "encode_truncation", no_truncation)
     yield "an emptied table is not said again", patch.object(replay, "encode_truncation", no_truncation)
-    yield "a sweep's end is not noticed", patch.object(step, "_fold_watched", fold_exactly)
+    yield "a sweep's end is not noticed", patch.object(watched_rows, "fold_watched", fold_exactly)
     yield "a sweep's end is not noticed again", patch.object(this, "Replay", ForgetfulReplay)
     yield "a version is not taken", patch.object(watched_table.WatchedTable, "describe", lambda *_: {})
     yield "another column of the name goes on", patch.object(watched_table, "refit", refit_anyway)
@@ -482,6 +500,7 @@ def _faults() -> Iterator[tuple[str, AbstractContextManager[object]]]:
         "rows under the floor count as rows",
         patch.object(folding, "is_live", lambda stored, _floor: changed_rows.is_row(stored)),
     )
-    yield "the rows of a step are looked up in the store alone", patch.object(step, "_fold_watched", fold_alone)
+    yield "what was written since the view is forgotten", patch.object(WatchedRows, "record", lambda *_: None)
+    yield "other tables are watched and the view stays", patch.object(WatchedRows, "begin", lambda self, _: self)
     yield "what was not judged is not read again", patch.object(this, "Replay", BlindReplay)
     yield "a position has no old versions", patch.object(replay, "check_meaning", lambda *_: None)

@@ -12,7 +12,7 @@ import logging
 import threading
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import numpy as np
@@ -20,10 +20,10 @@ import numpy as np
 from venus.broker.listening.watched_table import WatchedTable
 from venus.broker.machine.business import Business
 from venus.broker.machine.records import read_schemas
-from venus.broker.snapshot.step import FoldedBatch, FoldedSection
+from venus.broker.snapshot.watched_rows import FoldedBatch, FoldedSection
 from venus.broker.store.rocks import Store
 from venus.codec import schema as schemas_codec
-from venus.codec.changed_rows import ChangeVerdicts, encode_changes, encode_truncation
+from venus.codec.changed_rows import ChangeEncoder, ChangeVerdicts, encode_truncation
 from venus.errors import Refused, VenusError
 from venus.model import ChangeKind, TableSchema
 from venus.network.matching.content import SharedInterests
@@ -33,6 +33,8 @@ logger = logging.getLogger(__name__)
 
 #: Bytes of folded batches that wait to be judged, of all businesses.
 QUEUE_BYTES_MAX = 32 << 20
+#: Batches that are judged together if so many wait.
+TOGETHER_MAX = 32
 #: How long the thread waits for work before it ends.
 IDLE_S = 10.0
 
@@ -187,7 +189,9 @@ class Listening:
         watched: defaultdict[int, set[int]] = defaultdict(set)
         for business, table_id in self._tables:
             watched[business].add(table_id)
-        self.watched = {business: frozenset(tables) for business, tables in watched.items()}
+        found = {business: frozenset(tables) for business, tables in watched.items()}
+        if found != self.watched:
+            self.watched = found
 
     # -- the materialiser's thread -------------------------------------------------------------------------------
 
@@ -249,9 +253,18 @@ class Listening:
                 if self._stopping or (not self._work.wait(IDLE_S) and not self._waiting):
                     self._thread = None
                     return None
-            item = self._waiting.popleft()
-            self._nbytes -= item[1].nbytes if isinstance(item[1], FoldedBatch) else 0
-            return item
+            number, batch = self._waiting.popleft()
+            if not isinstance(batch, FoldedBatch):
+                return number, batch
+            together = [batch]
+            while (
+                self._waiting and len(together) < TOGETHER_MAX and _can_follow(number, together[-1], self._waiting[0])
+            ):
+                follower = self._waiting.popleft()[1]
+                assert isinstance(follower, FoldedBatch)
+                together.append(follower)
+            self._nbytes -= sum(one.nbytes for one in together)
+            return number, join_batches(together)
 
     def pass_over(self, gap: JudgedBatch) -> JudgedBatch:
         """Take the versions of a part of the queue that is not judged; return what that ends."""
@@ -322,6 +335,7 @@ class Listening:
         """Give each listener the verdicts on its own subscriptions, by its own numbers."""
         if not len(verdicts):
             return
+        encoder = ChangeEncoder(section.table_id, section.after)
         owners = [self._owners[number] for number in verdicts.subscriptions.tolist()]
         place: dict[tuple[Listener, frozenset[int] | None], int] = {}
         whose = np.fromiter(
@@ -333,7 +347,45 @@ class Listening:
         for n, (listener, columns) in enumerate(place):
             mine = order[bounds[n] : bounds[n + 1]]
             part = ChangeVerdicts(verdicts.changes[mine], own[mine], verdicts.operations[mine])
-            judged.changes[listener].append(encode_changes(section.table_id, section.after, part, columns))
+            judged.changes[listener].append(encoder.encode(part, columns))
+
+
+def _can_follow(business: int, batch: FoldedBatch, item: tuple[int, FoldedBatch | JudgedBatch]) -> bool:
+    """Return whether a batch may be judged together with the one behind it."""
+    number, follower = item
+    return (
+        number == business
+        and isinstance(follower, FoldedBatch)
+        and batch.place.cut_end
+        and _has_changes_only(batch)
+        and _has_changes_only(follower)
+    )
+
+
+def _has_changes_only(batch: FoldedBatch) -> bool:
+    return not batch.schemas and all(one.is_exact and one.kind is ChangeKind.CHANGES for one in batch.sections)
+
+
+def join_batches(some: Sequence[FoldedBatch]) -> FoldedBatch:
+    """Return batches that follow each other as one: a thread that lags judges and sends them together.
+
+    A subscription that became live between two of them gets changes of the first ones a second time. It has read them
+    up to its start already, and in the end it has the same rows.
+    """
+    if len(some) == 1:
+        return some[0]
+    before: defaultdict[int, list[bytes | None]] = defaultdict(list)
+    after: defaultdict[int, list[bytes]] = defaultdict(list)
+    for section in (section for batch in some for section in batch.sections):
+        before[section.table_id] += section.before
+        after[section.table_id] += section.after
+    sections = [
+        FoldedSection(table_id=table_id, kind=ChangeKind.CHANGES, before=before[table_id], after=values)
+        for table_id, values in after.items()
+    ]
+    first, last = some[0].place, some[-1].place
+    place = replace(last, base_offset=first.base_offset, count=last.next_offset - first.base_offset)
+    return FoldedBatch(place=place, sections=sections, schemas=())
 
 
 def versions_of(store: Store, business: Business, table_id: int) -> list[TableSchema]:

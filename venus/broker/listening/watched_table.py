@@ -106,7 +106,9 @@ class WatchedTable:
     def judge(self, before: Sequence[bytes | None], after: Sequence[bytes]) -> ChangeVerdicts:
         """Return the verdicts on changes, each with its stored value before (None = no row) and after."""
         width = max(1, self._index.limit)
-        old, new = self._find_inside(before, width), self._find_inside(after, width)
+        both = self._find_inside([*before, *after], width)  # together: each call has a cost of its own
+        middle = np.searchsorted(both, len(before) * width)
+        old, new = both[:middle], both[middle:] - len(before) * width
         codes = np.union1d(old, new)
         was, stays = np.isin(codes, old, assume_unique=True), np.isin(codes, new, assume_unique=True)
         operations = np.where(stays, np.where(was, Operation.UPDATE, Operation.INSERT), Operation.DELETE)

@@ -263,7 +263,8 @@ class ListenerStream:
         if judged.base_offset >= self._newest_start and not judged.reloads:
             return changes
         numbers = np.frombuffer(changes.subscriptions, "<u4").tolist()
-        kept = np.array([n in self._live and self._live[n].start <= judged.base_offset for n in numbers], np.bool_)
+        end = judged.next_offset  # batches may be judged together: part of them was read before then
+        kept = np.array([n in self._live and self._live[n].start < end for n in numbers], np.bool_)
         if not kept.any():
             return None
         changes.rows = np.frombuffer(changes.rows, "<u4")[kept].tobytes()

@@ -17,7 +17,8 @@ from venus.broker.queue.buffer import BodyBuffer
 from venus.broker.queue.reader import incomplete_error
 from venus.broker.snapshot.scavenger import Scavenger
 from venus.broker.snapshot.scrub import Scrub
-from venus.broker.snapshot.step import FoldObserver, MaterialiserStep
+from venus.broker.snapshot.step import MaterialiserStep
+from venus.broker.snapshot.watched_rows import FoldObserver
 from venus.broker.store import keys
 from venus.broker.store.data_directory import FreeSpace
 from venus.broker.store.options import DELAYING_FILES, DELAYING_MEMTABLES
@@ -81,6 +82,8 @@ CUT_END_WAIT_S = 10.0
 IDLE_S = 0.5
 #: So many of these intervals while there is neither, because each wakes an idle broker.
 QUIET = 20
+#: A view for looking up watched rows is released after so long without batches.
+VIEW_IDLE_S = 5.0
 #: Commits of less than `SMALL_BYTES` together are collected for so long, unless a snapshot waits for the full data.
 LINGER_S = 0.1
 #: The same for the rows of a fill, which become files: the fewer, the better.
@@ -125,6 +128,7 @@ class Materialiser:
         self._leaving: list[tuple[Business, Future[None]]] = []
         self._stopping = False
         self._paused = False
+        self._folded_at = 0.0
         self._thread = threading.Thread(target=self._run, name="venus-materialise", daemon=True)
 
     def observe(self, observer: FoldObserver) -> None:
@@ -211,6 +215,8 @@ class Materialiser:
             self._on_fatal(error)
         else:
             self._abandon(Unavailable("the broker is stopping"))
+        finally:
+            self._step.drop_view()
 
     def _wait(self) -> bool:
         with self._changed:
@@ -246,11 +252,14 @@ class Materialiser:
             with self._changed:
                 if self._is_done(business, took=took):
                     self._pending.discard(business)
+            self._folded_at = began if took else self._folded_at
             if took and (not business.is_filled or business.materialised.nbytes - before > SMALL_BYTES):
                 large = True
                 self._pacing.pause_after(began)
         self._serve_wanted()
         began = self._monotonic()
+        if began - self._folded_at > VIEW_IDLE_S:
+            self._step.drop_view()
         self._scavenger.step(busy=bool(self._pending))
         if self._scrub.step(busy=large or bool(self._pending) or self._pacing.must_pause()):
             self._pacing.pause_after(began)

@@ -12,9 +12,8 @@ A mirror's full data is taken from the log instead (`fill_step`); the log index 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from operator import lt
-from typing import Protocol
 
 import numpy as np
 import xxhash
@@ -30,13 +29,19 @@ from venus.broker.queue.buffer import BodyBuffer
 from venus.broker.snapshot import checksums
 from venus.broker.snapshot.scavenger import Scavenger
 from venus.broker.snapshot.scrub import Scrub
+from venus.broker.snapshot.watched_rows import (
+    FoldedBatch,
+    FoldedSection,
+    FoldObserver,
+    WatchedRows,
+    WatchedStep,
+    fold_watched,
+)
 from venus.broker.store import keys
 from venus.broker.store.rocks import SortedFile, Store, StoreBatch
 from venus.codec.chunk import decode_chunk
 from venus.codec.packed import join_items
 from venus.errors import Corruption
-from venus.model import ChangeKind
-from venus.wire import change_pb2
 
 #: A step of a mirror's full data ends after so many bytes of rows, or one chunk.
 FILL_BYTES_MAX = 1 << 20
@@ -96,62 +101,6 @@ def _rows(store: Store, business: Business, first: int, to: int, batch: StoreBat
     return done
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FoldedSection:
-    """What a section did to a watched table: stored values, before and after each change that counted.
-
-    `before` is None where there was no row. A marker has no values. `is_exact` = what it did is in it completely.
-    """
-
-    table_id: int
-    kind: ChangeKind
-    before: Sequence[bytes | None] = ()
-    after: Sequence[bytes] = ()
-    is_exact: bool = True
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FoldedBatch:
-    """A batch that became rows, as far as it concerns watched tables."""
-
-    place: QueuedBatch
-    sections: Sequence[FoldedSection]
-    schemas: Sequence[change_pb2.TableSchema]
-
-    @property
-    def nbytes(self) -> int:
-        """Its approximate size in memory."""
-        return 512 + sum(
-            len(value or b"") + 64 for section in self.sections for value in (*section.before, *section.after)
-        )
-
-
-class FoldObserver(Protocol):
-    """Sees what batches do to the full data. All but a look at `watched` happens for watched tables only."""
-
-    @property
-    def watched(self) -> dict[int, frozenset[int]]:
-        """The watched tables by the number of their business; replaced, never changed."""
-        ...
-
-    def on_folded(self, business: Business, folded: Sequence[FoldedBatch]) -> None:
-        """Handle batches whose rows are stored now."""
-        ...
-
-    def on_refill(self, business: Business) -> None:
-        """Handle the loss of all rows of a mirror, which takes its full data again."""
-        ...
-
-
-@dataclass(slots=True)
-class _Watch:
-    """What one step does to watched tables; `overlay` has the values that it writes."""
-
-    tables: frozenset[int]
-    overlay: dict[bytes, bytes] = field(default_factory=dict)
-    folded: list[FoldedBatch] = field(default_factory=list)
-
-
 class MaterialiserStep:
     """Carries out steps. Used in the materialiser's thread."""
 
@@ -160,14 +109,16 @@ class MaterialiserStep:
         self._buffer = buffer
         self._scavenger = scavenger
         self._scrub = scrub
+        self._watched_rows = WatchedRows(store)
         self.observer: FoldObserver | None = None
 
     def is_watched(self, business: Business) -> bool:
         """Return whether a table of a business is watched."""
-        return self._watched_tables(business) is not None
+        return self.observer is not None and business.number in self.observer.watched
 
-    def _watched_tables(self, business: Business) -> frozenset[int] | None:
-        return self.observer.watched.get(business.number) if self.observer is not None else None
+    def drop_view(self) -> None:
+        """Release what was kept for looking up watched rows."""
+        self._watched_rows.drop()
 
     def take(self, business: Business, *, most: int, one_batch: bool = False) -> bool:
         """Materialise the next batches of a business, up to `most` bytes; return False if there were none."""
@@ -181,16 +132,17 @@ class MaterialiserStep:
         reached = business.materialised
         batch = self._store.batch()
         nbytes = stale = 0
-        watch: _Watch | None = None
+        watch: WatchedStep | None = None
         for place in self._places(business):
             blind = place.first_sequence > reached.sequence
-            watched = self._watched_tables(business)  # once the batch is visible: earlier subscriptions do not miss it
+            # read once the batch is visible: a subscription from before that misses nothing
+            watched = self.observer.watched if self.observer is not None else {}
             if nbytes and (not blind or one_batch or nbytes + place.nbytes > most):
                 break
-            if nbytes and watched != (watch.tables if watch is not None else None):
+            if nbytes and watched.get(business.number) != (watch.tables if watch is not None else None):
                 break  # the rows that this step writes cannot be looked up yet
-            if watch is None and watched is not None:
-                watch = _Watch(watched)
+            if watch is None and business.number in watched:
+                watch = WatchedStep(watched[business.number], self._watched_rows.begin(watched))
             floors, ignored = self._batch(business, place, reached.floors, batch, watch, blind=blind)
             stale += ignored
             nbytes += place.nbytes
@@ -263,6 +215,7 @@ class MaterialiserStep:
         return True
 
     def _begin_again(self, business: Business) -> None:
+        self.drop_view()
         if self.observer is not None:
             self.observer.on_refill(business)
         self._scavenger.forget(business)
@@ -291,7 +244,7 @@ class MaterialiserStep:
         place: QueuedBatch,
         floors: dict[int, int],
         batch: StoreBatch,
-        watch: _Watch | None,
+        watch: WatchedStep | None,
         *,
         blind: bool,
     ) -> tuple[dict[int, int], int]:
@@ -306,7 +259,7 @@ class MaterialiserStep:
                 section, prefix, floor, None if blind else _make_look_up(self._store, overlay)
             )
             if watch is not None and section.table_id in watch.tables:
-                sections.append(_fold_watched(self._store, section, effect, floor, watch.overlay, blind=blind))
+                sections.append(fold_watched(watch.rows, section, effect, floor, blind=blind))
             if effect.clear:
                 batch.delete_range(keys.ROW, prefix, keys.after_prefix(prefix))
                 checksums.remove_segments(batch, business, section.table_id)
@@ -322,31 +275,6 @@ class MaterialiserStep:
             schemas = [schema for schema in message.schemas if schema.table_id in watch.tables]
             watch.folded.append(FoldedBatch(place=place, sections=sections, schemas=schemas))
         return floors, stale
-
-
-def _fold_watched(
-    store: Store,
-    section: folding.ChangeSection,
-    effect: folding.SectionEffect,
-    floor: int,
-    overlay: dict[bytes, bytes],
-    *,
-    blind: bool,
-) -> FoldedSection:
-    """Return what a section does to a watched table, with the rows as they were before each change.
-
-    A sweep's end removes rows that are not looked up here, and so does a late marker.
-    """
-    if section.kind is not ChangeKind.CHANGES:
-        is_exact = section.kind is ChangeKind.SWEEP_BEGIN or (section.kind is ChangeKind.TRUNCATE and blind)
-        return FoldedSection(table_id=section.table_id, kind=section.kind, is_exact=is_exact)
-    known: dict[bytes, bytes] = _make_look_up(store, overlay)(effect.keys)
-    before: list[bytes | None] = []
-    for key, value in zip(effect.keys, effect.values, strict=True):
-        old = known.get(key)
-        before.append(old if old is not None and folding.is_live(old, floor) else None)
-        known[key] = overlay[key] = value
-    return FoldedSection(table_id=section.table_id, kind=section.kind, before=before, after=effect.values)
 
 
 def _position_after(place: QueuedBatch, reached: MaterialisedPosition, floors: dict[int, int]) -> MaterialisedPosition:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, islice
 from pathlib import Path
@@ -36,6 +36,25 @@ class KeyCount:
     entries: int
     marks: list[bytes]  # evenly spread keys, from the first one on
     ended: bool
+
+
+class StoreView:
+    """What a family had when the view was taken. Used by one thread."""
+
+    def __init__(self, cursor: Any, check_status: Callable[[Any], None]) -> None:
+        self._cursor, self._check_status = cursor, check_status
+
+    def look_up(self, many_keys: Sequence[bytes]) -> dict[bytes, bytes]:
+        """Return the values of those keys that existed."""
+        cursor, found = self._cursor, dict[bytes, bytes]()
+        for wanted in sorted(set(many_keys)):
+            cursor.seek(wanted)
+            if not cursor.valid():
+                self._check_status(cursor)
+                break
+            if cursor.key() == wanted:
+                found[wanted] = cursor.value()
+        return found
 
 
 class StoreReads:
@@ -181,17 +200,12 @@ class StoreReads:
         return KeyCount(counted, marks, ended=True)
 
     def look_up(self, family: str, many_keys: Sequence[bytes]) -> dict[bytes, bytes]:
-        """Return the values of those keys that exist, with one iterator: cheap also over a vector memtable."""
-        cursor = self._cursor(family, fill_cache=True)
-        found: dict[bytes, bytes] = {}
-        for wanted in sorted(set(many_keys)):
-            cursor.seek(wanted)
-            if not cursor.valid():
-                self._check_status(cursor)
-                break
-            if cursor.key() == wanted:
-                found[wanted] = cursor.value()
-        return found
+        """Return the values of those keys that exist, with one iterator, because each sorts a vector memtable."""
+        return self.view(family).look_up(many_keys)
+
+    def view(self, family: str) -> StoreView:
+        """Return what is stored now. It keeps replaced files and memtables; drop it before the store is closed."""
+        return StoreView(self._cursor(family, fill_cache=True), self._check_status)
 
     def find_at_or_before(self, family: str, key: bytes) -> tuple[bytes, bytes] | None:
         """Return the greatest key that is not above `key`."""

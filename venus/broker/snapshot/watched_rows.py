@@ -1,0 +1,143 @@
+"""What batches do to watched tables, with the rows as they were: the input of subscriptions by content (SREM 2).
+
+Nothing here runs for other tables. Rows are looked up in one view of the store, because a view over a vector memtable
+sorts it, and in what was written since; a new view is taken when that has grown, or when other tables are watched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from venus.broker.machine import folding
+from venus.broker.machine.business import Business
+from venus.broker.machine.queue_index import QueuedBatch
+from venus.broker.store import keys
+from venus.broker.store.reads import StoreView
+from venus.broker.store.rocks import Store
+from venus.model import ChangeKind
+from venus.wire import change_pb2
+
+#: Bytes of rows written since the view was taken; it keeps replaced files and memtables.
+WRITTEN_BYTES_MAX = 8 << 20
+#: What a row takes beside its key and value.
+_ENTRY_BYTES = 200
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoldedSection:
+    """What a section did to a watched table: stored values, before and after each change that counted.
+
+    `before` is None where there was no row. A marker has no values. `is_exact` = what it did is in it completely.
+    """
+
+    table_id: int
+    kind: ChangeKind
+    before: Sequence[bytes | None] = ()
+    after: Sequence[bytes] = ()
+    is_exact: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoldedBatch:
+    """A batch that became rows, as far as it concerns watched tables."""
+
+    place: QueuedBatch
+    sections: Sequence[FoldedSection]
+    schemas: Sequence[change_pb2.TableSchema]
+
+    @property
+    def nbytes(self) -> int:
+        """Its approximate size in memory."""
+        return 512 + sum(
+            len(value or b"") + 64 for section in self.sections for value in (*section.before, *section.after)
+        )
+
+
+class FoldObserver(Protocol):
+    """Sees what batches do to the full data. All but a look at `watched` happens for watched tables only."""
+
+    @property
+    def watched(self) -> dict[int, frozenset[int]]:
+        """The watched tables by the number of their business; replaced, never changed."""
+        ...
+
+    def on_folded(self, business: Business, folded: Sequence[FoldedBatch]) -> None:
+        """Handle batches whose rows are stored now."""
+        ...
+
+    def on_refill(self, business: Business) -> None:
+        """Handle the loss of all rows of a mirror, which takes its full data again."""
+        ...
+
+
+class WatchedRows:
+    """The stored rows of watched tables, those of the present step included. Used in the materialiser's thread."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._view: StoreView | None = None
+        self._watched: dict[int, frozenset[int]] = {}
+        self._written: dict[bytes, bytes] = {}
+        self._nbytes = 0
+
+    def begin(self, watched: dict[int, frozenset[int]]) -> WatchedRows:
+        """Begin a step with these tables watched. What was written to others is known to a new view only.
+
+        It may have been written while nothing was watched, so an equal dictionary is not enough.
+        """
+        if watched is not self._watched or self._nbytes > WRITTEN_BYTES_MAX:
+            self.drop()
+            self._watched = watched
+        return self
+
+    def look_up(self, row_keys: Sequence[bytes]) -> dict[bytes, bytes]:
+        """Return the values of those keys that exist."""
+        written = self._written
+        rest = [key for key in row_keys if key not in written]
+        found = {key: written[key] for key in row_keys if key in written}
+        if rest:
+            if self._view is None:
+                self._view = self._store.view(keys.ROW)
+            found.update(self._view.look_up(rest))
+        return found
+
+    def record(self, key: bytes, value: bytes) -> None:
+        """Record what the present step writes."""
+        if key not in self._written:
+            self._nbytes += _ENTRY_BYTES + len(key) + len(value)
+        self._written[key] = value
+
+    def drop(self) -> None:
+        """Release the view."""
+        self._view, self._written, self._nbytes, self._watched = None, {}, 0, {}
+
+
+@dataclass(slots=True)
+class WatchedStep:
+    """What one step does to watched tables."""
+
+    tables: frozenset[int]
+    rows: WatchedRows
+    folded: list[FoldedBatch] = field(default_factory=list)
+
+
+def fold_watched(
+    rows: WatchedRows, section: folding.ChangeSection, effect: folding.SectionEffect, floor: int, *, blind: bool
+) -> FoldedSection:
+    """Return what a section does to a watched table, with the rows as they were before each change.
+
+    A sweep's end removes rows that are not looked up here, and so does a late marker.
+    """
+    if section.kind is not ChangeKind.CHANGES:
+        is_exact = section.kind is ChangeKind.SWEEP_BEGIN or (section.kind is ChangeKind.TRUNCATE and blind)
+        return FoldedSection(table_id=section.table_id, kind=section.kind, is_exact=is_exact)
+    known = rows.look_up(effect.keys)
+    before: list[bytes | None] = []
+    for key, value in zip(effect.keys, effect.values, strict=True):
+        old = known.get(key)
+        before.append(old if old is not None and folding.is_live(old, floor) else None)
+        known[key] = value
+        rows.record(key, value)
+    return FoldedSection(table_id=section.table_id, kind=section.kind, before=before, after=effect.values)
