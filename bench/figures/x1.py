@@ -18,12 +18,14 @@ from multiprocessing.connection import Connection
 
 import numpy as np
 
-from bench.fan_out import BUSINESS, Messages, Used, one_broker
+from bench.fan_out import Messages, Used, one_broker
 from bench.figures.figure import Figure, FigureResult, at_least, at_most, percentile
+from bench.venus_transmission import BUSINESS
 from venus.codec import schema as schemas_codec
 from venus.codec.batch import digest
 from venus.codec.columns import from_columns
 from venus.codec.layout import Layout
+from venus.codec.packed import PackedBytes
 from venus.model import Column, Kind, LogicalType, TableSchema
 from venus.rpc.listener import ListenerClient
 from venus.wire import broker_pb2, change_pb2
@@ -58,8 +60,7 @@ class Orders:
         self._chance = random.Random(4)
         self._rows: dict[int, tuple[int, int]] = {}
         self._lows = np.sort(np.array(lows))
-        self._pending: list[int] = []
-        #: Changes of subscriptions by the offset behind each batch; the first fill is not counted.
+        #: Changes of subscriptions; those of the first fill are not counted.
         self.expected = 0
 
     def make(self, batch_no: int, first_sequence: int, rows: int) -> broker_pb2.Half:
@@ -95,7 +96,7 @@ class Orders:
         return max(0, int(np.searchsorted(self._lows, high, "right") - np.searchsorted(self._lows, low, "left")))
 
 
-def half_of(batch_no: int, first_sequence: int, record_ids: object, rows: object) -> broker_pb2.Half:
+def half_of(batch_no: int, first_sequence: int, record_ids: PackedBytes, rows: PackedBytes) -> broker_pb2.Half:
     """Return a half message of one section."""
     body = change_pb2.BatchBody(
         batch_no=batch_no,

@@ -25,6 +25,7 @@ from tests.support.oracle.scripts import types_page
 from venus import errors
 from venus.alarms.notifier import DeliveryState
 from venus.broker.service.metrics import StatusCollector
+from venus.broker.service.traffic_status import GAUGES
 from venus.cli.app import app, run
 from venus.text.alarm_rules import RULES, UNKNOWN
 from venus.wire import broker_pb2
@@ -165,7 +166,7 @@ def full_status() -> broker_pb2.BrokerStatus:
     status.traffic.brakes.add(brake="rows", business="main")
     status.traffic.lanes.add(lane=3, name="full data")
     status.traffic.facts.add(fact="disk")
-    for gauge in ("subscribers", "shared frames encoded", "shared frames sent", "shared frames kept"):
+    for *_, gauge in GAUGES:
         status.traffic.gauges.add(name=gauge)
     from venus.broker.status.broker_status import COUNTERS
 

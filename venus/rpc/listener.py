@@ -12,7 +12,7 @@ from collections.abc import Iterable
 import grpc
 
 from venus.codec.changed_rows import frame_cost
-from venus.errors import Unavailable
+from venus.errors import Unavailable, VenusError
 from venus.rpc import limits
 from venus.rpc.channel import KEEPALIVE_S
 from venus.rpc.duplex import Duplex
@@ -93,6 +93,12 @@ class ListenerClient(Duplex[broker_pb2.ListenerFrame, broker_pb2.ChangesFrame]):
             if self._is_credit_due():
                 self._wake()
             return taken
+
+    @property
+    def failure(self) -> VenusError | None:
+        """What has ended the stream; frames that came before it can still be taken."""
+        with self._lock:
+            return self._error
 
     def _wait(self, timeout_s: float) -> bool:
         end = time.monotonic() + timeout_s

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,11 +13,18 @@ from urllib.parse import urlencode
 from urllib.request import Request, urlopen
 
 import pytest
+from playwright.sync_api import Browser
 
 from tests.support.brokers.feed import Feed, gone, items, put
 from tests.support.brokers.real_broker import RealBroker
+from tests.support.ports import free_port
 from tests.support.waiting import eventually
 from venus.client import ChangeBatch, ChangePosition, Changes, connect
+from venus.codec.subscription import SubscriptionView
+from venus.config.sections import LimitsSettings
+from venus.errors import Refused, Unavailable
+from venus.rpc.listener import ListenerClient
+from venus.wire import broker_pb2
 
 pytestmark = pytest.mark.integration
 WAIT_S = 30.0
@@ -249,6 +257,120 @@ def test_what_cannot_be_served_is_said(
         Events(broker, **parameters)
     assert caught.value.code == code
     assert says in caught.value.read().decode()
+
+
+def test_many_subscriptions_on_a_stream_are_exact_and_shown(broker: RealBroker, feed: Feed) -> None:
+    feed.cut(*(put(n, f"t{n % 100}", n) for n in range(10, 400)))
+    requests = [
+        broker_pb2.SubscriptionRequest(
+            number=n + 1,
+            table="items",
+            predicate=f"label = 't{n}'" if n < 100 else f"amount between {n} and {n + 5}",
+            offset=broker.next_offset,
+        )
+        for n in range(600)
+    ]
+    with ListenerClient(broker.address, "main", client="many") as client, connect(broker.address) as connection:
+        client.open()
+        client.begin(requests)
+        views = {one.number: SubscriptionView(one.number) for one in requests}
+        found: dict[int, list[tuple[str, int]]] = {}
+
+        def take_until(done: Callable[[], bool]) -> None:
+            while not done():
+                for frame in client.take(WAIT_S):
+                    for number, view in views.items():
+                        for one in view.take(frame):
+                            changes = [(name, row["id"]) for name, row in zip(one.names, one.values(), strict=True)]
+                            found.setdefault(number, []).extend(changes)
+
+        take_until(lambda: all(view.is_live for view in views.values()))
+        gauges = {one["name"]: one.get("value", 0) for one in connection.status()["traffic"]["gauges"]}
+        assert gauges["subscriptions"] == 600
+        feed.cut(put(50, "t7", 203))
+        end = broker.next_offset
+        take_until(lambda: all(view.position is not None and view.position.offset >= end for view in views.values()))
+    left = {n + 1 for n in range(600) if (n == 50) or 100 <= n <= 50 <= n + 5}
+    entered = {n + 1 for n in range(600) if n == 7 or (n >= 100 and n <= 203 <= n + 5)}
+    assert {n: one for n, one in found.items() if one} == {n: [("delete", 50)] for n in left} | {
+        n: [("insert", 50)] for n in entered
+    }
+
+
+def take_all(client: ListenerClient, view: SubscriptionView) -> None:
+    """Take frames until the stream ends with an error."""
+    while True:
+        for frame in client.take(WAIT_S):
+            list(view.take(frame))
+
+
+@pytest.mark.parametrize("limit", ["subscriptions", "subscriptions_of_client"])
+def test_subscriptions_have_a_limit(tmp_path: Path, limit: str) -> None:
+    broker = RealBroker(tmp_path / "data", limits=LimitsSettings(**{limit: 2}))
+    feed = Feed(broker)
+    feed.describe(items())
+    feed.cut(put(1, "EU", 1))
+    with ListenerClient(broker.address, "main") as client:
+        client.open()
+        client.begin(broker_pb2.SubscriptionRequest(number=n, table="items", offset=n % 2) for n in (1, 2, 3))
+        view = SubscriptionView(3)
+        with pytest.raises(Refused, match=r"2 subscriptions|serves 2"):
+            take_all(client, view)
+    broker.stop()
+
+
+def test_a_client_that_does_not_read_is_cut_with_its_position(tmp_path: Path) -> None:
+    broker = RealBroker(tmp_path / "data", limits=LimitsSettings(listener_s=1.0, slow_consumer_s=0.5))
+    feed = Feed(broker)
+    feed.describe(items())
+    feed.cut(put(0, "EU", 1))
+    with connect(broker.address) as connection, ListenerClient(broker.address, "main", credit_bytes=2000) as lazy:
+        lazy.open()
+        lazy.begin([broker_pb2.SubscriptionRequest(number=1, table="items", offset=broker.next_offset)])
+        other = Reader(connection.changes("items"))
+        for n in range(1, 60):
+            feed.cut(put(n, "x" * 500, n))
+        assert len(other.until(broker.next_offset).rows) == 60
+        eventually(lambda: lazy.failure is not None)
+        with pytest.raises(Unavailable, match=r"position \d+-\d+") as caught:
+            take_all(lazy, SubscriptionView(1))
+        text = re.search(r"position (\d+-\d+)", str(caught.value))
+        assert text is not None
+        position = ChangePosition.parse(text[1])
+        assert 0 < position.offset < broker.next_offset
+        again = Reader(connection.changes("items", start=position)).until(broker.next_offset)
+        assert set(again.rows) == set(range(position.offset, 60))
+    broker.stop()
+
+
+def test_a_browser_shows_rows_and_connects_again_by_itself(tmp_path: Path, browser: Browser) -> None:
+    broker = RealBroker(tmp_path / "data", http=f"127.0.0.1:{free_port()}")
+    feed = Feed(broker)
+    feed.describe(items())
+    feed.cut(put(1, "EU", 500), put(2, "US", 500))
+    page = browser.new_page()
+    page.goto(f"http://{broker.http_address}/alarms")
+    page.evaluate(
+        """where => {
+            window.rows = {};
+            const events = new EventSource("/v1/changes?table=items&where=" + encodeURIComponent(where));
+            const put = e => { const row = JSON.parse(e.data).row; window.rows[row.id] = row.amount; };
+            events.addEventListener("insert", put);
+            events.addEventListener("update", put);
+            events.addEventListener("delete", e => delete window.rows[JSON.parse(e.data).row.id]);
+            events.addEventListener("truncate", () => { window.rows = {}; });
+        }""",
+        EU,
+    )
+    eventually(lambda: page.evaluate("window.rows") == {"1": 500})
+    feed.cut(gone(1), put(2, "EU", 200))
+    eventually(lambda: page.evaluate("window.rows") == {"2": 200})
+    broker.stop()
+    broker.start()
+    feed.cut(put(2, "EU", 1), put(3, "EU", 300))
+    eventually(lambda: page.evaluate("window.rows") == {"3": 300})
+    page.close()
+    broker.stop()
 
 
 def test_a_position_has_one_text(subscribe: Subscribe) -> None:

@@ -115,3 +115,13 @@ def test_what_is_not_listed_is_for_nobody() -> None:
     assert not admits(everything, Call())
     assert not admits(PeerIdentity(), CALLS["/grpc.health.v1.Health/Check"])
     assert admits(who(), CALLS["/grpc.health.v1.Health/Check"])
+
+
+def test_a_reader_listens_without_a_group() -> None:
+    reader, listen = who("reader(main)"), CALLS["/venus.wire.Delivery/Listen"]
+    assert covers(reader, listen, "main")
+    assert not covers(reader, listen, "other")
+    assert not covers(reader, listen, "main", "main/eu")  # its position would be that of a target
+    assert covers(who("consumer(mailer, main)"), listen, "main", "mailer")
+    assert not covers(reader, SUBSCRIBE, "main", "eu")
+    assert covers(reader, STATUS, "main")

@@ -18,7 +18,7 @@ from venus.rpc.event_loop import LoopBridge
 from venus.wire import broker_pb2
 
 #: Gauges of the status about shared frames and subscriptions by content.
-_FAN_OUT = (
+GAUGES = (
     (GaugeMetricFamily, "venus_subscribers", "Streams of consumers", "subscribers"),
     (
         CounterMetricFamily,
@@ -50,7 +50,7 @@ def traffic_families(status: broker_pb2.BrokerStatus) -> Iterable[Metric]:
     yield from _brakes(status.traffic)
     yield from _lanes(status.traffic)
     yield from _windows(status)
-    yield from _fan_out(status.traffic)
+    yield from _gauge_families(status.traffic)
     facts = GaugeMetricFamily(
         "venus_sub_healthy_fact", "1 for each fact of the last half hour that makes it sub-healthy", labels=["fact"]
     )
@@ -87,9 +87,9 @@ def _lanes(traffic: broker_pb2.TrafficStatus) -> Iterable[Metric]:
     return degraded, since, waiting
 
 
-def _fan_out(traffic: broker_pb2.TrafficStatus) -> Iterable[Metric]:
+def _gauge_families(traffic: broker_pb2.TrafficStatus) -> Iterable[Metric]:
     values = {gauge.name: gauge.value for gauge in traffic.gauges}
-    for family, name, text, gauge in _FAN_OUT:
+    for family, name, text, gauge in GAUGES:
         if gauge in values:
             yield family(name, text, value=values[gauge])
 
