@@ -104,11 +104,11 @@ class ChangeEncoder:
         rows = (np.cumsum(used) - 1)[codes]
         chosen = ChangeVerdicts(rows, verdicts.subscriptions, verdicts.operations)
         if columns is not None:
-            return _message(self._table_id, pack_items(self._kept(distinct, columns)), chosen)
+            return _message(self._table_id, pack_items(self._reduce_rows(distinct, columns)), chosen)
         packed = PackedBytes(self._gatherer.gather(distinct), self._sizes[distinct])
         return _message(self._table_id, packed, chosen)
 
-    def _kept(self, distinct: Ints, columns: Collection[int]) -> list[bytes]:
+    def _reduce_rows(self, distinct: Ints, columns: Collection[int]) -> list[bytes]:
         return [keep_columns(self._values[code], columns) for code in distinct.tolist()]
 
 
