@@ -29,7 +29,7 @@ from venus.broker.machine.business import Business
 from venus.broker.machine.queue_index import QueuedBatch
 from venus.broker.machine.review_schedule import ReviewSchedule
 from venus.broker.snapshot import watched_rows
-from venus.broker.snapshot.watched_rows import FoldedBatch, FoldedSection, WatchedRows
+from venus.broker.snapshot.watched_rows import FoldedBatch, FoldedSection, WatchedRowLookup
 from venus.codec import changed_rows
 from venus.codec.changed_rows import Operation, encode_loaded
 from venus.codec.packed import PackedBytes, pack_items
@@ -136,7 +136,7 @@ class History:
 
     def _start_broker(self) -> None:
         self.judging = Listening(cast("Any", self.store), subscriptions_max=1000)
-        self.watched_rows = WatchedRows(cast("Any", self.store))
+        self.watched_rows = WatchedRowLookup(cast("Any", self.store))
         for client in self.clients:
             client.is_connected = False
 
@@ -500,7 +500,7 @@ def _faults() -> Iterator[tuple[str, AbstractContextManager[object]]]:
         "rows under the floor count as rows",
         patch.object(folding, "is_live", lambda stored, _floor: changed_rows.is_row(stored)),
     )
-    yield "what was written since the view is forgotten", patch.object(WatchedRows, "record", lambda *_: None)
-    yield "other tables are watched and the view stays", patch.object(WatchedRows, "begin", lambda self, _: self)
+    yield "what was written since the view is forgotten", patch.object(WatchedRowLookup, "record", lambda *_: None)
+    yield "other tables are watched and the view stays", patch.object(WatchedRowLookup, "begin", lambda self, _: self)
     yield "what was not judged is not read again", patch.object(this, "Replay", BlindReplay)
     yield "a position has no old versions", patch.object(replay, "check_meaning", lambda *_: None)

@@ -33,7 +33,7 @@ from venus.broker.snapshot.watched_rows import (
     FoldedBatch,
     FoldedSection,
     FoldObserver,
-    WatchedRows,
+    WatchedRowLookup,
     WatchedStep,
     fold_watched,
 )
@@ -109,7 +109,7 @@ class MaterialiserStep:
         self._buffer = buffer
         self._scavenger = scavenger
         self._scrub = scrub
-        self._watched_rows = WatchedRows(store)
+        self._watched_rows = WatchedRowLookup(store)
         self.observer: FoldObserver | None = None
 
     def is_watched(self, business: Business) -> bool:

@@ -72,7 +72,7 @@ class FoldObserver(Protocol):
         ...
 
 
-class WatchedRows:
+class WatchedRowLookup:
     """The stored rows of watched tables, those of the present step included. Used in the materialiser's thread."""
 
     def __init__(self, store: Store) -> None:
@@ -82,7 +82,7 @@ class WatchedRows:
         self._written: dict[bytes, bytes] = {}
         self._nbytes = 0
 
-    def begin(self, watched: dict[int, frozenset[int]]) -> WatchedRows:
+    def begin(self, watched: dict[int, frozenset[int]]) -> WatchedRowLookup:
         """Begin a step with these tables watched. What was written to others is known to a new view only.
 
         It may have been written while nothing was watched, so an equal dictionary is not enough.
@@ -119,12 +119,12 @@ class WatchedStep:
     """What one step does to watched tables."""
 
     tables: frozenset[int]
-    rows: WatchedRows
+    rows: WatchedRowLookup
     folded: list[FoldedBatch] = field(default_factory=list)
 
 
 def fold_watched(
-    rows: WatchedRows, section: folding.ChangeSection, effect: folding.SectionEffect, floor: int, *, blind: bool
+    rows: WatchedRowLookup, section: folding.ChangeSection, effect: folding.SectionEffect, floor: int, *, blind: bool
 ) -> FoldedSection:
     """Return what a section does to a watched table, with the rows as they were before each change.
 
