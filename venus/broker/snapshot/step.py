@@ -42,6 +42,7 @@ from venus.broker.store.rocks import SortedFile, Store, StoreBatch
 from venus.codec.chunk import decode_chunk
 from venus.codec.packed import join_items
 from venus.errors import Corruption
+from venus.model import ChangeKind
 
 #: A step of a mirror's full data ends after so many bytes of rows, or one chunk.
 FILL_BYTES_MAX = 1 << 20
