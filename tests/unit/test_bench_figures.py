@@ -16,7 +16,7 @@ from bench.arrivals import Frames
 from bench.figures import m3, m5, t6
 from bench.network.week import Followers, Formula, KnownReaders, week
 from bench.venus_transmission import make_half
-from bench.watchers import WatchedRowLookup, numbers
+from bench.watchers import WatchedRows, numbers
 from venus.errors import DigestMismatch
 from venus.network.topology import is_labelled
 from venus.rpc.sealed import seal
@@ -117,7 +117,7 @@ def test_a_frame_that_another_subscriber_has_read_is_compared_and_a_damaged_one_
 
 
 def test_a_consumer_that_has_not_everything_has_lost_the_rest() -> None:
-    lost, doubled = m3.finding("home", WatchedRowLookup(position=8, row=8, doubled=1), 10, 20, "")
+    lost, doubled = m3.finding("home", WatchedRows(position=8, row=8, doubled=1), 10, 20, "")
 
     assert (lost.met, lost.ours, doubled.met, doubled.ours) == (False, "2", False, "1")
 
@@ -135,11 +135,11 @@ def test_a_mixed_batch_has_its_part_in_the_labelled_table() -> None:
 def test_a_site_is_normal_after_the_last_change_that_comes_late() -> None:
     one = t6.Outage(out_at=100.0, back_at=110.0, served=(1,), states=("cut off",))
     sent = {1: 99.0, 2: 105.0, 3: 111.0, 4: 111.9, 5: 113.0}
-    seen = {"a": WatchedRowLookup(position=5, row=5, ends=[1, 2, 3, 4, 5], times=[99.1, 111.5, 112.0, 112.1, 113.1])}
+    seen = {"a": WatchedRows(position=5, row=5, ends=[1, 2, 3, 4, 5], times=[99.1, 111.5, 112.0, 112.1, 113.1])}
 
     assert t6.connected_s(one, seen, 200.0) == pytest.approx(1.5)
     assert t6.normal_s(one, seen, sent, 200.0) == pytest.approx(2.0)
-    assert t6.connected_s(one, {**seen, "b": WatchedRowLookup(position=0, row=0)}, 200.0) == pytest.approx(90.0)
+    assert t6.connected_s(one, {**seen, "b": WatchedRows(position=0, row=0)}, 200.0) == pytest.approx(90.0)
 
 
 def test_who_is_known_never_takes_the_full_data_again_and_a_stranger_does() -> None:

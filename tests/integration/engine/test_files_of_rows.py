@@ -15,7 +15,7 @@ from venus.broker.core import Core
 from venus.broker.machine.business import Business
 from venus.broker.pipeline.shared_log import StandaloneLog
 from venus.broker.snapshot import materialiser, scrub, step
-from venus.broker.snapshot.step import FoldedBatch
+from venus.broker.snapshot.watched_rows import FoldedBatch
 from venus.broker.store import keys
 from venus.broker.store.rocks import Store
 from venus.model import ChangeKind
