@@ -204,7 +204,7 @@ class UsageSampler:
         return {name: max(0.0, spent - first.get(name, 0.0)) for name, spent in last.items()}
 
     def _known_at(self, moment: float) -> dict[str, float]:
-        known: dict[str, float] = {}
+        known = dict(self.cpu_s[0][1])  # servers worked before, and on a busy machine the first look comes late
         for at, found in self.cpu_s:
             if at > moment + LOOK_S / 2:
                 break
