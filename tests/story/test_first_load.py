@@ -231,3 +231,15 @@ def test_everything_is_killed_in_turn(place: Place) -> None:
     assert not pipeline.status()["problems"]
     indexes = f"SELECT count(*) FROM pg_indexes WHERE schemaname || '.' || tablename = '{place.copy}'"
     assert query(pipeline.targets["main"], indexes) == [(2,)]
+
+
+@pytest.mark.parametrize("place", [sqlite_place], ids=["sqlite_place"], indirect=True)
+def test_everything_in_one_process(place: Place) -> None:
+    pipeline = place.pipeline
+    pipeline.ask("install-triggers")
+    with place.writing():
+        pipeline.start("run", "run")
+        pipeline.until(lambda: "main: following" in pipeline.tail(), "the target to follow")
+    assert "loading begins while the source is being read" in pipeline.log.read_text()
+    pipeline.caught_up("main")
+    assert place.rows_at_target() == place.rows()
