@@ -244,6 +244,27 @@ def test_only_changes_are_sent_and_what_a_member_lacks_is_sent_as_a_whole() -> N
     run(work)
 
 
+def test_a_lease_outlasts_the_time_that_installing_everything_takes() -> None:
+    access = Access(skewed(500))
+    leases: list[float] = []
+    install = access.others.install
+
+    async def install_slowly(target: Identifier, installation: InstallationMessage) -> RoutingResult[Missing]:
+        access.clock += 30
+        leases.append(installation.lease_s)
+        return await install(target, installation)
+
+    async def work() -> None:
+        access.others.install = install_slowly  # type: ignore[method-assign]
+        await access.matching.install_all()
+        first = access.clock
+        leases.clear()
+        await access.matching.install_all()
+        assert min(leases) > 2 * first
+
+    run(work)
+
+
 def test_the_least_loaded_candidate_is_asked() -> None:
     access = Access(skewed(500))
 

@@ -40,6 +40,9 @@ SUSPENDED_S = 2.0
 MARGIN_S = 0.5
 #: Interests of one installation; more go in several messages.
 INTERESTS_PER_MESSAGE = 2000
+#: A lease is longer by so many rounds of installation: with very many interests a round outlasts the configured one.
+ROUNDS_OF_LEASE = 3
+LEASE_S_MAX = 3600.0
 PARTS_PER_MESSAGE = 500
 #: Subspaces for each top cluster, so that their sizes even out.
 SUBSPACES_PER_CLUSTER = 16
@@ -155,6 +158,7 @@ class RemoteMatching:
         #: Set in the event loop when something is to be installed before the next renewal.
         self.wake = asyncio.Event()
         self._is_woken = False
+        self._round_s = 0.0  # of the last installation of everything
         #: Subspaces that other brokers should have, and how many of them no cluster has as they are; of the last round.
         self.subspaces = self.uninstalled = 0
 
@@ -327,8 +331,10 @@ class RemoteMatching:
     async def install_all(self) -> None:
         """Install each subspace at its cluster, or renew its lease there."""
         self._is_woken = False
+        began = self._monotonic()
         by_target = await self._calls.run_blocking(self._plan)
         await asyncio.gather(*(self._install_at(target, names) for target, names in by_target.items()))
+        self._round_s = self._monotonic() - began
         living = {address for members in self._responsible.values() for address in members}
         for address in self.candidates.keys() - living:
             del self.candidates[address]
@@ -363,6 +369,7 @@ class RemoteMatching:
 
     async def _install_at(self, target: Identifier, names: Sequence[_Place]) -> None:
         waiting: list[_Place] = list(names)
+        lease_s = min(LEASE_S_MAX, self._lease_s + ROUNDS_OF_LEASE * self._round_s)
         for _ in range(2):  # what is missing at a member is sent once more, as a whole
             missing: list[_Place] = []
             while waiting:
@@ -370,7 +377,7 @@ class RemoteMatching:
                 if not parts:
                     continue
                 result = await self._calls.install(
-                    target, InstallationMessage(origin=self.origin, lease_s=self._lease_s, parts=tuple(parts))
+                    target, InstallationMessage(origin=self.origin, lease_s=lease_s, parts=tuple(parts))
                 )
                 self._responsible[target] = [one.address for one in result.members]
                 missing += self._record_installed(chosen, parts, result)
