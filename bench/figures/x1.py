@@ -221,7 +221,7 @@ def _measure(
     got, arrivals = orders.recv()
     assert got == table.expected, f"{got:,} changes of subscriptions arrived, {table.expected:,} are right"
     late = [1000 * (at - sent[offset]) for stream in arrivals for offset, at in stream if offset in sent]
-    beside = f"{pairs / (sender.count * BATCH):.1f} concerned by a change, {used.peak_mib:.0f} MiB"
+    beside = f"{pairs / ((batches + 8) * BATCH):.1f} concerned by a change, {used.peak_mib:.0f} MiB"
     what = f"{SUBSCRIPTIONS:,} subscriptions on {STREAMS} streams, half tenant = N, half ranges ({beside})"
     return [
         at_least(what, rate, GOAL_RATE, "changes/s", paper=PAPER),
