@@ -230,7 +230,15 @@ RULES: Mapping[str, Mapping[str, Rule]] = {
         "committed_at_us": _TIME,
         "state": Number(0, 3),
     },
-    "Opened": {"next_offset": _ANY, "log_start": _ANY, "epoch": _EPOCH, "kept": _ANY, "networks": _NETWORKS},
+    "Opened": {
+        "next_offset": _ANY,
+        "log_start": _ANY,
+        "epoch": _EPOCH,
+        "kept": _ANY,
+        "networks": _NETWORKS,
+        "replicas": Each(ADDRESSES_MAX),
+    },
+    "ReadReplica": {"address": AddressRule(), "site": Name(NAME_CHARS_MAX, may_be_empty=True)},
     "OpenSnapshotRequest": {
         "business": _BUSINESS,
         "table_ids": _TABLE_IDS,
