@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from venus.flow.admission import Admission, AdmissionLimits
 from venus.flow.degradation import Degradation
-from venus.flow.fair_queue import FairQueue
+from venus.flow.write_queue import FairQueue
 
 CALLS, ROUNDS = 20_000, 15
 

@@ -29,10 +29,9 @@ from venus.adapters.targets.postgresql.rows.verdicts import Verdicts
 from venus.adapters.targets.postgresql.schema.tables import prepare_table
 from venus.adapters.targets.postgresql.session import try_replica_role
 from venus.adapters.under.cut_assembler import CutPiece
-from venus.codec.batch import Batch
-from venus.codec.changes import TableChanges
+from venus.codec.batch import Batch, TableChanges
 from venus.codec.copy_text import from_copy, to_copy
-from venus.codec.layout import Layout
+from venus.codec.row_bytes import Layout
 from venus.model import BatchNo, Kind, LogicalType, Sequence
 
 STUDENT = table(

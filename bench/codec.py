@@ -18,8 +18,8 @@ from rich.table import Table
 
 from venus.codec.columns import from_columns, to_columns
 from venus.codec.copy_text import from_copy, to_copy
-from venus.codec.layout import Layout
 from venus.codec.packed import PackedBytes
+from venus.codec.row_bytes import Layout
 from venus.codec.schema import message_class
 from venus.model import Column, Kind, LogicalType, TableSchema
 

@@ -24,9 +24,9 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from venus.codec.arrow_rows import ArrowShape, parse_values
-from venus.codec.chunk import Chunk
-from venus.codec.layout import Layout, varint
 from venus.codec.packed import PackedBytes
+from venus.codec.row_bytes import Layout, varint
+from venus.codec.stored_rows import Chunk
 from venus.errors import ConfigError, Overloaded, SnapshotExpired, VenusError
 from venus.model import Column, Kind, TableSchema
 from venus.rpc.snapshots import Resume, SnapshotClient

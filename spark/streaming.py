@@ -31,13 +31,12 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from pyspark.sql.types import StructType
 
 from venus.codec.arrow_rows import CHANGE_FIELDS, COMMITTED, DELETED, GONE_BEFORE, OFFSET, SEQUENCE, gone_before
-from venus.codec.batch import decode
-from venus.codec.changes import TableChanges
-from venus.codec.chunk import FullRows
+from venus.codec.batch import TableChanges, decode
+from venus.codec.stored_rows import FullRows
 from venus.errors import OffsetTrimmed, ProtocolError, VenusError
 from venus.model import ChangeKind, TableSchema
-from venus.network import rows_identity
-from venus.network.rows_identity import RowsIdentity
+from venus.network import row_filters
+from venus.network.row_filters import RowsIdentity
 from venus.rpc import reports
 from venus.rpc.snapshots import SnapshotClient
 from venus.rpc.subscriber import Subscriber
@@ -67,12 +66,12 @@ Offset = dict[str, Any]
 
 def encode_rows(identity: RowsIdentity | None) -> Offset:
     """Return the part of an offset with the identity of the rows read so far; {} if that is not known."""
-    return {} if identity is None else {"rows": rows_identity.encode_identity(identity)}
+    return {} if identity is None else {"rows": row_filters.encode_identity(identity)}
 
 
 def decode_rows(offset: Offset) -> RowsIdentity | None:
     """Return the identity of the rows read up to an offset; None if not known, as in checkpoints of older versions."""
-    return rows_identity.decode_identity(offset.get("rows"))
+    return row_filters.decode_identity(offset.get("rows"))
 
 
 class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from venus.errors import OtherRows, ProtocolError
-from venus.network.rows_identity import RowsIdentity, describe_differences, find_differing
+from venus.network.row_filters import RowsIdentity, describe_differences, find_differing
 from venus.rpc import reports
 from venus.rpc.subscriber import Subscriber
 from venus.wire import broker_pb2, change_pb2

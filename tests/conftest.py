@@ -7,7 +7,7 @@ import signal
 import hypothesis
 import pytest
 
-from venus.cli.demo.postgres import search_path
+from venus.cli.demo.servers import search_path
 
 #: How long an example takes, or its making, says something of the machine alone.
 hypothesis.settings.register_profile(

@@ -20,7 +20,7 @@ from venus.adapters.dialects.registry import describe_database, survey
 from venus.adapters.dialects.survey_contract import Survey, SurveyRequest, TableSize
 from venus.codec.columns import from_columns
 from venus.codec.copy_text import to_copy
-from venus.codec.layout import Layout
+from venus.codec.row_bytes import Layout
 from venus.config import Settings
 from venus.model import Column, Finding, Kind, LogicalType, TableSchema
 

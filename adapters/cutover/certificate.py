@@ -16,10 +16,10 @@ import xxhash
 
 from venus.adapters.dialects.contract import UncapturedTable
 from venus.adapters.targets.cutover_contract import CounterSetting, CutoverObstacle, ReferenceCheck, SchemaDifference
-from venus.codec.changes import TableChanges
+from venus.codec.batch import TableChanges
 from venus.codec.columns import from_columns, to_columns
-from venus.codec.layout import Layout
 from venus.codec.packed import PackedBytes
+from venus.codec.row_bytes import Layout
 from venus.errors import ConfigError
 from venus.model import TableSchema, count_phrase
 from venus.rpc.conditions import MATCHES, LastComparison

@@ -18,7 +18,7 @@ from venus.adapters.cutover.certificate import ComparedTable, TableHash, align_s
 from venus.adapters.dialects.contract import Cut, FillState, SchemaChanged, Source
 from venus.adapters.targets.cutover_contract import CutoverTable, CutoverTarget, RowSpeller
 from venus.codec import schema as schemas_codec
-from venus.codec.changes import TableChanges
+from venus.codec.batch import TableChanges
 from venus.codec.packed import PackedBytes
 from venus.config import Settings
 from venus.errors import SnapshotExpired, SourceError, Unavailable, VenusError

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
 
-from venus.codec.changes import TableChanges
+from venus.codec.batch import TableChanges
 from venus.errors import DatabaseUnavailable, SourceError
 from venus.model import BatchNo, BatchRecord, Epoch, Finding, Sequence, TableSchema
 

@@ -15,10 +15,10 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 
 from venus.adapters.dialects.registry_rules import UnfitRow
-from venus.codec.changes import TableChanges
+from venus.codec.batch import TableChanges
 from venus.codec.columns import Value, from_columns, keys_from_columns
-from venus.codec.layout import Layout
 from venus.codec.packed import PackedBytes
+from venus.codec.row_bytes import Layout
 from venus.errors import ProtocolError
 from venus.rpc.channel import MESSAGE_BYTES_MAX
 

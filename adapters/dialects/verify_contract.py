@@ -20,7 +20,7 @@ from typing import Any, NoReturn, Protocol, cast
 
 from venus.adapters.dialects.contract import RegisteredTable, SchemaChanged
 from venus.adapters.dialects.registry import dialect_of
-from venus.codec.changes import TableChanges
+from venus.codec.batch import TableChanges
 from venus.codec.columns import Value
 from venus.config import Settings
 from venus.errors import Refused

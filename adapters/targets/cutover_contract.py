@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Protocol
 
 from venus.adapters.targets.views import TargetTable, TargetView
-from venus.codec.changes import TableChanges
+from venus.codec.batch import TableChanges
 from venus.codec.packed import PackedBytes
 from venus.model import TableSchema
 

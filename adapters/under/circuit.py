@@ -12,8 +12,7 @@ import time
 
 import tenacity
 
-from venus.flow.breaker import Breaker, Circuit, Classes
-from venus.flow.retry_rules import REMIND_S, should_retry
+from venus.flow.breaker import REMIND_S, Breaker, Circuit, Classes, should_retry
 
 logger = logging.getLogger(__name__)
 

@@ -17,13 +17,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 
-from venus.codec.batch import Batch, decode
-from venus.codec.changes import TableChanges
+from venus.codec.batch import Batch, TableChanges, decode
 from venus.codec.columns import to_columns
-from venus.codec.layout import Layout
+from venus.codec.row_bytes import Layout
 from venus.errors import ProtocolError
 from venus.model import ChangeKind, TableSchema
-from venus.network.rows_identity import RowsIdentity
+from venus.network.row_filters import RowsIdentity
 from venus.process import tracing
 from venus.rpc import reports
 from venus.wire import broker_pb2

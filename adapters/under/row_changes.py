@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 from xxhash import xxh3_64_intdigest
 
-from venus.codec.changes import TableChanges
+from venus.codec.batch import TableChanges
 from venus.codec.filtering import as_keys
 from venus.codec.packed import PackedBytes
 from venus.model import TableSchema

@@ -15,8 +15,7 @@ from collections.abc import Iterator
 from collections.abc import Sequence as Seq
 
 from venus.codec import schema as schemas_codec
-from venus.codec.batch import Batch
-from venus.codec.changes import TableChanges
+from venus.codec.batch import Batch, TableChanges
 from venus.model import BatchNo, Sequence, TableSchema
 
 #: Table versions beyond this size go in batches of their own: each connection sends all of them, thousands of tables

@@ -28,7 +28,7 @@ from venus.adapters.upper.periodic import CaptureReport, FillReport, PeriodicTas
 from venus.adapters.upper.session import CaptureSession, SourceClaim, open_session
 from venus.config import Settings
 from venus.errors import Unavailable, VenusError
-from venus.flow.retry_rules import should_retry
+from venus.flow.breaker import should_retry
 from venus.model import BatchNo
 from venus.rpc.address import broker_address
 from venus.rpc.admin import AdminClient

@@ -21,8 +21,7 @@ from venus.adapters.upper.fills import FillChunk
 from venus.adapters.upper.ingest import IngestClient
 from venus.adapters.upper.periodic import Reporter
 from venus.adapters.upper.session import CaptureSession
-from venus.codec.batch import Batch, digest, encode
-from venus.codec.changes import TableChanges
+from venus.codec.batch import Batch, TableChanges, digest, encode
 from venus.config import CaptureSettings as Limits
 from venus.errors import SourceError, Unavailable, VenusError
 from venus.model import BatchNo, BatchRecord, Epoch, Sequence, Verdict

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from venus.adapters.dialects.contract import Cut, FillState, RegisteredTable
 from venus.adapters.upper.batching import Batcher
-from venus.codec.changes import TableChanges, marker
+from venus.codec.batch import TableChanges, marker
 from venus.model import ChangeKind, Sequence, TableSchema
 from venus.rpc.conditions import TableFillFigures
 

@@ -21,7 +21,7 @@ from venus.adapters.dialects.contract import MissingGrant, Source
 from venus.adapters.upper.fills import FillProgress
 from venus.adapters.upper.ingest import IngestClient
 from venus.adapters.upper.session import CONNECT_TIMEOUT_MIN_S, CaptureSession, SourceClaim
-from venus.flow.retry_rules import REMIND_S
+from venus.flow.breaker import REMIND_S
 from venus.rpc.conditions import ROWS_EVERY_S, AdapterCondition, own_table_condition, problems
 
 #: Interval of comparing registry and dictionary: changes that no cut meets wait at most this long.

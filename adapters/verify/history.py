@@ -22,10 +22,9 @@ from dataclasses import dataclass, field
 from venus.adapters.dialects.verify_contract import Key, Slice, Subject, key_forms
 from venus.adapters.verify.rows import Row, columns_of, keys_of, record_ids
 from venus.codec import schema as schemas_codec
-from venus.codec.batch import decode
-from venus.codec.changes import TableChanges
-from venus.codec.layout import Layout, varint
+from venus.codec.batch import TableChanges, decode
 from venus.codec.packed import PackedBytes
+from venus.codec.row_bytes import Layout, varint
 from venus.codec.stored_rows import Sequences
 from venus.errors import Unavailable, VenusError
 from venus.model import ChangeKind, TableSchema

@@ -29,9 +29,9 @@ from venus.adapters.dialects.verify_contract import (
     sized_forms,
     style_of,
 )
-from venus.codec.changes import TableChanges
+from venus.codec.batch import TableChanges
 from venus.codec.columns import Value, keys_from_columns, keys_to_columns, to_columns
-from venus.codec.layout import Layout
+from venus.codec.row_bytes import Layout
 from venus.errors import ProtocolError
 from venus.model import Column, Kind, LogicalType, TableSchema
 from venus.predicates.evaluation import Bools, evaluate_predicate

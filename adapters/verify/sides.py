@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from venus.adapters.dialects.verify_contract import Buckets, Key, Reader, Slice, Subject, key_forms
 from venus.adapters.verify.rows import Columns, Row, checksums, columns_of, rows_inside
-from venus.codec.changes import TableChanges
+from venus.codec.batch import TableChanges
 from venus.model import TableSchema
 
 #: Keys per statement when rows are fetched.

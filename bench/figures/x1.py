@@ -24,8 +24,8 @@ from bench.venus_transmission import BUSINESS
 from venus.codec import schema as schemas_codec
 from venus.codec.batch import digest
 from venus.codec.columns import from_columns
-from venus.codec.layout import Layout
 from venus.codec.packed import PackedBytes
+from venus.codec.row_bytes import Layout
 from venus.model import Column, Kind, LogicalType, TableSchema
 from venus.rpc.listener import ListenerClient
 from venus.wire import broker_pb2, change_pb2

@@ -19,7 +19,7 @@ depends_on = None
 def upgrade() -> None:
     """Add the column."""
     schema = own_schema()
-    # JSON of venus/network/rows_identity.py at the applied offset; NULL = not known yet.
+    # JSON of venus/network/row_filters.py at the applied offset; NULL = not known yet.
     op.add_column(own_name("applied", schema=schema), sa.Column("rows_identity", sa.Text), schema=schema)
 
 

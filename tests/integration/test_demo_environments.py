@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.processes.lifetimes import new_folder
-from venus.cli.demo.postgres import create_system_user, socket_folder
+from venus.cli.demo.servers import create_system_user, socket_folder
 from venus.errors import ConfigError
 
 pytestmark = pytest.mark.integration
@@ -21,7 +21,7 @@ START = """
 import sys
 from pathlib import Path
 import sqlalchemy
-from venus.cli.demo.postgres import Postgres
+from venus.cli.demo.servers import Postgres
 from venus.cli.demo.servers import remove_folder
 home = Path(sys.argv[1])
 home.mkdir(); home.chmod(0o755)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
-from venus.replication.terms import TermCache
+from venus.replication.position import TermCache
 
 Entry = tuple[int, int]  # term and value; value 0 = the first entry of a term
 Change = tuple[Any, ...]

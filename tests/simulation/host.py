@@ -12,7 +12,7 @@ from tests.simulation.disk import Disk, decoded, encoded
 from tests.simulation.log_queue import LogQueue
 from tests.simulation.process import Process
 from venus.replication import messages as m
-from venus.replication.position import Position
+from venus.replication.position import LogChanged, Position
 from venus.replication.records import Leadership, LiveBroker, Member
 from venus.replication.replica import Replica
 
@@ -167,7 +167,7 @@ class Host(Process):
         """Give the replica an event, judge what it has become, do what it wants."""
         states.notice(self, event)
         effects = self.replica.step(event, self.loop.now)
-        if self.loop.traces and (effects or not isinstance(event, m.Tick | m.LogChanged)):
+        if self.loop.traces and (effects or not isinstance(event, m.Tick | LogChanged)):
             self.loop.say(f"{self.me} {shown(event)}")
             for effect in effects:
                 self.loop.say(f"    {shown(effect)}")

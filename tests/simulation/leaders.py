@@ -14,10 +14,9 @@ from tests.simulation.judge import Violation
 from tests.simulation.loop import Loop
 from tests.simulation.world import World
 from venus.broker.replicas.placement import ClusterView, ReplicaPlacement, clear_successor
-from venus.replication import election, in_sync
-from venus.replication.election import Ballot
+from venus.replication import leading, records
 from venus.replication.leaders import AGAIN_S, Balancer, is_uneven, plan_elections, plan_moves
-from venus.replication.records import Leadership, LiveBroker, Member, Policy
+from venus.replication.records import Ballot, Leadership, LiveBroker, Member, Policy
 
 READ_S = 1.0
 LEASE_S = 2.0
@@ -92,13 +91,13 @@ class Broker:
             self.world.judge_new(record, view)
 
     def _elect(self, known: Leadership, live: dict[Member, LiveBroker], ranks: dict[str, int]) -> None:
-        voters = [self.world.find(member) for member in election.eligible_members(known, live)]
+        voters = [self.world.find(member) for member in records.eligible_members(known, live)]
         ballots = {
             voter.me: Ballot(member=voter.me, last_term=known.term, end=5, high=1, healthy=not voter.sick)
             for voter in voters
             if voter is not None and voter.up
         }
-        after = election.choose_leader(known, ballots, live, ranks)
+        after = records.choose_leader(known, ballots, live, ranks)
         if after is not None and self.world.swap(known, replace(after, successor="")):
             self.world.judge_election(known, after, ballots)
 
@@ -132,7 +131,7 @@ class Broker:
     def _maintain(self, known: Leadership, view: ClusterView) -> Leadership | None:
         """Return the record with another in-sync set."""
         now, present = self.world.loop.now, frozenset(view.live)
-        gone = in_sync.members_behind(known, present)
+        gone = leading.members_behind(known, present)
         back = set()
         for name in sorted(set(known.replicas) - {member.broker for member in known.in_sync}):
             broker = view.by_name.get(name)
@@ -140,7 +139,7 @@ class Broker:
             if found is not None and found.up:
                 ready = found.whole_at.setdefault(known.business, now + self.world.loop.random.choice((1.0, 5.0)))
                 back |= {found.me} if now >= ready else set()
-        return in_sync.with_members(known, gone, frozenset(back)) if gone or back else None
+        return leading.with_members(known, gone, frozenset(back)) if gone or back else None
 
 
 class LeaderWorld:

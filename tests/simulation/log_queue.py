@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from venus.replication.messages import LogChanged
+from venus.replication.position import LogChanged
 
 if TYPE_CHECKING:
     from tests.simulation.host import Host

@@ -25,7 +25,7 @@ RULES = (
     # -- the high watermark ------------------------------------------------------------------------------------------
     _rule(
         "While a change of the in-sync set is unanswered, the members of both sets count",
-        "in_sync.high_watermark",
+        "leading.high_watermark",
         "[known.in_sync] if asked_for is None else [known.in_sync, asked_for.in_sync]",
         "[known.in_sync]",
         seed=6,
@@ -33,7 +33,7 @@ RULES = (
     ),
     _rule(
         "A smaller in-sync set counts once the coordinator has confirmed it",
-        "in_sync.high_watermark",
+        "leading.high_watermark",
         "[known.in_sync] if asked_for is None else [known.in_sync, asked_for.in_sync]",
         "[(asked_for or known).in_sync]",
         seed=0,
@@ -41,7 +41,7 @@ RULES = (
     ),
     _rule(
         "Nothing is acknowledged while fewer members than the minimum are in sync",
-        "in_sync.high_watermark",
+        "leading.high_watermark",
         "min(map(len, sets)) < known.min_in_sync",
         "False",
         seed=1,
@@ -82,7 +82,7 @@ RULES = (
     # -- the in-sync set ---------------------------------------------------------------------------------------------
     _rule(
         "A member joins the in-sync set only with the first entry of the leader's term",
-        "in_sync.followers_in_sync",
+        "leading.followers_in_sync",
         "and progress.end > term_start",
         "",
         seed=89,
@@ -90,7 +90,7 @@ RULES = (
     ),
     _rule(
         "A member joins the in-sync set only with every safe entry",
-        "in_sync.followers_in_sync",
+        "leading.followers_in_sync",
         "and progress.end > high",
         "",
         seed=16,
@@ -98,7 +98,7 @@ RULES = (
     ),
     _rule(
         "Removed members are remembered only while the set is too small, because the minimum may be raised later",
-        "in_sync.with_members",
+        "leading.with_members",
         "frozenset[Member]() if len(inside) >= known.min_in_sync else (known.last_in_sync | gone) - inside",
         "(known.last_in_sync | gone) - inside",
         seed=5,
@@ -106,7 +106,7 @@ RULES = (
     ),
     _rule(
         "A member whose removal makes the set too small is remembered, because it is complete",
-        "in_sync.with_members",
+        "leading.with_members",
         "(known.last_in_sync | gone) - inside",
         "known.last_in_sync - inside",
         seed=1,
@@ -114,7 +114,7 @@ RULES = (
     ),
     _rule(
         "No member is remembered after an election with a minimum of one",
-        "election.choose_leader",
+        "records.choose_leader",
         "clean and known.min_in_sync > 1",
         "clean",
         seed=4,
@@ -130,7 +130,7 @@ RULES = (
     ),
     _rule(
         "A member that is gone or lags leaves the in-sync set",
-        "in_sync.members_behind",
+        "leading.members_behind",
         "member not in present or",
         "",
         seed=25,
@@ -149,7 +149,7 @@ RULES = (
     ),
     _rule(
         "Only replicas named in the record join the in-sync set",
-        "in_sync.followers_in_sync",
+        "leading.followers_in_sync",
         "and member.broker in known.replicas",
         "",
         seed=0,
@@ -157,7 +157,7 @@ RULES = (
     ),
     _rule(
         "A replica that was removed from the record leaves the in-sync set",
-        "in_sync.members_behind",
+        "leading.members_behind",
         "or member.broker not in known.replicas",
         "",
         seed=3,
@@ -184,12 +184,12 @@ RULES = (
         text="The next leader is chosen among complete members",
         edits=(
             Edit(
-                where="election.eligible_members",
+                where="records.eligible_members",
                 old="clean = known.candidates & living",
                 new="return frozenset(member for member in living if member.broker in known.replicas)",
             ),
             Edit(
-                where="election.choose_leader",
+                where="records.choose_leader",
                 old="[ballots[member] for member in known.candidates if member in ballots]",
                 new="list(ballots.values())",
             ),
@@ -199,7 +199,7 @@ RULES = (
     ),
     _rule(
         "An unclean election waits until no complete replica is alive",
-        "election.eligible_members",
+        "records.eligible_members",
         "clean or known.policy is Policy.CONSISTENCY",
         "known.policy is Policy.CONSISTENCY",
         seed=59,
@@ -207,7 +207,7 @@ RULES = (
     ),
     _rule(
         "Eligibility is checked again when the ballots are counted",
-        "elections.Elections._decide",
+        "following.Elections._decide",
         "if member in may_lead",
         "if member in live",
         seed=149,
@@ -272,7 +272,7 @@ RULES = (
     # -- the follower's log ------------------------------------------------------------------------------------------
     _rule(
         "A follower truncates to the end of the term in its own log, if that is before the leader's",
-        "terms.truncation_end",
+        "position.truncation_end",
         "terms.end_of(known_term, log_end), log_end",
         "log_end",
         seed=205,
@@ -330,14 +330,14 @@ RULES = (
     _rule(
         "A leader that reaches too few of the live followers resigns",
         "leading.Leading._wanted_record",
-        "now >= self._stays_until and in_sync.is_cut_off(known, live, reached)",
+        "now >= self._stays_until and is_cut_off(known, live, reached)",
         "False",
         seed=98,
         invariant="writes go on while a leader reaches none of its followers",
     ),
     _rule(
         "A repeated fetch is no progress",
-        "in_sync.FollowerProgress.after_fetch",
+        "leading.FollowerProgress.after_fetch",
         "now if end >= leader_end or end > self.end else self.moved_at",
         "now",
         seed=198,
@@ -353,7 +353,7 @@ RULES = (
     ),
     _rule(
         "A leader that resigned starts no election for a while if another broker can",
-        "elections.Elections.tick",
+        "following.Elections.tick",
         "self.is_standing_back(now) and asked - {self._me}",
         "False",
         seed=598,
@@ -378,7 +378,7 @@ RULES = (
     _rule(
         "A follower without progress leaves the set before its lag limit",
         "leading.Leading._reachable_members",
-        "live & in_sync.moving_followers(self.followers, waiting, since)",
+        "live & moving_followers(self.followers, waiting, since)",
         "live",
         seed=398,
         invariant="one follower that is cut off does not delay writes",

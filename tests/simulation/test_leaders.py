@@ -62,7 +62,7 @@ RULES = (
     ),
     _rule(
         "The broker that leads least is the next leader",
-        "election._preference",
+        "records._preference",
         "ranks.get(ballot.member.broker, inf), ",
         "",
         seed=0,
@@ -70,7 +70,7 @@ RULES = (
     ),
     _rule(
         "A healthy candidate comes first",
-        "election._suitability",
+        "records._suitability",
         "not ballot.healthy, ",
         "",
         seed=0,

@@ -24,8 +24,7 @@ from pathlib import Path
 
 import psycopg2
 
-from venus.cli.demo.postgres import Postgres
-from venus.cli.demo.servers import find_free_ports, wait_for
+from venus.cli.demo.servers import Postgres, find_free_ports, wait_for
 
 PICTURE = Path(__file__).parents[2] / "docs" / "recording.svg"
 CONFIGURATION = """\

@@ -12,9 +12,8 @@ import pytest
 
 from venus.adapters.upper.periodic import CaptureReport
 from venus.cli import loop_threads, supervisor
-from venus.cli.loop_threads import Emit, LoopThread, ThreadSupervisor
+from venus.cli.loop_threads import Emit, LoadStopped, LoopThread, StoppingRunner, ThreadSupervisor, format_step
 from venus.cli.supervisor import FINAL_CODES, REFUSED_CODE, REFUSED_WAIT_S, RESTART_MAX_S, restart_delay_s
-from venus.cli.target_loop import LoadStopped, StoppingRunner, format_step
 from venus.errors import ConfigError, Diverged, Fenced, Refused, SourceError, VenusError
 from venus.process.system import loops_cpu_s
 

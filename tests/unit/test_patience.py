@@ -25,7 +25,7 @@ from venus.errors import (
     Untrusted,
     VenusError,
 )
-from venus.flow.retry_rules import RetryPolicy, find_retry_policy, should_retry
+from venus.flow.breaker import RetryPolicy, find_retry_policy, should_retry
 
 WAIT, RARELY, END = RetryPolicy.WAIT, RetryPolicy.RARELY, RetryPolicy.END
 

@@ -12,13 +12,7 @@ import pytest
 from venus.cli import load
 from venus.cli.output import Output, Redactor
 from venus.cli.overview import BrokerView
-from venus.cli.wait_reports import (
-    REPEAT_S,
-    WaitReporter,
-    fill_obstacles,
-    load_obstacles,
-    watched_fill_obstacles,
-)
+from venus.cli.status_tables import REPEAT_S, WaitReporter, fill_obstacles, load_obstacles, watched_fill_obstacles
 from venus.config import Settings
 
 FULL = "too little free space: /data has only 3 MiB free, 512 MiB are needed: writes are refused and capture waits"

@@ -25,7 +25,7 @@ from venus.alarms.recipients import AlarmRecipient
 
 logger = logging.getLogger(__name__)
 
-NAME = "alarms.json"
+ALARMS_FILE = "alarms.json"
 FORMAT = 1
 FILE_BYTES_MAX = 8 << 20
 _TEXTS = {"business", "rule", "subject", "hop", "text"}

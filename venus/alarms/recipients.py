@@ -25,7 +25,7 @@ from urllib.parse import urlsplit
 from venus.alarms.alarm_state import Message, Notification
 from venus.config import AlarmsSettings, RecipientSettings
 from venus.errors import ConfigError
-from venus.security.reading import read_secret
+from venus.security.secrets import read_secret
 
 
 class WebhookChannel:

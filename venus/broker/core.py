@@ -20,16 +20,15 @@ from venus.broker.machine.consumers import kept_offsets
 from venus.broker.machine.review_schedule import ReviewSchedule
 from venus.broker.pipeline.commit_thread import CommitThread, guard_with
 from venus.broker.pipeline.consumer_groups import ConsumerGroups
-from venus.broker.pipeline.forgetting import Forgetting, put_removal, put_state_removal
 from venus.broker.pipeline.group import CommandGroup, halt
-from venus.broker.pipeline.home_commands import HomeCommands
+from venus.broker.pipeline.home_commands import Forgetting, HomeCommands, put_removal, put_state_removal
 from venus.broker.pipeline.mirror_commands import MirrorCommands
 from venus.broker.pipeline.producer_commands import Producers
 from venus.broker.pipeline.publisher import Publisher
 from venus.broker.pipeline.shared_log import SharedLog, StandaloneLog
 from venus.broker.pipeline.subscriptions import FullDataService, Subscriptions
 from venus.broker.pipeline.upkeep import Upkeep
-from venus.broker.queue import batch_lookup as queue
+from venus.broker.queue import reader
 from venus.broker.queue.buffer import BodyBuffer
 from venus.broker.snapshot import consistency, scrub
 from venus.broker.snapshot.materialiser import Materialiser
@@ -37,8 +36,8 @@ from venus.broker.snapshot.scavenger import Scavenger
 from venus.broker.snapshot.scrub import Scrub
 from venus.broker.snapshot.snapshots import SnapshotManager
 from venus.broker.status.broker_status import StatusReport
-from venus.broker.store import data_directory, keys
-from venus.broker.store.data_directory import FreeBytes, FreeSpace, make_private
+from venus.broker.store import files, keys
+from venus.broker.store.files import FreeBytes, FreeSpace, make_private
 from venus.broker.store.rocks import Store, WriteHook
 from venus.config import BrokerSettings
 from venus.errors import StorageError
@@ -62,7 +61,7 @@ class Core:
         on_fatal: Callable[[BaseException], None],
         on_write: WriteHook | None = None,
         shared: SharedLog | None = None,
-        free_bytes: FreeBytes = data_directory.read_free_bytes,
+        free_bytes: FreeBytes = files.read_free_bytes,
         steady: Callable[[], float] | None = None,
     ) -> None:
         self.data_dir = data_dir
@@ -330,7 +329,7 @@ def replay_business(
     business.described_from = min(business.described_from, business.proposed.end_sequence)
     if entries:
         logger.info("%s: replayed %d log entries", business.name, entries)
-    queue.load_tail(store, business, places)
+    reader.load_tail(store, business, places)
     for undecided in business.committed.halves:
         business.reviews.expect(undecided.batch_no, now)
 

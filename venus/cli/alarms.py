@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from venus.cli.commands import CommandSet
-from venus.cli.invocation import ConfigOption, Invocation, JsonOption
+from venus.cli.invocation import CommandSet, ConfigOption, Invocation, JsonOption
 from venus.cli.output import build_table
 from venus.errors import ConfigError
 from venus.text.formatting import format_duration, suggest_nearest

@@ -21,6 +21,8 @@ from venus.cli import (
     alarms,
     assess,
     certs,
+    cluster_members,
+    cluster_promotion,
     halves,
     init,
     install,
@@ -40,12 +42,9 @@ from venus.cli import cutover as cutover_command
 from venus.cli import run as run_command
 from venus.cli import spark as spark_command
 from venus.cli import support_bundle as support_command
-from venus.cli.commands import CommandSet, help_width
 from venus.cli.demo import command as demo_command
 from venus.cli.failure import INTERRUPTED, READER_GONE, UsageProblem, render
-from venus.cli.invocation import ConfigOption, Invocation, JsonOption, LogFormatOption
-from venus.cli.members import commands as members
-from venus.cli.members import promote
+from venus.cli.invocation import CommandSet, ConfigOption, Invocation, JsonOption, LogFormatOption, help_width
 from venus.cli.output import ReaderGone, detach_stdout
 from venus.process.system import state_folder
 from venus.security.audit import NAME, AuditLog
@@ -174,16 +173,16 @@ app.command("resync", rich_help_panel=ACT)(tables.resync)
 app.command("forget", rich_help_panel=ACT)(tables.forget)
 app.command("cutover", rich_help_panel=ACT)(cutover_command.cutover)
 for change in (
-    members.move,
-    members.balance,
-    members.drain,
-    members.add,
-    members.remove,
-    promote.dissolve,
-    promote.promote,
+    cluster_members.move,
+    cluster_members.balance,
+    cluster_members.drain,
+    cluster_members.add,
+    cluster_members.remove,
+    cluster_promotion.dissolve,
+    cluster_promotion.promote,
 ):
     cluster_command.app.command()(change)
-cluster_command.app.command("accept-loss")(promote.accept_loss)
+cluster_command.app.command("accept-loss")(cluster_promotion.accept_loss)
 app.add_typer(spark_command.app, name="spark", rich_help_panel=RUN)
 app.add_typer(cluster_command.app, name="cluster", rich_help_panel=WATCH)
 app.add_typer(alarms.app, name="alarms", rich_help_panel=WATCH)

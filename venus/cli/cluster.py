@@ -10,15 +10,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from venus.cli.commands import CommandSet
-from venus.cli.invocation import ConfigOption, Invocation, JsonOption
+from venus.cli.invocation import CommandSet, ConfigOption, Invocation, JsonOption
 from venus.cli.output import build_table
 from venus.errors import ConfigError, Unavailable
 
 if TYPE_CHECKING:
     from venus.config import Settings
     from venus.coordination.etcd import EtcdCoordinator
-    from venus.network.topology_drawing import Hop, SetView
+    from venus.network.topology import Hop, SetView
     from venus.replication.records import InstallationProgress, Leadership, LiveBroker, LossWindow
 
 #: Long enough for an election within etcd.
@@ -253,7 +252,7 @@ def topology(
     """
     from venus.cli.topology import read_network
     from venus.model import PORT_MAX, is_address
-    from venus.network.topology_drawing import draw
+    from venus.network.topology import draw
     from venus.rpc.address import broker_address, proof_of
 
     run = Invocation.from_options(ctx, config, as_json)

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from venus.cli.engine import EngineOption, RunnerChoice, open_runner_choice, require_engine
 from venus.cli.invocation import ConfigOption, Invocation, JsonOption, TargetOption, choose_target
 from venus.cli.output import ProgressSteps, build_table
+from venus.cli.spark import EngineOption, RunnerChoice, open_runner_choice, require_engine
 from venus.errors import ConfigError, Refused, VenusError
 from venus.model import count_phrase
 from venus.rpc.conditions import ACTIVE, uncaptured_problem
@@ -118,7 +118,7 @@ def migrate(
     """
     from venus.adapters.targets.registry import open_target
     from venus.cli.overlap import OverlappedLoad, can_overlap, find_fill_end
-    from venus.cli.wait_reports import load_obstacles, report_waits
+    from venus.cli.status_tables import load_obstacles, report_waits
 
     run = Invocation.from_options(ctx, config, as_json)
     settings = run.settings
@@ -207,7 +207,7 @@ def complete_first_fill(
     Without the source the target gets the data of the broker. Nothing is lost: rows that were never read come as
     increments when the source is back.
     """
-    from venus.cli.wait_reports import fill_obstacles, report_waits, watched_fill_obstacles
+    from venus.cli.status_tables import fill_obstacles, report_waits, watched_fill_obstacles
     from venus.errors import Fenced, Held
 
     try:

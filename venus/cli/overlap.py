@@ -63,7 +63,7 @@ def is_overlap_due(tables: Iterable[TableRead], rows_min: int) -> bool:
 
 def can_overlap(settings: Settings, target: Target, engine: str) -> bool:
     """Return whether the first load of this target may overlap the read: it is loaded by processes of this machine."""
-    from venus.cli.engine import find_configured_reason
+    from venus.cli.spark import find_configured_reason
 
     is_local = engine == "local" or (engine == "auto" and not find_configured_reason(settings))
     return is_local and target.capabilities.loads_while_read

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from venus.cli.commands import CommandSet
-from venus.cli.invocation import ConfigOption, Invocation, JsonOption, TargetOption, choose_target
+from venus.cli.invocation import CommandSet, ConfigOption, Invocation, JsonOption, TargetOption, choose_target
 from venus.cli.output import build_table
 from venus.errors import VenusError
 
@@ -135,7 +134,7 @@ def change_document(row: QuarantineRow, values: dict[str, str | None]) -> dict[s
 def decode_payloads(target: str, quarantine: Quarantine, rows: list[QuarantineRow]) -> dict[int, dict[str, str | None]]:
     """Decode the refused rows with the table versions that the target keeps."""
     from venus.codec.columns import row_as_dict
-    from venus.codec.layout import Layout
+    from venus.codec.row_bytes import Layout
 
     if not rows:
         return {}

@@ -22,7 +22,7 @@ from venus.cli.invocation import ConfigOption, Invocation, JsonOption, LogFormat
 from venus.cli.loop_threads import Emit, LoopThread, ThreadSupervisor
 from venus.cli.supervisor import EventWriter
 from venus.errors import ConfigError, NotInstalled, VenusError
-from venus.flow.retry_rules import RetryPolicy, find_retry_policy
+from venus.flow.breaker import RetryPolicy, find_retry_policy
 
 if TYPE_CHECKING:
     from venus.adapters.dialects.contract import Source
@@ -184,8 +184,8 @@ def announce(run: Invocation, settings: Settings, broker: RunningBroker) -> None
 
 def run_loops(run: Invocation, settings: Settings) -> int:
     """Run capture and the targets until a signal or until capture ends for good; return the exit code."""
+    from venus.cli.loop_threads import TargetLoop, format_step
     from venus.cli.sync import report_capture_end
-    from venus.cli.target_loop import TargetLoop, format_step
 
     stop, captured = threading.Event(), threading.Event()
     capture = LoopThread(name="capture", body=lambda emit: capture_changes(settings, stop, captured, emit), vital=True)

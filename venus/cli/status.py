@@ -13,8 +13,7 @@ from venus.cli.output import build_table
 from venus.cli.status_tables import format_comparisons, format_loads, format_tables
 from venus.cli.traffic import format_overlay, format_traffic
 from venus.model import count_phrase
-from venus.network.topology import PULLS_AS
-from venus.network.topology_drawing import format_absence
+from venus.network.topology import PULLS_AS, format_absence
 from venus.rpc.conditions import RELEASED
 from venus.text.formatting import format_bytes, format_duration
 

@@ -23,8 +23,7 @@ from typing import IO, Any
 
 from venus.cli.invocation import Invocation
 from venus.cli.output import format_cell
-from venus.flow.breaker import Circuit
-from venus.flow.retry_rules import REMIND_S
+from venus.flow.breaker import REMIND_S, Circuit
 
 logger = logging.getLogger(__name__)
 

@@ -20,7 +20,7 @@ import typer
 from venus.cli.invocation import ConfigOption, Invocation, JsonOption, LogFormatOption
 from venus.cli.supervisor import HEALTHY_AFTER_S, WELL, EventWriter, LoopProcess, Supervisor, stop_with_parent
 from venus.errors import ConfigError, VenusError
-from venus.flow.retry_rules import RetryPolicy, find_retry_policy
+from venus.flow.breaker import RetryPolicy, find_retry_policy
 from venus.process.system import freeze_objects, keep_freed_memory, stop_signals
 
 if TYPE_CHECKING:

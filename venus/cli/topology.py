@@ -12,8 +12,16 @@ from dataclasses import dataclass, replace
 
 from venus.cli.probes import status_time_us
 from venus.errors import VenusError
-from venus.network.topology import PULLS_AS, BrokerSet, Tier, merge_reports, topology_problems
-from venus.network.topology_drawing import Hop, SetView, TopologyView
+from venus.network.topology import (
+    PULLS_AS,
+    BrokerSet,
+    Hop,
+    SetView,
+    Tier,
+    TopologyView,
+    merge_reports,
+    topology_problems,
+)
 from venus.rpc.address import BrokerAddress, ClientCredentials
 from venus.rpc.admin import AdminClient, is_home
 from venus.wire import broker_pb2

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from venus.flow.limiters import Limiter
+from venus.flow.admission import Limiter
 from venus.text.formatting import format_bytes, format_duration
 
 if TYPE_CHECKING:

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from venus.cli.engine import EngineOption, require_engine
 from venus.cli.findings import (
     SHOWN_MAX,
     document,
@@ -25,6 +24,7 @@ from venus.cli.findings import (
     verdict_word,
 )
 from venus.cli.invocation import ConfigOption, Invocation, JsonOption, TargetOption, choose_target
+from venus.cli.spark import EngineOption, require_engine
 from venus.errors import ConfigError, Unavailable, VenusError
 from venus.model import count_phrase
 from venus.text.formatting import format_duration
@@ -186,7 +186,7 @@ def compare(run: Invocation, settings: Settings, options: VerifyOptions, engine:
 
 def build_runner_choice(settings: Settings, engine: str, stack: ExitStack) -> RunnerFor:
     """Return the function that chooses the runner for a table; Spark, once started, runs all of them."""
-    from venus.cli.engine import choose_runner
+    from venus.cli.spark import choose_runner
 
     spark: list[Runner] = []
 

@@ -19,11 +19,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from venus.codec.changes import TableChanges
+from venus.codec.batch import TableChanges
 from venus.codec.copy_text import read_keys, read_others, read_whole_rows
-from venus.codec.layout import Layout
 from venus.codec.packed import PackedBytes
-from venus.codec.row_bytes import LocatedCells
+from venus.codec.row_bytes import Layout, LocatedCells
 from venus.codec.stored_rows import HEAD_BYTES, StoredRows
 from venus.errors import ConfigError, UnsupportedType
 from venus.model import ChangeKind, Column, Kind, LogicalType, Sequence, TableSchema

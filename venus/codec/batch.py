@@ -2,29 +2,145 @@
 
 The upper adapter encodes it, the broker reads at most its envelope, the under adapter decodes it. Change i of a batch,
 counted across its sections, has Sequence first_sequence + i.
+
+A section has the changes of one table, between capture, transport and apply. Every consumer relies on the checks of
+`changes_from_wire`: sizes add up, flags are 0 or 1, and a deleted row has no values.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
 import xxhash
 from google.protobuf.message import DecodeError
 
 from venus.codec import schema as schemas_codec
-from venus.codec.changes import TableChanges, changes_from_wire, changes_to_wire
+from venus.codec.packed import SIZE_BYTES, PackedBytes, total_of_sizes
 from venus.errors import ProtocolError
-from venus.model import BatchNo, Sequence, TableSchema
+from venus.model import BatchNo, ChangeKind, Sequence, TableSchema
 from venus.wire import change_pb2 as wire
 
-__all__ = [
-    "Batch",
-    "changes_from_wire",
-    "changes_to_wire",
-    "decode",
-    "digest",
-    "encode",
-]
+_NEVER = Sequence(0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableChanges:
+    """Changes of one table in one schema version, or a marker (then the packed fields are empty).
+
+    `rows` has the columns that are not in the key; `record_ids[i] + rows[i]` is the whole row message. A deleted
+    row has size 0 in `rows`.
+    """
+
+    table_id: int
+    schema_version: int
+    kind: ChangeKind = ChangeKind.CHANGES
+    record_ids: PackedBytes
+    rows: PackedBytes
+    is_deleted: npt.NDArray[np.bool_]
+    inserts_only: bool = False
+    first_read: bool = False  # rows of the table's first read: new, unless a change of the key came before
+    sweep_before: Sequence = _NEVER
+    left_out: int = 0  # changes of other tables that a tier has left out here
+
+    @property
+    def count(self) -> int:
+        """How many Sequences this takes."""
+        return len(self.record_ids) if self.kind is ChangeKind.CHANGES else self.left_out or 1
+
+    @property
+    def nbytes(self) -> int:
+        """Its approximate size on the wire."""
+        return len(self.record_ids.data) + len(self.rows.data) + 9 * len(self.record_ids) + 32
+
+
+EMPTY = PackedBytes(b"", np.zeros(0, dtype=np.uint32))
+
+
+def marker(table_id: int, schema_version: int, kind: ChangeKind, sweep_before: int = 0) -> TableChanges:
+    """Return a section that concerns the whole table."""
+    return TableChanges(
+        table_id=table_id,
+        schema_version=schema_version,
+        kind=kind,
+        record_ids=EMPTY,
+        rows=EMPTY,
+        is_deleted=np.zeros(0, dtype=np.bool_),
+        sweep_before=Sequence(sweep_before),
+    )
+
+
+def changes_to_wire(changes: TableChanges) -> wire.TableChanges:
+    """Return the message; the packed fields are used unchanged."""
+    deleted = changes.is_deleted
+    return wire.TableChanges(
+        table_id=changes.table_id,
+        schema_version=changes.schema_version,
+        kind=wire.TableChanges.Kind.ValueType(int(changes.kind)),
+        count=changes.count,
+        record_ids=changes.record_ids.data,
+        record_id_sizes=changes.record_ids.wire_sizes(),
+        rows=changes.rows.data,
+        row_sizes=changes.rows.wire_sizes(),
+        is_deleted=deleted.tobytes() if deleted.any() else b"",
+        inserts_only=changes.inserts_only,
+        first_read=changes.first_read,
+        sweep_before=changes.sweep_before,
+    )
+
+
+def changes_from_wire(message: wire.TableChanges) -> TableChanges:
+    """Return the section, as views on the message's bytes. Raises ProtocolError if its parts do not match."""
+    place = f"changes of table {message.table_id} version {message.schema_version}"
+    try:
+        kind = ChangeKind(message.kind)
+    except ValueError as e:
+        raise ProtocolError(
+            f"{place}: kind {message.kind} is unknown to this version", hint="update the older side first"
+        ) from e
+    count = message.count if kind is ChangeKind.CHANGES else 0
+    left_out = message.count if kind is ChangeKind.LEFT_OUT else 0
+    if kind not in (ChangeKind.CHANGES, ChangeKind.LEFT_OUT) and message.count != 1:
+        raise ProtocolError(f"{place}: a {kind.name} marker counts {message.count} Sequences")
+    record_ids = _read_packed(message.record_ids, message.record_id_sizes, count, f"{place}: record ids")
+    rows = _read_packed(message.rows, message.row_sizes, count, f"{place}: rows")
+    is_deleted = _flags(message.is_deleted, count, place)
+    if is_deleted.any() and rows.sizes[is_deleted].any():
+        at = int(np.flatnonzero(is_deleted & (rows.sizes > 0))[0])
+        raise ProtocolError(f"{place}: row {at + 1} is deleted and has values")
+    return TableChanges(
+        table_id=message.table_id,
+        schema_version=message.schema_version,
+        kind=kind,
+        record_ids=record_ids,
+        rows=rows,
+        is_deleted=is_deleted,
+        inserts_only=message.inserts_only,
+        first_read=message.first_read,
+        sweep_before=Sequence(message.sweep_before),
+        left_out=left_out,
+    )
+
+
+def _read_packed(data: bytes, sizes: bytes, count: int, place: str) -> PackedBytes:
+    if len(sizes) != SIZE_BYTES * count:
+        raise ProtocolError(f"{place}: {len(sizes)} bytes of sizes for {count} changes")
+    found = total_of_sizes(sizes)
+    if found != len(data):
+        raise ProtocolError(f"{place}: the sizes add up to {found} bytes, there are {len(data)}")
+    return PackedBytes.from_wire(data, sizes) if count else EMPTY
+
+
+def _flags(flags: bytes, count: int, place: str) -> npt.NDArray[np.bool_]:
+    if not flags:
+        return np.zeros(count, dtype=np.bool_)
+    if len(flags) != count:
+        raise ProtocolError(f"{place}: {len(flags)} deletion flags for {count} changes")
+    bits = np.frombuffer(flags, dtype=np.uint8)
+    if bits.max(initial=0) > 1:
+        raise ProtocolError(f"{place}: deletion flag {int(bits.max())} is neither 0 nor 1")
+    return bits.view(np.bool_)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

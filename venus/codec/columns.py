@@ -9,11 +9,9 @@ from collections.abc import Sequence as Seq
 
 import numpy as np
 
-from venus.codec import few_rows
 from venus.codec.copy_text import check_nulls, read_keys, read_others
-from venus.codec.layout import Layout
 from venus.codec.packed import Ints, PackedBytes, Pieces
-from venus.codec.row_bytes import Cells, LocatedCells, bounds_of, write_rows
+from venus.codec.row_bytes import Cells, Layout, LocatedCells, bounds_of, few_rows_to_columns, write_rows
 from venus.errors import ProtocolError
 
 Value = str | bytes | None
@@ -84,7 +82,7 @@ def _misfit_error(column: Seq[Value], layout: Layout, index: int) -> ProtocolErr
 def to_columns(record_ids: PackedBytes, rows: PackedBytes, layout: Layout) -> list[list[Value]]:
     """Return the values of each column in wire order. Raises ProtocolError for bytes that are no rows of it."""
     made = (
-        few_rows.to_columns(rows, layout, layout.key_count, len(layout.tags)) if len(rows) == len(record_ids) else None
+        few_rows_to_columns(rows, layout, layout.key_count, len(layout.tags)) if len(rows) == len(record_ids) else None
     )
     if made is None:
         made = _lists(read_others(rows, len(record_ids), layout), layout, layout.key_count)
@@ -93,7 +91,7 @@ def to_columns(record_ids: PackedBytes, rows: PackedBytes, layout: Layout) -> li
 
 def keys_to_columns(record_ids: PackedBytes, layout: Layout) -> list[list[Value]]:
     """Return the values of each key column in key order."""
-    made = few_rows.to_columns(record_ids, layout, 0, layout.key_count)
+    made = few_rows_to_columns(record_ids, layout, 0, layout.key_count)
     if made is not None and not any(None in column for column in made):
         return made
     return _lists(read_keys(record_ids, layout), layout, 0)

@@ -15,10 +15,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from venus.codec import few_rows
-from venus.codec.layout import Layout
 from venus.codec.packed import Bools, Bytes, Ints, PackedBytes, Pieces
-from venus.codec.row_bytes import Cells, LocatedCells, bounds_of, locate_cells, write_rows
+from venus.codec.row_bytes import Cells, Layout, LocatedCells, bounds_of, few_rows_from_copy, locate_cells, write_rows
 from venus.errors import ProtocolError
 
 BACKSLASH, LETTER_N, LETTER_X = b"\\Nx"
@@ -196,7 +194,7 @@ def from_copy_with_new(data: bytes, layout: Layout) -> tuple[PackedBytes, Packed
 
 def _convert_lines(data: bytes, layout: Layout, letters: bytes) -> tuple[PackedBytes, PackedBytes, Bools, Bools]:
     """Convert lines, each of which begins with one of `letters` if there are any."""
-    if (made := few_rows.from_copy(data, layout, flagged=bool(letters))) is not None:
+    if (made := few_rows_from_copy(data, layout, flagged=bool(letters))) is not None:
         return *made, np.zeros(len(made[2]), dtype=np.bool_)
     first = int(bool(letters))
     _check_utf8(data, layout.place)

@@ -10,10 +10,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from venus.codec.arrow_rows import ColumnValues, default_values
-from venus.codec.chunk import FullRows
-from venus.codec.layout import Layout
 from venus.codec.packed import Bools, PackedBytes
-from venus.codec.stored_rows import StoredRows
+from venus.codec.row_bytes import Layout
+from venus.codec.stored_rows import FullRows, StoredRows
 from venus.model import Column, TableSchema
 from venus.predicates.evaluation import Values, evaluate_predicate
 from venus.predicates.ranges import Predicate

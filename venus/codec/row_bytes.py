@@ -1,8 +1,15 @@
-"""Many rows at once between values and protobuf bytes, without an object per row (VENUS 3.2).
+"""The bytes of the rows of one table version: their layout, and rows as values and back (VENUS 3.2).
 
-Values are in *cells*: one free byte, then the value. When a row is written, the free byte takes the (last byte of the)
-length that protobuf has before each value. When a row is read, it becomes the delimiter that COPY has between values.
-So a row consists of one or two pieces per value, and no byte is moved twice.
+`Layout` has the columns of the record_id, which come first, and the tags of all columns.
+
+Many rows are converted at once, without an object per row. Values are in *cells*: one free byte, then the value. When a
+row is written, the free byte takes the (last byte of the) length that protobuf has before each value. When a row is
+read, it becomes the delimiter that COPY has between values. So a row consists of one or two pieces per value, and no
+byte is moved twice.
+
+Few rows are converted value by value: for a handful of rows the fixed cost of calls on whole batches dominates, and a
+transaction of one row waits for it in capture and in apply. Anything unusual (an escape, a key that is NULL, damage) is
+left to the code for batches, which also reports the error. So each function for few rows may return None.
 """
 
 from __future__ import annotations
@@ -14,6 +21,88 @@ import numpy as np
 
 from venus.codec.packed import Bools, Bytes, Ints, PackedBytes, Pieces, position_type
 from venus.errors import ProtocolError
+from venus.model import Column, Kind, TableSchema
+
+#: Field numbers that protobuf keeps for itself.
+_RESERVED = range(19_000, 20_000)
+_NUMBER_MAX = 2**29 - 1
+_CACHED_MAX = 4096
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Layout:
+    """The wire order of a table version; the first `key_count` columns are the record_id's."""
+
+    schema: TableSchema
+    columns: tuple[Column, ...]
+    key_count: int
+    numbers: tuple[int, ...]
+    binary: tuple[bool, ...]
+    #: The tag before each value: field number and wire type 2, as a varint.
+    tags: tuple[bytes, ...]
+
+    @classmethod
+    def of(cls, schema: TableSchema) -> Layout:
+        """Return the layout of this version, from a cache."""
+        at = (schema.table_id, schema.version)
+        known = _cache.get(at)
+        # Ids are unique only within a business, so the schema itself decides whether the entry is the right one.
+        if known is not None and (known.schema is schema or known.schema == schema):
+            return known
+        if len(_cache) >= _CACHED_MAX:
+            _cache.clear()
+        made = _cache[at] = cls._make(schema)
+        return made
+
+    @classmethod
+    def _make(cls, schema: TableSchema) -> Layout:
+        check_columns(schema)
+        columns = schema.wire_columns
+        numbers = tuple(c.number for c in columns)
+        return cls(
+            schema=schema,
+            columns=columns,
+            key_count=len(schema.key),
+            numbers=numbers,
+            binary=tuple(c.type.kind is Kind.BYTES for c in columns),
+            tags=tuple(varint(number << 3 | 2) for number in numbers),
+        )
+
+    @property
+    def place(self) -> str:
+        """The table version as error messages name it."""
+        return f"{self.schema.qualified} version {self.schema.version}"
+
+
+_cache: dict[tuple[int, int], Layout] = {}
+
+
+def check_columns(schema: TableSchema) -> None:
+    """Raise ProtocolError unless rows of this schema can be identified and encoded."""
+    place = f"{schema.qualified} version {schema.version}"
+    names = [c.name for c in schema.columns]
+    numbers = [c.number for c in schema.columns]
+    if len(set(names)) != len(names):
+        raise ProtocolError(f"{place}: two columns have the same name")
+    if len(set(numbers)) != len(numbers):
+        raise ProtocolError(f"{place}: two columns have the same field number")
+    if bad := [n for n in numbers if not 1 <= n <= _NUMBER_MAX or n in _RESERVED]:
+        raise ProtocolError(f"{place}: {bad[0]} is not a valid field number")
+    if not schema.key:
+        raise ProtocolError(f"{place}: no key")
+    if len(set(schema.key)) != len(schema.key) or not set(schema.key) <= set(names):
+        raise ProtocolError(f"{place}: the key ({', '.join(schema.key)}) names a column twice or a missing column")
+
+
+def varint(value: int) -> bytes:
+    """Return protobuf's encoding of a number that is not negative."""
+    out = bytearray()
+    while value > 127:
+        out.append(value & 127 | 128)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
 
 Tags = tuple[bytes, ...]
 
@@ -217,3 +306,96 @@ def _read_long(octets: Bytes, octet: Bytes, at: Ints) -> tuple[Ints, Ints]:
             break
     length[more] = _LENGTH_MAX + 1
     return at, at + length + 1
+
+
+#: More values than this are converted faster as a batch.
+FEW_VALUES_MAX = 128
+#: The maximum size of COPY text; it has few escapes or none.
+FEW_BYTES_MAX = 16 << 10
+_NULL = b"\\N"
+_FLAGS = {b"t": True, b"f": False}
+_VARINTS = [varint(size) for size in range(128)]
+
+
+def few_rows_from_copy(data: bytes, layout: Layout, *, flagged: bool) -> tuple[PackedBytes, PackedBytes, Bools] | None:
+    """Return what `copy_text.from_copy` returns, or None."""
+    fields = len(layout.tags) + flagged
+    if True in layout.binary:
+        return None  # hex begins with a backslash, which is escaped
+    if (
+        len(data) > FEW_BYTES_MAX
+        or data[-1:] != b"\n"
+        or data.count(b"\n") * fields > FEW_VALUES_MAX
+        or not _is_utf8(data)
+    ):
+        return None
+    nulls = 0
+    parts: tuple[list[bytes], list[bytes], list[bool]] = ([], [], [])
+    for line in data[:-1].split(b"\n"):
+        values = line.split(b"\t")
+        if len(values) != fields:
+            return None
+        is_deleted = _FLAGS.get(values.pop(0)) if flagged else False
+        here = values.count(_NULL)
+        beside_key = values[layout.key_count :]
+        if is_deleted is None or _NULL in values[: layout.key_count] or (is_deleted and here != len(beside_key)):
+            return None
+        nulls += here
+        parts[0].append(_message(layout.tags[: layout.key_count], values))
+        parts[1].append(_message(layout.tags[layout.key_count :], beside_key))
+        parts[2].append(is_deleted)
+    if data.count(b"\\") != nulls:
+        return None  # there are escapes
+    return PackedBytes.of(parts[0]), PackedBytes.of(parts[1]), np.array(parts[2], dtype=np.bool_)
+
+
+def _is_utf8(data: bytes) -> bool:
+    if data.isascii():
+        return True
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _message(tags: tuple[bytes, ...], values: list[bytes]) -> bytes:
+    parts: list[bytes] = []
+    for tag, value in zip(tags, values, strict=False):
+        if value != _NULL:
+            size = len(value)
+            parts += (tag, _VARINTS[size] if size < 128 else varint(size), value)
+    return b"".join(parts)
+
+
+def few_rows_to_columns(
+    messages: PackedBytes, layout: Layout, first: int, stop: int
+) -> list[list[str | bytes | None]] | None:
+    """Return the values of the columns from `first` up to `stop`, which form each message, or None."""
+    count = len(messages)
+    if not 0 < count * (stop - first) <= FEW_VALUES_MAX:
+        return None
+    columns: list[list[str | bytes | None]] = [[] for _ in range(first, stop)]
+    fields = list(zip(columns, layout.tags[first:stop], layout.binary[first:stop], strict=True))
+    at, data = 0, messages.data
+    for size in messages.sizes.tolist():
+        end = at + size
+        if end > len(data):
+            return None
+        for column, tag, binary in fields:
+            if not data.startswith(tag, at, end):
+                column.append(None)
+                continue
+            at += len(tag)
+            if at >= end or data[at] > 127:
+                return None  # a length of several bytes, or none
+            begin = at + 1
+            at = begin + data[begin - 1]
+            value = data[begin:at]
+            try:
+                column.append(value if binary else value.decode())
+            except UnicodeDecodeError:
+                return None
+        if at != end:  # a value was cut short
+            return None
+    return columns if at == len(data) else None

@@ -15,7 +15,7 @@ import unicodedata
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.message import Message
 
-from venus.codec.layout import Layout, check
+from venus.codec.row_bytes import Layout, check_columns
 from venus.errors import ProtocolError
 from venus.model import (
     CHILD_TABLE,
@@ -228,7 +228,7 @@ def from_wire(message: wire.TableSchema) -> TableSchema:
         ),
         types=tuple(_own_type_from_wire(t) for t in message.types),
     )
-    check(schema)
+    check_columns(schema)
     return schema
 
 

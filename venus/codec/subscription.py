@@ -16,8 +16,8 @@ from venus import errors
 from venus.codec import schema as schemas_codec
 from venus.codec.arrow_rows import SEQUENCE, ArrowShape, ColumnValues, default_values
 from venus.codec.changed_rows import Operation, Operations, decode_changes
-from venus.codec.layout import Layout
 from venus.codec.packed import pack_items
+from venus.codec.row_bytes import Layout
 from venus.codec.stored_rows import StoredRows
 from venus.errors import ConfigError, ProtocolError, VenusError
 from venus.model import Column, Kind, TableSchema

@@ -6,7 +6,6 @@ environment, so that a misspelt one cannot be silently ignored.
 """
 
 from venus.config.cluster import BROKERS_MAX, ClusterSettings
-from venus.config.reading import DEFAULT_FILE, load
 from venus.config.sections import (
     AlarmRuleSettings,
     AlarmsSettings,
@@ -27,7 +26,15 @@ from venus.config.sections import (
     TracingSettings,
     options,
 )
-from venus.config.settings import Settings, effective_settings, is_secret, require_source, require_target
+from venus.config.settings import (
+    DEFAULT_FILE,
+    Settings,
+    effective_settings,
+    is_secret,
+    load,
+    require_source,
+    require_target,
+)
 
 __all__ = [
     "BROKERS_MAX",

@@ -12,7 +12,7 @@ from pydantic import SecretStr
 
 from venus.config import ClusterSettings
 from venus.security import pem
-from venus.security.reading import read_secret
+from venus.security.secrets import read_secret
 
 NO_SECRET = SecretStr("")
 

@@ -93,15 +93,6 @@ def keep_replica(known: Leadership, broker: str) -> Leadership:
     return replace(known, leaving=tuple(name for name in known.leaving if name != broker))
 
 
-def accept_losses(known: Leadership, terms: Collection[int]) -> Leadership:
-    """Return the record without the loss windows of these terms: the operator accepts the loss."""
-    return replace(
-        known,
-        losses=tuple(window for window in known.losses if window.term not in terms),
-        unclean_terms=tuple(term for term in known.unclean_terms if term not in terms),
-    )
-
-
 def check_broker(broker: str, names: Collection[str]) -> None:
     """Raise ConfigError for an unknown broker."""
     if broker not in names:

@@ -1,8 +1,15 @@
-"""Circuit breaker: isolates a peer that fails or answers slowly, then probes it once (RocketMQ 2, fuse).
+"""What to do about a peer that fails: retry rules for loops, and circuit breakers where there is a choice of peers.
 
-Closed: the peer is used normally. Open: the peer is not used while there is another. Half-open: one call is under way
-as a probe, and its outcome decides. Breakers are used only where there is a choice of peers or where waiting is the
-only option; never in front of a set of replicas that has to agree.
+Retry rules say which errors the loops of `venus sync` retry. A retry helps where the other side may come back by
+itself: a server is down or starts, or the network is interrupted. It does not help against a wrong configuration, which
+ends the loop with the exit code of any other command. A refused login or a missing database can be either. If the
+process has worked before, an operator is probably changing a password or restoring a backup at this moment, and the
+loop retries.
+
+A circuit breaker isolates a peer that fails or answers slowly, then probes it once (RocketMQ 2, fuse). Closed: the peer
+is used normally. Open: the peer is not used while there is another. Half-open: one call is under way as a probe, and
+its outcome decides. Breakers are used only where there is a choice of peers or where waiting is the only option; never
+in front of a set of replicas that has to agree.
 
 `Stalls` finds the time in which this process itself did not run, by reading a clock in regular beats. A process that
 was stopped, swapped out or short of CPU measures more than the peer took, and must not blame the peer.
@@ -14,6 +21,60 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+
+from venus.errors import (
+    Denied,
+    Fenced,
+    Held,
+    LoginRefused,
+    NoSuchDatabase,
+    NotInstalled,
+    Refused,
+    UnknownHost,
+    Untrusted,
+    VenusError,
+)
+
+#: How often a lasting problem is worth a line in the log.
+REMIND_S = 60.0
+
+
+class RetryPolicy(Enum):
+    """Reaction of a loop to an error."""
+
+    WAIT = "try again, with growing pauses"
+    #: Another command has to act first: a target is loaded, a process ends.
+    RARELY = "try again at long intervals, if other loops continue meanwhile"
+    END = "end with the error's exit code"
+
+
+#: The first matching class counts: the reaction before the loop has worked, and afterwards.
+RETRY_RULES: tuple[tuple[type[VenusError], RetryPolicy, RetryPolicy], ...] = (
+    (UnknownHost, RetryPolicy.WAIT, RetryPolicy.WAIT),
+    (NoSuchDatabase, RetryPolicy.END, RetryPolicy.WAIT),
+    (LoginRefused, RetryPolicy.END, RetryPolicy.WAIT),
+    (Untrusted, RetryPolicy.END, RetryPolicy.WAIT),
+    (NotInstalled, RetryPolicy.END, RetryPolicy.END),
+    (Fenced, RetryPolicy.END, RetryPolicy.END),
+    (Held, RetryPolicy.END, RetryPolicy.END),
+    (Denied, RetryPolicy.END, RetryPolicy.END),
+    (Refused, RetryPolicy.RARELY, RetryPolicy.RARELY),
+)
+
+
+def find_retry_policy(error: BaseException | None, *, has_worked: bool) -> RetryPolicy:
+    """Return the reaction of a loop to an error."""
+    if not isinstance(error, VenusError):
+        return RetryPolicy.END
+    for kind, before, afterwards in RETRY_RULES:
+        if isinstance(error, kind):
+            return afterwards if has_worked else before
+    return RetryPolicy.WAIT if error.retryable else RetryPolicy.END
+
+
+def should_retry(error: BaseException | None, *, has_worked: bool) -> bool:
+    """Return whether a loop retries by itself after this error."""
+    return find_retry_policy(error, has_worked=has_worked) is RetryPolicy.WAIT
 
 
 class Circuit(Enum):

@@ -1,19 +1,22 @@
-"""Topology of broker sets in tiers and levels, as an immutable value, and its validation. Pure.
+"""Topology of broker sets in tiers and levels, as an immutable value, its validation, and its drawing as text. Pure.
 
 A set's level is its distance from the source: core sets have level 0, a set of level S pulls from sets of level S - 1.
 A topology is built from one broker's configuration, from the status of brokers, or from both.
+
+The drawing has every set below its upstream, with offsets and lag of each hop. Its lines fit into a width; long ones
+are wrapped behind the same branches.
 """
 
 from __future__ import annotations
 
+import textwrap
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from venus.errors import ConfigError
 from venus.model import is_heartbeat
-from venus.text.formatting import suggest_nearest
+from venus.text.formatting import format_duration, suggest_nearest
 
 LEVELS_MAX = 100
 #: Prefix of a set's name in the consumer group of its mirrors at the upstream set.
@@ -85,10 +88,6 @@ class Topology:
             return tuple(dict.fromkeys(upper for upper in found if upper is not None))
         return self.sets_at(lower.level - 1) if lower.level else ()
 
-    def downstreams_of(self, upper: BrokerSet) -> tuple[BrokerSet, ...]:
-        """Return the sets that may pull from a set."""
-        return tuple(lower for lower in self.sets if upper in self.upstreams_of(lower))
-
     def unknown_entries(self, lower: BrokerSet) -> tuple[str, ...]:
         """Return the entries of `upstream` that refer to no known set."""
         return tuple(entry for entry in lower.upstream if self.find_entry(entry) is None)
@@ -133,16 +132,6 @@ def _format(value: object) -> str:
     if isinstance(value, tuple | frozenset):
         return ", ".join(sorted(str(part) for part in value)) or "none"
     return str(value) if value != "" else "none"
-
-
-def check_topology(sets: Collection[BrokerSet], labels: Collection[str] | None = None) -> Topology:
-    """Return the topology of these sets. Raises ConfigError for the first problem.
-
-    `labels` are those that a business or a table has; None = unknown here.
-    """
-    for problem in topology_problems(sets, labels):
-        raise ConfigError(problem)
-    return Topology.of(sets)
 
 
 def topology_problems(
@@ -264,3 +253,147 @@ def is_labelled(names: Iterable[str], namespace: str, table: str) -> bool:
     """Whether the labels' `names` include a table. They always include VENUS's own heartbeat, which measures lag."""
     known = (table.lower(), f"{namespace}.{table}".lower())
     return is_heartbeat(namespace, table) or any(name.lower() in known for name in names)
+
+
+WIDTH_MIN = 24
+#: States of a mirror that need no attention.
+WELL = frozenset({"", "following", "filling", "elsewhere"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hop:
+    """A business at a set. `behind` and the fields after it compare it with the upstream set; None = unknown."""
+
+    business: str
+    offset: int  # the end of its queue here; -1 = unknown
+    behind: int | None = None  # upstream offsets that are missing here
+    behind_s: float | None = None  # for how long offsets have been missing
+    hop_s: float | None = None  # from the commit at the home until it was visible here
+    state: str = ""  # of the mirror; empty = this is the home, or unknown
+    reason: str = ""
+    #: The nearest upstream set, for how long it has not been used, and why; empty = it is in use.
+    nearest: str = ""
+    away_s: float = 0.0
+    not_back: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetView:
+    """Status of a set. `asked` is false for one that only the upstream set has reported."""
+
+    set: BrokerSet
+    asked: bool = True
+    pulls_from: str = ""  # the set it is connected to; empty = none
+    businesses: tuple[Hop, ...] = ()
+    trouble: str = ""  # why it did not answer, or cannot be where it is
+
+
+@dataclass(frozen=True, slots=True)
+class TopologyView:
+    """All sets; `problems` are sentences about the whole network."""
+
+    sets: tuple[SetView, ...]
+    problems: tuple[str, ...] = ()
+
+    def below(self, name: str) -> list[SetView]:
+        """Return the sets whose upstream is `name`; for "" those without a known upstream."""
+        names = {one.set.name for one in self.sets}
+        found = [one for one in self.sets if (one.pulls_from if one.pulls_from in names else "") == name]
+        return sorted(found, key=lambda one: (one.set.level, one.set.name))
+
+    @property
+    def complaints(self) -> tuple[str, ...]:
+        """All problems that need an operator."""
+        found = list(self.problems)
+        for one in self.sets:
+            if one.trouble:
+                found.append(f"set {one.set.name}: {one.trouble}")
+            for hop in one.businesses:
+                if hop.state not in WELL:
+                    reason = f": {hop.reason}" if hop.reason else ""
+                    found.append(f"set {one.set.name}: {hop.business} is {hop.state}{reason}")
+                if hop.nearest:
+                    away = format_absence(hop.nearest, hop.away_s, hop.not_back)
+                    found.append(
+                        f"set {one.set.name}: {hop.business} comes from {one.pulls_from or '?'}, not from {away}"
+                    )
+        return tuple(dict.fromkeys(found))
+
+
+def draw(view: TopologyView, width: int) -> list[str]:
+    """Return the lines of the drawing."""
+    lines: list[str] = []
+    seen: set[str] = set()
+    for top in view.below(""):
+        lines += _branch(view, top, "", "", max(WIDTH_MIN, width), seen)
+    for one in view.sets:  # sets that pull from each other in a circle have no top
+        if one.set.name not in seen:
+            lines += _branch(view, one, "", "", max(WIDTH_MIN, width), seen)
+    return lines
+
+
+def _branch(view: TopologyView, one: SetView, first: str, rest: str, width: int, seen: set[str]) -> Iterator[str]:
+    if one.set.name in seen:
+        return
+    seen.add(one.set.name)
+    below = [lower for lower in view.below(one.set.name) if lower.set.name not in seen]
+    inner = rest + ("│  " if below else "   ")
+    yield from _wrap(_title(one), first, inner, width)
+    for hop in _align(one.businesses):
+        yield from _wrap(hop, inner, f"{inner}  ", width)
+    for number, lower in enumerate(below):
+        last = number == len(below) - 1
+        yield from _branch(
+            view, lower, f"{rest}{'└─ ' if last else '├─ '}", rest + ("   " if last else "│  "), width, seen
+        )
+
+
+def _title(one: SetView) -> str:
+    parts = [one.set.tier.value, f"level {one.set.level}"] if one.asked else ["not asked"]
+    if one.set.site and one.set.site != one.set.name:
+        parts.append(one.set.site)
+    parts += [", ".join(one.set.addresses)] if one.set.addresses else []
+    parts += [f"labels {', '.join(sorted(one.set.labels))}"] if one.set.labels else []
+    parts += [f"rows of {one_filter}" for one_filter in sorted(one.set.where)]
+    parts += [f"! {one.trouble}"] if one.trouble else []
+    return f"{one.set.name}: {' · '.join(parts)}"
+
+
+def _align(hops: Sequence[Hop]) -> Iterator[str]:
+    names = max((len(hop.business) for hop in hops), default=0)
+    offsets = max((len(f"{hop.offset:,}") for hop in hops), default=0)
+    for hop in hops:
+        offset = f"{hop.offset:,}" if hop.offset >= 0 else "?"
+        yield f"{hop.business:<{names}}  {offset:>{offsets}}  {format_lag(hop)}".rstrip()
+
+
+def format_lag(hop: Hop) -> str:
+    """Return the state of a business compared with the upstream set, in words."""
+    parts = []
+    if hop.state not in ("", "following"):
+        parts.append(f"! {hop.state}" if hop.state not in WELL else hop.state)
+    if hop.behind is not None:
+        late = f" for {format_duration(hop.behind_s)}" if hop.behind and hop.behind_s else ""
+        parts.append(f"{hop.behind:,} behind{late}" if hop.behind else "level")
+    if hop.hop_s:
+        parts.append(f"{_format_seconds(hop.hop_s)} from the home")
+    if hop.reason and hop.state not in WELL:
+        parts.append(hop.reason)
+    if hop.nearest:
+        parts.append(f"! not from {hop.nearest}")
+    return ", ".join(parts)
+
+
+def format_absence(nearest: str, away_s: float, not_back: str) -> str:
+    """Return the nearest set, for how long it has not been used, and why, in words."""
+    return f"set {nearest}, the nearest, for {format_duration(away_s)}: {not_back}"
+
+
+def _format_seconds(seconds: float) -> str:
+    return f"{seconds * 1000:,.0f} ms" if seconds < 1 else format_duration(seconds)
+
+
+def _wrap(text: str, first: str, rest: str, width: int) -> list[str]:
+    room = max(12, width - max(len(first), len(rest)))
+    cut = textwrap.wrap(text, room, break_on_hyphens=False) or [""] if len(first) + len(text) > width else [text]
+    return [(first if number == 0 else rest) + line for number, line in enumerate(cut)]

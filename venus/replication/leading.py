@@ -1,24 +1,172 @@
-"""Role of a leader: it replies to fetches, moves the high watermark, maintains the in-sync set, hands over."""
+"""Role of a leader: it replies to fetches, moves the high watermark, maintains the in-sync set, hands over.
+
+An entry is safe once it is on the disks of every member that may lead next (PacificA, Kafka, RocketMQ's controller).
+While a change of the in-sync set is on its way to the coordinator, either of the two sets may hold, so the entry must
+be on the disks of both.
+"""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from enum import StrEnum
 
-from venus.replication import in_sync, terms
-from venus.replication.in_sync import FollowerProgress
-from venus.replication.messages import (
-    Advance,
-    Effect,
-    Entries,
-    FetchRequest,
-    LogsDiverge,
-    LogTrimmed,
-    SendReply,
-    Swap,
-    SwapResult,
-)
-from venus.replication.position import Position, ReplicationTimes
-from venus.replication.records import Leadership, Member, Policy
+from venus.model import count_phrase
+from venus.replication import messages as m
+from venus.replication.position import Position, ReplicationTimes, find_divergence
+from venus.replication.records import NEAR_ENTRIES, Leadership, Member, Policy
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FollowerProgress:
+    """Progress of a follower, as its leader knows it."""
+
+    end: int = 0  # the first index that it does not have on disk
+    version: int = 0  # of the record that it knew at its last fetch
+    heard_at: float = 0.0
+    leader_end: int = 0  # end of the leader's log at its last fetch
+    caught_up_at: float = 0.0  # when it last had the whole log of that time
+    moved_at: float = 0.0  # when it last had the whole log, or more than before
+
+    def after_fetch(self, end: int, version: int, leader_end: int, now: float) -> FollowerProgress:
+        """Return the progress after a fetch of the follower."""
+        if end >= leader_end:
+            caught_up_at = now
+        elif self.leader_end and end >= self.leader_end:
+            caught_up_at = self.heard_at
+        else:
+            caught_up_at = self.caught_up_at
+        return FollowerProgress(
+            end=end,
+            version=version,
+            heard_at=now,
+            leader_end=leader_end,
+            caught_up_at=caught_up_at,
+            moved_at=now if end >= leader_end or end > self.end else self.moved_at,
+        )
+
+    def after_wait(self, now: float) -> FollowerProgress:
+        """Return the progress of a follower that had everything until now."""
+        return replace(self, caught_up_at=now, moved_at=now)
+
+
+def high_watermark(
+    own_end: int, known: Leadership, asked_for: Leadership | None, ends: Mapping[Member, int], before: int
+) -> int:
+    """Return the newest index that is safe; `before` is what it was, and it never falls.
+
+    `own_end` is the end of what is on the leader's disk; `asked_for` is a change without an answer yet.
+    """
+    sets = [known.in_sync] if asked_for is None else [known.in_sync, asked_for.in_sync]
+    if min(map(len, sets)) < known.min_in_sync:
+        return before
+    followers = frozenset[Member]().union(*sets) - {known.leader}
+    safe_end = min([own_end, *(ends.get(member, 0) for member in followers)])
+    return max(before, safe_end - 1)
+
+
+def with_members(known: Leadership, gone: frozenset[Member], back: frozenset[Member]) -> Leadership:
+    """Return the leadership without members that fell behind and with those that have caught up.
+
+    A member that leaves a set that is then too small stays complete, because nothing is acknowledged from now on. Once
+    the set is large enough again, such members are dropped: entries are acknowledged without them.
+    """
+    inside = (known.in_sync - gone) | back
+    left = frozenset[Member]() if len(inside) >= known.min_in_sync else (known.last_in_sync | gone) - inside
+    return replace(known, in_sync=inside, last_in_sync=left)
+
+
+def followers_keeping_up(
+    followers: Mapping[Member, FollowerProgress], waiting: Collection[Member], now: float, lag_s: float
+) -> frozenset[Member]:
+    """Return the followers that were caught up within `lag_s`, including those that wait for the next entry."""
+    return frozenset(
+        member for member, progress in followers.items() if member in waiting or now - progress.caught_up_at <= lag_s
+    )
+
+
+def moving_followers(
+    followers: Mapping[Member, FollowerProgress], waiting: Collection[Member], since: float
+) -> frozenset[Member]:
+    """Return the followers that have made progress since a time, including those that wait for the next entry.
+
+    A fetch alone is no progress: if replies get lost, the same fetch is repeated.
+    """
+    return frozenset(
+        member for member, progress in followers.items() if member in waiting or progress.moved_at >= since
+    )
+
+
+def is_cut_off(known: Leadership, live: frozenset[Member], moving: frozenset[Member]) -> bool:
+    """Whether a leader reaches too few followers, while the living brokers without it could acknowledge.
+
+    One of them must be known to be complete. A leader cannot know whether the others reach each other, so True is a
+    reason to let them try, and no proof.
+    """
+    others = frozenset(member for member in live if member.broker in known.replicas) - {known.leader}
+    if len(others & moving) + 1 >= known.min_in_sync or len(others) < known.min_in_sync:
+        return False
+    return bool((others - moving) & known.candidates)
+
+
+def members_behind(known: Leadership, present: frozenset[Member]) -> frozenset[Member]:
+    """Return the members that are no longer replicas, or not `present` (alive and keeping up)."""
+    return frozenset(
+        member
+        for member in known.in_sync
+        if member != known.leader and (member not in present or member.broker not in known.replicas)
+    )
+
+
+def followers_in_sync(
+    known: Leadership,
+    followers: Mapping[Member, FollowerProgress],
+    present: frozenset[Member],
+    high: int,
+    term_start: int,
+) -> frozenset[Member]:
+    """Return followers outside the set that have all that is safe, and the first entry of the leader's term.
+
+    Fetches from before the follower knew this record do not count: it may have been removed since, with all its data,
+    and added again.
+    """
+    return frozenset(
+        member
+        for member, progress in followers.items()
+        if member not in known.in_sync
+        and member in present
+        and member.broker in known.replicas
+        and progress.version >= known.version
+        and progress.end > high
+        and progress.end > term_start
+    )
+
+
+class ReplicationMode(StrEnum):
+    """Replication state of a business, derived from the in-sync set and the lag (RocketMQ part 2); for status."""
+
+    SINGLE = "single"  # no follower
+    ASYNC = "async"  # a follower is far behind
+    SEMI_SYNC = "semi-sync"  # a follower is about to be in sync
+    SYNC = "sync"  # at least one follower has everything acknowledged
+
+
+def replication_mode(
+    known: Leadership, followers: Mapping[Member, FollowerProgress], end: int
+) -> tuple[ReplicationMode, str]:
+    """Return the replication state and its reason."""
+    if len(known.in_sync) > 1:
+        return ReplicationMode.SYNC, f"{len(known.in_sync)} of {len(known.replicas)} replicas are in sync"
+    if not followers:
+        return ReplicationMode.SINGLE, "no other replica follows"
+    behind = min(end - progress.end for progress in followers.values())
+    if behind <= NEAR_ENTRIES:
+        return ReplicationMode.SEMI_SYNC, f"the nearest follower is {_format_entries(max(behind, 0))} behind"
+    return ReplicationMode.ASYNC, f"the nearest follower is {_format_entries(behind)} behind"
+
+
+def _format_entries(count: int) -> str:
+    return count_phrase(count, "entry", "entries")
 
 
 class Leading:
@@ -46,8 +194,8 @@ class Leading:
         self._asked_at = now
         self.confirmed = False  # the record was swapped since the lease began: there was no other leader
         self._asked_confirms = False
-        self._parked: dict[Member, tuple[FetchRequest, float]] = {}  # fetches without anything to send yet
-        self._early: dict[Member, FetchRequest] = {}  # fetches from before the log had the first entry of this term
+        self._parked: dict[Member, tuple[m.FetchRequest, float]] = {}  # fetches without anything to send yet
+        self._early: dict[Member, m.FetchRequest] = {}  # fetches from before the log had the first entry of this term
         self._stays_until = stays_until  # no resignation before: it has resigned lately
         self._ticked_at = self._listens_since = now
         self._sent_high: dict[Member, int] = {}  # the high watermark last sent to each follower
@@ -59,7 +207,7 @@ class Leading:
         self.known = leadership
         self._requested = None
 
-    def on_swap_result(self, event: SwapResult) -> None:
+    def on_swap_result(self, event: m.SwapResult) -> None:
         """Handle the result of a swap."""
         if event.stored is not None and event.after == self._requested and self._asked_confirms:
             self.confirmed = True
@@ -68,7 +216,7 @@ class Leading:
         """Require one more swap of the record: without a lease, others may have begun an unclean election."""
         self.confirmed = self._asked_confirms = False
 
-    def tick(self, live: frozenset[Member] | None, now: float) -> list[Effect]:
+    def tick(self, live: frozenset[Member] | None, now: float) -> list[m.Effect]:
         """Maintain the in-sync set, reply to waiting followers, hand over.
 
         A change without a certain answer counts until a newer record arrives: the same change is requested again.
@@ -85,12 +233,12 @@ class Leading:
             if now - self._asked_at < self._patience.election_every_s:
                 return effects
             self._asked_at = now
-            return [*effects, Swap(before=self.known, after=self._requested)]
+            return [*effects, m.Swap(before=self.known, after=self._requested)]
         wanted = None if live is None or not self._has_begun else self._wanted_record(live, now)
         if wanted is None:
             return effects
         self._requested, self._asked_at, self._asked_confirms = wanted, now, True
-        return [*effects, Swap(before=self.known, after=wanted)]
+        return [*effects, m.Swap(before=self.known, after=wanted)]
 
     def _wanted_record(self, live: frozenset[Member], now: float) -> Leadership | None:
         known, position = self.known, self._position
@@ -99,24 +247,24 @@ class Leading:
             return replace(known, term=known.term + 1, leader=successor)
         waiting = [follower for follower, (event, _) in self._parked.items() if event.index >= position.end]
         reached = self._reachable_members(live, waiting, now)
-        present = reached & in_sync.followers_keeping_up(self.followers, waiting, now, self._patience.lag_s)
-        if now >= self._stays_until and in_sync.is_cut_off(known, live, reached):
+        present = reached & followers_keeping_up(self.followers, waiting, now, self._patience.lag_s)
+        if now >= self._stays_until and is_cut_off(known, live, reached):
             return replace(known, term=known.term + 1, leader=None)
-        gone = in_sync.members_behind(known, present)
+        gone = members_behind(known, present)
         term_start = position.terms.starts[-1][1]
-        back = in_sync.followers_in_sync(known, self.followers, present, position.high, term_start)
+        back = followers_in_sync(known, self.followers, present, position.high, term_start)
         if not gone and not back:
             return None if self.confirmed or known.policy is Policy.CONSISTENCY else known
-        return in_sync.with_members(known, gone, back)
+        return with_members(known, gone, back)
 
     def _reachable_members(self, live: frozenset[Member], waiting: list[Member], now: float) -> frozenset[Member]:
         """Return the living members that are not silent; all of them until this leader has listened for long enough."""
         since = now - self._patience.silence_s
         if since <= self._listens_since:
             return live
-        return live & in_sync.moving_followers(self.followers, waiting, since)
+        return live & moving_followers(self.followers, waiting, since)
 
-    def hand_over(self, to: Member, now: float) -> list[Effect]:
+    def hand_over(self, to: Member, now: float) -> list[m.Effect]:
         """Accept no more proposals. The successor leads once it has every entry, or the hand-over is cancelled."""
         self.handing_over = to
         self._hand_over_until = now + self._patience.hand_over_s
@@ -145,42 +293,42 @@ class Leading:
 
     # -- the log ---------------------------------------------------------------------------------------------------
 
-    def advance(self, now: float) -> list[Effect]:
+    def advance(self, now: float) -> list[m.Effect]:
         """Move the high watermark as far as the disks of the in-sync set allow."""
         position = self._position
         if not self._has_begun:
             return []
         ends = {member: progress.end for member, progress in self.followers.items()}
-        high = in_sync.high_watermark(position.durable_end, self.known, self._requested, ends, position.high)
+        high = high_watermark(position.durable_end, self.known, self._requested, ends, position.high)
         if high <= position.high:
             return []
         position.high = high
-        return [Advance(high=high), *self._answer_parked(now)]
+        return [m.Advance(high=high), *self._answer_parked(now)]
 
-    def on_log_changed(self, now: float) -> list[Effect]:
+    def on_log_changed(self, now: float) -> list[m.Effect]:
         """Send new entries to the followers that wait for them."""
-        effects: list[Effect] = []
+        effects: list[m.Effect] = []
         if self._early and self._has_begun:
             early, self._early = self._early, {}
             for event in early.values():
                 effects += self.on_fetch(event, now)
         return [*effects, *self._answer_parked(now)]
 
-    def on_fetch(self, event: FetchRequest, now: float) -> list[Effect]:
+    def on_fetch(self, event: m.FetchRequest, now: float) -> list[m.Effect]:
         """Handle a fetch: record the follower's progress, and reply now or when there is something to send."""
         position, follower = self._position, event.sender
         if not self._has_begun:
             self._early[follower] = event
             return []
         if event.index < position.start:
-            return [SendReply(to=follower, answer=LogTrimmed(term=self.known.term, start=position.start))]
-        parted = terms.find_divergence(position.terms, position.end, event.index, event.last_term)
+            return [m.SendReply(to=follower, answer=m.LogTrimmed(term=self.known.term, start=position.start))]
+        parted = find_divergence(position.terms, position.end, event.index, event.last_term)
         if parted is not None:
             known_term, end = parted
-            answer = LogsDiverge(
+            answer = m.LogsDiverge(
                 term=self.known.term, index=event.index, last_term=event.last_term, known_term=known_term, end=end
             )
-            return [SendReply(to=follower, answer=answer)]
+            return [m.SendReply(to=follower, answer=answer)]
         before = self.followers.get(follower, FollowerProgress())
         if event.version < before.version:
             return []  # a newer fetch has overtaken it
@@ -189,7 +337,7 @@ class Leading:
         self._parked[follower] = (event, since)
         return self._answer_parked(now)
 
-    def _answer_parked(self, now: float) -> list[Effect]:
+    def _answer_parked(self, now: float) -> list[m.Effect]:
         high, effects = self._position.high, []
         for follower, (event, since) in list(self._parked.items()):
             news = event.index < self._position.end or self._sent_high.get(follower, 0) < high
@@ -199,6 +347,6 @@ class Leading:
                     self.followers[follower] = self.followers[follower].after_wait(now)
                 self._sent_high[follower] = high
                 effects.append(
-                    SendReply(to=follower, answer=Entries(term=self.known.term, first=event.index, high=high))
+                    m.SendReply(to=follower, answer=m.Entries(term=self.known.term, first=event.index, high=high))
                 )
-        return list[Effect](effects)
+        return list[m.Effect](effects)

@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from venus.replication.election import Ballot
-from venus.replication.records import Leadership, LiveBroker, Member
-from venus.replication.terms import TermCache
+from venus.replication.position import LogChanged
+from venus.replication.records import Ballot, Leadership, LiveBroker, Member
 
 # -- replies of a leader to a fetch --------------------------------------------------------------------------------
 
@@ -87,20 +86,6 @@ class LeaseChanged:
     """
 
     until: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogChanged:
-    """State of the log: entries from `start` to `end`, those below `durable_end` on disk.
-
-    `done` is the `order` of the newest Append or Truncate that was executed or dropped; 0 = none.
-    """
-
-    start: int
-    end: int
-    durable_end: int
-    terms: TermCache
-    done: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

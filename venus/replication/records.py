@@ -1,18 +1,26 @@
-"""Records at the coordinator: living brokers, and the leadership of each business (VENUS 3.1; RocketMQ part 2).
+"""Records at the coordinator: living brokers, the leadership of each business, and the choice of the next leader.
 
-The coordinator offers compare-and-swap and leases, nothing else. Correctness rests on `swap` alone. A watch is a hint
-to read again; a result may be old when it arrives.
+VENUS 3.1; RocketMQ part 2; Tensor IV-C. The coordinator offers compare-and-swap and leases, nothing else. Correctness
+rests on `swap` alone. A watch is a hint to read again; a result may be old when it arrives.
+
+The next leader is one of the complete replicas. Health only breaks ties among them: excluding sub-healthy brokers
+first, as Tensor does, loses acknowledged writes. So does the scheduler's order (venus/replication/leaders.py): complete
+replicas have everything acknowledged, and may differ by what was proposed since.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from math import inf
 from typing import Protocol
 
 from venus.model import count_phrase
 from venus.network.scheduling import Load
+
+#: A follower that is behind by less than this is about to be in sync.
+NEAR_ENTRIES = 1000
 
 
 class Policy(StrEnum):
@@ -126,6 +134,14 @@ class Leadership:
     min_in_sync_wanted: int = 0  # `min_in_sync` is raised to this once so many are in sync; 0 = it stays
     version: int = field(default=0, compare=False)  # compared by the coordinator; 0 = never stored
 
+    def without_losses(self, terms: Collection[int]) -> Leadership:
+        """Return the record without the loss windows of these terms."""
+        return replace(
+            self,
+            losses=tuple(window for window in self.losses if window.term not in terms),
+            unclean_terms=tuple(term for term in self.unclean_terms if term not in terms),
+        )
+
     @property
     def candidates(self) -> frozenset[Member]:
         """The members that may lead and are known to have everything that was acknowledged."""
@@ -209,3 +225,85 @@ class Coordinator(Protocol):
 
     def close(self) -> None:
         """Close every connection."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ballot:
+    """State of a replica's log on disk, as a candidate reports it."""
+
+    member: Member
+    last_term: int
+    end: int
+    high: int
+    healthy: bool = True
+
+
+def eligible_members(known: Leadership, live: Iterable[Member]) -> frozenset[Member]:
+    """Return the members to request ballots from; empty = no member may lead now."""
+    living = frozenset(live)
+    clean = known.candidates & living
+    if clean or known.policy is Policy.CONSISTENCY:
+        return clean
+    return frozenset(member for member in living if member.broker in known.replicas)
+
+
+def explain_hindrance(known: Leadership, live: Iterable[Member]) -> str:
+    """Return why writes are refused until a broker returns; empty = the living brokers can accept them."""
+    living = frozenset(live)
+    leads = known.leader is not None and known.leader in living
+    if not leads and not eligible_members(known, living):
+        missing = ", ".join(sorted({member.broker for member in known.candidates}))
+        return f"no broker leads, and no complete replica is alive: {missing}"
+    able = sum(member.broker in known.replicas or member == known.leader for member in living)
+    if able < known.min_in_sync:
+        return f"{able} of {len(known.replicas)} replicas are alive, {known.min_in_sync} are needed"
+    return ""
+
+
+def choose_leader(
+    known: Leadership,
+    ballots: Mapping[Member, Ballot],
+    live: Mapping[Member, LiveBroker],
+    ranks: Mapping[str, int],
+) -> Leadership | None:
+    """Return the leadership of the next term; None = no member may lead. `ranks` is the scheduler's order."""
+    clean = [ballots[member] for member in known.candidates if member in ballots]
+    if clean:
+        end = max(ballot.end for ballot in clean) - NEAR_ENTRIES
+        chosen = min(
+            clean,
+            key=lambda ballot: (
+                *_suitability(ballot, live[ballot.member], end),
+                ballot.member != known.leader,  # it was just named, or has restarted within its lease
+                *_preference(ballot, live[ballot.member], ranks),
+            ),
+        )
+    elif known.policy is Policy.AVAILABILITY and ballots:
+        chosen = min(ballots.values(), key=lambda ballot: _unclean_order(ballot, live[ballot.member]))
+    else:
+        return None
+    # above the terms of all logs: records may be lost if the coordinator was restored from a backup
+    term = max([known.term, *(ballot.last_term for ballot in ballots.values())]) + 1
+    rest = frozenset[Member]()
+    if clean and known.min_in_sync > 1:  # a leader alone acknowledges nothing, so the others stay complete
+        rest = known.candidates - {chosen.member}
+    return replace(
+        known,
+        term=term,
+        leader=chosen.member,
+        in_sync=frozenset({chosen.member}),
+        last_in_sync=rest,
+        unclean_terms=known.unclean_terms if clean else (*known.unclean_terms, term),
+    )
+
+
+def _suitability(ballot: Ballot, broker: LiveBroker, near_end: int) -> tuple[bool, ...]:
+    return broker.draining, not ballot.healthy, ballot.end < near_end
+
+
+def _preference(ballot: Ballot, broker: LiveBroker, ranks: Mapping[str, int]) -> tuple[object, ...]:
+    return ranks.get(ballot.member.broker, inf), -ballot.last_term, -ballot.end, broker.priority, ballot.member
+
+
+def _unclean_order(ballot: Ballot, broker: LiveBroker) -> tuple[object, ...]:
+    return (-ballot.last_term, -ballot.end, not ballot.healthy, broker.draining, broker.priority, ballot.member)

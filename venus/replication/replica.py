@@ -19,37 +19,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
-from venus.replication.election import Ballot
-from venus.replication.elections import Elections
-from venus.replication.following import Following
+from venus.replication import messages as m
+from venus.replication.following import Elections, Following
 from venus.replication.leading import Leading
-from venus.replication.messages import (
-    NO_LEASE,
-    BallotReceived,
-    BallotRequest,
-    BrokersRead,
-    CopyInstalled,
-    Effect,
-    Event,
-    FetchReply,
-    FetchRequest,
-    HandOverRequest,
-    Lead,
-    LeaseChanged,
-    LogChanged,
-    NotLeading,
-    ReadRecords,
-    RecordRead,
-    Retire,
-    SendBallot,
-    SendReply,
-    SwapResult,
-    Tick,
-)
-from venus.replication.position import Position, ReplicationTimes
-from venus.replication.records import Leadership, LiveBroker, Member, Policy
+from venus.replication.position import LogChanged, Position, ReplicationTimes
+from venus.replication.records import Ballot, Leadership, LiveBroker, Member, Policy
 
-_Handler: TypeAlias = Callable[["Replica", Any, float], list[Effect]]
+_Handler: TypeAlias = Callable[["Replica", Any, float], list[m.Effect]]
 
 
 class Replica:
@@ -63,7 +39,7 @@ class Replica:
         self.live: dict[Member, LiveBroker] | None = None  # None = never read
         self._live_is_newer = False  # than the known record
         self.healthy = True
-        self.lease_until = NO_LEASE
+        self.lease_until = m.NO_LEASE
         self._floor: int | None = (
             0 if begins else None
         )  # the newest term that may have had a leader before this process
@@ -102,12 +78,12 @@ class Replica:
 
     # -- the machine -----------------------------------------------------------------------------------------------
 
-    def step(self, event: Event, now: float) -> list[Effect]:
+    def step(self, event: m.Event, now: float) -> list[m.Effect]:
         """Handle one event; return the effects to carry out, in order."""
-        effects: list[Effect] = _HANDLERS[type(event)](self, event, now)
+        effects: list[m.Effect] = _HANDLERS[type(event)](self, event, now)
         return effects
 
-    def _on_record(self, event: RecordRead, now: float) -> list[Effect]:
+    def _on_record(self, event: m.RecordRead, now: float) -> list[m.Effect]:
         known, leadership = self.known, event.leadership
         if known is not None and leadership.version <= known.version:
             return []
@@ -124,8 +100,8 @@ class Replica:
         self._elections.cancel()
         return self._take_role(leadership, now)
 
-    def _take_role(self, known: Leadership, now: float) -> list[Effect]:
-        retiring: list[Effect] = [Retire(leader=known.leader)] if self.leads else []
+    def _take_role(self, known: Leadership, now: float) -> list[m.Effect]:
+        retiring: list[m.Effect] = [m.Retire(leader=known.leader)] if self.leads else []
         if self.leads and known.leader is None:
             self._elections.stand_back(now)
         self._role = None
@@ -138,61 +114,61 @@ class Replica:
                 return retiring
             stays_until = self._elections.stays_until
             self._role = Leading(self.me, self.position, known, self.patience, now, stays_until=stays_until)
-            return [Lead(term=known.term), *self._advance(now)]
+            return [m.Lead(term=known.term), *self._advance(now)]
         self._role = Following(self.position, known.leader, known, self.patience)
         return [*retiring, *self._role.begin(now)]
 
-    def _on_log_changed(self, event: LogChanged, now: float) -> list[Effect]:
+    def _on_log_changed(self, event: LogChanged, now: float) -> list[m.Effect]:
         self.position.update(event)
         if isinstance(self._role, Leading):
             return [*self._advance(now), *self._role.on_log_changed(now)]
         return self._role.on_log_changed(now) if isinstance(self._role, Following) else []
 
-    def _on_installed(self, event: CopyInstalled, now: float) -> list[Effect]:
+    def _on_installed(self, event: m.CopyInstalled, now: float) -> list[m.Effect]:
         if self.position.whole:
             return []  # a cancelled installation
         self.position.whole = True
         self.position.high = event.log.end - 1
         return self._on_log_changed(event.log, now)
 
-    def _on_brokers(self, event: BrokersRead, now: float) -> list[Effect]:
+    def _on_brokers(self, event: m.BrokersRead, now: float) -> list[m.Effect]:
         self.live = dict(event.brokers)
         self._elections.ranks = event.ranks
         self._live_is_newer = True
-        return self._on_tick(Tick(), now)
+        return self._on_tick(m.Tick(), now)
 
-    def _on_lease(self, event: LeaseChanged, now: float) -> list[Effect]:
+    def _on_lease(self, event: m.LeaseChanged, now: float) -> list[m.Effect]:
         lapsed = self.lease_until <= now
-        self.lease_until = event.until if event.until == NO_LEASE else max(self.lease_until, event.until)
+        self.lease_until = event.until if event.until == m.NO_LEASE else max(self.lease_until, event.until)
         if lapsed and isinstance(self._role, Leading):
             self._role.on_lease_gap()
         return self._advance(now)
 
-    def _on_fetch_reply(self, event: FetchReply, now: float) -> list[Effect]:
+    def _on_fetch_reply(self, event: m.FetchReply, now: float) -> list[m.Effect]:
         return self._role.on_fetch_reply(event, now) if isinstance(self._role, Following) else []
 
-    def _on_ballot(self, event: BallotReceived, now: float) -> list[Effect]:
+    def _on_ballot(self, event: m.BallotReceived, now: float) -> list[m.Effect]:
         if self.known is None or self.live is None or not self._live_is_newer:
             return []
         return self._elections.on_ballot(event, self.known, self.live, now)
 
-    def _on_hand_over(self, event: HandOverRequest, now: float) -> list[Effect]:
+    def _on_hand_over(self, event: m.HandOverRequest, now: float) -> list[m.Effect]:
         return self._role.hand_over(event.to, now) if isinstance(self._role, Leading) else []
 
-    def _on_fetch(self, event: FetchRequest, now: float) -> list[Effect]:
+    def _on_fetch(self, event: m.FetchRequest, now: float) -> list[m.Effect]:
         known = self.known
         if not isinstance(self._role, Leading) or known is None or event.term != known.term:
             newest = known.term if known is not None else 0
-            refusal = SendReply(to=event.sender, answer=NotLeading(term=newest))
-            return [refusal, ReadRecords()] if event.term > newest else [refusal]
+            refusal = m.SendReply(to=event.sender, answer=m.NotLeading(term=newest))
+            return [refusal, m.ReadRecords()] if event.term > newest else [refusal]
         effects = self._role.on_fetch(event, now)
         return [*self._advance(now), *effects]
 
-    def _on_ballot_request(self, event: BallotRequest, now: float) -> list[Effect]:
+    def _on_ballot_request(self, event: m.BallotRequest, now: float) -> list[m.Effect]:
         newest = self.known.term if self.known is not None else 0
         if event.term <= newest or not self.position.whole:
             return []
-        return [SendBallot(to=event.sender, term=event.term, ballot=self.make_ballot(now))]
+        return [m.SendBallot(to=event.sender, term=event.term, ballot=self.make_ballot(now))]
 
     def make_ballot(self, now: float) -> Ballot:
         """Return a ballot with what this replica has on disk."""
@@ -206,17 +182,17 @@ class Replica:
             healthy=self.healthy and not self._elections.is_standing_back(now),
         )
 
-    def _on_swap_result(self, event: SwapResult, now: float) -> list[Effect]:
-        effects: list[Effect] = []
+    def _on_swap_result(self, event: m.SwapResult, now: float) -> list[m.Effect]:
+        effects: list[m.Effect] = []
         if isinstance(self._role, Leading):
             self._role.on_swap_result(event)
         if event.stored is not None:
-            effects += self._on_record(RecordRead(leadership=event.stored), now)
+            effects += self._on_record(m.RecordRead(leadership=event.stored), now)
         else:
-            effects.append(ReadRecords())
+            effects.append(m.ReadRecords())
         return [*effects, *self._advance(now)]
 
-    def _advance(self, now: float) -> list[Effect]:
+    def _advance(self, now: float) -> list[m.Effect]:
         if not isinstance(self._role, Leading) or not self._may_acknowledge(now):
             return []
         effects = self._role.advance(now)
@@ -234,18 +210,18 @@ class Replica:
             return False
         return self.known.policy is Policy.CONSISTENCY or (self._role.confirmed and now < self.lease_until)
 
-    def _on_tick(self, _: Tick, now: float) -> list[Effect]:
+    def _on_tick(self, _: m.Tick, now: float) -> list[m.Effect]:
         known = self.known
         if known is None:
             return []
-        effects: list[Effect] = []
+        effects: list[m.Effect] = []
         if isinstance(self._role, Leading):
             effects += self._role.tick(None if self.live is None else frozenset(self.live), now)
         elif isinstance(self._role, Following):
             effects += self._role.tick(now)
         return [*effects, *self._elect(known, now), *self._advance(now)]
 
-    def _elect(self, known: Leadership, now: float) -> list[Effect]:
+    def _elect(self, known: Leadership, now: float) -> list[m.Effect]:
         """Run an election if no living broker leads.
 
         The living brokers must have been read after the record: a leader whose lease had ended has a newer record
@@ -264,18 +240,18 @@ class Replica:
 
 
 _HANDLERS: dict[type, _Handler] = {
-    RecordRead: Replica._on_record,
-    BrokersRead: Replica._on_brokers,
-    LeaseChanged: Replica._on_lease,
+    m.RecordRead: Replica._on_record,
+    m.BrokersRead: Replica._on_brokers,
+    m.LeaseChanged: Replica._on_lease,
     LogChanged: Replica._on_log_changed,
-    CopyInstalled: Replica._on_installed,
-    FetchRequest: Replica._on_fetch,
-    FetchReply: Replica._on_fetch_reply,
-    BallotRequest: Replica._on_ballot_request,
-    BallotReceived: Replica._on_ballot,
-    SwapResult: Replica._on_swap_result,
-    HandOverRequest: Replica._on_hand_over,
-    Tick: Replica._on_tick,
+    m.CopyInstalled: Replica._on_installed,
+    m.FetchRequest: Replica._on_fetch,
+    m.FetchReply: Replica._on_fetch_reply,
+    m.BallotRequest: Replica._on_ballot_request,
+    m.BallotReceived: Replica._on_ballot,
+    m.SwapResult: Replica._on_swap_result,
+    m.HandOverRequest: Replica._on_hand_over,
+    m.Tick: Replica._on_tick,
 }
 
 

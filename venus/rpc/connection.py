@@ -13,11 +13,10 @@ from typing import TypeVar
 import grpc
 
 from venus.errors import Diverged, NotLeader, OtherRows, Overloaded, Unavailable, Untrusted, VenusError
-from venus.rpc import broker_selection
 from venus.rpc.address import BrokerAddress, proof_of
+from venus.rpc.broker_selection import Stopwatch, shared_selector
 from venus.rpc.channel import CLUSTER_KEEPALIVE_S, CONNECT_TIMEOUT_S, KEEPALIVE_S, open_channel
 from venus.rpc.errors import reason
-from venus.rpc.stopwatch import Stopwatch
 
 T = TypeVar("T")
 
@@ -47,7 +46,7 @@ class BrokerConnection:
         timeout_s: float = CONNECT_TIMEOUT_S,
         failover_s: float = FAILOVER_S,
     ) -> None:
-        self._brokers = broker_selection.shared_selector(reach)
+        self._brokers = shared_selector(reach)
         self._proof = proof_of(reach)  # for each of them, and for a leader that one of them names
         several = len(self._brokers.addresses) > 1
         self._keepalive_s = min(keepalive_s, CLUSTER_KEEPALIVE_S) if several else keepalive_s

@@ -7,19 +7,8 @@ from collections.abc import Iterator
 from dataclasses import asdict, fields
 
 from venus.errors import ProtocolError, Unavailable
-from venus.network.rows_identity import RowsIdentity, TableRows, describe_differences, find_differing
-from venus.rpc import limits
-from venus.rpc.conditions import (
-    NO_FIGURES,
-    VERDICTS,
-    AdapterCondition,
-    AdapterFigures,
-    LastComparison,
-    TableCondition,
-    TableFillFigures,
-    problems,
-    unaccounted_problem,
-)
+from venus.network.row_filters import RowsIdentity, TableRows, describe_differences, find_differing
+from venus.rpc import conditions, limits
 from venus.wire import broker_pb2
 
 #: The place of a business's source among its consumer groups, none of which has an empty name.
@@ -30,7 +19,7 @@ REASON_CHARACTERS_MAX = limits.REPORTED_REASON_CHARS_MAX
 _STATE = re.compile(r"[A-Z_]{1,20}")
 
 
-def encode(condition: AdapterCondition) -> broker_pb2.AdapterReport:
+def encode(condition: conditions.AdapterCondition) -> broker_pb2.AdapterReport:
     """Return the message; tables beyond the limit are only counted, long texts are truncated."""
     listed = condition.tables[:TABLES_MAX]
     return broker_pb2.AdapterReport(
@@ -53,8 +42,8 @@ def encode(condition: AdapterCondition) -> broker_pb2.AdapterReport:
     )
 
 
-def _encode_figures(figures: AdapterFigures) -> broker_pb2.AdapterFigures | None:
-    if figures == NO_FIGURES:
+def _encode_figures(figures: conditions.AdapterFigures) -> broker_pb2.AdapterFigures | None:
+    if figures == conditions.NO_FIGURES:
         return None
     counts = sorted(figures.rows.items())[: limits.REPORTED_ROW_COUNTS_MAX]
     return broker_pb2.AdapterFigures(
@@ -74,29 +63,29 @@ def _encode_figures(figures: AdapterFigures) -> broker_pb2.AdapterFigures | None
     )
 
 
-def _decode_figures(figures: broker_pb2.AdapterFigures) -> AdapterFigures:
-    compared = {field.name: getattr(figures.compared, field.name) for field in fields(LastComparison)}
-    return AdapterFigures(
+def _decode_figures(figures: broker_pb2.AdapterFigures) -> conditions.AdapterFigures:
+    compared = {field.name: getattr(figures.compared, field.name) for field in fields(conditions.LastComparison)}
+    return conditions.AdapterFigures(
         place=figures.place,
         rows={count.table_id: count.rows for count in figures.rows},
         counted_at_us=figures.counted_at_us,
         fills=tuple(
-            TableFillFigures(table_id=f.table_id, name=f.name, rows=f.rows, rows_expected=f.rows_expected)
+            conditions.TableFillFigures(table_id=f.table_id, name=f.name, rows=f.rows, rows_expected=f.rows_expected)
             for f in figures.fills
         ),
-        compared=LastComparison(**compared) if figures.HasField("compared") else None,
+        compared=conditions.LastComparison(**compared) if figures.HasField("compared") else None,
     )
 
 
-def decode(report: broker_pb2.AdapterReport) -> AdapterCondition:
+def decode(report: broker_pb2.AdapterReport) -> conditions.AdapterCondition:
     """Return the condition in a checked message."""
-    return AdapterCondition(
+    return conditions.AdapterCondition(
         paused=report.paused,
         cut_over=report.cut_over,
         left_out=report.tables_left_out,
         quarantined=report.quarantined,
         tables=tuple(
-            TableCondition(
+            conditions.TableCondition(
                 table_id=table.table_id,
                 name=table.name,
                 state=table.state,
@@ -130,7 +119,7 @@ def _check_figures(figures: broker_pb2.AdapterFigures) -> None:
     texts = [figures.place, figures.compared.leg, *(fill.name for fill in figures.fills)]
     if max(map(len, texts)) > NAME_CHARACTERS_MAX or not "".join(texts).isprintable():
         raise ProtocolError("a report has a too long or unreadable name of a database or a table")
-    if figures.HasField("compared") and figures.compared.verdict not in VERDICTS:
+    if figures.HasField("compared") and figures.compared.verdict not in conditions.VERDICTS:
         raise ProtocolError(f"a report has a verdict that does not exist: {figures.compared.verdict[:20]!r}")
 
 
@@ -142,15 +131,16 @@ def reported_problems(entry: broker_pb2.BusinessStatus, now_us: int) -> Iterator
     """Yield the problems that need an operator, each with the reporting group (SOURCE for the upper adapter)."""
     if entry.HasField("source"):
         yield from (
-            (SOURCE, text) for text in _problem_texts(entry.source, problems(decode(entry.source.report)), now_us)
+            (SOURCE, text)
+            for text in _problem_texts(entry.source, conditions.problems(decode(entry.source.report)), now_us)
         )
     for consumer in entry.consumers:
         target = consumer.group.removeprefix(f"{entry.business}/")
         if consumer.HasField("reported"):
-            found = problems(decode(consumer.reported.report), target)
+            found = conditions.problems(decode(consumer.reported.report), target)
             yield from ((consumer.group, text) for text in _problem_texts(consumer.reported, found, now_us))
         if consumer.unaccounted_rows:
-            yield consumer.group, unaccounted_problem(consumer.unaccounted_rows, target)
+            yield consumer.group, conditions.unaccounted_problem(consumer.unaccounted_rows, target)
 
 
 def _problem_texts(reported: broker_pb2.Reported, found: list[str], now_us: int) -> list[str]:

@@ -17,7 +17,7 @@ import xxhash
 from google.protobuf.message import DecodeError, Message
 from google.protobuf.message_factory import GetMessageClass
 
-from venus.codec.chunk import SealedChunk
+from venus.codec.stored_rows import SealedChunk
 from venus.errors import DigestMismatch, ProtocolError, VenusError
 from venus.rpc import limits
 from venus.rpc.errors import from_rpc_error, to_status

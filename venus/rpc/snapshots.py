@@ -18,7 +18,7 @@ import grpc
 from google.protobuf.message import Message
 
 from venus.codec.batch import digest
-from venus.codec.chunk import Chunk, RowTotals, decode_chunk
+from venus.codec.stored_rows import Chunk, RowTotals, decode_chunk
 from venus.errors import DigestMismatch, ProtocolError, SnapshotExpired, Unavailable, VenusError
 from venus.model import is_address
 from venus.rpc.address import BrokerAddress, proof_of

@@ -14,10 +14,10 @@ from collections.abc import Sequence as Seq
 import grpc
 
 from venus.codec.batch import digest
-from venus.codec.chunk import Chunk, RowTotals, decode_chunk
+from venus.codec.stored_rows import Chunk, RowTotals, decode_chunk
 from venus.errors import DigestMismatch, ProtocolError, Unavailable, VenusError
 from venus.model import FULL
-from venus.network.rows_identity import RowsIdentity
+from venus.network.row_filters import RowsIdentity
 from venus.rpc import limits, reports
 from venus.rpc.channel import KEEPALIVE_S
 from venus.rpc.conditions import AdapterCondition

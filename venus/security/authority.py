@@ -17,8 +17,8 @@ from venus.errors import ConfigError, Refused
 from venus.security.identity import roles_in
 from venus.security.pem import certificates, check_time, private_key, public_bytes
 from venus.security.pem import hosts as hosts_of
-from venus.security.reading import read_secret
 from venus.security.roles import parse
+from venus.security.secrets import read_secret
 
 AUTHORITY_DAYS = 3650
 CERTIFICATE_DAYS = 365

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 
 from venus.errors import ConfigError
 from venus.security.pem import subject_texts
-from venus.security.reading import read_secret
 from venus.security.roles import ANONYMOUS, PeerIdentity, Role, looks_like_role, parse, roles_of
+from venus.security.secrets import read_secret
 
 if TYPE_CHECKING:
     from cryptography.x509 import Certificate

@@ -13,7 +13,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from venus.errors import ConfigError
-from venus.security.reading import read, read_secret
+from venus.security.secrets import read_file, read_secret
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
+    from cryptography.x509 import Certificate
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
@@ -37,7 +41,7 @@ def certificates(path: Path, option: str) -> list[Certificate]:
     from cryptography import x509
 
     try:
-        return x509.load_pem_x509_certificates(read(path, option))
+        return x509.load_pem_x509_certificates(read_file(path, option))
     except ValueError:
         hint = "a certificate begins with -----BEGIN CERTIFICATE-----"
         raise ConfigError(f"{option} {path} holds no certificate in PEM form", hint=hint) from None
@@ -56,7 +60,7 @@ def pair(certificate: Path, key: Path, now: datetime, section: str = "security."
             f"{section}key {key} does not belong to {section}certificate {certificate}",
             hint="name the two files that were made together",
         )
-    return Pair(read(certificate, f"{section}certificate"), secret, first)
+    return Pair(read_file(certificate, f"{section}certificate"), secret, first)
 
 
 def private_key(content: bytes, path: Path, section: str = "security.") -> PrivateKeyTypes:
@@ -87,7 +91,7 @@ def authorities(path: Path, now: datetime, section: str = "security.") -> bytes:
     found = certificates(path, f"{section}ca")
     if all(each.not_valid_after_utc <= now for each in found):
         check_time(found[0], f"{section}ca {path}", now)
-    return read(path, f"{section}ca")
+    return read_file(path, f"{section}ca")
 
 
 def check_time(certificate: Certificate, what: str, now: datetime) -> None:

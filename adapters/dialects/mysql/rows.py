@@ -21,7 +21,7 @@ from venus.adapters.dialects.mysql.dictionary.types import NO_TEXT, MysqlDeclare
 from venus.adapters.dialects.mysql.sql import literal, log_key_columns, log_table_name, quote, statement
 from venus.adapters.dialects.rows import FillCursor, Row, TableAccess
 from venus.codec.columns import Value
-from venus.codec.layout import Layout
+from venus.codec.row_bytes import Layout
 from venus.model import Column, Kind, TableSchema
 
 MysqlValueRule = Callable[[Seq[Value]], Seq[Value]]

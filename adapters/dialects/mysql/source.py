@@ -22,7 +22,7 @@ from venus.adapters.dialects.contract import (
     UncapturedTable,
 )
 from venus.adapters.dialects.mysql import registry
-from venus.adapters.dialects.mysql.capture import MysqlCapture
+from venus.adapters.dialects.mysql.capture.capture import MysqlCapture
 from venus.adapters.dialects.mysql.connection import MysqlConnection, Row, parse_address
 from venus.adapters.dialects.mysql.dictionary import structure
 from venus.adapters.dialects.mysql.dictionary import tables as dictionary

@@ -32,7 +32,7 @@ from venus.adapters.dialects.verify_contract import (
     row_condition,
     style_of,
 )
-from venus.codec.changes import TableChanges
+from venus.codec.batch import TableChanges
 from venus.config import Settings
 from venus.errors import SourceError
 from venus.model import Kind, LogicalType, Sequence

@@ -1,6 +1,6 @@
 """Oracle as a source.
 
-Reading order: source; cut, rows, dictionary/types; session/; dictionary/; ddl, inline, installation/.
+Reading order: source; capture/cut, rows, dictionary/types; session/; dictionary/; language/, installation/.
 
 Decisions of this dialect:
 

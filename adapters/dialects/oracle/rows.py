@@ -22,16 +22,16 @@ from uuid import UUID
 
 from venus.adapters.dialects import rows as limits
 from venus.adapters.dialects.canonical_text import float_text
-from venus.adapters.dialects.oracle.ddl import CaptureStyle
 from venus.adapters.dialects.oracle.dictionary.tables import OracleReading, OracleTable
 from venus.adapters.dialects.oracle.dictionary.types import LONGS
+from venus.adapters.dialects.oracle.language.ddl import CaptureStyle
 from venus.adapters.dialects.oracle.session import lobs
 from venus.adapters.dialects.oracle.session.connection import Row
 from venus.adapters.dialects.oracle.sql import ARCHIVE_STATE, log_key_columns, log_table_name, quote, statement
 from venus.adapters.dialects.registry_rules import UnfitRow
 from venus.adapters.dialects.rows import WIDE_PIECE_ROWS, FillCursor, TableAccess
 from venus.codec.columns import Value
-from venus.codec.layout import Layout
+from venus.codec.row_bytes import Layout
 from venus.errors import SourceError
 
 _MONTHS = re.compile(r"([+-])(\d+)-(\d+)")

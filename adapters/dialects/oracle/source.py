@@ -19,7 +19,7 @@ from venus.adapters.dialects.contract import (
     SourceDictionary,
     UncapturedTable,
 )
-from venus.adapters.dialects.oracle.capture import OracleCapture
+from venus.adapters.dialects.oracle.capture.capture import OracleCapture
 from venus.adapters.dialects.oracle.dictionary import structure
 from venus.adapters.dialects.oracle.dictionary.reader import OracleDatabase, OracleDictionary, open_dictionary
 from venus.adapters.dialects.oracle.dictionary.tables import (

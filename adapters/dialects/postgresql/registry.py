@@ -98,7 +98,7 @@ def load_captured_tables(
 def read_fingerprint(connection: PostgresConnection, captured: Iterable[PostgresCapturedTable]) -> str:
     """Return a text that changes with the registry, or with the dictionary's entries of tables and partitions.
 
-    The statement is prepared (cut_statements.py).
+    The statement is prepared (capture/cut_statements.py).
     """
     tables = [c.table for c in captured if c.table]
     oids = [t.oid for t in tables] + [leaf.oid for t in tables for leaf in t.leaves]

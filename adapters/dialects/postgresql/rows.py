@@ -2,7 +2,7 @@
 
 psycopg2 pushes the rows of COPY into a file. A thread runs it into a pipe, and the reader takes whole lines from the
 pipe as it needs them. Memory holds only the pipe, one block and its sections, however large the cut is. The statements
-are in cut_statements.py.
+are in capture/cut_statements.py.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ import numpy.typing as npt
 from venus.adapters.dialects.postgresql.connection import PostgresConnection
 from venus.adapters.dialects.registry_rules import UnfitRow
 from venus.adapters.dialects.rows import find_too_large
-from venus.codec.changes import TableChanges
+from venus.codec.batch import TableChanges
 from venus.codec.columns import keys_to_columns
 from venus.codec.copy_text import from_copy, from_copy_with_new
-from venus.codec.layout import Layout
 from venus.codec.packed import Bools, PackedBytes
+from venus.codec.row_bytes import Layout
 
 Ends = npt.NDArray[np.int64]
 

@@ -21,7 +21,7 @@ from venus.adapters.dialects.contract import (
     UncapturedTable,
 )
 from venus.adapters.dialects.postgresql import registry
-from venus.adapters.dialects.postgresql.capture import PostgresCapture
+from venus.adapters.dialects.postgresql.capture.capture import PostgresCapture
 from venus.adapters.dialects.postgresql.connection import PostgresConnection
 from venus.adapters.dialects.postgresql.dictionary import structure
 from venus.adapters.dialects.postgresql.dictionary import tables as dictionary

@@ -32,9 +32,9 @@ from venus.adapters.dialects.verify_contract import (
     row_condition,
     style_of,
 )
-from venus.codec.changes import TableChanges
+from venus.codec.batch import TableChanges
 from venus.codec.copy_text import from_copy
-from venus.codec.layout import Layout
+from venus.codec.row_bytes import Layout
 from venus.config import Settings
 from venus.model import Kind, LogicalType, Sequence
 

@@ -1,4 +1,4 @@
-"""SQLite as a source. Reading order: source, capture, cut, rows; installation/, dictionary/.
+"""SQLite as a source. Reading order: source, capture/, rows; installation/, dictionary/.
 
 Decisions and their reasons:
 

@@ -36,7 +36,7 @@ from venus.adapters.dialects.sqlite.dictionary.tables import (
 )
 from venus.adapters.dialects.sqlite.sql import statement
 from venus.codec.columns import Value
-from venus.codec.layout import Layout
+from venus.codec.row_bytes import Layout
 from venus.errors import UnsupportedType
 from venus.model import Column, Kind, LogicalType
 

@@ -22,7 +22,7 @@ from venus.adapters.dialects.contract import (
     UncapturedTable,
 )
 from venus.adapters.dialects.sqlite import registry
-from venus.adapters.dialects.sqlite.capture import SqliteCapture
+from venus.adapters.dialects.sqlite.capture.capture import SqliteCapture
 from venus.adapters.dialects.sqlite.connection import connect, parse_file_url, quote, read_transaction
 from venus.adapters.dialects.sqlite.dictionary import structure
 from venus.adapters.dialects.sqlite.dictionary.tables import (

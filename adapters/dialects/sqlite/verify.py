@@ -34,7 +34,7 @@ from venus.adapters.dialects.verify_contract import (
     range_condition,
     row_condition,
 )
-from venus.codec.changes import TableChanges
+from venus.codec.batch import TableChanges
 from venus.config import Settings
 from venus.errors import SourceError
 from venus.model import Kind, LogicalType, Sequence

@@ -25,7 +25,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from venus.codec.arrow_rows import CHANGE_FIELDS, SEQUENCE, ArrowShape, gone_before
-from venus.codec.changes import TableChanges
+from venus.codec.batch import TableChanges
 from venus.errors import ConfigError, Refused
 from venus.model import ChangeKind, TableSchema
 

@@ -36,17 +36,16 @@ from venus.adapters.targets.parquet.refresh import refresh, reload_state
 from venus.adapters.under.circuit import TargetCircuit
 from venus.adapters.under.cut_assembler import SectionRole, SectionWalk, decode_piece
 from venus.codec.arrow_rows import ArrowShape, ValueMisfit
-from venus.codec.batch import Batch
-from venus.codec.changes import TableChanges
+from venus.codec.batch import Batch, TableChanges
 from venus.config import Settings
 from venus.errors import DatabaseUnavailable, Diverged, OffsetTrimmed, ProtocolError, VenusError
 from venus.model import TableSchema
-from venus.network.rows_identity import RowsIdentity
+from venus.network.row_filters import RowsIdentity
 from venus.process.system import raise_descriptor_limit
 from venus.rpc import reports
+from venus.rpc.broker_selection import Stopwatch
 from venus.rpc.conditions import ACTIVE, RESYNCING, AdapterCondition, AdapterFigures, TableCondition
 from venus.rpc.nearest_subscriber import open_subscriber
-from venus.rpc.stopwatch import Stopwatch
 from venus.wire import broker_pb2
 
 #: How many bytes of rows of all tables may wait in memory for their row groups.

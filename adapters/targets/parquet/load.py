@@ -38,10 +38,10 @@ from venus.adapters.targets.parquet.files import (
 from venus.adapters.targets.parquet.manifest import LakeManifest, LakeState, LakeTable, ParquetFolder, shape_of
 from venus.codec import schema as schemas_codec
 from venus.codec.arrow_rows import ArrowShape, ValueMisfit
-from venus.codec.chunk import RowTotals
+from venus.codec.stored_rows import RowTotals
 from venus.errors import Diverged, OffsetTrimmed, SnapshotExpired, TargetError, Unavailable, VenusError
 from venus.model import TableSchema
-from venus.network.rows_identity import find_differing
+from venus.network.row_filters import find_differing
 from venus.rpc import reports
 from venus.rpc.snapshots import SnapshotClient
 from venus.rpc.subscriber import Subscriber

@@ -36,8 +36,8 @@ from venus.codec.arrow_rows import ArrowShape
 from venus.config import Settings
 from venus.errors import ConfigError, Corruption, Refused, TargetError
 from venus.model import TableSchema
-from venus.network import rows_identity
-from venus.network.rows_identity import RowsIdentity
+from venus.network import row_filters
+from venus.network.row_filters import RowsIdentity
 from venus.wire import change_pb2
 
 FORMAT = "venus-lake/1"
@@ -136,7 +136,7 @@ class LakeManifest:
         """Write the manifest, which commits this state."""
         tree = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("tables", "schemas", "rows")}
         if self.rows is not None:
-            tree["rows"] = rows_identity.encode_identity(self.rows)
+            tree["rows"] = row_filters.encode_identity(self.rows)
         tree |= {
             "format": FORMAT,
             "tables": [asdict(t) for t in self.tables.values()],
@@ -152,7 +152,7 @@ class LakeManifest:
             _check_format(path, str(tree.pop("format")), tree.keys() - {f.name for f in fields(cls)})
             tables = [_parse_table(entry) for entry in tree.pop("tables")]
             schemas = schemas_from_text(tree.pop("schemas"))
-            rows = rows_identity.decode_identity(tree.pop("rows", None))
+            rows = row_filters.decode_identity(tree.pop("rows", None))
             return cls(**tree, tables={t.table_id: t for t in tables}, schemas=schemas, rows=rows)
         except FileNotFoundError:
             return None

@@ -23,10 +23,10 @@ from venus.adapters.targets.postgresql.database import (
 from venus.adapters.targets.postgresql.rowsql import RowSql
 from venus.adapters.targets.postgresql.session import TargetSession
 from venus.adapters.targets.views import describe_selection
-from venus.codec.layout import Layout
+from venus.codec.row_bytes import Layout
 from venus.errors import Refused
 from venus.model import Offset, TableSchema
-from venus.network.rows_identity import RowsIdentity
+from venus.network.row_filters import RowsIdentity
 from venus.predicates.ranges import Predicate, compile_predicate
 from venus.rpc.conditions import (
     RESYNCING,

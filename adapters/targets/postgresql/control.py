@@ -45,8 +45,8 @@ from venus.adapters.targets.postgresql.session import Refusal, TargetSession, tr
 from venus.adapters.targets.predicates import predicate_text
 from venus.adapters.targets.views import TargetTable, TargetView, age_s
 from venus.adapters.under.row_changes import RowChanges
-from venus.codec.layout import Layout
 from venus.codec.packed import PackedBytes
+from venus.codec.row_bytes import Layout
 from venus.config import Settings
 from venus.errors import Refused
 from venus.model import TableSchema

@@ -33,8 +33,8 @@ from venus.config import Settings
 from venus.errors import Refused
 from venus.migrations import run as migrations
 from venus.model import Offset, TableSchema
-from venus.network import rows_identity
-from venus.network.rows_identity import RowsIdentity
+from venus.network import row_filters
+from venus.network.row_filters import RowsIdentity
 from venus.wire import change_pb2
 
 # States of a table at a target.
@@ -262,12 +262,12 @@ class PostgresDatabase(ConfiguredTarget):
 
 def rows_to_text(rows: RowsIdentity | None) -> str | None:
     """Return a rows identity as the text that is stored with the position."""
-    return json.dumps(rows_identity.encode_identity(rows)) if rows is not None else None
+    return json.dumps(row_filters.encode_identity(rows)) if rows is not None else None
 
 
 def rows_from_text(text: str | None) -> RowsIdentity | None:
     """Return the rows identity of a stored text."""
-    return rows_identity.decode_identity(json.loads(text)) if text is not None else None
+    return row_filters.decode_identity(json.loads(text)) if text is not None else None
 
 
 @contextmanager

@@ -12,13 +12,12 @@ from zlib import crc32
 from venus.adapters.targets.postgresql.naming import OWN_SCHEMA, PlacedTable, quote_literal
 from venus.adapters.targets.postgresql.session import TargetSession, statement
 from venus.adapters.under.row_changes import RowChanges
-from venus.codec.changes import TableChanges
-from venus.codec.chunk import FullRows
+from venus.codec.batch import TableChanges
 from venus.codec.columns import from_columns, keys_to_columns, to_columns
 from venus.codec.copy_text import messages_to_copy, to_copy
-from venus.codec.layout import Layout
 from venus.codec.packed import PackedBytes
-from venus.codec.stored_rows import HEAD_BYTES
+from venus.codec.row_bytes import Layout
+from venus.codec.stored_rows import HEAD_BYTES, FullRows
 from venus.model import Column, TableSchema
 
 #: How many rows a pass over a table reads at the cost of finding one row by its key.

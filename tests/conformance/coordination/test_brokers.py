@@ -13,7 +13,7 @@ import pytest
 from tests.conformance.coordination.conftest import LEASE_S, AnyCoordinator, Cluster
 from tests.conformance.coordination.test_businesses import created, leadership
 from tests.support.waiting import eventually
-from venus.coordination.cluster_membership import FILE, join_cluster
+from venus.broker.replicas.store_identity import CLUSTER_FILE, join_cluster
 from venus.errors import Fenced, Refused
 from venus.replication.records import InstallationProgress, LiveBroker, Member
 
@@ -176,14 +176,14 @@ def test_a_data_directory_belongs_to_one_cluster(cluster: Cluster, tmp_path: Pat
 
     identity = join_cluster(one, first, "shop")
     assert join_cluster(cluster.coordinator(), second, "shop") == identity == join_cluster(one, first, "shop")
-    assert list(first.iterdir()) == [first / FILE]
+    assert list(first.iterdir()) == [first / CLUSTER_FILE]
 
 
 def test_a_data_directory_of_another_cluster_is_refused_and_nothing_is_touched(
     cluster: Cluster, tmp_path: Path
 ) -> None:
     one = cluster.coordinator()
-    (tmp_path / FILE).write_text('{"format":1,"id":"of-another-one"}')
+    (tmp_path / CLUSTER_FILE).write_text('{"format":1,"id":"of-another-one"}')
 
     with pytest.raises(Refused, match=r"belongs to another cluster \(id of-another-one\).*was never created there"):
         join_cluster(one, tmp_path, "shop")
@@ -193,7 +193,7 @@ def test_a_data_directory_of_another_cluster_is_refused_and_nothing_is_touched(
     with pytest.raises(Refused, match=f"has the id {identity}") as caught:
         join_cluster(one, tmp_path, "shop")
     assert "venus cluster dissolve" in caught.value.hint
-    assert (tmp_path / FILE).read_text() == '{"format":1,"id":"of-another-one"}'
+    assert (tmp_path / CLUSTER_FILE).read_text() == '{"format":1,"id":"of-another-one"}'
 
 
 def test_eight_that_join_at_once_are_in_one_cluster(cluster: Cluster, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from tests.support.engines import engines
 from tests.support.engines.engines import BUSINESS, Errors, Producer
 from tests.support.waiting import eventually
 from venus.broker.store import keys
-from venus.broker.store.data_directory import FreeSpace
+from venus.broker.store.files import FreeSpace
 from venus.broker.store.rocks import Store
 from venus.errors import Corruption, StorageError, StoreFull
 from venus.model import Verdict

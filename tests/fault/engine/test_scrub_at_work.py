@@ -18,8 +18,8 @@ import pytest
 from tests.support.engines import engines
 from tests.support.engines.engines import BUSINESS, Clock, Errors, Producer
 from venus.broker.core import Core
-from venus.broker.pipeline import trimming, upkeep
-from venus.broker.snapshot import materialiser, rowscan, scavenger, scrub
+from venus.broker.pipeline import consumer_groups, upkeep
+from venus.broker.snapshot import materialiser, scavenger, scrub
 from venus.broker.store import keys
 from venus.broker.store.rocks import Store
 from venus.model import ChangeKind
@@ -36,12 +36,12 @@ def _restless(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(scrub, "PASS_EVERY_S", 0.0)
     monkeypatch.setattr(scrub, "BUSY_EVERY", 1)
     monkeypatch.setattr(scrub, "_STEP_ROWS", 50)
-    monkeypatch.setattr(rowscan, "RUN_ROWS_MAX", 40)
+    monkeypatch.setattr(scrub, "RUN_ROWS_MAX", 40)
     monkeypatch.setattr(materialiser, "IDLE_S", 0.001)
     monkeypatch.setattr(scavenger, "PASS_EVERY_S", 0.0)
     monkeypatch.setattr(scavenger, "BUSY_EVERY", 1)
     monkeypatch.setattr(upkeep, "MAINTAIN_EVERY_S", 0.0)
-    monkeypatch.setattr(trimming, "_PIECE_BYTES_MAX", 1 << 10)
+    monkeypatch.setattr(consumer_groups, "_PIECE_BYTES_MAX", 1 << 10)
     switch_s = sys.getswitchinterval()
     sys.setswitchinterval(1e-5)  # the threads come between each other's steps
     yield

@@ -11,7 +11,7 @@ import pytest
 from tests.support.databases.postgres import libpq
 from venus.codec.columns import to_columns
 from venus.codec.copy_text import from_copy, to_copy
-from venus.codec.layout import Layout
+from venus.codec.row_bytes import Layout
 from venus.model import Column, Kind, LogicalType, TableSchema
 
 pytestmark = pytest.mark.integration

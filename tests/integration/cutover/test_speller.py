@@ -12,9 +12,9 @@ from venus.adapters.cutover.certificate import TableHash
 from venus.adapters.targets.postgresql.cutover.cutover_session import PostgresSpeller, read_rows
 from venus.adapters.targets.postgresql.naming import PlacedTable
 from venus.adapters.targets.postgresql.session import TargetSession
-from venus.codec.changes import TableChanges
+from venus.codec.batch import TableChanges
 from venus.codec.columns import from_columns
-from venus.codec.layout import Layout
+from venus.codec.row_bytes import Layout
 from venus.model import Column, Kind, LogicalType, TableSchema
 
 pytestmark = pytest.mark.integration

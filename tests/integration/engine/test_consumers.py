@@ -19,7 +19,7 @@ from tests.support.waiting import eventually
 from venus.broker.core import Core
 from venus.broker.machine.business import Business
 from venus.broker.machine.records import load_all
-from venus.broker.pipeline import replica_commands, upkeep
+from venus.broker.pipeline import shared_log, upkeep
 from venus.broker.pipeline.shared_log import StandaloneLog
 from venus.broker.store.rocks import Store
 from venus.errors import NotLeader, Refused, SnapshotExpired, Unavailable
@@ -230,7 +230,7 @@ def test_where_a_term_ends_the_log_says_what_is_known_of_a_group_that_is_not_att
         engine.subscriptions.retire(business)
         assert not engine.subscriptions.acknowledge(BUSINESS, "g", older["g"], 9)
     newer = engine.subscriptions.attach(BUSINESS, "back", 7)
-    engine.commits.submit(lambda _: replica_commands.end_term(engine.store, business)).result(WAIT_S)
+    engine.commits.submit(lambda _: shared_log.end_term(engine.store, business)).result(WAIT_S)
 
     assert (consumer(engine).acknowledged, consumer(engine).connected) == (0, False)
     assert engine.subscriptions.acknowledge(BUSINESS, "back", newer, 8)
@@ -250,7 +250,7 @@ def test_what_was_proposed_of_a_group_before_the_term_ended_is_known_if_it_stays
         eventually(lambda: business.log.end > end)
         settle(engine)
         engine.subscriptions.retire(business)
-        ends = partial(replica_commands.end_term, engine.store, business)
+        ends = partial(shared_log.end_term, engine.store, business)
         engine.commits.refuse_waiting(business, NotLeader("another broker leads"), ends)
         with pytest.raises(NotLeader):
             asked.result(WAIT_S)

@@ -17,7 +17,7 @@ from venus.broker.core import Core
 from venus.broker.machine import records
 from venus.broker.machine.business import Business
 from venus.broker.machine.records import decode_materialised_position
-from venus.broker.queue import batch_lookup
+from venus.broker.queue import reader
 from venus.broker.queue.buffer import BodyBuffer
 from venus.broker.snapshot import materialiser
 from venus.broker.snapshot.materialiser import Materialiser
@@ -25,7 +25,7 @@ from venus.broker.snapshot.scavenger import Scavenger
 from venus.broker.snapshot.scrub import Scrub
 from venus.broker.snapshot.step import MaterialiserStep
 from venus.broker.store import keys
-from venus.broker.store.data_directory import FreeSpace
+from venus.broker.store.files import FreeSpace
 from venus.broker.store.rocks import Store
 from venus.flow.precedence import SMALL_BYTES
 from venus.model import ChangeKind
@@ -222,7 +222,7 @@ def test_a_checkpoint_never_shows_half_a_cut(tmp_path: Path, monkeypatch: pytest
 
     store, errors = Store(tmp_path / "db"), engines.Errors()
     (business,) = records.load_all(store, 60.0)
-    batch_lookup.load_tail(store, business)
+    reader.load_tail(store, business)
     everything, business.visible_offset = business.visible_offset, 10
     asked: list[Future[None]] = []
 

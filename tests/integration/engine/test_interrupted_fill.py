@@ -17,8 +17,8 @@ from venus.broker.machine.mirror import Home
 from venus.broker.mirrors import session_requests
 from venus.broker.mirrors.replication_plan import ReplicationPlan
 from venus.broker.mirrors.session_requests import MirrorState
-from venus.broker.mirrors.upstream_choice import UpstreamEndpoint
-from venus.codec.chunk import Chunk, decode_chunk
+from venus.broker.mirrors.upstream_selection import UpstreamEndpoint
+from venus.codec.stored_rows import Chunk, decode_chunk
 from venus.errors import IllegalTransition, SnapshotExpired, Unavailable
 from venus.wire import broker_pb2
 

@@ -12,7 +12,7 @@ from tests.support.engines.engines import BUSINESS, Producer, rows
 from venus.broker.core import Core
 from venus.broker.replicas import copies
 from venus.broker.replicas.copies import CopyPlace, CopyPool
-from venus.codec.chunk import decode_chunk
+from venus.codec.stored_rows import decode_chunk
 from venus.config.sections import LimitsSettings
 from venus.rpc.channel import FRAME_BYTES, MESSAGE_BYTES_MAX, REPLICA_BYTES_MAX
 from venus.wire import broker_pb2

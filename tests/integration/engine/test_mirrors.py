@@ -12,7 +12,7 @@ from tests.support.engines.engines import BUSINESS, Producer, full_data, make, q
 from tests.support.waiting import eventually
 from venus.broker.core import Core
 from venus.broker.machine.mirror import Mirror
-from venus.broker.pipeline.replica_commands import begin_term
+from venus.broker.pipeline.shared_log import begin_term
 from venus.broker.store import keys
 from venus.codec.batch import digest
 from venus.errors import IllegalTransition, OffsetDiverged, OffsetTrimmed, ProtocolError, Refused, Unavailable

@@ -13,7 +13,7 @@ from venus.adapters.under.cut_assembler import CutAssembler
 from venus.broker.core import Core
 from venus.broker.machine.business import Business
 from venus.broker.machine.loss import Loss
-from venus.broker.pipeline.replica_commands import begin_term
+from venus.broker.pipeline.shared_log import begin_term
 from venus.errors import Diverged, OffsetDiverged, ProtocolError, Unavailable
 from venus.wire import broker_pb2
 

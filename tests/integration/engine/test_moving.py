@@ -16,7 +16,7 @@ from tests.support.waiting import eventually
 from venus.broker.core import Core
 from venus.broker.mirrors import session_requests
 from venus.broker.mirrors.replication_plan import ReplicationPlan
-from venus.broker.mirrors.upstream_choice import UpstreamEndpoint
+from venus.broker.mirrors.upstream_selection import UpstreamEndpoint
 from venus.errors import OffsetDiverged, Unavailable, VenusError
 from venus.wire import broker_pb2
 

@@ -14,7 +14,7 @@ from tests.support.brokers.servers import BrokerProcess, settings
 from tests.support.engines import engines
 from tests.support.engines.engines import Producer
 from tests.support.processes import forked
-from venus.broker.store import data_directory
+from venus.broker.store import files
 from venus.errors import ConfigError
 
 pytestmark = pytest.mark.integration
@@ -48,7 +48,7 @@ def test_an_open_directory_of_somebody_else_is_refused(tmp_path: Path, monkeypat
     monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
 
     with pytest.raises(ConfigError, match="belongs to user"):
-        data_directory.make_private(tmp_path)
+        files.make_private(tmp_path)
 
 
 def test_a_broker_process_makes_no_file_that_others_can_read(tmp_path: Path) -> None:
@@ -78,4 +78,4 @@ def test_a_data_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:
 
     for path in (tmp_path / "file", tmp_path / "file" / "data"):
         with pytest.raises(ConfigError, match="cannot be made"):
-            data_directory.make_private(path)
+            files.make_private(path)

@@ -14,7 +14,7 @@ from tests.support.waiting import eventually
 from venus.broker.core import Core
 from venus.broker.machine.half_messages import COUNTER_LIMITS
 from venus.broker.machine.mirror import Home
-from venus.broker.pipeline.replica_commands import begin_term
+from venus.broker.pipeline.shared_log import begin_term
 from venus.errors import ProtocolError
 from venus.rpc import limits
 from venus.wire import broker_pb2, change_pb2, mirror_pb2

@@ -12,7 +12,7 @@ from tests.support.engines import engines
 from tests.support.engines.engines import BUSINESS, Clock, Errors, Producer
 from tests.support.waiting import eventually
 from venus.broker.core import Core
-from venus.broker.snapshot import materialiser, rowscan, scavenger
+from venus.broker.snapshot import materialiser, scavenger, scrub
 from venus.broker.store import keys
 from venus.broker.store.rocks import Store
 from venus.errors import Corruption
@@ -26,7 +26,7 @@ Damage = Callable[[Store, Any], None]
 
 @pytest.fixture(autouse=True)
 def _small_segments(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rowscan, "RUN_ROWS_MAX", 5)
+    monkeypatch.setattr(scrub, "RUN_ROWS_MAX", 5)
     monkeypatch.setattr(materialiser, "IDLE_S", 0.005)
 
 

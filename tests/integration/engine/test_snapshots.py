@@ -18,7 +18,7 @@ from venus.broker.core import Core
 from venus.broker.machine.business import MaterialisedPosition
 from venus.broker.snapshot import reading, snapshots
 from venus.broker.store.rocks import Store
-from venus.codec.chunk import RowTotals, decode_chunk
+from venus.codec.stored_rows import RowTotals, decode_chunk
 from venus.config.sections import LimitsSettings
 from venus.errors import Corruption, Overloaded, Unavailable
 from venus.model import ChangeKind

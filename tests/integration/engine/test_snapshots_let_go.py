@@ -18,7 +18,7 @@ from venus.broker.snapshot import snapshots
 from venus.broker.snapshot.lease_manager import SnapshotLease
 from venus.broker.snapshot.reading import ChunkReader
 from venus.broker.store.rocks import Store
-from venus.codec.chunk import SealedChunk
+from venus.codec.stored_rows import SealedChunk
 from venus.errors import Denied, SnapshotExpired, Unavailable
 from venus.security.roles import CALLS, PeerIdentity, roles_of
 from venus.wire import broker_pb2

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.integration.mysql.conftest import Shop
-from venus.adapters.dialects.mysql.capture import WATCH_S
+from venus.adapters.dialects.mysql.capture.capture import WATCH_S
 
 
 def test_a_truncation_of_a_table_that_leaves_stops_no_cut(shop: Shop) -> None:

@@ -12,7 +12,7 @@ from tests.support.databases.follower import Follower
 from tests.support.oracle.standin import StandIn
 from tests.support.oracle.workload import item_step, writers
 from venus.adapters.dialects.contract import SnapshotLost
-from venus.adapters.dialects.oracle import cut
+from venus.adapters.dialects.oracle.capture import cut
 from venus.adapters.dialects.oracle.session import options
 from venus.adapters.dialects.oracle.session.driver import OracleOptions
 from venus.adapters.dialects.oracle.session.options import CutBounds, CutLimits

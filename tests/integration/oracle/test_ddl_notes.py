@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.databases.follower import Follower
 from tests.support.oracle.standin import ddl_trigger_body
-from venus.adapters.dialects.oracle import ddl
+from venus.adapters.dialects.oracle.language import ddl
 from venus.adapters.dialects.oracle.source import OracleSource
 
 pytestmark = pytest.mark.integration

@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.databases.follower import Follower
 from tests.support.oracle.standin import StandIn
-from venus.adapters.dialects.oracle import capture
+from venus.adapters.dialects.oracle.capture import capture
 from venus.adapters.dialects.oracle.source import OracleSource
 
 pytestmark = pytest.mark.integration

@@ -14,10 +14,10 @@ import pytest
 from tests.integration.postgresql.conftest import Sql, Start
 from tests.support.databases.follower import Follower
 from tests.support.processes.memory import peak_bytes
-from venus.adapters.dialects.postgresql import cut_opening, cut_statements
+from venus.adapters.dialects.postgresql.capture import cut_opening, cut_statements
+from venus.adapters.dialects.postgresql.capture.cut import PostgresCut, PostgresFillPace
+from venus.adapters.dialects.postgresql.capture.cut_opening import LockWaitState, PolledTables, open_cut
 from venus.adapters.dialects.postgresql.connection import Conflict, PostgresConnection
-from venus.adapters.dialects.postgresql.cut import PostgresCut, PostgresFillPace
-from venus.adapters.dialects.postgresql.cut_opening import LockWaitState, PolledTables, open_cut
 from venus.adapters.dialects.postgresql.registry import load_captured_tables
 from venus.adapters.dialects.postgresql.source import PostgresSource
 from venus.adapters.dialects.postgresql.sql import statement

@@ -8,7 +8,7 @@ import pytest
 
 from tests.integration.postgresql.conftest import Sql, Start
 from tests.support.databases.follower import Follower
-from venus.adapters.dialects.postgresql import capture as sources
+from venus.adapters.dialects.postgresql.capture import capture as sources
 from venus.adapters.dialects.postgresql.source import PostgresSource
 from venus.adapters.dialects.postgresql.sql import statement
 
@@ -205,7 +205,7 @@ def test_every_way_into_a_log_leaves_a_mark(change: str, sql: Sql, capture: Star
 def test_a_paused_table_keeps_few_marks_and_its_changes(
     sql: Sql, capture: Start, said: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("venus.adapters.dialects.postgresql.cut_opening.MARKS_MAX", 3)
+    monkeypatch.setattr("venus.adapters.dialects.postgresql.capture.cut_opening.MARKS_MAX", 3)
     sql("CREATE TABLE item (id int PRIMARY KEY)")
     follower = capture()
     table_id = follower.table_id("item")

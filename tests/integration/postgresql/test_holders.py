@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.integration.postgresql.conftest import Sql, Start
-from venus.adapters.dialects.postgresql import cut_opening
+from venus.adapters.dialects.postgresql.capture import cut_opening
 from venus.adapters.dialects.postgresql.installation import installer
 from venus.adapters.dialects.postgresql.source import PostgresSource
 from venus.errors import DatabaseUnavailable

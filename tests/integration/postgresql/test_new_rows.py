@@ -9,9 +9,9 @@ import pytest
 from tests.integration.postgresql.conftest import Sql, Start
 from tests.support.databases.follower import Follower
 from venus.adapters.dialects.contract import Cut
-from venus.codec.changes import TableChanges
+from venus.codec.batch import TableChanges
 from venus.codec.columns import keys_to_columns
-from venus.codec.layout import Layout
+from venus.codec.row_bytes import Layout
 
 pytestmark = pytest.mark.integration
 

@@ -11,8 +11,8 @@ from contextlib import closing
 import pytest
 
 from tests.integration.postgresql.conftest import Sql, Start
-from venus.adapters.dialects.postgresql import capture as sources
 from venus.adapters.dialects.postgresql import connection as connections
+from venus.adapters.dialects.postgresql.capture import capture as sources
 from venus.adapters.dialects.postgresql.source import PostgresSource
 from venus.errors import SourceError
 

@@ -10,8 +10,7 @@ from tests.support.engines import engines
 from tests.support.engines.engines import BUSINESS, Producer
 from tests.support.engines.replicas import Cluster, Node
 from tests.support.waiting import eventually
-from venus.broker.machine.loss import Loss
-from venus.broker.replicas.unclean_losses import record_losses
+from venus.broker.machine.loss import Loss, record_losses
 from venus.errors import Diverged, Unavailable
 from venus.replication.records import Leadership, Policy
 from venus.wire import broker_pb2

@@ -19,7 +19,7 @@ from venus.rpc.admin import AdminClient
 from venus.rpc.channel import open_channel
 from venus.rpc.producer import Producer
 from venus.rpc.sealed import ask
-from venus.security import listener_checks
+from venus.security import certificate_files
 from venus.wire import replica_pb2
 
 pytestmark = pytest.mark.integration
@@ -55,7 +55,7 @@ def test_a_cluster_with_tls_needs_an_authority() -> None:
     security = SecuritySettings(certificate="b.crt", key="b.key", client_auth="token", token_file="tokens")
 
     with pytest.raises(ConfigError, match="it would trust no other broker"):
-        listener_checks.check_listeners(Settings(cluster=cluster, security=security))
+        certificate_files.check_listeners(Settings(cluster=cluster, security=security))
 
 
 def fill_at_the_leader(cluster: BrokerCluster, first: int, last: int) -> str:

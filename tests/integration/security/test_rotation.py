@@ -28,7 +28,7 @@ from venus.adapters.targets.postgresql.load.full_sync import full_sync
 from venus.adapters.targets.postgresql.session import TargetSession
 from venus.broker.service.process import start_in_thread
 from venus.config import Settings, SourceSettings
-from venus.security.passwords import resolve_passwords
+from venus.security.secrets import resolve_passwords
 
 __all__ = ["broker", "feed"]
 
@@ -87,7 +87,7 @@ def test_the_server_asks_for_it(place: Place) -> None:
 def test_a_target_goes_on(
     way: str, place: Place, broker: FakeDelivery, feed: Feed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("venus.security.passwords.COMMAND_EVERY_S", 0.2)
+    monkeypatch.setattr("venus.security.secrets.COMMAND_EVERY_S", 0.2)
     where = str(place.file) if way == "password_file" else f"cat {place.file}"
     given: dict[str, Any] = {way: where}
     settings = resolve_passwords(settings_for(broker.address, {"a": place.url}, **given))

@@ -13,7 +13,7 @@ from tests.integration.service.conftest import StartBroker, committed, connected
 from tests.support.brokers.servers import BUSINESS, BrokerProcess, settings, take, traffic
 from tests.support.waiting import eventually
 from venus.broker.service.process import RunningBroker
-from venus.broker.store.data_directory import FreeSpace
+from venus.broker.store.files import FreeSpace
 from venus.config import DegradeSettings
 from venus.errors import Overloaded
 from venus.rpc import connection

@@ -20,8 +20,7 @@ from tests.support.faults.proxy import Proxy
 from tests.support.waiting import eventually
 from venus.broker.service.process import RunningBroker
 from venus.broker.snapshot import reading
-from venus.codec.chunk import RowTotals, SealedChunk
-from venus.codec.stored_rows import StoredRows
+from venus.codec.stored_rows import RowTotals, SealedChunk, StoredRows
 from venus.errors import ProtocolError, SnapshotExpired
 from venus.model import FULL
 from venus.rpc.producer import Producer

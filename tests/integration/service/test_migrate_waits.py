@@ -16,8 +16,8 @@ from tests.support.brokers.feed import query
 from tests.support.brokers.servers import traffic
 from tests.support.waiting import eventually
 from venus.broker.service.process import RunningBroker
-from venus.broker.store.data_directory import FreeSpace
-from venus.cli import wait_reports
+from venus.broker.store.files import FreeSpace
+from venus.cli import status_tables
 from venus.cli.app import run
 from venus.config import DegradeSettings
 
@@ -79,7 +79,7 @@ def free(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
     """Say how many bytes are free; look often."""
     found = {"bytes": 1 << 40}
     monkeypatch.setattr(FreeSpace, "read_free", lambda self: found["bytes"])
-    monkeypatch.setattr(wait_reports, "LOOK_S", 0.1)
+    monkeypatch.setattr(status_tables, "LOOK_S", 0.1)
     return found
 
 

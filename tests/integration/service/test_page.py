@@ -17,7 +17,7 @@ from tests.support.brokers.page_brokers import HALTED, NOT_KNOWN, REASON, ROWS, 
 from tests.support.brokers.servers import BUSINESS, commit, take
 from tests.support.browsers import opened
 from tests.support.engines.batches import half, other_table
-from venus.broker.store.data_directory import FreeSpace
+from venus.broker.store.files import FreeSpace
 from venus.config import DegradeSettings, LimitsSettings
 from venus.config.sections import HealthSettings
 from venus.rpc.conditions import AdapterCondition, AdapterFigures, LastComparison, TableCondition, TableFillFigures

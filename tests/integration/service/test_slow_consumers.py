@@ -12,7 +12,7 @@ from tests.support.engines.batches import half
 from tests.support.waiting import eventually
 from venus.broker.service.process import RunningBroker
 from venus.config import LimitsSettings
-from venus.flow.limiters import STEP_BYTES
+from venus.flow.admission import WINDOW_STEP_BYTES
 from venus.rpc.admin import AdminClient
 from venus.rpc.subscriber import Subscriber
 from venus.wire import broker_pb2
@@ -46,7 +46,7 @@ def test_a_consumer_that_takes_nothing_gets_a_smaller_window_by_name_and_then_a_
 
         def stopped_is_slow() -> bool:
             quick.increments(0.05)  # whoever does not ask for more gives nothing back
-            return window(broker, "stopped").window_bytes == STEP_BYTES
+            return window(broker, "stopped").window_bytes == WINDOW_STEP_BYTES
 
         eventually(stopped_is_slow)
         slow = window(broker, "stopped")
@@ -57,7 +57,7 @@ def test_a_consumer_that_takes_nothing_gets_a_smaller_window_by_name_and_then_a_
         assert found.who == "stopped"
         assert len(take(stopped, 41)) == 41, "nothing is lost, nothing stands still"
         eventually(lambda: window(broker, "stopped").slow_since_us == 0)
-        assert window(broker, "stopped").window_bytes > STEP_BYTES
+        assert window(broker, "stopped").window_bytes > WINDOW_STEP_BYTES
 
 
 def test_one_that_polls_without_ever_waiting_is_not_taken_for_slow(start_broker: StartBroker) -> None:

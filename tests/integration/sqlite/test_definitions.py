@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.databases.sqlite import Shop, opened
 from venus.adapters.dialects.contract import SchemaChanged
-from venus.adapters.dialects.sqlite import capture
+from venus.adapters.dialects.sqlite.capture import capture
 from venus.adapters.dialects.sqlite.connection import write_transaction
 from venus.adapters.dialects.sqlite.source import SqliteSource
 

@@ -16,9 +16,10 @@ from pathlib import Path
 import pytest
 
 from tests.support.databases.sqlite import Shop, application, opened
-from venus.adapters.dialects.sqlite import capture, cut, registry
+from venus.adapters.dialects.sqlite import registry
+from venus.adapters.dialects.sqlite.capture import capture, cut
+from venus.adapters.dialects.sqlite.capture.cut import PIECE_ROWS, SLACK_ROWS
 from venus.adapters.dialects.sqlite.connection import write_transaction
-from venus.adapters.dialects.sqlite.cut import PIECE_ROWS, SLACK_ROWS
 
 logger = logging.getLogger(__name__)
 pytestmark = pytest.mark.integration

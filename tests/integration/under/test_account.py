@@ -45,7 +45,7 @@ from venus.adapters.targets.postgresql.load.full_sync import full_sync
 from venus.adapters.targets.registry import open_target
 from venus.adapters.under.cut_assembler import CutPiece, SectionRole, SectionWalk
 from venus.cli.overview import target_problems
-from venus.codec.changes import TableChanges
+from venus.codec.batch import TableChanges
 from venus.config import Settings
 
 pytestmark = pytest.mark.integration

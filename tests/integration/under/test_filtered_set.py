@@ -36,9 +36,8 @@ from venus.adapters.targets.postgresql.apply.apply_session import run_apply
 from venus.adapters.targets.postgresql.control import request_resync
 from venus.adapters.targets.postgresql.load.full_sync import full_sync
 from venus.broker.service.process import RunningBroker
-from venus.codec.chunk import RowTotals
 from venus.codec.packed import pack_items
-from venus.codec.stored_rows import StoredRows
+from venus.codec.stored_rows import RowTotals, StoredRows
 from venus.errors import OffsetTrimmed
 from venus.rpc.admin import AdminClient
 from venus.rpc.snapshots import SnapshotClient

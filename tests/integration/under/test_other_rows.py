@@ -29,7 +29,7 @@ from venus.config import BrokerSettings as BrokerSettings
 from venus.config import Settings
 from venus.errors import OffsetTrimmed, OtherRows, Unavailable
 from venus.migrations import VERSION_TABLE
-from venus.network.rows_identity import RowsIdentity
+from venus.network.row_filters import RowsIdentity
 from venus.rpc import reports
 from venus.rpc.admin import AdminClient
 from venus.rpc.subscriber import Subscriber

@@ -16,7 +16,7 @@ from tests.integration.upper.test_real_sources import _until_equal as until_equa
 from tests.integration.upper.test_real_sources import running
 from tests.support.brokers.servers import business_status, settings
 from tests.support.waiting import eventually
-from venus.adapters.dialects.postgresql import cut_opening
+from venus.adapters.dialects.postgresql.capture import cut_opening
 from venus.adapters.dialects.registry import open_source
 from venus.adapters.upper import periodic
 from venus.broker.service.process import RunningBroker

@@ -11,7 +11,7 @@ import xxhash
 from tests.simulation.brokers.disk import BUSINESS
 from tests.simulation.brokers.streams import Stream
 from venus.broker.replicas.replicated_logs import write_refusal
-from venus.codec.chunk import decode_chunk
+from venus.codec.stored_rows import decode_chunk
 from venus.errors import DigestMismatch, Unavailable, VenusError
 from venus.model import FULL
 from venus.wire import broker_pb2

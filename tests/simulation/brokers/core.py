@@ -14,7 +14,7 @@ from venus.broker.machine.catalogue import BusinessCatalogue
 from venus.broker.machine.review_schedule import ReviewSchedule
 from venus.broker.queue.buffer import BodyBuffer
 from venus.broker.replicas.replicated_logs import ReplicatedLogs
-from venus.broker.store.data_directory import FreeSpace
+from venus.broker.store.files import FreeSpace
 from venus.config import BrokerSettings
 
 if TYPE_CHECKING:

@@ -16,14 +16,13 @@ from tests.simulation.coordinator import described
 from tests.simulation.host import Host, shown
 from tests.simulation.judge import Violation
 from venus.broker.machine.business import Business
-from venus.broker.replicas.core_logs import CoreLogs
 from venus.broker.replicas.host import Host as ReplicaHost
 from venus.broker.replicas.placement import ReplicaPlacement
-from venus.broker.replicas.replicated_logs import ReplicatedLogs
+from venus.broker.replicas.replicated_logs import CoreLogs, ReplicatedLogs
 from venus.broker.snapshot import scrub
 from venus.errors import Corruption
 from venus.replication import messages as m
-from venus.replication.position import Position
+from venus.replication.position import LogChanged, Position
 from venus.replication.records import Leadership, LiveBroker, Member
 from venus.replication.replica import Replica
 
@@ -227,7 +226,7 @@ class _JudgedHost(ReplicaHost):
         host = self._host
         if business in self.replicas:
             states.notice(host, event)
-            if host.loop.traces and not isinstance(event, m.Tick | m.LogChanged):
+            if host.loop.traces and not isinstance(event, m.Tick | LogChanged):
                 host.loop.say(f"{host.me} {shown(event)}")
         super().handle(business, event)
         if business in self.replicas and host.up:

@@ -13,7 +13,7 @@ from venus.broker.replicas.copies import BusinessCopy, CopyHeader, CopyMark, Cop
 from venus.broker.replicas.installation import ReplicaInstaller
 from venus.broker.store import keys
 from venus.errors import Unavailable
-from venus.replication.messages import LogChanged
+from venus.replication.position import LogChanged
 from venus.replication.records import LiveBroker
 
 if TYPE_CHECKING:

@@ -46,7 +46,7 @@ RULES = (
     ),
     _rule(
         "A follower counts again only with a fetch made under the current record",
-        "replication.in_sync:followers_in_sync",
+        "replication.leading:followers_in_sync",
         "progress.version >= known.version",
         "True",
         seed=737,

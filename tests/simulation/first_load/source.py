@@ -13,8 +13,7 @@ import numpy as np
 from venus.adapters.dialects.contract import Cut, FillState, RegisteredTable
 from venus.adapters.upper.batching import Batcher
 from venus.adapters.upper.fills import ACTIVE, FillChunk, Fills
-from venus.codec.batch import Batch
-from venus.codec.changes import TableChanges, marker
+from venus.codec.batch import Batch, TableChanges, marker
 from venus.codec.packed import PackedBytes
 from venus.model import BatchNo, BatchRecord, ChangeKind, Column, Epoch, Kind, LogicalType, Sequence, TableSchema
 

@@ -22,8 +22,7 @@ from venus.adapters.under.cut_assembler import (
     list_pieces,
 )
 from venus.adapters.under.row_changes import ChangedKeys, RowChanges, join_changes, net_changes, to_row_changes
-from venus.codec.batch import Batch
-from venus.codec.changes import TableChanges
+from venus.codec.batch import Batch, TableChanges
 from venus.model import ChangeKind, TableSchema
 
 # Rules of the target that a history can do without.

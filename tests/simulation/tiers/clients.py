@@ -9,7 +9,7 @@ from tests.simulation.brokers.clients import Clients, Reading
 from tests.simulation.brokers.disk import BUSINESS
 from tests.simulation.brokers.streams import Stream
 from venus.broker.queue.reduced_batches import TableChoice
-from venus.codec.chunk import SealedChunk
+from venus.codec.stored_rows import SealedChunk
 from venus.errors import Unavailable, VenusError
 from venus.network.row_filters import RowFilter
 from venus.wire import broker_pb2

@@ -13,7 +13,7 @@ from tests.simulation.tiers import rows as columned
 from tests.simulation.tiers.row_judge import RowJudge
 from tests.simulation.tiers.rows import Admits, table_of
 from tests.simulation.tiers.source import TieredSource
-from venus.broker.queue import batch_lookup
+from venus.broker.queue import reader
 
 if TYPE_CHECKING:
     from tests.simulation.tiers.host import TierHost
@@ -134,7 +134,7 @@ class TierJudge:
         known = self._of(host)
         first = business.log_start if known.judged is None else max(known.judged, business.log_start)
         at = first
-        for place in batch_lookup.walk_batches(host.core.store, business, first):
+        for place in reader.walk_batches(host.core.store, business, first):
             if place.base_offset != at and place.base_offset > first:
                 raise Violation("offsets are dense", f"{host.name}: {place.base_offset} follows {at}")
             at = place.next_offset

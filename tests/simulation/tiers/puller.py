@@ -19,8 +19,8 @@ from venus.broker.mirrors import session_requests
 from venus.broker.mirrors.replication_plan import ReplicationPlan, _CutTooEarly, _UpstreamChanged
 from venus.broker.mirrors.replicator import Replicator
 from venus.broker.mirrors.session_requests import ReplicatorProgress
-from venus.broker.mirrors.upstream_choice import UpstreamChoice
-from venus.codec.chunk import SealedChunk, decode_chunk
+from venus.broker.mirrors.upstream_selection import UpstreamChoice
+from venus.codec.stored_rows import SealedChunk, decode_chunk
 from venus.errors import OffsetDiverged, OffsetTrimmed, OtherRows, SnapshotExpired, Unavailable, VenusError
 from venus.network.row_filters import RowFilter
 from venus.rpc import reports

@@ -9,7 +9,7 @@ from random import Random
 
 from tests.simulation.brokers.source import NAMES, Rows
 from venus.codec.columns import Value, from_columns
-from venus.codec.layout import Layout
+from venus.codec.row_bytes import Layout
 from venus.model import Column, Kind, LogicalType, TableSchema
 
 #: What predicates tell apart in a row: region and amount.

@@ -140,7 +140,7 @@ RULES = (
     ),
     _rule(
         "No mirror moves to a set that is cut off or behind",
-        "mirrors.upstream_choice:judge_fitness",
+        "mirrors.upstream_selection:judge_fitness",
         "",
         "def judge_fitness(entry, business, here):\n    return Fitness(FitnessKind.FIT)",
         seed=66,

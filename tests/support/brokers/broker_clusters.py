@@ -17,7 +17,7 @@ from tests.support.brokers.etcd import EtcdCluster
 from tests.support.brokers.servers import BUSINESS, BrokerProcess, settings, take
 from tests.support.engines.batches import half
 from tests.support.processes import forked
-from venus.codec.chunk import RowTotals
+from venus.codec.stored_rows import RowTotals
 from venus.coordination.etcd import EtcdCoordinator
 from venus.errors import VenusError
 from venus.model import Verdict

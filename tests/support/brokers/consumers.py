@@ -9,8 +9,8 @@ from typing import Any
 from tests.support.brokers.servers import BUSINESS, business_status
 from tests.support.engines.stored import plain_rows
 from venus.broker.service.process import RunningBroker
-from venus.codec.chunk import Chunk
 from venus.codec.packed import PackedBytes
+from venus.codec.stored_rows import Chunk
 from venus.rpc.channel import open_channel
 from venus.rpc.sealed import subscribe
 from venus.rpc.subscriber import Subscriber

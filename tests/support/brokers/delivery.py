@@ -18,10 +18,8 @@ from xxhash import xxh3_64_intdigest
 
 from tests.support.engines.stored import stored_rows
 from venus.codec import schema as schemas_codec
-from venus.codec.batch import Batch, digest, encode
-from venus.codec.changes import TableChanges
-from venus.codec.chunk import Chunk, RowTotals, encode_chunk
-from venus.codec.stored_rows import StoredRows
+from venus.codec.batch import Batch, TableChanges, digest, encode
+from venus.codec.stored_rows import Chunk, RowTotals, StoredRows, encode_chunk
 from venus.errors import OffsetDiverged, OffsetTrimmed, SnapshotExpired, VenusError
 from venus.model import ChangeKind, TableSchema
 from venus.rpc.errors import to_status

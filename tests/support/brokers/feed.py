@@ -14,11 +14,10 @@ from tests.support.databases.postgres import libpq
 from tests.support.pipelines.loops import looping
 from tests.support.waiting import eventually
 from venus.adapters.targets.postgresql.apply.apply_session import ApplyReport, run_apply
-from venus.codec.batch import Batch
-from venus.codec.changes import TableChanges, marker
+from venus.codec.batch import Batch, TableChanges, marker
 from venus.codec.columns import from_columns, keys_from_columns
-from venus.codec.layout import Layout
 from venus.codec.packed import PackedBytes
+from venus.codec.row_bytes import Layout
 from venus.config import ApplySettings, Settings, TargetSettings
 from venus.config import BrokerSettings as BrokerSettings
 from venus.model import BatchNo, ChangeKind, Column, ForeignKey, Index, Kind, LogicalType, TableSchema

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 from tests.support.brokers.feed import Change, Feed, Key, Row, gone, put, section
-from venus.codec.changes import marker
+from venus.codec.batch import marker
 from venus.model import ChangeKind
 
 TABLE = 1

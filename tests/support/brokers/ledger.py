@@ -10,11 +10,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from tests.support.engines.stored import plain_rows
-from venus.codec.batch import Batch, decode, digest
-from venus.codec.changes import TableChanges
+from venus.codec.batch import Batch, TableChanges, decode, digest
 from venus.codec.columns import to_columns
-from venus.codec.layout import Layout
 from venus.codec.packed import PackedBytes
+from venus.codec.row_bytes import Layout
 from venus.model import ChangeKind, TableSchema
 from venus.rpc.snapshots import SnapshotClient
 from venus.rpc.subscriber import Subscriber

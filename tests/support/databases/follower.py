@@ -11,9 +11,9 @@ from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field, replace
 
 from venus.adapters.dialects.contract import Cut, FillState, SchemaChanged, Source, TableHalted
-from venus.codec.changes import TableChanges, marker
+from venus.codec.batch import TableChanges, marker
 from venus.codec.columns import Value, keys_to_columns, to_columns
-from venus.codec.layout import Layout
+from venus.codec.row_bytes import Layout
 from venus.model import BatchNo, BatchRecord, ChangeKind, Epoch, Sequence, TableSchema
 
 Key = tuple[Value, ...]

@@ -28,7 +28,7 @@ from venus.adapters.dialects.contract import (
     TableHalted,
     UncapturedTable,
 )
-from venus.codec.changes import TableChanges, marker
+from venus.codec.batch import TableChanges, marker
 from venus.codec.packed import PackedBytes
 from venus.errors import DatabaseUnavailable, Fenced, VenusError
 from venus.model import (

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tests.support.databases.follower import BYTES_MAX, ROWS_MAX, Follower
 from venus.adapters.dialects.sqlite.source import SqliteSource
-from venus.codec.changes import TableChanges
+from venus.codec.batch import TableChanges
 from venus.codec.columns import Value
 
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from venus.codec.batch import Batch, digest, encode
-from venus.codec.changes import TableChanges
+from venus.codec.batch import Batch, TableChanges, digest, encode
 from venus.codec.columns import from_columns
-from venus.codec.layout import Layout
+from venus.codec.row_bytes import Layout
 from venus.model import BatchNo, Column, Kind, LogicalType, Sequence, TableSchema
 from venus.wire import broker_pb2
 

@@ -17,11 +17,11 @@ from venus.broker.machine.business import Business, MaterialisedPosition
 from venus.broker.machine.records import decode_materialised_position, encode_materialised_position
 from venus.broker.pipeline.shared_log import SharedLog, StandaloneLog
 from venus.broker.snapshot import materialiser, step
-from venus.broker.store import data_directory, keys
-from venus.broker.store.data_directory import FreeBytes
+from venus.broker.store import files, keys
+from venus.broker.store.files import FreeBytes
 from venus.broker.store.rocks import Store
-from venus.codec.chunk import Chunk, decode_chunk
 from venus.codec.packed import PackedBytes
+from venus.codec.stored_rows import Chunk, decode_chunk
 from venus.config import BrokerSettings
 from venus.model import Verdict
 from venus.wire import broker_pb2, change_pb2
@@ -103,7 +103,7 @@ def make(
     on_write: Callable[[str], None] | None = options.pop("on_write", None)
     watermark: Callable[[Business], int] | None = options.pop("watermark", None)
     shared: SharedLog = options.pop("shared", None) or StandaloneLog(watermark)
-    free_bytes: FreeBytes = options.pop("free_bytes", data_directory.read_free_bytes)
+    free_bytes: FreeBytes = options.pop("free_bytes", files.read_free_bytes)
     clock = clock or Clock()
     settings = BrokerSettings(**{"free_bytes_min": 1 << 20, "cache_bytes": 16 << 20, **options})
     engine = Core(

@@ -21,11 +21,10 @@ from venus.broker.replicas import copies
 from venus.broker.replicas.broker_load import BrokerHealth
 from venus.broker.replicas.coordinator_thread import CoordinatorThread
 from venus.broker.replicas.copies import CopyHeader, CopyMark, CopyPiece, CopyPlace, CopyPool
-from venus.broker.replicas.core_logs import CoreLogs
 from venus.broker.replicas.host import Host
 from venus.broker.replicas.installation import ReplicaInstaller
 from venus.broker.replicas.placement import ReplicaPlacement
-from venus.broker.replicas.replicated_logs import ReplicatedLogs
+from venus.broker.replicas.replicated_logs import CoreLogs, ReplicatedLogs
 from venus.errors import Unavailable
 from venus.replication.messages import Answer, FetchReply, FetchRequest, SendFetch
 from venus.replication.position import ReplicationTimes

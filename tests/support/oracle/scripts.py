@@ -13,13 +13,14 @@ from pathlib import Path
 
 from tests.support.oracle.double import VARCHAR, Answer, Error, Module
 from venus.adapters.dialects.contract import InstallStep
-from venus.adapters.dialects.oracle import ddl, inline, registry
-from venus.adapters.dialects.oracle.ddl import CaptureStyle, KeyedTable, OracleKeyColumn, build_script
+from venus.adapters.dialects.oracle import registry
 from venus.adapters.dialects.oracle.dictionary import overrides, ownership, types
 from venus.adapters.dialects.oracle.dictionary.reader import OracleDictionary
 from venus.adapters.dialects.oracle.dictionary.tables import ListedTable, OracleTable, build_table, with_id
 from venus.adapters.dialects.oracle.installation import check
 from venus.adapters.dialects.oracle.installation.install import OracleInstallPlanner
+from venus.adapters.dialects.oracle.language import ddl, inline
+from venus.adapters.dialects.oracle.language.ddl import CaptureStyle, KeyedTable, OracleKeyColumn, build_script
 from venus.adapters.dialects.oracle.rows import build_access
 from venus.adapters.dialects.oracle.session.connection import EDITION, SESSION, OracleSession
 from venus.adapters.dialects.oracle.session.driver import ModuleDriver, OracleOptions

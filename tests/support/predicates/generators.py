@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from decimal import Decimal
 
 from venus.codec.columns import Value, from_columns
-from venus.codec.layout import Layout
 from venus.codec.packed import PackedBytes
+from venus.codec.row_bytes import Layout
 from venus.model import Column, Kind, LogicalType, TableSchema
 
 

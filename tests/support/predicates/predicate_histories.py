@@ -21,8 +21,8 @@ import pyarrow as pa
 from venus.adapters.under.row_changes import RowChanges, apply_predicate, join_changes, net_changes
 from venus.codec.columns import Value, from_columns
 from venus.codec.filtering import find_inside
-from venus.codec.layout import Layout
 from venus.codec.packed import PackedBytes
+from venus.codec.row_bytes import Layout
 from venus.model import Column, Kind, LogicalType, TableSchema
 from venus.predicates.evaluation import Bools, Values, evaluate_range
 from venus.predicates.ranges import Predicate, Range, compile_predicate

@@ -25,13 +25,12 @@ from venus.broker.snapshot.reading import refused_tables, row_chooser
 from venus.codec import schema as schemas_codec
 from venus.codec.columns import Value, from_columns
 from venus.codec.filtering import OpenRows
-from venus.codec.layout import Layout
 from venus.codec.packed import PackedBytes, pack_items
+from venus.codec.row_bytes import Layout
 from venus.codec.stored_rows import TOMBSTONE, StoredRows
 from venus.model import ChangeKind, TableSchema
-from venus.network import row_filters, rows_identity
-from venus.network.row_filters import FittedFilter, RowFilter
-from venus.network.rows_identity import Levels
+from venus.network import row_filters
+from venus.network.row_filters import FittedFilter, Levels, RowFilter
 from venus.wire import change_pb2
 
 #: The table, then without a column that predicates name, then with one of that name again, or with the same one.
@@ -94,11 +93,9 @@ def _identity(kind: str, levels: Levels, versions: tuple[int, ...], fault: str) 
     """Return what is said of the rows with a position; `fault` is what was taken out of it."""
     starts = min if fault == "a table that stood still is as before" else None
     with (
-        patch.object(rows_identity, "first_fitting_version", lambda _, found: starts(found))
-        if starts
-        else nullcontext()
+        patch.object(row_filters, "first_fitting_version", lambda _, found: starts(found)) if starts else nullcontext()
     ):
-        tables = rows_identity.partial_tables(levels, [VERSIONS[kind][version] for version in versions])
+        tables = row_filters.partial_tables(levels, [VERSIONS[kind][version] for version in versions])
     return {table_id: one.digest for table_id, one in tables.items()}
 
 

@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from venus.alarms.alarm_state import SETTLING_S, Alarm, AlarmState
-from venus.alarms.notifier import NAME, Notifier, save_alarms
+from venus.alarms.notifier import ALARMS_FILE, Notifier, save_alarms
 from venus.broker.service.alarm_monitor import AlarmMonitor
 from venus.broker.status.history import derive_alarms
 from venus.config import AlarmsSettings
@@ -31,7 +31,7 @@ class Machine:
         self.watch = AlarmMonitor(
             AlarmsSettings(repeat_s=4 * HOUR_S, clear_s=10),
             cast("Notifier", self),
-            path / NAME,
+            path / ALARMS_FILE,
             heartbeat_s=5.0,
             clock=lambda: self.clock_s,
             steady=lambda: self.steady_s,
@@ -126,7 +126,7 @@ def test_what_was_remembered_while_the_clock_was_ahead_is_repeated_in_time(tmp_p
         since_s=ahead,
         notified_s=ahead,
     )
-    save_alarms(tmp_path / NAME, [alarm])
+    save_alarms(tmp_path / ALARMS_FILE, [alarm])
     machine = Machine(tmp_path)
 
     assert machine.look(SETTLING_S, said=[HALTED]) == []

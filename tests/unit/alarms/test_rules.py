@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from venus import broker
+from venus.broker.machine.loss import divergence_message
 from venus.broker.mirrors import upstream_selection
 from venus.broker.mirrors.mirror_status import mirror_alarms
 from venus.broker.mirrors.topology_position import (
@@ -18,12 +19,11 @@ from venus.broker.mirrors.topology_position import (
     find_missing_rows,
     find_unmatched_predicates,
 )
-from venus.broker.mirrors.upstream_choice import build_away_alarm
+from venus.broker.mirrors.upstream_selection import build_away_alarm
 from venus.broker.pipeline.group import halt_reason
 from venus.broker.replicas.replication_status import loss_alarms
 from venus.broker.replicas.replication_status import replication_alarms as replication_alarms
-from venus.broker.replicas.unclean_losses import divergence_message
-from venus.broker.store.data_directory import full_disk_message
+from venus.broker.store.files import full_disk_message
 from venus.model import Column, Kind, LogicalType, TableSchema
 from venus.network.row_filters import RowFilter
 from venus.replication.messages import Reinstall

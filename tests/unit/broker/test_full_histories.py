@@ -16,7 +16,7 @@ import pytest
 from tests.support.engines.stored import HEAD
 from venus.broker.machine import folding
 from venus.broker.machine.folding import ChangeSection, StoredKind, WrittenKind
-from venus.codec.changes import EMPTY
+from venus.codec.batch import EMPTY
 from venus.codec.packed import PackedBytes, pack_items
 from venus.codec.stored_rows import StoredRows
 from venus.model import ChangeKind

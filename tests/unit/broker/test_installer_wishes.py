@@ -12,9 +12,8 @@ import pytest
 from venus.broker.replicas import installation
 from venus.broker.replicas.installation import ReplicaInstaller
 from venus.errors import Unavailable
-from venus.replication.messages import LogChanged
+from venus.replication.position import LogChanged, TermCache
 from venus.replication.records import LiveBroker, Member
-from venus.replication.terms import TermCache
 
 WAIT_S = 10.0
 A, B = (LiveBroker(member=Member(broker=name, store="s"), address=f"{name}:1") for name in "ab")

@@ -12,7 +12,7 @@ from venus.broker.machine.business import Business
 from venus.broker.machine.review_schedule import ReviewSchedule
 from venus.broker.snapshot import snapshots
 from venus.broker.snapshot.snapshots import SnapshotManager
-from venus.broker.store.data_directory import FreeSpace
+from venus.broker.store.files import FreeSpace
 from venus.errors import Unavailable
 from venus.wire import broker_pb2
 

@@ -13,7 +13,7 @@ from tests.support.engines.memory_coordinator import MemoryCluster, MemoryCoordi
 from tests.support.waiting import eventually
 from venus.broker.replicas.broker_load import NEARLY_FULL, SLOW_SYNC_S, BrokerHealth, find_trouble
 from venus.broker.replicas.coordinator_thread import CoordinatorThread
-from venus.broker.store.data_directory import FreeSpace
+from venus.broker.store.files import FreeSpace
 from venus.broker.store.rocks import Store, SyncTimes
 from venus.flow.degradation import Degradation, DegradedLane, HealthMonitor, HealthRule, Lane
 from venus.replication.messages import SwapResult

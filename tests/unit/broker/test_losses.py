@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from venus.broker.machine.loss import Loss
+from venus.broker.machine.loss import Loss, groups_to_verify, record_losses, record_verification, unrecorded_terms
 from venus.broker.replicas.replication_status import loss_alarms
-from venus.broker.replicas.unclean_losses import groups_to_verify, record_losses, record_verification, unrecorded_terms
 from venus.coordination.operator_changes import find_problems
 from venus.replication.records import Leadership, LiveBroker, LossWindow, Member, Policy
 

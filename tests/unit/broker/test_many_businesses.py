@@ -12,12 +12,11 @@ import pytest
 from venus.broker.machine.business import Business
 from venus.broker.machine.consumers import ConsumerState
 from venus.broker.machine.review_schedule import ReviewSchedule
-from venus.broker.pipeline import trimming
+from venus.broker.pipeline import consumer_groups
 from venus.broker.pipeline.group import CommandGroup
 from venus.broker.queue.buffer import ENTRY_BYTES, BodyBuffer
 from venus.broker.replicas import replicated_logs
-from venus.broker.replicas.core_logs import CoreLogs
-from venus.broker.replicas.replicated_logs import RecentEntries, ReplicaStanding, ReplicatedLogs, clear_oldest
+from venus.broker.replicas.replicated_logs import CoreLogs, RecentEntries, ReplicaStanding, ReplicatedLogs, clear_oldest
 from venus.broker.snapshot.scavenger import PASS_EVERY_S, Scavenger
 from venus.broker.store.rocks import Store, StoreBatch
 
@@ -61,13 +60,13 @@ def test_each_business_gives_its_share_of_the_buffer() -> None:
 
 def test_thousands_of_consumers_that_stay_away_are_forgotten_in_a_moment(monkeypatch: pytest.MonkeyPatch) -> None:
     forgotten: list[str] = []
-    monkeypatch.setattr(trimming, "forget", lambda _group, _business, name, _at: forgotten.append(name))
-    monkeypatch.setattr(trimming, "logger", SimpleNamespace(warning=lambda *_: None))
+    monkeypatch.setattr(consumer_groups, "forget", lambda _group, _business, name, _at: forgotten.append(name))
+    monkeypatch.setattr(consumer_groups, "logger", SimpleNamespace(warning=lambda *_: None))
     found = business(1)
     found.consumers = {f"g{n}": ConsumerState(group=f"g{n}", acknowledged=n, kept=n) for n in range(5000)}
 
     began = time.perf_counter()
-    trimming.age_consumers(cast(CommandGroup, None), found, 10**12, 0, 1.0)
+    consumer_groups.age_consumers(cast(CommandGroup, None), found, 10**12, 0, 1.0)
 
     assert time.perf_counter() - began < 1
     assert (len(forgotten), found.consumers) == (5000, {})

@@ -13,7 +13,7 @@ from venus.broker.machine.business import Business
 from venus.broker.machine.consumers import ConsumerState
 from venus.broker.machine.half_messages import HalfMessage, HalfState, SharedSequence
 from venus.broker.machine.review_schedule import ReviewSchedule
-from venus.broker.queue import batch_lookup
+from venus.broker.queue import reader
 from venus.broker.status.broker_status import StatusReport
 from venus.broker.status.table_selection import ANSWER_MAX, EACH_MIN, NAMED_MAX, EntrySelection
 from venus.config import BrokerSettings
@@ -68,7 +68,7 @@ def status_of(*businesses: Business) -> broker_pb2.BrokerStatus:
 
 @pytest.fixture
 def _placed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batch_lookup, "find_batch", lambda *_: None)
+    monkeypatch.setattr(reader, "find_batch", lambda *_: None)
 
 
 @pytest.mark.usefixtures("_placed")

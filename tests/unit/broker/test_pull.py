@@ -6,8 +6,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from venus.broker.mirrors.replicator import ON_THE_WAY_S, Replicator
-from venus.broker.mirrors.upstream_choice import LocalPosition, UpstreamEndpoint
-from venus.broker.mirrors.upstream_selection import TIMES, Fitness, FitnessKind
+from venus.broker.mirrors.upstream_selection import TIMES, Fitness, FitnessKind, LocalPosition, UpstreamEndpoint
 from venus.errors import OtherRows
 
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from venus.replication.messages import FetchRequest, LogChanged, RecordRead
-from venus.replication.position import Position, ReplicationTimes
+from venus.replication.messages import FetchRequest, RecordRead
+from venus.replication.position import LogChanged, Position, ReplicationTimes, TermCache
 from venus.replication.records import Leadership, Member
 from venus.replication.replica import Replica, silence_refusal
-from venus.replication.terms import TermCache
 
 A, B, C = (Member(broker=name, store="s") for name in "abc")
 TERMS = TermCache(((1, 1),))

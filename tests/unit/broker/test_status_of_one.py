@@ -21,7 +21,7 @@ from venus.broker.service.service_status import ServiceStatus
 from venus.broker.service.traffic_status import TrafficStatus
 from venus.config import ClusterSettings
 from venus.coordination.etcd import EtcdCoordinator
-from venus.flow.limiters import Limiter, LimiterRecord
+from venus.flow.admission import Limiter, LimiterRecord
 from venus.network.row_filters import RowFilter
 from venus.network.scheduling import Load
 from venus.replication.records import InstallationProgress, Leadership, LiveBroker, Member

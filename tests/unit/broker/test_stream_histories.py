@@ -22,9 +22,9 @@ import pytest
 from venus.broker.machine import half_messages
 from venus.broker.machine.half_messages import HalfAction, HalfMessage, HalfState
 from venus.broker.pipeline.producer_commands import HalvesResult, ShippedHalf
-from venus.broker.service.intake import Intake
 from venus.broker.service.producer_stream import ProducerStream, StreamServices
 from venus.broker.service.traffic import Traffic
+from venus.broker.service.unsaved import Intake
 from venus.codec.batch import digest
 from venus.config import BrokerSettings
 from venus.errors import SlowRequest

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from venus.replication.terms import TermCache
+from venus.replication.position import TermCache
 
 #: The term of every entry, from index 1 on.
 Plain = list[int]

@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 
 from venus.broker.pipeline.producer_commands import ShippedHalf
-from venus.broker.service.intake import Intake
 from venus.broker.service.traffic import Traffic
-from venus.broker.service.unsaved import UnsavedBytes
+from venus.broker.service.unsaved import Intake, UnsavedBytes
 from venus.config import BrokerSettings
 from venus.flow.precedence import Precedence
 from venus.flow.write_queue import MemoryShares, WriteQueue

@@ -7,9 +7,15 @@ from collections.abc import Callable, Mapping
 import pytest
 
 from venus.broker.mirrors import topology_position
-from venus.broker.mirrors.upstream_choice import LocalPosition, build_away_alarm, explain_absence, judge_fitness
 from venus.broker.mirrors.upstream_monitor import SetMembers, UpstreamMonitor, UpstreamPoller
-from venus.broker.mirrors.upstream_selection import AwayFromNearest, FitnessKind
+from venus.broker.mirrors.upstream_selection import (
+    AwayFromNearest,
+    FitnessKind,
+    LocalPosition,
+    build_away_alarm,
+    explain_absence,
+    judge_fitness,
+)
 from venus.rpc.address import NONE
 from venus.wire import broker_pb2
 

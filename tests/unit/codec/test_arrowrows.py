@@ -13,7 +13,7 @@ import pytest
 from tests.support.brokers.feed import INT, TEXT, column, put, section, table
 from venus.codec.arrow_rows import ArrowShape, ValueMisfit, arrow_type
 from venus.codec.columns import from_columns
-from venus.codec.layout import Layout
+from venus.codec.row_bytes import Layout
 from venus.errors import ConfigError
 from venus.model import Kind, LogicalType, TableSchema
 

@@ -13,16 +13,16 @@ from tests.support.engines.stored import HEAD, plain_rows, stored_rows
 from tests.unit.codec import plain
 from venus.codec.batch import (
     Batch,
+    TableChanges,
     changes_from_wire,
     changes_to_wire,
     decode,
     digest,
     encode,
+    marker,
 )
-from venus.codec.changes import TableChanges, marker
-from venus.codec.chunk import Chunk, RowTotals, SealedChunk, decode_chunk, encode_chunk, rows_digest
 from venus.codec.packed import PackedBytes
-from venus.codec.stored_rows import TOMBSTONE
+from venus.codec.stored_rows import TOMBSTONE, Chunk, RowTotals, SealedChunk, decode_chunk, encode_chunk, rows_digest
 from venus.errors import ProtocolError
 from venus.model import BatchNo, ChangeKind, Sequence
 from venus.wire import broker_pb2, change_pb2

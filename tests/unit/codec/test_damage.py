@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.codec import plain
-from venus.codec import few_rows
+from venus.codec import row_bytes
 from venus.codec.columns import from_columns, keys_from_columns, to_columns
 from venus.codec.copy_text import from_copy, keys_to_copy, to_copy
-from venus.codec.layout import Layout
 from venus.codec.packed import PackedBytes
+from venus.codec.row_bytes import Layout
 from venus.errors import ProtocolError
 from venus.model import Kind, TableSchema
 
@@ -28,7 +28,7 @@ PIECES = [b"\\", b"\t", b"\n", b"\\N", b"\\\\x", b"a", b"0", b"f", b"\\n", b"\xc
 def way(request: pytest.FixtureRequest) -> Iterator[None]:
     """Everything holds for both ways: value by value, which is for few rows, and by the batch."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(few_rows, "VALUES_MAX", 1_000_000 if request.param == "few rows" else 0)
+        patch.setattr(row_bytes, "FEW_VALUES_MAX", 1_000_000 if request.param == "few rows" else 0)
         yield
 
 

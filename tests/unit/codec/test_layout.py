@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from tests.unit.codec import plain
-from venus.codec.layout import Layout
+from venus.codec.row_bytes import Layout
 from venus.errors import ProtocolError
 from venus.model import Column, Kind
 

@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.codec import plain
-from venus.codec import few_rows
+from venus.codec import row_bytes
 from venus.codec.columns import from_columns, keys_from_columns, keys_to_columns, row_as_dict, to_columns
 from venus.codec.copy_text import from_copy, from_copy_with_new, keys_to_copy, messages_to_copy, to_copy
-from venus.codec.layout import Layout
 from venus.codec.packed import PackedBytes, join_items, pack_items, position_type
+from venus.codec.row_bytes import Layout
 from venus.codec.schema import message_class
 from venus.errors import ProtocolError
 from venus.model import Kind, TableSchema
@@ -29,7 +29,7 @@ many = settings(deadline=None, max_examples=40)
 def way(request: pytest.FixtureRequest) -> Iterator[None]:
     """Everything holds for both ways: value by value, which is for few rows, and by the batch."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(few_rows, "VALUES_MAX", 1_000_000 if request.param == "few rows" else 0)
+        patch.setattr(row_bytes, "FEW_VALUES_MAX", 1_000_000 if request.param == "few rows" else 0)
         yield
 
 

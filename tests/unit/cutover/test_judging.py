@@ -24,10 +24,10 @@ from venus.adapters.dialects.contract import Cut, FillState
 from venus.adapters.targets.cutover_contract import CutoverTable
 from venus.adapters.targets.postgresql.cutover.cutover_session import next_number
 from venus.adapters.targets.views import TargetTable, TargetView
-from venus.codec.changes import TableChanges
+from venus.codec.batch import TableChanges
 from venus.codec.columns import from_columns, to_columns
-from venus.codec.layout import Layout
 from venus.codec.packed import PackedBytes
+from venus.codec.row_bytes import Layout
 from venus.model import Column, Kind, LogicalType, TableSchema
 from venus.wire import broker_pb2
 

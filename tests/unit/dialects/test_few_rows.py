@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from venus.adapters.dialects.postgresql import rows as copy_stream
-from venus.adapters.dialects.postgresql.cut import parse_row
+from venus.adapters.dialects.postgresql.capture.cut import parse_row
 
 
 def blocks(*values: tuple[str | None, ...], rows_max: int = 100, bytes_max: int = 100) -> list[bytes]:

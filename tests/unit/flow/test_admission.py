@@ -6,9 +6,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from venus.flow.admission import PAUSE_MAX_S, Admission, AdmissionLimits, AdmissionVerdict, Slots
+from venus.flow.admission import (
+    PAUSE_MAX_S,
+    RELEASED_S,
+    Admission,
+    AdmissionLimits,
+    AdmissionVerdict,
+    Limiter,
+    LimiterRecord,
+    Slots,
+)
 from venus.flow.degradation import Degradation, Lane, Watermark
-from venus.flow.limiters import RELEASED_S, Limiter, LimiterRecord
 from venus.flow.write_queue import LEAST_BYTES, MemoryShares
 
 MIB = 1 << 20

@@ -7,7 +7,7 @@ from collections import defaultdict
 from hypothesis import given
 from hypothesis import strategies as st
 
-from venus.flow.fair_queue import FairQueue
+from venus.flow.write_queue import FairQueue
 
 ITEMS = st.lists(st.tuples(st.integers(0, 4), st.integers(0, 400)), max_size=100)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from venus.flow.fair_queue import GroupSize
+from venus.flow.write_queue import GroupSize
 
 KIB = 1 << 10
 

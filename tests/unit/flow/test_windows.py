@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from venus.flow.limiters import STEP_BYTES, DeliveryWindow
+from venus.flow.admission import WINDOW_STEP_BYTES, DeliveryWindow
 
 
 def test_a_quick_consumer_keeps_its_whole_credit() -> None:
@@ -23,7 +23,7 @@ def test_it_is_halved_for_each_time_without_an_answer_and_named() -> None:
     window.on_sent(1 << 20, 100.0)
     halved = [second for second in range(100, 200) if window.halve_if_slow(float(second))]
     assert halved == list(range(105, 200, 5))
-    assert window.size == STEP_BYTES
+    assert window.size == WINDOW_STEP_BYTES
     assert window.slow_since == 100.0
 
 
@@ -37,7 +37,7 @@ def test_it_grows_by_a_step_for_each_quick_answer() -> None:
     for n in range(1, 8):
         window.on_sent(1000, 12.0 + n)
         window.on_returned(1000, 12.5 + n)
-        assert window.size == (1 << 19) + n * STEP_BYTES
+        assert window.size == (1 << 19) + n * WINDOW_STEP_BYTES
     assert window.slow_since is None
 
 
@@ -63,7 +63,7 @@ def test_it_stays_between_a_step_and_the_credit(events: list[tuple[str, int, flo
             out -= back
         else:
             window.halve_if_slow(now)
-        assert STEP_BYTES <= window.size <= 1 << 22
+        assert WINDOW_STEP_BYTES <= window.size <= 1 << 22
         assert window.outstanding == out
     window.on_returned(out, now)
     assert window.room > 0, "who has given everything back can always be sent something"

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from venus.network.topology import BrokerSet, Tier
-from venus.network.topology_drawing import Hop, SetView, TopologyView, draw
+from venus.network.topology import BrokerSet, Hop, SetView, Tier, TopologyView, draw
 
 
 def one(name: str, tier: Tier, level: int, above: str = "", *hops: Hop, **more: object) -> SetView:

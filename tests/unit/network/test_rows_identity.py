@@ -9,16 +9,18 @@ import pytest
 
 from tests.support.predicates.predicate_histories import SCHEMA
 from venus.model import TableSchema
-from venus.network import rows_identity
-from venus.network.row_filters import RowFilter, parse_filters, with_tables
-from venus.network.rows_identity import (
+from venus.network import row_filters
+from venus.network.row_filters import (
     NO_ROWS,
     Levels,
+    RowFilter,
     RowsIdentity,
     TableRows,
     describe_differences,
     find_differing,
+    parse_filters,
     partial_tables,
+    with_tables,
 )
 
 WITHOUT = replace(SCHEMA, version=2, columns=(SCHEMA.columns[0], *SCHEMA.columns[2:]))
@@ -104,5 +106,5 @@ def test_what_differs_is_named_table_by_table() -> None:
 
 def test_what_is_stored_is_read_again() -> None:
     found = RowsIdentity(set="a", tables=(of((level("region = 'EU'"),)),))
-    assert rows_identity.decode_identity(rows_identity.encode_identity(found)) == found
-    assert rows_identity.decode_identity(rows_identity.encode_identity(None)) is None
+    assert row_filters.decode_identity(row_filters.encode_identity(found)) == found
+    assert row_filters.decode_identity(row_filters.encode_identity(None)) is None

@@ -7,8 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from venus.errors import ConfigError
-from venus.network.topology import BrokerSet, Tier, Topology, check_topology, merge_reports, topology_problems
+from venus.network.topology import BrokerSet, Tier, Topology, merge_reports, topology_problems
 
 
 def core(name: str = "hq", **more: object) -> BrokerSet:
@@ -28,15 +27,19 @@ EUROPE = tandem("europe", addresses=("eu1:7400", "eu2:7400"))
 LYON = access("lyon", 2, upstream=("europe",), labels=frozenset({"eu"}))
 
 
+def valid_topology(*sets: BrokerSet) -> Topology:
+    assert list(topology_problems(sets)) == []
+    return Topology.of(sets)
+
+
 def names(sets: tuple[BrokerSet, ...]) -> list[str]:
     return [one.name for one in sets]
 
 
 def test_a_level_pulls_from_the_level_above_in_the_order_that_is_configured() -> None:
     asia = tandem("asia")
-    found = check_topology(
-        [LYON, asia, EUROPE, HQ, access("rome", 2), access("oslo", 2, upstream=("eu2:7400", "asia"))]
-    )
+    oslo = access("oslo", 2, upstream=("eu2:7400", "asia"))
+    found = valid_topology(LYON, asia, EUROPE, HQ, access("rome", 2), oslo)
 
     assert names(found.sets) == ["hq", "asia", "europe", "lyon", "oslo", "rome"]
     assert found.levels == (0, 1, 2)
@@ -46,20 +49,18 @@ def test_a_level_pulls_from_the_level_above_in_the_order_that_is_configured() ->
         ["europe", "asia"],
         ["asia", "europe"],
     ]
-    assert names(found.downstreams_of(EUROPE)) == ["lyon", "oslo", "rome"]
     assert found.upstreams_of(HQ) == ()
 
 
 def test_no_tandem_and_many_tandem_levels_are_both_fine() -> None:
-    assert names(check_topology([HQ, access("lyon", 1)]).sets_at(1)) == ["lyon"]
+    assert names(valid_topology(HQ, access("lyon", 1)).sets_at(1)) == ["lyon"]
     levels = [tandem(f"t{level}", level) for level in range(1, 9)]
-    assert check_topology([HQ, *levels, access("a", 9)]).levels == tuple(range(10))
+    assert valid_topology(HQ, *levels, access("a", 9)).levels == tuple(range(10))
 
 
 def test_core_sets_may_pull_from_each_other() -> None:
-    assert names(
-        check_topology([HQ, core("paris", upstream=("hq",))]).upstreams_of(core("paris", upstream=("hq",)))
-    ) == ["hq"]
+    paris = core("paris", upstream=("hq",))
+    assert names(valid_topology(HQ, paris).upstreams_of(paris)) == ["hq"]
 
 
 @pytest.mark.parametrize(
@@ -114,11 +115,9 @@ def test_core_sets_may_pull_from_each_other() -> None:
     ],
 )
 def test_what_cannot_be_is_said_in_one_line(sets: list[BrokerSet], said: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        check_topology(sets, labels={"eu", "us"})
-    assert said in [str(caught.value), *topology_problems(sets, {"eu", "us"})]
-    assert str(caught.value) == next(topology_problems(sets, {"eu", "us"}))
-    assert not str(caught.value).count("\n")
+    problems = list(topology_problems(sets, {"eu", "us"}))
+    assert said in problems
+    assert "\n" not in problems[0]
 
 
 def test_the_cause_is_said_and_a_loop_only_once() -> None:

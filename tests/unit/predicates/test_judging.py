@@ -14,11 +14,10 @@ import pytest
 
 from tests.support.predicates.generators import SAMPLES, SCHEMA, STRANGE, Row, pack_rows, random_predicate, random_row
 from venus.adapters.under.row_changes import RowChanges, apply_predicate
-from venus.codec.chunk import FullRows
 from venus.codec.filtering import find_inside, select_full_rows
-from venus.codec.layout import Layout
 from venus.codec.packed import PackedBytes, join_items
-from venus.codec.stored_rows import HEAD_BYTES, StoredRows, heads_of
+from venus.codec.row_bytes import Layout
+from venus.codec.stored_rows import HEAD_BYTES, FullRows, StoredRows, heads_of
 from venus.model import Column, Kind, LogicalType, TableSchema
 from venus.predicates.evaluation import evaluate_range
 from venus.predicates.ranges import Predicate, compile_predicate

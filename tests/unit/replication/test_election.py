@@ -6,11 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from venus.replication.election import Ballot, explain_hindrance
-from venus.replication.elections import TERMS_MAX, Elections
+from venus.replication.following import TERMS_MAX, Elections
 from venus.replication.messages import BallotReceived, RequestBallot, Swap
 from venus.replication.position import ReplicationTimes
-from venus.replication.records import Leadership, LiveBroker, Member, Policy
+from venus.replication.records import Ballot, Leadership, LiveBroker, Member, Policy, explain_hindrance
 
 A, B, C, D = (Member(broker=name, store="s") for name in "abcd")
 KNOWN = Leadership(

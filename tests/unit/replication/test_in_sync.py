@@ -6,13 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from venus.replication import in_sync
-from venus.replication.in_sync import FollowerProgress
-from venus.replication.messages import BrokersRead, FetchRequest, LogChanged, RecordRead, Swap, Tick
-from venus.replication.position import Position, ReplicationTimes
+from venus.replication import leading
+from venus.replication.leading import FollowerProgress
+from venus.replication.messages import BrokersRead, FetchRequest, RecordRead, Swap, Tick
+from venus.replication.position import LogChanged, Position, ReplicationTimes, TermCache
 from venus.replication.records import Leadership, LiveBroker, Member
 from venus.replication.replica import Replica
-from venus.replication.terms import TermCache
 
 A, B, C, D = (Member(broker=name, store="s") for name in "abcd")
 RECORD = Leadership(
@@ -50,7 +49,7 @@ SILENCE_S = 2.0
 def test_a_leader_is_cut_off_if_those_that_it_does_not_reach_could_go_on(
     record: Leadership, live: set[Member], moving: set[Member], is_cut_off: bool
 ) -> None:
-    assert in_sync.is_cut_off(record, frozenset(live), frozenset(moving)) is is_cut_off
+    assert leading.is_cut_off(record, frozenset(live), frozenset(moving)) is is_cut_off
 
 
 def test_a_fetch_is_progress_if_it_asks_for_more_or_has_everything() -> None:

@@ -10,7 +10,6 @@ from venus.replication.messages import (
     CopyInstalled,
     FetchReply,
     Lead,
-    LogChanged,
     LogTrimmed,
     RecordRead,
     Reinstall,
@@ -18,10 +17,9 @@ from venus.replication.messages import (
     SendFetch,
     Swap,
 )
-from venus.replication.position import Position, ReplicationTimes
+from venus.replication.position import LogChanged, Position, ReplicationTimes, TermCache
 from venus.replication.records import Leadership, LiveBroker, Member, Policy
 from venus.replication.replica import Replica
-from venus.replication.terms import TermCache
 
 A, B = (Member(broker=name, store="s") for name in "ab")
 EVERYBODY = {member: LiveBroker(member=member, address=f"{member.broker}:1") for member in (A, B)}

@@ -7,8 +7,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from venus.network.scheduling import Load
-from venus.replication.election import Ballot, choose_leader
-from venus.replication.in_sync import NEAR_ENTRIES
 from venus.replication.leaders import (
     AGAIN_S,
     UNEVEN_S,
@@ -20,7 +18,7 @@ from venus.replication.leaders import (
     plan_elections,
     plan_moves,
 )
-from venus.replication.records import Leadership, LiveBroker, Member
+from venus.replication.records import NEAR_ENTRIES, Ballot, Leadership, LiveBroker, Member, choose_leader
 
 
 def member(name: str) -> Member:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from venus.replication.election import Ballot
 from venus.replication.messages import (
     NO_LEASE,
     Advance,
@@ -16,7 +15,6 @@ from venus.replication.messages import (
     FetchRequest,
     Lead,
     LeaseChanged,
-    LogChanged,
     NotLeading,
     ReadRecords,
     RecordRead,
@@ -28,10 +26,9 @@ from venus.replication.messages import (
     SwapResult,
     Tick,
 )
-from venus.replication.position import Position, ReplicationTimes
-from venus.replication.records import Leadership, LiveBroker, Member, Policy
+from venus.replication.position import LogChanged, Position, ReplicationTimes, TermCache
+from venus.replication.records import Ballot, Leadership, LiveBroker, Member, Policy
 from venus.replication.replica import Replica
-from venus.replication.terms import TermCache
 
 A, B, C = (Member(broker=name, store="s") for name in "abc")
 EVERYBODY = {member: LiveBroker(member=member, address=f"{member.broker}:1") for member in (A, B, C)}

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.brokers.certificates import Authority
-from venus.rpc import credentials
+from venus.rpc import channel
 from venus.rpc.address import ClientCredentials
 
 
@@ -36,9 +36,9 @@ def reset(monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def test_a_connection_that_was_reset_is_not_said_to_ask_for_tls(reset: str) -> None:
-    assert credentials.explain_failure(reset, ClientCredentials(), 5.0) is None
+    assert channel.explain_failure(reset, ClientCredentials(), 5.0) is None
 
 
 def test_a_connection_that_was_reset_is_not_said_to_refuse_a_certificate(reset: str, tmp_path: Path) -> None:
     authority = Authority(tmp_path)
-    assert credentials.explain_failure(reset, ClientCredentials(ca=authority.ca), 5.0) is None
+    assert channel.explain_failure(reset, ClientCredentials(ca=authority.ca), 5.0) is None

@@ -12,8 +12,8 @@ from pydantic import SecretStr
 from venus.cli.output import Redactor
 from venus.config import Settings, SourceSettings, TargetSettings
 from venus.errors import ConfigError
-from venus.security import passwords
-from venus.security.passwords import resolve_passwords
+from venus.security import secrets
+from venus.security.secrets import resolve_passwords
 
 URL = "postgresql://venus@db/shop"
 
@@ -78,7 +78,7 @@ def test_a_command_is_run_again_but_not_for_every_attempt(tmp_path: Path, monkey
     runs = len((tmp_path / "runs").read_text().split())
     assert "before" in url_of(settings)
     assert len((tmp_path / "runs").read_text().split()) == runs
-    monkeypatch.setattr(passwords, "COMMAND_EVERY_S", 0.0)
+    monkeypatch.setattr(secrets, "COMMAND_EVERY_S", 0.0)
     assert "after" in url_of(settings)
 
 

@@ -14,7 +14,7 @@ import pytest
 from tests.support.brokers.certificates import Authority, token_file
 from venus.config import BrokerSettings, SecuritySettings, Settings
 from venus.errors import ConfigError
-from venus.security import listener_checks
+from venus.security import certificate_files
 from venus.security.certificate_files import open_files
 
 
@@ -30,7 +30,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def start(security: SecuritySettings, *, address: str = "", listen: str = "127.0.0.1:7400", http: str = "") -> None:
     settings = Settings(broker=BrokerSettings(listen=listen, address=address, http=http), security=security)
-    listener_checks.check_listeners(settings)
+    certificate_files.check_listeners(settings)
     if security.certificate:
         open_files(security, address or listen, lambda: datetime.now(UTC))
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from venus.cli.app import run
-from venus.cli.engine import choose_runner
+from venus.cli.spark import choose_runner
 from venus.config import Settings
 from venus.errors import ConfigError
 from venus.process.runners import POOL_ROWS_MIN, LocalRunner

@@ -9,10 +9,9 @@ import pytest
 
 from tests.support.brokers.feed import column, items, put, section, table
 from venus.adapters.under.cut_assembler import CutPiece, SectionRole, SectionWalk
-from venus.codec.batch import Batch
-from venus.codec.changes import EMPTY, TableChanges, marker
+from venus.codec.batch import EMPTY, Batch, TableChanges, marker
 from venus.codec.columns import from_columns
-from venus.codec.layout import Layout
+from venus.codec.row_bytes import Layout
 from venus.model import BatchNo, ChangeKind, Sequence, TableSchema
 
 ITEMS, HELD, NEWER = items(1), items(2, "held"), replace(items(1), version=2)

@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from venus.adapters.upper.batching import Batcher
-from venus.codec.batch import Batch
-from venus.codec.changes import TableChanges, marker
+from venus.codec.batch import Batch, TableChanges, marker
 from venus.codec.packed import PackedBytes
 from venus.model import BatchNo, ChangeKind, Sequence
 

@@ -14,7 +14,7 @@ from venus.adapters.verify.rows import record_ids
 from venus.adapters.verify.sides import places_of
 from venus.adapters.verify.table_comparison import RANGE_BUCKETS, draw_sample, range_slices, whole_slice
 from venus.codec.columns import Value, keys_from_columns
-from venus.codec.layout import Layout
+from venus.codec.row_bytes import Layout
 from venus.model import Column, Kind, LogicalType, TableSchema
 
 

@@ -18,8 +18,8 @@ import pyarrow as pa
 
 from venus.codec.arrow_rows import ColumnValues, default_values
 from venus.codec.changed_rows import ChangeVerdicts, Operation, Operations, is_row
-from venus.codec.layout import Layout
 from venus.codec.packed import pack_items
+from venus.codec.row_bytes import Layout
 from venus.codec.stored_rows import StoredRows
 from venus.errors import ProtocolError
 from venus.model import Column, TableSchema

@@ -21,7 +21,7 @@ from venus.broker.log.entry import EntryKind, LogEntry, decode
 from venus.broker.store import keys
 from venus.broker.store.rocks import Store, StoreBatch
 from venus.errors import Corruption, StorageError
-from venus.replication.terms import TermCache
+from venus.replication.position import TermCache
 
 logger = logging.getLogger(__name__)
 

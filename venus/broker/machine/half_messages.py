@@ -20,8 +20,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 from typing import Any, TypeVar, overload
 
-from venus.broker.machine import loss
-from venus.broker.machine.loss import Loss
+from venus.broker.machine.loss import Loss, has_unmeasured
 from venus.broker.machine.mirror import Home, Mirror
 from venus.errors import Diverged, Fenced, IllegalTransition, ProtocolError
 from venus.model import Verdict
@@ -350,7 +349,7 @@ def check_producer(state: HalfState, source_last_batch: int) -> None:
 
     After an unclean election that is expected: the broker asks the producer what is missing.
     """
-    if source_last_batch > state.end_batch and not loss.has_unmeasured(state.losses):
+    if source_last_batch > state.end_batch and not has_unmeasured(state.losses):
         raise Diverged(
             f"the source has committed batch {source_last_batch}, but this broker's newest is {state.end_batch}: "
             "it no longer has what it once acknowledged",

@@ -1,9 +1,12 @@
-"""What unclean elections and promotions may have lost of one business, as its log has it. Pure.
+"""What unclean elections and promotions may have lost of one business, and when a loss is closed. Pure.
 
 VENUS 3.1, `availability`; Minos: the home is gone and another core set becomes it. A leader that may lack acknowledged
 data records that with the entry that begins its term; a promoted set records it with the entry that makes it the home.
 The producer then reports what the source has committed. What the log lacks of that is the window. Its offsets are
 passed over, so that none is assigned twice. Its rows are in the source, and a repair ships them again.
+
+`Loss` is a window as the log of the business has it; `LossWindow` is the one of an election in the coordinator's
+record, until it is closed.
 """
 
 from __future__ import annotations
@@ -12,7 +15,8 @@ from collections.abc import Collection, Iterable
 from dataclasses import astuple, dataclass, fields, replace
 from typing import Any
 
-from venus.replication.records import LossWindow
+from venus.replication.messages import Reinstall
+from venus.replication.records import Leadership, LossWindow, Policy
 
 #: Above this the oldest are dropped; the coordinator keeps those that are not closed.
 LOSSES_MAX = 100
@@ -122,3 +126,63 @@ def decode(stored: Iterable[Iterable[Any]]) -> tuple[Loss, ...]:
     names = [field.name for field in fields(Loss)]
     found = (Loss(**dict(zip(names, values, strict=False))) for values in stored)
     return tuple(replace(loss, verified=tuple(loss.verified)) for loss in found)
+
+
+def unrecorded_terms(known: Leadership) -> tuple[int, ...]:
+    """Return the unclean terms whose loss is not recorded yet."""
+    measured = {window.term for window in known.losses if window.is_measured}
+    return tuple(term for term in known.unclean_terms if term not in measured)
+
+
+def record_losses(known: Leadership, losses: Iterable[Loss]) -> Leadership | None:
+    """Return the record with what the leader's log knows of open windows; None = it is up to date.
+
+    An empty window is closed: the source has nothing that the log lacks.
+    """
+    windows = {window.term: window for window in known.losses}
+    empty: set[int] = set()
+    for loss in losses:
+        before = windows.get(loss.term)
+        if loss.term not in known.unclean_terms or (before is not None and before.is_measured):
+            continue
+        windows[loss.term] = loss.window
+        if loss.is_measured and loss.end_offset == loss.first_offset:
+            empty.add(loss.term)
+    after = replace(known, losses=tuple(windows[term] for term in sorted(windows))).without_losses(empty)
+    return None if after == known else after
+
+
+def record_verification(known: Leadership, group: str, terms: Collection[int], groups: Collection[str]) -> Leadership:
+    """Return the record after a comparison of a group's target with source and full data, and its repair.
+
+    A window is closed once each of `groups` was compared and repaired.
+    """
+    losses = tuple(
+        replace(window, verified=tuple(sorted({*window.verified, group})))
+        if window.term in terms and window.is_measured
+        else window
+        for window in known.losses
+    )
+    closed = {w.term for w in losses if w.term in terms and w.is_measured and not groups_to_verify(w, groups)}
+    return replace(known, losses=losses).without_losses(closed)
+
+
+def groups_to_verify(window: LossWindow, groups: Iterable[str]) -> list[str]:
+    """Return the groups whose targets are still to be compared."""
+    return sorted(set(groups) - set(window.verified))
+
+
+def is_leader_complete(known: Leadership) -> bool:
+    """Whether the leader must have what others have applied, unless an old data directory was restored by hand."""
+    return known.policy is Policy.CONSISTENCY and not known.unclean_terms
+
+
+def divergence_message(effect: Reinstall) -> str:
+    """Return the message that this replica has stopped and keeps its data, with the ways out."""
+    leader = effect.leader.broker
+    return (
+        f"broker {leader} leads without what was acknowledged: {effect.reason}; this replica has stopped and keeps "
+        f"what it has. If an old data directory was put in place at {leader}, stop {leader}, remove that and start "
+        "this broker again; if this one is the old one, stop it, remove its broker.data_dir and start it: it installs "
+        "the leader's copy"
+    )

@@ -19,7 +19,7 @@ from venus.broker.machine.half_messages import HalfMessage, HalfState
 from venus.broker.machine.steps import EntryStep
 from venus.broker.store import keys
 from venus.broker.store.rocks import Store, StoreBatch
-from venus.codec.chunk import decode_chunk
+from venus.codec.stored_rows import decode_chunk
 from venus.wire import change_pb2, mirror_pb2
 
 

@@ -10,9 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from venus.network import row_filters
-from venus.network.row_filters import RowFilter
-from venus.network.rows_identity import Levels
+from venus.network.row_filters import Levels, RowFilter, decode_filters
 from venus.wire import broker_pb2
 
 
@@ -65,8 +63,8 @@ def decode_mirror(stored: Mapping[str, Any] | None) -> Mirror | None:
     """Read a record of `encode_mirror`."""
     if stored is None:
         return None
-    where, above = row_filters.decode_filters(stored.get("where", ())), stored.get("above")
-    levels = None if above is None else tuple(row_filters.decode_filters(level) for level in above)
+    where, above = decode_filters(stored.get("where", ())), stored.get("above")
+    levels = None if above is None else tuple(decode_filters(level) for level in above)
     return Mirror(**{**stored, "only": tuple(stored["only"]), "where": where, "above": levels})
 
 

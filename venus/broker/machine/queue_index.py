@@ -4,7 +4,7 @@ Epochs show whether a consumer follows a history that is not the queue's. A cons
 increment it has applied is of some epoch. If that epoch ended before the offset, the consumer has applied what is not
 in the queue (KIP-320). It may ask about any epoch that the queue still has, and about the one before its start. Every
 batch says its epoch, so few are remembered here: the newest ones, and the one in front of the queue's start, of which
-no batch is left. queue/batch_lookup.py looks up the epochs between.
+no batch is left. queue/reader.py looks up the epochs between.
 """
 
 from __future__ import annotations

@@ -25,9 +25,8 @@ from venus.broker.store import keys
 from venus.broker.store.files import damage_error
 from venus.broker.store.rocks import Store, StoreBatch
 from venus.model import Verdict
-from venus.network import row_filters
-from venus.network.rows_identity import Levels
-from venus.replication.terms import TermCache
+from venus.network.row_filters import Levels, decode_filters
+from venus.replication.position import TermCache
 from venus.rpc.limits import NUMBER_MAX
 from venus.wire import change_pb2
 
@@ -320,7 +319,7 @@ def load_levels(store: Store, business: int, found: Mirror | None) -> tuple[str,
     heard = store.get(keys.STATE, keys.levels_key(business))
     record = json.loads(heard) if heard is not None else {}
     if record.get("begin") == found.begin:
-        above, levels = record["set"], tuple(row_filters.decode_filters(level) for level in record["levels"])
+        above, levels = record["set"], tuple(decode_filters(level) for level in record["levels"])
     if levels is None:
         return above, None
     return above, (*levels, found.where) if found.where else levels

@@ -15,7 +15,7 @@ from venus.broker.machine import half_messages, loss
 from venus.broker.machine.envelope import Envelope
 from venus.broker.machine.half_messages import HalfMessage, HalfState
 from venus.broker.machine.mirror import Mirror, decode_home, filters_from_wire, home_from_wire, levels_from_wire
-from venus.codec.chunk import RowTotals, decode_chunk
+from venus.codec.stored_rows import RowTotals, decode_chunk
 from venus.model import Verdict
 from venus.wire import mirror_pb2
 

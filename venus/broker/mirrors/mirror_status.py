@@ -9,13 +9,25 @@ from venus.broker.core import Core
 from venus.broker.machine.business import Business
 from venus.broker.machine.mirror import Mirror, filters_from_wire, filters_to_wire
 from venus.broker.machine.records import read_schemas
-from venus.broker.mirrors import topology_position
 from venus.broker.mirrors.replicator import Replicator, Replicators
 from venus.broker.mirrors.session_requests import MirrorState, ReplicatorStatus
-from venus.broker.mirrors.topology_position import SetPosition, UpstreamLag
-from venus.broker.mirrors.upstream_choice import NOT_YET, build_away_alarm, explain_absence
+from venus.broker.mirrors.topology_position import (
+    SetPosition,
+    UpstreamLag,
+    find_absent_labels,
+    find_missing_rows,
+    find_unmatched_predicates,
+    items_of_business,
+    select_tables,
+)
 from venus.broker.mirrors.upstream_monitor import UpstreamStatus
-from venus.broker.mirrors.upstream_selection import AwayFromNearest, FitnessKind
+from venus.broker.mirrors.upstream_selection import (
+    NOT_YET,
+    AwayFromNearest,
+    FitnessKind,
+    build_away_alarm,
+    explain_absence,
+)
 from venus.codec import schema as schemas_codec
 from venus.config import ClusterSettings
 from venus.model import TableSchema
@@ -110,9 +122,7 @@ class MirrorStatuses:
         )
         if self._labels:
             tables = table_names(found.businesses.values())
-            said += topology_position.find_absent_labels(
-                self._labels, self._settings.labels, found.businesses, tables, business
-            )
+            said += find_absent_labels(self._labels, self._settings.labels, found.businesses, tables, business)
         return said
 
     def _silence_alarms(
@@ -142,10 +152,7 @@ class MirrorStatuses:
         """Return the progress of a mirror. A mirror has one before the upstream set has answered for the first time."""
         if pull is not None:
             return pull.status
-        asks = (
-            topology_position.select_tables(self._labels, self._settings.labels, name) is not None
-            and seen.network is None
-        )
+        asks = select_tables(self._labels, self._settings.labels, name) is not None and seen.network is None
         if not asks or not self._core.catalogue.find(name).committed.is_mirror:
             return None
         return ReplicatorStatus(state=MirrorState.CUT_OFF, reason=seen.trouble or NOT_YET, since_us=self._began_us)
@@ -293,14 +300,12 @@ class MirrorRowFilters:
         if above is not None and above.where:
             newest = {schema.table_id: schema for schema in sorted(schemas, key=lambda s: s.version)}
             wide = filters_from_wire(above.where)
-            said += topology_position.find_missing_rows(own, wide, newest.values(), here, self._set_above(found))
+            said += find_missing_rows(own, wide, newest.values(), here, self._set_above(found))
         return said
 
     def find_absent(self, above: str, tables: Mapping[str, Collection[str]], business: str = "") -> list[str]:
         """Return alarms for predicates of what the upstream set lacks, of one business or of all."""
-        return topology_position.find_unmatched_predicates(
-            topology_position.items_of_business(self.configured, business), tables, above
-        )
+        return find_unmatched_predicates(items_of_business(self.configured, business), tables, above)
 
     def _set_above(self, business: Business) -> str:
         mirror = business.committed.mirror

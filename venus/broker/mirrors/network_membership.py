@@ -17,7 +17,6 @@ from venus.broker.mirrors.home_succession import HomeSuccession
 from venus.broker.mirrors.mirror_status import MirrorRowFilters, MirrorStatuses, table_names
 from venus.broker.mirrors.replicator import Replicators, ReplicatorThread
 from venus.broker.mirrors.topology_position import SetPosition
-from venus.broker.mirrors.upstream_choice import NOT_YET, LocalPosition, UpstreamEndpoint, judge_fitness
 from venus.broker.mirrors.upstream_monitor import (
     LOOK_EVERY_S,
     OTHERS_EVERY_S,
@@ -25,7 +24,15 @@ from venus.broker.mirrors.upstream_monitor import (
     UpstreamMonitor,
     UpstreamPoller,
 )
-from venus.broker.mirrors.upstream_selection import Fitness, FitnessKind, SelectionTimes
+from venus.broker.mirrors.upstream_selection import (
+    NOT_YET,
+    Fitness,
+    FitnessKind,
+    LocalPosition,
+    SelectionTimes,
+    UpstreamEndpoint,
+    judge_fitness,
+)
 from venus.broker.pipeline.group import CommandGroup
 from venus.broker.store import keys
 from venus.config import ClusterSettings

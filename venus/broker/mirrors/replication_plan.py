@@ -11,44 +11,20 @@ from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 
+from venus import errors
 from venus.broker.core import Core
 from venus.broker.machine.business import Business
 from venus.broker.machine.mirror import Mirror, home_term_of, levels_from_wire
 from venus.broker.machine.records import load_levels
-from venus.broker.mirrors.session_requests import (
-    Acknowledge,
-    Calls,
-    CloseSnapshot,
-    MirrorState,
-    NextChunk,
-    OpenSnapshot,
-    OpenStream,
-    RenewSnapshot,
-    ReplicatorProgress,
-    WaitForCommit,
-    WaitForIncrements,
-)
+from venus.broker.mirrors import session_requests as requests
 from venus.broker.mirrors.topology_position import explain_late_cut
-from venus.broker.mirrors.upstream_choice import UpstreamChoice, UpstreamEndpoint
+from venus.broker.mirrors.upstream_selection import UpstreamChoice, UpstreamEndpoint
 from venus.broker.pipeline.mirror_commands import MirrorCommands
-from venus.broker.queue import batch_lookup
+from venus.broker.queue import reader
 from venus.broker.store.rocks import Store
-from venus.codec.chunk import RowTotals, encode_chunk
-from venus.errors import (
-    Diverged,
-    IllegalTransition,
-    NotLeader,
-    OffsetDiverged,
-    OffsetTrimmed,
-    ProtocolError,
-    Refused,
-    SnapshotExpired,
-    Unavailable,
-    VenusError,
-)
+from venus.codec.stored_rows import RowTotals, encode_chunk
 from venus.network import row_filters
-from venus.network.row_filters import RowFilter
-from venus.network.rows_identity import find_differing
+from venus.network.row_filters import RowFilter, find_differing
 from venus.rpc import reports
 from venus.rpc.snapshots import Resume
 from venus.wire import broker_pb2, mirror_pb2
@@ -67,11 +43,11 @@ LEASE_S = 3600
 LATER_CUT_S = 5.0
 
 
-class _CutTooEarly(Unavailable):
+class _CutTooEarly(errors.Unavailable):
     """The cut of the full data is too early: consumers would not notice that the rows are selected differently."""
 
 
-class _UpstreamChanged(Unavailable):
+class _UpstreamChanged(errors.Unavailable):
     """The session ends because another upstream set was chosen."""
 
 
@@ -92,7 +68,7 @@ class ReplicationPlan:
         where: tuple[RowFilter, ...] = (),
     ) -> None:
         self.business, self.only, self.where = business, only, where
-        self.progress = ReplicatorProgress(core.clock_us)
+        self.progress = requests.ReplicatorProgress(core.clock_us)
         self.wait_s = RETRY_FIRST_S
         #: The upstream set of this session, once it is chosen.
         self.at: UpstreamEndpoint | None = None
@@ -100,7 +76,7 @@ class ReplicationPlan:
         self._again = ""  # why a new full copy is needed
         self._began_at = monotonic()
 
-    def session(self) -> Calls[None]:
+    def session(self) -> requests.Calls[None]:
         """Pull until an error occurs."""
         self._began_at, self.at = self._monotonic(), None
         self._may_pull(self.business)
@@ -120,7 +96,7 @@ class ReplicationPlan:
         finally:
             mirrors.leave(business)
 
-    def on_end(self, error: VenusError) -> bool:
+    def on_end(self, error: errors.VenusError) -> bool:
         """Handle the error that ended a session. Return True if the state of the mirror changed."""
         lasted_s = self._monotonic() - self._began_at
         longer_s = min(
@@ -137,24 +113,24 @@ class ReplicationPlan:
             self.wait_s = RETRY_FIRST_S
             return False
         match error:
-            case OffsetTrimmed() | OffsetDiverged():
+            case errors.OffsetTrimmed() | errors.OffsetDiverged():
                 self._again = str(error)
             case _CutTooEarly():
                 self.wait_s = LATER_CUT_S
-                return self.progress.enter(MirrorState.WAITING, str(error))
-            case NotLeader():
-                self.progress.enter(MirrorState.ELSEWHERE, str(error))
+                return self.progress.enter(requests.MirrorState.WAITING, str(error))
+            case errors.NotLeader():
+                self.progress.enter(requests.MirrorState.ELSEWHERE, str(error))
                 return False
-        if isinstance(error, Refused | Diverged) and not self._again:
-            state = MirrorState.REFUSED
-        elif isinstance(error, Unavailable) and self._has_full_data():
-            state = MirrorState.CUT_OFF
+        if isinstance(error, errors.Refused | errors.Diverged) and not self._again:
+            state = requests.MirrorState.REFUSED
+        elif isinstance(error, errors.Unavailable) and self._has_full_data():
+            state = requests.MirrorState.CUT_OFF
         else:
-            state = MirrorState.WAITING
+            state = requests.MirrorState.WAITING
         return self.progress.enter(state, str(error))
 
     def _has_full_data(self) -> bool:
-        with suppress(VenusError):
+        with suppress(errors.VenusError):
             mirror = self._core.catalogue.find(self.business).committed.mirror
             return mirror is not None and mirror.end > 0
         return False
@@ -175,17 +151,17 @@ class ReplicationPlan:
             return "the labels have changed"
         return "" if row_filters.is_same(mirror.where, self.where) else "the predicates have changed"
 
-    def _can_resume(self, business: Business, above: UpstreamEndpoint, mirror: Mirror) -> Calls[bool]:
+    def _can_resume(self, business: Business, above: UpstreamEndpoint, mirror: Mirror) -> requests.Calls[bool]:
         """Return whether an interrupted full copy can continue. Release a snapshot that is no longer useful."""
         if mirror.end or not mirror.snapshot:
             return False
         if self._find_change(mirror) or self._again:
-            with suppress(VenusError):
-                yield CloseSnapshot(snapshot_id=mirror.snapshot)
+            with suppress(errors.VenusError):
+                yield requests.CloseSnapshot(snapshot_id=mirror.snapshot)
             return False
         try:
-            found = yield RenewSnapshot(snapshot_id=mirror.snapshot)
-        except VenusError as error:
+            found = yield requests.RenewSnapshot(snapshot_id=mirror.snapshot)
+        except errors.VenusError as error:
             if error.retryable:
                 raise
             return False
@@ -193,17 +169,17 @@ class ReplicationPlan:
         check_home(found.home, home_term_of(business.proposed.home), above.set)
         return bool((found.offset, found.sequence) == (mirror.offset, mirror.sequence))
 
-    def _resume(self, business: Business, above: UpstreamEndpoint, mirror: Mirror) -> Calls[None]:
+    def _resume(self, business: Business, above: UpstreamEndpoint, mirror: Mirror) -> requests.Calls[None]:
         """Continue an interrupted full copy."""
-        self.progress.enter(MirrorState.FILLING, mirror.reason, above.reach)
+        self.progress.enter(requests.MirrorState.FILLING, mirror.reason, above.reach)
         self.progress.record_resume(mirror.rows_done)
         splits = read_splits(self._core.store, business, mirror.begin)
         yield from self._fill_and_follow(business, above, splits, mirror.snapshot)
 
-    def _fill_again(self, business: Business, above: UpstreamEndpoint, reason: str) -> Calls[None]:
+    def _fill_again(self, business: Business, above: UpstreamEndpoint, reason: str) -> requests.Calls[None]:
         """Copy the full data, then follow from its cut on."""
-        self.progress.enter(MirrorState.FILLING, reason, above.reach)
-        snapshot = yield OpenSnapshot(lease_s=LEASE_S, holder=above.group, where=self.where)
+        self.progress.enter(requests.MirrorState.FILLING, reason, above.reach)
+        snapshot = yield requests.OpenSnapshot(lease_s=LEASE_S, holder=above.group, where=self.where)
         try:
             self._check_network(above, snapshot.networks)
             check_filters(is_filtered=len(snapshot.where) == len(self.where), above=above.set)
@@ -211,10 +187,10 @@ class ReplicationPlan:
             check_home(snapshot.home, home_term_of(business.proposed.home), above.set)
             self.progress.record_fill()
             said = build_begin_entry(snapshot, above=above.set, network=above.network, only=self.only, reason=reason)
-            yield WaitForCommit(future=self._core.mirrors.begin_full_data(business, said))
+            yield requests.WaitForCommit(future=self._core.mirrors.begin_full_data(business, said))
         except Exception:
-            with suppress(VenusError):
-                yield CloseSnapshot(snapshot_id=snapshot.snapshot_id)
+            with suppress(errors.VenusError):
+                yield requests.CloseSnapshot(snapshot_id=snapshot.snapshot_id)
             raise
         self._again = ""
         yield from self._fill_and_follow(business, above, snapshot.splits, snapshot.snapshot_id)
@@ -238,12 +214,12 @@ class ReplicationPlan:
 
     def _fill_and_follow(
         self, business: Business, above: UpstreamEndpoint, splits: Sequence[broker_pb2.Split], snapshot_id: str
-    ) -> Calls[None]:
+    ) -> requests.Calls[None]:
         """Copy rows to the end, then follow. A lost connection is resumed later; wrong rows discard the copy."""
         try:
             yield from fill_mirror(splits, self._core.mirrors, business, self.progress)
-        except (ProtocolError, SnapshotExpired) as error:
-            if not isinstance(error, IllegalTransition):
+        except (errors.ProtocolError, errors.SnapshotExpired) as error:
+            if not isinstance(error, errors.IllegalTransition):
                 self._again = str(error)
             raise
         yield from self._follow(business, above, snapshot_id)
@@ -252,22 +228,22 @@ class ReplicationPlan:
         """Refuse an answer from another network: the broker at this address may not be the one that was polled."""
         if networks and above.own and not set(networks) & set(above.own):
             self._again = ""  # positions of another network mean nothing here
-            raise Refused(
+            raise errors.Refused(
                 f"the broker at {above.reach} belongs to another network (id {min(networks)}), this broker's data to "
                 f"{min(above.own)}; correct [cluster] upstream, or give this broker an empty broker.data_dir"
             )
 
-    def _follow(self, business: Business, above: UpstreamEndpoint, snapshot_id: str = "") -> Calls[None]:
+    def _follow(self, business: Business, above: UpstreamEndpoint, snapshot_id: str = "") -> requests.Calls[None]:
         """Follow the upstream queue. Release the snapshot once the upstream keeps the queue for this mirror."""
         address, opened = yield from self._open(business)
         self._check_network(above, opened.networks)
         yield from self._store_levels(business, opened)
         if snapshot_id:
-            yield CloseSnapshot(snapshot_id=snapshot_id)
-        self.progress.enter(MirrorState.FOLLOWING, "", address)
+            yield requests.CloseSnapshot(snapshot_id=snapshot_id)
+        self.progress.enter(requests.MirrorState.FOLLOWING, "", address)
         yield from self._follow_stream(business, above)
 
-    def _store_levels(self, business: Business, opened: broker_pb2.Opened) -> Calls[None]:
+    def _store_levels(self, business: Business, opened: broker_pb2.Opened) -> requests.Calls[None]:
         """Store the predicates of the upstream sets if they are new, or select the same rows in another way."""
         mirror, store = business.proposed.mirror, self._core.store
         if mirror is None or not opened.HasField("levels"):
@@ -275,21 +251,21 @@ class ReplicationPlan:
         levels = levels_from_wire(opened.levels)
         own = (mirror.where,) if mirror.where else ()
         if load_levels(store, business.number, mirror) != (opened.rows.set, levels + own):
-            yield WaitForCommit(
+            yield requests.WaitForCommit(
                 future=self._core.mirrors.record_levels(business, mirror.begin, opened.rows.set, levels)
             )
             self._core.subscriptions.rows.invalidate(business)
 
-    def _open(self, business: Business) -> Calls[tuple[str, broker_pb2.Opened]]:
+    def _open(self, business: Business) -> requests.Calls[tuple[str, broker_pb2.Opened]]:
         """Open the stream at the newest local batch, which shows whether the upstream has the same history."""
-        newest = batch_lookup.find_newest(self._core.store, business)
+        newest = reader.find_newest(self._core.store, business)
         end, epoch = business.proposed.next_offset, business.epoch_at_end
         term = home_term_of(business.proposed.home)
         where = business.proposed.mirror.where if business.proposed.mirror is not None else ()
         rows = self._core.subscriptions.rows
         if newest is not None and business.log_start <= newest.base_offset < end:
-            with suppress(OffsetTrimmed):
-                found: tuple[str, broker_pb2.Opened] = yield OpenStream(
+            with suppress(errors.OffsetTrimmed):
+                found: tuple[str, broker_pb2.Opened] = yield requests.OpenStream(
                     offset=newest.base_offset,
                     epoch=epoch,
                     home_term=term,
@@ -297,17 +273,17 @@ class ReplicationPlan:
                     rows=rows.for_mirror(business, newest.base_offset),
                 )
                 return found
-        found = yield OpenStream(
+        found = yield requests.OpenStream(
             offset=end, epoch=epoch, home_term=term, where=where, rows=rows.for_mirror(business, end)
         )
         return found
 
-    def _follow_stream(self, business: Business, above: UpstreamEndpoint) -> Calls[None]:
+    def _follow_stream(self, business: Business, above: UpstreamEndpoint) -> requests.Calls[None]:
         going: deque[tuple[Future[int], int]] = deque()
         taken, passed_at = business.proposed.next_offset, self._monotonic()
         while True:
             yield from self._check_upstream(above, going)
-            increments, position = yield WaitForIncrements(wait_s=0.0 if going else WAIT_S)
+            increments, position = yield requests.WaitForIncrements(wait_s=0.0 if going else WAIT_S)
             now = self._monotonic()
             check_mirror(business)
             if increments or (position > taken and now - passed_at > PASS_EVERY_S):
@@ -322,7 +298,7 @@ class ReplicationPlan:
             if not going and position >= taken:
                 self._choice.record_success()  # there is no local batch to compare
 
-    def _check_upstream(self, above: UpstreamEndpoint, going: deque[tuple[Future[int], int]]) -> Calls[None]:
+    def _check_upstream(self, above: UpstreamEndpoint, going: deque[tuple[Future[int], int]]) -> requests.Calls[None]:
         """Raise _Moved if another upstream set was chosen, after everything received is durable and acknowledged.
 
         So the next session begins at an offset that the previous set knows too.
@@ -333,18 +309,21 @@ class ReplicationPlan:
             yield from self._acknowledge_taken(*going.popleft())
         raise _UpstreamChanged(f"set {above.set} is no longer in use")
 
-    def _acknowledge_taken(self, future: Future[int], committed_at_us: int) -> Calls[None]:
+    def _acknowledge_taken(self, future: Future[int], committed_at_us: int) -> requests.Calls[None]:
         """Acknowledge upstream what is durable here."""
-        reached = yield WaitForCommit(future=future)
+        reached = yield requests.WaitForCommit(future=future)
         self._choice.record_success()  # the first batch received was compared with the newest local one
-        yield Acknowledge(offset=reached)
+        yield requests.Acknowledge(offset=reached)
         if committed_at_us:
             self.progress.record_arrival(committed_at_us)
 
 
 def fill_mirror(
-    splits: Sequence[broker_pb2.Split], mirrors: MirrorCommands, business: Business, progress: ReplicatorProgress
-) -> Calls[None]:
+    splits: Sequence[broker_pb2.Split],
+    mirrors: MirrorCommands,
+    business: Business,
+    progress: requests.ReplicatorProgress,
+) -> requests.Calls[None]:
     """Copy the missing rest of a full copy; the log says where it stands."""
     mirror = business.proposed.mirror
     assert mirror is not None, "a full copy has begun"
@@ -354,17 +333,17 @@ def fill_mirror(
     for split in splits[mirror.split :]:
         ended = False
         while not ended:
-            chunk = yield NextChunk(snapshot_id=mirror.snapshot, split=split, at=at)
+            chunk = yield requests.NextChunk(snapshot_id=mirror.snapshot, split=split, at=at)
             body = encode_chunk(chunk)
             going.append(mirrors.take_full_rows(business, begin, number, body))
             ended, number, rows = chunk.end, number + 1, rows + len(chunk.rows)
             progress.record_pulled(len(body), len(chunk.rows))
             while len(going) >= CHUNKS_AHEAD:
-                yield WaitForCommit(future=going.popleft())
+                yield requests.WaitForCommit(future=going.popleft())
         at = Resume()
     for future in going:
-        yield WaitForCommit(future=future)
-    yield WaitForCommit(future=mirrors.end_full_data(business, begin, rows))
+        yield requests.WaitForCommit(future=future)
+    yield requests.WaitForCommit(future=mirrors.end_full_data(business, begin, rows))
 
 
 def read_splits(store: Store, business: Business, begin: int) -> Sequence[broker_pb2.Split]:
@@ -399,7 +378,7 @@ def build_begin_entry(
 def check_filters(*, is_filtered: bool, above: str) -> None:
     """Raise Refused if the upstream did not evaluate the requested predicates."""
     if not is_filtered:
-        raise Refused(
+        raise errors.Refused(
             f"set {above} has a version without support for [cluster.where]: update it, or remove the predicates"
         )
 
@@ -407,7 +386,7 @@ def check_filters(*, is_filtered: bool, above: str) -> None:
 def check_home(said: broker_pb2.Home, home_term: int, above: str) -> None:
     """Raise Unavailable if the upstream follows an older home than the newest known one."""
     if said.home_term < home_term:
-        raise Unavailable(
+        raise errors.Unavailable(
             f"set {above} follows an older home, which was replaced (home term {said.home_term}, here {home_term})",
             hint="name brokers of the new home, or of sets below it, in [cluster] upstream",
         )
@@ -417,4 +396,4 @@ def check_mirror(business: Business) -> None:
     """Raise NotLeader if this set was promoted."""
     home = business.proposed.home
     if home is not None and home.here:
-        raise NotLeader(f"{business.name}: this set has become the home")
+        raise errors.NotLeader(f"{business.name}: this set has become the home")

@@ -20,15 +20,17 @@ from venus.broker.mirrors import session_requests
 from venus.broker.mirrors.replication_plan import ReplicationPlan, check_filters, check_home
 from venus.broker.mirrors.session_requests import MirrorState, ReplicatorProgress, ReplicatorStatus
 from venus.broker.mirrors.topology_position import UpstreamLag
-from venus.broker.mirrors.upstream_choice import LocalPosition, UpstreamChoice, UpstreamEndpoint
 from venus.broker.mirrors.upstream_selection import (
     AwayFromNearest,
     Fitness,
     FitnessKind,
+    LocalPosition,
     SelectionTimes,
+    UpstreamChoice,
+    UpstreamEndpoint,
     UpstreamSelection,
 )
-from venus.codec.chunk import Chunk
+from venus.codec.stored_rows import Chunk
 from venus.errors import Diverged, OtherRows, ProtocolError, Refused, Unavailable, VenusError
 from venus.network.row_filters import RowFilter
 from venus.rpc.channel import CLUSTER_KEEPALIVE_S, KEEPALIVE_S
@@ -228,7 +230,7 @@ class Replicator:
         self._selection = UpstreamSelection(names, monotonic(), times)
         self._ends: deque[tuple[float, LocalPosition]] = deque(maxlen=ENDS_MAX)
 
-    # -- for the replicator (upstream_choice.py) ------------------------------------------------------------------
+    # -- for the replicator (upstream_selection.py) ---------------------------------------------------------------
 
     def choose_upstream(self) -> UpstreamEndpoint:
         """Return the upstream set to pull from. Raises Refused, Unavailable."""

@@ -14,8 +14,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, TypeVar
 
-from venus.network.row_filters import RowFilter
-from venus.network.rows_identity import RowsIdentity
+from venus.network.row_filters import RowFilter, RowsIdentity
 from venus.rpc.snapshots import Resume
 from venus.wire import broker_pb2
 
@@ -38,7 +37,7 @@ class RenewSnapshot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NextChunk:
-    """Read the next chunk of a split. Answer: codec.chunk.Chunk; the last has `end`. Each split has one `at`."""
+    """Read the next chunk of a split. Answer: codec.stored_rows.Chunk; the last has `end`. Each split has one `at`."""
 
     snapshot_id: str
     split: broker_pb2.Split

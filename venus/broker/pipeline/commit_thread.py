@@ -4,7 +4,7 @@
 
 A command is a function that appends log entries to the group and returns the answer to its caller. Commands that
 arrive while a group is being synced form the next one, so a busy broker pays one fsync for many producers' frames.
-Businesses take turns (flow/fair_queue.py); the commands of one business keep their order. Half messages that have
+Businesses take turns (flow/write_queue.py); the commands of one business keep their order. Half messages that have
 waited too long are refused before they are processed, and their producer sends them again later.
 
 group_writer.py carries out one group.
@@ -27,8 +27,8 @@ from venus.broker.pipeline.shared_log import SharedLog
 from venus.broker.queue.buffer import BodyBuffer
 from venus.broker.store.rocks import Store
 from venus.errors import SlowRequest, StorageError, StoreFull, VenusError
-from venus.flow.fair_queue import FairQueue, GroupSize
 from venus.flow.precedence import SMALL_BYTES, Precedence
+from venus.flow.write_queue import FairQueue, GroupSize
 
 Guard = Callable[[], AbstractContextManager[None]]
 
@@ -56,7 +56,7 @@ T = TypeVar("T")
 GROUP_BYTES_MAX = 8 << 20
 GROUP_COMMANDS_MAX = 1024
 #: The same while several businesses write, because a small command waits for the group before its own. The value in
-#: between is measured (flow/fair_queue.py). Small commands go without larger ones, at most every second time.
+#: between is measured (flow/write_queue.py). Small commands go without larger ones, at most every second time.
 SHARED_GROUP_BYTES = (256 << 10, 2 << 20)
 #: While large work pauses for small commits, groups may be as small as this.
 RESTING_GROUP_BYTES = 128 << 10

@@ -20,14 +20,14 @@ from venus.broker.machine.mirror import Mirror, home_from_wire, home_term_of
 from venus.broker.machine.records import encode_levels
 from venus.broker.pipeline.commit_thread import CommitThread
 from venus.broker.pipeline.group import CommandGroup
-from venus.broker.queue import batch_lookup
+from venus.broker.queue import reader
 from venus.broker.store import keys
-from venus.broker.store.data_directory import FreeSpace
+from venus.broker.store.files import FreeSpace
 from venus.broker.store.rocks import Store
 from venus.codec.batch import digest
-from venus.codec.chunk import decode_chunk
+from venus.codec.stored_rows import decode_chunk
 from venus.errors import IllegalTransition, OffsetDiverged, ProtocolError, Refused, Unavailable
-from venus.network.rows_identity import Levels
+from venus.network.row_filters import Levels
 from venus.rpc import limits
 from venus.wire import broker_pb2, change_pb2, mirror_pb2
 
@@ -165,7 +165,7 @@ def _check_reach(business: Business, increment: broker_pb2.Increment, content: E
 
 def _check_same(business: Business, increment: broker_pb2.Increment, store: Store) -> None:
     """Raise OffsetDiverged if a repeated batch differs from the newest batch here."""
-    place = batch_lookup.find_newest(store, business)
+    place = reader.find_newest(store, business)
     if place is None or increment.base_offset + increment.count <= place.base_offset:
         return
     same = (place.base_offset, place.digest) == (increment.base_offset, increment.digest)
@@ -274,7 +274,7 @@ def _newest_cut(business: Business, store: Store) -> tuple[int, bool, int]:
     for pending in reversed(business.pending):
         if pending.content is not None:
             return pending.content.cut, pending.content.cut_end, pending.content.captured_at_us
-    place = batch_lookup.find_newest(store, business)
+    place = reader.find_newest(store, business)
     return (place.cut, place.cut_end, place.captured_at_us) if place is not None else (0, True, 0)
 
 

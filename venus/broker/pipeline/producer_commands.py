@@ -24,7 +24,7 @@ from venus.broker.machine.half_messages import HalfAction, HalfMessage, check_li
 from venus.broker.pipeline import home_commands
 from venus.broker.pipeline.commit_thread import CommitThread
 from venus.broker.pipeline.group import CommandGroup
-from venus.broker.store.data_directory import FreeSpace
+from venus.broker.store.files import FreeSpace
 from venus.broker.store.rocks import Store
 from venus.codec.batch import digest
 from venus.errors import Diverged, IllegalTransition, ProtocolError, Unavailable

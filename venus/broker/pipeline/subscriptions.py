@@ -18,7 +18,7 @@ from venus.broker.queue.reduced_batches import ReducedBatchCache, TableChoice
 from venus.broker.queue.row_identities import RowIdentities
 from venus.broker.snapshot.snapshots import SnapshotManager
 from venus.broker.store.rocks import Store
-from venus.codec.chunk import SealedChunk
+from venus.codec.stored_rows import SealedChunk
 from venus.errors import Unavailable
 from venus.wire import broker_pb2
 

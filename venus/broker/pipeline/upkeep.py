@@ -13,10 +13,10 @@ from itertools import islice
 from venus.broker.machine.business import Business
 from venus.broker.machine.catalogue import BusinessCatalogue
 from venus.broker.machine.consumers import ConsumerState
-from venus.broker.pipeline import trimming
+from venus.broker.pipeline import consumer_groups
 from venus.broker.pipeline.group import CommandGroup
 from venus.broker.pipeline.shared_log import SharedLog
-from venus.broker.queue import batch_lookup
+from venus.broker.queue import reader
 from venus.broker.queue.buffer import BodyBuffer
 from venus.broker.snapshot.snapshots import SnapshotManager
 from venus.broker.store import keys
@@ -111,7 +111,9 @@ class Upkeep:
             self._snapshots.expire()
             for business in self._catalogue.list_stored():
                 if self._can_propose(group, business):
-                    trimming.age_consumers(group, business, passed_us, self._clock_us(), self._settings.consumer_ttl_s)
+                    consumer_groups.age_consumers(
+                        group, business, passed_us, self._clock_us(), self._settings.consumer_ttl_s
+                    )
                 self._trim(group, business)
                 self._mark_delivered(business)
             self._compact()
@@ -139,7 +141,7 @@ class Upkeep:
             if consumer is None:
                 continue
             if self._catalogue.is_stored(business) and self._can_propose(group, business):
-                trimming.log_consumer(group, business, consumer)
+                consumer_groups.log_consumer(group, business, consumer)
             elif business in self._catalogue.list_all() and self._shared.leads(business):
                 self.schedule_logging(business, consumer)  # later: the business is new, or cannot be written now
 
@@ -155,7 +157,7 @@ class Upkeep:
         if business.halted:
             return
         before = business.nbytes_trimmed
-        first, end = trimming.trim(
+        first, end = consumer_groups.trim(
             self._store,
             group,
             business,
@@ -170,7 +172,7 @@ class Upkeep:
 
     def _mark_delivered(self, business: Business) -> None:
         consumers = [c.acknowledged for c in business.list_consumers() if c.is_connected]
-        first = batch_lookup.find_batch(self._store, business, min([business.materialised.offset, *consumers]))
+        first = reader.find_batch(self._store, business, min([business.materialised.offset, *consumers]))
         self._buffer.mark_delivered(business.number, first.index if first else business.log.end)
 
     def _compact(self) -> None:

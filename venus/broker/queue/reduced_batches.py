@@ -23,7 +23,7 @@ from venus.broker.machine.queue_index import QueuedBatch
 from venus.broker.machine.records import read_schemas
 from venus.broker.store.rocks import Store
 from venus.codec import schema as schemas_codec
-from venus.codec.changes import changes_from_wire
+from venus.codec.batch import changes_from_wire
 from venus.codec.filtering import OpenRows
 from venus.codec.packed import Bools
 from venus.errors import ProtocolError

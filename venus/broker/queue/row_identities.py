@@ -19,7 +19,7 @@ from venus.broker.store.rocks import Store
 from venus.codec import schema as schemas_codec
 from venus.errors import OffsetTrimmed, OtherRows
 from venus.model import TableSchema
-from venus.network.rows_identity import (
+from venus.network.row_filters import (
     Levels,
     RowsIdentity,
     TableRows,

@@ -19,18 +19,8 @@ from google.protobuf.message import DecodeError
 from venus.broker.replicas.copies import CopyHeader, CopyMark, CopyPiece
 from venus.broker.replicas.host import Host
 from venus.errors import ProtocolError, VenusError
-from venus.replication.election import Ballot
-from venus.replication.messages import (
-    Answer,
-    Entries,
-    FetchReply,
-    FetchRequest,
-    LogsDiverge,
-    LogTrimmed,
-    NotLeading,
-    SendFetch,
-)
-from venus.replication.records import LiveBroker, Member
+from venus.replication import messages as m
+from venus.replication.records import Ballot, LiveBroker, Member
 from venus.rpc import limits
 from venus.rpc.address import BrokerAddress, ClientCredentials
 from venus.rpc.channel import FRAME_BYTES, REPLICA_BYTES_MAX, aio_channel, channel_options, unchecked_channel
@@ -68,7 +58,7 @@ class BrokerConnections:
         """Return a channel to another broker; it uses this broker's certificate if the cluster has TLS."""
         return aio_channel(BrokerAddress(address, self._proof), _options())
 
-    def fetch(self, to: LiveBroker, business: str, fetch: SendFetch) -> None:
+    def fetch(self, to: LiveBroker, business: str, fetch: m.SendFetch) -> None:
         """Send a fetch to a leader."""
         line = self._out.get(to.member)
         if line is not None and (line.address != to.address or line.is_silent):
@@ -78,7 +68,7 @@ class BrokerConnections:
             line = self._out[to.member] = LeaderStream(self, to)
         line.send(encode_fetch(business, fetch))
 
-    def reply(self, to: Member, business: str, answer: Answer) -> None:
+    def reply(self, to: Member, business: str, answer: m.Answer) -> None:
         """Reply to a follower's fetch, if its connection is still open."""
         line = self._in.get(to)
         if line is not None:
@@ -272,7 +262,7 @@ class LeaderStream:
             for found in whole.answers if whole is not None else ():
                 if self._lines.host is not None:
                     self._lines.host.on_fetch_reply(
-                        found.business, FetchReply(leader=self.to, answer=decode_reply(found))
+                        found.business, m.FetchReply(leader=self.to, answer=decode_reply(found))
                     )
 
     def _join_parts(self, frame: replica_pb2.LeaderFrame) -> replica_pb2.LeaderFrame | None:
@@ -379,53 +369,53 @@ def decode_member(found: replica_pb2.ClusterMember) -> Member:
     return Member(broker=found.broker, store=found.store)
 
 
-def encode_fetch(business: str, fetch: SendFetch) -> replica_pb2.FetchEntries:
+def encode_fetch(business: str, fetch: m.SendFetch) -> replica_pb2.FetchEntries:
     """Encode a fetch."""
     return replica_pb2.FetchEntries(
         business=business, term=fetch.term, index=fetch.index, last_term=fetch.last_term, version=fetch.version
     )
 
 
-def decode_fetch(follower: Member, found: replica_pb2.FetchEntries) -> FetchRequest:
+def decode_fetch(follower: Member, found: replica_pb2.FetchEntries) -> m.FetchRequest:
     """Decode a fetch."""
-    return FetchRequest(
+    return m.FetchRequest(
         sender=follower, term=found.term, index=found.index, last_term=found.last_term, version=found.version
     )
 
 
-def encode_reply(business: str, answer: Answer) -> replica_pb2.FetchAnswer:
+def encode_reply(business: str, answer: m.Answer) -> replica_pb2.FetchAnswer:
     """Encode the reply to a fetch."""
     found = replica_pb2.FetchAnswer(business=business, term=answer.term)
     match answer:
-        case Entries():
+        case m.Entries():
             found.outcome = replica_pb2.ENTRIES
             found.index, found.high = answer.first, answer.high
             found.entries.extend(answer.entries)
-        case LogsDiverge():
+        case m.LogsDiverge():
             found.outcome = replica_pb2.DIVERGE
             found.index, found.last_term = answer.index, answer.last_term
             found.known_term, found.end = answer.known_term, answer.end
-        case LogTrimmed():
+        case m.LogTrimmed():
             found.outcome = replica_pb2.TRIMMED
             found.index = answer.start
-        case NotLeading():
+        case m.NotLeading():
             found.outcome = replica_pb2.NOT_LEADING
     return found
 
 
-def decode_reply(sent: replica_pb2.FetchAnswer) -> Answer:
+def decode_reply(sent: replica_pb2.FetchAnswer) -> m.Answer:
     """Decode the reply to a fetch. Raises ProtocolError."""
     match sent.outcome:
         case replica_pb2.ENTRIES:
-            return Entries(term=sent.term, first=sent.index, high=sent.high, entries=tuple(sent.entries))
+            return m.Entries(term=sent.term, first=sent.index, high=sent.high, entries=tuple(sent.entries))
         case replica_pb2.DIVERGE:
-            return LogsDiverge(
+            return m.LogsDiverge(
                 term=sent.term, index=sent.index, last_term=sent.last_term, known_term=sent.known_term, end=sent.end
             )
         case replica_pb2.TRIMMED:
-            return LogTrimmed(term=sent.term, start=sent.index)
+            return m.LogTrimmed(term=sent.term, start=sent.index)
         case replica_pb2.NOT_LEADING:
-            return NotLeading(term=sent.term)
+            return m.NotLeading(term=sent.term)
     raise ProtocolError(f"the answer to a fetch of {sent.business} has outcome {sent.outcome}")
 
 

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
-from venus.broker.replicas.ports import Post
+from venus.broker.replicas.effects import Post
 from venus.errors import Fenced, Refused, Unavailable, VenusError
 from venus.replication.messages import NO_LEASE, SwapResult
 from venus.replication.records import Coordinator, Leadership, LiveBroker

@@ -19,8 +19,7 @@ from pathlib import Path
 from venus.broker.core import Core
 from venus.broker.machine.business import Business
 from venus.broker.store import keys
-from venus.broker.store import rocks as stores
-from venus.broker.store.rocks import Store, StoreBatch
+from venus.broker.store.rocks import Store, StoreBatch, remove_store
 from venus.errors import Overloaded, ProtocolError, Unavailable
 
 PIECE_BYTES = 1 << 20
@@ -214,7 +213,7 @@ class CopyPool:
             core.store.checkpoint(path)
             store = Store(path, read_only=True)
         except BaseException:
-            stores.remove_store(path)
+            remove_store(path)
             raise
         copy = BusinessCopy(name=name, path=path, store=store, number=business.number, log_stop=b"", records_expected=0)
         try:
@@ -244,7 +243,7 @@ class CopyPool:
     @staticmethod
     def _forget(copy: BusinessCopy) -> None:
         copy.store.close()
-        stores.remove_store(copy.path)
+        remove_store(copy.path)
 
 
 def read_pieces(copy: BusinessCopy, place: CopyPlace) -> Iterator[CopyPiece]:

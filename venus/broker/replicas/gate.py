@@ -15,15 +15,14 @@ from typing import Any, Protocol, TypeVar
 from venus.broker.core import Core
 from venus.broker.machine.business import Business
 from venus.broker.machine.catalogue import BusinessCatalogue
+from venus.broker.machine.loss import groups_to_verify, record_losses, record_verification, unrecorded_terms
 from venus.broker.pipeline.home_commands import groups_with_targets
-from venus.broker.replicas import unclean_losses
+from venus.broker.replicas.effects import Coordination
 from venus.broker.replicas.host import Host
-from venus.broker.replicas.ports import Coordination
 from venus.broker.replicas.replicated_logs import ReplicaStanding, ReplicatedLogs, write_refusal
 from venus.errors import Refused, Unavailable, VenusError
 from venus.flow.degradation import Lane
-from venus.replication import election
-from venus.replication.records import Coordinator, Leadership, LiveBroker
+from venus.replication.records import Coordinator, Leadership, LiveBroker, explain_hindrance
 from venus.rpc.event_loop import LoopBridge
 
 logger = logging.getLogger(__name__)
@@ -167,7 +166,7 @@ class ClusterGate:
 
     def _hindrance(self, business: str) -> str:
         known = self._host.records.get(business)
-        return election.explain_hindrance(known, self._host.brokers.live) if known is not None else ""
+        return explain_hindrance(known, self._host.brokers.live) if known is not None else ""
 
     def _can_begin(self, business: str, waited_s: float) -> bool:
         """Return whether a business of this name can be created now; a removed one must be gone first.
@@ -366,7 +365,7 @@ class LossTracker:
             known = replica.known
             if not replica.leads or known is None or not known.unclean_terms:
                 continue
-            after = unclean_losses.record_losses(known, self._core.catalogue.find(name).committed.losses)
+            after = record_losses(known, self._core.catalogue.find(name).committed.losses)
             if after is not None:
                 self._swap(known, after)
 
@@ -395,17 +394,15 @@ class LossTracker:
             if replica is None or not replica.leads or replica.known is None:
                 raise write_refusal(business, self._shared.standing(business))
             known = replica.known
-            if open_terms := set(terms) & set(unclean_losses.unrecorded_terms(known)):
+            if open_terms := set(terms) & set(unrecorded_terms(known)):
                 raise Refused(
                     f"{business}: what the unclean election of term {min(open_terms)} lost is not known yet",
                     hint="`venus sync` reports it; then compare again",
                 )
             groups = _target_groups(self._core.catalogue.find(business))
-            after = unclean_losses.record_verification(known, group, terms, groups)
+            after = record_verification(known, group, terms, groups)
             if after == known:
-                return sorted(
-                    {g for w in known.losses if w.term in terms for g in unclean_losses.groups_to_verify(w, groups)}
-                )
+                return sorted({g for w in known.losses if w.term in terms for g in groups_to_verify(w, groups)})
             self._swap(known, after)
             await asyncio.sleep(CLOSE_LOOK_EVERY_S)
         raise Unavailable(f"{business}: the coordinator did not take the change within {CLOSE_WAIT_S:g} s")

@@ -11,21 +11,17 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from venus.broker.replicas.effects import Effects
+from venus.broker.machine.loss import unrecorded_terms
+from venus.broker.replicas.effects import Coordination, Effects, Installations, Logs, Post, Transport
 from venus.broker.replicas.placement import ClusterView, KnownBrokers, ReplicaPlacement, can_be_removed, clear_successor
-from venus.broker.replicas.ports import Coordination, Installations, Logs, Post, Transport
 from venus.broker.replicas.replicated_logs import ReplicaStanding, ReplicatedLogs
-from venus.broker.replicas.unclean_losses import unrecorded_terms
 from venus.replication import messages as m
-from venus.replication import replica as silence
-from venus.replication.election import Ballot
-from venus.replication.in_sync import NEAR_ENTRIES
 from venus.replication.leaders import Balancer, LeaderSchedule, plan_elections
 from venus.replication.leading import Leading
 from venus.replication.messages import HandOverRequest
-from venus.replication.position import Position, ReplicationTimes
-from venus.replication.records import Leadership, LiveBroker, Member
-from venus.replication.replica import Replica
+from venus.replication.position import LogChanged, Position, ReplicationTimes
+from venus.replication.records import NEAR_ENTRIES, Ballot, Leadership, LiveBroker, Member
+from venus.replication.replica import Replica, silence_refusal
 
 logger = logging.getLogger(__name__)
 
@@ -126,7 +122,7 @@ class Host:
             term=replica.known.term if replica.known is not None else 0,
             leads=replica.leads,
             hands_over=replica.leading is not None and replica.leading.handing_over is not None,
-            refusal=replica.refusal(now) or silence.silence_refusal(replica, now, self._patience.silent_s),
+            refusal=replica.refusal(now) or silence_refusal(replica, now, self._patience.silent_s),
             leader=self.brokers.address_of(leader) if leader != self.me.member else "",
             high=replica.high,
             leads_until=replica.lease_until if replica.leads else 0.0,
@@ -141,7 +137,7 @@ class Host:
             self._logs.refuse(business)
 
     def _installer(self, installations: Installations) -> Callable[[str, LiveBroker], None]:
-        def on_installed(business: str, log: m.LogChanged) -> None:
+        def on_installed(business: str, log: LogChanged) -> None:
             self.troubles.pop(business, None)
             self.handle(business, m.CopyInstalled(log=log))
 

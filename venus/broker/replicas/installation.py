@@ -19,15 +19,15 @@ from typing import Protocol, TypeVar
 
 from venus.broker.core import Core
 from venus.broker.machine.business import Business
-from venus.broker.pipeline.forgetting import forget, give_back, put_removal
 from venus.broker.pipeline.group import CommandGroup
+from venus.broker.pipeline.home_commands import forget, give_back, put_removal
 from venus.broker.replicas import copies
 from venus.broker.replicas.copies import CopyHeader, CopyMark, CopyPiece
-from venus.broker.replicas.ports import Post
+from venus.broker.replicas.effects import Post
 from venus.broker.replicas.replicated_logs import ReplicatedLogs, log_position
 from venus.broker.store import keys
 from venus.errors import ProtocolError, Refused, StorageError, Unavailable, VenusError
-from venus.replication.messages import LogChanged
+from venus.replication.position import LogChanged
 from venus.replication.records import InstallationProgress, LiveBroker
 
 logger = logging.getLogger(__name__)

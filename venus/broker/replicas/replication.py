@@ -11,21 +11,25 @@ from dataclasses import replace
 
 import venus
 from venus.broker.core import Core
-from venus.broker.replicas import store_identity
 from venus.broker.replicas.broker_load import BrokerHealth, BrokerLoad
 from venus.broker.replicas.connections import BrokerConnections
 from venus.broker.replicas.coordinator_thread import CoordinatorThread
 from venus.broker.replicas.copies import CopyPool
-from venus.broker.replicas.core_logs import CoreLogs
 from venus.broker.replicas.gate import ClusterGate
 from venus.broker.replicas.host import Host
 from venus.broker.replicas.installation import ReplicaInstaller
 from venus.broker.replicas.placement import ReplicaPlacement
-from venus.broker.replicas.replicated_logs import ReplicatedLogs
+from venus.broker.replicas.replicated_logs import CoreLogs, ReplicatedLogs
 from venus.broker.replicas.replication_status import ReplicationStatus
-from venus.broker.replicas.store_identity import NewestWriteSaver
+from venus.broker.replicas.store_identity import (
+    CLUSTER_FILE,
+    NewestWriteSaver,
+    continue_alone,
+    enroll_store,
+    join_cluster,
+    read_identity,
+)
 from venus.config import ClusterSettings
-from venus.coordination.cluster_membership import FILE, join_cluster
 from venus.coordination.etcd import EtcdCoordinator
 from venus.coordination.login import build_login
 from venus.errors import ConfigError, NotLeader, Refused, VenusError
@@ -80,9 +84,7 @@ class Replication:
         """Join the cluster with this store. Blocks. Raises Refused, Unavailable."""
         settings, core = self.settings, self._core
         cluster = join_cluster(self._coordinator, core.data_dir, settings.name)
-        member, topology = store_identity.enroll_store(
-            core, self._coordinator, cluster, settings.broker_id, self._wanted
-        )
+        member, topology = enroll_store(core, self._coordinator, cluster, settings.broker_id, self._wanted)
         me = LiveBroker(
             member=member, address="", site=settings.site, priority=settings.priority, version=venus.__version__
         )
@@ -191,11 +193,11 @@ class Replication:
 
 def prepare_standalone(core: Core) -> None:
     """Prepare a store for serving without a cluster. Blocks. Raises Refused if it belongs to one."""
-    known = store_identity.read_identity(core)
-    if (core.data_dir / FILE).exists() or (known is not None and known.cluster):
+    known = read_identity(core)
+    if (core.data_dir / CLUSTER_FILE).exists() or (known is not None and known.cluster):
         raise Refused(
             f"{core.data_dir} belongs to a cluster, and [cluster] is not set",
             hint="set [cluster]; to let this broker continue alone: `venus cluster dissolve`, with [cluster] still set",
         )
     if known is not None:
-        store_identity.continue_alone(core, known)
+        continue_alone(core, known)

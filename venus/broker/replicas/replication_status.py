@@ -11,9 +11,8 @@ from venus.broker.replicas.broker_load import BrokerHealth
 from venus.broker.replicas.coordinator_thread import CoordinatorThread
 from venus.broker.replicas.host import Host
 from venus.broker.replicas.replicated_logs import ReplicatedLogs
-from venus.replication import in_sync
-from venus.replication.in_sync import FollowerProgress
 from venus.replication.leaders import count_roles
+from venus.replication.leading import FollowerProgress, replication_mode
 from venus.replication.records import InstallationProgress, Leadership, LiveBroker, LossWindow, Member
 from venus.replication.replica import Replica
 from venus.wire import broker_pb2
@@ -96,7 +95,7 @@ class ReplicationStatus:
         for name in known.replicas:
             found.replicas.append(self._replica(name, known, followers, replica))
         if leading is not None:
-            mode, found.reason = in_sync.replication_mode(known, followers, replica.position.end)
+            mode, found.reason = replication_mode(known, followers, replica.position.end)
             found.mode = mode.value
         entry.alarms.extend(
             line for line in replication_alarms(found, leads=leading is not None) if line not in entry.alarms

@@ -4,7 +4,8 @@ A data directory that is restored from a backup, or copied, contains its own wit
 it cannot detect that it is older. The cluster would still treat it as the member that has everything, and it could lead
 without what was acknowledged since. So each broker stores the sequence number of its newest durable write at the
 coordinator every few seconds. A store that returns with a lower one becomes a new member: it follows, and counts once
-it has caught up.
+it has caught up. The data directory also has the id of its cluster, written once, so that a broker never joins another
+cluster with its data.
 
 A cluster is dissolved for one broker, which continues alone, only with replicas that are known to be complete. First
 the records exclude every other leader, then the store leaves the cluster, then the records are removed. So an
@@ -16,25 +17,87 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import uuid
 from collections.abc import Callable, Collection
 from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from typing import Protocol
 
 from venus.broker.core import Core
-from venus.broker.pipeline import replica_commands
+from venus.broker.pipeline import shared_log
 from venus.broker.pipeline.group import CommandGroup
 from venus.broker.replicas.coordinator_thread import CoordinatorThread
 from venus.broker.replicas.placement import ReplicaPlacement
 from venus.broker.store import keys
 from venus.broker.store.rocks import Store
-from venus.coordination.cluster_membership import FILE
+from venus.coordination.stored_records import VALUE_BYTES_MAX, decode_identity, encode_identity
 from venus.errors import ConfigError, Refused, Unavailable
 from venus.replication.records import Coordinator, Leadership, LiveBroker, Member
 
 logger = logging.getLogger(__name__)
+
+CLUSTER_FILE = "cluster.json"
+_OTHER = "correct broker.data_dir, [cluster] name or etcd; `venus cluster dissolve` takes data out"
+_EMPTIED = (
+    "correct broker.data_dir, [cluster] name or etcd. If etcd was emptied or replaced, restore its backup; without "
+    "one: stop all brokers, `venus cluster dissolve --accept-loss` at the one that led last, and start it first"
+)
+
+
+class IdentityStore(Protocol):
+    """The part of a coordinator that stores the id of its cluster."""
+
+    def identity(self, *, create: bool) -> str | None:
+        """Return the id of the cluster, drawn once; None = there is none and `create` is False."""
+
+
+def join_cluster(coordinator: IdentityStore, data_dir: Path, name: str) -> str:
+    """Join cluster `name`: write its id into the data directory, which must exist, and return it.
+
+    Raises Refused if the directory belongs to another cluster; directory and coordinator are unchanged then.
+    """
+    file = data_dir / CLUSTER_FILE
+    known = _read_cluster_id(file)
+    found = coordinator.identity(create=known is None)
+    if known is not None and found != known:
+        what = "was never created there" if found is None else f"has the id {found}"
+        raise Refused(
+            f"{data_dir} belongs to another cluster (id {known}): the cluster {name!r} {what}",
+            hint=_EMPTIED if found is None else _OTHER,
+        )
+    if found is None:
+        raise Refused(f"the cluster {name!r} was removed while this broker joined it", hint="start it again")
+    if known is None:
+        _write_cluster_id(file, encode_identity(found))
+    return found
+
+
+def _read_cluster_id(file: Path) -> str | None:
+    try:
+        with file.open("rb") as stream:
+            return decode_identity(str(file), stream.read(VALUE_BYTES_MAX + 1))
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise ConfigError(f"{file} cannot be read: {error.strerror}") from error
+
+
+def _write_cluster_id(file: Path, content: bytes) -> None:
+    new = file.with_name(f"{file.name}.new")
+    with new.open("wb") as stream:
+        stream.write(content)
+        stream.flush()
+        os.fsync(stream.fileno())
+    new.replace(file)
+    folder = os.open(file.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
 
 #: A store restored from a backup younger than this is not detected.
 NOTE_EVERY_S = 5.0
@@ -131,7 +194,7 @@ def continue_alone(core: Core, identity: StoreIdentity) -> None:
     for business in core.catalogue.list_stored():
         term = max(identity.terms.get(business.name, 0), business.log.terms.newest + 1)
         begin = partial(
-            replica_commands.begin_term, business=business, term=term, leader=identity.store, at_us=core.clock_us()
+            shared_log.begin_term, business=business, term=term, leader=identity.store, at_us=core.clock_us()
         )
         core.commits.submit(begin).result(WAIT_S)
     write_identity(core, None)
@@ -185,7 +248,7 @@ def dissolve(data_dir: Path, broker: str, coordinator: Coordinator | None) -> Di
     with closing(Store(data_dir / "db")) as store:
         value = store.get(keys.STATE, keys.MEMBER)
         identity = None if value is None else StoreIdentity(**json.loads(value))
-        if (identity is None or not identity.cluster) and not (data_dir / FILE).exists():
+        if (identity is None or not identity.cluster) and not (data_dir / CLUSTER_FILE).exists():
             return DissolveResult(member=None, businesses=_remove_records(coordinator, broker, None))
         member = Member(broker=broker, store=identity.store if identity is not None else "none")
         if coordinator is not None and store.opened_at < coordinator.newest_write(member.store):
@@ -195,7 +258,7 @@ def dissolve(data_dir: Path, broker: str, coordinator: Coordinator | None) -> Di
         batch = store.batch()
         batch.put(keys.STATE, keys.MEMBER, json.dumps(asdict(alone)).encode())
         store.write(batch, durable=True)
-    (data_dir / FILE).unlink(missing_ok=True)
+    (data_dir / CLUSTER_FILE).unlink(missing_ok=True)
     return DissolveResult(member=member, businesses=_remove_records(coordinator, broker, member))
 
 

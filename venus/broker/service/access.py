@@ -11,7 +11,7 @@ import asyncio
 import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import grpc
 from google.protobuf.message import DecodeError, Message
@@ -20,12 +20,10 @@ from google.protobuf.message_factory import GetMessageClass
 from venus.errors import Denied, ProtocolError, Unproven, VenusError
 from venus.rpc.errors import abort_on_error
 from venus.security.audit import AuditLog, Refusals
+from venus.security.certificate_files import CertificateFiles
 from venus.security.identity import bearer, token_in
 from venus.security.roles import ANONYMOUS, CALLS, LISTEN, PAGES, Call, PeerIdentity, admits, covers, missing_roles
 from venus.wire import broker_pb2, overlay_pb2, replica_pb2
-
-if TYPE_CHECKING:
-    from venus.security.certificate_files import CertificateFiles
 
 _PEM_KEY = "x509_pem_cert"
 

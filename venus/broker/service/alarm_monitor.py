@@ -15,9 +15,8 @@ from typing import Any
 
 import psutil
 
-from venus.alarms import notifier as remembered
 from venus.alarms.alarm_state import AlarmState, Key
-from venus.alarms.notifier import DeliveryState, Notifier
+from venus.alarms.notifier import DeliveryState, Notifier, load_alarms, save_alarms
 from venus.broker.status.history import (
     ChartData,
     ClockReading,
@@ -59,7 +58,7 @@ class AlarmMonitor:
         self._ahead_s = clock() - steady()
         self._set_back_s = 0.0
         self._late = LateLimits(capture_s=max(settings.late_s, HEARTBEATS_LATE * heartbeat_s), target_s=settings.late_s)
-        self._book = AlarmState(settings, clock(), remembered.load_alarms(path))
+        self._book = AlarmState(settings, clock(), load_alarms(path))
         self._history = FigureHistory()
         self._lock = threading.Lock()
         self._last: list[tuple[str, str]] = []
@@ -102,7 +101,7 @@ class AlarmMonitor:
             self._notifier.notify(notices)
             for notice in notices:
                 logger.warning("alarm %s: %s", notice.event.value, notice.alarm.sentence)
-            remembered.save_alarms(self._path, self._book.all_alarms())
+            save_alarms(self._path, self._book.all_alarms())
 
     def _follow_clock(self) -> None:
         """Shift the times of alarms and history if the clock was set since the last check."""

@@ -24,10 +24,10 @@ from venus.broker.service.in_process import InProcessContext
 from venus.broker.service.service_status import ServiceStatus, now_us
 from venus.broker.service.shared_frames import FrameKey, SharedFrames, bytes_max_for
 from venus.broker.service.traffic import DEGRADED_FRAME_BYTES, DEGRADED_PAUSE_S, Traffic
-from venus.codec.chunk import SealedChunk
+from venus.codec.stored_rows import SealedChunk
 from venus.errors import ProtocolError, Unavailable, VenusError
+from venus.flow.admission import DeliveryWindow
 from venus.flow.degradation import Lane
-from venus.flow.limiters import DeliveryWindow
 from venus.model import FULL
 from venus.replication.records import LiveBroker
 from venus.rpc.channel import FRAME_BYTES

@@ -17,8 +17,8 @@ from venus.broker.service.service_status import ServiceStatus, now_us
 from venus.broker.service.shared_frames import SharedFrames
 from venus.broker.service.traffic import Traffic
 from venus.errors import Diverged, Overloaded, ProtocolError, Refused, Unavailable, VenusError
+from venus.flow.admission import DeliveryWindow, Limiter
 from venus.flow.degradation import Lane
-from venus.flow.limiters import DeliveryWindow, Limiter
 from venus.network.topology import PULLS_AS
 from venus.rpc.errors import abort_on_error
 from venus.rpc.event_loop import LoopBridge

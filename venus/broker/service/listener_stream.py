@@ -29,8 +29,8 @@ from venus.broker.service.traffic import Traffic
 from venus.codec import schema as schemas_codec
 from venus.codec.changed_rows import cost, frame_cost
 from venus.errors import ProtocolError, Refused, Unavailable, VenusError
+from venus.flow.admission import DeliveryWindow
 from venus.flow.degradation import Lane
-from venus.flow.limiters import DeliveryWindow
 from venus.model import TableSchema
 from venus.rpc.channel import FRAME_BYTES
 from venus.rpc.event_loop import LoopBridge

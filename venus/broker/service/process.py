@@ -18,10 +18,8 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from venus.alarms import notifier as remembered
-from venus.alarms.notifier import Notifier
+from venus.alarms.notifier import ALARMS_FILE, Notifier
 from venus.alarms.recipients import build_recipients
 from venus.broker.core import Core
 from venus.broker.matching.overlay import MatchingOverlay
@@ -36,7 +34,7 @@ from venus.broker.service.service_status import HealthCheck, ServiceStatus
 from venus.broker.service.traffic import Traffic
 from venus.broker.service.traffic_status import TrafficStatus
 from venus.broker.service.traffic_watch import TrafficWatch
-from venus.broker.store import data_directory
+from venus.broker.store.files import UMASK
 from venus.config import BrokerSettings, Settings
 from venus.errors import Fenced, VenusError
 from venus.process.system import freeze_objects, raise_descriptor_limit, share_heaps, steady_clock_s, stop_signals
@@ -44,11 +42,9 @@ from venus.rpc import event_loop
 from venus.rpc.address import broker_address
 from venus.rpc.event_loop import LoopBridge
 from venus.rpc.in_process import register_broker
-from venus.security import audit, listener_checks
+from venus.security import audit
 from venus.security.audit import Refusals
-
-if TYPE_CHECKING:
-    from venus.security.certificate_files import CertificateFiles
+from venus.security.certificate_files import CertificateFiles, check_listeners, open_files
 
 logger = logging.getLogger(__name__)
 
@@ -93,7 +89,7 @@ async def run(
     With `in_process` clients of this process use the broker without a connection (venus/rpc/in_process.py).
     """
     loop, broker, cluster = asyncio.get_running_loop(), settings.broker, settings.cluster
-    listener_checks.check_listeners(settings)
+    check_listeners(settings)
     files = load_files(settings)
     notifier = Notifier(build_recipients(settings.alarms), broker_name(settings))
     shared = ReplicatedLogs(backlog_bytes=cluster.follower_backlog_bytes) if cluster.name else None
@@ -108,7 +104,7 @@ async def run(
     )
     await loop.run_in_executor(None, core.start)
     bridge = LoopBridge(loop)
-    path, heartbeat_s = broker.data_dir / remembered.NAME, settings.capture.heartbeat_s
+    path, heartbeat_s = broker.data_dir / ALARMS_FILE, settings.capture.heartbeat_s
     watch = AlarmMonitor(settings.alarms, notifier, path, heartbeat_s=heartbeat_s)
     notifier.start()
     try:
@@ -263,8 +259,6 @@ def load_files(settings: Settings) -> CertificateFiles | None:
     """Return the broker's certificates, None without TLS. Raises ConfigError."""
     if not settings.security.certificate:
         return None
-    from venus.security.certificate_files import open_files
-
     return open_files(settings.security, settings.broker.address or settings.broker.listen, utc_now)
 
 
@@ -296,7 +290,7 @@ def prepare_process() -> None:
     raise_descriptor_limit()  # connections must not use up the store's descriptors
     share_heaps()
     sys.setswitchinterval(SWITCH_INTERVAL_S)
-    os.umask(data_directory.UMASK)  # RocksDB creates its files itself
+    os.umask(UMASK)  # RocksDB creates its files itself
 
 
 def serve(settings: Settings, announce: Callable[[Addresses], None] | None = None) -> int:

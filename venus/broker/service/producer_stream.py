@@ -23,10 +23,9 @@ import grpc
 from venus.broker.core import Core
 from venus.broker.pipeline.producer_commands import HalvesResult, ShippedHalf
 from venus.broker.service.in_process import InProcessContext
-from venus.broker.service.intake import Intake
 from venus.broker.service.service_status import ServiceStatus, now_us
 from venus.broker.service.traffic import Traffic
-from venus.broker.service.unsaved import ReceivedFrame
+from venus.broker.service.unsaved import Intake, ReceivedFrame
 from venus.codec.batch import digest
 from venus.errors import DigestMismatch, Fenced, Overloaded, ProtocolError, StoreFull, Unavailable, VenusError
 from venus.flow.degradation import Lane

@@ -15,7 +15,7 @@ from venus.broker.replicas.replication_status import ReplicationStatus
 from venus.broker.service.alarm_monitor import AlarmMonitor
 from venus.broker.service.traffic_status import TrafficStatus
 from venus.broker.status.table_selection import TableSelection
-from venus.broker.store.data_directory import FreeSpace, full_disk_message
+from venus.broker.store.files import FreeSpace, full_disk_message
 from venus.errors import VenusError
 from venus.rpc.reports import SOURCE, check, reported_problems
 from venus.text.alarm_rules import prefix_business

@@ -11,13 +11,13 @@ from venus.broker.listening.listening import WantedSubscription
 from venus.broker.listening.replay import Replay, ReplayedBatch
 from venus.broker.machine.business import Business
 from venus.broker.machine.records import read_schemas
-from venus.broker.queue import batch_lookup
+from venus.broker.queue.reader import find_batch
 from venus.broker.service.consumer_stream import RENEW_PART, ChunkPrefetcher
 from venus.broker.service.traffic import Traffic
 from venus.broker.store.rocks import Store
 from venus.codec import schema as schemas_codec
 from venus.codec.changed_rows import encode_loaded
-from venus.codec.chunk import decode_chunk
+from venus.codec.stored_rows import decode_chunk
 from venus.errors import Refused, VenusError
 from venus.flow.degradation import Lane
 from venus.model import TableSchema, is_heartbeat
@@ -127,7 +127,7 @@ class SubscriptionReader:
     def _open_replay(self, table_id: int, wanted: Sequence[WantedSubscription], start: int) -> Replay:
         core, business = self._core, self._core.catalogue.find(self._name)
         described = described_versions(core.store, business, table_id)
-        before = batch_lookup.find_batch(core.store, business, start - 1) if start > business.log_start else None
+        before = find_batch(core.store, business, start - 1) if start > business.log_start else None
         some = [(one.number, one.predicate, one.columns) for one in wanted]
         return Replay(described, start, some, before.last_sequence if before is not None else 0)
 

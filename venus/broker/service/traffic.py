@@ -16,9 +16,8 @@ from venus.broker.service.unsaved import UnsavedBytes
 from venus.config import BrokerSettings
 from venus.config import LimitsSettings as Wanted
 from venus.errors import Overloaded, StoreFull
-from venus.flow.admission import SLOT_RETRY_S, Admission, AdmissionLimits, AdmissionVerdict
+from venus.flow.admission import SLOT_RETRY_S, Admission, AdmissionLimits, AdmissionVerdict, Limiter
 from venus.flow.degradation import Degradation, HealthMonitor, HealthRule, Lane, Watermark
-from venus.flow.limiters import Limiter
 from venus.flow.precedence import SMALL_BYTES
 from venus.flow.write_queue import WriteSlot
 

@@ -12,8 +12,8 @@ from venus.broker.core import Core
 from venus.broker.listening.listening import QUEUE_BYTES_MAX as LISTENING_BYTES_MAX
 from venus.broker.service.shared_frames import SharedFrames
 from venus.broker.service.traffic import Traffic
+from venus.flow.admission import DeliveryWindow
 from venus.flow.degradation import THREADS, Lane
-from venus.flow.limiters import DeliveryWindow
 from venus.rpc.event_loop import LoopBridge
 from venus.wire import broker_pb2
 

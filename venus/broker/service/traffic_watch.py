@@ -20,8 +20,8 @@ import psutil
 from venus.broker.core import Core
 from venus.broker.service.traffic import Traffic
 from venus.errors import VenusError
+from venus.flow.admission import DeliveryWindow, Limiter
 from venus.flow.degradation import Lane
-from venus.flow.limiters import DeliveryWindow, Limiter
 from venus.process.system import loops_cpu_s
 from venus.rpc.event_loop import LoopBridge
 

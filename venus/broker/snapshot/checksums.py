@@ -19,8 +19,7 @@ import numpy as np
 from venus.broker.machine.business import Business
 from venus.broker.store import keys
 from venus.broker.store.rocks import Store, StoreBatch
-from venus.codec.chunk import rows_digest
-from venus.codec.stored_rows import HEAD, HEAD_BYTES, Sequences
+from venus.codec.stored_rows import HEAD, HEAD_BYTES, Sequences, rows_digest
 
 _RECORD = struct.Struct(">QQQQ?")
 _MODULUS = 1 << 64

@@ -20,11 +20,9 @@ from typing import Any
 
 from venus.broker.machine.business import Business
 from venus.broker.store import files, keys
-from venus.broker.store import rocks as stores
-from venus.broker.store.rocks import Store
+from venus.broker.store.rocks import Store, remove_store
 from venus.errors import Refused, SnapshotExpired
-from venus.network import row_filters
-from venus.network.row_filters import RowFilter
+from venus.network.row_filters import RowFilter, decode_filters
 from venus.wire import broker_pb2
 
 #: A planned split: table, low and high in hexadecimal.
@@ -56,7 +54,7 @@ class SnapshotLease:
 def decode_lease(stored: Mapping[str, Any]) -> SnapshotLease:
     """Decode a stored lease, a dictionary of its fields."""
     plan = tuple((table, low, high) for table, low, high in stored.get("plan", ()))
-    return SnapshotLease(**{**stored, "plan": plan, "where": row_filters.decode_filters(stored.get("where", ()))})
+    return SnapshotLease(**{**stored, "plan": plan, "where": decode_filters(stored.get("where", ()))})
 
 
 class LeaseTable:
@@ -194,7 +192,7 @@ class Checkpoints:
         if self._directory.is_dir():
             for found in self._directory.iterdir():
                 if found.name not in names:
-                    stores.remove_store(found)
+                    remove_store(found)
 
     def close_all(self) -> None:
         """Close the open checkpoints; the files stay."""
@@ -208,7 +206,7 @@ class Checkpoints:
             self._readers.pop(name, None)
         if reader is not None:
             reader.store.close()
-        stores.remove_store(self.path(name))
+        remove_store(self.path(name))
         with self._lock:
             self._going.discard(name)
 

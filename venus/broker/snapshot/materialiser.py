@@ -20,7 +20,7 @@ from venus.broker.snapshot.scrub import Scrub
 from venus.broker.snapshot.step import MaterialiserStep
 from venus.broker.snapshot.watched_rows import FoldObserver
 from venus.broker.store import keys
-from venus.broker.store.data_directory import FreeSpace
+from venus.broker.store.files import FreeSpace
 from venus.broker.store.options import DELAYING_FILES, DELAYING_MEMTABLES
 from venus.broker.store.rocks import Store
 from venus.errors import StorageError, Unavailable, VenusError

@@ -15,8 +15,8 @@ from pathlib import Path
 from venus.broker.log.log import FORMAT
 from venus.broker.machine import records
 from venus.broker.machine.business import Business
-from venus.broker.queue import batch_lookup
-from venus.broker.snapshot import consistency, rowscan, scavenger, scrub
+from venus.broker.queue import reader
+from venus.broker.snapshot import consistency, scavenger, scrub
 from venus.broker.store import files, keys, witness
 from venus.broker.store.rocks import Store
 from venus.errors import ConfigError, Corruption, Refused
@@ -84,7 +84,7 @@ def _check_content(store: Store) -> Iterator[CheckResult]:
         businesses = list(records.load_all(store, 1.0))
         for business in businesses:
             business.log.find_end(store)
-            batch_lookup.load_tail(store, business, 1)  # no reader needs the tail
+            reader.load_tail(store, business, 1)  # no reader needs the tail
             scavenger.load_records(store, business)
         consistency.check_all(store, businesses)
     except Corruption as error:
@@ -100,16 +100,14 @@ def _check_business(store: Store, business: Business) -> Iterator[CheckResult]:
     queue = f"log and queue, offsets {business.log_start} to {reached}, full data at {business.materialised.offset}"
     yield _run_check(business.name, scrub.check_queue(store, business, rows_of_batch=0), queue)
     try:
-        tables = rowscan.find_tables(store, business)
+        tables = scrub.find_tables(store, business)
     except Corruption as error:
         yield CheckResult(what=business.name, finding=str(error))
         return
     for table_id in tables:
         figures = business.tables[table_id]
         name = f"{business.name} {figures.namespace}.{figures.name}"
-        yield _run_check(
-            name, rowscan.check_table(store, business, table_id, keep=False), "{} records in the full data"
-        )
+        yield _run_check(name, scrub.check_table(store, business, table_id, keep=False), "{} records in the full data")
         for version in business.undescribed.get(table_id, ()):
             yield CheckResult(what=name, seen=f"some of version {version}, which no producer has described")
 

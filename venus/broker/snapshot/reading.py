@@ -27,14 +27,12 @@ from venus.broker.snapshot.lease_manager import LeaseManager, Range, SnapshotLea
 from venus.broker.store import keys
 from venus.broker.store.rocks import Store
 from venus.codec import schema as schemas_codec
-from venus.codec.chunk import Chunk, RowTotals, SealedChunk, encode_chunk
 from venus.codec.filtering import find_stored_inside
 from venus.codec.packed import pack_items
-from venus.codec.stored_rows import StoredRows
+from venus.codec.stored_rows import Chunk, RowTotals, SealedChunk, StoredRows, encode_chunk
 from venus.errors import ProtocolError
 from venus.model import TableSchema
-from venus.network.row_filters import FittedFilter, RowFilter, fit_filters
-from venus.network.rows_identity import Levels, RowsIdentity, partial_tables
+from venus.network.row_filters import FittedFilter, Levels, RowFilter, RowsIdentity, fit_filters, partial_tables
 from venus.rpc import reports
 from venus.wire import broker_pb2, change_pb2
 

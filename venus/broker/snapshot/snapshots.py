@@ -25,14 +25,20 @@ from venus.broker.machine.business import Business
 from venus.broker.machine.mirror import filters_from_wire, filters_to_wire
 from venus.broker.machine.records import load_levels_of_store
 from venus.broker.queue.reader import check_full_data
-from venus.broker.snapshot import reading
 from venus.broker.snapshot.lease_manager import UNNAMED, LeaseManager, SnapshotLease, describe_holders
-from venus.broker.snapshot.reading import SnapshotReader, range_of
+from venus.broker.snapshot.reading import (
+    SnapshotReader,
+    describe_rows,
+    new_lease,
+    range_of,
+    read_snapshot_schemas,
+    refused_tables,
+)
 from venus.broker.store import keys
-from venus.broker.store.data_directory import FreeSpace
+from venus.broker.store.files import FreeSpace
 from venus.broker.store.rocks import FileRange, Store
 from venus.codec import schema as schemas_codec
-from venus.codec.chunk import SealedChunk
+from venus.codec.stored_rows import SealedChunk
 from venus.errors import Overloaded, Unavailable
 from venus.model import count_phrase
 from venus.network.row_filters import with_tables
@@ -233,22 +239,20 @@ class SnapshotManager:
             made.result(_CHECKPOINT_WAIT_S)
             now, until = self._clock_us(), self._holding.first_lease_end_us(lease_s, confirms=request.confirms)
             with checkpoints.open_reader(name) as store:
-                return reading.new_lease(
-                    store, business, name, now=now, until=until, lease_s=lease_s, holder=request.holder
-                )
+                return new_lease(store, business, name, now=now, until=until, lease_s=lease_s, holder=request.holder)
         except BaseException:
             made.add_done_callback(lambda _: checkpoints.drop(name))
             raise
 
     def _describe(self, pin: SnapshotLease, request: broker_pb2.OpenSnapshotRequest) -> broker_pb2.Snapshot:
         with self._holding.checkpoints.open_reader(pin.directory) as store:
-            schemas = reading.read_snapshot_schemas(store, pin, tuple(request.table_ids))
+            schemas = read_snapshot_schemas(store, pin, tuple(request.table_ids))
             if request.only:
                 newest = {schema.table_id: schema for schema in schemas}  # in the order of their versions
                 wanted = {n for n, s in newest.items() if is_labelled(request.only, s.namespace, s.name)}
                 schemas = [schema for schema in schemas if schema.table_id in wanted]
             where = with_tables(filters_from_wire(request.where), map(schemas_codec.from_wire, schemas))
-            unfit = reading.refused_tables(where, schemas)
+            unfit = refused_tables(where, schemas)
             tables = sorted({schema.table_id for schema in schemas} - unfit)
             found = plan_splits(store, pin.business, tables, request.splits)
             levels = load_levels_of_store(store, pin.business)
@@ -264,7 +268,7 @@ class SnapshotManager:
             where=filters_to_wire(where),
         )
         if levels is not None:
-            reading.describe_rows(snapshot, self.set_name, levels, where)
+            describe_rows(snapshot, self.set_name, levels, where)
         return snapshot
 
     # -- reading -----------------------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ from venus.broker.machine.business import Business, MaterialisedPosition
 from venus.broker.machine.mirror import Mirror
 from venus.broker.machine.queue_index import QueuedBatch
 from venus.broker.machine.records import encode_materialised_position, read_body
-from venus.broker.queue import batch_lookup
+from venus.broker.queue import reader
 from venus.broker.queue.buffer import BodyBuffer
 from venus.broker.snapshot import checksums
 from venus.broker.snapshot.scavenger import Scavenger
@@ -39,8 +39,8 @@ from venus.broker.snapshot.watched_rows import (
 )
 from venus.broker.store import keys
 from venus.broker.store.rocks import SortedFile, Store, StoreBatch
-from venus.codec.chunk import decode_chunk
 from venus.codec.packed import join_items
+from venus.codec.stored_rows import decode_chunk
 from venus.errors import Corruption
 from venus.model import ChangeKind
 
@@ -226,7 +226,7 @@ class MaterialiserStep:
         offset = business.materialised.offset
         if offset >= business.visible_offset:
             return
-        for place in batch_lookup.walk_batches(self._store, business, offset):
+        for place in reader.walk_batches(self._store, business, offset):
             if place.base_offset >= business.visible_offset:
                 return
             yield place

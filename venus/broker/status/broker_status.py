@@ -16,11 +16,11 @@ from venus.broker.machine.review_schedule import ASKED_MAX
 from venus.broker.pipeline.commit_thread import CommitThread
 from venus.broker.pipeline.home_commands import BECOME_A_MIRROR
 from venus.broker.pipeline.producer_commands import describe_half
-from venus.broker.queue import batch_lookup
+from venus.broker.queue import reader
 from venus.broker.queue.buffer import BodyBuffer
 from venus.broker.snapshot.snapshots import SnapshotManager
 from venus.broker.status.table_selection import EntrySelection, TableSelection
-from venus.broker.store.data_directory import FreeSpace, full_disk_message
+from venus.broker.store.files import FreeSpace, full_disk_message
 from venus.broker.store.rocks import Store
 from venus.config import BrokerSettings
 from venus.model import count_phrase
@@ -166,10 +166,10 @@ def _by_group(attached: list[ConsumerState]) -> list[ConsumerState]:
 
 
 def _describe_consumer(store: Store, business: Business, consumer: ConsumerState) -> broker_pb2.ConsumerStatus:
-    first = batch_lookup.find_batch(store, business, max(consumer.acknowledged, business.log_start))
+    first = reader.find_batch(store, business, max(consumer.acknowledged, business.log_start))
     kept = first
     if consumer.kept < consumer.acknowledged:
-        kept = batch_lookup.find_batch(store, business, max(consumer.kept, business.log_start))
+        kept = reader.find_batch(store, business, max(consumer.kept, business.log_start))
     backlog_bytes = business.nbytes - first.before if first else 0
     return broker_pb2.ConsumerStatus(
         group=consumer.group,

@@ -8,8 +8,7 @@ from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
-from venus.cli.demo.postgres import DemoFailed
-from venus.cli.demo.servers import EtcdNode, find_free_ports, is_listening, wait_for
+from venus.cli.demo.servers import DemoFailed, EtcdNode, find_free_ports, is_listening, wait_for
 from venus.cli.demo.shop import build_shop
 from venus.cli.demo.story import BUSY_S, Demo, Step, elapsed_s
 from venus.errors import VenusError

@@ -19,10 +19,17 @@ from typing import Any, TypeAlias
 import psycopg2
 import sqlalchemy as sa
 
-from venus.cli.demo.postgres import DemoFailed, Postgres
-from venus.cli.demo.servers import CommandRunner, find_free_ports, is_listening, peak_rss_bytes, wait_for
+from venus.cli.demo.servers import (
+    CommandRunner,
+    DemoFailed,
+    Postgres,
+    find_free_ports,
+    is_listening,
+    peak_rss_bytes,
+    wait_for,
+)
 from venus.cli.demo.shop import Workload, build_shop, compare_shop
-from venus.cli.engine import can_use_spark
+from venus.cli.spark import can_use_spark
 from venus.config import Settings
 from venus.text.formatting import format_bytes, format_duration
 

@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from collections.abc import Mapping as Map
 from dataclasses import dataclass
 
-from venus.adapters.dialects.oracle.ddl import OracleOwnObject
 from venus.adapters.dialects.oracle.dictionary.types import (
     MOMENT,
     RAW_BYTES,
@@ -20,6 +19,7 @@ from venus.adapters.dialects.oracle.dictionary.types import (
     OracleTypeMapping,
     default_mapping,
 )
+from venus.adapters.dialects.oracle.language.ddl import OracleOwnObject
 from venus.adapters.dialects.oracle.session.connection import OracleSession
 from venus.adapters.dialects.oracle.session.lobs import INLINE
 from venus.adapters.dialects.oracle.session.options import Version

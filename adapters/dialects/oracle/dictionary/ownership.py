@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from venus.adapters.dialects.contract import SchemaChanged
 from venus.adapters.dialects.oracle import sql
-from venus.adapters.dialects.oracle.ddl import KeyedTable, OracleOwnObject
+from venus.adapters.dialects.oracle.language.ddl import KeyedTable, OracleOwnObject
 from venus.adapters.dialects.oracle.session.connection import OracleSession
 from venus.adapters.dialects.oracle.sql import literal, log_key_columns, log_table_name, quote, statement
 from venus.errors import Refused, SourceError

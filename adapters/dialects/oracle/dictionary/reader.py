@@ -13,8 +13,6 @@ from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field, replace
 
 from venus.adapters.dialects.contract import SchemaChanged
-from venus.adapters.dialects.oracle import inline
-from venus.adapters.dialects.oracle.ddl import CaptureStyle
 from venus.adapters.dialects.oracle.dictionary import overrides, ownership, structure
 from venus.adapters.dialects.oracle.dictionary.overrides import (
     SWITCHES,
@@ -33,6 +31,8 @@ from venus.adapters.dialects.oracle.dictionary.tables import (
     kinds_without_table,
     table_kind,
 )
+from venus.adapters.dialects.oracle.language import inline
+from venus.adapters.dialects.oracle.language.ddl import CaptureStyle
 from venus.adapters.dialects.oracle.session.connection import OracleSession, Row
 from venus.adapters.dialects.oracle.session.driver import Driver, OracleOptions
 from venus.adapters.dialects.oracle.session.options import OracleColumnChoice, Version, version_of

@@ -13,7 +13,6 @@ from types import MappingProxyType
 
 from venus.adapters.dialects.column_choice import Patterns, find_useless_patterns
 from venus.adapters.dialects.contract import SchemaChanged
-from venus.adapters.dialects.oracle.ddl import KeyedTable, OracleKeyColumn
 from venus.adapters.dialects.oracle.dictionary.overrides import find_mapping, type_by_switch
 from venus.adapters.dialects.oracle.dictionary.types import (
     FRACTION_MAX,
@@ -21,6 +20,7 @@ from venus.adapters.dialects.oracle.dictionary.types import (
     OracleTypeMapping,
     log_type_of,
 )
+from venus.adapters.dialects.oracle.language.ddl import KeyedTable, OracleKeyColumn
 from venus.adapters.dialects.oracle.session.connection import OracleSession, Row
 from venus.adapters.dialects.oracle.session.driver import NationalText
 from venus.adapters.dialects.oracle.session.options import Version

@@ -17,7 +17,7 @@ from zlib import crc32
 
 from venus.adapters.dialects.column_choice import WAY_OUT
 from venus.adapters.dialects.contract import SchemaChanged
-from venus.adapters.dialects.oracle import ddl, registry
+from venus.adapters.dialects.oracle import registry
 from venus.adapters.dialects.oracle.dictionary import ownership, reader, segments
 from venus.adapters.dialects.oracle.dictionary.overrides import (
     SWITCHES,
@@ -33,6 +33,7 @@ from venus.adapters.dialects.oracle.dictionary.tables import (
     choose_tables,
     left_out_tables,
 )
+from venus.adapters.dialects.oracle.language import ddl
 from venus.adapters.dialects.oracle.session.connection import OracleSession
 from venus.adapters.dialects.oracle.session.driver import OracleOptions
 from venus.adapters.dialects.oracle.session.options import Version, column_pattern_names

@@ -15,8 +15,7 @@ from dataclasses import dataclass, replace
 
 from venus.adapters.dialects.canonical_text import changed_key_column
 from venus.adapters.dialects.contract import InstallStep
-from venus.adapters.dialects.oracle import ddl, inline, registry
-from venus.adapters.dialects.oracle.ddl import CaptureStyle
+from venus.adapters.dialects.oracle import registry
 from venus.adapters.dialects.oracle.dictionary import overrides, ownership, segments
 from venus.adapters.dialects.oracle.dictionary.ownership import OracleOwnedObjects
 from venus.adapters.dialects.oracle.dictionary.reader import OracleDictionary
@@ -32,6 +31,8 @@ from venus.adapters.dialects.oracle.installation.table_comparison import (
     build_triggers,
     find_wrong_triggers,
 )
+from venus.adapters.dialects.oracle.language import ddl, inline
+from venus.adapters.dialects.oracle.language.ddl import CaptureStyle
 from venus.adapters.dialects.oracle.registry import OracleRegistryEntry
 from venus.adapters.dialects.oracle.session.connection import OracleSession
 from venus.adapters.dialects.oracle.session.driver import OracleOptions

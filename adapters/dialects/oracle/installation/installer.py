@@ -12,12 +12,13 @@ from collections.abc import Sequence as Seq
 import tenacity
 
 from venus.adapters.dialects.contract import InstallStep, SourceInstaller
-from venus.adapters.dialects.oracle import ddl, registry
-from venus.adapters.dialects.oracle.ddl import build_script
+from venus.adapters.dialects.oracle import registry
 from venus.adapters.dialects.oracle.dictionary.reader import OracleDatabase
 from venus.adapters.dialects.oracle.dictionary.tables import choose_tables
 from venus.adapters.dialects.oracle.installation.check import check, raise_blocking_finding
 from venus.adapters.dialects.oracle.installation.install import RECORD, OracleInstallPlanner, OracleStep, read_objects
+from venus.adapters.dialects.oracle.language import ddl
+from venus.adapters.dialects.oracle.language.ddl import build_script
 from venus.adapters.dialects.oracle.registry import INSTALLING
 from venus.adapters.dialects.oracle.session.connection import OracleBusy, OracleSession
 from venus.adapters.dialects.oracle.sql import log_key_columns, log_table_name, statement

@@ -15,7 +15,7 @@ from collections.abc import Sequence as Seq
 from dataclasses import dataclass, replace
 
 from venus.adapters.dialects.contract import SchemaChanged
-from venus.adapters.dialects.oracle import ddl, registry
+from venus.adapters.dialects.oracle import registry
 from venus.adapters.dialects.oracle.dictionary import ownership, segments
 from venus.adapters.dialects.oracle.dictionary.reader import OracleDictionary
 from venus.adapters.dialects.oracle.dictionary.segments import Marks
@@ -26,6 +26,7 @@ from venus.adapters.dialects.oracle.installation.table_comparison import (
     OracleTableComparison,
     compare_table,
 )
+from venus.adapters.dialects.oracle.language import ddl
 from venus.adapters.dialects.oracle.registry import OracleRegistryEntry
 from venus.adapters.dialects.oracle.session.connection import OracleNotPermitted, OracleSession
 from venus.adapters.dialects.oracle.sql import quote, statement

@@ -15,9 +15,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from venus.adapters.dialects.canonical_text import changed_key_column, has_changes_of_values
-from venus.adapters.dialects.oracle import ddl, inline, registry
-from venus.adapters.dialects.oracle.ddl import CaptureStyle, KeyedTable, OracleOwnObject
+from venus.adapters.dialects.oracle import registry
 from venus.adapters.dialects.oracle.dictionary.tables import OracleTable, with_id
+from venus.adapters.dialects.oracle.language import ddl, inline
+from venus.adapters.dialects.oracle.language.ddl import CaptureStyle, KeyedTable, OracleOwnObject
 from venus.adapters.dialects.oracle.registry import OracleRegistryEntry
 from venus.adapters.dialects.registry_rules import is_unreadable, state_before_halt, unreadable_reason
 from venus.codec.schema import fingerprint

@@ -39,10 +39,10 @@ from venus.adapters.under.cut_assembler import (
 )
 from venus.config import Settings
 from venus.errors import Diverged, OffsetTrimmed, VenusError
-from venus.network.rows_identity import RowsIdentity
+from venus.network.row_filters import RowsIdentity
 from venus.process import tracing
+from venus.rpc.broker_selection import Stopwatch
 from venus.rpc.conditions import ROWS_EVERY_S, TableCondition
-from venus.rpc.stopwatch import Stopwatch
 
 logger = logging.getLogger(__name__)
 

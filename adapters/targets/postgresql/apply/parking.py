@@ -27,8 +27,8 @@ from venus.adapters.targets.postgresql.rows.verdicts import (
 from venus.adapters.targets.postgresql.session import TargetSession
 from venus.adapters.under.cut_assembler import CutPiece
 from venus.adapters.under.row_changes import RowChanges, to_row_changes
-from venus.codec.changes import TableChanges
-from venus.codec.layout import Layout
+from venus.codec.batch import TableChanges
+from venus.codec.row_bytes import Layout
 from venus.model import ChangeKind, TableSchema
 
 

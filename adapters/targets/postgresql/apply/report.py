@@ -22,7 +22,7 @@ from venus.adapters.under.circuit import TargetCircuit
 from venus.adapters.under.cut_assembler import CutAssembler, DecisionNeeded
 from venus.adapters.under.row_changes import ChangedKeys
 from venus.errors import Diverged
-from venus.network.rows_identity import RowsIdentity
+from venus.network.row_filters import RowsIdentity
 from venus.rpc import reports
 from venus.rpc.conditions import TableCondition
 from venus.rpc.nearest_subscriber import open_subscriber

@@ -41,7 +41,7 @@ from venus.codec import schema as schemas_codec
 from venus.codec.filtering import select_full_rows
 from venus.errors import TargetError, VenusError
 from venus.model import TableSchema
-from venus.network.rows_identity import RowsIdentity
+from venus.network.row_filters import RowsIdentity
 from venus.predicates.ranges import compile_predicate
 from venus.rpc import reports
 from venus.rpc.conditions import RESYNC_FAILED

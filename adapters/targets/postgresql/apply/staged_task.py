@@ -18,12 +18,12 @@ from venus.adapters.targets.postgresql.rowsql import RowSql, group_number
 from venus.adapters.targets.postgresql.session import TargetSession, statement
 from venus.adapters.under.cut_assembler import CutPiece, SectionRole, SectionWalk, decode_piece
 from venus.adapters.under.row_changes import RowChanges, apply_predicate, join_changes, net_changes, to_row_changes
-from venus.codec.changes import TableChanges
+from venus.codec.batch import TableChanges
 from venus.codec.copy_text import keys_to_copy, to_copy
-from venus.codec.layout import Layout
+from venus.codec.row_bytes import Layout
 from venus.errors import ProtocolError
 from venus.model import TableSchema
-from venus.network.rows_identity import RowsIdentity
+from venus.network.row_filters import RowsIdentity
 from venus.predicates.ranges import Predicate, compile_predicate
 from venus.predicates.syntax import PredicateRefused
 from venus.rpc.subscriber import Subscriber

@@ -36,7 +36,7 @@ from venus.adapters.targets.views import describe_rows
 from venus.codec import schema as schemas_codec
 from venus.errors import ConfigError, Diverged, OffsetTrimmed, VenusError
 from venus.model import TableSchema
-from venus.network.rows_identity import RowsIdentity, find_differing
+from venus.network.row_filters import RowsIdentity, find_differing
 from venus.predicates.ranges import is_same
 from venus.rpc import reports
 from venus.rpc.admin import AdminClient

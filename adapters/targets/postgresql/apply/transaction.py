@@ -40,10 +40,10 @@ from venus.adapters.targets.postgresql.schema.tables import SchemaChanges
 from venus.adapters.targets.postgresql.session import Refusal, Superseded, TargetSession, statement
 from venus.adapters.under.cut_assembler import HELD, NEW_VERSION, ROWS, CutPiece, SectionRole, SectionWalk
 from venus.adapters.under.row_changes import ChangedKeys
-from venus.codec.changes import TableChanges
+from venus.codec.batch import TableChanges
 from venus.errors import TargetError, VenusError
 from venus.model import ChangeKind, TableSchema
-from venus.network.rows_identity import RowsIdentity
+from venus.network.row_filters import RowsIdentity
 from venus.predicates.ranges import differing_column
 from venus.predicates.syntax import PredicateRefused
 

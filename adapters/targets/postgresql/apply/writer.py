@@ -29,11 +29,11 @@ from venus.adapters.under.row_changes import (
     net_changes,
     to_row_changes,
 )
-from venus.codec.changes import TableChanges
-from venus.codec.layout import Layout
+from venus.codec.batch import TableChanges
+from venus.codec.row_bytes import Layout
 from venus.errors import TargetError
 from venus.model import TableSchema
-from venus.network.rows_identity import RowsIdentity
+from venus.network.row_filters import RowsIdentity
 from venus.predicates.syntax import PredicateRefused
 
 

@@ -35,9 +35,9 @@ from venus.adapters.targets.postgresql.rowsql import copy_rows
 from venus.adapters.targets.postgresql.schema.ddl import is_counted, is_identity
 from venus.adapters.targets.postgresql.session import TargetSession, statement
 from venus.adapters.targets.views import TargetTable, TargetView
-from venus.codec.changes import TableChanges
+from venus.codec.batch import TableChanges
 from venus.codec.copy_text import from_copy
-from venus.codec.layout import Layout
+from venus.codec.row_bytes import Layout
 from venus.errors import Refused, TargetError
 from venus.model import Column, TableSchema
 

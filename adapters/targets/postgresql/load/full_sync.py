@@ -45,7 +45,7 @@ from venus.adapters.targets.postgresql.naming import OWN_SCHEMA, PlacedTable
 from venus.adapters.targets.postgresql.schema import existing
 from venus.adapters.targets.postgresql.schema.ddl import collect_remarks
 from venus.adapters.targets.postgresql.session import TargetSession, statement
-from venus.codec.chunk import RowTotals
+from venus.codec.stored_rows import RowTotals
 from venus.config import Settings
 from venus.errors import DigestMismatch, Diverged, ProtocolError, Refused, SnapshotExpired, TargetError, VenusError
 from venus.model import count_phrase

@@ -29,10 +29,10 @@ from venus.adapters.targets.postgresql.rows.verdicts import (
 from venus.adapters.targets.postgresql.rowsql import RowSql, copy_full, copy_rows, copy_statement, full_rows_text
 from venus.adapters.targets.postgresql.session import Refusal, TargetSession, statement, try_replica_role
 from venus.adapters.under.row_changes import RowChanges, to_row_changes
-from venus.codec.changes import TableChanges
-from venus.codec.chunk import Chunk, FullRows
+from venus.codec.batch import TableChanges
 from venus.codec.filtering import select_full_rows
-from venus.codec.layout import Layout
+from venus.codec.row_bytes import Layout
+from venus.codec.stored_rows import Chunk, FullRows
 from venus.errors import DatabaseUnavailable, TargetError
 from venus.model import TableSchema
 from venus.predicates.ranges import compile_predicate

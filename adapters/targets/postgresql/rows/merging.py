@@ -29,7 +29,7 @@ from venus.adapters.targets.postgresql.rowsql import RowSql, keyed_statements
 from venus.adapters.targets.postgresql.session import Refusal, Superseded, TargetSession
 from venus.adapters.under.row_changes import RowChanges, join_changes, net_changes, slice_changes
 from venus.codec.copy_text import from_copy, keys_to_copy, to_copy
-from venus.codec.layout import Layout
+from venus.codec.row_bytes import Layout
 from venus.errors import TargetError
 
 #: How many blocks of a staging table are read back at a time, to find a refused row in a large cut.

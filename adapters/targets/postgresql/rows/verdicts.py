@@ -20,7 +20,7 @@ from venus.adapters.targets.postgresql.session import Refusal, Superseded, Targe
 from venus.adapters.under.row_changes import Mask, RowChanges, slice_changes
 from venus.codec.columns import keys_to_columns
 from venus.codec.copy_text import to_copy
-from venus.codec.layout import Layout
+from venus.codec.row_bytes import Layout
 from venus.errors import TargetError
 
 #: With more refused rows in one group of cuts, a table halts as a whole.

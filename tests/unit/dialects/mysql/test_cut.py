@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from venus.adapters.dialects.contract import FillState
+from venus.adapters.dialects.mysql.capture.cut import LogNumbers, MysqlCut, MysqlFillPace
 from venus.adapters.dialects.mysql.connection import MysqlConnection
-from venus.adapters.dialects.mysql.cut import LogNumbers, MysqlCut, MysqlFillPace
 from venus.adapters.dialects.mysql.registry import MysqlCapturedTable
 from venus.adapters.dialects.registry_rules import HaltTracker, RestoreGuard
 

@@ -25,8 +25,8 @@ from tests.support.oracle.scripts import (
 )
 from tests.support.oracle.sqlplus import read
 from venus.adapters.dialects.contract import InstallStep
-from venus.adapters.dialects.oracle import ddl
-from venus.adapters.dialects.oracle.ddl import OracleKeyColumn, build_script
+from venus.adapters.dialects.oracle.language import ddl
+from venus.adapters.dialects.oracle.language.ddl import OracleKeyColumn, build_script
 from venus.adapters.dialects.oracle.session.options import VERSIONS, Version, find_version, version_of
 from venus.adapters.dialects.oracle.sql import NAME_BYTES_MAX
 

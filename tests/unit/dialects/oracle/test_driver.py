@@ -14,12 +14,12 @@ from tests.support.oracle import double
 from tests.support.oracle.double import Answer, Module, error
 from tests.support.oracle.scripts import everything
 from venus.adapters.dialects.contract import InstallStep, SchemaChanged, SnapshotLost
-from venus.adapters.dialects.oracle import ddl
 from venus.adapters.dialects.oracle.dictionary.reader import OracleDictionary
 from venus.adapters.dialects.oracle.dictionary.tables import ListedTable, OracleTable, build_table, with_id
 from venus.adapters.dialects.oracle.installation import installer
 from venus.adapters.dialects.oracle.installation.check import check, room_findings, sample_findings, sample_query
 from venus.adapters.dialects.oracle.installation.install import OracleStep
+from venus.adapters.dialects.oracle.language import ddl
 from venus.adapters.dialects.oracle.rows import build_access
 from venus.adapters.dialects.oracle.session.connection import (
     EDITION,

@@ -13,8 +13,8 @@ from alembic.migration import MigrationContext
 from alembic.operations import Operations
 
 from tests.support.oracle.scripts import FOLDER
-from venus.adapters.dialects.oracle import ddl
 from venus.adapters.dialects.oracle.dictionary import ownership
+from venus.adapters.dialects.oracle.language import ddl
 from venus.adapters.dialects.oracle.session.options import VERSIONS
 from venus.migrations.versions import source_0001_tables as migration
 

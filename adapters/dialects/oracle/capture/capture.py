@@ -1,0 +1,360 @@
+"""Capture at an Oracle database: schema changes, the backlog, and the opening of cuts with what they claim.
+
+A poll that finds nothing is one statement outside of any transaction: it reads the first entry of each log index. Only
+if there is an entry, the source opens a snapshot and compares the dictionary. A cut claims log rows and truncations in
+the reader's snapshot. `refresh_schemas` finds what leaves no trace in the logs every few seconds: DDL that no trigger
+recorded, and changes that another process made in the registry.
+"""
+
+from __future__ import annotations
+
+import logging
+from array import array
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from collections.abc import Sequence as Seq
+from collections.abc import Set as AbstractSet
+from contextlib import closing
+from dataclasses import dataclass
+
+from venus.adapters.dialects.contract import FillState, SchemaChanged, SourceCapture
+from venus.adapters.dialects.oracle import registry
+from venus.adapters.dialects.oracle.capture.cut import OracleClaim, OracleCut
+from venus.adapters.dialects.oracle.dictionary import segments
+from venus.adapters.dialects.oracle.dictionary.reader import OracleDatabase
+from venus.adapters.dialects.oracle.installation import check
+from venus.adapters.dialects.oracle.installation.install import read_objects
+from venus.adapters.dialects.oracle.installation.schema_changes import compare_all, store_changes
+from venus.adapters.dialects.oracle.installation.table_comparison import OracleTableComparison
+from venus.adapters.dialects.oracle.language import inline
+from venus.adapters.dialects.oracle.registry import OracleRegistry
+from venus.adapters.dialects.oracle.rows import OracleAccess, build_access
+from venus.adapters.dialects.oracle.session.connection import OracleSession, Row
+from venus.adapters.dialects.oracle.session.options import CutBounds
+from venus.adapters.dialects.oracle.sql import log_table_name, statement
+from venus.adapters.dialects.registry_rules import HaltTracker, is_halted, state_before_halt, unknown_table
+from venus.errors import SourceError
+from venus.model import TableSchema
+
+
+class OracleCapture(SourceCapture):
+    """The part of a source that finds and reads changes."""
+
+    def __init__(self, database: OracleDatabase, registry: OracleRegistry) -> None:
+        self._database = database
+        self._registry = registry
+        #: The fingerprint of the dictionary that the comparison has read; None = compare again.
+        self._mark: Row | None = None
+        self._accesses: dict[int, OracleAccess] = {}
+        self._sees_blockers = True
+        self._fingerprints: dict[int, str] = {}
+        self._halts = HaltTracker()
+        self._bounds = CutBounds(database.options.limits)
+        self._polls = IdlePoll()
+
+    def invalidate(self) -> None:
+        """Compare the dictionary again before the next cut."""
+        self._mark = None
+
+    def refresh_schemas(self) -> list[TableSchema]:
+        """Compare the dictionary with the registry; store the changes."""
+        self._database.reader.rollback()
+        self._retry_halted_tables()
+        store_changes(self._database.writer, self._database.dictionary)
+        known = {(a.layout.schema.table_id, a.layout.schema.version) for a in self._accesses.values()}
+        self._use_comparisons(self._compare_all())
+        self._database.listed = self._database.dictionary.last_listed
+        now = [a.layout.schema for a in self._accesses.values()]
+        return [s for s in now if (s.table_id, s.version) not in known]
+
+    def _compare_all(self) -> list[OracleTableComparison]:
+        return compare_all(self._database.writer, self._database.dictionary)
+
+    def _retry_halted_tables(self) -> None:
+        """Resume tables that halted at a row and have been written to since: the row may have been corrected."""
+        halted = [c.table for c in registry.read_tables(self._database.writer).values() if is_halted(c.table)]
+        waiting = self._extents() if halted else {}
+        for table in halted:
+            table_id = table.schema.table_id
+            if self._halts.may_retry(table_id, waiting[table_id]):
+                self._registry.set_table_state(table_id, *state_before_halt(table))
+        self._database.writer.rollback()
+
+    def _extents(self) -> dict[int, int]:
+        """Return the present `extent` of every table, as a claim would have it."""
+        found = {table_id: rows for table_id, (rows, _) in self.read_backlog().items()}
+        if self._database.dictionary.read_inline_tables():
+            found |= {
+                table_id: polled.highest
+                for table_id, polled in inline.read_polled_ranges(self._database.writer).items()
+            }
+        return found
+
+    def _use_comparisons(self, found: Seq[OracleTableComparison]) -> None:
+        """Use this state of the dictionary for the next cuts."""
+        tables = [c.table for c in found if c.table is not None]
+        self._accesses = {t.schema.table_id: build_access(t) for t in tables}
+        self._fingerprints = {
+            table_id: mark for table_id, (_, mark) in registry.read_states(self._database.writer).items()
+        }
+        self._mark = None
+        self._polls.disable()
+        self._database.writer.rollback()
+
+    def open_cut(self, fills: Seq[FillState]) -> OracleCut | None:
+        """Open a snapshot, unless it has nothing to read."""
+        if not fills and self._polls.is_idle(self._database.reader):
+            self._polls.coalesce_index(self._database.writer)
+            return None
+        self._database.reader.rollback()
+        if any(a.archived for a in self._accesses.values()):
+            self._database.reader.run(statement("cut", "see_archived"))
+        self._database.reader.run(statement("cut", "begin"))
+        try:
+            cut = self._build_cut(fills)
+        except BaseException:
+            self._database.reader.rollback()
+            raise
+        if cut is None:
+            self._database.reader.rollback()
+        return cut
+
+    def _build_cut(self, fills: Seq[FillState]) -> OracleCut | None:
+        captured_at_us = registry.read_clock(self._database.reader)
+        states = registry.read_states(self._database.reader)
+        self._accept_dictionary(states)
+        noted = self._database.reader.fetch_rows(statement("registry", "ddl_rows"))
+        if what := first_unhandled_ddl(noted, self._accesses):
+            self._mark = None
+            raise SchemaChanged(f"source {self._database.place}: {what}")
+        self._polls.disable()
+        readable = {t: a for t, a in self._accesses.items() if states.get(t, ("PAUSED",))[0] != registry.PAUSED}
+        truncated = find_truncations(noted, self._accesses, readable)
+        claims = build_claims(self._database.reader, self._bounds, readable, truncated.tables)
+        filling = {f.table_id: (f, readable[f.table_id]) for f in fills if f.table_id in readable}
+        self._polls.prepare(self._accesses, self._accesses.keys() - readable.keys())
+        if not claims and not filling:
+            self._polls.record_empty_cut(noted)
+            return None
+        return OracleCut(
+            reader=self._database.reader,
+            writer=self._database.writer,
+            captured_at_us=captured_at_us,
+            claims=claims,
+            ddl_numbers=truncated.numbers,
+            fills=filling,
+            halts=self._halts,
+            bounds=self._bounds,
+            deleted=self._polls.deleted,
+            watches_segments=bool(truncated.tables) and segments.TABLE in read_objects(self._database.writer).kinds,
+        )
+
+    def _accept_dictionary(self, states: dict[int, tuple[str, str]]) -> None:
+        """Use the present dictionary if the registry agrees with it. Raises SchemaChanged if it does not."""
+        count, newest, recent = self._database.reader.fetch_row(statement("dictionary", "mark"))
+        fingerprints = {table_id: mark for table_id, (_, mark) in states.items()}
+        if self._mark == (count, newest) and fingerprints == self._fingerprints:
+            return
+        found = self._compare_all()
+        if any(c.has_changes for c in found):
+            raise SchemaChanged(f"source {self._database.place}: the dictionary no longer matches the registry")
+        self._use_comparisons(found)
+        if self._fingerprints != fingerprints:
+            raise SchemaChanged(f"source {self._database.place}: the registry has changed in the meantime")
+        # the dictionary's times are whole seconds: a second change within the same one must not be missed
+        self._mark = None if recent else (count, newest)
+
+    def restart_fill(self, table_id: int) -> None:
+        """Restart the fill of a table; if its triggers are in order, this also ends RESYNC."""
+        how = next((c for c in self._compare_all() if c.captured.schema.table_id == table_id), None)
+        if how is None:
+            raise unknown_table(table_id)
+        with self._database.writer.transaction():
+            self._database.writer.run(statement("registry", "restart_fill"), {"table_id": table_id})
+            if how.captured.table.state == registry.RESYNC and not how.reason and not how.grant:
+                registry.set_state(self._database.writer, table_id, registry.ACTIVE, "")
+
+    def restart_with_sweep(self, table_id: int, version: int) -> None:
+        if registry.read_tables(self._database.writer)[table_id].is_unfinished:
+            return  # VENUS has shipped nothing of it
+        self.restart_fill(table_id)
+        with self._database.writer.transaction():
+            registry.restart_with_sweep(self._database.writer, table_id, version)
+        self._mark, self._fingerprints = None, {}  # `_accesses` has the earlier version
+
+    def write_heartbeat(self) -> None:
+        with self._database.writer.transaction():
+            now = {"beat_at": registry.read_clock(self._database.writer)}
+            if not self._database.writer.run(statement("registry", "beat"), now):
+                self._database.writer.run(statement("registry", "beat_again"), now)
+
+    def limit_lock_waits(self) -> None:
+        """Do nothing: Oracle's readers wait for no locks."""
+
+    def read_backlog(self) -> dict[int, tuple[int, int]]:
+        """Return the number of waiting log rows and, if this user may see it, the age of the oldest transaction."""
+        found = read_backlog(
+            self._database.writer, self._database.dictionary.read_inline_tables(), self._blocker_ages()
+        )
+        self._database.writer.rollback()
+        return found
+
+    def _blocker_ages(self) -> dict[str, int]:
+        ages = check.read_blocker_ages(self._database.writer) if self._sees_blockers else None
+        self._sees_blockers = ages is not None  # a refusal is not asked for again
+        return ages or {}
+
+    def describe_blockers(self) -> str:
+        """Describe the oldest open transaction on a log table, or the grants needed to see it."""
+        found = check.describe_blocker(self._database.writer, self._database.dictionary.user)
+        self._database.writer.rollback()
+        return found
+
+
+logger = logging.getLogger(__name__)
+
+#: The number of log rows fetched in one round trip.
+FETCH_ROWS = 5000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Truncations:
+    """The recorded TRUNCATE statements that one cut carries."""
+
+    #: Numbers of the records that the cut removes: of the tables below, and of tables that are not captured.
+    numbers: list[int]
+    tables: set[int]
+
+
+def first_unhandled_ddl(noted: Seq[Row], tables: Mapping[int, OracleAccess]) -> str:
+    """Return the first recorded DDL that changes a captured table, as EVENT of OWNER.NAME; empty if there is none."""
+    ours = {(s.namespace, s.name) for s in (a.layout.schema for a in tables.values())}
+    for _, event, owner, name, _ in noted:
+        if event != "TRUNCATE" and (owner, name) in ours:
+            return f"{event} of {owner}.{name}"
+    return ""
+
+
+def find_truncations(
+    noted: Seq[Row], tables: Mapping[int, OracleAccess], readable: Mapping[int, OracleAccess]
+) -> Truncations:
+    """Return the truncations that this cut carries; those of a table that it does not read wait for that table."""
+    by_name = {(a.layout.schema.namespace, a.layout.schema.name): t for t, a in tables.items()}
+    found = Truncations(numbers=[], tables=set())
+    for number, event, owner, name, _ in noted:
+        if event != "TRUNCATE":
+            continue  # `refresh_schemas` handles it
+        table_id = by_name.get((owner, name))
+        if table_id is not None and table_id not in readable:
+            continue
+        found.numbers.append(int(number))
+        if table_id is not None:
+            found.tables.add(table_id)
+    return found
+
+
+def build_claims(
+    reader: OracleSession, bounds: CutBounds, readable: Mapping[int, OracleAccess], truncated: set[int]
+) -> list[OracleClaim]:
+    """Return the claims of the cut on tables that have something to read, within the bounds."""
+    numbers, incomplete = _read_log_numbers(reader, bounds, {t: a for t, a in readable.items() if a.log})
+    polled = inline.read_polled_ranges(reader) if any(not a.log for a in readable.values()) else {}
+    return [
+        OracleClaim(
+            access=a, numbers=numbers[t], truncated=t in truncated, polled=polled.get(t), complete=t != incomplete
+        )
+        for t, a in readable.items()
+        if numbers[t] or t in truncated or t in polled
+    ]
+
+
+def _read_log_numbers(
+    reader: OracleSession, bounds: CutBounds, logs: Mapping[int, OracleAccess]
+) -> tuple[dict[int, array[int]], int]:
+    """Return the log rows of this cut, and the table that may have more of them (0 = none)."""
+    numbers: dict[int, array[int]] = defaultdict(lambda: array("q"))
+    ids, left = bounds.order_tables(logs), bounds.rows
+    if not ids:
+        return numbers, 0
+    each = (statement("cut", "claim", table_id=str(t), log=logs[t].log) for t in ids)
+    with closing(reader.stream("\nUNION ALL ".join(each), None, min(FETCH_ROWS, left))) as pieces:
+        for piece in pieces:
+            for table_id, number in piece:
+                numbers[int(table_id)].append(int(number))
+            left -= len(piece)
+            if left <= 0:
+                last = int(piece[-1][0])
+                bounds.first_table = last + 1  # the other tables come first, then the rest of this one
+                return numbers, last
+    return numbers, 0
+
+
+def read_backlog(
+    session: OracleSession, inline_tables: Iterable[tuple[str, str]], ages: Mapping[str, int]
+) -> dict[int, tuple[int, int]]:
+    """Return, by table_id, how many log rows wait and the age of the oldest transaction open on that log."""
+    places = frozenset(inline_tables)
+    captured = registry.read_tables(session).values() if places else ()
+    numbers = {(c.schema.namespace, c.schema.name): c.schema.table_id for c in captured}
+    waiting = {numbers[at]: inline.count_waiting_sql(*at) for at in places}
+    found = {}
+    for table_id in registry.read_states(session):
+        log = log_table_name(table_id)
+        count = session.fetch_row(waiting.get(table_id) or statement("registry", "log_count", log=log))[0]
+        found[table_id] = (int(count), ages.get(log, 0))
+    return found
+
+
+#: The index of a log is coalesced after this number of deleted entries.
+COALESCE_ROWS = 100_000
+
+
+class IdlePoll:
+    """The polls of one source between two cuts."""
+
+    def __init__(self) -> None:
+        self._probe = ""
+        self._left: Row = ()  # number and newest of the DDL records that wait for their table
+        #: Log rows deleted since the index was coalesced, by log table.
+        self.deleted: dict[str, int] = {}
+
+    def prepare(self, tables: Mapping[int, OracleAccess], paused: AbstractSet[int]) -> None:
+        """Build the poll of these tables."""
+        logs = [
+            statement("cut", "probe_paused" if t in paused else "probe_log", log=a.log, table_id=str(t))
+            for t, a in tables.items()
+            if a.log
+        ]
+        if len(logs) < len(tables):
+            logs.append(statement("inline", "probe"))
+        self._probe = statement("cut", "probe", logged="\n       OR ".join(logs) or "1 = 0")
+
+    def disable(self) -> None:
+        """Skip polls until the next cut has read everything."""
+        self._probe = ""
+
+    def record_empty_cut(self, notes: list[Row]) -> None:
+        """Record the waiting DDL records of a snapshot that had nothing to read."""
+        numbers = [int(seq) for seq, *_ in notes]
+        self._left = (len(numbers), max(numbers, default=None))
+
+    def is_idle(self, reader: OracleSession) -> bool:
+        """Whether the source is certainly idle; costs one round trip."""
+        if not self._probe:
+            return False
+        count, newest, logged = reader.peek(self._probe)
+        notes = (int(count), None if newest is None else int(newest))
+        return not logged and (not notes[0] or notes == self._left)
+
+    def coalesce_index(self, writer: OracleSession) -> None:
+        """Coalesce one index that many deletions have emptied. This works online; a failure is only logged."""
+        for log, rows in self.deleted.items():
+            if rows >= COALESCE_ROWS:
+                self.deleted[log] = 0
+                try:
+                    writer.run(statement("cut", "coalesce", log=log))
+                    writer.commit()
+                except SourceError as error:
+                    writer.rollback()
+                    logger.info("the index of %s is not coalesced: %s", log, error)
+                return

@@ -1,0 +1,1 @@
+"""Statements in Oracle's language, and the DDL that others run."""

@@ -1,0 +1,107 @@
+"""The paper's own variant, on request: recordID, isDeleted and Sequence in the application's tables (VENUS 3.1, 3.2).
+
+Writers of a table wait for each other until commit, at the row with its Sequence. This makes `Sequence > lastSequence`
+exact, and slow. RECORDID identifies a row; ISDELETED = 1 marks a deleted one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass
+
+from venus.adapters.dialects.oracle.language.ddl import KeyedTable, OracleOwnObject
+from venus.adapters.dialects.oracle.session.connection import OracleSession, Row
+from venus.adapters.dialects.oracle.session.options import Version
+from venus.adapters.dialects.oracle.sql import TRIGGER_LETTERS, literal, statement, trigger_name
+
+COLUMNS = ("RECORDID", "ISDELETED", "SEQUENCE")
+TABLES = (("log", "VENUS_TABLE_LOG"), ("polled", "VENUS_POLLED"))
+#: RECORDID as the dictionary describes it.
+_RECORDID: Row = ("RECORDID", "NUMBER", None, 22, 0, None, 19, 0, "N", None)
+#: The identity of a row, as a constraint: name, type, column.
+_IDENTITY: Row = ("RECORDID", "P", "RECORDID")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolledRange:
+    """The Sequence up to which a table was read, and the highest one in this snapshot."""
+
+    last: int
+    highest: int
+
+
+def application_columns(rows: Seq[Row]) -> tuple[list[Row], list[Row]]:
+    """Return a table's columns and key as they are carried: the application's own, identified by RECORDID."""
+    return [*(row for row in rows if row[0] not in COLUMNS), _RECORDID], [_IDENTITY]
+
+
+def build_inline_objects() -> list[OracleOwnObject]:
+    """Return the paper's log table, and the table with the Sequences up to which it was read."""
+    return [OracleOwnObject(kind="TABLE", name=name, sql=statement("inline", block)) for block, name in TABLES]
+
+
+def inline_triggers(table: KeyedTable, table_id: int) -> Iterator[OracleOwnObject]:
+    """Yield the three disabled triggers of a captured table."""
+    for letter, block in zip(TRIGGER_LETTERS, ("insert", "update", "delete"), strict=True):
+        name = trigger_name(letter, table_id)
+        sql = statement("inline", block, trigger=name, table=table.sql, name=_name_literal(table))
+        yield OracleOwnObject(kind="TRIGGER", name=name, sql=sql)
+
+
+def delete_polled_row(owner: str, name: str) -> str:
+    """Return the statement that removes the remains of an interrupted installation."""
+    return statement("inline", "no_polled_row", name=literal(f"{owner}.{name}"))
+
+
+def initial_inline_rows(table: KeyedTable) -> Iterator[tuple[str, str]]:
+    """Yield the statements that mark a table as captured inline before it is registered; repeatable."""
+    yield "row of VENUS_TABLE_LOG", statement("inline", "log_row", name=_name_literal(table))
+    yield "row of VENUS_POLLED", statement("inline", "polled_row", name=_name_literal(table))
+
+
+def inline_columns(table: KeyedTable, table_id: int, version: Version) -> Iterator[tuple[str, str]]:
+    """Yield name and statement of the objects that the triggers need."""
+    hidden = " INVISIBLE" if version.invisible_identity else ""
+    yield "columns", statement("inline", "columns", table=table.sql, hidden=hidden)
+    index = trigger_name("X", table_id)
+    yield f"index {index}", statement("inline", "index", table=table.sql, index=index)
+
+
+def after_fence_steps(table: KeyedTable, table_id: int) -> Iterator[tuple[str, str]]:
+    """Yield the steps after the fence, when every writer fires the triggers: older rows get their numbers."""
+    yield "numbers of the existing rows", statement("inline", "number", table=table.sql)
+    constraint = trigger_name("R", table_id)
+    yield f"constraint {constraint}", statement("inline", "identify", table=table.sql, constraint=constraint)
+    yield "start of the polling", statement("inline", "begin_behind", name=_name_literal(table))
+
+
+def drop_inline_columns(owner: str, name: str) -> str:
+    """Return the statement that restores a table to its original columns."""
+    return statement("inline", "drop_columns", table=KeyedTable(owner=owner, name=name, key=()).sql)
+
+
+def count_waiting_sql(owner: str, name: str) -> str:
+    """Return the query that counts the rows of a table that have changed since they were read."""
+    table = KeyedTable(owner=owner, name=name, key=())
+    return statement("inline", "waiting", table=table.sql, name=_name_literal(table))
+
+
+def inline_view_line(owner: str, name: str) -> str:
+    """Return a table's line of the view VENUS_LOG."""
+    return statement("inline", "log_view_table", name=literal(f"{owner}.{name}"))
+
+
+def read_inline_tables(session: OracleSession) -> frozenset[tuple[str, str]]:
+    """Return the tables that are captured inline."""
+    return frozenset((row[0], row[1]) for row in session.fetch_rows(statement("inline", "tables")))
+
+
+def read_polled_ranges(session: OracleSession) -> dict[int, PolledRange]:
+    """Return the tables with new changes in this snapshot."""
+    rows = session.fetch_rows(statement("inline", "claim"))
+    return {int(t): PolledRange(last=int(last), highest=int(highest)) for t, last, highest in rows}
+
+
+def _name_literal(table: KeyedTable) -> str:
+    return literal(f"{table.owner}.{table.name}")

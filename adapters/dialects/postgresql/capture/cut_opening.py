@@ -1,0 +1,354 @@
+"""Opening of a cut of a PostgreSQL source: a snapshot, its claims, and locks that keep the tables unchanged.
+
+Dirty marks show which log tables have rows. One statement reads them, however many tables there are.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass, field
+
+from venus.adapters.dialects.contract import FillState, LockTimeout, SchemaChanged
+from venus.adapters.dialects.postgresql.capture import cut_statements
+from venus.adapters.dialects.postgresql.capture.cut import (
+    PostgresClaim,
+    PostgresCut,
+    PostgresFillPace,
+    PreparedReads,
+    build_claim,
+    find_tables_with_rows,
+    read_claims,
+)
+from venus.adapters.dialects.postgresql.connection import Conflict, PostgresConnection
+from venus.adapters.dialects.postgresql.dictionary.tables import PostgresTable
+from venus.adapters.dialects.postgresql.lock_waits import FROM_READERS, find_holders
+from venus.adapters.dialects.postgresql.registry import PostgresCapturedTable
+from venus.adapters.dialects.postgresql.sql import statement
+from venus.adapters.dialects.registry_rules import HaltTracker
+
+#: About how many dirty marks a paused table keeps at most.
+MARKS_MAX = 1000
+#: The dirty mark of the registry itself.
+REGISTRY = 0
+#: Number of the row beside the marks that holds the clock and the epoch.
+HEAD = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DirtyMarks:
+    """The dirty marks that a poll read."""
+
+    captured_at_us: int
+    epoch: int
+    counts: Mapping[int, int]
+
+    @classmethod
+    def read(cls, connection: PostgresConnection, before: str = "") -> DirtyMarks:
+        """Read the marks after the statements of `before`, in the same round trip."""
+        rows = {r[0]: r[1:] for r in connection.rows(f"{before}EXECUTE venus_dirty")}
+        captured_at_us, epoch = rows.pop(HEAD)
+        return cls(captured_at_us=captured_at_us, epoch=epoch, counts={t: count for t, (count, _) in rows.items()})
+
+    def has_work(self, tables: PolledTables) -> bool:
+        """Return whether the marks need a cut. Those of a waiting table do so only when they are many."""
+        return any(t not in tables.waiting or count > MARKS_MAX for t, count in self.counts.items())
+
+    def delete_statements(self, tables: PolledTables) -> list[str]:
+        """Return the statements that delete marks of captured changes, and thin out those of waiting tables."""
+        waiting = tables.waiting & self.counts.keys()
+        return cut_statements.delete_marks(
+            sorted(self.counts.keys() - waiting), sorted(t for t in waiting if self.counts[t] > MARKS_MAX)
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolledTables:
+    """The captured tables, classified once for many polls."""
+
+    ready: Mapping[int, PostgresCapturedTable]
+    #: Tables whose changes stay in their logs, because they are paused or unreadable.
+    waiting: frozenset[int]
+    #: Prepared opening statements of small cuts, by tables.
+    openings: dict[tuple[int, ...], str] = field(default_factory=dict)
+    #: Prepared statements that read few rows.
+    reads: PreparedReads = field(default_factory=PreparedReads)
+
+    @classmethod
+    def classify(cls, captured: Iterable[PostgresCapturedTable], *, together: bool = False) -> PolledTables:
+        """Classify the tables. `together`: the session has the function that reads several."""
+        known = {c.schema.table_id: c for c in captured}
+        ready = {table_id: c for table_id, c in known.items() if _is_ready(c)}
+        return cls(ready=ready, waiting=frozenset(known.keys() - ready.keys()), reads=PreparedReads(together=together))
+
+
+def _is_ready(captured: PostgresCapturedTable) -> bool:
+    return captured.table is not None and captured.usable and captured.registered.state != "PAUSED"
+
+
+logger = logging.getLogger(__name__)
+
+#: How long a cut waits for a table that the application has locked (TRUNCATE, ALTER TABLE) before it is retried later.
+#: Well below PostgreSQL's deadlock_timeout of 1 s, so that in a deadlock VENUS gives up first.
+GIVE_WAY_MS = 200
+#: The holder of an exclusive lock is looked up after this time and at this interval, and logged at the third.
+LOG_AFTER_S = 10.0
+LOOK_EVERY_S = 5.0
+LOG_EVERY_S = 300.0
+#: The most tables of a small cut. A cut of more tables takes a few more round trips, which its size justifies.
+GUESSED_MAX = 1024
+#: Openings are prepared for sets of at most this many tables.
+PREPARED_TABLES_MAX = 4
+
+
+class LockWaitState:
+    """State of the lock wait: since when cuts give way to an exclusive lock, and which session holds it."""
+
+    def __init__(self, monotonic: Callable[[], float]) -> None:
+        self._monotonic = monotonic
+        self._since: float | None = None
+        self._look_at = self._say_at = 0.0
+        #: Holders by table, once the wait has lasted.
+        self.holders_by_table: dict[str, str] = {}
+        #: Tables whose fills were left out of a cut because of the lock.
+        self.left_out: set[int] = set()
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether a cut gave way, and no later cut has locked all its tables."""
+        return self._since is not None
+
+    def record_success(
+        self, connection: PostgresConnection, captured: Seq[PostgresCapturedTable], fills: Seq[FillState]
+    ) -> None:
+        """Record that a cut locked its tables. Tables that were left out may still be locked."""
+        if self._since is None:
+            return
+        if self.left_out - {f.table_id for f in fills}:
+            if self._monotonic() < self._look_at:
+                return
+            self._read_holders(connection, captured)
+            if self.holders_by_table:
+                return
+        self._since, self.holders_by_table, self.left_out = None, {}, set()
+
+    def record_timeout(self, connection: PostgresConnection, captured: Seq[PostgresCapturedTable]) -> None:
+        """Record that a cut did not get its locks. If that lasts, look up and log the holders."""
+        now = self._monotonic()
+        if self._since is None:
+            self._since, self._look_at, self._say_at = now, now + LOG_AFTER_S, 0.0
+        if now < self._look_at:
+            return
+        self._read_holders(connection, captured)
+        if now >= self._say_at and self.holders_by_table:
+            self._say_at = now + LOG_EVERY_S
+            for table, holder in self.holders_by_table.items():
+                logger.warning(
+                    "cuts have been waiting for %.0f s: %s is locked by %s", now - self._since, table, holder
+                )
+
+    def _read_holders(self, connection: PostgresConnection, captured: Seq[PostgresCapturedTable]) -> None:
+        self._look_at = self._monotonic() + LOOK_EVERY_S
+        found = find_holders(connection, [oid for c in captured for oid in relation_names(c)], FROM_READERS)
+        self.holders_by_table = {
+            table: "; ".join(w.holder for w in found if w.table == table) for table in {w.table for w in found}
+        }
+
+
+def relation_names(captured: PostgresCapturedTable) -> dict[int, str]:
+    """Return the relations that hold the rows of a table, by oid: itself and its partitions."""
+    table = captured.table
+    if table is None:
+        return {}
+    return {table.oid: f"{table.namespace}.{table.name}"} | {
+        leaf.oid: f"{leaf.namespace}.{leaf.name}" for leaf in table.leaves
+    }
+
+
+def find_unlocked_fills(
+    connection: PostgresConnection, captured: Seq[PostgresCapturedTable], fills: Seq[FillState]
+) -> list[FillState]:
+    """Return the fills of tables without an exclusive lock; none if the server does not show the locks."""
+    filling = {f.table_id for f in fills}
+    known = {c.schema.table_id: relation_names(c) for c in captured if c.schema.table_id in filling}
+    oids = [oid for found in known.values() for oid in found]
+    locked = {wait.table for wait in find_holders(connection, oids, FROM_READERS)}
+    return [f for f in fills if locked and locked.isdisjoint(known.get(f.table_id, {}).values())]
+
+
+def open_cut(
+    connection: PostgresConnection,
+    captured: Seq[PostgresCapturedTable],
+    tables: PolledTables,
+    mark: str,
+    fills: Seq[FillState],
+    pace: PostgresFillPace,
+    halts: HaltTracker,
+    locked: LockWaitState,
+    *,
+    everywhere: bool,
+    idle: bool,
+    seen: DirtyMarks | None = None,
+) -> PostgresCut | None:
+    """Open a snapshot and find the claims in it.
+
+    `mark` identifies the registry from which `captured` was loaded. `everywhere`: look into every log, marked or not.
+    `idle`: there is probably no work, so read the marks first, in one round trip without a transaction. `seen`: marks
+    that were just read.
+    """
+    guess: dict[int, PostgresCapturedTable] = {}
+    if not fills and not everywhere:
+        seen = DirtyMarks.read(connection) if seen is None and idle else seen
+        if seen is not None and not seen.has_work(tables):
+            return None
+        guess = _guess_tables(tables, seen) if seen is not None else {}
+    try:
+        marks, claims, others = _begin(connection, tables, guess, mark, everywhere=everywhere)
+        forget = marks.delete_statements(tables)
+        if not claims and not others and not fills:
+            _delete_marks(connection, forget)
+            return None
+        _lock_tables(connection, captured, others, fills)
+        locked.record_success(connection, captured, fills)
+        claims = sorted([*claims, *others], key=lambda claim: claim.schema.table_id)
+        return PostgresCut(
+            connection, claims, captured, marks.captured_at_us, marks.epoch, fills, pace, halts, forget, tables.reads
+        )
+    except LockTimeout as busy:
+        logger.info("no cut at present, the application has locked a table: %s", busy)
+        connection.rollback()
+        locked.record_timeout(connection, captured)
+        return None
+    except BaseException:
+        connection.rollback()
+        raise
+
+
+def _begin(
+    connection: PostgresConnection,
+    tables: PolledTables,
+    guess: Mapping[int, PostgresCapturedTable],
+    mark: str,
+    *,
+    everywhere: bool,
+) -> tuple[DirtyMarks, list[PostgresClaim], list[PostgresClaim]]:
+    """Take the snapshot. Return its marks, the claims of tables that are locked already, and the other claims."""
+    if guess:
+        marks, claims = _begin_with_locks(connection, tables, guess)
+    else:
+        marks, claims = DirtyMarks.read(connection, statement("cut", "begin") + "; "), []
+    if REGISTRY in marks.counts or everywhere:
+        _require_mark(connection, mark)
+    looked_at = find_tables_with_rows(connection) if everywhere else marks.counts.keys()
+    rest = sorted(tables.ready.keys() & looked_at - guess.keys())
+    return marks, claims, read_claims(connection, [tables.ready[t] for t in rest])
+
+
+def _guess_tables(tables: PolledTables, seen: DirtyMarks) -> dict[int, PostgresCapturedTable]:
+    """Return the tables that a small cut will probably contain; {} if they are many."""
+    marked = sorted(tables.ready.keys() & seen.counts.keys())
+    return {t: tables.ready[t] for t in marked} if len(marked) <= GUESSED_MAX else {}
+
+
+def _begin_with_locks(
+    connection: PostgresConnection, tables: PolledTables, guess: Mapping[int, PostgresCapturedTable]
+) -> tuple[DirtyMarks, list[PostgresClaim]]:
+    """Lock these tables, then take the snapshot. Return its marks and their claims.
+
+    Raises LockTimeout, SchemaChanged.
+    """
+    known = {t: c.table for t, c in guess.items() if c.table is not None}
+    query = _opening_query(connection, tables, {t: table.oid for t, table in known.items()})
+    text = statement(
+        "cut",
+        "open",
+        tables=", ".join(table.from_sql for table in known.values()),
+        give_way_ms=str(GIVE_WAY_MS),
+        usual_ms=str(_usual_ms(connection)),
+        opened=query,
+    )
+    head, counts, claims, signatures = (0, 0), {}, [], {}
+    for kind, number, count, epoch, *flags, signature in connection.rows(text):
+        match kind:
+            case 0:
+                head = count, epoch
+            case 1:
+                counts[number] = count
+            case 2:
+                claims.append((number, count, *flags))
+            case _:
+                signatures[number] = signature
+    _check_signatures(known.values(), signatures)
+    marks = DirtyMarks(captured_at_us=head[0], epoch=head[1], counts=counts)
+    return marks, [build_claim(connection, guess[number], *log) for number, *log in claims]
+
+
+def _opening_query(connection: PostgresConnection, tables: PolledTables, oids: Mapping[int, int]) -> str:
+    """Return the query that opens a cut of these tables. For few tables it is planned once in a session."""
+    which = tuple(oids)
+    if which not in tables.openings:
+        query = cut_statements.opening_query(oids)
+        if len(which) > PREPARED_TABLES_MAX or len(tables.openings) >= cut_statements.PREPARED_MAX:
+            return query
+        name = f"venus_open_{len(tables.openings)}"
+        connection.run(f"PREPARE {name} AS {query}")
+        tables.openings[which] = f"EXECUTE {name}"
+    return tables.openings[which]
+
+
+def _usual_ms(connection: PostgresConnection) -> int:
+    return int(connection.options.lock_timeout_s * 1000)
+
+
+def _require_mark(connection: PostgresConnection, loaded: str) -> None:
+    if connection.row(statement("registry", "mark"))[0] != loaded:
+        raise SchemaChanged(f"source {connection.place}: the registry has changed")
+
+
+def _delete_marks(connection: PostgresConnection, marks: Seq[str]) -> None:
+    """Delete marks without log rows, if there are any. A concurrent deletion is no error."""
+    if not marks:
+        connection.rollback()
+        return
+    try:
+        connection.commit("; ".join(marks))
+    except Conflict:
+        connection.rollback()
+
+
+def _lock_tables(
+    connection: PostgresConnection,
+    captured: Seq[PostgresCapturedTable],
+    claims: Seq[PostgresClaim],
+    fills: Seq[FillState],
+) -> None:
+    """Lock the tables until the cut ends. Raises if one differs from the registry or from the snapshot."""
+    filling = {f.table_id for f in fills}
+    tables = {c.table.oid: c.table for c in claims}
+    tables |= {c.table.oid: c.table for c in captured if c.table and c.schema.table_id in filling}
+    if not tables:
+        return
+    locked = ", ".join(t.from_sql for t in tables.values())
+    oids = "'{" + ",".join(map(str, tables)) + "}'"
+    lock = statement(
+        "cut",
+        "lock",
+        tables=locked,
+        give_way_ms=str(GIVE_WAY_MS),
+        usual_ms=str(_usual_ms(connection)),
+        oids=oids,
+        keyed_plan=cut_statements.KEYED_PLAN,
+    )
+    rewritten = connection.rows(lock)
+    if rewritten:
+        raise Conflict(
+            f"source {connection.place}: {rewritten[0][0]} was truncated or rewritten while a cut was opened"
+        )
+    _check_signatures(tables.values(), {r[0]: r[3] for r in connection.rows(statement("cut", "settled", oids=oids))})
+
+
+def _check_signatures(tables: Iterable[PostgresTable], signatures: Mapping[int, str]) -> None:
+    changed = [t for t in tables if signatures.get(t.oid) != t.signature]
+    if changed:
+        raise SchemaChanged(f"{changed[0].namespace}.{changed[0].name} has changed")
