@@ -1,6 +1,6 @@
 """What import contracts do not say by themselves: who must be in one, that no package's parts go in a circle.
 
-And that no function is longer than can be read at once.
+And that no function or file is longer than can be read at once.
 """
 
 from __future__ import annotations
@@ -26,6 +26,8 @@ _CLAIM = re.compile(
 
 #: What a function has under so many lines of, in these folders; tests tell stories that are longer.
 BODY_LINES = 40
+#: The most lines of a file there.
+FILE_LINES = 450
 CODE = ("venus", "adapters", "spark", "migrations", "bench")
 
 #: Circles of siblings that are known: the list may only get shorter.
@@ -132,6 +134,14 @@ def test_a_function_can_be_read_at_once() -> None:
     }
 
     assert long == {}, "cut them where they become easier to read"
+
+
+def test_a_file_is_one_concept() -> None:
+    files = {file.resolve() for folder in CODE for file in (ROOT / folder).rglob("*.py") if "wire" not in file.parts}
+    lines = {str(file.relative_to(ROOT)): file.read_text(encoding="utf-8").count("\n") for file in files}
+
+    assert len(lines) > 400
+    assert {file: count for file, count in lines.items() if count > FILE_LINES} == {}, "cut them by concepts"
 
 
 def imports_in_strings() -> Iterator[tuple[str, str, str]]:

@@ -14,7 +14,6 @@ import time
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from typing import Any
 
 import grpc
@@ -24,10 +23,19 @@ from venus.broker.core import Core
 from venus.broker.listening.listening import JudgedBatch, WantedSubscription
 from venus.broker.machine.business import Business
 from venus.broker.service.consumer_stream import StreamContext
+from venus.broker.service.live_changes import (
+    Beginning,
+    ClientLost,
+    LiveSubscription,
+    WaitingChanges,
+    end_news,
+    take_together,
+    with_columns,
+)
 from venus.broker.service.subscription_reader import NOW, ROWS, SubscriptionReader
 from venus.broker.service.traffic import Traffic
 from venus.codec import schema as schemas_codec
-from venus.codec.changed_rows import cost, frame_cost
+from venus.codec.changed_rows import frame_cost
 from venus.errors import ProtocolError, Refused, Unavailable, VenusError
 from venus.flow.admission import DeliveryWindow
 from venus.flow.degradation import Lane
@@ -36,56 +44,14 @@ from venus.rpc.channel import FRAME_BYTES
 from venus.rpc.event_loop import LoopBridge
 from venus.rpc.sealed import check_frame_seal
 from venus.rpc.squeeze import Credit
-from venus.text.formatting import suggest_nearest
 from venus.wire import broker_pb2, change_pb2
 
 logger = logging.getLogger(__name__)
 
 #: The start of a subscription that still reads what was before.
 NOT_YET = 1 << 62
-#: Live changes that wait for a client.
-LIVE_BYTES_MAX = 4 << 20
 #: How often a client without changes learns its position, and a waiting stream looks whether its client reads.
 PROGRESS_S = 1.0
-
-
-@dataclass(slots=True)
-class _LiveSubscription:
-    """A subscription that is judged live, from the offset `start` on; `judged_as` is its number there."""
-
-    wanted: WantedSubscription
-    table_id: int
-    judged_as: int
-    start: int
-
-
-@dataclass(slots=True)
-class _LivePart:
-    """What one batch means for this stream."""
-
-    judged: JudgedBatch
-    changes: Sequence[broker_pb2.ChangedRows]
-    nbytes: int
-    has_news: bool
-
-
-@dataclass(frozen=True, slots=True)
-class _Beginning:
-    """A subscription that begins at an offset, with all rows, or now; by the name of its table or, again, by its id."""
-
-    wanted: WantedSubscription
-    offset: int
-    epoch: int = 0
-    table: str = ""
-    columns: tuple[str, ...] = ()
-    table_id: int = 0
-    is_reload: bool = False
-
-    @property
-    def together(self) -> tuple[object, ...]:
-        """What subscriptions that read the queue together have in common."""
-        rows_of = self.wanted.number if self.offset == ROWS else 0
-        return self.table.lower(), self.table_id, self.offset, self.epoch, rows_of
 
 
 class ListenerStream:
@@ -105,10 +71,9 @@ class ListenerStream:
         self._wake = asyncio.Event()
         self._credit = Credit(wanted.credit_bytes)
         self._returned_at = time.monotonic()
-        self._beginnings: deque[_Beginning] = deque()
-        self._live: dict[int, _LiveSubscription] = {}
-        self._parts: deque[_LivePart] = deque()
-        self.waiting_bytes = 0
+        self._beginnings: deque[Beginning] = deque()
+        self._live: dict[int, LiveSubscription] = {}
+        self._waiting = WaitingChanges()
         self._known: set[tuple[int, int]] = set()  # versions that the client has
         self._position = (0, 0)  # offset and epoch, of all live subscriptions
         self._judged = (0, 0)  # the end of the newest cut that was judged
@@ -185,8 +150,8 @@ class ListenerStream:
     async def _take_step(self) -> bool:
         """Do the next thing; return whether there was one."""
         if self._beginnings:
-            await self._begin(self._take_beginnings())
-        elif self._parts:
+            await self._begin(take_together(self._beginnings))
+        elif self._waiting:
             await self._send_live()
         elif self._position[0] > self._announced:
             await self._announce()
@@ -199,7 +164,7 @@ class ListenerStream:
             async with asyncio.timeout(PROGRESS_S if self._live else None):
                 await self._wake.wait()
         except TimeoutError:
-            if not self._parts and self._judged[0] > self._position[0]:
+            if not self._waiting and self._judged[0] > self._position[0]:
                 self._position = self._judged
 
     # -- from the judging thread, in the event loop -----------------------------------------------------------------
@@ -209,30 +174,15 @@ class ListenerStream:
         changes = judged.changes.get(self, ())
         has_news = bool(changes or judged.is_gap or judged.schemas or judged.ended or judged.reloads)
         if has_news and (self._live or changes):
-            nbytes = sum(cost(one) for one in changes)
-            news = bool(judged.is_gap or judged.ended or judged.reloads)
-            self._parts.append(_LivePart(judged, changes, nbytes, news))
-            self.waiting_bytes += nbytes
-            if self.waiting_bytes > LIVE_BYTES_MAX:
-                self._forget_live()
+            self._waiting.add(judged, changes)
             self._wake.set()
         if judged.at_cut_end:
             self._judged = (judged.next_offset, judged.epoch)
 
-    def _forget_live(self) -> None:
-        """Drop changes that wait: the client is slow, and reads them from the queue later."""
-        last = self._parts[-1].judged
-        gap = JudgedBatch(last.business, 0, last.next_offset, last.epoch, is_gap=True)
-        for part in self._parts:  # which reading again does not show
-            gap.ended += part.judged.ended
-            gap.reloads += part.judged.reloads
-        self._parts = deque([_LivePart(gap, (), 0, has_news=True)])
-        self.waiting_bytes = 0
-
     async def _send_live(self) -> None:
         frame, nbytes, position = broker_pb2.ChangesFrame(), 0, self._position
-        while self._parts and nbytes < FRAME_BYTES:
-            part = self._parts[0]
+        while self._waiting and nbytes < FRAME_BYTES:
+            part = self._waiting.first
             judged = part.judged
             if part.has_news:
                 if frame.changes:
@@ -240,8 +190,7 @@ class ListenerStream:
                 part.has_news = False
                 await self._take_news(judged)
                 continue
-            self._parts.popleft()
-            self.waiting_bytes -= part.nbytes
+            self._waiting.drop_first()
             self._add_schemas(frame, judged.schemas)
             kept = [self._keep_live(one, judged) for one in part.changes]
             changes = [one for one in kept if one is not None]
@@ -278,7 +227,7 @@ class ListenerStream:
         self._add_schemas(frame, judged.schemas)
         for listener, number, error in judged.ended:
             if listener is self and self._live.pop(number, None) is not None:
-                frame.news.append(_end_news(number, error))
+                frame.news.append(end_news(number, error))
         for listener, number in judged.reloads:
             if listener is self and number in self._live:
                 self._reload(number)
@@ -296,7 +245,7 @@ class ListenerStream:
         """Let a live subscription take all rows again."""
         one = self._live.pop(number)
         self._core.listening.unsubscribe([one.judged_as])
-        self._beginnings.append(_Beginning(one.wanted, ROWS, table_id=one.table_id, is_reload=True))
+        self._beginnings.append(Beginning(one.wanted, ROWS, table_id=one.table_id, is_reload=True))
 
     async def _announce(self) -> None:
         progress = broker_pb2.ChangedRows(next_offset=self._position[0], epoch=self._position[1])
@@ -311,24 +260,17 @@ class ListenerStream:
 
     # -- subscriptions that begin ----------------------------------------------------------------------------------
 
-    def _take_beginnings(self) -> list[_Beginning]:
-        """Take the next beginnings that read the queue together."""
-        found = [self._beginnings.popleft()]
-        while self._beginnings and self._beginnings[0].together == found[0].together:
-            found.append(self._beginnings.popleft())
-        return found
-
-    async def _begin(self, some: list[_Beginning]) -> None:
+    async def _begin(self, some: list[Beginning]) -> None:
         """Begin subscriptions; an error ends these and no others."""
         try:
             await self._begin_together(some)
         except VenusError as error:
-            if self._error is not None or isinstance(error, _ClientLost):
+            if self._error is not None or isinstance(error, ClientLost):
                 raise
             numbers = [one.wanted.number for one in some if one.wanted.number not in self._live]
-            await self._send(broker_pb2.ChangesFrame(news=[_end_news(number, error) for number in numbers]))
+            await self._send(broker_pb2.ChangesFrame(news=[end_news(number, error) for number in numbers]))
 
-    async def _begin_together(self, some: list[_Beginning]) -> None:
+    async def _begin_together(self, some: list[Beginning]) -> None:
         first = some[0]
         described, wanted = await self._describe(some)
         if not wanted:
@@ -351,15 +293,15 @@ class ListenerStream:
         self._newest_start = max(self._newest_start, end)
         await self._say_live([one.number for one in live], failed, end, epoch)
 
-    async def _describe(self, some: list[_Beginning]) -> tuple[list[TableSchema], list[WantedSubscription]]:
+    async def _describe(self, some: list[Beginning]) -> tuple[list[TableSchema], list[WantedSubscription]]:
         """Send the versions of the table; return them, and the subscriptions that fit it."""
         first = some[0]
         predicates = {one.wanted.number: one.wanted.predicate for one in some}
         described, unfit = await self._reading.describe(
             first.table_id or first.table, first.offset, first.epoch, predicates
         )
-        wanted = [_with_columns(one, described[-1]) for one in some if one.wanted.number not in unfit]
-        frame = broker_pb2.ChangesFrame(news=[_end_news(number, error) for number, error in unfit.items()])
+        wanted = [with_columns(one, described[-1]) for one in some if one.wanted.number not in unfit]
+        frame = broker_pb2.ChangesFrame(news=[end_news(number, error) for number, error in unfit.items()])
         self._add_schemas(frame, map(schemas_codec.to_wire, described))
         state = broker_pb2.RELOADS if first.is_reload else broker_pb2.BEGUN
         for one in wanted:
@@ -383,11 +325,11 @@ class ListenerStream:
         judged = iter(made)
         for one in wanted:
             if one.number not in failed:
-                self._live[one.number] = _LiveSubscription(one, table_id, next(judged), start=NOT_YET)
+                self._live[one.number] = LiveSubscription(one, table_id, next(judged), start=NOT_YET)
         return failed
 
     async def _say_live(self, numbers: Iterable[int], failed: Mapping[int, VenusError], end: int, epoch: int) -> None:
-        frame = broker_pb2.ChangesFrame(news=[_end_news(number, error) for number, error in failed.items()])
+        frame = broker_pb2.ChangesFrame(news=[end_news(number, error) for number, error in failed.items()])
         live = [number for number in numbers if number in self._live]
         for number in live:
             frame.news.add(number=number, state=broker_pb2.LIVE)
@@ -441,10 +383,10 @@ class ListenerStream:
             self._wake.clear()
             self._check()
             if self._eof:
-                raise _ClientLost("the client has left")
+                raise ClientLost("the client has left")
             silent_s = time.monotonic() - self._returned_at
             if silent_s > self._cut_s:
-                raise _ClientLost(
+                raise ClientLost(
                     f"{self.client or 'a client'} has read nothing for {silent_s:.0f} s: its subscriptions to "
                     f"{self.business} end at position {self.position}",
                     hint=f"go on from there: `venus listen TABLE --from {self.position}`",
@@ -486,9 +428,7 @@ class ListenerStream:
                 hint="[broker.limits] subscriptions_of_client allows more",
             )
         wanted = WantedSubscription(number, request.predicate)
-        self._beginnings.append(
-            _Beginning(wanted, request.offset, request.epoch, request.table, tuple(request.columns))
-        )
+        self._beginnings.append(Beginning(wanted, request.offset, request.epoch, request.table, tuple(request.columns)))
 
     async def _read(self, frame: Any) -> None:
         try:
@@ -506,28 +446,3 @@ class ListenerStream:
         except Exception as error:
             logger.exception("reading from listener %s of %s failed", self.client, self.business)
             self.end(VenusError(f"the broker failed to read a frame: {error!r}"))
-
-
-class _ClientLost(Unavailable):
-    """The client has left, or does not read."""
-
-
-def _end_news(number: int, error: VenusError) -> broker_pb2.SubscriptionNews:
-    kind = next(one.__name__ for one in type(error).__mro__ if one.__module__ == VenusError.__module__)
-    return broker_pb2.SubscriptionNews(
-        number=number, state=broker_pb2.ENDED, kind=kind, error=str(error), hint=error.hint
-    )
-
-
-def _with_columns(one: _Beginning, table: TableSchema) -> WantedSubscription:
-    """Return the subscription with the numbers of its columns. Raises Refused for a column that the table lacks."""
-    if not one.columns:
-        return one.wanted
-    numbers = {column.name: column.number for column in table.columns}
-    missing = next((name for name in one.columns if name not in numbers), None)
-    if missing is not None:
-        raise Refused(
-            f"{table.qualified} has no column {missing}{suggest_nearest(missing, numbers)}",
-            hint=f"it has: {', '.join(numbers)}",
-        )
-    return replace(one.wanted, columns=frozenset(numbers[name] for name in one.columns))

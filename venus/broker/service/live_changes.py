@@ -1,0 +1,129 @@
+"""What a listener's stream holds: subscriptions that begin or are live, and live changes that wait for the client."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from venus.broker.listening.listening import JudgedBatch, WantedSubscription
+from venus.broker.service.subscription_reader import ROWS
+from venus.codec.changed_rows import cost
+from venus.errors import Refused, Unavailable, VenusError
+from venus.model import TableSchema
+from venus.text.formatting import suggest_nearest
+from venus.wire import broker_pb2
+
+#: Live changes that wait for a client.
+LIVE_BYTES_MAX = 4 << 20
+
+
+@dataclass(slots=True)
+class LiveSubscription:
+    """A subscription that is judged live, from the offset `start` on; `judged_as` is its number there."""
+
+    wanted: WantedSubscription
+    table_id: int
+    judged_as: int
+    start: int
+
+
+@dataclass(slots=True)
+class LiveBatch:
+    """What one batch means for this stream."""
+
+    judged: JudgedBatch
+    changes: Sequence[broker_pb2.ChangedRows]
+    nbytes: int
+    has_news: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Beginning:
+    """A subscription that begins at an offset, with all rows, or now; by the name of its table or, again, by its id."""
+
+    wanted: WantedSubscription
+    offset: int
+    epoch: int = 0
+    table: str = ""
+    columns: tuple[str, ...] = ()
+    table_id: int = 0
+    is_reload: bool = False
+
+    @property
+    def together(self) -> tuple[object, ...]:
+        """What subscriptions that read the queue together have in common."""
+        rows_of = self.wanted.number if self.offset == ROWS else 0
+        return self.table.lower(), self.table_id, self.offset, self.epoch, rows_of
+
+
+class ClientLost(Unavailable):
+    """The client has left, or does not read."""
+
+
+class WaitingChanges:
+    """Judged batches in the order of the log, up to `LIVE_BYTES_MAX`; beyond that one gap takes their place."""
+
+    def __init__(self) -> None:
+        self._batches: deque[LiveBatch] = deque()
+        self._nbytes = 0
+
+    def __bool__(self) -> bool:
+        return bool(self._batches)
+
+    @property
+    def first(self) -> LiveBatch:
+        """The oldest batch."""
+        return self._batches[0]
+
+    def add(self, judged: JudgedBatch, changes: Sequence[broker_pb2.ChangedRows]) -> None:
+        """Add what a batch means for the stream."""
+        nbytes = sum(cost(one) for one in changes)
+        self._batches.append(LiveBatch(judged, changes, nbytes, bool(judged.is_gap or judged.ended or judged.reloads)))
+        self._nbytes += nbytes
+        if self._nbytes > LIVE_BYTES_MAX:
+            self._forget()
+
+    def drop_first(self) -> None:
+        """Remove the oldest batch."""
+        self._nbytes -= self._batches.popleft().nbytes
+
+    def _forget(self) -> None:
+        """Drop changes that wait: the client is slow, and reads them from the queue later."""
+        last = self._batches[-1].judged
+        gap = JudgedBatch(last.business, 0, last.next_offset, last.epoch, is_gap=True)
+        for batch in self._batches:  # which reading again does not show
+            gap.ended += batch.judged.ended
+            gap.reloads += batch.judged.reloads
+        self._batches = deque([LiveBatch(gap, (), 0, has_news=True)])
+        self._nbytes = 0
+
+
+def end_news(number: int, error: VenusError) -> broker_pb2.SubscriptionNews:
+    """Return the news that a subscription has ended with this error."""
+    kind = next(one.__name__ for one in type(error).__mro__ if one.__module__ == VenusError.__module__)
+    return broker_pb2.SubscriptionNews(
+        number=number, state=broker_pb2.ENDED, kind=kind, error=str(error), hint=error.hint
+    )
+
+
+def take_together(beginnings: deque[Beginning]) -> list[Beginning]:
+    """Remove and return the next beginnings that read the queue together."""
+    found = [beginnings.popleft()]
+    while beginnings and beginnings[0].together == found[0].together:
+        found.append(beginnings.popleft())
+    return found
+
+
+def with_columns(one: Beginning, table: TableSchema) -> WantedSubscription:
+    """Return the subscription with the numbers of its columns. Raises Refused for a column that the table lacks."""
+    if not one.columns:
+        return one.wanted
+    numbers = {column.name: column.number for column in table.columns}
+    missing = next((name for name in one.columns if name not in numbers), None)
+    if missing is not None:
+        raise Refused(
+            f"{table.qualified} has no column {missing}{suggest_nearest(missing, numbers)}",
+            hint=f"it has: {', '.join(numbers)}",
+        )
+    return replace(one.wanted, columns=frozenset(numbers[name] for name in one.columns))
