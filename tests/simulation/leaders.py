@@ -156,8 +156,9 @@ class LeaderWorld:
         sites = random.choice((("",), ("east", "west"), ("east", "west", "north"), ("east", "west", "")))
         minimum = random.choice((2, 2, 1))
         self.wanted = ReplicaPlacement(replicas=random.choice((2, 3, 3)), min_in_sync=minimum)
-        self._last_whole = self._moved_at = self._even_at = 0.0
-        self._asked: dict[str, tuple[int, float]] = {}  # term and time of the newest hand-over for balance
+        self._moved_at = self._even_at = 0.0
+        self._missing_since: dict[str, float] = {}  # by what is missing
+        self._asked: dict[str, tuple[int, str, int, float]] = {}  # the newest hand-over: term, broker, its life, time
         self.brokers = {name: Broker(self, name, random.choice(sites)) for name in names}
 
     def find(self, member: Member) -> Broker | None:
@@ -219,31 +220,36 @@ class LeaderWorld:
         if known.leader is not None and known.leader.broker != by and now - self._moved_at > READ_S:
             raise Violation("a broker hands over what it leads", f"{by}: {business}")
         late = LEASE_S + READ_S + 0.5
-        if not self._is_whole() and now - self._last_whole > late:
-            raise Violation("nothing is handed over while a replica is missing or a lane is degraded", business)
+        missing = [what for what in self._find_missing() if now - self._missing_since.get(what, now) > late]
+        if missing:  # one cause all the time: a broker may read the end of one before the beginning of the next
+            raise Violation("nothing is handed over while a replica is missing or a lane is degraded", str(missing))
         others = [other for other, one in self.records.items() if one.successor and other != business]
         if others and now - self._moved_at > late:
             raise Violation("one hand-over at a time", f"{business} and {others}")
         if now - self._even_at < UNEVEN_S - late:
             raise Violation("a short imbalance is left alone", business)
-        term, at = self._asked.get(business, (0, 0.0))
-        if term == known.term and now - at < AGAIN_S:
+        life = self.brokers[by].life  # a process that starts again has forgotten what failed
+        term, asker, asker_life, at = self._asked.get(business, (0, "", 0, 0.0))
+        if (term, asker, asker_life) == (known.term, by, life) and now - at < AGAIN_S:
             raise Violation("a hand-over that failed is not repeated at once", business)
-        self._asked[business] = known.term, now
+        self._asked[business] = known.term, by, life, now
         self._moved_at = now
 
-    def _is_whole(self) -> bool:
-        """Return whether no replica is missing and no lane is degraded."""
+    def _find_missing(self) -> set[str]:
+        """Return the degraded lanes, missing leaders and missing replicas."""
         alive = {broker.me for broker in self.brokers.values() if broker.up} & self.live.keys()
-        return not any(broker.degraded for broker in self.brokers.values()) and all(
-            known.leader in alive and set(known.replicas) <= {member.broker for member in known.in_sync & alive}
-            for known in self.records.values()
-        )
+        found = {f"a lane of {broker.name}" for broker in self.brokers.values() if broker.degraded}
+        for known in self.records.values():
+            if known.leader not in alive:
+                found.add(f"the leader of {known.business}")
+            in_sync = {member.broker for member in known.in_sync & alive}
+            found |= {f"{known.business} at {name}" for name in set(known.replicas) - in_sync}
+        return found
 
     def _look(self) -> None:
-        """Note when the cluster was whole, and when it was balanced."""
-        if self._is_whole():
-            self._last_whole = self.loop.now
+        """Note what is missing, and when the cluster was balanced."""
+        since, now = self._missing_since, self.loop.now
+        self._missing_since = {what: since.get(what, now) for what in self._find_missing()}
         if not plan_moves(self.records.values(), self.live):
             self._even_at = self.loop.now
         self.loop.after(0.2, self._look)
