@@ -119,6 +119,7 @@ def migrate(
     from venus.adapters.targets.registry import open_target
     from venus.cli.overlap import OverlappedLoad, can_overlap, find_fill_end
     from venus.cli.status_tables import load_obstacles, report_waits
+    from venus.process.system import keep_freed_memory
 
     run = Invocation.from_options(ctx, config, as_json)
     settings = run.settings
@@ -127,6 +128,7 @@ def migrate(
         return show_ddl(run, opened)
     engine = choose_engine(opened, engine)
     require_engine(settings, engine)
+    keep_freed_memory()
     started = time.monotonic()
     with closing(OverlappedLoad(settings, opened.name, run.out.say)) as overlap:
         is_apart = not can_overlap(settings, opened, engine)

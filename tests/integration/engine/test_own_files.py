@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from venus.broker.store import keys, rocks
+from venus.broker.store import keys, options
 from venus.broker.store.rocks import Store
 
 ROUNDS = 200
@@ -17,8 +17,8 @@ def _size_of(path: Path, pattern: str) -> int:
 
 
 def test_message_logs_and_manifest_stay_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rocks, "_MESSAGES_BYTES_MAX", 64 << 10, raising=False)
-    monkeypatch.setattr(rocks, "_MANIFEST_BYTES_MAX", 4 << 10, raising=False)
+    monkeypatch.setattr(options, "_MESSAGES_BYTES_MAX", 64 << 10)
+    monkeypatch.setattr(options, "_MANIFEST_BYTES_MAX", 4 << 10)
     store = Store(tmp_path / "db")
     first = (tmp_path / "db" / "CURRENT").read_text()
     for n in range(ROUNDS):
