@@ -20,6 +20,8 @@ from venus.replication.records import Ballot, Leadership, LiveBroker, Member, Po
 
 READ_S = 1.0
 LEASE_S = 2.0
+#: The age of what a broker acts on: less than this.
+LATE_S = LEASE_S + READ_S + 0.5
 FAULTS_S = 60.0
 BUSINESSES = 12
 UNEVEN_S = 20.0
@@ -157,6 +159,7 @@ class LeaderWorld:
         minimum = random.choice((2, 2, 1))
         self.wanted = ReplicaPlacement(replicas=random.choice((2, 3, 3)), min_in_sync=minimum)
         self._moved_at = self._even_at = 0.0
+        self._even_since: float | None = None
         self._missing_since: dict[str, float] = {}  # by what is missing
         self._asked: dict[str, tuple[int, str, int, float]] = {}  # the newest hand-over: term, broker, its life, time
         self.brokers = {name: Broker(self, name, random.choice(sites)) for name in names}
@@ -219,14 +222,13 @@ class LeaderWorld:
         known, now = self.records[business], self.loop.now
         if known.leader is not None and known.leader.broker != by and now - self._moved_at > READ_S:
             raise Violation("a broker hands over what it leads", f"{by}: {business}")
-        late = LEASE_S + READ_S + 0.5
-        missing = [what for what in self._find_missing() if now - self._missing_since.get(what, now) > late]
+        missing = [what for what in self._find_missing() if now - self._missing_since.get(what, now) > LATE_S]
         if missing:  # one cause all the time: a broker may read the end of one before the beginning of the next
             raise Violation("nothing is handed over while a replica is missing or a lane is degraded", str(missing))
         others = [other for other, one in self.records.items() if one.successor and other != business]
-        if others and now - self._moved_at > late:
+        if others and now - self._moved_at > LATE_S:
             raise Violation("one hand-over at a time", f"{business} and {others}")
-        if now - self._even_at < UNEVEN_S - late:
+        if now - self._even_at < UNEVEN_S - LATE_S:
             raise Violation("a short imbalance is left alone", business)
         life = self.brokers[by].life  # a process that starts again has forgotten what failed
         term, asker, asker_life, at = self._asked.get(business, (0, "", 0, 0.0))
@@ -238,7 +240,7 @@ class LeaderWorld:
     def _find_missing(self) -> set[str]:
         """Return the degraded lanes, missing leaders and missing replicas."""
         alive = {broker.me for broker in self.brokers.values() if broker.up} & self.live.keys()
-        found = {f"a lane of {broker.name}" for broker in self.brokers.values() if broker.degraded}
+        found = {f"a lane of {broker.name}" for broker in self.brokers.values() if broker.degraded and broker.up}
         for known in self.records.values():
             if known.leader not in alive:
                 found.add(f"the leader of {known.business}")
@@ -250,8 +252,12 @@ class LeaderWorld:
         """Note what is missing, and when the cluster was balanced."""
         since, now = self._missing_since, self.loop.now
         self._missing_since = {what: since.get(what, now) for what in self._find_missing()}
-        if not plan_moves(self.records.values(), self.live):
-            self._even_at = self.loop.now
+        if plan_moves(self.records.values(), self.live):
+            self._even_since = None
+        else:
+            self._even_since = now if self._even_since is None else self._even_since
+            if now - self._even_since >= LATE_S:  # so long that every broker has read it
+                self._even_at = now
         self.loop.after(0.2, self._look)
 
     # -- a history -------------------------------------------------------------------------------------------------

@@ -166,7 +166,7 @@ def test_a_business_that_another_broker_has_created_loses_nothing() -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_many_more_histories_hold() -> None:
-    histories(LeaderWorld, range(200))
+    histories(LeaderWorld, range(400))
     histories(CreatedWorld, range(3000))
 
 

@@ -46,7 +46,7 @@ RULES = (
         "A mirror acknowledges durable batches, not received ones",
         "mirrors.replication_plan:ReplicationPlan._follow_stream",
         "taken, passed_at = position, now",
-        "taken, passed_at = position, now; yield Acknowledge(offset=position)",
+        "taken, passed_at = position, now; yield requests.Acknowledge(offset=position)",
         seed=0,
         invariant="a mirror never claims more than it has",
     ),

@@ -48,6 +48,7 @@ def test_a_snapshot_that_nobody_waits_for_any_more_is_closed(subscribes: bool) -
         full_data=slow,
         publisher=SimpleNamespace(add_listener=lambda _: None),
         commits=SimpleNamespace(writer=SimpleNamespace()),
+        listening=SimpleNamespace(),
     )
 
     def call(bridge: LoopBridge) -> Any:
