@@ -1,4 +1,7 @@
-"""Events and effects of `Replica.step`: its inputs, and what the host has to carry out."""
+"""Events and effects of `Replica.step`: its inputs, and what the host has to carry out.
+
+The host gives a replica one event at a time, and carries out its effects in order.
+"""
 
 from __future__ import annotations
 
@@ -186,7 +189,11 @@ class SendFetch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SendReply:
-    """Reply to a follower's fetch. The host adds the entries from `first` on that fit into a frame to Entries."""
+    """Reply to a follower's fetch.
+
+    The host adds the entries from `first` on that fit into a frame to Entries. It reads them before any later order
+    changes the log.
+    """
 
     to: Member
     answer: Answer
@@ -257,7 +264,7 @@ class Swap:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadRecords:
-    """Read the record of the business and the living brokers; a RecordRead and a BrokersRead return."""
+    """Read the record of the business and the living brokers; a RecordRead and a BrokersRead return, in this order."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
