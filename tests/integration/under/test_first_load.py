@@ -11,6 +11,7 @@ import pytest
 
 from tests.support.brokers.delivery import FakeDelivery
 from tests.support.brokers.feed import (
+    INT,
     TEXT,
     Feed,
     applied,
@@ -24,6 +25,7 @@ from tests.support.brokers.feed import (
     rows_at,
     section,
     settings_for,
+    table,
     unique_label,
 )
 from tests.support.brokers.first_reads import FirstRead
@@ -34,7 +36,7 @@ from venus.adapters.targets.postgresql.control import read_progress, read_table_
 from venus.adapters.targets.postgresql.load.full_sync import LoadProgress, full_sync
 from venus.adapters.targets.postgresql.rows.merging import RowMerger
 from venus.errors import Refused
-from venus.model import Index
+from venus.model import Index, Kind, LogicalType
 
 pytestmark = pytest.mark.integration
 
@@ -227,3 +229,36 @@ def test_histories_with_kills(postgres_server: Server) -> None:
 @pytest.mark.parametrize("seed", range(4, 60))
 def test_more_histories_with_kills(seed: int, postgres_server: Server) -> None:
     run_history(seed, postgres_server)
+
+
+def test_tables_that_the_target_refuses_do_not_keep_the_load_from_its_end(
+    database: str, broker: FakeDelivery, feed: Feed
+) -> None:
+    """Both are new during the first read: one cannot be created, the other one is the user's own."""
+    feed.describe(items())
+    query(database, "CREATE SCHEMA shop; CREATE TABLE shop.other (id bigint, label bytea, amount bigint)")
+    send(feed, 0, 10)
+    missing = table(
+        2, "missing", column(1, "id", INT), column(2, "kind", LogicalType(kind=Kind.NATIVE, name="none.such"))
+    )
+
+    def add_tables() -> None:
+        feed.describe(missing, items(3, "other"))
+        feed.cut(put(1, "x", table=2), put(1, "x", 1, table=3), put(5, "changed", 1))
+
+    steps: Steps = iter([plan, add_tables])
+
+    def end() -> int | None:
+        if step := next(steps, None):
+            step()
+            return None
+        return broker.next_offset
+
+    settings = settings_for(broker.address, {"a": database})
+    report = full_sync(settings, "a", fill_end=end)
+
+    assert report.rows == {"shop.items": 10}
+    assert [line.split(":")[0] for line in report.halted] == ["shop.missing", "shop.other"]
+    assert rows_at(database, items()) == feed.model[1]
+    assert query(database, "SELECT conname FROM pg_constraint WHERE conrelid = 'shop.other'::regclass") == []
+    assert full_sync(settings, "a").already

@@ -17,7 +17,13 @@ from contextlib import closing
 from venus.adapters.targets.contract import FillEnd, LoadProgress, LoadReport
 from venus.adapters.targets.postgresql.apply.apply_session import run_apply
 from venus.adapters.targets.postgresql.apply.report import ApplyReport
-from venus.adapters.targets.postgresql.database import ACTIVE, PostgresDatabase, transaction, wait_for_lock
+from venus.adapters.targets.postgresql.database import (
+    ACTIVE,
+    PostgresDatabase,
+    TableState,
+    transaction,
+    wait_for_lock,
+)
 from venus.adapters.targets.postgresql.load.plan import DONE, finish_table, finish_tables
 from venus.adapters.targets.postgresql.naming import PlacedTable
 from venus.adapters.targets.postgresql.schema import existing
@@ -81,8 +87,10 @@ def _finish(target: PostgresDatabase, session: TargetSession, report: Report, be
     schemas = {(s.table_id, s.version): s for s in target.read_schemas(session)}
     states = target.read_tables(session)
     placed = {t.table_id: target.place(schemas[t.table_id, t.schema_version]) for t in states}
-    rows = {t.table_id: _finish_table(session, placed[t.table_id], report) for t in states}
-    warnings = finish_tables(session, [placed[t.table_id] for t in states if t.created], list(placed.values()))
+    ready = [t for t in states if _is_ready(session, t, placed[t.table_id])]
+    rows = {t.table_id: _finish_table(session, placed[t.table_id], report) for t in ready}
+    created = [placed[t.table_id] for t in ready if t.created]
+    warnings = finish_tables(session, created, [placed[t.table_id] for t in ready])
     if missing := target.count_unaccounted(session):
         raise TargetError(
             f"target {target.name}: {missing} changes of the first load are unaccounted for",
@@ -106,6 +114,11 @@ def _finish(target: PostgresDatabase, session: TargetSession, report: Report, be
         left_out=tuple(remark.line for remark in collect_remarks(list(placed.values()))),
         halted=tuple(f"{t.source_name}: {t.reason}" for t in states if t.state != ACTIVE),
     )
+
+
+def _is_ready(session: TargetSession, state: TableState, placed: PlacedTable) -> bool:
+    """Return whether there is a table to finish: a refused one may be missing, or the user's."""
+    return (state.created or state.state == ACTIVE) and existing.read_table(session, placed) is not None
 
 
 def _finish_table(session: TargetSession, placed: PlacedTable, report: Report) -> int:
