@@ -262,3 +262,28 @@ def test_tables_that_the_target_refuses_do_not_keep_the_load_from_its_end(
     assert rows_at(database, items()) == feed.model[1]
     assert query(database, "SELECT conname FROM pg_constraint WHERE conrelid = 'shop.other'::regclass") == []
     assert full_sync(settings, "a").already
+
+
+def test_empty_meanwhile_begins_a_load_that_has_not_ended_again(
+    database: str, broker: FakeDelivery, feed: Feed, caplog: pytest.LogCaptureFixture
+) -> None:
+    feed.describe(items())
+    send(feed, 0, 50)
+    settings = settings_for(broker.address, {"a": database})
+
+    def stop() -> int | None:
+        if applied(database) < 0:
+            return None
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        full_sync(settings, "a", fill_end=stop)
+    query(database, "DELETE FROM shop.items WHERE id = 3")
+    send(feed, 50, 100)
+
+    report = full_sync(settings, "a", empty_meanwhile=True)
+
+    assert (report.already, report.rows) == (False, {"shop.items": 100})
+    assert rows_at(database, items()) == feed.model[1]
+    assert "--empty-meanwhile begins its first load again" in caplog.text
+    assert full_sync(settings, "a", empty_meanwhile=True).already

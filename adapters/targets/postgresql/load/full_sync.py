@@ -121,8 +121,8 @@ def full_sync(
     """Load target `name` from the broker's full data up to an exact offset; resume an interrupted load.
 
     `runner` loads the splits, or `choose` returns the runner; without either, local processes load them. A target that
-    was loaded before and cannot follow is emptied first if `empty_meanwhile` accepts that. With `fill_end` the load
-    overlaps the first read of the source and ends behind it.
+    was loaded before and cannot follow is emptied first if `empty_meanwhile` accepts that, and so is one whose first
+    load has not ended. With `fill_end` the load overlaps the first read of the source and ends behind it.
     """
     target = PostgresDatabase(settings, name, first_load=True)
     target.install()
@@ -185,13 +185,14 @@ class _Load:
             position = self._target.read_position(self._session)
             if position is not None:
                 error = self._find_divergence(position)
-                if error is None and position.loading:
+                if error is None and position.loading and not empty_meanwhile:
                     return None
-                if error is None:
+                if error is None and not position.loading:
                     return LoadReport(target=self._target.name, offset=position.offset, rows={}, already=True)
-                if not empty_meanwhile and not position.loading:
+                if error is not None and not empty_meanwhile and not position.loading:
                     raise self._empty_tables_error(error)
-                logger.warning("target %s is loaded again: %s", self._target.name, error)
+                reason = error or "--empty-meanwhile begins its first load again"
+                logger.warning("target %s is loaded again: %s", self._target.name, reason)
             for attempt in range(PLANS_MAX):
                 try:
                     return self._load(fresh=attempt > 0 or position is not None)
