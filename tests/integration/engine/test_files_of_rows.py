@@ -230,3 +230,26 @@ def test_a_business_that_keeps_its_log_does_not_keep_the_space_of_another(tmp_pa
     eventually(lambda: sum(file.stat().st_size for file in (tmp_path / "db").glob("*.blob")) < kept + 8 * 200_000)
     assert len(list(store.scan(keys.RLOG, b"", b""))) == 25
     store.close()
+
+
+def test_merges_of_the_log_do_not_write_all_bodies_again(tmp_path: Path) -> None:
+    """Each of two businesses trims its own part; RocksDB merges after every fourth flush."""
+    store, given = Store(tmp_path / "db"), 0
+    before = bytes_written()
+    for n in range(40):
+        batch = store.batch()
+        for number in (1, 2):
+            batch.put(keys.RLOG, keys.log_key(number, n), random.Random(n * number).randbytes(100_000))
+            given += 100_000
+        batch.delete_range(keys.RLOG, keys.log_key(2, 0), keys.log_key(2, max(0, n - 20)))
+        store.write(batch, durable=False)
+        store._views[keys.RLOG].flush(True)
+    store.close()
+
+    assert bytes_written() - before < 4 * given  # once in the write-ahead log, once in a blob file
+
+
+def bytes_written() -> int:
+    """Return how many bytes this process has written to files."""
+    lines = Path("/proc/self/io").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("wchar:"))

@@ -1,7 +1,7 @@
 """The options of RocksDB: memory, files and merges of each family, and the priority of merges.
 
-The bodies of the log go to blob files: its merges then move keys alone, and a blob file goes once the log is trimmed
-beyond it.
+The bodies of the log go to blob files: its merges then move keys, and of the bodies only those in the oldest quarter of
+these files. A blob file goes once the log is trimmed beyond it.
 
 Merges give way on a busy core (Linux only), because nothing waits for them. Flushes keep their priority: RocksDB delays
 every write while memtables are full. Merges that get too little time delay writes as well, so the full data waits for
@@ -43,8 +43,9 @@ DELAYING_FILES, _FILES_STOP = 24, 40
 #: family, and a delayed write of the log delays every client.
 _OTHER_FILES_SLOW, _OTHER_FILES_STOP = 48, 64
 #: Entries of the log from this size on are kept in blob files. If half of the oldest blob files is trimmed, the rest is
-#: written again, so that a business which keeps little does not keep the space of all others.
-_BLOB_BYTES_MIN, _BLOB_GARBAGE = 4 << 10, 0.5
+#: written again, so that a business which keeps little does not keep the space of all others. Each merge moves what is
+#: left of the oldest quarter of the files; with all files (1.0) every merge would write all bodies again.
+_BLOB_BYTES_MIN, _BLOB_GARBAGE, _BLOB_OLDEST = 4 << 10, 0.5, 0.25
 
 
 class MemoryBudget:
@@ -110,7 +111,7 @@ def _keep_in_blobs(options: Options) -> None:
     options.set_min_blob_size(_BLOB_BYTES_MIN)
     options.set_blob_compression_type(DBCompressionType.lz4())
     options.set_enable_blob_gc(True)
-    options.set_blob_gc_age_cutoff(1.0)
+    options.set_blob_gc_age_cutoff(_BLOB_OLDEST)
     options.set_blob_gc_force_threshold(_BLOB_GARBAGE)
 
 
