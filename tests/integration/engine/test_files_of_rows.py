@@ -17,7 +17,7 @@ from venus.broker.pipeline.shared_log import StandaloneLog
 from venus.broker.snapshot import materialiser, scrub, step
 from venus.broker.snapshot.watched_rows import FoldedBatch
 from venus.broker.store import keys
-from venus.broker.store.rocks import Store
+from venus.broker.store.rocks import SortedFile, Store
 from venus.model import ChangeKind
 
 Model = dict[bytes, bytes]
@@ -253,3 +253,55 @@ def bytes_written() -> int:
     """Return how many bytes this process has written to files."""
     lines = Path("/proc/self/io").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("wchar:"))
+
+
+def commit_tables(producer: Producer, first: int, count: int, rows: int) -> None:
+    for table_id in range(first, first + count):
+        producer.commit(engines.rows(0, rows), table_id=table_id)
+
+
+def test_small_tables_of_a_fill_become_no_files_and_large_ones_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file of each small table would hold all threads up, and stay."""
+    monkeypatch.setattr(step, "FILES_BYTES_MIN", 10_000)
+    disk = Disk()
+    engine = engines.make(tmp_path, free_bytes=disk)
+    producer = begin_fill(engine)
+    disk.holds_full_data = True
+    commit_tables(producer, 1, 100, 20)
+    disk.holds_full_data = False
+    caught_up(engine)
+    assert not engines.has_files(engine)
+
+    disk.holds_full_data = True
+    commit_tables(producer, 101, 2, 2_000)
+    commit_tables(producer, 103, 20, 20)
+    disk.holds_full_data = False
+    caught_up(engine)
+    assert 0 < engine.store._file_number <= 2 + step.FILES_MAX
+    found = [(table_id, len(engines.full_data(engine, table_id))) for table_id in range(1, 123)]
+    assert found == [(n, 2_000 if n in (101, 102) else 20) for n in range(1, 123)]
+    engine.stop()
+
+
+def test_a_step_makes_few_files_however_large_the_tables_are(tmp_path: Path) -> None:
+    disk = Disk()
+    engine = engines.make(tmp_path, free_bytes=disk)
+    producer = begin_fill(engine)
+    added: list[int] = []
+    add_files = engine.store.add_files
+
+    def count(family: str, new: Sequence[SortedFile]) -> None:
+        added.append(len(new))
+        add_files(family, new)
+
+    engine.store.add_files = count  # type: ignore[method-assign]
+    disk.holds_full_data = True
+    commit_tables(producer, 1, 30, 50)
+    disk.holds_full_data = False
+    caught_up(engine)
+
+    assert max(added) == step.FILES_MAX
+    assert [len(engines.full_data(engine, table_id)) for table_id in range(1, 31)] == [50] * 30
+    engine.stop()

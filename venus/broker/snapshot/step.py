@@ -48,6 +48,12 @@ from venus.model import ChangeKind
 FILL_BYTES_MAX = 1 << 20
 #: A step of files is worth its fsyncs from so many bytes of bodies on, and ends after so many.
 FILES_BYTES_MIN, FILES_BYTES_MAX = 1 << 20, 16 << 20
+#: Each table takes a file in a step: so many at most, and only where they have FILES_BYTES_MIN each on average. A file
+#: takes about 4 ms of the interpreter's lock and a descriptor, and nothing merges small ones.
+FILES_MAX = 8
+
+#: A table, and rows of it in the order of their keys.
+TableRows = tuple[int, Sequence[bytes], Sequence[bytes]]
 
 
 def fill_step(store: Store, business: Business, *, let_go: Callable[[Business], None]) -> bool:
@@ -112,6 +118,8 @@ class MaterialiserStep:
         self._scrub = scrub
         self._watched_rows = WatchedRowLookup(store)
         self.observer: FoldObserver | None = None
+        #: The offsets, by number of the business, below which rows are too few per table for files.
+        self._rows_below: dict[int, int] = {}
 
     def is_watched(self, business: Business) -> bool:
         """Return whether a table of a business is watched."""
@@ -164,41 +172,48 @@ class MaterialiserStep:
         self._store.write(batch, durable=False)
         business.materialised = reached
 
-    @staticmethod
-    def _is_for_files(business: Business, most: int, *, one_batch: bool) -> bool:
+    def _is_for_files(self, business: Business, most: int, *, one_batch: bool) -> bool:
         """Return whether rows may become files: in a fill, while neither small commits nor a checkpoint wait."""
         return (
             business.is_filling
             and not one_batch
+            and business.materialised.offset >= self._rows_below.get(business.number, 0)
             and most >= FILES_BYTES_MIN
             and business.unmaterialised_bytes() >= FILES_BYTES_MIN
         )
 
     def _take_as_files(self, business: Business) -> bool:
-        """Materialise the next batches as files; return False if the next one has other than ascending new rows."""
-        reached, nbytes = business.materialised, 0
-        files: dict[int, SortedFile] = {}
+        """Materialise the next batches as files.
+
+        Return False if the next one has other than ascending new rows, or if they are too few for so many tables.
+        """
+        reached = ahead = business.materialised
+        nbytes, files, last, waiting = 0, dict[int, SortedFile](), dict[int, bytes](), list[TableRows]()
         try:
             for place in self._places(business):
-                if nbytes >= FILES_BYTES_MAX or place.first_sequence <= reached.sequence or self.is_watched(business):
+                if nbytes >= FILES_BYTES_MAX or place.first_sequence <= ahead.sequence or self.is_watched(business):
                     break
-                if not self._put_in_files(business, place, files):
+                if not self._fold_for_files(business, place, last, waiting) or len(last) > FILES_MAX:
                     break
                 nbytes += place.nbytes
-                reached = _position_after(place, reached, reached.floors)
+                ahead = _position_after(place, ahead, ahead.floors)
+                if nbytes >= len(last) * FILES_BYTES_MIN:
+                    self._put_in_files(waiting, files)
+                    reached = ahead
             if files:
                 self._store.add_files(keys.ROW, list(files.values()))
         finally:
             self._store.drop_files(files.values())
         if not files:
+            self._rows_below[business.number] = ahead.offset
             return False
         self._write(business, self._store.batch(), reached)
         return True
 
-    def _put_in_files(self, business: Business, place: QueuedBatch, files: dict[int, SortedFile]) -> bool:
-        """Put the rows of a batch into the files of their tables; put none and return False if they do not fit."""
-        found = []
-        last = {table_id: file.last for table_id, file in files.items()}
+    def _fold_for_files(
+        self, business: Business, place: QueuedBatch, last: dict[int, bytes], waiting: list[TableRows]
+    ) -> bool:
+        """Append the rows of a batch by table; return False if they do not fit. `last` has the last key of each."""
         for section in envelope.build_sections(envelope.parse_body(self._read_body(business, place))):
             if section.kind is not ChangeKind.CHANGES or b"\1" in section.is_deleted:
                 return False
@@ -208,12 +223,15 @@ class MaterialiserStep:
             if not all(map(lt, row_keys, row_keys[1:])):
                 return False
             last[section.table_id] = row_keys[-1]
-            found.append((section.table_id, effect))
-        for table_id, effect in found:
+            waiting.append((section.table_id, effect.keys, effect.values))
+        return True
+
+    def _put_in_files(self, waiting: list[TableRows], files: dict[int, SortedFile]) -> None:
+        for table_id, row_keys, values in waiting:
             if table_id not in files:
                 files[table_id] = self._store.new_file(keys.ROW)
-            files[table_id].put_many(effect.keys, effect.values)
-        return True
+            files[table_id].put_many(row_keys, values)
+        waiting.clear()
 
     def _begin_again(self, business: Business) -> None:
         self.drop_view()
