@@ -18,6 +18,7 @@ from venus.broker.snapshot import materialiser, scrub, step
 from venus.broker.snapshot.watched_rows import FoldedBatch
 from venus.broker.store import keys
 from venus.broker.store.rocks import SortedFile, Store
+from venus.errors import StorageError
 from venus.model import ChangeKind
 
 Model = dict[bytes, bytes]
@@ -305,3 +306,21 @@ def test_a_step_makes_few_files_however_large_the_tables_are(tmp_path: Path) -> 
     assert max(added) == step.FILES_MAX
     assert [len(engines.full_data(engine, table_id)) for table_id in range(1, 31)] == [50] * 30
     engine.stop()
+
+
+def test_a_full_disk_under_a_new_file_is_an_error_with_a_way_out(tmp_path: Path) -> None:
+    store = Store(tmp_path / "db")
+    (tmp_path / "db.new").mkdir()
+    (tmp_path / "db.new" / "1.sst").symlink_to("/dev/full")
+    file = store.new_file(keys.ROW)
+    values = [random.Random(n).randbytes(1_000) for n in range(10_000)]
+
+    with pytest.raises(StorageError, match=r"cannot add files to .*No space left") as full:
+        file.put_many([b"%08d" % n for n in range(10_000)], values)
+    assert "start the broker again" in full.value.hint
+    store.drop_files([file])
+    (tmp_path / "db.new").rmdir()
+    (tmp_path / "db.new").touch()
+    with pytest.raises(StorageError, match="cannot add files to"):
+        store.new_file(keys.ROW)
+    store.close()

@@ -144,14 +144,19 @@ class SortedFile:
 
     def __init__(self, path: Path, options: Options) -> None:
         self.path = path
-        self.last = b""  # the last key
-        self._writer = SstFileWriter(options)
-        self._writer.open(str(path))
+        try:
+            path.parent.mkdir(mode=0o700, exist_ok=True)
+            self._writer = SstFileWriter(options)
+            self._writer.open(str(path))
+        except Exception as error:
+            raise wrap_error(path, error, "add files to") from error
 
     def put_many(self, many_keys: Sequence[bytes], values: Sequence[bytes]) -> None:
         """Add keys, which must be above all earlier ones; the loop runs in C."""
-        _set_many(self._writer, many_keys, values)
-        self.last = many_keys[-1]
+        try:
+            _set_many(self._writer, many_keys, values)
+        except Exception as error:
+            raise wrap_error(self.path, error, "add files to") from error
 
     def finish(self) -> None:
         """Complete the file on disk.
@@ -253,7 +258,6 @@ class Store(StoreReads):
 
     def new_file(self, family: str) -> SortedFile:
         """Begin a file for a family; the caller adds it with `add_files` or removes it with `drop_files`."""
-        self._new_files.mkdir(mode=0o700, exist_ok=True)
         self._file_number += 1
         return SortedFile(self._new_files / f"{self._file_number}.sst", self._options[family])
 
