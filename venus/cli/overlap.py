@@ -29,7 +29,9 @@ logger = logging.getLogger(__name__)
 
 #: How often the process may be lost.
 STARTS_MAX = 4
-RETRY_S = 1.0
+#: The pause before the next process; it doubles while the target cannot be used.
+RETRY_S, RETRY_S_MAX = 1.0, 30.0
+_LOST = "look for a traceback in the log, or for the system's out-of-memory killer"
 #: How often progress is passed on, and how often it is looked for.
 REPORT_S = 0.5
 LOOK_S = 0.05
@@ -111,6 +113,7 @@ class OverlappedLoad:
         self._watch: threading.Thread | None = None
         self._end: int | None = None
         self._closed = threading.Event()
+        self._wakes = threading.Event()
         self._lock = threading.Lock()
         self._report: LoadReport | None = None
         self.progress = LoadProgress(phase="planning")
@@ -143,6 +146,7 @@ class OverlappedLoad:
         with self._lock:
             self._end = end
             self._send_end()
+        self._wakes.set()
         assert self._watch is not None
         while self._watch.is_alive():
             self._watch.join(LOOK_S)
@@ -154,6 +158,7 @@ class OverlappedLoad:
     def close(self) -> None:
         """End the process if it still runs; the next load continues."""
         self._closed.set()
+        self._wakes.set()
         with self._lock:
             if self._process is not None and self._process.is_alive():
                 self._process.terminate()
@@ -163,24 +168,28 @@ class OverlappedLoad:
     # -- in a thread -----------------------------------------------------------------------------------------------
 
     def _supervise(self) -> None:
-        losses = 0
+        losses, pause_s, said = 0, RETRY_S, ""
         while not self._closed.is_set():
             outcome = self._run_process()
+            if self._closed.is_set():
+                return  # it was ended with this one
             if outcome is None:
                 losses += 1
                 logger.warning("target %s: the process of its load was lost (%s)", self.target, losses)
                 if losses >= STARTS_MAX:
-                    self._give_up(WorkerLost(hint="look for the system's out-of-memory killer"))
+                    self._give_up(WorkerLost(hint=_LOST))
                     return
             elif isinstance(outcome, VenusError):
                 if not outcome.retryable or self._end is not None:
                     self._give_up(outcome)
                     return
-                self._say(f"target {self.target}: {outcome}; its load is tried again")
+                if str(outcome) != said:
+                    self._say(f"target {self.target}: {outcome}; its load is tried again")
+                said, pause_s = str(outcome), min(2 * pause_s, RETRY_S_MAX) if said else pause_s
             else:
                 self._report = outcome
                 return
-            self._closed.wait(RETRY_S)
+            self._wakes.wait(pause_s)
 
     def _give_up(self, error: VenusError) -> None:
         self._error = error
