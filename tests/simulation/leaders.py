@@ -9,12 +9,18 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import cast
 
-from tests.simulation.judge import Violation
+from tests.simulation.host import Host
+from tests.simulation.judge import Judge, Violation
 from tests.simulation.loop import Loop
 from tests.simulation.world import World
+from venus.broker.replicas.effects import Coordination
+from venus.broker.replicas.host import AWAIT_SUCCESSOR_S, LeaderRequests
 from venus.broker.replicas.placement import ClusterView, ReplicaPlacement, clear_successor
 from venus.replication import leading, records
+from venus.replication import messages as m
 from venus.replication.leaders import AGAIN_S, Balancer, is_uneven, plan_elections, plan_moves
 from venus.replication.records import Ballot, Leadership, LiveBroker, Member, Policy
 
@@ -51,6 +57,7 @@ class Broker:
         self.up, self.life = True, self.life + 1
         self.whole_at: dict[str, float] = {}  # when its replica has caught up
         self.sites: dict[str, str] = {}
+        self.awaited: dict[tuple[str, int], float] = {}  # since when a leader is requested, by business and term
         self.balancer = Balancer(self.name, UNEVEN_S)
         self.world.loop.after(self.world.loop.random.random(), self._read, self.life)
 
@@ -106,18 +113,24 @@ class Broker:
     def _lead(self, known: Leadership, view: ClusterView) -> None:
         after = self.world.wanted.next_record(known, view)
         if after is None and known.successor:
-            able = [member for member in known.in_sync & view.live.keys() if member.broker == known.successor]
-            fails = self.world.loop.random.random() < self.world.failing
-            self.world.counts["hand-over"] += 1
-            after = (
-                replace(known, term=known.term + 1, leader=able[0], successor="")
-                if able and not fails
-                else clear_successor(known)
-            )
+            after = self._hand_over(known, view)
         if after is None:
             after = self._leave(known, view) or self._maintain(known, view)
         if after is not None:
             self.world.swap(known, after)
+
+    def _hand_over(self, known: Leadership, view: ClusterView) -> Leadership | None:
+        """Return the record with the requested leader, or without the request; None = that broker catches up."""
+        able = [member for member in known.in_sync & view.live.keys() if member.broker == known.successor]
+        since = self.awaited.setdefault((known.business, known.term), self.world.loop.now)
+        late = self.draining or self.world.loop.now - since > AWAIT_SUCCESSOR_S
+        if not able and known.successor in known.replicas and known.successor in view.by_name and not late:
+            return None
+        fails = self.world.loop.random.random() < self.world.failing
+        self.world.counts["hand-over"] += 1
+        if not able or fails:
+            return clear_successor(known)
+        return replace(known, term=known.term + 1, leader=able[0], successor="")
 
     def _leave(self, known: Leadership, view: ClusterView) -> Leadership | None:
         """Return the record with another leader if this broker drains or has no replica any more."""
@@ -191,9 +204,9 @@ class LeaderWorld:
         """Raise if a draining broker gets something new while another one can have it."""
         assert record.leader is not None
         self.counts["new business"] += 1
-        leader = view.live.get(record.leader)
+        leader = view.by_name.get(record.successor or record.leader.broker)
         if leader is not None and leader.draining and not all(other.draining for other in view.live.values()):
-            raise Violation("a draining broker gets nothing new", f"{record.business}: {record.leader}")
+            raise Violation("a draining broker gets nothing new", f"{record.business}: {leader}")
 
     def judge_election(self, before: Leadership, after: Leadership, ballots: dict[Member, Ballot]) -> None:
         """Raise unless the leader is complete, and healthy if another candidate is."""
@@ -225,7 +238,11 @@ class LeaderWorld:
         missing = [what for what in self._find_missing() if now - self._missing_since.get(what, now) > LATE_S]
         if missing:  # one cause all the time: a broker may read the end of one before the beginning of the next
             raise Violation("nothing is handed over while a replica is missing or a lane is degraded", str(missing))
-        others = [other for other, one in self.records.items() if one.successor and other != business]
+        others = [
+            other
+            for other, one in self.records.items()
+            if one.successor and other != business and other in self._asked  # not one that is new
+        ]
         if others and now - self._moved_at > LATE_S:
             raise Violation("one hand-over at a time", f"{business} and {others}")
         if now - self._even_at < UNEVEN_S - LATE_S:
@@ -356,29 +373,71 @@ class LeaderWorld:
         raise Violation("no broker leads far more than the others", str(plan_moves(self.records.values(), self.live)))
 
 
-class CreatedWorld(World):
-    """The protocol in a business that another broker than its first leader has created, with the product's record."""
+class _HandsOver(Host):
+    """A broker that carries out requests for other leaders with the product's code."""
 
+    world: CreatedWorld
+
+    def start(self, *, begins: bool = False) -> None:
+        super().start(begins=begins)
+        coordination = SimpleNamespace(swap=lambda before, after: self.swap(m.Swap(before=before, after=after)))
+        self.requests = LeaderRequests(
+            self.me,
+            self.world.wanted,
+            cast(Coordination, coordination),
+            self._take,
+            lambda: self.loop.now,
+            rebalance=False,
+        )
+        self.every(0.5, self._execute)
+
+    def _take(self, _: str, event: m.HandOverRequest) -> None:
+        self.loop.counts["handed over as requested"] += 1
+        self.step(event)
+
+    def _execute(self) -> None:
+        record, live = self.replica.known, self.replica.live
+        if record is not None and live is not None and self.replica.leads:
+            view = ClusterView(live.values(), [record])
+            if self.world.wanted.next_record(record, view) is None:
+                self.requests.execute({"shop": self.replica}, {"shop": record}, view)
+
+
+class _ForgottenJudge(Judge):
+    """Also sees that no entry of the forgotten business comes back."""
+
+    def leads(self, host: Host, term: int) -> None:
+        super().leads(host, term)
+        if any(value < 0 for _, value in (*host.disk.content.applied, *host.disk.content.entries)):
+            raise Violation("no entry of a forgotten business comes back", f"{host.me} leads with one")
+
+
+class CreatedWorld(World):
+    """The protocol in a new business, with the product's record, and the hand-over to the leader that it requests.
+
+    In half of the histories under consistency a replica still has the data of a forgotten business of this name.
+    """
+
+    host_class = _HandsOver
+    judge_class = _ForgottenJudge
     policies = (Policy.CONSISTENCY, Policy.AVAILABILITY)
 
-    def __init__(self, seed: int, say: Callable[[str], None] | None = None) -> None:
-        super().__init__(seed, say)
-        if self.min_in_sync == 1:  # its leader acknowledges alone, then an operator wants more replicas in sync
-            lines = {(a, b) for a in self.hosts for b in self.hosts if a != b}
-            self.network.cut |= lines
-            self.loop.at(1.5, self._raise_minimum)
-            self.loop.at(1.0 + 3.0 * self.loop.random.random(), self.network.cut.difference_update, lines)
-
-    def _raise_minimum(self) -> None:
-        record = self.coordinator.record
-        self.coordinator.swap(record, replace(record, min_in_sync=2))
-
     def first_record(self, names: str) -> Leadership:
-        """Return the record as broker a makes it, for itself or for broker b."""
+        """Return the record as broker a makes it; the scheduler prefers a or b."""
         leader = self.loop.random.choice("ab")
         live = [
             LiveBroker(member=host.me, address=host.name, priority=host.name != leader) for host in self.hosts.values()
         ]
-        wanted = ReplicaPlacement(replicas=len(names), policy=self.policy, min_in_sync=self.min_in_sync)
-        made = wanted.new_record("shop", self.hosts["a"].me, ClusterView(live), 1)
+        self.wanted = ReplicaPlacement(replicas=len(names), policy=self.policy, min_in_sync=self.min_in_sync)
+        made = self.wanted.new_record("shop", self.hosts["a"].me, ClusterView(live), 2)
+        if self.policy is Policy.CONSISTENCY and self.loop.random.random() < 0.5:
+            self._leave_data(self.hosts[self.loop.random.choice("bc")])
         return replace(made, version=1)
+
+    def _leave_data(self, host: Host) -> None:
+        entries = [(1, -value) for value in range(1, self.loop.random.choice((3, 300)))]
+        for entry in entries:
+            host.disk.change(("append", entry))
+        host.disk.change(("apply", entries[: self.loop.random.randrange(len(entries))]))
+        host.disk.crash()
+        self.loop.counts["data of a forgotten business"] += 1

@@ -32,7 +32,7 @@ class LeaderSchedule:
     def __init__(self, records: Iterable[Leadership], live: Live) -> None:
         self._live = live
         self._grades = grade_loads({member.broker: broker.load for member, broker in live.items()})
-        self.led = Counter(known.leader.broker for known in records if known.leader in live and known.leader)
+        self.led = Counter(_expected_leader(known, self._grades) for known in records if known.leader in live)
 
     def rank(self, broker: str) -> int:
         """Return the rank of a broker, the best one's is the smallest; equally good brokers have the same."""
@@ -49,6 +49,12 @@ class LeaderSchedule:
         chosen = min(candidates, key=order)
         self.led[chosen.broker] += 1
         return chosen
+
+
+def _expected_leader(known: Leadership, living: Collection[str]) -> str:
+    """Return the broker that leads after the requested hand-over."""
+    leader = known.leader.broker if known.leader is not None else ""
+    return known.successor if known.successor in living else leader
 
 
 def plan_elections(records: Collection[Leadership], live: Live) -> dict[str, dict[str, int]]:

@@ -128,7 +128,7 @@ class Leadership:
     min_in_sync: int = 1
     unclean_terms: tuple[int, ...] = ()  # terms whose leader was not known to be complete, until closed
     losses: tuple[LossWindow, ...] = ()  # their known possible losses
-    successor: str = ""  # the broker requested as leader; the leader tries once and clears it
+    successor: str = ""  # the broker requested as leader; the leader waits a while for it, tries once, clears it
     leaving: tuple[str, ...] = ()  # replicas that the leader removes once all others are in sync
     replicas_wanted: int = 0  # wanted number of replicas; 0 = as in [cluster] of its leader
     min_in_sync_wanted: int = 0  # `min_in_sync` is raised to this once so many are in sync; 0 = it stays
@@ -274,7 +274,7 @@ def choose_leader(
             clean,
             key=lambda ballot: (
                 *_suitability(ballot, live[ballot.member], end),
-                ballot.member != known.leader,  # it was just named, or has restarted within its lease
+                ballot.member != known.leader,  # it has restarted within its lease
                 *_preference(ballot, live[ballot.member], ranks),
             ),
         )

@@ -18,6 +18,7 @@ from tests.support.engines.batches import half
 from tests.support.ports import free_port
 from tests.support.processes import forked
 from venus.config import BrokerSettings, Settings
+from venus.errors import NotLeader
 from venus.model import Verdict
 from venus.rpc.admin import AdminClient
 from venus.rpc.producer import Producer
@@ -119,12 +120,32 @@ def commit(producer: Producer, halves: list[broker_pb2.Half]) -> broker_pb2.Deci
     return producer.wait_until_decided(halves[-1].batch_no)
 
 
+def _decide_rest(producer: Producer, ack: Any, halves: list[broker_pb2.Half]) -> list[broker_pb2.Half]:
+    """Commit what an earlier connection left undecided; return the batches that the broker does not have."""
+    for found in ack.undecided:
+        producer.decide(found.batch_no, found.digest, Verdict.COMMIT)
+        producer.wait_until_decided(found.batch_no)
+    there = max([ack.last_batch, *(found.batch_no for found in ack.undecided)])
+    return [message for message in halves if message.batch_no > there]
+
+
 def fill(address: str, first: int, last: int, *, rows: int = 1, business: str = BUSINESS) -> list[broker_pb2.Half]:
-    """Commit batches `first` to `last` with a producer of its own."""
+    """Commit batches `first` to `last` with a producer of its own; again if another broker begins to lead meanwhile."""
     halves = [half(n, rows=rows) for n in range(first, last + 1)]
-    with Producer(address, business, "fill", window_bytes_max=8 << 20) as producer:
-        producer.connect(0, 0)
-        commit(producer, halves)
+    left, end = halves, time.monotonic() + 30.0
+    while left:
+        try:
+            with Producer(address, business, "fill", window_bytes_max=8 << 20) as producer:
+                ack = producer.connect(0, 0)
+                if left is not halves:
+                    left = _decide_rest(producer, ack, halves)
+                if left:
+                    commit(producer, left)
+            return halves
+        except NotLeader:
+            if time.monotonic() > end:
+                raise
+            left = halves[:]  # another list: some of it may be there
     return halves
 
 

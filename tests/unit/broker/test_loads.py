@@ -13,7 +13,7 @@ from venus.broker.replicas.placement import ClusterView, ReplicaPlacement
 from venus.coordination.stored_records import decode_broker, encode_broker
 from venus.errors import ProtocolError
 from venus.network.scheduling import Load, rank_brokers
-from venus.replication.records import LiveBroker, Member
+from venus.replication.records import Leadership, LiveBroker, Member
 
 
 def broker(name: str, disk: float | None = None, *, report: int = 1, businesses: int = 3) -> LiveBroker:
@@ -86,9 +86,8 @@ def test_one_after_the_other_is_placed_without_a_new_report() -> None:
     live = [broker("a", 0.3), *(broker(name, 0.2 if name == "b" else 0.3) for name in "bcde")]
     view, wanted = ClusterView(live), ReplicaPlacement(replicas=2, min_in_sync=1)
     made = [wanted.new_record(f"x{n}", live[0].member, view, 1) for n in range(40)]
-    leaders, followers = (Counter(record.replicas[n] for record in made) for n in (0, 1))
-    assert leaders == dict.fromkeys("abcde", 8)
-    assert all(6 <= followers[name] <= 10 for name in "abcde"), followers
+    assert Counter(record.successor or "a" for record in made) == dict.fromkeys("abcde", 8)
+    assert Counter(record.replicas[1] for record in made) == dict.fromkeys("bcde", 10)
 
 
 def test_brokers_that_say_nothing_are_placed_by_their_rank() -> None:
@@ -106,17 +105,26 @@ def test_a_draining_broker_is_replaced_by_one_with_room() -> None:
     assert found is not None
     assert found.replicas == ("a", "b", "d")
     assert found.leaving == ("b",)
-    assert placed(live, me=1)[0] != "b", "a draining broker gets nothing new"
+    draining = ReplicaPlacement(replicas=2).new_record("x", member("b"), ClusterView(live), 1)
+    assert draining.successor == draining.replicas[1], "a draining broker hands a new business over"
 
 
-def test_replicas_are_complete_from_the_beginning_while_nothing_is_acknowledged() -> None:
-    view = ClusterView([broker(name) for name in "abc"])
-    several = ReplicaPlacement(replicas=3, min_in_sync=2).new_record("x", member("a"), view, 1)
-    assert several.in_sync == {member("a")}
-    assert several.candidates == {member(name) for name in "abc"}, "any of them may lead if a dies at once"
-    view = ClusterView([broker(name) for name in "abc"])
-    alone = ReplicaPlacement(replicas=3, min_in_sync=1).new_record("x", member("a"), view, 1)
-    assert (set(alone.in_sync), set(alone.last_in_sync)) == ({member("a")}, set()), "its leader acknowledges alone"
+@pytest.mark.parametrize("minimum", [1, 2])
+def test_only_the_creator_of_a_business_is_complete_and_another_leader_is_requested(minimum: int) -> None:
+    led_by_a = ReplicaPlacement(replicas=3).new_record("x", member("a"), ClusterView([broker("a")]), 1)
+    view = ClusterView([broker(name) for name in "abc"], [led_by_a])
+    made = ReplicaPlacement(replicas=3, min_in_sync=minimum).new_record("y", member("a"), view, 1)
+    assert (made.leader, made.candidates, made.successor) == (member("a"), frozenset({member("a")}), "b")
+    alone = ReplicaPlacement(replicas=1, min_in_sync=1).new_record("z", member("a"), view, 1)
+    assert (alone.leader, alone.successor) == (member("a"), ""), "no broker leads that may be dead"
+
+
+def test_a_requested_leader_counts_as_leader() -> None:
+    wanted, made = ReplicaPlacement(replicas=3), list[Leadership]()
+    for n in range(24):
+        view = ClusterView([broker(name) for name in "abc"], made)
+        made.append(wanted.new_record(f"x{n}", member("a"), view, 1))
+    assert Counter(record.successor or "a" for record in made) == dict.fromkeys("abc", 8)
 
 
 # -- sites -----------------------------------------------------------------------------------------------------------

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any, cast
 
 from venus.broker.pipeline.shared_log import NO_BACKLOG, Backlog
+from venus.broker.replicas.host import AWAIT_SUCCESSOR_S, LeaderRequests
 from venus.broker.replicas.placement import ClusterView, ReplicaPlacement
 from venus.broker.replicas.replicated_logs import RecentEntries
-from venus.replication.records import LiveBroker, Member
+from venus.replication.messages import HandOverRequest
+from venus.replication.records import Leadership, LiveBroker, Member
 
 A, B, C, D = (LiveBroker(member=Member(broker=name, store="s"), address=f"{name}:1") for name in "abcd")
 
@@ -59,9 +63,54 @@ def test_a_business_gets_its_replicas_as_brokers_come() -> None:
 def test_businesses_are_spread_over_the_brokers() -> None:
     wanted = ReplicaPlacement(replicas=2, min_in_sync=2)
     view = ClusterView([A, B, C, D])
-    made = [wanted.new_record(f"business {n}", A.member, view, 1).replicas for n in range(40)]
-    assert Counter(leader for leader, _ in made) == dict.fromkeys("abcd", 10)
-    assert len(set(made)) > 4
+    made = [wanted.new_record(f"business {n}", A.member, view, 1) for n in range(40)]
+    assert Counter(record.successor or "a" for record in made) == dict.fromkeys("abcd", 10)
+    assert {record.replicas[1] for record in made} == set("bcd")
+
+
+class Requests:
+    """Requests for other leaders at broker a, which leads one business alone."""
+
+    def __init__(self, *living: LiveBroker) -> None:
+        self.now, self.given, self.swapped = 0.0, list[HandOverRequest](), list[Leadership]()
+        self.known = replace(ReplicaPlacement().new_record("shop", A.member, ClusterView([A, B, C]), 1), successor="b")
+        self.view = ClusterView(living)
+        self._requests = LeaderRequests(
+            A.member, ReplicaPlacement(), cast(Any, self), self._take, lambda: self.now, rebalance=False
+        )
+
+    def swap(self, _: Leadership, after: Leadership) -> None:
+        self.swapped.append(after)
+
+    def _take(self, _: str, event: HandOverRequest) -> None:
+        self.given.append(event)
+
+    def execute(self, now: float = 0.0) -> list[str]:
+        """Return the leaders requested after a look."""
+        self.now = now
+        replica = SimpleNamespace(known=self.known, leading=SimpleNamespace(handing_over=None))
+        self._requests.execute({"shop": cast(Any, replica)}, {"shop": self.known}, self.view)
+        return [after.successor for after in self.swapped]
+
+
+def test_a_requested_leader_may_catch_up_for_a_while() -> None:
+    requests = Requests(A, B, C)
+    assert requests.execute(100.0) == []
+    assert requests.execute(100.0 + AWAIT_SUCCESSOR_S - 1) == []
+    requests.known = replace(requests.known, in_sync=frozenset({A.member, B.member}))
+    assert requests.execute(100.0 + AWAIT_SUCCESSOR_S) == []
+    assert requests.given == [HandOverRequest(to=B.member)]
+
+    late = Requests(A, B, C)
+    late.execute(100.0)
+    assert late.execute(100.0 + AWAIT_SUCCESSOR_S) == [""]
+    assert late.given == []
+
+
+def test_the_request_for_a_leader_that_is_gone_is_withdrawn_at_once() -> None:
+    assert Requests(A, C).execute() == [""]
+    assert Requests(A, replace(B, draining=True), C).execute() == [""]
+    assert Requests(replace(A, draining=True), B, C).execute() == [""]
 
 
 def test_a_backlog_is_kept_up_to_its_limit() -> None:

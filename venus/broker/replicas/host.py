@@ -13,7 +13,14 @@ from functools import partial
 
 from venus.broker.machine.loss import unrecorded_terms
 from venus.broker.replicas.effects import Coordination, Effects, Installations, Logs, Post, Transport
-from venus.broker.replicas.placement import ClusterView, KnownBrokers, ReplicaPlacement, can_be_removed, clear_successor
+from venus.broker.replicas.placement import (
+    ClusterView,
+    KnownBrokers,
+    ReplicaPlacement,
+    can_be_removed,
+    clear_successor,
+    staying_replicas,
+)
 from venus.broker.replicas.replicated_logs import ReplicaStanding, ReplicatedLogs
 from venus.replication import messages as m
 from venus.replication.leaders import Balancer, LeaderSchedule, plan_elections
@@ -34,6 +41,8 @@ DRAIN_EVERY_S = 5.0
 BALANCE_EVERY_S = 1.0
 #: A business whose record this broker has just created counts in its placements for so long, until it reads the record.
 CREATED_S = 10.0
+#: A request for another leader is withdrawn after this time if that broker has not caught up.
+AWAIT_SUCCESSOR_S = 30.0
 
 Take = Callable[[str, HandOverRequest], None]
 
@@ -314,11 +323,10 @@ class Host:
         self._begun.update(businesses)
 
     def create(self, business: str, *, term: int = 1) -> None:
-        """Create a business that the cluster does not know, led by the broker that the scheduler chooses."""
+        """Create a business that the cluster does not know; this broker leads it first."""
         record = self._wanted.new_record(business, self.me.member, self._view(), term)
         self._created[business] = record, self._monotonic()
-        if record.leader == self.me.member:
-            self._begun.add(business)
+        self._begun.add(business)
         self._coordination.create(record)
 
     def hand_over(self) -> bool:
@@ -355,6 +363,7 @@ class LeaderRequests:
     monotonic: Callable[[], float]
     rebalance: bool = field(kw_only=True)
     _tried: dict[str, tuple[int, str]] = field(default_factory=dict)  # term and successor of the last attempt
+    _awaited: dict[str, tuple[tuple[int, str], float]] = field(default_factory=dict)  # term and successor, since when
     _drained_at: dict[str, float] = field(default_factory=dict)
     _balanced_at: float = float("-inf")
     _balancer: Balancer = field(init=False)
@@ -389,14 +398,18 @@ class LeaderRequests:
     def _hand_over(self, replica: Replica, known: Leadership, leading: Leading, view: ClusterView) -> None:
         business, now = known.business, self.monotonic()
         if known.successor:
-            to = self._find_able(known, known.successor, view)
-            if to is None or self._tried.get(business) == (known.term, known.successor):
+            to, request = self._find_able(known, known.successor, view), (known.term, known.successor)
+            tried = self._tried.get(business) == request
+            if to is None and not tried and self._can_catch_up(known, view, now):
+                return
+            if to is None or tried:
                 self.coordination.swap(known, clear_successor(known))
                 return
-            self._tried[business] = known.term, known.successor
+            self._tried[business] = request
             self.take(business, HandOverRequest(to=to))
             return
         self._tried.pop(business, None)
+        self._awaited.pop(business, None)
         own = view.live.get(self.me)
         if own is None or not own.draining or now < self._drained_at.get(business, -DRAIN_EVERY_S) + DRAIN_EVERY_S:
             return
@@ -404,6 +417,17 @@ class LeaderRequests:
         if successor is not None:
             self._drained_at[business] = now
             self.take(business, HandOverRequest(to=successor))
+
+    def _can_catch_up(self, known: Leadership, view: ClusterView, now: float) -> bool:
+        """Whether the requested leader may still join the in-sync set in time; a draining leader does not wait."""
+        broker, own, request = view.by_name.get(known.successor), view.live.get(self.me), (known.term, known.successor)
+        if broker is None or broker.draining or known.successor not in staying_replicas(known):
+            return False
+        if own is None or own.draining or own is broker:
+            return False
+        if self._awaited.get(known.business, (None, now))[0] != request:
+            self._awaited[known.business] = request, now
+        return now < self._awaited[known.business][1] + AWAIT_SUCCESSOR_S
 
     def _find_able(self, known: Leadership, broker: str, view: ClusterView) -> Member | None:
         """Return the member of a broker that can take over; None = it cannot."""

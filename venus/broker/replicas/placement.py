@@ -83,23 +83,22 @@ class ReplicaPlacement:
     min_in_sync: int = 2
 
     def new_record(self, business: str, me: Member, view: ClusterView, term: int) -> Leadership:
-        """Return the record of a new business. Among equally good leaders, `me` is chosen.
+        """Return the record of a new business, led by `me`, which alone is known to have no older data of this name.
 
-        All of its replicas are empty, so they are complete until something is acknowledged. Another leader than `me`
-        begins with an election, because its broker may have started since the record was read.
+        If the scheduler prefers another replica as leader, `me` is requested to hand over once that one is in sync.
         """
-        leader = view.leaders.assign(view.live, me) if view.live else me
-        others = view.choose_replicas(business, (leader.broker,), (), self.replicas - 1)
-        complete = {view.by_name[name].member for name in others} if self.min_in_sync > 1 else set()
+        others = view.choose_replicas(business, (me.broker,), (), self.replicas - 1)
+        able = [member for member in (me, *(view.by_name[name].member for name in others)) if member in view.live]
+        chosen = view.leaders.assign(able, me) if able else me
         return Leadership(
             business=business,
             term=term,
-            leader=leader,
-            in_sync=frozenset({leader}),
-            last_in_sync=frozenset(complete),
-            replicas=(leader.broker, *others),
+            leader=me,
+            in_sync=frozenset({me}),
+            replicas=(me.broker, *others),
             policy=self.policy,
             min_in_sync=self.min_in_sync,
+            successor=chosen.broker if chosen != me else "",
         )
 
     def joining_record(self, business: str, me: Member, term: int) -> Leadership:
