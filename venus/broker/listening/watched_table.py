@@ -29,6 +29,10 @@ from venus.predicates.evaluation import Values
 from venus.predicates.ranges import Predicate, compile_predicate
 from venus.predicates.syntax import PredicateRefused
 
+#: An index numbers its entries in the order in which they come. It is made again, with few numbers, when it has given
+#: more numbers than this, and than so many for each entry that is left.
+ENTRIES_MIN, ENTRIES_PART = 4096, 4
+
 
 @dataclass(slots=True)
 class _Subscription:
@@ -45,6 +49,7 @@ class WatchedTable:
 
     def __init__(self, schemas: Iterable[TableSchema], shared: SharedInterests | None = None) -> None:
         self.versions: dict[int, TableSchema] = {schema.version: schema for schema in schemas}
+        self._shared = shared
         self._index = ContentIndex(shared)
         self._subscriptions: dict[int, _Subscription] = {}
         self._members: dict[int, list[int]] = {}
@@ -62,43 +67,59 @@ class WatchedTable:
         """The numbers of all subscriptions."""
         return list(self._subscriptions)
 
-    def add(self, number: int, text: str) -> None:
-        """Add a subscription; an empty text stands for every row. Raises PredicateRefused."""
-        predicate = compile_predicate(text, self.newest) if text else None
+    def add(self, number: int, text: str, compiled: Predicate | None = None) -> None:
+        """Add a subscription; an empty text stands for every row. Raises PredicateRefused.
+
+        `compiled` is the text's predicate, which is of use if it is of the newest version.
+        """
+        newest = self.newest
+        if compiled is None or compiled.schema.version != newest.version:
+            compiled = compile_predicate(text, newest) if text else None
+        if self._index.limit > max(ENTRIES_MIN, ENTRIES_PART * len(self._index)):
+            self._rebuild()
+        self._place(number, text, compiled)
+
+    def _place(self, number: int, text: str, predicate: Predicate | None) -> None:
         entry = self._index.add(predicate)
         self._subscriptions[number] = _Subscription(text, predicate, entry)
         self._members.setdefault(entry, []).append(number)
 
     def remove(self, number: int) -> None:
         """Remove a subscription."""
-        self._drop(number, self._subscriptions.pop(number))
-
-    def _drop(self, number: int, gone: _Subscription) -> None:
+        gone = self._subscriptions.pop(number)
         self._members[gone.entry].remove(number)
         if self._index.remove(gone.entry):
             del self._members[gone.entry]
 
+    def _rebuild(self) -> None:
+        """Make a new index of all subscriptions: its entries have new numbers, its columns are the present ones."""
+        some = list(self._subscriptions.items())
+        self._index.clear()
+        self._index, self._subscriptions, self._members = ContentIndex(self._shared), {}, {}
+        for number, one in some:
+            self._place(number, one.text, one.predicate)
+
     def describe(self, schema: TableSchema) -> dict[int, PredicateRefused]:
-        """Take a new version; return the subscriptions that it ends, each with the reason."""
+        """Take a new version; return the subscriptions that it ends, each with the reason.
+
+        An index compares each column in one way, so a version that changes a column makes a new index. Its entries
+        are known by their text: those of the version before must be gone when the first one of this version comes.
+        """
         if schema.version in self.versions:
             return {}
         before, ended = self.newest, dict[int, PredicateRefused]()
         self.versions[schema.version] = schema
-        if schema is not self.newest:
+        if schema is not self.newest or self._index.has_columns_of(schema):
             return {}
         for number, one in list(self._subscriptions.items()):
             if one.predicate is None or has_same_columns(one.predicate, schema):
                 continue
             try:
-                fitted = refit(one.text, before, schema)
+                one.predicate = refit(one.text, before, schema)
             except PredicateRefused as refused:
                 ended[number] = refused
                 self.remove(number)
-                continue
-            self._drop(number, one)
-            entry = self._index.add(fitted)
-            self._subscriptions[number] = _Subscription(one.text, fitted, entry)
-            self._members.setdefault(entry, []).append(number)
+        self._rebuild()
         return ended
 
     # -- verdicts ------------------------------------------------------------------------------------------------

@@ -18,10 +18,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from venus.model import Column, Kind
+from venus.model import Column, Kind, TableSchema
 from venus.network.matching.indexes import TableIndex
 from venus.network.matching.interests import NONE, Events, Floats, Ids, Interest, Matches
-from venus.predicates.constants import PredicateSort
+from venus.predicates.constants import PredicateSort, sort_of
 from venus.predicates.evaluation import Values, evaluate_predicate, keys_of, order_numbers
 from venus.predicates.ranges import Bound, Predicate, Range
 
@@ -131,6 +131,21 @@ class ContentIndex:
     def limit(self) -> int:
         """One more than the highest number of an entry that there was."""
         return self._next
+
+    def has_columns_of(self, schema: TableSchema) -> bool:
+        """Whether each column that a predicate has named is the same in this version; else the index is useless."""
+        known = {column.number: column for column in schema.columns}
+        return all(
+            known.get(number) == one.column and sort_of(schema, one.column) is one.sort
+            for number, one in self._columns.items()
+        )
+
+    def clear(self) -> None:
+        """Remove all entries, also at other brokers. Do not use the index afterwards."""
+        if self._shared is not None:
+            for number in self._entries:
+                self._shared.remove(number)
+        self._entries, self._numbers = {}, {}
 
     def add(self, predicate: Predicate | None) -> int:
         """Add one user of a predicate, None = every row; return the entry's number."""
