@@ -133,7 +133,13 @@ class Core:
             on_fatal=self._fail,
             precedence=self.precedence,
         )
-        self.listening = Listening(self.store, subscriptions_max=self._settings.limits.subscriptions)
+        limits = self._settings.limits
+        self.listening = Listening(
+            self.store,
+            subscriptions_max=limits.subscriptions,
+            values_max=limits.predicate_values,
+            values_of_stream_max=limits.predicate_values_of_client,
+        )
         self.materialiser.observe(self.listening)
         self.snapshots = SnapshotManager(
             self.data_dir / "snapshots",

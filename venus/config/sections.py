@@ -135,6 +135,9 @@ class LimitsSettings(SettingsSection):
     #: Subscriptions by content of all clients together, and on one stream.
     subscriptions: Count = 20_000
     subscriptions_of_client: Count = 10_000
+    #: Values in the predicates of all clients together, and on one stream.
+    predicate_values: Count = 500_000
+    predicate_values_of_client: Count = 100_000
     #: A client that reads nothing of its subscriptions for this long is cut.
     listener_s: Seconds = 60.0
 

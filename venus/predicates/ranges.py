@@ -15,6 +15,9 @@ from venus.predicates.constants import UNORDERED, PredicateSort, Value, sort_of,
 from venus.predicates.syntax import PredicateRefused, Term, parse, quote_column
 from venus.text.formatting import suggest_nearest
 
+#: So many characters of a predicate cost what a value costs.
+CHARS_OF_VALUE = 256
+
 
 @dataclass(frozen=True, slots=True)
 class Bound:
@@ -71,6 +74,12 @@ class Predicate:
     def canonical(self) -> str:
         """The one way of writing it: two texts that mean the same ranges have the same."""
         return " and ".join(r.sql for r in self.ranges)
+
+    @cached_property
+    def cost(self) -> int:
+        """How many constants it compares; a long text counts as several."""
+        ranges = sum(len(r.values) if r.values is not None else 1 for r in self.ranges)
+        return max(ranges, len(self.canonical) // CHARS_OF_VALUE)
 
     @cached_property
     def digest(self) -> str:

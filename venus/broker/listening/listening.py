@@ -1,16 +1,16 @@
 """Live subscriptions of all businesses: what the materialiser folds is judged here, in a thread of its own.
 
 The materialiser hands over each batch that touches a watched table, with the rows as they were. Judging never delays
-it: if more waits than `QUEUE_BYTES_MAX`, what waits for a business is dropped, and its subscriptions read that part of
-the queue again, without the rows as they were. So live judging saves deletions of rows that a reader never had; the
-replay alone would be exact too.
+it: if more waits than `QUEUE_BYTES_MAX`, what waits for the business with most of it is dropped, and its subscriptions
+read that part of the queue again, without the rows as they were. So live judging saves deletions of rows that a reader
+never had; the replay alone would be exact too.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections import defaultdict, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
@@ -27,6 +27,7 @@ from venus.codec.changed_rows import ChangeEncoder, ChangeVerdicts, encode_trunc
 from venus.errors import Refused, VenusError
 from venus.model import ChangeKind, TableSchema
 from venus.network.matching.content import SharedInterests
+from venus.predicates.ranges import Predicate, compile_predicate
 from venus.wire import broker_pb2, change_pb2
 
 logger = logging.getLogger(__name__)
@@ -70,6 +71,7 @@ class _Owner:
     table_id: int
     number: int
     columns: frozenset[int] | None  # the numbers of those that it wants; None = all
+    cost: int  # of its predicate
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,17 +86,22 @@ class WantedSubscription:
 class Listening:
     """The live subscriptions of a broker. Thread-safe."""
 
-    def __init__(self, store: Store, *, subscriptions_max: int) -> None:
+    def __init__(
+        self, store: Store, *, subscriptions_max: int, values_max: int = 500_000, values_of_stream_max: int = 100_000
+    ) -> None:
         self._store, self._most = store, subscriptions_max
+        self._values_max, self._values_of_stream_max = values_max, values_of_stream_max
         self._lock = threading.Lock()  # of the subscriptions
         self._tables: dict[tuple[int, int], WatchedTable] = {}
         self._owners: dict[int, _Owner] = {}
+        self._costs: Counter[Listener] = Counter()  # values in the predicates of each stream
+        self._cost = 0  # of all streams
         self._next = 1
         #: The watched tables by business, for the materialiser; replaced, never changed.
         self.watched: dict[int, frozenset[int]] = {}
         self._work = threading.Condition()  # of the queue
         self._waiting: deque[tuple[int, FoldedBatch | JudgedBatch]] = deque()
-        self._nbytes = 0
+        self._nbytes: Counter[int] = Counter()  # of what waits, by business
         self._thread: threading.Thread | None = None
         self._stopping = False
         #: Called in the thread with everything judged, in the order of each business.
@@ -112,7 +119,7 @@ class Listening:
     @property
     def waiting_bytes(self) -> int:
         """Bytes that wait to be judged."""
-        return self._nbytes
+        return self._nbytes.total()
 
     def stop(self) -> None:
         """End the thread."""
@@ -133,6 +140,7 @@ class Listening:
         Return the numbers of the subscriptions here, and those that do not fit the table, with the error. Every batch
         that becomes visible after the return is judged for them.
         """
+        compiled = self._compile(business, table_id, wanted)
         with self._lock:
             self._drop_gone()
             if len(self._owners) + len(wanted) > self._most:
@@ -146,19 +154,59 @@ class Listening:
                 table = WatchedTable(versions_of(self._store, business, table_id), shared)
             made: list[int] = []
             refused: list[tuple[int, VenusError]] = []
-            for one in wanted:
+            for one, found in zip(wanted, compiled, strict=True):
                 try:
-                    table.add(self._next, one.predicate)
+                    if isinstance(found, VenusError):
+                        raise found
+                    cost = found.cost if found is not None else 0
+                    self._check_cost(self._costs[listener], cost, self._values_of_stream_max, "this stream")
+                    self._check_cost(self._cost, cost, self._values_max, "this broker")
+                    table.add(self._next, one.predicate, found)
                 except VenusError as error:
                     refused.append((one.number, error))
                     continue
-                self._owners[self._next] = _Owner(listener, business.number, table_id, one.number, one.columns)
+                self._owners[self._next] = _Owner(listener, business.number, table_id, one.number, one.columns, cost)
+                self._costs[listener] += cost
+                self._cost += cost
                 made.append(self._next)
                 self._next += 1
             if made:
                 self._tables[business.number, table_id] = table
                 self._publish()
         return made, refused
+
+    def _compile(
+        self, business: Business, table_id: int, wanted: Sequence[WantedSubscription]
+    ) -> list[Predicate | VenusError | None]:
+        """Return the predicates for the newest version, None = every row, or why it is refused.
+
+        Not in the lock: this takes long for long predicates, and nothing is judged meanwhile.
+        """
+        with self._lock:
+            table = self._tables.get((business.number, table_id))
+            newest = table.newest if table is not None else None
+        newest = newest or max(versions_of(self._store, business, table_id), key=lambda schema: schema.version)
+        found: list[Predicate | VenusError | None] = []
+        cost = 0
+        for one in wanted:
+            try:
+                self._check_cost(cost, 1 if one.predicate else 0, self._values_of_stream_max, "this stream")
+                predicate = compile_predicate(one.predicate, newest) if one.predicate else None
+                cost += predicate.cost if predicate is not None else 0
+                found.append(predicate)
+            except VenusError as error:
+                found.append(error)
+        return found
+
+    @staticmethod
+    def _check_cost(had: int, cost: int, most: int, whose: str) -> None:
+        """Raise Refused if the predicates of a stream or of the broker have too many values with another one."""
+        if cost and had + cost > most:
+            option = "predicate_values_of_client" if whose == "this stream" else "predicate_values"
+            raise Refused(
+                f"the predicates of {whose} have {had} values, {cost} more would exceed {most}",
+                hint=f"[broker.limits] {option} allows more",
+            )
 
     def unsubscribe(self, numbers: Iterable[int]) -> None:
         """Stop judging for these subscriptions; those that have ended already are ignored.
@@ -178,10 +226,18 @@ class Listening:
             return
         while self._gone:
             number = self._gone.popleft()
-            owner = self._owners.pop(number, None)
-            if owner is not None:
+            if number in self._owners:
+                owner = self._pop_owner(number)
                 self._tables[owner.business, owner.table_id].remove(number)
         self._publish()
+
+    def _pop_owner(self, number: int) -> _Owner:
+        owner = self._owners.pop(number)
+        self._cost -= owner.cost
+        self._costs[owner.listener] -= owner.cost
+        if not self._costs[owner.listener]:
+            del self._costs[owner.listener]
+        return owner
 
     def _publish(self) -> None:
         """Drop tables without subscriptions, and tell the materialiser which ones are watched."""
@@ -196,33 +252,27 @@ class Listening:
     # -- the materialiser's thread -------------------------------------------------------------------------------
 
     def on_folded(self, business: Business, folded: Sequence[FoldedBatch]) -> None:
-        """Queue batches; drop what waits for the business if it is too much."""
-        nbytes = sum(batch.nbytes for batch in folded)
+        """Queue batches; if too much waits, drop what waits for the business that has most of it."""
         with self._work:
-            if self._nbytes + nbytes > QUEUE_BYTES_MAX:
-                self._drop_waiting(business.number, folded)
-            else:
-                self._waiting.extend((business.number, batch) for batch in folded)
-                self._nbytes += nbytes
+            self._waiting.extend((business.number, batch) for batch in folded)
+            self._nbytes[business.number] += sum(batch.nbytes for batch in folded)
+            while self._nbytes.total() > QUEUE_BYTES_MAX:
+                self._drop_waiting(max(self._nbytes, key=self._nbytes.__getitem__))
             if self._thread is None and not self._stopping:
                 self._thread = threading.Thread(target=self._run, name="venus-judge", daemon=True)
                 self._thread.start()
             self._work.notify()
 
-    def _drop_waiting(self, business: int, folded: Sequence[FoldedBatch]) -> None:
-        first, last = folded[0].place, folded[-1].place
+    def _drop_waiting(self, business: int) -> None:
+        dropped = [batch for number, batch in self._waiting if number == business]
+        places = [batch.place if isinstance(batch, FoldedBatch) else batch for batch in dropped]
+        first, last = places[0], places[-1]
         gap = JudgedBatch(business, first.base_offset, last.next_offset, last.epoch, is_gap=True)
-        kept, dropped = deque[tuple[int, FoldedBatch | JudgedBatch]](), list[FoldedBatch | JudgedBatch]()
-        for number, batch in self._waiting:
-            if number == business:
-                dropped.append(batch)
-            else:
-                kept.append((number, batch))
-        for batch in (*dropped, *folded):
+        for batch in dropped:
             gap.schemas += batch.schemas
-        self._nbytes -= sum(batch.nbytes for batch in dropped if isinstance(batch, FoldedBatch))
-        self._waiting = kept
+        self._waiting = deque(item for item in self._waiting if item[0] != business)
         self._waiting.append((business, gap))
+        del self._nbytes[business]
         self.gaps += 1
 
     def on_refill(self, business: Business) -> None:
@@ -263,7 +313,9 @@ class Listening:
                 follower = self._waiting.popleft()[1]
                 assert isinstance(follower, FoldedBatch)
                 together.append(follower)
-            self._nbytes -= sum(one.nbytes for one in together)
+            self._nbytes[number] -= sum(one.nbytes for one in together)
+            if not self._nbytes[number]:
+                del self._nbytes[number]
             return number, join_batches(together)
 
     def pass_over(self, gap: JudgedBatch) -> JudgedBatch:
@@ -300,7 +352,7 @@ class Listening:
         if table is None:
             return
         for number, error in table.describe(schemas_codec.from_wire(schema)).items():
-            owner = self._owners.pop(number)
+            owner = self._pop_owner(number)
             judged.ended.append((owner.listener, owner.number, error))
         self._publish()
 
@@ -319,7 +371,7 @@ class Listening:
 
     def _reload(self, judged: JudgedBatch, table: WatchedTable) -> None:
         for number in table.numbers:
-            owner = self._owners.pop(number)
+            owner = self._pop_owner(number)
             table.remove(number)
             judged.reloads.append((owner.listener, owner.number))
         self._publish()

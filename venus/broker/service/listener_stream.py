@@ -313,7 +313,7 @@ class ListenerStream:
         """Let subscriptions be judged live; return those that cannot be. What becomes visible now is judged."""
         listening = self._core.listening
         made, refused = await self._bridge.open_blocking(
-            Lane.INCREMENTS,
+            Lane.DETAILS,
             lambda done: listening.unsubscribe(done[0]),
             listening.subscribe,
             self._business(),
