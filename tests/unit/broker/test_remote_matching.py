@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import threading
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from concurrent.futures import Future
 from typing import Any
@@ -16,13 +17,20 @@ from tests.unit.network.test_spaces import skewed
 from venus.broker.matching import messages, remote
 from venus.broker.matching.matching_load import MatchedEvents, MatchingLoad
 from venus.broker.matching.messages import Missing, OverlayMessages
+from venus.broker.matching.overlay import MatchingOverlay
 from venus.broker.matching.remote import RemoteMatching
+from venus.config.sections import MatchingSettings
 from venus.errors import ProtocolError, Refused
-from venus.network.matching.installed import InstallationMessage, InstalledSubspaces
+from venus.network.matching import spaces
+from venus.network.matching.indexes import TableIndex
+from venus.network.matching.installed import InstallationMessage, InstalledPart, InstalledSubspaces
 from venus.network.matching.interests import Events, Interest, Matches
+from venus.network.matching.spaces import NumberedInterests, digest_of, encode_interest
 from venus.network.skipcloud.clusters import CloudShape, Identifier
 from venus.network.skipcloud.node import Exchange, RoutedMessage, RoutingResult, Silent
 from venus.network.skipcloud.views import Neighbour
+from venus.rpc.address import ClientCredentials
+from venus.rpc.event_loop import LoopBridge
 from venus.wire import overlay_pb2
 
 TABLE = "main/1"
@@ -349,3 +357,38 @@ def test_a_routed_message_and_its_result_survive_the_wire() -> None:
     assert WIRE.decode_result(WIRE.encode_result(result)) == result
     with pytest.raises(ProtocolError, match="names no broker"):
         WIRE.decode_result(overlay_pb2.RouteAnswer(cluster=b"\0\0"))
+
+
+def test_another_broker_builds_its_indexes_outside_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    built: list[threading.Thread] = []
+
+    class Index(TableIndex):
+        def __init__(self, interests: Sequence[Interest], sample: Events) -> None:
+            built.append(threading.current_thread())
+            super().__init__(interests, sample)
+
+    monkeypatch.setattr(spaces, "TableIndex", Index)
+
+    async def match_twice() -> None:
+        bridge = LoopBridge(asyncio.get_running_loop())
+        node = MatchingOverlay(MatchingSettings(), "core", ClientCredentials(), bridge)
+        content = NumberedInterests()
+        for number in range(3):
+            one = encode_interest(Interest({}, {"amount": (number, number + 1)}))
+            content.add(number, one, digest_of(number, one))
+        part = InstalledPart(
+            table=TABLE, path="0:", digest=content.digest, is_whole=True, added=tuple(content.interests.items())
+        )
+        node.install_here(InstallationMessage(origin="a:1", lease_s=60, parts=(part,)))
+        events = Events(1, {"amount": np.array([1.5])})
+        asked = [messages.encode_changes(TABLE, "0:", content.digest, events)]
+        for _ in range(2):
+            found = await node.on_match("a:1", asked)
+            assert found[0] is not None
+            assert found[0].pairs() == [(0, 1)]
+        await node.stop()
+        bridge.close()
+
+    asyncio.run(match_twice())
+    assert len(built) == 1
+    assert built[0] is not threading.current_thread()

@@ -161,22 +161,26 @@ class MatchingOverlay:
         for part in parts:
             events = messages.decode_changes(part)
             content = self.installed.find(origin, part.table, part.path, part.digest)
-            index = content.prepare(events) if content is not None else None
-            work.append((index, events, len(content.interests) if content is not None else 0))
+            work.append((content, content.freeze() if content is not None else None, events))
 
         def match_all() -> list[Matches | None]:
             found: list[Matches | None] = []
-            for index, events, interests in work:
+            for _, frozen, events in work:
                 began = time.thread_time()
-                found.append(index.match(events) if index is not None else None)
-                self.load.record(events.count, interests, time.thread_time() - began, time.monotonic())
+                found.append(frozen.prepare(events).match(events) if frozen is not None else None)
+                count = len(frozen.interests) if frozen is not None else 0
+                self.load.record(events.count, count, time.thread_time() - began, time.monotonic())
             return found
 
         self._requests += 1
         try:
-            return await self._bridge.run_blocking(Lane.INCREMENTS, match_all)
+            matches = await self._bridge.run_blocking(Lane.INCREMENTS, match_all)
         finally:
             self._requests -= 1
+        for content, frozen, _ in work:
+            if content is not None and frozen is not None:
+                content.keep_index(frozen)
+        return matches
 
     # -- what this broker asks for ---------------------------------------------------------------------------------
 

@@ -150,6 +150,16 @@ class NumberedInterests:
             self._numbers = frozenset(self.interests)
         return self._numbers
 
+    def freeze(self) -> NumberedInterests:
+        """Return a copy, whose index another thread may build; that of these interests is shared if there is one."""
+        interests = dict(self.interests) if self._index is None else self.interests
+        return NumberedInterests(interests, digest=self.digest, _index=self._index)
+
+    def keep_index(self, copy: NumberedInterests) -> None:
+        """Keep the index that a copy has built, unless the interests have changed since."""
+        if self.digest == copy.digest and self._index is None:
+            self._index = copy._index
+
     def prepare(self, sample: Events) -> PreparedIndex:
         """Return an index of the interests as they are now; `sample` has typical events, encoded."""
         if self._index is None:
