@@ -46,7 +46,7 @@ class Broker:
 
     def __init__(self, address: BrokerAddress, business: str = "main", client: str = "") -> None:
         self._address, self._business, self._client = address, business, client
-        self._open: list[Changes] = []
+        self._open: dict[int, Changes] = {}  # by identity, until they are closed
 
     def changes(
         self,
@@ -65,8 +65,10 @@ class Broker:
         It raises Unavailable once the broker was away for `patience_s`.
         """
         wanted = Subscription(self._business, table, where, tuple(columns), group, self._client)
-        found = Changes(self._address, wanted, start, patience_s=patience_s)
-        self._open.append(found)
+        found = Changes(
+            self._address, wanted, start, patience_s=patience_s, on_close=lambda one: self._open.pop(id(one), None)
+        )
+        self._open[id(found)] = found
         return found
 
     def snapshot(self, table: str, *, where: str = "", columns: Seq[str] = ()) -> Iterator[pa.RecordBatch]:
@@ -88,7 +90,7 @@ class Broker:
 
     def close(self) -> None:
         """End all subscriptions."""
-        for changes in self._open:
+        for changes in list(self._open.values()):
             changes.close()
 
     def __enter__(self) -> Self:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Literal, Self
@@ -91,9 +91,10 @@ class Changes:
         start: Start | ChangePosition = "snapshot",
         *,
         patience_s: float = PATIENCE_S,
+        on_close: Callable[[Changes], object] = lambda _: None,
     ) -> None:
         self._address, self.wanted, self._start = address, wanted, start
-        self._patience_s = patience_s
+        self._patience_s, self._on_close = patience_s, on_close
         self._client: ListenerClient | None = None
         self._view = SubscriptionView(_NUMBER)
         self._ready: deque[ChangeBatch] = deque()
@@ -167,7 +168,9 @@ class Changes:
         return client
 
     def _forget_rows(self) -> None:
-        """Say that the rows before are void, because all come again."""
+        """Say that the rows before are void, because all come again; without a described table there were none."""
+        if not self._view.versions:
+            return
         message = broker_pb2.ChangesFrame(
             news=[broker_pb2.SubscriptionNews(number=_NUMBER, state=broker_pb2.RELOADS, table_id=self._view.table_id)]
         )
@@ -194,6 +197,7 @@ class Changes:
         """End the subscription."""
         self._closed = True
         self._disconnect()
+        self._on_close(self)
 
     def __enter__(self) -> Self:
         return self
