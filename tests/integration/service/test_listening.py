@@ -141,6 +141,12 @@ def test_a_group_has_its_position_at_the_broker(broker: RealBroker, feed: Feed, 
     assert subscribe(EU, group="mailer").until(4).operations == ["update"]
 
 
+def test_a_new_group_that_acknowledges_nothing_gets_all_rows_again(feed: Feed, subscribe: Subscribe) -> None:
+    first = subscribe(EU, group="mailer").until(3)
+    first.changes.close()
+    assert subscribe(EU, group="mailer").until(3).operations == first.operations == ["insert"]
+
+
 def test_random_histories_with_reconnects_and_restarts(broker: RealBroker, feed: Feed, subscribe: Subscribe) -> None:
     rng = random.Random(7)
     texts = ["", EU, "amount between 100 and 300", "label in ('EU', 'US')", "label is null", "amount > 150 and id < 5"]

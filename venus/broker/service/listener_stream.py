@@ -32,7 +32,7 @@ from venus.broker.service.live_changes import (
     take_together,
     with_columns,
 )
-from venus.broker.service.subscription_reader import NOW, ROWS, SubscriptionReader
+from venus.broker.service.subscription_reader import NOW, ROWS, KeptQueue, SubscriptionReader
 from venus.broker.service.traffic import Traffic
 from venus.codec import schema as schemas_codec
 from venus.codec.changed_rows import frame_cost
@@ -68,6 +68,7 @@ class ListenerStream:
         self._most, self._cut_s = limits.subscriptions_of_client, limits.listener_s
         self._core, self._bridge, self._traffic, self._context = core, bridge, traffic, context
         self._reading = SubscriptionReader(core, bridge, traffic, wanted.business, self.group)
+        self._kept = KeptQueue(core, bridge, wanted.business, self.group, transient=self.transient)
         self._wake = asyncio.Event()
         self._credit = Credit(wanted.credit_bytes)
         self._returned_at = time.monotonic()
@@ -81,7 +82,6 @@ class ListenerStream:
         self._newest_start = 0
         self._error: VenusError | None = None
         self._eof = False
-        self._token = 0
         self._fill = (0, 0)
         self.sent_changes = 0
 
@@ -106,13 +106,10 @@ class ListenerStream:
 
     async def run(self, first: broker_pb2.ListenerFrame) -> None:
         """Serve until the client leaves."""
-        blocking = self._bridge.run_blocking
         self._fill = self._core.subscriptions.fill_of(self.business)
-        attaching = asyncio.ensure_future(blocking(Lane.INCREMENTS, self._attach))
         reader: asyncio.Task[None] | None = None
         try:
-            self._token, kept = await asyncio.shield(attaching)
-            await self._context.write(broker_pb2.ChangesFrame(kept=kept))
+            await self._context.write(broker_pb2.ChangesFrame(kept=await self._kept.attach()))
             reader = asyncio.create_task(self._read(first))
             while not self._eof:
                 self._wake.clear()
@@ -124,22 +121,7 @@ class ListenerStream:
                 reader.cancel()
             self._core.listening.unsubscribe([one.judged_as for one in self._live.values()])
             self._live.clear()
-            attaching.add_done_callback(self._detach)
-
-    def _attach(self) -> tuple[int, int]:
-        """Attach the group, or a transient reader for which the queue is kept while it is connected."""
-        core, business = self._core, self._core.catalogue.find(self.business)
-        with business.lock:
-            known = None if self.transient else business.consumers.get(self.group)
-        offset = known.acknowledged if known is not None else business.visible_offset
-        token = core.subscriptions.attach(self.business, self.group, offset, transient=self.transient)
-        return token, known.acknowledged if known is not None else 0
-
-    def _detach(self, attaching: asyncio.Future[tuple[int, int]]) -> None:
-        if not attaching.cancelled() and attaching.exception() is None:
-            self._bridge.run_in_background(
-                Lane.CONTROL, self._core.subscriptions.detach, self.business, self.group, attaching.result()[0]
-            )
+            self._kept.release()
 
     def _check(self) -> None:
         if self._error is not None:
@@ -149,6 +131,8 @@ class ListenerStream:
 
     async def _take_step(self) -> bool:
         """Do the next thing; return whether there was one."""
+        if not self._beginnings:
+            self._kept.unpin()
         if self._beginnings:
             await self._begin(take_together(self._beginnings))
         elif self._waiting:
@@ -204,7 +188,7 @@ class ListenerStream:
             await self._send(frame)
             self._announced = max(self._announced, *(one.next_offset for one in frame.changes), 0)
         self._position = position
-        self._acknowledge_own()
+        self._kept.advance(self._position[0])
 
     def _keep_live(self, changes: broker_pb2.ChangedRows, judged: JudgedBatch) -> broker_pb2.ChangedRows | None:
         """Remove what a subscription read before it became live, and subscriptions that are not live any more."""
@@ -251,12 +235,7 @@ class ListenerStream:
         progress = broker_pb2.ChangedRows(next_offset=self._position[0], epoch=self._position[1])
         await self._send(broker_pb2.ChangesFrame(changes=[progress]))
         self._announced = self._position[0]
-        self._acknowledge_own()
-
-    def _acknowledge_own(self) -> None:
-        """Let the queue go on: a transient reader needs nothing below its position."""
-        if self.transient and self._position[0]:
-            self._core.subscriptions.acknowledge(self.business, self.group, self._token, self._position[0])
+        self._kept.advance(self._position[0])
 
     # -- subscriptions that begin ----------------------------------------------------------------------------------
 
@@ -339,7 +318,7 @@ class ListenerStream:
             self._position = self._judged = max(self._position, (end, epoch))
             self._announced = self._position[0]
         await self._send(frame)
-        self._acknowledge_own()
+        self._kept.advance(self._position[0])
 
     def _business(self) -> Business:
         return self._core.catalogue.find(self.business)
@@ -403,20 +382,21 @@ class ListenerStream:
 
     # -- from the client -------------------------------------------------------------------------------------------
 
-    def _on_frame(self, frame: broker_pb2.ListenerFrame) -> None:
+    async def _on_frame(self, frame: broker_pb2.ListenerFrame) -> None:
+        await self._kept.pin([request.offset for request in frame.begin])
         for request in frame.begin:
             self._add_request(request)
         for number in frame.end:
             self._beginnings = deque(one for one in self._beginnings if one.wanted.number != number)
             if (gone := self._live.pop(number, None)) is not None:
                 self._core.listening.unsubscribe([gone.judged_as])
-        if frame.acknowledge and not self.transient:
-            self._core.subscriptions.acknowledge(self.business, self.group, self._token, frame.acknowledge)
         if frame.credit_bytes > 0:
             self._credit.grant(frame.credit_bytes)
             self.window.on_returned(frame.credit_bytes, self._traffic.monotonic())
             self._returned_at = time.monotonic()
         self._wake.set()
+        if frame.acknowledge:
+            await self._kept.acknowledge(frame.acknowledge)
 
     def _add_request(self, request: broker_pb2.SubscriptionRequest) -> None:
         number = request.number
@@ -433,7 +413,7 @@ class ListenerStream:
     async def _read(self, frame: Any) -> None:
         try:
             while True:
-                self._on_frame(frame)
+                await self._on_frame(frame)
                 frame = check_frame_seal(await self._context.read(), f"a frame of listener {self.client}")
                 if frame is grpc.aio.EOF:
                     break

@@ -1,9 +1,12 @@
-"""What a stream of subscriptions reads: tables by name, the rows of the full data, and the queue again (SREM 2)."""
+"""What a stream of subscriptions reads, and what it keeps of the queue for that (SREM 2).
+
+It reads tables by name, the rows of the full data, and the queue again.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from functools import partial
 
 from venus.broker.core import Core
@@ -147,6 +150,86 @@ class SubscriptionReader:
             after = increment.base_offset + increment.count
             found.append((replay.take(increment.body, increment.committed_at_us), (after, increment.epoch)))
         return found, result.next_offset
+
+
+class KeptQueue:
+    """What keeps the queue for a stream: its group, or a reader that leaves with it, and a pin for what begins.
+
+    A new group is a reader until its first acknowledgement. Before that it has no position that it could resume at.
+    """
+
+    def __init__(self, core: Core, bridge: LoopBridge, business: str, group: str, *, transient: bool) -> None:
+        self._core, self._bridge, self._transient = core, bridge, transient
+        self._name, self._group = business, group
+        self._token = self._pin = 0
+        self._pinned, self._is_new = 0, False
+
+    async def attach(self) -> int:
+        """Attach the stream; return the position of its group, 0 if it has none."""
+        self._token, kept = await self._bridge.open_blocking(
+            Lane.INCREMENTS, lambda done: self._detach(done[0]), self._attach
+        )
+        self._is_new = not self._transient and not kept
+        return kept
+
+    def _attach(self) -> tuple[int, int]:
+        business = self._core.catalogue.find(self._name)
+        with business.lock:
+            known = None if self._transient else business.consumers.get(self._group)
+            offset, is_known = (known.acknowledged, True) if known is not None else (business.visible_offset, False)
+        return self._attach_at(offset, transient=not is_known), offset if is_known else 0
+
+    def _attach_at(self, offset: int, *, transient: bool) -> int:
+        return self._core.subscriptions.attach(self._name, self._group, offset, transient=transient)
+
+    def _create_group(self, applied: int) -> int:
+        """Attach the new group at what it has applied; another stream may have created it meanwhile."""
+        business = self._core.catalogue.find(self._name)
+        with business.lock:
+            known = business.consumers.get(self._group)
+            offset = min(applied, business.visible_offset)
+        return self._attach_at(max(offset, known.acknowledged if known is not None else 0), transient=False)
+
+    async def acknowledge(self, applied: int) -> None:
+        """Record what the client has applied. Raises NotLeader, Unavailable."""
+        if self._is_new:
+            token = await self._bridge.open_blocking(Lane.INCREMENTS, self._detach, self._create_group, applied)
+            self._let_go(self._token)
+            self._token, self._is_new = token, False
+        elif not self._transient:
+            self._core.subscriptions.acknowledge(self._name, self._group, self._token, applied)
+
+    def advance(self, position: int) -> None:
+        """Let the queue go on: a transient reader needs nothing below its position."""
+        if self._transient and position:
+            self._core.subscriptions.acknowledge(self._name, self._group, self._token, position)
+
+    async def pin(self, offsets: Iterable[int]) -> None:
+        """Keep the queue from the lowest of these offsets on, until `unpin`, for subscriptions that begin there."""
+        lowest = min((offset for offset in offsets if offset >= 0), default=None)
+        if lowest is not None and not (self._pin and self._pinned <= lowest):
+            work = partial(self._attach_at, lowest, transient=True)
+            token = await self._bridge.open_blocking(Lane.INCREMENTS, self._detach, work)
+            self.unpin()
+            self._pin, self._pinned = token, lowest
+
+    def unpin(self) -> None:
+        """Stop to keep the queue for subscriptions that begin."""
+        self._let_go(self._pin)
+        self._pin = 0
+
+    def release(self) -> None:
+        """Keep nothing for the stream any more, except for its group."""
+        self.unpin()
+        self._let_go(self._token)
+        self._token = 0
+
+    def _let_go(self, token: int) -> None:
+        if token:
+            self._bridge.run_in_background(Lane.CONTROL, self._detach, token)
+
+    def _detach(self, token: int) -> None:
+        self._core.subscriptions.detach(self._name, self._group, token)
 
 
 def described_versions(store: Store, business: Business, table_id: int) -> list[tuple[int, TableSchema]]:
