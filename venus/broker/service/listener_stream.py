@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
@@ -25,12 +24,13 @@ from venus.broker.machine.business import Business
 from venus.broker.service.consumer_stream import StreamContext
 from venus.broker.service.live_changes import (
     Beginning,
+    Beginnings,
     ClientLost,
     LiveSubscription,
     WaitingChanges,
+    choose_columns,
     end_news,
-    take_together,
-    with_columns,
+    own_news,
 )
 from venus.broker.service.subscription_reader import NOW, ROWS, KeptQueue, SubscriptionReader
 from venus.broker.service.traffic import Traffic
@@ -72,7 +72,7 @@ class ListenerStream:
         self._wake = asyncio.Event()
         self._credit = Credit(wanted.credit_bytes)
         self._returned_at = time.monotonic()
-        self._beginnings: deque[Beginning] = deque()
+        self._beginnings = Beginnings()
         self._live: dict[int, LiveSubscription] = {}
         self._waiting = WaitingChanges()
         self._known: set[tuple[int, int]] = set()  # versions that the client has
@@ -134,7 +134,7 @@ class ListenerStream:
         if not self._beginnings:
             self._kept.unpin()
         if self._beginnings:
-            await self._begin(take_together(self._beginnings))
+            await self._begin(self._beginnings.take_together())
         elif self._waiting:
             await self._send_live()
         elif self._position[0] > self._announced:
@@ -155,10 +155,10 @@ class ListenerStream:
 
     def on_judged(self, judged: JudgedBatch) -> None:
         """Take what a batch means for this stream."""
-        changes = judged.changes.get(self, ())
-        has_news = bool(changes or judged.is_gap or judged.schemas or judged.ended or judged.reloads)
-        if has_news and (self._live or changes):
-            self._waiting.add(judged, changes)
+        changes, own = judged.changes.pop(self, ()), own_news(judged, self)
+        is_concerned = changes or own.ended or own.reloads  # also a subscription that is registered, and not live yet
+        if is_concerned or (self._live and (judged.is_gap or judged.schemas)):
+            self._waiting.add(own, changes)
             self._wake.set()
         if judged.at_cut_end:
             self._judged = (judged.next_offset, judged.epoch)
@@ -209,27 +209,32 @@ class ListenerStream:
         """Handle subscriptions that ended or must take all rows again, and read again what was not judged."""
         frame = broker_pb2.ChangesFrame()
         self._add_schemas(frame, judged.schemas)
-        for listener, number, error in judged.ended:
-            if listener is self and self._live.pop(number, None) is not None:
+        for _, number, error in judged.ended:
+            if self._end_live(number):
                 frame.news.append(end_news(number, error))
-        for listener, number in judged.reloads:
-            if listener is self and number in self._live:
-                self._reload(number)
+        for _, number in judged.reloads:
+            self._reload(number)
         if frame.news or frame.tables:
             await self._send(frame)
         if judged.is_gap:
-            start, by_table = self._position[0], dict[int, list[WantedSubscription]]()
-            for one in self._live.values():
-                by_table.setdefault(one.table_id, []).append(one.wanted)
-            for table_id, wanted in by_table.items():
-                await self._read_again(table_id, wanted, start, judged.next_offset)
-            self._position = (judged.next_offset, judged.epoch)
+            await self._read_gap(judged.next_offset)
+            self._position = max(self._position, (judged.next_offset, judged.epoch))
+
+    async def _read_gap(self, end: int) -> None:
+        """Read again what was not judged up to an offset; of a later subscription only what is after its start."""
+        together: dict[tuple[int, int], list[WantedSubscription]] = {}
+        for one in self._live.values():
+            if (start := max(one.start, self._position[0])) < end:
+                together.setdefault((one.table_id, start), []).append(one.wanted)
+        for (table_id, start), wanted in together.items():
+            if failed := await self._read_again(table_id, wanted, start, end):
+                await self._send(broker_pb2.ChangesFrame(news=[end_news(n, error) for n, error in failed.items()]))
 
     def _reload(self, number: int) -> None:
         """Let a live subscription take all rows again."""
-        one = self._live.pop(number)
-        self._core.listening.unsubscribe([one.judged_as])
-        self._beginnings.append(Beginning(one.wanted, ROWS, table_id=one.table_id, is_reload=True))
+        if (one := self._live.pop(number, None)) is not None:  # else its client has ended it
+            self._core.listening.unsubscribe([one.judged_as])
+            self._beginnings.add(Beginning(one.wanted, ROWS, table_id=one.table_id, is_reload=True))
 
     async def _announce(self) -> None:
         progress = broker_pb2.ChangedRows(next_offset=self._position[0], epoch=self._position[1])
@@ -246,8 +251,11 @@ class ListenerStream:
         except VenusError as error:
             if self._error is not None or isinstance(error, ClientLost):
                 raise
-            numbers = [one.wanted.number for one in some if one.wanted.number not in self._live]
+            live = [one.wanted.number for one in some if self._end_live(one.wanted.number)]
+            numbers = [*self._beginnings.starting, *live]
             await self._send(broker_pb2.ChangesFrame(news=[end_news(number, error) for number in numbers]))
+        finally:
+            self._beginnings.starting.clear()
 
     async def _begin_together(self, some: list[Beginning]) -> None:
         first = some[0]
@@ -262,6 +270,8 @@ class ListenerStream:
                 del frame.tables[:]
                 self._add_schemas(frame, schemas)
                 await self._send(frame)
+                if not self._beginnings.starting:
+                    return
         failed = await self._register(table.table_id, wanted)
         end, epoch = self._business().visible_offset, self._business().epoch_at_end
         live = [one for one in wanted if one.number in self._live]
@@ -279,7 +289,10 @@ class ListenerStream:
         described, unfit = await self._reading.describe(
             first.table_id or first.table, first.offset, first.epoch, predicates
         )
-        wanted = [with_columns(one, described[-1]) for one in some if one.wanted.number not in unfit]
+        fitting, starting = choose_columns(some, described[-1], unfit), self._beginnings.starting
+        unfit = {number: error for number, error in unfit.items() if number in starting}
+        starting -= unfit.keys()
+        wanted = [one for one in fitting if one.number in starting]
         frame = broker_pb2.ChangesFrame(news=[end_news(number, error) for number, error in unfit.items()])
         self._add_schemas(frame, map(schemas_codec.to_wire, described))
         state = broker_pb2.RELOADS if first.is_reload else broker_pb2.BEGUN
@@ -300,11 +313,14 @@ class ListenerStream:
             wanted,
             self,
         )
-        failed = dict(refused)
-        judged = iter(made)
-        for one in wanted:
-            if one.number not in failed:
-                self._live[one.number] = LiveSubscription(one, table_id, next(judged), start=NOT_YET)
+        failed, starting = dict(refused), self._beginnings.starting
+        for one, judged_as in zip((one for one in wanted if one.number not in failed), made, strict=True):
+            if one.number in starting:
+                self._live[one.number] = LiveSubscription(one, table_id, judged_as, start=NOT_YET)
+            else:  # its client has ended it meanwhile
+                listening.unsubscribe([judged_as])
+        failed = {number: error for number, error in failed.items() if number in starting}
+        starting.difference_update([one.number for one in wanted])
         return failed
 
     async def _say_live(self, numbers: Iterable[int], failed: Mapping[int, VenusError], end: int, epoch: int) -> None:
@@ -330,6 +346,8 @@ class ListenerStream:
         replay = await self._reading.open_replay(table_id, wanted, start)
         failed, at = dict(replay.refused), start
         while at < end and len(replay.table):
+            for number in [number for number in replay.table.numbers if number not in self._live]:
+                replay.table.remove(number)  # its client has ended it
             parts, at = await self._reading.read_again(replay, at, end)
             for part, position in parts:
                 failed |= part.ended
@@ -341,10 +359,13 @@ class ListenerStream:
                     if announces and part.at_cut_end:
                         part.changes[-1].next_offset, part.changes[-1].epoch = position
                     await self._send(broker_pb2.ChangesFrame(changes=part.changes))
-        for number in failed:
-            if (gone := self._live.pop(number, None)) is not None:
-                self._core.listening.unsubscribe([gone.judged_as])
-        return failed
+        return {number: error for number, error in failed.items() if self._end_live(number)}
+
+    def _end_live(self, number: int) -> bool:
+        """End a live subscription; return whether there was one."""
+        if (gone := self._live.pop(number, None)) is not None:
+            self._core.listening.unsubscribe([gone.judged_as])
+        return gone is not None
 
     # -- frames ----------------------------------------------------------------------------------------------------
 
@@ -387,9 +408,8 @@ class ListenerStream:
         for request in frame.begin:
             self._add_request(request)
         for number in frame.end:
-            self._beginnings = deque(one for one in self._beginnings if one.wanted.number != number)
-            if (gone := self._live.pop(number, None)) is not None:
-                self._core.listening.unsubscribe([gone.judged_as])
+            self._beginnings.end(number)
+            self._end_live(number)
         if frame.credit_bytes > 0:
             self._credit.grant(frame.credit_bytes)
             self.window.on_returned(frame.credit_bytes, self._traffic.monotonic())
@@ -400,7 +420,7 @@ class ListenerStream:
 
     def _add_request(self, request: broker_pb2.SubscriptionRequest) -> None:
         number = request.number
-        if not number or number in self._live or any(one.wanted.number == number for one in self._beginnings):
+        if not number or number in self._live or number in self._beginnings:
             raise ProtocolError(f"subscription {number} of a stream begins twice, or is 0")
         if self.subscriptions >= self._most:
             raise Refused(
@@ -408,7 +428,7 @@ class ListenerStream:
                 hint="[broker.limits] subscriptions_of_client allows more",
             )
         wanted = WantedSubscription(number, request.predicate)
-        self._beginnings.append(Beginning(wanted, request.offset, request.epoch, request.table, tuple(request.columns)))
+        self._beginnings.add(Beginning(wanted, request.offset, request.epoch, request.table, tuple(request.columns)))
 
     async def _read(self, frame: Any) -> None:
         try:

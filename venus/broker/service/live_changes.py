@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from venus.broker.listening.listening import JudgedBatch, WantedSubscription
+from venus.broker.listening.listening import JudgedBatch, Listener, WantedSubscription
 from venus.broker.service.subscription_reader import ROWS
 from venus.codec.changed_rows import cost
 from venus.errors import Refused, Unavailable, VenusError
@@ -57,6 +57,41 @@ class Beginning:
         return self.table.lower(), self.table_id, self.offset, self.epoch, rows_of
 
 
+class Beginnings:
+    """Subscriptions that wait to begin, in order, and the numbers of those that begin now and are not live yet."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[int, Beginning] = {}
+        self.starting: set[int] = set()
+
+    def __len__(self) -> int:
+        return len(self._waiting) + len(self.starting)
+
+    def __contains__(self, number: int) -> bool:
+        return number in self._waiting or number in self.starting
+
+    def add(self, one: Beginning) -> None:
+        """Let a subscription wait."""
+        self._waiting[one.wanted.number] = one
+
+    def end(self, number: int) -> None:
+        """Forget a subscription: its client does not want it any more, or it has ended."""
+        self._waiting.pop(number, None)
+        self.starting.discard(number)
+
+    def take_together(self) -> list[Beginning]:
+        """Return the next ones, which read the queue together. They begin now."""
+        found: list[Beginning] = []
+        for one in self._waiting.values():
+            if found and one.together != found[0].together:
+                break
+            found.append(one)
+        self.starting = {one.wanted.number for one in found}
+        for number in self.starting:
+            del self._waiting[number]
+        return found
+
+
 class ClientLost(Unavailable):
     """The client has left, or does not read."""
 
@@ -92,9 +127,10 @@ class WaitingChanges:
         """Drop changes that wait: the client is slow, and reads them from the queue later."""
         last = self._batches[-1].judged
         gap = JudgedBatch(last.business, 0, last.next_offset, last.epoch, is_gap=True)
-        for batch in self._batches:  # which reading again does not show
+        for batch in self._batches:  # what reading again does not show
             gap.ended += batch.judged.ended
             gap.reloads += batch.judged.reloads
+            gap.schemas += batch.judged.schemas
         self._batches = deque([LiveBatch(gap, (), 0, has_news=True)])
         self._nbytes = 0
 
@@ -107,15 +143,31 @@ def end_news(number: int, error: VenusError) -> broker_pb2.SubscriptionNews:
     )
 
 
-def take_together(beginnings: deque[Beginning]) -> list[Beginning]:
-    """Remove and return the next beginnings that read the queue together."""
-    found = [beginnings.popleft()]
-    while beginnings and beginnings[0].together == found[0].together:
-        found.append(beginnings.popleft())
+def own_news(judged: JudgedBatch, listener: Listener) -> JudgedBatch:
+    """Return what a batch means for one listener, without the changes and the news of others."""
+    return replace(
+        judged,
+        changes={},
+        ended=[one for one in judged.ended if one[0] is listener],
+        reloads=[one for one in judged.reloads if one[0] is listener],
+    )
+
+
+def choose_columns(
+    some: Iterable[Beginning], table: TableSchema, unfit: dict[int, VenusError]
+) -> list[WantedSubscription]:
+    """Return subscriptions with the numbers of their columns; add those whose columns the table lacks to `unfit`."""
+    found: list[WantedSubscription] = []
+    for one in some:
+        try:
+            if one.wanted.number not in unfit:
+                found.append(_with_columns(one, table))
+        except Refused as error:
+            unfit[one.wanted.number] = error
     return found
 
 
-def with_columns(one: Beginning, table: TableSchema) -> WantedSubscription:
+def _with_columns(one: Beginning, table: TableSchema) -> WantedSubscription:
     """Return the subscription with the numbers of its columns. Raises Refused for a column that the table lacks."""
     if not one.columns:
         return one.wanted
