@@ -4,17 +4,26 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any
+from queue import Queue
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
+from tests.support.brokers.feed import items
 from tests.support.predicates.listener_histories import TABLE, Broker, Client, History, settle
-from venus.broker.listening.listening import JudgedBatch
+from venus.broker.listening import listening
+from venus.broker.listening.listening import JudgedBatch, Listening, WantedSubscription
+from venus.broker.listening.watched_table import WatchedTable
+from venus.broker.machine.business import Business
+from venus.broker.machine.review_schedule import ReviewSchedule
 from venus.broker.service import live_changes
 from venus.broker.service.live_changes import WaitingChanges
 from venus.broker.service.subscription_reader import NOW, ROWS
+from venus.broker.snapshot.watched_rows import FoldedBatch, FoldedSection
 from venus.codec import schema as schemas_codec
 from venus.errors import OffsetTrimmed, Unavailable, VenusError
+from venus.model import ChangeKind
 from venus.wire import broker_pb2
 
 HISTORIES = 40
@@ -228,6 +237,25 @@ def test_what_waits_holds_nothing_of_other_listeners(monkeypatch: pytest.MonkeyP
     schema = schemas_codec.to_wire(TABLE)
     waiting.add(JudgedBatch(1, 5, 6, schemas=[schema]), [broker_pb2.ChangedRows(stored=b"x")])
     assert (waiting.first.judged.is_gap, waiting.first.judged.schemas) == (True, [schema])
+
+
+def test_what_reloads_before_judging_fails_stays_in_the_gap(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listening, "versions_of", lambda _store, _business, table_id: [items(table_id)])
+    judging, delivered, stream = Listening(cast("Any", None), subscriptions_max=10), Queue[JudgedBatch](), object()
+    business = Business(1, "main", ReviewSchedule(first_s=1.0))
+    for table_id in (1, 2):
+        judging.subscribe(business, table_id, [WantedSubscription(table_id, "")], stream)
+    judging.deliver = delivered.put
+    place = SimpleNamespace(base_offset=5, next_offset=6, epoch=1, committed_at_us=1, cut_end=True)
+    sections = [
+        FoldedSection(table_id=1, kind=ChangeKind.SWEEP_END, is_exact=False),
+        FoldedSection(table_id=2, kind=ChangeKind.CHANGES, before=[None], after=[b"no row"]),
+    ]
+    monkeypatch.setattr(WatchedTable, "judge", lambda *_: 1 // 0)
+    judging.on_folded(business, [FoldedBatch(place=cast("Any", place), sections=sections, schemas=())])
+    judged = delivered.get(timeout=30)
+    judging.stop()
+    assert (judged.is_gap, judged.next_offset, judged.reloads) == (True, 6, [(stream, 1)])
 
 
 @pytest.mark.parametrize("part", range(3))

@@ -287,15 +287,7 @@ class Listening:
             if isinstance(batch, JudgedBatch):
                 self.deliver(self.pass_over(batch))
                 continue
-            try:
-                judged = self.judge(number, batch)
-            except Exception:
-                logger.exception("judging failed; the subscriptions read the queue again")
-                place = batch.place
-                gap = JudgedBatch(number, place.base_offset, place.next_offset, place.epoch, is_gap=True)
-                gap.schemas += batch.schemas
-                judged = self.pass_over(gap)
-            self.deliver(judged)
+            self.deliver(self.judge(number, batch))
 
     def _take(self) -> tuple[int, FoldedBatch | JudgedBatch] | None:
         with self._work:
@@ -340,10 +332,17 @@ class Listening:
         )
         with self._lock:
             self._drop_gone()
-            for schema in batch.schemas:
-                self._describe(judged, schema)
-            for section in batch.sections:
-                self._judge_section(judged, section)
+            try:
+                for schema in batch.schemas:
+                    self._describe(judged, schema)
+                for section in batch.sections:
+                    self._judge_section(judged, section)
+            except Exception:  # what has ended and what reloads until here is in no table any more: it stays in the gap
+                logger.exception("judging failed; the subscriptions read the queue again")
+                judged.changes.clear()
+                judged.is_gap = judged.at_cut_end = True
+                for schema in batch.schemas:
+                    self._describe(judged, schema)
             self._drop_gone()
         return judged
 
