@@ -130,6 +130,7 @@ def measure(cluster: BrokerCluster, count: int) -> list[FigureResult]:
     businesses = BusinessSet(cluster, count)
     wait_for(lambda: all(len(_brokers(one.address)) == len(NAMES) for one in cluster.brokers.values()), every_s=0.2)
     businesses.write()
+    wait_for(lambda: not any(known.successor for known in businesses.records()), every_s=0.2)
     what = f"{count} producers of {ROWS:,} rows at {len(NAMES)} real brokers"
     peer = f"hashing alone: {hash_alone(businesses.names):.2f}"
     led, nbytes = businesses.uneven(len(NAMES))
