@@ -224,8 +224,8 @@ class PostgresqlTarget(TargetBase):
         with closing(self._target.connect("verify")) as session:
             if not self._target.is_installed(session) or self._target.read_position(session) is None:
                 return None
+            states = self._target.read_tables(session)  # first: each has its schema already, however late that is read
             schemas = {(s.table_id, s.version): s for s in self._target.read_schemas(session)}
-            states = self._target.read_tables(session)
         return {
             t.table_id: LoadedTable(
                 schema=schemas[t.table_id, t.schema_version], obstacle=comparison_obstacle(t), predicate=t.predicate

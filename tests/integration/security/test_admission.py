@@ -76,6 +76,8 @@ def request_of(method: Any, snapshot: str) -> bytes:
         message.init.business, message.init.producer = BUSINESS, "p"
     elif method.name == "Subscribe":
         message.open.business, message.open.group, message.open.credit_bytes = BUSINESS, f"{BUSINESS}/eu", 1000
+    elif method.name == "Listen":
+        message.open.business, message.open.credit_bytes = BUSINESS, 1000
     else:
         names = method.input_type.fields_by_name
         for name, value in (("business", BUSINESS), ("group", "gone"), ("snapshot_id", snapshot)):
