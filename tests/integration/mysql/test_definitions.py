@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from tests.integration.mysql.conftest import Shop
 from tests.support.databases.follower import Follower
+from venus.adapters.dialects.mysql import registry
+from venus.adapters.dialects.mysql.installation.installer import MysqlInstalledObjects
 
 ITEM = "CREATE TABLE item (id int PRIMARY KEY, a int, twice int AS (a * 2) VIRTUAL, more int AS (a + 1) STORED, b int)"
 ROWS = "INSERT INTO item (id, a, b) VALUES (1, 5, 50), (2, 7, 70)"
@@ -119,6 +123,39 @@ def test_a_rebuild_that_nothing_explains_is_still_a_truncate(shop: Shop) -> None
     followed(shop, "OPTIMIZE TABLE item")
     assert shop.state("item")[0] == "RESYNC"
     assert all(t.fill.done for t in shop.source.registry.read_registered_tables()), "it waits for its resync"
+
+
+@pytest.mark.parametrize("where", [(registry, "load_capture_state"), (MysqlInstalledObjects, "read")])
+@pytest.mark.parametrize(
+    ("statement", "state", "reason"),
+    [
+        ("ALTER TABLE item DROP PRIMARY KEY, ADD PRIMARY KEY (a)", "RESYNC", "its key was (id) and is (a)"),
+        ("ALTER TABLE item ADD added int DEFAULT 4, ALGORITHM=COPY", "ACTIVE", ""),
+        ("DROP TABLE item", "RESYNC", "the table is gone"),
+        ("TRUNCATE TABLE item", "RESYNC", "TRUNCATE"),
+    ],
+)
+def test_ddl_during_a_comparison_is_judged_by_the_next_one(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch, where: tuple[Any, str], statement: str, state: str, reason: str
+) -> None:
+    """Both right before the dictionary is read, and between it and what it is compared with."""
+    follower = followed(shop)
+    original = getattr(*where)
+
+    def run_ddl_first(*arguments: Any) -> Any:
+        monkeypatch.undo()
+        shop.run(statement)
+        return original(*arguments)
+
+    monkeypatch.setattr(*where, run_ddl_first)
+    shop.source.capture.refresh_schemas()
+    shop.source.capture.refresh_schemas()
+    assert shop.state("item")[0] == state
+    assert shop.state("item")[1].startswith(reason)
+    if state == "ACTIVE":
+        follower.read_registry()
+        follower.drain()
+        shop.same(follower, "item")
 
 
 def test_an_installation_of_an_older_version_notes_what_there_is(shop: Shop) -> None:

@@ -45,6 +45,7 @@ class MysqlCapture(SourceCapture):
         self._has_tested_privileges = False
 
     def refresh_schemas(self) -> list[TableSchema]:
+        numbers = self._marks.read_present()
         loaded = self._load(again=True)
         denied = self._reader.denied or self._writer.denied
         halted = any(is_unreadable(c.known.table) for c in loaded.captured)
@@ -54,7 +55,7 @@ class MysqlCapture(SourceCapture):
         )
         self._has_tested_privileges, self._reader.denied, self._writer.denied = True, False, False
         self._retry_halted_tables(loaded, lacks)
-        changed = schema_changes.refresh_registry(self._writer, loaded, self._marks, lacks, present)
+        changed = schema_changes.refresh_registry(self._writer, loaded, self._marks, numbers, lacks, present)
         if changed or registry.read_mark(self._writer) != loaded.mark:
             loaded = self._load(again=True)
         self._watched_at = self._monotonic()

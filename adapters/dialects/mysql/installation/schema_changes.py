@@ -61,12 +61,14 @@ def refresh_registry(
     connection: MysqlConnection,
     loaded: MysqlCaptureState,
     marks: InnodbNumbers,
+    earlier: Mapping[str, str],
     lacks: Mapping[int, MysqlMissingPrivilege],
     present: MysqlInstalledObjects,
 ) -> bool:
     """Update the registry to the dictionary; return whether it has changed.
 
-    `lacks`: the tables that VENUS may not use. The dictionary shows them only in part.
+    `earlier`: InnoDB's numbers before the dictionary was read. `lacks`: the tables that VENUS may not use. The
+    dictionary shows them only in part.
     """
     paths, circles = find_reaching(loaded.dictionary.references, {c.schema.name for c in loaded.captured})
     circular = {c.reference.child: c.reference.name for c in circles}
@@ -87,8 +89,10 @@ def refresh_registry(
             _store_new_version(connection, c)
         if not reason and c.table is not None:
             present = _widen_log(connection, c.table, c.table_id, present)
-            reason = _missed_changes_reason(c.table, c, present, reaching_it, circular)
             mark = marks.table_mark(c.schema.name, now)
+            if mark != marks.table_mark(c.schema.name, earlier):
+                continue  # its definition may be older than its number or newer: the next comparison sees both settled
+            reason = _missed_changes_reason(c.table, c, present, reaching_it, circular)
             truncated = _follow_mark(connection, c, marks, mark, noted)
             _follow_definition(connection, c, marks, noted, moved=moved or bool(truncated))
             reason = reason or truncated
