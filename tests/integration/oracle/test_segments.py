@@ -7,6 +7,9 @@ from typing import Any
 import pytest
 
 from tests.support.databases.follower import Follower
+from venus.adapters.dialects.oracle.dictionary import segments
+from venus.adapters.dialects.oracle.dictionary.segments import Segments
+from venus.adapters.dialects.oracle.session.connection import OracleSession
 from venus.adapters.dialects.oracle.source import OracleSource
 
 pytestmark = pytest.mark.integration
@@ -106,6 +109,27 @@ def test_a_truncate_that_was_noted_is_followed(
     application.execute("UPDATE DICTIONARY.SEGMENTS SET DATA_OBJECT_ID = DATA_OBJECT_ID + 10")
     source.capture.refresh_schemas()
     assert state(source)[0] == "RESYNC"
+
+
+@pytest.mark.parametrize("before_segments", [True, False])
+def test_a_truncate_that_is_noted_during_a_comparison_is_followed(
+    before_segments: bool, item: Follower, application: Any, source: OracleSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def read_segments(session: OracleSession) -> Segments:
+        monkeypatch.undo()
+        found = None if before_segments else segments.read_segments(session)
+        application.execute('TRUNCATE TABLE "ITEM"')
+        note(application, "TRUNCATE")
+        application.execute("UPDATE DICTIONARY.SEGMENTS SET DATA_OBJECT_ID = DATA_OBJECT_ID + 10")
+        return found or segments.read_segments(session)
+
+    monkeypatch.setattr(segments, "read_segments", read_segments)
+    source.capture.refresh_schemas()
+    assert state(source) == ("ACTIVE", "")
+    item.drain()
+    source.capture.refresh_schemas()
+    assert item.rows("ITEM") == {}
+    assert state(source) == ("ACTIVE", "")
 
 
 def test_what_happens_to_a_paused_table_is_found_when_it_goes_on(

@@ -64,10 +64,10 @@ def store_changes(writer: OracleSession, dictionary: OracleDictionary) -> None:
     """
     noted = writer.fetch_rows(statement("registry", "ddl_rows"))
     found = compare_all(writer, dictionary)
-    notes = DdlRecords.from_rows(noted)
-    watch = _read_segment_watch(writer, notes)
+    watch = _read_segment_watch(writer)
     if watch:
         found = [watch.judge(how) for how in found]
+    notes = DdlRecords.from_rows(noted)
     found = [_apply_ddl_records(how, notes) for how in found]
     done = [(int(seq),) for seq, event, *_ in noted if event != "TRUNCATE"]
     with writer.transaction():
@@ -92,11 +92,13 @@ def _apply_ddl_records(how: OracleTableComparison, notes: DdlRecords) -> OracleT
     return replace(how, reason=reason, read_again=how.read_again or again or notes.may_change_values(how.place))
 
 
-def _read_segment_watch(writer: OracleSession, notes: DdlRecords) -> SegmentWatch | None:
+def _read_segment_watch(writer: OracleSession) -> SegmentWatch | None:
     """Read the segments; return None for an older installation, which has no table for them."""
     if segments.TABLE not in read_objects(writer).kinds:
         return None
-    return SegmentWatch(writer, segments.read_segments(writer), notes)
+    present = segments.read_segments(writer)
+    # records that are older than the segments would not explain a statement that ran since
+    return SegmentWatch(writer, present, DdlRecords.from_rows(writer.fetch_rows(statement("registry", "ddl_rows"))))
 
 
 def _store_comparison(writer: OracleSession, how: OracleTableComparison) -> None:
@@ -211,7 +213,7 @@ class SegmentWatch:
 
     session: OracleSession
     segments: segments.Segments
-    #: The recorded DDL, which may explain new segments.
+    #: The DDL recorded until the segments were read, which may explain new ones.
     notes: DdlRecords
 
     def judge(self, how: OracleTableComparison) -> OracleTableComparison:
