@@ -212,7 +212,7 @@ def test_an_end_while_it_is_read_again_and_a_reload() -> None:
 def test_a_wrong_column_ends_its_own_subscription_only() -> None:
     async def test(broker: Broker) -> None:
         client = Client(broker)
-        client.begin_together(request(1, 5, "label"), request(2, 5, "lable"), request(3, 5))
+        client.begin_together(request(1, 5, "label"), request(2, 5, "labels"), request(3, 5))
         await settle()
         assert client.ended_news == [2]
         assert {n: told.state for n, told in client.told.items() if n != 2} == dict.fromkeys((1, 3), broker_pb2.LIVE)
