@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import random
 import re
+import socket
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,8 @@ from tests.support.brokers.feed import Feed, gone, items, put
 from tests.support.brokers.real_broker import RealBroker
 from tests.support.ports import free_port
 from tests.support.waiting import eventually
+from venus.broker.service import change_events
+from venus.broker.service.http_guard import GuardedProtocol
 from venus.client import ChangeBatch, ChangePosition, Changes, connect
 from venus.codec.subscription import SubscriptionView
 from venus.config.sections import LimitsSettings
@@ -346,6 +350,50 @@ def test_a_client_that_does_not_read_is_cut_with_its_position(tmp_path: Path) ->
         assert 0 < position.offset < broker.next_offset
         again = Reader(connection.changes("items", start=position)).until(broker.next_offset)
         assert set(again.rows) == set(range(position.offset, 60))
+    broker.stop()
+
+
+def open_changes(broker: RealBroker, receive_bytes: int = 1 << 18) -> socket.socket | None:
+    """Request changes and read nothing but the first line of the answer; return None if there is no place."""
+    host, _, port = broker.http_address.rpartition(":")
+    made = socket.socket()
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_bytes)
+    made.settimeout(WAIT_S)
+    made.connect((host, int(port)))
+    made.sendall(b"GET /v1/changes?table=shop.items HTTP/1.1\r\nHost: x\r\n\r\n")
+    line = made.recv(len(b"HTTP/1.1 200"))
+    if line.endswith(b"200"):
+        return made
+    made.close()
+    assert line.endswith(b"429")
+    return None
+
+
+def test_an_http_client_that_does_not_read_loses_its_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(change_events, "REQUESTS_MAX", 1)
+    broker = RealBroker(tmp_path / "data", limits=LimitsSettings(listener_s=2.0))
+    feed = Feed(broker)
+    feed.describe(items())
+    for first in range(0, 100, 10):  # more than the kernel's buffers take
+        feed.cut(*(put(n, "x" * 90_000, n) for n in range(first, first + 10)))
+
+    def unsent() -> int:
+        found = [one.transport.get_write_buffer_size() for one in list(GuardedProtocol._all)]
+        assert sum(found) < 4 << 20
+        return sum(found)
+
+    with eventually(lambda: open_changes(broker)) as slow, slow.makefile("rb") as lines:
+        eventually(lambda: unsent() > 1 << 16)
+        assert any(b'"id": 99' in line and unsent() >= 0 for line in lines)
+        time.sleep(2.5)  # for longer than a client may read nothing
+        feed.cut(put(1, "EU", 1))
+        assert any(line == b"event: update\n" for line in lines)
+        assert open_changes(broker) is None
+    with eventually(lambda: open_changes(broker, 1 << 12)):
+        eventually(lambda: unsent() > 1 << 16)
+        with eventually(lambda: open_changes(broker)) as other:
+            assert other.recv(1 << 10)
+            assert unsent() >= 0
     broker.stop()
 
 

@@ -20,7 +20,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
 from venus.broker.service.delivery import DeliveryService
-from venus.broker.service.http_guard import LIFT_TIMEOUT
+from venus.broker.service.http_guard import LIMIT_UNREAD
 from venus.broker.service.subscription_reader import NOW, ROWS
 from venus.codec.changed_rows import frame_cost
 from venus.codec.subscription import ChangePosition, ChangeSet, SubscriptionView, as_lines
@@ -89,7 +89,7 @@ class _HttpListener:
         return self._incoming.popleft()
 
     async def write(self, frame: broker_pb2.ChangesFrame) -> None:
-        """Hand over a frame; wait while the connection takes none."""
+        """Hand over a frame; wait while the connection takes none, which the HTTP server limits."""
         await self.frames.put(frame)
 
     def give_back(self, frame: broker_pb2.ChangesFrame) -> None:
@@ -157,7 +157,8 @@ class ChangeEvents:
             finally:
                 await events.aclose()
 
-        request.state._state.get(LIFT_TIMEOUT, lambda: None)()
+        limit_unread = request.state._state.get(LIMIT_UNREAD, lambda _seconds: None)
+        limit_unread(self._delivery.traffic.admission.limits.listener_s)
         return StreamingResponse(all_events(), media_type="text/event-stream", headers=_HEADERS)
 
     async def _events(self, request: Request, wanted: WantedEvents) -> AsyncGenerator[str, None]:

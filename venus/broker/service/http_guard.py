@@ -32,9 +32,9 @@ HEAD_S = 5.0
 ANSWER_S = 30.0
 
 
-#: Where a request's state holds the client's certificate (PEM), None without one, and a function that lifts the
-#: time-out of an answer without an end.
-CERTIFICATE, LIFT_TIMEOUT = "certificate", "lift_timeout"
+#: Where a request's state holds the client's certificate (PEM), None without one, and a function for an answer without
+#: an end: it replaces the time-out with that of a client which has not read what was sent.
+CERTIFICATE, LIMIT_UNREAD = "certificate", "limit_unread"
 
 
 def _certificate_of(transport: asyncio.Transport) -> bytes | None:
@@ -84,6 +84,8 @@ class GuardedProtocol(H11Protocol):
     _all: dict[GuardedProtocol, None] = {}  # shared on purpose
     _deadline: asyncio.TimerHandle | None = None
     _serving = False
+    #: Time-out of a client that does not read an answer without an end; None for other answers.
+    _unread_s: float | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Accept a connection, or refuse it if all others are being answered."""
@@ -92,7 +94,7 @@ class GuardedProtocol(H11Protocol):
         listener = getattr(self.config, "listener", None)
         if raw is not None and listener is not None:
             listener.record_begun(raw.fileno())
-        self.app_state = {**self.app_state, CERTIFICATE: _certificate_of(transport), LIFT_TIMEOUT: self._lift_timeout}
+        self.app_state = {**self.app_state, CERTIFICATE: _certificate_of(transport), LIMIT_UNREAD: self._limit_unread}
         if len(self._all) >= CONNECTIONS_MAX:
             dawdler = next((found for found in self._all if not found._serving), self)
             dawdler.transport.abort()
@@ -105,8 +107,7 @@ class GuardedProtocol(H11Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Remove the connection from the list."""
         self._all.pop(self, None)
-        if self._deadline is not None:
-            self._deadline.cancel()
+        self._lift_deadline()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -120,16 +121,34 @@ class GuardedProtocol(H11Protocol):
 
     def on_response_complete(self) -> None:
         """Set the deadline of the next request, or of the client to read the answer."""
-        self._serving = False
+        self._serving, self._unread_s = False, None
         self._set_deadline(ANSWER_S if self.transport.get_write_buffer_size() else HEAD_S)
         super().on_response_complete()
 
+    def pause_writing(self) -> None:
+        """Stop the answer while too much of it is unread, for a limited time if it has no end."""
+        super().pause_writing()
+        if self._unread_s is not None:
+            self._set_deadline(self._unread_s)
+
+    def resume_writing(self) -> None:
+        """Continue the answer."""
+        super().resume_writing()
+        if self._unread_s is not None:
+            self._lift_deadline()
+
+    def _limit_unread(self, seconds: float) -> None:
+        self._unread_s = seconds
+        if self.flow.write_paused:  # by the answer before, which the client has not read
+            self._set_deadline(seconds)
+        else:
+            self._lift_deadline()
+
     def _set_deadline(self, seconds: float) -> None:
-        if self._deadline is not None:
-            self._deadline.cancel()
+        self._lift_deadline()
         self._deadline = self.loop.call_later(seconds, self._abort)
 
-    def _lift_timeout(self) -> None:
+    def _lift_deadline(self) -> None:
         if self._deadline is not None:
             self._deadline.cancel()
 
