@@ -47,7 +47,7 @@ def find_useless_patterns(
 ) -> list[str]:
     """Return the patterns that match none of the names of any table: most likely they are misspelt.
 
-    `spelled` converts a pattern into the form that the dialect compares.
+    `normalise` converts a pattern into the form that the dialect compares.
     """
     known = {name for table in names for name in table}
 

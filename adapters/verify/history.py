@@ -5,8 +5,8 @@ length of its digits and the digits, so a range of integers is a few ranges of r
 (codec/row_bytes.py).
 
 With the history no row has to be waited for to come to rest: what a target must show at the offset that it has applied,
-and what the source must show at the Sequence that it has shipped, follow from the queue alone (VENUS 3.3). `History` is
-pure.
+and what the source must show at the Sequence that it has shipped, follow from the queue alone (VENUS 3.3).
+`KeyHistory` is pure.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """The dictionary of one database: its tables, what identifies a row, and which foreign keys change rows.
 
-`Table` holds everything that capture needs of a table: the schema that travels, and what only this dialect uses.
+`MysqlTable` holds everything that capture needs of a table: the schema that travels, and what only this dialect
+uses.
 """
 
 from __future__ import annotations

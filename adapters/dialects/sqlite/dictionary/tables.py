@@ -1,6 +1,6 @@
 """SQLite's dictionary: the tables of a file, what identifies a row, and which indexes can remove one.
 
-`Found` holds everything that capture needs of a table: the schema that travels, and what only this dialect uses
+`SqliteTable` holds everything that capture needs of a table: the schema that travels, and what only this dialect uses
 (collations of the key, unique indexes through which REPLACE removes rows, whether there is a rowid).
 """
 

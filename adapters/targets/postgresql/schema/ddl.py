@@ -42,7 +42,7 @@ _TEMPORAL = {
 def type_sql(kind: LogicalType, own: Mapping[str, str] = NOTHING) -> str:
     """Return a logical type as format_type() writes it, so that it can be compared with the dictionary.
 
-    `own` maps the application's own types to their names at the target (`Placed.type_names`).
+    `own` maps the application's own types to their names at the target (`PlacedTable.type_names`).
     """
     if plain := _PLAIN.get(kind.kind):
         return plain
