@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from collections.abc import Sequence as Seq
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
@@ -17,7 +17,7 @@ import numpy as np
 from venus.adapters.dialects.registry_rules import UnfitRow
 from venus.codec.batch import TableChanges
 from venus.codec.columns import Value, from_columns, keys_from_columns
-from venus.codec.packed import PackedBytes
+from venus.codec.packed import Ints, PackedBytes
 from venus.codec.row_bytes import Layout
 from venus.errors import ProtocolError
 from venus.rpc.channel import MESSAGE_BYTES_MAX
@@ -30,6 +30,9 @@ ROW_BYTES_MAX = MESSAGE_BYTES_MAX - (1 << 20)
 WIDE_PIECE_ROWS = 16
 #: Assumed size of a value that has no length of its own.
 VALUE_BYTES = 10
+#: Overhead of a row and of a section, as TableChanges.nbytes counts it.
+_ROW_OVERHEAD = 9
+_SECTION_OVERHEAD = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,22 +204,26 @@ def divide_section(section: TableChanges, bytes_max: int) -> Iterator[TableChang
     if section.nbytes <= bytes_max or section.count == 1:
         yield section
         return
-    ids = np.concatenate(([0], np.cumsum(section.record_ids.sizes, dtype=np.int64)))
-    rows = np.concatenate(([0], np.cumsum(section.rows.sizes, dtype=np.int64)))
-    weight = ids + rows + 9 * np.arange(len(ids)) + 32
+    ids, rows = section.record_ids.bounds, section.rows.bounds
+    # int64 first: the sum of two int32 bounds may need more
+    weight = _ROW_OVERHEAD * np.arange(len(ids), dtype=np.int64) + ids + rows + _SECTION_OVERHEAD
     start = 0
     while start < section.count:
-        end = max(start + 1, int(np.searchsorted(weight, weight[start] + bytes_max - 32, side="right")) - 1)
-        yield TableChanges(
-            table_id=section.table_id,
-            schema_version=section.schema_version,
-            record_ids=_slice_packed(section.record_ids, ids, start, end),
-            rows=_slice_packed(section.rows, rows, start, end),
-            is_deleted=section.is_deleted[start:end],
-            inserts_only=section.inserts_only,
-        )
+        limit = weight[start] + bytes_max - _SECTION_OVERHEAD
+        end = max(start + 1, int(np.searchsorted(weight, limit, side="right")) - 1)
+        yield slice_section(section, ids, rows, start, end)
         start = end
 
 
-def _slice_packed(packed: PackedBytes, offsets: Any, start: int, end: int) -> PackedBytes:
-    return PackedBytes(packed.data[offsets[start] : offsets[end]], packed.sizes[start:end])
+def slice_section(section: TableChanges, ids: Ints, rows: Ints, start: int, end: int) -> TableChanges:
+    """Return some rows of a section, by the bounds of all its record ids and rows."""
+    return replace(
+        section,
+        record_ids=_slice_packed(section.record_ids, ids, start, end),
+        rows=_slice_packed(section.rows, rows, start, end),
+        is_deleted=section.is_deleted[start:end],
+    )
+
+
+def _slice_packed(packed: PackedBytes, bounds: Ints, start: int, end: int) -> PackedBytes:
+    return PackedBytes(packed.data[bounds[start] : bounds[end]], packed.sizes[start:end])

@@ -13,32 +13,27 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from tempfile import SpooledTemporaryFile
 from types import TracebackType
 from typing import Self
 
 import numpy as np
-import numpy.typing as npt
 
 from venus.adapters.dialects.postgresql.connection import PostgresConnection
 from venus.adapters.dialects.registry_rules import UnfitRow
-from venus.adapters.dialects.rows import find_too_large
+from venus.adapters.dialects.rows import divide_section, find_too_large, slice_section
 from venus.codec.batch import TableChanges
 from venus.codec.columns import keys_to_columns
 from venus.codec.copy_text import from_copy, from_copy_with_new
 from venus.codec.packed import Bools, PackedBytes
 from venus.codec.row_bytes import Layout
 
-Ends = npt.NDArray[np.int64]
-
 _PIPE_BYTES = 1 << 20
 _READ_BYTES = 1 << 18
 _SPOOL_BYTES = 8 << 20
 _NEWLINE = ord("\n")
 _NULL = "\\N"
-#: Overhead of a row and of a section, as TableChanges.nbytes counts it.
-_ROW_OVERHEAD = 9
-_SECTION_OVERHEAD = 32
 #: If new rows and others alternate more often than this in a block, they share a section.
 _RUNS_MAX = 8
 
@@ -204,7 +199,10 @@ def read_sections(
             record_ids, rows, is_deleted = from_copy(block, layout, flagged=flagged)
             is_new = np.full(len(is_deleted), inserts_only)
         for changes in _split_new_rows(record_ids, rows, is_deleted, is_new, layout):
-            yield from divide_section(changes, layout, bytes_max)
+            # text and wire sizes differ
+            if changes.nbytes > bytes_max and (found := find_too_large(changes.record_ids, changes.rows)):
+                raise _too_large_error(changes, layout, *found)
+            yield from divide_section(changes, bytes_max)
 
 
 def _split_new_rows(
@@ -225,57 +223,14 @@ def _split_new_rows(
     if len(starts) == 1:
         yield changes
         return
-    key_ends, row_ends = _ends(record_ids), _ends(rows)
+    key_bounds, row_bounds = record_ids.bounds, rows.bounds
     for first, last in zip(starts, [*starts[1:], len(is_new)], strict=True):
-        yield _slice_changes(changes, key_ends, row_ends, first, last, inserts_only=bool(is_new[first]))
-
-
-def divide_section(changes: TableChanges, layout: Layout, bytes_max: int) -> Iterator[TableChanges]:
-    """Divide a section that exceeds the limit, because text and wire sizes differ.
-
-    Raises UnfitRow for a row that no message can carry.
-    """
-    if changes.nbytes <= bytes_max:
-        yield changes
-        return
-    if found := find_too_large(changes.record_ids, changes.rows):
-        raise _too_large_error(changes, layout, *found)
-    weights = changes.record_ids.sizes.astype(np.int64) + changes.rows.sizes + _ROW_OVERHEAD
-    key_ends, row_ends = _ends(changes.record_ids), _ends(changes.rows)
-    ends = np.cumsum(weights)
-    first = 0
-    while first < len(weights):
-        before = int(ends[first - 1]) if first else 0
-        last = max(int(np.searchsorted(ends, before + bytes_max - _SECTION_OVERHEAD, side="right")), first + 1)
-        yield _slice_changes(changes, key_ends, row_ends, first, last, inserts_only=changes.inserts_only)
-        first = last
-
-
-def _slice_changes(
-    changes: TableChanges, key_ends: Ends, row_ends: Ends, first: int, last: int, *, inserts_only: bool
-) -> TableChanges:
-    return TableChanges(
-        table_id=changes.table_id,
-        schema_version=changes.schema_version,
-        record_ids=_slice_packed(changes.record_ids, key_ends, first, last),
-        rows=_slice_packed(changes.rows, row_ends, first, last),
-        is_deleted=changes.is_deleted[first:last],
-        inserts_only=inserts_only,
-    )
+        part = slice_section(changes, key_bounds, row_bounds, first, last)
+        yield replace(part, inserts_only=bool(is_new[first]))
 
 
 def _too_large_error(changes: TableChanges, layout: Layout, place: int, said: str) -> UnfitRow:
-    ends = _ends(changes.record_ids)
-    columns = keys_to_columns(_slice_packed(changes.record_ids, ends, place, place + 1), layout)
+    columns = keys_to_columns(PackedBytes.of([changes.record_ids.split()[place]]), layout)
     values = [v.hex() if isinstance(v, bytes) else v for (v,) in columns]
     key = ", ".join(f"{column.name}={value}" for column, value in zip(layout.columns, values, strict=False))
     return UnfitRow(f"row {key}: {said}")
-
-
-def _ends(packed: PackedBytes) -> Ends:
-    return np.cumsum(packed.sizes, dtype=np.int64)
-
-
-def _slice_packed(packed: PackedBytes, ends: Ends, first: int, last: int) -> PackedBytes:
-    start = int(ends[first - 1]) if first else 0
-    return PackedBytes(packed.data[start : int(ends[last - 1])], packed.sizes[first:last])
