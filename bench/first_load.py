@@ -32,7 +32,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.loading import wait_for
-from bench.processes import ENVIRONMENT, EmbeddedPostgres, free_port, venus_command
+from bench.processes import ENVIRONMENT, EmbeddedPostgres, free_port, process_cpu_s, server_cpu_s, venus_command
 from bench.shapes import NARROW, Shape
 from tests.support.databases.mariadb import running_mariadb
 
@@ -84,21 +84,6 @@ class SourceDatabase:
 
     def __init__(self, kind: str, url: str, cpu_s: Callable[[], float]) -> None:
         self.kind, self.url, self.cpu_s = kind, url, cpu_s
-
-
-def server_cpu_s(pid: int) -> float:
-    """Return the processor time of a server: its own, that of processes that have ended, and of those that run."""
-    server = psutil.Process(pid)
-    return sum(server.cpu_times()[:4]) + sum(process_cpu_s(child) for child in server.children())
-
-
-def process_cpu_s(process: psutil.Process) -> float:
-    """Return the processor time of one process, without its children."""
-    try:
-        times = process.cpu_times()
-    except psutil.NoSuchProcess:
-        return 0.0
-    return float(times.user + times.system)
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from typing import Any
 
 import psutil
 
-from bench.processes import ENVIRONMENT, EmbeddedPostgres, free_port, venus_command
+from bench.processes import ENVIRONMENT, EmbeddedPostgres, free_port, process_cpu_s, server_cpu_s, venus_command
 from bench.shapes import Shape
 from bench.venus_transmission import BUSINESS
 
@@ -134,10 +134,8 @@ load_workers = {WORKERS}
 
     def cpu_s(self) -> dict[str, float]:
         """Return the processor time that broker and server have used so far."""
-        server = psutil.Process(self.postgres.pid)
-        sessions = sum(_used(child) for child in server.children())
-        broker = _used(psutil.Process(self.broker_pid))
-        return {"broker": broker, "PostgreSQL": sum(server.cpu_times()[:4]) + sessions}
+        broker = process_cpu_s(psutil.Process(self.broker_pid))
+        return {"broker": broker, "PostgreSQL": server_cpu_s(self.postgres.pid)}
 
     def stop(self) -> None:
         """End the broker."""
@@ -146,14 +144,6 @@ load_workers = {WORKERS}
             self._broker.wait(60)
         for name in [*self._targets, self._source]:
             self.sql("postgres", f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
-
-
-def _used(process: psutil.Process) -> float:
-    try:
-        times = process.cpu_times()
-    except psutil.NoSuchProcess:
-        return 0.0
-    return float(times.user + times.system)
 
 
 def wait_for(condition: Callable[[], bool], timeout_s: float = 60.0) -> None:

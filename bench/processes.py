@@ -1,4 +1,4 @@
-"""What the pipeline bench runs: an embedded PostgreSQL, and VENUS's processes as a user starts them."""
+"""What the pipeline bench runs: an embedded PostgreSQL, and VENUS's processes as a user starts them; their CPU time."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from contextlib import closing
 from pathlib import Path
 from types import FrameType
 
+import psutil
 import psycopg2
 import psycopg2.extensions
 import sqlalchemy
@@ -101,6 +102,21 @@ def free_port() -> int:
     """Return a free port of the loopback."""
     with closing(socket.create_server(("127.0.0.1", 0))) as listener:
         return int(listener.getsockname()[1])
+
+
+def server_cpu_s(pid: int) -> float:
+    """Return the processor time of a server: its own, that of processes that have ended, and of those that run."""
+    server = psutil.Process(pid)
+    return sum(server.cpu_times()[:4]) + sum(process_cpu_s(child) for child in server.children())
+
+
+def process_cpu_s(process: psutil.Process) -> float:
+    """Return the processor time of one process, without its children."""
+    try:
+        times = process.cpu_times()
+    except psutil.NoSuchProcess:
+        return 0.0
+    return float(times.user + times.system)
 
 
 class VenusProcesses:
