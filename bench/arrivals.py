@@ -84,7 +84,7 @@ class Arrival:
     frames_read: Frames = field(default_factory=Frames)
 
     def take(self, number: int, frame: Read, now: float) -> None:
-        """Note a frame of one subscriber. Raises AssertionError unless it goes on where that one is."""
+        """Note a frame of one subscriber. Raises AssertionError unless it continues at its position."""
         self.opened += frame.is_opening
         self.nbytes += len(frame.content)
         if frame.end > frame.begin:

@@ -4,8 +4,8 @@
 
 Three brokers on this machine, without a cluster: a client that may choose. Measured is the time from the first failure
 (or the first slow answer) until the peer is isolated, what the next connection of the process waits (with a peer that
-is stopped, the first one waits for its share of the connection's timeout: only silence tells), and how often a healthy
-peer is isolated while connections are opened for `--watch` seconds.
+is stopped, the first one waits for its share of the connection's timeout: silence is the only sign), and how often a
+healthy peer is isolated while connections are opened for `--watch` seconds.
 """
 
 from __future__ import annotations

@@ -178,7 +178,7 @@ class Trickle:
         self.rows = 0
 
     def run(self, seconds: float, found: Latencies) -> None:
-        """Go on for so long."""
+        """Run for this many seconds."""
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             self._commit(found)

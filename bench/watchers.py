@@ -37,7 +37,7 @@ class WatchedRows:
     doubled: int = 0
     lost: int = 0
     reconnects: int = 0
-    #: Why it cannot go on.
+    #: Why it cannot continue.
     trouble: str = ""
 
 

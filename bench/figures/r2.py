@@ -1,7 +1,7 @@
 """R2: a fault in the sync state (RocketMQ part 2, figure 9: "within seconds").
 
-A follower is killed under load. Measured is how long commits stop, until the leader shows that it goes on with those
-who are left, and until the state is whole again after the follower came back.
+A follower is killed under load. Measured is how long commits stop, until the leader shows that it continues with the
+remaining brokers, and until the state is whole again after the follower came back.
 """
 
 from __future__ import annotations

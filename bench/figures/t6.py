@@ -1,7 +1,7 @@
 """T6: the cables of five access sets are out (Tensor V-E: connected within 30 s, normal within 3 minutes).
 
 A home under 100 changes/s, five access sets of one broker each behind cables in another process, a consumer at each.
-All five cables are out at once. While they are, each set must serve what it has. Afterwards a connection goes on when
+All five cables are out at once. While they are, each set must serve what it has. Afterwards a connection continues when
 TCP would send again (bench/cables.py). Connected again: the first new change has come to the consumers of all five.
 Normal: from then on every change comes within half a second.
 """

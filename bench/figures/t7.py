@@ -73,7 +73,7 @@ class SimulatedReader:
         self._stream: Subscriber | None = None
 
     def come(self, end: int) -> None:
-        """Go on where it was, and take everything."""
+        """Continue at the last position, and take everything."""
         self._stream = Subscriber(self._address, BUSINESS, "reader", credit_bytes=4 << 20)
         try:
             self._stream.open(self.position, 0)
