@@ -12,26 +12,24 @@ from __future__ import annotations
 
 import json
 import logging
+import re
+import shutil
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
+from typer.core import TyperCommand, TyperGroup
 
 from venus.cli.output import Output, Redactor
 from venus.errors import ConfigError
 
 if TYPE_CHECKING:
     from venus.config import Settings
-import re
-import shutil
-from typing import Any
-
-from typer.core import TyperCommand, TyperGroup
 
 #: Help is not wider than this: longer lines are hard to read.
 COLUMNS_MAX = 100
