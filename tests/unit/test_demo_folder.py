@@ -12,6 +12,7 @@ import pytest
 
 from venus.cli.demo import command
 from venus.cli.demo.servers import remove_folder
+from venus.errors import ConfigError
 
 
 @pytest.fixture
@@ -73,3 +74,8 @@ def test_the_demo_does_not_claim_to_have_cleaned_up(
     printed = capsys.readouterr()
     assert "cleaned up" not in printed.out
     assert printed.err.splitlines()[-1] == "2 files are left"
+
+
+def test_a_folder_that_cannot_be_made_is_named(folder: Path) -> None:
+    with pytest.raises(ConfigError, match=r"--folder .*LOG: File exists"):
+        command.working_folder(folder / "data" / "LOG")

@@ -83,7 +83,10 @@ def working_folder(folder: Path | None) -> Path:
         home = Path(tempfile.mkdtemp(prefix="venus-demo-"))
     else:
         home = folder.resolve()
-        home.mkdir(parents=True, exist_ok=True)
+        try:
+            home.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(f"--folder {folder}: {error.strerror}", hint="name a folder that can be made") from None
         if any(home.iterdir()):
             raise ConfigError(f"--folder {folder}: is not empty", hint="name a new one: the demo removes it in the end")
     home.chmod(0o755)
