@@ -1,7 +1,7 @@
 """A first load in a process of its own, while this process, or another one, still reads the source.
 
 It starts once the broker has the first rows, so the start costs no time, and never for few rows. The process ends with
-its parent. One that is lost, or that cannot go on for now, is replaced while the source is being read; the load then
+its parent. One that is lost, or that cannot continue for now, is replaced while the source is being read; the load then
 continues behind the last committed key range. After any other error the load comes after the read, as for few rows.
 """
 
