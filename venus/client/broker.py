@@ -13,13 +13,16 @@ from google.protobuf.json_format import MessageToDict
 
 from venus.client.changes import PATIENCE_S, ChangeBatch, Changes, Start, Subscription
 from venus.codec.subscription import OPERATION, ChangePosition
-from venus.errors import Unavailable
+from venus.errors import ConfigError, Unavailable
+from venus.model import PORT_MAX, is_address
 from venus.rpc.address import BrokerAddress, ClientCredentials
 from venus.rpc.admin import AdminClient
 
 _POLL_S = 1.0
 #: How long the rows of a table may take to arrive, each batch.
 _ROWS_S = 120.0
+#: How long a broker may be away before the rows; less than _ROWS_S, so that the error says why they do not arrive.
+_AWAY_S = 100.0
 
 
 def connect(
@@ -35,8 +38,13 @@ def connect(
     """Return a broker at HOST:PORT, or one of several, separated by commas. Nothing is sent before the first call.
 
     With `ca`, the authority's certificate as a file, TLS is on; `certificate` and `key`, or `token_file`, prove who
-    this client is. `client` is its name in the broker's status.
+    this client is. `client` is its name in the broker's status. Raises ConfigError.
     """
+    for one in address.split(","):
+        if not is_address(one):
+            raise ConfigError(
+                f"{one!r} should be HOST:PORT, with a port up to {PORT_MAX}", hint="several are separated by commas"
+            )
     proof = ClientCredentials(ca=ca, certificate=certificate, key=key, token_file=token_file)
     return Broker(BrokerAddress(address, proof), business, client)
 
@@ -61,9 +69,11 @@ class Broker:
         """Subscribe to the rows of a table inside a predicate: an iterator of batches, which connects again by itself.
 
         `start`: "snapshot" = all rows as insertions, then their changes; "now"; or a position. With `group`, the broker
-        keeps the acknowledged position and the queue from there on, and a subscription at "snapshot" goes on there.
-        It raises Unavailable once the broker was away for `patience_s`.
+        keeps the acknowledged position and the queue from there on, and a subscription at "snapshot" continues there.
+        It raises Unavailable once the broker was away for `patience_s`, and ConfigError for a wrong argument.
         """
+        if isinstance(columns, str):
+            raise ConfigError(f"columns is {columns!r}: it should be a list of names", hint=f"write [{columns!r}]")
         wanted = Subscription(self._business, table, where, tuple(columns), group, self._client)
         found = Changes(
             self._address, wanted, start, patience_s=patience_s, on_close=lambda one: self._open.pop(id(one), None)
@@ -73,7 +83,7 @@ class Broker:
 
     def snapshot(self, table: str, *, where: str = "", columns: Seq[str] = ()) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a table at one moment, as Arrow with their `_sequence`. Raises ValueMisfit, Unavailable."""
-        with self.changes(table, where=where, columns=columns) as changes:
+        with self.changes(table, where=where, columns=columns, patience_s=_AWAY_S) as changes:
             while True:
                 batch = changes.poll(_ROWS_S)
                 if batch is None or "truncate" in batch.operations:

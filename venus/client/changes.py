@@ -1,7 +1,8 @@
-"""One subscription by content as an iterator, which connects again by itself and goes on at its position."""
+"""One subscription by content as an iterator, which connects again by itself and continues at its position."""
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -12,10 +13,14 @@ from typing import Any, Literal, Self
 import pyarrow as pa
 
 from venus.codec.subscription import ChangePosition, ChangeSet, SubscriptionView, as_lines
-from venus.errors import Diverged, Overloaded, VenusError
+from venus.errors import ConfigError, Diverged, Overloaded, VenusError
+from venus.model import is_name
 from venus.rpc.address import BrokerAddress
+from venus.rpc.limits import GROUP_CHARS_MAX, REPORTED_NAME_CHARS_MAX
 from venus.rpc.listener import ListenerClient
 from venus.wire import broker_pb2
+
+logger = logging.getLogger(__name__)
 
 #: How a subscription begins: with all rows, or with changes from now on.
 Start = Literal["snapshot", "now"]
@@ -25,6 +30,7 @@ _OFFSETS = {"snapshot": -1, "now": -2}
 _WAIT_S = 1.0
 #: How long to wait for a broker that is away, and between two attempts.
 PATIENCE_S, RETRY_S = 300.0, 0.5
+_BEGIN_AGAIN = "subscribe again without a position: all rows come, then their changes"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +44,20 @@ class Subscription:
     group: str = ""
     client: str = ""
 
+    def __post_init__(self) -> None:
+        """Check the names. Raises ConfigError."""
+        names = [("table", self.table), *(("column", column) for column in self.columns), ("group", self.group or "-")]
+        for what, name in names:
+            chars_max = GROUP_CHARS_MAX if what == "group" else REPORTED_NAME_CHARS_MAX
+            if not is_name(name, chars_max):
+                raise ConfigError(
+                    f"{name[:40]!r} cannot be the name of a {what}",
+                    hint=f"a name has 1 to {chars_max} printable characters, and no space at either end",
+                )
+
 
 class ChangeBatch:
-    """Changes in order. `position` is that after them; None = a transaction or the rows go on in the next batch."""
+    """Changes in order. `position` is that after them; None = more of the same transaction, or more rows, follow."""
 
     def __init__(self, changes: Changes, found: ChangeSet) -> None:
         self._changes, self._found = changes, found
@@ -93,13 +110,18 @@ class Changes:
         patience_s: float = PATIENCE_S,
         on_close: Callable[[Changes], object] = lambda _: None,
     ) -> None:
+        if not isinstance(start, ChangePosition) and start not in _OFFSETS:
+            raise ConfigError(
+                f"a subscription cannot start at {start!r}",
+                hint='it starts at "snapshot", at "now", or at a position, like ChangePosition.parse("1234-5")',
+            )
         self._address, self.wanted, self._start = address, wanted, start
         self._patience_s, self._on_close = patience_s, on_close
         self._client: ListenerClient | None = None
         self._view = SubscriptionView(_NUMBER)
         self._ready: deque[ChangeBatch] = deque()
         self._had_rows = self._closed = False
-        self._waits_since = 0.0
+        self._waits_since, self._complaint = 0.0, ""
         #: The position after the newest batch that was returned; None before the first.
         self.position: ChangePosition | None = start if isinstance(start, ChangePosition) else None
 
@@ -130,11 +152,12 @@ class Changes:
         try:
             client = self._client or self._connect()
             for frame in client.take(timeout_s):
+                self._complaint = ""
                 self._ready.extend(ChangeBatch(self, found) for found in self._view.take(frame))
-        except Diverged:
+        except Diverged as error:
             self._disconnect()
             if self._start != "snapshot":
-                raise
+                raise type(error)(str(error), hint=_BEGIN_AGAIN) from error
             self._view.position, self._had_rows = None, True
         except VenusError as error:
             self._disconnect()
@@ -177,6 +200,9 @@ class Changes:
         self._ready.extend(ChangeBatch(self, found) for found in self._view.take(message))
 
     def _wait_for_broker(self, error: VenusError) -> None:
+        if str(error) != self._complaint:
+            self._complaint = str(error)
+            logger.warning("%s (trying again for up to %g s)", error, self._patience_s)
         now = time.monotonic()
         self._waits_since = self._waits_since or now
         if now - self._waits_since > self._patience_s:

@@ -1,13 +1,17 @@
-"""Subscriptions of `venus.client` that end early, and those that are closed."""
+"""Subscriptions of `venus.client`: those that end early or are closed, and the messages about wrong arguments."""
 
 from __future__ import annotations
 
+import logging
+import re
 from typing import Any
 
 import pytest
 
+from venus.client import ChangePosition, connect
 from venus.client import changes as client_changes
 from venus.client.broker import Broker
+from venus.errors import ConfigError, OffsetDiverged, Unavailable
 from venus.rpc.address import BrokerAddress, ClientCredentials
 from venus.wire import broker_pb2
 
@@ -54,3 +58,50 @@ def test_closed_subscriptions_are_forgotten() -> None:
             broker.changes("items").close()
         assert list(broker._open.values()) == [kept]
     assert not broker._open
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"table": ""}, "'' cannot be the name of a table"),
+        ({"group": " mailer"}, "' mailer' cannot be the name of a group"),
+        ({"columns": ["id", ""]}, "'' cannot be the name of a column"),
+        ({"columns": "id"}, "columns is 'id': it should be a list of names"),
+        ({"start": "later"}, "a subscription cannot start at 'later'"),
+    ],
+)
+def test_a_wrong_argument_is_named(arguments: dict[str, Any], message: str) -> None:
+    with Broker(ADDRESS) as broker, pytest.raises(ConfigError, match=re.escape(message)) as caught:
+        broker.changes(**{"table": "items"} | arguments)
+    assert caught.value.hint
+
+
+@pytest.mark.parametrize("address", ["", "localhost", "a:1,b", "a:99999"])
+def test_a_wrong_address_is_named(address: str) -> None:
+    with pytest.raises(ConfigError, match="should be HOST:PORT"):
+        connect(address)
+
+
+def test_the_reason_for_waiting_is_logged_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    class AbsentClient(EndingClient):
+        def open(self) -> int:
+            raise Unavailable("the broker cannot be reached")
+
+    monkeypatch.setattr(client_changes, "ListenerClient", AbsentClient)
+    monkeypatch.setattr(client_changes, "RETRY_S", 0.0)
+    with caplog.at_level(logging.WARNING), Broker(ADDRESS) as broker, pytest.raises(Unavailable):
+        broker.changes("items", patience_s=0.02).poll(5)
+    assert caplog.messages == ["the broker cannot be reached (trying again for up to 0.02 s)"]
+
+
+def test_a_position_that_the_broker_never_had_has_a_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    class DivergedClient(EndingClient):
+        def begin(self, _requests: Any) -> None:
+            raise OffsetDiverged("beyond the end", hint="`venus resync`")
+
+    monkeypatch.setattr(client_changes, "ListenerClient", DivergedClient)
+    with Broker(ADDRESS) as broker, pytest.raises(OffsetDiverged, match="beyond the end") as caught:
+        broker.changes("items", start=ChangePosition(9, 1)).poll(5)
+    assert caught.value.hint == "subscribe again without a position: all rows come, then their changes"
