@@ -48,6 +48,10 @@ CLOSE_LOOK_EVERY_S = 0.05
 class Gate(Protocol):
     """Admits or redirects clients. Used in the service's event loop."""
 
+    @property
+    def address(self) -> str:
+        """HOST:PORT at which the cluster knows this broker; empty if it has no cluster."""
+
     async def admit_producer(self, business: str) -> None:
         """Admit a producer; create the business if needed. Raises NotLeader, Unavailable."""
 
@@ -81,6 +85,8 @@ class Gate(Protocol):
 
 class StandaloneGate:
     """The gate of a standalone broker: it admits every client."""
+
+    address = ""
 
     async def admit_producer(self, business: str) -> None:
         """Admit a producer."""
@@ -131,6 +137,11 @@ class ClusterGate:
         self.losses = LossTracker(core, shared, host, coordination)
         self._remove = RecordRemoval(core.catalogue, coordinator, bridge, self._on_removed)
         self._asking = asyncio.Lock()  # one at a time: the coordinator may be slow
+
+    @property
+    def address(self) -> str:
+        """HOST:PORT at which the cluster knows this broker."""
+        return self._host.me.address
 
     def stop(self) -> None:
         """Cancel running removals: this process serves no clients any more."""

@@ -25,7 +25,7 @@ from venus.broker.service.service_status import ServiceStatus, now_us
 from venus.broker.service.shared_frames import FrameKey, SharedFrames, bytes_max_for
 from venus.broker.service.traffic import DEGRADED_FRAME_BYTES, DEGRADED_PAUSE_S, Traffic
 from venus.codec.stored_rows import SealedChunk
-from venus.errors import ProtocolError, Unavailable, VenusError
+from venus.errors import NotLeader, ProtocolError, Unavailable, VenusError
 from venus.flow.admission import DeliveryWindow
 from venus.flow.degradation import Lane
 from venus.model import FULL
@@ -97,6 +97,7 @@ class ConsumerStream:
         context: StreamContext,
         wanted: broker_pb2.Open,
         read_replicas: Callable[[], list[LiveBroker]] = list,
+        own_address: str = "",
     ) -> None:
         self.business, self.group = wanted.business, wanted.group
         self.set_id, self.peer = wanted.set_id, str(context.peer())
@@ -123,7 +124,7 @@ class ConsumerStream:
         self._eof = False
         self._token = 0  # of the attachment
         self._follows = False  # whether the consumer had everything before the newest commit
-        self._read_replicas = read_replicas
+        self._read_replicas, self._own_address = read_replicas, own_address
         self._elsewhere = frozenset[str]()  # addresses from which the consumer reads the increments; empty = from here
         self._fill = (0, 0)  # number of the business, and at a mirror the full data that the increments follow
 
@@ -234,13 +235,17 @@ class ConsumerStream:
                 chunks.close()
 
     async def _watch_replicas(self) -> None:
-        """Only take positions and reports. Raises Unavailable once one of the replicas is no longer in sync."""
+        """Only take positions and reports. Raises NotLeader once one of the replicas is no longer in sync.
+
+        The error names this broker: an Unavailable would make the client leave a broker, or even a set, that serves.
+        """
         while not self._eof:
             self.wake.clear()
             if self._error is not None:
                 raise self._error
             if not self._elsewhere <= {broker.address for broker in self._read_replicas()}:
-                raise Unavailable(f"{self.business}: a replica that can be read is no longer in sync", hint=AGAIN)
+                text = f"{self.business}: a replica that can be read is no longer in sync"
+                raise NotLeader(text, hint=AGAIN, leader=self._own_address)
             with suppress(TimeoutError):
                 await asyncio.wait_for(self.wake.wait(), WATCH_REPLICAS_S)
 

@@ -179,6 +179,7 @@ class DeliveryService(broker_pb2_grpc.DeliveryServicer):
                 context,
                 first.open,
                 partial(self._gate.read_replicas, first.open.business),
+                self._gate.address,
             )
             self.streams.add(stream)
             self.frames.add_stream(stream.business)

@@ -1,0 +1,119 @@
+"""The stream of a group whose increments are read from replicas: when it ends, and what that says of brokers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from venus.broker.service import consumer_stream
+from venus.broker.service.consumer_stream import ConsumerStream
+from venus.errors import NotLeader, VenusError
+from venus.replication.records import LiveBroker, Member
+from venus.rpc.broker_selection import BrokerSelector
+from venus.rpc.connection import BrokerConnection
+from venus.rpc.event_loop import LoopBridge
+from venus.wire import broker_pb2
+
+OWN = "leader:1"
+WAIT_S = 10.0
+
+
+def broker(name: str, **more: Any) -> LiveBroker:
+    return LiveBroker(member=Member(broker=name, store=name), address=f"{name}:1", **more)
+
+
+class Leader:
+    """The parts of a broker that a stream without full data uses; it has no increment to send."""
+
+    def __init__(self, *found: LiveBroker) -> None:
+        self.found, self.fill = list(found), (1, 0)
+        self.subscriptions = self.full_data = self
+
+    def fill_of(self, _: str) -> tuple[int, int]:
+        return self.fill
+
+    def check_position(self, *_: object) -> broker_pb2.Opened:
+        return broker_pb2.Opened()
+
+    def attach(self, *_: object, **__: object) -> int:
+        return 1
+
+    def detach(self, *_: object) -> None:
+        pass
+
+    def kept_offset(self, *_: object) -> int:
+        return 0
+
+
+class Client:
+    """A consumer that only waits."""
+
+    def __init__(self) -> None:
+        self.opened: broker_pb2.Opened | None = None
+
+    def peer(self) -> str:
+        return "test"
+
+    async def write(self, frame: broker_pb2.DeliveryFrame) -> None:
+        self.opened = frame.opened
+
+    async def read(self) -> None:
+        await asyncio.Event().wait()
+
+
+def serve(leader: Leader, change: Callable[[], None], seconds: float = WAIT_S) -> tuple[list[str], VenusError | None]:
+    """Return the replicas that a stream is given, and the error that ends it after a change; None = none did."""
+
+    async def run() -> VenusError | None:
+        bridge = LoopBridge(asyncio.get_running_loop())
+        traffic: Any = SimpleNamespace(
+            admission=SimpleNamespace(limits=SimpleNamespace(slow_consumer_s=5.0)),
+            monotonic=lambda: 0.0,
+            has_degraded=lambda _: False,
+        )
+        core, context, nothing = (part for part in (leader, client, None))
+        wanted = broker_pb2.Open(business="main", group="main/eu", credit_bytes=1 << 20, elsewhere=True)
+        parts: tuple[Any, ...] = (core, bridge, nothing, traffic, nothing, context, wanted, lambda: leader.found, OWN)
+        served = asyncio.ensure_future(ConsumerStream(*parts).run(broker_pb2.ConsumerFrame(open=wanted)))
+        while client.opened is None and not served.done():
+            await asyncio.sleep(0.001)
+        change()
+        await asyncio.wait([served], timeout=seconds)
+        served.cancel()
+        ended = (await asyncio.gather(served, return_exceptions=True))[0]
+        await asyncio.to_thread(bridge.close)
+        assert isinstance(ended, VenusError | asyncio.CancelledError)
+        return ended if isinstance(ended, VenusError) else None
+
+    client = Client()
+    error = asyncio.run(run())
+    assert client.opened is not None
+    return [one.address for one in client.opened.replicas], error
+
+
+@pytest.fixture(autouse=True)
+def _looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(consumer_stream, "WATCH_REPLICAS_S", 0.01)
+
+
+def test_a_replica_that_leaves_ends_the_stream_and_no_broker_counts_as_away() -> None:
+    """With one address and `further` the whole set counted as away for a minute."""
+    leader = Leader(broker("b"), broker("c"))
+    given, error = serve(leader, lambda: leader.found.remove(broker("c")))
+    assert given == ["b:1", "c:1"]
+    assert isinstance(error, NotLeader)
+    assert error.leader == OWN
+    assert places_after(error) == 0
+
+
+def places_after(error: VenusError) -> int:
+    """Return how many sets are nearer than the one that a client with one address and `further` uses afterwards."""
+    brokers = BrokerSelector((OWN,), ("other:1",))
+    connection = object.__new__(BrokerConnection)
+    connection._brokers, connection.address = brokers, OWN
+    connection.record_error("main", error)
+    return brokers.place
