@@ -117,3 +117,23 @@ def places_after(error: VenusError) -> int:
     connection._brokers, connection.address = brokers, OWN
     connection.record_error("main", error)
     return brokers.place
+
+
+def test_a_replica_that_drains_or_is_degraded_is_not_given_and_moves_no_reader() -> None:
+    """A lane that flapped at one replica made all readers of the business connect again."""
+    leader = Leader(broker("b"), broker("c"), broker("d", draining=True), broker("e", unhealthy="lane 4 is degraded"))
+
+    def flap() -> None:
+        leader.found = [broker("b", unhealthy="lane 4 is degraded"), broker("c", draining=True)]
+
+    assert serve(leader, flap, seconds=0.2) == (["b:1", "c:1"], None)
+
+
+def test_a_stream_that_sends_nothing_ends_when_the_full_data_is_taken_again() -> None:
+    leader = Leader(broker("b"))
+
+    def fill_again() -> None:
+        leader.fill = (1, 9)
+
+    _, error = serve(leader, fill_again, seconds=2.0)
+    assert "takes the full data again" in str(error)

@@ -65,7 +65,7 @@ class Gate(Protocol):
         """Admit a client that only reads. Raises NotLeader if this broker has no replica of the business."""
 
     def read_replicas(self, business: str) -> list[LiveBroker]:
-        """Return the other brokers from which increments of a business that this broker leads can be read."""
+        """Return the other living brokers that are in sync for a business that this broker leads."""
 
     def term(self, business: str) -> int:
         """Return the term in which this broker leads, as far as it knows; 0 if it does not lead or has no cluster."""
@@ -223,11 +223,11 @@ class ClusterGate:
             raise write_refusal(business, standing)
 
     def read_replicas(self, business: str) -> list[LiveBroker]:
-        """Return the living brokers whose replicas are in sync with this leader, without degraded lanes."""
+        """Return the other living brokers whose replicas are in sync with this leader."""
         replica, live = self._host.replicas.get(business), self._host.brokers.live
         known = replica.known if replica is not None and replica.leads else None
         able = sorted((known.in_sync & live.keys()) - {self._host.me.member}) if known is not None else []
-        return [live[member] for member in able if not live[member].draining and not live[member].is_degraded]
+        return [live[member] for member in able]
 
     def term(self, business: str) -> int:
         """Return the term in which this broker leads, as far as it knows; 0 if it does not lead."""

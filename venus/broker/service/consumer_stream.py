@@ -21,6 +21,7 @@ from venus.broker.machine.mirror import filters_from_wire
 from venus.broker.queue.early_delivery import EarlyDelivery
 from venus.broker.queue.reduced_batches import TableChoice
 from venus.broker.service.in_process import InProcessContext
+from venus.broker.service.replica_watch import ReplicaWatch
 from venus.broker.service.service_status import ServiceStatus, now_us
 from venus.broker.service.shared_frames import FrameKey, SharedFrames, bytes_max_for
 from venus.broker.service.traffic import DEGRADED_FRAME_BYTES, DEGRADED_PAUSE_S, Traffic
@@ -125,7 +126,6 @@ class ConsumerStream:
         self._token = 0  # of the attachment
         self._follows = False  # whether the consumer had everything before the newest commit
         self._read_replicas, self._own_address = read_replicas, own_address
-        self._elsewhere = frozenset[str]()  # addresses from which the consumer reads the increments; empty = from here
         self._fill = (0, 0)  # number of the business, and at a mirror the full data that the increments follow
 
     def end(self, error: VenusError) -> None:
@@ -174,21 +174,21 @@ class ConsumerStream:
         self._sent = EarlyDelivery(self._position)
         attaching = asyncio.ensure_future(blocking(Lane.INCREMENTS, self._attach))
         reader: asyncio.Task[None] | None = None
+        replicas: ReplicaWatch | None = None  # None = the increments are sent here
         try:
             self._token = await asyncio.shield(attaching)
             opened.kept = self._core.subscriptions.kept_offset(self.business, self.group, self._token)
             reader = asyncio.create_task(self._read(first))
             if self._wanted.elsewhere and snapshot is None and not self.transient:
-                found = {broker.address: broker.site for broker in self._read_replicas()}
-                opened.replicas.extend(broker_pb2.ReadReplica(address=a, site=site) for a, site in found.items())
-                self._elsewhere = frozenset(found)
+                replicas = ReplicaWatch(self._read_replicas())
+                opened.replicas.extend(replicas.to_messages())
             if snapshot is not None:
                 opened.snapshot.CopyFrom(snapshot)
             await self._context.write(broker_pb2.DeliveryFrame(opened=opened))
             if snapshot is not None:
                 await self._send_chunks(snapshot)
-            if self._elsewhere:
-                await self._watch_replicas()
+            if replicas is not None and replicas.given:
+                await self._watch_replicas(replicas)
             await self._send_increments()
         finally:
             if reader is not None:
@@ -234,8 +234,8 @@ class ConsumerStream:
             finally:
                 chunks.close()
 
-    async def _watch_replicas(self) -> None:
-        """Only take positions and reports. Raises NotLeader once one of the replicas is no longer in sync.
+    async def _watch_replicas(self, replicas: ReplicaWatch) -> None:
+        """Only take positions and reports. Raises NotLeader once the consumer should choose a replica again.
 
         The error names this broker: an Unavailable would make the client leave a broker, or even a set, that serves.
         """
@@ -243,9 +243,9 @@ class ConsumerStream:
             self.wake.clear()
             if self._error is not None:
                 raise self._error
-            if not self._elsewhere <= {broker.address for broker in self._read_replicas()}:
-                text = f"{self.business}: a replica that can be read is no longer in sync"
-                raise NotLeader(text, hint=AGAIN, leader=self._own_address)
+            self._check_fill()
+            if change := replicas.find_change(self._read_replicas()):
+                raise NotLeader(f"{self.business}: {change}", hint=AGAIN, leader=self._own_address)
             with suppress(TimeoutError):
                 await asyncio.wait_for(self.wake.wait(), WATCH_REPLICAS_S)
 

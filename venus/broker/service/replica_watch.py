@@ -1,0 +1,32 @@
+"""The replicas from which a consumer reads its increments, and when it should choose among them again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from venus.replication.records import LiveBroker
+from venus.wire import broker_pb2
+
+
+class ReplicaWatch:
+    """Replicas that one consumer was given. `found` are those that are alive and in sync."""
+
+    def __init__(self, found: Iterable[LiveBroker]) -> None:
+        self.given = {broker.address: broker.site for broker in found if _is_preferred(broker)}
+
+    def to_messages(self) -> list[broker_pb2.ReadReplica]:
+        """Return the replicas as the consumer gets them."""
+        return [broker_pb2.ReadReplica(address=address, site=site) for address, site in self.given.items()]
+
+    def find_change(self, found: Iterable[LiveBroker]) -> str:
+        """Return why the consumer should choose again; empty = it should not.
+
+        A replica that drains or is degraded can be read until it leaves: a lane that flaps moves no consumer.
+        """
+        if not self.given.keys() <= {broker.address for broker in found}:
+            return "a replica that can be read is no longer in sync"
+        return ""
+
+
+def _is_preferred(broker: LiveBroker) -> bool:
+    return not broker.draining and not broker.is_degraded
