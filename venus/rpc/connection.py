@@ -14,9 +14,10 @@ import grpc
 
 from venus.errors import Diverged, NotLeader, OtherRows, Overloaded, Unavailable, Untrusted, VenusError
 from venus.rpc.address import BrokerAddress, proof_of
-from venus.rpc.broker_selection import Stopwatch, shared_selector
+from venus.rpc.broker_selection import shared_selector
 from venus.rpc.channel import CLUSTER_KEEPALIVE_S, CONNECT_TIMEOUT_S, KEEPALIVE_S, open_channel
 from venus.rpc.errors import reason
+from venus.rpc.stopwatch import Stopwatch
 
 T = TypeVar("T")
 

@@ -43,9 +43,9 @@ from venus.model import TableSchema
 from venus.network.row_filters import RowsIdentity
 from venus.process.system import raise_descriptor_limit
 from venus.rpc import reports
-from venus.rpc.broker_selection import Stopwatch
 from venus.rpc.conditions import ACTIVE, RESYNCING, AdapterCondition, AdapterFigures, TableCondition
 from venus.rpc.nearest_subscriber import open_subscriber
+from venus.rpc.stopwatch import Stopwatch
 from venus.wire import broker_pb2
 
 #: How many bytes of rows of all tables may wait in memory for their row groups.

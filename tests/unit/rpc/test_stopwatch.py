@@ -14,11 +14,12 @@ import pytest
 from tests.unit.rpc.test_errors import Failure
 from venus.errors import Unavailable
 from venus.flow.breaker import Stalls
-from venus.rpc import broker_selection, connection
-from venus.rpc.broker_selection import BEAT_S, COARSE_BEAT_S, PROBE_EVERY_S, BrokerSelector, Pacemaker, Stopwatch
+from venus.rpc import broker_selection, connection, stopwatch
+from venus.rpc.broker_selection import PROBE_EVERY_S, BrokerSelector
 from venus.rpc.channel import CONNECT_TIMEOUT_S
 from venus.rpc.connection import BrokerConnection
 from venus.rpc.errors import from_rpc_error, to_status
+from venus.rpc.stopwatch import BEAT_S, COARSE_BEAT_S, Pacemaker, Stopwatch
 
 
 class ByHand(Pacemaker):
@@ -48,7 +49,7 @@ class ByHand(Pacemaker):
 @pytest.fixture
 def observer(monkeypatch: pytest.MonkeyPatch) -> ByHand:
     found = ByHand()
-    monkeypatch.setattr(broker_selection, "_pacemaker", found)
+    monkeypatch.setattr(stopwatch, "_pacemaker", found)
     return found
 
 
@@ -178,7 +179,7 @@ def test_a_thread_beats_while_somebody_measures_also_in_a_process_that_was_forke
 def test_of_what_is_measured_coarsely_a_stall_is_known_to_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
     """A target is left alone from five seconds on: it must not be for an adapter that was stopped for ten."""
     maker = ByHand(COARSE_BEAT_S)
-    monkeypatch.setattr(broker_selection, "_coarse_pacemaker", maker)
+    monkeypatch.setattr(stopwatch, "_coarse_pacemaker", maker)
     maker.runs(30.4)
     watch = Stopwatch.coarse()
     maker.stands(10.0)
@@ -209,8 +210,8 @@ def test_a_minute_of_measuring_wakes_the_process_no_more_often_than_it_must(
     monkeypatch: pytest.MonkeyPatch, every_s: float, most: int
 ) -> None:
     moments = Moments()
-    monkeypatch.setattr(broker_selection, "time", moments)
-    kept = broker_selection._coarse_pacemaker if every_s == COARSE_BEAT_S else broker_selection._pacemaker
+    monkeypatch.setattr(stopwatch, "time", moments)
+    kept = stopwatch._coarse_pacemaker if every_s == COARSE_BEAT_S else stopwatch._pacemaker
     maker = Pacemaker(moments.monotonic, kept._every_s, kept._linger_s)
     maker._run()  # as the thread that the first stopwatch starts; it ends when nobody has measured for long enough
     assert moments.beats <= most

@@ -41,8 +41,8 @@ from venus.config import Settings
 from venus.errors import Diverged, OffsetTrimmed, VenusError
 from venus.network.row_filters import RowsIdentity
 from venus.process import tracing
-from venus.rpc.broker_selection import Stopwatch
 from venus.rpc.conditions import ROWS_EVERY_S, TableCondition
+from venus.rpc.stopwatch import Stopwatch
 
 logger = logging.getLogger(__name__)
 
