@@ -80,7 +80,7 @@ def test_rows_of_a_watched_table_are_written_as_ever(tmp_path: Path) -> None:
     """Subscriptions by content get each batch with the rows before and after it."""
 
     class Observer:
-        watched = {1: frozenset({1})}
+        watched_tables = {1: frozenset({1})}
         seen = 0
 
         def on_folded(self, _business: Business, folded: Sequence[FoldedBatch]) -> None:

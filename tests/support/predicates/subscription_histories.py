@@ -182,12 +182,12 @@ class History:
         rows = self.watched_rows
         if self.rng.random() < 0.2:
             rows.drop()
-        if self.judging.watched:
-            rows.begin(self.judging.watched)
+        if self.judging.watched_tables:
+            rows.begin(self.judging.watched_tables)
         for section in envelope.build_sections(message):
             blind = place.first_sequence > self.reached
             effect = folding.fold_section(section, b"", self.floor, None if blind else self._look_up(written))
-            if self.judging.watched:
+            if self.judging.watched_tables:
                 found.append(watched_rows.fold_watched(rows, section, effect, self.floor, blind=blind))
             if effect.clear:
                 written, clears = {}, True

@@ -98,7 +98,7 @@ class Listening:
         self._cost = 0  # of all streams
         self._next = 1
         #: The watched tables by business, for the materialiser; replaced, never changed.
-        self.watched: dict[int, frozenset[int]] = {}
+        self.watched_tables: dict[int, frozenset[int]] = {}
         self._work = threading.Condition()  # of the queue
         self._waiting: deque[tuple[int, FoldedBatch | JudgedBatch]] = deque()
         self._nbytes: Counter[int] = Counter()  # of what waits, by business
@@ -240,14 +240,14 @@ class Listening:
         return owner
 
     def _publish(self) -> None:
-        """Drop tables without subscriptions, and tell the materialiser which ones are watched."""
+        """Drop tables without subscriptions, and publish the watched ones to the materialiser."""
         self._tables = {at: table for at, table in self._tables.items() if len(table)}
         watched: defaultdict[int, set[int]] = defaultdict(set)
         for business, table_id in self._tables:
             watched[business].add(table_id)
         found = {business: frozenset(tables) for business, tables in watched.items()}
-        if found != self.watched:
-            self.watched = found
+        if found != self.watched_tables:
+            self.watched_tables = found
 
     # -- the materialiser's thread -------------------------------------------------------------------------------
 

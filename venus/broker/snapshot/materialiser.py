@@ -194,11 +194,6 @@ class Materialiser:
         with self._changed:
             return {} if self._paused else {found.name: found.unmaterialised_bytes() for found in self._pending}
 
-    @property
-    def paused(self) -> bool:
-        """Whether the materialiser waits for free space."""
-        return self._paused
-
     # -- the thread --------------------------------------------------------------------------------------------
 
     def _run(self) -> None:

@@ -123,7 +123,7 @@ class MaterialiserStep:
 
     def is_watched(self, business: Business) -> bool:
         """Return whether a table of a business is watched."""
-        return self.observer is not None and business.number in self.observer.watched
+        return self.observer is not None and business.number in self.observer.watched_tables
 
     def drop_view(self) -> None:
         """Release what was kept for looking up watched rows."""
@@ -145,7 +145,7 @@ class MaterialiserStep:
         for place in self._places(business):
             blind = place.first_sequence > reached.sequence
             # read once the batch is visible: a subscription from before that misses nothing
-            watched = self.observer.watched if self.observer is not None else {}
+            watched = self.observer.watched_tables if self.observer is not None else {}
             if nbytes and (not blind or one_batch or nbytes + place.nbytes > most):
                 break
             if nbytes and watched.get(business.number) != (watch.tables if watch is not None else None):

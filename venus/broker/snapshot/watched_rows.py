@@ -56,10 +56,10 @@ class FoldedBatch:
 
 
 class FoldObserver(Protocol):
-    """Sees what batches do to the full data. All but a look at `watched` happens for watched tables only."""
+    """Sees what batches do to the full data. All but a look at `watched_tables` happens for these tables only."""
 
     @property
-    def watched(self) -> dict[int, frozenset[int]]:
+    def watched_tables(self) -> dict[int, frozenset[int]]:
         """The watched tables by the number of their business; replaced, never changed."""
         ...
 
