@@ -264,8 +264,7 @@ class History:
 
     def _go_live(self, client: Client) -> None:
         wanted = [WantedSubscription(1, client.text)]
-        versions = [schema for _, schema in self.described]
-        with patch.object(listening, "versions_of", lambda *_: versions):
+        with patch.object(listening, "load_schemas", lambda *_: self.described):
             made, refused = self.judging.subscribe(self.business, 1, wanted, client)
         if refused:
             self._end(client, refused[0][1])

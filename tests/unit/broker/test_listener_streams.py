@@ -240,7 +240,7 @@ def test_what_waits_holds_nothing_of_other_listeners(monkeypatch: pytest.MonkeyP
 
 
 def test_what_reloads_before_judging_fails_stays_in_the_gap(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listening, "versions_of", lambda _store, _business, table_id: [items(table_id)])
+    monkeypatch.setattr(listening, "load_schemas", lambda _store, _business, table_id: [(0, items(table_id))])
     judging, delivered, stream = Listening(cast("Any", None), subscriptions_max=10), Queue[JudgedBatch](), object()
     business = Business(1, "main", ReviewSchedule(first_s=1.0))
     for table_id in (1, 2):

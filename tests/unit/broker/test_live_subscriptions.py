@@ -125,7 +125,7 @@ def business() -> Business:
 
 @pytest.fixture(autouse=True)
 def _versions(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listening, "versions_of", lambda *_: [table_of(1, INT)])
+    monkeypatch.setattr(listening, "load_schemas", lambda *_: [(0, table_of(1, INT))])
 
 
 def wanted(*predicates: str) -> list[WantedSubscription]:

@@ -19,13 +19,13 @@ import numpy as np
 
 from venus.broker.listening.watched_table import WatchedTable
 from venus.broker.machine.business import Business
-from venus.broker.machine.records import read_schemas
+from venus.broker.machine.records import load_schemas
 from venus.broker.snapshot.watched_rows import FoldedBatch, FoldedSection
 from venus.broker.store.rocks import Store
 from venus.codec import schema as schemas_codec
 from venus.codec.changed_rows import ChangeEncoder, ChangeVerdicts, encode_truncation
 from venus.errors import Refused, VenusError
-from venus.model import ChangeKind, TableSchema
+from venus.model import ChangeKind
 from venus.network.matching.content import SharedInterests
 from venus.predicates.ranges import Predicate, compile_predicate
 from venus.wire import broker_pb2, change_pb2
@@ -151,7 +151,8 @@ class Listening:
             table = self._tables.get((business.number, table_id))
             if table is None:
                 shared = self.share(f"{business.name}/{table_id}")
-                table = WatchedTable(versions_of(self._store, business, table_id), shared)
+                described = load_schemas(self._store, business.number, table_id)
+                table = WatchedTable((schema for _, schema in described), shared)
             made: list[int] = []
             refused: list[tuple[int, VenusError]] = []
             for one, found in zip(wanted, compiled, strict=True):
@@ -185,7 +186,7 @@ class Listening:
         with self._lock:
             table = self._tables.get((business.number, table_id))
             newest = table.newest if table is not None else None
-        newest = newest or max(versions_of(self._store, business, table_id), key=lambda schema: schema.version)
+        newest = newest or load_schemas(self._store, business.number, table_id)[-1][1]
         found: list[Predicate | VenusError | None] = []
         cost = 0
         for one in wanted:
@@ -437,12 +438,3 @@ def join_batches(some: Sequence[FoldedBatch]) -> FoldedBatch:
     first, last = some[0].place, some[-1].place
     place = replace(last, base_offset=first.base_offset, count=last.next_offset - first.base_offset)
     return FoldedBatch(place=place, sections=sections, schemas=())
-
-
-def versions_of(store: Store, business: Business, table_id: int) -> list[TableSchema]:
-    """Return all versions of a table."""
-    return [
-        schemas_codec.from_wire(schema)
-        for _, schema in read_schemas(store, business.number)
-        if schema.table_id == table_id
-    ]

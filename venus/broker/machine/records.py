@@ -24,7 +24,8 @@ from venus.broker.machine.review_schedule import ReviewSchedule
 from venus.broker.store import keys
 from venus.broker.store.files import damage_error
 from venus.broker.store.rocks import Store, StoreBatch
-from venus.model import Verdict
+from venus.codec import schema as schemas_codec
+from venus.model import TableSchema, Verdict
 from venus.network.row_filters import Levels, decode_filters
 from venus.replication.position import TermCache
 from venus.rpc.limits import NUMBER_MAX
@@ -259,10 +260,19 @@ def decode_schema(value: bytes) -> tuple[int, bytes]:
 
 
 def read_schemas(store: Store, business: int) -> Iterator[tuple[int, change_pb2.TableSchema]]:
-    """Yield the stored table versions, each with the offset where it was described."""
+    """Yield the stored versions by table, the oldest first, each with the offset where it was described."""
     for _, value in store.scan_prefix(keys.STATE, keys.schema_prefix(business)):
         offset, content = decode_schema(value)
         yield offset, change_pb2.TableSchema.FromString(content)
+
+
+def load_schemas(store: Store, business: int, table_id: int | None = None) -> list[tuple[int, TableSchema]]:
+    """Return the versions of one table, or of all, in the order of `read_schemas`."""
+    return [
+        (offset, schemas_codec.from_wire(schema))
+        for offset, schema in read_schemas(store, business)
+        if table_id in (None, schema.table_id)
+    ]
 
 
 def consumer_record(consumer: ConsumerState) -> dict[str, Any]:

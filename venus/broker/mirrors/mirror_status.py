@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from venus.broker.core import Core
 from venus.broker.machine.business import Business
 from venus.broker.machine.mirror import Mirror, filters_from_wire, filters_to_wire
-from venus.broker.machine.records import read_schemas
+from venus.broker.machine.records import load_schemas
 from venus.broker.mirrors.replicator import Replicator, Replicators
 from venus.broker.mirrors.session_requests import MirrorState, ReplicatorStatus
 from venus.broker.mirrors.topology_position import (
@@ -28,7 +28,6 @@ from venus.broker.mirrors.upstream_selection import (
     build_away_alarm,
     explain_absence,
 )
-from venus.codec import schema as schemas_codec
 from venus.config import ClusterSettings
 from venus.model import TableSchema
 from venus.network.row_filters import RowFilter, fit_filters
@@ -318,7 +317,7 @@ class MirrorRowFilters:
     def _versions(self, business: Business) -> list[TableSchema]:
         known = self._schemas.get(business.name, [])
         if {(s.table_id, s.version) for s in known} != business.schemas:
-            known = [schemas_codec.from_wire(wire) for _, wire in read_schemas(self._core.store, business.number)]
+            known = [schema for _, schema in load_schemas(self._core.store, business.number)]
             self._schemas[business.name] = known
         return known
 

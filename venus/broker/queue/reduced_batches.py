@@ -20,9 +20,8 @@ import xxhash
 from venus.broker.machine.business import Business
 from venus.broker.machine.envelope import Version
 from venus.broker.machine.queue_index import QueuedBatch
-from venus.broker.machine.records import read_schemas
+from venus.broker.machine.records import load_schemas
 from venus.broker.store.rocks import Store
-from venus.codec import schema as schemas_codec
 from venus.codec.batch import changes_from_wire
 from venus.codec.filtering import OpenRows
 from venus.codec.packed import Bools
@@ -67,7 +66,7 @@ class TableChoice:
         if not self.where:
             return WantedPart(ids)
         if len(self._versions) != len(business.schemas):  # a version is on disk a moment after it is committed
-            found = [schemas_codec.from_wire(wire) for _, wire in read_schemas(store, business.number)]
+            found = [schema for _, schema in load_schemas(store, business.number)]
             self._versions = {(schema.table_id, schema.version): schema for schema in found}
             self._rows = fit_filters(self.where, found)
         return WantedPart(ids, self.where, self._rows, self._versions)

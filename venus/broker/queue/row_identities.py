@@ -13,10 +13,9 @@ from dataclasses import dataclass, replace
 
 from venus.broker.machine.business import Business
 from venus.broker.machine.mirror import filters_from_wire, levels_to_wire
-from venus.broker.machine.records import load_levels, read_schemas
+from venus.broker.machine.records import load_levels, load_schemas
 from venus.broker.queue.reduced_batches import TableChoice
 from venus.broker.store.rocks import Store
-from venus.codec import schema as schemas_codec
 from venus.errors import OffsetTrimmed, OtherRows
 from venus.model import TableSchema
 from venus.network.row_filters import (
@@ -89,7 +88,7 @@ class RowIdentities:
     def _identity_for(self, business: Business, offset: int, levels: Levels, choice: TableChoice) -> RowsIdentity:
         if not choice.where:
             return RowsIdentity(set=self.name, tables=self._load_changes(business).at(offset))
-        schemas = [schema for at, schema in self._read_schemas(business) if at < offset]
+        schemas = [schema for at, schema in load_schemas(self._store, business.number) if at < offset]
         return RowsIdentity(set=self.name, tables=tuple(partial_tables((*levels, choice.where), schemas).values()))
 
     def _other_rows_error(
@@ -129,16 +128,13 @@ class RowIdentities:
         if known is not None and (known.begin, known.versions) == (begin, len(business.schemas)):
             return known
         levels = load_levels(self._store, business.number, mirror)[1]
-        described = self._read_schemas(business) if levels else []
+        described = load_schemas(self._store, business.number) if levels else []
         # a version is on disk a moment after it is committed: then it is read again
         versions = len(described) if levels else len(business.schemas)
         found = _IdentityChanges(begin, versions, levels, *_find_changes(levels or (), described))
         with self._lock:
             self._points[business.number] = found
         return found
-
-    def _read_schemas(self, business: Business) -> list[tuple[int, TableSchema]]:
-        return [(at, schemas_codec.from_wire(wire)) for at, wire in read_schemas(self._store, business.number)]
 
 
 def _find_changes(

@@ -13,12 +13,11 @@ from venus.broker.core import Core
 from venus.broker.listening.listening import WantedSubscription
 from venus.broker.listening.replay import Replay, ReplayedBatch
 from venus.broker.machine.business import Business
-from venus.broker.machine.records import read_schemas
+from venus.broker.machine.records import load_schemas, read_schemas
 from venus.broker.queue.reader import find_batch
 from venus.broker.service.consumer_stream import RENEW_PART, ChunkPrefetcher
 from venus.broker.service.traffic import Traffic
 from venus.broker.store.rocks import Store
-from venus.codec import schema as schemas_codec
 from venus.codec.changed_rows import encode_loaded
 from venus.codec.stored_rows import decode_chunk
 from venus.errors import Refused, VenusError
@@ -29,7 +28,7 @@ from venus.predicates.ranges import compile_predicate
 from venus.rpc.channel import FRAME_BYTES
 from venus.rpc.event_loop import LoopBridge
 from venus.text.formatting import suggest_nearest
-from venus.wire import broker_pb2, change_pb2
+from venus.wire import broker_pb2
 
 #: The offset of a subscription that begins with all rows, and of one that begins now.
 ROWS, NOW = -1, -2
@@ -64,7 +63,7 @@ class SubscriptionReader:
         if offset >= 0:
             self._core.subscriptions.check_position(self._name, offset, epoch)
         table_id = table if isinstance(table, int) else find_table(self._core.store, business, table)
-        described = [schema for _, schema in described_versions(self._core.store, business, table_id)]
+        described = [schema for _, schema in load_schemas(self._core.store, business.number, table_id)]
         for number, text in predicates.items():
             try:
                 if text:
@@ -129,7 +128,7 @@ class SubscriptionReader:
 
     def _open_replay(self, table_id: int, wanted: Sequence[WantedSubscription], start: int) -> Replay:
         core, business = self._core, self._core.catalogue.find(self._name)
-        described = described_versions(core.store, business, table_id)
+        described = load_schemas(core.store, business.number, table_id)
         before = find_batch(core.store, business, start - 1) if start > business.log_start else None
         some = [(one.number, one.predicate, one.columns) for one in wanted]
         return Replay(described, start, some, before.last_sequence if before is not None else 0)
@@ -232,22 +231,9 @@ class KeptQueue:
         self._core.subscriptions.detach(self._name, self._group, token)
 
 
-def described_versions(store: Store, business: Business, table_id: int) -> list[tuple[int, TableSchema]]:
-    """Return the versions of a table in their order, each with the offset of its description."""
-    found = [
-        (at, schemas_codec.from_wire(schema))
-        for at, schema in read_schemas(store, business.number)
-        if schema.table_id == table_id
-    ]
-    return sorted(found, key=lambda pair: pair[1].version)
-
-
 def find_table(store: Store, business: Business, name: str) -> int:
     """Return the id of the table of a name, with or without its namespace. Raises Refused."""
-    newest: dict[int, change_pb2.TableSchema] = {}
-    for _, schema in read_schemas(store, business.number):
-        if schema.version >= newest.get(schema.table_id, schema).version:
-            newest[schema.table_id] = schema
+    newest = {schema.table_id: schema for _, schema in read_schemas(store, business.number)}  # the last of each
     known = {n: f"{one.namespace}.{one.name}" for n, one in newest.items() if not is_heartbeat(one.namespace, one.name)}
     found = [n for n in known if is_labelled((name,), newest[n].namespace, newest[n].name)]
     if not found:
