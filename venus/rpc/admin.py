@@ -84,7 +84,7 @@ class AdminClient:
         self._ask(business, "Forget", request, broker_pb2.Empty)
 
     def forget_business(self, business: str) -> None:
-        """Remove a business for good, with its queue, its full data and its consumers; Refused while it is in use."""
+        """Remove a business permanently, with its queue, full data and consumers; Refused while it is in use."""
         request = broker_pb2.ForgetBusinessRequest(business=business)
         self._ask(business, "ForgetBusiness", request, broker_pb2.Empty, FORGET_TIMEOUT_S)
 

@@ -4,7 +4,7 @@ Brokers may form several sets, the nearest first. When no broker of the set in u
 thread probes the nearer sets meanwhile, and one is used again after a minute of health (venus/network/directory.py).
 
 Each broker has a circuit breaker (venus/flow/breaker.py). One failure to connect or one slow answer isolates it, for
-all connections of the process. A leader that another broker has named is asked even so: there is no alternative for
+all connections of the process. A leader that another broker has named is still asked: there is no alternative for
 what it leads. Time in which this process itself did not run isolates no broker (stopwatch.py), nor does an answer that
 says why the broker cannot serve.
 """
@@ -101,7 +101,7 @@ class BrokerSelector:
             known = self._is_isolated(address, now)
             wait_s = self._breaker(address).record_failure(now, reason)
             whole = self._is_whole_set_away(address, now)
-        if len(self.addresses) > 1 and not known:  # a leader that is named is asked all the same, maybe often
+        if len(self.addresses) > 1 and not known:  # a leader that is named is still asked, maybe often
             logger.warning("broker %s is isolated for %.0f s: %s", address, wait_s, reason or "it is away")
         if whole:
             self.record_lost_set(address)

@@ -203,7 +203,7 @@ class CommitThread:
         self.submit(work, line=business)
 
     def fail(self, error: BaseException) -> None:
-        """Stop for good, because nothing may be written after an error of the store.
+        """Stop permanently, because nothing may be written after an error of the store.
 
         The process ends in `on_fatal`, before any caller gets an answer. Its clients see a lost connection and try
         another broker.

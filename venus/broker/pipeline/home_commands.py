@@ -42,7 +42,7 @@ def refuse_producer(business: Business) -> None:
 def refuse_epoch(business: Business, source_epoch: int, *, insists: bool = False) -> None:
     """Refuse a source with a higher epoch than this home ever gave: it was at another home. Raises NotLeader.
 
-    With `insists` the producer takes over all the same.
+    With `insists` the producer takes over nevertheless.
     """
     state = business.proposed
     was_here = bool(state.end_batch) and not loss.has_unmeasured(state.losses)
@@ -307,7 +307,7 @@ class Forgetting:
         self._guard = guard
 
     def __call__(self, business: str) -> None:
-        """Remove a business for good: its log, queue, rows, state and snapshots; free the space before returning.
+        """Remove a business permanently: its log, queue, rows, state and snapshots; free the space before returning.
 
         Raises Unavailable for an unknown one, Refused while a producer or a consumer is connected.
         """

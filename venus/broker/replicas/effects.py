@@ -28,7 +28,7 @@ class Transport(Protocol):
     """Connections to other brokers. Lost messages are requested again; messages arrive in order."""
 
     def fetch(self, to: LiveBroker, business: str, fetch: SendFetch) -> None:
-        """Send a fetch to a leader; `Host.answered` or `Host.on_connection_lost` follows."""
+        """Send a fetch to a leader; `Host.on_fetch_reply` or `Host.on_connection_lost` follows."""
 
     def reply(self, to: Member, business: str, answer: Answer) -> None:
         """Reply to a follower's fetch; ignored if the follower is gone."""
@@ -91,19 +91,19 @@ class Coordination(Protocol):
     """Calls of the coordinator that do not block the host."""
 
     def read_soon(self) -> None:
-        """Read leaderships and living brokers soon; `Host.seen` follows."""
+        """Read leaderships and living brokers soon; `Host.on_topology` follows."""
 
     def swap(self, before: Leadership, after: Leadership) -> None:
-        """Replace a record; `Host.swapped` follows."""
+        """Replace a record; `Host.on_swap_result` follows."""
 
     def create(self, leadership: Leadership) -> None:
-        """Store a new business; `Host.seen` follows."""
+        """Store a new business; `Host.on_topology` follows."""
 
     def publish(self, me: LiveBroker) -> None:
         """Publish a changed description of this broker."""
 
     def ask_forgotten(self, business: str) -> None:
-        """Ask whether a business without a record was forgotten; `Host.forgotten` follows."""
+        """Ask whether a business without a record was forgotten; `Host.on_forgotten_term` follows."""
 
 
 logger = logging.getLogger(__name__)

@@ -209,12 +209,12 @@ class Host:
             self._handle_early(leadership.business)
             self._release(leadership)
         for business in list(self.replicas):  # an election needs the living brokers as of after the record
-            self._tell_brokers(business)
+            self._report_brokers(business)
             if business not in self.records:
                 self._coordination.ask_forgotten(business)
         self._requests.execute(self.replicas, self.records, self._view())
 
-    def _tell_brokers(self, business: str) -> None:
+    def _report_brokers(self, business: str) -> None:
         self.handle(business, m.BrokersRead(brokers=self.brokers.live, ranks=self._ranks.get(business, {})))
 
     def _view(self) -> ClusterView:
@@ -284,7 +284,7 @@ class Host:
         self.replicas[business] = Replica(
             self.me.member, position, patience=self._patience, begins=business in self._begun
         )
-        self._tell_brokers(business)
+        self._report_brokers(business)
         self.handle(business, m.LeaseChanged(until=self._lease_until))
 
     def on_lease(self, until: float) -> None:

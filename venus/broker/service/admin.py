@@ -79,7 +79,7 @@ class AdminService(broker_pb2_grpc.AdminServicer):
     async def ForgetBusiness(  # type: ignore[override]  # noqa: N802
         self, request: broker_pb2.ForgetBusinessRequest, context: Context
     ) -> broker_pb2.Empty | None:
-        """Remove a business for good."""
+        """Remove a business permanently."""
         async with abort_on_error(context):
             if not await self._gate.forget(request.business):
                 await self._bridge.run_blocking(Lane.FULL_DATA, self._core.forget_business, request.business)

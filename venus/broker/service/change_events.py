@@ -1,8 +1,8 @@
 """GET /v1/changes: a subscription by content as server-sent events, for browsers and for any HTTP client.
 
 A request is a client in this process: the same stream as over gRPC, with credit for what the connection has taken. The
-last event of a transaction has the position as its id, so a browser that connects again by itself goes on there. If
-the queue does not go back that far, all rows come again, after the event `truncate`.
+last event of a transaction has the position as its id, so a browser that reconnects by itself resumes there. If the
+queue does not reach back that far, all rows come again, after the event `truncate`.
 """
 
 from __future__ import annotations

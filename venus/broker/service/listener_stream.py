@@ -280,7 +280,7 @@ class ListenerStream:
         if live and first.offset != NOW and position[0] < end:
             failed |= await self._read_again(table.table_id, live, position[0], end, announces=True)
         self._newest_start = max(self._newest_start, end)
-        await self._say_live([one.number for one in live], failed, end, epoch)
+        await self._announce_live([one.number for one in live], failed, end, epoch)
 
     async def _describe(self, some: list[Beginning]) -> tuple[list[TableSchema], list[WantedSubscription]]:
         """Send the versions of the table; return them, and the subscriptions that fit it."""
@@ -323,7 +323,9 @@ class ListenerStream:
         starting.difference_update([one.number for one in wanted])
         return failed
 
-    async def _say_live(self, numbers: Iterable[int], failed: Mapping[int, VenusError], end: int, epoch: int) -> None:
+    async def _announce_live(
+        self, numbers: Iterable[int], failed: Mapping[int, VenusError], end: int, epoch: int
+    ) -> None:
         frame = broker_pb2.ChangesFrame(news=[end_news(number, error) for number, error in failed.items()])
         live = [number for number in numbers if number in self._live]
         for number in live:
@@ -389,7 +391,7 @@ class ListenerStream:
                 raise ClientLost(
                     f"{self.client or 'a client'} has read nothing for {silent_s:.0f} s: its subscriptions to "
                     f"{self.business} end at position {self.position}",
-                    hint=f"go on from there: `venus listen TABLE --from {self.position}`",
+                    hint=f"continue from there: `venus listen TABLE --from {self.position}`",
                 )
             with suppress(TimeoutError):
                 async with asyncio.timeout(PROGRESS_S):

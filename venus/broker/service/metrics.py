@@ -68,7 +68,7 @@ _OVERLAY_COUNTERS: tuple[tuple[str, str, Callable[[broker_pb2.OverlayStatus], fl
     ("venus_overlay_pairs", "Changes times subscriptions compared here", lambda o: o.pairs),
     ("venus_overlay_requests", "Batches sent to other brokers", lambda o: o.requests),
     ("venus_overlay_unanswered", "Batches without an answer in time", lambda o: o.unanswered),
-    ("venus_overlay_unknown", "Parts whose subscriptions the other broker had not", lambda o: o.unknown),
+    ("venus_overlay_unknown", "Parts whose subscriptions the other broker did not have", lambda o: o.unknown),
     ("venus_overlay_changes_elsewhere", "Own changes that other brokers have matched", lambda o: o.changes_elsewhere),
     ("venus_overlay_changes_here", "Own changes matched here", lambda o: o.changes_here),
 )

@@ -136,7 +136,7 @@ class SubscriptionReader:
     async def read_again(
         self, replay: Replay, start: int, end: int
     ) -> tuple[list[tuple[ReplayedBatch, Position]], int]:
-        """Judge the next batches; return each with the position after it, and where to go on."""
+        """Judge the next batches; return each with the position after it, and the offset of the first one left."""
         return await self._bridge.run_blocking(Lane.INCREMENTS, partial(self._read_again, replay, start, end))
 
     def _read_again(self, replay: Replay, start: int, end: int) -> tuple[list[tuple[ReplayedBatch, Position]], int]:
@@ -199,7 +199,7 @@ class KeptQueue:
             self._core.subscriptions.acknowledge(self._name, self._group, self._token, applied)
 
     def advance(self, position: int) -> None:
-        """Let the queue go on: a transient reader needs nothing below its position."""
+        """Release the queue below the position of a transient reader."""
         if self._transient and position:
             self._core.subscriptions.acknowledge(self._name, self._group, self._token, position)
 
@@ -213,12 +213,12 @@ class KeptQueue:
             self._pin, self._pinned = token, lowest
 
     def unpin(self) -> None:
-        """Stop to keep the queue for subscriptions that begin."""
+        """Stop keeping the queue for subscriptions that begin."""
         self._let_go(self._pin)
         self._pin = 0
 
     def release(self) -> None:
-        """Keep nothing for the stream any more, except for its group."""
+        """Release everything that is kept for the stream, but not for its group."""
         self.unpin()
         self._let_go(self._token)
         self._token = 0

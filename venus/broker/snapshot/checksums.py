@@ -30,7 +30,7 @@ class Segment:
     """Checksum of the rows of a segment with a Sequence up to `as_of`, tombstones included.
 
     The segment ends before the record_id `stop`, or at the end of the table (None). `replaced_max` counts newer rows
-    that were removed for good; each may have replaced one of these rows before.
+    that were removed permanently; each may have replaced one of these rows before.
     """
 
     as_of: int
@@ -46,7 +46,7 @@ class Segment:
         return replace(self, count=self.count + sign * len(counted), digest=digest)
 
     def without(self, sequences: Sequences) -> Segment:
-        """Return the segment without rows that were removed for good."""
+        """Return the segment without rows that were removed permanently."""
         newer = int((sequences > self.as_of).sum())
         return replace(self.plus(sequences, -1), replaced_max=self.replaced_max + newer)
 

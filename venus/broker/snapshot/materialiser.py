@@ -173,7 +173,7 @@ class Materialiser:
         return future
 
     def forget(self, business: Business) -> Future[None]:
-        """Stop work for a business for good. The future is resolved once nothing is written for it any more."""
+        """Stop all further work for a business. The future is resolved once nothing is written for it any more."""
         future: Future[None] = Future()
         with self._changed:
             if self._stopping:

@@ -1,7 +1,7 @@
 """Reading of the rows of a cut in key ranges, with totals for loaders.
 
-`ChunkReader` keeps nothing open between two chunks. So a reader may take as long as it likes, stop for good, or resume
-behind any record_id it has seen. Rows are sent in stored form, without tombstones and rows outside the filters.
+`ChunkReader` keeps nothing open between two chunks. So a reader may take as long as it likes, stop without resuming, or
+resume behind any record_id it has seen. Rows are sent in stored form, without tombstones and rows outside the filters.
 
 The metadata of a checkpoint is read from inside it: that of the live store could differ from its rows by a batch.
 """

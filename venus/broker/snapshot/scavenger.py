@@ -1,8 +1,8 @@
 """Removal of rows under a table's floor and of old tombstones from the full data.
 
 TRUNCATE and sweeps only raise a floor; tombstones stay until every consumer has passed them and a day is over. The
-scavenger removes both for good, a run of keys at a time, while there is no more urgent work. It stores its knowledge of
-a table (whether it has tombstones, which of them are removed) in the same write batches.
+scavenger deletes both, a run of keys at a time, while there is no more urgent work. It stores its knowledge of a table
+(whether it has tombstones, which of them are removed) in the same write batches.
 """
 
 from __future__ import annotations

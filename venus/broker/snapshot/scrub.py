@@ -157,7 +157,7 @@ def _store_checksums(
 
 
 def _removals(business: Business, table_id: int) -> tuple[int, int]:
-    """Return numbers that change whenever rows of the table are removed for good."""
+    """Return numbers that change whenever rows of the table are removed permanently."""
     with business.lock:
         return business.counters["scavenged_rows"], business.materialised.floors.get(table_id, 0)
 

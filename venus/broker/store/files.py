@@ -6,7 +6,7 @@ a new, empty store over the old one), nor that a log file ends early. The witnes
 MANIFEST and write-ahead log consist of blocks of 32 KiB, which hold records of a checksum, a length, a type and a
 payload. RocksDB takes a length that reaches beyond the end of the file for a torn record, and a type that only recycled
 files have for a left-over. Both end the file silently, so one damaged bit drops a record or everything behind it.
-`end_of` distinguishes both from a record that was really torn.
+`find_end` distinguishes both from a record that was really torn.
 
 A checkpoint is opened again after a restart of the broker, and loaders read from it. RocksDB checks its tables block by
 block; the seal covers the files that name the tables.

@@ -1,7 +1,7 @@
 """The options of RocksDB: memory, files and merges of each family, and the priority of merges.
 
 The bodies of the log go to blob files: its merges then move keys, and of the bodies only those in the oldest quarter of
-these files. A blob file goes once the log is trimmed beyond it.
+these files. A blob file is removed once the log is trimmed beyond it.
 
 Merges give way on a busy core (Linux only), because nothing waits for them. Flushes keep their priority: RocksDB delays
 every write while memtables are full. Merges that get too little time delay writes as well, so the full data waits for
