@@ -28,7 +28,7 @@ from tests.support.brokers.feed import (
 )
 from tests.support.brokers.real_broker import RealBroker
 from tests.support.waiting import eventually
-from venus.adapters.targets.postgresql.apply import report
+from venus.adapters.targets.postgresql.apply import apply_loop
 from venus.adapters.targets.postgresql.load.full_sync import full_sync
 from venus.adapters.under.cut_assembler import CutPiece
 from venus.codec.batch import Batch, digest, encode
@@ -200,7 +200,7 @@ def test_what_locks_or_alters_a_table_waits_for_the_decision(
 def test_a_silent_producer_does_not_hold_locks_at_the_target(
     database: str, real: Undecided, feed: Feed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(report, "DECISION_WAIT_S", 0.2)
+    monkeypatch.setattr(apply_loop, "DECISION_WAIT_S", 0.2)
     settings = loaded(real, feed, database, items())
     with following(settings, "a"):
         half_cut(real, feed, large(0, 1500, "late"))

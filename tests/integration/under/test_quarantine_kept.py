@@ -10,7 +10,12 @@ from tests.support.brokers.delivery import FakeDelivery
 from tests.support.brokers.feed import Feed, caught_up, following, items, put, query
 from tests.support.pipelines.applying import counters_close, equal, loaded
 from tests.support.waiting import eventually
-from venus.adapters.targets.postgresql.apply.report import PIECE_EVERY_S, PIECE_ROWS, ROUND_EVERY_S, QuarantineCleanup
+from venus.adapters.targets.postgresql.apply.apply_loop import (
+    PIECE_EVERY_S,
+    PIECE_ROWS,
+    ROUND_EVERY_S,
+    QuarantineCleanup,
+)
 from venus.adapters.targets.postgresql.control import (
     list_quarantine,
     pause,

@@ -17,7 +17,7 @@ from tests.support.databases.postgres import libpq
 from tests.support.pipelines.applying import equal, loaded
 from tests.support.waiting import eventually
 from venus.adapters.targets.postgresql import lock_waits
-from venus.adapters.targets.postgresql.apply.report import ApplyStream
+from venus.adapters.targets.postgresql.apply.apply_loop import ApplyStream
 from venus.adapters.targets.postgresql.catalogue import TargetCatalogue
 from venus.adapters.targets.postgresql.load.full_sync import full_sync
 from venus.adapters.targets.registry import open_target

@@ -12,8 +12,8 @@ import threading
 import time
 
 from venus.adapters.targets.postgresql import catalogue as catalogues
+from venus.adapters.targets.postgresql.apply.apply_loop import IDLE_S, ApplyLoop, ApplyReport, ApplyStream, End, Report
 from venus.adapters.targets.postgresql.apply.held_tables import HeldTables
-from venus.adapters.targets.postgresql.apply.report import IDLE_S, ApplyLoop, ApplyReport, ApplyStream, End, Report
 from venus.adapters.targets.postgresql.apply.resync import Resyncs
 from venus.adapters.targets.postgresql.apply.start_over import apply_configured_predicates, start_over
 from venus.adapters.targets.postgresql.apply.transaction import ApplyTransaction

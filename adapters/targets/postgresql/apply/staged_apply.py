@@ -15,8 +15,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from venus.adapters.targets.postgresql import catalogue as catalogues
+from venus.adapters.targets.postgresql.apply.apply_loop import ApplyLoop, ApplyReport, Report
 from venus.adapters.targets.postgresql.apply.apply_session import run_apply
-from venus.adapters.targets.postgresql.apply.report import ApplyLoop, ApplyReport, Report
 from venus.adapters.targets.postgresql.apply.staged_task import (
     StagedTable,
     StageReceipt,

@@ -15,8 +15,8 @@ from collections.abc import Callable
 from contextlib import closing
 
 from venus.adapters.targets.contract import FillEnd, LoadProgress, LoadReport
+from venus.adapters.targets.postgresql.apply.apply_loop import ApplyReport
 from venus.adapters.targets.postgresql.apply.apply_session import run_apply
-from venus.adapters.targets.postgresql.apply.report import ApplyReport
 from venus.adapters.targets.postgresql.database import (
     ACTIVE,
     PostgresDatabase,
