@@ -69,7 +69,7 @@ class BusinessSet:
             for each in started:
                 each.result()
 
-    def uneven(self, among: int) -> tuple[float, float]:
+    def imbalance(self) -> tuple[float, float]:
         """Return max/mean of the businesses led and of the bytes in the logs that are led."""
         led, nbytes = Counter[str](), Counter[str]()
         for known in self.records():
@@ -78,7 +78,7 @@ class BusinessSet:
             broker = known.leader.broker
             led[broker] += 1
             nbytes[broker] += business_status(self.cluster.brokers[broker].address, known.business).log_bytes
-        return tuple(max(found.values()) * among / found.total() for found in (led, nbytes))  # type: ignore[return-value]
+        return max_to_mean(led), max_to_mean(nbytes)
 
     def missing_rows(self) -> int:
         """Return how many rows are missing at the leaders."""
@@ -121,8 +121,12 @@ def commit_batch(reach: str, business: str, number: int) -> None:
 
 def hash_alone(names: Sequence[str]) -> float:
     """Return max/mean of the businesses by rendezvous hashing alone."""
-    placed = Counter(rank_brokers(name, NAMES)[0] for name in names)
-    return max(placed.values()) * len(NAMES) / len(names)
+    return max_to_mean(Counter(rank_brokers(name, NAMES)[0] for name in names))
+
+
+def max_to_mean(by_broker: Counter[str]) -> float:
+    """Return the ratio of the largest value to the mean of all brokers, also of those without a value."""
+    return max(by_broker.values()) * len(NAMES) / by_broker.total()
 
 
 def measure(cluster: BrokerCluster, count: int) -> list[FigureResult]:
@@ -133,7 +137,7 @@ def measure(cluster: BrokerCluster, count: int) -> list[FigureResult]:
     wait_for(lambda: not any(known.successor for known in businesses.records()), every_s=0.2)
     what = f"{count} producers of {ROWS:,} rows at {len(NAMES)} real brokers"
     peer = f"hashing alone: {hash_alone(businesses.names):.2f}"
-    led, nbytes = businesses.uneven(len(NAMES))
+    led, nbytes = businesses.imbalance()
     found = [
         at_most(f"{what}, businesses led, max/mean", led, EVEN, "", paper=PAPER, peer=peer),
         at_most("bytes written, max/mean", nbytes, EVEN, ""),
@@ -143,10 +147,10 @@ def measure(cluster: BrokerCluster, count: int) -> list[FigureResult]:
     businesses.wait_until_led("c")
     cluster.start("c")
     businesses.wait_in_sync()
-    led, nbytes = businesses.uneven(len(NAMES))
+    led, nbytes = businesses.imbalance()
     found.append(at_most("one killed with kill -9 among writers, and back: led, max/mean", led, AFTER_DEATH, ""))
     moves = json.loads(cluster.venus("cluster", "balance", "--json", timeout_s=600)[0])["moves"]
-    led, nbytes = businesses.uneven(len(NAMES))
+    led, nbytes = businesses.imbalance()
     slowest = max((move["seconds"] for move in moves), default=0.0)
     return [
         *found,
