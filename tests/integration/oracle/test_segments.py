@@ -132,6 +132,22 @@ def test_a_truncate_that_is_noted_during_a_comparison_is_followed(
     assert state(source) == ("ACTIVE", "")
 
 
+def test_a_table_that_is_dropped_during_a_comparison_is_gone(
+    item: Follower, application: Any, source: OracleSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def read_segments(session: OracleSession) -> Segments:
+        monkeypatch.undo()
+        application.execute('DROP TABLE "ITEM"')
+        application.execute("DELETE FROM DICTIONARY.SEGMENTS WHERE OBJECT_NAME = 'ITEM'")
+        return segments.read_segments(session)
+
+    monkeypatch.setattr(segments, "read_segments", read_segments)
+    source.capture.refresh_schemas()
+    source.capture.refresh_schemas()
+    assert state(source)[0] == "RESYNC"
+    assert state(source)[1].startswith("the table is gone")
+
+
 def test_what_happens_to_a_paused_table_is_found_when_it_goes_on(
     item: Follower, application: Any, source: OracleSource
 ) -> None:

@@ -219,12 +219,16 @@ class SegmentWatch:
     def judge(self, how: OracleTableComparison) -> OracleTableComparison:
         """Add the reason to read a table again, if its segments, its triggers or its definition give one."""
         table_id, place = how.captured.schema.table_id, how.place
-        if how.reason or how.table is None:
+        if how.reason or how.table is None or self._is_undecided(how):
             return how
         reason = "" if self.notes.explains_segments(place) else self.segments.missed_rows_reason(table_id, place)
         if not reason and not how.is_beginning:  # otherwise the fill is about to read the whole table anyway
             reason = self.segments.altered_triggers(table_id, place)
         return replace(how, reason=reason, read_again=not how.is_paused and self._has_other_values(how))
+
+    def _is_undecided(self, how: OracleTableComparison) -> bool:
+        """Whether a table was dropped or hidden after it was read: the next comparison judges it."""
+        return how.table is not None and how.place not in self.segments.now
 
     def _has_other_values(self, how: OracleTableComparison) -> bool:
         """Whether ALTER TABLE may have given rows other values."""
@@ -247,10 +251,11 @@ class SegmentWatch:
     def store(self, compared: Iterable[OracleTableComparison]) -> None:
         """Store the present marks, in the transaction that stores their consequences.
 
-        Tables that are PAUSED or may not be read are skipped: no reason was stored for them, so that a later comparison
-        must find the change again.
+        Tables that are PAUSED, unreadable or undecided are skipped: no reason was stored for them, so that a later
+        comparison must find the change again.
         """
         for how in compared:
             now = self._present_marks(how)
-            if not how.is_paused and not how.grant and now != self._stored_marks(how):
+            is_skipped = how.is_paused or bool(how.grant) or self._is_undecided(how)
+            if not is_skipped and now != self._stored_marks(how):
                 segments.store_marks(self.session, how.captured.schema.table_id, now)
