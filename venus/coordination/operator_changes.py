@@ -57,7 +57,7 @@ def move_replica(known: Leadership, source: str, target: str, living: Collection
 
 def add_replica(known: Leadership, broker: str, living: Collection[LiveBroker], wanted: int) -> Leadership:
     """Return the record with a replica at `broker`; `wanted` is the number of [cluster]. Raises Refused."""
-    stay = tuple(name for name in known.replicas if name not in known.leaving)
+    stay = known.staying_replicas
     if broker in stay:
         return known
     _check_target(broker, living)
@@ -128,15 +128,14 @@ def check_drain(known: Leadership, broker: str, living: Collection[LiveBroker]) 
 
 def has_too_few_replicas(known: Leadership, wanted: int) -> bool:
     """Whether a business has too few replicas; `wanted` is the number of [cluster]."""
-    stay = [name for name in known.replicas if name not in known.leaving]
-    return len(stay) < (known.replicas_wanted or wanted)
+    return len(known.staying_replicas) < (known.replicas_wanted or wanted)
 
 
 def pending_requests(known: Leadership, living: Collection[LiveBroker]) -> list[str]:
     """Return an operator's requests that are not carried out yet, and why."""
     in_sync, said = _in_sync(known, living), []
     if known.leaving:
-        late = [name for name in known.replicas if name not in known.leaving and name not in in_sync]
+        late = [name for name in known.staying_replicas if name not in in_sync]
         why = f"once {', '.join(late)} {'is' if len(late) == 1 else 'are'} in sync" if late else "now"
         said.append(f"the replica at {', '.join(known.leaving)} is taken away {why}")
     if known.successor:

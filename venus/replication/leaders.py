@@ -104,8 +104,8 @@ class _Balance:
         for known in sorted(records, key=lambda known: known.business):
             if known.leader is None or known.leader not in live or known.leader.broker not in self.led:
                 continue
-            staying = set(known.replicas) - set(known.leaving)
-            able = {member.broker for member in known.in_sync if member in live} & staying & set(names)
+            able = {member.broker for member in known.in_sync if member in live}
+            able &= set(known.staying_replicas) & set(names)
             self._targets[known.business] = able | {known.leader.broker}
             self.led[known.leader.broker] += 1
             self._connect(known.business, known.leader.broker)

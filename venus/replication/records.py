@@ -143,6 +143,11 @@ class Leadership:
         )
 
     @property
+    def staying_replicas(self) -> tuple[str, ...]:
+        """The brokers whose replicas are not leaving."""
+        return tuple(name for name in self.replicas if name not in self.leaving)
+
+    @property
     def candidates(self) -> frozenset[Member]:
         """The members that may lead and are known to have everything that was acknowledged."""
         return self.in_sync if len(self.in_sync) >= self.min_in_sync else self.in_sync | self.last_in_sync

@@ -19,7 +19,6 @@ from venus.broker.replicas.placement import (
     ReplicaPlacement,
     can_be_removed,
     clear_successor,
-    staying_replicas,
 )
 from venus.broker.replicas.replicated_logs import ReplicaStanding, ReplicatedLogs
 from venus.replication import messages as m
@@ -421,7 +420,7 @@ class LeaderRequests:
     def _can_catch_up(self, known: Leadership, view: ClusterView, now: float) -> bool:
         """Whether the requested leader may still join the in-sync set in time; a draining leader does not wait."""
         broker, own, request = view.by_name.get(known.successor), view.live.get(self.me), (known.term, known.successor)
-        if broker is None or broker.draining or known.successor not in staying_replicas(known):
+        if broker is None or broker.draining or known.successor not in known.staying_replicas:
             return False
         if own is None or own.draining or own is broker:
             return False

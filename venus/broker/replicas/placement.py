@@ -123,7 +123,7 @@ class ReplicaPlacement:
 
     def add_missing(self, known: Leadership, view: ClusterView) -> Leadership | None:
         """Return the record with the missing replicas; None = none is missing, or no broker is available."""
-        stay = staying_replicas(known)
+        stay = known.staying_replicas
         missing = (known.replicas_wanted or self.replicas) - len(stay)
         if missing <= 0:
             return None
@@ -133,7 +133,7 @@ class ReplicaPlacement:
 
 def replace_draining(known: Leadership, view: ClusterView) -> Leadership | None:
     """Return the record with an additional replica in place of one on a draining broker; None = none is needed."""
-    stay = staying_replicas(known)
+    stay = known.staying_replicas
     draining = [name for name in stay if name in view.by_name and view.by_name[name].draining]
     return _replace_replica(known, draining[0], view) if draining else None
 
@@ -143,7 +143,7 @@ def replace_crowded(known: Leadership, view: ClusterView) -> Leadership | None:
 
     One replica is replaced at a time, one that does not lead, and first one that is not in sync.
     """
-    stay = staying_replicas(known)
+    stay = known.staying_replicas
     sites = Counter(view.site_of(name) for name in stay)
     if known.leaving or len(sites) == len(stay):
         return None
@@ -157,16 +157,11 @@ def replace_crowded(known: Leadership, view: ClusterView) -> Leadership | None:
 
 
 def _replace_replica(known: Leadership, leaving: str, view: ClusterView) -> Leadership | None:
-    present = [name for name in staying_replicas(known) if name != leaving]
+    present = [name for name in known.staying_replicas if name != leaving]
     spare = view.choose_replicas(known.business, present, known.replicas, 1)
     if not spare:
         return None
     return replace(known, replicas=(*known.replicas, spare[0]), leaving=(*known.leaving, leaving))
-
-
-def staying_replicas(known: Leadership) -> tuple[str, ...]:
-    """Return the brokers whose replicas are not leaving."""
-    return tuple(name for name in known.replicas if name not in known.leaving)
 
 
 def raise_minimum(known: Leadership) -> Leadership | None:
@@ -178,7 +173,7 @@ def raise_minimum(known: Leadership) -> Leadership | None:
 
 def remove_leaving(known: Leadership, living: Collection[Member]) -> Leadership | None:
     """Return the record without the leaving replicas; None = there are none, or the others are not in sync."""
-    stay = staying_replicas(known)
+    stay = known.staying_replicas
     ready = {member.broker for member in known.in_sync & set(living)}
     if not known.leaving or not ready.issuperset(stay) or len(stay) < known.min_in_sync:
         return None
