@@ -21,7 +21,7 @@ from venus.broker.matching.overlay import MatchingOverlay
 from venus.broker.matching.remote import RemoteMatching
 from venus.config.sections import MatchingSettings
 from venus.errors import ProtocolError, Refused
-from venus.network.matching import spaces
+from venus.network.matching import indexes
 from venus.network.matching.indexes import TableIndex
 from venus.network.matching.installed import InstallationMessage, InstalledPart, InstalledSubspaces
 from venus.network.matching.interests import Events, Interest, Matches
@@ -367,7 +367,7 @@ def test_another_broker_builds_its_indexes_outside_the_event_loop(monkeypatch: p
             built.append(threading.current_thread())
             super().__init__(interests, sample)
 
-    monkeypatch.setattr(spaces, "TableIndex", Index)
+    monkeypatch.setattr(indexes, "TableIndex", Index)
 
     async def match_twice() -> None:
         bridge = LoopBridge(asyncio.get_running_loop())

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from venus.model import Column, Kind, LogicalType, TableSchema
-from venus.network.matching import content
+from venus.network.matching import indexes
 from venus.network.matching.content import ContentIndex
 from venus.network.matching.indexes import TableIndex
 from venus.network.matching.interests import Events, Interest
@@ -170,7 +170,7 @@ def test_a_few_new_predicates_do_not_rebuild_the_index_of_thousands(monkeypatch:
         built.append(len(interests))
         return made(interests, sample)
 
-    monkeypatch.setattr(content, "TableIndex", build)
+    monkeypatch.setattr(indexes, "TableIndex", build)
     for n in range(5):
         index.add(compile_predicate(f"i = {5000 + n}", SCHEMA))
         index.match(_Columns(rows), 50)

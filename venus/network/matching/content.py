@@ -9,7 +9,7 @@ users are passed over until there are many: an entry that comes or goes does not
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from decimal import Decimal
 from math import ceil, floor, inf, nextafter
 from typing import Any, Protocol
@@ -19,8 +19,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from venus.model import Column, Kind, TableSchema
-from venus.network.matching.indexes import TableIndex
-from venus.network.matching.interests import NONE, Events, Floats, Ids, Interest, Matches
+from venus.network.matching.indexes import NumberedIndex
+from venus.network.matching.interests import NO_EVENTS, NONE, Events, Floats, Ids, Interest, Matches
 from venus.predicates.constants import PredicateSort, sort_of
 from venus.predicates.evaluation import Values, evaluate_predicate, keys_of, order_numbers
 from venus.predicates.ranges import Bound, Predicate, Range
@@ -63,36 +63,6 @@ class _Entry:
     users: int = 0
 
 
-@dataclass(slots=True)
-class _BuiltIndex:
-    """An index over some entries, and which of them have no interest, because they want every row."""
-
-    ids: Ids = field(default_factory=lambda: np.empty(0, np.int64))
-    index: TableIndex | None = None
-    every: Ids = field(default_factory=lambda: np.empty(0, np.int64))
-
-    @classmethod
-    def of(cls, entries: Iterable[tuple[int, _Entry]], sample: Events) -> _BuiltIndex:
-        found = list(entries)
-        chosen = [(n, one) for n, one in found if one.interest.equal or one.interest.between]
-        return cls(
-            np.array([n for n, _ in chosen], np.int64),
-            TableIndex([one.interest for _, one in chosen], sample) if chosen else None,
-            np.array([n for n, one in found if not (one.interest.equal or one.interest.between)], np.int64),
-        )
-
-    def match(self, events: Events) -> tuple[Ids, Ids]:
-        found = self.index.match(events) if self.index is not None else NONE
-        rows, ids = found.events, self.ids[found.interests]
-        if not len(self.every):
-            return rows, ids
-        count = len(self.every)
-        return (
-            np.concatenate([rows, np.repeat(np.arange(events.count), count)]),
-            np.concatenate([ids, np.tile(self.every, events.count)]),
-        )
-
-
 class SharedInterests(Protocol):
     """The same interests at brokers that share the matching (venus/broker/matching)."""
 
@@ -115,11 +85,11 @@ class ContentIndex:
         self._numbers: dict[str, int] = {}
         self._next = 0
         self._columns: dict[int, _WantedColumn] = {}
-        self._main, self._fresh = _BuiltIndex(), _BuiltIndex()
+        self._main, self._fresh = NumberedIndex(), NumberedIndex()
         self._new: list[int] = []
         self._unused = 0
         self._is_stale = self._is_unbuilt = False
-        self._sample = Events(0, {})
+        self._sample = NO_EVENTS
         self._low: dict[str, Floats] = {}
         self._high: dict[str, Floats] = {}
         self._alive: Bools = np.zeros(0, np.bool_)
@@ -201,19 +171,22 @@ class ContentIndex:
             self._new = list(self._entries)
         if self._is_unbuilt:
             self._build()
-        (rows, ids), (more, others) = self._main.match(events), self._fresh.match(events)
+        (rows, ids), (more, others) = self._main.find(events), self._fresh.find(events)
         return np.concatenate([rows, more]), np.concatenate([ids, others])
 
     def _build(self) -> None:
         """Build the index of the new entries, or the large one if there are many new or unused ones."""
         most = max(REBUILD_MIN, int(REBUILD_PART * len(self._entries)))
-        if len(self._new) > most or self._unused > most or not len(self._main.ids):
-            self._main = _BuiltIndex.of(self._entries.items(), self._sample)
-            self._fresh, self._new, self._unused = _BuiltIndex(), [], 0
+        if len(self._new) > most or self._unused > most or not self._main.has_conditions:
+            self._main = self._index_of(self._entries)
+            self._fresh, self._new, self._unused = NumberedIndex(), [], 0
         else:
             self._new = [n for n in self._new if n in self._entries]
-            self._fresh = _BuiltIndex.of(((n, self._entries[n]) for n in self._new), self._sample)
+            self._fresh = self._index_of(self._new)
         self._is_unbuilt = False
+
+    def _index_of(self, numbers: Iterable[int]) -> NumberedIndex:
+        return NumberedIndex(((number, self._entries[number].interest) for number in numbers), self._sample)
 
     def _list_bounds(self) -> None:
         """List which entries there are, and at which values each must be compared again."""

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter, defaultdict
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Protocol
 
 import numpy as np
 
-from venus.network.matching.interests import NONE, Events, Floats, Ids, Interest, Matches, Ranges
+from venus.network.matching.interests import NO_EVENTS, NONE, Events, Floats, Ids, Interest, Matches, Ranges
 
 #: Pairs compared in one step, so that they fit into the processor's cache.
 PAIRS = 1 << 20
@@ -275,6 +275,40 @@ class TableIndex:
     def candidates(self, events: Events) -> int:
         """Return how many interests are compared with these events."""
         return sum(index.candidates(events) for _, index in self.parts)
+
+
+class NumberedIndex:
+    """Index of interests by numbers of their own. It does not change any more, so any thread may use it.
+
+    Interests without a condition are listed apart: they match every event.
+    """
+
+    def __init__(self, interests: Iterable[tuple[int, Interest]] = (), sample: Events = NO_EVENTS) -> None:
+        found = list(interests)
+        chosen = [(number, one) for number, one in found if one.equal or one.between]
+        self._index = TableIndex([one for _, one in chosen], sample)
+        self._numbers = np.array([number for number, _ in chosen], np.int64)
+        self._every = np.array([number for number, one in found if not (one.equal or one.between)], np.int64)
+
+    @property
+    def has_conditions(self) -> bool:
+        """Whether any of the interests has a condition."""
+        return len(self._numbers) > 0
+
+    def find(self, events: Events) -> tuple[Ids, Ids]:
+        """Return the pairs of an event and a number that match, in any order."""
+        found, count = self._index.match(events), len(self._every)
+        rows, numbers = found.events, self._numbers[found.interests]
+        if not count:
+            return rows, numbers
+        return (
+            np.concatenate([rows, np.repeat(np.arange(events.count), count)]),
+            np.concatenate([numbers, np.tile(self._every, events.count)]),
+        )
+
+    def match(self, events: Events) -> Matches:
+        """Return every pair that matches."""
+        return Matches.of(*self.find(events))
 
 
 def choose_range_index(interests: Sequence[Interest], sample: Events) -> InterestIndex:

@@ -50,6 +50,9 @@ class Events:
         )
 
 
+NO_EVENTS = Events(0, {})
+
+
 @dataclass(frozen=True, slots=True)
 class Matches:
     """Pairs of event and interest numbers, sorted by event, then by interest."""

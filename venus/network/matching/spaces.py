@@ -19,8 +19,8 @@ from decimal import Decimal
 import numpy as np
 import xxhash
 
-from venus.network.matching.indexes import TableIndex
-from venus.network.matching.interests import Events, Ids, Interest, Matches
+from venus.network.matching.indexes import NumberedIndex
+from venus.network.matching.interests import Events, Ids, Interest
 
 #: Columns of a group; interests without any of them would be in all its subspaces.
 GROUP_COLUMNS = 3
@@ -101,26 +101,6 @@ def digest_of(number: int, interest: Interest) -> int:
     return text.intdigest()
 
 
-@dataclass(frozen=True, slots=True)
-class PreparedIndex:
-    """An index of numbered interests that does not change any more, so that any thread may use it."""
-
-    numbers: Ids
-    index: TableIndex
-    #: Those without a condition.
-    every: Ids
-
-    def match(self, events: Events) -> Matches:
-        """Return the pairs of an encoded event and an interest's number."""
-        found = self.index.match(events)
-        if not len(self.every):
-            return Matches.of(found.events, self.numbers[found.interests])
-        return Matches.of(
-            np.concatenate([found.events, np.repeat(np.arange(events.count), len(self.every))]),
-            np.concatenate([self.numbers[found.interests], np.tile(self.every, events.count)]),
-        )
-
-
 @dataclass(slots=True)
 class NumberedInterests:
     """Encoded interests by their numbers, with their digest and an index that is built when it is needed."""
@@ -128,7 +108,7 @@ class NumberedInterests:
     interests: dict[int, Interest] = field(default_factory=dict)
     digests: dict[int, int] = field(default_factory=dict)
     digest: int = 0
-    _index: PreparedIndex | None = None
+    _index: NumberedIndex | None = None
     _numbers: frozenset[int] | None = None
 
     def add(self, number: int, interest: Interest, digest: int) -> None:
@@ -160,15 +140,10 @@ class NumberedInterests:
         if self.digest == copy.digest and self._index is None:
             self._index = copy._index
 
-    def prepare(self, sample: Events) -> PreparedIndex:
+    def prepare(self, sample: Events) -> NumberedIndex:
         """Return an index of the interests as they are now; `sample` has typical events, encoded."""
         if self._index is None:
-            named = [(number, one) for number, one in self.interests.items() if one.equal or one.between]
-            self._index = PreparedIndex(
-                np.array([number for number, _ in named], np.int64),
-                TableIndex([one for _, one in named], sample),
-                np.array([n for n, one in self.interests.items() if not (one.equal or one.between)], np.int64),
-            )
+            self._index = NumberedIndex(self.interests.items(), sample)
         return self._index
 
 
