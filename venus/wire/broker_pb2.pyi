@@ -3051,7 +3051,7 @@ class OverlayStatus(_message.Message):
     """sent to other brokers"""
     unanswered: _builtins.int
     unknown: _builtins.int
-    """parts whose subscriptions the other broker had not"""
+    """parts whose subscriptions the other broker did not have"""
     changes_elsewhere: _builtins.int
     """changes that other brokers have matched"""
     changes_here: _builtins.int

@@ -95,7 +95,7 @@ class OverlayExchange(_message.Message):
     SEAL_FIELD_NUMBER: _builtins.int
     level: _builtins.int
     first: _builtins.bool
-    """the sender has just come, and wants everything that the receiver knows"""
+    """the sender has just joined and requests every neighbour of the receiver"""
     leaving: _builtins.bool
     seal: _builtins.int
     @_builtins.property

@@ -48,7 +48,7 @@ class Exchange:
     sender: Neighbour
     level: int
     entries: tuple[Neighbour, ...] = ()
-    #: All neighbours are wanted: the sender has just come.
+    #: All neighbours are requested: the sender has just joined.
     is_first: bool = False
     is_leaving: bool = False
 
