@@ -56,7 +56,7 @@ FAULTS = (
     "touched keys not spared",
     "judged as before until the resync",
     "a removed predicate brings nothing",
-    "a resync goes on when its table is emptied",
+    "a resync continues when its table is emptied",
     "NULL is in every range",
 )
 
@@ -233,7 +233,7 @@ class History:
                 self.target.clear()
                 self.judged_by.clear()
                 parts.clear()
-                if self.fault != "a resync goes on when its table is emptied":
+                if self.fault != "a resync continues when its table is emptied":
                     self.recorded_from, self.side = None, None
             parts.append(self._judged(number))
         self.applied = end

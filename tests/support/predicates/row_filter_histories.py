@@ -3,8 +3,8 @@
 A source, two tandem sets below it, an access set below one of them, and a target below each of these. Batches are cut
 down, rows of the full data are chosen and folded, filters are fitted and positions told apart by the product's own
 code; the sets around them are a model: rows, a queue, a cut. Columns are dropped and added again, or renamed and back
-again; sets are filled again, also exactly where those below are; predicates change, consumers are forgotten, go on at
-the other tandem set, start over.
+again; sets are filled again, also exactly where those below are; predicates change, consumers are forgotten, resume
+at the other tandem set, start over.
 """
 
 from __future__ import annotations
@@ -12,80 +12,46 @@ from __future__ import annotations
 import random
 from collections import Counter
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache
 from unittest.mock import patch
 
-from tests.support.predicates.predicate_histories import IDS, KEYS, ROWS, SCHEMA, Row, random_text, where
+from tests.support.predicates.changing_table import (
+    DROPPED,
+    ENCODED_ROWS,
+    RENAMED,
+    VERSIONS,
+    WIRE_SCHEMAS,
+    decode_row,
+    row_in_version,
+)
+from tests.support.predicates.predicate_histories import IDS, KEYS, ROWS, Row, random_text, where
 from venus.broker.machine import envelope, folding
 from venus.broker.mirrors.topology_position import explain_late_cut
 from venus.broker.queue import reduced_batches
 from venus.broker.queue.reduced_batches import WantedPart
 from venus.broker.snapshot.reading import refused_tables, row_chooser
-from venus.codec import schema as schemas_codec
-from venus.codec.columns import Value, from_columns
 from venus.codec.filtering import OpenRows
 from venus.codec.packed import PackedBytes, pack_items
-from venus.codec.row_bytes import Layout
 from venus.codec.stored_rows import TOMBSTONE, StoredRows
-from venus.model import ChangeKind, TableSchema
+from venus.model import ChangeKind
 from venus.network import row_filters
 from venus.network.row_filters import FittedFilter, Levels, RowFilter
 from venus.wire import change_pb2
 
-#: The table, then without a column that predicates name, then with one of that name again, or with the same one.
-_ID, _REGION, *_REST = SCHEMA.columns
-DROPPED, RENAMED = "dropped", "renamed"
-VERSIONS = {
-    DROPPED: {
-        1: SCHEMA,
-        2: replace(SCHEMA, version=2, columns=(_ID, *_REST)),
-        3: replace(SCHEMA, version=3, columns=(_ID, *_REST, replace(_REGION, number=9))),
-    },
-    RENAMED: {
-        1: SCHEMA,
-        2: replace(SCHEMA, version=2, columns=(_ID, replace(_REGION, name="area"), *_REST)),
-        3: replace(SCHEMA, version=3),
-    },
-}
 #: The mechanisms that can be taken out, to see that the histories notice.
 FAULTS = (
     "sent whole",
     "left out instead of deleted",
     "the full data whole",
-    "what does not fit goes on",
-    "another column of the name goes on",
+    "what does not fit is still judged",
+    "another column of that name is taken for it",
     "no later cut",
     "still called insertions",
     "positions say nothing",
     "a table that stood still is as before",
     "what sets above choose is left out",
 )
-
-
-def _encoded(schema: TableSchema) -> dict[Row, bytes]:
-    values: dict[str, list[Value]] = {
-        "id": ["0"] * len(ROWS),
-        "region": [r for r, _, _ in ROWS],
-        "area": [r for r, _, _ in ROWS],
-        "amount": [None if a is None else f"{a}.00" for _, a, _ in ROWS],
-        "day": [d for _, _, d in ROWS],
-    }
-    _, rows = from_columns([values[c.name] for c in schema.columns], Layout.of(schema))
-    return dict(zip(ROWS, rows.split(), strict=True))
-
-
-_BYTES = {kind: {n: _encoded(schema) for n, schema in found.items()} for kind, found in VERSIONS.items()}
-_ROW_OF = {
-    kind: {n: {encoded: row for row, encoded in rows.items()} for n, rows in found.items()}
-    for kind, found in _BYTES.items()
-}
-_WIRE = {kind: {n: schemas_codec.to_wire(schema) for n, schema in found.items()} for kind, found in VERSIONS.items()}
-
-
-def seen(row: Row, version: int, kind: str) -> Row:
-    """Return a row as a version of the table has it, if it was written in an older one."""
-    return row if version == 1 or kind == RENAMED else (None, *row[1:])
 
 
 @cache
@@ -99,12 +65,12 @@ def _identity(kind: str, levels: Levels, versions: tuple[int, ...], fault: str) 
     return {table_id: one.digest for table_id, one in tables.items()}
 
 
-COUNTED = ("leaves", "fills", "frozen", "told", "refused", "moved")
+COUNTED = ("leaves", "fills", "frozen", "refilled", "refused", "moved")
 
 
 @dataclass(eq=False)
 class Node:
-    """A set, or a target, which nobody reads from. `at` and `cut` count batches; offsets are not modelled."""
+    """A set, or a target, from which no set reads. `at` and `cut` count batches; offsets are not modelled."""
 
     upper: Node | None = None
     text: str = ""
@@ -115,7 +81,7 @@ class Node:
     at: int = 0
     versions: set[int] = field(default_factory=lambda: {1})
     has_consumers: bool = False
-    #: Where it has read from last; it may try to go on elsewhere.
+    #: Where it has read from last; it may try to resume elsewhere.
     origin: Node | None = None
     levels: Levels = ()
     checked: tuple[int, int] = (0, 0)
@@ -154,8 +120,8 @@ class History:
     fills: int = 0
     leaves: int = 0
     frozen: int = 0
-    #: How often somebody was told that a set was filled again, or has other rows; went on at another one.
-    told: int = 0
+    #: How often a set filled again because the set above has other rows, was refused elsewhere, moved elsewhere.
+    refilled: int = 0
     refused: int = 0
     moved: int = 0
 
@@ -196,7 +162,7 @@ class History:
         for _ in range(rng.randint(1, 4)):
             row = None if rng.random() < 0.2 else rng.choice(ROWS)
             if row is not None and self.version == 2:
-                row = seen(row, 2, self.kind)
+                row = row_in_version(row, 2, self.kind)
             key = rng.choice(KEYS)
             changes.append((key, row))
             state.pop(key, None) if row is None else state.update({key: row})
@@ -210,7 +176,7 @@ class History:
     def _alter(self) -> None:
         last = 3 if self.kind == DROPPED else self.version + 1
         self.version = self.rng.randint(self.version + 1, last)
-        state = {key: seen(row, self.version, self.kind) for key, row in self.states[-1].items()}
+        state = {key: row_in_version(row, self.version, self.kind) for key, row in self.states[-1].items()}
         self._commit(False, [], state)
 
     def _commit(self, truncates: bool, changes: list[tuple[int, Row | None]], state: dict[int, Row]) -> None:
@@ -222,13 +188,17 @@ class History:
             count=truncates + len(changes),
             cut=number,
             cut_end=True,
-            schemas=[_WIRE[self.kind][self.version]] if self.version not in self.home.versions or number == 1 else [],
+            schemas=[WIRE_SCHEMAS[self.kind][self.version]]
+            if self.version not in self.home.versions or number == 1
+            else [],
         )
         if truncates:
             body.tables.add(table_id=1, schema_version=self.version, kind=change_pb2.TableChanges.TRUNCATE, count=1)
         if changes:
             ids = PackedBytes.of([IDS[key] for key, _ in changes])
-            rows = PackedBytes.of([b"" if row is None else _BYTES[self.kind][self.version][row] for _, row in changes])
+            rows = PackedBytes.of(
+                [b"" if row is None else ENCODED_ROWS[self.kind][self.version][row] for _, row in changes]
+            )
             body.tables.add(
                 table_id=1,
                 schema_version=self.version,
@@ -263,12 +233,12 @@ class History:
             self._fill(node)
 
     def level(self) -> None:
-        """Let everybody have everything: who is at the very end of a queue is not below any cut of it."""
+        """Let all sets read to the end of their queues: a position at the end is below no cut."""
         for node in self.nodes:
             self._follow(node, len(self.states))
 
     def again_at_the_cut(self) -> None:
-        """Fill a set again, with its predicate or after another one, while everybody below is exactly there."""
+        """Fill a set again, with its predicate or after another one, while all sets below are exactly there."""
         node = self.rng.choice(self.sets)
         if self.version < 3 and self.rng.random() < 0.3:
             self._alter()
@@ -280,29 +250,29 @@ class History:
                 self._fill(node)
 
     def move(self) -> None:
-        """Lose the set above, and try to go on at the other one."""
+        """Lose the set above, and try to resume at the other one."""
         node = self.rng.choice([one for one in self.nodes if one.upper in self.uppers])
         if node.wanted and node.upper is not None:
             node.upper = self.uppers[node.upper is self.uppers[0]]
 
     def follow(self) -> None:
-        """Let somebody take some batches."""
+        """Let a set or a target take some batches."""
         self._follow(self.rng.choice(self.nodes), self.rng.randint(1, 4))
 
     def _follow(self, node: Node, batches: int) -> None:
         upper = node.upper
         assert upper is not None
         if upper is not self.home and (not upper.wanted or node.at > upper.at):
-            return  # it is not served, or has not come so far
-        if not node.wanted or node.at < upper.cut or self._asked(node) != self._says(node.filters):
+            return  # the set above serves nothing yet, or is behind
+        if not node.wanted or node.at < upper.cut or self._requested_filters(node) != self._contents(node.filters):
             self._fill(node)
             return
-        if not self._goes_on(node, upper):
+        if not self._open_stream(node, upper):
             return
         for number in range(node.at + 1, min(node.at + batches, upper.at) + 1):
             whole = upper.queue[number]
             versions = {(1, v): self.schemas[v] for v in upper.versions}
-            with self._broken():
+            with self._break_mechanism():
                 fitted = row_filters.fit_filters(node.filters, versions.values())
                 body = (
                     reduced_batches.OpenBatch(whole)
@@ -312,20 +282,20 @@ class History:
             if self.fault == "left out instead of deleted":
                 body = _without_deletions(whole, body)
             if self.fault == "still called insertions":
-                body = _hinted(whole, body)
+                body = _restore_hint(whole, body)
             _check_hint(body, node.rows)
             before = len(node.rows)
             node.take(body)
             self.leaves += before > len(node.rows)
-            node.wanted[number] = self._wanted(node, number)
+            node.wanted[number] = self._expected_rows(node, number)
 
-    def _goes_on(self, node: Node, upper: Node) -> bool:
-        """Compare what a position says of its rows with those that are above, where a stream is opened."""
+    def _open_stream(self, node: Node, upper: Node) -> bool:
+        """Open a stream if a position has the rows that are above; return whether it was opened."""
         own = (node.filters,) if node.filters else ()
         if self.fault not in ("positions say nothing", "no later cut"):
             here, there = (self._rows(levels, node.at) for levels in (node.levels, upper.levels + own))
             if here != there and node.origin is upper:
-                self.told += 1
+                self.refilled += 1
                 self._fill(node)
                 return False
             if here != there:
@@ -341,24 +311,24 @@ class History:
             levels = levels[-1:]
         return _identity(self.kind, levels, tuple(sorted(set(self.versions_at[: number + 1]))), self.fault)
 
-    def _says(self, filters: tuple[RowFilter, ...]) -> list[tuple[str, str]]:
+    def _contents(self, filters: tuple[RowFilter, ...]) -> list[tuple[str, str]]:
         return [one.content for one in filters]
 
-    def _asked(self, node: Node) -> list[tuple[str, str]]:
-        return self._says(row_filters.parse_filters({"t": node.text} if node.text else {}))
+    def _requested_filters(self, node: Node) -> list[tuple[str, str]]:
+        return self._contents(row_filters.parse_filters({"t": node.text} if node.text else {}))
 
     def _fill(self, node: Node) -> None:
         """Take the full data of the set above, if there is one and its cut will do."""
         upper = node.upper
         assert upper is not None
         asked = row_filters.parse_filters({"t": node.text} if node.text else {})
-        changed = "changed" if node.wanted and self._says(asked) != self._says(node.filters) else ""
+        changed = "changed" if node.wanted and self._contents(asked) != self._contents(node.filters) else ""
         groups = ["main/eu"] if node.has_consumers and self.fault != "no later cut" else []
         if not upper.wanted or explain_late_cut(changed, (1, upper.at), (1, node.at), groups):
             return
-        known = [_WIRE[self.kind][version] for version in sorted(upper.versions)]
+        known = [WIRE_SCHEMAS[self.kind][version] for version in sorted(upper.versions)]
         node.filters = row_filters.with_tables(asked, [self.schemas[version] for version in upper.versions])
-        with self._broken():
+        with self._break_mechanism():
             choose = row_chooser(node.filters, 1, known) if self.fault != "the full data whole" else None
             values = [upper.rows[key] for key in sorted(upper.rows)]
             stored = StoredRows(pack_items(values))
@@ -368,30 +338,30 @@ class History:
                 stored = choose(stored)
         node.rows = {stored.record_id(n): value for n, value in enumerate(stored.packed.split())}
         node.queue, node.cut, node.at, node.versions = {}, upper.at, upper.at, set(upper.versions)
-        node.wanted = {node.at: self._wanted(node, node.at)}
+        node.wanted = {node.at: self._expected_rows(node, node.at)}
         node.origin, node.levels = upper, upper.levels + ((node.filters,) if node.filters else ())
         node.has_consumers = node in self.sets
         self.fills += 1
 
-    def _broken(self) -> AbstractContextManager[object]:
+    def _break_mechanism(self) -> AbstractContextManager[object]:
         match self.fault:
             case "sent whole":
                 return patch.object(OpenRows, "find_kept", lambda *_: None)
-            case "what does not fit goes on":
+            case "what does not fit is still judged":
                 return patch.object(FittedFilter, "has_version", lambda *_: True)
-            case "another column of the name goes on":
+            case "another column of that name is taken for it":
                 return patch.object(row_filters, "differing_column", lambda *_: "")
         return nullcontext()
 
     # -- what must be ----------------------------------------------------------------------------------------------
 
-    def _wanted(self, node: Node, number: int) -> dict[int, Row]:
+    def _expected_rows(self, node: Node, number: int) -> dict[int, Row]:
         """Return what a set should have after a batch, from what the set above should have."""
         assert node.upper is not None
         if "region" in node.text and node.filters and not self._fits(node, number):
             self.frozen += 1
             before = node.wanted[number - 1] if number > node.cut else {}
-            return {key: seen(row, self.versions_at[number], self.kind) for key, row in before.items()}
+            return {key: row_in_version(row, self.versions_at[number], self.kind) for key, row in before.items()}
         text = node.filters[0].predicate if node.filters else ""
         return {key: row for key, row in node.upper.wanted[number].items() if row in where(text)}
 
@@ -405,22 +375,13 @@ class History:
             if node.wanted and node.checked != (self.fills, node.at):
                 node.checked = self.fills, node.at
                 version = self.versions_at[node.at]
-                found = {IDS.index(key): _decoded(value, version, self.kind) for key, value in node.rows.items()}
+                found = {IDS.index(key): decode_row(value, version, self.kind) for key, value in node.rows.items()}
                 wanted = node.wanted[node.at]
                 assert found == wanted, (node.text, node.at, found, wanted)
 
 
-@cache
-def _decoded(value: bytes, now: int, kind: str) -> Row:
-    """Return a stored row as the newest version of its table shows it."""
-    stored = StoredRows(pack_items([value]))
-    version = int(stored.heads["version"][0])
-    row = _ROW_OF[kind][version][stored.rows.data]
-    return row if version == now else seen(row, now, kind)
-
-
 def _without_deletions(whole: bytes, body: bytes) -> bytes:
-    """Make what a predicate turned into deletions vanish."""
+    """Leave out what a predicate has turned into deletions."""
     before, after = change_pb2.BatchBody.FromString(whole), change_pb2.BatchBody.FromString(body)
     for one, other in zip(before.tables, after.tables, strict=True):
         if one.is_deleted != other.is_deleted and one.kind == change_pb2.TableChanges.CHANGES and other.kind == 0:
@@ -429,7 +390,7 @@ def _without_deletions(whole: bytes, body: bytes) -> bytes:
     return after.SerializeToString()
 
 
-def _hinted(whole: bytes, body: bytes) -> bytes:
+def _restore_hint(whole: bytes, body: bytes) -> bytes:
     before, after = change_pb2.BatchBody.FromString(whole), change_pb2.BatchBody.FromString(body)
     for one, other in zip(before.tables, after.tables, strict=True):
         other.inserts_only = one.inserts_only
@@ -437,7 +398,7 @@ def _hinted(whole: bytes, body: bytes) -> bytes:
 
 
 def _check_hint(body: bytes, rows: dict[bytes, bytes]) -> None:
-    """Whoever reads that every row is new inserts without looking."""
+    """Check that a batch of new rows has no other: readers insert them without a look-up."""
     for table in change_pb2.BatchBody.FromString(body).tables:
         if table.inserts_only:
             assert 1 not in table.is_deleted, "a deletion is called an insertion"

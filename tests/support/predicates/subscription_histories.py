@@ -2,36 +2,33 @@
 
 Batches are folded, judged live, judged again after a reconnect, put on the wire and read by the product's own code.
 Around it stands a model: the stored rows, the queue, and each client with its rows and its position. Clients disconnect
-and go on, the broker restarts, batches are too many to be judged live; the table is emptied, read again by a sweep, and
-its columns are dropped, added again and renamed. A live change must also be called what it is to the client.
+and resume, the broker restarts, batches are too many to be judged live; the table is emptied, read again by a sweep,
+and its columns are dropped, added again and renamed. A live change must also be called what it is to the client.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterable
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any, cast
 from unittest.mock import patch
 
 import numpy as np
 
+from tests.support.predicates.changing_table import DROPPED, ENCODED_ROWS, VERSIONS, WIRE_SCHEMAS
 from tests.support.predicates.predicate_histories import IDS, KEYS, ROWS, Row, random_text, where
-from tests.support.predicates.row_filter_histories import _BYTES as BYTES
-from tests.support.predicates.row_filter_histories import _WIRE as WIRE
-from tests.support.predicates.row_filter_histories import DROPPED, VERSIONS
+from tests.support.predicates.subscription_faults import FAULTS
 from venus.broker.listening import listening, replay, watched_table
 from venus.broker.listening.listening import JudgedBatch, Listening, WantedSubscription
-from venus.broker.listening.replay import Replay
 from venus.broker.machine import envelope, folding
 from venus.broker.machine.business import Business
 from venus.broker.machine.queue_index import QueuedBatch
 from venus.broker.machine.review_schedule import ReviewSchedule
 from venus.broker.snapshot import watched_rows
 from venus.broker.snapshot.watched_rows import FoldedBatch, FoldedSection, WatchedRowLookup
-from venus.codec import changed_rows
-from venus.codec.changed_rows import Operation, encode_loaded
+from venus.codec.changed_rows import encode_loaded
 from venus.codec.packed import PackedBytes, pack_items
 from venus.codec.stored_rows import StoredRows
 from venus.codec.subscription import ChangeSet, SubscriptionView
@@ -40,23 +37,6 @@ from venus.model import ChangeKind, TableSchema
 from venus.predicates.ranges import compile_predicate
 from venus.predicates.syntax import PredicateRefused
 from venus.wire import broker_pb2, change_pb2
-
-#: The mechanisms that can be taken out, to see that the histories notice.
-FAULTS = (
-    "a row that leaves is dropped",
-    "what is outside is not deleted when it is read again",
-    "an emptied table is not said",
-    "an emptied table is not said again",
-    "a sweep's end is not noticed",
-    "a sweep's end is not noticed again",
-    "a version is not taken",
-    "another column of the name goes on",
-    "rows under the floor count as rows",
-    "what was written since the view is forgotten",
-    "other tables are watched and the view stays",
-    "what was not judged is not read again",
-    "a position has no old versions",
-)
 
 
 class _Store:
@@ -249,7 +229,7 @@ class History:
         self.counts["reloads"] += is_reload
         state = broker_pb2.RELOADS if is_reload else broker_pb2.BEGUN
         frame = broker_pb2.ChangesFrame(
-            tables=[WIRE[self.kind][schema.version] for _, schema in self.described],
+            tables=[WIRE_SCHEMAS[self.kind][schema.version] for _, schema in self.described],
             news=[broker_pb2.SubscriptionNews(number=1, state=state, table_id=1)],
         )
         client.take(frame, is_live=False)
@@ -280,7 +260,7 @@ class History:
 
     def reconnect(self, client: Client) -> None:
         frame = broker_pb2.ChangesFrame(
-            tables=[WIRE[self.kind][schema.version] for _, schema in self.described],
+            tables=[WIRE_SCHEMAS[self.kind][schema.version] for _, schema in self.described],
             news=[broker_pb2.SubscriptionNews(number=1, state=broker_pb2.BEGUN, table_id=1)],
         )
         client.take(frame, is_live=False)
@@ -288,10 +268,10 @@ class History:
             self._go_live(client)
 
     def _read_again(self, client: Client, offset: int) -> bool:
-        """Replay what a client may have missed; return whether it goes on."""
+        """Replay what a client may have missed; return whether it can be judged live again."""
         before = [place for place, _ in self.queue if place.base_offset < offset]
         last = before[-1].last_sequence if before else 0
-        again = Replay(self.described, offset, [(1, client.text, None)], last)
+        again = replay.Replay(self.described, offset, [(1, client.text, None)], last)
         if again.refused:
             self.disconnect(client)
             self._end(client, again.refused[1])
@@ -331,7 +311,7 @@ class History:
             if self.sweep is not None:
                 self.sweep.discard(record_id)
             ids.append(record_id)
-            rows.append(b"" if is_deleted else BYTES[self.kind][self.version][row])
+            rows.append(b"" if is_deleted else ENCODED_ROWS[self.kind][self.version][row])
             deleted.append(is_deleted)
         return self._section(ids, rows, deleted)
 
@@ -358,7 +338,7 @@ class History:
         self.sweep = set() if self.sweep is not None else None
         row, record_id = self.rng.choice(ROWS), IDS[self.rng.choice(KEYS)]
         self.truth[record_id] = (row, self.version)
-        rows = self._section([record_id], [BYTES[self.kind][self.version][row]], [False])
+        rows = self._section([record_id], [ENCODED_ROWS[self.kind][self.version][row]], [False])
         self._commit([self._marker(ChangeKind.TRUNCATE), rows])
 
     def read_whole_table(self) -> None:
@@ -371,7 +351,7 @@ class History:
         there = {key: row for key, (row, _) in self.truth.items()}
         self.truth = {key: (row, self.version) for key, row in there.items()}
         rows = self._section(
-            list(there), [BYTES[self.kind][self.version][row] for row in there.values()], [False] * len(there)
+            list(there), [ENCODED_ROWS[self.kind][self.version][row] for row in there.values()], [False] * len(there)
         )
         end = self._marker(ChangeKind.SWEEP_END, before)
         self._commit([rows, end] if there else [end])
@@ -380,9 +360,9 @@ class History:
         if later := [version for version in VERSIONS[self.kind] if version > self.version]:
             self.version = self.rng.choice(later)
             self.described.append((self.offset, VERSIONS[self.kind][self.version]))
-            self._commit([], [WIRE[self.kind][self.version]])
+            self._commit([], [WIRE_SCHEMAS[self.kind][self.version]])
 
-    def _row(self, row: Row, written: int) -> Row:
+    def _row_now(self, row: Row, written: int) -> Row:
         gone = self.kind == DROPPED and written < self.version
         return (None, *row[1:]) if gone else row
 
@@ -393,13 +373,13 @@ class History:
             if client.is_connected and not client.ended:
                 names_old = self.kind != DROPPED and self.version == 2
                 inside = where(client.text.replace("area", "region") if names_old else client.text)
-                right = {key: row for key, row in self.truth.items() if self._row(*row) in inside}
-                assert {key: self._shown(*row) for key, row in right.items()} == {
-                    key: {name: row.get(name) for name in self._shown(*self.truth.get(key, (ROWS[0], 0)))}
+                right = {key: row for key, row in self.truth.items() if self._row_now(*row) in inside}
+                assert {key: self._recognised_values(*row) for key, row in right.items()} == {
+                    key: {name: row.get(name) for name in self._recognised_values(*self.truth.get(key, (ROWS[0], 0)))}
                     for key, row in client.rows.items()
                 }, f"client {client.number}, {client.text!r}, at {self.offset}"
 
-    def _shown(self, row: Row, written: int) -> dict[str, Any]:
+    def _recognised_values(self, row: Row, written: int) -> dict[str, Any]:
         """Return the values by which a client's row is recognised: a dropped column stays as the client had it."""
         region, amount, day = row
         values = {"amount": None if amount is None else f"{amount}.00", "day": day}
@@ -435,71 +415,10 @@ class History:
 def run_histories(seeds: Iterable[int], steps: int, fault: str = "") -> dict[str, int]:
     """Run histories, with a mechanism taken out; return how often things happened. Raises AssertionError."""
     counts: dict[str, int] = {}
-    with _without(fault):
+    with FAULTS[fault] if fault else nullcontext():
         for seed in seeds:
             history = History(seed)
             history.run(steps)
             for name, count in history.counts.items():
                 counts[name] = counts.get(name, 0) + count
     return counts
-
-
-def _without(fault: str) -> AbstractContextManager[object]:
-    return dict(_faults()).get(fault, nullcontext())
-
-
-def _faults() -> Iterator[tuple[str, AbstractContextManager[object]]]:
-    judge, fold = watched_table.WatchedTable.judge, watched_rows.fold_watched
-
-    def judge_without_deletions(self: Any, before: Any, after: Any) -> Any:
-        found = judge(self, before, after)
-        kept = found.operations != Operation.DELETE
-        return changed_rows.ChangeVerdicts(found.changes[kept], found.subscriptions[kept], found.operations[kept])
-
-    def fold_exactly(*args: Any, **options: Any) -> FoldedSection:
-        found = fold(*args, **options)
-        return FoldedSection(
-            table_id=found.table_id, kind=found.kind, before=found.before, after=found.after, is_exact=True
-        )
-
-    def refit_anyway(text: str, _before: Any, now: Any) -> Any:
-        return compile_predicate(text, now)  # as if each version of a name were the same column
-
-    def replay_without_deletions(*args: Any, **options: Any) -> broker_pb2.ChangedRows:
-        found = changed_rows.encode_replay(*args, **options)
-        del found.replayed[:]
-        return found
-
-    def no_truncation(*_: Any, **__: Any) -> broker_pb2.ChangedRows:
-        return broker_pb2.ChangedRows(table_id=1)
-
-    class ForgetfulReplay(Replay):
-        def take(self, body: bytes, committed_at_us: int = 0) -> replay.ReplayedBatch:
-            found = super().take(body, committed_at_us)
-            found.must_reload = False
-            return found
-
-    class BlindReplay(Replay):
-        def take(self, body: bytes, committed_at_us: int = 0) -> replay.ReplayedBatch:
-            return replay.ReplayedBatch(at_cut_end=True)
-
-    this = __import__(__name__, fromlist=["x"])
-    yield "a row that leaves is dropped", patch.object(watched_table.WatchedTable, "judge", judge_without_deletions)
-    yield (
-        "what is outside is not deleted when it is read again",
-        patch.object(replay, "encode_replay", replay_without_deletions),
-    )
-    yield "an emptied table is not said", patch.object(listening, "encode_truncation", no_truncation)
-    yield "an emptied table is not said again", patch.object(replay, "encode_truncation", no_truncation)
-    yield "a sweep's end is not noticed", patch.object(watched_rows, "fold_watched", fold_exactly)
-    yield "a sweep's end is not noticed again", patch.object(this, "Replay", ForgetfulReplay)
-    yield "a version is not taken", patch.object(watched_table.WatchedTable, "describe", lambda *_: {})
-    yield "another column of the name goes on", patch.object(watched_table, "refit", refit_anyway)
-    yield (
-        "rows under the floor count as rows",
-        patch.object(folding, "is_live", lambda stored, _floor: changed_rows.is_row(stored)),
-    )
-    yield "what was written since the view is forgotten", patch.object(WatchedRowLookup, "record", lambda *_: None)
-    yield "other tables are watched and the view stays", patch.object(WatchedRowLookup, "begin", lambda self, _: self)
-    yield "what was not judged is not read again", patch.object(this, "Replay", BlindReplay)
-    yield "a position has no old versions", patch.object(replay, "check_meaning", lambda *_: None)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.predicates.subscription_histories import FAULTS, run_histories
+from tests.support.predicates.subscription_faults import FAULTS
+from tests.support.predicates.subscription_histories import run_histories
 from venus.errors import VenusError
 
 STEPS = 20

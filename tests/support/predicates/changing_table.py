@@ -1,0 +1,71 @@
+"""The table of the histories whose columns change: its versions, and every row as each version encodes it.
+
+It is the table of `predicate_histories`. A column that predicates name is dropped and one of its name added, or it is
+renamed and named again as before.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+
+from tests.support.predicates.predicate_histories import ROWS, SCHEMA, Row
+from venus.codec import schema as schemas_codec
+from venus.codec.columns import Value, from_columns
+from venus.codec.packed import pack_items
+from venus.codec.row_bytes import Layout
+from venus.codec.stored_rows import StoredRows
+from venus.model import TableSchema
+
+_ID, _REGION, *_REST = SCHEMA.columns
+DROPPED, RENAMED = "dropped", "renamed"
+#: The table, then without a column that predicates name, then with one of that name again, or with the same one.
+VERSIONS = {
+    DROPPED: {
+        1: SCHEMA,
+        2: replace(SCHEMA, version=2, columns=(_ID, *_REST)),
+        3: replace(SCHEMA, version=3, columns=(_ID, *_REST, replace(_REGION, number=9))),
+    },
+    RENAMED: {
+        1: SCHEMA,
+        2: replace(SCHEMA, version=2, columns=(_ID, replace(_REGION, name="area"), *_REST)),
+        3: replace(SCHEMA, version=3),
+    },
+}
+
+
+def _encode_rows(schema: TableSchema) -> dict[Row, bytes]:
+    values: dict[str, list[Value]] = {
+        "id": ["0"] * len(ROWS),
+        "region": [r for r, _, _ in ROWS],
+        "area": [r for r, _, _ in ROWS],
+        "amount": [None if a is None else f"{a}.00" for _, a, _ in ROWS],
+        "day": [d for _, _, d in ROWS],
+    }
+    _, rows = from_columns([values[c.name] for c in schema.columns], Layout.of(schema))
+    return dict(zip(ROWS, rows.split(), strict=True))
+
+
+#: By kind of change and version.
+ENCODED_ROWS = {kind: {n: _encode_rows(schema) for n, schema in found.items()} for kind, found in VERSIONS.items()}
+_DECODED_ROWS = {
+    kind: {n: {encoded: row for row, encoded in rows.items()} for n, rows in found.items()}
+    for kind, found in ENCODED_ROWS.items()
+}
+WIRE_SCHEMAS = {
+    kind: {n: schemas_codec.to_wire(schema) for n, schema in found.items()} for kind, found in VERSIONS.items()
+}
+
+
+def row_in_version(row: Row, version: int, kind: str) -> Row:
+    """Return a row as a version of the table has it, if it was written in an older one."""
+    return row if version == 1 or kind == RENAMED else (None, *row[1:])
+
+
+@cache
+def decode_row(value: bytes, now: int, kind: str) -> Row:
+    """Return a stored row as the newest version of its table shows it."""
+    stored = StoredRows(pack_items([value]))
+    version = int(stored.heads["version"][0])
+    row = _DECODED_ROWS[kind][version][stored.rows.data]
+    return row if version == now else row_in_version(row, now, kind)
