@@ -10,14 +10,12 @@ import numpy as np
 import pytest
 
 from tests.support.brokers.overlays import AccessBroker, BrokerOverlay
-from tests.support.predicates.matching import brute
+from tests.support.predicates.matching import brute, crowded_events, crowded_interests
 from tests.support.waiting import eventually
-from tests.unit.broker.test_remote_matching import some_changes
-from tests.unit.network.test_spaces import skewed
 
 TABLE = "main/1"
-INTERESTS = skewed(800)
-CHANGES = some_changes(60)
+INTERESTS = crowded_interests(800)
+CHANGES = crowded_events(60)
 WANTED = brute(INTERESTS, CHANGES)
 
 
@@ -82,7 +80,7 @@ def test_subscriptions_that_come_and_go_are_exact_at_each_moment(overlay: Broker
     with AccessBroker(overlay.addresses[:1], brokers=8) as access:
         access.subscribe(TABLE, INTERESTS)
         for step in range(8):
-            more = skewed(40, seed=100 + step)
+            more = crowded_interests(40, seed=100 + step)
             access.subscribe(TABLE, more, first=1000 * (step + 1))
             present |= dict(enumerate(more, 1000 * (step + 1)))
             numbers = list(present)

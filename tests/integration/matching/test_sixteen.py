@@ -8,9 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.brokers.overlays import AccessBroker, BrokerOverlay
-from tests.support.predicates.matching import brute
-from tests.unit.broker.test_remote_matching import some_changes
-from tests.unit.network.test_spaces import skewed
+from tests.support.predicates.matching import brute, crowded_events, crowded_interests
 from venus.network.matching.indexes import TableIndex
 
 pytestmark = pytest.mark.slow
@@ -24,10 +22,10 @@ BALANCE = 2.0
 
 
 def test_eight_of_sixteen_die_at_once_under_many_subscriptions(tmp_path: Path) -> None:
-    interests = skewed(INTERESTS)
-    batches = [some_changes(200, seed) for seed in range(ROUNDS)]
+    interests = crowded_interests(INTERESTS)
+    batches = [crowded_events(200, seed) for seed in range(ROUNDS)]
     local = TableIndex(interests, batches[0])
-    few = some_changes(5)
+    few = crowded_events(5)
     assert local.match(few).pairs() == brute(interests, few)
     with BrokerOverlay(tmp_path, 16, brokers=16, exchange_s=0.5) as others:
         others.wait_until_whole()

@@ -58,6 +58,27 @@ def some_events(chance: random.Random, count: int) -> Events:
     )
 
 
+def crowded_interests(count: int, seed: int = 1) -> list[Interest]:
+    """Return interests of which many are in few places."""
+    chance = random.Random(seed)
+    found = []
+    for _ in range(count):
+        middle = chance.gauss(100, 10)
+        tenant = f"tenant-{int(200 * chance.random() ** 3)}"
+        found.append(Interest({"tenant": frozenset([tenant])}, {"amount": (middle - 2, middle + 2)}))
+    return found
+
+
+def crowded_events(count: int, seed: int = 1) -> Events:
+    """Return events where the crowded interests are."""
+    chance = random.Random(seed)
+    return Events(
+        count,
+        {"amount": np.array([chance.gauss(100, 10) for _ in range(count)])},
+        {"tenant": [f"tenant-{int(200 * chance.random() ** 3)}" for _ in range(count)]},
+    )
+
+
 def brute(interests: list[Interest], events: Events) -> list[tuple[int, int]]:
     found = []
     for row in range(events.count):

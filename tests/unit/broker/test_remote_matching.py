@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import random
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from concurrent.futures import Future
@@ -12,8 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.support.predicates.matching import brute
-from tests.unit.network.test_spaces import skewed
+from tests.support.predicates.matching import brute, crowded_events, crowded_interests
 from venus.broker.matching import messages, remote
 from venus.broker.matching.matching_load import MatchedEvents, MatchingLoad
 from venus.broker.matching.messages import Missing, OverlayMessages
@@ -111,18 +109,9 @@ class Access:
         self.others.loop = asyncio.get_running_loop()
         return await asyncio.to_thread(self.matching.match, TABLE, CHANGES)
 
-    def wanted(self, events: Events) -> list[tuple[int, int]]:
+    def expected_pairs(self, events: Events) -> list[tuple[int, int]]:
         numbers = list(self.present)
         return [(row, numbers[n]) for row, n in brute([self.present[k] for k in numbers], events)]
-
-
-def some_changes(count: int, seed: int = 1) -> Events:
-    chance = random.Random(seed)
-    return Events(
-        count,
-        {"amount": np.array([chance.gauss(100, 10) for _ in range(count)])},
-        {"tenant": [f"tenant-{int(200 * chance.random() ** 3)}" for _ in range(count)]},
-    )
 
 
 def run(work: Callable[[], Awaitable[Any]]) -> Any:
@@ -132,30 +121,30 @@ def run(work: Callable[[], Awaitable[Any]]) -> Any:
     return asyncio.run(main())
 
 
-CHANGES = some_changes(50)
+CHANGES = crowded_events(50)
 
 
 def test_others_match_what_is_installed_there() -> None:
-    access = Access(skewed(500))
+    access = Access(crowded_interests(500))
 
     async def work() -> Matches:
         await access.matching.install_all()
         return await access.match()
 
-    assert run(work).pairs() == access.wanted(CHANGES)
+    assert run(work).pairs() == access.expected_pairs(CHANGES)
     assert access.matching.counters.changes_elsewhere == CHANGES.count
     assert access.matching.counters.changes_here == 0
     assert set(access.others.asked) == {"b:1", "c:1"}, "candidates with equal load take turns"
 
 
 def test_few_interests_are_matched_here() -> None:
-    access = Access(skewed(10))
-    assert run(lambda: access.match()).pairs() == access.wanted(CHANGES)
+    access = Access(crowded_interests(10))
+    assert run(lambda: access.match()).pairs() == access.expected_pairs(CHANGES)
     assert access.others.asked == []
 
 
 def test_without_an_answer_the_other_candidate_is_asked_and_then_it_is_matched_here() -> None:
-    access = Access(skewed(500))
+    access = Access(crowded_interests(500))
 
     async def work() -> list[Matches]:
         await access.matching.install_all()
@@ -166,7 +155,7 @@ def test_without_an_answer_the_other_candidate_is_asked_and_then_it_is_matched_h
         return [first, await access.match(), await access.match()]
 
     for found in run(work):
-        assert found.pairs() == access.wanted(CHANGES)
+        assert found.pairs() == access.expected_pairs(CHANGES)
     counters = access.matching.counters
     assert counters.changes_elsewhere == CHANGES.count
     assert counters.changes_here == 2 * CHANGES.count
@@ -176,7 +165,7 @@ def test_without_an_answer_the_other_candidate_is_asked_and_then_it_is_matched_h
 
 
 def test_one_that_did_not_answer_is_left_alone_for_a_while() -> None:
-    access = Access(skewed(500))
+    access = Access(crowded_interests(500))
 
     async def work() -> None:
         await access.matching.install_all()
@@ -193,11 +182,11 @@ def test_one_that_did_not_answer_is_left_alone_for_a_while() -> None:
 
 
 def test_interests_that_are_not_the_present_ones_never_answer() -> None:
-    access = Access(skewed(500))
+    access = Access(crowded_interests(500))
 
     async def work() -> Matches:
         await access.matching.install_all()
-        for number, one in enumerate(skewed(20, seed=9), 1000):
+        for number, one in enumerate(crowded_interests(20, seed=9), 1000):
             access.matching.add(TABLE, number, one)
             access.present[number] = one
         for number in range(20):
@@ -205,17 +194,17 @@ def test_interests_that_are_not_the_present_ones_never_answer() -> None:
             del access.present[number]
         return await access.match()
 
-    assert run(work).pairs() == access.wanted(CHANGES)
+    assert run(work).pairs() == access.expected_pairs(CHANGES)
     assert access.matching.counters.unknown > 0
 
 
 def test_a_subspace_that_is_cut_while_an_answer_is_on_its_way_loses_nothing() -> None:
-    access = Access(skewed(60))
-    before = access.wanted(CHANGES)
+    access = Access(crowded_interests(60))
+    before = access.expected_pairs(CHANGES)
 
     def cut() -> None:
         access.others.before_answer = lambda: None
-        for number, one in enumerate(skewed(600, seed=5), 1000):
+        for number, one in enumerate(crowded_interests(600, seed=5), 1000):
             access.matching.add(TABLE, number, one)
         access.others.silent = {"b:1", "c:1"}
 
@@ -231,14 +220,14 @@ def test_a_subspace_that_is_cut_while_an_answer_is_on_its_way_loses_nothing() ->
 
 
 def test_only_changes_are_sent_and_what_a_member_lacks_is_sent_as_a_whole() -> None:
-    access = Access(skewed(500))
+    access = Access(crowded_interests(500))
 
     async def work() -> None:
         matching, others = access.matching, access.others
         await matching.install_all()
         assert matching.uninstalled == 0
         sent = matching.counters.installed
-        matching.add(TABLE, 5000, skewed(1)[0])
+        matching.add(TABLE, 5000, crowded_interests(1)[0])
         await matching.install_all()
         assert matching.counters.installed - sent <= 4
         sent = matching.counters.installed
@@ -253,7 +242,7 @@ def test_only_changes_are_sent_and_what_a_member_lacks_is_sent_as_a_whole() -> N
 
 
 def test_a_lease_outlasts_the_time_that_installing_everything_takes() -> None:
-    access = Access(skewed(500))
+    access = Access(crowded_interests(500))
     leases: list[float] = []
     install = access.others.install
 
@@ -274,7 +263,7 @@ def test_a_lease_outlasts_the_time_that_installing_everything_takes() -> None:
 
 
 def test_the_least_loaded_candidate_is_asked() -> None:
-    access = Access(skewed(500))
+    access = Access(crowded_interests(500))
 
     async def work() -> None:
         access.others.loads["b:1"] = 0.9
@@ -288,7 +277,7 @@ def test_the_least_loaded_candidate_is_asked() -> None:
 
 
 def test_the_last_interest_of_a_table_takes_it_away() -> None:
-    access = Access(skewed(3))
+    access = Access(crowded_interests(3))
     for number in range(3):
         access.matching.remove(TABLE, number)
     assert len(run(lambda: access.match())) == 0

@@ -8,7 +8,7 @@ from decimal import Decimal
 import numpy as np
 import pytest
 
-from tests.support.predicates.matching import brute, some_events, some_interests
+from tests.support.predicates.matching import brute, crowded_interests, some_events, some_interests
 from venus.network.matching.installed import InstallationMessage, InstalledPart, InstalledSubspaces
 from venus.network.matching.interests import Events, Interest
 from venus.network.matching.spaces import (
@@ -21,7 +21,7 @@ from venus.network.matching.spaces import (
 )
 
 
-def matched(space: ContentSpace, events: Events) -> set[tuple[int, int]]:
+def find_pairs(space: ContentSpace, events: Events) -> set[tuple[int, int]]:
     """Return the pairs that the subspaces find, each event in one of them."""
     encoded, found, met = encode_events(events), set(), 0
     for leaf, rows in space.locate(encoded):
@@ -29,17 +29,6 @@ def matched(space: ContentSpace, events: Events) -> set[tuple[int, int]]:
         met += len(rows)
         found |= {(int(rows[row]), number) for row, number in leaf.prepare(some).match(some).pairs()}
     assert met <= events.count
-    return found
-
-
-def skewed(count: int, seed: int = 1) -> list[Interest]:
-    """Return interests of which many are in few places."""
-    chance = random.Random(seed)
-    found = []
-    for _ in range(count):
-        middle = chance.gauss(100, 10)
-        tenant = f"tenant-{int(200 * chance.random() ** 3)}"
-        found.append(Interest({"tenant": frozenset([tenant])}, {"amount": (middle - 2, middle + 2)}))
     return found
 
 
@@ -59,18 +48,18 @@ def test_it_finds_what_brute_force_finds_while_interests_come_and_go(seed: int) 
         if number % 200 == 199:
             numbers = list(present)
             wanted = {(row, numbers[n]) for row, n in brute([present[k] for k in numbers], events)}
-            assert matched(space, events) == wanted
+            assert find_pairs(space, events) == wanted
     for number in list(present)[5:]:
         space.remove(number)
         del present[number]
     numbers = list(present)
     wanted = {(row, numbers[n]) for row, n in brute([present[k] for k in numbers], events)}
-    assert matched(space, events) == wanted
+    assert find_pairs(space, events) == wanted
 
 
 def test_hot_spots_are_cut_until_none_has_more_than_twice_the_mean() -> None:
     space = ContentSpace(32)
-    for number, one in enumerate(skewed(3000)):
+    for number, one in enumerate(crowded_interests(3000)):
         space.add(number, one)
     sizes = [len(leaf.interests) for leaf in space.subspaces.values()]
     assert len(sizes) >= 16
@@ -101,17 +90,17 @@ def test_what_no_column_separates_is_not_cut() -> None:
 
 def test_a_cut_subspace_gets_other_paths_so_that_old_interests_cannot_answer() -> None:
     space = ContentSpace(32)
-    for number, one in enumerate(skewed(60)):
+    for number, one in enumerate(crowded_interests(60)):
         space.add(number, one)
     (before,) = space.subspaces
-    for number, one in enumerate(skewed(400, seed=2), 100):
+    for number, one in enumerate(crowded_interests(400, seed=2), 100):
         space.add(number, one)
     assert before not in space.subspaces
     assert all(path.startswith("0:") and path != "0:" for path in space.subspaces)
 
 
 def test_a_digest_is_of_the_interests_and_not_of_their_order() -> None:
-    some = skewed(20)
+    some = crowded_interests(20)
     one, other = ContentSpace(), ContentSpace()
     for number, interest in enumerate(some):
         one.add(number, interest)
@@ -217,8 +206,8 @@ def test_there_is_a_limit_of_installed_interests() -> None:
 
 def test_null_is_on_one_side_of_each_cut_and_matches_no_condition() -> None:
     space = ContentSpace(32)
-    for number, one in enumerate(skewed(400)):
+    for number, one in enumerate(crowded_interests(400)):
         space.add(number, one)
     space.add(1000, Interest())
     events = Events(2, {"amount": np.array([np.nan, 100.0])}, {"tenant": [None, None]})
-    assert matched(space, events) == {(0, 1000), (1, 1000)}
+    assert find_pairs(space, events) == {(0, 1000), (1, 1000)}
