@@ -346,12 +346,12 @@ class LeaderWorld:
         return (
             all(known.leader in stores and not known.leaving for known in records)
             and all({member.broker for member in known.in_sync} == set(known.replicas) for known in records)
-            and not self._crowded()
+            and not self._crowded_businesses()
             and not (is_uneven(records, self.live) and plan_moves(records, self.live))
             and self.loop.now > FAULTS_S + UNEVEN_S
         )
 
-    def _crowded(self) -> list[str]:
+    def _crowded_businesses(self) -> list[str]:
         """Return the businesses with two replicas at a site while another site has a broker."""
         view = ClusterView(self.live.values(), sites={name: broker.site for name, broker in self.brokers.items()})
         sites = {view.site_of(name) for name in self.brokers}
@@ -362,8 +362,8 @@ class LeaderWorld:
         ]
 
     def _explain(self) -> None:
-        if crowded := self._crowded():
-            raise Violation("replicas are at different sites", str(crowded))
+        if found := self._crowded_businesses():
+            raise Violation("replicas are at different sites", str(found))
         unled = [known for known in self.records.values() if known.leader not in self.live]
         if unled:
             raise Violation("each business is led", str(unled[0]))

@@ -66,7 +66,7 @@ class Place:
         return {(int(number), str(value)) for number, value in found}
 
     @contextmanager
-    def writing(self) -> Iterator[None]:
+    def write_steadily(self) -> Iterator[None]:
         """Let a writer work while the block runs."""
         stop, random_ = threading.Event(), random.Random(1)
 
@@ -172,7 +172,7 @@ class Migration:
         return 0
 
     @contextmanager
-    def stopped(self) -> Iterator[None]:
+    def pause(self) -> Iterator[None]:
         """Stop the command, but not the process that loads, while the source is still being read."""
         os.kill(self.pid, signal.SIGSTOP)
         # the broker knows it; a stopped reader of SQLite may hold a lock on the file
@@ -181,7 +181,7 @@ class Migration:
         with suppress(ProcessLookupError):  # it was killed
             os.kill(self.pid, signal.SIGCONT)
 
-    def moves_on(self) -> None:
+    def wait_for_progress(self) -> None:
         """Wait until the target has applied more."""
         before = self.position()
         self._pipeline.until(lambda: self.position() > before, "the load to continue")
@@ -195,10 +195,10 @@ def test_everything_is_killed_in_turn(place: Place) -> None:
     pipeline = place.pipeline
     pipeline.ask("install-triggers")
     pipeline.start_broker()
-    with place.writing():
+    with place.write_steadily():
         migration = Migration(place)
         pipeline.until(lambda: migration.position() > 0, "the tables to follow")
-        with migration.stopped():
+        with migration.pause():
             waiting = pipeline.status()["problems"]
             assert any("its load has not ended" in line for line in waiting), waiting
             sessions = (
@@ -206,18 +206,18 @@ def test_everything_is_killed_in_turn(place: Place) -> None:
             )
             assert query(pipeline.targets["main"], f"SELECT pg_terminate_backend(pid) {sessions}")
             pipeline.until(migration.is_level, "the load to connect again")
-        migration.moves_on()
-        with migration.stopped():
+        migration.wait_for_progress()
+        with migration.pause():
             first = migration.worker()
             os.kill(first, signal.SIGKILL)
         pipeline.until(lambda: migration.worker() not in (0, first), "another process to load")
-        migration.moves_on()
-        with migration.stopped():
+        migration.wait_for_progress()
+        with migration.pause():
             pipeline.kill("broker")
             pipeline.start_broker()
             pipeline.until(migration.is_level, "the load to find the broker again")
-        migration.moves_on()
-        with migration.stopped():
+        migration.wait_for_progress()
+        with migration.pause():
             worker = migration.worker()
             pipeline.running.pop("migrate").kill()
             eventually(lambda: not psutil.pid_exists(worker), "the process that loads to end with its parent")
@@ -237,7 +237,7 @@ def test_everything_is_killed_in_turn(place: Place) -> None:
 def test_everything_in_one_process(place: Place) -> None:
     pipeline = place.pipeline
     pipeline.ask("install-triggers")
-    with place.writing():
+    with place.write_steadily():
         pipeline.start("run", "run")
         pipeline.until(lambda: "main: following" in pipeline.tail(), "the target to follow")
     assert "loading begins while the source is being read" in pipeline.log.read_text()

@@ -36,7 +36,7 @@ def records(cluster: BrokerCluster) -> dict[str, Leadership]:
         return {known.business: known for known in coordinator.leaderships()}
 
 
-def led(cluster: BrokerCluster) -> Counter[str]:
+def leader_counts(cluster: BrokerCluster) -> Counter[str]:
     return Counter(known.leader.broker for known in records(cluster).values() if known.leader is not None)
 
 
@@ -65,12 +65,12 @@ def create(cluster: BrokerCluster, businesses: Iterable[str], rows: int = 1) -> 
 def test_leaders_are_spread_and_balanced_after_a_broker_was_away(tmp_path: Path, etcd_server: EtcdCluster) -> None:
     with BrokerCluster(tmp_path, etcd_server, lease_s=4.0) as cluster:
         create(cluster, [BUSINESS, *(f"x{n:02}" for n in range(23))])
-        eventually(lambda: led(cluster) == {"a": 8, "b": 8, "c": 8})
+        eventually(lambda: leader_counts(cluster) == {"a": 8, "b": 8, "c": 8})
         eventually(lambda: are_in_sync(cluster))
         assert "as many businesses as it can" in cluster.venus("cluster", "balance", "--dry-run")[0]
 
         cluster.brokers["c"].kill()
-        eventually(lambda: led(cluster) == {"a": 12, "b": 12})
+        eventually(lambda: leader_counts(cluster) == {"a": 12, "b": 12})
         cluster.start("c")
         eventually(lambda: are_in_sync(cluster))
         before = records(cluster)
@@ -86,7 +86,7 @@ def test_leaders_are_spread_and_balanced_after_a_broker_was_away(tmp_path: Path,
         with SteadyWriter(writer, ROWS) as steady:
             done = json.loads(cluster.venus("cluster", "balance", "--json")[0])
         assert len(done["moves"]) == 8
-        assert led(cluster) == {"a": 8, "b": 8, "c": 8}
+        assert leader_counts(cluster) == {"a": 8, "b": 8, "c": 8}
         moved = [move for move in done["moves"] if move["business"] == BUSINESS]
         assert len(moved) == 1, "the business of the writer has moved too"
         assert steady.refused == []

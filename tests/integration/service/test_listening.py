@@ -135,11 +135,11 @@ def test_a_group_has_its_position_at_the_broker(broker: RealBroker, feed: Feed, 
     batch.acknowledge()
     with connect(broker.address) as connection:
 
-        def acknowledged() -> int:
+        def acknowledged_offset() -> int:
             consumers = connection.status()["businesses"][0]["consumers"]
             return max(int(one.get("acknowledged", 0)) for one in consumers if one["group"] == "mailer")
 
-        eventually(lambda: acknowledged() == 3)
+        eventually(lambda: acknowledged_offset() == 3)
     first.changes.close()
     feed.cut(put(2, "EU", 1000))
     assert subscribe(EU, group="mailer").until(4).operations == ["update"]

@@ -40,7 +40,7 @@ def table_of(version: int, kind: LogicalType) -> TableSchema:
     )
 
 
-def stored(schema: TableSchema, *values: str | None) -> list[bytes]:
+def encode_stored(schema: TableSchema, *values: str | None) -> list[bytes]:
     ids, rows = from_columns([[str(n) for n in range(len(values))], list(values)], Layout.of(schema))
     heads = heads_of(1, schema.version, np.zeros(len(values), np.bool_), ids.sizes)
     return join_items(heads.view(np.uint8).reshape(len(values), HEAD_BYTES), ids, rows)
@@ -68,14 +68,14 @@ class OtherBrokers:
         return None
 
 
-def test_equal_predicates_go_on_when_a_column_gets_another_type() -> None:
+def test_equal_predicates_stay_shared_when_a_column_gets_another_type() -> None:
     others = OtherBrokers()
     table = WatchedTable([table_of(1, INT)], others)
     for number in (1, 2):
         table.add(number, "x > 5")
-    assert find_inside(table, stored(table_of(1, INT), "5", "6")) == [(1, 1), (1, 2)]
+    assert find_inside(table, encode_stored(table_of(1, INT), "5", "6")) == [(1, 1), (1, 2)]
     assert table.describe(table_of(2, DECIMAL)) == {}
-    assert find_inside(table, stored(table_of(2, DECIMAL), "5.00", "5.50", None)) == [(1, 1), (1, 2)]
+    assert find_inside(table, encode_stored(table_of(2, DECIMAL), "5.00", "5.50", None)) == [(1, 1), (1, 2)]
     assert len(others.interests) == 1
     table.add(3, "x > 5")
     assert len(others.interests) == 1
@@ -85,27 +85,27 @@ def test_a_column_of_another_type_is_compared_as_that_type() -> None:
     table = WatchedTable([table_of(1, TEXT)])
     table.add(1, "x > '5'")
     table.add(2, "id >= 0")
-    assert find_inside(table, stored(table_of(1, TEXT), "6")) == [(0, 1), (0, 2)]
+    assert find_inside(table, encode_stored(table_of(1, TEXT), "6")) == [(0, 1), (0, 2)]
     assert list(table.describe(table_of(2, INT))) == [1]
     table.add(3, "x > 5")
-    assert find_inside(table, stored(table_of(2, INT), "10", "4")) == [(0, 2), (0, 3), (1, 2)]
+    assert find_inside(table, encode_stored(table_of(2, INT), "10", "4")) == [(0, 2), (0, 3), (1, 2)]
 
 
-def test_a_column_that_is_named_no_more_leaves_nothing_behind() -> None:
+def test_a_column_that_is_no_longer_named_leaves_nothing_behind() -> None:
     table = WatchedTable([table_of(1, TEXT)])
     table.add(1, "x in ('5', '6')")
     table.add(2, "id >= 0")
     table.remove(1)
     assert table.describe(table_of(2, INT)) == {}
     table.add(3, "x in (5, 6)")
-    assert find_inside(table, stored(table_of(2, INT), "5")) == [(0, 2), (0, 3)]
+    assert find_inside(table, encode_stored(table_of(2, INT), "5")) == [(0, 2), (0, 3)]
 
 
 def test_numbers_of_entries_do_not_grow_while_subscriptions_come_and_go(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watched_table, "ENTRIES_MIN", 10)
     others = OtherBrokers()
     table = WatchedTable([table_of(1, INT)], others)
-    rows = stored(table_of(1, INT), "0", "1")
+    rows = encode_stored(table_of(1, INT), "0", "1")
     table.add(0, "x = 1")
     for n in range(1, 100):
         table.add(n, f"x = {n + 5}")
@@ -128,27 +128,27 @@ def _versions(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(listening, "load_schemas", lambda *_: [(0, table_of(1, INT))])
 
 
-def wanted(*predicates: str) -> list[WantedSubscription]:
+def subscriptions(*predicates: str) -> list[WantedSubscription]:
     return [WantedSubscription(n, predicate) for n, predicate in enumerate(predicates)]
 
 
 def test_predicates_have_a_limit_of_values(business: Business) -> None:
     judging = Listening(cast("Any", None), subscriptions_max=100, values_max=8, values_of_stream_max=5)
     one, other = object(), object()
-    made, refused = judging.subscribe(business, 1, wanted("x in (1, 2, 3)", "x > 1", "", "x in (4, 5)"), one)
+    made, refused = judging.subscribe(business, 1, subscriptions("x in (1, 2, 3)", "x > 1", "", "x in (4, 5)"), one)
     assert len(made) == 3
     assert [(number, str(error)) for number, error in refused] == [
         (3, "the predicates of this stream have 4 values, 2 more would exceed 5")
     ]
     assert "predicate_values_of_client" in refused[0][1].hint
-    made_too, refused = judging.subscribe(business, 1, wanted("x in (1, 2, 3, 4)", "x in (7, 8, 9)"), other)
+    made_too, refused = judging.subscribe(business, 1, subscriptions("x in (1, 2, 3, 4)", "x in (7, 8, 9)"), other)
     assert len(made_too) == 1
     assert "this stream have 4" in str(refused[0][1])
     third = object()
-    _, refused = judging.subscribe(business, 1, wanted("x > 2"), third)
+    _, refused = judging.subscribe(business, 1, subscriptions("x > 2"), third)
     assert str(refused[0][1]) == "the predicates of this broker have 8 values, 1 more would exceed 8"
     judging.unsubscribe(made)
-    assert judging.subscribe(business, 1, wanted("x in (1, 2, 3, 4)"), third)[1] == []
+    assert judging.subscribe(business, 1, subscriptions("x in (1, 2, 3, 4)"), third)[1] == []
 
 
 def test_predicates_are_compiled_while_others_are_judged(business: Business, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -162,11 +162,11 @@ def test_predicates_are_compiled_while_others_are_judged(business: Business, mon
 
     monkeypatch.setattr(listening, "compile_predicate", compile_predicate)
     monkeypatch.setattr(watched_table, "compile_predicate", compile_predicate)
-    judging.subscribe(business, 1, wanted("x > 1", "x > 2"), object())
+    judging.subscribe(business, 1, subscriptions("x > 1", "x > 2"), object())
     assert has_lock == [False, False]
 
 
-def folded(at: int, nbytes: int) -> FoldedBatch:
+def folded_batch(at: int, nbytes: int) -> FoldedBatch:
     place = QueuedBatch(
         base_offset=at,
         index=at,
@@ -195,15 +195,15 @@ def test_the_backlog_of_one_business_does_not_make_others_read_again(
     monkeypatch.setattr(FoldedBatch, "nbytes", property(lambda batch: batch.place.nbytes))
     judging._thread = threading.current_thread()  # so that nothing takes the work
     small = Business(2, "small", ReviewSchedule(first_s=1.0))
-    judging.on_folded(business, [folded(1, 60), folded(2, 30)])
-    judging.on_folded(small, [folded(1, 20)])
+    judging.on_folded(business, [folded_batch(1, 60), folded_batch(2, 30)])
+    judging.on_folded(small, [folded_batch(1, 20)])
     gaps = [
         (number, batch.next_offset) for number, batch in judging._waiting if isinstance(batch, listening.JudgedBatch)
     ]
     assert gaps == [(1, 3)]
     assert judging.waiting_bytes == 20
-    judging.on_folded(business, [folded(3, 10)])
+    judging.on_folded(business, [folded_batch(3, 10)])
     assert judging.waiting_bytes == 30
-    judging.on_folded(small, [folded(2, 200)])
+    judging.on_folded(small, [folded_batch(2, 200)])
     assert judging.waiting_bytes == 10
     assert judging.gaps == 2

@@ -72,14 +72,14 @@ def test_what_is_said_of_a_load_is_kept_and_checked() -> None:
             decode_broker("k", value)
 
 
-def placed(live: list[LiveBroker], business: str = "x", me: int = 0, replicas: int = 2) -> tuple[str, ...]:
+def replicas_of(live: list[LiveBroker], business: str = "x", me: int = 0, replicas: int = 2) -> tuple[str, ...]:
     placement = ReplicaPlacement(replicas=replicas, min_in_sync=1)
     return placement.new_record(business, live[me].member, ClusterView(live), 1).replicas
 
 
 def test_replicas_are_placed_where_there_is_room() -> None:
     live = [broker("a", 0.3), broker("b", 0.2), broker("c", 0.7), broker("d", 0.85), broker("e", 0.2)]
-    assert {placed(live, f"x{n}")[1] for n in range(6)} == {"b", "e"}
+    assert {replicas_of(live, f"x{n}")[1] for n in range(6)} == {"b", "e"}
 
 
 def test_one_after_the_other_is_placed_without_a_new_report() -> None:
@@ -92,8 +92,8 @@ def test_one_after_the_other_is_placed_without_a_new_report() -> None:
 
 def test_brokers_that_say_nothing_are_placed_by_their_rank() -> None:
     live = [broker(name) for name in "abcde"]
-    assert placed(live, "shop", replicas=3) == ("a", *rank_brokers("shop", "bcde")[:2])
-    assert placed(live, "shop", me=2)[0] == "c", "among equals the broker that was asked leads"
+    assert replicas_of(live, "shop", replicas=3) == ("a", *rank_brokers("shop", "bcde")[:2])
+    assert replicas_of(live, "shop", me=2)[0] == "c", "among equals the broker that was asked leads"
 
 
 def test_a_draining_broker_is_replaced_by_one_with_room() -> None:
@@ -137,15 +137,15 @@ def at(site: str, *names: str, disk: float = 0.1) -> list[LiveBroker]:
 def test_replicas_go_to_different_sites_first_then_by_load() -> None:
     live = [*at("east", "a", "b"), *at("west", "c", "d"), *at("north", "e", disk=0.9)]
     for n in range(20):
-        found = placed(live, f"x{n}", replicas=3)
+        found = replicas_of(live, f"x{n}", replicas=3)
         assert {name for name in found if name in "ab"} == {"a"}
         assert "e" in found, "a full broker at a site of its own"
-    assert len(placed(live, replicas=4)) == 4, "where there are too few sites, they share one"
+    assert len(replicas_of(live, replicas=4)) == 4, "where there are too few sites, they share one"
 
 
 def test_a_broker_without_a_site_is_a_site_of_its_own() -> None:
     live = [*at("east", "a", "b"), *at("", "c", "d")]
-    assert set(placed(live, replicas=3)) == {"a", "c", "d"}
+    assert set(replicas_of(live, replicas=3)) == {"a", "c", "d"}
 
 
 def test_replicas_that_share_a_site_are_repaired_one_after_the_other() -> None:

@@ -42,7 +42,7 @@ def business(n: int, leader: str, others: str = "", **more: object) -> Leadershi
     )
 
 
-def led(records: list[Leadership]) -> Counter[str]:
+def leader_counts(records: list[Leadership]) -> Counter[str]:
     return Counter(known.leader.broker for known in records if known.leader is not None)
 
 
@@ -56,7 +56,7 @@ def after(records: list[Leadership], moves: list[Move]) -> list[Leadership]:
     return list(found.values())
 
 
-def elected(known: Leadership, live: Mapping[Member, LiveBroker], ranks: Mapping[str, int], **ends: int) -> str:
+def elect(known: Leadership, live: Mapping[Member, LiveBroker], ranks: Mapping[str, int], **ends: int) -> str:
     ballots = {
         one: Ballot(member=one, last_term=1, end=ends.get(one.broker, 10), high=5)
         for one in known.in_sync
@@ -73,7 +73,7 @@ def test_the_businesses_of_a_dead_broker_spread_over_all_survivors() -> None:
     live = living("ab")
     plans = plan_elections(records, live)
     assert len(plans) == 8
-    winners = Counter(elected(known, live, plans[known.business]) for known in records if known.business in plans)
+    winners = Counter(elect(known, live, plans[known.business]) for known in records if known.business in plans)
     assert winners == {"a": 4, "b": 4}
 
 
@@ -84,7 +84,7 @@ def test_without_a_dead_leader_nothing_is_planned() -> None:
 def test_a_plan_counts_only_brokers_that_may_win() -> None:
     records = [business(n, "c", "a") for n in range(4)] + [business(10 + n, "c", "ab") for n in range(4)]
     plans = plan_elections(records, living("ab"))
-    winners = [elected(known, living("ab"), plans[known.business]) for known in records]
+    winners = [elect(known, living("ab"), plans[known.business]) for known in records]
     assert winners == ["a"] * 4 + ["b"] * 4
 
 
@@ -97,12 +97,12 @@ def test_health_comes_first_then_the_order_then_the_log_then_priority() -> None:
     alone = choose_leader(known, {member("a"): sick[member("a")]}, live, {"a": 9})
     assert alone is not None
     assert alone.leader == member("a")
-    assert elected(known, live, {"a": 1, "b": 0}, a=11, b=10) == "b"
-    assert elected(known, live, {"a": 1, "b": 0}, a=10 + NEAR_ENTRIES + 1, b=10) == "a", "b is far behind"
-    assert elected(known, live, {"a": 0, "b": 0}, a=10, b=11) == "b"
+    assert elect(known, live, {"a": 1, "b": 0}, a=11, b=10) == "b"
+    assert elect(known, live, {"a": 1, "b": 0}, a=10 + NEAR_ENTRIES + 1, b=10) == "a", "b is far behind"
+    assert elect(known, live, {"a": 0, "b": 0}, a=10, b=11) == "b"
     preferred = living("a") | living("b", priority=-1)
-    assert elected(known, preferred, {"a": 0, "b": 0}) == "b"
-    assert elected(known, preferred, {"a": 0, "b": 1}) == "a"
+    assert elect(known, preferred, {"a": 0, "b": 0}) == "b"
+    assert elect(known, preferred, {"a": 0, "b": 1}) == "a"
 
 
 def test_new_businesses_go_to_the_broker_that_leads_least() -> None:
@@ -116,7 +116,7 @@ def test_new_businesses_go_to_the_broker_that_leads_least() -> None:
 def test_a_balance_moves_as_little_as_it_must_and_says_why() -> None:
     records = [business(n, "ab"[n % 2], "ab".replace("ab"[n % 2], "") + "c") for n in range(24)]
     moves = plan_moves(records, living("abc"))
-    assert led(after(records, moves)) == {"a": 8, "b": 8, "c": 8}
+    assert leader_counts(after(records, moves)) == {"a": 8, "b": 8, "c": 8}
     assert len(moves) == 8
     assert moves[0].reason == "a leads 12, c 0, the mean is 8"
     assert plan_moves(after(records, moves), living("abc")) == []
@@ -125,7 +125,7 @@ def test_a_balance_moves_as_little_as_it_must_and_says_why() -> None:
 def test_businesses_move_on_where_no_replica_is_at_the_idle_broker() -> None:
     records = [business(n, "a", "b") for n in range(4)] + [business(10 + n, "b", "c") for n in range(3)]
     moves = plan_moves(records, living("abc"))
-    counts = led(after(records, moves))
+    counts = leader_counts(after(records, moves))
     assert max(counts.values()) - min(counts.values()) <= 1
 
 
