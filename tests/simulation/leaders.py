@@ -1,4 +1,4 @@
-"""Many businesses on brokers at several sites: who leads what, and where the replicas are. Histories of their own.
+"""Many businesses on brokers at several sites: which broker leads which business, and where the replicas are.
 
 Logs are left out: a member of the in-sync set is complete, one outside it becomes complete after a while. Everything
 else is the product's: placement, elections, balance, over records that each broker reads late.

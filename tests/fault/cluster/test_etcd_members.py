@@ -111,7 +111,7 @@ def test_without_a_majority_of_etcd_no_other_broker_leads_until_it_is_back(
     with SteadyWriter(writer, ROWS) as steady:
         for node in lost:
             node.kill()
-        wait_until_written(steady, 100)  # longer than the leases, which nobody can renew
+        wait_until_written(steady, 100)  # longer than the leases, which no broker can renew
     assert writer.errors == []
     acknowledged = writer.acknowledged
     cluster.brokers[first].kill()

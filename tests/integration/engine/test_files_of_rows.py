@@ -188,7 +188,7 @@ def test_what_a_crash_leaves_of_unfinished_files_is_removed(tmp_path: Path) -> N
 
 
 def test_bodies_of_the_log_are_in_blob_files_which_go_with_the_log(tmp_path: Path) -> None:
-    """A merge of the log moves keys, not bodies; whoever reads a checkpoint has them too."""
+    """A merge of the log moves keys, not bodies; a checkpoint contains the bodies too."""
     clock = Clock()
     engine = engines.make(tmp_path, clock, retain_bytes=0, cache_bytes=2 << 20)
     producer = Producer(engine)

@@ -1,4 +1,4 @@
-"""Who leads what: at creation, after a death and by balance; replicas at different sites. Real brokers and etcd."""
+"""Leaders at creation, after a death and by balance; replicas at different sites. Real brokers and etcd."""
 
 from __future__ import annotations
 

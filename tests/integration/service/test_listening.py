@@ -35,7 +35,7 @@ WAIT_S = 30.0
 
 
 class Reader:
-    """A client that keeps the rows which a subscription has told it."""
+    """A client that keeps the rows of its subscription."""
 
     def __init__(self, changes: Changes) -> None:
         self.changes = changes

@@ -130,7 +130,7 @@ class Pipeline:
         return self.venus(*arguments, "--json", code=code).json
 
     def start(self, name: str, *arguments: str, module: str = "venus.cli") -> None:
-        """Start a command that goes on; `module` is what runs it."""
+        """Start a command in the background; `module` is what runs it."""
         with self.log.open("ab") as log:
             log.write(f"$ venus {' '.join(arguments)} &\n".encode())
             log.flush()

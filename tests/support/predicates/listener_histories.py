@@ -34,7 +34,7 @@ TABLE = items()
 
 
 @dataclass
-class Told:
+class ReceivedNews:
     """What a client knows of one subscription since it last began."""
 
     state: int = 0
@@ -189,7 +189,7 @@ class Client:
     """The other end of a stream."""
 
     def __init__(self, broker: Broker, *, group: str = "") -> None:
-        self.broker, self.told = broker, dict[int, Told]()
+        self.broker, self.received = broker, dict[int, ReceivedNews]()
         self._frames: asyncio.Queue[Any] = asyncio.Queue()
         self.ended_news = list[int]()
         admission = SimpleNamespace(
@@ -209,19 +209,19 @@ class Client:
     async def write(self, frame: broker_pb2.ChangesFrame) -> None:
         for news in frame.news:
             if news.state in (broker_pb2.BEGUN, broker_pb2.RELOADS):
-                self.told[news.number] = Told()
-            self.told.setdefault(news.number, Told()).state = news.state
+                self.received[news.number] = ReceivedNews()
+            self.received.setdefault(news.number, ReceivedNews()).state = news.state
             if news.state == broker_pb2.ENDED:
-                self.told[news.number].error = news.error
+                self.received[news.number].error = news.error
                 self.ended_news.append(news.number)
         for one in frame.changes:
             if one.loaded:
-                self.told[one.loaded].start = one.next_offset
+                self.received[one.loaded].start = one.next_offset
             elif one.table_id:
                 numbers = list(one.replayed) or np.frombuffer(one.subscriptions, "<u4").tolist()
                 for number in numbers:
-                    if (told := self.told.get(number)) is not None and told.state != broker_pb2.ENDED:
-                        told.batches.append(one.committed_at_us)
+                    if (received := self.received.get(number)) is not None and received.state != broker_pb2.ENDED:
+                        received.batches.append(one.committed_at_us)
 
     def begin(self, number: int, offset: int, *, columns: Sequence[str] = ()) -> None:
         request = broker_pb2.SubscriptionRequest(number=number, table="items", offset=offset, columns=columns)
@@ -279,17 +279,17 @@ class History:
         live, visible = self.client.stream._live, self.broker.business.visible_offset
         assert sorted(number for _, number in self.broker.registered.values()) == sorted(live), f"history {self.seed}"
         for number, offset in self.wanted.items():
-            told, name = self.client.told[number], f"history {self.seed}, subscription {number} from {offset}"
-            assert (told.state == broker_pb2.LIVE) == (number in live), name
+            received, name = self.client.received[number], f"history {self.seed}, subscription {number} from {offset}"
+            assert (received.state == broker_pb2.LIVE) == (number in live), name
             if number in live:
-                first = offset if told.start is None else told.start
+                first = offset if received.start is None else received.start
                 if first == NOW:
-                    first = told.batches[0] if told.batches else visible
-                assert told.batches == list(range(first, visible)), name
+                    first = received.batches[0] if received.batches else visible
+                assert received.batches == list(range(first, visible)), name
 
     def begin(self) -> None:
         number, visible = self.rng.randint(1, 5), self.broker.business.visible_offset
-        if number in self.wanted and self.client.told.get(number, Told()).state != broker_pb2.ENDED:
+        if number in self.wanted and self.client.received.get(number, ReceivedNews()).state != broker_pb2.ENDED:
             return
         if number in self.wanted:
             self.client.end(number)

@@ -49,7 +49,7 @@ def test_a_gap_is_read_again_from_where_a_subscription_began() -> None:
         gap = JudgedBatch(1, 5, 8, 1, is_gap=True)
         client.stream.on_judged(gap)
         await settle()
-        assert (client.told[1].batches, client.told[2].batches) == ([5, 6, 7], [7])
+        assert (client.received[1].batches, client.received[2].batches) == ([5, 6, 7], [7])
 
     run(test)
 
@@ -63,7 +63,7 @@ def test_a_gap_before_a_subscription_moves_nothing_back() -> None:
         before = client.stream.position
         client.stream.on_judged(JudgedBatch(1, 4, 5, 1, is_gap=True))
         await settle()
-        assert (client.told[1].batches, client.stream.position) == ([5], before)
+        assert (client.received[1].batches, client.stream.position) == ([5], before)
 
     run(test)
 
@@ -78,7 +78,7 @@ def test_an_error_while_the_queue_is_read_ends_what_begins(error: VenusError) ->
         client.begin_together(request(1, 3), request(2, 3))
         await settle()
         assert client.ended_news == [1, 2]
-        assert client.told[1].error == str(error)
+        assert client.received[1].error == str(error)
         assert [number for _, number in broker.registered.values()] == [3]
         assert not client.task.done()
 
@@ -141,8 +141,8 @@ def test_what_ends_or_reloads_before_it_is_live_is_not_forgotten() -> None:
         broker.subscribe = subscribe_and_judge  # type: ignore[assignment, method-assign]
         client.begin_together(request(1, NOW), request(2, NOW))
         await settle()
-        assert client.told[1].error == "it does not fit any more"
-        assert client.told[2].start is not None
+        assert client.received[1].error == "it does not fit any more"
+        assert client.received[2].start is not None
 
     run(test)
 
@@ -160,7 +160,7 @@ def test_an_end_while_it_begins_leaves_nothing_registered_and_it_may_begin_again
         broker.pause.set()
         await settle()
         assert len(broker.registered) == 1
-        assert client.told[1].state == broker_pb2.LIVE
+        assert client.received[1].state == broker_pb2.LIVE
         client.end(1)
         await settle()
         assert not broker.registered
@@ -204,7 +204,7 @@ def test_an_end_while_it_is_read_again_and_a_reload() -> None:
         await settle()
         assert not client.task.done()
         assert [number for _, number in broker.registered.values()] == [2]
-        assert client.told[2].start == 6
+        assert client.received[2].start == 6
 
     run(test)
 
@@ -215,7 +215,9 @@ def test_a_wrong_column_ends_its_own_subscription_only() -> None:
         client.begin_together(request(1, 5, "label"), request(2, 5, "labels"), request(3, 5))
         await settle()
         assert client.ended_news == [2]
-        assert {n: told.state for n, told in client.told.items() if n != 2} == dict.fromkeys((1, 3), broker_pb2.LIVE)
+        assert {n: received.state for n, received in client.received.items() if n != 2} == dict.fromkeys(
+            (1, 3), broker_pb2.LIVE
+        )
 
     run(test)
 

@@ -186,7 +186,7 @@ def test_the_load_of_all_brokers_is_shown_and_a_broker_counts_its_own() -> None:
     found = broker_pb2.BrokerStatus()
     shared: Any = None
     ReplicationStatus("cluster", host_of(live, records), shared, coordination, lambda: (), WELL).lay_over(found, OWN)
-    assert not found.brokers, "who has a role for one business does not learn how many there are"
+    assert not found.brokers, "a role for one business does not show how many brokers there are"
     ReplicationStatus("cluster", host_of(live, records), shared, coordination, lambda: (), WELL).lay_over(found)
 
     assert [(one.broker, one.site, one.leads, one.follows, one.reported) for one in found.brokers] == [

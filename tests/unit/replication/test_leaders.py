@@ -170,7 +170,7 @@ def test_a_broker_that_leads_too_much_for_ten_minutes_hands_over_one_business() 
     assert balancer.next_move(UNEVEN_RECORDS, live, UNEVEN_S + AGAIN_S) is not None
     moved = UNEVEN_RECORDS | {"x00": replace(UNEVEN_RECORDS["x00"], leader=member(move.target))}
     again = balancer.next_move(moved, live, UNEVEN_S + AGAIN_S + 1)
-    assert again is not None, "it goes on until it is balanced"
+    assert again is not None, "moves continue until no broker leads too much"
     assert again.business == "x01"
 
 
