@@ -1,7 +1,8 @@
 """The table of the histories whose columns change: its versions, and every row as each version encodes it.
 
 It is the table of `predicate_histories`. A column that predicates name is dropped and one of its name added, or it is
-renamed and named again as before.
+renamed and named again as before; or columns get other types: amounts are whole numbers at first and have halves then,
+days become texts.
 """
 
 from __future__ import annotations
@@ -18,8 +19,10 @@ from venus.codec.stored_rows import StoredRows
 from venus.model import TableSchema
 
 _ID, _REGION, *_REST = SCHEMA.columns
-DROPPED, RENAMED = "dropped", "renamed"
-#: The table, then without a column that predicates name, then with one of that name again, or with the same one.
+_AMOUNT, _DAY = _REST
+DROPPED, RENAMED, RETYPED = "dropped", "renamed", "retyped"
+#: The table, then without a column that predicates name, then with one of that name again, or with the same one; or
+#: with a column of another type that is compared in the same way, then also with one that is compared in another way.
 VERSIONS = {
     DROPPED: {
         1: SCHEMA,
@@ -31,15 +34,34 @@ VERSIONS = {
         2: replace(SCHEMA, version=2, columns=(_ID, replace(_REGION, name="area"), *_REST)),
         3: replace(SCHEMA, version=3),
     },
+    RETYPED: {
+        1: replace(SCHEMA, columns=(_ID, _REGION, replace(_AMOUNT, type=_ID.type), _DAY)),
+        2: replace(SCHEMA, version=2),
+        3: replace(SCHEMA, version=3, columns=(_ID, _REGION, _AMOUNT, replace(_DAY, type=_REGION.type))),
+    },
 }
 
 
-def _encode_rows(schema: TableSchema) -> dict[Row, bytes]:
+def has_halves(kind: str, version: int) -> bool:
+    """Whether rows that this version writes have amounts that are larger by a half."""
+    return kind == RETYPED and version > 1
+
+
+def amount_text(amount: int | None, kind: str, version: int) -> str | None:
+    """Return an amount as a row of this version has it."""
+    if amount is None:
+        return None
+    if (kind, version) == (RETYPED, 1):
+        return str(amount)
+    return f"{amount + 0.5 * has_halves(kind, version):.2f}"
+
+
+def _encode_rows(kind: str, schema: TableSchema) -> dict[Row, bytes]:
     values: dict[str, list[Value]] = {
         "id": ["0"] * len(ROWS),
         "region": [r for r, _, _ in ROWS],
         "area": [r for r, _, _ in ROWS],
-        "amount": [None if a is None else f"{a}.00" for _, a, _ in ROWS],
+        "amount": [amount_text(a, kind, schema.version) for _, a, _ in ROWS],
         "day": [d for _, _, d in ROWS],
     }
     _, rows = from_columns([values[c.name] for c in schema.columns], Layout.of(schema))
@@ -47,7 +69,9 @@ def _encode_rows(schema: TableSchema) -> dict[Row, bytes]:
 
 
 #: By kind of change and version.
-ENCODED_ROWS = {kind: {n: _encode_rows(schema) for n, schema in found.items()} for kind, found in VERSIONS.items()}
+ENCODED_ROWS = {
+    kind: {n: _encode_rows(kind, schema) for n, schema in found.items()} for kind, found in VERSIONS.items()
+}
 _DECODED_ROWS = {
     kind: {n: {encoded: row for row, encoded in rows.items()} for n, rows in found.items()}
     for kind, found in ENCODED_ROWS.items()

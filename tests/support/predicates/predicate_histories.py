@@ -84,9 +84,10 @@ def _database() -> sqlite3.Connection:
 
 
 @cache
-def where(text: str) -> frozenset[Row]:
-    """Return the rows that SQLite finds; no text = every row."""
-    found = _database().execute(f"SELECT n FROM t {'WHERE ' if text else ''}{text}")
+def where(text: str, *, has_halves: bool = False) -> frozenset[Row]:
+    """Return the rows that SQLite finds, also if each amount is larger by a half; no text = every row."""
+    table = "(SELECT n, region, amount + 0.5 AS amount, day FROM t)" if has_halves else "t"
+    found = _database().execute(f"SELECT n FROM {table} {'WHERE ' if text else ''}{text}")
     return frozenset(ROWS[n] for (n,) in found)
 
 

@@ -14,6 +14,8 @@ from venus.broker.snapshot import watched_rows
 from venus.broker.snapshot.watched_rows import FoldedSection, WatchedRowLookup
 from venus.codec import changed_rows
 from venus.codec.changed_rows import Operation
+from venus.model import TableSchema
+from venus.network.matching.content import ContentIndex
 from venus.predicates.ranges import compile_predicate
 from venus.wire import broker_pb2
 
@@ -47,6 +49,16 @@ def _omit_truncation(*_: Any, **__: Any) -> broker_pb2.ChangedRows:
     return broker_pb2.ChangedRows(table_id=1)
 
 
+def _rebuild_in_place(self: Any) -> None:
+    for number, one in list(self._subscriptions.items()):
+        self.remove(number)
+        self._place(number, one.text, one.predicate)
+
+
+def _has_names_of(self: Any, schema: TableSchema) -> bool:
+    return {one.column.name for one in self._columns.values()} <= {column.name for column in schema.columns}
+
+
 class _ForgetfulReplay(Replay):
     def take(self, body: bytes, committed_at_us: int = 0) -> replay.ReplayedBatch:
         found = super().take(body, committed_at_us)
@@ -71,6 +83,8 @@ FAULTS: Mapping[str, AbstractContextManager[object]] = {
     "a sweep's end is not noticed again": patch.object(replay, "Replay", _ForgetfulReplay),
     "a version is not taken": patch.object(watched_table.WatchedTable, "describe", lambda *_: {}),
     "another column of that name is taken for it": patch.object(watched_table, "refit", _refit_anyway),
+    "equal predicates of two versions are one": patch.object(watched_table.WatchedTable, "_rebuild", _rebuild_in_place),
+    "a column of another type is compared as before": patch.object(ContentIndex, "has_columns_of", _has_names_of),
     "rows under the floor count as rows": patch.object(
         folding, "is_live", lambda stored, _floor: changed_rows.is_row(stored)
     ),

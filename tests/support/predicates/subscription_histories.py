@@ -2,8 +2,9 @@
 
 Batches are folded, judged live, judged again after a reconnect, put on the wire and read by the product's own code.
 Around it stands a model: the stored rows, the queue, and each client with its rows and its position. Clients disconnect
-and resume, the broker restarts, batches are too many to be judged live; the table is emptied, read again by a sweep,
-and its columns are dropped, added again and renamed. A live change must also be called what it is to the client.
+and resume, some have equal predicates; the broker restarts, batches are too many to be judged live; the table is
+emptied, read again by a sweep, and its columns are dropped, added again, renamed, and get other types. A live change
+must also be called what it is to the client.
 """
 
 from __future__ import annotations
@@ -17,7 +18,15 @@ from unittest.mock import patch
 
 import numpy as np
 
-from tests.support.predicates.changing_table import DROPPED, ENCODED_ROWS, VERSIONS, WIRE_SCHEMAS
+from tests.support.predicates.changing_table import (
+    DROPPED,
+    ENCODED_ROWS,
+    RETYPED,
+    VERSIONS,
+    WIRE_SCHEMAS,
+    amount_text,
+    has_halves,
+)
 from tests.support.predicates.predicate_histories import IDS, KEYS, ROWS, Row, random_text, where
 from tests.support.predicates.subscription_faults import FAULTS
 from venus.broker.listening import listening, replay, watched_table
@@ -92,7 +101,7 @@ class Client:
             if name == "delete":
                 self.rows.pop(record_id, None)
             else:
-                self.rows[record_id] = row
+                self.rows[record_id] = {column: None if value is None else str(value) for column, value in row.items()}
 
 
 class History:
@@ -208,21 +217,27 @@ class History:
                 client.offset = judged.next_offset
 
     def _end(self, client: Client, error: VenusError) -> None:
-        assert "region" in client.text, f"{client.text} ended: {error}"
+        assert ("day" if self.kind == RETYPED else "region") in client.text, f"{client.text} ended: {error}"
         client.ended, client.is_connected = str(error), False
         self.counts["ended"] += 1
 
     # -- clients ---------------------------------------------------------------------------------------------------
 
     def begin(self) -> None:
-        client = Client(len(self.clients), "" if self.rng.random() < 0.15 else random_text(self.rng))
+        text = "" if self.rng.random() < 0.15 else random_text(self.rng)
+        while self.kind == RETYPED and "amount" not in text and self.rng.random() < 0.8:
+            text = random_text(self.rng)
+        if self.clients and self.rng.random() < 0.3:
+            text = self.rng.choice(self.clients).text
         try:
-            if client.text:
-                compile_predicate(client.text, self.described[-1][1])
+            if text:
+                compile_predicate(text, self.described[-1][1])
         except PredicateRefused:
-            return  # a column that the table lacks now
-        self.clients.append(client)
-        self._load(client)
+            return  # a column that the table lacks now, or a constant that it cannot have
+        for _ in range(self.rng.choice((1, 2))):
+            client = Client(len(self.clients), text)
+            self.clients.append(client)
+            self._load(client)
 
     def _load(self, client: Client, *, is_reload: bool = False) -> None:
         """Send the rows of the full data, and judge live from there on."""
@@ -372,8 +387,9 @@ class History:
         for client in self.clients:
             if client.is_connected and not client.ended:
                 names_old = self.kind != DROPPED and self.version == 2
-                inside = where(client.text.replace("area", "region") if names_old else client.text)
-                right = {key: row for key, row in self.truth.items() if self._row_now(*row) in inside}
+                text = client.text.replace("area", "region") if names_old else client.text
+                inside = {n: where(text, has_halves=has_halves(self.kind, n)) for n in VERSIONS[self.kind]}
+                right = {key: row for key, row in self.truth.items() if self._row_now(*row) in inside[row[1]]}
                 assert {key: self._recognised_values(*row) for key, row in right.items()} == {
                     key: {name: row.get(name) for name in self._recognised_values(*self.truth.get(key, (ROWS[0], 0)))}
                     for key, row in client.rows.items()
@@ -382,7 +398,7 @@ class History:
     def _recognised_values(self, row: Row, written: int) -> dict[str, Any]:
         """Return the values by which a client's row is recognised: a dropped column stays as the client had it."""
         region, amount, day = row
-        values = {"amount": None if amount is None else f"{amount}.00", "day": day}
+        values = {"amount": amount_text(amount, self.kind, written), "day": day}
         return values | ({"region": region} if written == self.version != 2 else {})
 
     def run(self, steps: int) -> None:
@@ -401,9 +417,9 @@ class History:
                 self.truncate()
             elif lucky < 0.50:
                 self.read_whole_table()
-            elif lucky < 0.54:
+            elif lucky < 0.56:
                 self.alter()
-            elif lucky < 0.57:
+            elif lucky < 0.59:
                 self._start_broker()
             else:
                 self.change()
