@@ -215,6 +215,13 @@ def test_one_broker_has_a_place_in_the_network_without_etcd(tmp_path: Path) -> N
     assert found.labels == {"EU": ("orders", "business:crm")}
 
 
+@pytest.mark.parametrize("site", ["x" * 129, " paris", "paris "])
+def test_a_site_is_a_name(tmp_path: Path, site: str) -> None:
+    """Clients refused every answer of a broker with another site."""
+    with pytest.raises(ConfigError, match=r"site must have 1 to 128 printable characters, no space outside"):
+        load(write(tmp_path, f'{CLUSTER}set = "a"\nsite = "{site}"\n'))
+
+
 def test_a_replicated_set_has_a_place_too(tmp_path: Path) -> None:
     found = load(write(tmp_path, CLUSTER + 'tier = "tandem"\nlevel = 1\nupstream = ["10.0.1.1:7400"]\n')).cluster
 

@@ -119,6 +119,8 @@ class ClusterSettings(SettingsSection):
 
     def _check_place(self) -> None:
         """Refuse an impossible place in the network. Raises ValueError."""
+        if self.site and not is_name(self.site):
+            raise ValueError(f"site must have 1 to {NAME_CHARS_MAX} printable characters, no space outside")
         if not is_name(self.set_name):
             raise ValueError(f"set must have 1 to {NAME_CHARS_MAX} printable characters, no space outside")
         if self.tier == "core":

@@ -13,6 +13,7 @@ from venus.broker.service import consumer_stream
 from venus.broker.service.consumer_stream import ConsumerStream
 from venus.errors import NotLeader, VenusError
 from venus.replication.records import LiveBroker, Member
+from venus.rpc import limits
 from venus.rpc.broker_selection import BrokerSelector
 from venus.rpc.connection import BrokerConnection
 from venus.rpc.event_loop import LoopBridge
@@ -20,6 +21,7 @@ from venus.wire import broker_pb2
 
 OWN = "leader:1"
 WAIT_S = 10.0
+OLD_SITE = "x" * 129  # of a broker that did not check it
 
 
 def broker(name: str, **more: Any) -> LiveBroker:
@@ -59,6 +61,7 @@ class Client:
         return "test"
 
     async def write(self, frame: broker_pb2.DeliveryFrame) -> None:
+        limits.check(frame, "from the broker: ")
         self.opened = frame.opened
 
     async def read(self) -> None:
@@ -137,3 +140,8 @@ def test_a_stream_that_sends_nothing_ends_when_the_full_data_is_taken_again() ->
 
     _, error = serve(leader, fill_again, seconds=2.0)
     assert "takes the full data again" in str(error)
+
+
+def test_a_site_that_a_client_refuses_is_left_empty() -> None:
+    leader = Leader(broker("b", site=OLD_SITE), broker("c", site="paris"), broker("d", site=" paris"))
+    assert serve(leader, lambda: None, seconds=0.0) == (["b:1", "c:1", "d:1"], None)

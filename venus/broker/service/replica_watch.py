@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from venus.model import is_name
 from venus.replication.records import LiveBroker
 from venus.wire import broker_pb2
 
@@ -15,8 +16,12 @@ class ReplicaWatch:
         self.given = {broker.address: broker.site for broker in found if _is_preferred(broker)}
 
     def to_messages(self) -> list[broker_pb2.ReadReplica]:
-        """Return the replicas as the consumer gets them."""
-        return [broker_pb2.ReadReplica(address=address, site=site) for address, site in self.given.items()]
+        """Return the replicas as the consumer gets them.
+
+        A consumer refuses a site that is no name (venus/rpc/limits.py), and an older broker may have such a one.
+        """
+        sites = {address: site if is_name(site) else "" for address, site in self.given.items()}
+        return [broker_pb2.ReadReplica(address=address, site=site) for address, site in sites.items()]
 
     def find_change(self, found: Iterable[LiveBroker]) -> str:
         """Return why the consumer should choose again; empty = it should not.
