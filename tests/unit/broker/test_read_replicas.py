@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from venus.broker.service import consumer_stream
+from venus.broker.service import consumer_stream, replica_watch
 from venus.broker.service.consumer_stream import ConsumerStream
+from venus.broker.service.replica_watch import OTHERS_AFTER_S, ReplicaWatch
 from venus.errors import NotLeader, VenusError
 from venus.replication.records import LiveBroker, Member
 from venus.rpc import limits
@@ -145,3 +146,23 @@ def test_a_stream_that_sends_nothing_ends_when_the_full_data_is_taken_again() ->
 def test_a_site_that_a_client_refuses_is_left_empty() -> None:
     leader = Leader(broker("b", site=OLD_SITE), broker("c", site="paris"), broker("d", site=" paris"))
     assert serve(leader, lambda: None, seconds=0.0) == (["b:1", "c:1", "d:1"], None)
+
+
+@pytest.mark.parametrize("at_first", [[], ["b"]])
+def test_a_stream_ends_when_another_replica_can_be_read(monkeypatch: pytest.MonkeyPatch, at_first: list[str]) -> None:
+    """After an election a target that came before the followers read from the leader for ever."""
+    monkeypatch.setattr(replica_watch, "OTHERS_AFTER_S", 0.05)
+    leader = Leader(*map(broker, at_first))
+    given, error = serve(leader, lambda: leader.found.append(broker("c")), seconds=2.0)
+    assert given == [f"{name}:1" for name in at_first]
+    assert isinstance(error, NotLeader)
+    assert error.leader == OWN
+
+
+def test_a_replica_that_was_not_given_must_stay_for_a_while() -> None:
+    watch, others = ReplicaWatch([broker("b")]), [broker("b"), broker("c")]
+    assert watch.find_change(others, 0.0) == ""
+    assert watch.find_change([broker("b"), broker("c", draining=True)], OTHERS_AFTER_S - 1) == ""
+    assert watch.find_change(others, OTHERS_AFTER_S) == ""
+    assert watch.find_change(others, 2 * OTHERS_AFTER_S - 0.1) == ""
+    assert watch.find_change(others, 2 * OTHERS_AFTER_S) == "another replica can be read"

@@ -10,7 +10,6 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -174,7 +173,7 @@ class ConsumerStream:
         self._sent = EarlyDelivery(self._position)
         attaching = asyncio.ensure_future(blocking(Lane.INCREMENTS, self._attach))
         reader: asyncio.Task[None] | None = None
-        replicas: ReplicaWatch | None = None  # None = the increments are sent here
+        watching: asyncio.Task[None] | None = None
         try:
             self._token = await asyncio.shield(attaching)
             opened.kept = self._core.subscriptions.kept_offset(self.business, self.group, self._token)
@@ -182,17 +181,19 @@ class ConsumerStream:
             if self._wanted.elsewhere and snapshot is None and not self.transient:
                 replicas = ReplicaWatch(self._read_replicas())
                 opened.replicas.extend(replicas.to_messages())
+                watching = asyncio.create_task(self._watch_replicas(replicas))
             if snapshot is not None:
                 opened.snapshot.CopyFrom(snapshot)
             await self._context.write(broker_pb2.DeliveryFrame(opened=opened))
             if snapshot is not None:
                 await self._send_chunks(snapshot)
-            if replicas is not None and replicas.given:
-                await self._watch_replicas(replicas)
+            if opened.replicas:
+                await self._wait_until(lambda: False)  # the replicas send the increments
             await self._send_increments()
         finally:
-            if reader is not None:
-                reader.cancel()
+            for task in (reader, watching):
+                if task is not None:
+                    task.cancel()
             attaching.add_done_callback(self._detach)  # a cancelled stream may still be attaching
 
     def _attach(self) -> int:
@@ -235,19 +236,18 @@ class ConsumerStream:
                 chunks.close()
 
     async def _watch_replicas(self, replicas: ReplicaWatch) -> None:
-        """Only take positions and reports. Raises NotLeader once the consumer should choose a replica again.
+        """End the stream with NotLeader once the consumer should choose a replica again.
 
         The error names this broker: an Unavailable would make the client leave a broker, or even a set, that serves.
         """
-        while not self._eof:
-            self.wake.clear()
-            if self._error is not None:
-                raise self._error
-            self._check_fill()
-            if change := replicas.find_change(self._read_replicas()):
-                raise NotLeader(f"{self.business}: {change}", hint=AGAIN, leader=self._own_address)
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self.wake.wait(), WATCH_REPLICAS_S)
+        while self._error is None:
+            await asyncio.sleep(WATCH_REPLICAS_S)
+            try:
+                self._check_fill()
+            except VenusError as error:
+                self.end(error)
+            if change := replicas.find_change(self._read_replicas(), time.monotonic()):
+                self.end(NotLeader(f"{self.business}: {change}", hint=AGAIN, leader=self._own_address))
 
     async def _send_increments(self) -> None:
         while not self._eof:
