@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Sequence as Seq
+from contextlib import suppress
 from typing import Any
 
 from venus.errors import Unavailable, VenusError
@@ -79,9 +80,9 @@ class NearestSubscriber(Subscriber):
     def acknowledge(self, offset: int, *, kept: int | None = None, unaccounted: int | None = None) -> None:
         """Queue an acknowledgement at the leader; the replica learns that its reader is not slow."""
         super().acknowledge(offset, kept=kept, unaccounted=unaccounted)
-        reader = self._reader
-        if reader is not None and reader.is_open:
-            reader.acknowledge(offset)
+        if self._reader is not None:
+            with suppress(VenusError):  # the next `increments` leaves a broken reader; the group's stream is well
+                self._reader.acknowledge(offset)
 
     def close(self) -> None:
         """End both streams."""

@@ -179,12 +179,6 @@ class Subscriber(Duplex[broker_pb2.ConsumerFrame, broker_pb2.DeliveryFrame]):
             return taken
 
     @property
-    def is_open(self) -> bool:
-        """Whether the stream has not ended."""
-        with self._lock:
-            return self._error is None and not self._closing
-
-    @property
     def position(self) -> int:
         """Every increment below this offset was returned or is not for this subscriber."""
         with self._lock:
