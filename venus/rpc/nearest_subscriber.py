@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import Counter
+from collections.abc import Callable
 from collections.abc import Sequence as Seq
 from contextlib import suppress
 from typing import Any
@@ -24,8 +26,9 @@ from venus.wire import broker_pb2
 
 logger = logging.getLogger(__name__)
 
-#: A replica that failed is not tried again for so long.
+#: A replica that failed is not tried again for so long, and for twice as long each time: a try delays the increments.
 AVOID_S = 30.0
+AVOID_MAX_S = 600.0
 
 
 class NearestSubscriber(Subscriber):
@@ -37,6 +40,8 @@ class NearestSubscriber(Subscriber):
         self._reader: Subscriber | None = None
         self._replicas: list[broker_pb2.ReadReplica] = []
         self._avoided: dict[str, float] = {}  # until when
+        self._failures = Counter[str]()  # by address
+        self._monotonic: Callable[[], float] = time.monotonic
         self._epoch = 0  # of the newest increment
 
     def open(self, offset: int, epoch: int, table_ids: Seq[int] = (), **more: Any) -> broker_pb2.Opened:
@@ -60,13 +65,13 @@ class NearestSubscriber(Subscriber):
             return super().increments(timeout_s)
         with self._lock:
             self._check()
+        if self._may_return():
+            self._move_reader()
         try:
             taken = self._reader.increments(timeout_s)
         except VenusError as error:
             self._leave(self._reader.address, error)
-            position = self._reader.position
-            self._reader.close()
-            self._reader = self._open_reader(position)
+            self._move_reader()
             return []
         if taken:
             self._epoch = max(self._epoch, taken[-1].epoch)
@@ -90,6 +95,20 @@ class NearestSubscriber(Subscriber):
             self._reader.close()
         super().close()
 
+    def _may_return(self) -> bool:
+        """Return whether a replica may be tried again that is nearer than the broker in use."""
+        now = self._monotonic()
+        if not any(until <= now for until in self._avoided.values()):
+            return False
+        self._avoided = {address: until for address, until in self._avoided.items() if until > now}
+        return self._candidates()[:1] not in ([], [self.reads_from])
+
+    def _move_reader(self) -> None:
+        assert self._reader is not None
+        position = self._reader.position
+        self._reader.close()
+        self._reader = self._open_reader(position)
+
     def _open_reader(self, offset: int) -> Subscriber:
         """Return a reader at the nearest replica that serves this offset; at the leader if none does."""
         for address in (*self._candidates(), self.address):
@@ -103,8 +122,7 @@ class NearestSubscriber(Subscriber):
 
     def _candidates(self) -> list[str]:
         """Return replicas that did not fail lately: those of this site first; groups spread over equal ones."""
-        now = time.monotonic()
-        sites = {one.address: one.site for one in self._replicas if self._avoided.get(one.address, 0.0) <= now}
+        sites = {one.address: one.site for one in self._replicas if one.address not in self._avoided}
         ranked = rank_brokers(self._open.group, sites)
         return sorted(ranked, key=lambda address: not self._near or sites[address] != self._near)
 
@@ -129,7 +147,9 @@ class NearestSubscriber(Subscriber):
 
     def _leave(self, address: str, error: VenusError) -> None:
         logger.warning("%s is not read from broker %s any more: %s", self._business, address, error)
-        self._avoided[address] = time.monotonic() + AVOID_S
+        self._failures[address] += 1
+        wait_s = min(AVOID_MAX_S, AVOID_S * 2.0 ** min(self._failures[address] - 1, 16))
+        self._avoided[address] = self._monotonic() + wait_s
 
 
 def open_subscriber(address: str, business: str, group: str, *, credit_bytes: int, ahead: bool = False) -> Subscriber:

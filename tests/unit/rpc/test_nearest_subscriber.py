@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from venus.errors import Unavailable, VenusError
-from venus.rpc.nearest_subscriber import NearestSubscriber
+from venus.rpc.nearest_subscriber import AVOID_S, NearestSubscriber
 from venus.wire import broker_pb2
 
 
@@ -68,3 +68,27 @@ def test_an_acknowledgement_that_a_replica_does_not_take_is_no_error_of_the_grou
     subscriber.acknowledge(5)
     assert subscriber.increments(0.0) == []
     assert subscriber.reads_from == "far:1"
+
+
+def test_a_reader_returns_to_the_nearest_replica_after_growing_times(
+    subscriber: NearestSubscriber, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once all replicas had failed, the leader sent the increments for ever."""
+    now = 0.0
+    monkeypatch.setattr(subscriber, "_monotonic", lambda: now)
+    for expected in ("far:1", "leader:1"):
+        break_reader(subscriber)
+        subscriber.increments(0.0)
+        assert subscriber.reads_from == expected
+    now = AVOID_S
+    subscriber.increments(0.0)
+    assert (subscriber.reads_from, subscriber.position) == ("near:1", 6)
+    break_reader(subscriber)
+    subscriber.increments(0.0)
+    assert subscriber.reads_from == "far:1"
+    now = 2 * AVOID_S
+    subscriber.increments(0.0)
+    assert subscriber.reads_from == "far:1"
+    now = 3 * AVOID_S
+    subscriber.increments(0.0)
+    assert subscriber.reads_from == "near:1"
