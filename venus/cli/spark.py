@@ -10,8 +10,11 @@ from __future__ import annotations
 import re
 import shlex
 import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
@@ -22,16 +25,8 @@ from venus.text.formatting import format_bytes, format_duration
 
 if TYPE_CHECKING:
     from venus.config import Settings
-    from venus.spark.tasks import Worker
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
-
-if TYPE_CHECKING:
-    from venus.config import Settings
     from venus.process.runners import Runner
-
+    from venus.spark.tasks import Worker
 
 T = TypeVar("T")
 R = TypeVar("R")

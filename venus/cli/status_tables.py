@@ -6,14 +6,19 @@ capture; a load waits for the broker's full data. The command itself learns of n
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from venus.cli.output import build_table
+from venus.cli.overview import broker_problems, no_capture_problem
+from venus.flow.degradation import Lane
 from venus.model import count_phrase
 from venus.rpc.conditions import ACTIVE, RELEASED
+from venus.text.alarm_rules import classify_sentence
 from venus.text.formatting import format_duration
 
 if TYPE_CHECKING:
@@ -21,21 +26,10 @@ if TYPE_CHECKING:
 
     from venus.adapters.targets.views import TargetTable
     from venus.cli.overview import BrokerView, Overview, SourceTableView
+    from venus.config import Settings
     from venus.rpc.conditions import LastComparison
 
     TargetTables = Mapping[str, Mapping[int, TargetTable]]
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import TYPE_CHECKING
-
-from venus.cli.overview import broker_problems, no_capture_problem
-from venus.flow.degradation import Lane
-from venus.text.alarm_rules import classify_sentence
-
-if TYPE_CHECKING:
-    from venus.cli.overview import BrokerView
-    from venus.config import Settings
 
 
 def format_comparisons(found: Overview) -> list[str]:

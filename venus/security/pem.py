@@ -19,10 +19,6 @@ if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
     from cryptography.x509 import Certificate
 
-if TYPE_CHECKING:
-    from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
-    from cryptography.x509 import Certificate
-
 #: A certificate that ends within this time is an alarm.
 ENDING = timedelta(days=21)
 
