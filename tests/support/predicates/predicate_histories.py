@@ -61,7 +61,7 @@ FAULTS = (
 )
 
 
-def _encoded() -> tuple[list[bytes], dict[Row, bytes]]:
+def _encode_keys_and_rows() -> tuple[list[bytes], dict[Row, bytes]]:
     amounts = [None if a is None else f"{a}.00" for _, a, _ in ROWS]
     columns: list[list[Value]] = [["0"] * len(ROWS), [r for r, _, _ in ROWS], list(amounts), [d for _, _, d in ROWS]]
     _, values = from_columns(columns, Layout.of(SCHEMA))
@@ -70,7 +70,7 @@ def _encoded() -> tuple[list[bytes], dict[Row, bytes]]:
     return ids.split(), dict(zip(ROWS, values.split(), strict=True))
 
 
-IDS, BYTES = _encoded()
+IDS, BYTES = _encode_keys_and_rows()
 ROW_OF = {encoded: row for row, encoded in BYTES.items()}
 
 
