@@ -15,7 +15,7 @@ import typer
 
 from venus.cli.cluster import open_coordinator
 from venus.cli.invocation import ConfigOption, Invocation, JsonOption
-from venus.errors import ConfigError, Unavailable
+from venus.errors import ConfigError, Unavailable, VenusError
 from venus.model import count_phrase
 from venus.text.formatting import format_duration, suggest_nearest
 
@@ -33,6 +33,7 @@ SAY_EVERY_S = 5.0
 SAFE = "it continues by itself: `venus cluster status` shows the progress; the command can be repeated safely"
 
 LATER = "repeat the command when `venus cluster status` shows all replicas in sync"
+LONGER = "repeat the command; --wait SECONDS allows more time"
 BALANCED = "each broker leads about as many businesses as it can"
 
 Make = Callable[["Leadership", Collection["LiveBroker"]], "Leadership"]
@@ -61,13 +62,19 @@ def change_record(coordinator: EtcdCoordinator, name: str, make: Make) -> Leader
     raise Unavailable(f"the record of {name} keeps changing", hint="try again")
 
 
-def wait_until_done(out: Output, seconds: float, look: Callable[[], list[str]], hint: str = SAFE) -> float:
-    """Wait until `look` returns no reason to wait; return the seconds that took. Raises Unavailable after the time."""
+def wait_until_done(
+    out: Output, seconds: float, look: Callable[[], list[str]], hint: str = SAFE, *, since: float | None = None
+) -> float:
+    """Wait until `look` returns no reason to wait; return the seconds that took. Raises Unavailable after the time.
+
+    `since`: when the time began, if it bounds several steps.
+    """
     began = printed_at = time.monotonic()
+    since = began if since is None else since
     printed = ""
     while waiting := look():
         now = time.monotonic()
-        if now - began >= seconds:
+        if now - since >= seconds:
             raise Unavailable(f"not done after {seconds:g} s: {'; '.join(waiting)}", hint=hint)
         text = "; ".join(waiting)
         if text != printed and now - began > 1 and (not printed or now - printed_at > SAY_EVERY_S):
@@ -147,7 +154,9 @@ def _move_leader(run: Invocation, coordinator: EtcdCoordinator, name: str, broke
     return 0
 
 
-def _hand_over(run: Invocation, coordinator: EtcdCoordinator, name: str, broker: str, seconds: float) -> float:
+def _hand_over(
+    run: Invocation, coordinator: EtcdCoordinator, name: str, broker: str, seconds: float, since: float | None = None
+) -> float:
     """Let a broker lead; return the seconds that took. Raises Refused, Unavailable."""
     from venus.coordination import operator_changes
 
@@ -163,7 +172,7 @@ def _hand_over(run: Invocation, coordinator: EtcdCoordinator, name: str, broker:
             )
         return [] if led_by == broker else [f"{name} is handed over to {broker}"]
 
-    return wait_until_done(run.out, seconds, look)
+    return wait_until_done(run.out, seconds, look, since=since)
 
 
 def balance(
@@ -186,9 +195,14 @@ def balance(
     with open_coordinator(run.settings) as coordinator:
         moves, obstacle = _plan_balance(coordinator)
         if not dry_run:
-            done = list(_hand_over_one_by_one(run, coordinator, wait)) if moves else []
-            line = f"{count_phrase(len(done), 'business', 'businesses')} handed over" if done else BALANCED
-            run.out.answer({"moves": done}, line)
+            done: list[dict[str, Any]] = []
+            try:
+                done.extend(_hand_over_one_by_one(run, coordinator, wait) if moves else ())
+            except VenusError:
+                if done:
+                    _answer_moves(run, done)
+                raise
+            _answer_moves(run, done)
             return 0
     lines = [f"{move.business}: {move.source} -> {move.target} ({move.reason})" for move in moves]
     later = [f"! not now: {obstacle}"] if moves and obstacle else []
@@ -197,16 +211,24 @@ def balance(
     return 0
 
 
+def _answer_moves(run: Invocation, done: list[dict[str, Any]]) -> None:
+    line = f"{count_phrase(len(done), 'business', 'businesses')} handed over" if done else BALANCED
+    run.out.answer({"moves": done}, line)
+
+
 def _hand_over_one_by_one(run: Invocation, coordinator: EtcdCoordinator, seconds: float) -> Iterator[dict[str, Any]]:
     """Carry out a balance, planned again after each hand-over; yield what has moved."""
-    end = time.monotonic() + seconds
+    began = time.monotonic()
     while True:
-        wait_until_done(run.out, end - time.monotonic(), partial(_find_balance_obstacles, coordinator), LATER)
+        wait_until_done(run.out, seconds, partial(_find_balance_obstacles, coordinator), LATER, since=began)
         moves, _ = _plan_balance(coordinator)
         if not moves:
             return
+        if time.monotonic() - began >= seconds:
+            left = count_phrase(len(moves), "hand-over")
+            raise Unavailable(f"not done after {seconds:g} s: {left} left", hint=LONGER)
         move = moves[0]
-        took = _hand_over(run, coordinator, move.business, move.target, max(1.0, end - time.monotonic()))
+        took = _hand_over(run, coordinator, move.business, move.target, seconds, began)
         run.out.say(f"{move.business}: {move.source} -> {move.target} after {took:.2f} s ({move.reason})")
         yield asdict(move) | {"reason": move.reason, "seconds": round(took, 3)}
 
