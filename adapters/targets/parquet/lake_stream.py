@@ -336,7 +336,7 @@ class _LakeStream:
             self._measure_write(0, lambda: self._manifest.save(self._target.layout.manifest))  # unchanged
             self._report_progress()
             return gathering
-        if self._target.paused:
+        if self._target.is_paused:
             self._stop.wait(IDLE_S)
         else:
             for increment in self._subscriber.increments(min(IDLE_S, settings.commit_s)):
@@ -395,7 +395,7 @@ class _LakeStream:
                 TableCondition(table_id=t.table_id, name=t.name, state=RESYNCING if t.table_id in resyncing else ACTIVE)
                 for t in self._manifest.tables.values()
             ),
-            paused=self._target.paused,
+            paused=self._target.is_paused,
             figures=AdapterFigures(
                 place=self._target.description, rows=row_counts(self._manifest), counted_at_us=time.time_ns() // 1000
             ),

@@ -308,7 +308,7 @@ class ParquetFolder(ConfiguredTarget):
     # -- operators' requests: one file each, because only the process that follows writes the manifest -----------------
 
     @property
-    def paused(self) -> bool:
+    def is_paused(self) -> bool:
         """Whether an operator has paused the target."""
         return self.layout.request_file("pause").exists()
 

@@ -103,7 +103,7 @@ class ParquetTarget(TargetBase):
             self.name,
             manifest,
             place=folder.description,
-            paused=folder.paused,
+            paused=folder.is_paused,
             resyncing=set(folder.requested_resyncs()),
             now_us=time.time_ns() // 1000,
         )

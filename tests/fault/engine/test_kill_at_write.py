@@ -97,34 +97,34 @@ def test_kill_9_at_any_step_of_any_write_loses_and_doubles_nothing(
 ) -> None:
     for kill_at in count(0, step):
         path = tmp_path / str(kill_at)
-        told = run(path, batches, kill_at, is_fill)
-        inspect(path, told)
-        if ["done"] in told:
+        lines = run(path, batches, kill_at, is_fill)
+        inspect(path, lines)
+        if ["done"] in lines:
             assert kill_at > 3 * 2 * batches, "the hook saw fewer writes than there must be"
-            assert (["files"] in told) is is_fill
+            assert (["files"] in lines) is is_fill
             return
-        told = run(path, batches, None, is_fill)
-        assert told[-1] == ["done"]
-        inspect(path, told)
+        lines = run(path, batches, None, is_fill)
+        assert lines[-1] == ["done"]
+        inspect(path, lines)
     raise AssertionError("no run was completed")
 
 
-def inspect(path: Path, told: list[list[str]]) -> None:
+def inspect(path: Path, lines: list[list[str]]) -> None:
     """Check a store against what its process had said before it was killed."""
     engine = engines.make(path)
     try:
         state = engine.status(engines.BUSINESS)
         found = state.businesses[0] if state.businesses else None
-        committed = max((int(line[1]) for line in told if line[0] == "commit"), default=0)
-        persisted = max((int(line[1]) for line in told if line[0] == "half"), default=0)
-        epochs = [int(line[1]) for line in told if line[0] == "epoch"]
+        committed = max((int(line[1]) for line in lines if line[0] == "commit"), default=0)
+        persisted = max((int(line[1]) for line in lines if line[0] == "half"), default=0)
+        epochs = [int(line[1]) for line in lines if line[0] == "epoch"]
         if found is None:  # a business begins with its first half message
             assert not persisted
             return
         halves = [ref.batch_no for ref in found.halves]
         assert found.epoch >= max(epochs, default=0)
         assert found.last_batch >= committed
-        assert max([found.last_batch, *halves]) >= persisted or ["rollback", str(persisted)] in told
+        assert max([found.last_batch, *halves]) >= persisted or ["rollback", str(persisted)] in lines
         increments = engines.queue(engine, found.log_start)
         assert [i.base_offset for i in increments] == list(range(found.log_start, found.next_offset, ROWS))
         assert engines.full_data(engine) == {

@@ -118,7 +118,7 @@ class ApplyLoop(TargetCircuit):
         self.whole.add(table_id)
 
     @property
-    def stopped(self) -> bool:
+    def is_stopped(self) -> bool:
         return self.stop.is_set()
 
     @property

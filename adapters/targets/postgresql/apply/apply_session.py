@@ -62,7 +62,7 @@ class ApplySession:
         self._target = target
         self._session = self._target.connect()
         self._opened: ApplyStream | None = None
-        self._held = HeldTables(self._target, lambda: loop.stopped)
+        self._held = HeldTables(self._target, lambda: loop.is_stopped)
         self._resyncs = Resyncs(self._target)
         self._defer = False
         self._looked_at = 0.0
@@ -91,7 +91,7 @@ class ApplySession:
         while apply_configured_predicates(self._target, self._session, self._catalogue):
             self._reload()
         self._subscribe()
-        while not self._loop.stopped and not self._has_ended():
+        while not self._loop.is_stopped and not self._has_ended():
             if self._wait_while_paused() or self._wait_while_isolated():
                 continue
             try:
@@ -262,7 +262,7 @@ class ApplySession:
         heard = time.monotonic()
         try:
             transaction.begin()
-            while not self._loop.stopped:
+            while not self._loop.is_stopped:
                 if last is None or not last.batch.cut_end:
                     for piece in self._stream.cuts.take_open_pieces():
                         transaction.add(piece)
@@ -395,13 +395,13 @@ def run_apply(
     try:
         loop.retrying(stop)(_follow, target, loop)
     except VenusError as error:
-        if not (error.retryable and loop.stopped):
+        if not (error.retryable and loop.is_stopped):
             raise
 
 
 def _follow(target: PostgresDatabase, loop: ApplyLoop) -> None:
     """Run one session after the other until stop."""
     again = True
-    while again and not loop.stopped:
+    while again and not loop.is_stopped:
         with ApplySession(target, loop) as opened:
             again = opened.run()

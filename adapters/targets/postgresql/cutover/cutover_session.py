@@ -200,7 +200,7 @@ class PostgresCutover:
         owed = guarantees.plan_references(self._all_tables, self._created)
         found = guarantees.count_orphans(self._session, there, owed, self._all_tables)
         return [
-            ReferenceCheck(name=f.name, shown=f.shown, orphans=f.orphans, example=f.example, not_valid=f.not_valid)
+            ReferenceCheck(name=f.name, shown=f.text, orphans=f.orphans, example=f.example, not_valid=f.not_valid)
             for f in found
         ]
 

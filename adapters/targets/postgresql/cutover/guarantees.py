@@ -179,7 +179,7 @@ class TargetForeignKey:
         return self.child, self.columns, self.parent, self.referred
 
     @property
-    def shown(self) -> str:
+    def text(self) -> str:
         """The foreign key as text for messages."""
         return f"{'.'.join(self.child)} ({', '.join(self.columns)}) -> {'.'.join(self.parent)}"
 
