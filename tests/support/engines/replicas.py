@@ -261,14 +261,21 @@ class Cluster:
         return self.nodes[name]
 
     def create(self, name: str = "a", business: str = engines.BUSINESS) -> Node:
-        """Make a business at a node and return its leader, maybe another one, once it takes writes."""
+        """Create a business at a node and return its leader, maybe another node, once no hand-over is due."""
         node = self.nodes[name]
         eventually(lambda: len(node.ask(lambda host: host.brokers.live)) == len(self.nodes))
         node.post(lambda: node.host.create(business))
+
+        def is_settled() -> bool:
+            known = node.ask(lambda host: host.records.get(business))
+            leader = known.leader if known is not None and not known.successor else None
+            return leader is not None and self.nodes[leader.broker].leads(business)
+
+        eventually(is_settled)
         return self.leader(business)
 
     def leader(self, business: str = engines.BUSINESS) -> Node:
-        """Return who takes writes, as soon as somebody does."""
+        """Return the node that takes writes, as soon as there is one."""
         eventually(lambda: any(node.leads(business) for node in self.nodes.values()))
         return next(node for node in self.nodes.values() if node.leads(business))
 
@@ -289,7 +296,7 @@ class Cluster:
         eventually(even)
 
     def stop(self) -> None:
-        """Stop whoever lives."""
+        """Stop the living nodes."""
         for node in self.living():
             node.stop()
 
