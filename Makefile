@@ -55,7 +55,7 @@ test-nightly: $(VENV)/.dev ## tests of hours: each byte damaged, 100 fault runs,
 	TEST_NEW_INTERPRETERS=1 $(PYTEST) --level quick,full,slow tests/story
 	$(BIN)/pytest $(WORKERS) --dist worksteal --second-try --level nightly
 
-test-oracle: $(VENV)/.dev ## the Oracle source on a real Oracle; needs Docker
+test-oracle: $(VENV)/.dev ## the Oracle source on a real Oracle: in Docker, or an empty schema at VENUS_ORACLE_URL
 	$(BIN)/pip install --quiet --editable '.[oracle]'
 	$(BIN)/pytest -m oracle tests/oracle
 

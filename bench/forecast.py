@@ -60,7 +60,7 @@ LOG_BYTES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ForecastPlace:
     """A source, and how to connect to it as the application does."""
 
     kind: str
@@ -71,28 +71,28 @@ class Place:
 
 
 @contextmanager
-def place(kind: str, folder: Path, server: Server) -> Iterator[Place]:
+def place(kind: str, folder: Path, server: Server) -> Iterator[ForecastPlace]:
     """Make an empty source."""
     with ExitStack() as stack:
         if kind == "sqlite":
             file = folder / "source.db"
             with closing(sqlite3.connect(file)) as made:
                 made.execute("PRAGMA journal_mode = WAL")
-            yield Place(kind, f"sqlite:///{file}", lambda: sqlite3.connect(file), "?", {})
+            yield ForecastPlace(kind, f"sqlite:///{file}", lambda: sqlite3.connect(file), "?", {})
         elif kind == "postgresql":
             url = server.create_database()
-            yield Place(kind, url, lambda: psycopg2.connect(libpq(url)), "%s", {})
+            yield ForecastPlace(kind, url, lambda: psycopg2.connect(libpq(url)), "%s", {})
         elif kind == "mysql":
             maria = stack.enter_context(running_mariadb())
             maria.execute("CREATE DATABASE shop CHARACTER SET utf8mb4")
             url = f"mysql+pymysql://root@127.0.0.1:{maria.port}/shop"
-            yield Place(kind, url, lambda: maria.connect("shop"), "%s", {})
+            yield ForecastPlace(kind, url, lambda: maria.connect("shop"), "%s", {})
         else:
             maria = stack.enter_context(running_mariadb(ORACLE_MODE))
             StandIn(maria).prepare()
             url = f"oracle+cx_oracle://root@127.0.0.1:{maria.port}/?service_name=SCHOOL"
             environ = {"PYTHONPATH": python_path(folder / "driver")}
-            yield Place(kind, url, lambda: maria.connect(SCHEMA), "%s", environ)
+            yield ForecastPlace(kind, url, lambda: maria.connect(SCHEMA), "%s", environ)
 
 
 def _value(row: int, n: int) -> str | int:
@@ -100,7 +100,7 @@ def _value(row: int, n: int) -> str | int:
     return by_kind[n % 3]
 
 
-def fill(at: Place, columns: int, rows: int) -> None:
+def fill(at: ForecastPlace, columns: int, rows: int) -> None:
     """Make the table."""
     number, text, money = TYPES[at.kind]
     types = [number, *(text if n % 3 == 0 else number if n % 3 == 1 else money for n in range(columns - 1))]
@@ -130,7 +130,7 @@ def fill(at: Place, columns: int, rows: int) -> None:
             cursor.execute(f"ANALYZE TABLE {table}")
 
 
-def change(at: Place) -> float:
+def change(at: ForecastPlace) -> float:
     """Return the microseconds of one changed row, in a transaction of many statements."""
     upper = at.kind == "oracle"
     text = 'UPDATE "T" SET "C1" = "C1" + 1 WHERE "ID" = ' if upper else "UPDATE t SET c1 = c1 + 1 WHERE id = "
@@ -145,7 +145,7 @@ def change(at: Place) -> float:
     return took / CHANGES * 1e6
 
 
-def query_number(at: Place, query: str) -> int:
+def query_number(at: ForecastPlace, query: str) -> int:
     """Return one number."""
     with closing(at.connect()) as connection:
         cursor = connection.cursor()
@@ -199,7 +199,7 @@ def processors(pipeline: Pipeline, server: Server) -> float:
     return seconds
 
 
-def pace(at: Place, environ: dict[str, str]) -> dict[str, float]:
+def pace(at: ForecastPlace, environ: dict[str, str]) -> dict[str, float]:
     """Return what one row of a fill costs the adapter, in microseconds of its own processor time."""
     for name, value in environ.items():
         if name == "PYTHONPATH":
@@ -256,7 +256,7 @@ def read_all(source: Source, epoch: Epoch, batch: int, sequence: int) -> tuple[i
     return rows, seconds
 
 
-def measure(pipeline: Pipeline, at: Place, server: Server) -> dict[str, Any]:
+def measure(pipeline: Pipeline, at: ForecastPlace, server: Server) -> dict[str, Any]:
     """Return the forecast beside what happened; what happened also as the time of all processors."""
     found = pipeline.ask("assess")["forecast"]
     bare_us = change(at)

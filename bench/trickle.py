@@ -61,7 +61,7 @@ class Spell:
 
 
 @dataclass(slots=True)
-class Application:
+class SteadyApplication:
     """Sessions that insert one row a transaction, at a rate."""
 
     postgres: EmbeddedPostgres
@@ -120,7 +120,7 @@ class TrickleBench:
         self.target: Any = self.postgres.connect("target").cursor()
         self.venus = VenusProcesses(home, self.postgres, ("-v", "--log-format", "json") if stages else ())
         self.commits: list[tuple[float, float]] = []  # at source and target, of what VENUS carried
-        self.application = Application(self.postgres, rate)
+        self.application = SteadyApplication(self.postgres, rate)
 
     def start(self, tables: int) -> None:
         """Install, load the empty tables, start what stays; `tables` more tables are captured and never written."""

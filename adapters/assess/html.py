@@ -31,6 +31,7 @@ def render_page(found: Assessment) -> str:
     template = Template((files(__package__) / "assess.html").read_text(encoding="utf-8"))
     blocking = [finding for finding in found.findings if finding.blocks]
     return template.substitute(
+        style=page_style(),
         title=escape(found.title),
         version=escape(found.version),
         taken_at=escape(found.taken_at),
@@ -52,6 +53,11 @@ def render_page(found: Assessment) -> str:
         unknown=_listing("What could not be known", map(escape, found.unknown)),
         notes=_listing("Worth knowing", (_format_finding(f) for f in found.findings if not f.blocks)),
     )
+
+
+def page_style() -> str:
+    """Return the style sheet of a report."""
+    return (files(__package__) / "report.css").read_text(encoding="utf-8")
 
 
 def verdict(found: Assessment) -> str:

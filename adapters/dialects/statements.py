@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from collections.abc import Sequence as Seq
+from contextlib import contextmanager
 from functools import cached_property
 from importlib.resources import files
 from importlib.resources.abc import Traversable
@@ -79,6 +80,12 @@ _HEAD = re.compile(r"^-- (\w+) --$", re.MULTILINE)
 BLOCK_END = "END;"
 
 
+#: How many texts of a block are recorded, the newest: some have another text for each cut.
+_RECORDED_MAX = 64
+#: Rendered statements in their order, by file and block. The dictionary of texts is an ordered set.
+RecordedStatements = dict[tuple[str, str], dict[str, None]]
+
+
 class Statements:
     """The .sql files of one package."""
 
@@ -87,10 +94,32 @@ class Statements:
         self._package = package
         self._block_end = block_end
         self._read: dict[str, dict[str, str]] = {}
+        self._recorded: RecordedStatements | None = None
 
     def __call__(self, file: str, block: str, /, **parts: str) -> str:
         """Return a block with its {parts} filled in, in one pass."""
-        return _PART.sub(lambda found: parts[found[1]], self.blocks(file)[block])
+        text = _PART.sub(lambda found: parts[found[1]], self.blocks(file)[block])
+        if self._recorded is not None:
+            texts = self._recorded.setdefault((file, block), {})
+            texts[text] = None
+            if len(texts) > _RECORDED_MAX:
+                del texts[next(iter(texts))]
+        return text
+
+    @contextmanager
+    def record(self) -> Iterator[RecordedStatements]:
+        """Record what is rendered in the block, for `venus prove`."""
+        recorded: RecordedStatements = {}
+        self._recorded = recorded
+        try:
+            yield recorded
+        finally:
+            self._recorded = None
+
+    def names(self) -> list[tuple[str, str]]:
+        """Return every block as file and name."""
+        names = sorted(file.name.removesuffix(".sql") for file in self._folder.iterdir() if file.name.endswith(".sql"))
+        return [(name, block) for name in names for block in self.blocks(name)]
 
     @cached_property
     def _folder(self) -> Traversable:

@@ -1,20 +1,19 @@
-"""Runs every test here once for each dialect."""
+"""Runs the cases of `venus prove` (`cases` is a link to them) once for each dialect."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.conformance.place_oracle import StandInPlace
-from tests.conformance.places import Application, MariaPlace, Place, PostgresPlace, SqlitePlace
-from tests.support.databases.follower import Follower
+from tests.conformance.places import MariaPlace, Place, PostgresPlace, SqlitePlace
 from tests.support.oracle.standin import StandIn
-from venus.adapters.dialects.contract import Source
 
 PLACES = ("postgresql", "sqlite", "mariadb", "oracle-standin")
+#: These need a real Oracle: tests/oracle runs them.
+collect_ignore = ["cases/oracle"]
 
 
 #: What adds little to the stand-in of an Oracle, whose dictionary is slow: left to `make test-all`.
@@ -40,9 +39,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
     """Make an empty database."""
     if request.param == "sqlite":
-        place = SqlitePlace(path=tmp_path / "app.db")
-        place.connect().close()
-        return place
+        return SqlitePlace(path=tmp_path / "app.db")
     if request.param == "mariadb":
         return MariaPlace(
             server=request.getfixturevalue("mariadb_server"), url=request.getfixturevalue("mariadb_exact_database")
@@ -52,31 +49,3 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
         standin.prepare()
         return StandInPlace(standin)
     return PostgresPlace(server=request.getfixturevalue("postgres_server"), url=request.getfixturevalue("database"))
-
-
-@pytest.fixture
-def app(place: Place) -> Iterator[Application]:
-    """Open a session of the application."""
-    app = place.connect()
-    yield app
-    app.close()
-
-
-@pytest.fixture
-def source(place: Place) -> Iterator[Source]:
-    """Open the source."""
-    source = place.open()
-    yield source
-    source.close()
-
-
-@pytest.fixture
-def item(place: Place, app: Application, source: Source) -> Follower:
-    """Capture a small table, item (id, name, price), that has been filled already."""
-    t = place.types
-    app.execute(f"CREATE TABLE item (id {t['int']} NOT NULL PRIMARY KEY, name {t['text']}, price {t['decimal']})")
-    app.commit()
-    source.installer.install(["*"], [])
-    follower = Follower(source)
-    follower.drain()
-    return follower

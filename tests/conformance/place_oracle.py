@@ -2,64 +2,71 @@
 
 What this vouches for, and what it cannot, is said in tests/support/oracle/standin.py. Two things that an Oracle does
 by itself are done here: the DDL trigger's notes are written for it, and what needs triggers that fire on cascades is
-left to a real Oracle (`make test-oracle`).
+left to a real Oracle (`make test-oracle`, `venus prove`).
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+import sys
+import tempfile
+from pathlib import Path
 from typing import Any
 
 import pymysql
-import pytest
 from pymysql.constants import ER
 
-from tests.conformance import torture_oracle
-from tests.conformance.places import Application, DriverApplication
-from tests.conformance.torture import Torture
 from tests.support.databases.mariadb import catalogue
+from tests.support.oracle.driver import driver_folder
 from tests.support.oracle.standin import DICTIONARY, SCHEMA, StandIn, ddl_trigger_body
 from venus.adapters.dialects.contract import Source
+from venus.adapters.dialects.oracle.proving import OracleGround, quote_names
 from venus.adapters.dialects.oracle.source import OracleSource
+from venus.adapters.dialects.oracle.torture import STANDIN
+from venus.adapters.dialects.proving_contract import Application, DriverApplication, NameNotPossible, Torture
+from venus.config import Settings
 
 _DDL = re.compile(r'(TRUNCATE|ALTER|DROP) TABLE "?(\w+)')
-#: A literal or a quoted name, or a word in lower case: the suite writes names so, and everything else in upper case.
-_WORD = re.compile(r"""('(?:[^']|'')*'|"[^"]*")|\b(?!varchar\b)([a-z_]\w*)\b""")
 
 
-def quoting(sql: str) -> str:
-    """Quote the names of a statement: unquoted they would be upper case in Oracle, and some are its words."""
-    return _WORD.sub(lambda found: found[1] or f'"{found[2]}"', sql)
-
-
-@dataclass(slots=True)
-class StandInPlace:
+class StandInPlace(OracleGround):
     """The schema APP on a server in Oracle mode."""
 
-    standin: StandIn
-    dialect: str = "oracle"
-    namespace: str = SCHEMA
-    empty_is_null: bool = True
-    concurrent_writers: bool = True
-    captures_truncate: bool = True
-    fires_on_cascade: bool = False  # InnoDB's triggers do not
-    types: Mapping[str, str] = field(
-        default_factory=lambda: {"int": "NUMBER(9)", "text": "CLOB", "blob": "BLOB", "decimal": "NUMBER(10,2)"}
-    )
+    fires_on_cascade = False  # InnoDB's triggers do not
+    namespace = SCHEMA
+
+    def __init__(self, standin: StandIn) -> None:
+        super().__init__(f"oracle+cx_oracle://root@127.0.0.1:{standin.server.port}/?service_name=SCHOOL")
+        self.standin = standin
 
     def connect(self) -> Application:
-        return StandInApplication(self.standin.server.connect(SCHEMA), "%s")
+        return self.remember(StandInApplication(self.standin.server.connect(SCHEMA), "%s"))
 
     def open(self) -> Source:
-        return OracleSource(self.standin)
+        return self.remember(OracleSource(self.standin))
+
+    def settings(self) -> Settings:
+        """Return settings for commands, which find the stand-in as the driver cx_Oracle."""
+        folder = driver_folder(Path(tempfile.gettempdir()) / f"venus-driver-{self.standin.server.port}")
+        if str(folder) not in sys.path:
+            sys.path.insert(0, str(folder))
+        return super().settings()
+
+    def analyze(self, app: Application, *tables: str) -> None:
+        for table in tables:
+            self.standin.server.execute(f"ANALYZE TABLE `{table}`", SCHEMA)
+            analyzed = f"REPLACE INTO ANALYZED VALUES ('{table}', NOW() - INTERVAL 3600 SECOND)"
+            self.standin.server.execute(analyzed, DICTIONARY)
+
+    def clear(self) -> None:
+        self.close_sessions()
+        self.standin.prepare()
 
     def dump(self) -> str:
         return catalogue(self.standin.server, SCHEMA)
 
-    def torture(self) -> tuple[Mapping[str, Torture], Sequence[str]]:
-        return torture_oracle.STANDIN, ()
+    def torture(self) -> tuple[dict[str, Torture], tuple[str, ...]]:
+        return STANDIN, ()
 
 
 class StandInApplication(DriverApplication):
@@ -67,13 +74,13 @@ class StandInApplication(DriverApplication):
 
     def execute(self, sql: str, *values: Any) -> list[tuple[Any, ...]]:
         if '""' in sql:
-            pytest.skip("Oracle knows no such name")
+            raise NameNotPossible("Oracle cannot have such a name")
         try:
             # the driver of an Oracle binds what is empty as NULL; MariaDB's as an empty binary string
-            found = super().execute(quoting(sql), *(None if v == b"" else v for v in values))
+            found = super().execute(quote_names(sql), *(None if v == b"" else v for v in values))
         except pymysql.Error as error:
             if error.args[0] == ER.INVALID_CHARACTER_STRING:
-                pytest.skip("MariaDB knows no such name")
+                raise NameNotPossible("MariaDB cannot have such a name") from error
             raise
         installed = super().execute(f"SELECT TEXT FROM {DICTIONARY}.DDL_TRIGGERS") if _DDL.match(sql) else []
         for (trigger,) in installed:

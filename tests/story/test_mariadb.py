@@ -16,11 +16,11 @@ import psycopg2
 import pytest
 import sqlalchemy
 
-from tests.conformance.torture_mysql import COLUMNS
 from tests.support.databases.mariadb import MariaServer, catalogue
 from tests.support.databases.mariadb_workload import item_step, writers
 from tests.support.databases.postgres import Server, libpq
 from tests.support.pipelines.pipeline import Pipeline, with_password
+from venus.adapters.dialects.mysql.torture import COLUMNS
 
 pytestmark = [pytest.mark.integration, pytest.mark.quick, pytest.mark.timeout(600)]
 

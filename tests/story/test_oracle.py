@@ -15,8 +15,6 @@ from typing import Any
 import psycopg2
 import pytest
 
-from tests.conformance.place_oracle import quoting
-from tests.conformance.torture_oracle import STANDIN
 from tests.support.brokers.feed import query
 from tests.support.databases.mariadb import MariaServer, catalogue
 from tests.support.databases.postgres import Server
@@ -24,6 +22,8 @@ from tests.support.oracle.sqlplus import read
 from tests.support.oracle.standin import SCHEMA, StandIn
 from tests.support.pipelines.pipeline import Pipeline
 from tests.support.pipelines.story_places import standin_pipeline
+from venus.adapters.dialects.oracle.proving import quote_names
+from venus.adapters.dialects.oracle.torture import STANDIN
 
 pytestmark = [pytest.mark.integration, pytest.mark.quick, pytest.mark.timeout(600)]
 
@@ -48,7 +48,7 @@ def insert_torture(cursor: Any, first: int) -> None:
     """Insert a row for each of the hardest values of every type."""
     every = [(name.upper(), sql) for name, column in STANDIN.items() for sql, _ in column.values]
     for number, (name, sql) in enumerate(every, first):
-        cursor.execute(quoting(f'INSERT INTO "TORTURE" ("ID", "{name}") VALUES ({number}, {sql})'))
+        cursor.execute(quote_names(f'INSERT INTO "TORTURE" ("ID", "{name}") VALUES ({number}, {sql})'))
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
 import os
 import re
 import tomllib
@@ -74,7 +75,7 @@ def pages() -> dict[str, str]:
         "spark-options.md": spark_options_page((ROOT / "spark" / "datasource_options.py").read_text()),
         "exit-codes.md": exit_codes_page(),
         "oracle-types.md": types_page(),
-        "oracle-evidence.md": evidence_page((ROOT / "tests" / "oracle_evidence.toml").read_text()),
+        "oracle-evidence.md": evidence_page((ROOT / "tests" / "oracle_evidence.toml").read_text(), proofs()),
         "scenarios.md": scenarios_page(promises()["scenario"]),
         "threats.md": threats_page(promises()["threat"]),
         "rpcs.md": rpcs_page((PROTOS / f"{name}.proto").read_text() for name in ("broker", "mirror", "replica")),
@@ -303,9 +304,19 @@ def threats_page(threats: Iterable[dict[str, str]]) -> str:
     return "# Threats and their tests\n\n" + table(("threat", "what happens", "test"), rows)
 
 
-def evidence_page(text: str) -> str:
-    """Return the page of the evidence for each behaviour of the Oracle source."""
+def proofs() -> list[dict[str, Any]]:
+    """Return the reports of `venus prove` that have come in, as it wrote them."""
+    return [json.loads(file.read_text(encoding="utf-8")) for file in sorted((ROOT / "tests" / "proofs").glob("*.json"))]
+
+
+def evidence_page(text: str, reports: Iterable[dict[str, Any]]) -> str:
+    """Return the page of the evidence for each behaviour of the Oracle source, and of the servers that were proved."""
     read = tomllib.loads(text)
     rows = [(each["what"], each["evidence"]) for each in read["behaviour"]]
     evidence = table(("behaviour", "evidence"), rows)
-    return f"# Evidence for the Oracle source\n\n{read['head']}\n\n{evidence}\n{read['tail']}\n"
+    seen = [
+        (report["dialect"], report["facts"]["version"], report["venus"], report["taken_at"][:10], report["verdict"])
+        for report in reports
+    ]
+    servers = table(("dialect", "version", "VENUS", "date", "`venus prove`"), seen)
+    return f"# Evidence for the Oracle source\n\n{read['head']}\n\n{evidence}\n{read['tail']}\n\n{servers}"

@@ -46,6 +46,7 @@ from venus.cli.demo import command as demo_command
 from venus.cli.failure import INTERRUPTED, READER_GONE, UsageProblem, render
 from venus.cli.invocation import CommandSet, ConfigOption, Invocation, JsonOption, LogFormatOption, help_width
 from venus.cli.output import ReaderGone, detach_stdout
+from venus.cli.prove import command as prove_command
 from venus.process.system import state_folder
 from venus.security.audit import NAME, AuditLog
 
@@ -154,6 +155,7 @@ def venus(
 app.command("demo", rich_help_panel=TRY)(demo_command.demo)
 app.command("init", rich_help_panel=PREPARE)(init.init)
 app.command("assess", rich_help_panel=PREPARE)(assess.assess)
+app.command("prove", rich_help_panel=PREPARE)(prove_command.prove)
 app.command("check", rich_help_panel=PREPARE)(install.check)
 app.command("install-triggers", rich_help_panel=PREPARE)(install.install_triggers)
 app.command("uninstall-triggers", rich_help_panel=PREPARE)(release.uninstall_triggers)

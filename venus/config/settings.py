@@ -255,8 +255,8 @@ def _describe_mistake(found: Mapping[str, Any], path: list[str]) -> str:
 
 
 DEFAULT_FILE = Path("venus.toml")
-#: Prefixes of variables that are no options: those of the test suite.
-RESERVED = ("VENUS_TEST_",)
+#: Prefixes of variables that are no options: those of the test suite, and the scratch of `venus prove`.
+RESERVED = ("VENUS_TEST_", "VENUS_PROVE_URL", "VENUS_ORACLE_URL")
 #: Messages of the TOML parser, and their meaning.
 _WORDS = (
     (r"Illegal character '\\n'", "the closing quote of this line is missing"),

@@ -19,7 +19,6 @@ import pytest
 
 from tests.support.brokers.ledger import read_ledger
 from tests.support.brokers.servers import settings
-from tests.support.databases.follower import Follower
 from tests.support.databases.mariadb import MariaServer
 from tests.support.oracle.standin import SCHEMA, StandIn
 from tests.support.oracle.workload import KEYS, item_step, writers
@@ -27,6 +26,7 @@ from tests.support.waiting import eventually
 from venus.adapters.dialects.oracle.source import OracleSource
 from venus.adapters.upper import capture
 from venus.broker.service.process import start_in_thread
+from venus.cli.prove.follower import Follower
 from venus.config import Settings
 from venus.errors import Unavailable
 

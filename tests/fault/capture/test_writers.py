@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 import psycopg2
 import pytest
 
-from tests.support.databases.follower import Follower
 from tests.support.databases.postgres import libpq
 from tests.support.databases.workload import ACCOUNTS, BALANCE, item_step, transfer_step, writers
 from venus.adapters.dialects.postgresql.source import PostgresSource
+from venus.cli.prove.follower import Follower
 
 pytestmark = [pytest.mark.fault, pytest.mark.integration]
 

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 import sqlalchemy
 
-from tests.support.databases.follower import Follower
 from tests.support.databases.mariadb import MariaServer
 from tests.support.databases.mariadb_workload import item_step, writers
 from tests.support.databases.workload import ACCOUNTS, BALANCE, transfer_step
 from venus.adapters.dialects.mysql.source import MysqlSource
+from venus.cli.prove.follower import Follower
 
 pytestmark = [pytest.mark.fault, pytest.mark.integration]
 

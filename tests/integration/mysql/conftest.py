@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import sqlalchemy
 
-from tests.support.databases.follower import Follower
 from tests.support.databases.mariadb import MariaServer
 from venus.adapters.dialects.mysql.source import MysqlSource
+from venus.cli.prove.follower import Follower
 
 
 @dataclass(slots=True)

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from tests.integration.mysql.conftest import Shop
-from tests.support.databases.follower import Follower
 from venus.adapters.dialects.mysql import registry
 from venus.adapters.dialects.mysql.installation.installer import MysqlInstalledObjects
+from venus.cli.prove.follower import Follower
 
 ITEM = "CREATE TABLE item (id int PRIMARY KEY, a int, twice int AS (a * 2) VIRTUAL, more int AS (a + 1) STORED, b int)"
 ROWS = "INSERT INTO item (id, a, b) VALUES (1, 5, 50), (2, 7, 70)"

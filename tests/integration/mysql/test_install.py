@@ -7,11 +7,11 @@ from contextlib import suppress
 import pytest
 
 from tests.integration.mysql.conftest import Shop
-from tests.support.databases.follower import Follower
 from tests.support.databases.mariadb import catalogue
 from venus.adapters.dialects.contract import LockTimeout
 from venus.adapters.dialects.mysql.connection import MysqlConnection
 from venus.adapters.dialects.mysql.installation import installer
+from venus.cli.prove.follower import Follower
 from venus.errors import DatabaseUnavailable, Refused
 
 TABLES = (

@@ -8,10 +8,10 @@ import time
 import pytest
 
 from tests.integration.mysql.conftest import Shop
-from tests.support.databases.follower import Follower
 from venus.adapters.dialects.mysql.capture import cut as module
 from venus.adapters.dialects.mysql.capture.cut import LogNumbers, delete_exactly
 from venus.adapters.dialects.mysql.connection import Deadlock, MysqlConnection, parse_address
+from venus.cli.prove.follower import Follower
 from venus.model import BatchNo
 
 OPEN = "INSERT INTO item VALUES (%s, 'open')"

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import pytest
 
 from tests.integration.mysql.conftest import Shop
-from tests.support.databases.follower import Follower
 from venus.adapters.dialects.mysql.dictionary.tables import parse_actions, parse_columns
 from venus.adapters.dialects.mysql.source import MysqlSource
+from venus.cli.prove.follower import Follower
 
 pytestmark = pytest.mark.integration
 

@@ -11,11 +11,11 @@ import pytest
 import sqlalchemy
 
 from tests.integration.mysql.conftest import Shop
-from tests.support.databases.follower import Follower
 from tests.support.databases.mariadb import DEFAULT_MODE, MariaServer, running_mariadb
 from venus.adapters.dialects.mysql.connection import MysqlConnection, parse_address
 from venus.adapters.dialects.mysql.source import MysqlSource
 from venus.cli.probes import read_source
+from venus.cli.prove.follower import Follower
 from venus.config import Settings, SourceSettings
 from venus.errors import DatabaseUnavailable
 from venus.model import BatchNo

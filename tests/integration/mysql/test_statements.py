@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.mysql.conftest import Shop
-from tests.support.databases.follower import Follower
+from venus.cli.prove.follower import Follower
 
 ITEM = "CREATE TABLE item (id int PRIMARY KEY, code varchar(9) UNIQUE, v int)"
 ROWS = "INSERT INTO item VALUES (1, 'a', 1), (2, 'b', 2), (3, 'c', 3)"

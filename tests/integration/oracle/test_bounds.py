@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from tests.support.databases.follower import Follower
 from tests.support.oracle.standin import StandIn
 from tests.support.oracle.workload import item_step, writers
 from venus.adapters.dialects.contract import SnapshotLost
@@ -17,6 +16,7 @@ from venus.adapters.dialects.oracle.session import options
 from venus.adapters.dialects.oracle.session.driver import OracleOptions
 from venus.adapters.dialects.oracle.session.options import CutBounds, CutLimits
 from venus.adapters.dialects.oracle.source import OracleSource
+from venus.cli.prove.follower import Follower
 
 pytestmark = pytest.mark.integration
 

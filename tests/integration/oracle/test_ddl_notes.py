@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from tests.support.databases.follower import Follower
 from tests.support.oracle.standin import ddl_trigger_body
 from venus.adapters.dialects.oracle.language import ddl
 from venus.adapters.dialects.oracle.source import OracleSource
+from venus.cli.prove.follower import Follower
 
 pytestmark = pytest.mark.integration
 

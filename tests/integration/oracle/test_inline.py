@@ -11,12 +11,12 @@ from typing import Any
 import pymysql
 import pytest
 
-from tests.support.databases.follower import Follower
 from tests.support.databases.mariadb import catalogue
 from tests.support.oracle.standin import SCHEMA, StandIn
 from tests.support.oracle.workload import KEYS, writers
 from venus.adapters.dialects.oracle.session.driver import OracleOptions
 from venus.adapters.dialects.oracle.source import OracleSource
+from venus.cli.prove.follower import Follower
 from venus.errors import Refused
 
 pytestmark = pytest.mark.integration

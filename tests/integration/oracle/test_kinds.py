@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from tests.support.databases.follower import Follower
 from tests.support.oracle.standin import StandIn
 from venus.adapters.dialects.oracle.dictionary import tables
 from venus.adapters.dialects.oracle.dictionary.reader import OracleDictionary
@@ -15,6 +14,7 @@ from venus.adapters.dialects.oracle.dictionary.tables import ListedTable
 from venus.adapters.dialects.oracle.session.driver import OracleOptions
 from venus.adapters.dialects.oracle.session.options import OracleColumnChoice
 from venus.adapters.dialects.oracle.source import OracleSource
+from venus.cli.prove.follower import Follower
 from venus.errors import Refused
 
 pytestmark = pytest.mark.integration

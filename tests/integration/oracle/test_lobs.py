@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from tests.support.databases.follower import Follower
 from tests.support.oracle import double
 from tests.support.oracle.standin import Cursor, StandInError
 from venus.adapters.dialects.contract import SnapshotLost
 from venus.adapters.dialects.oracle.source import OracleSource
 from venus.adapters.dialects.rows import ROW_BYTES_MAX
+from venus.cli.prove.follower import Follower
 
 pytestmark = pytest.mark.integration
 

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from tests.support.databases.follower import Follower
 from tests.support.oracle.standin import StandIn
 from venus.adapters.dialects.oracle.source import OracleSource
 from venus.adapters.dialects.oracle.verify import OracleReader
 from venus.adapters.dialects.verify_contract import Subject
+from venus.cli.prove.follower import Follower
 
 pytestmark = pytest.mark.integration
 

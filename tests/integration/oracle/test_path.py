@@ -15,8 +15,6 @@ from typing import Any
 
 import pytest
 
-from tests.conformance.place_oracle import quoting
-from tests.conformance.torture_oracle import STANDIN
 from tests.support.brokers.feed import following, query
 from tests.support.brokers.servers import settings
 from tests.support.databases.postgres import Server
@@ -24,7 +22,9 @@ from tests.support.oracle.standin import SCHEMA, StandIn
 from tests.support.oracle.workload import KEYS, item_step, writers
 from tests.support.waiting import eventually
 from venus.adapters.dialects.contract import RegisteredTable
+from venus.adapters.dialects.oracle.proving import quote_names
 from venus.adapters.dialects.oracle.source import OracleSource
+from venus.adapters.dialects.oracle.torture import STANDIN
 from venus.adapters.targets.postgresql.load.full_sync import full_sync
 from venus.adapters.upper.capture import CaptureDependencies, run_capture
 from venus.broker.service.process import start_in_thread
@@ -92,7 +92,7 @@ def make_tables(cursor: Any) -> dict[int, tuple[str, str | bytes | None]]:
 def insert_torture(cursor: Any, first: int) -> dict[int, tuple[str, str | bytes | None]]:
     every = [(name, sql, canonical) for name, column in STANDIN.items() for sql, canonical in column.values]
     for number, (name, sql, _) in enumerate(every, first):
-        cursor.execute(quoting(f'INSERT INTO "TORTURE" ("ID", "{name.upper()}") VALUES ({number}, {sql})'))
+        cursor.execute(quote_names(f'INSERT INTO "TORTURE" ("ID", "{name.upper()}") VALUES ({number}, {sql})'))
     return {number: (name.upper(), canonical) for number, (name, _, canonical) in enumerate(every, first)}
 
 

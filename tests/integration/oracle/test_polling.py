@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from tests.support.databases.follower import Follower
 from tests.support.oracle.standin import StandIn
 from venus.adapters.dialects.oracle.capture import capture
 from venus.adapters.dialects.oracle.source import OracleSource
+from venus.cli.prove.follower import Follower
 
 pytestmark = pytest.mark.integration
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from tests.support.databases.follower import Follower
 from tests.support.databases.mariadb import MariaServer
 from tests.support.oracle.standin import DICTIONARY, SCHEMA, StandIn
 from venus.adapters.dialects.oracle.session.connection import OracleNotPermitted
 from venus.adapters.dialects.oracle.source import OracleSource
+from venus.cli.prove.follower import Follower
 
 pytestmark = pytest.mark.integration
 

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from tests.support.databases.follower import Follower
 from venus.adapters.dialects.oracle.dictionary import segments
 from venus.adapters.dialects.oracle.dictionary.segments import Segments
 from venus.adapters.dialects.oracle.session.connection import OracleSession
 from venus.adapters.dialects.oracle.source import OracleSource
+from venus.cli.prove.follower import Follower
 
 pytestmark = pytest.mark.integration
 

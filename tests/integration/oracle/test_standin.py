@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from tests.support.databases.follower import Follower
 from tests.support.oracle.standin import StandIn, adapted
 from venus.adapters.dialects.oracle.session.driver import OracleOptions
 from venus.adapters.dialects.oracle.source import OracleSource
+from venus.cli.prove.follower import Follower
 from venus.errors import Fenced, SourceError
 from venus.model import BatchNo, Epoch
 

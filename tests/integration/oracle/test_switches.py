@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from tests.support.databases.follower import Follower
 from tests.support.oracle.standin import StandIn
 from venus.adapters.dialects.contract import TableHalted
 from venus.adapters.dialects.oracle.session.driver import OracleOptions
 from venus.adapters.dialects.oracle.source import OracleSource
+from venus.cli.prove.follower import Follower
 from venus.errors import ConfigError, Refused
 
 pytestmark = pytest.mark.integration

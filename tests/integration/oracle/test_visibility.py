@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from tests.support.databases.follower import Follower
 from tests.support.databases.mariadb import MariaServer
 from venus.adapters.dialects.oracle.source import OracleSource
+from venus.cli.prove.follower import Follower
 from venus.errors import Refused
 
 pytestmark = pytest.mark.integration

@@ -10,10 +10,10 @@ import psycopg2
 import psycopg2.extensions
 import pytest
 
-from tests.support.databases.follower import Follower
 from tests.support.databases.postgres import libpq
 from venus.adapters.dialects.postgresql import connection as connections
 from venus.adapters.dialects.postgresql.source import PostgresSource
+from venus.cli.prove.follower import Follower
 
 #: Opens the source and follows it.
 Start = Callable[[], Follower]

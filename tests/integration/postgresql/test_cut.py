@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from tests.integration.postgresql.conftest import Sql, Start
-from tests.support.databases.follower import Follower
 from tests.support.processes.memory import peak_bytes
 from venus.adapters.dialects.postgresql.capture import cut_opening, cut_statements
 from venus.adapters.dialects.postgresql.capture.cut import PostgresCut, PostgresFillPace
@@ -23,6 +22,7 @@ from venus.adapters.dialects.postgresql.source import PostgresSource
 from venus.adapters.dialects.postgresql.sql import statement
 from venus.adapters.dialects.registry_rules import HaltTracker
 from venus.adapters.dialects.rows import FillCursor
+from venus.cli.prove.follower import Follower
 from venus.errors import DatabaseUnavailable, VenusError
 from venus.model import BatchNo, BatchRecord, ChangeKind, Epoch, Sequence
 

@@ -7,10 +7,10 @@ from collections.abc import Callable
 import pytest
 
 from tests.integration.postgresql.conftest import Sql, Start
-from tests.support.databases.follower import Follower
 from venus.adapters.dialects.postgresql.capture import capture as sources
 from venus.adapters.dialects.postgresql.source import PostgresSource
 from venus.adapters.dialects.postgresql.sql import statement
+from venus.cli.prove.follower import Follower
 
 pytestmark = pytest.mark.integration
 

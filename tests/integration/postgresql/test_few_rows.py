@@ -8,12 +8,12 @@ from collections.abc import Callable
 import pytest
 
 from tests.integration.postgresql.conftest import Sql
-from tests.support.databases.follower import Follower
 from venus.adapters.dialects.postgresql import rows as copy_stream
 from venus.adapters.dialects.postgresql.capture import cut, cut_statements
 from venus.adapters.dialects.postgresql.capture.cut import parse_row
 from venus.adapters.dialects.postgresql.connection import PostgresConnection
 from venus.adapters.dialects.postgresql.sql import statement
+from venus.cli.prove.follower import Follower
 
 pytestmark = pytest.mark.integration
 

@@ -11,10 +11,10 @@ import pytest
 import sqlalchemy
 
 from tests.integration.postgresql.conftest import Sql
-from tests.support.databases.follower import Follower
 from venus.adapters.dialects.contract import LockTimeout
 from venus.adapters.dialects.postgresql.connection import PostgresConnection
 from venus.adapters.dialects.postgresql.source import PostgresSource
+from venus.cli.prove.follower import Follower
 from venus.errors import ConfigError, DatabaseUnavailable, Refused
 
 ROLE = "venus_test_role"

@@ -8,10 +8,10 @@ import subprocess
 import pytest
 
 from tests.integration.postgresql.conftest import Sql, Start
-from tests.support.databases.follower import Follower
 from tests.support.databases.postgres import Server, libpq
 from venus.adapters.dialects.postgresql.source import PostgresSource
 from venus.cli.install import build_key_script
+from venus.cli.prove.follower import Follower
 from venus.model import Finding
 
 pytestmark = pytest.mark.integration

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from tests.integration.postgresql.conftest import Sql, Start
-from tests.support.databases.follower import Follower
 from venus.adapters.dialects.contract import Cut
+from venus.cli.prove.follower import Follower
 from venus.codec.batch import TableChanges
 from venus.codec.columns import keys_to_columns
 from venus.codec.row_bytes import Layout

@@ -7,8 +7,8 @@ from contextlib import closing
 import pytest
 
 from tests.integration.postgresql.conftest import Sql, Start, keys, state
-from tests.support.databases.follower import Follower
 from venus.adapters.dialects.postgresql.source import PostgresSource
+from venus.cli.prove.follower import Follower
 from venus.model import Finding
 
 

@@ -9,8 +9,8 @@ import pytest
 import sqlalchemy
 
 from tests.integration.postgresql.conftest import Sql, Start, state
-from tests.support.databases.follower import Follower
 from venus.adapters.dialects.postgresql.source import PostgresSource
+from venus.cli.prove.follower import Follower
 from venus.errors import DatabaseUnavailable
 from venus.model import BatchNo
 

@@ -9,9 +9,9 @@ import pytest
 import sqlalchemy
 
 from tests.integration.postgresql.conftest import Sql, Start, keys, state
-from tests.support.databases.follower import Follower
 from venus.adapters.dialects.contract import MissingGrant
 from venus.adapters.dialects.postgresql.source import PostgresSource
+from venus.cli.prove.follower import Follower
 
 APP, CAPTURER = "venus_test_app", "venus_test_capturer"
 

@@ -6,9 +6,9 @@ import psycopg2
 import pytest
 
 from tests.integration.postgresql.conftest import Sql, Start, keys, state
-from tests.support.databases.follower import Follower
 from tests.support.databases.postgres import Server
 from venus.adapters.dialects.postgresql.source import PostgresSource
+from venus.cli.prove.follower import Follower
 
 # -- partitions and inheritance ------------------------------------------------------------------------------------
 

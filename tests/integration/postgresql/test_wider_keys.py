@@ -8,8 +8,8 @@ import psycopg2
 import pytest
 
 from tests.integration.postgresql.conftest import Sql, Start
-from tests.support.databases.follower import Follower
 from tests.support.databases.postgres import libpq
+from venus.cli.prove.follower import Follower
 
 pytestmark = pytest.mark.integration
 

@@ -11,7 +11,6 @@ import psycopg2
 import pytest
 
 from tests.support.brokers.feed import query
-from tests.support.databases.follower import Follower
 from tests.support.pipelines.whole_way import WholeWay, difference_keys, whole_way
 from venus.adapters.dialects.contract import SchemaChanged
 from venus.adapters.dialects.postgresql.source import PostgresSource
@@ -19,6 +18,7 @@ from venus.adapters.targets.postgresql.control import read_progress, request_res
 from venus.adapters.targets.postgresql.load.full_sync import full_sync
 from venus.adapters.targets.registry import open_target
 from venus.cli.load import build_ddl
+from venus.cli.prove.follower import Follower
 from venus.errors import Refused
 
 pytestmark = pytest.mark.integration

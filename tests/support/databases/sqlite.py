@@ -9,8 +9,8 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.support.databases.follower import BYTES_MAX, ROWS_MAX, Follower
 from venus.adapters.dialects.sqlite.source import SqliteSource
+from venus.cli.prove.follower import BYTES_MAX, ROWS_MAX, Follower
 from venus.codec.batch import TableChanges
 from venus.codec.columns import Value
 

@@ -1,0 +1,243 @@
+"""The contract of `venus prove`: what its cases need of a scratch schema, and what only the dialect can find out there.
+
+Optional: a dialect that supports it has a module `proving` with `open_ground(settings)`. The cases
+(venus/cli/prove/cases) use a `Place`: they write to it as an application does. Their statements are plain SQL that
+every database accepts; types and literals that differ come from the place. A `ProvingGround` is a place on the user's
+own server. Everything in its schema belongs to the run, which refuses to start if there is anything else.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any, Protocol, TypeVar, cast
+
+from venus.adapters.dialects.contract import Source
+from venus.adapters.dialects.registry import dialect_of, open_source
+from venus.adapters.dialects.statements import RecordedStatements, Statements
+from venus.config import Settings
+from venus.errors import ConfigError, SourceError
+
+#: The name that the scripts propose for the scratch schema and its user.
+SCRATCH = "venus_prove"
+S = TypeVar("S")
+
+
+class NameNotPossible(SourceError):
+    """The database cannot have an object of this name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Torture:
+    """A column type with the hardest values for it.
+
+    `values` are pairs: an SQL expression, and the canonical text that it must become.
+    """
+
+    type: str
+    values: tuple[tuple[str, str | bytes | None], ...]
+
+
+class Application(Protocol):
+    """A session of the application. Other sessions see nothing before `commit`."""
+
+    def execute(self, sql: str, *values: Any) -> list[tuple[Any, ...]]:
+        """Run a statement; `?` stands for a value. Raises NameNotPossible."""
+        ...
+
+    def commit(self) -> None: ...
+
+    def rollback(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+def do(app: Application, *statements: str) -> None:
+    """Run statements in one transaction."""
+    for statement in statements:
+        app.execute(statement)
+    app.commit()
+
+
+def quote_name(name: str) -> str:
+    """Return an identifier in the quotes of the SQL standard."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+class Place(Protocol):
+    """An empty database of one dialect."""
+
+    dialect: str
+
+    @property
+    def namespace(self) -> str: ...
+
+    #: Spellings of int, text, blob, decimal (10,2).
+    types: Mapping[str, str]
+    #: Whether an empty string is NULL.
+    empty_is_null: bool
+    #: Whether transactions may commit in another order than they draw numbers.
+    concurrent_writers: bool
+    #: Whether TRUNCATE is captured as such.
+    captures_truncate: bool
+    #: Whether triggers fire for the rows that a cascade deletes.
+    fires_on_cascade: bool
+
+    def connect(self) -> Application: ...
+
+    def open(self) -> Source: ...
+
+    def settings(self) -> Settings:
+        """Return settings whose [source] is this place."""
+        ...
+
+    def analyze(self, app: Application, *tables: str) -> None:
+        """Let the database gather statistics of these tables."""
+        ...
+
+    def dump(self) -> str:
+        """Return the whole catalogue as text: equal before an installation and after its removal."""
+        ...
+
+    def torture(self) -> tuple[Mapping[str, Torture], Sequence[str]]:
+        """Return columns by name, and the statements that create the types that they need."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanCheck:
+    """How the database executes one statement of capture."""
+
+    #: probe, claim, changes, fill.
+    name: str
+    #: The steps of the plan; they name only tables of the scratch schema.
+    steps: tuple[str, ...]
+    #: Why the plan is not what VENUS expects; empty = it is.
+    complaint: str = ""
+
+
+class ProvingGround(Place, Protocol):
+    """A scratch schema on the user's server, for one run."""
+
+    #: The place of the schema, for people; never in a report.
+    name: str
+    #: The statements of the dialect.
+    statements: Statements
+    #: Blocks of its files that are parts of statements, as `file.block`.
+    pieces: frozenset[str]
+
+    def script(self) -> str:
+        """Return the few lines with which a DBA makes such a schema."""
+        ...
+
+    def removal(self) -> str:
+        """Return the statement with which a DBA removes whatever a run has left."""
+        ...
+
+    def read_facts(self) -> list[tuple[str, str]]:
+        """Return version, patch, character sets and the like. Without names of hosts, users and databases."""
+        ...
+
+    def list_objects(self) -> list[str]:
+        """Return kind and name of each object in the schema that the DBA or a run has created."""
+        ...
+
+    def prepare(self) -> None:
+        """Create what a run needs before its first table."""
+        ...
+
+    def clear(self) -> None:
+        """Remove every object in the schema, those of VENUS included, and what `prepare` creates."""
+        ...
+
+    def parse(self, texts: Sequence[str]) -> int:
+        """Let the database's own parser judge statements, without running them. Raises its error.
+
+        Return how many it has judged: some cannot be parsed without being run.
+        """
+        ...
+
+    def explain(self, recorded: RecordedStatements) -> list[PlanCheck]:
+        """Return the plans of probe, claim, changes and fill, from the statements that were rendered.
+
+        The tables `proof` and its log exist and have rows.
+        """
+        ...
+
+
+class _ProvingModule(Protocol):
+    def open_ground(self, settings: Settings) -> ProvingGround: ...
+
+
+def open_ground(settings: Settings) -> ProvingGround:
+    """Return the scratch schema that `[source] url` names. Raises ConfigError, also if the driver is missing."""
+    dialect = dialect_of(settings.source.url.get_secret_value())
+    try:
+        module = import_module(f"venus.adapters.dialects.{dialect}.proving")
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.startswith("venus"):
+            raise
+        raise ConfigError(
+            f"--source: the driver {error.name} is not installed", hint=f"pip install 'venus-cdc[prove,{dialect}]'"
+        ) from error
+    return cast(_ProvingModule, module).open_ground(settings)
+
+
+class UrlPlace:
+    """The part of a place that its URL decides; it knows the sessions that it has opened."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self._opened: weakref.WeakSet[Any] = weakref.WeakSet()
+
+    def settings(self) -> Settings:
+        """Return settings whose [source] is this place."""
+        return Settings.model_validate({"source": {"url": self.url}})
+
+    def open(self) -> Source:
+        """Open the source."""
+        return self.remember(open_source(self.settings()))
+
+    def remember(self, session: S) -> S:
+        """Note a session, so that `close_sessions` closes it."""
+        self._opened.add(session)
+        return session
+
+    def close_sessions(self) -> None:
+        """Close the sessions that a case has left open: their locks would keep `clear` waiting."""
+        for session in list(self._opened):
+            with suppress(Exception):  # most are closed already, and drivers differ in what they think of it
+                session.close()
+        self._opened.clear()
+
+
+class DriverApplication:
+    """An application on a DB-API driver."""
+
+    def __init__(self, connection: Any, placeholder: str) -> None:
+        self.connection = connection
+        self.placeholder = placeholder
+
+    def execute(self, sql: str, *values: Any) -> list[tuple[Any, ...]]:
+        """Run a statement."""
+        cursor = self.connection.cursor()
+        if values:
+            cursor.execute(sql.replace("?", self.placeholder), values)
+        else:
+            cursor.execute(sql)
+        return list(cursor.fetchall()) if cursor.description else []
+
+    def commit(self) -> None:
+        """Commit."""
+        self.connection.commit()
+
+    def rollback(self) -> None:
+        """Roll back."""
+        self.connection.rollback()
+
+    def close(self) -> None:
+        """Close the session."""
+        self.connection.close()

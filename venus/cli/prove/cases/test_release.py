@@ -1,0 +1,427 @@
+"""A single table leaves capture and comes back, while the others go on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from venus.adapters.dialects.contract import RegisteredTable, Source
+from venus.adapters.dialects.proving_contract import Application, Place, do
+from venus.adapters.dialects.sqlite.installation.installer import SqliteInstaller
+from venus.cli.prove.follower import Follower
+from venus.errors import Refused
+
+
+@pytest.fixture
+def shop(place: Place, app: Application, source: Source) -> Follower:
+    """Capture two tables, customer and orders, that have been filled already."""
+    t = place.types
+    do(
+        app,
+        f"CREATE TABLE customer (id {t['int']} NOT NULL PRIMARY KEY, name {t['text']})",
+        f"CREATE TABLE orders (id {t['int']} NOT NULL PRIMARY KEY, what {t['text']})",
+        "INSERT INTO customer VALUES (1, 'one')",
+        "INSERT INTO customer VALUES (2, 'two')",
+        "INSERT INTO orders VALUES (1, 'a')",
+    )
+    source.installer.install(["*"], [])
+    follower = Follower(source)
+    follower.drain()
+    return follower
+
+
+@pytest.fixture
+def operator(place: Place) -> Iterator[Source]:
+    """Open the source as a command does, beside the process that captures."""
+    source = place.open()
+    yield source
+    source.close()
+
+
+def there(app: Application, table: str) -> dict[tuple[str, ...], dict[str, Any]]:
+    """Return what the application sees, as a follower has it."""
+    found = app.execute(f"SELECT id, name FROM {table} ORDER BY id")
+    app.commit()
+    return {(str(i),): {"id": str(i), "name": None if v is None else str(v)} for i, v in found}
+
+
+def number_of(follower: Follower, name: str) -> int:
+    return follower.table_id(name)
+
+
+def one(tables: list[RegisteredTable], name: str) -> RegisteredTable:
+    return next(t for t in tables if t.schema.name == name)
+
+
+def follow(follower: Follower) -> None:
+    """Capture as a process does that compares dictionary and registry now and then."""
+    for _ in range(2):
+        follower.source.capture.refresh_schemas()
+        follower.read_registry()
+        follower.drain()
+
+
+def release(operator: Source, follower: Follower, name: str) -> None:
+    """Take a table out, with a capture that takes what is in its log."""
+    number = number_of(follower, name)
+    operator.installer.release([number])
+    follow(follower)
+    operator.installer.drop_logs({number: "gone"})
+    follow(follower)
+
+
+def test_what_is_in_the_log_is_captured_before_the_table_leaves(
+    app: Application, shop: Follower, operator: Source
+) -> None:
+    number = number_of(shop, "customer")
+    do(app, "UPDATE customer SET name = 'uno' WHERE id = 1", "DELETE FROM customer WHERE id = 2")
+
+    operator.installer.release([number])
+    do(app, "INSERT INTO customer VALUES (3, 'three')", "INSERT INTO orders VALUES (2, 'b')")
+    assert one(operator.registry.read_registered_tables(), "customer").state == "RELEASING"
+    assert operator.capture.read_backlog()[number][0] == 2
+    follow(shop)
+    assert operator.capture.read_backlog()[number][0] == 0
+    operator.installer.drop_logs({number: "gone"})
+    do(app, "INSERT INTO customer VALUES (4, 'four')", "INSERT INTO orders VALUES (3, 'c')")
+    follow(shop)
+
+    assert shop.rows("customer") == {("1",): {"id": "1", "name": "uno"}}
+    assert list(shop.rows("orders")) == [("1",), ("2",), ("3",)]
+    assert {t.state for t in operator.registry.read_registered_tables()} == {"ACTIVE"}
+    assert [(t.schema.name, t.state, t.reason) for t in operator.registry.read_released_tables()] == [
+        ("customer", "RELEASED", "gone")
+    ]
+    assert number not in operator.capture.read_backlog()
+
+
+def test_nothing_of_it_stays_in_the_catalogue(place: Place, app: Application, operator: Source) -> None:
+    t = place.types
+    do(app, f"CREATE TABLE customer (id {t['int']} NOT NULL PRIMARY KEY, name {t['text']})")
+    operator.installer.install(["*"], [])
+    before = place.dump()
+    do(app, f"CREATE TABLE orders (id {t['int']} NOT NULL PRIMARY KEY, what {t['text']})")
+    untouched = place.dump()
+    operator.installer.install(["*"], [])
+    assert place.dump() != untouched
+    number = one(operator.registry.read_registered_tables(), "orders").schema.table_id
+    operator.installer.release([number])
+    operator.installer.drop_logs({number: "gone"})
+    assert place.dump() == untouched
+    do(app, "DROP TABLE orders")
+    assert place.dump() == before
+    operator.installer.uninstall()
+
+
+def test_a_table_that_comes_back_becomes_equal(app: Application, shop: Follower, operator: Source) -> None:
+    number = number_of(shop, "customer")
+    version = one(operator.registry.read_registered_tables(), "customer").schema.version
+    release(operator, shop, "customer")
+    do(
+        app,
+        "DELETE FROM customer WHERE id = 1",
+        "UPDATE customer SET name = 'zwei' WHERE id = 2",
+        "INSERT INTO customer VALUES (3, 'three')",
+    )
+    operator.installer.install(["*"], [])
+    do(app, "INSERT INTO customer VALUES (4, 'four')")
+    follow(shop)
+    do(app, "UPDATE customer SET name = 'vier' WHERE id = 4")
+    follow(shop)
+
+    assert shop.rows("customer") == there(app, "customer")
+    back = one(operator.registry.read_registered_tables(), "customer")
+    assert (back.schema.table_id, back.schema.version, back.state) == (number, version, "ACTIVE")
+    assert operator.registry.read_released_tables() == []
+    assert all(s.exists for s in operator.installer.install(["*"], []))
+
+
+def test_a_table_that_leaves_before_it_was_read_is_swept_when_it_is_back(
+    place: Place, app: Application, shop: Follower, operator: Source
+) -> None:
+    t = place.types
+    do(
+        app,
+        f"CREATE TABLE late (id {t['int']} NOT NULL PRIMARY KEY, name {t['text']})",
+        "INSERT INTO late VALUES (1, 'x')",
+    )
+    operator.installer.install(["*"], [])
+    shop.source.capture.refresh_schemas()
+    shop.read_registry()
+    do(app, "INSERT INTO late VALUES (2, 'noted')")
+    while shop.cut(fill=False) is not None:  # what the triggers noted is captured; nothing was read yet
+        pass
+    assert list(shop.rows("late")) == [("2",)]
+    release(operator, shop, "late")
+    do(app, "DELETE FROM late WHERE id = 2")
+    operator.installer.install(["*"], [])
+    follow(shop)
+    assert shop.rows("late") == there(app, "late")
+
+
+def test_its_columns_may_change_meanwhile(place: Place, app: Application, shop: Follower, operator: Source) -> None:
+    release(operator, shop, "customer")
+    do(app, f"ALTER TABLE customer ADD COLUMN extra {place.types['int']}", "UPDATE customer SET extra = 7 WHERE id = 2")
+    operator.installer.install(["*"], [])
+    follow(shop)
+    assert {k: row["extra"] for k, row in shop.rows("customer").items()} == {("1",): None, ("2",): "7"}
+    assert one(operator.registry.read_registered_tables(), "customer").state == "ACTIVE"
+    assert one(operator.registry.read_registered_tables(), "customer").schema.version == 2
+
+
+def test_it_may_be_another_table_of_its_name(place: Place, app: Application, shop: Follower, operator: Source) -> None:
+    t = place.types
+    release(operator, shop, "customer")
+    do(
+        app,
+        "DROP TABLE customer",
+        f"CREATE TABLE customer (id {t['int']} NOT NULL PRIMARY KEY, price {t['decimal']}, name {t['text']})",
+        "INSERT INTO customer VALUES (5, 1.5, 'five')",
+    )
+    operator.installer.install(["*"], [])
+    follow(shop)
+    assert {k: (row["price"], row["name"]) for k, row in shop.rows("customer").items()} == {("5",): ("1.50", "five")}
+    assert one(operator.registry.read_registered_tables(), "customer").state == "ACTIVE"
+
+
+def test_a_table_that_was_dropped_already_leaves_too(app: Application, shop: Follower, operator: Source) -> None:
+    do(app, "INSERT INTO customer VALUES (3, 'three')", "DROP TABLE customer")
+    follow(shop)
+    release(operator, shop, "customer")
+    do(app, "INSERT INTO orders VALUES (2, 'b')")
+    follow(shop)
+    assert list(shop.rows("orders")) == [("1",), ("2",)]
+    assert [t.schema.name for t in operator.registry.read_released_tables()] == ["customer"]
+    assert {t.state for t in operator.registry.read_registered_tables()} == {"ACTIVE"}
+
+
+def test_what_the_configuration_leaves_out_stays_out(
+    place: Place, app: Application, shop: Follower, operator: Source
+) -> None:
+    number = number_of(shop, "orders")
+    release(operator, shop, "orders")
+    operator.installer.install(["*"], ["orders"])
+    assert [t.schema.name for t in operator.registry.read_released_tables()] == ["orders"]
+    # its number is its own for as long as the registry has it
+    do(app, f"CREATE TABLE zebra (id {place.types['int']} NOT NULL PRIMARY KEY)")
+    operator.installer.install(["*"], ["orders"])
+    assert one(operator.registry.read_registered_tables(), "zebra").schema.table_id > number
+
+
+def test_an_installation_does_not_end_a_removal_that_was_cut_off(
+    app: Application, shop: Follower, operator: Source
+) -> None:
+    number = number_of(shop, "customer")
+    operator.installer.release([number])
+    operator.installer.install(["*"], ["customer"])
+    assert one(operator.registry.read_registered_tables(), "customer").state == "RELEASING"
+    operator.installer.install(["*"], [])
+    with pytest.raises(Refused, match="customer has triggers again"):
+        operator.installer.drop_logs({number: "gone"})
+    do(app, "INSERT INTO customer VALUES (3, 'three')")
+    follow(shop)
+    assert one(operator.registry.read_registered_tables(), "customer").state == "ACTIVE"
+    assert shop.rows("customer") == there(app, "customer")
+
+
+def test_twice_is_once(app: Application, shop: Follower, operator: Source) -> None:
+    number = number_of(shop, "customer")
+    for _ in range(2):
+        operator.installer.release([number])
+    do(app, "INSERT INTO customer VALUES (3, 'three')")
+    follow(shop)
+    assert one(operator.registry.read_registered_tables(), "customer").state == "RELEASING"
+    operator.installer.drop_logs({number: "gone"})
+    assert {s.what.partition(" ")[0] for s in operator.installer.plan_release([number])} == {"state"}
+    assert operator.installer.release([number]) == []
+    operator.installer.drop_logs({number: "gone"})
+    assert [t.reason for t in operator.registry.read_released_tables()] == ["gone"]
+    with pytest.raises(Refused, match="table 9999 is not registered"):
+        operator.installer.release([9999])
+
+
+def test_the_plan_is_what_is_executed(place: Place, shop: Follower, operator: Source) -> None:
+    from venus.adapters.dialects.registry_rules import BY_SCRIPT
+
+    number = number_of(shop, "customer")
+    before = place.dump()
+    plan = operator.installer.plan_release([number])
+    assert place.dump() == before
+    assert "customer" in operator.installer.as_script(plan, removal=True)
+    done = operator.installer.release([number]) + operator.installer.drop_logs({number: BY_SCRIPT})
+    assert [s.sql for s in done] == [s.sql for s in plan]
+
+
+def test_a_truncation_while_it_leaves_is_no_accident(
+    place: Place, app: Application, shop: Follower, operator: Source
+) -> None:
+    if place.dialect == "sqlite":
+        pytest.skip("there is no TRUNCATE")
+    number = number_of(shop, "customer")
+    operator.installer.release([number])
+    do(app, "TRUNCATE TABLE customer")
+    do(app, "INSERT INTO orders VALUES (2, 'b')")
+    follow(shop)
+    assert one(operator.registry.read_registered_tables(), "customer").state == "RELEASING"
+    assert list(shop.rows("orders")) == [("1",), ("2",)]
+    operator.installer.drop_logs({number: "gone"})
+    do(app, "INSERT INTO customer VALUES (5, 'five')")
+    do(app, "TRUNCATE TABLE customer")
+    operator.installer.install(["*"], [])
+    follow(shop)
+    follow(shop)
+    assert one(operator.registry.read_registered_tables(), "customer").state == "ACTIVE"
+    assert shop.rows("customer") == there(app, "customer") == {}
+
+
+def test_no_other_table_is_read_again(app: Application, shop: Follower, operator: Source) -> None:
+    """Also if capture was away, and sees no more than that statements of DDL were run."""
+    number = number_of(shop, "customer")
+    follow(shop)
+    before = one(operator.registry.read_registered_tables(), "orders").fill
+    operator.installer.release([number])
+    operator.installer.drop_logs({number: "gone"})
+    operator.installer.install(["*"], [])
+    follow(shop)
+    assert one(operator.registry.read_registered_tables(), "orders").fill == before
+    assert one(operator.registry.read_registered_tables(), "customer").fill.done
+
+
+def test_it_may_come_back_with_another_key(place: Place, app: Application, shop: Follower, operator: Source) -> None:
+    t = place.types
+    release(operator, shop, "customer")
+    do(
+        app,
+        "DROP TABLE customer",
+        f"CREATE TABLE customer (pos {t['int']} NOT NULL, id {t['int']} NOT NULL, name {t['text']},"
+        " PRIMARY KEY (pos, id))",
+        "INSERT INTO customer VALUES (7, 1, 'one')",
+    )
+    if place.dialect == "oracle":
+        with pytest.raises(Refused, match=r"customer: its key was \(id\) when it was released"):
+            operator.installer.install(["*"], [])
+        operator.installer.install(["*"], ["customer"])
+        return
+    operator.installer.install(["*"], [])
+    do(app, "INSERT INTO customer VALUES (7, 2, 'two')")
+    follow(shop)
+    assert {key: row["name"] for key, row in shop.rows("customer").items()} == {("7", "1"): "one", ("7", "2"): "two"}
+    assert one(operator.registry.read_registered_tables(), "customer").state == "ACTIVE"
+
+
+@contextmanager
+def cut_off(place: Place, operator: Source, after: int) -> Iterator[list[str]]:
+    """Let so many statements through, and then nothing any more, as kill -9 does."""
+    ran: list[str] = []
+    names = {
+        "postgresql": "venus.adapters.dialects.postgresql.connection.PostgresConnection.run",
+        "mysql": "venus.adapters.dialects.mysql.installation.installer.run_with_retries",
+        "oracle": "venus.adapters.dialects.oracle.installation.installer._run_step",
+    }
+    with pytest.MonkeyPatch.context() as patch:
+        if place.dialect == "sqlite":
+            whole = SqliteInstaller._execute
+
+            def piece(installation: Any, steps: Any) -> None:
+                ran.extend(s.sql for s in steps[: after - len(ran)])
+                whole(installation, steps[:after])
+                if len(steps) > after:
+                    raise KeyboardInterrupt
+
+            patch.setattr(SqliteInstaller, "_execute", piece)
+        else:
+            module, _, name = names[place.dialect].rpartition(".")
+            owner = _resolve(module)
+            whole = getattr(owner, name)
+
+            def step(*arguments: Any, **named: Any) -> Any:
+                text = str(getattr(getattr(arguments[1], "shown", None), "sql", arguments[1]))
+                if not text.startswith(("SET ", "ALTER SESSION")):
+                    if len(ran) == after:
+                        raise KeyboardInterrupt
+                    ran.append(text)
+                return whole(*arguments, **named)
+
+            patch.setattr(owner, name, step)
+        yield ran
+
+
+def _resolve(dotted: str) -> Any:
+    import importlib
+
+    try:
+        return importlib.import_module(dotted)
+    except ModuleNotFoundError:
+        module, _, name = dotted.rpartition(".")
+        return getattr(importlib.import_module(module), name)
+
+
+def remove(source: Source, number: int) -> None:
+    source.installer.release([number])
+    source.installer.drop_logs({number: "first"})
+    pytest.skip("it has fewer steps")
+
+
+def install(source: Source) -> None:
+    source.installer.install(["*"], [])
+    pytest.skip("it has fewer steps")
+
+
+@pytest.mark.parametrize("after", range(8))
+def test_a_removal_that_is_cut_off_is_finished_by_the_next(
+    place: Place, app: Application, shop: Follower, operator: Source, after: int
+) -> None:
+    number = number_of(shop, "customer")
+    do(app, "INSERT INTO customer VALUES (3, 'three')")
+    dead = place.open()
+    try:
+        with cut_off(place, dead, after), pytest.raises(KeyboardInterrupt):
+            remove(dead, number)
+    finally:
+        dead.close()
+    do(app, "INSERT INTO customer VALUES (4, 'four')", "INSERT INTO orders VALUES (2, 'b')")
+    follow(shop)
+    assert list(shop.rows("orders")) == [("1",), ("2",)]
+    states = {
+        t.schema.name: t.state
+        for t in [*operator.registry.read_registered_tables(), *operator.registry.read_released_tables()]
+    }
+    assert states["orders"] == "ACTIVE"
+    assert states["customer"] in ("ACTIVE", "RELEASING", "RELEASED")
+    operator.installer.release([number])
+    follow(shop)
+    operator.installer.drop_logs({number: "second"})
+    follow(shop)
+    do(app, "INSERT INTO customer VALUES (5, 'five')", "INSERT INTO orders VALUES (3, 'c')")
+    follow(shop)
+    assert list(shop.rows("orders")) == [("1",), ("2",), ("3",)]
+    assert [(t.schema.name, t.reason) for t in operator.registry.read_released_tables()] == [("customer", "second")]
+    operator.installer.install(["*"], [])
+    follow(shop)
+    assert shop.rows("customer") == there(app, "customer")
+
+
+@pytest.mark.parametrize("after", range(12))
+def test_a_return_that_is_cut_off_is_finished_by_the_next(
+    place: Place, app: Application, shop: Follower, operator: Source, after: int
+) -> None:
+    release(operator, shop, "customer")
+    do(app, "DELETE FROM customer WHERE id = 1")
+    dead = place.open()
+    try:
+        with cut_off(place, dead, after), pytest.raises(KeyboardInterrupt):
+            install(dead)
+    finally:
+        dead.close()
+    do(app, "INSERT INTO customer VALUES (4, 'four')", "INSERT INTO orders VALUES (2, 'b')")
+    follow(shop)
+    assert list(shop.rows("orders")) == [("1",), ("2",)]
+    operator.installer.install(["*"], [])
+    follow(shop)
+    do(app, "INSERT INTO customer VALUES (5, 'five')")
+    follow(shop)
+    assert shop.rows("customer") == there(app, "customer")
+    assert {t.state for t in operator.registry.read_registered_tables()} == {"ACTIVE"}

@@ -1,0 +1,219 @@
+"""The parts of `venus prove` in their order, in a schema that is empty before and after.
+
+A file in the state folder says that a run uses a schema. It outlives a run that was killed, so that the next one knows
+where the objects come from that it finds.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+import psutil
+
+from venus.adapters.dialects.proving_contract import ProvingGround
+from venus.adapters.dialects.statements import RecordedStatements
+from venus.cli.prove.case_run import Progress, run_cases
+from venus.cli.prove.rehearsal import Rehearsal, note_unreached
+from venus.cli.prove.results import FAILED, PASSED, CaseResult, Details, ProofReport, describe_failure
+from venus.cli.prove.workload import count_writers, measure_cost, run_writers
+from venus.errors import ConfigError, Held, Refused, VenusError
+from venus.model import count_phrase
+from venus.process.system import state_folder
+from venus.text.formatting import mask_url
+
+#: How many objects a refusal names.
+NAMED_MAX = 5
+#: Signals that end a run as Ctrl-C does.
+ENDING_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
+WRITER_SECTION, END = "Writers against capture", "The end"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProofRequest:
+    """The options of a run."""
+
+    minutes: float
+    rows: int
+    seed: int
+    #: A pattern of pytest's -k; empty = all cases.
+    only: str
+
+
+class ScratchNotEmpty(Refused):
+    """The schema has objects."""
+
+
+class ScratchMarker:
+    """The file that says that a run uses a schema, by a digest of the URL without its password."""
+
+    def __init__(self, url: str) -> None:
+        digest = hashlib.sha256(mask_url(url).encode()).hexdigest()[:16]
+        self._path = state_folder() / f"prove-{digest}.json"
+
+    def read(self) -> tuple[str, bool] | None:
+        """Return when the unfinished run began, and whether it still runs; None if there is none."""
+        try:
+            found = json.loads(self._path.read_text(encoding="utf-8"))
+            began, pid, started = str(found["began"]), int(found["pid"]), float(found["started"])
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+        with suppress(psutil.Error):
+            return began, pid != os.getpid() and psutil.Process(pid).create_time() == started
+        return began, False
+
+    def write(self) -> None:
+        """Note the beginning of this run; without a writable folder the next one only knows less."""
+        began = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
+        process = psutil.Process()
+        with suppress(OSError):
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            record = {"began": began, "pid": process.pid, "started": process.create_time()}
+            self._path.write_text(json.dumps(record), encoding="utf-8")
+
+    def remove(self) -> None:
+        """Note that nothing is left."""
+        with suppress(OSError):
+            self._path.unlink()
+
+
+def require_empty(ground: ProvingGround, marker: ScratchMarker) -> None:
+    """Raise Held if another run uses the schema, ScratchNotEmpty if it has objects."""
+    earlier = marker.read()
+    if earlier is not None and earlier[1]:
+        raise Held(f"{ground.name} is used by another `venus prove`, which began at {earlier[0]}", hint="wait for it")
+    objects = ground.list_objects()
+    if not objects:
+        return
+    named = ", ".join(objects[:NAMED_MAX]) + (", ..." if len(objects) > NAMED_MAX else "")
+    message = f"{ground.name} has {count_phrase(len(objects), 'object')} ({named})"
+    if earlier is None:
+        raise ScratchNotEmpty(f"{message}, and a scratch must be empty")
+    raise ScratchNotEmpty(
+        f"{message}, which a `venus prove` of {earlier[0]} has left: it was ended before it could remove them",
+        hint=f"remove them: `{ground.removal()}`",
+    )
+
+
+@contextmanager
+def use_scratch(ground: ProvingGround, marker: ScratchMarker, say: Callable[[str], None]) -> Iterator[None]:
+    """Leave the schema empty, also after Ctrl-C and other signals; otherwise say what is left and how to remove it."""
+    previous = {number: signal.signal(number, signal.default_int_handler) for number in ENDING_SIGNALS}
+    marker.write()
+    try:
+        yield
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+        try:
+            say(f"removing everything from {ground.name}")
+            ground.clear()
+            left = ground.list_objects()
+        except BaseException as error:
+            say(f"{ground.name} may still have objects of this run")
+            if isinstance(error, VenusError):
+                error.hint = f"to remove what is left: {_describe_removal(ground)}"
+            raise
+        if left:
+            say(f"{ground.name} still has {', '.join(left[:NAMED_MAX])}; remove them: `{ground.removal()}`")
+        else:
+            marker.remove()
+
+
+def _describe_removal(ground: ProvingGround) -> str:
+    """Return how to remove what is left, also if the database does not answer."""
+    try:
+        return f"`{ground.removal()}`"
+    except VenusError:
+        return "run the command again, which names what it finds"
+
+
+class ProofRun:
+    """One run."""
+
+    def __init__(self, ground: ProvingGround, request: ProofRequest, report: ProofReport, details: Details) -> None:
+        self._ground = ground
+        self._request = request
+        self._report = report
+        self._details = details
+
+    def run(self, marker: ScratchMarker, say: Callable[[str], None], progress: Progress) -> None:
+        """Run all parts. Raises ScratchNotEmpty; what fails later is in the report."""
+        require_empty(self._ground, marker)
+        before = self._ground.dump()
+        self._report.facts = self._ground.read_facts()
+        with use_scratch(self._ground, marker, say), self._ground.statements.record() as reached:
+            say("statements and plans")
+            self._part(lambda: self._rehearse(reached))
+            say("cases")
+            run_cases(self._ground, self._report, self._details, only=self._request.only, progress=progress)
+            self._run_writers(say)
+            self._measure_cost(say)
+        note_unreached(self._ground, self._report, reached)
+        self._compare_catalogue(before)
+
+    def _part(self, run: Callable[[], None]) -> None:
+        """Run a part in an empty schema, and empty it afterwards."""
+        self._ground.prepare()
+        try:
+            run()
+        finally:
+            self._ground.clear()
+
+    def _rehearse(self, reached: RecordedStatements) -> None:
+        Rehearsal(self._ground, self._report, self._details).run(reached)
+
+    def _run_writers(self, say: Callable[[str], None]) -> None:
+        minutes = self._request.minutes
+        if not minutes:
+            self._report.left_out.append("writers")
+            return
+        say(f"writers for {minutes:g} min")
+        name = f"what was captured of {count_phrase(count_writers(self._ground), 'writer')} equals the table"
+        with self._case(WRITER_SECTION, name):
+            self._part(self._write)
+
+    def _write(self) -> None:
+        counts = run_writers(self._ground, seed=self._request.seed, seconds=self._request.minutes * 60)
+        for what, number in sorted(counts.ended.items()):
+            self._report.figures.append((f"transactions of the writers: {what}", float(number), ""))
+
+    def _measure_cost(self, say: Callable[[str], None]) -> None:
+        if not self._request.rows:
+            self._report.left_out.append("cost of triggers")
+            return
+        say(f"cost of triggers for {self._request.rows:,} rows")
+        with self._case("What triggers cost", "rows with and without triggers"):
+            self._part(lambda: self._report.figures.extend(measure_cost(self._ground, self._request.rows)))
+
+    @contextmanager
+    def _case(self, section: str, name: str) -> Iterator[None]:
+        """Note whether the block fails; the next part is run all the same."""
+        outcome, why = PASSED, ""
+        try:
+            yield
+        except Exception as error:
+            outcome, why = FAILED, describe_failure(error)
+            self._details.add(name, error)
+        self._report.section(section).cases.append(CaseResult(name=name, outcome=outcome, why=why))
+
+    def _compare_catalogue(self, before: str) -> None:
+        with self._case(END, "the catalogue is as it was before"):
+            after = self._ground.dump()
+            if after != before:
+                added = sorted(set(after.splitlines()) ^ set(before.splitlines()))
+                raise ScratchNotEmpty("; ".join(added[:NAMED_MAX]))
+
+
+def check_request(request: ProofRequest) -> None:
+    """Raise ConfigError for options that make no sense."""
+    if not 0 <= request.minutes <= 24 * 60:
+        raise ConfigError(f"--minutes {request.minutes:g}: a number from 0 to 1440 is needed")
+    if not 0 <= request.rows <= 10_000_000:
+        raise ConfigError(f"--rows {request.rows}: a number from 0 to 10,000,000 is needed")
