@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 
 from venus.broker.status import history as module
-from venus.broker.status.history import POINTS, SERIES_MAX, SHOWN_MAX, STEP_S, FigureHistory
+from venus.broker.status.history import (
+    MOMENTS_HALF_LIFE_S,
+    POINTS,
+    SERIES_MAX,
+    SHOWN_MAX,
+    STEP_S,
+    FigureHistory,
+    MovingMoments,
+)
 from venus.wire import broker_pb2
 
 
@@ -74,3 +84,25 @@ def test_series_are_bounded_and_the_rest_is_counted(monkeypatch: pytest.MonkeyPa
     assert len(shown.series) == 8
     assert shown.left_out > 0
     assert SERIES_MAX * POINTS * 4 < 5_000_000
+
+
+def test_moments_follow_the_last_minutes() -> None:
+    chance, found, values = random.Random(3), MovingMoments(), list[tuple[float, float]]()
+    now = 0.0
+    for _ in range(500):
+        now += chance.choice((0.1, 1.0, 20.0))
+        values.append((now, chance.gauss(5.0, 2.0)))
+        found.add(values[-1][1], now)
+        weights = [2.0 ** (-(now - at) / MOMENTS_HALF_LIFE_S) for at, _ in values]
+        mean = sum(w * value for w, (_, value) in zip(weights, values, strict=True)) / sum(weights)
+        spread = sum(w * (value - mean) ** 2 for w, (_, value) in zip(weights, values, strict=True)) / sum(weights)
+        assert found.mean == pytest.approx(mean)
+        assert found.variance == pytest.approx(spread, abs=1e-9)
+    assert MovingMoments().variance == 0.0
+
+
+def test_a_clock_that_was_set_back_makes_no_moment_negative() -> None:
+    found = MovingMoments()
+    for now in (1000.0, 10.0, 20.0):
+        found.add(4.0, now)
+    assert (found.mean, found.variance) == (4.0, 0.0)

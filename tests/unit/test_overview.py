@@ -252,6 +252,8 @@ def test_a_mirror_that_is_cut_off_does_not_claim_to_have_everything() -> None:
         lag=0,
         lag_s=0.0,
         hop_s=0.0,
+        hop_mean_s=0.0,
+        hop_deviation_s=0.0,
         bytes=2048,
         rows=0,
         rows_expected=0,

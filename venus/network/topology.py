@@ -9,6 +9,7 @@ are wrapped behind the same branches.
 
 from __future__ import annotations
 
+import math
 import textwrap
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -269,6 +270,10 @@ class Hop:
     behind: int | None = None  # upstream offsets that are missing here
     behind_s: float | None = None  # for how long offsets have been missing
     hop_s: float | None = None  # from the commit at the home until it was visible here
+    home_mean_s: float = 0.0  # its mean and variance over the last minutes
+    home_variance: float = 0.0
+    mean_s: float = 0.0  # the same of this hop alone
+    deviation_s: float = 0.0
     state: str = ""  # of the mirror; empty = this is the home, or unknown
     reason: str = ""
     #: The nearest upstream set, for how long it has not been used, and why; empty = it is in use.
@@ -286,6 +291,17 @@ class SetView:
     pulls_from: str = ""  # the set it is connected to; empty = none
     businesses: tuple[Hop, ...] = ()
     trouble: str = ""  # why it did not answer, or cannot be where it is
+    loads: tuple[float, ...] = ()  # load rate of each broker, 0 to 1
+
+    @property
+    def mean_load(self) -> float:
+        """The mean load rate of its brokers."""
+        return sum(self.loads) / max(1, len(self.loads))
+
+    @property
+    def load_deviation(self) -> float:
+        """The standard deviation of the load rate among its brokers (Tensor V-D)."""
+        return math.sqrt(sum((load - self.mean_load) ** 2 for load in self.loads) / max(1, len(self.loads)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -318,6 +334,24 @@ class TopologyView:
                         f"set {one.set.name}: {hop.business} comes from {one.pulls_from or '?'}, not from {away}"
                     )
         return tuple(dict.fromkeys(found))
+
+
+def measure_hops(sets: Iterable[SetView]) -> tuple[SetView, ...]:
+    """Return the sets with mean and deviation of the delivery time of each hop alone.
+
+    They follow from the times since the home at both ends: a hop takes as long as the one before it took or not.
+    """
+    found = tuple(sets)
+    at_home = {(one.set.name, hop.business): hop for one in found for hop in one.businesses}
+
+    def measure(one: SetView, hop: Hop) -> Hop:
+        above = at_home.get((one.pulls_from, hop.business))
+        if not hop.home_mean_s or above is None:
+            return hop
+        variance = max(0.0, hop.home_variance - above.home_variance)
+        return replace(hop, mean_s=max(0.0, hop.home_mean_s - above.home_mean_s), deviation_s=math.sqrt(variance))
+
+    return tuple(replace(one, businesses=tuple(measure(one, hop) for hop in one.businesses)) for one in found)
 
 
 def draw(view: TopologyView, width: int) -> list[str]:
@@ -355,6 +389,9 @@ def _title(one: SetView) -> str:
     parts += [", ".join(one.set.addresses)] if one.set.addresses else []
     parts += [f"labels {', '.join(sorted(one.set.labels))}"] if one.set.labels else []
     parts += [f"rows of {one_filter}" for one_filter in sorted(one.set.where)]
+    if one.loads:
+        spread = f" ± {one.load_deviation:.0%} of {len(one.loads)} brokers" if len(one.loads) > 1 else ""
+        parts.append(f"load {one.mean_load:.0%}{spread}")
     parts += [f"! {one.trouble}"] if one.trouble else []
     return f"{one.set.name}: {' · '.join(parts)}"
 
@@ -377,6 +414,8 @@ def format_lag(hop: Hop) -> str:
         parts.append(f"{hop.behind:,} behind{late}" if hop.behind else "level")
     if hop.hop_s:
         parts.append(f"{_format_seconds(hop.hop_s)} from the home")
+    if hop.mean_s or hop.deviation_s:
+        parts.append(f"this hop {_format_seconds(hop.mean_s)} ± {_format_seconds(hop.deviation_s)}")
     if hop.reason and hop.state not in WELL:
         parts.append(hop.reason)
     if hop.nearest:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from venus.network.topology import BrokerSet, Hop, SetView, Tier, TopologyView, draw
+from venus.network.topology import BrokerSet, Hop, SetView, Tier, TopologyView, draw, measure_hops
 
 
 def one(name: str, tier: Tier, level: int, above: str = "", *hops: Hop, **more: object) -> SetView:
@@ -102,3 +104,24 @@ def test_what_needs_a_person_is_named_once() -> None:
     )
     assert TopologyView((HQ, EUROPE, NICE)).complaints == ()
     assert "not asked" in "".join(draw(view, 80))
+
+
+def test_each_hop_alone_has_mean_and_deviation_and_each_set_its_load() -> None:
+    """The times since the home add up: 40 ms to europe, 50 more to nice."""
+    europe = Hop(business="main", offset=9, behind=0, hop_s=0.04, home_mean_s=0.04, home_variance=0.0009)
+    nice = Hop(business="main", offset=9, behind=0, hop_s=0.1, home_mean_s=0.09, home_variance=0.0025)
+    sets = measure_hops(
+        [
+            replace(HQ, loads=(0.2, 0.4)),
+            replace(EUROPE, businesses=(europe,), loads=(0.5,)),
+            replace(NICE, businesses=(nice,)),
+        ]
+    )
+    lines = draw(TopologyView(sets), 120)
+    assert lines[0] == "hq: core · level 0 · hq:7400 · load 30% ± 10% of 2 brokers"
+    assert lines[2].endswith(" · load 50%")
+    assert lines[3].endswith("level, 40 ms from the home, this hop 40 ms ± 30 ms")
+    assert lines[5].endswith("level, 100 ms from the home, this hop 50 ms ± 40 ms")
+    earlier = replace(nice, home_mean_s=0.01, home_variance=0.0001)
+    (*_, unclear) = measure_hops([replace(EUROPE, businesses=(europe,)), replace(NICE, businesses=(earlier,))])
+    assert (unclear.businesses[0].mean_s, unclear.businesses[0].deviation_s) == (0.0, 0.0), "clocks differ"

@@ -187,6 +187,8 @@ class MirrorStatuses:
             lag=lag.offsets(entry.next_offset),
             lag_ms=lag.milliseconds(entry.next_offset, now),
             hop_ms=progress.hop_ms,
+            hop_mean_s=progress.hop_mean_s,
+            hop_variance=progress.hop_variance,
             bytes=progress.nbytes,
             rows=progress.rows,
             rows_expected=mirror.rows if mirror is not None else 0,

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, TypeVar
 
+from venus.broker.status.history import MovingMoments
 from venus.network.row_filters import RowFilter, RowsIdentity
 from venus.rpc.snapshots import Resume
 from venus.wire import broker_pb2
@@ -125,6 +126,8 @@ class ReplicatorStatus:
     rows: int = 0  # of the current full copy
     fills: int = 0
     hop_ms: int = 0
+    hop_mean_s: float = 0.0
+    hop_variance: float = 0.0
 
 
 class ReplicatorProgress:
@@ -134,6 +137,7 @@ class ReplicatorProgress:
         self._clock_us = clock_us
         self._lock = threading.Lock()
         self._current = ReplicatorStatus(since_us=clock_us())
+        self._hops = MovingMoments()
 
     @property
     def status(self) -> ReplicatorStatus:
@@ -167,5 +171,9 @@ class ReplicatorProgress:
     def record_arrival(self, committed_at_us: int) -> None:
         """Record the delay since the home committed the newest batch that is visible here."""
         with self._lock:
-            hop_ms = max(0, self._clock_us() - committed_at_us) // 1000
-            self._current = replace(self._current, hop_ms=hop_ms)
+            now_us = self._clock_us()
+            hop_us = max(0, now_us - committed_at_us)
+            self._hops.add(hop_us / 1e6, now_us / 1e6)
+            self._current = replace(
+                self._current, hop_ms=hop_us // 1000, hop_mean_s=self._hops.mean, hop_variance=self._hops.variance
+            )

@@ -13,6 +13,7 @@ from venus.broker.machine.envelope import read_change_count
 from venus.broker.pipeline.commit_thread import RESTING_GROUP_BYTES
 from venus.broker.pipeline.producer_commands import ShippedHalf
 from venus.broker.service.unsaved import UnsavedBytes
+from venus.broker.status.history import MovingMoments
 from venus.config import BrokerSettings
 from venus.config import LimitsSettings as Wanted
 from venus.errors import Overloaded, StoreFull
@@ -115,6 +116,8 @@ class Traffic:
         self.admission = build_admission(settings)
         self.health = build_health(settings)
         self.monotonic = monotonic
+        #: Load rate of the machine (Minos 3.4.2) over the last minutes, and the newest one.
+        self.load, self.load_now = MovingMoments(), 0.0
         self._core = core
         self._unsaved_max = settings.buffer_bytes_max
         self.unsaved = UnsavedBytes(self.admission.unsaved, self.admission.write_queue)
@@ -127,6 +130,11 @@ class Traffic:
     def has_degraded(self, lane: Lane) -> bool:
         """Return whether a lane is degraded."""
         return self.admission.degradation.is_degraded(lane)
+
+    def record_load(self, rate: float) -> None:
+        """Record the load rate of the machine."""
+        self.load_now = rate
+        self.load.add(rate, self.monotonic())
 
     def record_delay(self, brake: Limiter, business: str, who: str, wait_s: float) -> None:
         """Record that a client is asked to wait from now on."""

@@ -125,6 +125,7 @@ class TrafficStatus:
         """Add the traffic of one business or of all. Works in any thread."""
         now = self._traffic.monotonic()
         ahead_us = time.time_ns() // 1000 - int(now * 1e6)
+        status.load_mean, status.load_variance = self._traffic.load.mean, self._traffic.load.variance
         status.traffic.CopyFrom(
             broker_pb2.TrafficStatus(
                 brakes=self._brakes(now, ahead_us, business),

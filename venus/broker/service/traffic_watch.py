@@ -18,10 +18,12 @@ from typing import Protocol
 import psutil
 
 from venus.broker.core import Core
+from venus.broker.replicas.broker_load import MEASURE_EVERY_S, MachineLoad
 from venus.broker.service.traffic import Traffic
 from venus.errors import VenusError
 from venus.flow.admission import DeliveryWindow, Limiter
 from venus.flow.degradation import Lane
+from venus.network.scheduling import load_rate
 from venus.process.system import loops_cpu_s
 from venus.rpc.event_loop import LoopBridge
 
@@ -72,6 +74,7 @@ class TrafficWatch:
         self._cpu_s, self._looked_at = time.process_time() - loops_cpu_s(), time.monotonic()
         self._own_cpu = 0.0
         self._task: asyncio.Task[None] | None = None
+        self._measure_load, self._load_at = MachineLoad(), float("-inf")
         self._running = CrashMarker(core.data_dir / RUNNING)
 
     def start(self) -> None:
@@ -104,6 +107,10 @@ class TrafficWatch:
 
     def _measure_machine(self) -> dict[str, float]:
         """Measure the machine by system calls. Blocks."""
+        now = self._traffic.monotonic()
+        if now - self._load_at >= MEASURE_EVERY_S:
+            self._load_at = now
+            self._traffic.record_load(load_rate(self._measure_load(self._core.data_dir, now).used))
         found = os.statvfs(self._core.data_dir)
         used = found.f_blocks - found.f_bfree
         return {

@@ -43,6 +43,34 @@ class ChartData:
     left_out: int
 
 
+#: What MovingMoments has got counts half after so long.
+MOMENTS_HALF_LIFE_S = 300.0
+
+
+@dataclass(slots=True)
+class MovingMoments:
+    """Mean and variance of a figure over the last minutes; newer values count more. `now` may be any clock."""
+
+    mean: float = 0.0
+    _weight: float = 0.0
+    _squares: float = 0.0
+    _at: float = 0.0
+
+    def add(self, value: float, now: float) -> None:
+        """Add a value."""
+        kept = 2.0 ** (-max(0.0, now - self._at) / MOMENTS_HALF_LIFE_S)
+        self._at = now
+        self._weight = self._weight * kept + 1.0
+        before = value - self.mean
+        self.mean += before / self._weight
+        self._squares = self._squares * kept + before * (value - self.mean)
+
+    @property
+    def variance(self) -> float:
+        """The mean square of the distance from the mean; 0 without two values."""
+        return max(0.0, self._squares / self._weight) if self._weight else 0.0
+
+
 class FigureHistory:
     """Ring buffer of all series."""
 

@@ -33,6 +33,7 @@ function facts(status, mirrors, below) {
     above ? ["Set above", `${above}: ${worst}`, lost ? "bad" : "good"] : ["Set above", "none: this is the home"],
     ...absences(mirrors).map(text => ["Nearest set", text, "warn"]),
     n.upstream.length ? ["Its brokers", n.upstream.join(", ")] : null,
+    ["Sets known", num(n.sets_known)],
     ["Sets below", below.length ? [...new Set(below.map(([, c]) => setName(c)))].join(", ") : "none has pulled yet"],
   ].filter(fact => fact).map(([name, value, tone]) => el("div", null, el("dt", null, name), el("dd", {class: tone}, value))));
 }
@@ -75,7 +76,7 @@ export function network(status) {
     n.upstream.length ? sheet("Mirrored from the set above", ["Business", "State", ">Offset here", ">Above", ">Behind", ">From the home", ">Pulled", "Tables"],
       mirrors.map(([b, m]) => [b.business,
         el("span", {class: mirrorTone(m)}, mirrorState(m) + (m.reason ? ": " + m.reason : "")), num(b.next_offset), num(m.upstream_offset),
-        el("span", {class: Number(m.lag) && mirrorTone(m) === "bad" ? "bad" : ""}, mirrorBehind(m)), Number(m.hop_ms) ? span(Number(m.hop_ms) / 1000) : "–",
+        el("span", {class: Number(m.lag) && mirrorTone(m) === "bad" ? "bad" : ""}, mirrorBehind(m)), Number(m.hop_ms) ? `${span(Number(m.hop_ms) / 1000)}, mean ${span(m.hop_mean_s)} ± ${span(Math.sqrt(m.hop_variance))}` : "–",
         bytes(m.bytes), (m.only.length ? m.only.join(", ") : "all") + m.where.map(w => `; of ${w.table} where ${w.predicate}`).join("")]), "Nothing yet.") : null,
     below.length ? sheet("Sets that pull from here", ["Set", "Business", "State", ">Offset", ">Behind"],
       below.map(([b, c]) => [setName(c), b.business, el("span", {class: setTone(c, status.raised || [])}, setState(c)), num(c.acknowledged),
