@@ -1,7 +1,7 @@
 """T7: how often a reader that was away has to take the full data again (Tensor's formula 1: rate times mean absence).
 
-A simulated week with the functions that the broker trims by and its default settings, beside the formula; then
-disconnects of an access set and of a consumer at real brokers which keep next to nothing for strangers.
+A simulated week with the functions that the broker trims by and its default settings; then disconnects of an access
+set, of a consumer and of a reader without a group at real brokers, with `retain = "bytes"` and "measured".
 """
 
 from __future__ import annotations
@@ -14,21 +14,23 @@ from functools import partial
 from bench.cables import Cables, lay_cables
 from bench.fan_out import Messages
 from bench.figures.figure import Figure, FigureResult, at_most
-from bench.network.week import Followers, Formula, KnownReaders, Rule, week
+from bench.network.week import FixedRetention, Followers, KnownReaders, Outcome, Rule, UnknownReaders, week
 from bench.sets import Sets, sets
 from bench.venus_transmission import BUSINESS
 from tests.support.brokers.networks import has, mirror_of
 from tests.support.brokers.servers import business_status, take
-from tests.support.waiting import eventually
 from venus.config import BrokerSettings, ClusterSettings
 from venus.errors import OffsetTrimmed
 from venus.rpc.subscriber import Subscriber
 
 GOAL_PERCENT = 1.0
+#: Of readers without a group: the formula cannot know what the next absence is like.
+STRANGERS_PERCENT = 5.0
 DISCONNECTS = 20
 RETAIN_BYTES = 1 << 20
 AWAY_BATCHES = 40  # of 100 KB: four times what is kept for strangers
-AWAY_MAX_S = 3.0
+#: The broker trims each second what it does not keep.
+AWAY_MIN_S, AWAY_MAX_S = 2.0, 3.0
 MIB = 1 << 20
 
 
@@ -45,13 +47,25 @@ def rules() -> dict[str, Callable[[], Rule]]:
     }
 
 
+def simulate_strangers(seeds: Sequence[int]) -> FigureResult:
+    """Let weeks pass for readers without a group, with both settings of `retain`, 10 MB at least."""
+    most = BrokerSettings().retain_bytes_max
+    measured = [week(seed, partial(UnknownReaders, bytes_min=10_000_000, bytes_max=most)) for seed in seeds]
+    fixed = [week(seed, partial(FixedRetention, retain_bytes=10_000_000)) for seed in seeds]
+
+    def percent(weeks: Sequence[Outcome]) -> float:
+        return 100 * sum(each.resyncs for each in weeks) / sum(each.returns for each in weeks)
+
+    kept = sum(each.kept_mean for each in measured) / len(measured) / MIB
+    what = f"the same, readers without a group, retain = measured, 10 MB at least (mean {kept:,.0f} MiB)"
+    peer = f"retain = bytes, 10 MB: {percent(fixed):.1f} %"
+    return at_most(what, percent(measured), STRANGERS_PERCENT, "%", peer=peer)
+
+
 def simulate_weeks(quick: bool) -> list[FigureResult]:
     """Let weeks pass."""
     seeds = range(1 if quick else 8)
     findings: list[FigureResult] = []
-    formula = [week(seed, partial(Formula, tau_s=3600.0)) for seed in seeds]
-    percent = 100 * sum(each.resyncs for each in formula) / sum(each.returns for each in formula)
-    kept = sum(each.kept_mean for each in formula) / len(formula) / MIB
     for name, make in rules().items():
         weeks = [week(seed, make) for seed in seeds]
         returns = sum(each.returns for each in weeks)
@@ -59,30 +73,35 @@ def simulate_weeks(quick: bool) -> list[FigureResult]:
         kept_mib = f"mean {mean:,.0f} MiB, {most:,.0f} at most"
         what = f"full data taken again of {returns:,} returns, simulated: {name} ({kept_mib})"
         found = 100 * sum(each.resyncs for each in weeks) / returns
-        peer = "" if findings else f"the formula, halved each hour: {percent:.1f} %, mean {kept:,.0f} MiB"
-        findings.append(at_most(what, found, GOAL_PERCENT, "%", peer=peer))
-    return findings
+        findings.append(at_most(what, found, GOAL_PERCENT, "%"))
+    return [*findings, simulate_strangers(seeds)]
 
 
 class SimulatedReader:
-    """A consumer that comes and goes."""
+    """A consumer that comes and goes; with `transient` it has no group."""
 
-    def __init__(self, address: str, position: int) -> None:
-        self._address, self.position = address, position
+    def __init__(self, address: str, position: int, *, transient: bool = False) -> None:
+        self._address, self.position, self._transient = address, position, transient
         self.trimmed = 0
         self._stream: Subscriber | None = None
 
     def come(self, end: int) -> None:
         """Continue at the last position, and take everything."""
-        self._stream = Subscriber(self._address, BUSINESS, "reader", credit_bytes=4 << 20)
+        self._stream = self._connect()
         try:
             self._stream.open(self.position, 0)
         except OffsetTrimmed:
             self.trimmed += 1
             self._stream.close()
-            self._stream = Subscriber(self._address, BUSINESS, "reader", credit_bytes=4 << 20)
+            self._stream = self._connect()
             self._stream.open(end, 0)
-        self.follow(end)
+            self.position = end
+        else:
+            self.follow(end)
+
+    def _connect(self) -> Subscriber:
+        name = "stranger" if self._transient else "reader"
+        return Subscriber(self._address, BUSINESS, name, credit_bytes=4 << 20, transient=self._transient)
 
     def follow(self, end: int) -> None:
         """Take what is there."""
@@ -97,59 +116,58 @@ class SimulatedReader:
         self._stream.close()
 
 
-def is_gone(address: str, offset: int) -> bool:
-    """Whether a stranger who asks for this offset is refused."""
-    with Subscriber(address, BUSINESS, "stranger", credit_bytes=1 << 20, transient=True) as stranger:
-        try:
-            stranger.open(offset, 0)
-        except OffsetTrimmed:
-            return True
-    return False
-
-
-def disconnect(started: Sets, cables: Cables, sender: Messages, reader: SimulatedReader, away_s: float) -> bool:
-    """Let both be away while much is written; return whether a stranger would have found it trimmed afterwards."""
-    home, left_at = started.at("home"), reader.position
-    reader.leave()
+def disconnect(
+    started: Sets, cables: Cables, sender: Messages, readers: Sequence[SimulatedReader], away_s: float
+) -> None:
+    """Let all be away while much is written, and wait until the broker has trimmed what it does not keep."""
+    for reader in readers:
+        reader.leave()
     cables.out(["below"])
     sender.many(AWAY_BATCHES)
     time.sleep(away_s)
     cables.back(["below"])
-    reader.come(sender.end)
+    for reader in readers:
+        reader.come(sender.end)
     has(started.at("below"), sender.end, BUSINESS)
-    eventually(lambda: business_status(home, BUSINESS).log_start > left_at, timeout_s=20.0)
-    return is_gone(home, left_at)
 
 
-def live(times: int) -> list[FigureResult]:
-    """Disconnect an access set and a consumer so many times."""
+def live(times: int, retain: str) -> list[FigureResult]:
+    """Disconnect an access set, a consumer and a reader without a group so many times."""
     chance = random.Random(7)
     with sets() as started:
-        home = started.start("home", retain_bytes=RETAIN_BYTES)
+        home = started.start("home", retain=retain, retain_bytes=RETAIN_BYTES, retain_bytes_min=RETAIN_BYTES)
         with lay_cables(below=home) as cables:
             started.start("below", [cables.at["below"]])
             sender = Messages(home, rows=1000)
             sender.one()
             has(started.at("below"), sender.end, BUSINESS)
-            reader = SimulatedReader(home, 0)
-            reader.come(sender.end)
-            lengths = [min(AWAY_MAX_S, chance.lognormvariate(0.0, 0.8)) for _ in range(times)]
-            gone = sum(disconnect(started, cables, sender, reader, length) for length in lengths)
+            reader, stranger = SimulatedReader(home, 0), SimulatedReader(home, 0, transient=True)
+            for one in (reader, stranger):
+                one.come(sender.end)
+            for _ in range(times):
+                away_s = AWAY_MIN_S + min(AWAY_MAX_S, chance.lognormvariate(0.0, 0.8))
+                disconnect(started, cables, sender, (reader, stranger), away_s)
             mirror = mirror_of(started.at("below"), BUSINESS)
             fills = mirror.fills if mirror is not None else times
-            reader.leave()
+            kept = business_status(home, BUSINESS).retention.bytes or RETAIN_BYTES
+            for one in (reader, stranger):
+                one.leave()
             sender.close()
-    where = (
-        f"{times} disconnects with {AWAY_BATCHES * 100 // 1000} MB written in each, {RETAIN_BYTES // MIB} MiB retained"
-    )
+    where = f"{times} disconnects with {AWAY_BATCHES * 100 // 1000} MB written in each, retain = {retain}"
     again = fills - 1 + reader.trimmed
-    what = f"{where}: full data taken again by an access set and a consumer (a stranger would have: {gone})"
-    return [at_most(what, again, 0, "")]
+    lost = times if retain == "bytes" else times // 2
+    return [
+        at_most(f"{where}: full data taken again by an access set and a consumer", again, 0, ""),
+        at_most(
+            f"{where}: by a reader without a group ({kept / MIB:.1f} MiB kept at the end)", stranger.trimmed, lost, ""
+        ),
+    ]
 
 
 def run(quick: bool) -> Sequence[FigureResult]:
     """Measure."""
-    return [*simulate_weeks(quick), *live(6 if quick else DISCONNECTS)]
+    times = 6 if quick else DISCONNECTS
+    return [*simulate_weeks(quick), *live(times, "bytes"), *live(times, "measured")]
 
 
 FIGURE = Figure(id="T7", title="readers that were away", measure=run)

@@ -16,6 +16,7 @@ from typing import Protocol
 from venus.broker.machine import consumers
 from venus.broker.machine.consumers import ConsumerState
 from venus.broker.pipeline.shared_log import Backlog
+from venus.flow.retention import MeasuredRetention
 
 TICK_S = 30
 WEEK_S = 7 * 24 * 3600
@@ -94,31 +95,41 @@ class Followers:
 
 
 @dataclass
-class Formula:
-    """Tensor's: write rate times the mean absence of a day, raised at once, halved each `tau_s`, at least 10 MB."""
+class UnknownReaders:
+    """The product's rule for readers that are not known, with `retain = "measured"` (Tensor's formula 1)."""
 
-    tau_s: float
-    floor: float = 10e6
-    _size: float = 10e6
-    _raised: tuple[float, float] = (0.0, 10e6)
-    _absences: deque[tuple[int, float]] = field(default_factory=deque)
+    bytes_min: int
+    bytes_max: int
+    _size: MeasuredRetention = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._size = MeasuredRetention(
+            bytes_min=self.bytes_min, bytes_max=self.bytes_max, kept_bytes=0, written_bytes=0, now=0.0
+        )
+
+    def on_leave(self, name: str, position: int, now_s: int) -> None:
+        self._size.on_leave(name, now_s)
+
+    def came(self, name: str, position: int, away_s: float, now_s: int) -> None:
+        self._size.on_return(name, now_s)
+
+    def tick(self, present: set[str], end: int, written: int, now_s: int) -> int:
+        self._size.measure(end, now_s)
+        return max(0, end - self._size.size(now_s))
+
+
+@dataclass
+class FixedRetention:
+    """The same with `retain = "bytes"`."""
+
+    retain_bytes: int
 
     def on_leave(self, name: str, position: int, now_s: int) -> None: ...
 
-    def came(self, name: str, position: int, away_s: float, now_s: int) -> None:
-        self._absences.append((now_s, away_s))
+    def came(self, name: str, position: int, away_s: float, now_s: int) -> None: ...
 
     def tick(self, present: set[str], end: int, written: int, now_s: int) -> int:
-        while self._absences and self._absences[0][0] <= now_s - 86400:
-            self._absences.popleft()
-        mean_s = sum(away for _, away in self._absences) / max(1, len(self._absences))
-        predicted = written / TICK_S * mean_s
-        if predicted > self._size:
-            self._size, self._raised = predicted, (now_s, predicted)
-        else:
-            at, size = self._raised
-            self._size = max(self.floor, size * 2 ** (-(now_s - at) / self.tau_s))
-        return max(0, end - int(self._size))
+        return max(0, end - self.retain_bytes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

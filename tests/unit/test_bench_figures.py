@@ -14,7 +14,7 @@ import pytest
 from bench import cables, watchers
 from bench.arrivals import Frames
 from bench.figures import m3, m5, t6
-from bench.network.week import Followers, Formula, KnownReaders, week
+from bench.network.week import FixedRetention, Followers, KnownReaders, UnknownReaders, week
 from bench.venus_transmission import make_half
 from bench.watchers import WatchedRows, numbers
 from venus.errors import DigestMismatch
@@ -145,12 +145,13 @@ def test_a_site_is_normal_after_the_last_change_that_comes_late() -> None:
 def test_who_is_known_never_takes_the_full_data_again_and_a_stranger_does() -> None:
     known = week(1, partial(KnownReaders, retain_bytes=10_000_000, ttl_s=7 * DAY_S), seconds=DAY_S)
     forgotten = week(1, partial(KnownReaders, retain_bytes=10_000_000, ttl_s=60.0), seconds=DAY_S)
-    formula = week(1, partial(Formula, tau_s=30.0), seconds=DAY_S)
+    fixed = week(1, partial(FixedRetention, retain_bytes=10_000_000), seconds=DAY_S)
+    measured = week(1, partial(UnknownReaders, bytes_min=10_000_000, bytes_max=1 << 40), seconds=DAY_S)
 
-    assert known.returns == forgotten.returns == formula.returns > 100
+    assert known.returns == forgotten.returns == fixed.returns == measured.returns > 100
     assert known.resyncs == 0
     assert forgotten.resyncs > 0
-    assert formula.resyncs > 0
+    assert fixed.resyncs > measured.resyncs > 0
 
 
 def test_a_replica_that_lacks_more_than_the_limit_takes_the_full_data() -> None:

@@ -190,6 +190,7 @@ class Core:
             check_leads=self._check_leads,
             changed=self.upkeep.schedule_logging,
             clock_us=self.clock_us,
+            monotonic=self._monotonic,
         )
         self.producers = Producers(
             self.catalogue,

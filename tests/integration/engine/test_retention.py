@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -10,6 +12,8 @@ from tests.support.engines import engines
 from tests.support.engines.engines import BUSINESS, WAIT_S, Clock, Producer, status
 from tests.support.waiting import eventually
 from venus.broker.core import Core
+from venus.broker.machine.business import Business
+from venus.broker.pipeline.shared_log import StandaloneLog
 from venus.errors import (
     OffsetTrimmed,
 )
@@ -102,3 +106,79 @@ def test_undecided_half_messages_are_never_trimmed(tmp_path: Path, clock: Clock)
     producer.decide(message)
     assert engine.subscriptions.read(BUSINESS, 10, 1).increments[0].body == message.body
     engine.stop()
+
+
+def test_what_is_kept_for_a_reader_without_a_group_follows_rate_and_absence(tmp_path: Path, clock: Clock) -> None:
+    """Half a KB is written each second. An absence of 60 s is too long, until one of that length was measured."""
+    engine = engines.make(
+        tmp_path, clock, retain="measured", retain_bytes=0, retain_bytes_min=6000, retain_bytes_max=1 << 20
+    )
+    producer = Producer(engine)
+    subscriptions, batches = engine.subscriptions, itertools.count()
+
+    def write(seconds: int) -> None:
+        for _ in range(seconds // 10):
+            producer.commit(engines.rows(next(batches), 300))
+            tick(engine, clock, 10.0)
+
+    def read(offset: int) -> int:
+        """Be here for a moment, at an offset; return the end of the queue."""
+        subscriptions.serving_business(BUSINESS, offset)
+        token = subscriptions.attach(BUSINESS, "peek", offset, transient=True)
+        subscriptions.detach(BUSINESS, "peek", token)
+        return status(engine).next_offset
+
+    write(60)
+    first = status(engine).retention
+    assert (first.bytes, first.absences) == (6000, 0), "nothing is known of absences"
+    assert first.bytes_per_s > 500
+    place = read(status(engine).next_offset)
+    write(60)
+    with pytest.raises(OffsetTrimmed):
+        read(place)
+    token = subscriptions.attach(BUSINESS, "peek", status(engine).next_offset, transient=True)
+    write(60)
+    measured = status(engine).retention
+    assert (measured.absences, measured.mean_absence_ms) == (1, 60_000)
+    assert measured.bytes == pytest.approx(60 * measured.bytes_per_s, rel=0.05)
+    subscriptions.detach(BUSINESS, "peek", token)
+    place = status(engine).next_offset
+    write(60)
+    read(place)
+    tick(engine, clock, 24 * 3600.0)
+    assert status(engine).retention.bytes == 6000, "it is halved each hour"
+    engine.stop()
+
+
+def test_a_start_keeps_what_is_there_and_a_replica_that_does_not_lead_keeps_the_fixed_size(
+    tmp_path: Path, clock: Clock
+) -> None:
+    options: dict[str, Any] = {"retain": "measured", "retain_bytes_min": 1000, "retain_bytes_max": 1 << 20}
+    engine = engines.make(tmp_path, clock, retain="bytes", retain_bytes=1 << 20)
+    producer = Producer(engine)
+    for n in range(20):
+        producer.commit(engines.rows(n, 300))
+    engine.stop()
+    engine = engines.make(tmp_path, clock, retain_bytes=0, **options)
+    tick(engine, clock)
+    found = status(engine)
+    assert found.log_start == 0
+    assert found.retention.bytes > 10 * 1000
+    engine.stop()
+
+    following = Following()
+    engine = engines.make(tmp_path, clock, retain_bytes=5000, shared=following, **options)
+    tick(engine, clock)
+    assert not status(engine).HasField("retention")
+    business = engine.catalogue.find(BUSINESS)
+    assert status(engine).log_start > 0, "5,000 bytes are kept, and not all that are there"
+    assert business.nbytes - business.nbytes_trimmed >= 5000
+    engine.stop()
+
+
+class Following(StandaloneLog):
+    """A log that another broker leads."""
+
+    def leads(self, business: Business) -> bool:
+        """Return False."""
+        return False

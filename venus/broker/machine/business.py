@@ -19,6 +19,7 @@ from venus.broker.machine.envelope import Envelope, Version
 from venus.broker.machine.queue_index import Epochs, QueueTail
 from venus.broker.machine.review_schedule import ReviewSchedule
 from venus.broker.machine.steps import EntryStep
+from venus.flow.retention import MeasuredRetention
 
 #: (offset, half message) in order, on disk.
 Ahead = tuple[tuple[int, half_messages.HalfMessage], ...]
@@ -97,6 +98,7 @@ class Business:
     tables: dict[int, TableFigures] = field(default_factory=dict)
     consumers: dict[str, ConsumerState] = field(default_factory=dict)
     readers: dict[int, ConsumerState] = field(default_factory=dict)  # transient ones, by token
+    retention: MeasuredRetention | None = None  # with `retain = "measured"`, where this broker leads; needs the lock
     envelopes: dict[int, Envelope] = field(default_factory=dict)  # of the undecided half messages
     schemas: set[Version] = field(default_factory=set)  # committed
     described: DescribedVersions = field(default_factory=DescribedVersions)  # described, not committed yet

@@ -152,7 +152,9 @@ class ConsumerGroups:
         check_leads: Callable[[Business], None],
         changed: Callable[[Business, ConsumerState], None],
         clock_us: Callable[[], int],
+        monotonic: Callable[[], float],
     ) -> None:
+        self._monotonic = monotonic
         self._submit = submit
         self._is_stored = is_stored
         self._check_leads = check_leads
@@ -178,12 +180,14 @@ class ConsumerGroups:
         if transient:
             with business.lock:
                 business.readers[token] = wanted
+                self._record_return(business, group)
             return token
         with business.lock:
             self._check_leads(business)  # in the lock, so that `retire` sees every attached stream
             known = business.consumers.get(group)
             made = consumers.attach(known, wanted, kept=kept, log_start=business.log_start)
             business.consumers[group] = made
+            self._record_return(business, group)
         if self._is_stored(business) and (known is None or made.kept < known.kept):
             self._log_now(business, made, known)
         self._changed(business, made)
@@ -237,13 +241,25 @@ class ConsumerGroups:
         """Record that a stream has ended; forget a transient reader."""
         with business.lock:
             if business.readers.pop(token, None) is not None:
+                self._record_leave(business, group)
                 return
             known = business.consumers.get(group)
             if known is None or known.token != token:
                 return
+            self._record_leave(business, group)
             consumer = consumers.detach(known, now_us=self._clock_us())
             business.consumers[group] = consumer
         self._changed(business, consumer)
+
+    def _record_return(self, business: Business, reader: str) -> None:
+        """Record for the measured retention that a reader is here. Needs the lock."""
+        if business.retention is not None:
+            business.retention.on_return(reader, self._monotonic())
+
+    def _record_leave(self, business: Business, reader: str) -> None:
+        """Record for the measured retention that a reader has left. Needs the lock."""
+        if business.retention is not None:
+            business.retention.on_leave(reader, self._monotonic())
 
     def retire(self, business: Business) -> None:
         """Invalidate all tokens of groups: another broker leads, and positions are not logged here any more."""

@@ -23,6 +23,7 @@ from venus.broker.store import keys
 from venus.broker.store.rocks import Store
 from venus.config import BrokerSettings
 from venus.errors import StorageError, Unavailable
+from venus.flow.retention import MeasuredRetention
 
 #: Intervals of logging acknowledgements, and of expiring consumers and leases and trimming the queue.
 ACKNOWLEDGE_EVERY_S = 0.2
@@ -162,13 +163,33 @@ class Upkeep:
             group,
             business,
             self._snapshots.offsets(business),
-            self._settings.retain_bytes,
+            self._retained_bytes(business),
             self._shared.backlog(business),
         )
         if end:
             known = self._trimmed.get(business)
             self._trimmed[business] = (known[0] if known else first, end)
             self._trimmed_bytes += business.nbytes_trimmed - before
+
+    def _retained_bytes(self, business: Business) -> int:
+        """Return how much is kept below what is needed. A replica that does not lead sees no readers to measure."""
+        settings, leads, now = self._settings, self._shared.leads(business), self._monotonic()
+        if settings.retain == "bytes":
+            return settings.retain_bytes
+        with business.lock:
+            if not leads:
+                business.retention = None
+                return min(max(settings.retain_bytes, settings.retain_bytes_min), settings.retain_bytes_max)
+            if business.retention is None:
+                business.retention = MeasuredRetention(
+                    bytes_min=settings.retain_bytes_min,
+                    bytes_max=settings.retain_bytes_max,
+                    kept_bytes=business.nbytes - business.nbytes_trimmed,
+                    written_bytes=business.nbytes,
+                    now=now,
+                )
+            business.retention.measure(business.nbytes, now)
+            return business.retention.size(now)
 
     def _mark_delivered(self, business: Business) -> None:
         consumers = [c.acknowledged for c in business.list_consumers() if c.is_connected]

@@ -113,7 +113,6 @@ def business_status(
         halves = [_describe_half(business, found, now) for found in naming.select_halves(state.halves)]
     groups = _by_group(business.list_consumers())
     consumers = [_describe_consumer(store, business, consumer) for consumer in naming.select_consumers(groups)]
-    seen_at = business.committed_seen_at
     return broker_pb2.BusinessStatus(
         business=business.name,
         epoch=state.epoch,
@@ -132,7 +131,7 @@ def business_status(
         halves_total=len(state.halves),
         consumers=consumers,
         consumers_total=len(groups),
-        committed_ago_ms=None if seen_at is None else _ms(now - seen_at),
+        committed_ago_ms=_ago_ms(business.committed_seen_at, now),
         tables=tables.describe(business),
         tables_total=len(business.tables),
         counters={**dict.fromkeys(COUNTERS, 0), **counters},
@@ -145,7 +144,23 @@ def business_status(
         replaced=state.is_replaced,
         losses=loss_windows(state),
         held_bytes=max((consumer.held_bytes for consumer in consumers), default=0),
+        retention=_describe_retention(business, now),
     )
+
+
+def _describe_retention(business: Business, now: float) -> broker_pb2.RetentionStatus | None:
+    """Describe what is kept for unknown readers; None if it is not measured here."""
+    with business.lock:
+        found = business.retention
+        if found is None:
+            return None
+        return broker_pb2.RetentionStatus(
+            bytes=found.size(now),
+            bytes_per_s=int(found.bytes_per_s),
+            mean_absence_ms=_ms(found.mean_absence_s),
+            absences=found.absences,
+            raised_ago_ms=_ms(now - found.raised_at),
+        )
 
 
 def _standing_alarms(business: Business) -> list[str]:
@@ -218,6 +233,10 @@ def _describe_half(business: Business, found: HalfMessage, now: float) -> broker
     ref = describe_half(business, found)
     ref.waited_ms = max(1, _ms(business.reviews.waited_s(found.batch_no, now)))  # 0 means unknown
     return ref
+
+
+def _ago_ms(at: float | None, now: float) -> int | None:
+    return None if at is None else _ms(now - at)
 
 
 def _ms(seconds: float) -> int:

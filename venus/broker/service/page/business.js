@@ -122,6 +122,7 @@ export class Business {
       r ? ["Term", num(r.term)] : null,
       r ? ["Writes here", r.refusal ? "refused: " + r.refusal : "taken", r.refusal && r.mode ? "bad" : ""] : null,
       r && r.trouble ? ["Cannot follow", r.trouble, "bad"] : null,
+      b.retention ? ["For unknown readers", `${bytes(b.retention.bytes)}: ${bytes(b.retention.bytes_per_s)}/s × ${span(Number(b.retention.mean_absence_ms) / 1000)} of ${counted(b.retention.absences, "absence")}`] : null,
       Number(b.held_bytes) ? ["Held", bytes(b.held_bytes), "warn"] : null,
       ["Last scrub", Number(b.last_scrub_at_us) ? ago(b.last_scrub_at_us) + " ago" : "not yet"],
     ]);
