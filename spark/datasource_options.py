@@ -39,6 +39,9 @@ class DataSourceOptions:
 
     #: Where the broker is, HOST:PORT; several of a cluster with commas between.
     address: str = "127.0.0.1:7400"
+    #: Instead of `address`: brokers of any set, which answer where the nearest one for a site is.
+    directory: str = ""
+    site: str = ""
     #: TLS: files at the driver and at every executor (docs/how-to/tls.md). No secret is an option: plans show options.
     ca: str = ""
     certificate: str = ""
@@ -92,8 +95,9 @@ class DataSourceOptions:
             # a key may begin with a blank, or end with one
             given_text = str(text) if name in _FULL_ONLY else str(text).strip()
             values[name] = _convert(name, given_text, known[name].default)
-        if isinstance(address := values.get("address"), str):
-            values["address"] = re.sub(r"\s*([,;])\s*", r"\1", address)
+        for name in ("address", "directory"):
+            if isinstance(address := values.get(name), str):
+                values[name] = re.sub(r"\s*([,;])\s*", r"\1", address)
         made = cls(**values)  # type: ignore[arg-type]
         made._check()
         if not made.starting and (only := sorted(_STREAM_ONLY & values.keys())):
@@ -106,6 +110,10 @@ class DataSourceOptions:
         return replace(made, address=from_options({f.name: getattr(made, f.name) for f in fields(made)}))
 
     def _check(self) -> None:
+        if self.directory and not all(map(is_address, self.directory.split(","))):
+            raise ConfigError(
+                f"option directory: {self.directory!r} should be HOST:PORT, or several with commas between"
+            )
         if not all(map(is_address, re.split("[,;]", self.address))):
             raise ConfigError(f"option address: {self.address!r} should be HOST:PORT, or several with commas between")
         if not self.table:

@@ -30,7 +30,7 @@ from venus.config import Settings
 from venus.errors import Unavailable, VenusError
 from venus.flow.breaker import should_retry
 from venus.model import BatchNo
-from venus.rpc.address import broker_address
+from venus.rpc.address import PRODUCER, broker_address
 from venus.rpc.admin import AdminClient
 from venus.rpc.producer import Producer
 from venus.wire.broker_pb2 import BusinessStatus
@@ -48,7 +48,7 @@ BACKOFF_MAX_S = 10.0
 def connect_producer(settings: Settings) -> IngestClient:
     """Open a stream to the broker of the settings."""
     return Producer(
-        broker_address(settings),
+        broker_address(settings, PRODUCER),
         settings.business.name,
         f"{socket.gethostname()}:{os.getpid()}",
         window_bytes_max=settings.capture.window_bytes_max,
@@ -57,7 +57,7 @@ def connect_producer(settings: Settings) -> IngestClient:
 
 def read_broker_status(settings: Settings) -> BusinessStatus:
     """Return the state of the business at the broker; an unknown business has committed nothing."""
-    with closing(AdminClient(broker_address(settings))) as admin:
+    with closing(AdminClient(broker_address(settings, PRODUCER))) as admin:
         businesses = admin.status(settings.business.name).businesses
     return businesses[0] if businesses else BusinessStatus()
 

@@ -21,7 +21,7 @@ from venus.adapters.verify.suspect_resolution import SuspectResolver
 from venus.adapters.verify.table_comparison import VerifyOptions
 from venus.config import Settings
 from venus.errors import VenusError
-from venus.rpc.address import broker_address
+from venus.rpc.address import PRODUCER, broker_address
 from venus.rpc.admin import AdminClient
 
 #: Keys written into the log with one transaction.
@@ -156,7 +156,7 @@ class WindowClosing:
 
 def read_loss_windows(settings: Settings) -> LossWindows:
     """Return the open windows that the leader knows. Raises Unavailable."""
-    with AdminClient(broker_address(settings)) as admin:
+    with AdminClient(broker_address(settings, PRODUCER)) as admin:
         business = settings.business.name
         found = [entry for entry in admin.status(business).businesses if entry.business == business]
     return LossWindows(
@@ -173,7 +173,7 @@ def close_loss_windows(
     why = _reason_unproved(options, result, repaired)
     if why:
         return WindowClosing(terms=terms, home_terms=home_terms, why=why)
-    with AdminClient(broker_address(settings)) as admin:
+    with AdminClient(broker_address(settings, PRODUCER)) as admin:
         business = settings.business.name
         waiting = admin.close_losses(business, f"{business}/{options.target}", terms, home_terms)
     if waiting:

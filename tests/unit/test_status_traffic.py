@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
+from prometheus_client import generate_latest
+
 from tests.unit.test_overview import BROKER, HEALTHY
+from venus.broker.service.metrics import build_registry
 from venus.cli.probes import broker_view
 from venus.cli.status import document, format_overview
-from venus.cli.traffic import TrafficView, format_traffic
+from venus.cli.traffic import TrafficView, format_retention, format_traffic
 from venus.wire import broker_pb2
 
 NOW = 10**15
@@ -87,3 +90,23 @@ def test_quiet_traffic_says_nothing() -> None:
     assert format_traffic(broker_view(broker_pb2.BrokerStatus(), "main", "b:7400", NOW).traffic) == []
     busy = replace(HEALTHY, broker=replace(BROKER, traffic=broker_view(status(BUSY), "main", "", NOW).traffic))
     assert len(format_overview(busy)) > len(format_overview(HEALTHY))
+
+
+def test_what_is_kept_for_unknown_readers_is_shown_with_its_inputs() -> None:
+    retention = broker_pb2.RetentionStatus(
+        bytes=120 << 20, bytes_per_s=3 << 20, mean_absence_ms=40_000, absences=12, raised_ago_ms=90_000
+    )
+    made = broker_pb2.BrokerStatus(businesses=[broker_pb2.BusinessStatus(business="main", retention=retention)])
+    view = broker_view(made, "main", "b:7400", NOW)
+    assert view.retention is not None
+    line = (
+        "120.0 MiB are kept for readers that are not known: 3.0 MiB/s x 40 s, "
+        "the mean of 12 absences, raised 1.5 min ago"
+    )
+    assert format_retention(view.retention) == line
+    shown = replace(HEALTHY, broker=replace(BROKER, retention=view.retention))
+    assert line in format_overview(shown)
+    assert document(shown)["broker"]["retention"]["absences"] == 12
+    metrics = generate_latest(build_registry(made)).decode()
+    assert 'venus_retained_bytes{business="main"} 1.2582912e+08' in metrics
+    assert 'venus_mean_absence_seconds{business="main"} 40.0' in metrics

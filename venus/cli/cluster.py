@@ -247,8 +247,8 @@ def topology(
 ) -> int:
     """Draw the broker sets, their upstreams, offsets and lag. Exit code 1 if something needs attention.
 
-    It asks the brokers of `[broker] addresses` and `further`, and all sets above them. A set below that is not asked
-    is shown as the set above sees it.
+    It asks the brokers of `[broker] addresses` and `further`, the sets that they know, and all sets above. Another
+    set is shown as the set above sees it.
     """
     from venus.cli.topology import read_network
     from venus.model import PORT_MAX, is_address
@@ -263,7 +263,9 @@ def topology(
                 hint="name brokers of more sets, separated by spaces",
             )
     reach = broker_address(run.settings)
-    starts = [tuple(one.split(",")) for one in reach.split(";")] + [(address,) for address in addresses or ()]
+    seeds = run.settings.broker.seeds
+    known = [[seed] for seed in seeds] if seeds else [one.split(",") for one in reach.split(";")]
+    starts = [tuple(one) for one in [*known, *([address] for address in addresses or ())]]
     view = read_network(starts, proof_of(reach))
     if not any(one.asked for one in view.sets):
         raise Unavailable("; ".join(view.complaints), hint="check [broker] address and addresses")
@@ -289,6 +291,8 @@ def _set_document(one: SetView) -> dict[str, Any]:
         "where": sorted(one.set.where),
         "pulls_from": one.pulls_from or None,
         "trouble": one.trouble,
+        "load_mean": one.mean_load if one.loads else None,
+        "load_deviation": one.load_deviation if one.loads else None,
         "businesses": [_hop_document(hop) for hop in one.businesses],
     }
 
@@ -300,6 +304,8 @@ def _hop_document(hop: Hop) -> dict[str, Any]:
         "behind": hop.behind,
         "behind_s": hop.behind_s,
         "from_home_s": hop.hop_s,
+        "mean_s": hop.mean_s,
+        "deviation_s": hop.deviation_s,
         "state": hop.state,
         "reason": hop.reason,
         "nearest": hop.nearest or None,

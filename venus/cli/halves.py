@@ -37,12 +37,12 @@ def read_business(run: Invocation) -> BusinessStatus:
 def read_business_at(run: Invocation) -> tuple[BusinessStatus, int]:
     """Read the status of the configured business, and the time of it by the broker's clock."""
     from venus.cli.probes import status_time_us
-    from venus.rpc.address import broker_address
+    from venus.rpc.address import PRODUCER, broker_address
     from venus.rpc.admin import AdminClient
     from venus.wire.broker_pb2 import BusinessStatus
 
     name = run.settings.business.name
-    with AdminClient(broker_address(run.settings)) as admin:
+    with AdminClient(broker_address(run.settings, PRODUCER)) as admin:
         status = admin.status(name)
     found = [b for b in status.businesses if b.business == name]
     return found[0] if found else BusinessStatus(business=name), status_time_us(status)
@@ -113,7 +113,7 @@ def rollback(
 def decide(run: Invocation, batch: int, verdict: Verdict, yes: bool) -> int:
     """Send the operator's verdict. The broker refuses it while a producer that can answer is connected."""
     from venus.errors import Refused
-    from venus.rpc.address import broker_address
+    from venus.rpc.address import PRODUCER, broker_address
     from venus.rpc.admin import AdminClient
 
     found = read_business(run)
@@ -127,7 +127,7 @@ def decide(run: Invocation, batch: int, verdict: Verdict, yes: bool) -> int:
             f"{verdict.name} of batch {batch} cannot be undone",
             hint=f"look at the source first ({where}: a row = COMMIT, none = ROLLBACK), then repeat with --yes",
         )
-    with AdminClient(broker_address(run.settings)) as admin:
+    with AdminClient(broker_address(run.settings, PRODUCER)) as admin:
         decided = admin.decide(found.business, batch, verdict)
     document = {"verdict": verdict.name, "batch_no": decided.batch_no, "next_offset": decided.next_offset}
     run.out.answer(document, f"{verdict.name.lower()} of batch {decided.batch_no}; next offset {decided.next_offset}")

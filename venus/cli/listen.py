@@ -39,11 +39,11 @@ def listen(
 ) -> int:
     """Print the rows of a table that a predicate selects, then every change of them, as lines of JSON."""
     from venus.client import Broker
-    from venus.rpc.address import broker_address
+    from venus.rpc.address import CONSUMER, broker_address
 
     run = Invocation.from_options(ctx, config, as_json)
     run.needs_passwords = False
-    address, business = broker_address(run.settings), run.settings.business.name
+    address, business = broker_address(run.settings, CONSUMER), run.settings.business.name
     if group.startswith(f"{business}/"):
         raise ConfigError(f"group {group!r} is that of a target", hint="choose a name without a slash")
     with Broker(address, business, "venus listen") as broker:

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from venus.adapters.targets.views import TargetView
-from venus.cli.traffic import MirrorView, OverlayView, ReplicationView, TrafficView
+from venus.cli.traffic import MirrorView, OverlayView, ReplicationView, RetentionView, TrafficView
 from venus.model import count_phrase
 from venus.network.topology import PULLS_AS
 from venus.rpc.conditions import (
@@ -170,6 +170,7 @@ class BrokerView:
     #: None = it is the home of the business.
     mirror: MirrorView | None = None
     overlay: OverlayView | None = None
+    retention: RetentionView | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,6 +6,7 @@ times.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -22,7 +23,7 @@ from venus.cli.overview import (
     SourceTableView,
     SourceView,
 )
-from venus.cli.traffic import MirrorView, OverlayView, ReplicationView, ReplicaView, traffic_view
+from venus.cli.traffic import MirrorView, OverlayView, ReplicationView, ReplicaView, RetentionView, traffic_view
 from venus.errors import NotInstalled, VenusError
 from venus.rpc.conditions import own_table_condition, released_tables, source_condition, uncaptured_condition
 from venus.rpc.reports import decode
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
         LeaseStatus,
         MirrorStatus,
         ReplicationStatus,
+        RetentionStatus,
     )
 
 
@@ -248,9 +250,17 @@ def broker_view(status: BrokerStatus, business: str, address: str, now_us: int) 
         reported=reported_views(own, now_us),
         counters=dict(own.counters),
         **source_views(own),
-        replication=replication_view(own.replication) if own.HasField("replication") else None,
-        mirror=mirror_view(own.mirror, list(status.network.path), now_us) if own.HasField("mirror") else None,
+        **optional_views(own, list(status.network.path), now_us),
     )
+
+
+def optional_views(own: BusinessStatus, path: list[str], now_us: int) -> dict[str, Any]:
+    """Return the views of what only some businesses have."""
+    return {
+        "replication": replication_view(own.replication) if own.HasField("replication") else None,
+        "retention": retention_view(own.retention) if own.HasField("retention") else None,
+        "mirror": mirror_view(own.mirror, path, now_us) if own.HasField("mirror") else None,
+    }
 
 
 def ship_time_s(own: BusinessStatus) -> float | None:
@@ -303,6 +313,8 @@ def mirror_view(found: MirrorStatus, path: list[str], now_us: int) -> MirrorView
         lag=found.lag,
         lag_s=found.lag_ms / 1000,
         hop_s=found.hop_ms / 1000,
+        hop_mean_s=found.hop_mean_s,
+        hop_deviation_s=math.sqrt(found.hop_variance),
         bytes=found.bytes,
         rows=found.rows,
         rows_expected=found.rows_expected,
@@ -311,6 +323,17 @@ def mirror_view(found: MirrorStatus, path: list[str], now_us: int) -> MirrorView
         nearest=found.nearest,
         away_s=age_s(found.away_since_us, now_us) or 0.0,
         not_back=found.not_back,
+    )
+
+
+def retention_view(found: RetentionStatus) -> RetentionView:
+    """Build the view of what is kept for unknown readers."""
+    return RetentionView(
+        bytes=found.bytes,
+        bytes_per_s=found.bytes_per_s,
+        mean_absence_s=found.mean_absence_ms / 1000,
+        absences=found.absences,
+        raised_ago_s=found.raised_ago_ms / 1000,
     )
 
 

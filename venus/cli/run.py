@@ -66,7 +66,7 @@ def require_one_process(settings: Settings) -> None:
     require_source(settings)
     if not settings.targets:
         raise ConfigError("there is no [targets.NAME] section", hint="add one; `venus init` writes a configuration")
-    if settings.cluster.name or settings.broker.addresses or settings.broker.further:
+    if settings.cluster.name or settings.broker.addresses or settings.broker.further or settings.broker.seeds:
         raise ConfigError(
             "`venus run` has one broker of its own, but the configuration names several",
             hint="run `venus broker` on each machine of [broker] addresses, and `venus sync`",

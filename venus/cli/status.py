@@ -11,7 +11,7 @@ import typer
 from venus.cli.invocation import ConfigOption, Invocation, JsonOption
 from venus.cli.output import build_table
 from venus.cli.status_tables import format_comparisons, format_loads, format_tables
-from venus.cli.traffic import format_overlay, format_traffic
+from venus.cli.traffic import format_overlay, format_retention, format_traffic
 from venus.model import count_phrase
 from venus.network.topology import PULLS_AS, format_absence
 from venus.rpc.conditions import RELEASED
@@ -128,6 +128,7 @@ def format_overview(found: Overview) -> list[RenderableType]:
         format_replication(broker.replication) if broker.replication is not None else [],
         format_traffic(broker.traffic, follows=any(not t.cut_over for t in found.targets)),
         [format_mirror(broker.mirror)] if broker.mirror is not None else [],
+        [format_retention(broker.retention)] if broker.retention is not None else [],
         [format_overlay(broker.overlay)] if broker.overlay is not None else [],
         [format_downstream(below) for below in found.sets_below],
     ]

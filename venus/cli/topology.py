@@ -1,6 +1,6 @@
 """The broker sets of the network for `venus cluster topology`: their upstreams, and the lag of each hop.
 
-The configured brokers and all sets above them are asked; their answers are merged into one view.
+The configured brokers, the sets of their directory and all sets above are asked; their answers are merged.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 from venus.cli.probes import status_time_us
 from venus.errors import VenusError
+from venus.network.scheduling import Load, load_rate
 from venus.network.topology import (
     PULLS_AS,
     BrokerSet,
@@ -19,11 +20,13 @@ from venus.network.topology import (
     SetView,
     Tier,
     TopologyView,
+    measure_hops,
     merge_reports,
     topology_problems,
 )
-from venus.rpc.address import BrokerAddress, ClientCredentials
+from venus.rpc.address import CONSUMER, BrokerAddress, ClientCredentials, DirectoryLookup
 from venus.rpc.admin import AdminClient, is_home
+from venus.rpc.directory import ask_where
 from venus.wire import broker_pb2
 
 SETS_MAX = 200
@@ -37,6 +40,7 @@ class BrokerAnswer:
     addresses: tuple[str, ...]
     status: broker_pb2.BrokerStatus | None = None
     error: str = ""
+    set: str = ""  # as the directory names it
 
 
 def read_network(starts: Iterable[tuple[str, ...]], proof: ClientCredentials) -> TopologyView:
@@ -44,11 +48,15 @@ def read_network(starts: Iterable[tuple[str, ...]], proof: ClientCredentials) ->
     answers: list[BrokerAnswer] = []
     asked: set[str] = set()
     waiting = list(starts)
+    named = _sets_of_directory(waiting, proof)
+    waiting += named
     with ThreadPoolExecutor(ASKED_AT_ONCE, "venus-topology") as pool:
         while waiting and len(answers) < SETS_MAX:
             new = [one for one in dict.fromkeys(waiting) if not asked.issuperset(one)]
             asked.update(address for one in new for address in one)
-            found = list(pool.map(lambda one: _ask(one, proof), new))
+            found = [
+                replace(one, set=named.get(one.addresses, "")) for one in pool.map(lambda one: _ask(one, proof), new)
+            ]
             answers += found
             waiting = [
                 tuple(entries)
@@ -58,6 +66,17 @@ def read_network(starts: Iterable[tuple[str, ...]], proof: ClientCredentials) ->
                 if entries
             ]
     return build_view(answers)
+
+
+def _sets_of_directory(starts: Iterable[tuple[str, ...]], proof: ClientCredentials) -> dict[tuple[str, ...], str]:
+    """Return brokers and name of every set that the directory of the first broker knows which answers."""
+    for address in [address for one in starts for address in one]:
+        try:
+            answer = ask_where(BrokerAddress(address, proof), DirectoryLookup((), CONSUMER, ""))
+        except VenusError:
+            continue
+        return {tuple(one.addresses): one.set for one in answer.sets}
+    return {}
 
 
 def _known_addresses(status: broker_pb2.BrokerStatus) -> Iterable[Iterable[str]]:
@@ -98,6 +117,7 @@ def build_view(answers: Iterable[BrokerAnswer]) -> TopologyView:
                 pulls_from=_find_upstream(status),
                 businesses=tuple(_build_hop(entry, status_time_us(status)) for entry in status.businesses),
                 trouble=status.network.refused,
+                loads=_loads(status),
             )
     for found, status in known_sets:
         for lower in _downstream_sets(found, status):
@@ -108,9 +128,10 @@ def build_view(answers: Iterable[BrokerAnswer]) -> TopologyView:
                 views[lower.set.name] = replace(known, businesses=(*known.businesses, *lower.businesses))
     for answer in answers:
         if answer.error and not any(set(answer.addresses) & set(one.set.addresses) for one in views.values()):
-            name = ", ".join(answer.addresses)
-            views[name] = SetView(set=_unknown_set(name, 0), asked=False, trouble=f"no answer: {answer.error}")
-    return TopologyView(tuple(views.values()), tuple(dict.fromkeys(problems)))
+            name = answer.set or ", ".join(answer.addresses)
+            known = views.get(name) or SetView(set=_unknown_set(name, 0), asked=False)
+            views[name] = replace(known, trouble=f"no answer: {answer.error}")
+    return TopologyView(measure_hops(views.values()), tuple(dict.fromkeys(problems)))
 
 
 def _duplicate_names(known_sets: Iterable[tuple[BrokerSet, broker_pb2.BrokerStatus]]) -> Iterable[str]:
@@ -167,6 +188,13 @@ def _find_upstream(status: broker_pb2.BrokerStatus) -> str:
     return next(iter(connected), status.network.path[-2] if len(status.network.path) > 1 else "")
 
 
+def _loads(status: broker_pb2.BrokerStatus) -> tuple[float, ...]:
+    """Return the load rate of each broker of the set: of a cluster the newest, of a single broker its mean."""
+    brokers = (broker for broker in status.brokers if broker.reported)
+    found = (Load(memory=one.memory, cpu=one.cpu, disk=one.disk, network=one.network) for one in brokers)
+    return tuple(load_rate(load.used) for load in found) or ((status.load_mean,) if status.load_mean else ())
+
+
 def _build_hop(entry: broker_pb2.BusinessStatus, now_us: int) -> Hop:
     if not entry.HasField("mirror"):
         reason = f"set {entry.home.set} has become the home; name its brokers in [cluster] upstream"
@@ -180,6 +208,8 @@ def _build_hop(entry: broker_pb2.BusinessStatus, now_us: int) -> Hop:
         behind=mirror.lag if known else None,
         behind_s=mirror.lag_ms / 1000,
         hop_s=mirror.hop_ms / 1000,
+        home_mean_s=mirror.hop_mean_s,
+        home_variance=mirror.hop_variance,
         state=mirror.state,
         reason=mirror.reason,
         nearest=mirror.nearest,

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from venus.flow.admission import Limiter
+from venus.model import count_phrase
 from venus.text.formatting import format_bytes, format_duration
 
 if TYPE_CHECKING:
@@ -56,6 +57,8 @@ class MirrorView:
     lag: int  # offsets
     lag_s: float
     hop_s: float
+    hop_mean_s: float
+    hop_deviation_s: float
     bytes: int
     rows: int
     rows_expected: int
@@ -66,6 +69,26 @@ class MirrorView:
     nearest: str = ""
     away_s: float = 0.0
     not_back: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetentionView:
+    """What the broker keeps for readers that it does not know, with what it follows from."""
+
+    bytes: int
+    bytes_per_s: int
+    mean_absence_s: float
+    absences: int
+    raised_ago_s: float
+
+
+def format_retention(found: RetentionView) -> str:
+    """Format what is kept for unknown readers."""
+    return (
+        f"{format_bytes(found.bytes)} are kept for readers that are not known: {format_bytes(found.bytes_per_s)}/s x "
+        f"{format_duration(found.mean_absence_s)}, the mean of {count_phrase(found.absences, 'absence')}, "
+        f"raised {format_duration(found.raised_ago_s)} ago"
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,7 +15,7 @@ from venus.client.changes import PATIENCE_S, ChangeBatch, Changes, Start, Subscr
 from venus.codec.subscription import OPERATION, ChangePosition
 from venus.errors import ConfigError, Unavailable
 from venus.model import PORT_MAX, is_address
-from venus.rpc.address import BrokerAddress, ClientCredentials
+from venus.rpc.address import CONSUMER, BrokerAddress, ClientCredentials, find_by_directory
 from venus.rpc.admin import AdminClient
 
 _POLL_S = 1.0
@@ -26,8 +26,10 @@ _AWAY_S = 100.0
 
 
 def connect(
-    address: str,
+    address: str = "",
     *,
+    directory: str = "",
+    site: str = "",
     business: str = "main",
     ca: str = "",
     certificate: str = "",
@@ -37,15 +39,20 @@ def connect(
 ) -> Broker:
     """Return a broker at HOST:PORT, or one of several, separated by commas. Nothing is sent before the first call.
 
+    With `directory` instead of an address, brokers of any set answer which set is the nearest to `site`.
     With `ca`, the authority's certificate as a file, TLS is on; `certificate` and `key`, or `token_file`, prove who
     this client is. `client` is its name in the broker's status. Raises ConfigError.
     """
-    for one in address.split(","):
+    if address and directory:
+        raise ConfigError("address and directory are both given", hint="an address needs no directory")
+    for one in (address or directory).split(","):
         if not is_address(one):
             raise ConfigError(
                 f"{one!r} should be HOST:PORT, with a port up to {PORT_MAX}", hint="several are separated by commas"
             )
     proof = ClientCredentials(ca=ca, certificate=certificate, key=key, token_file=token_file)
+    if directory:
+        return Broker(find_by_directory(directory.split(","), CONSUMER, business, site, proof), business, client)
     return Broker(BrokerAddress(address, proof), business, client)
 
 
@@ -161,6 +168,6 @@ class AsyncBroker:
         await asyncio.to_thread(self._broker.close)
 
 
-def connect_async(address: str, **options: Any) -> AsyncBroker:
+def connect_async(address: str = "", **options: Any) -> AsyncBroker:
     """Return a broker for an event loop, with the arguments of `connect`."""
     return AsyncBroker(connect(address, **options))

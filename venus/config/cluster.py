@@ -14,7 +14,7 @@ BROKERS_MAX = 64
 #: Maximum number of levels of tandem sets between the core and the access sets.
 LEVELS_MAX = 100
 #: The options that need neither a name nor etcd.
-_NETWORK = frozenset({"tier", "level", "set", "site", "upstream", "labels", "where"})
+_NETWORK = frozenset({"tier", "level", "set", "site", "upstream", "labels", "where", "near"})
 
 
 def _check_one_for_each(where: dict[str, str]) -> dict[str, str]:
@@ -63,6 +63,8 @@ class ClusterSettings(SettingsSection):
     labels: Names = ()
     #: Which rows of a table are mirrored: {"shop": {"orders": "region = 'EU'"}}, by business; others are complete.
     where: dict[Name, Annotated[Predicates, AfterValidator(_check_one_for_each)]] = {}
+    #: Sets by the site of a client, nearest first: {"lyon": ["paris", "nice"]}; otherwise those of the same site.
+    near: dict[Name, Names] = {}
     #: Among equally eligible brokers the one with the smallest value leads.
     priority: int = Field(default=0, ge=-1000, le=1000)
     #: The number of replicas of a new business.

@@ -231,6 +231,8 @@ class BrokerSettings(SettingsSection):
     addresses: Addresses = ()
     #: Other sets of brokers, nearest first, to use while no broker of the set above answers.
     further: Sets = ()
+    #: Brokers of any set, which answer where the nearest set is; address, addresses and further override the answer.
+    directory: Addresses = ()
     #: Where targets read increments: at the leader, or at the nearest replica in sync, by [cluster] site.
     read_from: Literal["leader", "nearest"] = "leader"
     #: Metrics, health and the status page over HTTP; empty = off.
@@ -240,13 +242,22 @@ class BrokerSettings(SettingsSection):
     cache_bytes: Count = 48 << 20
     free_bytes_min: int = Field(default=512 << 20, ge=0)
     review_after_s: Seconds = 6.0
+    #: What is kept for readers that are not known: `retain_bytes`, or write rate times mean absence.
+    retain: Literal["bytes", "measured"] = "bytes"
     retain_bytes: int = Field(default=256 << 20, ge=0)
+    retain_bytes_min: int = Field(default=64 << 20, ge=0)
+    retain_bytes_max: int = Field(default=4 << 30, ge=0)
     consumer_ttl_s: Seconds = 7 * 86400.0
     snapshot_lease_s: Seconds = 3600.0
     group_commit_ms: Milliseconds = 0.0
     limits: LimitsSettings = LimitsSettings()
     degrade: DegradeSettings = DegradeSettings()
     health: HealthSettings = HealthSettings()
+
+    @property
+    def seeds(self) -> Addresses:
+        """The brokers to ask for a set; () = the addresses are configured."""
+        return () if self.address or self.addresses or self.further else self.directory
 
     @property
     def reach(self) -> str:
@@ -256,6 +267,12 @@ class BrokerSettings(SettingsSection):
         """
         nearest = ",".join(self.addresses) or self.address or self.listen
         return ";".join((nearest, *map(",".join, self.further)))
+
+    @model_validator(mode="after")
+    def _check_retention(self) -> BrokerSettings:
+        if self.retain == "measured" and self.retain_bytes_min > self.retain_bytes_max:
+            raise ValueError(f"retain_bytes_min is {self.retain_bytes_min}, above retain_bytes_max")
+        return self
 
     @model_validator(mode="after")
     def _check_sets(self) -> BrokerSettings:

@@ -1,17 +1,23 @@
-"""Directory of broker sets for clients and sets (Minos 3.4.1), and the rule for moving back to the nearest. Pure.
+"""Directory of broker sets for clients (Minos 3.4.1), and the rule for moving back to the nearest. Pure.
 
-Producers use core sets, a set of level S uses sets of level S - 1, consumers use access sets: nearest first by
-configuration, by load among equally near ones. A client that loses its set moves to the next one, and back once a
-nearer one has been healthy for a minute without a break.
+A set reports itself and the sets below it to the sets above. So each set knows those below it, the home knows all, and
+every set gets what the set above it knows. Producers use the home, then the other core sets; consumers use access sets,
+then those nearer to the home. The nearest comes first by configuration, then the one with less load and lag. A client
+that loses its set moves to the next one, and back once a nearer one has been healthy for a minute without a break.
+
+Of a set below only what it says about itself and about sets below it is believed, and never that it is a home. The
+first set of a name keeps the name until it has been silent.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
 from typing import Generic, TypeVar
 
-from venus.network.topology import BrokerSet, Tier, Topology
+from venus.network.topology import Tier
 
 #: How long a nearer choice must have been healthy before a client moves back to it.
 BACK_AFTER_S = 60.0
@@ -19,46 +25,237 @@ BACK_AFTER_S = 60.0
 LOOK_EVERY_S = 5.0
 #: A longer gap between health checks breaks the period in which a choice counts as healthy.
 LOOKS_APART_S = 3 * LOOK_EVERY_S
+#: A set that has reported nothing for so long comes last, and another may take its name.
+SILENT_S = 60.0
+#: After so long it is removed.
+GONE_S = 600.0
+#: Limit of known sets.
+SETS_MAX = 200
+#: Limit of remembered contradictions, and of addresses that one of them names.
+PROBLEMS_MAX, ADDRESSES_SHOWN_MAX = 20, 3
+#: A smaller lag is no reason to prefer another set.
+LATE_S = 5.0
+#: A load counts in steps of this size.
+LOAD_STEP = 0.1
 
 NameT = TypeVar("NameT")
 
 
+class ClientRole(StrEnum):
+    """What a client wants from a set."""
+
+    PRODUCER = "producer"
+    CONSUMER = "consumer"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportedSet:
+    """A set as it describes itself. `heard_at` is when it did so, in monotonic seconds of this process."""
+
+    name: str
+    set_id: str
+    tier: Tier
+    level: int
+    site: str = ""
+    addresses: tuple[str, ...] = ()
+    #: 0 = idle, 1 = busy.
+    load: float = 0.0
+    lag_s: float = 0.0
+    #: Why another set should be used; empty = none.
+    trouble: str = ""
+    #: Businesses that it has, but does not follow now.
+    unready: frozenset[str] = frozenset()
+    #: Producers write there, except for `replaced` businesses.
+    is_home: bool = False
+    promoted: frozenset[str] = frozenset()
+    replaced: frozenset[str] = frozenset()
+    #: The businesses that it mirrors; empty = all.
+    businesses: frozenset[str] = frozenset()
+    heard_at: float = 0.0
+
+    def takes_writes(self, business: str) -> bool:
+        """Return whether it is the home of a business; "" = of any."""
+        return business in self.promoted or (self.is_home and business not in self.replaced)
+
+    def has_business(self, business: str) -> bool:
+        """Return whether it serves a business; "" = any."""
+        return not business or not self.businesses or business in self.businesses or business in self.promoted
+
+
 @dataclass(frozen=True, slots=True)
+class RankedSet:
+    """A set for a client. Sets of equal rank are equally near."""
+
+    set: ReportedSet
+    rank: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """A known set. `source` is the name of the set below that reported it; empty = a set above or the own one."""
+
+    set: ReportedSet
+    source: str
+
+    @property
+    def is_hearsay(self) -> bool:
+        """Whether a set below reported another one."""
+        return self.source not in ("", self.set.name)
+
+
+@dataclass(slots=True)
 class SetDirectory:
-    """Directory of one topology. `near` lists sets by site, the nearest first; `load` is 0 (idle) to 1 by set."""
+    """The sets that a broker knows. `near` lists sets by the site of a client, the nearest first."""
 
-    topology: Topology
     near: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    load: Mapping[str, float] = field(default_factory=dict)
+    #: The same as configured at the set above, which counts without an own one.
+    near_above: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    _own: ReportedSet | None = None
+    #: The sets that have replaced the own one as the home, by business.
+    _homes: Mapping[str, str] = field(default_factory=dict)
+    _entries: dict[str, _Entry] = field(default_factory=dict)
+    _problems: dict[str, float] = field(default_factory=dict)
 
-    def for_producer(self, site: str = "") -> tuple[BrokerSet, ...]:
-        """Return the core sets, the preferred one first."""
-        return self._sort(self.topology.sets_at(0), site)
+    def record_own(self, own: ReportedSet, homes: Mapping[str, str] | None = None) -> None:
+        """Record the set of this broker; `homes` are the sets that have replaced it as the home, by business."""
+        self._own, self._homes = own, homes or {}
+        self._entries.pop(own.name, None)
 
-    def for_set(self, name: str) -> tuple[BrokerSet, ...]:
-        """Return the upstream sets of a set; () for a core set and for an unknown one.
+    def on_report(self, reporter: str, found: Sequence[ReportedSet], now: float) -> None:
+        """Record what a set below says about itself, the first item, and about the sets below it."""
+        own = self._own
+        if own is None or not found or found[0].name != reporter:
+            return
+        itself = found[0]
+        if itself.level <= own.level and not itself.tier is own.tier is Tier.CORE:
+            self._record_problem(f"set {reporter} reports level {itself.level} to {own.name} of level {own.level}", now)
+            return
+        if not self._add(itself, reporter, now):
+            return
+        for one in found[1:]:
+            if one.level > itself.level:
+                self._add(one, reporter, now)
 
-        The order is that of the set's `upstream`; without it, all sets of the level above, nearest first.
-        """
-        lower = self.topology.find_set(name)
-        if lower is None or not lower.level:
-            return ()
-        above = self.topology.upstreams_of(lower)
-        return above if lower.upstream else self._sort(above, lower.site)
+    def on_answer(self, found: Sequence[ReportedSet], now: float) -> None:
+        """Record what a set above, or another broker of this set, knows."""
+        for one in found:
+            self._add(one, "", now)
 
-    def for_consumer(self, site: str = "") -> tuple[BrokerSet, ...]:
-        """Return the access sets; if there are none, the sets of the deepest level."""
-        found = tuple(one for one in self.topology.sets if one.tier is Tier.ACCESS)
-        return self._sort(found or self.topology.sets_at(max(self.topology.levels, default=0)), site)
+    def known_sets(self, now: float) -> tuple[ReportedSet, ...]:
+        """Return every set that was heard of lately, this one first."""
+        self._forget(now)
+        return tuple(one for one in (self._own, *(entry.set for entry in self._entries.values())) if one is not None)
 
-    def _sort(self, sets: Iterable[BrokerSet], site: str) -> tuple[BrokerSet, ...]:
-        listed = list(self.near.get(site, ()))
+    def sets_below(self, now: float) -> tuple[ReportedSet, ...]:
+        """Return this set and those that sets below have reported, for the set above."""
+        self._forget(now)
+        below = [entry.set for entry in self._entries.values() if entry.source]
+        return tuple(one for one in (self._own, *below) if one is not None)
 
-        def key(one: BrokerSet) -> tuple[int, bool, float, str]:
-            place = listed.index(one.name) if one.name in listed else len(listed)
-            return place, not (site and one.site == site), self.load.get(one.name, 0.0), one.name
+    def problems(self, now: float) -> list[str]:
+        """Return the contradictions of the last minutes, one sentence each."""
+        self._problems = {text: at for text, at in self._problems.items() if now - at <= SILENT_S}
+        return list(self._problems)
 
-        return tuple(sorted(sets, key=key))
+    def nearness(self) -> Mapping[str, Sequence[str]]:
+        """Return the sets by site of a client, the nearest first, as configured here or at a set above."""
+        return self.near or self.near_above
+
+    def find(self, role: ClientRole, business: str, site: str, now: float) -> tuple[RankedSet, ...]:
+        """Return the sets for a client in the order in which it should use them."""
+        near = list(self.nearness().get(site, ()))
+        keys: dict[ReportedSet, tuple[tuple[int | bool, ...], tuple[float, int, str]]] = {}
+        for one in self.known_sets(now):
+            group = _group_of(one, role, business)
+            if group is None or not one.addresses:
+                continue
+            place = near.index(one.name) if one.name in near else len(near)
+            is_silent = now - one.heard_at > SILENT_S
+            is_unfit = bool(one.trouble) or business in one.unready
+            distance = (is_silent, is_unfit, group, place, not (site and one.site == site))
+            late = round(math.log2(one.lag_s / LATE_S)) + 1 if one.lag_s > LATE_S else 0
+            keys[one] = distance, (round(one.load / LOAD_STEP), late, one.name)
+        ranks = {distance: rank for rank, distance in enumerate(sorted({distance for distance, _ in keys.values()}))}
+        return tuple(RankedSet(one, ranks[keys[one][0]]) for one in sorted(keys, key=lambda one: keys[one]))
+
+    def _add(self, one: ReportedSet, source: str, now: float) -> bool:
+        """Add a set, or its newer description. Return False if it is not believed."""
+        known = self._entries.get(one.name)
+        if known is not None and known.is_hearsay and source == one.name:
+            known = None  # what a set says about itself replaces what others say
+        if not self._has_name(one, known, now) or (known is not None and not _is_newer(one, source, known, now)):
+            return False
+        if source:
+            promoted = frozenset(name for name in one.promoted if self._homes.get(name) == one.name)
+            one = replace(one, is_home=False, promoted=promoted, addresses=self._own_addresses(one, source, now))
+        if not one.addresses or (one.name not in self._entries and not self._has_room(one.name, source, now)):
+            return False
+        self._entries[one.name] = _Entry(one, source)
+        return True
+
+    def _has_name(self, one: ReportedSet, known: _Entry | None, now: float) -> bool:
+        """Return whether a name belongs to this set: the first set of a name keeps it until it is silent."""
+        own = self._own
+        if own is not None and one.name == own.name:
+            holder = own
+        elif known is not None and now - known.set.heard_at <= SILENT_S:
+            holder = known.set
+        else:
+            return True
+        if holder.set_id != one.set_id:
+            self._record_problem(_describe_namesakes(one, holder), now)
+        return holder is not own and holder.set_id == one.set_id
+
+    def _has_room(self, name: str, source: str, now: float) -> bool:
+        """Return whether one more set may be known; those that one set reports are at most half of all."""
+        self._forget(now)
+        of_source = sum(entry.source == source for entry in self._entries.values()) if source else 0
+        if len(self._entries) < SETS_MAX and of_source < SETS_MAX // 2:
+            return True
+        self._record_problem(f"more than {SETS_MAX} sets are known: {name} is left out", now)
+        return False
+
+    def _own_addresses(self, one: ReportedSet, source: str, now: float) -> tuple[str, ...]:
+        """Return the addresses of a set that belong to no other one; hearsay takes none from the set itself."""
+        heard = [entry for entry in self._entries.values() if not (entry.is_hearsay and source == one.name)]
+        others = [entry.set for entry in heard if now - entry.set.heard_at <= SILENT_S]
+        owners = [other for other in (self._own, *others) if other is not None and other.name != one.name]
+        taken = {address: other.name for other in owners for address in other.addresses}
+        for address in one.addresses:
+            if address in taken:
+                self._record_problem(
+                    f"set {one.name} reports {address}, a broker of {taken[address]}: a broker belongs to one set", now
+                )
+        return tuple(address for address in one.addresses if address not in taken)
+
+    def _record_problem(self, text: str, now: float) -> None:
+        if text in self._problems or len(self._problems) < PROBLEMS_MAX:
+            self._problems[text] = now
+
+    def _forget(self, now: float) -> None:
+        self._entries = {name: one for name, one in self._entries.items() if now - one.set.heard_at <= GONE_S}
+
+
+def _group_of(one: ReportedSet, role: ClientRole, business: str) -> int | None:
+    """Return how well a set fits a role, 0 = best; None = it cannot serve it."""
+    if role is ClientRole.PRODUCER:
+        return 0 if one.takes_writes(business) else 1 if one.tier is Tier.CORE else None
+    if not one.has_business(business):
+        return None
+    return 0 if one.tier is Tier.ACCESS else 1 + (100 - one.level)
+
+
+def _is_newer(one: ReportedSet, source: str, known: _Entry, now: float) -> bool:
+    """Return whether a description replaces the known one: it is as new, and from there or from the set itself."""
+    may_speak = source in (known.source, one.name) or now - known.set.heard_at > SILENT_S
+    return may_speak and one.heard_at >= known.set.heard_at
+
+
+def _describe_namesakes(one: ReportedSet, other: ReportedSet) -> str:
+    places = " and at ".join(
+        ", ".join(each.addresses[:ADDRESSES_SHOWN_MAX]) or "an unknown address" for each in (other, one)
+    )
+    return f"two sets are called {one.name}: at {places}; give each a [cluster] set of its own"
 
 
 class Preference(Generic[NameT]):
@@ -77,6 +274,13 @@ class Preference(Generic[NameT]):
     def in_use(self) -> NameT:
         """The choice in use."""
         return self.choices[self._in_use]
+
+    def replace(self, choices: Sequence[NameT], in_use: NameT) -> None:
+        """Replace the choices. `in_use` is the new one that is in use now."""
+        assert in_use in choices, "it is one of them"
+        self.choices, self._in_use = tuple(choices), choices.index(in_use)
+        self._healthy = {one: times for one, times in self._healthy.items() if one in choices}
+        self._looked = {one: at for one, at in self._looked.items() if one in choices}
 
     def in_order(self) -> tuple[NameT, ...]:
         """Return every choice once: the one in use, those behind it, then the nearer ones that were lost."""

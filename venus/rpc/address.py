@@ -8,7 +8,7 @@ passwords do, and is never part of the text.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -33,6 +33,18 @@ class ClientCredentials:
 
 
 NONE = ClientCredentials()
+#: Roles of a client in the directory (venus/network/directory.py).
+PRODUCER, CONSUMER = "producer", "consumer"
+
+
+@dataclass(frozen=True, slots=True)
+class DirectoryLookup:
+    """A question to the directory: which sets are for this client. `seeds` are brokers of any set."""
+
+    seeds: tuple[str, ...]
+    role: str
+    business: str
+    site: str = ""
 
 
 class BrokerAddress(str):
@@ -41,6 +53,8 @@ class BrokerAddress(str):
     proof: ClientCredentials = NONE
     #: Where the increments are read: None = at the leader, else at the nearest replica, as seen from this site.
     near: str | None = None
+    #: Instead of the text, which is the seeds then: the brokers come from the directory.
+    lookup: DirectoryLookup | None = None
 
     def __new__(cls, text: str, proof: ClientCredentials = NONE) -> BrokerAddress:
         """Create an address from its text and credentials."""
@@ -49,8 +63,12 @@ class BrokerAddress(str):
         return self
 
 
-def broker_address(settings: Settings) -> BrokerAddress:
-    """Return the address of the broker in the settings."""
+def broker_address(settings: Settings, role: str = "") -> BrokerAddress:
+    """Return the address of the broker in the settings.
+
+    With `[broker] directory` it is the nearest set for a role: by default for consumers, or for producers if there is
+    no target.
+    """
     own = settings.security
     proof = ClientCredentials(
         ca=own.ca,
@@ -59,16 +77,36 @@ def broker_address(settings: Settings) -> BrokerAddress:
         token_file=own.client_token_file,
         token=own.client_token,
     )
-    address = BrokerAddress(settings.broker.reach, proof)
+    if seeds := settings.broker.seeds:
+        chosen = role or (CONSUMER if settings.targets else PRODUCER)
+        address = find_by_directory(seeds, chosen, settings.business.name, settings.cluster.site, proof)
+    else:
+        address = BrokerAddress(settings.broker.reach, proof)
     if settings.broker.read_from == "nearest":
         address.near = settings.cluster.site
     return address
+
+
+def find_by_directory(
+    seeds: Sequence[str], role: str, business: str, site: str, proof: ClientCredentials
+) -> BrokerAddress:
+    """Return the address of the nearest set for a role, which connections find by asking the seeds."""
+    address = BrokerAddress(",".join(seeds), proof)
+    address.lookup = DirectoryLookup(tuple(seeds), role, business, site)
+    return address
+
+
+def lookup_of(address: str) -> DirectoryLookup | None:
+    """Return what to ask the directory for an address; None if the address names the brokers."""
+    return address.lookup if isinstance(address, BrokerAddress) else None
 
 
 def to_options(address: BrokerAddress) -> dict[str, str]:
     """Return an address as options of a Spark data source, without secrets: plans and event logs show options."""
     proof = address.proof
     named = {"ca": proof.ca, "certificate": proof.certificate, "key": proof.key, "token_file": proof.token_file}
+    if address.lookup is not None:
+        named |= {"directory": str(address), "site": address.lookup.site}
     return {"address": str(address)} | {name: value for name, value in named.items() if value}
 
 
@@ -76,7 +114,10 @@ def from_options(options: Mapping[str, str]) -> BrokerAddress:
     """Return the address in options of a data source; without a token file the token comes from the environment."""
     token = os.environ.get(TOKEN_VARIABLE, "") if options.get("ca") else ""
     names = {name: options.get(name, "") for name in ("ca", "certificate", "key", "token_file")}
-    return BrokerAddress(options["address"], ClientCredentials(**names, token=SecretStr(token)))
+    proof = ClientCredentials(**names, token=SecretStr(token))
+    if seeds := options.get("directory"):
+        return find_by_directory(seeds.split(","), CONSUMER, options["business"], options.get("site", ""), proof)
+    return BrokerAddress(options["address"], proof)
 
 
 def proof_of(address: str) -> ClientCredentials:

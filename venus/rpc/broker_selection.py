@@ -14,10 +14,12 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 
 from venus.flow.breaker import Breaker
 from venus.network.directory import BACK_AFTER_S, LOOK_EVERY_S, Preference
+from venus.rpc.address import ClientCredentials, DirectoryLookup, lookup_of, proof_of
+from venus.rpc.directory import DirectoryFollower
 
 logger = logging.getLogger(__name__)
 
@@ -42,6 +44,9 @@ class BrokerSelector:
         back_after_s: float = BACK_AFTER_S,
     ) -> None:
         self.addresses = tuple(address for one in sets for address in one)
+        #: Called after a broker was lost.
+        self.on_loss: Callable[[], None] = lambda: None
+        self._probe: Callable[[str], bool] | None = None
         self._monotonic = monotonic
         self._lock = threading.Lock()
         self._sets = Preference(sets, back_after_s=back_after_s)
@@ -105,6 +110,7 @@ class BrokerSelector:
             logger.warning("broker %s is isolated for %.0f s: %s", address, wait_s, reason or "it is away")
         if whole:
             self.record_lost_set(address)
+        self.on_loss()
 
     def record_refusal(self, address: str) -> None:
         """Record that a broker answered that it cannot serve now: try the next one first, without isolating it.
@@ -140,6 +146,32 @@ class BrokerSelector:
         with self._lock:
             return len(self._sets.nearer())
 
+    @property
+    def set_in_use(self) -> tuple[str, ...]:
+        """The brokers of the set in use."""
+        with self._lock:
+            return self._sets.in_use
+
+    def is_nearer_in_use(self, than: tuple[str, ...]) -> bool:
+        """Return whether the set in use is nearer than another one."""
+        with self._lock:
+            return any(set(one) & set(than) for one in self._sets.choices[len(self._sets.nearer()) + 1 :])
+
+    def replace_sets(self, sets: Sequence[tuple[str, ...]]) -> None:
+        """Replace the sets. The one in use stays in use, if one of its brokers is still there."""
+        with self._lock:
+            before = self._sets.in_use
+            kept = next((one for one in sets if set(one) & set(before)), sets[0])
+            if tuple(sets) != self._sets.choices:
+                self.addresses = tuple(address for one in sets for address in one)
+                self._firsts = {one: self._firsts.get(one, 0) for one in sets}
+                self._sets.replace(sets, kept)
+                if not set(kept) & set(before):
+                    self._log_set_change(before)
+            probe = self._probe
+        if probe is not None:
+            self.start_probing(probe)
+
     def record_lost_set(self, address: str) -> None:
         """Record that no broker of the set of `address` serves: use the next set."""
         with self._lock:
@@ -171,6 +203,7 @@ class BrokerSelector:
     def start_probing(self, probe: Callable[[str], bool]) -> None:
         """Probe in a thread of its own until the nearest set is in use."""
         with self._lock:
+            self._probe = probe
             if self._looking or not self._sets.nearer():
                 return
             self._looking = True
@@ -222,13 +255,21 @@ class BrokerSelector:
 
 _lock = threading.Lock()
 _known: dict[str, BrokerSelector] = {}
+_followed: dict[tuple[DirectoryLookup, ClientCredentials], DirectoryFollower[BrokerSelector]] = {}
 
 
 def shared_selector(reach: str) -> BrokerSelector:
     """Return the shared state of the brokers at `reach`.
 
-    That is HOST:PORT, or several with commas between, or several sets of these with semicolons, the nearest first.
+    That is HOST:PORT, or several with commas between, or several sets of these with semicolons, the nearest first; or
+    an address with a lookup, for which the directory names them. Raises Unavailable if it has never answered.
     """
+    if (lookup := lookup_of(reach)) is not None:
+        with _lock:
+            key = lookup, proof_of(reach)
+            if key not in _followed:
+                _followed[key] = DirectoryFollower(lookup, proof_of(reach), BrokerSelector)
+        return _followed[key].selector()
     with _lock:
         if reach not in _known:
             _known[reach] = BrokerSelector(*(tuple(one.split(",")) for one in reach.split(";")))

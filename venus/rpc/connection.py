@@ -58,7 +58,7 @@ class BrokerConnection:
     @property
     def nearer_is_back(self) -> bool:
         """Whether a nearer set is in use than when this connection was made: the next connection goes there."""
-        return self._brokers.place < self._place
+        return self._brokers.is_nearer_in_use(self._set)
 
     def call(self, business: str, ask: Callable[[grpc.Channel], T]) -> T:
         """Return what `ask` returns; if the broker does not lead, ask the one that does, for `failover_s` at most.
@@ -135,7 +135,7 @@ class BrokerConnection:
         try:
             return self._first_of(order)
         finally:
-            self._place = self._brokers.place
+            self._set = self._brokers.set_in_use
             self._brokers.start_probing(self._is_serving)
 
     def _is_serving(self, address: str) -> bool:

@@ -1,6 +1,6 @@
 """Rules for the fields of messages: ranges of numbers, lengths of names and bytes, numbers of items.
 
-The tables of rules are in limits.py and overlay_limits.py.
+The tables of rules are in limits.py and network_limits.py.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Limits of every number, name and count of a message, checked where it enters, in both directions of a call.
 
-One table; its part for the overlay is in overlay_limits.py. A field that is not in it has no range to break: it is a
-digest, a flag, or bytes that have a digest of their own. What depends on the state of a business (the next batch, a
-Sequence that goes back) is not here but in venus/broker/machine/half_messages.py.
+One table; its part for the directory and the overlay is in network_limits.py. A field that is not in it has no range to
+break: it is a digest, a flag, or bytes that have a digest of their own. What depends on the state of a business (the
+next batch, a Sequence that goes back) is not here but in venus/broker/machine/half_messages.py.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from google.protobuf.message import Message
 from venus.errors import ProtocolError
 from venus.model import NAME_CHARS_MAX
 from venus.rpc.limit_rules import AddressRule, Bytes, Each, Name, Number, Rule
-from venus.rpc.overlay_limits import OVERLAY_RULES
+from venus.rpc.network_limits import NETWORK_RULES, OVERLAY_RULES, SET_ID_CHARS_MAX
 
 #: A target keeps offsets, epochs and Sequences as 64-bit integers with a sign; half of their range is out of reach.
 NUMBER_MAX = 2**62
@@ -49,7 +49,6 @@ GROUP_CHARS_MAX, HOLDER_CHARS_MAX = 2 * NAME_CHARS_MAX, 3 * NAME_CHARS_MAX
 ADDRESSES_MAX = 100
 #: A home term counts promotions: a term that could never be exceeded must not come from outside.
 HOME_TERM_MAX = 1_000_000
-SET_ID_CHARS_MAX = 100
 #: Ids of the networks that a store belongs to.
 NETWORKS_MAX, NETWORK_CHARS_MAX = 100, 64
 #: Characters of a row filter in its canonical form.
@@ -377,6 +376,7 @@ RULES: Mapping[str, Mapping[str, Rule]] = {
         "lost": _U32,
         "left_out": _U32,
     },
+    **NETWORK_RULES,
     **OVERLAY_RULES,
 }
 

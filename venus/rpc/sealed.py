@@ -21,7 +21,7 @@ from venus.codec.stored_rows import SealedChunk
 from venus.errors import DigestMismatch, ProtocolError, VenusError
 from venus.rpc import limits
 from venus.rpc.errors import from_rpc_error, to_status
-from venus.wire import broker_pb2, overlay_pb2, replica_pb2
+from venus.wire import broker_pb2, network_pb2, overlay_pb2, replica_pb2
 
 M = TypeVar("M", bound=Message)
 
@@ -179,7 +179,7 @@ def read_split(
     return call(request, wait_for_ready=False)
 
 
-_FILES = (broker_pb2.DESCRIPTOR, overlay_pb2.DESCRIPTOR, replica_pb2.DESCRIPTOR)
+_FILES = (broker_pb2.DESCRIPTOR, network_pb2.DESCRIPTOR, overlay_pb2.DESCRIPTOR, replica_pb2.DESCRIPTOR)
 
 # -- servers ---------------------------------------------------------------------------------------------------------
 

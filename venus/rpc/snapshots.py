@@ -21,7 +21,7 @@ from venus.codec.batch import digest
 from venus.codec.stored_rows import Chunk, RowTotals, decode_chunk
 from venus.errors import DigestMismatch, ProtocolError, SnapshotExpired, Unavailable, VenusError
 from venus.model import is_address
-from venus.rpc.address import BrokerAddress, proof_of
+from venus.rpc.address import BrokerAddress, lookup_of, proof_of
 from venus.rpc.channel import KEEPALIVE_S
 from venus.rpc.connection import BrokerConnection
 from venus.rpc.errors import from_rpc_error
@@ -98,7 +98,7 @@ class SnapshotClient:
         snapshot = self._connection.call(
             business, lambda channel: _ask(channel, "OpenSnapshot", request, broker_pb2.Snapshot)
         )
-        if self._connection.address != self._reach:
+        if self._connection.address != self._reach or lookup_of(self._reach) is not None:
             snapshot.snapshot_id = f"{self._connection.address}/{snapshot.snapshot_id}"
         try:
             self.renew(snapshot.snapshot_id)

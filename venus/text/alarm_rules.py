@@ -287,6 +287,12 @@ RULES = (
         description="a broker set below is far behind",
     ),
     AlarmKind(
+        name="sets_contradict",
+        hop=BROKER,
+        pattern=r"^two sets are called (.+?): |^set (.+?) reports |^more than [\d,]+ sets are known",
+        description="broker sets have one name or one broker, or a set reports an impossible place",
+    ),
+    AlarmKind(
         name="label_absent",
         hop=BROKER,
         pattern=r"^label (\S+ names .+), which the set above does not have",

@@ -2441,6 +2441,7 @@ class BusinessStatus(_message.Message):
     HALVES_TOTAL_FIELD_NUMBER: _builtins.int
     CONSUMERS_TOTAL_FIELD_NUMBER: _builtins.int
     COMMITTED_AGO_MS_FIELD_NUMBER: _builtins.int
+    RETENTION_FIELD_NUMBER: _builtins.int
     business: _builtins.str
     epoch: _builtins.int
     producer: _builtins.str
@@ -2506,6 +2507,10 @@ class BusinessStatus(_message.Message):
     def losses(self) -> _containers.RepeatedCompositeFieldContainer[Global___LossWindow]:
         """of promotions, until they are closed"""
 
+    @_builtins.property
+    def retention(self) -> Global___RetentionStatus:
+        """with retain = "measured", at the leader"""
+
     def __init__(
         self,
         *,
@@ -2539,16 +2544,54 @@ class BusinessStatus(_message.Message):
         halves_total: _builtins.int = ...,
         consumers_total: _builtins.int = ...,
         committed_ago_ms: _builtins.int | None = ...,
+        retention: Global___RetentionStatus | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_committed_ago_ms", b"_committed_ago_ms", "committed_ago_ms", b"committed_ago_ms", "home", b"home", "mirror", b"mirror", "replication", b"replication", "source", b"source"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_committed_ago_ms", b"_committed_ago_ms", "committed_ago_ms", b"committed_ago_ms", "home", b"home", "mirror", b"mirror", "replication", b"replication", "retention", b"retention", "source", b"source"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_committed_ago_ms", b"_committed_ago_ms", "alarms", b"alarms", "business", b"business", "committed_ago_ms", b"committed_ago_ms", "consumers", b"consumers", "consumers_total", b"consumers_total", "counters", b"counters", "epoch", b"epoch", "halves", b"halves", "halves_total", b"halves_total", "held_bytes", b"held_bytes", "home", b"home", "last_batch", b"last_batch", "last_captured_at_us", b"last_captured_at_us", "last_committed_at_us", b"last_committed_at_us", "last_scrub_at_us", b"last_scrub_at_us", "last_sequence", b"last_sequence", "leases", b"leases", "log_bytes", b"log_bytes", "log_start", b"log_start", "losses", b"losses", "materialised_offset", b"materialised_offset", "mirror", b"mirror", "next_offset", b"next_offset", "producer", b"producer", "replaced", b"replaced", "replication", b"replication", "reported_alarms", b"reported_alarms", "source", b"source", "tables", b"tables", "tables_total", b"tables_total"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_committed_ago_ms", b"_committed_ago_ms", "alarms", b"alarms", "business", b"business", "committed_ago_ms", b"committed_ago_ms", "consumers", b"consumers", "consumers_total", b"consumers_total", "counters", b"counters", "epoch", b"epoch", "halves", b"halves", "halves_total", b"halves_total", "held_bytes", b"held_bytes", "home", b"home", "last_batch", b"last_batch", "last_captured_at_us", b"last_captured_at_us", "last_committed_at_us", b"last_committed_at_us", "last_scrub_at_us", b"last_scrub_at_us", "last_sequence", b"last_sequence", "leases", b"leases", "log_bytes", b"log_bytes", "log_start", b"log_start", "losses", b"losses", "materialised_offset", b"materialised_offset", "mirror", b"mirror", "next_offset", b"next_offset", "producer", b"producer", "replaced", b"replaced", "replication", b"replication", "reported_alarms", b"reported_alarms", "retention", b"retention", "source", b"source", "tables", b"tables", "tables_total", b"tables_total"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__committed_ago_ms: _TypeAlias = _typing.Literal["committed_ago_ms"]  # noqa: Y015
     _WhichOneofArgType__committed_ago_ms: _TypeAlias = _typing.Literal["_committed_ago_ms", b"_committed_ago_ms"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType__committed_ago_ms) -> _WhichOneofReturnType__committed_ago_ms | None: ...
 
 Global___BusinessStatus: _TypeAlias = BusinessStatus  # noqa: Y015
+
+@_typing.final
+class RetentionStatus(_message.Message):
+    """What is kept of the queue for readers that are not known, as measured."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BYTES_FIELD_NUMBER: _builtins.int
+    BYTES_PER_S_FIELD_NUMBER: _builtins.int
+    MEAN_ABSENCE_MS_FIELD_NUMBER: _builtins.int
+    ABSENCES_FIELD_NUMBER: _builtins.int
+    RAISED_AGO_MS_FIELD_NUMBER: _builtins.int
+    bytes: _builtins.int
+    bytes_per_s: _builtins.int
+    """written, in the last half minute"""
+    mean_absence_ms: _builtins.int
+    """of readers that returned in the last day"""
+    absences: _builtins.int
+    """how many of these"""
+    raised_ago_ms: _builtins.int
+    """since the size was raised last"""
+    def __init__(
+        self,
+        *,
+        bytes: _builtins.int = ...,
+        bytes_per_s: _builtins.int = ...,
+        mean_absence_ms: _builtins.int = ...,
+        absences: _builtins.int = ...,
+        raised_ago_ms: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["absences", b"absences", "bytes", b"bytes", "bytes_per_s", b"bytes_per_s", "mean_absence_ms", b"mean_absence_ms", "raised_ago_ms", b"raised_ago_ms"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RetentionStatus: _TypeAlias = RetentionStatus  # noqa: Y015
 
 @_typing.final
 class MirrorStatus(_message.Message):
@@ -2576,6 +2619,8 @@ class MirrorStatus(_message.Message):
     AWAY_SINCE_US_FIELD_NUMBER: _builtins.int
     NOT_BACK_FIELD_NUMBER: _builtins.int
     EPOCH_AT_END_FIELD_NUMBER: _builtins.int
+    HOP_MEAN_S_FIELD_NUMBER: _builtins.int
+    HOP_VARIANCE_FIELD_NUMBER: _builtins.int
     state: _builtins.str
     """waiting, filling, following, cut off, refused, elsewhere (another broker of the set pulls)"""
     reason: _builtins.str
@@ -2612,6 +2657,10 @@ class MirrorStatus(_message.Message):
     """why it is not pulled from the nearest set"""
     epoch_at_end: _builtins.int
     """of the newest change here; 0 = an older broker, which does not report it"""
+    hop_mean_s: _builtins.float
+    """of hop_ms, over the last minutes"""
+    hop_variance: _builtins.float
+    """in square seconds"""
     @_builtins.property
     def only(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """the tables; empty = all"""
@@ -2643,10 +2692,12 @@ class MirrorStatus(_message.Message):
         away_since_us: _builtins.int = ...,
         not_back: _builtins.str = ...,
         epoch_at_end: _builtins.int = ...,
+        hop_mean_s: _builtins.float = ...,
+        hop_variance: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "away_since_us", b"away_since_us", "bytes", b"bytes", "cut_off", b"cut_off", "epoch_at_end", b"epoch_at_end", "fills", b"fills", "hop_ms", b"hop_ms", "lag", b"lag", "lag_ms", b"lag_ms", "nearest", b"nearest", "not_back", b"not_back", "only", b"only", "reason", b"reason", "rows", b"rows", "rows_expected", b"rows_expected", "set", b"set", "since_us", b"since_us", "state", b"state", "upstream_offset", b"upstream_offset", "where", b"where"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "away_since_us", b"away_since_us", "bytes", b"bytes", "cut_off", b"cut_off", "epoch_at_end", b"epoch_at_end", "fills", b"fills", "hop_mean_s", b"hop_mean_s", "hop_ms", b"hop_ms", "hop_variance", b"hop_variance", "lag", b"lag", "lag_ms", b"lag_ms", "nearest", b"nearest", "not_back", b"not_back", "only", b"only", "reason", b"reason", "rows", b"rows", "rows_expected", b"rows_expected", "set", b"set", "since_us", b"since_us", "state", b"state", "upstream_offset", b"upstream_offset", "where", b"where"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2669,6 +2720,7 @@ class NetworkStatus(_message.Message):
     REFUSED_FIELD_NUMBER: _builtins.int
     FORMER_FIELD_NUMBER: _builtins.int
     WHERE_FIELD_NUMBER: _builtins.int
+    SETS_KNOWN_FIELD_NUMBER: _builtins.int
     set: _builtins.str
     tier: _builtins.str
     """core, tandem, access"""
@@ -2676,6 +2728,8 @@ class NetworkStatus(_message.Message):
     """0 = core"""
     refused: _builtins.str
     """why this set cannot take its configured position"""
+    sets_known: _builtins.int
+    """by the directory, this set included"""
     @_builtins.property
     def networks(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """the ids of the home's store and cluster; none = not known yet"""
@@ -2716,10 +2770,11 @@ class NetworkStatus(_message.Message):
         refused: _builtins.str = ...,
         former: _abc.Iterable[_builtins.str] | None = ...,
         where: _abc.Iterable[_builtins.str] | None = ...,
+        sets_known: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["former", b"former", "home", b"home", "labels", b"labels", "level", b"level", "networks", b"networks", "path", b"path", "refused", b"refused", "set", b"set", "tier", b"tier", "upstream", b"upstream", "where", b"where"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["former", b"former", "home", b"home", "labels", b"labels", "level", b"level", "networks", b"networks", "path", b"path", "refused", b"refused", "set", b"set", "sets_known", b"sets_known", "tier", b"tier", "upstream", b"upstream", "where", b"where"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2943,6 +2998,8 @@ class BrokerStatus(_message.Message):
     NOW_US_FIELD_NUMBER: _builtins.int
     BROKERS_FIELD_NUMBER: _builtins.int
     OVERLAY_FIELD_NUMBER: _builtins.int
+    LOAD_MEAN_FIELD_NUMBER: _builtins.int
+    LOAD_VARIANCE_FIELD_NUMBER: _builtins.int
     version: _builtins.str
     started_at_us: _builtins.int
     free_bytes: _builtins.int
@@ -2955,6 +3012,9 @@ class BrokerStatus(_message.Message):
     seal: _builtins.int
     now_us: _builtins.int
     """by this broker's clock, like all its other times; 0 = an older broker"""
+    load_mean: _builtins.float
+    """load rate of this broker's machine, 0 to 1, over the last minutes"""
+    load_variance: _builtins.float
     @_builtins.property
     def businesses(self) -> _containers.RepeatedCompositeFieldContainer[Global___BusinessStatus]: ...
     @_builtins.property
@@ -2994,10 +3054,12 @@ class BrokerStatus(_message.Message):
         now_us: _builtins.int = ...,
         brokers: _abc.Iterable[Global___BrokerLoad] | None = ...,
         overlay: Global___OverlayStatus | None = ...,
+        load_mean: _builtins.float = ...,
+        load_variance: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["network", b"network", "overlay", b"overlay", "traffic", b"traffic"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["alarms", b"alarms", "broker_id", b"broker_id", "brokers", b"brokers", "buffer_bytes", b"buffer_bytes", "buffer_limit_bytes", b"buffer_limit_bytes", "businesses", b"businesses", "cluster", b"cluster", "free_bytes", b"free_bytes", "installations", b"installations", "network", b"network", "now_us", b"now_us", "overlay", b"overlay", "seal", b"seal", "started_at_us", b"started_at_us", "traffic", b"traffic", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["alarms", b"alarms", "broker_id", b"broker_id", "brokers", b"brokers", "buffer_bytes", b"buffer_bytes", "buffer_limit_bytes", b"buffer_limit_bytes", "businesses", b"businesses", "cluster", b"cluster", "free_bytes", b"free_bytes", "installations", b"installations", "load_mean", b"load_mean", "load_variance", b"load_variance", "network", b"network", "now_us", b"now_us", "overlay", b"overlay", "seal", b"seal", "started_at_us", b"started_at_us", "traffic", b"traffic", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -28,10 +28,12 @@ def settings_of(
     known_labels: dict[str, tuple[str, ...]] | None = None,
     set_name: str = "",
     where: dict[str, dict[str, str]] | None = None,
+    site: str = "",
+    near: dict[str, tuple[str, ...]] | None = None,
     **options: Any,
 ) -> Settings:
     """Return settings of a set of one broker, named as its directory; without an upstream it is the home."""
-    place: dict[str, Any] = {"set": set_name or data_dir.name}
+    place: dict[str, Any] = {"set": set_name or data_dir.name, "site": site, "near": near or {}}
     if upstream:
         place |= {"tier": tier, "level": level, "upstream": tuple(upstream), "labels": tuple(labels)}
         place |= {"where": where or {}}

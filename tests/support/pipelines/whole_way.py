@@ -25,6 +25,7 @@ from venus.adapters.verify.findings import VerifyResult
 from venus.adapters.verify.run import VerifyOptions, run_verify
 from venus.broker.service.process import RunningBroker, start_in_thread
 from venus.config import BrokerSettings, CaptureSettings, Settings, SourceSettings, TargetSettings
+from venus.rpc.address import broker_address
 from venus.rpc.admin import AdminClient
 
 WAIT_S = 60.0
@@ -130,7 +131,7 @@ class WholeWay:
     def _level(self) -> bool:
         if self.log_rows():
             return False
-        with AdminClient(self.settings.broker.reach) as admin:
+        with AdminClient(broker_address(self.settings)) as admin:
             (found,) = admin.status("main").businesses
         position = read_progress(self.settings, "main").position
         return not found.halves and position is not None and position.offset >= found.next_offset

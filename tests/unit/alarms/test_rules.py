@@ -25,7 +25,9 @@ from venus.broker.replicas.replication_status import loss_alarms
 from venus.broker.replicas.replication_status import replication_alarms as replication_alarms
 from venus.broker.store.files import full_disk_message
 from venus.model import Column, Kind, LogicalType, TableSchema
+from venus.network.directory import ReportedSet, SetDirectory
 from venus.network.row_filters import RowFilter
+from venus.network.topology import Tier
 from venus.replication.messages import Reinstall
 from venus.replication.records import Leadership, LossWindow, Member
 from venus.rpc import conditions
@@ -48,6 +50,15 @@ AWAY = upstream_selection.AwayFromNearest(
     at="south", nearest="north", since=0.0, kind=upstream_selection.FitnessKind.SILENT, why="no", checked_at=0.0
 )
 ABOVE = broker_pb2.NetworkStatus(set="europe", tier="tandem", level=1, labels=["eu"])
+
+
+def directory_problems() -> list[str]:
+    """Return what a directory says about a second set of its own name."""
+    own = ReportedSet(name="lyon", set_id="a", tier=Tier.ACCESS, level=2, addresses=("a:1",))
+    found = SetDirectory()
+    found.record_own(own)
+    found.on_answer([replace(own, set_id="b", addresses=("b:1",))], 0.0)
+    return found.problems(0.0)
 
 
 def of_table(state: str, target: str = "", reason: str = "") -> list[str]:
@@ -120,6 +131,7 @@ def test_what_replicas_say_has_a_rule() -> None:
         ),
         (["this set mirrors nothing: the sets are in a loop: a -> a"], "mirror_refused", ""),
         (mirror_alarms(broker_pb2.MirrorStatus(state="filling", reason="trimmed")), "mirror_filled", ""),
+        (directory_problems(), "sets_contradict", "lyon"),
         (find_absent_labels({"eu": ["ordres"]}, ["eu"], [], []), "label_absent", "eu names ordres"),
         (find_missing_labels(ACCESS, ABOVE), "label_short", "lyon"),
         (find_unmatched_predicates({"shop": EU}, {}, "hq"), "predicate_absent", "shop"),

@@ -82,6 +82,13 @@ def test_a_wrong_address_is_named(address: str) -> None:
         connect(address)
 
 
+def test_an_address_and_a_directory_are_not_both_taken() -> None:
+    with pytest.raises(ConfigError, match="are both given"):
+        connect("a:1", directory="b:1")
+    with pytest.raises(ConfigError, match="'b' should be HOST:PORT"):
+        connect(directory="a:1,b")
+
+
 def test_the_reason_for_waiting_is_logged_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -11,7 +11,7 @@ from google.protobuf.message_factory import GetMessageClass
 from venus.errors import ProtocolError
 from venus.rpc import limits
 from venus.rpc.limit_rules import Number
-from venus.wire import broker_pb2, change_pb2, mirror_pb2, overlay_pb2, replica_pb2
+from venus.wire import broker_pb2, change_pb2, mirror_pb2, network_pb2, overlay_pb2, replica_pb2
 
 #: Fields without a range, by message: digests, and what has a digest or a check of its own.
 FREE = {
@@ -45,7 +45,7 @@ def messages() -> list[Descriptor]:
                 if field.message_type is not None:
                     add(field.message_type)
 
-    files = (broker_pb2.DESCRIPTOR, overlay_pb2.DESCRIPTOR, replica_pb2.DESCRIPTOR)
+    files = (broker_pb2.DESCRIPTOR, network_pb2.DESCRIPTOR, overlay_pb2.DESCRIPTOR, replica_pb2.DESCRIPTOR)
     for service in (service for file in files for service in file.services_by_name.values()):
         for method in service.methods:
             add(method.input_type)

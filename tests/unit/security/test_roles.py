@@ -8,7 +8,7 @@ import pytest
 
 from venus.errors import ConfigError
 from venus.security.roles import CALLS, Call, PeerIdentity, admits, covers, missing_roles, parse, roles_of
-from venus.wire import broker_pb2, overlay_pb2, replica_pb2
+from venus.wire import broker_pb2, network_pb2, overlay_pb2, replica_pb2
 
 PRODUCE, SUBSCRIBE = CALLS["/venus.wire.Ingest/Produce"], CALLS["/venus.wire.Delivery/Subscribe"]
 STATUS, DECIDE = CALLS["/venus.wire.Admin/Status"], CALLS["/venus.wire.Admin/Decide"]
@@ -19,7 +19,11 @@ def who(*roles: str) -> PeerIdentity:
 
 
 def test_every_method_of_every_service_says_what_it_needs() -> None:
-    services = [s for file in (broker_pb2, overlay_pb2, replica_pb2) for s in file.DESCRIPTOR.services_by_name.values()]
+    services = [
+        s
+        for file in (broker_pb2, network_pb2, overlay_pb2, replica_pb2)
+        for s in file.DESCRIPTOR.services_by_name.values()
+    ]
     known = {f"/{service.full_name}/{method.name}": method for service in services for method in service.methods}
 
     assert {name for name in CALLS if name.startswith("/venus.")} == known.keys()

@@ -23,7 +23,7 @@ from venus.security.audit import AuditLog, Refusals
 from venus.security.certificate_files import CertificateFiles
 from venus.security.identity import bearer, token_in
 from venus.security.roles import ANONYMOUS, CALLS, LISTEN, PAGES, Call, PeerIdentity, admits, covers, missing_roles
-from venus.wire import broker_pb2, overlay_pb2, replica_pb2
+from venus.wire import broker_pb2, network_pb2, overlay_pb2, replica_pb2
 
 _PEM_KEY = "x509_pem_cert"
 
@@ -74,7 +74,7 @@ class AccessControl:
 
     def check_names(self, peer: Peer, method: str, call: Call, request: Message) -> None:
         """Raise Denied if the request names a business or group for which the caller has no role."""
-        if self.files is None or not (call.business or call.snapshot):
+        if self.files is None or not (call.business or call.group or call.snapshot):
             return
         if call.snapshot:
             business, group = self._business_of(_field_text(request, call.snapshot)), ""
@@ -175,7 +175,7 @@ def _readable_value(field: Any, value: Any) -> Any:
 FIRST_FRAME_S = 10.0
 OWN_SERVICES = {
     service.full_name: service
-    for file in (broker_pb2, overlay_pb2, replica_pb2)
+    for file in (broker_pb2, network_pb2, overlay_pb2, replica_pb2)
     for service in file.DESCRIPTOR.services_by_name.values()
 }
 UNLISTED = Call()

@@ -29,6 +29,8 @@ _MIRROR_GAUGES: tuple[tuple[str, str, Callable[[broker_pb2.MirrorStatus], float]
         "From the commit at the home until visible here, newest batch",
         lambda m: m.hop_ms / 1000,
     ),
+    ("venus_mirror_hop_mean_seconds", "Its mean over the last minutes", lambda m: m.hop_mean_s),
+    ("venus_mirror_hop_variance", "Its variance over the last minutes, in square seconds", lambda m: m.hop_variance),
     ("venus_mirror_following", "1 while this set follows the set above", lambda m: float(m.state == "following")),
     ("venus_mirror_predicates", "Tables of which only some rows are mirrored", lambda m: float(len(m.where))),
     ("venus_mirror_away", "1 while it is pulled from another set than the nearest", lambda m: float(bool(m.nearest))),
@@ -102,6 +104,14 @@ BUSINESS_GAUGES: tuple[tuple[str, str, Callable[[broker_pb2.BusinessStatus], flo
     ("venus_tables", "Tables with committed changes", lambda b: b.tables_total),
 )
 
+#: Gauges of what is kept for readers that are not known, with retain = "measured".
+RETENTION_GAUGES: tuple[tuple[str, str, Callable[[broker_pb2.RetentionStatus], float]], ...] = (
+    ("venus_retained_bytes", "Bytes kept for readers that are not known", lambda r: r.bytes),
+    ("venus_write_bytes_per_second", "Bytes written a second, of the last half minute", lambda r: r.bytes_per_s),
+    ("venus_mean_absence_seconds", "Mean absence of readers that returned", lambda r: r.mean_absence_ms / 1000),
+    ("venus_absences", "Absences of the last day that count", lambda r: r.absences),
+)
+
 #: Gauges of replicated businesses.
 REPLICATION_GAUGES: tuple[tuple[str, str, Callable[[broker_pb2.ReplicationStatus], float]], ...] = (
     ("venus_term", "Leadership of the business", lambda r: r.term),
@@ -142,6 +152,9 @@ BROKER_GAUGES: tuple[tuple[str, str, Callable[[broker_pb2.BrokerStatus], float]]
     ("venus_free_bytes", "Free space of the data directory", lambda s: s.free_bytes),
     ("venus_buffer_bytes", "Bytes in the buffer", lambda s: s.buffer_bytes),
     ("venus_buffer_limit_bytes", "Limit of the buffer", lambda s: s.buffer_limit_bytes),
+    ("venus_load_mean", "Load rate of the machine over the last minutes, 0 to 1", lambda s: s.load_mean),
+    ("venus_load_variance", "Its variance", lambda s: s.load_variance),
+    ("venus_network_sets", "Broker sets that the directory knows", lambda s: s.network.sets_known),
     ("venus_broker_alarms", "Active alarms of the whole broker", lambda s: len(s.alarms)),
 )
 
@@ -199,6 +212,10 @@ class StatusCollector(Collector):
         for name, text, read_business in BUSINESS_GAUGES:
             rows = (([b.business], read_business(b)) for b in self._status.businesses)
             yield add_samples(GaugeMetricFamily(name, text, labels=["business"]), rows)
+        kept = [(b.business, b.retention) for b in self._status.businesses if b.HasField("retention")]
+        for name, text, read_retention in RETENTION_GAUGES if kept else ():
+            samples = (([business], read_retention(found)) for business, found in kept)
+            yield add_samples(GaugeMetricFamily(name, text, labels=["business"]), samples)
         yield self._oldest_half()
         yield from self._consumers()
         yield from self._replicas()

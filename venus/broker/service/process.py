@@ -23,6 +23,7 @@ from venus.alarms.notifier import ALARMS_FILE, Notifier
 from venus.alarms.recipients import build_recipients
 from venus.broker.core import Core
 from venus.broker.matching.overlay import MatchingOverlay
+from venus.broker.mirrors.directory_exchange import ClusterPeers, DirectoryExchange
 from venus.broker.mirrors.network_membership import NetworkMembership
 from venus.broker.replicas.replicated_logs import ReplicatedLogs
 from venus.broker.replicas.replication import Replication, prepare_standalone
@@ -38,6 +39,7 @@ from venus.broker.store.files import UMASK
 from venus.config import BrokerSettings, Settings
 from venus.errors import Fenced, VenusError
 from venus.process.system import freeze_objects, raise_descriptor_limit, share_heaps, steady_clock_s, stop_signals
+from venus.replication.records import LiveBroker
 from venus.rpc import event_loop
 from venus.rpc.address import broker_address
 from venus.rpc.event_loop import LoopBridge
@@ -114,7 +116,8 @@ async def run(
         await loop.run_in_executor(
             None, replication.enter if replication is not None else lambda: prepare_standalone(core)
         )
-        serving = await _build_services(settings, keepalive, core, bridge, replication, who, watch, network)
+        directory = build_directory(settings, core, network, replication)
+        serving = await _build_services(settings, keepalive, core, bridge, replication, who, watch, network, directory)
         try:
             addresses = await serving.start(settings.broker)
             with register_broker(broker.reach, serving.service.in_process) if in_process else nullcontext():
@@ -135,6 +138,7 @@ class BrokerServices:
     access: AccessControl
     replication: Replication | None
     network: NetworkMembership
+    directory: DirectoryExchange
     health: HealthCheck
     service: GrpcServer
     traffic_watch: TrafficWatch
@@ -161,6 +165,7 @@ class BrokerServices:
         cluster = replication.lines.cluster if replication is not None else ""
         loop = asyncio.get_running_loop()
         await loop.run_in_executor(None, self.network.start, broker.addresses or (own,), cluster)
+        await loop.run_in_executor(None, self.directory.start, broker.addresses or (own,), cluster)
         page = self.http.address if self.http is not None else ""
         return Addresses(grpc=f"{host}:{port}", http=page, tls=self.access.files is not None)
 
@@ -168,6 +173,7 @@ class BrokerServices:
         """Stop every part, started or not."""
         self.health.stopping = True
         self.watching.cancel()
+        await asyncio.get_running_loop().run_in_executor(None, self.directory.stop)
         await asyncio.get_running_loop().run_in_executor(None, self.network.stop)
         if self.overlay is not None:
             await self.overlay.stop()
@@ -188,27 +194,31 @@ async def _build_services(
     access: AccessControl,
     watch: AlarmMonitor,
     network: NetworkMembership,
+    directory: DirectoryExchange,
 ) -> BrokerServices:
     """Build the serving parts and connect them."""
     broker, status = settings.broker, ServiceStatus(core)
     status.other_alarms, status.watch, status.network = access.problems, watch, network
+    status.directory = directory
     if replication is not None:
         status.replication = replication.status
     health = HealthCheck(status, core.space)
     traffic = Traffic(core, broker)
+    directory.load = lambda: traffic.load_now
     if replication is not None:
         replication.health.facts, replication.health.lanes = traffic.health, traffic.admission.degradation
     overlay = build_overlay(settings, bridge, replication)
     status.overlay = overlay
     if overlay is not None:
         core.listening.share = overlay.share
-    service = GrpcServer(core, bridge, status, keepalive, access, traffic, replication, overlay)
+    service = GrpcServer(core, bridge, status, keepalive, access, traffic, directory, replication, overlay)
     status.traffic = TrafficStatus(traffic, core, bridge, service.delivery.window_of, service.delivery.frames)
     trouble = (lambda: replication.coordination.unreachable) if replication is not None else None
     return BrokerServices(
         access=access,
         replication=replication,
         network=network,
+        directory=directory,
         overlay=overlay,
         health=health,
         service=service,
@@ -218,17 +228,33 @@ async def _build_services(
     )
 
 
+def live_brokers(replication: Replication | None) -> list[LiveBroker]:
+    """Return the live brokers of the cluster; [] without one. Works in any thread."""
+    return list(replication.host.brokers.live.copy().values()) if replication is not None else []
+
+
 def build_overlay(settings: Settings, bridge: LoopBridge, replication: Replication | None) -> MatchingOverlay | None:
     """Return this broker's part in the overlay, None if it is off. Brokers of a cluster know each other's addresses."""
 
     def known_addresses() -> list[str]:
-        return [one.address for one in replication.host.brokers.live.values()] if replication is not None else []
+        return [one.address for one in live_brokers(replication)]
 
     if not settings.matching.overlay:
         return None
     return MatchingOverlay(
         settings.matching, settings.cluster.set_name, broker_address(settings).proof, bridge, known_addresses
     )
+
+
+def build_directory(
+    settings: Settings, core: Core, network: NetworkMembership, replication: Replication | None
+) -> DirectoryExchange:
+    """Return the directory of this broker."""
+    peers = ClusterPeers(
+        addresses=lambda: [one.address for one in live_brokers(replication) if one.address],
+        loads=lambda: [one.load.used for one in live_brokers(replication) if one.load is not None],
+    )
+    return DirectoryExchange(core, settings.cluster, network, proof=broker_address(settings).proof, peers=peers)
 
 
 def build_network(

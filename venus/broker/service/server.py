@@ -11,6 +11,7 @@ from grpc_reflection.v1alpha import reflection
 
 from venus.broker.core import Core
 from venus.broker.matching.overlay import MatchingOverlay
+from venus.broker.mirrors.directory_exchange import DirectoryExchange
 from venus.broker.replicas.gate import Gate, StandaloneGate
 from venus.broker.replicas.replication import Replication
 from venus.broker.service.access import AccessControl, AccessInterceptor
@@ -18,6 +19,7 @@ from venus.broker.service.admin import AdminService
 from venus.broker.service.delivery import DeliveryService
 from venus.broker.service.in_process import InProcessServer
 from venus.broker.service.ingest import IngestService, ask_for_reviews
+from venus.broker.service.network_service import NetworkService
 from venus.broker.service.overlay_service import OverlayService
 from venus.broker.service.replica_service import ReplicaService
 from venus.broker.service.service_status import ServiceStatus
@@ -57,6 +59,7 @@ class GrpcServer:
         keepalive: Keepalive,
         access: AccessControl,
         traffic: Traffic,
+        directory: DirectoryExchange,
         replication: Replication | None = None,
         overlay: MatchingOverlay | None = None,
     ) -> None:
@@ -77,8 +80,7 @@ class GrpcServer:
             )
             + own,
         )
-        # after this time keepalive has closed a dead connection
-        patience_s = keepalive.every_s + keepalive.timeout_s + PATIENCE_MARGIN_S
+        patience_s = keepalive.every_s + keepalive.timeout_s + PATIENCE_MARGIN_S  # then a dead connection was closed
         self.ingest = IngestService(core, bridge, service_status, traffic=traffic, patience_s=patience_s, gate=gate)
         self.delivery = DeliveryService(core, bridge, service_status, traffic, gate)
         #: Streams of clients in this process.
@@ -87,6 +89,7 @@ class GrpcServer:
         self._health = health.aio.HealthServicer()
         admin = AdminService(core, bridge, service_status, self.ingest, gate)
         services: dict[str, object] = {"Ingest": self.ingest, "Delivery": self.delivery, "Admin": admin}
+        services["Network"] = NetworkService(bridge, directory)
         if replication is not None:
             services["Replica"] = ReplicaService(
                 core, bridge, traffic, replication.host, replication.lines, replication.copies

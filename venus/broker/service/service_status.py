@@ -10,6 +10,7 @@ from collections.abc import Callable, Set
 
 from venus.broker.core import Core
 from venus.broker.matching.overlay import MatchingOverlay
+from venus.broker.mirrors.directory_exchange import DirectoryExchange
 from venus.broker.mirrors.network_membership import NetworkMembership
 from venus.broker.replicas.replication_status import ReplicationStatus
 from venus.broker.service.alarm_monitor import AlarmMonitor
@@ -135,6 +136,7 @@ class ServiceStatus:
         self.reports = AdapterReports()
         self.replication: ReplicationStatus | None = None
         self.network: NetworkMembership | None = None
+        self.directory: DirectoryExchange | None = None
         self.overlay: MatchingOverlay | None = None
         self.watch: AlarmMonitor | None = None
         self.traffic: TrafficStatus | None = None
@@ -176,6 +178,8 @@ class ServiceStatus:
             self.replication.lay_over(status, business)
         if self.network is not None:
             self.network.add_to_status(status, business)
+        if self.directory is not None:
+            self.directory.add_to_status(status)
         if self.overlay is not None:
             self.overlay.add_to_status(status)
             status.alarms.extend(self.overlay.problems())

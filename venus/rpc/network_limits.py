@@ -1,4 +1,4 @@
-"""Limits of the overlay's messages (protos/venus/wire/overlay.proto); a part of the table in limits.py."""
+"""Limits of the messages of the directory and the overlay (network.proto, overlay.proto); a part of limits.py."""
 
 from __future__ import annotations
 
@@ -24,11 +24,47 @@ COLUMNS_MAX = 2_000
 KEYS_MAX = 100_000
 KEY_BYTES_MAX = 1 << 20
 _INFINITY = float("inf")
+#: Sets of a directory, businesses that one of them names, and sites of `[cluster] near`.
+SETS_MAX, SET_BUSINESSES_MAX, SITES_MAX = 200, 1_000, 200
+SET_ADDRESSES_MAX = 100
+SET_ID_CHARS_MAX, TROUBLE_CHARS_MAX = 100, 500
 
 _U32 = Number(0, 2**32 - 1)
 _NUMBER = Number(0, 2**62)
 _COLUMN = Name(300)
 _IDENTIFIER = Bytes(DEPTH_MAX)
+_SET = Name(NAME_CHARS_MAX)
+_OPTIONAL = Name(NAME_CHARS_MAX, may_be_empty=True)
+_ADDRESSES = Each(SET_ADDRESSES_MAX, AddressRule())
+_BUSINESSES = Each(SET_BUSINESSES_MAX, _SET)
+
+NETWORK_RULES: Mapping[str, Mapping[str, Rule]] = {
+    "WhereRequest": {"role": Name(20), "business": _OPTIONAL, "site": _OPTIONAL},
+    "WhereAnswer": {"sets": Each(SETS_MAX)},
+    "NamedSet": {"set": _SET, "addresses": _ADDRESSES, "rank": _U32},
+    "NetworkReport": {
+        "group": Name(2 * NAME_CHARS_MAX, may_be_empty=True),
+        "sets": Each(SETS_MAX),
+        "near": Each(SITES_MAX),
+    },
+    "ReportedSet": {
+        "set": _SET,
+        "set_id": Name(SET_ID_CHARS_MAX),
+        "tier": Name(20),
+        "level": Number(0, 100),
+        "site": _OPTIONAL,
+        "addresses": _ADDRESSES,
+        "load": Number(0, 1),
+        "lag_ms": _NUMBER,
+        "trouble": Name(TROUBLE_CHARS_MAX, may_be_empty=True),
+        "promoted": _BUSINESSES,
+        "replaced": _BUSINESSES,
+        "businesses": _BUSINESSES,
+        "unready": _BUSINESSES,
+        "age_ms": _U32,
+    },
+    "Nearness": {"site": _SET, "sets": Each(SETS_MAX, _SET)},
+}
 
 OVERLAY_RULES: Mapping[str, Mapping[str, Rule]] = {
     "OverlayGreeting": {
