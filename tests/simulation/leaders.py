@@ -9,20 +9,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
-from types import SimpleNamespace
-from typing import cast
 
-from tests.simulation.host import Host
-from tests.simulation.judge import Judge, Violation
+from tests.simulation.judge import Violation
 from tests.simulation.loop import Loop
-from tests.simulation.world import World
-from venus.broker.replicas.effects import Coordination
-from venus.broker.replicas.host import AWAIT_SUCCESSOR_S, LeaderRequests
-from venus.broker.replicas.placement import ClusterView, ReplicaPlacement, clear_successor
+from venus.broker.replicas.host import AWAIT_SUCCESSOR_S
+from venus.broker.replicas.placement import ClusterView, Rebalancer, ReplicaPlacement, clear_successor
 from venus.replication import leading, records
-from venus.replication import messages as m
-from venus.replication.leaders import AGAIN_S, Balancer, is_uneven, plan_elections, plan_moves
-from venus.replication.records import Ballot, Leadership, LiveBroker, Member, Policy
+from venus.replication.leaders import AGAIN_S, UNEVEN, Move, is_uneven, plan_elections, plan_moves
+from venus.replication.records import Ballot, Leadership, LiveBroker, Member
 
 READ_S = 1.0
 LEASE_S = 2.0
@@ -37,10 +31,13 @@ CONVERGED_S = 600.0
 class Broker:
     """A process that reads the records every second, acts on what it has read, and may be late."""
 
-    def __init__(self, world: LeaderWorld, name: str, site: str) -> None:
+    def __init__(self, world: LeaderWorld, name: str, site: str, after_s: float = 0.0) -> None:
         self.world, self.name, self.site, self.store, self.life = world, name, site, 1, 0
-        self.draining = self.drained = self.degraded = self.sick = False
-        self.start()
+        self.draining = self.drained = self.degraded = self.sick = self.up = False
+        if after_s:
+            world.loop.after(after_s, self.start_first)
+        else:
+            self.start()
 
     @property
     def me(self) -> Member:
@@ -58,8 +55,13 @@ class Broker:
         self.whole_at: dict[str, float] = {}  # when its replica has caught up
         self.sites: dict[str, str] = {}
         self.awaited: dict[tuple[str, int], float] = {}  # since when a leader is requested, by business and term
-        self.balancer = Balancer(self.name, UNEVEN_S)
+        self.rebalancer = Rebalancer(self.name, UNEVEN_S)
         self.world.loop.after(self.world.loop.random.random(), self._read, self.life)
+
+    def start_first(self) -> None:
+        """Start as a new broker, unless it was started meanwhile."""
+        if not self.up:
+            self.start()
 
     def end(self) -> None:
         self.up = False
@@ -84,13 +86,18 @@ class Broker:
                 self._lead(known, view)
             elif known.leader not in live and self.name in known.replicas:
                 self._elect(known, live, ranks[business])
-        move = self.balancer.next_move(records, live, self.world.loop.now)
-        if move is not None:
-            self.world.judge_move(self.name, move.business)
-            known = records[move.business]
-            self.world.swap(known, replace(known, successor=move.target))
+        found = self.rebalancer.next_record(records, view, self.world.loop.now)
+        if found is not None:
+            self._balance(records[found[0].business], found[0])
         if len(self.world.records) < BUSINESSES and self.world.loop.random.random() < self.world.creates:
             self._create(view)
+
+    def _balance(self, before: Leadership, after: Leadership) -> None:
+        if after.successor != before.successor:
+            self.world.judge_move(self.name, after.business)
+            self.world.swap(before, after)
+        elif self.world.swap(before, after):
+            self.world.judge_replica_move(after)
 
     def _create(self, view: ClusterView) -> None:
         name = f"x{len(self.world.records)}"
@@ -126,7 +133,7 @@ class Broker:
         late = self.draining or self.world.loop.now - since > AWAIT_SUCCESSOR_S
         if not able and known.successor in known.replicas and known.successor in view.by_name and not late:
             return None
-        fails = self.world.loop.random.random() < self.world.failing
+        fails = self.world.loop.random.random() < self.world.failing or self.world.is_immovable(known)
         self.world.counts["hand-over"] += 1
         if not able or fails:
             return clear_successor(known)
@@ -167,6 +174,8 @@ class LeaderWorld:
         self.records: dict[str, Leadership] = {}
         self.live: dict[Member, LiveBroker] = {}
         self.creates, self.failing = random.choice((0.1, 0.4)), random.choice((0.0, 0.2))
+        #: A business whose hand-over for balance always fails, or a broker that can hand over none.
+        self.immovable = {3: "x0", 7: "a"}.get(seed % 8, "")
         names = "abcdefgh"[: random.choice((3, 3, 4, 6, 8))]
         sites = random.choice((("",), ("east", "west"), ("east", "west", "north"), ("east", "west", "")))
         minimum = random.choice((2, 2, 1))
@@ -175,7 +184,12 @@ class LeaderWorld:
         self._even_since: float | None = None
         self._missing_since: dict[str, float] = {}  # by what is missing
         self._asked: dict[str, tuple[int, str, int, float]] = {}  # the newest hand-over: term, broker, its life, time
-        self.brokers = {name: Broker(self, name, random.choice(sites)) for name in names}
+        late = (
+            names[-1] if seed % 4 == 2 and len(names) > self.wanted.replicas else ""
+        )  # it comes when all have replicas
+        self.brokers = {
+            name: Broker(self, name, random.choice(sites), FAULTS_S / 2 if name == late else 0.0) for name in names
+        }
 
     def find(self, member: Member) -> Broker | None:
         """Return the broker with this store."""
@@ -227,7 +241,7 @@ class LeaderWorld:
             self.counts["replica replaced"] += 1
         leader = self.brokers[after.leader.broker] if after.leader is not None else None
         if leader is not None and leader.name in set(after.leaving) - set(before.leaving) and not leader.drained:
-            raise Violation("the leader's replica stays when a site is repaired", after.business)
+            raise Violation("the leader's replica stays", after.business)
 
     def judge_move(self, by: str, business: str) -> None:
         """Raise unless a broker hands over its own business, while the cluster is whole, after the last hand-over."""
@@ -235,8 +249,7 @@ class LeaderWorld:
         known, now = self.records[business], self.loop.now
         if known.leader is not None and known.leader.broker != by and now - self._moved_at > READ_S:
             raise Violation("a broker hands over what it leads", f"{by}: {business}")
-        missing = [what for what in self._find_missing() if now - self._missing_since.get(what, now) > LATE_S]
-        if missing:  # one cause all the time: a broker may read the end of one before the beginning of the next
+        if missing := self._find_lasting_faults():
             raise Violation("nothing is handed over while a replica is missing or a lane is degraded", str(missing))
         others = [
             other
@@ -254,6 +267,20 @@ class LeaderWorld:
         self._asked[business] = known.term, by, life, now
         self._moved_at = now
 
+    def judge_replica_move(self, after: Leadership) -> None:
+        """Raise unless a replica moves alone, while the cluster is whole."""
+        self.counts["replica moved for balance"] += 1
+        if missing := self._find_lasting_faults():
+            raise Violation("no replica moves for balance while another one is missing or moves", str(missing))
+
+    def _find_lasting_faults(self) -> list[str]:
+        """Return what is missing for so long that every broker has read it.
+
+        One cause all the time: a broker may read the end of one before the beginning of the next.
+        """
+        now = self.loop.now
+        return [what for what in self._find_missing() if now - self._missing_since.get(what, now) > LATE_S]
+
     def _find_missing(self) -> set[str]:
         """Return the degraded lanes, missing leaders and missing replicas."""
         alive = {broker.me for broker in self.brokers.values() if broker.up} & self.live.keys()
@@ -263,6 +290,7 @@ class LeaderWorld:
                 found.add(f"the leader of {known.business}")
             in_sync = {member.broker for member in known.in_sync & alive}
             found |= {f"{known.business} at {name}" for name in set(known.replicas) - in_sync}
+            found |= {f"{known.business} leaves {name}" for name in known.leaving}
         return found
 
     def _look(self) -> None:
@@ -347,9 +375,27 @@ class LeaderWorld:
             all(known.leader in stores and not known.leaving for known in records)
             and all({member.broker for member in known.in_sync} == set(known.replicas) for known in records)
             and not self._crowded_businesses()
-            and not (is_uneven(records, self.live) and plan_moves(records, self.live))
+            and not self._is_a_broker_unused()
+            and not (is_uneven(records, self.live) and self._possible_moves())
             and self.loop.now > FAULTS_S + UNEVEN_S
         )
+
+    def is_immovable(self, known: Leadership) -> bool:
+        """Whether each requested hand-over of a business fails."""
+        return self.immovable in (known.business, known.leader.broker if known.leader is not None else "")
+
+    def _possible_moves(self) -> list[Move]:
+        """Return the hand-overs that would balance the cluster, without those that always fail."""
+        records = self.records.values()
+        return plan_moves(
+            [replace(known, in_sync=frozenset()) if self.is_immovable(known) else known for known in records], self.live
+        )
+
+    def _is_a_broker_unused(self) -> bool:
+        """Whether a broker has far fewer replicas than the others, where no site is in the way."""
+        counts = Counter(name for known in self.records.values() for name in known.replicas)
+        alone = len({broker.site for broker in self.brokers.values()}) == 1
+        return alone and any(counts[name] * UNEVEN * len(self.brokers) < counts.total() for name in self.brokers)
 
     def _crowded_businesses(self) -> list[str]:
         """Return the businesses with two replicas at a site while another site has a broker."""
@@ -364,80 +410,14 @@ class LeaderWorld:
     def _explain(self) -> None:
         if found := self._crowded_businesses():
             raise Violation("replicas are at different sites", str(found))
+        if self._is_a_broker_unused():
+            raise Violation(
+                "replicas move to a new broker", str(Counter(n for k in self.records.values() for n in k.replicas))
+            )
         unled = [known for known in self.records.values() if known.leader not in self.live]
         if unled:
             raise Violation("each business is led", str(unled[0]))
         behind = [known for known in self.records.values() if {m.broker for m in known.in_sync} != set(known.replicas)]
         if behind:
             raise Violation("all replicas are complete", str(behind[0]))
-        raise Violation("no broker leads far more than the others", str(plan_moves(self.records.values(), self.live)))
-
-
-class _HandsOver(Host):
-    """A broker that carries out requests for other leaders with the product's code."""
-
-    world: CreatedWorld
-
-    def start(self, *, begins: bool = False) -> None:
-        super().start(begins=begins)
-        coordination = SimpleNamespace(swap=lambda before, after: self.swap(m.Swap(before=before, after=after)))
-        self.requests = LeaderRequests(
-            self.me,
-            self.world.wanted,
-            cast(Coordination, coordination),
-            self._take,
-            lambda: self.loop.now,
-            rebalance=False,
-        )
-        self.every(0.5, self._execute)
-
-    def _take(self, _: str, event: m.HandOverRequest) -> None:
-        self.loop.counts["handed over as requested"] += 1
-        self.step(event)
-
-    def _execute(self) -> None:
-        record, live = self.replica.known, self.replica.live
-        if record is not None and live is not None and self.replica.leads:
-            view = ClusterView(live.values(), [record])
-            if self.world.wanted.next_record(record, view) is None:
-                self.requests.execute({"shop": self.replica}, {"shop": record}, view)
-
-
-class _ForgottenJudge(Judge):
-    """Also sees that no entry of the forgotten business comes back."""
-
-    def leads(self, host: Host, term: int) -> None:
-        super().leads(host, term)
-        if any(value < 0 for _, value in (*host.disk.content.applied, *host.disk.content.entries)):
-            raise Violation("no entry of a forgotten business comes back", f"{host.me} leads with one")
-
-
-class CreatedWorld(World):
-    """The protocol in a new business, with the product's record, and the hand-over to the leader that it requests.
-
-    In half of the histories under consistency a replica still has the data of a forgotten business of this name.
-    """
-
-    host_class = _HandsOver
-    judge_class = _ForgottenJudge
-    policies = (Policy.CONSISTENCY, Policy.AVAILABILITY)
-
-    def first_record(self, names: str) -> Leadership:
-        """Return the record as broker a makes it; the scheduler prefers a or b."""
-        leader = self.loop.random.choice("ab")
-        live = [
-            LiveBroker(member=host.me, address=host.name, priority=host.name != leader) for host in self.hosts.values()
-        ]
-        self.wanted = ReplicaPlacement(replicas=len(names), policy=self.policy, min_in_sync=self.min_in_sync)
-        made = self.wanted.new_record("shop", self.hosts["a"].me, ClusterView(live), 2)
-        if self.policy is Policy.CONSISTENCY and self.loop.random.random() < 0.5:
-            self._leave_data(self.hosts[self.loop.random.choice("bc")])
-        return replace(made, version=1)
-
-    def _leave_data(self, host: Host) -> None:
-        entries = [(1, -value) for value in range(1, self.loop.random.choice((3, 300)))]
-        for entry in entries:
-            host.disk.change(("append", entry))
-        host.disk.change(("apply", entries[: self.loop.random.randrange(len(entries))]))
-        host.disk.crash()
-        self.loop.counts["data of a forgotten business"] += 1
+        raise Violation("no broker leads far more than the others", str(self._possible_moves()))

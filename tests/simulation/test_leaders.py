@@ -7,8 +7,9 @@ from collections.abc import Callable
 
 import pytest
 
+from tests.simulation.created import CreatedWorld
 from tests.simulation.judge import Violation
-from tests.simulation.leaders import CreatedWorld, LeaderWorld
+from tests.simulation.leaders import LeaderWorld
 from tests.simulation.patching import Edit, edited
 from tests.simulation.rules import Rule
 
@@ -22,33 +23,41 @@ def _rule(text: str, where: str, old: str, new: str, seed: int, invariant: str) 
 RULES = (
     _rule(
         "A broker hands over only what it leads",
-        "leaders.Balancer.next_move",
-        "moves[0].source != self._me or ",
-        "",
+        "leaders.Balancer._choose",
+        " and moves[0].source != self._me",
+        " and False",
         seed=0,
         invariant="a broker hands over what it leads",
     ),
     _rule(
         "Nothing is handed over for balance while a replica is missing or a lane is degraded",
         "leaders.Balancer.next_move",
-        " or find_obstacle(known, live)",
-        "",
+        "waits or find_obstacle(known, live)",
+        "waits",
         seed=7,
         invariant="nothing is handed over while a replica is missing or a lane is degraded",
     ),
     _rule(
         "A hand-over that failed is repeated after a while",
         "leaders.Balancer.next_move",
-        "self._asked is not None and",
-        "False and",
+        "self._find_failed(records, now)",
+        "[]",
         seed=4,
         invariant="a hand-over that failed is not repeated at once",
     ),
     _rule(
+        "A business that another broker fails to hand over does not block the others",
+        "leaders.Balancer._choose",
+        "if now - since < 2 * AGAIN_S:",
+        "if True:",
+        seed=39,
+        invariant="no broker leads far more than the others",
+    ),
+    _rule(
         "Only an imbalance that lasts is repaired",
         "leaders.Balancer.next_move",
-        "now - self._since < self._uneven_s or moves[0]",
-        "moves[0]",
+        "now - self._since < self._uneven_s",
+        "False",
         seed=2,
         invariant="a short imbalance is left alone",
     ),
@@ -73,7 +82,7 @@ RULES = (
         "records._suitability",
         "not ballot.healthy, ",
         "",
-        seed=7,
+        seed=8,
         invariant="an unhealthy broker is the last choice",
     ),
     _rule(
@@ -106,7 +115,31 @@ RULES = (
         " and name != leader",
         "",
         seed=17,
-        invariant="the leader's replica stays when a site is repaired",
+        invariant="the leader's replica stays",
+    ),
+    _rule(
+        "Replicas move to a broker that has hardly any",
+        "venus.broker.replicas.placement:Rebalancer.next_record",
+        "if after is not None:",
+        "if False:",
+        seed=6,
+        invariant="replicas move to a new broker",
+    ),
+    _rule(
+        "No replica moves for balance while another one is missing or moves",
+        "venus.broker.replicas.placement:ReplicaBalancer.next_record",
+        " or find_obstacle(records.values(), view.live)",
+        "",
+        seed=26,
+        invariant="no replica moves for balance while another one is missing or moves",
+    ),
+    _rule(
+        "The leader's replica is not the one that moves for balance",
+        "venus.broker.replicas.placement:_can_move",
+        " or known.leader.broker == source",
+        "",
+        seed=4,
+        invariant="the leader's replica stays",
     ),
     _rule(
         "A replica leaves once all others are in sync",
@@ -128,7 +161,14 @@ CREATED = (
         invariant="no entry of a forgotten business comes back",
     ),
 )
-REACHED = ("election", "hand-over for balance", "replica replaced", "a broker died while all was well", "new business")
+REACHED = (
+    "election",
+    "hand-over for balance",
+    "replica replaced",
+    "a broker died while all was well",
+    "new business",
+    "replica moved for balance",
+)
 
 
 def violation(kind: World, seed: int) -> str | None:

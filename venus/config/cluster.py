@@ -73,7 +73,7 @@ class ClusterSettings(SettingsSection):
     policy: Literal["consistency", "availability"] = "consistency"
     #: How many replicas must have a change on disk before it is acknowledged; 0 = the majority of `replicas`.
     min_in_sync: int = Field(default=0, ge=0, le=BROKERS_MAX)
-    #: Whether the broker that leads far more businesses than the others hands some over by itself.
+    #: Whether a broker that leads far too much hands over by itself, and replicas move to one that has hardly any.
     rebalance: bool = True
     #: How much of a queue is kept for a replica that is behind; one that is further behind installs the full data.
     follower_backlog_bytes: int = Field(default=1 << 30, ge=0)

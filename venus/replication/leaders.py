@@ -8,8 +8,8 @@ records only balances less well.
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from venus.network.scheduling import grade_loads
@@ -53,8 +53,7 @@ class LeaderSchedule:
 
 def _expected_leader(known: Leadership, living: Collection[str]) -> str:
     """Return the broker that leads after the requested hand-over."""
-    leader = known.leader.broker if known.leader is not None else ""
-    return known.successor if known.successor in living else leader
+    return known.successor if known.successor in living else _leader_name(known)
 
 
 def plan_elections(records: Collection[Leadership], live: Live) -> dict[str, dict[str, int]]:
@@ -172,7 +171,7 @@ def count_roles(records: Iterable[Leadership]) -> dict[str, tuple[int, int]]:
     """Return how many businesses each broker leads, and how many it follows."""
     leads, follows = Counter[str](), Counter[str]()
     for known in records:
-        leader = known.leader.broker if known.leader is not None else ""
+        leader = _leader_name(known)
         leads[leader] += 1
         follows.update(name for name in known.replicas if name != leader)
     return {name: (leads[name], follows[name]) for name in sorted((leads + follows).keys() - {""})}
@@ -205,12 +204,16 @@ def find_obstacle(records: Iterable[Leadership], live: Live) -> str:
 
 
 class Balancer:
-    """Automatic balancing, in every broker: the one that leads too much hands over, one business at a time."""
+    """Automatic balancing, in every broker: the one that leads too much hands over, one business at a time.
+
+    What could not be handed over stays where it is in the plans of the next AGAIN_S, so it does not block the others.
+    """
 
     def __init__(self, me: str, uneven_s: float = UNEVEN_S) -> None:
         self._me, self._uneven_s = me, uneven_s
         self._since: float | None = None  # it has been uneven, or is not balanced yet
-        self._asked: tuple[str, float] | None = None  # the newest hand-over of this broker
+        self._asked: dict[str, tuple[int, float]] = {}  # by business: the record's version at a hand-over, and when
+        self._awaited: dict[tuple[str, int], float] = {}  # others that should hand over, and lead so many: since when
 
     def next_move(self, records: Mapping[str, Leadership], live: Live, now: float) -> Move | None:
         """Return the hand-over that this broker should begin now; None = none."""
@@ -219,15 +222,48 @@ class Balancer:
             if not is_uneven(known, live):
                 return None
             self._since = now
+        waits = now - self._since < self._uneven_s
         moves = plan_moves(known, live)
-        if not moves or (now - self._since < self._uneven_s and not is_uneven(known, live)):
+        if not moves or (waits and not is_uneven(known, live)):
             self._since = None
             return None
-        if now - self._since < self._uneven_s or moves[0].source != self._me or find_obstacle(known, live):
+        if waits or find_obstacle(known, live):
             return None
-        if self._asked is not None and now - self._asked[1] < AGAIN_S:
-            asked = records.get(self._asked[0])
-            if asked is not None and asked.leader is not None and asked.leader.broker == self._me:
-                return None  # it could not be handed over
-        self._asked = moves[0].business, now
-        return moves[0]
+        failed = self._find_failed(records, now)
+        if any(records[name].version == self._asked[name][0] for name in failed):
+            return None  # the newest request is not visible yet
+        if failed:
+            moves = plan_moves(_pin(known, failed), live)
+        move = self._choose(known, live, moves, failed, now)
+        if move is not None:
+            self._asked[move.business] = records[move.business].version, now
+        return move
+
+    def _find_failed(self, records: Mapping[str, Leadership], now: float) -> list[str]:
+        """Return the businesses that this broker leads although it has requested a hand-over lately."""
+        self._asked = {name: asked for name, asked in self._asked.items() if now - asked[1] < AGAIN_S}
+        return [name for name in self._asked if name in records and _leader_name(records[name]) == self._me]
+
+    def _choose(
+        self, known: Sequence[Leadership], live: Live, moves: Sequence[Move], failed: Collection[str], now: float
+    ) -> Move | None:
+        """Return the plan's first move if it is this broker's; those that another broker fails to make are left out."""
+        fixed, before, self._awaited = set(failed), self._awaited, {}
+        while moves and moves[0].source != self._me:
+            source = moves[0].source
+            leads = source, moves[0].source_leads
+            since = self._awaited[leads] = before.get(leads, now)
+            if now - since < 2 * AGAIN_S:
+                return None
+            fixed |= {one.business for one in known if _leader_name(one) == source}
+            moves = plan_moves(_pin(known, fixed), live)
+        return moves[0] if moves else None
+
+
+def _leader_name(known: Leadership) -> str:
+    return known.leader.broker if known.leader is not None else ""
+
+
+def _pin(records: Sequence[Leadership], fixed: Collection[str]) -> list[Leadership]:
+    """Return the records; no plan changes the leaders of the fixed businesses."""
+    return [replace(one, in_sync=frozenset()) if one.business in fixed else one for one in records]

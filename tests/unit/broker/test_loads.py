@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 
 from venus.broker.replicas.broker_load import AGAIN_AFTER_S, MEASURE_EVERY_S, BrokerLoad, MachineLoad
-from venus.broker.replicas.placement import ClusterView, ReplicaPlacement
+from venus.broker.replicas.placement import ClusterView, ReplicaBalancer, ReplicaPlacement
 from venus.coordination.stored_records import decode_broker, encode_broker
 from venus.errors import ProtocolError
 from venus.network.scheduling import Load, rank_brokers
+from venus.replication.leaders import UNEVEN_S
 from venus.replication.records import Leadership, LiveBroker, Member
 
 
@@ -182,3 +183,35 @@ def test_a_dead_broker_still_occupies_its_site() -> None:
 
 def member(name: str) -> Member:
     return Member(broker=name, store=f"s{name}")
+
+
+def test_replicas_move_to_a_new_broker_one_at_a_time_and_never_to_a_site_that_has_one() -> None:
+    live = [*at("east", "a"), *at("west", "b"), *at("east", "d")]
+    records = {
+        f"x{n}": Leadership(
+            business=f"x{n}",
+            term=1,
+            leader=member("b"),
+            in_sync=frozenset(map(member, "ab")),
+            replicas=("a", "b"),
+        )
+        for n in range(4)
+    }
+    view, (leading, other) = ClusterView(live, records.values()), (ReplicaBalancer("b"), ReplicaBalancer("a"))
+    assert [one.next_record(records, view, 0.0) for one in (leading, other)] == [None, None], "it may not last"
+    assert other.next_record(records, view, UNEVEN_S) is None, "the leader moves its replicas"
+    moved = leading.next_record(records, view, UNEVEN_S)
+    assert moved == replace(records["x0"], replicas=("a", "b", "d"), leaving=("a",))
+    records["x0"] = moved
+    assert leading.next_record(records, ClusterView(live, records.values()), UNEVEN_S + 1) is None, "one at a time"
+    records["x0"] = replace(moved, in_sync=frozenset(map(member, "bd")), replicas=("b", "d"), leaving=())
+    again = leading.next_record(records, ClusterView(live, records.values()), UNEVEN_S + 2)
+    assert again == replace(records["x1"], replicas=("a", "b", "d"), leaving=("a",))
+
+    west = [*at("east", "a"), *at("west", "b"), *at("west", "d")]
+    before = {
+        name: replace(one, in_sync=moved.in_sync, replicas=("a", "b"), leaving=()) for name, one in records.items()
+    }
+    crowded = ReplicaBalancer("b")
+    for now in (0.0, UNEVEN_S):
+        assert crowded.next_record(before, ClusterView(west, before.values()), now) is None, "b's site is d's"

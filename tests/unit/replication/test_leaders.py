@@ -174,6 +174,40 @@ def test_a_broker_that_leads_too_much_for_ten_minutes_hands_over_one_business() 
     assert again.business == "x01"
 
 
+def test_a_business_that_cannot_be_handed_over_does_not_block_the_others() -> None:
+    live, balancer = living("abc"), Balancer("a")
+    _, first, last = (balancer.next_move(UNEVEN_RECORDS, live, at) for at in (0.0, UNEVEN_S, UNEVEN_S + 1))
+    assert first is not None
+    assert last is None, "the request may not be visible yet"
+    refused = UNEVEN_RECORDS | {"x00": replace(UNEVEN_RECORDS["x00"], version=2)}
+    other = balancer.next_move(refused, live, UNEVEN_S + 2)
+    assert other is not None
+    assert other.business == "x01"
+    both = refused | {"x01": replace(UNEVEN_RECORDS["x01"], version=2)}
+    third = balancer.next_move(both, live, UNEVEN_S + 4)
+    assert third is not None
+    assert third.business == "x02"
+    every = {name: replace(known, version=2) for name, known in both.items()}
+    assert balancer.next_move(every, live, UNEVEN_S + 6) is None, "all have failed lately"
+    again = balancer.next_move(every, live, UNEVEN_S + AGAIN_S)
+    assert again is not None
+    assert again.business == "x00", "it may succeed by now"
+
+
+def test_businesses_of_another_broker_that_cannot_be_handed_over_do_not_block_those_of_this_one() -> None:
+    live, balancer = living("abcd"), Balancer("b")
+    leaders = {**dict.fromkeys(range(5), "a"), **dict.fromkeys(range(5, 8), "b")}
+    records = {
+        known.business: known for known in (business(n, who, "abcd".replace(who, "")) for n, who in leaders.items())
+    }
+    assert is_uneven(records.values(), live)
+    assert [balancer.next_move(records, live, at) for at in (0.0, UNEVEN_S)] == [None, None], "the other one begins"
+    assert balancer.next_move(records, live, UNEVEN_S + 2 * AGAIN_S - 1) is None
+    move = balancer.next_move(records, live, UNEVEN_S + 2 * AGAIN_S)
+    assert move is not None
+    assert move.source == "b"
+
+
 def test_another_broker_hands_over_and_a_short_imbalance_is_left_alone() -> None:
     live = living("abc")
     other, short = Balancer("b"), Balancer("a")

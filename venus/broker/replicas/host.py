@@ -16,13 +16,14 @@ from venus.broker.replicas.effects import Coordination, Effects, Installations, 
 from venus.broker.replicas.placement import (
     ClusterView,
     KnownBrokers,
+    Rebalancer,
     ReplicaPlacement,
     can_be_removed,
     clear_successor,
 )
 from venus.broker.replicas.replicated_logs import ReplicaStanding, ReplicatedLogs
 from venus.replication import messages as m
-from venus.replication.leaders import Balancer, LeaderSchedule, plan_elections
+from venus.replication.leaders import LeaderSchedule, plan_elections
 from venus.replication.leading import Leading
 from venus.replication.messages import HandOverRequest
 from venus.replication.position import LogChanged, Position, ReplicationTimes
@@ -365,10 +366,10 @@ class LeaderRequests:
     _awaited: dict[str, tuple[tuple[int, str], float]] = field(default_factory=dict)  # term and successor, since when
     _drained_at: dict[str, float] = field(default_factory=dict)
     _balanced_at: float = float("-inf")
-    _balancer: Balancer = field(init=False)
+    _rebalancer: Rebalancer = field(init=False)
 
     def __post_init__(self) -> None:
-        self._balancer = Balancer(self.me.broker)
+        self._rebalancer = Rebalancer(self.me.broker)
 
     def execute(self, replicas: Mapping[str, Replica], records: Mapping[str, Leadership], view: ClusterView) -> None:
         """Execute the requests of the businesses that this broker leads."""
@@ -387,12 +388,12 @@ class LeaderRequests:
             self._balance(records, view, now)
 
     def _balance(self, records: Mapping[str, Leadership], view: ClusterView, now: float) -> None:
-        """Request one hand-over, if it is time and this broker leads too much."""
-        move = self._balancer.next_move(records, view.live, now)
-        if move is not None:
-            logger.info("%s: it moves to broker %s for balance: %s", move.business, move.target, move.reason)
-            known = records[move.business]
-            self.coordination.swap(known, replace(known, successor=move.target))
+        """Request one hand-over, or move one replica, if it is time and this broker should."""
+        found = self._rebalancer.next_record(records, view, now)
+        if found is not None:
+            after, reason = found
+            logger.info("%s: %s", after.business, reason)
+            self.coordination.swap(records[after.business], after)
 
     def _hand_over(self, replica: Replica, known: Leadership, leading: Leading, view: ClusterView) -> None:
         business, now = known.business, self.monotonic()

@@ -7,12 +7,12 @@ site is a site of its own.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 from venus.network.scheduling import grade_loads, rank_brokers
-from venus.replication.leaders import LeaderSchedule
+from venus.replication.leaders import UNEVEN, UNEVEN_S, Balancer, LeaderSchedule, find_obstacle
 from venus.replication.records import Leadership, LiveBroker, Member, Policy
 
 
@@ -154,6 +154,77 @@ def replace_crowded(known: Leadership, view: ClusterView) -> Leadership | None:
         return None
     in_sync = {member.broker for member in known.in_sync}
     return _replace_replica(known, min(crowded, key=lambda name: (name in in_sync, -view.replicas[name], name)), view)
+
+
+class Rebalancer:
+    """Automatic balance of leaders, then of replicas, by what all brokers read in the same records."""
+
+    def __init__(self, me: str, uneven_s: float = UNEVEN_S) -> None:
+        self._leaders, self._replicas = Balancer(me, uneven_s), ReplicaBalancer(me, uneven_s)
+
+    def next_record(
+        self, records: Mapping[str, Leadership], view: ClusterView, now: float
+    ) -> tuple[Leadership, str] | None:
+        """Return a record that this broker should change now, and why; None = nothing to change."""
+        move = self._leaders.next_move(records, view.live, now)
+        after = self._replicas.next_record(records, view, now)
+        if move is not None:
+            reason = f"it moves to broker {move.target} for balance: {move.reason}"
+            return replace(records[move.business], successor=move.target), reason
+        if after is not None:
+            return after, f"its replica at {after.leaving[-1]} moves to {after.replicas[-1]}, which has hardly any"
+        return None
+
+
+class ReplicaBalancer:
+    """Automatic moves of replicas to a broker that has hardly any, as a new one; one at a time in the cluster.
+
+    A leader moves replicas of its own businesses, and never its own replica. The copy comes first: the replica in its
+    place leaves once all others are in sync (`remove_leaving`).
+    """
+
+    def __init__(self, me: str, uneven_s: float = UNEVEN_S) -> None:
+        self._me, self._uneven_s = me, uneven_s
+        self._since: float | None = None  # there is such a broker
+
+    def next_record(self, records: Mapping[str, Leadership], view: ClusterView, now: float) -> Leadership | None:
+        """Return a record with a replica that moves; None = none should, or it is another leader's."""
+        found = _find_replica_move(list(records.values()), view)
+        if found is None:
+            self._since = None
+            return None
+        self._since = now if self._since is None else self._since
+        known, source, target = found
+        leads = known.leader is not None and known.leader.broker == self._me
+        if not leads or now - self._since < self._uneven_s or find_obstacle(records.values(), view.live):
+            return None
+        return replace(known, replicas=(*known.replicas, target), leaving=(*known.leaving, source))
+
+
+def _find_replica_move(records: Sequence[Leadership], view: ClusterView) -> tuple[Leadership, str, str] | None:
+    """Return a business, the broker with a replica that should move, and the one that has far fewer than the mean."""
+    able = sorted(name for name, broker in view.by_name.items() if not broker.draining)
+    counts = Counter(dict.fromkeys(able, 0))
+    counts.update(name for known in records for name in known.staying_replicas if name in counts)
+    target = min(able, key=lambda name: (counts[name], name), default="")
+    if not target or counts[target] * UNEVEN * len(able) >= counts.total():
+        return None
+    for source in sorted(able, key=lambda name: (-counts[name], name)):
+        if counts[source] < counts[target] + 2 or view.grades[target] > view.grades[source]:
+            continue
+        for known in sorted(records, key=lambda known: known.business):
+            if _can_move(known, source, target, view):
+                return known, source, target
+    return None
+
+
+def _can_move(known: Leadership, source: str, target: str, view: ClusterView) -> bool:
+    """Whether a replica may move: it does not lead, and no site is shared afterwards that is not shared now."""
+    stay = known.staying_replicas
+    if source not in stay or target in known.replicas or known.leader is None or known.leader.broker == source:
+        return False
+    sites = {view.site_of(name) for name in stay}
+    return len({view.site_of(name) for name in (*stay, target) if name != source}) >= len(sites)
 
 
 def _replace_replica(known: Leadership, leaving: str, view: ClusterView) -> Leadership | None:
