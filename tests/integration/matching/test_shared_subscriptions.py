@@ -1,14 +1,19 @@
-"""Subscriptions of real clients at a broker whose matching others share: the same rows, also while the others die."""
+"""Subscriptions of real clients at a broker whose matching others share: the same rows, also while the others die.
+
+The others are found by configured addresses, or in the etcd of their cluster.
+"""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
 from tests.integration.service.test_listening import Reader
+from tests.support.brokers.broker_clusters import BrokerCluster
+from tests.support.brokers.etcd import EtcdCluster
 from tests.support.brokers.feed import Feed, gone, items, put
 from tests.support.brokers.overlays import BrokerOverlay, matching
 from tests.support.brokers.real_broker import RealBroker
@@ -31,11 +36,6 @@ class SharingBroker(RealBroker):
         self._last_batch = self.next_offset = 0
         self.start()
 
-    def overlay(self) -> broker_pb2.OverlayStatus:
-        """Return its place in the overlay."""
-        with AdminClient(self.address) as admin:
-            return admin.status().overlay
-
 
 def predicates() -> list[tuple[str, Callable[[str, int], bool]]]:
     """Return predicates, and what each says."""
@@ -46,46 +46,108 @@ def predicates() -> list[tuple[str, Callable[[str, int], bool]]]:
     return found
 
 
+class LeadingBroker(RealBroker):
+    """The broker of a cluster that leads."""
+
+    def __init__(self, cluster: BrokerCluster) -> None:
+        self._last_batch = self.next_offset = 0
+        self.name, self._producer, _ = cluster.connected()
+        self.address = cluster.brokers[self.name].address
+
+
+class ChangingRows:
+    """Random changes of a table, and its rows as they are now."""
+
+    def __init__(self, broker: RealBroker) -> None:
+        self._broker, self._feed, self._chance = broker, Feed(broker), random.Random(5)
+        self._feed.describe(items())
+        self._feed.cut(put(1, "EU", 50))
+        self._rows: dict[int, tuple[str, int]] = {1: ("EU", 50)}
+
+    def write(self, cuts: int) -> None:
+        """Insert, update or delete a row in each cut."""
+        chance = self._chance
+        for _ in range(cuts):
+            number, row = chance.randrange(60), (chance.choice(["EU", "US"]), chance.randrange(450))
+            if number in self._rows and chance.random() < 0.2:
+                self._feed.cut(gone(number))
+                del self._rows[number]
+            else:
+                self._feed.cut(put(number, *row))
+                self._rows[number] = row
+
+    def check(self, readers: Sequence[Reader]) -> None:
+        """Compare what each reader has with what its predicate says."""
+        for (text, holds), reader in zip(predicates(), readers, strict=True):
+            reader.until(self._broker.next_offset)
+            wanted = {n: row for n, row in self._rows.items() if holds(*row)}
+            assert {n: (row["label"], row["amount"]) for n, row in reader.rows.items()} == wanted, text
+
+
+def overlay_of(address: str) -> broker_pb2.OverlayStatus:
+    with AdminClient(address) as admin:
+        return admin.status().overlay
+
+
+def write_until_matched_elsewhere(rows: ChangingRows, address: str) -> None:
+    before = overlay_of(address).changes_elsewhere
+
+    def is_matched_elsewhere() -> bool:
+        rows.write(1)
+        return overlay_of(address).changes_elsewhere > before + 20
+
+    eventually(is_matched_elsewhere, "changes matched elsewhere")
+
+
+def wait_until_installed(address: str) -> None:
+    def is_installed() -> bool:
+        overlay = overlay_of(address)
+        return bool(overlay.subspaces and not overlay.uninstalled)
+
+    eventually(is_installed, "installed subspaces")
+
+
 def test_subscribers_get_exactly_their_rows_while_the_brokers_that_match_are_killed(tmp_path: Path) -> None:
-    rng, source = random.Random(5), dict[int, tuple[str, int]]()
     with BrokerOverlay(tmp_path, 3, brokers=8) as others:
         broker = SharingBroker(tmp_path / "own", others.addresses)
-        feed = Feed(broker)
-        feed.describe(items())
-        feed.cut(put(1, "EU", 50))
-        source[1] = ("EU", 50)
-
-        def write(cuts: int) -> None:
-            for _ in range(cuts):
-                number, row = rng.randrange(60), (rng.choice(["EU", "US"]), rng.randrange(450))
-                if number in source and rng.random() < 0.2:
-                    feed.cut(gone(number))
-                    del source[number]
-                else:
-                    feed.cut(put(number, *row))
-                    source[number] = row
-
-        def check() -> None:
-            for (text, holds), reader in zip(predicates(), readers, strict=True):
-                reader.until(broker.next_offset)
-                wanted = {n: row for n, row in source.items() if holds(*row)}
-                got = {n: (row["label"], row["amount"]) for n, row in reader.rows.items()}
-                assert got == wanted, text
-
+        rows = ChangingRows(broker)
         with connect(broker.address, client="test") as connection:
             readers = [Reader(connection.changes("shop.items", where=text)) for text, _ in predicates()]
             for reader in readers:
                 reader.until(broker.next_offset)
-            eventually(lambda: broker.overlay().subspaces and not broker.overlay().uninstalled, "installed subspaces")
-
-            def is_matched_elsewhere() -> bool:
-                write(1)
-                return broker.overlay().changes_elsewhere > 20
-
-            eventually(is_matched_elsewhere, "changes matched elsewhere")
-            check()
+            wait_until_installed(broker.address)
+            write_until_matched_elsewhere(rows, broker.address)
+            rows.check(readers)
             others.kill(3)
-            write(20)
-            check()
-        eventually(lambda: broker.overlay().changes_here > 0, "changes matched here")
+            rows.write(20)
+            rows.check(readers)
+        eventually(lambda: overlay_of(broker.address).changes_here > 0, "changes matched here")
         broker.stop()
+
+
+def test_brokers_of_a_cluster_find_each_other_in_etcd_and_share_matching(
+    tmp_path: Path, etcd_server: EtcdCluster
+) -> None:
+    shared = matching((), brokers=8, deadline_ms=500.0)
+    with BrokerCluster(tmp_path, etcd_server, lease_s=4.0, matching=shared) as cluster:
+        broker = LeadingBroker(cluster)
+        other = next(name for name in "abc" if name != broker.name)
+        rows = ChangingRows(broker)
+
+        def know_each_other() -> bool:
+            return all(overlay_of(one.address).neighbours == 2 for one in cluster.brokers.values() if one.alive)
+
+        eventually(know_each_other, "an overlay of three brokers", every_s=0.1)
+        with connect(broker.address, client="test") as connection:
+            readers = [Reader(connection.changes("shop.items", where=text)) for text, _ in predicates()]
+            for reader in readers:
+                reader.until(broker.next_offset)
+            wait_until_installed(broker.address)
+            write_until_matched_elsewhere(rows, broker.address)
+            cluster.brokers[other].kill()
+            rows.write(20)
+            rows.check(readers)
+            cluster.start(other)
+            eventually(know_each_other, "an overlay of three brokers again", every_s=0.1)
+            write_until_matched_elsewhere(rows, broker.address)
+            rows.check(readers)

@@ -1,4 +1,7 @@
-"""Sixteen brokers that share the matching of many skewed subscriptions, and the sudden death of eight of them."""
+"""Sixteen brokers that share the matching of many skewed subscriptions, and the sudden death of eight of them.
+
+Scenario 105 with a fifth of its subscriptions; `python -m bench.all --only S3` has all of them.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +20,8 @@ TABLE = "main/1"
 INTERESTS = 20_000
 ROUNDS = 30
 HEALED_S = 10.0
-#: Of the most loaded broker to the mean; 1.5 with many changes, and a busy machine answers some requests late.
-BALANCE = 2.0
+#: Of the most loaded broker to the mean, once subspaces are where there is least work.
+BALANCE = 1.5
 
 
 def test_eight_of_sixteen_die_at_once_under_many_subscriptions(tmp_path: Path) -> None:
@@ -32,11 +35,17 @@ def test_eight_of_sixteen_die_at_once_under_many_subscriptions(tmp_path: Path) -
         with AccessBroker(others.addresses[8:10], brokers=16, lease_s=6.0) as access:
             access.subscribe(TABLE, interests)
             access.wait_until_installed()
+            for some in (batches[:10], batches[10:20]):
+                for batch in some:
+                    assert access.match(TABLE, batch).pairs() == local.match(batch).pairs()
+                access.wait_for_rounds(2)
+            before, elsewhere = others.matched_pairs(), access.overlay.remote.counters.changes_elsewhere
             for batch in batches:
                 assert access.match(TABLE, batch).pairs() == local.match(batch).pairs()
-            assert access.overlay.remote.counters.changes_elsewhere > 0.9 * ROUNDS * batches[0].count
-            pairs = [status.pairs for status in others.statuses().values()]
-            assert max(pairs) * len(pairs) <= BALANCE * sum(pairs)
+            elsewhere = access.overlay.remote.counters.changes_elsewhere - elsewhere
+            assert elsewhere > 0.9 * ROUNDS * batches[0].count
+            pairs = [count - before[address] for address, count in others.matched_pairs().items()]
+            assert max(pairs) * len(pairs) <= BALANCE * sum(pairs), pairs
 
             killed = time.monotonic()
             others.kill(8)

@@ -18,6 +18,7 @@ from tests.support.brokers.servers import BUSINESS, BrokerProcess, settings, tak
 from tests.support.engines.batches import half
 from tests.support.processes import forked
 from venus.codec.stored_rows import RowTotals
+from venus.config.sections import MatchingSettings
 from venus.coordination.etcd import EtcdCoordinator
 from venus.errors import VenusError
 from venus.model import Verdict
@@ -42,11 +43,13 @@ class BrokerCluster:
         authority: Authority | None = None,
         broker: Mapping[str, Any] | None = None,
         listen: Mapping[str, int] | None = None,
+        matching: MatchingSettings | None = None,
         **cluster: Any,
     ) -> None:
         self.folder, self.etcd, self.name, self._authority = folder, etcd, etcd.new_name(), authority
         if authority is not None:
             authority.issue("member", "broker", hosts=HOSTS)
+        self._matching = matching or MatchingSettings()
         self._listen = listen or {}  # ports that stay the same when a broker is started again
         self._options, self._broker = cluster, {"free_bytes_min": 1 << 20, **(broker or {})}
         self.brokers: dict[str, BrokerProcess] = {}
@@ -58,7 +61,7 @@ class BrokerCluster:
         cluster = {"name": self.name, "broker_id": name, "etcd": self.etcd.addresses, "lease_s": 2.0, **self._options}
         own = {**self._broker, **({"listen": f"127.0.0.1:{self._listen[name]}"} if name in self._listen else {})}
         chosen = settings(self.folder / name, **own).model_copy(
-            update={"cluster": type(settings(self.folder).cluster)(**cluster)}
+            update={"cluster": type(settings(self.folder).cluster)(**cluster), "matching": self._matching}
         )
         if self._authority is not None:
             chosen = chosen.model_copy(update={"security": self._authority.security("member")})

@@ -25,6 +25,8 @@ from venus.rpc.sealed import handlers
 from venus.wire import broker_pb2
 
 T = TypeVar("T")
+#: A broker describes its place in the overlay after each cycle; tests have none that is longer.
+REPORT_S = 0.6
 
 
 def matching(join: Sequence[str], **options: Any) -> MatchingSettings:
@@ -74,6 +76,17 @@ class BrokerOverlay:
         return all(
             status.cycles and set(status.members) - set(others) == clusters[status.cluster] for status in found.values()
         )
+
+    def matched_pairs(self) -> dict[str, int]:
+        """Return how many pairs each living broker has compared, once all have reported everything."""
+        seen: list[dict[str, int]] = []
+
+        def is_still() -> bool:
+            seen.append({address: status.pairs for address, status in self.statuses().items()})
+            return len(seen) > 1 and seen[-1] == seen[-2]
+
+        eventually(is_still, "brokers that have reported everything", every_s=2 * REPORT_S)
+        return seen[-1]
 
     def wait_until_whole(self, *others: str, timeout_s: float = 60.0) -> None:
         """Wait until the overlay is whole."""
@@ -127,6 +140,11 @@ class AccessBroker:
     def match(self, table: str, events: Events) -> Matches:
         """Match changes."""
         return self.overlay.remote.match(table, events)
+
+    def wait_for_rounds(self, count: int) -> None:
+        """Wait for rounds of installation, which place subspaces by what was matched."""
+        last = self.overlay.remote.rounds + count
+        eventually(lambda: self.overlay.remote.rounds >= last, "rounds of installation", every_s=0.05)
 
     def wait_until_installed(self, timeout_s: float = 60.0) -> None:
         """Wait until all subspaces are installed at other brokers."""

@@ -12,7 +12,9 @@ from tests.support.predicates.matching import brute, crowded_interests, some_eve
 from venus.network.matching.installed import InstallationMessage, InstalledPart, InstalledSubspaces
 from venus.network.matching.interests import Events, Interest
 from venus.network.matching.spaces import (
+    CHANGES_MIN,
     HOT,
+    HOT_MIN,
     ContentSpace,
     digest_of,
     encode_events,
@@ -79,6 +81,40 @@ def test_a_place_that_becomes_a_hot_spot_is_cut() -> None:
     sizes = [len(leaf.interests) for leaf in space.subspaces.values()]
     assert len(sizes) > made
     assert max(sizes) <= 1.5 * HOT * sum(sizes) / len(sizes)
+
+
+def test_a_subspace_with_many_changes_is_cut_although_it_has_few_interests() -> None:
+    chance = random.Random(4)
+    space, interests = ContentSpace(16), []
+    for number in range(6000):
+        low = chance.uniform(0, 1000)
+        interests.append(Interest({}, {"a": (low, low + 0.2)}))
+        space.add(number, interests[-1])
+    events = Events(2000, {"a": np.array([chance.uniform(100, 160) for _ in range(2000)])})
+
+    def work() -> list[float]:
+        space.forget_changes(1.0)
+        for leaf, rows in space.locate(events):
+            leaf.changes += len(rows)
+        return sorted(leaf.work for leaf in space.subspaces.values())
+
+    before = work()
+    assert max(before) > 3 * HOT * sum(before) / len(before)
+    paths = set(space.subspaces)
+    for _ in range(8):
+        space.cut_busy()
+        after = work()
+    known = [one for one in space.subspaces.values() if one.changes >= CHANGES_MIN and len(one.interests) > HOT_MIN]
+    assert max((one.work for one in known), default=0.0) <= HOT * sum(after) / len(after)
+    assert max(after) < max(before) / 50
+    assert len(space.subspaces) < 4 * len(paths)
+    assert find_pairs(space, events) == set(brute(interests, events))
+    space.cut_busy()
+    assert len(space.subspaces) == len(after), "nothing is cut without need"
+    space.forget_changes(0.999)
+    paths = set(space.subspaces)
+    space.cut_busy()
+    assert set(space.subspaces) == paths, "few changes say nothing"
 
 
 def test_what_no_column_separates_is_not_cut() -> None:

@@ -1,14 +1,27 @@
-"""What matching costs this broker: processor time of the last seconds, and pairs compared since the start. Pure."""
+"""What matching costs, and which broker does it so that all have equally much to do. Pure.
+
+A broker reports the processor time of the last seconds. A subspace may be at two clusters, and is moved to the other
+one if its brokers have less work. Inside a cluster the least loaded broker is asked.
+"""
 
 from __future__ import annotations
 
 import math
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from venus.network.matching.interests import Events
+from venus.network.skipcloud.clusters import Identifier
 
 #: Half of the load that is reported is from the last so many seconds.
 HALF_LIFE_S = 5.0
+#: A difference in load below this is none: candidates then take turns by what they were given.
+LOAD_STEP = 0.05
+#: Subspaces move away from brokers with more than this multiple of the mean work.
+EVEN = 1.1
+
+Place = tuple[str, str]  # table and path of a subspace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,3 +64,89 @@ class MatchingLoad:
 
     def _at_now(self, now: float) -> float:
         return self._decayed * 0.5 ** (max(0.0, now - self._at) / HALF_LIFE_S) if self._at > -math.inf else 0.0
+
+
+@dataclass(slots=True)
+class MatchingCounters:
+    """What happened to batches since the start."""
+
+    asked: int = 0  # requests to other brokers
+    changes_elsewhere: int = 0
+    changes_here: int = 0
+    unanswered: int = 0
+    unknown: int = 0
+    installed: int = 0  # interests sent, each once for a cluster
+
+
+@dataclass(slots=True)
+class Candidate:
+    """A broker of a responsible cluster."""
+
+    load: float = 0.0
+    pairs: int = 0
+    suspended_until: float = 0.0
+
+
+class Candidates:
+    """The brokers of the clusters, by the identifiers for which these are responsible."""
+
+    def __init__(self) -> None:
+        self.members: dict[Identifier, list[str]] = {}
+        self._known: defaultdict[str, Candidate] = defaultdict(Candidate)
+
+    def __getitem__(self, address: str) -> Candidate:
+        return self._known[address]
+
+    def choose(self, target: Identifier, now: float) -> str | None:
+        """Return the least loaded candidate of a cluster; of equal ones that which was given least."""
+        able = [
+            (round(one.load / LOAD_STEP), one.pairs, address)
+            for address in self.members.get(target, ())
+            if (one := self._known[address]).suspended_until <= now
+        ]
+        return min(able)[2] if able else None
+
+    def forget_others(self) -> None:
+        """Forget the brokers that are in no cluster any more."""
+        living = {address for members in self.members.values() for address in members}
+        for address in self._known.keys() - living:
+            del self._known[address]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlacedSubspace:
+    """A subspace with its work lately, the cluster where it is, and the other one where it may be."""
+
+    work: float
+    at: Identifier
+    other: Identifier
+
+
+def plan_placements(
+    placed: Mapping[Place, PlacedSubspace], members: Mapping[Identifier, Sequence[str]]
+) -> dict[Place, Identifier]:
+    """Return the subspaces that should move, with their new clusters; the brokers of a cluster share its work."""
+    work = dict.fromkeys((address for some in members.values() for address in some), 0.0)
+    for one in placed.values():
+        _add(work, members.get(one.at, ()), one.work)
+    mean = sum(work.values()) / max(1, len(work))
+    moves: dict[Place, Identifier] = {}
+    for name, one in sorted(placed.items(), key=lambda item: (-item[1].work, item[0])):
+        here, there = members.get(one.at, ()), members.get(one.other, ())
+        if not here or not there or set(here) & set(there):
+            continue
+        before = _mean(work, here)
+        if before > EVEN * mean and _mean(work, there) + one.work / len(there) < before:
+            _add(work, here, -one.work)
+            _add(work, there, one.work)
+            moves[name] = one.other
+    return moves
+
+
+def _add(work: dict[str, float], members: Sequence[str], amount: float) -> None:
+    for address in members:
+        work[address] += amount / len(members)
+
+
+def _mean(work: Mapping[str, float], members: Sequence[str]) -> float:
+    return sum(work[address] for address in members) / len(members)

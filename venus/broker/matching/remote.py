@@ -1,9 +1,10 @@
 """Matching of this broker's subscriptions at other brokers (SREM 4), as a function that it can always carry out itself.
 
-The content of a table is partitioned (venus/network/matching/spaces.py). Each subspace is hashed to a top cluster. Its
-brokers get the interests under a lease that is renewed. Changes go to one of them, the least loaded first. Without a
-good answer within the deadline another one is asked, and then this broker matches itself. An answer counts only if it
-is from the interests that this broker has, so a failure costs time and never a verdict.
+The content of a table is partitioned (venus/network/matching/spaces.py). Each subspace is hashed to two top clusters
+and is at the one with less work. Its brokers get the interests under a lease that is renewed. Changes go to one of
+them, the least loaded first. Without a good answer within the deadline another one is asked, and then this broker
+matches itself. An answer counts only if it is from the interests that this broker has, so a failure costs time and
+never a verdict.
 
 Subscriptions change and changes are matched in any thread but the event loop's, which has the calls and the leases.
 """
@@ -22,7 +23,15 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from venus.broker.matching.matching_load import MatchedEvents, MatchingLoad
+from venus.broker.matching.matching_load import (
+    Candidates,
+    MatchedEvents,
+    MatchingCounters,
+    MatchingLoad,
+    Place,
+    PlacedSubspace,
+    plan_placements,
+)
 from venus.broker.matching.messages import CHANGES_MAX, Missing
 from venus.network.matching.installed import InstallationMessage, InstalledPart
 from venus.network.matching.interests import NONE, Events, Ids, Interest, Matches
@@ -46,10 +55,11 @@ LEASE_S_MAX = 3600.0
 PARTS_PER_MESSAGE = 500
 #: Subspaces for each top cluster, so that their sizes even out.
 SUBSPACES_PER_CLUSTER = 16
-#: A difference in load below this is none: candidates then take turns by what they were given.
-LOAD_STEP = 0.05
+#: Attempts to hash a subspace to a second cluster.
+SALTS = 4
+#: Half of the work by which subspaces are cut and moved is from the last so many seconds.
+WORK_HALF_LIFE_S = 60.0
 
-_Place = tuple[str, str]  # table and path of a subspace
 Asked = tuple[MatchedEvents, Ids]  # changes of one subspace, and their numbers in the batch
 
 
@@ -75,30 +85,10 @@ class OverlayCalls(Protocol):
 
 
 @dataclass(slots=True)
-class Candidate:
-    """A broker of a responsible cluster."""
-
-    load: float = 0.0
-    pairs: int = 0
-    suspended_until: float = 0.0
-
-
-@dataclass(slots=True)
-class MatchingCounters:
-    """What happened to batches since the start."""
-
-    asked: int = 0  # requests to other brokers
-    changes_elsewhere: int = 0
-    changes_here: int = 0
-    unanswered: int = 0
-    unknown: int = 0
-    installed: int = 0  # interests sent, each once for a cluster
-
-
-@dataclass(slots=True)
 class _InstalledState:
-    """What the responsible cluster has of a subspace."""
+    """Where a subspace is, and what the cluster there has of it."""
 
+    at: Identifier | None = None
     digest: int = 0
     numbers: frozenset[int] = frozenset()
     is_known: bool = False
@@ -108,7 +98,7 @@ class _InstalledState:
 class _Table:
     space: ContentSpace
     lock: threading.Lock = field(default_factory=threading.Lock)
-    #: Used in the event loop's calls alone.
+    #: Changed in the event loop's calls alone.
     installed: defaultdict[str, _InstalledState] = field(default_factory=lambda: defaultdict(_InstalledState))
 
 
@@ -151,14 +141,15 @@ class RemoteMatching:
         self._monotonic, self._thread_time = monotonic, thread_time
         self._tables: dict[str, _Table] = {}
         self._tables_lock = threading.Lock()
-        self._responsible: dict[Identifier, list[str]] = {}
-        self.candidates: defaultdict[str, Candidate] = defaultdict(Candidate)
+        self.candidates = Candidates()
         self.counters = MatchingCounters()
         self.origin = ""
         #: Set in the event loop when something is to be installed before the next renewal.
         self.wake = asyncio.Event()
         self._is_woken = False
         self._round_s = 0.0  # of the last installation of everything
+        self._planned_at = monotonic()
+        self.rounds = 0  # of installation
         #: Subspaces that other brokers should have, and how many of them no cluster has as they are; of the last round.
         self.subspaces = self.uninstalled = 0
 
@@ -207,10 +198,12 @@ class RemoteMatching:
         if known is None or not events.count:
             return NONE
         encoded = encode_events(events)
-        asked: list[tuple[Identifier, Asked]] = []
+        asked: list[tuple[Identifier | None, Asked]] = []
         with known.lock:
             for leaf, rows in known.space.locate(encoded) if len(known.space) > self._few else ():
-                target = self._shape.identifier_of(f"{table} {leaf.path}")
+                leaf.changes += len(rows)
+                state = known.installed.get(leaf.path)
+                target = state.at if state is not None else None
                 for at in range(0, len(rows), CHANGES_MAX):
                     part = rows[at : at + CHANGES_MAX]
                     asked.append((target, (_matched_events(table, leaf, encoded.select(part)), part)))
@@ -227,9 +220,9 @@ class RemoteMatching:
             found += self._match_here(known, encoded, np.concatenate(left) if left else np.arange(events.count))
         return _join(found)
 
-    def _wait_for(self, asked: Sequence[tuple[Identifier, Asked]]) -> list[Matches | None]:
+    def _wait_for(self, asked: Sequence[tuple[Identifier | None, Asked]]) -> list[Matches | None]:
         """Return what other brokers have found for each part; None = nothing in time."""
-        if not asked or not self._responsible:
+        if not asked or not self.candidates.members:
             return [None] * len(asked)
         work = self._ask_all(asked)
         try:
@@ -264,15 +257,16 @@ class RemoteMatching:
 
     # -- in the event loop: requests -------------------------------------------------------------------------------
 
-    async def _ask_all(self, asked: Sequence[tuple[Identifier, Asked]]) -> list[Matches | None]:
+    async def _ask_all(self, asked: Sequence[tuple[Identifier | None, Asked]]) -> list[Matches | None]:
         by_target: defaultdict[Identifier, list[int]] = defaultdict(list)
         for number, (target, _) in enumerate(asked):
-            by_target[target].append(number)
+            if target is not None:  # else it is not installed anywhere yet
+                by_target[target].append(number)
         answers: list[Matches | None] = [None] * len(asked)
 
         async def ask_cluster(target: Identifier, left: list[int]) -> None:
             for _ in range(ATTEMPTS):
-                address = self._choose(target)
+                address = self.candidates.choose(target, self._monotonic())
                 if address is None or not left:
                     return
                 found = await self._ask(address, [asked[number][1][0] for number in left])
@@ -282,16 +276,6 @@ class RemoteMatching:
 
         await asyncio.gather(*(ask_cluster(target, numbers) for target, numbers in by_target.items()))
         return answers
-
-    def _choose(self, target: Identifier) -> str | None:
-        """Return the least loaded candidate of a cluster; of equal ones that which was given least."""
-        now = self._monotonic()
-        able = [
-            (round(one.load / LOAD_STEP), one.pairs, address)
-            for address in self._responsible.get(target, ())
-            if (one := self.candidates[address]).suspended_until <= now
-        ]
-        return min(able)[2] if able else None
 
     async def _ask(self, address: str, asked: Sequence[MatchedEvents]) -> Sequence[Matches | None]:
         candidate = self.candidates[address]
@@ -335,24 +319,40 @@ class RemoteMatching:
         by_target = await self._calls.run_blocking(self._plan)
         await asyncio.gather(*(self._install_at(target, names) for target, names in by_target.items()))
         self._round_s = self._monotonic() - began
-        living = {address for members in self._responsible.values() for address in members}
-        for address in self.candidates.keys() - living:
-            del self.candidates[address]
+        self.rounds += 1
+        self.candidates.forget_others()
         self.subspaces, self.uninstalled = await self._calls.run_blocking(self.count_subspaces)
 
-    def _plan(self) -> dict[Identifier, list[_Place]]:
-        """Return the subspaces for each target. Not in the event loop."""
-        by_target: defaultdict[Identifier, list[_Place]] = defaultdict(list)
+    def _plan(self) -> dict[Identifier, list[Place]]:
+        """Return the subspaces for each target, cut and moved by the work they were lately. Not in the event loop."""
+        now, since = self._monotonic(), self._planned_at
+        forgotten, self._planned_at = 1 - 0.5 ** ((now - since) / WORK_HALF_LIFE_S), now
+        placed: dict[Place, PlacedSubspace] = {}
         for name, table in list(self._tables.items()):
             with table.lock:
+                table.space.forget_changes(forgotten)
+                if len(table.space) > self._few:
+                    table.space.cut_busy()
+                    placed |= self._find_places(name, table)
                 for path in table.installed.keys() - table.space.subspaces.keys():
                     del table.installed[path]
-                if len(table.space) <= self._few:
-                    continue
-                for path, leaf in table.space.subspaces.items():
-                    if leaf.interests:
-                        by_target[self._shape.identifier_of(f"{name} {path}")].append((name, path))
+        moves = plan_placements(placed, self.candidates.members)
+        by_target: defaultdict[Identifier, list[Place]] = defaultdict(list)
+        for place, one in placed.items():
+            by_target[moves.get(place, one.at)].append(place)
         return by_target
+
+    def _find_places(self, name: str, table: _Table) -> dict[Place, PlacedSubspace]:
+        """Return the subspaces of a table that have interests, each at one of the two clusters that it is hashed to."""
+        found = {}
+        for path, leaf in table.space.subspaces.items():
+            if leaf.interests:
+                first = self._shape.identifier_of(f"{name} {path}")
+                salted = (self._shape.identifier_of(f"{name} {path} {salt}") for salt in range(SALTS))
+                second = next((one for one in salted if one != first), first)
+                at = table.installed[path].at or first
+                found[name, path] = PlacedSubspace(work=leaf.work, at=at, other=first if at == second else second)
+        return found
 
     def count_subspaces(self) -> tuple[int, int]:
         """Return how many subspaces others should have, and how many no cluster has as they are. Not in the loop."""
@@ -367,25 +367,25 @@ class RemoteMatching:
                         missing += not state.is_known or state.digest != leaf.digest
         return found, missing
 
-    async def _install_at(self, target: Identifier, names: Sequence[_Place]) -> None:
-        waiting: list[_Place] = list(names)
+    async def _install_at(self, target: Identifier, names: Sequence[Place]) -> None:
+        waiting: list[Place] = list(names)
         lease_s = min(LEASE_S_MAX, self._lease_s + ROUNDS_OF_LEASE * self._round_s)
         for _ in range(2):  # what is missing at a member is sent once more, as a whole
-            missing: list[_Place] = []
+            missing: list[Place] = []
             while waiting:
-                chosen, parts = await self._calls.run_blocking(partial(self._take_parts, waiting))
+                chosen, parts = await self._calls.run_blocking(partial(self._take_parts, target, waiting))
                 if not parts:
                     continue
                 result = await self._calls.install(
                     target, InstallationMessage(origin=self.origin, lease_s=lease_s, parts=tuple(parts))
                 )
-                self._responsible[target] = [one.address for one in result.members]
-                missing += self._record_installed(chosen, parts, result)
+                self.candidates.members[target] = [one.address for one in result.members]
+                missing += self._record_installed(target, chosen, parts, result)
             waiting = missing
 
-    def _take_parts(self, waiting: list[_Place]) -> tuple[list[_Place], list[InstalledPart]]:
+    def _take_parts(self, target: Identifier, waiting: list[Place]) -> tuple[list[Place], list[InstalledPart]]:
         """Take subspaces off the list up to the size of one message."""
-        chosen: list[_Place] = []
+        chosen: list[Place] = []
         parts: list[InstalledPart] = []
         interests = 0
         while waiting and len(parts) < PARTS_PER_MESSAGE and interests < INTERESTS_PER_MESSAGE:
@@ -397,15 +397,19 @@ class RemoteMatching:
                 leaf = table.space.subspaces.get(path)
                 if leaf is None:
                     continue
-                parts.append(_change(name, leaf, table.installed[path]))
+                parts.append(_change(name, leaf, table.installed[path], target))
             chosen.append((name, path))
             interests += len(parts[-1].added)
         self.counters.installed += interests
         return chosen, parts
 
     def _record_installed(
-        self, chosen: Sequence[_Place], parts: Sequence[InstalledPart], result: RoutingResult[Missing]
-    ) -> list[_Place]:
+        self,
+        target: Identifier,
+        chosen: Sequence[Place],
+        parts: Sequence[InstalledPart],
+        result: RoutingResult[Missing],
+    ) -> list[Place]:
         """Record what a cluster has; return what some member lacks."""
         lacking = {number for missing in result.results for number in missing}
         for number, ((name, path), part) in enumerate(zip(chosen, parts, strict=True)):
@@ -415,14 +419,14 @@ class RemoteMatching:
             state = table.installed[path]
             before = frozenset() if part.is_whole else state.numbers
             state.numbers = (before - frozenset(part.removed)) | {found for found, _ in part.added}
-            state.digest, state.is_known = part.digest, number not in lacking
+            state.at, state.digest, state.is_known = target, part.digest, number not in lacking
         return [chosen[number] for number in sorted(lacking) if number < len(chosen)]
 
 
-def _change(name: str, leaf: Subspace, state: _InstalledState) -> InstalledPart:
+def _change(name: str, leaf: Subspace, state: _InstalledState, target: Identifier) -> InstalledPart:
     """Return what makes a cluster's subspace the present one."""
     removed = tuple(state.numbers - leaf.interests.keys())
-    is_whole = not state.is_known or len(removed) > len(leaf.interests)
+    is_whole = state.at != target or not state.is_known or len(removed) > len(leaf.interests)
     added = leaf.interests.keys() if is_whole else leaf.interests.keys() - state.numbers
     return InstalledPart(
         table=name,

@@ -2,7 +2,8 @@
 
 Columns are divided into groups, each of which is a space of its own. An interest is in every subspace that it overlaps,
 of each group; an event lies in one subspace of each group, and the one with the fewest interests suffices. A subspace
-with more than twice the mean is a hot spot and is cut in two, along the column that separates its interests best.
+with more than twice the mean is a hot spot and is cut in two, along the column that separates its interests best. What
+counts is the number of interests, and, once changes were matched, the pairs of a change and an interest.
 
 A subspace has a digest of its interests. A broker answers for another one only if both have the same.
 """
@@ -30,6 +31,8 @@ SHARE_MIN = 0.05
 HOT = 2.0
 #: A smaller subspace is not cut.
 HOT_MIN = 32
+#: With fewer recorded changes than this, the work of a subspace is not known.
+CHANGES_MIN = 64
 #: A cut is worth it if neither side has more than this share.
 WORTH = 0.8
 #: So many interests of a subspace decide where it is cut.
@@ -156,6 +159,13 @@ class Subspace(NumberedInterests):
     parts: tuple[Subspace, Subspace] | None = None
     #: Interests at the last vain attempt to cut it.
     uncut_at: int = 0
+    #: Changes that were located here lately.
+    changes: float = 0.0
+
+    @property
+    def work(self) -> float:
+        """How many pairs of a change and an interest there were lately."""
+        return self.changes * len(self.interests)
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,6 +277,18 @@ class ContentSpace:
                 best[rows[smaller]] = number
         return [(leaves[n], np.flatnonzero(best == n)) for n in np.unique(best).tolist() if leaves[n].interests]
 
+    def forget_changes(self, share: float) -> None:
+        """Let this share of the recorded changes count no longer."""
+        for leaf in self._leaves.values():
+            leaf.changes *= 1 - share
+
+    def cut_busy(self) -> None:
+        """Cut the subspaces with more than HOT times the mean of the work."""
+        mean = sum(leaf.work for leaf in self._leaves.values()) / max(len(self._leaves), self._aim)
+        for leaf in list(self._leaves.values()):
+            if leaf.work > HOT * mean and leaf.changes >= CHANGES_MIN and len(leaf.interests) > HOT_MIN:
+                self._cut(leaf, self._groups[int(leaf.path.partition(":")[0])][0])
+
     def _place(self, number: int, interest: Interest) -> None:
         for columns, root in self._groups:
             for leaf in list(_overlapping(root, interest)):
@@ -294,7 +316,8 @@ class ContentSpace:
             leaf.uncut_at = len(leaf.interests)
             return
         cut = best[1]
-        parts = (Subspace(path=f"{leaf.path}0"), Subspace(path=f"{leaf.path}1"))
+        half = leaf.changes / 2
+        parts = (Subspace(path=f"{leaf.path}0", changes=half), Subspace(path=f"{leaf.path}1", changes=half))
         for number, one in leaf.interests.items():
             for part, is_in in zip(parts, cut.sides(one), strict=True):
                 if is_in:
