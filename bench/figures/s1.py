@@ -1,5 +1,7 @@
 """S1: routing traffic of SkipCloud against Chord (SREM: at least 60 % less with 64 servers); both are simulated.
 
+Sixteen real broker processes stand below the simulated overlays.
+
 Traffic is messages between brokers for one event that goes to a top cluster, or to a key's owner. What keeps neighbours
 fresh is counted apart, for SkipCloud: its nodes are the product's own, which join one by one and have no map. SkipCloud
 knows more neighbours than Chord: a Chord with as many stands beside it.
@@ -16,6 +18,7 @@ from dataclasses import dataclass
 from bench.figures.figure import Figure, FigureResult
 from bench.network.chord import Ring
 from bench.network.cloud import Cloud
+from bench.network.sixteen import BROKERS, route
 from venus.network.skipcloud.clusters import TOP_SIZE, CloudShape
 
 GOAL = 60.0
@@ -84,7 +87,20 @@ def run(quick: bool) -> Sequence[FigureResult]:
                 peer=f"Chord with {equal_known:.0f} neighbours: {equal:.2f}",
             )
         )
-    return findings
+    return [*findings, _real_brokers(200 if quick else 1000)]
+
+
+def _real_brokers(messages: int) -> FigureResult:
+    """Return the line of sixteen processes."""
+    found, (theirs, _) = route(messages), chord(BROKERS, messages)
+    most = math.ceil(math.log(BROKERS / TOP_SIZE, CloudShape.of(BROKERS).base) - 1e-9)
+    return FigureResult(
+        what=f"{BROKERS} real broker processes: messages an event, Chord {theirs:.2f} (simulated)",
+        ours=f"{found.hops:.2f}; {found.hops_max} hops at most, {found.lost} lost",
+        goal=f"<= {most} hops",
+        met=found.hops_max <= most and not found.lost,
+        peer=f"simulated {skipcloud(BROKERS, messages).hops:.2f}",
+    )
 
 
 FIGURE = Figure(id="S1", title="routing traffic", measure=run)

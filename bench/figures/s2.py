@@ -4,6 +4,9 @@ Both are the same code on one core: groups of one column with ten segments, and 
 interest at most 512 times: of four columns with eight or five segments, or of two with ten. Interests and events are
 skewed: normal around the middle. Beside them comparing everything, and an index for each table, which is what the
 product does first. Times are processor time, the best of three rounds.
+
+Below them 16 real broker processes, which share the cores of this machine, match for one that owns 100,000 skewed
+subscriptions of a table.
 """
 
 from __future__ import annotations
@@ -14,7 +17,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from bench.figures.figure import Figure, FigureResult
+from bench.figures.figure import Figure, FigureResult, at_least, at_most
+from bench.network.sixteen import BROKERS, share_matching
 from venus.network.matching.indexes import (
     COPIES_MAX,
     SHAPES,
@@ -137,7 +141,19 @@ def run(quick: bool) -> Sequence[FigureResult]:
         one_table(f"{count:,} interests in {words}", some_interests(chance, count, columns, half), come, rounds)
         for words, columns, half in shapes
     ]
-    return [*found, by_table(count, 10 * events, rounds)]
+    return [*found, by_table(count, 10 * events, rounds), *_real_brokers(quick)]
+
+
+def _real_brokers(quick: bool) -> list[FigureResult]:
+    """Return the lines of sixteen processes."""
+    count = 10_000 if quick else 100_000
+    found = share_matching(count, 30 if quick else 100)
+    what = f"{BROKERS} real broker processes, {count:,} skewed subscriptions, {found.changes_per_s:,.0f} changes/s"
+    return [
+        at_most(f"{what}: batches with a wrong verdict", found.wrong, 0, ""),
+        at_least("the same: changes that other brokers matched", 100 * found.elsewhere, 90, "%"),
+        at_most("the same: pairs compared by a broker, max/mean", found.imbalance, 1.5, ""),
+    ]
 
 
 FIGURE = Figure(id="S2", title="matching rate", measure=run)
