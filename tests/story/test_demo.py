@@ -7,6 +7,7 @@ import os
 import sqlite3
 import subprocess
 import sys
+import time
 from contextlib import closing
 from pathlib import Path
 
@@ -15,11 +16,16 @@ import psycopg2
 import pytest
 
 from tests.support.databases.postgres import libpq
+from tests.support.pipelines.pipeline import crowding
 from tests.support.processes import forked
 from venus.cli import app
 from venus.cli.demo.shop import build_shop, compare_shop
 
 pytestmark = [pytest.mark.integration, pytest.mark.quick, pytest.mark.timeout(700)]
+
+#: On a machine that does nothing else; beside other work it may take as many times longer as a computation does.
+DEMO_S = 180.0
+FAIL_OVER_S = 10.0
 
 COPY = """
 CREATE TABLE customers (id bigint PRIMARY KEY, name text, email text, balance numeric(12,2), born date, photo bytea,
@@ -65,9 +71,13 @@ def test_the_demo_proves_what_it_says(tmp_path: Path, engine: str) -> None:
 def test_the_demo_with_three_brokers_proves_what_it_says(tmp_path: Path) -> None:
     folder = tmp_path / "demo"
     command = [sys.executable, "-m", "venus.cli", "demo", "--brokers", "3", "--orders", "300", "--folder", str(folder)]
+    crowded, began = crowding(), time.monotonic()
     done = subprocess.run([*command, "--json"], capture_output=True, text=True, timeout=660)
+    took_s = time.monotonic() - began
 
     assert done.returncode == 0, done.stderr
+    crowded = max(crowded, crowding())
+    assert took_s < DEMO_S * crowded
     found = json.loads(done.stdout)
     assert found["different"] == 0
     assert [proof["what"] for proof in found["proved"] if proof["rows"] > 1000] == [
@@ -77,7 +87,8 @@ def test_the_demo_with_three_brokers_proves_what_it_says(tmp_path: Path) -> None
         "an unclean election, repaired",
         "verify, after it has found and repaired damage",
     ]
-    assert found["figures"]["from kill -9 of the leader to the next commit"].endswith(" s")
+    fail_over = found["figures"]["from kill -9 of the leader to the next commit"]
+    assert 0 < float(fail_over.removesuffix(" s")) < FAIL_OVER_S * crowded
     assert found["figures"]["changes in the window of the unclean election"] > 0
     assert found["figures"]["rows repaired after the unclean election"] > 0
     assert not folder.exists(), "it cleans up after itself"

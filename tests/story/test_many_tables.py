@@ -13,19 +13,17 @@ import psycopg2
 import pytest
 
 from tests.support.databases.postgres import Server, libpq
-from tests.support.pipelines.pipeline import Pipeline, with_password
+from tests.support.pipelines.pipeline import Pipeline, crowding, with_password
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(600)]
 
 TABLES = 500
-#: The goal is 20 s with nothing beside it; it takes 4.
-INSTALLED_S = 60.0
+#: On a machine that does nothing else; beside other work it may take as many times longer as a computation does.
+INSTALLED_S = 20.0
 CHANGES = 15
-#: Tens of milliseconds, and what a busy machine adds.
-VISIBLE_S = 0.5
+VISIBLE_S = 0.1
 IDLE_S = 10.0
-#: The goal is 3 % with nothing beside it (`python -m bench.all --only P3`).
-IDLE_SHARE = 0.06
+IDLE_SHARE = 0.03
 
 
 @pytest.fixture
@@ -50,6 +48,7 @@ def test_five_hundred_tables_are_installed_soon_and_cost_nothing_while_idle(pipe
         writer, reader = source.cursor(), target.cursor()
         for n in range(TABLES):
             writer.execute(f"CREATE TABLE t{n} (id int PRIMARY KEY, v text); INSERT INTO t{n} VALUES (1, 'one')")
+        crowded = crowding()
         began = time.monotonic()
         pipeline.venus("install-triggers")
         installed_s = time.monotonic() - began
@@ -62,10 +61,11 @@ def test_five_hundred_tables_are_installed_soon_and_cost_nothing_while_idle(pipe
         for n in range(CHANGES):
             writer.execute(f"UPDATE t{7 * n} SET v = 'two' WHERE id = 1")
             times.append(_until_there(reader, f"SELECT v FROM t{7 * n} WHERE id = 1", [("two",)]))
+    crowded = max(crowded, crowding())
     pipeline.venus("verify")
 
-    assert installed_s <= INSTALLED_S
-    assert statistics.median(times) <= VISIBLE_S
+    assert installed_s <= INSTALLED_S * crowded
+    assert statistics.median(times) <= VISIBLE_S * crowded
     assert idle <= IDLE_SHARE
 
 

@@ -153,6 +153,13 @@ def test_a_healthy_pipeline_has_no_problem() -> None:
             replace(HEALTHY, source=SourceView(tables=(replace(SOURCE.tables[0], blocked_s=600.0),))),
             "main.orders waits for a transaction open for 600 s",
         ),
+        (
+            replace(
+                HEALTHY,
+                source=SourceView(tables=(replace(SOURCE.tables[0], blocked_s=600.0),), blocked_by="session 7"),
+            ),
+            "main.orders waits for a transaction open for 600 s; open are session 7",
+        ),
     ],
 )
 def test_each_trouble_is_named_with_its_hop(found: Overview, says: str) -> None:

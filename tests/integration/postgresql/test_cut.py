@@ -13,6 +13,7 @@ import pytest
 
 from tests.integration.postgresql.conftest import Sql, Start
 from tests.support.processes.memory import peak_bytes
+from tests.support.waiting import eventually
 from venus.adapters.dialects.postgresql.capture import cut_opening, cut_statements
 from venus.adapters.dialects.postgresql.capture.cut import PostgresCut, PostgresFillPace
 from venus.adapters.dialects.postgresql.capture.cut_opening import LockWaitState, PolledTables, open_cut
@@ -259,17 +260,27 @@ def test_a_review_waits_for_an_instance_that_is_just_committing(
     assert BatchNo(77) in answer  # type: ignore[operator]
 
 
-def test_the_backlog_names_the_age_of_what_blocks(sql: Sql, another: Callable[[], Sql], capture: Start) -> None:
+def test_an_open_transaction_is_named_with_its_age_and_none_of_its_rows_is_skipped(
+    sql: Sql, another: Callable[[], Sql], capture: Start
+) -> None:
     sql("CREATE TABLE item (id int PRIMARY KEY)")
     follower = capture()
-    writer = another()
+    backlog = follower.source.capture.read_backlog
+    item, writer = follower.table_id("item"), another()
     writer("BEGIN")
     writer("INSERT INTO item VALUES (1)")
-    deadline = time.monotonic() + 30
-    while follower.source.capture.read_backlog()[follower.table_id("item")] != (0, 1):
-        assert time.monotonic() < deadline
+    eventually(lambda: backlog()[item] == (0, 1), "the age of the open transaction")
+    sql("INSERT INTO item VALUES (2)")  # it draws a later number and commits first
+    follower.drain()
+    assert list(follower.rows("item")) == [("2",)]
+    assert f"session {writer.connection.info.backend_pid} " in follower.source.capture.describe_blockers()
+    rows, open_s = backlog()[item]
+    assert (rows, open_s >= 1) == (0, True), "other commits do not hide its age"
     writer("COMMIT")
-    assert follower.source.capture.read_backlog()[follower.table_id("item")] == (1, 0)
+    assert backlog()[item] == (1, 0)
+    follower.drain()
+    assert list(follower.rows("item")) == [("1",), ("2",)]
+    assert follower.source.capture.describe_blockers() == ""
 
 
 # -- memory ----------------------------------------------------------------------------------------------------------

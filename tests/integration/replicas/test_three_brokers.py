@@ -49,13 +49,17 @@ def test_the_leader_is_killed_in_the_middle_of_writes(tmp_path: Path, etcd_serve
         writer = Writer(cluster)
         writer.write(20, ROWS)
         for _ in range(2):
-            killed = writer.leader
+            killed, term = writer.leader, cluster.record().term
             killer = threading.Timer(0.2, cluster.brokers[killed].kill)
             killer.start()
             writer.write(60, ROWS)
             killer.join()
             writer.write(5, ROWS)
             assert writer.leader != killed
+            address = cluster.brokers[writer.leader].address
+            shown = business_status(address).replication
+            assert (shown.leader, shown.term > term) == (writer.leader, True)
+            eventually(lambda at=address, old=killed: gone(at) == [old], "the old leader, named as gone")  # type: ignore[misc]
             cluster.start(killed)
         last = writer.acknowledged
         found = cluster.contents(last * ROWS)

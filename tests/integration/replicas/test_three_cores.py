@@ -191,7 +191,17 @@ def test_an_installation_that_is_interrupted_goes_on_and_nothing_of_it_is_served
         cluster.nodes["c"].kill()
 
         cluster.net.cut = {("c", "a"), ("c", "b")}
-        cluster.piece_came = lambda _node, _n: time.sleep(0.2)
+        shown: list[tuple[int, int]] = []  # records received and expected, as the other brokers see them
+
+        def progress() -> list[tuple[int, int]]:
+            others = leader.ask(lambda host: list(host.brokers.live.values()))
+            return [(one.records, one.records_expected) for broker in others for one in broker.installing]
+
+        def show(_node: Node, n: int) -> None:
+            eventually(lambda: progress() != shown[-1:], "progress")
+            shown.extend(progress())
+
+        cluster.piece_came = show
         node = cluster.start("c")
         eventually(lambda: BUSINESS in node.host.replicas)
         assert not node.host.replicas[BUSINESS].position.whole
@@ -201,6 +211,9 @@ def test_an_installation_that_is_interrupted_goes_on_and_nothing_of_it_is_served
         (first, before), (second, came) = cluster.copied
         assert (first, before) == (second, 0), "it went on with the same copy"
         assert came > 0
+        records = [received for received, _ in shown]
+        assert records == sorted(records)
+        assert records[-1] > records[0], "other brokers see the progress"
         eventually(lambda: not list((leader.core.data_dir / "snapshots").glob("copy-*")))
         assert engines.full_data(node.core) == engines.full_data(leader.core)
 

@@ -13,6 +13,7 @@ from tests.integration.service.conftest import StartBroker, committed, connected
 from tests.support.brokers.servers import BUSINESS, BrokerProcess, settings, take, traffic
 from tests.support.waiting import eventually
 from venus.broker.service.process import RunningBroker
+from venus.broker.service.traffic_watch import TrafficWatch
 from venus.broker.store.files import FreeSpace
 from venus.config import DegradeSettings
 from venus.errors import Overloaded
@@ -77,6 +78,32 @@ def test_lane_after_lane_is_given_up_and_comes_back_and_nothing_is_lost(
         with AdminClient(broker.address) as admin:
             assert list(admin.status().alarms) == []
         committed(sender, 3)
+
+
+def test_a_busy_processor_takes_the_details_and_nothing_else(
+    start_broker: StartBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    busy = {"percent": 99.0}
+    monkeypatch.setattr(TrafficWatch, "_own_cpu_percent", lambda self, rested_s: busy["percent"])
+    only_cpu = DegradeSettings(memory_percent=0, lag_ms=0, cpu_sustain_s=1, sustain_s=1, restore_s=1)
+    broker = start_broker(degrade=only_cpu)
+    with connected(broker) as sender, SnapshotClient(broker.address) as snapshots:
+        committed(sender, 1)
+        eventually(lambda: degraded(broker) == [4])
+        assert "venus_table_changes" not in metrics(broker)
+        with AdminClient(broker.address) as admin:
+            (alarm,) = admin.status().alarms
+        assert alarm.startswith("lane 4 (details) is degraded since 20")
+        assert ": CPU is at 99 %, the limit is 90 %; " in alarm
+        number, since = 1, time.monotonic()
+        while time.monotonic() < since + 4:  # long enough to take the next lanes, if it took any
+            number += 1
+            committed(sender, number)
+        assert (degraded(broker), sender.throttles) == ([4], 0)
+        snapshots.open(BUSINESS, holder="load")
+        busy["percent"] = 10.0
+        eventually(lambda: degraded(broker) == [])
+        assert "venus_table_changes" in metrics(broker)
 
 
 def test_a_broker_that_was_killed_says_so_for_half_an_hour_and_one_that_was_stopped_does_not(tmp_path: Path) -> None:

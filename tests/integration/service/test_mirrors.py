@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -75,6 +76,28 @@ def test_every_level_has_the_same_bytes_at_the_same_offsets(start: Start) -> Non
     groups = [c.group for c in business_status(home.address).consumers]
     assert groups == ["mirror/tandem"]
     eventually(lambda: business_status(home.address).consumers[0].acknowledged == 220)
+
+
+def test_each_subscriber_of_three_access_sets_sees_each_change_once_and_in_order(start: Start) -> None:
+    """Scenario 63."""
+    home = start("home")
+    fill(home.address, 1, 1)
+    access = [start(name, home.address) for name in ("lyon", "oslo", "rome")]
+    with ExitStack() as stack:
+        readers = []
+        for broker in access:
+            networks.has(broker.address, 1)
+            for number in range(5):
+                reader = Subscriber(broker.address, BUSINESS, f"main/{number}", credit_bytes=1 << 20)
+                readers.append(stack.enter_context(reader))
+                reader.open(1, 0)
+        sender = stack.enter_context(Producer(home.address, BUSINESS, "fill", window_bytes_max=8 << 20))
+        sender.connect(0, 1)
+        halves = [half(number) for number in range(2, 102)]
+        for message in halves:
+            commit(sender, [message])
+        for reader in readers:
+            assert [one.body for one in take(reader, 101)] == [message.body for message in halves]
 
 
 def test_a_business_that_comes_later_is_mirrored_too(start: Start) -> None:

@@ -32,7 +32,7 @@ def test_a_business_over_its_rate_is_slowed_to_it_by_name_and_no_other(start_bro
         assert committed(other, 1) < 1, "it has a bucket of its own"
         committed(flood, 61, rows=10)
         took = time.monotonic() - began
-        assert took >= (610 - 200 - 20) / 200, "200 at once, then 200 a second"
+        assert 1.1 * 200 * took >= 610 - 200 - 20, "200 at once, then 200 a second, 10 % more at most"
         assert took < 10
         found = brake(broker, "rows")
         assert found is not None

@@ -11,6 +11,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,6 +20,7 @@ from typing import Any
 from tests.support.ports import free_ports
 from tests.support.processes import forked
 from tests.support.waiting import eventually
+from venus.adapters.assess.report import measure_parts
 from venus.adapters.targets.registry import open_target
 from venus.cli.demo.servers import is_listening
 from venus.cli.probes import read_broker, read_overview, read_source
@@ -46,6 +48,11 @@ review_after_s = 1.0
 [capture]
 heartbeat_s = 1.0
 """
+
+
+def crowding() -> float:
+    """Return how many times as long as its own computing a piece of work takes here just now, because of other work."""
+    return max(1.0, sum(measure_parts(time.perf_counter)) / sum(measure_parts(time.process_time)))
 
 
 def with_password(url: str) -> str:
