@@ -124,6 +124,11 @@ def set_state(connection: MysqlConnection, table_id: int, state: str, reason: st
         raise unknown_table(table_id)
 
 
+def mark_missed_changes(connection: MysqlConnection, table_id: int, reason: str) -> None:
+    """Mark a table RESYNC, unless it has left capture meanwhile: then its triggers are missing by intention."""
+    connection.run(statement("registry", "missed", table_id=str(table_id), reason=literal(reason)))
+
+
 def recapture_sql(table_id: int) -> str:
     """Return the statement that captures a released table again and restarts its fill."""
     return statement("registry", "take_up", table_id=str(table_id))

@@ -157,6 +157,11 @@ def set_state(connection: PostgresConnection, table_id: int, state: str, reason:
         raise Refused(f"table {table_id} is not registered")
 
 
+def mark_missed_changes(connection: PostgresConnection, table_id: int, reason: str) -> None:
+    """Mark a table RESYNC, unless it has left capture meanwhile: then its triggers are missing by intention."""
+    connection.run(statement("registry", "missed"), {"table_id": table_id, "reason": reason})
+
+
 def count_waiting(connection: PostgresConnection, table_ids: Iterable[int]) -> dict[int, int]:
     """Return the number of waiting log rows by table."""
     counts = [f"SELECT {t}, count(*) FROM {log_table_name(t)}" for t in table_ids]

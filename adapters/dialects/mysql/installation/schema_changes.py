@@ -97,7 +97,7 @@ def refresh_registry(
             _follow_definition(connection, c, marks, noted, moved=moved or bool(truncated))
             reason = reason or truncated
         if reason and c.state == registry.ACTIVE:
-            registry.set_state(connection, c.table_id, registry.RESYNC, reason)
+            registry.mark_missed_changes(connection, c.table_id, reason)
     return registry.read_mark(connection) != before
 
 
@@ -207,7 +207,7 @@ def _follow_mark(
         registry.restart_fill(connection, c.table_id)  # an ALTER that rebuilds hides an earlier TRUNCATE
     elif known:
         # the state is stored before the mark, so that a crash in between loses nothing
-        registry.set_state(connection, c.table_id, registry.RESYNC, TRUNCATED)
+        registry.mark_missed_changes(connection, c.table_id, TRUNCATED)
     marks.store(c.table_id, mark)
     return TRUNCATED if known and not altered else ""
 

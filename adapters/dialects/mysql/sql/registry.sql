@@ -35,6 +35,11 @@ UPDATE venus_captured_table SET schema_wire = {schema_wire}, fingerprint = {fing
 -- set_state --
 UPDATE venus_captured_table SET state = {state}, reason = {reason} WHERE table_id = {table_id}
 
+-- missed --
+-- Unless an operator has had the triggers removed since capture read the registry.
+UPDATE venus_captured_table SET state = 'RESYNC', reason = {reason}
+ WHERE table_id = {table_id} AND state NOT IN ('RELEASING', 'RELEASED')
+
 -- restart_fill --
 -- If anything of the table may have been shipped, the fill ends in a sweep, which removes the rows that it did not read.
 UPDATE venus_captured_table

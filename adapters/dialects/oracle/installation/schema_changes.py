@@ -113,7 +113,8 @@ def _store_comparison(writer: OracleSession, how: OracleTableComparison) -> None
             logger.warning("%s halts, the other tables continue: %s", how.captured.schema.qualified, reason)
         registry.set_state(writer, table_id, state, reason)
     if how.reason and how.captured.table.state == registry.ACTIVE:
-        registry.set_state(writer, table_id, registry.RESYNC, how.reason)
+        binds = {"table_id": table_id, "reason": how.reason[: registry.REASON_CHARS]}
+        writer.run(statement("registry", "resync"), binds)
 
 
 def _drop_unfit_triggers(writer: OracleSession, found: Seq[OracleTableComparison]) -> None:

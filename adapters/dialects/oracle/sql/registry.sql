@@ -45,6 +45,10 @@ UPDATE VENUS_CAPTURED_TABLE SET SCHEMA_WIRE = :schema_wire, FINGERPRINT = :finge
 -- set_state --
 UPDATE VENUS_CAPTURED_TABLE SET STATE = :state, REASON = :reason WHERE TABLE_ID = :table_id
 
+-- resync --
+-- Unless an operator has had the triggers removed since capture read the registry.
+UPDATE VENUS_CAPTURED_TABLE SET STATE = 'RESYNC', REASON = :reason WHERE TABLE_ID = :table_id AND STATE = 'ACTIVE'
+
 -- missed --
 -- Unless a sweep is in progress, which detects missing rows.
 UPDATE VENUS_CAPTURED_TABLE SET STATE = 'RESYNC', REASON = :reason

@@ -383,8 +383,8 @@ class PostgresCut:
         for claim in self._claims.values():
             if claim.lost:
                 reason = "its key was renamed, retyped or dropped, and changes were made meanwhile"
-                values = {"state": "RESYNC", "reason": reason, "table_id": claim.schema.table_id}
-                parts.append(self._connection.literal(statement("registry", "set_state"), values))
+                values = {"reason": reason, "table_id": claim.schema.table_id}
+                parts.append(self._connection.literal(statement("registry", "missed"), values))
         return "; ".join([*parts, *self._forget_marks])
 
     def rollback(self) -> None:

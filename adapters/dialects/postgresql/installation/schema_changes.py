@@ -209,7 +209,7 @@ def _stop_capture(connection: PostgresConnection, captured: PostgresCapturedTabl
     table_id = captured.schema.table_id
     with connection.transaction():
         connection.run(triggers.idle_function(table_id).sql)
-        registry.set_state(connection, table_id, RESYNC, reason)
+        registry.mark_missed_changes(connection, table_id, reason)
 
 
 def _store_new_version(
@@ -265,7 +265,7 @@ def _follow_partitions(
                     known.read_present(connection, [oid])
         except SourceError as error:
             reason = f"partition {now[oid].namespace}.{now[oid].name} cannot be given its trigger: {error}"
-            registry.set_state(connection, table_id, RESYNC, reason)
+            registry.mark_missed_changes(connection, table_id, reason)
     if gone := joined - now.keys():
         with connection.transaction():
             registry.restart_fill(connection, table_id)
@@ -316,7 +316,7 @@ def _check_triggers(
         return
     with connection.transaction():
         if is_news:
-            registry.set_state(connection, table_id, RESYNC, reason)
+            registry.mark_missed_changes(connection, table_id, reason)
         if changes.has_rewritten_values:
             registry.restart_fill(connection, table_id)
         store_marks(connection, changes.new_marks)

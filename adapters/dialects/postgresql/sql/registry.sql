@@ -52,6 +52,12 @@ UPDATE venus.captured_table
 WITH marked AS (INSERT INTO venus.dirty (table_id) VALUES (0))
 UPDATE venus.captured_table SET state = %(state)s, reason = %(reason)s WHERE table_id = %(table_id)s
 
+-- missed --
+-- Unless an operator has had the triggers removed since capture read the registry.
+WITH marked AS (INSERT INTO venus.dirty (table_id) VALUES (0))
+UPDATE venus.captured_table SET state = 'RESYNC', reason = %(reason)s
+ WHERE table_id = %(table_id)s AND state NOT IN ('RELEASING', 'RELEASED')
+
 -- take_up --
 -- Rows of a released table that were shipped before may be gone since, so the table is swept.
 WITH marked AS (INSERT INTO venus.dirty (table_id) VALUES (0))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pkgutil import resolve_name
 from typing import Any
 
 import pytest
@@ -13,6 +14,12 @@ from venus.adapters.dialects.proving_contract import Application, Place, do
 from venus.adapters.dialects.sqlite.installation.installer import SqliteInstaller
 from venus.cli.prove.follower import Follower
 from venus.errors import Refused
+
+READERS_OF_TRIGGERS = {
+    "postgresql": ("installer.PostgresInstalledObjects", "read"),
+    "mysql": ("installer.MysqlInstalledObjects", "read"),
+    "oracle": ("schema_changes", "read_objects"),
+}
 
 
 @pytest.fixture
@@ -312,6 +319,28 @@ def test_it_may_come_back_with_another_key(place: Place, app: Application, shop:
     assert one(operator.registry.read_registered_tables(), "customer").state == "ACTIVE"
 
 
+def test_a_comparison_that_began_before_a_removal_keeps_its_state(
+    place: Place, shop: Follower, operator: Source, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    number, begun = number_of(shop, "customer"), [place.dialect == "sqlite"]  # which compares under a lock
+    if begun[0]:
+        operator.installer.release([number])
+    else:
+        owner, name = READERS_OF_TRIGGERS[place.dialect]
+        whole = getattr(resolve_name(f"venus.adapters.dialects.{place.dialect}.installation.{owner}"), name)
+
+        def read(*arguments: Any) -> Any:
+            if not begun[0]:
+                begun[0] = True
+                operator.installer.release([number])
+            return whole(*arguments)
+
+        monkeypatch.setattr(f"venus.adapters.dialects.{place.dialect}.installation.{owner}.{name}", read)
+    shop.source.capture.refresh_schemas()
+    assert begun == [True]
+    assert one(operator.registry.read_registered_tables(), "customer").state == "RELEASING"
+
+
 @contextmanager
 def cut_off(place: Place, operator: Source, after: int) -> Iterator[list[str]]:
     """Let so many statements through, and then nothing any more, as kill -9 does."""
@@ -334,7 +363,7 @@ def cut_off(place: Place, operator: Source, after: int) -> Iterator[list[str]]:
             patch.setattr(SqliteInstaller, "_execute", piece)
         else:
             module, _, name = names[place.dialect].rpartition(".")
-            owner = _resolve(module)
+            owner = resolve_name(module)
             whole = getattr(owner, name)
 
             def step(*arguments: Any, **named: Any) -> Any:
@@ -347,16 +376,6 @@ def cut_off(place: Place, operator: Source, after: int) -> Iterator[list[str]]:
 
             patch.setattr(owner, name, step)
         yield ran
-
-
-def _resolve(dotted: str) -> Any:
-    import importlib
-
-    try:
-        return importlib.import_module(dotted)
-    except ModuleNotFoundError:
-        module, _, name = dotted.rpartition(".")
-        return getattr(importlib.import_module(module), name)
 
 
 def remove(source: Source, number: int) -> None:
