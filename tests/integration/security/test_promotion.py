@@ -49,6 +49,7 @@ class Sites:
             found.connect(0, 0)
             commit(found, [half(n, rows=5) for n in range(1, 4)])
         self.start("second", *roles, upstream="hq")
+        eventually(lambda: self.status("second").mirror.state == "following", timeout_s=SURE_S)  # with its full data
         eventually(lambda: self.status("second").materialised_offset == 15, timeout_s=SURE_S)
 
     def reach(self, name: str) -> BrokerAddress:
