@@ -251,6 +251,11 @@ def is_address(text: str) -> bool:
     return found is not None and int(found[2]) <= PORT_MAX
 
 
+def is_every_interface(address: str) -> bool:
+    """Whether an address is that of every interface: a broker may listen there, and no client can use it."""
+    return address.rpartition(":")[0] in ("0.0.0.0", "[::]")
+
+
 def is_heartbeat(namespace: str, name: str) -> bool:
     """Whether a table of this name is the heartbeat table of VENUS."""
     return (namespace, name) == ("venus", "heartbeat") or name.lower() == "venus_heartbeat"

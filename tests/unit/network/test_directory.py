@@ -7,6 +7,7 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
+from venus.broker.mirrors.directory_exchange import reachable_addresses
 from venus.network.directory import (
     BACK_AFTER_S,
     GONE_S,
@@ -194,6 +195,13 @@ def test_the_number_of_sets_and_problems_is_limited() -> None:
         found.on_report("x", [report("x", Tier.ACCESS, 1, addresses=("hq:1", f"hq:{number}"))], NOW)
     assert len(found.known_sets(NOW)) == SETS_MAX + 1
     assert len(found.problems(NOW)) == PROBLEMS_MAX
+
+
+def test_an_address_of_every_interface_is_none_for_clients() -> None:
+    assert reachable_addresses(["0.0.0.0:7400", "[::]:7400", "[::1]:7400", "hq:7400", "hq:7400"]) == (
+        "[::1]:7400",
+        "hq:7400",
+    )
 
 
 def test_replaced_choices_keep_what_is_known_of_those_that_stay() -> None:

@@ -22,6 +22,7 @@ from venus.broker.matching.remote import RemoteMatching, SharedTable
 from venus.config.sections import MatchingSettings
 from venus.errors import ConfigError, Overloaded, Unavailable
 from venus.flow.degradation import Lane
+from venus.model import is_every_interface
 from venus.network.matching.installed import InstallationMessage, InstalledSubspaces
 from venus.network.matching.interests import Matches
 from venus.network.skipcloud.clusters import CloudShape, Identifier
@@ -32,7 +33,6 @@ from venus.wire import broker_pb2, overlay_pb2
 
 logger = logging.getLogger(__name__)
 
-EVERYWHERE = ("0.0.0.0", "[::]")
 LEAVE_S = 1.0
 #: Requests of other brokers that are matched at once; further ones go to another candidate.
 REQUESTS_MAX = 16
@@ -85,7 +85,7 @@ class MatchingOverlay:
 
     def start(self, address: str) -> None:
         """Join under this address, and stay."""
-        if address.rpartition(":")[0] in EVERYWHERE:
+        if is_every_interface(address):
             raise ConfigError(
                 f"broker.listen {address} is not an address that other brokers can use",
                 hint="set broker.address to a HOST:PORT that the other brokers can reach",

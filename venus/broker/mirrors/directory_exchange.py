@@ -19,12 +19,13 @@ from venus.broker.mirrors.network_membership import NetworkMembership, own_set_i
 from venus.broker.mirrors.session_requests import MirrorState
 from venus.config import ClusterSettings
 from venus.errors import ProtocolError, Unavailable, VenusError
+from venus.model import is_every_interface
 from venus.network.directory import ClientRole, ReportedSet, SetDirectory
 from venus.network.scheduling import load_rate
 from venus.network.topology import PULLS_AS, Tier
 from venus.rpc.address import BrokerAddress, ClientCredentials
 from venus.rpc.directory import NetworkClient
-from venus.rpc.network_limits import SET_ADDRESSES_MAX, SET_BUSINESSES_MAX, TROUBLE_CHARS_MAX
+from venus.rpc.network_limits import SET_ADDRESSES_MAX, SET_BUSINESSES_MAX, SETS_MAX, SITES_MAX, TROUBLE_CHARS_MAX
 from venus.text.formatting import suggest_nearest
 from venus.wire import broker_pb2, network_pb2
 
@@ -80,7 +81,9 @@ class DirectoryExchange:
 
     def start(self, own: Iterable[str], cluster: str) -> None:
         """Start; `own` are the addresses of this set, `cluster` is the id of its cluster. Blocking."""
-        self._own = tuple(own)
+        self._own = reachable_addresses(own)
+        if not self._own:
+            logger.warning("the directory names no address of this broker: set [broker] address to one for clients")
         self._set_id = cluster or own_set_id(self._core)
         if self._settings.upstream or self._settings.name:
             self._thread = threading.Thread(target=self._run, name="venus-directory", daemon=True)
@@ -129,10 +132,10 @@ class DirectoryExchange:
             status.alarms.extend(self._directory.problems(now))
 
     def _encode_known(self, now: float) -> network_pb2.NetworkReport:
-        near = self._directory.nearness().items()
+        near = list(self._directory.nearness().items())[:SITES_MAX]
         return network_pb2.NetworkReport(
             sets=encode_sets(self._directory.known_sets(now), now),
-            near=(network_pb2.Nearness(site=site, sets=sets) for site, sets in near),
+            near=(network_pb2.Nearness(site=site, sets=sets[:SETS_MAX]) for site, sets in near),
         )
 
     # -- the thread ----------------------------------------------------------------------------------------------
@@ -210,7 +213,7 @@ class DirectoryExchange:
             tier=Tier(settings.tier),
             level=settings.level,
             site=settings.site,
-            addresses=tuple(dict.fromkeys([*self._own, *self._peers.addresses()]))[:SET_ADDRESSES_MAX],
+            addresses=reachable_addresses([*self._own, *self._peers.addresses()])[:SET_ADDRESSES_MAX],
             load=self._mean_load(),
             lag_s=max((mirror.lag_ms for mirror in mirrors.values()), default=0) / 1000,
             trouble=(status.network.refused or ("it has no data yet" if is_empty else ""))[:TROUBLE_CHARS_MAX].strip(),
@@ -246,6 +249,11 @@ class DirectoryExchange:
 def _limit_names(names: Iterable[str]) -> frozenset[str]:
     """Return as many names as a message may have."""
     return frozenset(sorted(names)[:SET_BUSINESSES_MAX])
+
+
+def reachable_addresses(addresses: Iterable[str]) -> tuple[str, ...]:
+    """Return the addresses that a client can use: not those of every interface."""
+    return tuple(one for one in dict.fromkeys(addresses) if not is_every_interface(one))
 
 
 def encode_sets(sets: Iterable[ReportedSet], now: float) -> list[network_pb2.ReportedSet]:

@@ -34,6 +34,7 @@ from venus.coordination.etcd import EtcdCoordinator
 from venus.coordination.login import build_login
 from venus.errors import ConfigError, NotLeader, Refused, VenusError
 from venus.flow.degradation import Lane
+from venus.model import is_every_interface
 from venus.process.system import steady_clock_s
 from venus.replication.position import ReplicationTimes
 from venus.replication.records import LiveBroker, Policy
@@ -46,7 +47,6 @@ TICK_S = 0.1
 LOOK_EVERY_S = 0.02
 EXPIRE_EVERY_S = 10.0
 HAND_OVER_S = 3.0
-EVERYWHERE = ("0.0.0.0", "[::]")
 
 EndStreams = Callable[[str, VenusError], None]
 
@@ -138,7 +138,7 @@ class Replication:
 
         `retire` ends the streams that only a leader serves, `end_readers` every stream of consumers.
         """
-        if address.rpartition(":")[0] in EVERYWHERE:
+        if is_every_interface(address):
             raise ConfigError(
                 f"broker.listen {address} is not an address that other brokers can use",
                 hint="set broker.address to a HOST:PORT that the other brokers can reach",
