@@ -80,7 +80,9 @@ def test_each_set_shows_its_place_the_set_above_and_those_below(sets: Sets, brow
         page = seen.page
         page.wait_for_selector(".verdict.is-good")
         assert page.locator(".way").inner_text() == "hq → europe"
+        eventually(lambda: facts(page)["Sets known"] == "3")
         assert facts(page) == {
+            "Sets known": "3",
             "This set": "europe",
             "Tier": "tandem, level 1",
             "Set above": "hq: answers",
