@@ -92,6 +92,10 @@ class Held(Refused):
     """Another instance is running."""
 
 
+class DirectionChanged(Refused):
+    """Another database has become the source: a process opens both again."""
+
+
 class Diverged(VenusError):
     """The two sides no longer share a history."""
 

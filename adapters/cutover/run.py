@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from venus.adapters.cutover import certificate
@@ -24,6 +24,7 @@ from venus.adapters.cutover.certificate import (
     left_out_document,
 )
 from venus.adapters.cutover.comparison import CutoverComparison, NotAtRest, VersionedTable, hash_target
+from venus.adapters.cutover.direction import FallBackPair
 from venus.adapters.cutover.readiness import (
     Readiness,
     counters_of,
@@ -33,6 +34,7 @@ from venus.adapters.cutover.readiness import (
     find_pending,
     read_readiness,
 )
+from venus.adapters.cutover.switch import Switch
 from venus.adapters.dialects.contract import Source, UncapturedTable
 from venus.adapters.dialects.registry import open_source
 from venus.adapters.targets.contract import Target
@@ -72,6 +74,8 @@ class CutoverRequest:
     #: Tables that are not captured and are left out.
     leave_out: tuple[str, ...] = ()
     leave_differences: bool = False
+    #: The two databases between which the application can switch; None = there is no way back with its writes.
+    pair: FallBackPair | None = None
     #: Time and names, from the caller.
     head: dict[str, Any] = field(default_factory=dict)
 
@@ -96,11 +100,31 @@ def run_cutover(
     target = open_target(settings, name)
     with target.open_cutover() as session:
         session.prepare()
+        if request.pair is not None and not request.rehearse:
+            session.lock_switch()
         mark = session.read_mark()
-        if mark is not None and mark.done:
+        if mark is not None and mark.done and request.pair is None:
             return CutoverOutcome(certificate=mark.certificate, already=True)
         with _open_cutover(settings, target, session, request, report) as run:
-            return run.finish(mark.certificate, resumed=True) if mark is not None else run.run()
+            if mark is None:
+                with run.reopened_on_failure():
+                    return run.run()
+            if not mark.done:
+                return run.finish(mark.certificate, resumed=True)
+            run.complete()
+            return CutoverOutcome(certificate=mark.certificate, already=True)
+
+
+def undo_switch(pair: FallBackPair, name: str) -> None:
+    """Let the database that accepted writes before an unfinished switch accept them again. Raises Refused."""
+    settings = pair.settings_to(name)
+    target = open_target(settings, name)
+    with (
+        target.open_cutover() as session,
+        closing(open_source(settings)) as source,
+        closing(Switch.connect(pair, name, source)) as switch,
+    ):
+        switch.reopen(session)
 
 
 def undo_target_cutover(settings: Settings, name: str, report: Report = lambda *_: None) -> CutoverMark:
@@ -119,12 +143,13 @@ def undo_target_cutover(settings: Settings, name: str, report: Report = lambda *
 def _open_cutover(
     settings: Settings, target: Target, session: CutoverTarget, request: CutoverRequest, report: Report
 ) -> Iterator[_Cutover]:
-    source = open_source(settings)
-    try:
-        with AdminClient(broker_address(settings)) as admin:
-            yield _Cutover(settings, target, session, source, admin, request, report)
-    finally:
-        source.close()
+    with ExitStack() as opened:
+        source = opened.enter_context(closing(open_source(settings)))
+        switch = None
+        if request.pair is not None:
+            switch = opened.enter_context(closing(Switch.connect(request.pair, target.name, source)))
+        admin = opened.enter_context(AdminClient(broker_address(settings)))
+        yield _Cutover(settings, target, session, source, admin, request, report, switch)
 
 
 class _Cutover:
@@ -139,12 +164,14 @@ class _Cutover:
         admin: AdminClient,
         request: CutoverRequest,
         report: Report,
+        switch: Switch | None = None,
     ) -> None:
         self._settings = settings
         self._target = target
         self._session = session
         self._source = source
         self._admin = admin
+        self._switch = switch
         self._request = request
         self._report = report
         self._blocks: list[CutoverObstacle] = []
@@ -152,6 +179,7 @@ class _Cutover:
     def run(self) -> CutoverOutcome:
         """Do everything up to the mark, then mark and finish; a rehearsal stops before."""
         start = self._wait_until_drained()
+        self._check_way_back()
         self._check_quiet(start)
         there = self._session.read_tables()
         self._add_block(self._session.find_differences())
@@ -173,6 +201,15 @@ class _Cutover:
         return self.finish(found)
 
     # -- what forbids it -------------------------------------------------------------------------------------------
+
+    def _check_way_back(self) -> None:
+        """Check that changes could come back; then let the target reject writes until it is the application's."""
+        if self._switch is None:
+            return
+        self._report("checks the way back", 0, 0)
+        self._add_block(self._switch.find_obstacles())
+        if not self._request.rehearse:
+            self._switch.prepare()
 
     def _add_block(self, found: Sequence[CutoverObstacle], hint: str = "") -> None:
         """Record obstacles: a rehearsal continues and reports all of them, a real cut-over raises Refused."""
@@ -318,7 +355,27 @@ class _Cutover:
             late = find_movement(end.counters, counters_of(tables))
             self._add_block(late, "stop the application's writes at the source, and try again")
 
-        self._session.put_mark(found, check)
+        if self._switch is None:
+            self._session.put_mark(found, check)
+            return
+        self._report(f"closes {self._switch.owner.name} and opens {self._switch.name}", 0, 0)
+        at = self._switch.close_owner(lambda: check(self._wait_until_drained().at_target.tables))
+        self._wait_until_drained()
+        # once more: a number may have been drawn since, and no write can follow it now
+        counters = self._session.set_counters(self._source.dictionary.read_numberings())
+        found = found | certificate.counters_document(counters) | {"switch": asdict(at)}
+        self._switch.open(self._session, found, check, at)
+
+    def reopened_on_failure(self) -> AbstractContextManager[None]:
+        """Undo an unfinished switch if the block fails; a rehearsal changes nothing."""
+        if self._switch is None or self._request.rehearse:
+            return nullcontext()
+        return self._switch.reopened_on_failure(self._session)
+
+    def complete(self) -> None:
+        """Let the former owner follow, if there is a way back and it does not follow yet."""
+        if self._switch is not None:
+            self._switch.complete()
 
     def finish(self, found: dict[str, Any], *, resumed: bool = False) -> CutoverOutcome:
         """Enable what would have disturbed VENUS: actions of foreign keys, GENERATED ALWAYS."""
@@ -326,6 +383,7 @@ class _Cutover:
         self._report("enforces the foreign keys", 0, 0)
         warnings = self._session.enforce(_invalid(found), self._source.dictionary.read_numberings())
         found = found | {"warnings": warnings}
+        self.complete()
         self._session.finish_mark(found)
         return CutoverOutcome(certificate=found, resumed=resumed)
 

@@ -72,6 +72,11 @@ class SourceState:
     next_sequence: Sequence
     last_batch: BatchNo
 
+    @property
+    def is_sealed(self) -> bool:
+        """Whether another database has taken over the capture of this business."""
+        return self.epoch < 0
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FillState:

@@ -26,7 +26,7 @@ from venus.model import Finding, TableSchema
 
 if TYPE_CHECKING:
     from venus.adapters.dialects.contract import Numbering, OtherObject
-    from venus.adapters.targets.cutover_contract import CutoverTarget
+    from venus.adapters.targets.cutover_contract import CutoverTarget, FallBackSide
     from venus.process.runners import Runner
     from venus.rpc.conditions import LastComparison
 
@@ -75,6 +75,7 @@ class TargetCapabilities:
     verifies: bool = False  # its rows can be compared with those of the source and the full data
     filters: bool = False  # its tables may have predicates: [targets.NAME.where]
     cuts_over: bool = False  # it can become the application's own database
+    falls_back: bool = False  # and the source can follow it then, if it is of this kind as well
 
 
 #: Message for a target that lacks a capability, behind "target NAME is KIND: ".
@@ -88,6 +89,7 @@ UNSUPPORTED_TEXTS = {
     "verifies": "only databases can be compared",
     "filters": "it gets every row, and no rows can be chosen for it",
     "cuts_over": "an application cannot use it as its database, so it cannot be cut over",
+    "falls_back": "the source cannot follow it after a cut-over",
 }
 
 
@@ -355,4 +357,8 @@ class Target(Protocol):
 
     def open_cutover(self) -> AbstractContextManager[CutoverTarget]:
         """Open a session that hands the target over to the application (capability `cuts_over`)."""
+        ...
+
+    def open_side(self) -> FallBackSide:
+        """Open the database as one of two that replicate to each other (capability `falls_back`)."""
         ...

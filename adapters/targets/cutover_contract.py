@@ -12,13 +12,15 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Protocol
 
+from venus.adapters.cutover.switching import SideRecord, SwitchPosition
 from venus.adapters.targets.views import TargetTable, TargetView
 from venus.codec.batch import TableChanges
 from venus.codec.packed import PackedBytes
 from venus.model import TableSchema
 
 if TYPE_CHECKING:
-    from venus.adapters.dialects.contract import Numbering
+    from venus.adapters.dialects.contract import Numbering, RegisteredTable
+    from venus.network.row_filters import RowsIdentity
 
 #: Receives rows of a table in the layout of its newest version: the record ids, then the rows.
 RowSink = Callable[[PackedBytes, PackedBytes], None]
@@ -94,6 +96,89 @@ class CutoverMark:
     done_at: datetime | None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SideOpening:
+    """How a database becomes the application's and continues the capture of the other one, in one transaction."""
+
+    record: SideRecord
+    position: SwitchPosition
+    #: Statements of the handover.
+    statements: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FollowStart:
+    """The position and the tables at the cut, from which the former owner follows."""
+
+    offset: int
+    epoch: int
+    last_sequence: int
+    rows: RowsIdentity | None
+    schemas: tuple[TableSchema, ...]
+
+
+class FallBackSide(Protocol):
+    """One of two databases that replicate to each other. Every change is one transaction; see adapters/cutover."""
+
+    name: str
+
+    def read(self) -> SideRecord | None:
+        """Return the record; None if there is none."""
+        ...
+
+    def find_obstacles(self, tables: Seq[TableSchema]) -> list[CutoverObstacle]:
+        """Return what prevents VENUS from applying changes to these tables of the application. Reads only."""
+        ...
+
+    def install(self) -> None:
+        """Create VENUS's own tables that both roles need."""
+        ...
+
+    def reject_writes(self, record: SideRecord, tables: Seq[TableSchema]) -> None:
+        """Reject writes of the application from now on, and store the record.
+
+        Waits for transactions that have written to the tables, so no write is in flight afterwards.
+        """
+        ...
+
+    def seal(self, record: SideRecord, epoch: int, tables: Seq[TableSchema]) -> SwitchPosition:
+        """End capture here permanently, and store the record.
+
+        Raises Refused if a change waits in a log, Fenced if another process captures in a later epoch.
+        """
+        ...
+
+    def reopen(self, record: SideRecord) -> None:
+        """Accept writes and capture again, as before the switch, and store the record."""
+        ...
+
+    def plan_handover(self, tables: Seq[RegisteredTable], released: Seq[RegisteredTable]) -> SideHandover:
+        """Plan how this database continues the capture of these tables. Reads only."""
+        ...
+
+    def read_start(self) -> FollowStart:
+        """Return position and tables of the cut at which this database was opened."""
+        ...
+
+    def follow(self, record: SideRecord, start: FollowStart) -> None:
+        """Follow from this cut on, without a load, and store the record."""
+        ...
+
+    def close(self) -> None:
+        """Close the connections."""
+        ...
+
+
+class SideHandover(Protocol):
+    """Statements by which a database continues the capture of another one, and what forbids it."""
+
+    @property
+    def statements(self) -> tuple[str, ...]: ...
+
+    @property
+    def obstacles(self) -> tuple[str, ...]: ...
+
+
 class RowSpeller(Protocol):
     """Converter of rows of one table into the form in which the target stores them."""
 
@@ -159,10 +244,23 @@ class CutoverTarget(Protocol):
 
     # -- the hand-over ---------------------------------------------------------------------------------------------
 
-    def put_mark(self, certificate: dict[str, Any], check: Callable[[Seq[TargetTable]], None]) -> None:
+    def lock_switch(self) -> None:
+        """Keep other processes from switching until the session ends; waits for one that has just been killed.
+
+        May be repeated; connects again if the connection was lost. Raises Refused while another process switches.
+        """
+        ...
+
+    def put_mark(
+        self,
+        certificate: dict[str, Any],
+        check: Callable[[Seq[TargetTable]], None],
+        opening: SideOpening | None = None,
+    ) -> None:
         """Pause and mark the target in one transaction that locks the applied offset.
 
-        `check` receives the tables as of that moment; if it raises, nothing changes.
+        `check` receives the tables as of that moment; if it raises, nothing changes. With `opening`, the target also
+        captures and accepts writes from then on (capability `falls_back`).
         """
         ...
 

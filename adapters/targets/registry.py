@@ -33,7 +33,7 @@ from venus.rpc.address import broker_address
 if TYPE_CHECKING:
     from venus.adapters.dialects.contract import Numbering, OtherObject
     from venus.adapters.targets.contract import LoadedTable, TargetReader
-    from venus.adapters.targets.cutover_contract import CutoverTarget
+    from venus.adapters.targets.cutover_contract import CutoverTarget, FallBackSide
     from venus.process.runners import Runner
     from venus.rpc.conditions import LastComparison
 
@@ -164,3 +164,6 @@ class TargetBase:
 
     def open_cutover(self) -> AbstractContextManager[CutoverTarget]:
         self._raise_unsupported("cuts_over")
+
+    def open_side(self) -> FallBackSide:
+        self._raise_unsupported("falls_back")

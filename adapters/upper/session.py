@@ -207,6 +207,11 @@ def open_session(
     connection must not take the stream back from its successor. Raises Held if another process is active.
     """
     state = source.registry.read_state()
+    if state.is_sealed:
+        raise Fenced(
+            "capture of this database has ended, because another one is the application's",
+            hint="`venus status` says which; `venus sync` captures that one",
+        )
     if claim.epoch is not None and state.epoch > claim.epoch:
         raise Fenced(
             f"another capture holds epoch {state.epoch} at the source, this one had {claim.epoch}",

@@ -62,6 +62,7 @@ COMMANDS = frozenset(
         "venus cluster promote",
         "venus cluster remove",
         "venus cutover",
+        "venus fallback",
         "venus forget",
         "venus half commit",
         "venus half rollback",
@@ -174,6 +175,7 @@ app.command("resume", rich_help_panel=ACT)(tables.resume)
 app.command("resync", rich_help_panel=ACT)(tables.resync)
 app.command("forget", rich_help_panel=ACT)(tables.forget)
 app.command("cutover", rich_help_panel=ACT)(cutover_command.cutover)
+app.command("fallback", rich_help_panel=ACT)(cutover_command.fallback)
 for change in (
     cluster_members.move,
     cluster_members.balance,

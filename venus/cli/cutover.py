@@ -5,16 +5,18 @@ from __future__ import annotations
 import getpass
 import os
 import socket
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from venus.cli.invocation import ConfigOption, Invocation, JsonOption, TargetOption, choose_target
-from venus.errors import ConfigError
+from venus.cli.invocation import ConfigOption, Invocation, JsonOption, TargetOption, choose_target, may_fall_back
+from venus.errors import ConfigError, Refused
 
 if TYPE_CHECKING:
+    from venus.adapters.cutover.direction import FallBackPair
     from venus.adapters.cutover.run import CutoverOutcome
     from venus.config import Settings
 
@@ -23,6 +25,10 @@ REFUSED = 3
 
 Rehearse = Annotated[
     bool, typer.Option("--rehearse", help="Do everything but the last step, and list everything that blocks it.")
+]
+FallBack = Annotated[
+    bool,
+    typer.Option("--fall-back", help="Let the source follow the target from then on, for `venus fallback`."),
 ]
 Undo = Annotated[bool, typer.Option("--undo", help="Return the target to VENUS, if it has not been written to since.")]
 LeaveInvalid = Annotated[
@@ -56,6 +62,7 @@ def cutover(
     ctx: typer.Context,
     named: TargetOption = None,
     rehearse: Rehearse = False,
+    fall_back: FallBack = False,
     undo: Undo = False,
     leave_invalid: LeaveInvalid = False,
     leave_out: LeaveOut = None,
@@ -76,28 +83,120 @@ def cutover(
     from venus.adapters.targets.registry import open_target
 
     run = Invocation.from_options(ctx, config, as_json)
-    settings = run.settings
+    settings = run.base_settings
     target = choose_target(settings, named)
     require_capability(open_target(settings, target), "cuts_over")
     if rehearse and undo:
         raise ConfigError("--rehearse and --undo cannot be combined")
-    if undo:
+    pair = find_pair(settings, target, fall_back=fall_back)
+    if undo and pair is None:
         return undo_cutover(run, settings, target)
-    base = check_certificate_path(certificate or Path(f"cutover-{target}{'-rehearsal' if rehearse else ''}"))
-    with run.out.progress("cut-over") as steps:
-        from venus.adapters.cutover import run as cutting
+    options = SwitchOptions(
+        rehearse=rehearse,
+        undo=undo,
+        wait_s=wait,
+        quiet_s=quiet,
+        leave_invalid=leave_invalid,
+        leave_differences=leave_differences,
+        leave_out=tuple(leave_out or ()),
+        certificate=certificate,
+    )
+    return switch_to(run, settings, target, pair, options)
 
-        options = cutting.CutoverRequest(
-            rehearse=rehearse,
-            wait_s=wait,
-            quiet_s=quiet,
-            leave_invalid=leave_invalid,
-            leave_differences=leave_differences,
-            leave_out=tuple(leave_out or ()),
+
+def fallback(
+    ctx: typer.Context,
+    rehearse: Rehearse = False,
+    undo: Annotated[
+        bool, typer.Option("--undo", help="Let the new database accept writes again, if a switch was interrupted.")
+    ] = False,
+    leave_invalid: LeaveInvalid = False,
+    leave_out: LeaveOut = None,
+    leave_differences: LeaveDifferences = False,
+    wait: Wait = 60.0,
+    quiet: Quiet = 5.0,
+    certificate: CertificateFile = None,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> int:
+    """Make the old database the application's again, with every write since `venus cutover --fall-back`.
+
+    Stop the application's writes at the new database first; `venus sync` continues meanwhile. The new database follows
+    from then on, without a load, so `venus cutover --fall-back` can be repeated.
+    """
+    from venus.adapters.cutover.direction import read_state
+    from venus.adapters.cutover.switching import OLD
+
+    run = Invocation.from_options(ctx, config, as_json)
+    state = read_state(run.base_settings)
+    if state is None:
+        raise Refused(
+            "nothing was cut over with --fall-back, so no database follows that could be taken back",
+            hint="`venus cutover --undo` works as long as the target has not been written to",
+        )
+    options = SwitchOptions(
+        rehearse=rehearse,
+        undo=undo,
+        wait_s=wait,
+        quiet_s=quiet,
+        leave_invalid=leave_invalid,
+        leave_differences=leave_differences,
+        leave_out=tuple(leave_out or ()),
+        certificate=certificate,
+    )
+    return switch_to(run, state.pair.settings_to(OLD), OLD, state.pair, options)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SwitchOptions:
+    """Options of a cut-over or of a fall-back."""
+
+    rehearse: bool
+    undo: bool
+    wait_s: float
+    quiet_s: float
+    leave_invalid: bool
+    leave_differences: bool
+    leave_out: tuple[str, ...]
+    certificate: Path | None
+
+
+def find_pair(settings: Settings, target: str, *, fall_back: bool) -> FallBackPair | None:
+    """Return the databases between which the application can switch; None without a way back."""
+    from venus.adapters.cutover.direction import check_pair, read_state
+
+    if fall_back:
+        return check_pair(settings, target)
+    state = read_state(settings) if may_fall_back(settings) else None
+    return state.pair if state is not None and state.pair.main == target else None
+
+
+def switch_to(
+    run: Invocation, settings: Settings, target: str, pair: FallBackPair | None, options: SwitchOptions
+) -> int:
+    """Make a target the application's database, rehearse that, or undo an interrupted switch."""
+    from venus.adapters.cutover import run as cutting
+
+    if options.undo and pair is not None:
+        cutting.undo_switch(pair, target)
+        line = f"{pair.other(target)} accepts writes again, and {target} follows it as before"
+        run.out.answer({"target": target, "undone": True}, line)
+        return 0
+    stem = "fallback" if run.command == "venus fallback" else f"cutover-{target}"
+    base = check_certificate_path(options.certificate or Path(f"{stem}{'-rehearsal' if options.rehearse else ''}"))
+    with run.out.progress("cut-over") as steps:
+        request = cutting.CutoverRequest(
+            rehearse=options.rehearse,
+            wait_s=options.wait_s,
+            quiet_s=options.quiet_s,
+            leave_invalid=options.leave_invalid,
+            leave_differences=options.leave_differences,
+            leave_out=options.leave_out,
+            pair=pair,
             head=certificate_head(settings, target),
         )
-        outcome = cutting.run_cutover(settings, target, options, steps.update)
-    return print_result(run, settings, target, outcome, base)
+        outcome = cutting.run_cutover(settings, target, request, steps.update)
+    return print_result(run, settings, target, pair, outcome, base)
 
 
 def check_certificate_path(base: Path) -> Path:
@@ -124,11 +223,19 @@ def certificate_head(settings: Settings, target: str) -> dict[str, Any]:
     }
 
 
-def print_result(run: Invocation, settings: Settings, target: str, outcome: CutoverOutcome, base: Path) -> int:
+def print_result(
+    run: Invocation,
+    settings: Settings,
+    target: str,
+    pair: FallBackPair | None,
+    outcome: CutoverOutcome,
+    base: Path,
+) -> int:
     """Write the certificate, and print the next steps."""
     import json
 
     from venus.adapters.cutover.certificate import to_text
+    from venus.adapters.cutover.switching import command_to
 
     found = outcome.certificate
     shown = to_text(found)
@@ -148,9 +255,12 @@ def print_result(run: Invocation, settings: Settings, target: str, outcome: Cuto
     lines = [shown, f"written to {files[0]} and {files[1]}"]
     if found["kind"] == "rehearsal":
         lines += [f"! blocks the cut-over: {line}" for line in blocked]
-        lines.append("not ready" if blocked else f"ready: `venus cutover --target {target}` would go through")
-    else:
+        command = f"venus cutover --target {target}" if pair is None else command_to(target)
+        lines.append("not ready" if blocked else f"ready: `{command}` would go through")
+    elif pair is None:
         lines += next_steps(settings, target, already=outcome.already)
+    else:
+        lines += steps_with_way_back(settings, target, pair.other(target), already=outcome.already)
     run.out.answer(document, *lines)
     return REFUSED if blocked else 0
 
@@ -168,6 +278,21 @@ def next_steps(settings: Settings, target: str, *, already: bool) -> list[str]:
         f"  3. back, as long as the target has not been written to: `venus cutover --target {target} --undo`",
         "  4. for good: stop `venus sync`, `venus uninstall-triggers`, "
         f"`venus forget --target {target} --yes`, stop the broker",
+    ]
+
+
+def steps_with_way_back(settings: Settings, target: str, other: str, *, already: bool) -> list[str]:
+    """Return the next steps of the operator after a switch that can be taken back."""
+    from venus.adapters.cutover.switching import command_to
+    from venus.text.formatting import mask_url
+
+    url = mask_url(settings.targets[target].url.get_secret_value())
+    done = "is the application's database already" if already else "is the application's database now"
+    return [
+        f"{target} {done}, and {other} follows it and rejects writes. Next:",
+        f"  1. point the application at {url}; `venus sync` has changed its direction by itself",
+        "  2. watch `venus status`, and compare at any time: `venus verify`",
+        f"  3. back, with every write: `{command_to(other)}`",
     ]
 
 

@@ -234,6 +234,19 @@ class Invocation:
 
     @cached_property
     def settings(self) -> Settings:
+        """The configuration in the present direction: after a cut-over with a way back, the target is the source."""
+        if not (self.needs_passwords and may_fall_back(self.base_settings)):
+            return self.base_settings
+        from venus.adapters.cutover.direction import directed_settings
+
+        return directed_settings(self.base_settings)
+
+    def forget_direction(self) -> None:
+        """Read the present direction again at the next use of `settings`."""
+        self.__dict__.pop("settings", None)
+
+    @cached_property
+    def base_settings(self) -> Settings:
         """The configuration, read once. From then on its passwords are redacted in all output."""
         from venus.config import DEFAULT_FILE, load
 
@@ -269,6 +282,13 @@ class Invocation:
             raise ConfigError(f"--log-format {log_format}: invalid format", hint="one of text, json")
         if log_format != FORMATS[0]:
             self.log_format = log_format
+
+
+def may_fall_back(settings: Settings) -> bool:
+    """Return whether the source could follow a target, by their URLs alone."""
+    urls = [settings.source.url, *(target.url for target in settings.targets.values())]
+    own, *others = (url.get_secret_value().startswith("postgres") for url in urls)
+    return own and any(others)
 
 
 def choose_target(settings: Settings, name: str | None) -> str:

@@ -174,6 +174,19 @@ class BrokerView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FallBackView:
+    """The two databases between which the application can switch."""
+
+    #: The one that accepts writes, and the one that follows; both empty while a switch is not finished.
+    owner: str = ""
+    follower: str = ""
+    switch: int = 0
+    since_s: float | None = None
+    #: What to do about an unfinished switch, or about records that contradict each other; empty = nothing.
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Overview:
     """The state of source, broker and targets, and its problems."""
 
@@ -184,11 +197,14 @@ class Overview:
     targets: tuple[TargetView, ...]
     #: The estimated number of rows of each table at each target, by target name, if requested.
     rows_about: dict[str, dict[int, int]] | None = None
+    #: None = the application has one database.
+    fall_back: FallBackView | None = None
 
     @property
     def problems(self) -> tuple[str, ...]:
         """A sentence for each problem, in the order of a row's path."""
-        found = [*source_problems(self.source, self.broker), *self._reported_problems(), *broker_problems(self.broker)]
+        found = [self.fall_back.problem] if self.fall_back is not None and self.fall_back.problem else []
+        found += [*source_problems(self.source, self.broker), *self._reported_problems(), *broker_problems(self.broker)]
         if not self.broker.error and self.broker.known:
             found += capture_problems(self) if self.broker.mirror is None else []
         elif not self.broker.error and (

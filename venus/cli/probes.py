@@ -11,12 +11,15 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from venus.adapters.targets.views import TargetView, age_s
+from venus.cli.invocation import may_fall_back
 from venus.cli.overview import (
     BrokerView,
     ConsumerView,
+    FallBackView,
     HalfView,
     LeaseView,
     Overview,
@@ -24,7 +27,7 @@ from venus.cli.overview import (
     SourceView,
 )
 from venus.cli.traffic import MirrorView, OverlayView, ReplicationView, ReplicaView, RetentionView, traffic_view
-from venus.errors import NotInstalled, VenusError
+from venus.errors import NotInstalled, Refused, VenusError
 from venus.rpc.conditions import own_table_condition, released_tables, source_condition, uncaptured_condition
 from venus.rpc.reports import decode
 
@@ -69,11 +72,15 @@ BROKER_TIMEOUT_S = 5.0
 BLOCKED_S = 10.0
 
 
-def read_overview(settings: Settings, *, rows: bool = False) -> Overview:
-    """Read the state of source, broker and targets at the same time; with `rows` also estimated row counts."""
+def read_overview(base: Settings, *, rows: bool = False) -> Overview:
+    """Read the state of source, broker and targets at the same time; with `rows` also estimated row counts.
+
+    After a cut-over with a way back, source and target are those of the present direction.
+    """
     # here and not in the threads: two threads cannot import SQLAlchemy at once
     import venus.adapters.dialects.registry  # noqa: F401
 
+    settings, fall_back = read_direction(base)
     looks = [target_reader(settings, name) for name in settings.targets]
     with ThreadPoolExecutor(max_workers=2 + len(settings.targets)) as pool:
         source = pool.submit(read_source, settings, rows=rows)
@@ -90,7 +97,28 @@ def read_overview(settings: Settings, *, rows: bool = False) -> Overview:
             broker=at_broker,
             targets=tuple(with_lag(target, at_broker) for target in targets),
             rows_about={name: count.result() for name, count in counts.items()} if counts is not None else None,
+            fall_back=fall_back,
         )
+
+
+def read_direction(base: Settings) -> tuple[Settings, FallBackView | None]:
+    """Return the settings of the present direction, and which database is the application's."""
+    from venus.adapters.cutover.direction import read_state
+
+    state = read_state(base) if may_fall_back(base) else None
+    if state is None:
+        return base, None
+    try:
+        settings = state.settings
+    except Refused as error:
+        return base, FallBackView(problem=f"{error}: {error.hint}")
+    follower = state.follower
+    owner = state.pair.other(follower)
+    newest = max(filter(None, state.records.values()), key=lambda record: record.switch)
+    if not newest.switch or state.is_switching:
+        return settings, FallBackView(problem=state.advice) if state.advice else None
+    since_s = (datetime.now(UTC) - newest.changed_at).total_seconds() if newest.changed_at else None
+    return settings, FallBackView(owner=owner, follower=follower, switch=newest.switch, since_s=since_s)
 
 
 def with_lag(target: TargetView, broker: BrokerView) -> TargetView:

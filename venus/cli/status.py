@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from venus.adapters.cutover.switching import OLD
 from venus.cli.invocation import ConfigOption, Invocation, JsonOption
 from venus.cli.output import build_table
 from venus.cli.status_tables import format_comparisons, format_loads, format_tables
@@ -45,7 +46,7 @@ def status(
     from venus.cli.probes import read_overview
 
     run = Invocation.from_options(ctx, config, as_json)
-    settings = run.settings
+    settings = run.base_settings
     if not watch:
         found = read_overview(settings, rows=rows)
         run.out.answer(document(found), *(format_overview(found) if not run.json else []))
@@ -65,12 +66,12 @@ def watch_on_terminal(run: Invocation, every: float, *, rows: bool = False) -> i
 
     from venus.cli.probes import read_overview
 
-    found = read_overview(run.settings, rows=rows)
+    found = read_overview(run.base_settings, rows=rows)
     try:
         with Live(Group(*format_overview(found)), console=run.out.console, screen=True, auto_refresh=False) as live:
             while True:
                 time.sleep(every)
-                found = read_overview(run.settings, rows=rows)
+                found = read_overview(run.base_settings, rows=rows)
                 live.update(Group(*format_overview(found)), refresh=True)
     except KeyboardInterrupt:
         run.out.console.print(verdict(found), markup=False)
@@ -119,6 +120,7 @@ def format_overview(found: Overview) -> list[RenderableType]:
         parts += ["", *format_tables(found)]
     broker = found.broker
     groups: list[list[str]] = [
+        format_fall_back(found),
         format_comparisons(found),
         format_loads(broker),
         format_row_filters(found),
@@ -135,6 +137,20 @@ def format_overview(found: Overview) -> list[RenderableType]:
     for group in filter(None, groups):
         parts += ["", *group]
     return [*parts, *format_problems(found), "", verdict(found)]
+
+
+def format_fall_back(found: Overview) -> list[str]:
+    """Format which of two databases is the application's, and how far behind the other one is."""
+    pair = found.fall_back
+    if pair is None or not pair.owner:
+        return []
+    follower = next((t for t in found.targets if t.name == pair.follower), None)
+    age_s = follower.heartbeat_age_s if follower is not None else None
+    behind = f", {format_duration(age_s)} behind" if age_s is not None else ""
+    ago = f" {format_duration(pair.since_s)} ago" if pair.since_s is not None else ""
+    if pair.follower == OLD:
+        return [f"cut over to {pair.owner}{ago}; the old database follows{behind}; back: `venus fallback`"]
+    return [f"fallen back to the old database{ago}; {pair.follower} follows{behind}"]
 
 
 def format_scrub(broker: BrokerView) -> list[str]:

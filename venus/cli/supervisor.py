@@ -23,6 +23,7 @@ from typing import IO, Any
 
 from venus.cli.invocation import Invocation
 from venus.cli.output import format_cell
+from venus.errors import DirectionChanged
 from venus.flow.breaker import REMIND_S, Circuit
 
 logger = logging.getLogger(__name__)
@@ -153,7 +154,7 @@ def open_fills(found: dict[str, Any]) -> list[dict[str, Any]]:
 FINAL_CODES = (1, 2)
 REFUSED_CODE, REFUSED_WAIT_S = 3, 15.0
 #: Errors that are final, but have no exit code of their own.
-FINAL_ERRORS = ("Fenced", "Held", "Denied", "Unproven", "NotInstalled")
+FINAL_ERRORS = ("Fenced", "Held", "Denied", "Unproven", "NotInstalled", "DirectionChanged")
 RESTART_MIN_S, RESTART_MAX_S = 1.0, 30.0
 #: A loop that ran this long has recovered from its last failure.
 HEALTHY_AFTER_S = 60.0
@@ -215,7 +216,8 @@ class Supervisor:
 
     def _is_over(self) -> bool:
         return all(loop.code is not None for loop in self._loops) or any(
-            loop.vital and loop.code is not None for loop in self._loops
+            loop.code is not None and (loop.vital or loop.error.get("kind") == DirectionChanged.__name__)
+            for loop in self._loops
         )
 
     def _start(self, loop: LoopProcess) -> None:

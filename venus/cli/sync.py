@@ -19,7 +19,8 @@ import typer
 
 from venus.cli.invocation import ConfigOption, Invocation, JsonOption, LogFormatOption
 from venus.cli.supervisor import HEALTHY_AFTER_S, WELL, EventWriter, LoopProcess, Supervisor, stop_with_parent
-from venus.errors import ConfigError, VenusError
+from venus.cli.sync_direction import DirectionGuard, forget_owner, resolve_names
+from venus.errors import ConfigError, DirectionChanged, VenusError
 from venus.flow.breaker import RetryPolicy, find_retry_policy
 from venus.process.system import freeze_objects, keep_freed_memory, stop_signals
 
@@ -84,7 +85,8 @@ def sync(
     require_sync_engine(settings, engine)
     if apply_only and take_over:
         raise ConfigError("--take-over concerns capture, but --apply-only does not capture")
-    targets = choose_targets(settings, target, capture_only=capture_only, apply_only=apply_only)
+    names = resolve_names(run, target)
+    targets = choose_targets(settings, names, capture_only=capture_only, apply_only=apply_only)
     stop = threading.Event()
     stop_on_signals(stop)
     if with_parent:
@@ -93,23 +95,36 @@ def sync(
     if only_capture or only_target:
         run.role = "capture" if only_capture else f"target {targets[0]}"
     run.log_to_stderr(logging.INFO if not with_parent else logging.WARNING)
-    if only_capture:
-        return run_one(run, "capture", stop, None, take_over=take_over)
-    if only_target:
-        return run_one(run, targets[0], stop, targets[0], engine)
-    return run_children(run, targets, stop, engine, capture=not apply_only, take_over=take_over)
+    while True:
+        try:
+            if only_capture:
+                return run_one(run, "capture", stop, None, take_over=take_over)
+            if only_target:
+                return run_one(run, targets[0], stop, targets[0], engine)
+            return run_children(run, targets, stop, engine, capture=not apply_only, take_over=take_over)
+        except DirectionChanged:
+            if with_parent:
+                raise
+            run.forget_direction()
+            forget_owner(run.base_settings)
+            targets = choose_targets(
+                run.settings, resolve_names(run, target), capture_only=capture_only, apply_only=apply_only
+            )
+            take_over = False
 
 
 def run_children(
     run: Invocation, targets: list[str], stop: threading.Event, engine: str, *, capture: bool, take_over: bool
 ) -> int:
-    """Run capture, and apply for each target, as children; return the exit code."""
+    """Run capture, and apply for each target, as children; return the exit code. Raises DirectionChanged."""
     capturing = build_loop(run, "capture", "--capture-only")
     capturing.at_first = ["--take-over"] if take_over else []
     capturing.vital = True
     loops = [capturing] if capture else []
     loops += [build_loop(run, name, "--apply-only", "--target", name, "--engine", engine) for name in targets]
     code = Supervisor(loops, stop, EventWriter(run).on_event).run()
+    if any(loop.error.get("kind") == DirectionChanged.__name__ for loop in loops) and not stop.is_set():
+        raise DirectionChanged
     if capturing.code is not None:
         report_capture_end(run, capturing)
     return code
@@ -206,13 +221,18 @@ def run_one(
     """Run one loop in this process."""
     keep_freed_memory()
     narrator = EventWriter(run)
+    guard = DirectionGuard(run)
     body: Callable[[Callable[[Any], None]], None]
     if target is None:
         from venus.adapters.upper.capture import run_capture
 
-        body = lambda report: run_capture(run.settings, stop, report=report, take_over=take_over)  # noqa: E731
+        body = lambda report: guard.run_capture(  # noqa: E731
+            lambda: run_capture(run.settings, stop, report=report, take_over=take_over), stop
+        )
     else:
-        body = lambda report: build_follower(run.settings, target, engine, stop, report)()  # noqa: E731
+        body = lambda report: guard.run_apply(  # noqa: E731
+            build_follower(run.settings, target, engine, stop, report), target, stop, watched=not run.supervised
+        )
     from venus.process import tracing
 
     spans = tracing.start_tracing(run.settings.tracing.endpoint, run.settings.tracing.sample, run.role)

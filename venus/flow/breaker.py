@@ -24,6 +24,7 @@ from enum import Enum
 
 from venus.errors import (
     Denied,
+    DirectionChanged,
     Fenced,
     Held,
     LoginRefused,
@@ -57,6 +58,7 @@ RETRY_RULES: tuple[tuple[type[VenusError], RetryPolicy, RetryPolicy], ...] = (
     (NotInstalled, RetryPolicy.END, RetryPolicy.END),
     (Fenced, RetryPolicy.END, RetryPolicy.END),
     (Held, RetryPolicy.END, RetryPolicy.END),
+    (DirectionChanged, RetryPolicy.END, RetryPolicy.END),
     (Denied, RetryPolicy.END, RetryPolicy.END),
     (Refused, RetryPolicy.RARELY, RetryPolicy.RARELY),
 )

@@ -53,7 +53,7 @@ from venus.text.formatting import find_named_table
 if TYPE_CHECKING:
     from venus.adapters.dialects.contract import Numbering, OtherObject
     from venus.adapters.targets.contract import TargetReader
-    from venus.adapters.targets.cutover_contract import CutoverTarget
+    from venus.adapters.targets.cutover_contract import CutoverTarget, FallBackSide
     from venus.process.runners import Runner
     from venus.rpc.conditions import LastComparison
 
@@ -113,6 +113,7 @@ CAPABILITIES = TargetCapabilities(
     verifies=True,
     filters=True,
     cuts_over=True,
+    falls_back=True,
 )
 
 
@@ -245,6 +246,11 @@ class PostgresqlTarget(TargetBase):
         from venus.adapters.targets.postgresql.cutover.cutover_session import open_cutover
 
         return open_cutover(self._target)
+
+    def open_side(self) -> FallBackSide:
+        from venus.adapters.targets.postgresql.cutover.side import PostgresSide
+
+        return PostgresSide(self._settings, self.name)
 
 
 def comparison_obstacle(state: TableState) -> str:

@@ -91,8 +91,31 @@ UPDATE venus.captured_table SET sweep_from = greatest(sweep_from, 1) WHERE table
 SELECT epoch, next_sequence, last_batch FROM venus.checkpoint WHERE id = 1
 
 -- raise_epoch --
-UPDATE venus.checkpoint SET epoch = %(epoch)s WHERE id = 1 AND epoch <= %(epoch)s
+UPDATE venus.checkpoint SET epoch = %(epoch)s WHERE id = 1 AND epoch BETWEEN 0 AND %(epoch)s
 RETURNING epoch, next_sequence, last_batch
+
+-- empty_registry --
+-- Before another database's registry is continued here. Nothing in the logs is to be captured: this database followed.
+DELETE FROM venus.captured_table; DELETE FROM venus.captured_leaf; DELETE FROM venus.dirty; DELETE FROM venus.batch;
+DELETE FROM venus.seen
+
+-- continue_table --
+-- A table that another database has captured before. It is not read again, because the broker has its rows.
+INSERT INTO venus.captured_table (table_id, namespace, name, schema_wire, fingerprint, state, reason, fill_rows,
+                                  fill_estimate, fill_done, sweep_from, log_through, number_max)
+VALUES ({table_id}, {namespace}, {name}, {schema_wire}, {fingerprint}, {state}, {reason}, 0, 0, 1, 0, 0, {number_max})
+
+-- continue_at --
+UPDATE venus.checkpoint SET epoch = {epoch}, next_sequence = {next_sequence}, last_batch = {last_batch} WHERE id = 1;
+INSERT INTO venus.dirty (table_id) VALUES (0)
+
+-- seal --
+-- A negative epoch ends capture here until another database hands it over again, whichever process tries.
+UPDATE venus.checkpoint SET epoch = -epoch WHERE id = 1 AND epoch = %(epoch)s AND epoch > 0
+RETURNING next_sequence, last_batch
+
+-- unseal --
+UPDATE venus.checkpoint SET epoch = abs(epoch) WHERE id = 1
 
 -- batches --
 SELECT batch_no, epoch, first_sequence, last_sequence, digest FROM venus.batch WHERE batch_no = ANY (%(numbers)s)

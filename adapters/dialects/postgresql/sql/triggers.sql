@@ -208,10 +208,11 @@ SELECT relation, name, mark FROM venus.seen
 
 -- seen_now --
 -- The present marks: the row version of each trigger, partitions' copies included; and for a table its file, the row
--- versions of its columns, and the expressions of generated columns.
+-- versions of its columns, and the expressions of generated columns. The trigger that rejects writes comes and goes.
 SELECT t.tgrelid, t.tgname::text, concat_ws(' ', t.tgfoid, t.xmin)
   FROM pg_trigger t JOIN pg_proc p ON p.oid = t.tgfoid
- WHERE p.pronamespace = 'venus'::regnamespace AND t.tgrelid = ANY (%(relations)s::oid[])
+ WHERE p.pronamespace = 'venus'::regnamespace AND p.proname <> 'reject_write'
+   AND t.tgrelid = ANY (%(relations)s::oid[])
 UNION ALL
 SELECT c.oid, 'values', jsonb_build_object('file', c.relfilenode::text,
        'columns', coalesce((SELECT jsonb_object_agg(a.attnum, a.xmin::text) FROM pg_attribute a

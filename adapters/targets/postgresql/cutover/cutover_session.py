@@ -11,6 +11,7 @@ no row and may be repeated, because VENUS applies rows with their numbers.
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from collections.abc import Sequence as Seq
 from contextlib import contextmanager
@@ -26,10 +27,18 @@ from venus.adapters.targets.cutover_contract import (
     ReferenceCheck,
     RowSink,
     SchemaDifference,
+    SideOpening,
 )
 from venus.adapters.targets.postgresql.control import build_table_view, build_view, read_progress_in
 from venus.adapters.targets.postgresql.cutover import guarantees
-from venus.adapters.targets.postgresql.database import PostgresDatabase, cutover_sql, read_mark, transaction
+from venus.adapters.targets.postgresql.cutover.side import open_side, side_sql
+from venus.adapters.targets.postgresql.database import (
+    LOCK_WAIT_S,
+    PostgresDatabase,
+    cutover_sql,
+    read_mark,
+    transaction,
+)
 from venus.adapters.targets.postgresql.naming import PlacedTable, fold_name, quote, shorten_name, target_namespace
 from venus.adapters.targets.postgresql.rowsql import copy_rows
 from venus.adapters.targets.postgresql.schema.ddl import is_counted, is_identity
@@ -43,6 +52,7 @@ from venus.model import Column, TableSchema
 
 _CHUNK_BYTES = 4 << 20
 _SPELLER = "venus_speller"
+_PAUSE_S = 0.1
 
 
 class PostgresSpeller:
@@ -124,12 +134,11 @@ def find_missing_inheritance(session: TargetSession, placed: Sequence[PlacedTabl
 @contextmanager
 def open_cutover(target: PostgresDatabase) -> Iterator[PostgresCutover]:
     """Open the session; roll back an open transaction at the end."""
-    session = target.connect("cutover")
+    cutover = PostgresCutover(target, target.connect("cutover"))
     try:
-        yield PostgresCutover(target, session)
+        yield cutover
     finally:
-        session.rollback()
-        session.close()
+        cutover.close()
 
 
 class PostgresCutover:
@@ -140,6 +149,11 @@ class PostgresCutover:
         self._session = session
         #: Every table, and whether VENUS has created it.
         self._placed: dict[int, tuple[PlacedTable, bool]] = {}
+
+    def close(self) -> None:
+        """Roll back an open transaction and close the connection."""
+        self._session.rollback()
+        self._session.close()
 
     def prepare(self) -> None:
         if not self._target.is_installed(self._session):
@@ -209,12 +223,31 @@ class PostgresCutover:
 
     # -- the hand-over ---------------------------------------------------------------------------------------------
 
-    def put_mark(self, certificate: dict[str, Any], check: Callable[[Seq[TargetTable]], None]) -> None:
+    def lock_switch(self) -> None:
+        if self._session.closed:
+            self._session.close()
+            self._session = self._target.connect("cutover")
+        until = time.monotonic() + LOCK_WAIT_S
+        while self._session.row(side_sql("lock_switch")) != (True,):
+            if time.monotonic() > until:
+                raise Refused("another process switches these databases", hint="let it end, or stop it")
+            time.sleep(_PAUSE_S)
+
+    def put_mark(
+        self,
+        certificate: dict[str, Any],
+        check: Callable[[Seq[TargetTable]], None],
+        opening: SideOpening | None = None,
+    ) -> None:
         target, session = self._target, self._session
         with transaction(session):
             session.run("SET LOCAL venus.apply = 'on'")
-            target.run_own(session, "hold_position")
+            ((offset, _),) = target.read_own_rows(session, "hold_position")
             check([build_table_view(t) for t in target.read_tables(session)])
+            if opening is not None:
+                if offset != opening.position.offset:
+                    raise Refused(f"target {target.name} is at offset {offset:,}, not {opening.position.offset:,}")
+                open_side(session, opening)
             values = {"sequence": certificate["sequence"], "offset": certificate["offset"]}
             session.run(
                 cutover_sql("put_mark"), values | {"group": target.group, "certificate": json.dumps(certificate)}

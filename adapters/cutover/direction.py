@@ -1,0 +1,164 @@
+"""Which of two databases is the application's: the settings of each direction, read from the databases' own records.
+
+The configuration names the source and the targets as at the beginning. After `venus cutover --fall-back` changes flow
+the other way: the target is the source, and the configured source is a target with the name `@source`. Every command
+works on the settings of the present direction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import closing
+from dataclasses import dataclass
+
+from venus.adapters.cutover.switching import OLD, SideRecord, SideState, describe_switch, is_reversed, is_switching
+from venus.adapters.targets.contract import Target, require_capability
+from venus.adapters.targets.registry import KINDS, open_target
+from venus.config import Settings, TargetSettings
+from venus.errors import ConfigError, VenusError
+
+
+@dataclass(frozen=True, slots=True)
+class FallBackPair:
+    """The configured source and one target, between which the application can switch."""
+
+    base: Settings
+    main: str
+
+    def settings_to(self, follower: str) -> Settings:
+        """Return the settings of the direction in which this database follows."""
+        return reverse(self.base, self.main) if follower == OLD else self.base
+
+    def other(self, name: str) -> str:
+        """Return the name of the other database."""
+        return self.main if name == OLD else OLD
+
+    def open_target(self, name: str) -> Target:
+        """Return one of the two as a target, as it is while it follows."""
+        return open_target(self.settings_to(name), name)
+
+
+def reverse(base: Settings, main: str) -> Settings:
+    """Return the settings in which target `main` is the source and the configured source is a target.
+
+    A row that the configured source cannot hold waits in quarantine, so that the other rows and tables follow.
+    """
+    old, new = base.source, base.targets[main]
+    login = {"url": new.url, "password_command": new.password_command, "password_file": new.password_file}
+    back = TargetSettings(
+        url=old.url,
+        password_command=old.password_command,
+        password_file=old.password_file,
+        on_error="quarantine",
+    )
+    others = {name: target for name, target in base.targets.items() if name != main}
+    return base.model_copy(update={"source": old.model_copy(update=login), "targets": {OLD: back, **others}})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FallBackState:
+    """The records of both databases. A missing one may be unreachable: `errors` has the reasons by name."""
+
+    pair: FallBackPair
+    records: Mapping[str, SideRecord | None]
+    errors: Mapping[str, str]
+
+    @property
+    def is_reversed(self) -> bool:
+        """Whether the configured source follows. Raises Refused if the records contradict each other.
+
+        While one database is away, the record of the other one decides.
+        """
+        old, new = self.records[OLD], self.records[self.pair.main]
+        if any(self.errors.values()):
+            return (old is not None and old.state is SideState.FOLLOWING) or (
+                new is not None and new.state is SideState.OPEN
+            )
+        return is_reversed(old, new)
+
+    @property
+    def is_switching(self) -> bool:
+        """Whether a switch is not finished."""
+        return is_switching(*self.records.values())
+
+    @property
+    def settings(self) -> Settings:
+        """The settings of the present direction."""
+        return self.pair.settings_to(OLD if self.is_reversed else self.pair.main)
+
+    @property
+    def follower(self) -> str:
+        """The database that follows, or will follow once the switch is finished."""
+        return OLD if self.is_reversed else self.pair.main
+
+    def state_of(self, name: str) -> SideState | None:
+        """Return the state of a database; None = it has no record, or is away."""
+        record = self.records[name]
+        return record.state if record is not None else None
+
+    @property
+    def advice(self) -> str:
+        """What to do about an unfinished switch; empty = nothing."""
+        return describe_switch(self.records)[1]
+
+
+def check_pair(base: Settings, main: str) -> FallBackPair:
+    """Return the pair. Raises ConfigError if source and target cannot replicate in both directions."""
+    require_capability(open_target(base, main), "falls_back")
+    url = base.source.url.get_secret_value()
+    scheme = url.partition(":")[0].partition("+")[0]
+    old = open_target(reverse(base, main), OLD) if scheme in KINDS else None
+    if (
+        old is None
+        or not old.capabilities.falls_back
+        or old.capabilities.kind != open_target(base, main).capabilities.kind
+    ):
+        raise ConfigError(
+            "--fall-back: this source cannot follow a target", hint="both have to be PostgreSQL databases; omit it"
+        )
+    config = base.targets[main]
+    if config.schema_ or config.names == "lower":
+        raise ConfigError(
+            f"--fall-back: tables have other names at target {main}",
+            hint=f"it needs [targets.{main}] without schema and names",
+        )
+    return FallBackPair(base, main)
+
+
+def read_state(base: Settings) -> FallBackState | None:
+    """Read the records; None if no database has one for this business."""
+    pairs = [pair for name in base.targets if (pair := _possible_pair(base, name)) is not None]
+    if not pairs:
+        return None
+    old, old_error = _read_record(pairs[0], OLD)
+    for pair in pairs:
+        new, error = _read_record(pair, pair.main)
+        if new is not None or (old is not None and old.peer == pair.main):
+            return FallBackState(
+                pair=pair, records={OLD: old, pair.main: new}, errors={OLD: old_error, pair.main: error}
+            )
+    return None
+
+
+def _possible_pair(base: Settings, name: str) -> FallBackPair | None:
+    try:
+        return check_pair(base, name)
+    except VenusError:
+        return None
+
+
+def _read_record(pair: FallBackPair, name: str) -> tuple[SideRecord | None, str]:
+    try:
+        with closing(pair.open_target(name).open_side()) as side:
+            record = side.read()
+    except VenusError as error:
+        return None, str(error)
+    if record is None or record.business != pair.base.business.name or record.name != name:
+        return None, ""
+    return record, ""
+
+
+def directed_settings(base: Settings) -> Settings:
+    """Return the settings of the present direction; `base` without a fall-back."""
+    state = read_state(base)
+    return base if state is None else state.settings

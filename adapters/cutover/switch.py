@@ -1,0 +1,234 @@
+"""One switch of the application from one database to the other, step by step (switching.py); idempotent.
+
+The capture of the former owner is ended by its own protocol: this process takes over as the producer, decides what is
+undecided, and seals the checkpoint. Nothing can be committed after that, so the broker's next offset is the position
+that both databases have in common. The new owner continues the same business there: batch numbers, Sequences and
+offsets go on, and its full data stays valid.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from collections.abc import Sequence as Seq
+from contextlib import closing, contextmanager, suppress
+from typing import Any, Self
+
+from venus.adapters.cutover.direction import FallBackPair
+from venus.adapters.cutover.switching import SideRecord, SideState, Step, SwitchPosition, find_step
+from venus.adapters.dialects.contract import RegisteredTable, Source
+from venus.adapters.targets.cutover_contract import (
+    CutoverObstacle,
+    CutoverTarget,
+    FallBackSide,
+    FollowStart,
+    SideOpening,
+)
+from venus.adapters.targets.views import TargetTable
+from venus.adapters.upper.capture import connect_producer, read_broker_status
+from venus.adapters.upper.session import SourceClaim, open_session
+from venus.config import Settings
+from venus.errors import Fenced, Refused, Unavailable, VenusError
+from venus.model import TableSchema
+from venus.rpc.address import broker_address
+from venus.rpc.admin import AdminClient
+from venus.rpc.nearest_subscriber import open_subscriber
+
+#: How often to take over from a capture that starts again at the same time.
+_TRIES = 5
+_PAUSE_S = 0.2
+_DECIDE_TIMEOUT_S = 30.0
+
+Check = Callable[[Seq[TargetTable]], None]
+
+
+class Switch:
+    """A switch to database `name` of the pair, which follows at its beginning."""
+
+    def __init__(
+        self, pair: FallBackPair, name: str, source: Source, *, owner: FallBackSide, follower: FallBackSide
+    ) -> None:
+        self._pair = pair
+        self._settings = pair.settings_to(name)
+        self._source = source
+        self.name = name
+        self.owner = owner
+        self.follower = follower
+
+    @classmethod
+    def connect(cls, pair: FallBackPair, name: str, source: Source) -> Self:
+        """Connect to both databases."""
+        follower = pair.open_target(name).open_side()
+        try:
+            owner = pair.open_target(pair.other(name)).open_side()
+        except VenusError:
+            follower.close()
+            raise
+        return cls(pair, name, source, owner=owner, follower=follower)
+
+    def close(self) -> None:
+        """Close the connections to both databases."""
+        self.follower.close()
+        self.owner.close()
+
+    @property
+    def step(self) -> Step:
+        """The next step. Raises Refused if the records contradict each other."""
+        return find_step(self.owner.read(), self.follower.read())
+
+    @property
+    def _number(self) -> int:
+        """The number of this switch."""
+        record = self.follower.read()
+        assert record is not None
+        return record.switch if record.state is SideState.OPEN else record.switch + 1
+
+    def _record(self, side: FallBackSide, state: SideState, switch: int, offset: int = 0) -> SideRecord:
+        return SideRecord(
+            business=self._settings.business.name,
+            name=side.name,
+            peer=self._pair.other(side.name),
+            state=state,
+            switch=switch,
+            offset=offset,
+        )
+
+    # -- before the switch -----------------------------------------------------------------------------------------
+
+    def find_obstacles(self) -> list[CutoverObstacle]:
+        """Return what prevents the way back. Reads only."""
+        captured, released = self._tables()
+        handover = self.follower.plan_handover(captured, released)
+        found = [CutoverObstacle(what=f"{line}: changes could not come back") for line in handover.obstacles]
+        return found + self.owner.find_obstacles([t.schema for t in captured])
+
+    def prepare(self) -> None:
+        """Let the follower reject writes of the application, if it does not yet."""
+        self.owner.install()
+        self.follower.install()
+        if self.step is Step.PREPARE:
+            self.follower.reject_writes(self._record(self.follower, SideState.FOLLOWING, 0), self._schemas)
+
+    def _tables(self) -> tuple[list[RegisteredTable], list[RegisteredTable]]:
+        registry = self._source.registry
+        return registry.read_registered_tables(), registry.read_released_tables()
+
+    @property
+    def _schemas(self) -> list[TableSchema]:
+        return [t.schema for t in self._tables()[0]]
+
+    # -- the switch ------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def reopened_on_failure(self, session: CutoverTarget) -> Iterator[None]:
+        """Let the owner accept writes again if the block fails, unless the follower has been opened.
+
+        After a crash the records say where the next run continues.
+        """
+        try:
+            yield
+        except BaseException:
+            session.lock_switch()
+            if self.step in (Step.STOP, Step.OPEN):
+                self.reopen(session)
+            raise
+
+    def close_owner(self, drain: Callable[[], None]) -> SwitchPosition:
+        """Let the owner reject writes, drain it, and seal its capture at the position that both have in common."""
+        if self.step is Step.CLOSE:
+            self.owner.reject_writes(self._record(self.owner, SideState.CLOSED, self._number), self._schemas)
+        drain()
+        return self._stop() if self.step is Step.STOP else self._stopped_position()
+
+    def reopen(self, session: CutoverTarget) -> None:
+        """Let the owner accept writes again. Raises Refused if the application's database is the other one already.
+
+        The lock waits for a transaction that may still open the follower, and keeps another process from doing so.
+        """
+        session.lock_switch()
+        step = self.step
+        if step not in (Step.STOP, Step.OPEN):
+            raise Refused(f"the switch to {self.name} is not under way: there is nothing to undo")
+        self.owner.reopen(self._record(self.owner, SideState.OPEN, self._number - 1))
+
+    def open(self, session: CutoverTarget, certificate: dict[str, Any], check: Check, at: SwitchPosition) -> None:
+        """Make the follower the application's database, in one transaction with its mark."""
+        handover = self.follower.plan_handover(*self._tables())
+        opening = SideOpening(
+            record=self._record(self.follower, SideState.OPEN, self._number, at.offset),
+            position=at,
+            statements=handover.statements,
+        )
+        session.put_mark(certificate, check, opening)
+
+    def complete(self) -> None:
+        """Let the former owner follow from the position of the switch on, if it does not yet."""
+        step = self.step
+        if step is Step.DONE:
+            return
+        if step is not Step.FOLLOW:
+            raise Refused(
+                f"target {self.name} was cut over without --fall-back: the way back begins at the cut, and cannot be "
+                "added later",
+                hint=f"`venus cutover --target {self.name} --undo`, if it has not been written to",
+            )
+        start = self.follower.read_start()
+        self._attach(start)
+        self.owner.follow(self._record(self.owner, SideState.FOLLOWING, self._number, start.offset), start)
+
+    def _attach(self, start: FollowStart) -> None:
+        """Register the former owner at the broker, so that the queue is kept for it; forget the new one's group."""
+        business = self._settings.business.name
+        back = self._pair.settings_to(self.owner.name)
+        group = f"{business}/{self.owner.name}"
+        with closing(open_subscriber(broker_address(back), business, group, credit_bytes=1 << 20)) as stream:
+            stream.open(start.offset, start.epoch, kept=start.offset, rows=start.rows)
+        with AdminClient(broker_address(back)) as admin, suppress(VenusError):
+            admin.forget(business, f"{business}/{self.follower.name}")
+
+    # -- the position ----------------------------------------------------------------------------------------------
+
+    def _stop(self) -> SwitchPosition:
+        """End the owner's capture at a position that it cannot pass."""
+        for left in range(_TRIES, 0, -1):
+            epoch, offset = self._take_over()
+            record = self._record(self.owner, SideState.STOPPED, self._number, offset)
+            try:
+                return self.owner.seal(record, epoch, self._schemas)
+            except Fenced:
+                if left == 1:
+                    raise
+                self._pause()
+        raise AssertionError("unreachable: the last attempt returns or raises")
+
+    def _take_over(self) -> tuple[int, int]:
+        """Become the producer, decide every half message, and return the epoch and the broker's next offset."""
+        settings = self._settings
+        claim = SourceClaim(owner=uuid.uuid4().hex, take_over=True)
+        with closing(connect_producer(settings)) as producer:
+            session = open_session(self._source, producer, claim, timeout_s=settings.capture.cut_timeout_s)
+            return session.epoch, self._decided_offset(settings)
+
+    def _decided_offset(self, settings: Settings) -> int:
+        last_batch = self._source.registry.read_state().last_batch
+        deadline = time.monotonic() + _DECIDE_TIMEOUT_S
+        while True:
+            status = read_broker_status(settings)
+            if status.last_batch >= last_batch and not status.halves:
+                return int(status.next_offset)
+            if time.monotonic() > deadline:
+                raise Unavailable("half messages stay undecided at the broker", hint="venus half list")
+            self._pause()
+
+    @staticmethod
+    def _pause() -> None:
+        time.sleep(_PAUSE_S)
+
+    def _stopped_position(self) -> SwitchPosition:
+        """Return the position at which an earlier run has sealed the capture."""
+        record, state = self.owner.read(), self._source.registry.read_state()
+        assert record is not None
+        return SwitchPosition(
+            offset=record.offset, epoch=abs(state.epoch), next_sequence=state.next_sequence, last_batch=state.last_batch
+        )

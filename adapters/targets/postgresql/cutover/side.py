@@ -1,0 +1,267 @@
+"""A PostgreSQL database that may become the application's and be taken back (`venus cutover --fall-back`).
+
+Writes are rejected by a trigger on each table and partition. CREATE TRIGGER waits for transactions that wrote to the
+table, so the end of that transaction is the end of the application's writes. VENUS's own sessions pass.
+
+While a database follows, its own triggers of VENUS stay and log nothing, because VENUS's sessions set venus.apply.
+Foreign keys and triggers of the application do not fire in them either (session_replication_role = replica), so
+nothing has to be switched off, and nothing can be left switched off.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from collections.abc import Sequence as Seq
+from contextlib import closing
+
+from venus.adapters.cutover.switching import SideRecord, SideState, SwitchPosition
+from venus.adapters.dialects.column_choice import ColumnChoice
+from venus.adapters.dialects.contract import RegisteredTable
+from venus.adapters.dialects.postgresql import sql as names
+from venus.adapters.dialects.postgresql.connection import PostgresConnection
+from venus.adapters.dialects.postgresql.installation.handover import (
+    CaptureHandover,
+    plan_handover,
+    position_sql,
+    read_next_versions,
+)
+from venus.adapters.dialects.postgresql.sql import statement as dialect_statement
+from venus.adapters.targets.cutover_contract import CutoverObstacle, FollowStart, SideOpening
+from venus.adapters.targets.postgresql.database import (
+    ACTIVE,
+    PostgresDatabase,
+    cutover_sql,
+    rows_to_text,
+    transaction,
+)
+from venus.adapters.targets.postgresql.naming import OWN_SCHEMA, quote_literal
+from venus.adapters.targets.postgresql.schema import existing
+from venus.adapters.targets.postgresql.session import TargetSession, statement, try_replica_role
+from venus.config import Settings
+from venus.errors import Fenced, Refused
+from venus.model import TableSchema
+
+#: How long the triggers that reject writes wait for transactions of the application.
+LOCK_TIMEOUT_MS = 10_000
+
+
+def side_sql(block: str, **parts: str) -> str:
+    """Return a block of side.sql."""
+    return statement("side", block, own=OWN_SCHEMA, **parts)
+
+
+def read_record(session: TargetSession) -> SideRecord | None:
+    """Read the record of this database; None if it has none."""
+    found = session.row(side_sql("exists"))
+    row = session.row(side_sql("read")) if found and found[0] else None
+    if row is None:
+        return None
+    business, name, peer, state, switch, offset, changed_at = row
+    return SideRecord(
+        business=business,
+        name=name,
+        peer=peer,
+        state=SideState(state),
+        switch=switch,
+        offset=offset,
+        changed_at=changed_at,
+    )
+
+
+def put_record(session: TargetSession, record: SideRecord) -> None:
+    """Store the record in the caller's transaction."""
+    values = {
+        "business": record.business,
+        "name": record.name,
+        "peer": record.peer,
+        "state": record.state.value,
+        "switch": record.switch,
+        "offset": record.offset,
+    }
+    session.run(side_sql("put"), values)
+
+
+def open_side(session: TargetSession, opening: SideOpening) -> None:
+    """Capture and accept writes from the end of the caller's transaction on."""
+    for text in opening.statements:
+        session.run(text)
+    at = opening.position
+    session.run(position_sql(epoch=at.epoch, next_sequence=at.next_sequence, last_batch=at.last_batch))
+    put_record(session, opening.record)
+    session.run(side_sql("accept"))
+
+
+class PostgresSide:
+    """One of the two databases; `target`: as it is a target while it follows."""
+
+    def __init__(self, settings: Settings, name: str) -> None:
+        self.name = name
+        self._settings = settings
+        self._target = PostgresDatabase(settings, name)
+        self._session = self._target.connect("switch")
+        self._session.run("SET venus.apply = 'on'")
+
+    def close(self) -> None:
+        self._session.rollback()
+        self._session.close()
+
+    def read(self) -> SideRecord | None:
+        return read_record(self._session)
+
+    # -- what forbids it -------------------------------------------------------------------------------------------
+
+    def find_obstacles(self, tables: Seq[TableSchema]) -> list[CutoverObstacle]:
+        return list(self._find_obstacles([s for s in tables if not s.is_heartbeat]))
+
+    def _find_obstacles(self, tables: Seq[TableSchema]) -> Iterator[CutoverObstacle]:
+        session, place = self._session, self._target.description
+        (role,) = session.row(side_sql("role")) or ("this role",)
+        if not self._may_replicate():
+            yield CutoverObstacle(
+                what=f"{place}: {role} may not set session_replication_role, so the application's triggers would fire",
+                remedy=f"GRANT SET ON PARAMETER session_replication_role TO {role}",
+            )
+        there, differences = [], []
+        for schema in tables:
+            placed = self._target.place(schema)
+            found = existing.read_table(session, placed)
+            if found is not None:
+                there.append(placed.sql)
+            differences += (
+                existing.table_differences(placed, found) if found else [f"{placed.qualified} does not exist"]
+            )
+        yield from (CutoverObstacle(what=f"{place}: {line}: changes could not come back") for line in differences)
+        named = {"tables": there}
+        for table, name, how in session.rows(side_sql("unfit_triggers"), named):
+            yield CutoverObstacle(
+                what=f"{place}: trigger {name} of {table} is ENABLE {how}, so it would fire for changes of VENUS",
+                remedy=f"ALTER TABLE {table} ENABLE TRIGGER {name}",
+            )
+        for table, column in session.rows(side_sql("unfit_columns"), named):
+            yield CutoverObstacle(
+                what=f"{place}: {table}.{column} is GENERATED ALWAYS outside the key, so it cannot be updated",
+                remedy=f"ALTER TABLE {table} ALTER COLUMN {column} SET GENERATED BY DEFAULT",
+            )
+        for table, right in session.rows(side_sql("missing_rights"), named):
+            yield CutoverObstacle(
+                what=f"{place}: {role} lacks {right} on {table}", remedy=f"GRANT {right} ON {table} TO {role}"
+            )
+        for (table,) in session.rows(side_sql("hidden_rows"), named):
+            yield CutoverObstacle(
+                what=f"{place}: row security hides rows of {table} from {role}",
+                remedy=f"ALTER ROLE {role} BYPASSRLS",
+            )
+
+    def _may_replicate(self) -> bool:
+        may = try_replica_role(self._session)
+        self._session.run("RESET session_replication_role")
+        return may
+
+    # -- the steps -------------------------------------------------------------------------------------------------
+
+    def install(self) -> None:
+        self._target.install()
+        self._session.run(side_sql("create"))
+
+    def reject_writes(self, record: SideRecord, tables: Seq[TableSchema]) -> None:
+        session = self._session
+        placed = [self._target.place(schema) for schema in tables if not schema.is_heartbeat]
+        relations = [r for (r,) in session.rows(side_sql("relations"), {"tables": [one.sql for one in placed]})]
+        peer = quote_literal(record.peer)
+        with transaction(session):
+            session.run(side_sql("lock_timeout", milliseconds=str(LOCK_TIMEOUT_MS)))
+            put_record(session, record)
+            session.run(side_sql("reject_function", peer=peer))
+            for relation in relations:
+                session.run(side_sql("reject", table=relation))
+
+    def seal(self, record: SideRecord, epoch: int, tables: Seq[TableSchema]) -> SwitchPosition:
+        session = self._session
+        with transaction(session):
+            row = session.row(dialect_statement("registry", "seal"), {"epoch": epoch})
+            if row is None:
+                raise Fenced(f"{self.name}: another process has begun to capture", hint="run the command again")
+            if waiting := self._find_waiting(tables):
+                raise Refused(
+                    f"changes of {', '.join(waiting)} wait at {self.name}",
+                    hint="stop the application's writes there, and run the command again",
+                )
+            put_record(session, record)
+        return SwitchPosition(offset=record.offset, epoch=epoch, next_sequence=row[0], last_batch=row[1])
+
+    def _find_waiting(self, tables: Iterable[TableSchema]) -> list[str]:
+        session = self._session
+        return [
+            schema.qualified
+            for schema in tables
+            if not schema.is_heartbeat
+            and session.row(f"SELECT EXISTS (SELECT FROM {names.log_table_name(schema.table_id)})") == (True,)
+        ]
+
+    def reopen(self, record: SideRecord) -> None:
+        session = self._session
+        with transaction(session):
+            session.run(dialect_statement("registry", "unseal"))
+            put_record(session, record)
+            session.run(side_sql("accept"))
+
+    def plan_handover(self, tables: Seq[RegisteredTable], released: Seq[RegisteredTable]) -> CaptureHandover:
+        with closing(self._connect()) as connection:
+            return plan_handover(connection, tables, released)
+
+    def _connect(self) -> PostgresConnection:
+        """Connect as capture does."""
+        columns = ColumnChoice.from_settings(self._settings)
+        return PostgresConnection(self._target.url, application="venus switch", columns=columns)
+
+    def read_start(self) -> FollowStart:
+        target, session = self._target, self._session
+        position = target.read_position(session)
+        if position is None:
+            raise target.not_loaded_error
+        known = {(s.table_id, s.version): s for s in target.read_schemas(session)}
+        at_cut = [known[t.table_id, t.schema_version] for t in target.read_tables(session)]
+        with closing(self._connect()) as connection:
+            present = read_next_versions(connection)
+        beats = [schema for schema in (*known.values(), *present.values()) if schema.is_heartbeat]
+        return FollowStart(
+            offset=position.offset,
+            epoch=position.epoch,
+            last_sequence=position.last_sequence,
+            rows=position.rows,
+            schemas=(*(_version_to_follow(was, present.get(was.table_id)) for was in at_cut), *beats),
+        )
+
+    def follow(self, record: SideRecord, start: FollowStart) -> None:
+        target, session = self._target, self._session
+        with transaction(session):
+            created = {t.table_id for t in target.read_tables(session) if t.created}
+            target.run_own(
+                session,
+                "set_position",
+                offset=start.offset,
+                epoch=start.epoch,
+                sequence=start.last_sequence,
+                rows=rows_to_text(start.rows),
+            )
+            target.run_own(session, "forget_tables")
+            for schema in start.schemas:
+                target.put_schema(session, schema)
+                if not schema.is_heartbeat:
+                    is_own = schema.table_id in created
+                    target.put_table(session, target.place(schema), ACTIVE, start.offset, created=is_own)
+            session.run(cutover_sql("remove_mark"), {"group": target.group})
+            target.run_own(session, "set_paused", paused=False)
+            put_record(session, record)
+
+
+def _version_to_follow(at_cut: TableSchema, present: TableSchema | None) -> TableSchema:
+    """Return the version with which a former owner begins. Pure.
+
+    The new owner describes its tables in its own way, which is no change: the tables here need no statement for it. A
+    change of columns since the cut arrives in its place among the rows.
+    """
+    if present is None or at_cut.key != present.key:
+        return at_cut
+    before, now = ({c.number: (c.name, c.type, c.nullable) for c in one.columns} for one in (at_cut, present))
+    return present if before == now else at_cut

@@ -1,0 +1,1 @@
+"""Random histories of switches between two databases, with kills at every step."""

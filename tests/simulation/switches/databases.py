@@ -1,0 +1,199 @@
+"""Two simulated databases and a broker, as far as a switch depends on them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from collections.abc import Sequence as Seq
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+from venus.adapters.cutover.switching import SideRecord, SwitchPosition
+from venus.adapters.dialects.contract import SourceState
+from venus.adapters.targets.cutover_contract import FollowStart, SideOpening
+from venus.errors import DatabaseUnavailable, Fenced, Refused
+from venus.model import BatchNo, Epoch, Sequence
+
+Entry = tuple[str, str | None]
+
+
+@dataclass
+class Rules:
+    """Mechanisms outside the switch itself; each can be taken out."""
+
+    #: VENUS's own writes are not logged.
+    suppresses_echo: bool = True
+    #: A sealed checkpoint rejects a capture's transaction.
+    seals: bool = True
+    #: Sealing looks into the logs in the same transaction.
+    looks_into_logs: bool = True
+    #: The target opens only at the position of the seal.
+    checks_position: bool = True
+    #: Counters are set past those of the other database.
+    sets_counters: bool = True
+    #: Nothing may have moved since the comparison.
+    checks_movement: bool = True
+    #: The former owner rejects writes before the new one accepts them.
+    closes: bool = True
+
+
+@dataclass
+class Database:
+    """A database: rows, logged keys, VENUS's records."""
+
+    name: str
+    rows: dict[str, str] = field(default_factory=dict)
+    #: The keys to be captured, each with the number of the write.
+    log: dict[str, int] = field(default_factory=dict)
+    writes: int = 0
+    next_number: int = 1
+    record: SideRecord | None = None
+    rejects: bool = False
+    captures: bool = False
+    epoch: int = 0
+    batch: int = 0
+    follows: bool = False
+    offset: int = 0
+    marked: bool = False
+    #: The position at which it was opened.
+    start: int = 0
+
+    def write(self, key: str, value: str | None, *, logged: bool) -> None:
+        """Change a row, and log its key if it is captured."""
+        if value is None:
+            self.rows.pop(key, None)
+        else:
+            self.rows[key] = value
+        if logged and self.captures:
+            self.writes += 1
+            self.log[key] = self.writes
+
+
+@dataclass
+class Broker:
+    """The queue of one business, and at most one half message."""
+
+    queue: list[Entry] = field(default_factory=list)
+    epoch: int = 0
+    last_batch: int = 0
+    half: tuple[int, list[Entry]] | None = None
+
+    def commit(self) -> None:
+        """Commit the half message."""
+        assert self.half is not None
+        self.last_batch, entries = self.half
+        self.queue += entries
+        self.half = None
+
+
+class Side:
+    """A database as the switch sees it. `call` runs other processes, and may end this one."""
+
+    def __init__(self, database: Database, rules: Rules, call: Callable[[], None]) -> None:
+        self.name = database.name
+        self._database = database
+        self._rules = rules
+        self._call = call
+
+    @contextmanager
+    def _transaction(self) -> Any:
+        self._call()
+        yield
+        self._call()
+
+    def read(self) -> SideRecord | None:
+        self._call()
+        return self._database.record
+
+    def install(self) -> None:
+        self._call()
+
+    def reject_writes(self, record: SideRecord, tables: Seq[object]) -> None:
+        with self._transaction():
+            self._database.record = record
+            self._database.rejects = self._rules.closes or record.state.value == "FOLLOWING"
+
+    def seal(self, record: SideRecord, epoch: int, tables: Seq[object]) -> SwitchPosition:
+        found = self._database
+        with self._transaction():
+            if found.epoch != epoch:
+                raise Fenced("another process has begun to capture")
+            if found.log and self._rules.looks_into_logs:
+                raise Refused("changes wait")
+            found.epoch = -epoch if self._rules.seals else epoch
+            found.record = record
+        return SwitchPosition(offset=record.offset, epoch=epoch, next_sequence=1, last_batch=found.batch)
+
+    def reopen(self, record: SideRecord) -> None:
+        with self._transaction():
+            self._database.record, self._database.rejects = record, False
+            self._database.epoch = abs(self._database.epoch)
+
+    def plan_handover(self, *_: object) -> SimpleNamespace:
+        self._call()
+        return SimpleNamespace(statements=(), schemas=(), obstacles=())
+
+    def read_start(self) -> FollowStart:
+        self._call()
+        return FollowStart(offset=self._database.start, epoch=1, last_sequence=1, rows=None, schemas=())
+
+    def follow(self, record: SideRecord, start: FollowStart) -> None:
+        with self._transaction():
+            found = self._database
+            found.record, found.follows, found.offset, found.marked = record, True, start.offset, False
+
+    def find_obstacles(self, tables: Seq[object]) -> list[Any]:
+        return []
+
+    def close(self) -> None:
+        pass
+
+
+class Session:
+    """The session that opens the follower."""
+
+    def __init__(self, database: Database, rules: Rules, call: Callable[[], None], lock: Callable[[], None]) -> None:
+        self._database = database
+        self._rules = rules
+        self._call = call
+        self._lock = lock
+        #: What happens to the next transaction: "" = it commits, "before" or "after" = the connection is lost then.
+        self.loses = ""
+
+    def lock_switch(self) -> None:
+        self._call()
+        self._lock()
+
+    def set_counters(self, number: int) -> None:
+        self._call()
+        if self._rules.sets_counters:
+            self._database.next_number = max(self._database.next_number, number)
+
+    def put_mark(self, certificate: object, check: Callable[[Any], None], opening: SideOpening) -> None:
+        found = self._database
+        self._call()
+        if self.loses == "before":
+            raise DatabaseUnavailable("the connection was lost")
+        check(())
+        at = opening.position
+        if self._rules.checks_position and found.offset != at.offset:
+            raise Refused("not at the position")
+        found.record, found.rejects, found.follows, found.captures = opening.record, False, False, True
+        found.epoch, found.batch, found.start, found.marked = at.epoch, at.last_batch, found.offset, True
+        found.log.clear()
+        self._call()
+        if self.loses == "after":
+            raise DatabaseUnavailable("the connection was lost")
+
+
+class Registry:
+    """The checkpoint of a database."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def read_state(self) -> SourceState:
+        """Return the checkpoint."""
+        found = self._database
+        return SourceState(epoch=Epoch(found.epoch), next_sequence=Sequence(1), last_batch=BatchNo(found.batch))

@@ -1,0 +1,61 @@
+"""Thousands of histories of switches; each rule taken out once, and a history shows what breaks."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.simulation.patching import Edit, edited
+from tests.simulation.switches.databases import Rules
+from tests.simulation.switches.world import World, first_violation
+
+_SWITCH = "venus.adapters.cutover.switch:Switch"
+
+#: The rule, and the code without it.
+EDITS = {
+    "the former owner follows from the cut at which the new one was opened": (
+        Edit(
+            where=f"{_SWITCH}.complete",
+            old="self.owner.follow(self._record(self.owner, SideState.FOLLOWING, self._number, start.offset), start)",
+            new="from dataclasses import replace\n"
+            "    start = replace(start, offset=len(self.world.broker.queue))\n"
+            "    self.owner.follow(self._record(self.owner, SideState.FOLLOWING, self._number, start.offset), start)",
+        ),
+    ),
+    "only one process switches": (Edit(where=f"{_SWITCH}.reopen", old="session.lock_switch()", new="pass"),),
+    "the former owner stays closed once the new one is open": (
+        Edit(where=f"{_SWITCH}.reopened_on_failure", old="if self.step in (Step.STOP, Step.OPEN):", new="if True:"),
+        Edit(where=f"{_SWITCH}.reopen", old="if step not in (Step.STOP, Step.OPEN):", new="if False:"),
+    ),
+}
+
+
+def test_no_history_breaks_an_invariant() -> None:
+    assert first_violation(Rules(), range(300)) == ""
+
+
+@pytest.mark.slow
+def test_thousands_of_histories() -> None:
+    assert first_violation(Rules(), range(300, 12_000)) == ""
+
+
+def test_histories_contain_many_switches() -> None:
+    counts = []
+    for seed in range(40):
+        world = World(seed)
+        world.run()
+        counts.append(world.switches)
+    assert max(counts) >= 6
+    assert sum(counts) >= 80
+
+
+@pytest.mark.parametrize("rule", Rules.__dataclass_fields__)
+def test_without_a_rule_a_history_breaks(rule: str) -> None:
+    assert first_violation(replace(Rules(), **{rule: False}), range(400)) != ""
+
+
+@pytest.mark.parametrize("rule", EDITS)
+def test_without_a_rule_of_the_switch_a_history_breaks(rule: str) -> None:
+    with edited(EDITS[rule]):
+        assert first_violation(Rules(), range(400)) != ""

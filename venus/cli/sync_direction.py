@@ -1,0 +1,131 @@
+"""The direction of `venus sync` while the application can switch between two databases (`venus cutover --fall-back`).
+
+A switch seals the capture of one database and opens the other one. The loops of the old direction wait until that has
+happened, and end with DirectionChanged; the command then starts those of the new one. Nothing of this costs anything
+unless source and target are of a kind that can replicate in both directions.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from venus.cli.invocation import Invocation, may_fall_back
+from venus.errors import DirectionChanged, Fenced, VenusError
+
+if TYPE_CHECKING:
+    from venus.adapters.cutover.direction import FallBackState
+    from venus.config import Settings
+
+#: How often the records are read while a switch is under way.
+LOOK_S = 0.5
+#: How long to wait for the end of a switch that has fenced this capture, and has not sealed it yet.
+FENCED_S = 2.0
+#: How often a loop that captures nothing itself looks whether the direction has changed.
+WATCH_S = 5.0
+
+
+def resolve_names(run: Invocation, names: list[str] | None) -> list[str] | None:
+    """Return the targets of the present direction for those of the configuration: a source's place has the old one."""
+    from venus.adapters.cutover.switching import OLD
+
+    settings = run.settings
+    if not names or not may_fall_back(settings):
+        return names
+    base = run.base_settings
+    if OLD in names and OLD not in settings.targets:
+        raise DirectionChanged(f"{OLD} does not follow now")
+    return [OLD if name in base.targets and name not in settings.targets else name for name in names]
+
+
+class DirectionGuard:
+    """Guard of one loop: it runs only in the direction for which it was started."""
+
+    def __init__(self, run: Invocation) -> None:
+        self._run = run
+        self._source = run.settings.source.url.get_secret_value()
+        self._may_change = may_fall_back(run.settings)
+
+    def _read(self) -> FallBackState | None:
+        from venus.adapters.cutover.direction import read_state
+
+        state = read_state(self._run.base_settings) if self._may_change else None
+        if state is not None and state.settings.source.url.get_secret_value() != self._source:
+            raise DirectionChanged("the application has another database now, and changes flow the other way")
+        return state
+
+    def run_capture(self, body: Callable[[], None], stop: threading.Event) -> None:
+        """Capture, and wait while a switch has sealed the source. Raises DirectionChanged."""
+        while not stop.is_set():
+            if self._is_sealed():
+                stop.wait(LOOK_S)
+                continue
+            try:
+                body()
+            except Fenced:
+                if self._read() is None:
+                    raise
+                stop.wait(FENCED_S)
+            else:
+                return
+
+    def _is_sealed(self) -> bool:
+        from venus.adapters.cutover.switching import SideState
+
+        state = self._read()
+        return state is not None and state.state_of(state.pair.other(state.follower)) is SideState.STOPPED
+
+    def run_apply(self, body: Callable[[], None], name: str, stop: threading.Event, *, watched: bool) -> None:
+        """Apply to a target, once it follows. Raises DirectionChanged; `watched`: also in the middle of the loop.
+
+        Beside a capture that is not necessary, because that one notices the change.
+        """
+        self._wait_for_follower(name, stop)
+        changed = self._watch(stop) if watched and self._may_change else threading.Event()
+        if not stop.is_set():
+            body()
+        if changed.is_set():
+            stop.clear()
+            raise DirectionChanged
+
+    def _wait_for_follower(self, name: str, stop: threading.Event) -> None:
+        """Wait until the database that was the application's follows."""
+        from venus.adapters.cutover.switching import SideState
+
+        while not stop.is_set() and (state := self._read()) is not None:
+            if name != state.follower or state.state_of(name) in (SideState.FOLLOWING, None):
+                return
+            stop.wait(LOOK_S)
+
+    def _watch(self, stop: threading.Event) -> threading.Event:
+        """Set `stop` when the direction changes, and the result as well."""
+        changed = threading.Event()
+
+        def look() -> None:
+            while not stop.wait(WATCH_S):
+                try:
+                    self._read()
+                except DirectionChanged:
+                    changed.set()
+                    stop.set()
+                except VenusError:
+                    pass
+
+        threading.Thread(target=look, name="venus-direction", daemon=True).start()
+        return changed
+
+
+def forget_owner(base: Settings) -> None:
+    """Forget the consumer group of the database that is the source now, so that it does not hold back retention."""
+    from venus.adapters.cutover.direction import read_state
+    from venus.rpc.address import broker_address
+    from venus.rpc.admin import AdminClient
+
+    with suppress(VenusError):
+        state = read_state(base)
+        if state is not None and not state.is_switching:
+            business, owner = base.business.name, state.pair.other(state.follower)
+            with AdminClient(broker_address(base)) as admin:
+                admin.forget(business, f"{business}/{owner}")
