@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass
 
+from pydantic import SecretStr
+
 from venus.adapters.cutover.switching import OLD, SideRecord, SideState, describe_switch, is_reversed, is_switching
 from venus.adapters.targets.contract import Target, require_capability
 from venus.adapters.targets.registry import KINDS, open_target
@@ -45,11 +47,8 @@ def reverse(base: Settings, main: str) -> Settings:
     """
     old, new = base.source, base.targets[main]
     login = {"url": new.url, "password_command": new.password_command, "password_file": new.password_file}
-    back = TargetSettings(
-        url=old.url,
-        password_command=old.password_command,
-        password_file=old.password_file,
-        on_error="quarantine",
+    back = TargetSettings(url=SecretStr(""), on_error="quarantine").model_copy(
+        update={"url": old.url, "password_command": old.password_command, "password_file": old.password_file}
     )
     others = {name: target for name, target in base.targets.items() if name != main}
     return base.model_copy(update={"source": old.model_copy(update=login), "targets": {OLD: back, **others}})

@@ -16,7 +16,7 @@ from contextlib import closing, contextmanager, suppress
 from typing import Any, Self
 
 from venus.adapters.cutover.direction import FallBackPair
-from venus.adapters.cutover.switching import SideRecord, SideState, Step, SwitchPosition, find_step
+from venus.adapters.cutover.switching import SideRecord, SideState, Step, SwitchPosition, command_to, find_step
 from venus.adapters.dialects.contract import RegisteredTable, Source
 from venus.adapters.targets.cutover_contract import (
     CutoverObstacle,
@@ -149,7 +149,10 @@ class Switch:
         session.lock_switch()
         step = self.step
         if step not in (Step.STOP, Step.OPEN):
-            raise Refused(f"the switch to {self.name} is not under way: there is nothing to undo")
+            raise Refused(
+                f"the switch to {self.name} is not under way: there is nothing to undo",
+                hint=f"`{command_to(self.owner.name)}` goes back with every write" if step is Step.DONE else "",
+            )
         self.owner.reopen(self._record(self.owner, SideState.OPEN, self._number - 1))
 
     def open(self, session: CutoverTarget, certificate: dict[str, Any], check: Check, at: SwitchPosition) -> None:
@@ -176,6 +179,7 @@ class Switch:
         start = self.follower.read_start()
         self._attach(start)
         self.owner.follow(self._record(self.owner, SideState.FOLLOWING, self._number, start.offset), start)
+        self.follower.tidy()
 
     def _attach(self, start: FollowStart) -> None:
         """Register the former owner at the broker, so that the queue is kept for it; forget the new one's group."""

@@ -152,6 +152,10 @@ class FallBackSide(Protocol):
         """Accept writes and capture again, as before the switch, and store the record."""
         ...
 
+    def tidy(self) -> None:
+        """Remove what rejected writes and does not any more; nothing depends on it."""
+        ...
+
     def plan_handover(self, tables: Seq[RegisteredTable], released: Seq[RegisteredTable]) -> SideHandover:
         """Plan how this database continues the capture of these tables. Reads only."""
         ...

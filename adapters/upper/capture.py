@@ -83,13 +83,17 @@ def run_capture(
     report: Callable[[CaptureReport], None] | None = None,
     outside: CaptureDependencies = REAL,
     take_over: bool = False,
+    may_read_again: Callable[[], bool] = lambda: True,
 ) -> None:
     """Capture until `stop` is set.
 
     Transient failures (a database or a broker that is away) are retried for ever. Raises Held if another upper adapter
-    is active, unless `take_over` is set; Fenced if another one has taken over; and every error that is not retryable.
+    is active, unless `take_over` is set; Fenced if another one has taken over; Refused if the source was restored
+    from a backup and may not be read again; and every error that is not retryable.
     """
-    CaptureLoop(settings, stop, report, outside, take_over=take_over).run()
+    loop = CaptureLoop(settings, stop, report, outside, take_over=take_over)
+    loop.claim.may_read_again = may_read_again
+    loop.run()
 
 
 def run_capture_fill(
@@ -154,7 +158,7 @@ class CaptureLoop:
         self._stop = stop
         self._reporter = Reporter(report, monotonic=outside.monotonic)
         self._outside = outside
-        self._claim = SourceClaim(owner=outside.owner(), take_over=take_over, gives_way=gives_way)
+        self.claim = SourceClaim(owner=outside.owner(), take_over=take_over, gives_way=gives_way)
 
     def run(self, *, until: Callable[[CaptureSession], bool] = lambda session: False) -> None:
         """Run until stopped, or until `until` returns True."""
@@ -206,7 +210,7 @@ class CaptureLoop:
                     return False
                 chosen = self._settings.source
                 session = open_session(
-                    source, producer, self._claim, timeout_s=timeout_s, include=chosen.tables, exclude=chosen.exclude
+                    source, producer, self.claim, timeout_s=timeout_s, include=chosen.tables, exclude=chosen.exclude
                 )
                 session.business = self._settings.business.name
                 session.place = describe_database(self._settings.source.url.get_secret_value())
@@ -222,7 +226,7 @@ class CaptureLoop:
 
     def _wait_for_grants(self, lacks: Sequence[MissingGrant], producer: IngestClient, timeout_s: float) -> None:
         opened = partial(self._outside.source, self._settings)
-        wait_for_grants(opened, lacks, producer, self._claim, self._stop, self._reporter, timeout_s=timeout_s)
+        wait_for_grants(opened, lacks, producer, self.claim, self._stop, self._reporter, timeout_s=timeout_s)
 
     def _loop(self, session: CaptureSession, until: Callable[[CaptureSession], bool]) -> None:
         limits = self._settings.capture

@@ -8,7 +8,7 @@ for the undecided halves, and these are committed or rolled back.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field, replace
 
@@ -16,7 +16,7 @@ from venus.adapters.dialects.contract import RegisteredTable, Source, SourceStat
 from venus.adapters.upper import ingest
 from venus.adapters.upper.fills import ACTIVE, Fills
 from venus.adapters.upper.ingest import IngestClient, SentSchemas, judge_halves
-from venus.errors import Diverged, Fenced, VenusError
+from venus.errors import Diverged, Fenced, Refused, VenusError
 from venus.model import BatchNo, BatchRecord, Epoch, Sequence, Verdict
 from venus.rpc.conditions import (
     NO_FIGURES,
@@ -190,6 +190,8 @@ class SourceClaim:
     gives_way: bool = False
     #: The newest epoch that this process has requested; None at its start.
     epoch: Epoch | None = None
+    #: Whether a source that was restored from a backup may be read again, which overwrites what followed it.
+    may_read_again: Callable[[], bool] = lambda: True
 
 
 def open_session(
@@ -230,7 +232,15 @@ def open_session(
     committed = _resolve(source, producer, ack)
     if ack.in_doubt:
         ingest.pass_over(producer, state, committed, timeout_s=timeout_s)
-    session = _build_session(source, producer, state, ack, max(committed, state.last_batch if ack.in_doubt else 0))
+    committed = max(committed, state.last_batch if ack.in_doubt else 0)
+    if state.last_batch < committed and not claim.may_read_again() and not _is_resynced(source):
+        raise Refused(
+            f"the application's database was restored from a backup: it ends at batch {state.last_batch}, and the one "
+            f"that follows has batch {committed}, in which nothing is overwritten",
+            hint="restore a newer backup; or `venus resync --all` makes the one that follows equal to it. "
+            "`venus verify` lists the rows that differ",
+        )
+    session = _build_session(source, producer, state, ack, committed)
     session.include, session.exclude = include, exclude
     session.read_registry()
     return session
@@ -268,6 +278,12 @@ def _build_session(
         next_sequence=Sequence(max(state.next_sequence, ack.last_sequence + 1)),
         changed={table.table_id: table.version for table in ack.tables if table.last_sequence},
     )
+
+
+def _is_resynced(source: Source) -> bool:
+    """Return whether an operator has requested every table again."""
+    tables = [t for t in source.registry.read_registered_tables() if not t.schema.is_heartbeat]
+    return bool(tables) and not any(t.fill.done for t in tables)
 
 
 def _read_everything_again(source: Source, last_batch: int, committed: int, versions: Mapping[int, int]) -> None:

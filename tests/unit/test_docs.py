@@ -180,7 +180,7 @@ def test_headings_of_troubleshooting_quote_messages_of_the_product(page: Path) -
 
 def test_a_message_that_the_product_does_not_have_is_found() -> None:
     assert missing_fragments("TABLE is HALTED (the key has moved from (...) to (...))") == ["the key has moved from"]
-    assert missing_fragments("TABLE is STOPPED") == ["STOPPED"]
+    assert missing_fragments("TABLE is DORMANT") == ["DORMANT"]
     assert missing_fragments("N changes below its offset are unaccounted for") == []
 
 

@@ -83,7 +83,7 @@ def cutover(
     from venus.adapters.targets.registry import open_target
 
     run = Invocation.from_options(ctx, config, as_json)
-    settings = run.base_settings
+    settings = run.settings
     target = choose_target(settings, named)
     require_capability(open_target(settings, target), "cuts_over")
     if rehearse and undo:
@@ -128,7 +128,7 @@ def fallback(
     from venus.adapters.cutover.switching import OLD
 
     run = Invocation.from_options(ctx, config, as_json)
-    state = read_state(run.base_settings)
+    state = read_state(run.settings)
     if state is None:
         raise Refused(
             "nothing was cut over with --fall-back, so no database follows that could be taken back",

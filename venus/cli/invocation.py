@@ -234,19 +234,6 @@ class Invocation:
 
     @cached_property
     def settings(self) -> Settings:
-        """The configuration in the present direction: after a cut-over with a way back, the target is the source."""
-        if not (self.needs_passwords and may_fall_back(self.base_settings)):
-            return self.base_settings
-        from venus.adapters.cutover.direction import directed_settings
-
-        return directed_settings(self.base_settings)
-
-    def forget_direction(self) -> None:
-        """Read the present direction again at the next use of `settings`."""
-        self.__dict__.pop("settings", None)
-
-    @cached_property
-    def base_settings(self) -> Settings:
         """The configuration, read once. From then on its passwords are redacted in all output."""
         from venus.config import DEFAULT_FILE, load
 
@@ -264,6 +251,19 @@ class Invocation:
             self.config = DEFAULT_FILE  # so that the error names the missing file
             load(self.file)
         return settings
+
+    @cached_property
+    def directed(self) -> Settings:
+        """The configuration in the present direction: after a cut-over with a way back, the target is the source."""
+        if not may_fall_back(self.settings):
+            return self.settings
+        from venus.adapters.cutover.direction import directed_settings
+
+        return directed_settings(self.settings)
+
+    def forget_direction(self) -> None:
+        """Read the present direction again at the next use."""
+        self.__dict__.pop("directed", None)
 
     @property
     def file(self) -> Path | None:

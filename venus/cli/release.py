@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from venus.cli.install import DryRun, format_per_table, open_configured_source, show_sql
-from venus.cli.invocation import ConfigOption, Invocation, JsonOption
+from venus.cli.invocation import ConfigOption, Invocation, JsonOption, may_fall_back
 from venus.cli.tables import choose_tables
 from venus.errors import VenusError
 from venus.model import count_phrase
@@ -63,26 +63,40 @@ def uninstall_triggers(
     run = Invocation.from_options(ctx, config, as_json)
     if names:
         return release_tables(run, names, dry_run=dry_run, wait_s=wait_s)
-    with open_configured_source(run.settings) as source:
+    followers = find_followers(run)
+    with open_configured_source(run.directed) as source:
         if dry_run:
             return show_sql(run, source, source.installer.plan_uninstall(), removal=True)
         steps = source.installer.uninstall()
+    for settings in followers:
+        with open_configured_source(settings) as source:
+            steps += source.installer.uninstall()
     document = {"removed": [{"table": s.table, "what": s.what} for s in steps]}
     run.out.answer(document, *format_per_table("-", steps), f"{len(steps)} removed")
     return 0
 
 
+def find_followers(run: Invocation) -> list[Settings]:
+    """Return the settings in which a database that follows the application's is the source: it has triggers as well."""
+    from venus.adapters.cutover.direction import read_state
+
+    state = read_state(run.settings) if may_fall_back(run.settings) else None
+    if state is None or not any(record is not None and record.switch for record in state.records.values()):
+        return []
+    return [state.pair.settings_to(state.pair.other(state.follower))]
+
+
 def release_tables(run: Invocation, names: list[str], *, dry_run: bool, wait_s: float) -> int:
     """Release these tables from capture, and print how many logged changes were left out."""
-    with open_configured_source(run.settings) as source:
+    with open_configured_source(run.directed) as source:
         chosen, gone = find_chosen_tables(source, names)
         ids = list(chosen)
         if dry_run:
             if ids and not run.json:
                 sys.stdout.write(REMARK)
             return show_sql(run, source, source.installer.plan_release(ids) if ids else [], removal=True)
-        steps, left = release_and_drop(source, chosen, wait_s, lambda: is_capturing(run.settings), run.out.say)
-        included = source.dictionary.read_tables(run.settings.source.tables, run.settings.source.exclude)
+        steps, left = release_and_drop(source, chosen, wait_s, lambda: is_capturing(run.directed), run.out.say)
+        included = source.dictionary.read_tables(run.directed.source.tables, run.directed.source.exclude)
     # a table that was dropped at the source is not chosen, whatever the patterns are
     again = sorted({s.qualified for s in included} & {t.schema.qualified for t in (*chosen.values(), *gone)})
     document = {

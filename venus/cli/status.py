@@ -46,7 +46,7 @@ def status(
     from venus.cli.probes import read_overview
 
     run = Invocation.from_options(ctx, config, as_json)
-    settings = run.base_settings
+    settings = run.settings
     if not watch:
         found = read_overview(settings, rows=rows)
         run.out.answer(document(found), *(format_overview(found) if not run.json else []))
@@ -66,12 +66,12 @@ def watch_on_terminal(run: Invocation, every: float, *, rows: bool = False) -> i
 
     from venus.cli.probes import read_overview
 
-    found = read_overview(run.base_settings, rows=rows)
+    found = read_overview(run.settings, rows=rows)
     try:
         with Live(Group(*format_overview(found)), console=run.out.console, screen=True, auto_refresh=False) as live:
             while True:
                 time.sleep(every)
-                found = read_overview(run.base_settings, rows=rows)
+                found = read_overview(run.settings, rows=rows)
                 live.update(Group(*format_overview(found)), refresh=True)
     except KeyboardInterrupt:
         run.out.console.print(verdict(found), markup=False)

@@ -97,9 +97,7 @@ def collect_status(run: Invocation) -> Any:
     from venus.cli.probes import read_overview
     from venus.cli.status import document
 
-    return scrub_tree(
-        json.loads(run.redactor(json.dumps(document(read_overview(run.base_settings)), default=to_plain)))
-    )
+    return scrub_tree(json.loads(run.redactor(json.dumps(document(read_overview(run.settings)), default=to_plain))))
 
 
 def collect_broker(run: Invocation) -> Any:

@@ -81,7 +81,7 @@ def sync(
     run = Invocation.from_options(ctx, config, as_json)
     run.supervised = with_parent
     run.choose_log_format(log_format)
-    settings = run.settings
+    settings = run.directed
     require_sync_engine(settings, engine)
     if apply_only and take_over:
         raise ConfigError("--take-over concerns capture, but --apply-only does not capture")
@@ -106,9 +106,9 @@ def sync(
             if with_parent:
                 raise
             run.forget_direction()
-            forget_owner(run.base_settings)
+            forget_owner(run.settings)
             targets = choose_targets(
-                run.settings, resolve_names(run, target), capture_only=capture_only, apply_only=apply_only
+                run.directed, resolve_names(run, target), capture_only=capture_only, apply_only=apply_only
             )
             take_over = False
 
@@ -227,15 +227,18 @@ def run_one(
         from venus.adapters.upper.capture import run_capture
 
         body = lambda report: guard.run_capture(  # noqa: E731
-            lambda: run_capture(run.settings, stop, report=report, take_over=take_over), stop
+            lambda: run_capture(
+                run.directed, stop, report=report, take_over=take_over, may_read_again=guard.may_read_again
+            ),
+            stop,
         )
     else:
         body = lambda report: guard.run_apply(  # noqa: E731
-            build_follower(run.settings, target, engine, stop, report), target, stop, watched=not run.supervised
+            build_follower(run.directed, target, engine, stop, report), target, stop, watched=not run.supervised
         )
     from venus.process import tracing
 
-    spans = tracing.start_tracing(run.settings.tracing.endpoint, run.settings.tracing.sample, run.role)
+    spans = tracing.start_tracing(run.directed.tracing.endpoint, run.directed.tracing.sample, run.role)
     try:
         narrator.on_event(name, {"event": "running"})
         run_reported(

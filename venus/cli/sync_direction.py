@@ -31,10 +31,10 @@ def resolve_names(run: Invocation, names: list[str] | None) -> list[str] | None:
     """Return the targets of the present direction for those of the configuration: a source's place has the old one."""
     from venus.adapters.cutover.switching import OLD
 
-    settings = run.settings
+    settings = run.directed
     if not names or not may_fall_back(settings):
         return names
-    base = run.base_settings
+    base = run.settings
     if OLD in names and OLD not in settings.targets:
         raise DirectionChanged(f"{OLD} does not follow now")
     return [OLD if name in base.targets and name not in settings.targets else name for name in names]
@@ -45,16 +45,21 @@ class DirectionGuard:
 
     def __init__(self, run: Invocation) -> None:
         self._run = run
-        self._source = run.settings.source.url.get_secret_value()
-        self._may_change = may_fall_back(run.settings)
+        self._source = run.directed.source.url.get_secret_value()
+        self._may_change = may_fall_back(run.directed)
 
     def _read(self) -> FallBackState | None:
         from venus.adapters.cutover.direction import read_state
 
-        state = read_state(self._run.base_settings) if self._may_change else None
+        state = read_state(self._run.settings) if self._may_change else None
         if state is not None and state.settings.source.url.get_secret_value() != self._source:
             raise DirectionChanged("the application has another database now, and changes flow the other way")
         return state
+
+    def may_read_again(self) -> bool:
+        """Return whether no database has been the application's that follows now: it could have newer rows."""
+        state = self._read()
+        return state is None or not any(record is not None and record.switch for record in state.records.values())
 
     def run_capture(self, body: Callable[[], None], stop: threading.Event) -> None:
         """Capture, and wait while a switch has sealed the source. Raises DirectionChanged."""

@@ -21,15 +21,12 @@ VALUES (1, %(business)s, %(name)s, %(peer)s, %(state)s, %(switch)s, %(offset)s, 
 ON CONFLICT (id) DO UPDATE SET business = EXCLUDED.business, name = EXCLUDED.name, peer = EXCLUDED.peer,
     state = EXCLUDED.state, switch = EXCLUDED.switch, "offset" = EXCLUDED."offset", changed_at = EXCLUDED.changed_at
 
--- remove --
-DROP TABLE IF EXISTS {own}.side
-
 -- relations --
 -- The tables and their partitions. A statement fires the triggers of the relation that it names.
-SELECT DISTINCT r.oid::regclass::text
+SELECT DISTINCT r.oid::int8, r.oid::regclass::text
   FROM unnest(%(tables)s::regclass[]) t (oid)
  CROSS JOIN LATERAL (SELECT t.oid UNION SELECT p.relid FROM pg_partition_tree(t.oid) p) r (oid)
- ORDER BY 1
+ ORDER BY 2
 
 -- reject_function --
 -- VENUS's own sessions pass. The code is that of a read-only transaction, which applications know.
@@ -46,12 +43,14 @@ CREATE OR REPLACE TRIGGER venus_closed BEFORE INSERT OR UPDATE OR DELETE OR TRUN
     FOR EACH STATEMENT EXECUTE FUNCTION {own}.reject_write()
 
 -- accept --
-DROP FUNCTION IF EXISTS {own}.reject_write() CASCADE
+-- The triggers stay until `remove_triggers`, which waits for readers.
+CREATE OR REPLACE FUNCTION {own}.reject_write() RETURNS trigger LANGUAGE plpgsql AS $venus$
+BEGIN
+  RETURN NULL;
+END $venus$
 
--- rejecting --
--- The relations that reject writes, of these.
-SELECT tgrelid::regclass::text FROM pg_trigger
- WHERE tgname = 'venus_closed' AND tgenabled <> 'D' AND tgrelid = ANY (%(tables)s::regclass[])
+-- remove_triggers --
+DROP FUNCTION IF EXISTS {own}.reject_write() CASCADE
 
 -- lock_timeout --
 SET LOCAL lock_timeout = {milliseconds}

@@ -28,8 +28,6 @@ class Rules:
     seals: bool = True
     #: Sealing looks into the logs in the same transaction.
     looks_into_logs: bool = True
-    #: The target opens only at the position of the seal.
-    checks_position: bool = True
     #: Counters are set past those of the other database.
     sets_counters: bool = True
     #: Nothing may have moved since the comparison.
@@ -130,6 +128,9 @@ class Side:
             self._database.record, self._database.rejects = record, False
             self._database.epoch = abs(self._database.epoch)
 
+    def tidy(self) -> None:
+        self._call()
+
     def plan_handover(self, *_: object) -> SimpleNamespace:
         self._call()
         return SimpleNamespace(statements=(), schemas=(), obstacles=())
@@ -177,7 +178,7 @@ class Session:
             raise DatabaseUnavailable("the connection was lost")
         check(())
         at = opening.position
-        if self._rules.checks_position and found.offset != at.offset:
+        if found.offset != at.offset:
             raise Refused("not at the position")
         found.record, found.rejects, found.follows, found.captures = opening.record, False, False, True
         found.epoch, found.batch, found.start, found.marked = at.epoch, at.last_batch, found.offset, True

@@ -83,6 +83,11 @@ class PostgresInstaller(SourceInstaller):
             present = PostgresInstalledObjects.read(connection)
             places = _qualified_names(present)
             steps = _drop_function_steps(present, places) + _drop_log_steps(present, places)
+            if "reject_write" in present.functions:
+                sql = "DROP FUNCTION venus.reject_write() CASCADE"
+                steps.append(InstallStep(table="", what="triggers that reject writes", sql=sql))
+            if "side" in present.other_tables:
+                steps.append(InstallStep(table="", what="table venus.side", sql="DROP TABLE venus.side"))
             steps += [
                 InstallStep(table="", what=f"table venus.{name}", sql=f"DROP TABLE venus.{name}")
                 for name in SHARED

@@ -10,6 +10,7 @@ nothing has to be switched off, and nothing can be left switched off.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator
 from collections.abc import Sequence as Seq
 from contextlib import closing
@@ -18,13 +19,14 @@ from venus.adapters.cutover.switching import SideRecord, SideState, SwitchPositi
 from venus.adapters.dialects.column_choice import ColumnChoice
 from venus.adapters.dialects.contract import RegisteredTable
 from venus.adapters.dialects.postgresql import sql as names
-from venus.adapters.dialects.postgresql.connection import PostgresConnection
+from venus.adapters.dialects.postgresql.connection import LOCK_TIMEOUT, PostgresConnection
 from venus.adapters.dialects.postgresql.installation.handover import (
     CaptureHandover,
     plan_handover,
     position_sql,
     read_next_versions,
 )
+from venus.adapters.dialects.postgresql.lock_waits import FROM_TRIGGERS, find_holders
 from venus.adapters.dialects.postgresql.sql import statement as dialect_statement
 from venus.adapters.targets.cutover_contract import CutoverObstacle, FollowStart, SideOpening
 from venus.adapters.targets.postgresql.database import (
@@ -38,8 +40,10 @@ from venus.adapters.targets.postgresql.naming import OWN_SCHEMA, quote_literal
 from venus.adapters.targets.postgresql.schema import existing
 from venus.adapters.targets.postgresql.session import TargetSession, statement, try_replica_role
 from venus.config import Settings
-from venus.errors import Fenced, Refused
+from venus.errors import DatabaseUnavailable, Fenced, Refused
 from venus.model import TableSchema
+
+logger = logging.getLogger(__name__)
 
 #: How long the triggers that reject writes wait for transactions of the application.
 LOCK_TIMEOUT_MS = 10_000
@@ -83,6 +87,7 @@ def put_record(session: TargetSession, record: SideRecord) -> None:
 
 def open_side(session: TargetSession, opening: SideOpening) -> None:
     """Capture and accept writes from the end of the caller's transaction on."""
+    session.run(side_sql("lock_timeout", milliseconds=str(LOCK_TIMEOUT_MS)))
     for text in opening.statements:
         session.run(text)
     at = opening.position
@@ -166,14 +171,22 @@ class PostgresSide:
     def reject_writes(self, record: SideRecord, tables: Seq[TableSchema]) -> None:
         session = self._session
         placed = [self._target.place(schema) for schema in tables if not schema.is_heartbeat]
-        relations = [r for (r,) in session.rows(side_sql("relations"), {"tables": [one.sql for one in placed]})]
-        peer = quote_literal(record.peer)
-        with transaction(session):
-            session.run(side_sql("lock_timeout", milliseconds=str(LOCK_TIMEOUT_MS)))
-            put_record(session, record)
-            session.run(side_sql("reject_function", peer=peer))
-            for relation in relations:
-                session.run(side_sql("reject", table=relation))
+        relations = dict(session.rows(side_sql("relations"), {"tables": [one.sql for one in placed]}))
+        try:
+            with transaction(session):
+                session.run(side_sql("lock_timeout", milliseconds=str(LOCK_TIMEOUT_MS)))
+                put_record(session, record)
+                session.run(side_sql("reject_function", peer=quote_literal(record.peer)))
+                for relation in relations.values():
+                    session.run(side_sql("reject", table=relation))
+        except DatabaseUnavailable as error:
+            if session.closed or LOCK_TIMEOUT not in str(error):
+                raise
+            held = "; ".join(f"{w.table}: {w.holder}" for w in find_holders(session, relations, FROM_TRIGGERS))
+            raise Refused(
+                f"{self._target.description}: a transaction of the application is open: {held or 'it has ended'}",
+                hint="end it, and run the command again",
+            ) from error
 
     def seal(self, record: SideRecord, epoch: int, tables: Seq[TableSchema]) -> SwitchPosition:
         session = self._session
@@ -204,6 +217,16 @@ class PostgresSide:
             session.run(dialect_statement("registry", "unseal"))
             put_record(session, record)
             session.run(side_sql("accept"))
+        self.tidy()
+
+    def tidy(self) -> None:
+        session = self._session
+        try:
+            with transaction(session):
+                session.run(side_sql("lock_timeout", milliseconds=str(LOCK_TIMEOUT_MS)))
+                session.run(side_sql("remove_triggers"))
+        except DatabaseUnavailable as error:
+            logger.info("%s keeps triggers that do nothing: %s", self.name, error)
 
     def plan_handover(self, tables: Seq[RegisteredTable], released: Seq[RegisteredTable]) -> CaptureHandover:
         with closing(self._connect()) as connection:
