@@ -221,7 +221,7 @@ def test_what_cannot_come_back_is_named_before_and_quarantined_after(pair: Pair)
     query(pair.new, "INSERT INTO customer (name, credit) VALUES ('in debt', -1)")
     query(pair.new, "INSERT INTO orders (customer, what) VALUES (1, 'later')")
     pipeline.until(lambda: pair.rows(pair.old, "orders") == pair.rows(pair.new, "orders"), "the other table to follow")
-    (waiting,) = pipeline.ask("quarantine", "list", "--target", "@source")["changes"]
+    (waiting,) = pipeline.ask("quarantine", "list", "--target", "@source", code=1)["quarantine"]["@source"]
     assert (waiting["table"], "customer_credit_check" in waiting["message"]) == ("public.customer", True)
     said = pipeline.venus("fallback", *QUIET, code=3).err
     assert "quarantine" in said
@@ -264,6 +264,7 @@ _LEDGER = """
 CREATE TABLE ledger (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, amount numeric(12, 2) NOT NULL, note text);
 CREATE TABLE customer (id int PRIMARY KEY);
 CREATE TABLE orders (no int PRIMARY KEY, what text);
+CREATE TABLE audited (what text);
 INSERT INTO orders VALUES (1, 'probe');
 """
 
