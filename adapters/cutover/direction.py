@@ -17,7 +17,7 @@ from venus.adapters.cutover.switching import OLD, SideRecord, SideState, describ
 from venus.adapters.targets.contract import Target, require_capability
 from venus.adapters.targets.registry import KINDS, open_target
 from venus.config import Settings, TargetSettings
-from venus.errors import ConfigError, VenusError
+from venus.errors import ConfigError, Refused, VenusError
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +155,18 @@ def _read_record(pair: FallBackPair, name: str) -> tuple[SideRecord | None, str]
     if record is None or record.business != pair.base.business.name or record.name != name:
         return None, ""
     return record, ""
+
+
+def require_state(base: Settings) -> FallBackState:
+    """Return the records. Raises Refused if there are none, and the error of a database that is away."""
+    if (state := read_state(base)) is not None:
+        return state
+    for pair in filter(None, (_possible_pair(base, name) for name in base.targets)):
+        pair.open_target(OLD).open_side().close()  # its record would name the other one
+    raise Refused(
+        "nothing was cut over with --fall-back, so no database follows that could be taken back",
+        hint="`venus cutover --undo` works as long as the target has not been written to",
+    )
 
 
 def directed_settings(base: Settings) -> Settings:

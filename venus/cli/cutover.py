@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from venus.cli.invocation import ConfigOption, Invocation, JsonOption, TargetOption, choose_target, may_fall_back
-from venus.errors import ConfigError, Refused
+from venus.errors import ConfigError
 
 if TYPE_CHECKING:
     from venus.adapters.cutover.direction import FallBackPair
@@ -124,16 +124,11 @@ def fallback(
     Stop the application's writes at the new database first; `venus sync` continues meanwhile. The new database follows
     from then on, without a load, so `venus cutover --fall-back` can be repeated.
     """
-    from venus.adapters.cutover.direction import read_state
+    from venus.adapters.cutover.direction import require_state
     from venus.adapters.cutover.switching import OLD
 
     run = Invocation.from_options(ctx, config, as_json)
-    state = read_state(run.settings)
-    if state is None:
-        raise Refused(
-            "nothing was cut over with --fall-back, so no database follows that could be taken back",
-            hint="`venus cutover --undo` works as long as the target has not been written to",
-        )
+    state = require_state(run.settings)
     options = SwitchOptions(
         rehearse=rehearse,
         undo=undo,
