@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 from pydantic import SecretStr
 
-from venus.adapters.cutover.switching import OLD, SideRecord, SideState, describe_switch, is_reversed, is_switching
 from venus.adapters.targets.contract import Target, require_capability
 from venus.adapters.targets.registry import KINDS, open_target
+from venus.adapters.targets.switching import OLD, SideRecord, SideState, describe_switch, is_reversed, is_switching
 from venus.config import Settings, TargetSettings
 from venus.errors import ConfigError, Refused, VenusError
 

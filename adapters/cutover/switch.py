@@ -16,7 +16,6 @@ from contextlib import closing, contextmanager, suppress
 from typing import Any, Self
 
 from venus.adapters.cutover.direction import FallBackPair
-from venus.adapters.cutover.switching import SideRecord, SideState, Step, SwitchPosition, command_to, find_step
 from venus.adapters.dialects.contract import RegisteredTable, Source
 from venus.adapters.targets.cutover_contract import (
     CutoverObstacle,
@@ -25,6 +24,7 @@ from venus.adapters.targets.cutover_contract import (
     FollowStart,
     SideOpening,
 )
+from venus.adapters.targets.switching import SideRecord, SideState, Step, SwitchPosition, command_to, find_step
 from venus.adapters.targets.views import TargetTable
 from venus.adapters.upper.capture import connect_producer, read_broker_status
 from venus.adapters.upper.session import SourceClaim, open_session

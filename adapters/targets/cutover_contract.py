@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Protocol
 
-from venus.adapters.cutover.switching import SideRecord, SwitchPosition
+from venus.adapters.targets.switching import SideRecord, SwitchPosition
 from venus.adapters.targets.views import TargetTable, TargetView
 from venus.codec.batch import TableChanges
 from venus.codec.packed import PackedBytes

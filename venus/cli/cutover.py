@@ -125,7 +125,7 @@ def fallback(
     from then on, without a load, so `venus cutover --fall-back` can be repeated.
     """
     from venus.adapters.cutover.direction import require_state
-    from venus.adapters.cutover.switching import OLD
+    from venus.adapters.targets.switching import OLD
 
     run = Invocation.from_options(ctx, config, as_json)
     state = require_state(run.settings)
@@ -230,7 +230,7 @@ def print_result(
     import json
 
     from venus.adapters.cutover.certificate import to_text
-    from venus.adapters.cutover.switching import command_to
+    from venus.adapters.targets.switching import command_to
 
     found = outcome.certificate
     shown = to_text(found)
@@ -278,7 +278,7 @@ def next_steps(settings: Settings, target: str, *, already: bool) -> list[str]:
 
 def steps_with_way_back(settings: Settings, target: str, other: str, *, already: bool) -> list[str]:
     """Return the next steps of the operator after a switch that can be taken back."""
-    from venus.adapters.cutover.switching import command_to
+    from venus.adapters.targets.switching import command_to
     from venus.text.formatting import mask_url
 
     url = mask_url(settings.targets[target].url.get_secret_value())

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from venus.adapters.cutover.switching import OLD
+from venus.adapters.targets.switching import OLD
 from venus.cli.invocation import ConfigOption, Invocation, JsonOption
 from venus.cli.output import build_table
 from venus.cli.status_tables import format_comparisons, format_loads, format_tables

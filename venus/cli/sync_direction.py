@@ -29,7 +29,7 @@ WATCH_S = 5.0
 
 def resolve_names(run: Invocation, names: list[str] | None) -> list[str] | None:
     """Return the targets of the present direction for those of the configuration: a source's place has the old one."""
-    from venus.adapters.cutover.switching import OLD
+    from venus.adapters.targets.switching import OLD
 
     settings = run.directed
     if not names or not may_fall_back(settings):
@@ -77,7 +77,7 @@ class DirectionGuard:
                 return
 
     def _is_sealed(self) -> bool:
-        from venus.adapters.cutover.switching import SideState
+        from venus.adapters.targets.switching import SideState
 
         state = self._read()
         return state is not None and state.state_of(state.pair.other(state.follower)) is SideState.STOPPED
@@ -97,7 +97,7 @@ class DirectionGuard:
 
     def _wait_for_follower(self, name: str, stop: threading.Event) -> None:
         """Wait until the database that was the application's follows."""
-        from venus.adapters.cutover.switching import SideState
+        from venus.adapters.targets.switching import SideState
 
         while not stop.is_set() and (state := self._read()) is not None:
             if name != state.follower or state.state_of(name) in (SideState.FOLLOWING, None):

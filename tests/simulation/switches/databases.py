@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
-from venus.adapters.cutover.switching import SideRecord, SwitchPosition
 from venus.adapters.dialects.contract import SourceState
 from venus.adapters.targets.cutover_contract import FollowStart, SideOpening
+from venus.adapters.targets.switching import SideRecord, SwitchPosition
 from venus.errors import DatabaseUnavailable, Fenced, Refused
 from venus.model import BatchNo, Epoch, Sequence
 

@@ -11,8 +11,8 @@ from typing import Any, cast
 from tests.simulation.switches.databases import Broker, Database, Registry, Rules, Session, Side
 from venus.adapters.cutover.direction import FallBackPair
 from venus.adapters.cutover.switch import Switch
-from venus.adapters.cutover.switching import OLD, SideState, Step, is_reversed
 from venus.adapters.targets.cutover_contract import FollowStart
+from venus.adapters.targets.switching import OLD, SideState, Step, is_reversed
 from venus.errors import VenusError
 from venus.model import TableSchema
 

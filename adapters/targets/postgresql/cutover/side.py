@@ -15,7 +15,6 @@ from collections.abc import Iterable, Iterator
 from collections.abc import Sequence as Seq
 from contextlib import closing
 
-from venus.adapters.cutover.switching import SideRecord, SideState, SwitchPosition
 from venus.adapters.dialects.column_choice import ColumnChoice
 from venus.adapters.dialects.contract import RegisteredTable
 from venus.adapters.dialects.postgresql import sql as names
@@ -39,6 +38,7 @@ from venus.adapters.targets.postgresql.database import (
 from venus.adapters.targets.postgresql.naming import OWN_SCHEMA, quote_literal
 from venus.adapters.targets.postgresql.schema import existing
 from venus.adapters.targets.postgresql.session import TargetSession, statement, try_replica_role
+from venus.adapters.targets.switching import SideRecord, SideState, SwitchPosition
 from venus.config import Settings
 from venus.errors import DatabaseUnavailable, Fenced, Refused
 from venus.model import TableSchema
