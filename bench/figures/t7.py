@@ -21,6 +21,7 @@ from tests.support.brokers.networks import has, mirror_of
 from tests.support.brokers.servers import business_status, take
 from venus.config import BrokerSettings, ClusterSettings
 from venus.errors import OffsetTrimmed
+from venus.flow.retention import MEASURE_EVERY_S
 from venus.rpc.subscriber import Subscriber
 
 GOAL_PERCENT = 1.0
@@ -28,9 +29,9 @@ GOAL_PERCENT = 1.0
 STRANGERS_PERCENT = 5.0
 DISCONNECTS = 20
 RETAIN_BYTES = 1 << 20
-AWAY_BATCHES = 40  # of 100 KB: four times what is kept for strangers
+PRESENT_S, AWAY_MAX_S = 3.0, 3.0
 #: The broker trims each second what it does not keep.
-AWAY_MIN_S, AWAY_MAX_S = 2.0, 3.0
+TRIM_S = 2.5
 MIB = 1 << 20
 
 
@@ -116,23 +117,34 @@ class SimulatedReader:
         self._stream.close()
 
 
+def write(sender: Messages, seconds: float) -> None:
+    """Write a megabyte a second."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        sender.many(1)
+        time.sleep(0.1)
+
+
 def disconnect(
-    started: Sets, cables: Cables, sender: Messages, readers: Sequence[SimulatedReader], away_s: float
+    started: Sets, cables: Cables, sender: Messages, known: SimulatedReader, stranger: SimulatedReader, away_s: float
 ) -> None:
-    """Let all be away while much is written, and wait until the broker has trimmed what it does not keep."""
-    for reader in readers:
-        reader.leave()
+    """Let all read for a while, be away, and come back; the stranger last, when the broker has trimmed the queue."""
+    write(sender, PRESENT_S)
+    for one in (known, stranger):
+        one.follow(sender.end)
+        one.leave()
     cables.out(["below"])
-    sender.many(AWAY_BATCHES)
-    time.sleep(away_s)
+    write(sender, away_s)
     cables.back(["below"])
-    for reader in readers:
-        reader.come(sender.end)
+    known.come(sender.end)
     has(started.at("below"), sender.end, BUSINESS)
+    write(sender, TRIM_S)
+    known.follow(sender.end)
+    stranger.come(sender.end)
 
 
 def live(times: int, retain: str) -> list[FigureResult]:
-    """Disconnect an access set, a consumer and a reader without a group so many times."""
+    """Disconnect an access set, a consumer and a reader without a group so many times, after a while without count."""
     chance = random.Random(7)
     with sets() as started:
         home = started.start("home", retain=retain, retain_bytes=RETAIN_BYTES, retain_bytes_min=RETAIN_BYTES)
@@ -141,26 +153,28 @@ def live(times: int, retain: str) -> list[FigureResult]:
             sender = Messages(home, rows=1000)
             sender.one()
             has(started.at("below"), sender.end, BUSINESS)
-            reader, stranger = SimulatedReader(home, 0), SimulatedReader(home, 0, transient=True)
-            for one in (reader, stranger):
+            known, stranger = SimulatedReader(home, 0), SimulatedReader(home, 0, transient=True)
+            for one in (known, stranger):
                 one.come(sender.end)
-            for _ in range(times):
-                away_s = AWAY_MIN_S + min(AWAY_MAX_S, chance.lognormvariate(0.0, 0.8))
-                disconnect(started, cables, sender, (reader, stranger), away_s)
+            warm_at, left = time.monotonic() + 2 * MEASURE_EVERY_S, times
+            while left:
+                disconnect(started, cables, sender, known, stranger, min(AWAY_MAX_S, chance.lognormvariate(0.0, 0.8)))
+                if time.monotonic() < warm_at:
+                    stranger.trimmed = 0
+                else:
+                    left -= 1
             mirror = mirror_of(started.at("below"), BUSINESS)
             fills = mirror.fills if mirror is not None else times
             kept = business_status(home, BUSINESS).retention.bytes or RETAIN_BYTES
-            for one in (reader, stranger):
+            for one in (known, stranger):
                 one.leave()
             sender.close()
-    where = f"{times} disconnects with {AWAY_BATCHES * 100 // 1000} MB written in each, retain = {retain}"
-    again = fills - 1 + reader.trimmed
+    where = f"{times} disconnects, retain = {retain}, {RETAIN_BYTES // MIB} MiB at least: full data taken again"
     lost = times if retain == "bytes" else times // 2
+    what = f"{where} by a reader without a group ({kept / MIB:.1f} MiB kept at the end)"
     return [
-        at_most(f"{where}: full data taken again by an access set and a consumer", again, 0, ""),
-        at_most(
-            f"{where}: by a reader without a group ({kept / MIB:.1f} MiB kept at the end)", stranger.trimmed, lost, ""
-        ),
+        at_most(f"{where} by an access set and a consumer", fills - 1 + known.trimmed, 0, ""),
+        at_most(what, stranger.trimmed, lost, ""),
     ]
 
 
