@@ -33,34 +33,52 @@ def test_a_lost_connection_is_made_again_and_the_circuit_tells(database: str, br
     equal(database, feed)
 
 
+class StoppableClock:
+    """The monotonic clock of the circuits, which can stand still."""
+
+    def __init__(self) -> None:
+        self._stands_at: float | None = None
+
+    def monotonic(self) -> float:
+        return time.monotonic() if self._stands_at is None else self._stands_at
+
+    def stop(self) -> None:
+        self._stands_at = time.monotonic()
+
+    def start(self) -> None:
+        self._stands_at = None
+
+
 def test_a_target_that_becomes_slow_is_left_alone_probed_and_followed_again(
     postgres_server: Server, database: str, broker: FakeDelivery, feed: Feed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(circuit, "SLOW_CLASSES", ((1.0, 4.0),))
+    clock = StoppableClock()
+    monkeypatch.setattr(circuit, "time", clock)
+    monkeypatch.setattr(circuit, "SLOW_CLASSES", ((3.0, 2.0),))
     loaded(database, feed, items(), rows=1)
     other = postgres_server.create_database()
     settings = settings_for(broker.address, {"a": database, "b": other})
     full_sync(settings, "b")
     query(
         database,
-        "CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(1.2); RETURN NEW; END $$;"
+        "CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(3.2); RETURN NEW; END $$;"
         "CREATE TRIGGER slow BEFORE UPDATE ON shop.items FOR EACH ROW EXECUTE FUNCTION slow();"
         "ALTER TABLE shop.items ENABLE ALWAYS TRIGGER slow",
     )
     with following(settings, "a") as reports, following(settings, "b") as others:
+        clock.stop()  # so that no busy machine ends the isolation before it is looked at
         feed.cut(put(1, "slowly", 1))
         caught_up(database, broker)
-        eventually(lambda: any("isolated for 4 s" in r.error for r in reports))
+        eventually(lambda: any("isolated for 2 s" in r.error for r in reports))
         slow = next(r for r in reports if r.error)
         assert slow.circuit == "open"
-        assert slow.error.startswith("answered after 1.")
+        assert slow.error.startswith("answered after ")
         query(database, "DROP TRIGGER slow ON shop.items")
-        began = time.monotonic()
         feed.cut(put(1, "again", 2))
         caught_up(other, broker, "main/b")
         assert applied(database) < broker.next_offset, "the other target does not wait for the slow one"
+        clock.start()
         caught_up(database, broker)
-        assert 2 < time.monotonic() - began < 15, "it comes back by itself, not before its time"
         feed.cut(put(1, "quickly", 3))
         caught_up(database, broker)
         eventually(lambda: reports[-1].circuit == "closed")
