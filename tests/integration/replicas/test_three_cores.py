@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import Counter
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -14,8 +16,10 @@ from tests.support.engines.engines import BUSINESS, Producer
 from tests.support.engines.replicas import Cluster, Node
 from tests.support.waiting import eventually
 from venus.broker.pipeline.upkeep import MAINTAIN_EVERY_S
-from venus.broker.replicas import broker_load
+from venus.broker.replicas import broker_load, host
+from venus.broker.replicas.placement import Rebalancer
 from venus.errors import NotLeader, Unavailable
+from venus.replication.records import Leadership
 
 pytestmark = pytest.mark.integration
 
@@ -171,6 +175,33 @@ def test_a_broker_whose_disk_is_lost_comes_back_empty_and_is_whole_again(tmp_pat
         cluster.nodes["a"].kill()
         successor = cluster.leader()
         assert [h.batch_no for h in Producer(successor.core).ack.undecided] == [undecided.batch_no]
+
+
+def test_replicas_move_to_a_new_broker_while_producers_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host, "Rebalancer", partial(Rebalancer, uneven_s=0.5))
+    names = [f"x{n}" for n in range(4)]
+    with Cluster(tmp_path, "ab", rebalance=True) as cluster:
+        producers = {name: Producer(cluster.create(business=name).core, name) for name in names}
+        leaders = {name: cluster.leader(name).name for name in names}
+        node = cluster.start("c")
+
+        def records() -> list[Leadership]:
+            return [one for one in node.ask(lambda own: list(own.records.values())) if one.business in names]
+
+        def has_moved() -> bool:
+            for producer in producers.values():
+                producer.commit(engines.rows(10 * producer.batch_no, 10))
+            return Counter(name for one in records() for name in one.replicas)["c"] >= 2
+
+        eventually(has_moved, "two of four businesses at the new broker", every_s=0.05)
+        eventually(lambda: not any(one.leaving for one in records()))
+        assert {one.business: one.leader.broker for one in records() if one.leader is not None} == leaders
+        for one in records():
+            assert len(one.replicas) == 2
+            rows = 10 * producers[one.business].batch_no
+            for name in one.replicas:
+                core = cluster.nodes[name].core
+                eventually(lambda at=core, of=one.business, n=rows: len(engines.full_data(at, business=of)) == n)  # type: ignore[misc]
 
 
 @pytest.mark.parametrize("at", [1, 3, 6])  # behind the log, the rows, a part of the state

@@ -138,6 +138,7 @@ class Node:
             monotonic=time.monotonic,
             post=self.post,
             health=BrokerHealth(self.core.store, self.core.space),
+            rebalance=cluster.rebalance,
         )
         cluster.net.nodes[name] = self
         self._thread = threading.Thread(target=self._run, name=f"host-{name}", daemon=True)
@@ -240,10 +241,11 @@ class Cluster:
         *,
         policy: Policy = Policy.CONSISTENCY,
         backlog_bytes: int = 1 << 30,
+        rebalance: bool = False,
         **options: Any,
     ) -> None:
         self.folder, self.options, self.backlog_bytes = folder, options, backlog_bytes
-        self.net = Net()
+        self.net, self.rebalance = Net(), rebalance
         #: Called with the node that installs and how many pieces it has had.
         self.piece_came: Callable[[Node, int], None] = lambda _node, _n: None
         #: Which copies were begun, and how many records of each were there already.
