@@ -55,6 +55,9 @@ class Option(Enum):
     TYPE_MAP = "columns that are carried as another type than the default one"
     COLUMNS = "columns that are not carried"
     ADOPT = "an installation that a DBA has run as a script"
+    LOG_ROWS_MAX = "a limit of a log in rows"
+    LOG_BYTES_MAX = "a limit of a log in bytes"
+    LOG_TABLESPACE = "a tablespace for the logs"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -395,6 +398,13 @@ class SourceCapture(Protocol):
     def read_backlog(self) -> dict[int, tuple[int, int]]:
         """Return, per table_id, the number of waiting log rows and the age of the oldest blocker in seconds."""
         ...
+
+    def limit_logs(self) -> None:
+        """Stop capturing the tables whose logs are above the limits of the settings; they become RESYNC.
+
+        Does nothing without limits, before an installation, and where the triggers do this themselves.
+        """
+        return
 
     def find_missing_grants(self) -> list[MissingGrant]:
         """Return the privileges that VENUS's user lacks on VENUS's own tables; without them nothing can be captured.

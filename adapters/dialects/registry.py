@@ -81,6 +81,12 @@ def open_source(settings: Settings, type_map: Mapping[str, str] | None = None) -
         raise ConfigError(
             f"[source.columns] is not available for {dialect}", hint=f"it is for {_dialects_with(Option.COLUMNS)}"
         )
+    for needed in (Option.LOG_ROWS_MAX, Option.LOG_BYTES_MAX, Option.LOG_TABLESPACE):
+        if getattr(settings.source, needed.name.lower()) and needed not in options_of(dialect):
+            raise ConfigError(
+                f"[source] {needed.name.lower()} is not available for {dialect}",
+                hint=f"it is for {_dialects_with(needed)}",
+            )
     source = cast(_SourceModule, _module(dialect, "source")).open_source(settings)
     if type_map:
         try:

@@ -20,6 +20,7 @@ from typing import Any
 
 from venus.adapters.dialects.contract import FillState, RegisteredTable, SourceState, TableHalted
 from venus.codec.schema import fingerprint, from_wire, to_wire
+from venus.config import Settings
 from venus.errors import DatabaseUnavailable, Refused, SourceError
 from venus.model import BatchNo, BatchRecord, Epoch, Sequence, TableSchema
 from venus.rpc.conditions import RELEASED as RELEASED
@@ -55,6 +56,40 @@ def refuse_if_written(places: Mapping[int, str], written: Iterable[int]) -> None
     for table_id in sorted(places.keys() & set(written)):
         why = f"{places[table_id]} has triggers again: they were installed in the meantime"
         raise Refused(why, hint=f"`venus uninstall-triggers {places[table_id]}` once more")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogLimits:
+    """The limits of the settings at which a log is no longer written, so that it cannot fill the source's disk."""
+
+    rows_max: int = 0  # 0 = no limit
+    bytes_max: int = 0
+    tablespace: str = ""  # of the logs; empty = the default
+
+    @property
+    def is_set(self) -> bool:
+        """Whether there is a limit."""
+        return bool(self.rows_max or self.bytes_max)
+
+    def describe(self) -> str:
+        """Return the options that limit a log."""
+        limits = {"log_rows_max": self.rows_max, "log_bytes_max": self.bytes_max}
+        return " or ".join(f"{name} = {limit}" for name, limit in limits.items() if limit)
+
+
+def log_limits(settings: Settings) -> LogLimits:
+    """Return the limits of the settings."""
+    given = settings.source
+    return LogLimits(rows_max=given.log_rows_max, bytes_max=given.log_bytes_max, tablespace=given.log_tablespace)
+
+
+#: The beginning of the reason of a table whose log has reached its limit.
+LOG_FULL = "its log reached "
+
+
+def full_log_reason(limits: LogLimits) -> str:
+    """Return why a table whose log has reached its limit is RESYNC."""
+    return f"{LOG_FULL}{limits.describe()} and takes no more: `venus install-triggers`, then `venus resync TABLE`"
 
 
 #: Added to the reason of a table whose triggers run as a user without the privileges that they need.

@@ -24,7 +24,7 @@ from venus.adapters.dialects.registry import describe_database, open_source
 from venus.adapters.upper.batching import PollInterval
 from venus.adapters.upper.cutting import CutResult, Cutter
 from venus.adapters.upper.ingest import Connect, IngestClient
-from venus.adapters.upper.periodic import CaptureReport, FillReport, PeriodicTasks, Reporter, wait_for_grants
+from venus.adapters.upper.periodic import LIMIT_S, CaptureReport, FillReport, PeriodicTasks, Reporter, wait_for_grants
 from venus.adapters.upper.session import CaptureSession, SourceClaim, open_session
 from venus.config import Settings
 from venus.errors import Unavailable, VenusError
@@ -159,6 +159,7 @@ class CaptureLoop:
         self._reporter = Reporter(report, monotonic=outside.monotonic)
         self._outside = outside
         self.claim = SourceClaim(owner=outside.owner(), take_over=take_over, gives_way=gives_way)
+        self._next_limit = float("-inf")
 
     def run(self, *, until: Callable[[CaptureSession], bool] = lambda session: False) -> None:
         """Run until stopped, or until `until` returns True."""
@@ -204,6 +205,7 @@ class CaptureLoop:
                 closing(self._outside.source(self._settings)) as source,
                 closing(self._outside.ingest(self._settings)) as producer,
             ):
+                self._limit_logs(source)
                 timeout_s = self._settings.capture.cut_timeout_s
                 if lacks := source.capture.find_missing_grants():
                     self._wait_for_grants(lacks, producer, timeout_s)
@@ -223,6 +225,12 @@ class CaptureLoop:
                 raise
             self._reporter.set_state("reconnecting", error=e)
             return False
+
+    def _limit_logs(self, source: Source) -> None:
+        """Limit the logs while nothing is captured: the broker may be away for days."""
+        if (now := self._outside.monotonic()) >= self._next_limit:
+            self._next_limit = now + LIMIT_S
+            source.capture.limit_logs()
 
     def _wait_for_grants(self, lacks: Sequence[MissingGrant], producer: IngestClient, timeout_s: float) -> None:
         opened = partial(self._outside.source, self._settings)

@@ -30,6 +30,8 @@ REFRESH_S = 3.0
 REFRESH_SHARE = 100
 #: A transaction that is open for this long is reported: its changes cannot be captured before it ends.
 BLOCKED_S = 10.0
+#: Interval of comparing the sizes of the logs with their limits.
+LIMIT_S = 30.0
 
 
 class PeriodicTasks:
@@ -43,6 +45,7 @@ class PeriodicTasks:
         self._monotonic = monotonic
         self._heartbeat_s = heartbeat_s
         self._next_beat = self._next_refresh = self._next_count = self._next_blocked = float("-inf")
+        self._next_limit = monotonic() + LIMIT_S  # the logs were limited before the session was opened
         self._was_filling = False
 
     def rest_s(self) -> float:
@@ -56,6 +59,9 @@ class PeriodicTasks:
         if now >= self._next_beat:
             self._next_beat = now + self._heartbeat_s
             self._session.source.capture.write_heartbeat()
+        if now >= self._next_limit:
+            self._next_limit = now + LIMIT_S
+            self._session.source.capture.limit_logs()
         if now >= self._next_refresh:
             self._session.refresh_schemas()
             self._report_figures(now)

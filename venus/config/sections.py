@@ -199,6 +199,11 @@ class SourceSettings(SettingsSection):
     #: Columns carried as another type than their default: {"APP.STUDENT.ACTIVE": "boolean"} (Oracle only).
     type_map: Pairs = {}
     columns: ColumnsSettings = ColumnsSettings()
+    #: At this size a log takes no more and its table has to be read again: a log must not fill the source's disk.
+    log_rows_max: int = Field(default=0, ge=0)  # 0 = no limit
+    log_bytes_max: int = Field(default=0, ge=0)  # of the log and its index; 0 = no limit
+    #: Where new logs lie (Oracle only); empty = the default tablespace of VENUS's user.
+    log_tablespace: str = Field(default="", max_length=128, pattern=r'^[^"\x00-\x1f]*$')
 
 
 class TargetSettings(SettingsSection):

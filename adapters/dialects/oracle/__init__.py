@@ -18,6 +18,6 @@ Decisions of this dialect:
 
 from venus.adapters.dialects.contract import Option
 
-OPTIONS = frozenset({Option.INLINE, Option.TYPE_MAP, Option.COLUMNS, Option.ADOPT})
+OPTIONS = frozenset(Option)
 #: The dictionary stores unquoted names in upper case.
 UPPER_CASE_NAMES = True

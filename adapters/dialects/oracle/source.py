@@ -36,6 +36,7 @@ from venus.adapters.dialects.oracle.session.connection import OracleSession, Row
 from venus.adapters.dialects.oracle.session.driver import Driver, OracleOptions, RotatingDriver, parse_driver_url
 from venus.adapters.dialects.oracle.session.options import CutLimits, OracleColumnChoice
 from venus.adapters.dialects.oracle.sql import quote, statement
+from venus.adapters.dialects.registry_rules import log_limits
 from venus.adapters.dialects.survey_contract import (
     SAMPLE_ROWS,
     ReadingPace,
@@ -61,7 +62,14 @@ def open_source(settings: Settings) -> OracleSource:
     limits = CutLimits(rows_max=capture.cut_rows_max, bytes_max=capture.cut_bytes_max, read_s=capture.cut_read_s)
     inline_mode = settings.source.mode == "inline"
     columns = OracleColumnChoice(settings.source.columns.include, settings.source.columns.exclude)
-    asked = replace(options, inline=inline_mode, type_map=settings.source.type_map, limits=limits, columns=columns)
+    asked = replace(
+        options,
+        inline=inline_mode,
+        type_map=settings.source.type_map,
+        limits=limits,
+        columns=columns,
+        log=log_limits(settings),
+    )
     return OracleSource(driver, asked)
 
 

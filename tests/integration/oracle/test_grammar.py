@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import pytest
 
 from tests.support.oracle.plsql import Grammar
-from tests.support.oracle.scripts import CLUSTER, ROWS, inline_statements, running, statements
+from tests.support.oracle.scripts import LIMITED, ROWS, inline_statements, running, statements
 from venus.adapters.dialects.oracle.session.options import VERSIONS, Version
 
 pytestmark = pytest.mark.integration
@@ -19,6 +19,7 @@ pytestmark = pytest.mark.integration
 #: What this grammar does not know yet is read without it.
 UNKNOWN_TO_IT = {
     r"JSON_SERIALIZE\((.*?) RETURNING CLOB\)": r"JSON_SERIALIZE(\1)",
+    r"NONEDITIONABLE TRIGGER": "TRIGGER",
     r"ISOLATION_LEVEL = READ COMMITTED": "ISOLATION_LEVEL = SERIALIZABLE",
 }
 #: A word or sign that a statement cannot do without; taking one away must be noticed wherever it stands.
@@ -32,7 +33,7 @@ def known(text: str) -> str:
 
 
 def every(versions: Sequence[Version] = VERSIONS) -> list[str]:
-    installed = {s for v in versions for options in (ROWS, CLUSTER) for s in statements(v, options)}
+    installed = {s for v in versions for options in (ROWS, LIMITED) for s in statements(v, options)}
     inline = {s for v in versions for s in inline_statements(v)}
     return sorted(installed | inline | set(running()))
 

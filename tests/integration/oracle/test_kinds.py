@@ -35,13 +35,14 @@ def said(source: OracleSource, where: str) -> dict[str, bool]:
 
 @pytest.mark.parametrize("sort", sorted(tables.LEFT_OUT))
 def test_what_holds_no_rows_of_its_own_is_left_out_by_name(sort: str, application: Any, source: OracleSource) -> None:
+    name = {"queue state": "AQ$_ORDERS_L", "flashback archive": "SYS_FBA_HIST_71"}.get(sort, "ODD")
     make(application, "ITEM")
-    make(application, "ODD", sort)
-    assert said(source, "ODD") == {f"left out: {tables.LEFT_OUT[sort]}": False}
+    make(application, name, sort)
+    assert said(source, name) == {f"left out: {tables.LEFT_OUT[sort]}": False}
     source.installer.install(["*"], [])
     assert [t.schema.name for t in source.registry.read_registered_tables() if not t.schema.is_heartbeat] == ["ITEM"]
     assert source.dictionary.find_uncaptured_tables(["*"], []) == []
-    assert source.dictionary.find_unmatched_patterns(["ODD"]) == []
+    assert source.dictionary.find_unmatched_patterns([name]) == []
 
 
 @pytest.mark.parametrize("sort", sorted(tables.REFUSED))

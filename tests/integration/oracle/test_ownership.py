@@ -109,3 +109,87 @@ def test_a_removal_that_was_cut_short_is_finished_by_another(
             standin.server.execute(sql.replace(" PURGE", ""), "APP")
     source.installer.uninstall()
     assert tables(application) == {"ORDERS"}
+
+
+def trigger_names(application: Any) -> set[str]:
+    application.execute("SELECT TRIGGER_NAME FROM DICTIONARY.USER_TRIGGERS WHERE TABLE_NAME <> ''")
+    return {name for (name,) in application.fetchall()}
+
+
+def rename_trigger(application: Any, table: str, trigger: str, name: str) -> None:
+    """Give a trigger the name with which FLASHBACK TABLE TO BEFORE DROP or a redefinition leaves it."""
+    application.execute(f"SELECT action_statement FROM information_schema.triggers WHERE trigger_name = '{trigger}'")
+    ((body,),) = application.fetchall()
+    application.execute(f"DROP TRIGGER {trigger}")
+    event = {"I": "INSERT", "U": "UPDATE", "D": "DELETE"}[trigger[6]]
+    application.execute(f'CREATE TRIGGER "{name}" AFTER {event} ON "{table}" FOR EACH ROW {body}')
+
+
+@pytest.mark.parametrize("name", ["BIN$9Q7zzQ==$0", "TMP$$_VENUS_I_000020"])
+def test_a_trigger_that_came_back_under_another_name_is_replaced_and_removed(
+    application: Any, source: OracleSource, name: str
+) -> None:
+    make(application, "ORDERS")
+    source.installer.install(["*"], [])
+    rename_trigger(application, "ORDERS", "VENUS_I_00002", name)
+    source.capture.refresh_schemas()
+    assert {t.schema.name: t.state for t in source.registry.read_registered_tables()}["ORDERS"] == "RESYNC"
+    source.installer.install(["*"], [])
+    assert name not in trigger_names(application)
+    rename_trigger(application, "ORDERS", "VENUS_D_00002", name)
+    source.installer.uninstall()
+    assert trigger_names(application) == set()
+    application.execute("""INSERT INTO "ORDERS" VALUES (9, 'x')""")
+
+
+def test_the_release_of_a_table_takes_such_a_trigger_along(application: Any, source: OracleSource) -> None:
+    make(application, "ORDERS", "NOTES")
+    source.installer.install(["*"], [])
+    number = next(t.schema.table_id for t in source.registry.read_registered_tables() if t.schema.name == "ORDERS")
+    rename_trigger(application, "ORDERS", f"VENUS_I_{number:05}", "BIN$x==$0")
+    with pytest.raises(Refused, match="has triggers again"):
+        source.installer.drop_logs({number: "gone"})
+    source.installer.release([number])
+    assert "BIN$x==$0" not in trigger_names(application)
+
+
+def test_what_lies_in_the_recycle_bin_or_is_not_ours_stays(application: Any, source: OracleSource) -> None:
+    make(application, "ORDERS")
+    source.installer.install(["*"], [])
+    ours = "BEGIN INSERT INTO VENUS_L_00002 (SEQ, OP, K1) VALUES (VENUS_SEQ.NEXTVAL, 'I', :NEW.ID); END;"
+    application.execute(
+        "INSERT INTO DICTIONARY.OTHER_TRIGGERS VALUES ('BIN$a', 'BIN$t', %s), ('BIN$b', 'ORDERS', %s)",
+        (ours, "BEGIN NULL; END;"),
+    )
+    assert not [s.what for s in source.installer.plan_uninstall() if "BIN$" in s.what]
+
+
+def test_a_renamed_table_whose_name_is_taken_again_gets_its_triggers(application: Any, source: OracleSource) -> None:
+    make(application, "ORDERS")
+    source.installer.install(["ORDERS"], [])
+    application.execute('RENAME TABLE "ORDERS" TO "ORDERS_OLD"')
+    make(application, "ORDERS")
+    plan = [s for s in source.installer.plan_install(["ORDERS"], []) if not s.exists]
+    dropped = [s.sql for s in plan].index("DROP TRIGGER VENUS_I_00002")  # CREATE OR REPLACE would be ORA-04095
+    assert plan[dropped + 3].sql.startswith("CREATE OR REPLACE NONEDITIONABLE TRIGGER VENUS_I_00002")
+    source.installer.install(["ORDERS"], [])
+    application.execute("SELECT event_object_table FROM information_schema.triggers WHERE trigger_schema = 'APP'")
+    assert {table for (table,) in application.fetchall()} == {"ORDERS", "VENUS_HEARTBEAT"}
+
+
+def test_an_older_installation_loses_the_order_of_its_sequence_and_the_edition_of_its_triggers(
+    application: Any, source: OracleSource
+) -> None:
+    make(application, "ORDERS")
+    source.installer.install(["*"], [])
+    application.execute("INSERT INTO DICTIONARY.ORDERED VALUES ('VENUS_SEQ')")
+    application.execute("INSERT INTO DICTIONARY.EDITIONED VALUES ('VENUS_I_00002'), ('VENUS_DDL_TRG')")
+    plan = [s.sql for s in source.installer.plan_install(["*"], []) if not s.exists]
+    assert "ALTER SEQUENCE VENUS_SEQ NOORDER" in plan
+    for name in ("VENUS_I_00002", "VENUS_DDL_TRG"):
+        at = plan.index(f"DROP TRIGGER {name}")
+        assert any(s.startswith(f"CREATE OR REPLACE NONEDITIONABLE TRIGGER {name}") for s in plan[at:])
+    assert not any(s.startswith("CREATE") and "VENUS_U_00002" in s for s in plan)
+    source.installer.install(["*"], [])
+    application.execute("DELETE FROM DICTIONARY.EDITIONED")
+    assert all(s.exists for s in source.installer.plan_install(["*"], []))

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from typing import Any
 
 import pytest
 
+from tests.support.oracle.standin import StandIn
 from venus.adapters.dialects.oracle.dictionary import segments
 from venus.adapters.dialects.oracle.dictionary.segments import Segments
 from venus.adapters.dialects.oracle.session.connection import OracleSession
@@ -115,13 +117,13 @@ def test_a_truncate_that_was_noted_is_followed(
 def test_a_truncate_that_is_noted_during_a_comparison_is_followed(
     before_segments: bool, item: Follower, application: Any, source: OracleSource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def read_segments(session: OracleSession) -> Segments:
+    def read_segments(session: OracleSession, release: str) -> Segments:
         monkeypatch.undo()
-        found = None if before_segments else segments.read_segments(session)
+        found = None if before_segments else segments.read_segments(session, release)
         application.execute('TRUNCATE TABLE "ITEM"')
         note(application, "TRUNCATE")
         application.execute("UPDATE DICTIONARY.SEGMENTS SET DATA_OBJECT_ID = DATA_OBJECT_ID + 10")
-        return found or segments.read_segments(session)
+        return found or segments.read_segments(session, release)
 
     monkeypatch.setattr(segments, "read_segments", read_segments)
     source.capture.refresh_schemas()
@@ -135,11 +137,11 @@ def test_a_truncate_that_is_noted_during_a_comparison_is_followed(
 def test_a_table_that_is_dropped_during_a_comparison_is_gone(
     item: Follower, application: Any, source: OracleSource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def read_segments(session: OracleSession) -> Segments:
+    def read_segments(session: OracleSession, release: str) -> Segments:
         monkeypatch.undo()
         application.execute('DROP TABLE "ITEM"')
         application.execute("DELETE FROM DICTIONARY.SEGMENTS WHERE OBJECT_NAME = 'ITEM'")
-        return segments.read_segments(session)
+        return segments.read_segments(session, release)
 
     monkeypatch.setattr(segments, "read_segments", read_segments)
     source.capture.refresh_schemas()
@@ -215,3 +217,35 @@ def test_an_older_installation_has_nothing_to_remember_them_in(
     assert state(source) == ("ACTIVE", "")
     made = [s.what for s in source.installer.install(["*"], []) if not s.exists]
     assert "table VENUS_SEGMENT" in made
+
+
+def test_a_trigger_that_oracle_compiles_has_missed_nothing(
+    item: Follower, application: Any, source: OracleSource
+) -> None:
+    application.execute("INSERT INTO DICTIONARY.INVALID_TRIGGERS VALUES ('VENUS_U_00002')")
+    source.capture.refresh_schemas()
+    assert state(source) == ("ACTIVE", "")
+    application.execute("DELETE FROM DICTIONARY.INVALID_TRIGGERS")
+    alter(application, "VENUS_U_00002")  # compiled, as it fired
+    source.capture.refresh_schemas()
+    assert state(source) == ("ACTIVE", "")
+    application.execute("UPDATE DICTIONARY.ALTERED_TRIGGERS SET ALTERED = NOW() + INTERVAL 2 HOUR")
+    source.capture.refresh_schemas()
+    assert state(source)[1].startswith("VENUS_U_00002 altered")
+
+
+def test_an_upgrade_of_the_server_compiles_all_triggers_and_no_table_is_read_again(
+    item: Follower, application: Any, source: OracleSource, standin: StandIn
+) -> None:
+    for letter in "IUD":
+        alter(application, f"VENUS_{letter}_00002")
+    application.execute("UPDATE DICTIONARY.PRODUCT_COMPONENT_VERSION SET VERSION_FULL = '19.28.0.0.0'")
+    try:
+        with closing(OracleSource(standin)) as upgraded:
+            upgraded.capture.refresh_schemas()
+            assert state(upgraded) == ("ACTIVE", "")
+            application.execute("UPDATE DICTIONARY.ALTERED_TRIGGERS SET ALTERED = NOW() + INTERVAL 2 HOUR")
+            upgraded.capture.refresh_schemas()
+            assert state(upgraded)[1].startswith("VENUS_D_00002, VENUS_I_00002, VENUS_U_00002 altered")
+    finally:
+        application.execute("UPDATE DICTIONARY.PRODUCT_COMPONENT_VERSION SET VERSION_FULL = '19.3.0.0.0'")

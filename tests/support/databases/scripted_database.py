@@ -75,6 +75,8 @@ class ScriptedDatabase:
         #: Versions that refresh_schemas will find.
         self.altered: list[TableSchema] = []
         self.beats = 0
+        #: How often the sizes of the logs were compared with their limits.
+        self.limited = 0
         #: Whether batch numbers and Sequences must follow the checkpoint row; not after a restored backup.
         self.strict = True
         #: Reads of this table are refused until its schema is refreshed.

@@ -321,6 +321,9 @@ class ScriptedSource:
         self.database.beats += 1
         self.database.put(HEARTBEAT, "beat", str(self.database.beats))
 
+    def limit_logs(self) -> None:
+        self.database.limited += 1
+
     def limit_lock_waits(self) -> None:
         """Nothing is locked."""
 

@@ -17,15 +17,17 @@ from venus.adapters.dialects.oracle import registry
 from venus.adapters.dialects.oracle.dictionary import overrides, ownership, types
 from venus.adapters.dialects.oracle.dictionary.reader import OracleDictionary
 from venus.adapters.dialects.oracle.dictionary.tables import ListedTable, OracleTable, build_table, with_id
-from venus.adapters.dialects.oracle.installation import check
+from venus.adapters.dialects.oracle.installation import row_checks
 from venus.adapters.dialects.oracle.installation.install import OracleInstallPlanner
+from venus.adapters.dialects.oracle.installation.installed_objects import give_room_back, valve_block
 from venus.adapters.dialects.oracle.language import ddl, inline
 from venus.adapters.dialects.oracle.language.ddl import CaptureStyle, KeyedTable, OracleKeyColumn, build_script
 from venus.adapters.dialects.oracle.rows import build_access
 from venus.adapters.dialects.oracle.session.connection import EDITION, SESSION, OracleSession
 from venus.adapters.dialects.oracle.session.driver import ModuleDriver, OracleOptions
-from venus.adapters.dialects.oracle.session.options import VERSIONS, Version, find_version
+from venus.adapters.dialects.oracle.session.options import VERSIONS, Version
 from venus.adapters.dialects.oracle.sql import log_table_name, statement
+from venus.adapters.dialects.registry_rules import LogLimits
 
 FOLDER = Path(__file__).parents[3] / "docs" / "oracle"
 STUDENT = KeyedTable(owner="APP", name="STUDENT", key=(OracleKeyColumn(name="ID", log_type="NUMBER", is_text=False),))
@@ -37,7 +39,9 @@ ENROLL = KeyedTable(
         OracleKeyColumn(name="COURSE", log_type="VARCHAR2(4000 CHAR)", is_text=True),
     ),
 )
-ROWS, CLUSTER, INLINE = OracleOptions(), OracleOptions(cluster=True), OracleOptions(inline=True)
+ROWS, INLINE = OracleOptions(), OracleOptions(inline=True)
+#: With a valve, and a tablespace for the logs.
+LIMITED = OracleOptions(log=LogLimits(rows_max=5_000_000, bytes_max=1 << 30, tablespace="VENUS_LOG"))
 NO_KEY = KeyedTable(owner="APP", name="NOKEY", key=())
 _TYPES_HEAD = """# Oracle's types
 
@@ -142,8 +146,10 @@ def running() -> list[str]:
         statement("cut", "delete", log=access.log),
         "COMMIT",
     ]
-    asked += [check.proof_query(everything(), [("MARK", "uuid"), ("STUDENT_ID", "bigint"), ("GRADE", "boolean")])]
-    asked += [check.sample_query(everything()), statement("sampling", "room")]
+    asked += [row_checks.proof_query(everything(), [("MARK", "uuid"), ("STUDENT_ID", "bigint"), ("GRADE", "boolean")])]
+    asked += [row_checks.sample_query(everything()), statement("sampling", "room")]
+    asked += [row_checks.sample_query(everything(), row_checks.CharacterSets(database="US7ASCII"))]
+    asked += [statement("sampling", "character_sets"), statement("sampling", "direct_path")]
     asked += [statement("sampling", "blockers"), statement("sampling", "holder")]
     kept = [
         statement("registry", name, log=access.log, **{"is": "<>"})
@@ -156,6 +162,8 @@ def running() -> list[str]:
     ]
     kept += [registry.forget_segments_statement(3), registry.recapture_statement(3)]
     recorded = overrides.RecordedType(owner="APP", table="EXAM", column="PASSED", to="boolean")
+    kept += [valve_block(LIMITED.log), give_room_back(access.log)]
+    kept += [statement("valve", "job", action=valve_block(LIMITED.log)), statement("valve", "drop_job")]
     ways = [overrides.type_map_table(VERSIONS[-1]).sql, *(sql for _, sql in overrides.record_statements(recorded))]
     cut += [ownership.widen_column(3, "K1", "NUMBER")]
     own = [
@@ -198,7 +206,6 @@ DIFFERENCES = "differences.csv"
 def variants() -> dict[tuple[str, str], str]:
     """Return the script for every version, by the kind of script and the name of the version."""
     found = {("install", v.name): script_of(v, ROWS) for v in VERSIONS}
-    found["install", "19c with venus_rac=yes"] = script_of(find_version("19c"), CLUSTER)
     return found | {("inline", v.name): script_of(v, INLINE) for v in VERSIONS}
 
 

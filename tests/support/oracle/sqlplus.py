@@ -13,8 +13,11 @@ from dataclasses import dataclass, field
 #: The shortest limit of any version: SP2-0027 in 11.2 and 12.1.
 LINE_CHARS_MAX = 2499
 _OWN = re.compile(r"(?:SET|WHENEVER|SPOOL|PROMPT|EXIT|SHOW)\b", re.IGNORECASE)
-_BLOCK = re.compile(r"(?:DECLARE|BEGIN|CREATE (?:OR REPLACE )?(?:TRIGGER|PACKAGE|PROCEDURE|FUNCTION))\b", re.IGNORECASE)
-_LITERAL = re.compile(r"'(?:[^']|'')*'|\"[^\"]*\"")
+_BLOCK = re.compile(
+    r"(?:DECLARE|BEGIN|CREATE (?:OR REPLACE )?(?:NONEDITIONABLE )?(?:TRIGGER|PACKAGE|PROCEDURE|FUNCTION))\b",
+    re.IGNORECASE,
+)
+_LITERAL = re.compile(r"q'\[.*?\]'|'(?:[^']|'')*'|\"[^\"]*\"", re.DOTALL)
 _BIND = re.compile(r"(?<![:\w]):(?!NEW\b|OLD\b|=)\w+", re.IGNORECASE)
 
 

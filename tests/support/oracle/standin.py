@@ -36,6 +36,12 @@ def _kept_only(trigger: str) -> str:
 
 #: Pattern -> what MariaDB gets instead. In order; a trigger's body is touched by none of them.
 ADAPTATIONS: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
+    (
+        r"(?s)^BEGIN\n  DBMS_SCHEDULER\.CREATE_JOB.*q'\[\n(.*)\n\]'\);\nEND;$",
+        lambda made: (
+            f"REPLACE INTO {DICTIONARY}.JOBS VALUES ('VENUS_VALVE', CONVERT(X'{made[1].encode().hex()}' USING utf8mb4))"
+        ),
+    ),
     (r"^(?:BEGIN EXECUTE IMMEDIATE ')?ALTER SESSION SET .*", _NOTHING),
     (r"^ALTER TRIGGER \w+ ENABLE$", _NOTHING),  # its triggers are always enabled
     (
@@ -43,6 +49,12 @@ ADAPTATIONS: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
         rf"REPLACE INTO {DICTIONARY}.FIXED_STATISTICS VALUES ('\1')",
     ),
     (r"^ALTER INDEX \w+ COALESCE$", _NOTHING),
+    (r"^CREATE OR REPLACE NONEDITIONABLE TRIGGER", "CREATE OR REPLACE TRIGGER"),
+    # its triggers can only be dropped, and it runs no job: a test runs the job's block
+    (r"'ALTER TRIGGER (VENUS_[IUD]_)' \|\| T\.NUM \|\| ' DISABLE'", r"'DROP TRIGGER \1' || T.NUM"),
+    (r"(?s)^BEGIN\n  DBMS_SCHEDULER\.DROP_JOB.*", f"DELETE FROM {DICTIONARY}.JOBS"),
+    (r"^ALTER SEQUENCE VENUS_SEQ NOORDER$", f"DELETE FROM {DICTIONARY}.ORDERED"),
+    (r"  LOCK TABLE \w+ IN EXCLUSIVE MODE NOWAIT;\n", ""),
     (r"\bIF USER <> ", f"IF '{SCHEMA}' <> "),
     # it has no DDL triggers: `oracle_ddl_events` writes for the application what this one would
     (r"(?s)^CREATE OR REPLACE TRIGGER VENUS_DDL_TRG.*", lambda made: _kept_only(made[0])),
@@ -55,14 +67,18 @@ ADAPTATIONS: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
     ),
     (
         r"\b(FROM|JOIN) ((?:ALL|USER)_[A-Z_]+|SESSION_PRIVS|PRODUCT_COMPONENT_VERSION|REDACTION_POLICIES"
-        r"|DATABASE_PROPERTIES)\b",
+        r"|DATABASE_PROPERTIES|NLS_DATABASE_PARAMETERS)\b",
         rf"\1 {DICTIONARY}.\2",
     ),
+    (r"\bGV\$SQL_PLAN\b", f"{DICTIONARY}.SQL_PLAN"),
+    # a round trip through a smaller character set loses what it does not have, as at an Oracle
+    (r"CONVERT\(CONVERT\((.+?), 'AL32UTF8', 'US7ASCII'\), 'US7ASCII', 'AL32UTF8'\)", r"CONVERT(\1 USING ascii)"),
+    (r"DBMS_LOB\.SUBSTR\(([^(),]+), (\d+), (\d+)\)", r"SUBSTR(\1, \3, \2)"),
     (r" WHERE ROWNUM <= (\d+)\) T$", r" LIMIT \1) T"),
     (r"\nDISABLE\n(DECLARE|BEGIN)", r"\n\1"),
     (r" DROP \(RECORDID, ISDELETED, SEQUENCE\)$", " DROP RECORDID, DROP ISDELETED, DROP SEQUENCE"),
     (r"NOCYCLE CACHE 1000 (NO)?ORDER", "NOCYCLE CACHE 1000"),
-    (r" USING INDEX INITRANS 8\n\) INITRANS 8 PCTFREE 5", "\n)"),
+    (r" USING INDEX INITRANS 8(?: TABLESPACE \"\w+\")?\n\) INITRANS 8 PCTFREE 5(?: TABLESPACE \"\w+\")?", "\n)"),
     (r"^ALTER TABLE (VENUS_L_\d+) MODIFY \((K\d+) (.*)\)$", r"ALTER TABLE \1 MODIFY \2  \3  NOT NULL"),
     # its CAST adds no blanks
     (r"CAST\(([^()]+) AS CHAR\((\d+) BYTE\)\)", r"PADDED(\1, \2)"),
@@ -149,6 +165,11 @@ _FILLED = (
     "LARGE_SEGMENTS",
     "ALTERED_TRIGGERS",
     "SPECIFIED",
+    "JOBS",
+    "ORDERED",
+    "EDITIONED",
+    "OTHER_TRIGGERS",
+    "SQL_PLAN",
 )
 
 #: MariaDB's error numbers -> the code that an Oracle gives in the same situation.
@@ -352,3 +373,4 @@ class StandIn:
             for table in _FILLED:
                 cursor.execute(f"DELETE FROM {table}")
             cursor.execute(f"INSERT INTO SESSION_PRIVS VALUES {PRIVILEGES}")
+            cursor.execute("UPDATE NLS_DATABASE_PARAMETERS SET VALUE = 'AL32UTF8' WHERE PARAMETER = 'NLS_CHARACTERSET'")

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from tests.support.databases.scripted_database import HEARTBEAT, ScriptedDatabase
 from tests.support.databases.scripted_source import Script, ScriptedSource
-from tests.support.engines.scripted_broker import ScriptedBroker
+from tests.support.engines.scripted_broker import ScriptedBroker, ScriptedProducer
 from tests.unit.upper.runs import Run
 from venus.adapters.upper import periodic
 from venus.adapters.upper.batching import PollInterval
-from venus.errors import SourceError
+from venus.adapters.upper.capture import run_capture
+from venus.errors import SourceError, Unavailable
 
 T1 = 2
 
@@ -136,3 +138,25 @@ def test_a_fill_that_another_process_has_restarted_is_read() -> None:
     run.capture()
     assert database.tables[T1].fill.done
     assert run.broker.fold() == database.contents()
+
+
+def test_the_logs_are_limited_while_capture_runs() -> None:
+    database = idle_database()
+    Run(database, ScriptedBroker(), deeds=[lambda db: None] * 100).capture()
+    assert 3 <= database.limited <= 5  # once as it begins, then every 30 s
+
+
+def test_the_logs_are_limited_while_the_broker_is_away() -> None:
+    database = idle_database()
+    run = Run(database, ScriptedBroker())
+
+    class AwayProducer(ScriptedProducer):
+        def connect(self, *_: Any, **__: Any) -> Any:
+            run.now += periodic.LIMIT_S
+            if run.now >= 3 * periodic.LIMIT_S:
+                run.stop.set()
+            raise Unavailable("no broker answers")
+
+    outside = replace(run.outside, ingest=lambda settings: AwayProducer(run.broker, run.script))
+    run_capture(run.settings, run.stop, outside=outside)
+    assert database.limited == 3

@@ -23,7 +23,7 @@ from venus.adapters.dialects.oracle.capture.cut import OracleClaim, OracleCut
 from venus.adapters.dialects.oracle.dictionary import segments
 from venus.adapters.dialects.oracle.dictionary.reader import OracleDatabase
 from venus.adapters.dialects.oracle.installation import check
-from venus.adapters.dialects.oracle.installation.install import read_objects
+from venus.adapters.dialects.oracle.installation.installed_objects import read_objects, valve_block
 from venus.adapters.dialects.oracle.installation.schema_changes import compare_all, store_changes
 from venus.adapters.dialects.oracle.installation.table_comparison import OracleTableComparison
 from venus.adapters.dialects.oracle.language import inline
@@ -187,6 +187,12 @@ class OracleCapture(SourceCapture):
             now = {"beat_at": registry.read_clock(self._database.writer)}
             if not self._database.writer.run(statement("registry", "beat"), now):
                 self._database.writer.run(statement("registry", "beat_again"), now)
+
+    def limit_logs(self) -> None:
+        """Run the block of the job VENUS_VALVE, for a user that may not create jobs."""
+        if self._database.options.log.is_set and self._database.is_installed():
+            with self._database.writer.transaction():
+                self._database.writer.run(valve_block(self._database.options.log))
 
     def limit_lock_waits(self) -> None:
         """Do nothing: Oracle's readers wait for no locks."""

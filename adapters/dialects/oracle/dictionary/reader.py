@@ -49,6 +49,7 @@ class OracleDictionary:
         self._session = session
         self._version = version
         self.user = user
+        self.release = version.name  # of the server, as exactly as it says
         self.schemas = tuple(schemas) or (user,)
         self._structures: dict[str, structure.SchemaRows] = {}
         self._inline: frozenset[tuple[str, str]] | None = None
@@ -267,6 +268,9 @@ def open_dictionary(
         raise ConfigError(f"source {session.place}: Oracle {text} is older than 11.2")
     user = str(session.fetch_row(statement("dictionary", "session"))[0])
     dictionary = OracleDictionary(session, version, user, schemas)
+    dictionary.release = (
+        str(session.fetch_row(statement("dictionary", "full_version"))[0]) if version.full_version else text
+    )
     dictionary.type_map = type_map
     dictionary.columns = columns
     return version, dictionary

@@ -5,7 +5,8 @@ every user and even if the DDL trigger does not see them. ALTER TABLE ... MOVE l
 rows.
 
 VENUS also compares the time at which each of its triggers was last altered. A trigger that was disabled and enabled
-again between two comparisons looks right, but has missed the changes in between.
+again between two comparisons looks right, but has missed the changes in between. Oracle also sets that time when it
+compiles a trigger: an INVALID one before it fires, all of them after an upgrade. No change is missed then.
 
 The definition of a table is compared too, because no trigger fires for a column that is dropped and added again, or for
 two columns that exchange their names, and the table's segment stays. The order of the columns and the time of the last
@@ -30,6 +31,10 @@ WHOLE = "-"
 TRIGGER = "TRIGGER "
 #: The entry of the table's definition, in place of a trigger's name. Older versions treat other names as partitions.
 DEFINITION = f"{TRIGGER}-"
+#: The entry of the server's release at the last comparison.
+RELEASE = f"{TRIGGER}+"
+#: The end of the mark of a trigger that Oracle compiles before it fires next.
+INVALID = " INVALID"
 
 Marks = Mapping[str, str]
 NOTHING: Marks = {}
@@ -41,6 +46,8 @@ class Segments:
 
     now: Mapping[tuple[str, str], Marks]
     stored: Mapping[int, Marks]
+    #: The release of the server.
+    release: str = ""
 
     def missed_rows_reason(self, table_id: int, place: tuple[str, str]) -> str:
         """Return why rows of a table may have been missed; empty if none were."""
@@ -48,7 +55,10 @@ class Segments:
 
     def altered_triggers(self, table_id: int, place: tuple[str, str]) -> str:
         """Return which triggers of a table were altered since the last comparison; empty if none was."""
-        return describe_altered_triggers(self.stored.get(table_id, NOTHING), self.now.get(place, NOTHING))
+        before = self.stored.get(table_id, NOTHING)
+        if before.get(RELEASE, self.release) != self.release:
+            return ""  # its upgrade has compiled all triggers
+        return describe_altered_triggers(before, self.now.get(place, NOTHING))
 
 
 def describe_replaced_segments(before: Marks, now: Marks) -> str:
@@ -67,8 +77,10 @@ def describe_replaced_segments(before: Marks, now: Marks) -> str:
 
 def describe_altered_triggers(before: Marks, now: Marks) -> str:
     """Return which triggers of a table were altered; schema_changes.py detects the ones that are gone."""
-    known = {n: mark for n, mark in before.items() if n.startswith(TRIGGER) and n != DEFINITION}
-    changed = sorted(n for n, mark in known.items() if now.get(n, mark) != mark)
+    known = {n: m for n, m in before.items() if n.startswith(TRIGGER) and n not in (DEFINITION, RELEASE)}
+    changed = sorted(
+        n for n, m in known.items() if not m.endswith(INVALID) and now.get(n, m).removesuffix(INVALID) != m
+    )
     if not changed:
         return ""
     names = ", ".join(name.removeprefix(TRIGGER) for name in changed)
@@ -83,7 +95,7 @@ def has_new_partition(before: Marks, now: Marks) -> bool:
     return any(not name.startswith(TRIGGER) and name not in before for name in now)
 
 
-def read_segments(session: OracleSession) -> Segments:
+def read_segments(session: OracleSession, release: str) -> Segments:
     """Read the present marks from the dictionary, and the stored ones."""
     now: dict[tuple[str, str], dict[str, str]] = {}
     for owner, table, part, number in session.fetch_rows(statement("segments", "now")):
@@ -91,7 +103,7 @@ def read_segments(session: OracleSession) -> Segments:
     stored: dict[int, dict[str, str]] = {}
     for table_id, part, mark in session.fetch_rows(statement("segments", "stored")):
         stored.setdefault(int(table_id), {})[str(part)] = str(mark)
-    return Segments(now=now, stored=stored)
+    return Segments(now=now, stored=stored, release=release)
 
 
 def store_marks(session: OracleSession, table_id: int, marks: Marks) -> None:

@@ -38,6 +38,8 @@ LEFT_OUT = {
     "materialized view log": "the log of a materialized view",
     "external table": "an external table: its rows lie in files outside the database",
     "queue table": "a table of Advanced Queuing: its rows are messages in transit",
+    "queue state": "a table that Advanced Queuing keeps for a queue",
+    "flashback archive": "a table of a Flashback Archive: its rows are the past of another table",
 }
 REFUSED = {
     "object table": "an object table: its rows are objects, which have no columns of their own",
@@ -80,10 +82,15 @@ class TableKinds:
             return []
 
 
+#: The tables that Oracle makes for itself, by the beginning of their names.
+_MADE_BY_ORACLE = {"AQ$_": "queue state", "SYS_FBA_": "flashback archive"}
+
+
 def table_kind(row: Row, special: Map[str, str]) -> TableKind:
     """Return the kind of a table from its row in ALL_TABLES."""
     _, name, _, _, temporary, nested, secondary, iot_type, cluster, movement = row
     sort = special.get(name, "")
+    sort = sort or next((kind for start, kind in _MADE_BY_ORACLE.items() if str(name).startswith(start)), "")
     if temporary == "Y":
         sort = "temporary"
     elif nested == "YES":

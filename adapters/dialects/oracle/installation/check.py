@@ -10,7 +10,7 @@ tablespaces, and sessions that block capture.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Collection, Generator, Iterable, Iterator
 from collections.abc import Sequence as Seq
 from dataclasses import replace
 from zlib import crc32
@@ -32,6 +32,12 @@ from venus.adapters.dialects.oracle.dictionary.tables import (
     OracleTable,
     choose_tables,
     left_out_tables,
+)
+from venus.adapters.dialects.oracle.installation.row_checks import (
+    character_set_findings,
+    prove_rows,
+    read_character_sets,
+    sample_findings,
 )
 from venus.adapters.dialects.oracle.language import ddl
 from venus.adapters.dialects.oracle.session.connection import OracleSession
@@ -61,7 +67,7 @@ def check(
     exclude: Seq[str],
 ) -> Iterator[Finding]:
     """Yield all findings."""
-    yield from _privilege_findings(session, dictionary, options)
+    yield from _privilege_findings(session, dictionary, version, options)
     yield from room_findings(session)
     yield from blocker_findings(session, dictionary.user)
     listed = dictionary.list_tables()
@@ -73,6 +79,7 @@ def check(
         session, dictionary, version, options, list(choose_tables(listed, include, exclude))
     )
     yield from switch_proposals([table for table in tables if not table.refusals])
+    yield from direct_path_findings(session, dictionary.user, {table.schema.qualified for table in tables})
     yield from _unmatched_settings(dictionary, options, tables)
     yield from _older_installation_findings(dictionary)
     yield from _narrow_log_findings(session, dictionary)
@@ -86,13 +93,22 @@ def raise_blocking_finding(findings: Iterable[Finding]) -> None:
             raise Refused(f"{finding.where}: {finding.message}", hint=finding.remedy)
 
 
+def _read_schema_privileges(session: OracleSession, version: Version, schemas: Seq[str]) -> set[str]:
+    """Return the privileges that are granted on each of these schemas."""
+    if not (version.schema_privileges and schemas):
+        return set()
+    rows = session.fetch_rows(statement("dictionary", "schema_privileges"))
+    return set.intersection(*({str(p) for p, schema in rows if schema == s} for s in schemas))
+
+
 def _privilege_findings(
-    session: OracleSession, dictionary: OracleDictionary, options: OracleOptions
+    session: OracleSession, dictionary: OracleDictionary, version: Version, options: OracleOptions
 ) -> Iterator[Finding]:
     """Yield the privileges that VENUS's user lacks, and the events of other schemas that it will not notice."""
     granted = {str(row[0]) for row in session.fetch_rows(statement("dictionary", "privileges"))}
     foreign = [s for s in dictionary.schemas if s != dictionary.user]
-    yield from _missing_privileges(dictionary.user, granted, foreign=bool(foreign), options=options)
+    of_schemas = _read_schema_privileges(session, version, foreign)
+    yield from _missing_privileges(dictionary.user, granted | of_schemas, foreign=bool(foreign), options=options)
     yield from _missing_packages(
         dictionary.user, {str(row[0]) for row in session.fetch_rows(statement("dictionary", "packages"))}
     )
@@ -116,15 +132,17 @@ def _table_findings(
 ) -> Generator[Finding, None, list[OracleTable]]:
     """Yield the findings of the tables that are captured, or would be; return these tables."""
     captured = dictionary.read_captured_names()
+    sets = read_character_sets(session)
+    yield from character_set_findings(sets)
     tables = []
     for at in listed:
         table = dictionary.read_table(at, as_inline=options.inline)
         tables.append(table)
         if not table.refusals and (at.owner, at.name) not in captured:
-            yield from dictionary.prove_once(table, lambda table: list(prove_types(session, table)))
+            yield from dictionary.prove_once(table, lambda table: list(prove_rows(session, table, sets)))
         name = table.schema.qualified
         yield from (replace(f, table=name) for f in _one_table_findings(table, version, dictionary.visibility))
-        yield from sample_findings(session, table, dictionary.user)
+        yield from sample_findings(session, table, dictionary.user, sets)
     return tables
 
 
@@ -190,6 +208,8 @@ def _missing_privileges(user: str, granted: set[str], *, foreign: bool, options:
         needed += ["CREATE ANY TRIGGER", "SELECT ANY TABLE"]
     if options.watch_database:
         needed.append("ADMINISTER DATABASE TRIGGER")
+    if options.log.is_set:
+        needed.append("CREATE JOB")
     for privilege in needed:
         if privilege not in granted:
             yield Finding(
@@ -239,58 +259,10 @@ def _key_remedies(table: OracleTable, version: Version) -> str:
     return " -- or ".join([*ways, "exclude the table in [source] exclude"])
 
 
-SAMPLE_ROWS = 20_000
 #: With less free space, a batch job of the application may fill the tablespace of the logs while VENUS is down.
 ROOM_BYTES_MIN = 256 << 20
-_TEXTS = ("CHAR", "VARCHAR2", "NCHAR", "NVARCHAR2", "CLOB", "NCLOB")
 #: The views that show blocking transactions, by their names in a GRANT.
 BLOCKER_VIEWS = ("GV_$LOCKED_OBJECT", "GV_$TRANSACTION")
-_SAID = {
-    "nul": "NUL characters, which no text of PostgreSQL can hold: such a row halts its table",
-    "no_date": "dates without a year or month (of no calendar): such a row halts its table",
-}
-
-
-def sample_findings(session: OracleSession, table: OracleTable, user: str) -> Iterator[Finding]:
-    """Yield the findings in a sample of a table's rows."""
-    looked = _column_checks(table)
-    if not looked:
-        return
-    where = table.schema.qualified
-    try:
-        count, *found = session.fetch_row(sample_query(table))
-    except (SourceError, SchemaChanged) as error:
-        remedy = f"GRANT SELECT ON {table.keyed.sql} TO {quote(user)};"
-        yield Finding(where=where, message=f"its rows cannot be read: {error}", remedy=remedy, blocks=True)
-        return
-    for (column, block), number in zip(looked.items(), found, strict=True):
-        if number:
-            message = f"column {column}: {int(number)} of {int(count)} sampled rows have {_SAID[block]}"
-            yield Finding(where=where, message=message, remedy="correct these values, or exclude the table")
-
-
-def _column_checks(table: OracleTable) -> dict[str, str]:
-    """Return the check for each column."""
-    kinds = {name: reading.declared.data_type for name, reading in table.readings.items()}
-    return {name: "nul" if kind in _TEXTS else "no_date" for name, kind in kinds.items() if kind in (*_TEXTS, "DATE")}
-
-
-def sample_query(table: OracleTable) -> str:
-    """Return the query that checks some rows.
-
-    It samples blocks if the statistics show many rows, and reads at most SAMPLE_ROWS rows in any case.
-    """
-    looked = _column_checks(table)
-    percent = 100 * SAMPLE_ROWS / table.listed.rows if table.listed.rows else 100
-    return statement(
-        "sampling",
-        "sampled",
-        findings=",\n       ".join(statement("sampling", b, c=f"T.{quote(n)}") for n, b in looked.items()),
-        columns=", ".join(quote(name) for name in looked),
-        table=table.keyed.sql,
-        sample=f" SAMPLE BLOCK ({percent:.6f})" if percent < 50 else "",
-        rows=str(SAMPLE_ROWS),
-    )
 
 
 def room_findings(session: OracleSession) -> Iterator[Finding]:
@@ -298,12 +270,29 @@ def room_findings(session: OracleSession) -> Iterator[Finding]:
     for tablespace, free in session.fetch_rows(statement("sampling", "room")):
         if int(free) < ROOM_BYTES_MIN:
             message = f"tablespace {tablespace} has {int(free) >> 20} MiB free in its present files"
-            remedy = f"ALTER TABLESPACE {quote(str(tablespace))} ADD DATAFILE SIZE 1G AUTOEXTEND ON; (unless it grows)"
+            grow = f"ALTER TABLESPACE {quote(str(tablespace))} ADD DATAFILE SIZE 1G AUTOEXTEND ON; (unless it grows)"
+            remedy = f"{grow}; and log_rows_max or log_bytes_max in [source] stop a log before the tablespace is full"
             yield Finding(where="tablespace", message=message, remedy=remedy)
     for tablespace, used, most in session.fetch_rows(statement("dictionary", "quota")):
         if 0 < int(most) < int(used) + ROOM_BYTES_MIN:
             message = f"the quota on {tablespace} has {max(int(most) - int(used), 0) >> 20} MiB left"
             yield Finding(where="tablespace", message=message, remedy="ALTER USER ... QUOTA UNLIMITED ON ...;")
+
+
+def direct_path_findings(session: OracleSession, user: str, tables: Collection[str]) -> Iterator[Finding]:
+    """Yield the tables that are written by direct path or in parallel, which triggers end without a message."""
+    try:
+        found = session.fetch_rows(statement("sampling", "direct_path"))
+    except (SourceError, SchemaChanged):
+        message = "which tables are written by direct path or in parallel is not known: triggers end both"
+        yield Finding(where="privileges", message=message, remedy=f"GRANT SELECT ON GV_$SQL_PLAN TO {quote(user)};")
+        return
+    for owner, name, statements in found:
+        if f"{owner}.{name}" in tables:
+            ways = f"{int(statements)} statements write it by direct path or in parallel"
+            message = f"{ways}: once it has triggers they run conventionally, slower and without a message"
+            remedy = "measure these loads, or exclude the table"
+            yield Finding(where=f"{owner}.{name}", message=message, remedy=remedy)
 
 
 def read_blocker_ages(session: OracleSession) -> dict[str, int] | None:
@@ -338,53 +327,6 @@ def blocker_findings(session: OracleSession, user: str) -> Iterator[Finding]:
     if read_blocker_ages(session) is None:
         message = "whose open transaction delays changes is not shown by `venus status`"
         yield Finding(where="privileges", message=message, remedy=_missing_grants(user))
-
-
-#: The requested type by the rule that would carry it (rows.py); these are also the blocks of proving.sql.
-_RULES = {"uuid": "uuid", "whole": "bigint", "flag": "boolean"}
-_MUST = {
-    "uuid": "do not have 16 bytes",
-    "bigint": "are not whole numbers of 64 bits",
-    "boolean": "are neither 0 nor 1",
-}
-
-
-def prove_types(session: OracleSession, table: OracleTable) -> Iterator[Finding]:
-    """Read all rows of a table that has a column whose requested type may not hold every value."""
-    asked = columns_to_prove(table)
-    if not asked:
-        return
-    where = table.schema.qualified
-    try:
-        count, *unfit = session.fetch_row(proof_query(table, asked))
-    except (SourceError, SchemaChanged):
-        return  # `sample_findings` reports that its rows cannot be read
-    for (column, way), number in zip(asked, unfit, strict=True):
-        if number:
-            share = f"{int(number):,} of {int(count):,} values"
-            message = f"column {column} cannot be carried as {way}: {share} {_MUST[way]}"
-            remedy = f'"{where}.{column}" = "usual" in [source.type_map]'
-            yield Finding(where=where, message=message, remedy=remedy, blocks=True)
-        else:
-            message = f"column {column} fits {way}: all {int(count):,} rows were read"
-            yield Finding(where=where, message=message)
-
-
-def columns_to_prove(table: OracleTable) -> list[tuple[str, str]]:
-    """Return the columns whose declared type does not guarantee that every value fits, with the requested types."""
-    ways = [(name, _RULES.get(reading.mapping.text, "")) for name, reading in table.readings.items()]
-    return [(name, way) for name, way in ways if way and not _is_certain(table, name, way)]
-
-
-def _is_certain(table: OracleTable, column: str, way: str) -> bool:
-    declared = table.readings[column].declared
-    return way == "bigint" and declared.scale == 0 and declared.precision is not None and declared.precision <= 18
-
-
-def proof_query(table: OracleTable, asked: Seq[tuple[str, str]]) -> str:
-    """Return the query that counts the values that do not fit."""
-    unfit = [statement("proving", way, c=f"T.{quote(column)}") for column, way in asked]
-    return statement("proving", "proof", unfit=",\n       ".join(unfit), table=table.keyed.sql)
 
 
 def switch_proposals(tables: Seq[OracleTable]) -> Iterator[Finding]:

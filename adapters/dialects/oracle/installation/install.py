@@ -10,14 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from collections.abc import Sequence as Seq
-from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 
 from venus.adapters.dialects.canonical_text import changed_key_column
 from venus.adapters.dialects.contract import InstallStep
 from venus.adapters.dialects.oracle import registry
 from venus.adapters.dialects.oracle.dictionary import overrides, ownership, segments
-from venus.adapters.dialects.oracle.dictionary.ownership import OracleOwnedObjects
 from venus.adapters.dialects.oracle.dictionary.reader import OracleDictionary
 from venus.adapters.dialects.oracle.dictionary.tables import (
     ListedTable,
@@ -26,11 +24,14 @@ from venus.adapters.dialects.oracle.dictionary.tables import (
     heartbeat_table,
     with_id,
 )
-from venus.adapters.dialects.oracle.installation.table_comparison import (
-    OracleInstalledTrigger,
-    build_triggers,
-    find_wrong_triggers,
+from venus.adapters.dialects.oracle.installation.installed_objects import (
+    VALVE,
+    OracleObjects,
+    give_room_back,
+    read_planned_objects,
+    valve_steps,
 )
+from venus.adapters.dialects.oracle.installation.table_comparison import build_triggers, find_wrong_triggers
 from venus.adapters.dialects.oracle.language import ddl, inline
 from venus.adapters.dialects.oracle.language.ddl import CaptureStyle
 from venus.adapters.dialects.oracle.registry import OracleRegistryEntry
@@ -39,6 +40,7 @@ from venus.adapters.dialects.oracle.session.driver import OracleOptions
 from venus.adapters.dialects.oracle.session.options import Version
 from venus.adapters.dialects.oracle.sql import DDL_TRIGGER, HEARTBEAT, log_table_name, statement
 from venus.adapters.dialects.registry_rules import (
+    LOG_FULL,
     RELEASED,
     RELEASING,
     TRIGGERS_GONE,
@@ -63,53 +65,6 @@ class OracleStep:
     name: str = ""  # the trigger that is created or checked
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OracleObjects:
-    """VENUS's own objects in the dictionary."""
-
-    kinds: dict[str, str]
-    triggers: dict[str, OracleInstalledTrigger]
-    indexes: frozenset[str]
-    owned: OracleOwnedObjects
-    #: The declared types of the key columns of the log tables.
-    widths: dict[str, dict[str, str]]
-    fixed_statistics: frozenset[str]  # tables whose statistics are locked
-    columns: Mapping[str, AbstractSet[str]]
-
-
-def read_objects(session: OracleSession) -> OracleObjects:
-    """Read VENUS's own objects, which its installation has recorded."""
-    owned = ownership.read_owned_objects(session)
-    found = session.fetch_rows(statement("dictionary", "own_objects"))
-    status = {name: state for name, kind, state in found if kind == "TRIGGER"}
-    texts: dict[str, str] = {}
-    for name, text in session.fetch_rows(statement("dictionary", "source")):
-        texts[name] = texts.get(name, "") + text
-    rows = session.fetch_rows(statement("dictionary", "triggers"))
-    triggers = {
-        name: OracleInstalledTrigger(
-            enabled=state == "ENABLED",
-            valid=status.get(name) == "VALID",
-            on=f"{owner}.{table}",
-            text=texts.get(name, ""),
-        )
-        for name, state, owner, table in rows
-        if owned.has(name, "TRIGGER")
-    }
-    columns: dict[str, set[str]] = {}
-    for name, column in session.fetch_rows(statement("dictionary", "own_columns")):
-        columns.setdefault(name, set()).add(column)
-    return OracleObjects(
-        kinds={name: kind for kind, name in owned.ours},
-        triggers=triggers,
-        indexes=frozenset(name for name, kind, _ in found if kind == "INDEX"),
-        owned=owned,
-        widths=ownership.read_widths(session) if owned.ours else {},
-        fixed_statistics=frozenset(row[0] for row in session.fetch_rows(statement("dictionary", "fixed_statistics"))),
-        columns=columns,
-    )
-
-
 class OracleInstallPlanner:
     """Planner of the installation at one database."""
 
@@ -125,7 +80,7 @@ class OracleInstallPlanner:
 
     def plan(self, include: Seq[str], exclude: Seq[str]) -> list[OracleStep]:
         """Return every step of the installation, in order. Raises Refused for a table that cannot be carried."""
-        here = read_objects(self._session)
+        here = read_planned_objects(self._session, self._version)
         captured, out = self._read_registry(here)
         listed = self._dictionary.list_tables()
         by_name = {(t.owner, t.name): t for t in listed}
@@ -156,7 +111,11 @@ class OracleInstallPlanner:
                 lines.append(self._log_view_line(table.schema, table.keyed.style))
                 next_id = self._next_free_id(next_id + 1, here)
         is_new = len(lines) > len(captured) or "VENUS_LOG" not in here.kinds
-        return [*steps, _run_step("VENUS", "view VENUS_LOG", ddl.log_view(lines), exists=not is_new)]
+        steps.append(_run_step("VENUS", "view VENUS_LOG", ddl.log_view(lines), exists=not is_new))
+        steps += [
+            _run_step("VENUS", what, sql, exists=done) for what, sql, done in valve_steps(self._options.log, here)
+        ]
+        return [_spell_for(self._version, step) for step in steps]
 
     def _read_registry(
         self, here: OracleObjects
@@ -203,7 +162,7 @@ class OracleInstallPlanner:
 
     def _record_steps(self, here: OracleObjects) -> Iterator[OracleStep]:
         """Record the objects of every installation before they are created. Raises Refused for a name in use."""
-        made = [*ddl.build_own_objects(self._version, cluster=self._options.cluster)]
+        made = [*ddl.build_own_objects(self._version)]
         made += inline.build_inline_objects() if self._options.inline else []
         made += [overrides.type_map_table(self._version)] if self._dictionary.requested else []
         wanted = [(m.kind, m.name) for m in made] + [("TRIGGER", DDL_TRIGGER), ("VIEW", "VENUS_LOG")]
@@ -216,18 +175,22 @@ class OracleInstallPlanner:
         yield _record_step("VENUS", wanted, here)
 
     def _own_object_steps(self, here: OracleObjects) -> Iterator[OracleStep]:
-        for made in ddl.build_own_objects(self._version, cluster=self._options.cluster):
+        for made in ddl.build_own_objects(self._version):
             yield _run_step("VENUS", f"{made.kind.lower()} {made.name}", made.sql, exists=made.name in here.kinds)
         if self._options.inline:
             for made in inline.build_inline_objects():
                 yield _run_step("VENUS", f"table {made.name}", made.sql, exists=made.name in here.kinds)
+        if here.has_ordered_sequence:
+            yield _run_step("VENUS", "order of VENUS_SEQ", statement("own", "sequence_order"))
         if "VENUS_DDL" in here.kinds and "SQL_TEXT" not in here.columns.get("VENUS_DDL", ()):
             yield _run_step("VENUS", "column SQL_TEXT of VENUS_DDL", statement("own", "ddl_text"))
         for name, sql in ddl.initial_rows():
             yield _run_step("VENUS", f"row of {name}", sql, exists=name in here.kinds)
         made = ddl.ddl_trigger(owner=self._dictionary.user, whole_database=self._options.watch_database)
         there = here.triggers.get(made.name)
-        exists = there is not None and there.is_like(made, there.on)
+        exists = there is not None and there.is_like(made, there.on) and made.name not in here.editioned
+        if made.name in here.editioned:
+            yield _run_step("VENUS", f"older trigger {made.name}", ddl.drop_object("TRIGGER", made.name))
         yield OracleStep(
             shown=_install_step("VENUS", f"trigger {made.name}", made.sql, exists), kind="make", name=made.name
         )
@@ -276,16 +239,33 @@ class OracleInstallPlanner:
         if (
             not unfinished
             and not find_wrong_triggers(table, here.triggers)
+            and not self._removals(table, here)
             and (is_inline or _log_name(table) in here.kinds)
         ):
             every = (
                 []
                 if is_inline
-                else [_log_step(table, True), *_widening_steps(table, here), _statistics_step(table, here)]
+                else [self._log_step(table, True), *_widening_steps(table, here), _statistics_step(table, here)]
             )
             every += [_trigger_step(table, made, True) for made in build_triggers(table.keyed, table.schema.table_id)]
             return every
-        return list(self._table_object_steps(table, here, resync=not unfinished))
+        log = [] if is_inline else self._room_steps(known, table, here)
+        return [*log, *self._table_object_steps(table, here, resync=not unfinished)]
+
+    def _log_step(self, table: OracleTable, exists: bool) -> OracleStep:
+        made = ddl.log_object(table.keyed, table.schema.table_id, self._options.log.tablespace)
+        return _run_step(table.schema.qualified, f"table {made.name}", made.sql, exists=exists)
+
+    @staticmethod
+    def _room_steps(known: OracleRegistryEntry, table: OracleTable, here: OracleObjects) -> list[OracleStep]:
+        """Return the step that gives the room of a log back that was at its limit, if no trigger writes it."""
+        if not known.table.reason.startswith(LOG_FULL) or any(
+            name in here.triggers and here.triggers[name].enabled
+            for name in _existing_triggers(table.schema.table_id, here)
+        ):
+            return []
+        log = _log_name(table)
+        return [_run_step(table.schema.qualified, f"room of {log}", give_room_back(log), exists=log not in here.kinds)]
 
     def _table_object_steps(self, table: OracleTable, here: OracleObjects, *, resync: bool) -> Iterator[OracleStep]:
         is_inline = table.keyed.style is CaptureStyle.INLINE
@@ -301,10 +281,13 @@ class OracleInstallPlanner:
                 there = what.removeprefix("index ") in here.indexes or (what == "columns" and has_columns)
                 yield _run_step(table.schema.qualified, what, sql, exists=there)
         else:
-            yield _log_step(table, _log_name(table) in here.kinds)
+            yield self._log_step(table, _log_name(table) in here.kinds)
             yield from _widening_steps(table, here)
             yield _statistics_step(table, here)
-        wrong = {made.name for made in find_wrong_triggers(table, here.triggers)}
+        removals = self._removals(table, here)
+        wrong = {m.name for m in find_wrong_triggers(table, here.triggers, valid=not resync)} | removals.keys()
+        for name, sql in removals.items():
+            yield _run_step(table.schema.qualified, f"older trigger {name}", sql)
         for made in every:
             yield _trigger_step(table, made, made.name not in wrong)
         yield from _check_and_enable_steps(table.schema.qualified, {m.name: m.name not in wrong for m in every})
@@ -318,21 +301,38 @@ class OracleInstallPlanner:
             active = _state_step(table, registry.ACTIVE, None)
             yield replace(active, shown=replace(active.shown, adopted=True, by_hand=False))
 
+    @staticmethod
+    def _removals(table: OracleTable, here: OracleObjects) -> dict[str, str]:
+        """Return the triggers that must be dropped before a table gets its own, with the statements.
+
+        They are on another table, because the table was renamed or redefined (ORA-04095), belong to an edition, which a
+        replacement keeps, or have come back from the recycle bin.
+        """
+        on = f"{table.keyed.owner}.{table.keyed.name}"
+        made = [m.name for m in build_triggers(table.keyed, table.schema.table_id) if m.name in here.triggers]
+        found = {n: ddl.drop_object("TRIGGER", n) for n in made if here.triggers[n].on != on or n in here.editioned}
+        strays = here.find_strays("VENUS_TABLE_LOG" if table.keyed.style is CaptureStyle.INLINE else _log_name(table))
+        return found | {s.name: s.drop for s in strays if s.on == on or s.log == _log_name(table)}
+
     # -- uninstallation ------------------------------------------------------------------------------------------
 
     def plan_removal(self) -> list[OracleStep]:
         """Return every statement that removes VENUS from the schema: triggers first, the record of objects last."""
-        kinds = read_objects(self._session).kinds
+        here = read_planned_objects(self._session, self._version)
+        kinds = here.kinds
         self._dictionary.list_tables()  # its cached state may be outdated
         order = {"TRIGGER": 0, "VIEW": 1, "TABLE": 2, "SEQUENCE": 3}
         ours = sorted(kinds, key=lambda n: (n == ownership.TABLE, order[kinds[n]], n))
         steps = [_run_step("VENUS", f"{kinds[n].lower()} {n}", ddl.drop_object(kinds[n], n)) for n in ours]
+        before = [_run_step(stray.on, f"trigger {stray.name}", stray.drop) for stray in here.strays]
+        if here.valve:
+            before.append(_run_step("VENUS", f"job {VALVE}", statement("valve", "drop_job")))
         given_back = [
             _run_step(f"{owner}.{name}", "columns", inline.drop_inline_columns(owner, name))
             for owner, name in sorted(self._dictionary.read_inline_tables())
         ]
         behind_triggers = sum(kinds[n] == "TRIGGER" for n in ours)
-        return steps[:behind_triggers] + given_back + steps[behind_triggers:]
+        return before + steps[:behind_triggers] + given_back + steps[behind_triggers:]
 
     # -- release of single tables --------------------------------------------------------------------------------
 
@@ -341,7 +341,7 @@ class OracleInstallPlanner:
 
         The registry is updated first, so that a running capture does not treat the missing triggers as an accident.
         """
-        here = read_objects(self._session)
+        here = read_planned_objects(self._session, self._version)
         captured, out = self._read_registry(here)
         places = qualified_names((c.table for c in (captured | out).values()), table_ids)
         inline_tables = {f"{owner}.{name}" for owner, name in self._dictionary.read_inline_tables()}
@@ -353,10 +353,7 @@ class OracleInstallPlanner:
             if table_id not in out or is_being_released(out[table_id].table):
                 sql = registry.installed_state_statement(table_id, RELEASING, TRIGGERS_GONE)
                 steps.append(_run_step(place, f"state {RELEASING}", sql))
-            steps += [
-                _run_step(place, f"trigger {n}", ddl.drop_object("TRIGGER", n))
-                for n in _existing_triggers(table_id, here)
-            ]
+            steps += [_run_step(place, f"trigger {n}", sql) for n, sql in _existing_triggers(table_id, here).items()]
         return steps
 
     def plan_log_removal(self, reasons: Mapping[int, str], *, planned: bool = False) -> list[OracleStep]:
@@ -364,7 +361,7 @@ class OracleInstallPlanner:
 
         Raises Refused for a log that a trigger writes to, unless its removal is only `planned`.
         """
-        here = read_objects(self._session)
+        here = read_planned_objects(self._session, self._version)
         captured, out = self._read_registry(here)
         places = qualified_names((c.table for c in (captured | out).values()), reasons)
         if not planned:
@@ -382,9 +379,15 @@ class OracleInstallPlanner:
         return steps + [_run_step(place, f"table {log}", ddl.drop_object("TABLE", log)) for log, place in logs.items()]
 
 
-def _existing_triggers(table_id: int, here: OracleObjects) -> list[str]:
-    """Return the existing triggers with a table's number."""
-    return sorted({n for kind, n in ownership.table_objects(table_id) if kind == "TRIGGER"} & here.triggers.keys())
+def _existing_triggers(table_id: int, here: OracleObjects) -> dict[str, str]:
+    """Return the existing triggers that write the log of a table's number, with the statements that drop them."""
+    own = sorted({n for kind, n in ownership.table_objects(table_id) if kind == "TRIGGER"} & here.triggers.keys())
+    strays = {s.name: s.drop for s in here.find_strays(log_table_name(table_id))}
+    return {n: ddl.drop_object("TRIGGER", n) for n in own} | strays
+
+
+def _spell_for(version: Version, step: OracleStep) -> OracleStep:
+    return replace(step, shown=replace(step.shown, sql=ddl.spell_for(version, step.shown.sql)))
 
 
 def _log_name(table: OracleTable) -> str:
@@ -395,11 +398,6 @@ def _record_step(table: str, wanted: Seq[tuple[str, str]], here: OracleObjects) 
     """Return the step that records objects as VENUS's, before they are created."""
     exists = here.owned.recorded and here.owned.ours >= set(wanted)
     return _run_step(table, f"{RECORD} {len(wanted)} objects", ownership.record_statement(wanted), exists=exists)
-
-
-def _log_step(table: OracleTable, exists: bool) -> OracleStep:
-    made = ddl.log_object(table.keyed, table.schema.table_id)
-    return _run_step(table.schema.qualified, f"table {made.name}", made.sql, exists=exists)
 
 
 def _widening_steps(table: OracleTable, here: OracleObjects) -> Iterator[OracleStep]:

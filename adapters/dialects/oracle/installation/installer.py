@@ -16,7 +16,8 @@ from venus.adapters.dialects.oracle import registry
 from venus.adapters.dialects.oracle.dictionary.reader import OracleDatabase
 from venus.adapters.dialects.oracle.dictionary.tables import choose_tables
 from venus.adapters.dialects.oracle.installation.check import check, raise_blocking_finding
-from venus.adapters.dialects.oracle.installation.install import RECORD, OracleInstallPlanner, OracleStep, read_objects
+from venus.adapters.dialects.oracle.installation.install import RECORD, OracleInstallPlanner, OracleStep
+from venus.adapters.dialects.oracle.installation.installed_objects import describe_limits, read_objects
 from venus.adapters.dialects.oracle.language import ddl
 from venus.adapters.dialects.oracle.language.ddl import build_script
 from venus.adapters.dialects.oracle.registry import INSTALLING
@@ -209,7 +210,8 @@ class OracleInstaller(SourceInstaller):
     def as_script(self, steps: Seq[InstallStep], *, removal: bool) -> str:
         """Return the remaining steps as a script for SQL*Plus and SQLcl."""
         version, dictionary = self._database.version, self._database.dictionary
-        return build_script(steps, removal=removal, user=dictionary.user, version=version.name)
+        remarks = [] if removal else describe_limits(self._database.options.log, dictionary.user)
+        return build_script(steps, removal=removal, user=dictionary.user, version=version.name, remarks=remarks)
 
     def plan_uninstall(self) -> list[InstallStep]:
         """Return every statement of the removal."""

@@ -19,7 +19,7 @@ from venus.adapters.dialects.oracle import registry
 from venus.adapters.dialects.oracle.dictionary import ownership, segments
 from venus.adapters.dialects.oracle.dictionary.reader import OracleDictionary
 from venus.adapters.dialects.oracle.dictionary.segments import Marks
-from venus.adapters.dialects.oracle.installation.install import read_objects
+from venus.adapters.dialects.oracle.installation.installed_objects import read_objects
 from venus.adapters.dialects.oracle.installation.table_comparison import (
     DdlRecords,
     OracleInstalledTrigger,
@@ -64,7 +64,7 @@ def store_changes(writer: OracleSession, dictionary: OracleDictionary) -> None:
     """
     noted = writer.fetch_rows(statement("registry", "ddl_rows"))
     found = compare_all(writer, dictionary)
-    watch = _read_segment_watch(writer)
+    watch = _read_segment_watch(writer, dictionary.release)
     if watch:
         found = [watch.judge(how) for how in found]
     notes = DdlRecords.from_rows(noted)
@@ -92,11 +92,11 @@ def _apply_ddl_records(how: OracleTableComparison, notes: DdlRecords) -> OracleT
     return replace(how, reason=reason, read_again=how.read_again or again or notes.may_change_values(how.place))
 
 
-def _read_segment_watch(writer: OracleSession) -> SegmentWatch | None:
+def _read_segment_watch(writer: OracleSession, release: str) -> SegmentWatch | None:
     """Read the segments; return None for an older installation, which has no table for them."""
     if segments.TABLE not in read_objects(writer).kinds:
         return None
-    present = segments.read_segments(writer)
+    present = segments.read_segments(writer, release)
     # records that are older than the segments would not explain a statement that ran since
     return SegmentWatch(writer, present, DdlRecords.from_rows(writer.fetch_rows(statement("registry", "ddl_rows"))))
 
@@ -247,7 +247,7 @@ class SegmentWatch:
         specified = now.pop(segments.DEFINITION, "")
         before = self._stored_marks(how).get(segments.DEFINITION, "")
         look = segments.definition_mark(how.table, specified) if how.table is not None else before
-        return now | ({segments.DEFINITION: look} if look else {})
+        return now | ({segments.DEFINITION: look} if look else {}) | {segments.RELEASE: self.segments.release}
 
     def store(self, compared: Iterable[OracleTableComparison]) -> None:
         """Store the present marks, in the transaction that stores their consequences.

@@ -45,13 +45,14 @@ class OracleInstalledTrigger:
     """A trigger in the dictionary."""
 
     enabled: bool
+    #: One that is not compiles when it fires next, unless it has just been created.
     valid: bool
     on: str  # OWNER.TABLE
     text: str
 
     def is_like(self, made: OracleOwnObject, on: str) -> bool:
-        """Whether the trigger is enabled, valid, on this table and has the expected body."""
-        return self.enabled and self.valid and self.on == on and _trigger_body(self.text) == _trigger_body(made.sql)
+        """Whether the trigger is enabled, on this table and has the expected body; it may be invalid."""
+        return self.enabled and self.on == on and _trigger_body(self.text) == _trigger_body(made.sql)
 
 
 def _trigger_body(text: str) -> str:
@@ -160,11 +161,13 @@ def compare_table(
     return OracleTableComparison(captured=captured, table=found, reason=reason, missing=missing)
 
 
-def find_wrong_triggers(table: OracleTable, present: Mapping[str, OracleInstalledTrigger]) -> list[OracleOwnObject]:
-    """Return the triggers that have to be created (again)."""
+def find_wrong_triggers(
+    table: OracleTable, present: Mapping[str, OracleInstalledTrigger], *, valid: bool = False
+) -> list[OracleOwnObject]:
+    """Return the triggers that have to be created (again); `valid`: those that do not compile, too."""
     on = f"{table.keyed.owner}.{table.keyed.name}"
     made = build_triggers(table.keyed, table.schema.table_id)
-    return [m for m in made if (p := present.get(m.name)) is None or not p.is_like(m, on)]
+    return [m for m in made if (p := present.get(m.name)) is None or not p.is_like(m, on) or (valid and not p.valid)]
 
 
 #: Owner and name of a table.

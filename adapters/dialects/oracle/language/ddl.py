@@ -64,15 +64,19 @@ class OracleOwnObject:
     sql: str
 
 
-def build_own_objects(version: Version, *, cluster: bool) -> list[OracleOwnObject]:
+def build_own_objects(version: Version) -> list[OracleOwnObject]:
     """Return VENUS's own sequence and tables, in order."""
-    order = "NOORDER" if cluster else "ORDER"
-    parts = {"order": order, "name_bytes": str(version.identifier_bytes)}
-    made = [OracleOwnObject(kind="SEQUENCE", name="VENUS_SEQ", sql=statement("own", "sequence", **parts))]
+    parts = {"name_bytes": str(version.identifier_bytes)}
+    made = [OracleOwnObject(kind="SEQUENCE", name="VENUS_SEQ", sql=statement("own", "sequence"))]
     tables = ("checkpoint", "batch", "captured_table", "heartbeat", "ddl", "segment")
     return made + [
         OracleOwnObject(kind="TABLE", name=f"VENUS_{t.upper()}", sql=statement("own", t, **parts)) for t in tables
     ]
+
+
+def spell_for(version: Version, sql: str) -> str:
+    """Return a statement as this version takes it. Sessions in an older edition do not fire an editioned trigger."""
+    return sql if version.noneditionable else sql.replace(" NONEDITIONABLE TRIGGER", " TRIGGER", 1)
 
 
 def initial_rows() -> list[tuple[str, str]]:
@@ -98,11 +102,17 @@ def log_view(lines: Iterable[str]) -> str:
     return statement("own", "log_view", tables="\nUNION ALL ".join(lines))
 
 
-def log_object(table: KeyedTable, table_id: int) -> OracleOwnObject:
+def log_object(table: KeyedTable, table_id: int, tablespace: str = "") -> OracleOwnObject:
     """Return the log table of a captured table."""
     keys = zip(log_key_columns(len(table.key)), table.key, strict=True)
     columns = ",\n  ".join(f"{k}  {c.log_type}  NOT NULL" for k, c in keys)
-    sql = statement("triggers", "log_table", log=log_table_name(table_id), columns=columns)
+    sql = statement(
+        "triggers",
+        "log_table",
+        log=log_table_name(table_id),
+        columns=columns,
+        tablespace=names.tablespace_clause(tablespace),
+    )
     return OracleOwnObject(kind="TABLE", name=log_table_name(table_id), sql=sql)
 
 
@@ -197,7 +207,7 @@ _BEFORE = (
 _AFTER = ("COMMIT;", "SPOOL OFF", "EXIT")
 
 
-def build_script(steps: Seq[InstallStep], *, removal: bool, user: str, version: str) -> str:
+def build_script(steps: Seq[InstallStep], *, removal: bool, user: str, version: str, remarks: Seq[str] = ()) -> str:
     """Return the script. Raises Refused for a name that has a control character."""
     open_steps = [step for step in steps if not step.exists and step.by_hand]
     if not open_steps:
@@ -206,9 +216,11 @@ def build_script(steps: Seq[InstallStep], *, removal: bool, user: str, version: 
     done = sum(step.exists for step in steps)
     lines = [
         f"-- VENUS, {what}: {len(open_steps)} statements for Oracle {version}; {done} are done already.",
-        f"-- Run it with SQL*Plus or SQLcl as user {user}, or through a proxy user: sqlplus dba[{user}]@NAME @FILE",
+        f"-- Run it with SQL*Plus (12.1 or newer) or SQLcl as user {user},",
+        f"-- or through a proxy user: sqlplus dba[{user}]@NAME @FILE",
         "-- It stops at the first error. To continue, print it again: what is done is left out.",
     ]
+    lines += remarks
     if not removal:
         lines.append("-- Afterwards: venus install-triggers --adopt")
     if any(not (step.table + step.sql).isascii() for step in open_steps):

@@ -22,6 +22,7 @@ import sqlalchemy as sa
 
 from venus.adapters.dialects.oracle.session.lobs import LOCATOR
 from venus.adapters.dialects.oracle.session.options import CutLimits, OracleColumnChoice
+from venus.adapters.dialects.registry_rules import LogLimits
 from venus.errors import ConfigError, LoginRefused
 
 _TRUTHS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
@@ -85,9 +86,9 @@ class ErrorAction(Enum):
 #: The server or its listener takes no session now.
 _BUSY_OR_LISTENER = (
     "ORA-00018 ORA-00020 ORA-00603 ORA-01000 ORA-01035 ORA-01041 ORA-01109 ORA-01219 ORA-02391 "
-    "ORA-03136 ORA-12153 ORA-12157 ORA-12500 ORA-12502 ORA-12513 ORA-12518 ORA-12519 ORA-12525 "
-    "ORA-12526 ORA-12527 ORA-12535 ORA-12536 ORA-12540 ORA-12560 ORA-12569 ORA-12583 ORA-12606 "
-    "ORA-12608 ORA-12609"
+    "ORA-03111 ORA-03136 ORA-12152 ORA-12153 ORA-12157 ORA-12500 ORA-12502 ORA-12513 ORA-12518 "
+    "ORA-12519 ORA-12523 ORA-12525 ORA-12526 ORA-12527 ORA-12535 ORA-12536 ORA-12540 ORA-12560 "
+    "ORA-12569 ORA-12583 ORA-12606 ORA-12608 ORA-12609 ORA-12757"
 )
 #: The session, the server or the network is gone.
 _CONNECTION_GONE = (
@@ -100,7 +101,7 @@ _CONNECTION_GONE = (
 #: A tablespace, a quota or the recovery area is full.
 _SPACE = (
     "ORA-00257 ORA-01536 ORA-01631 ORA-01632 ORA-01650 ORA-01651 ORA-01950 ORA-01652 ORA-01653 "
-    "ORA-01654 ORA-01658 ORA-01688 ORA-01691 ORA-30036"
+    "ORA-01654 ORA-01655 ORA-01658 ORA-01688 ORA-01691 ORA-30032 ORA-30036"
 )
 #: The codes and their meaning are those of Oracle's and python-oracledb's documentation. VENUS reports every other
 #: error as it is and does not retry.
@@ -137,6 +138,7 @@ ACTIONS = {
         "ORA-02049",  # time-out: distributed transaction waiting for lock
         "ORA-04020",  # deadlock detected while trying to lock an object
         "ORA-04031",  # out of shared memory
+        "ORA-04036",  # the instance's PGA memory is at its limit
         "ORA-04021",  # time-out while waiting to lock an object
         "ORA-30006",  # resource busy, with a time-out
         "ORA-20101",  # VENUS's fence: a transaction is still open
@@ -147,7 +149,7 @@ ACTIONS = {
         "ORA-04043",  # no such object
         "ORA-00932",  # inconsistent data types: the type of a column has changed
     ),
-    ErrorAction.DENIED: ("ORA-01017", "ORA-01031", "ORA-01045", "ORA-28000", "ORA-28001", "ORA-41900"),
+    ErrorAction.DENIED: ("ORA-01017", "ORA-01031", "ORA-01045", "ORA-28000", "ORA-28001", "ORA-41900", "ORA-47401"),
     ErrorAction.CLIENT: (
         "DPI-1047",  # cannot be loaded
         "DPI-1050",  # too old
@@ -176,6 +178,8 @@ CLIENT = (
     "which needs no client"
 )
 _CODE = re.compile(r"\b(?:ORA|DPY|DPI)-\d+")
+#: The errors that only say where another one happened: in a recursive statement, in a trigger, in a line of PL/SQL.
+_WRAPPERS = ("ORA-00604", "ORA-04088", "ORA-06512")
 
 
 class NationalText(str):
@@ -198,15 +202,15 @@ class Driver(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OracleOptions:
-    """VENUS's options in the URL: `venus_schemas=APP,HR`, `venus_rac=yes`, `venus_watch=database`."""
+    """VENUS's options in the URL: `venus_schemas=APP,HR`, `venus_watch=database`."""
 
     schemas: tuple[str, ...] = ()  # none = the user's own
-    cluster: bool = False
     watch_database: bool = False
     type_map: Mapping[str, str] = field(default_factory=dict)  # of [source.type_map]
     columns: OracleColumnChoice = field(default_factory=OracleColumnChoice)  # of [source.columns]
     limits: CutLimits = field(default_factory=CutLimits)  # of [capture]
     inline: bool = False  # of `install-triggers --mode inline`, not of the URL
+    log: LogLimits = field(default_factory=LogLimits)  # of [source]
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,8 +269,9 @@ def _start_client(module: Any, client: dict[str, str]) -> None:
 
 def _own_options(url: sa.URL) -> tuple[sa.URL, OracleOptions]:
     own = {k: str(v) for k, v in url.query.items() if k.startswith("venus_")}
+    # venus_rac has no effect any more: the sequence is never ordered
     if unknown := own.keys() - {"venus_schemas", "venus_rac", "venus_watch", "venus_triggers"}:
-        hint = "valid are venus_schemas=A,B, venus_rac=yes, venus_watch=schema|database"
+        hint = "valid are venus_schemas=A,B, venus_watch=schema|database"
         raise ConfigError(f"[source] url: no option {sorted(unknown)[0]}", hint=hint)
     if own.get("venus_triggers", "rows") != "rows":
         hint = (
@@ -275,7 +280,6 @@ def _own_options(url: sa.URL) -> tuple[sa.URL, OracleOptions]:
         raise ConfigError("[source] url: venus_triggers=compound is no longer available", hint=hint)
     options = OracleOptions(
         schemas=tuple(filter(None, own.get("venus_schemas", "").split(","))),
-        cluster=own.get("venus_rac") == "yes",
         watch_database=own.get("venus_watch") == "database",
     )
     return url.difference_update_query(list(own)), options
@@ -312,15 +316,18 @@ def input_handler(module: Any) -> Callable[..., Any]:
 def error_code(error: Exception) -> str:
     """Return the error's code, such as ORA-01555 or DPY-4011; empty if it has none."""
     detail = error.args[0] if error.args else ""
-    if full := getattr(detail, "full_code", ""):
-        return str(full)
-    found = _CODE.search(str(detail))  # cx_Oracle has no full_code, only the text
-    return found[0] if found else ""
+    full = str(getattr(detail, "full_code", ""))
+    if full and full not in _WRAPPERS:
+        return full
+    codes = _CODE.findall(str(detail))  # cx_Oracle has no full_code, only the text
+    return next((c for c in codes if c not in _WRAPPERS), full or (codes[0] if codes else ""))
 
 
 def first_line(error: Exception) -> str:
-    """Return the first line of the error's message: the rest is the address of a help page."""
-    return str(error).strip().partition("\n")[0]
+    """Return the line of the message that names the error: others wrap it, or have the address of a help page."""
+    lines = str(error).strip().splitlines()
+    named = (line for line in lines if (found := _CODE.search(line)) and found[0] not in _WRAPPERS)
+    return next(named, lines[0] if lines else "")
 
 
 #: A refused password is retried after this time: the database may have been changed to accept it.

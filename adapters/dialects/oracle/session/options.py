@@ -125,17 +125,43 @@ class Version:
     column_collation: bool
     #: Blockchain tables exist, since an update of 19c.
     ledgers: bool = False
+    #: Triggers can be created outside of editions.
+    noneditionable: bool = True
+    #: A release update changes PRODUCT_COMPONENT_VERSION.VERSION_FULL.
+    full_version: bool = False
+    #: Privileges can be granted on a schema.
+    schema_privileges: bool = False
 
 
 VERSIONS = (
-    Version(name="11.2", since=(11, 2), identifier_bytes=30, invisible_identity=False, column_collation=False),
+    Version(
+        name="11.2",
+        since=(11, 2),
+        identifier_bytes=30,
+        invisible_identity=False,
+        column_collation=False,
+        noneditionable=False,
+    ),
     Version(name="12.1", since=(12, 1), identifier_bytes=30, invisible_identity=True, column_collation=False),
     Version(name="12.2", since=(12, 2), identifier_bytes=128, invisible_identity=True, column_collation=True),
     Version(
-        name="19c", since=(18, 0), identifier_bytes=128, invisible_identity=True, column_collation=True, ledgers=True
+        name="19c",
+        since=(18, 0),
+        identifier_bytes=128,
+        invisible_identity=True,
+        column_collation=True,
+        ledgers=True,
+        full_version=True,
     ),
     Version(
-        name="23ai", since=(23, 0), identifier_bytes=128, invisible_identity=True, column_collation=True, ledgers=True
+        name="23ai",
+        since=(23, 0),
+        identifier_bytes=128,
+        invisible_identity=True,
+        column_collation=True,
+        ledgers=True,
+        full_version=True,
+        schema_privileges=True,
     ),
 )
 

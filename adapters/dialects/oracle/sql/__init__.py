@@ -32,6 +32,11 @@ def literal(value: str | int | bytes | None) -> str:
     return "'" + value.replace("'", "''") + "'"
 
 
+def tablespace_clause(name: str) -> str:
+    """Return the clause that places a segment; an ordinary name is written as Oracle stores it."""
+    return f" TABLESPACE {quote(name.upper() if name.isidentifier() else name)}" if name else ""
+
+
 def log_table_name(table_id: int) -> str:
     """Return the name of a table's log."""
     return f"VENUS_L_{table_id:05}"

@@ -2,7 +2,11 @@
 
 -- sequence --
 -- Only identifies log rows, so its order is irrelevant: NOORDER avoids the lock between the instances of a RAC.
-CREATE SEQUENCE VENUS_SEQ START WITH 1 INCREMENT BY 1 MINVALUE 1 NOCYCLE CACHE 1000 {order};
+CREATE SEQUENCE VENUS_SEQ START WITH 1 INCREMENT BY 1 MINVALUE 1 NOCYCLE CACHE 1000 NOORDER;
+
+-- sequence_order --
+-- For a sequence that an older version created with ORDER.
+ALTER SEQUENCE VENUS_SEQ NOORDER;
 
 -- checkpoint --
 CREATE TABLE VENUS_CHECKPOINT (
@@ -87,7 +91,7 @@ ALTER TABLE VENUS_DDL ADD (SQL_TEXT VARCHAR2(2000));
 -- The trigger must never fail a DDL statement. So it names its tables in dynamic SQL only, and does not become invalid when
 -- they are dropped. It ignores every error (no room, no quota), because VENUS compares the dictionary all the same.
 -- It is not autonomous: a record that is visible before its TRUNCATE has completed would be carried out too early.
-CREATE OR REPLACE TRIGGER VENUS_DDL_TRG
+CREATE OR REPLACE NONEDITIONABLE TRIGGER VENUS_DDL_TRG
 AFTER TRUNCATE OR ALTER OR DROP OR RENAME ON {scope}
 DISABLE
 DECLARE

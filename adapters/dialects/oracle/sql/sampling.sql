@@ -10,6 +10,37 @@ SUM(CASE WHEN INSTR({c}, CHR(0)) > 0 THEN 1 ELSE 0 END)
 -- no_date --
 SUM(CASE WHEN EXTRACT(YEAR FROM {c}) = 0 OR EXTRACT(MONTH FROM {c}) = 0 THEN 1 ELSE 0 END)
 
+-- replaced --
+-- A text that is not what a round trip through Unicode makes of it, in pieces that fit a VARCHAR2 in both directions.
+SUM(CASE WHEN {differs} THEN 1 ELSE 0 END)
+
+-- round_trip --
+CONVERT(CONVERT({piece}, 'AL32UTF8', {charset}), {charset}, 'AL32UTF8') <> {piece}
+
+-- every_row --
+SELECT COUNT(*), {findings}
+  FROM {table} T
+
+-- too_large --
+-- The lengths are in the rows: no large value is read.
+SUM(CASE WHEN {lengths} > {bytes} THEN 1 ELSE 0 END)
+
+-- length --
+COALESCE(DBMS_LOB.GETLENGTH({c}), 0)
+
+-- character_sets --
+SELECT PARAMETER, VALUE FROM NLS_DATABASE_PARAMETERS
+ WHERE PARAMETER IN ('NLS_CHARACTERSET', 'NLS_NCHAR_CHARACTERSET') ORDER BY PARAMETER
+
+-- direct_path --
+-- Statements that the instances still remember. LOAD AS SELECT is a direct path; a change below the first step of a plan is
+-- made by parallel servers.
+SELECT P.OBJECT_OWNER, P.OBJECT_NAME, COUNT(DISTINCT P.SQL_ID)
+  FROM GV$SQL_PLAN P
+ WHERE P.OBJECT_NAME IS NOT NULL
+   AND (P.OPERATION = 'LOAD AS SELECT' OR (P.OPERATION IN ('UPDATE', 'DELETE', 'MERGE') AND P.DEPTH > 1))
+ GROUP BY P.OBJECT_OWNER, P.OBJECT_NAME
+
 -- room --
 -- The free space in the present files; only a DBA can see whether they grow automatically.
 SELECT U.DEFAULT_TABLESPACE, COALESCE(SUM(F.BYTES), 0)

@@ -1,7 +1,7 @@
 -- The queries of `venus assess`. All of them only read.
 
 -- banner --
-SELECT PRODUCT || ' ' || VERSION FROM PRODUCT_COMPONENT_VERSION WHERE PRODUCT LIKE 'Oracle%'
+SELECT MAX(PRODUCT || ' ' || VERSION) FROM PRODUCT_COMPONENT_VERSION WHERE PRODUCT LIKE '%Oracle%'
 
 -- sizes --
 -- NUM_ROWS is as of LAST_ANALYZED; NULL without statistics.

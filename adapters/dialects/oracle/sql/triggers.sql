@@ -6,8 +6,8 @@ CREATE TABLE {log} (
   SEQ  NUMBER(19)  NOT NULL,
   OP   CHAR(1)     NOT NULL,
   {columns},
-  CONSTRAINT {log}_PK PRIMARY KEY (SEQ) USING INDEX INITRANS 8
-) INITRANS 8 PCTFREE 5;
+  CONSTRAINT {log}_PK PRIMARY KEY (SEQ) USING INDEX INITRANS 8{tablespace}
+) INITRANS 8 PCTFREE 5{tablespace};
 
 -- wider_column --
 -- For a log table that an older version created with the width that the key had then.
@@ -21,7 +21,7 @@ BEGIN
 END;
 
 -- insert --
-CREATE OR REPLACE TRIGGER {trigger}
+CREATE OR REPLACE NONEDITIONABLE TRIGGER {trigger}
 AFTER INSERT ON {table}
 FOR EACH ROW
 DISABLE
@@ -30,7 +30,7 @@ BEGIN
 END;
 
 -- update --
-CREATE OR REPLACE TRIGGER {trigger}
+CREATE OR REPLACE NONEDITIONABLE TRIGGER {trigger}
 AFTER UPDATE ON {table}
 FOR EACH ROW
 DISABLE
@@ -42,7 +42,7 @@ BEGIN
 END;
 
 -- delete --
-CREATE OR REPLACE TRIGGER {trigger}
+CREATE OR REPLACE NONEDITIONABLE TRIGGER {trigger}
 AFTER DELETE ON {table}
 FOR EACH ROW
 DISABLE

@@ -11,10 +11,10 @@ from sqlfluff.core import Linter
 from sqlfluff.core.errors import SQLParseError
 
 from tests.support.oracle.scripts import (
-    CLUSTER,
     DIFFERENCES,
     ENROLL,
     FOLDER,
+    LIMITED,
     ROWS,
     SHOWN,
     files,
@@ -25,13 +25,21 @@ from tests.support.oracle.scripts import (
 )
 from tests.support.oracle.sqlplus import read
 from venus.adapters.dialects.contract import InstallStep
+from venus.adapters.dialects.oracle.installation.installed_objects import describe_limits
 from venus.adapters.dialects.oracle.language import ddl
 from venus.adapters.dialects.oracle.language.ddl import OracleKeyColumn, build_script
 from venus.adapters.dialects.oracle.session.options import VERSIONS, Version, find_version, version_of
 from venus.adapters.dialects.oracle.sql import NAME_BYTES_MAX
 
 #: What sqlfluff's oracle dialect does not know; the grammar of tests/integration/oracle/test_grammar.py does.
-UNCOVERED = ("DECLARE", "CREATE OR REPLACE TRIGGER VENUS_DDL_TRG", "ALTER TRIGGER", "ALTER TABLE")
+UNCOVERED = (
+    "DECLARE",
+    "BEGIN\n  DBMS_SCHEDULER",
+    "CREATE OR REPLACE TRIGGER VENUS_DDL_TRG",
+    "CREATE OR REPLACE NONEDITIONABLE TRIGGER VENUS_DDL_TRG",
+    "ALTER TRIGGER",
+    "ALTER TABLE",
+)
 #: Oracle's reserved words ("SQL Language Reference", appendix E): a bind of such a name is ORA-01745.
 RESERVED = set(
     re.findall(
@@ -53,7 +61,7 @@ def linter() -> Linter:
 
 
 def problems(linter: Linter, sql: str) -> list[str]:
-    text = sql + ("\n/\n" if sql.endswith("END;") else ";\n")
+    text = sql.replace(" NONEDITIONABLE", "", 1) + ("\n/\n" if sql.endswith("END;") else ";\n")
     parsed = linter.parse_string(text)
     return [str(v) for v in parsed.violations if isinstance(v, SQLParseError)]
 
@@ -82,7 +90,7 @@ def test_the_script_of_every_version_differs_as_the_table_says(kind: str, versio
 
 
 def test_a_parser_of_oracles_sql_takes_every_statement_that_it_covers(linter: Linter) -> None:
-    every = {s for v in VERSIONS for options in (ROWS, CLUSTER) for s in statements(v, options)}
+    every = {s for v in VERSIONS for options in (ROWS, LIMITED) for s in statements(v, options)}
     assert {s: problems(linter, s) for s in every if not s.startswith(UNCOVERED) and problems(linter, s)} == {}
     assert sum(not s.startswith(UNCOVERED) for s in every) > 20
 
@@ -148,9 +156,27 @@ def test_the_reader_would_notice_what_sqlplus_stumbles_over() -> None:
             read(text)
 
 
-def test_a_rac_does_not_order_its_sequence() -> None:
-    assert "CACHE 1000 NOORDER" in "\n".join(statements(find_version("19c"), CLUSTER))
-    assert "CACHE 1000 ORDER" in "\n".join(statements(find_version("19c")))
+def test_no_sequence_is_ordered() -> None:
+    assert all("CACHE 1000 NOORDER" in "\n".join(statements(version)) for version in VERSIONS)
+
+
+def test_triggers_belong_to_no_edition_where_a_version_has_such() -> None:
+    for version in VERSIONS:
+        made = [text.split("TRIGGER")[0] for text in statements(version) if text.startswith("CREATE OR REPLACE")]
+        spelled = {text for text in made if "VIEW" not in text}
+        assert spelled == {"CREATE OR REPLACE " if version.name == "11.2" else "CREATE OR REPLACE NONEDITIONABLE "}
+
+
+def test_the_script_names_the_room_of_the_logs_and_what_a_dba_grants() -> None:
+    limits = LIMITED.log
+    text = build_script([], removal=False, user="APP", version="19c")
+    assert "VENUS_VALVE" not in text
+    lines = describe_limits(limits, "APP")
+    made = statements(find_version("19c"), LIMITED)
+    assert any("QUOTA UNLIMITED ON VENUS_LOG" in line for line in lines)
+    assert any("log_rows_max = 5000000 or log_bytes_max = 1073741824" in line for line in lines)
+    assert sum('TABLESPACE "VENUS_LOG"' in s for s in made if s.startswith("CREATE TABLE VENUS_L_")) == 3
+    assert any("DBMS_SCHEDULER.CREATE_JOB" in s for s in made)
 
 
 def test_a_text_key_is_not_trusted_to_a_linguistic_comparison() -> None:

@@ -17,8 +17,9 @@ from venus.adapters.dialects.contract import InstallStep, SchemaChanged, Snapsho
 from venus.adapters.dialects.oracle.dictionary.reader import OracleDictionary
 from venus.adapters.dialects.oracle.dictionary.tables import ListedTable, OracleTable, build_table, with_id
 from venus.adapters.dialects.oracle.installation import installer
-from venus.adapters.dialects.oracle.installation.check import check, room_findings, sample_findings, sample_query
+from venus.adapters.dialects.oracle.installation.check import check, room_findings
 from venus.adapters.dialects.oracle.installation.install import OracleStep
+from venus.adapters.dialects.oracle.installation.row_checks import sample_findings, sample_query
 from venus.adapters.dialects.oracle.language import ddl
 from venus.adapters.dialects.oracle.rows import build_access
 from venus.adapters.dialects.oracle.session.connection import (
@@ -37,6 +38,7 @@ from venus.adapters.dialects.oracle.session.driver import (
     RotatingDriver,
     error_action,
     error_code,
+    first_line,
     output_handler,
 )
 from venus.adapters.dialects.oracle.session.options import find_version
@@ -230,6 +232,34 @@ def test_codes_are_listed_once_and_unknown_ones_fail() -> None:
     assert error_code(Exception("ORA-00060: deadlock detected")) == "ORA-00060"
 
 
+@pytest.mark.parametrize("wrapped", [True, False])
+def test_an_error_in_a_recursive_statement_is_the_one_that_it_hides(wrapped: bool) -> None:
+    text = "error occurred at recursive SQL level 1\nORA-01653: unable to extend table SYS.AUD$"
+    found = error("ORA-00604", text) if wrapped else Exception(f"ORA-00604: {text}")
+    assert error_action(error_code(found)) is ErrorAction.SPACE
+    assert first_line(found) == "ORA-01653: unable to extend table SYS.AUD$"
+    assert error_code(Exception("ORA-00604: error occurred at recursive SQL level 1")) == "ORA-00604"
+    raised = "ORA-20101: VENUS: open\nORA-06512: at line 5"
+    assert (error_code(Exception(raised)), first_line(Exception(raised))) == ("ORA-20101", "ORA-20101: VENUS: open")
+
+
+def test_privileges_on_schemas_are_enough_in_23ai(module: Module, session: OracleSession) -> None:
+    options = OracleOptions(schemas=("APP", "HR"))
+    privileges = ("CREATE ANY TRIGGER", "SELECT ANY TABLE")
+    rows = [[privilege, schema] for privilege in privileges for schema in ("APP", "HR")]
+
+    def lacking(version: str) -> set[str]:
+        dictionary = OracleDictionary(session, find_version(version), "VENUS", options.schemas)
+        found = check(session, dictionary, find_version(version), options, ["*"], [])
+        return {f.message.split(" is not")[0] for f in found if f.where == "privileges"} & set(privileges)
+
+    module.answers["SELECT PRIVILEGE, SCHEMA"] = [Answer(types=[double.VARCHAR] * 2, rows=rows)]
+    assert lacking("23ai") == set()
+    assert lacking("19c") == set(privileges)
+    module.answers["SELECT PRIVILEGE, SCHEMA"] = [Answer(types=[double.VARCHAR] * 2, rows=rows[:-1])]
+    assert lacking("23ai") == {"SELECT ANY TABLE"}
+
+
 def test_the_fence_waits_until_the_table_is_free(
     module: Module, session: OracleSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -340,6 +370,14 @@ def test_a_large_table_is_sampled_by_blocks() -> None:
         ("ORA-01950", ErrorAction.SPACE),
         ("ORA-01652", ErrorAction.SPACE),
         ("ORA-30036", ErrorAction.SPACE),
+        ("ORA-01655", ErrorAction.SPACE),
+        ("ORA-30032", ErrorAction.SPACE),
+        ("ORA-04036", ErrorAction.WAIT),
+        ("ORA-03111", ErrorAction.RECONNECT),
+        ("ORA-12152", ErrorAction.RECONNECT),
+        ("ORA-12523", ErrorAction.RECONNECT),
+        ("ORA-12757", ErrorAction.RECONNECT),
+        ("ORA-47401", ErrorAction.DENIED),
         ("DPY-3010", ErrorAction.THICK),
         ("DPY-3015", ErrorAction.THICK),
     ],

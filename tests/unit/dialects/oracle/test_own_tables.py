@@ -45,7 +45,7 @@ def rendered() -> str:
 
 
 def test_the_script_makes_the_tables_of_the_migrations() -> None:
-    own = [ownership.owned_table(), *ddl.build_own_objects(VERSIONS[-1], cluster=False)]
+    own = [ownership.owned_table(), *ddl.build_own_objects(VERSIONS[-1])]
     made = columns("\n".join(m.sql for m in own))
     assert made.keys() >= _ONLY_AT_ORACLE
     assert {table: c for table, c in made.items() if table not in _ONLY_AT_ORACLE} == columns(rendered())

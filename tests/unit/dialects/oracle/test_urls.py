@@ -18,7 +18,7 @@ def test_urls_of_both_drivers_go_one_way(monkeypatch: pytest.MonkeyPatch) -> Non
     pytest.importorskip("oracledb")
     url = "oracle+oracledb://venus:secret@db:1521/?service_name=shop&venus_schemas=APP,HR&venus_rac=yes"
     driver, options = parse_driver_url(url)
-    assert options == OracleOptions(schemas=("APP", "HR"), cluster=True)
+    assert options == OracleOptions(schemas=("APP", "HR"))  # venus_rac, of 0.1.0, is accepted
     assert "secret" not in driver.place
     monkeypatch.setitem(sys.modules, "cx_Oracle", None)
     with pytest.raises(ConfigError, match="not installed") as raised:
